@@ -1,0 +1,59 @@
+"""`perdure bench` and `perdure bench scale`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+TASKS = 20_000
+TASKS_QUICK = 4_000
+
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout instead of a table.")]
+# Not the option that other commands share: a DSN from the environment must not make a bench load somebody's database server.
+Server = Annotated[
+    str | None,
+    typer.Option(
+        "--dsn",
+        help="Measure on this server, in a database of its own that is dropped afterwards. "
+        "Without it a private PostgreSQL is started, and deleted afterwards.",
+    ),
+]
+Uvloop = Annotated[bool, typer.Option("--uvloop", help="Run on uvloop instead of asyncio's own loop.")]
+
+bench = typer.Typer(help="Measure Perdure beside what the same PostgreSQL does with the same rows and no engine.")
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(bench, name="bench")
+
+
+@bench.callback(invoke_without_command=True)
+def measure(
+    context: typer.Context,
+    as_json: AsJson = False,
+    tasks: Annotated[int | None, typer.Option(min=100, help=f"Tasks per workload; {TASKS} unless told.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help=f"{TASKS_QUICK} tasks: rougher, in under 40 seconds.")] = False,
+    dsn: Server = None,
+    uvloop: Uvloop = False,
+) -> None:
+    """Measure Perdure beside what the same PostgreSQL does with the same rows and no engine."""
+    if context.invoked_subcommand is not None:
+        return
+    from perdure.app.bench.report import Progress, print_table
+    from perdure.app.bench.suite import place, run_bench, run_on
+
+    say = Progress()
+    size = tasks or (TASKS_QUICK if quick else TASKS)
+    with place(dsn) as where:
+        report = run_on(uvloop, run_bench(where, size, loop="uvloop" if uvloop else "asyncio", say=say))
+    if as_json:
+        _print_json(report)
+    else:
+        print_table(report)
+
+
+def _print_json(report: Any) -> None:
+    import msgspec
+
+    print(msgspec.json.encode(report).decode())

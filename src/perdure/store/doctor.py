@@ -1,0 +1,207 @@
+"""What is wrong with this database, and what to do about it.
+
+Each check reads one fact and turns it into one finding. `fail` means work can be lost or cannot go on, `warn` that it
+will be slow or will need attention. A check that breaks says so and does not silence the others.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Literal
+
+import msgspec
+from asyncpg.exceptions import PostgresError
+
+from perdure.core.errors import MigrationError, PerdureError
+from perdure.core.ids import lowest_at
+from perdure.store import migrate
+from perdure.store.connect import connect, queries, without_password
+
+SQL = queries("doctor.sql")
+SERVER_VERSION_MIN: Final = 14
+CLOCK_SKEW_S_MAX: Final = 1.0
+TRANSACTION_S_MAX: Final = 300.0
+CONNECTIONS_SHARE_MAX: Final = 0.8
+
+
+class Finding(msgspec.Struct, frozen=True):
+    name: str
+    status: Literal["ok", "warn", "fail"]
+    what: str
+    advice: str = ""
+
+
+Check = Callable[[Any], Awaitable[Finding | None]]
+
+
+async def examine(dsn: str) -> list[Finding]:
+    """Every finding, good and bad, in a fixed order. Never raises for what is wrong with the database."""
+    try:
+        async with connect(dsn) as connection:
+            findings = [await _run(name, check, connection) for name, check in CHECKS.items()]
+            findings.append(await _run("pooling", lambda c: _pooling(c, dsn), connection))
+    except PerdureError as error:
+        advice = "Check that the server runs, that the DSN is right, and that pg_hba.conf lets this user in."
+        return [Finding("connection", "fail", str(error), advice)]
+    reached = Finding("connection", "ok", f"connected to {without_password(dsn)}")
+    return [reached, await _migrations(dsn), *(f for f in findings if f)]
+
+
+async def _run(name: str, check: Check, connection: Any) -> Finding | None:
+    try:
+        return await check(connection)
+    except (PostgresError, PerdureError) as error:
+        return Finding(
+            name, "warn", f"could not be checked: {error}", "Run doctor as a role that may read pg_stat_activity."
+        )
+
+
+async def _version(connection: Any) -> Finding:
+    row = await connection.fetchrow(SQL["settings"])
+    if row["version_number"] // 10_000 < SERVER_VERSION_MIN:
+        what = f"PostgreSQL {row['version']} is older than {SERVER_VERSION_MIN}"
+        return Finding("version", "fail", what, f"Upgrade the server to {SERVER_VERSION_MIN} or newer.")
+    return Finding("version", "ok", f"PostgreSQL {row['version']}")
+
+
+async def _migrations(dsn: str) -> Finding:
+    try:
+        await migrate.check(dsn)
+    except MigrationError as error:
+        return Finding(
+            "migrations", "fail", str(error), "Engines refuse to start on this database until this is settled."
+        )
+    except PerdureError as error:
+        return Finding(
+            "migrations", "fail", str(error), "Grant this role usage of schema perdure and select on its tables."
+        )
+    return Finding("migrations", "ok", f"up to date at {len(migrate.load()):04}")
+
+
+async def _durability(connection: Any) -> Finding:
+    row = await connection.fetchrow(SQL["settings"])
+    off = [s for s in ("fsync", "synchronous_commit", "full_page_writes") if row[s] == "off"]
+    if off:
+        what = (
+            f"{' and '.join(off)} {'is' if len(off) == 1 else 'are'} off: what was acknowledged can be lost in a crash"
+        )
+        return Finding("durability", "fail", what, "Set them to on. Perdure's promises rest on a commit that stays.")
+    return Finding("durability", "ok", f"fsync on, full_page_writes on, synchronous_commit {row['synchronous_commit']}")
+
+
+async def _clock(connection: Any) -> Finding:
+    before_s = time.time()
+    database_s: float = await connection.fetchval(SQL["clock"])
+    after_s = time.time()
+    return clock_finding(database_s - (before_s + after_s) / 2, (after_s - before_s) / 2)
+
+
+def clock_finding(skew_s: float, uncertainty_s: float) -> Finding:
+    what = f"the database's clock is {abs(skew_s):.3f} s {'ahead of' if skew_s > 0 else 'behind'} this machine's"
+    if abs(skew_s) - uncertainty_s <= CLOCK_SKEW_S_MAX:
+        return Finding("clock", "ok", what)
+    advice = (
+        "Timers and leases stay right, because only the database's clock decides. Times in this machine's logs "
+        "will not match those in histories: synchronise both clocks (chrony, systemd-timesyncd)."
+    )
+    return Finding("clock", "warn", what, advice)
+
+
+async def _horizon(connection: Any) -> Finding:
+    row = await connection.fetchrow(SQL["oldest_horizon"])
+    if row is None:
+        return Finding("vacuum horizon", "ok", "no transaction holds back vacuum")
+    age = f"{row['age_s']:.0f} s" if row["age_s"] is not None else "unknown time"
+    what = f"{row['holder']}, open for {age}, {row['age_xids']} transactions behind"
+    if row["query"]:
+        what += f": {row['query']}"
+    if row["age_s"] is not None and row["age_s"] < TRANSACTION_S_MAX:
+        return Finding("vacuum horizon", "ok", what)
+    advice = (
+        "While it is open no dead row can be removed, and queues grow slow. End it (pg_terminate_backend, rollback "
+        "prepared, pg_drop_replication_slot), and set idle_in_transaction_session_timeout."
+    )
+    return Finding("vacuum horizon", "warn", what, advice)
+
+
+async def _dead_rows(connection: Any) -> Finding:
+    rows = await connection.fetch(SQL["dead_rows"])
+    if not rows:
+        return Finding("dead rows", "ok", "no table of Perdure's has more dead rows than live ones")
+    what = ", ".join(f"{r['table']}: {r['dead']} dead, {r['live']} live" for r in rows)
+    advice = "Look at the vacuum horizon first. Otherwise run `vacuum` on these tables and check that autovacuum is on."
+    return Finding("dead rows", "warn", what, advice)
+
+
+async def _indexes(connection: Any) -> Finding:
+    names = [row["index"] for row in await connection.fetch(SQL["invalid_indexes"])]
+    if not names:
+        return Finding("indexes", "ok", "every index is valid")
+    return Finding(
+        "indexes", "fail", f"invalid: {', '.join(names)}", "Run `reindex index concurrently` on each of them."
+    )
+
+
+async def _connections(connection: Any) -> Finding:
+    row = await connection.fetchrow(SQL["connections"])
+    what = f"{row['used']} of {row['usable']} connections in use"
+    if row["used"] <= CONNECTIONS_SHARE_MAX * row["usable"]:
+        return Finding("connections", "ok", what)
+    return Finding("connections", "warn", what, "Raise max_connections, or put a pooler in front of the database.")
+
+
+async def _partitions(connection: Any) -> Finding | None:
+    rows = await connection.fetch(SQL["history_partitions"])
+    return partition_finding([row["bound"] for row in rows], datetime.now(UTC)) if rows else None
+
+
+def partition_finding(bounds: list[str], now: datetime) -> Finding:
+    """Partitions are ranges of ids, and an id opens with its millisecond, so a moment has a place in that order."""
+    ranges = [m.groups() for b in bounds if (m := re.search(r"FROM \('([0-9a-f-]{36})'\) TO \('([0-9a-f-]{36})'\)", b))]
+    moments = {"now": now, "tomorrow": now + timedelta(days=1)}
+    bare = [word for word, at in moments.items() if not any(low <= first_id(at) < high for low, high in ranges)]
+    if not bare:
+        return Finding("partitions", "ok", f"history has {len(ranges)} partitions, now and tomorrow are covered")
+    what = f"history has no partition of its own for {' and '.join(bare)}"
+    advice = (
+        "Nothing is refused: such rows go to the default partition. But retention can drop whole partitions only, so "
+        "they have to be made ahead of time."
+    )
+    return Finding("partitions", "warn", what, advice)
+
+
+def first_id(at: datetime) -> str:
+    """The lowest id of that millisecond. Lower-case hexadecimal sorts as PostgreSQL sorts uuid."""
+    return str(lowest_at(int(at.timestamp() * 1000)))
+
+
+async def _pooling(connection: Any, dsn: str) -> Finding:
+    """Leave a mark in the session, let a second connection take a server of the pool, and look for the mark again."""
+    mark = secrets.token_hex(8)
+    marked = await connection.fetchrow(SQL["set_probe"], mark)
+    async with connect(dsn) as other, other.transaction():
+        await other.fetchrow(SQL["read_probe"])
+        found = await connection.fetchrow(SQL["read_probe"])
+    await connection.fetchrow(SQL["set_probe"], "")
+    if found["value"] == mark and found["pid"] == marked["pid"]:
+        return Finding("pooling", "ok", "connections keep their session: no transaction-pooling proxy was noticed")
+    advice = "Perdure works through it by polling; wake-ups by NOTIFY need a direct connection and make it quicker."
+    return Finding(
+        "pooling", "ok", "a transaction-pooling proxy stands between: settings of a session do not last", advice
+    )
+
+
+CHECKS: Final[dict[str, Check]] = {
+    "version": _version,
+    "durability": _durability,
+    "clock": _clock,
+    "vacuum horizon": _horizon,
+    "dead rows": _dead_rows,
+    "indexes": _indexes,
+    "connections": _connections,
+    "partitions": _partitions,
+}

@@ -1,0 +1,55 @@
+-- What `perdure doctor` looks at. Every statement only reads, and asks for no privilege beyond that of an ordinary role.
+
+-- name: settings
+select current_setting('server_version_num')::int as version_number,
+       current_setting('server_version') as version,
+       current_setting('fsync') as fsync,
+       current_setting('synchronous_commit') as synchronous_commit,
+       current_setting('full_page_writes') as full_page_writes;
+
+-- name: clock
+select extract(epoch from clock_timestamp())::float8;
+
+-- name: oldest_horizon
+-- Whatever holds back the oldest row version that vacuum may remove, the worst one first. A transaction has no `age_s` of
+-- its own where it is prepared or belongs to a replication slot.
+select * from (
+  select 'transaction of pid ' || pid as holder, age(backend_xmin) as age_xids,
+         extract(epoch from now() - xact_start)::float8 as age_s,
+         left(regexp_replace(query, '\s+', ' ', 'g'), 80) as query
+    from pg_stat_activity where backend_xmin is not null and pid <> pg_backend_pid() and xact_start is not null
+  union all
+  select 'prepared transaction ' || gid, age(transaction), extract(epoch from now() - prepared)::float8, ''
+    from pg_prepared_xacts
+  union all
+  select 'replication slot ' || slot_name, age(xmin), null, '' from pg_replication_slots where xmin is not null
+) h order by age_xids desc limit 1;
+
+-- name: dead_rows
+select relname as table, n_dead_tup as dead, n_live_tup as live, last_autovacuum
+  from pg_stat_user_tables
+ where schemaname = 'perdure' and n_dead_tup > 10000 and n_dead_tup > n_live_tup
+ order by n_dead_tup desc limit 5;
+
+-- name: invalid_indexes
+select c.oid::regclass::text as index
+  from pg_index i join pg_class c on c.oid = i.indexrelid join pg_namespace n on n.oid = c.relnamespace
+ where n.nspname = 'perdure' and not i.indisvalid
+ order by 1;
+
+-- name: connections
+select (select count(*) from pg_stat_activity where backend_type = 'client backend') as used,
+       current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int as usable;
+
+-- name: history_partitions
+-- One row per partition of perdure.history; none where the table is missing or is not partitioned.
+select c.relname as name, pg_get_expr(c.relpartbound, c.oid) as bound
+  from pg_inherits i join pg_class c on c.oid = i.inhrelid
+ where i.inhparent = to_regclass('perdure.history') and c.relispartition
+ order by 1;
+
+-- name: set_probe
+select set_config('perdure.probe', $1, false), pg_backend_pid() as pid;
+
+-- name: read_probe
+select current_setting('perdure.probe', true) as value, pg_backend_pid() as pid;

@@ -1,0 +1,30 @@
+-- Which migrations this database has. The statements of the migrations themselves are in migrations/.
+
+-- name: lock_migrations
+-- Held to the end of the transaction, not of the session, so that it works through a transaction-pooling proxy. The
+-- timeouts a role may carry would break a migration half way; here waiting is right.
+select pg_advisory_xact_lock(7308895158390189421),
+       set_config('statement_timeout', '0', true),
+       set_config('lock_timeout', '0', true),
+       set_config('idle_in_transaction_session_timeout', '0', true);
+
+-- name: has_migration_table
+select to_regclass('perdure.migration') is not null;
+
+-- name: create_schema
+create schema if not exists perdure;
+
+-- name: create_migration_table
+create table if not exists perdure.migration (
+  number     int primary key,
+  name       text not null,
+  checksum   text not null,
+  applied_at timestamptz not null default now()
+);
+
+-- name: select_applied
+select number, name, checksum, applied_at from perdure.migration order by number;
+
+-- name: insert_applied
+insert into perdure.migration (number, name, checksum) values ($1, $2, $3)
+returning number, name, checksum, applied_at;
