@@ -1,0 +1,101 @@
+"""What a decider wants to happen next, in the imperative. Each becomes exactly one event when it is recorded.
+
+A batch of commands is one transaction. Sequence numbers come from the journal; ids are derived from them.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from perdure.core.errors import Failure
+from perdure.core.retry import TaskOptions
+
+
+class _Command(msgspec.Struct, frozen=True, array_like=True, tag_field="type"):
+    pass
+
+
+class ScheduleTasks(_Command, frozen=True, tag=1):
+    first: int
+    name: str
+    queue: str
+    inputs: list[bytes]
+    options: TaskOptions
+
+
+class CancelTasks(_Command, frozen=True, tag=2):
+    seqs: list[int]
+
+
+class StartTimer(_Command, frozen=True, tag=3):
+    seq: int
+    fire_at_us: int
+
+
+class CancelTimer(_Command, frozen=True, tag=4):
+    seq: int
+
+
+class StartChild(_Command, frozen=True, tag=5):
+    seq: int
+    workflow: str
+    version: str
+    input: bytes
+    key: str = ""
+    timeout_us: int = 0
+
+
+class CancelChild(_Command, frozen=True, tag=6):
+    seq: int
+
+
+class CreatePromise(_Command, frozen=True, tag=7):
+    seq: int
+    name: str
+
+
+class RecordOperation(_Command, frozen=True, tag=8):
+    seq: int
+    name: str
+    value: bytes
+    failure: Failure | None = None
+
+
+class SetState(_Command, frozen=True, tag=9):
+    name: str
+    value: bytes
+
+
+class ClearState(_Command, frozen=True, tag=10):
+    name: str
+
+
+class RecordPatch(_Command, frozen=True, tag=11):
+    name: str
+
+
+class CompleteRun(_Command, frozen=True, tag=12):
+    result: bytes
+
+
+class FailRun(_Command, frozen=True, tag=13):
+    failure: Failure
+
+
+class CancelRun(_Command, frozen=True, tag=14):
+    """The run has unwound after a cancel request."""
+
+    reason: str = ""
+
+
+class ContinueAsNew(_Command, frozen=True, tag=15):
+    input: bytes
+    signals: list[tuple[str, bytes]] = []
+    """Signals received and not consumed: they open the new run's history, so that none is lost."""
+
+
+Command = (
+    ScheduleTasks | CancelTasks | StartTimer | CancelTimer | StartChild | CancelChild | CreatePromise
+    | RecordOperation | SetState | ClearState | RecordPatch | CompleteRun | FailRun | CancelRun | ContinueAsNew
+)  # fmt: skip
+CLOSING = (CompleteRun, FailRun, CancelRun, ContinueAsNew)

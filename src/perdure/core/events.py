@@ -1,0 +1,208 @@
+"""What happened to a run, in the past tense.
+
+Laws:
+
+1. Events of a run are numbered 1.. without gaps and are never changed.
+2. An event type is only ever extended by fields with defaults at the end; an old history must decode for ever.
+3. A task, timer, child, promise or operation is named by its sequence number, counted per kind from 0 by the code that asked.
+4. `TasksScheduled` and `TasksSucceeded` carry many tasks at once: a fan-out of 100,000 is a few hundred events.
+
+Command events say what the code asked for (the journal matches against them); fact events say what the world answered
+(the code resumes on them); terminal events end an epoch of the run.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from perdure.core.errors import Failure
+from perdure.core.retry import TaskOptions
+
+
+class _Event(msgspec.Struct, frozen=True, array_like=True, tag_field="type"):
+    pass
+
+
+# -- the run -------------------------------------------------------------------------------------------------------
+
+
+class RunStarted(_Event, frozen=True, tag=1):
+    workflow: str
+    version: str
+    input: bytes
+    key: str = ""
+    parent_id: bytes = b""
+    parent_seq: int = -1
+    deadline_us: int = 0
+    continued_from: bytes = b""
+
+
+class CancelRequested(_Event, frozen=True, tag=2):
+    reason: str = ""
+
+
+class RunSucceeded(_Event, frozen=True, tag=3):
+    result: bytes
+
+
+class RunFailed(_Event, frozen=True, tag=4):
+    failure: Failure
+
+
+class RunCancelled(_Event, frozen=True, tag=5):
+    reason: str = ""
+
+
+class RunContinued(_Event, frozen=True, tag=6):
+    """The run ended in success by handing over to a fresh run with an empty history."""
+
+    run_id: bytes
+    input: bytes
+
+
+# -- tasks ---------------------------------------------------------------------------------------------------------
+
+
+class TasksScheduled(_Event, frozen=True, tag=10):
+    first: int
+    name: str
+    queue: str
+    inputs: list[bytes]
+    options: TaskOptions
+
+
+class TasksSucceeded(_Event, frozen=True, tag=11):
+    seqs: list[int]
+    results: list[bytes]
+
+
+class TaskFailed(_Event, frozen=True, tag=12):
+    seq: int
+    failure: Failure
+    attempts: int
+
+
+class TasksCancelled(_Event, frozen=True, tag=13):
+    seqs: list[int]
+
+
+# -- timers --------------------------------------------------------------------------------------------------------
+
+
+class TimerStarted(_Event, frozen=True, tag=20):
+    seq: int
+    fire_at_us: int
+
+
+class TimerFired(_Event, frozen=True, tag=21):
+    seq: int
+
+
+class TimerCancelled(_Event, frozen=True, tag=22):
+    seq: int
+
+
+# -- children ------------------------------------------------------------------------------------------------------
+
+
+class ChildStarted(_Event, frozen=True, tag=30):
+    seq: int
+    run_id: bytes
+    workflow: str
+    input: bytes
+    key: str = ""
+
+
+class ChildSucceeded(_Event, frozen=True, tag=31):
+    seq: int
+    result: bytes
+
+
+class ChildFailed(_Event, frozen=True, tag=32):
+    seq: int
+    failure: Failure
+
+
+class ChildCancelled(_Event, frozen=True, tag=33):
+    seq: int
+    reason: str = ""
+
+
+class ChildCancelRequested(_Event, frozen=True, tag=34):
+    seq: int
+
+
+# -- messages from outside -----------------------------------------------------------------------------------------
+
+
+class SignalReceived(_Event, frozen=True, tag=40):
+    name: str
+    value: bytes
+
+
+class PromiseCreated(_Event, frozen=True, tag=41):
+    seq: int
+    name: str
+
+
+class PromiseResolved(_Event, frozen=True, tag=42):
+    name: str
+    value: bytes
+
+
+# -- records -------------------------------------------------------------------------------------------------------
+
+
+class OperationRecorded(_Event, frozen=True, tag=50):
+    """A side effect's outcome: `value` on success, `failure` when it raised."""
+
+    seq: int
+    name: str
+    value: bytes
+    failure: Failure | None = None
+
+
+class StateSet(_Event, frozen=True, tag=51):
+    name: str
+    value: bytes
+
+
+class StateCleared(_Event, frozen=True, tag=52):
+    name: str
+
+
+class PatchRecorded(_Event, frozen=True, tag=53):
+    name: str
+
+
+Event = (
+    RunStarted | CancelRequested | RunSucceeded | RunFailed | RunCancelled | RunContinued
+    | TasksScheduled | TasksSucceeded | TaskFailed | TasksCancelled
+    | TimerStarted | TimerFired | TimerCancelled
+    | ChildStarted | ChildSucceeded | ChildFailed | ChildCancelled | ChildCancelRequested
+    | SignalReceived | PromiseCreated | PromiseResolved
+    | OperationRecorded | StateSet | StateCleared | PatchRecorded
+)  # fmt: skip
+
+TERMINAL = (RunSucceeded, RunFailed, RunCancelled, RunContinued)
+FACTS = (
+    RunStarted, CancelRequested, TasksSucceeded, TaskFailed, TimerFired, ChildSucceeded, ChildFailed, ChildCancelled,
+    SignalReceived, PromiseResolved, OperationRecorded,
+)  # fmt: skip
+"""Events that workflow code resumes on."""
+EVENT_TYPES: tuple[type[_Event], ...] = (
+    RunStarted, CancelRequested, RunSucceeded, RunFailed, RunCancelled, RunContinued,
+    TasksScheduled, TasksSucceeded, TaskFailed, TasksCancelled,
+    TimerStarted, TimerFired, TimerCancelled,
+    ChildStarted, ChildSucceeded, ChildFailed, ChildCancelled, ChildCancelRequested,
+    SignalReceived, PromiseCreated, PromiseResolved,
+    OperationRecorded, StateSet, StateCleared, PatchRecorded,
+)  # fmt: skip
+
+
+class Recorded(msgspec.Struct, frozen=True, array_like=True):
+    """An event with its place in the history: number and database time of its commit."""
+
+    seq: int
+    at_us: int
+    event: Event

@@ -1,0 +1,253 @@
+"""The journal matches what workflow code asks for to what the history says it asked for before.
+
+Laws:
+
+1. Commands are matched per kind and sequence number, never by position, so code may await in any order.
+2. A command that the history already holds is skipped when identical and refused when different: `NondeterminismError`
+   names the place, what the history expects and what the code did. The first mismatch is kept in `mismatch`, because user
+   code may swallow the exception.
+3. A command that the history holds and the code never asks for is a mismatch too, found when the whole history has been
+   applied. A command without a record is new territory: its record was lost in a crash, or the code has never been here.
+4. The journal does no I/O and knows no event loop: it is fed events and asked for commands.
+
+    load(history) -> [apply one event -> let the code run -> it asks: schedule_tasks / start_timer / ...]* -> take_commands()
+"""
+
+from __future__ import annotations
+
+from perdure.core import commands as cm
+from perdure.core import events as ev
+from perdure.core import ids
+from perdure.core.errors import InvalidInput, NondeterminismError
+from perdure.core.limits import FANOUT_TASKS_MAX, SCHEDULE_CHUNK_BYTES, SCHEDULE_CHUNK_TASKS
+from perdure.core.retry import TaskOptions
+
+_STATE = 100  # state writes and patches are matched like everything else, under kinds of their own
+_PATCH = 101
+
+
+class Journal:
+    def __init__(self) -> None:
+        self._next: dict[int, int] = {}
+        self._expected: dict[tuple[int, int], ev.Event] = {}
+        self._cancelled: set[tuple[int, int]] = set()
+        self._patches: set[str] = set()
+        self._patch_answers: dict[str, bool] = {}
+        self._commands: list[cm.Command] = []
+        self.facts_ahead = 0
+        """Facts of the loaded history that have not been applied yet; above zero the code runs where it ran before."""
+        self.mismatch: NondeterminismError | None = None
+
+    # -- history in -------------------------------------------------------------------------------------------------
+
+    def load(self, history: list[ev.Recorded]) -> None:
+        """Index the command events of a recorded history before the code is run against it."""
+        states = 0
+        for record in history:
+            e = record.event
+            match e:
+                case ev.TasksScheduled():
+                    self._expected[ids.TASK, e.first] = e
+                case ev.TimerStarted():
+                    self._expected[ids.TIMER, e.seq] = e
+                case ev.ChildStarted():
+                    self._expected[ids.CHILD, e.seq] = e
+                case ev.PromiseCreated():
+                    self._expected[ids.PROMISE, e.seq] = e
+                case ev.OperationRecorded():
+                    self._expected[ids.OPERATION, e.seq] = e
+                case ev.StateSet() | ev.StateCleared():
+                    self._expected[_STATE, states] = e
+                    states += 1
+                case ev.TasksCancelled():
+                    self._cancelled.update((ids.TASK, s) for s in e.seqs)
+                case ev.TimerCancelled():
+                    self._cancelled.add((ids.TIMER, e.seq))
+                case ev.ChildCancelRequested():
+                    self._cancelled.add((ids.CHILD, e.seq))
+                case ev.PatchRecorded():
+                    self._patches.add(e.name)
+                case _:
+                    pass
+            if isinstance(e, ev.FACTS):
+                self.facts_ahead += 1
+
+    @property
+    def is_replaying(self) -> bool:
+        return self.facts_ahead > 0 or bool(self._expected)
+
+    # -- commands out -----------------------------------------------------------------------------------------------
+
+    def take_commands(self) -> list[cm.Command]:
+        commands, self._commands = self._commands, []
+        return commands
+
+    def schedule_tasks(self, name: str, queue: str, inputs: list[bytes], options: TaskOptions) -> int:
+        """Ask for len(inputs) tasks; returns the first sequence number. Chunk bounds depend on the inputs alone."""
+        if len(inputs) > FANOUT_TASKS_MAX:
+            raise InvalidInput(
+                f"a fan-out of {len(inputs)} tasks is over the limit FANOUT_TASKS_MAX={FANOUT_TASKS_MAX}; split it over child workflows"
+            )
+        start = self._next.get(ids.TASK, 0)
+        self._next[ids.TASK] = start + len(inputs)
+        first = start
+        for chunk in _chunks(inputs):
+            expected = self._expected.pop((ids.TASK, first), None)
+            if expected is None:
+                self._commands.append(cm.ScheduleTasks(first, name, queue, chunk, options))
+            else:
+                assert isinstance(expected, ev.TasksScheduled)
+                if expected.name != name or expected.inputs != chunk:
+                    self._refuse(f"task {first}", _tasks_text(expected.name, expected.inputs), _tasks_text(name, chunk))
+            first += len(chunk)
+        return start
+
+    def start_timer(self, fire_at_us: int) -> int:
+        seq = self._take(ids.TIMER)
+        expected = self._expected.pop((ids.TIMER, seq), None)
+        if expected is None:
+            self._commands.append(cm.StartTimer(seq, fire_at_us))
+        return seq
+
+    def start_child(self, workflow: str, version: str, data: bytes, key: str, timeout_us: int) -> int:
+        seq = self._take(ids.CHILD)
+        expected = self._expected.pop((ids.CHILD, seq), None)
+        if expected is None:
+            self._commands.append(cm.StartChild(seq, workflow, version, data, key, timeout_us))
+            return seq
+        assert isinstance(expected, ev.ChildStarted)
+        if (expected.workflow, expected.key, expected.input) != (workflow, key, data):
+            self._refuse(f"child {seq}", f"child workflow {expected.workflow!r} key={expected.key!r} input={_short(expected.input)}",
+                         f"child workflow {workflow!r} key={key!r} input={_short(data)}")  # fmt: skip
+        return seq
+
+    def create_promise(self, name: str) -> int:
+        seq = self._take(ids.PROMISE)
+        expected = self._expected.pop((ids.PROMISE, seq), None)
+        if expected is None:
+            self._commands.append(cm.CreatePromise(seq, name))
+            return seq
+        assert isinstance(expected, ev.PromiseCreated)
+        if expected.name != name:
+            self._refuse(f"promise {seq}", f"promise {expected.name!r}", f"promise {name!r}")
+        return seq
+
+    def begin_operation(self, name: str) -> tuple[int, bool]:
+        """Sequence number, and whether its outcome is already recorded (then it must not be executed again)."""
+        seq = self._take(ids.OPERATION)
+        expected = self._expected.pop((ids.OPERATION, seq), None)
+        if expected is None:
+            return seq, False
+        assert isinstance(expected, ev.OperationRecorded)
+        if expected.name != name:
+            self._refuse(f"operation {seq}", f"wf.run({expected.name!r})", f"wf.run({name!r})")
+        return seq, True
+
+    def record_operation(self, command: cm.RecordOperation) -> None:
+        self._commands.append(command)
+
+    def write_state(self, name: str, value: bytes | None) -> None:
+        seq = self._take(_STATE)
+        expected = self._expected.pop((_STATE, seq), None)
+        command: cm.Command = cm.ClearState(name) if value is None else cm.SetState(name, value)
+        if expected is None:
+            self._commands.append(command)
+            return
+        assert isinstance(expected, ev.StateSet | ev.StateCleared)
+        before = expected.value if isinstance(expected, ev.StateSet) else None
+        if (expected.name, before) != (name, value):
+            self._refuse(f"state write {seq}", f"{expected.name!r} = {_short(before)}", f"{name!r} = {_short(value)}")
+
+    def cancel_tasks(self, seqs: list[int]) -> None:
+        fresh = [s for s in seqs if (ids.TASK, s) not in self._cancelled]
+        if fresh:
+            self._commands.append(cm.CancelTasks(fresh))
+
+    def cancel_timer(self, seq: int) -> None:
+        if (ids.TIMER, seq) not in self._cancelled:
+            self._commands.append(cm.CancelTimer(seq))
+
+    def cancel_child(self, seq: int) -> None:
+        if (ids.CHILD, seq) not in self._cancelled:
+            self._commands.append(cm.CancelChild(seq))
+
+    def patched(self, name: str) -> bool:
+        """True on a run that started, or got here for the first time, with the patch in its code."""
+        answer = self._patch_answers.get(name)
+        if answer is None:
+            answer = name in self._patches or not self.is_replaying
+            self._patch_answers[name] = answer
+            if answer and name not in self._patches:
+                self._commands.append(cm.RecordPatch(name))
+        return answer
+
+    def close(self, command: cm.Command) -> None:
+        """The code has ended. Whatever the history expected of it beyond this point will never come."""
+        self._commands.append(command)
+        self.check_all_matched(f"the code ended with {type(command).__name__}")
+
+    def check_all_matched(self, actual: str) -> None:
+        """Call when every loaded event has been applied and the code can go no further."""
+        if self._expected and self.mismatch is None:
+            (kind, seq), event = next(iter(self._expected.items()))
+            self.mismatch = NondeterminismError(
+                f"{_KINDS[kind]} {seq}", f"{type(event).__name__} {_describe(event)}", actual
+            )
+
+    # -- matching ---------------------------------------------------------------------------------------------------
+
+    def _take(self, kind: int) -> int:
+        seq = self._next.get(kind, 0)
+        self._next[kind] = seq + 1
+        return seq
+
+    def _refuse(self, where: str, expected: str, actual: str) -> None:
+        error = NondeterminismError(where, expected, actual)
+        if self.mismatch is None:
+            self.mismatch = error
+        raise error
+
+
+_KINDS = {**ids.KIND_NAMES, _STATE: "state write", _PATCH: "patch"}
+
+
+def _chunks(inputs: list[bytes]) -> list[list[bytes]]:
+    if len(inputs) == 1:
+        return [inputs]
+    out: list[list[bytes]] = []
+    start = size = 0
+    for i, data in enumerate(inputs):
+        if i > start and (i - start >= SCHEDULE_CHUNK_TASKS or size + len(data) > SCHEDULE_CHUNK_BYTES):
+            out.append(inputs[start:i])
+            start, size = i, 0
+        size += len(data)
+    if start < len(inputs):
+        out.append(inputs[start:])
+    return out
+
+
+def _times(inputs: list[bytes]) -> str:
+    return f" x{len(inputs)}" if len(inputs) > 1 else ""
+
+
+def _tasks_text(name: str, inputs: list[bytes]) -> str:
+    return f"task {name!r}{_times(inputs)} input={_short(inputs[0])}"
+
+
+def _describe(event: ev.Event) -> str:
+    match event:
+        case ev.TasksScheduled():
+            return _tasks_text(event.name, event.inputs)
+        case ev.ChildStarted():
+            return f"workflow {event.workflow!r}"
+        case ev.PromiseCreated() | ev.OperationRecorded() | ev.StateSet() | ev.StateCleared():
+            return repr(event.name)
+        case _:
+            return ""
+
+
+def _short(data: bytes | None) -> str:
+    if data is None:
+        return "nothing"
+    text = data.decode(errors="replace")
+    return text if len(text) <= 120 else f"{text[:100]}… ({len(data)} bytes)"

@@ -1,0 +1,34 @@
+"""Every bound has a name, a default and an error that quotes it. Change a bound here and nowhere else."""
+
+from __future__ import annotations
+
+from typing import Final
+
+# -- what one run may hold ------------------------------------------------------------------------------------------
+HISTORY_EVENTS_MAX: Final = 50_000
+"""Events in one run's history. A run that reaches it fails with `history_too_large`; use `wf.continue_as_new`."""
+PAYLOAD_BYTES_MAX: Final = 256 * 1024
+"""Bytes of one encoded input, result, signal, state value or operation result, inline in the history."""
+FANOUT_TASKS_MAX: Final = 100_000
+"""Tasks of one `wf.map`."""
+PENDING_TASKS_MAX: Final = 200_000
+"""Tasks of one run that are scheduled and not ended."""
+SIGNALS_BUFFERED_MAX: Final = 10_000
+"""Signals received by a run and not yet consumed by its code."""
+NAME_CHARS_MAX: Final = 200
+"""Characters in the name of a workflow, task, queue, signal, promise, state key or run key."""
+ERROR_CHARS_MAX: Final = 16_000
+"""Characters kept of an error message or traceback; the middle is cut."""
+
+# -- how events are chunked -----------------------------------------------------------------------------------------
+SCHEDULE_CHUNK_TASKS: Final = 500
+"""Tasks in one `TasksScheduled` event; a larger fan-out becomes several events."""
+SCHEDULE_CHUNK_BYTES: Final = 512 * 1024
+"""Bytes of inputs in one `TasksScheduled` event."""
+
+# -- attempts -------------------------------------------------------------------------------------------------------
+ATTEMPTS_DEFAULT: Final = 3
+"""Total executions of a task that names no retry policy of its own."""
+ATTEMPTS_MAX: Final = 1_000
+LOST_WORKERS_MAX: Final = 10
+"""Times a task may lose its worker before it fails; counted apart from `max_attempts`."""

@@ -1,0 +1,51 @@
+"""Facts on their way into a run, as they lie in the inbox. The run's owner turns each into an event in its own commit."""
+
+from __future__ import annotations
+
+import msgspec
+
+from perdure.core.errors import Failure
+
+
+class _Mail(msgspec.Struct, frozen=True, array_like=True, tag_field="type"):
+    pass
+
+
+class SignalSent(_Mail, frozen=True, tag=1):
+    name: str
+    value: bytes
+
+
+class CancelAsked(_Mail, frozen=True, tag=2):
+    reason: str = ""
+
+
+class PromiseKept(_Mail, frozen=True, tag=3):
+    name: str
+    value: bytes
+
+
+class ChildEnded(_Mail, frozen=True, tag=4):
+    """`status` is the child's RunStatus; `value` its result on success."""
+
+    seq: int
+    status: int
+    value: bytes
+    failure: Failure | None = None
+
+
+class TaskEnded(_Mail, frozen=True, tag=5):
+    """A task of this run ended on another engine. `status` is its TaskStatus; times are Unix microseconds."""
+
+    seq: int
+    status: int
+    value: bytes
+    failure: Failure | None
+    attempts: int
+    lost: int
+    scheduled_us: int
+    started_us: int
+    finished_us: int
+
+
+Mail = SignalSent | CancelAsked | PromiseKept | ChildEnded | TaskEnded

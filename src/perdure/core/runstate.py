@@ -1,0 +1,174 @@
+"""The engine's view of a run: what is outstanding, folded from its events.
+
+Law: `RunState` is a function of the history alone. `apply` over all events from 1 gives the state that the store must
+agree with; the verifier relies on that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from perdure.core import events as ev
+from perdure.core.errors import IllegalTransition
+from perdure.core.lifecycle import RunStatus, next_run_status
+
+
+class RunState:
+    __slots__ = (
+        "cancel_requested",
+        "children",
+        "deadline_us",
+        "events",
+        "operations",
+        "parent_id",
+        "parent_seq",
+        "promises",
+        "resolved",
+        "state",
+        "status",
+        "tasks",
+        "timers",
+    )
+
+    def __init__(self) -> None:
+        self.events = 0
+        self.status = RunStatus.PENDING
+        self.tasks: dict[int, ev.TasksScheduled] = {}
+        """Scheduled and not ended: sequence number -> the event that holds its input."""
+        self.timers: dict[int, int] = {}
+        """Started and not fired or cancelled: sequence number -> fire_at_us."""
+        self.children: dict[int, bytes] = {}
+        self.promises: set[str] = set()
+        self.resolved: set[str] = set()
+        self.state: dict[str, bytes] = {}
+        self.operations: set[int] = set()
+        """Side effects whose outcome is recorded; a second outcome of the same one is dropped."""
+        self.cancel_requested = False
+        self.deadline_us = 0
+        self.parent_id = b""
+        self.parent_seq = -1
+
+    def apply(self, event: ev.Event) -> None:
+        self.events += 1
+        try:
+            _APPLY[type(event)](self, event)
+        except KeyError as e:
+            raise IllegalTransition(
+                f"event {self.events} ({type(event).__name__}) ends something that is not outstanding: {e}"
+            ) from None
+
+    @property
+    def is_terminal(self) -> bool:
+        return self.status in (RunStatus.SUCCESS, RunStatus.FAILED, RunStatus.CANCELLED)
+
+    def next_wake_us(self) -> int | None:
+        """When this run must be looked at even if nobody writes to it."""
+        wakes = list(self.timers.values())
+        if self.deadline_us:
+            wakes.append(self.deadline_us)
+        return min(wakes, default=None)
+
+
+def _started(s: RunState, e: ev.RunStarted) -> None:
+    s.status = next_run_status(s.status, "claim")
+    s.deadline_us, s.parent_id, s.parent_seq = e.deadline_us, e.parent_id, e.parent_seq
+
+
+def _cancel_requested(s: RunState, e: ev.CancelRequested) -> None:
+    s.cancel_requested = True
+
+
+def _end(act: str) -> Callable[[RunState, Any], None]:
+    def close(s: RunState, e: Any) -> None:
+        s.status = next_run_status(s.status, act)
+
+    return close
+
+
+def _scheduled(s: RunState, e: ev.TasksScheduled) -> None:
+    for i in range(e.first, e.first + len(e.inputs)):
+        s.tasks[i] = e
+
+
+def _succeeded(s: RunState, e: ev.TasksSucceeded) -> None:
+    for seq in e.seqs:
+        del s.tasks[seq]
+
+
+def _failed(s: RunState, e: ev.TaskFailed) -> None:
+    del s.tasks[e.seq]
+
+
+def _tasks_cancelled(s: RunState, e: ev.TasksCancelled) -> None:
+    for seq in e.seqs:
+        del s.tasks[seq]
+
+
+def _timer_started(s: RunState, e: ev.TimerStarted) -> None:
+    s.timers[e.seq] = e.fire_at_us
+
+
+def _timer_ended(s: RunState, e: ev.TimerFired | ev.TimerCancelled) -> None:
+    del s.timers[e.seq]
+
+
+def _child_started(s: RunState, e: ev.ChildStarted) -> None:
+    s.children[e.seq] = e.run_id
+
+
+def _child_ended(s: RunState, e: ev.ChildSucceeded | ev.ChildFailed | ev.ChildCancelled) -> None:
+    del s.children[e.seq]
+
+
+def _promise_created(s: RunState, e: ev.PromiseCreated) -> None:
+    s.promises.add(e.name)
+
+
+def _promise_resolved(s: RunState, e: ev.PromiseResolved) -> None:
+    s.resolved.add(e.name)
+
+
+def _state_set(s: RunState, e: ev.StateSet) -> None:
+    s.state[e.name] = e.value
+
+
+def _state_cleared(s: RunState, e: ev.StateCleared) -> None:
+    s.state.pop(e.name, None)
+
+
+def _operation(s: RunState, e: ev.OperationRecorded) -> None:
+    s.operations.add(e.seq)
+
+
+def _nothing(s: RunState, e: Any) -> None:
+    pass
+
+
+_APPLY: dict[type, Callable[[RunState, Any], None]] = {
+    ev.RunStarted: _started,
+    ev.CancelRequested: _cancel_requested,
+    ev.RunSucceeded: _end("succeed"),
+    ev.RunFailed: _end("fail"),
+    ev.RunCancelled: _end("cancel"),
+    ev.RunContinued: _end("succeed"),
+    ev.TasksScheduled: _scheduled,
+    ev.TasksSucceeded: _succeeded,
+    ev.TaskFailed: _failed,
+    ev.TasksCancelled: _tasks_cancelled,
+    ev.TimerStarted: _timer_started,
+    ev.TimerFired: _timer_ended,
+    ev.TimerCancelled: _timer_ended,
+    ev.ChildStarted: _child_started,
+    ev.ChildSucceeded: _child_ended,
+    ev.ChildFailed: _child_ended,
+    ev.ChildCancelled: _child_ended,
+    ev.ChildCancelRequested: _nothing,
+    ev.SignalReceived: _nothing,
+    ev.PromiseCreated: _promise_created,
+    ev.PromiseResolved: _promise_resolved,
+    ev.OperationRecorded: _operation,
+    ev.StateSet: _state_set,
+    ev.StateCleared: _state_cleared,
+    ev.PatchRecorded: _nothing,
+}

@@ -1,0 +1,95 @@
+"""What travels between an engine and a worker, in batches, both ways.
+
+An in-process worker gets these objects as they are; a remote one gets them over the wire. Payloads are bytes either way.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from perdure.core.commands import Command
+from perdure.core.errors import Failure
+from perdure.core.events import Recorded
+from perdure.core.retry import End, TaskOptions
+
+
+class Assignment(msgspec.Struct, gc=False):
+    """One attempt of a task for a worker. (run_id, seq, attempt, epoch) is its token: a report must bring it back."""
+
+    run_id: bytes
+    seq: int
+    attempt: int
+    epoch: int
+    name: str
+    input: bytes
+    options: TaskOptions
+
+
+class Report(msgspec.Struct, gc=False):
+    """How an attempt ended. Times are Unix microseconds by the engine's estimate of the database clock."""
+
+    run_id: bytes
+    seq: int
+    attempt: int
+    end: End
+    value: bytes
+    failure: Failure | None
+    started_us: int
+    finished_us: int
+
+
+class Activation(msgspec.Struct, gc=False):
+    """New events for a run. With `replay` they are its whole history, for a worker that does not hold it."""
+
+    run_id: bytes
+    workflow: str
+    events: list[Recorded]
+    replay: bool
+
+
+class Decided(msgspec.Struct, gc=False):
+    """What the code wants after an activation, or why it cannot go on."""
+
+    run_id: bytes
+    commands: list[Command]
+    stuck: Failure | None = None
+    operations: int = 0
+    """Side effects the worker is executing for this run; each will arrive as a RecordOperation."""
+
+
+class StartRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A client's wish to start a run."""
+
+    namespace: str = "default"
+    workflow: str
+    version: str
+    input: bytes
+    key: str = ""
+    on_conflict: str = "fail"
+    timeout_us: int = 0
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """How a run ended. `status` is a RunStatus."""
+
+    status: int
+    value: bytes = b""
+    failure: Failure | None = None
+
+
+class RunView(msgspec.Struct, frozen=True, kw_only=True):
+    """A run as people see it."""
+
+    run_id: bytes
+    workflow: str
+    version: str
+    key: str | None
+    status: int
+    created_us: int
+    finished_us: int | None
+    error: str | None
+    stuck: str | None
+    wake_us: int | None
+    owner: int | None
+    epoch: int
+    successor: bytes | None

@@ -1,0 +1,132 @@
+"""Events, commands and mail as bytes, with a version in front; histories as JSON for people and for golden files.
+
+Law: whatever this module ever wrote, it reads for ever. A new layout takes a new version byte and keeps the old reader.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Any, cast
+
+import msgspec
+
+from perdure.core import events as ev
+from perdure.core.errors import InvalidInput
+from perdure.core.events import Event, Recorded
+from perdure.core.mail import Mail
+from perdure.core.retry import TaskOptions
+
+VERSION = b"\x01"
+
+_encoder = msgspec.msgpack.Encoder()
+_events = msgspec.msgpack.Decoder(list[Event])
+_mail = msgspec.msgpack.Decoder(Mail)
+_options = msgspec.msgpack.Decoder(TaskOptions)
+
+
+def encode_events(events: list[Event]) -> bytes:
+    return VERSION + _encoder.encode(events)
+
+
+def decode_events(data: bytes) -> list[Event]:
+    return _events.decode(_body(data))
+
+
+def encode_mail(mail: Mail) -> bytes:
+    return VERSION + _encoder.encode(mail)
+
+
+def decode_mail(data: bytes) -> Mail:
+    mail: Mail = _mail.decode(_body(data))
+    return mail
+
+
+def encode_options(options: TaskOptions) -> bytes:
+    return VERSION + _encoder.encode(options)
+
+
+def decode_options(data: bytes) -> TaskOptions:
+    return _options.decode(_body(data))
+
+
+def _body(data: bytes) -> memoryview:
+    if data[:1] != VERSION:
+        raise InvalidInput(
+            f"a record of version {data[:1].hex()} is newer than this Perdure understands; upgrade perdure"
+        )
+    return memoryview(data)[1:]
+
+
+def decode_row(seq: int, at_us: int, body: bytes) -> list[Recorded]:
+    """One history row holds consecutive events of one commit."""
+    return [Recorded(seq + i, at_us, e) for i, e in enumerate(decode_events(body))]
+
+
+# -- JSON, for export, golden histories and people -----------------------------------------------------------------
+
+_BY_NAME: dict[str, type[Any]] = {t.__name__: t for t in ev.EVENT_TYPES}
+
+
+def history_to_json(run_id: str, history: list[Recorded]) -> bytes:
+    """Payload bytes that are JSON text appear as text; anything else as base64."""
+    document = {
+        "perdure_history": 1,
+        "run_id": run_id,
+        "events": [
+            {"seq": r.seq, "at_us": r.at_us, "type": type(r.event).__name__, **_fields(r.event)} for r in history
+        ],
+    }
+    return msgspec.json.format(msgspec.json.encode(document), indent=2)
+
+
+def history_from_json(data: bytes) -> tuple[str, list[Recorded]]:
+    document = msgspec.json.decode(data)
+    if not isinstance(document, dict) or document.get("perdure_history") != 1:
+        raise InvalidInput("this is not a Perdure history: the field perdure_history: 1 is missing")
+    history: list[Recorded] = []
+    for item in document["events"]:
+        seq, at_us, kind = item.pop("seq"), item.pop("at_us"), item.pop("type")
+        history.append(Recorded(seq, at_us, _event(kind, item)))
+    return document["run_id"], history
+
+
+def _fields(event: Event) -> dict[str, Any]:
+    return {f: _to_plain(getattr(event, f)) for f in event.__struct_fields__}
+
+
+def _to_plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        try:
+            return {"text": value.decode()}
+        except UnicodeDecodeError:
+            return {"base64": base64.b64encode(value).decode()}
+    if isinstance(value, list):
+        return [_to_plain(v) for v in value]
+    if isinstance(value, msgspec.Struct):
+        return {f: _to_plain(getattr(value, f)) for f in value.__struct_fields__}
+    return value
+
+
+def _event(kind: str, fields: dict[str, Any]) -> Event:
+    event_type = _BY_NAME[kind]
+    hints = {f.name: f.type for f in msgspec.structs.fields(event_type)}
+    return cast("Event", event_type(**{name: _from_plain(value, hints[name]) for name, value in fields.items()}))
+
+
+def _from_plain(value: Any, hint: Any) -> Any:
+    if isinstance(value, dict):
+        if set(value) == {"text"}:
+            return value["text"].encode()
+        if set(value) == {"base64"}:
+            return base64.b64decode(value["base64"])
+        struct = next(
+            (t for t in getattr(hint, "__args__", (hint,)) if isinstance(t, type) and issubclass(t, msgspec.Struct)),
+            None,
+        )
+        assert struct is not None, hint
+        parts = {f.name: f.type for f in msgspec.structs.fields(struct)}
+        return struct(**{k: _from_plain(v, parts[k]) for k, v in value.items()})
+    if isinstance(value, list):
+        items = [_from_plain(v, None) for v in value]
+        return tuple(items) if getattr(hint, "__origin__", None) is tuple else items
+    return value
