@@ -1,0 +1,241 @@
+"""A run in the memory of the engine that owns it, and the changes it wants to write.
+
+Changes gather in segments of bounded size. A segment is written whole, so an event and the rows that belong to it are never in
+two transactions. Segments of one run are written in order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from perdure.core import events as ev
+from perdure.core import ids
+from perdure.core.durations import FOREVER_US
+from perdure.core.errors import Failure
+from perdure.core.lifecycle import RunStatus, TaskStatus
+from perdure.core.mail import Mail
+from perdure.core.runstate import RunState
+from perdure.engine.batch import Batch
+from perdure.wire.codec import encode_events, encode_mail, encode_options
+
+SEGMENT_ROWS = 500
+SEGMENT_BYTES = 2 * 1024 * 1024
+
+
+class ChildStart:
+    """A run to be created together with the event that mentions it."""
+
+    __slots__ = ("input_hash", "key", "own", "run_id", "seq", "started", "version")
+
+    def __init__(
+        self, run_id: bytes, seq: int, version: str, key: str, input_hash: bytes, own: bool, started: ev.RunStarted
+    ) -> None:
+        self.run_id, self.seq, self.version, self.key = run_id, seq, version, key
+        self.input_hash, self.own, self.started = input_hash, own, started
+
+
+class Changes:
+    """One segment."""
+
+    __slots__ = (
+        "bytes",
+        "close",
+        "consumed",
+        "events",
+        "posts",
+        "promises",
+        "queue_ops",
+        "release",
+        "rows",
+        "starts",
+        "states",
+        "tasks",
+    )
+
+    def __init__(self) -> None:
+        self.events: list[ev.Event] = []
+        self.tasks: list[tuple[Any, ...]] = []
+        self.queue_ops: dict[bytes, tuple[Any, ...] | None] = {}
+        self.posts: list[tuple[bytes, bytes]] = []
+        self.consumed: list[int] = []
+        self.starts: list[ChildStart] = []
+        self.promises: list[str] = []
+        self.states: dict[str, bytes | None] = {}
+        self.close: tuple[RunStatus, Failure | None, bytes | None] | None = None
+        self.release: tuple[int | None, str | None] | None = None
+        self.rows = 0
+        self.bytes = 0
+
+
+class ActiveRun:
+    __slots__ = (
+        "closing", "deliver", "dirty", "epoch", "evicted", "fresh", "id", "idle_since", "mail_seen", "ns", "operations",
+        "outcome", "pending", "queued", "replay", "seq", "state", "version", "waiting_activation", "workflow",
+    )  # fmt: skip
+
+    def __init__(self, run_id: bytes, ns: int, workflow: str, version: str, epoch: int) -> None:
+        self.id, self.ns, self.workflow, self.version, self.epoch = run_id, ns, workflow, version, epoch
+        self.state = RunState()
+        self.seq = 0
+        """Number of the last durable event."""
+        self.pending: deque[Changes] = deque()
+        self.deliver: list[ev.Recorded] = []
+        """Durable facts that the code has not seen yet."""
+        self.replay = True
+        """The worker does not hold this run: the next activation carries the whole history."""
+        self.waiting_activation = False
+        self.dirty = False
+        self.closing = False
+        self.evicted = False
+        self.queued: set[int] = set()
+        """Tasks that have a row in task_queue."""
+        self.operations = 0
+        self.mail_seen = False
+        self.idle_since = 0.0
+        self.outcome: tuple[RunStatus, bytes, Failure | None, bytes | None] | None = None
+
+    # -- recording --------------------------------------------------------------------------------------------------
+
+    def segment(self) -> Changes:
+        if not self.pending or self.pending[-1].rows >= SEGMENT_ROWS or self.pending[-1].bytes >= SEGMENT_BYTES:
+            self.pending.append(Changes())
+        return self.pending[-1]
+
+    def record(self, event: ev.Event, size: int = 0) -> Changes:
+        self.state.apply(event)
+        changes = self.segment()
+        changes.events.append(event)
+        changes.rows += 1
+        changes.bytes += size
+        return changes
+
+    def record_success(self, seq: int, value: bytes, row: tuple[Any, ...]) -> None:
+        """Successes that meet in a segment share one event."""
+        changes = self.segment()
+        last = changes.events[-1] if changes.events else None
+        if type(last) is ev.TasksSucceeded:
+            del self.state.tasks[seq]
+            last.seqs.append(seq)
+            last.results.append(value)
+        else:
+            event = ev.TasksSucceeded([seq], [value])
+            self.state.apply(event)
+            changes.events.append(event)
+        changes.tasks.append(row)
+        changes.rows += 1
+        changes.bytes += len(value)
+
+    def task_row(
+        self,
+        seq: int,
+        scheduled: ev.TasksScheduled,
+        status: TaskStatus,
+        attempts: int,
+        lost: int,
+        times: tuple[int, int | None, int],
+        error: str | None,
+    ) -> tuple[Any, ...]:
+        return (
+            ids.derive(self.id, ids.TASK, seq), self.ns, self.id, seq, scheduled.name, scheduled.queue, status, attempts, lost, self.epoch,
+            times[0], times[1], times[2], error,
+        )  # fmt: skip
+
+    def queue_row(
+        self,
+        seq: int,
+        scheduled: ev.TasksScheduled,
+        status: TaskStatus,
+        attempt: int,
+        lost: int,
+        delay_us: int,
+        scheduled_us: int,
+        error: str | None,
+    ) -> None:
+        """Write the task's row in the shared queue, or bring it up to date."""
+        self.queued.add(seq)
+        task_id = ids.derive(self.id, ids.TASK, seq)
+        changes = self.segment()
+        changes.rows += 1
+        changes.queue_ops[task_id] = (
+            task_id, self.ns, self.id, seq, scheduled.name, scheduled.queue, status, attempt, lost, delay_us, scheduled_us,
+            encode_options(scheduled.options), scheduled.inputs[seq - scheduled.first], error,
+        )  # fmt: skip
+
+    def unqueue(self, seq: int) -> None:
+        if seq in self.queued:
+            self.queued.discard(seq)
+            self.segment().queue_ops[ids.derive(self.id, ids.TASK, seq)] = None
+
+    def post(self, run_id: bytes, mail: Mail) -> None:
+        self.segment().posts.append((run_id, encode_mail(mail)))
+
+    @property
+    def is_idle(self) -> bool:
+        """Waits for something outside: nothing to write, nothing to see, nothing running here."""
+        return (
+            not self.pending
+            and not self.deliver
+            and not self.waiting_activation
+            and not self.operations
+            and not self.dirty
+        )
+
+
+class RunUnit:
+    """What one run writes in one commit."""
+
+    __slots__ = ("events", "first", "run", "segments", "started_children")
+
+    def __init__(self, run: ActiveRun, segments: list[Changes]) -> None:
+        self.run, self.segments = run, segments
+        self.events = segments[0].events if len(segments) == 1 else [e for s in segments for e in s.events]
+        self.first = run.seq + 1
+        self.started_children: list[ChildStart] = [c for s in segments for c in s.starts]
+
+    def fill(self, batch: Batch) -> None:
+        run = self.run
+        if self.events:
+            batch.appends.add(
+                run.id, self.first, self.first + len(self.events) - 1, run.ns, run.epoch, encode_events(self.events)
+            )
+        queue_ops: dict[bytes, tuple[Any, ...] | None] = {}
+        for s in self.segments:
+            if s.tasks:
+                for column, values in zip(batch.tasks.lists, zip(*s.tasks, strict=True), strict=True):
+                    column.extend(values)
+            queue_ops.update(s.queue_ops)
+            for child in s.starts:
+                _fill_start(batch, child, run)
+            for post in s.posts:
+                batch.posts.add(*post)
+            batch.consumed.lists[0].extend(s.consumed)
+            for name in s.promises:
+                batch.promises.add(run.id, name, run.ns)
+            if s.close is not None:
+                self._fill_close(batch, *s.close)
+            if s.release is not None:
+                batch.releases.add(run.id, FOREVER_US if s.release[0] is None else s.release[0], s.release[1])
+        for task_id, row in queue_ops.items():
+            if row is None:
+                batch.unqueued.add(task_id)
+            else:
+                batch.queued.add(*row)
+        states = {k: v for s in self.segments for k, v in s.states.items()}
+        for name, value in states.items():
+            batch.states.add(run.id, name, run.ns, value)
+
+    def _fill_close(self, batch: Batch, status: RunStatus, failure: Failure | None, successor: bytes | None) -> None:
+        run = self.run
+        code, text = (failure.code, failure.message) if failure is not None else (None, None)
+        batch.closes.add(run.id, status, self.first + len(self.events) - 1, code, text, successor)
+        if run.mail_seen or run.state.promises or run.state.resolved or successor is not None:
+            batch.ended.add(run.id, successor)
+
+
+def _fill_start(batch: Batch, child: ChildStart, parent: ActiveRun) -> None:
+    e = child.started
+    batch.starts.add(
+        child.run_id, parent.ns, e.workflow, child.version, child.key or None, child.input_hash, e.parent_id or None,
+        e.parent_seq if e.parent_id else None, child.own, encode_events([e]),
+    )  # fmt: skip

@@ -1,0 +1,159 @@
+"""How an engine finds work that nobody handed to it: due runs, runs with mail, queued tasks, mail for its own runs.
+
+One cheap question (`next_due`) says whether anything is due and when the next thing will be; only then does it claim. It is asked
+when poked (a local act, a notification), when the next thing falls due, and otherwise about once a second with
+jitter, so that nothing depends on notifications and many engines do not ask in step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Final
+
+from perdure.core import ids
+from perdure.core.mail import ChildEnded
+from perdure.engine.active import ActiveRun
+from perdure.engine.counters import Counters
+from perdure.engine.dispatch import Dispatcher
+from perdure.engine.ports import ClaimedRun, MailRow, Store, WorkerPort
+from perdure.engine.runloop import RunLoop
+from perdure.wire.codec import decode_mail, decode_row
+
+CLAIM_RUNS_MAX: Final = 200
+MAIL_MAX: Final = 1_000
+POLL_S: Final = 1.0
+
+
+class Claimer:
+    def __init__(
+        self, store: Store, loop: RunLoop, dispatcher: Dispatcher, worker: WorkerPort | None, counters: Counters
+    ) -> None:
+        self._store, self._loop, self._dispatcher, self._worker, self._counters = (
+            store,
+            loop,
+            dispatcher,
+            worker,
+            counters,
+        )
+        self._poked = asyncio.Event()
+        self._handle: asyncio.TimerHandle | None = None
+        self._handle_at = 0.0
+        self.session = 0
+        self.may_claim = True
+
+    def poke(self) -> None:
+        self._poked.set()
+
+    def poke_in(self, delay_us: int) -> None:
+        """Look again when this much time has passed; the earliest wish counts."""
+        if delay_us <= 0:
+            self._poked.set()
+            return
+        loop = asyncio.get_running_loop()
+        at = loop.time() + delay_us / 1e6 + 0.002
+        if self._handle is None or self._handle.cancelled() or at < self._handle_at or self._handle_at <= loop.time():
+            if self._handle is not None:
+                self._handle.cancel()
+            self._handle_at = at
+            self._handle = loop.call_at(at, self._poked.set)
+
+    async def run(self) -> None:
+        """Claim for ever. The pause is inside: an idle engine asks about once a second."""
+        while True:
+            try:
+                async with asyncio.timeout(POLL_S * random.uniform(0.75, 1.25)):
+                    await self._poked.wait()
+            except TimeoutError:
+                pass
+            self._poked.clear()
+            await self.look()
+
+    async def look(self) -> None:
+        self._counters.polls += 1
+        workflows = list(self._loop.workflows) if self.may_claim else []
+        served = list(self._dispatcher.served) if self.may_claim else []
+        due = await self._store.next_due(workflows, served)
+        if due.mail:
+            await self._collect_mail()
+        if due.run_at_us is not None and due.run_at_us <= due.clock_us and self._loop.has_room:
+            await self._claim_runs(workflows, with_mail=False)
+        if due.task_at_us is not None and due.task_at_us <= due.clock_us:
+            await self._claim_tasks(served)
+        upcoming = [t - due.clock_us for t in (due.run_at_us, due.task_at_us) if t is not None and t > due.clock_us]
+        if upcoming and min(upcoming) < POLL_S * 1e6:
+            self.poke_in(min(upcoming))
+
+    # -- runs -------------------------------------------------------------------------------------------------------
+
+    async def _claim_runs(self, workflows: list[str], *, with_mail: bool) -> None:
+        room = min(CLAIM_RUNS_MAX, self._loop.runs_max - len(self._loop.runs))
+        if room <= 0 or not workflows:
+            return
+        claimed = await self._store.claim_runs(self.session, workflows, room, with_mail=with_mail)
+        if claimed:
+            self._counters.runs_claimed += len(claimed)
+            await self.load(claimed)
+            if len(claimed) == room:
+                self.poke()
+
+    async def load(self, claimed: list[ClaimedRun]) -> None:
+        """Bring owned runs into memory."""
+        loaded = await self._store.load([c.run_id for c in claimed])
+        fresh: list[ActiveRun] = []
+        for c in claimed:
+            run = ActiveRun(c.run_id, c.ns, c.workflow, c.version, c.epoch)
+            history = [r for row in loaded.history[c.run_id] for r in decode_row(row.seq, row.at_us, row.body)]
+            self._loop.load(run, history, {seq for run_id, seq in loaded.queued if run_id == c.run_id})
+            fresh.append(run)
+        self._deliver(loaded.mail)
+        await self._catch_up_children(fresh)
+
+    async def _catch_up_children(self, runs: list[ActiveRun]) -> None:
+        """A child may have ended, or never come to be, while its parent was on its way between two engines."""
+        waiting = {child: (run, seq) for run in runs for seq, child in run.state.children.items()}
+        if not waiting:
+            return
+        existing = await self._store.existing(list(waiting))
+        ended = await self._store.ended(list(waiting))
+        for child, (run, seq) in waiting.items():
+            if child not in existing:
+                self._loop.child_refused(run, seq, "")
+            elif child in ended and ended[child].status > 1:
+                outcome = ended[child]
+                self._loop.deliver(run, ChildEnded(seq, outcome.status, outcome.value, outcome.failure))
+
+    # -- tasks ------------------------------------------------------------------------------------------------------
+
+    async def _claim_tasks(self, served: list[tuple[str, str]]) -> None:
+        free = self._worker.slots_free - self._dispatcher.backlog.size if self._worker is not None else 0
+        if free <= 0 or not served:
+            return
+        tasks = await self._store.claim_tasks(self.session, served, free)
+        if tasks:
+            self._dispatcher.launch_claimed(tasks, self._loop.runs.get)
+            if len(tasks) == free:
+                self.poke_in(2_000)
+
+    async def check_claims(self) -> None:
+        """Stop executing tasks of other engines' runs that were cancelled there."""
+        foreign = [
+            ids.derive(k[0], ids.TASK, k[1]) for k, f in self._dispatcher.flights.items() if f.row and f.run is None
+        ]
+        if foreign:
+            mine = await self._store.still_mine(self.session, foreign)
+            self._dispatcher.drop_stolen(mine)
+
+    # -- mail -------------------------------------------------------------------------------------------------------
+
+    async def _collect_mail(self) -> None:
+        rows = await self._store.owned_mail(self.session, MAIL_MAX)
+        self._deliver(rows)
+        if self._loop.has_room:
+            await self._claim_runs(list(self._loop.workflows) if self.may_claim else [], with_mail=True)
+
+    def _deliver(self, rows: list[MailRow]) -> None:
+        for row in rows:
+            run = self._loop.runs.get(row.run_id)
+            if run is not None:
+                self._loop.deliver(run, decode_mail(row.body), row.id)

@@ -1,0 +1,176 @@
+"""Group commit: everything an engine writes passes here, one transaction at a time.
+
+While one batch is on its way the next one gathers, so batches grow with load and an idle engine commits at once. The policy
+(core/commit_policy.py) is pure; this file is the I/O around it.
+
+Crash between any two lines: a batch is one transaction, so it happened or it did not. A lost answer is settled by
+the store (commit number); a fenced engine throws its memory away. A batch the database refuses is split until the unit at fault
+stands alone; its neighbours go through.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from perdure.core.commit_policy import CommitPolicy
+from perdure.core.errors import Fenced
+from perdure.engine.active import ActiveRun, Changes, RunUnit
+from perdure.engine.batch import Batch
+from perdure.engine.counters import Counters
+from perdure.engine.ports import Committed, NotCommitted, Poison, Store
+
+log = logging.getLogger("perdure.engine")
+
+
+class Unit(Protocol):
+    """Something that is written whole."""
+
+    def fill(self, batch: Batch) -> None: ...
+
+
+class Committer:
+    def __init__(
+        self,
+        store: Store,
+        policy: CommitPolicy,
+        counters: Counters,
+        now_us: Callable[[], int],
+        committed: Callable[[list[Unit], Committed], None],
+        refused: Callable[[Unit, str], None],
+    ) -> None:
+        self._store, self._policy, self._counters, self._now_us = store, policy, counters, now_us
+        self._committed, self._refused = committed, refused
+        self._runs: dict[ActiveRun, None] = {}
+        self._units: deque[Unit] = deque()
+        self._urgent = False
+        self._lazy_since_us: int | None = None
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.session = 0
+        self.number = 0
+
+    # -- intake -----------------------------------------------------------------------------------------------------
+
+    def mark(self, run: ActiveRun, *, urgent: bool) -> None:
+        """The run has changes. Urgent when somebody waits for them to be durable."""
+        if not run.dirty:
+            run.dirty = True
+            self._runs[run] = None
+        self._want(urgent)
+
+    def add(self, unit: Unit, *, urgent: bool = True) -> None:
+        self._units.append(unit)
+        self._want(urgent)
+
+    def _want(self, urgent: bool) -> None:
+        self._idle.clear()
+        if urgent:
+            self._urgent = True
+        elif self._lazy_since_us is None:
+            self._lazy_since_us = self._now_us()
+        self._wake.set()
+
+    @property
+    def is_idle(self) -> bool:
+        return self._idle.is_set()
+
+    async def drained(self) -> None:
+        """Wait until nothing is left to write."""
+        await self._idle.wait()
+
+    def drop_runs(self) -> None:
+        """The session is gone: what its runs wanted to write is void. Units that do not belong to a run stay."""
+        for run in self._runs:
+            run.dirty = False
+        self._runs.clear()
+
+    # -- writing ----------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Write batches for ever. Raises Fenced when the session is gone."""
+        while True:
+            await self._wake.wait()
+            delay_us = self._policy.flush_in_us(self._now_us(), self._urgent, self._lazy_since_us)
+            if delay_us is None:
+                self._wake.clear()
+                self._idle.set()
+                continue
+            if delay_us > 0:
+                self._wake.clear()
+                try:
+                    async with asyncio.timeout(delay_us / 1e6):
+                        await self._wake.wait()
+                except TimeoutError:
+                    pass
+                self._wake.set()
+                continue
+            units = self._take()
+            if units:
+                await self._write(units)
+
+    def _take(self) -> list[Unit]:
+        units: list[Unit] = []
+        rows = size = 0
+        while self._units and rows < self._policy.rows_max:
+            units.append(self._units.popleft())
+            rows += 1
+        for run in list(self._runs):
+            if rows >= self._policy.rows_max or size >= self._policy.bytes_max:
+                break
+            segments: list[Changes] = []
+            while run.pending and (not segments or (rows < self._policy.rows_max and size < self._policy.bytes_max)):
+                segment = run.pending.popleft()
+                segments.append(segment)
+                rows += segment.rows
+                size += segment.bytes
+            if not run.pending:
+                run.dirty = False
+                del self._runs[run]
+            if segments:
+                units.append(RunUnit(run, segments))
+        if not self._runs and not self._units:
+            self._urgent, self._lazy_since_us = False, None
+        return units
+
+    async def _write(self, units: list[Unit]) -> None:
+        try:
+            result = await self._commit(units)
+        except Poison as e:
+            if len(units) == 1:
+                self._counters.poisoned += 1
+                log.error("the database refuses a record and it was set aside: %s", e)
+                self._refused(units[0], str(e))
+                return
+            middle = len(units) // 2
+            await self._write(units[:middle])
+            await self._write(units[middle:])
+            return
+        except Fenced:
+            for unit in reversed(units):
+                if not isinstance(unit, RunUnit):
+                    self._units.appendleft(unit)
+            raise
+        self._committed(units, result)
+
+    async def _commit(self, units: list[Unit]) -> Committed:
+        batch = Batch()
+        for unit in units:
+            unit.fill(batch)
+        while True:
+            self.number += 1
+            before = self._now_us()
+            try:
+                result = await self._store.commit(self.session, self.number, batch)
+            except NotCommitted as e:
+                log.warning("a commit was lost on the way and is written again: %s", e)
+                continue
+            self._counters.commits += 1
+            self._counters.commit_rows += batch.rows
+            self._counters.commit_us += self._now_us() - before
+            self._counters.commits_doubtful += result.doubtful
+            return result

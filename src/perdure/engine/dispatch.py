@@ -1,0 +1,455 @@
+"""From a scheduled task to its recorded end.
+
+    ScheduleTasks --> backlog --> worker --> report --> settle --> event + task row
+                 \\-> task_queue (no local worker, at most once, retry, spill) --> claimed by any engine --> ...
+
+Laws:
+
+1. Every end of an attempt goes through `settle` (core/retry.py): exception, timeout, silence, lost worker, cancellation.
+2. A retry is a row with a time, never a sleeping worker.
+3. A task without a row in task_queue, that its run's history holds as outstanding and that is not in flight here, is lost:
+   the engine that had it in memory is gone.
+4. An at-most-once task goes through task_queue always, so that its dispatch is durable before it is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from perdure.core import events as ev
+from perdure.core import ids
+from perdure.core.errors import Failure
+from perdure.core.lifecycle import TaskStatus
+from perdure.core.mail import TaskEnded
+from perdure.core.placement import Placement
+from perdure.core.retry import Cancel, End, Fail, Requeue, Succeed, TaskOptions, Verdict, settle
+from perdure.core.work import Assignment, Report
+from perdure.engine.active import ActiveRun
+from perdure.engine.backlog import Backlog
+from perdure.engine.batch import Batch
+from perdure.engine.counters import Counters
+from perdure.engine.ports import ClaimedTask, LostTask, WorkerPort
+from perdure.wire.codec import decode_options, encode_mail
+
+LONG_RUNNING_US = 1_000_000
+"""A task that has been running for this long gets its row, so that everybody can see it."""
+
+
+class Flight(msgspec.Struct):
+    """An attempt that is with the local worker."""
+
+    assignment: Assignment
+    run: ActiveRun | None
+    """None: the run is owned by another engine."""
+    name: str
+    queue: str
+    lost: int
+    scheduled_us: int
+    sent_us: int
+    beat_us: int
+    row: bool
+    """It has a row in task_queue."""
+
+
+class ReportUnit:
+    """The end of a task whose run lives elsewhere: its row goes, mail to the run comes."""
+
+    def __init__(self, task_id: bytes, attempt: int, mail: TaskEnded) -> None:
+        self._row = (task_id, attempt, encode_mail(mail))
+
+    def fill(self, batch: Batch) -> None:
+        batch.reports.add(*self._row)
+
+
+class RequeueUnit:
+    """Another attempt of a task whose run lives elsewhere."""
+
+    def __init__(self, task_id: bytes, verdict: Requeue) -> None:
+        self._row = (task_id, verdict.attempt, verdict.lost, verdict.delay_us, verdict.failure.message)
+
+    def fill(self, batch: Batch) -> None:
+        batch.requeued.add(*self._row)
+
+
+class Dispatcher:
+    def __init__(
+        self,
+        worker: WorkerPort | None,
+        counters: Counters,
+        now_us: Callable[[], int],
+        placement: Placement,
+        mark: Callable[[ActiveRun, bool], None],
+        add: Callable[[ReportUnit | RequeueUnit], None],
+        wake_claims: Callable[[int], None],
+    ) -> None:
+        self._worker, self._counters, self._now_us, self._placement = worker, counters, now_us, placement
+        self._mark, self._add, self._wake_claims = mark, add, wake_claims
+        self.backlog = Backlog()
+        self.flights: dict[tuple[bytes, int], Flight] = {}
+        self.served: frozenset[tuple[str, str]] = frozenset()
+        self._ended_before, self._rate_at_us, self._rate = 0, 0, 0.0
+
+    # -- out --------------------------------------------------------------------------------------------------------
+
+    def schedule(self, run: ActiveRun, event: ev.TasksScheduled) -> None:
+        """Tasks the run just asked for. Their event is recorded but need not be durable yet."""
+        now = self._now_us()
+        if (event.queue, event.name) in self.served and not event.options.at_most_once:
+            self.backlog.push(run, event, now)
+        else:
+            for seq in range(event.first, event.first + len(event.inputs)):
+                run.queue_row(seq, event, TaskStatus.PENDING, 1, 0, 0, now, None)
+            self._wake_claims(0)
+
+    def refill(self) -> None:
+        """Give the worker as much as it has slots for."""
+        if self._worker is None or not self.backlog.size:
+            return
+        free = self._worker.slots_free
+        if free <= 0:
+            return
+        now = self._now_us()
+        batch = [
+            self._launch(run, seq, event, scheduled_us, now)
+            for run, seq, event, scheduled_us in self.backlog.take(free)
+        ]
+        if batch:
+            self._counters.tasks_dispatched += len(batch)
+            self._worker.assign(batch)
+
+    def _launch(self, run: ActiveRun, seq: int, event: ev.TasksScheduled, scheduled_us: int, now: int) -> Assignment:
+        a = Assignment(run.id, seq, 1, run.epoch, event.name, event.inputs[seq - event.first], event.options)
+        self.flights[run.id, seq] = Flight(a, run, event.name, event.queue, 0, scheduled_us, now, now, False)
+        return a
+
+    def launch_claimed(self, tasks: list[ClaimedTask], owned: Callable[[bytes], ActiveRun | None]) -> None:
+        """Tasks taken from the shared queue; the claim is durable."""
+        if self._worker is None:
+            return
+        now = self._now_us()
+        batch: list[Assignment] = []
+        for t in tasks:
+            run = owned(t.run_id)
+            if run is not None and t.seq not in run.state.tasks:
+                continue  # cancelled in the meantime; its row is being deleted
+            a = Assignment(
+                t.run_id, t.seq, t.attempt, run.epoch if run else 0, t.name, t.input, decode_options(t.options)
+            )
+            self.flights[t.run_id, t.seq] = Flight(a, run, t.name, t.queue, t.lost, t.scheduled_us, now, now, True)
+            if run is not None:
+                run.queued.add(t.seq)
+            batch.append(a)
+        self._counters.tasks_claimed += len(batch)
+        self._counters.tasks_dispatched += len(batch)
+        self._worker.assign(batch)
+
+    def requeue_lost(self, run: ActiveRun, seq: int, now: int) -> None:
+        """A task that vanished with the engine that had it in memory."""
+        scheduled = run.state.tasks[seq]
+        self._counters.tasks_lost += 1
+        verdict = settle(scheduled.options, ids.derive(run.id, ids.TASK, seq), 1, 0, End.LOST, None)
+        self._apply(run, seq, scheduled, verdict, 1, 0, (now, None, now), b"")
+
+    # -- back -------------------------------------------------------------------------------------------------------
+
+    def reported(self, reports: list[Report]) -> None:
+        for r in reports:
+            flight = self.flights.get((r.run_id, r.seq))
+            if flight is None or flight.assignment.attempt != r.attempt:
+                self._counters.late_reports += 1
+                continue
+            del self.flights[r.run_id, r.seq]
+            if r.end is End.SUCCESS and flight.run is not None and not flight.row:
+                self._short_success(flight.run, flight, r)
+            else:
+                self._ended(flight, r.end, r.failure, r.value, (flight.scheduled_us, r.started_us, r.finished_us))
+        self.refill()
+
+    def _short_success(self, run: ActiveRun, flight: Flight, r: Report) -> None:
+        """The ordinary end, written once in its final state."""
+        scheduled = run.state.tasks.get(r.seq)
+        if scheduled is None or run.closing or run.evicted:
+            self._counters.late_reports += 1
+            return
+        row = run.task_row(
+            r.seq,
+            scheduled,
+            TaskStatus.SUCCESS,
+            r.attempt,
+            flight.lost,
+            (flight.scheduled_us, r.started_us, r.finished_us),
+            None,
+        )
+        run.record_success(r.seq, r.value, row)
+        self._counters.tasks_ended += 1
+        self._mark(run, True)
+
+    def _ended(
+        self, flight: Flight, end: End, failure: Failure | None, value: bytes, times: tuple[int, int | None, int]
+    ) -> None:
+        a = flight.assignment
+        task_id = ids.derive(a.run_id, ids.TASK, a.seq)
+        if end is End.CANCELLED:  # cancelled by nobody we know of: the worker is shutting down
+            end = End.LOST
+        verdict = settle(a.options, task_id, a.attempt, flight.lost, end, failure)
+        run = flight.run
+        if run is None:
+            self._end_foreign(flight, task_id, verdict, value, times)
+            return
+        scheduled = run.state.tasks.get(a.seq)
+        if scheduled is None or run.closing or run.evicted:
+            self._counters.late_reports += 1
+            return
+        self._apply(run, a.seq, scheduled, verdict, a.attempt, flight.lost, times, value)
+
+    def _apply(
+        self,
+        run: ActiveRun,
+        seq: int,
+        scheduled: ev.TasksScheduled,
+        verdict: Verdict,
+        attempt: int,
+        lost: int,
+        times: tuple[int, int | None, int],
+        value: bytes,
+    ) -> None:
+        match verdict:
+            case Succeed():
+                run.record_success(
+                    seq, value, run.task_row(seq, scheduled, TaskStatus.SUCCESS, attempt, lost, times, None)
+                )
+                run.unqueue(seq)
+            case Fail(failure):
+                changes = run.record(ev.TaskFailed(seq, failure, attempt))
+                changes.tasks.append(
+                    run.task_row(seq, scheduled, TaskStatus.FAILED, attempt, lost, times, failure.message)
+                )
+                run.unqueue(seq)
+            case Requeue():
+                run.queue_row(
+                    seq,
+                    scheduled,
+                    TaskStatus.PENDING,
+                    verdict.attempt,
+                    verdict.lost,
+                    verdict.delay_us,
+                    times[0],
+                    verdict.failure.message,
+                )
+                self._counters.tasks_retried += 1
+                self._wake_claims(verdict.delay_us)
+            case Cancel():
+                pass
+        if not isinstance(verdict, Requeue):
+            self._counters.tasks_ended += 1
+        self._mark(run, True)
+
+    def _end_foreign(
+        self, flight: Flight, task_id: bytes, verdict: Verdict, value: bytes, times: tuple[int, int | None, int]
+    ) -> None:
+        a = flight.assignment
+        started_us = times[1] or times[2]
+        match verdict:
+            case Requeue():
+                self._counters.tasks_retried += 1
+                self._add(RequeueUnit(task_id, verdict))
+                self._wake_claims(verdict.delay_us)
+            case Fail(failure):
+                mail = TaskEnded(
+                    a.seq, TaskStatus.FAILED, b"", failure, a.attempt, flight.lost, times[0], started_us, times[2]
+                )
+                self._add(ReportUnit(task_id, a.attempt, mail))
+            case _:
+                mail = TaskEnded(
+                    a.seq, TaskStatus.SUCCESS, value, None, a.attempt, flight.lost, times[0], started_us, times[2]
+                )
+                self._add(ReportUnit(task_id, a.attempt, mail))
+        self._counters.tasks_ended += 1
+
+    def arrived(self, run: ActiveRun, mail: TaskEnded) -> None:
+        """The end of one of our run's tasks that another engine executed; its row is gone already."""
+        run.queued.discard(mail.seq)
+        scheduled = run.state.tasks.get(mail.seq)
+        if scheduled is None:
+            self._counters.late_reports += 1
+            return
+        times = (mail.scheduled_us, mail.started_us, mail.finished_us)
+        if mail.status == TaskStatus.SUCCESS:
+            run.record_success(
+                mail.seq,
+                mail.value,
+                run.task_row(mail.seq, scheduled, TaskStatus.SUCCESS, mail.attempts, mail.lost, times, None),
+            )
+        else:
+            assert mail.failure is not None
+            changes = run.record(ev.TaskFailed(mail.seq, mail.failure, mail.attempts))
+            changes.tasks.append(
+                run.task_row(
+                    mail.seq, scheduled, TaskStatus.FAILED, mail.attempts, mail.lost, times, mail.failure.message
+                )
+            )
+
+    def cancel(self, run: ActiveRun, seqs: list[int]) -> None:
+        """The run no longer wants these tasks: recorded at once, unwound where they run."""
+        live = [s for s in seqs if s in run.state.tasks]
+        if not live:
+            return
+        now = self._now_us()
+        rows = [self._cancelled_row(run, seq, now) for seq in live]
+        run.record(ev.TasksCancelled(live)).tasks.extend(rows)
+        run.segment().rows += len(rows)
+        for seq in live:
+            run.unqueue(seq)
+
+    def _cancelled_row(self, run: ActiveRun, seq: int, now: int) -> tuple[object, ...]:
+        flight = self.flights.pop((run.id, seq), None)
+        scheduled = run.state.tasks[seq]
+        if flight is None:
+            return run.task_row(seq, scheduled, TaskStatus.CANCELLED, 0, 0, (now, None, now), None)
+        a = flight.assignment
+        if self._worker is not None:
+            self._worker.cancel(a.run_id, a.seq, a.attempt)
+        return run.task_row(
+            seq,
+            scheduled,
+            TaskStatus.CANCELLED,
+            a.attempt,
+            flight.lost,
+            (flight.scheduled_us, flight.sent_us, now),
+            None,
+        )
+
+    # -- upkeep -----------------------------------------------------------------------------------------------------
+
+    def tick(self, others_free: int) -> None:
+        """Timeouts, visibility of long tasks, and sharing; called a few times a second."""
+        now = self._now_us()
+        for flight in list(self.flights.values()):
+            self._check_flight(flight, now)
+        self._share(now, others_free)
+
+    def _check_flight(self, flight: Flight, now: int) -> None:
+        a, o = flight.assignment, flight.assignment.options
+        if o.timeout_us and now - flight.sent_us > o.timeout_us:
+            self._abort(
+                flight,
+                End.TIMEOUT,
+                f"attempt {a.attempt} did not end within its timeout of {o.timeout_us / 1e6:g} s",
+                now,
+            )
+        elif o.heartbeat_us and now - flight.beat_us > o.heartbeat_us:
+            self._abort(
+                flight, End.HEARTBEAT, f"attempt {a.attempt} sent no heartbeat for {o.heartbeat_us / 1e6:g} s", now
+            )
+        elif (
+            not flight.row
+            and now - flight.sent_us > LONG_RUNNING_US
+            and flight.run is not None
+            and a.seq in flight.run.state.tasks
+        ):
+            flight.row = True
+            flight.run.queue_row(
+                a.seq,
+                flight.run.state.tasks[a.seq],
+                TaskStatus.RUNNING,
+                a.attempt,
+                flight.lost,
+                0,
+                flight.scheduled_us,
+                None,
+            )
+            self._mark(flight.run, False)
+
+    def _abort(self, flight: Flight, end: End, text: str, now: int) -> None:
+        a = flight.assignment
+        del self.flights[a.run_id, a.seq]
+        if self._worker is not None:
+            self._worker.cancel(a.run_id, a.seq, a.attempt)
+        self._ended(
+            flight, end, Failure("task_timeout", text, "TimeoutError"), b"", (flight.scheduled_us, flight.sent_us, now)
+        )
+
+    def beat(self, a: Assignment) -> None:
+        flight = self.flights.get((a.run_id, a.seq))
+        if flight is not None and flight.assignment.attempt == a.attempt:
+            flight.beat_us = self._now_us()
+
+    def _share(self, now: int, others_free: int) -> None:
+        """Offer what the local worker will not get to soon to engines with free slots."""
+        elapsed_us = now - self._rate_at_us
+        if elapsed_us >= 200_000:
+            rate = (self._counters.tasks_ended - self._ended_before) * 1e6 / elapsed_us
+            self._rate = rate if rate > self._rate else 0.5 * self._rate + 0.5 * rate
+            self._ended_before, self._rate_at_us = self._counters.tasks_ended, now
+        spill = self._placement.spill(self.backlog.size, self._rate, others_free)
+        for run, seq, event, scheduled_us in self.backlog.take(spill):
+            run.queue_row(seq, event, TaskStatus.PENDING, 1, 0, 0, scheduled_us, None)
+            self._counters.tasks_spilled += 1
+            self._mark(run, False)
+
+    def hand_back(self) -> None:
+        """Put what has not been started into the shared queue, for other engines; nothing new is started here."""
+        for run, seq, event, scheduled_us in self.backlog.take(self.backlog.size):
+            run.queue_row(seq, event, TaskStatus.PENDING, 1, 0, 0, scheduled_us, None)
+            self._mark(run, True)
+        self.served = frozenset()
+
+    def busy_runs(self) -> set[ActiveRun]:
+        """Runs with tasks in this engine's memory."""
+        busy = {f.run for f in self.flights.values() if f.run is not None}
+        busy.update(self.backlog.runs())
+        return busy
+
+    def adopt(self, run: ActiveRun) -> None:
+        """A run was loaded while some of its tasks are in flight here (claimed for its former owner)."""
+        for seq in run.state.tasks:
+            flight = self.flights.get((run.id, seq))
+            if flight is not None:
+                flight.run = run
+
+    def abandon(self, run: ActiveRun) -> None:
+        """The run leaves this engine. Claimed tasks with a row go on and report by mail; the rest is not ours any more."""
+        self.backlog.drop(run)
+        for key in [k for k, f in self.flights.items() if f.run is run]:
+            flight = self.flights[key]
+            if flight.row and not run.closing:
+                flight.run = None
+            else:
+                a = self.flights.pop(key).assignment
+                if self._worker is not None:
+                    self._worker.cancel(a.run_id, a.seq, a.attempt)
+
+    def abandon_all(self) -> None:
+        """The session is gone, and with it every claim."""
+        self.backlog.clear()
+        flights, self.flights = self.flights, {}
+        if self._worker is not None:
+            for f in flights.values():
+                self._worker.cancel(f.assignment.run_id, f.assignment.seq, f.assignment.attempt)
+
+    def drop_stolen(self, mine: set[bytes]) -> None:
+        """Attempts whose row is no longer ours are stopped."""
+        for key, f in list(self.flights.items()):
+            if f.row and f.run is None and ids.derive(key[0], ids.TASK, key[1]) not in mine:
+                del self.flights[key]
+                if self._worker is not None:
+                    self._worker.cancel(f.assignment.run_id, f.assignment.seq, f.assignment.attempt)
+
+
+def settle_lost(tasks: list[LostTask]) -> tuple[list[tuple[bytes, int, int]], list[tuple[bytes, bytes]]]:
+    """For the reaper: what becomes of tasks whose engine is gone."""
+    again: list[tuple[bytes, int, int]] = []
+    failed: list[tuple[bytes, bytes]] = []
+    for t in tasks:
+        options: TaskOptions = decode_options(t.options)
+        match settle(options, t.id, t.attempt, t.lost, End.LOST, None):
+            case Requeue(attempt, lost):
+                again.append((t.id, attempt, lost))
+            case Fail(failure):
+                mail = TaskEnded(t.seq, TaskStatus.FAILED, b"", failure, t.attempt, t.lost + 1, 0, 0, 0)
+                failed.append((t.id, encode_mail(mail)))
+            case _:
+                raise AssertionError("a lost attempt is queued again or fails")
+    return again, failed

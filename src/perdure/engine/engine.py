@@ -1,0 +1,397 @@
+"""One engine: a session in the database, runs in memory, and the loops that keep both going.
+
+Life of a session:
+
+    register -> renew every heartbeat_s -> ... -> reaped by another engine when silent for lease_s
+        ^                                              |
+        '---- forget everything, register anew <-------'   (a write or a renewal finds no session row: `Fenced`)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import secrets
+import socket
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import msgspec
+
+from perdure.core import ids
+from perdure.core.commit_policy import CommitPolicy
+from perdure.core.errors import Failure, Fenced, Unavailable
+from perdure.core.placement import Placement
+from perdure.engine.active import ActiveRun, RunUnit
+from perdure.engine.claims import Claimer
+from perdure.engine.clock import DatabaseClock
+from perdure.engine.committer import Committer, Unit
+from perdure.engine.counters import Counters
+from perdure.engine.dispatch import Dispatcher, settle_lost
+from perdure.engine.maintenance import Maintenance
+from perdure.engine.ports import ClaimedRun, Committed, Store, WorkerPort
+from perdure.engine.runloop import RunLoop
+from perdure.engine.usecases import StartUnit, UseCases, Waiters
+
+log = logging.getLogger("perdure.engine")
+
+
+class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
+    namespace: str = "default"
+    shard: int = 0
+    lease_s: float = 15.0
+    """A session that is silent for this long, by the database's clock, loses its runs."""
+    heartbeat_s: float = 5.0
+    tick_s: float = 0.1
+    runs_max: int = 4_096
+    """Runs held in memory; more wait in the database."""
+    commit: CommitPolicy = CommitPolicy()
+    placement: Placement = Placement()
+    notify: bool = True
+    """Use LISTEN/NOTIFY to wake other engines. Never needed for correctness."""
+    retention_days: float | None = None
+    """Ended runs older than this are dropped with their partition; None keeps everything."""
+    partitions_ahead_days: int = 3
+    close_grace_s: float = 10.0
+
+
+class Engine:
+    def __init__(self, store: Store, worker: WorkerPort | None, settings: EngineSettings) -> None:
+        self._store, self._worker, self.settings = store, worker, settings
+        self.name = f"{socket.gethostname()}:{os.getpid()}"
+        self.counters = Counters()
+        self.clock = DatabaseClock()
+        self.session = 0
+        self._others = self._others_free = 0
+        self._tasks: list[asyncio.Task[None]] = []
+        self._rejoining = asyncio.Lock()
+        self._notify_due: set[str] = set()
+        self.loop = RunLoop(
+            worker, self.counters, self.clock.now_us, self.new_run_id, settings.placement, settings.runs_max
+        )
+        self.committer = Committer(
+            store, settings.commit, self.counters, self.clock.now_us, self._committed, self._refused
+        )
+        self.dispatcher = Dispatcher(
+            worker,
+            self.counters,
+            self.clock.now_us,
+            settings.placement,
+            self._mark,
+            self.committer.add,
+            self._wake_claims,
+        )
+        self.loop.committer, self.loop.dispatcher = self.committer, self.dispatcher
+        self.claimer = Claimer(store, self.loop, self.dispatcher, worker, self.counters)
+        self.waiters = Waiters(store)
+        self.loop.ended = self._run_ended
+        self.loop.released = self._run_released
+        self.maintenance = Maintenance(store, settings.retention_days, settings.partitions_ahead_days)
+        self.use: UseCases
+
+    # -- life -------------------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        await self.maintenance.prepare()
+        ns = await self._store.namespace(self.settings.namespace)
+        self.use = UseCases(
+            self._store,
+            ns,
+            self.new_run_id,
+            self.clock.now_us,
+            self.committer.add,
+            self._may_own,
+            self.waiters,
+            self._mail_posted,
+        )
+        self._ns = ns
+        await self._register()
+        await self.refresh()
+        if self._worker is not None:
+            self._worker.open(self.clock.now_us, self.dispatcher.reported, self.loop.decided, self.dispatcher.beat)
+        if self.settings.notify:
+            await self._store.listen(self._heard)
+        loops: list[Callable[[], Coroutine[Any, Any, None]]] = [
+            self.committer.run,
+            self.claimer.run,
+            self._heartbeats,
+            self._ticks,
+            self._wait_for_others,
+            self.maintenance.run,
+        ]
+        self._tasks = [asyncio.create_task(self._forever(one), name=f"perdure-{one.__name__}") for one in loops]
+        self.claimer.poke()
+
+    async def refresh(self) -> None:
+        """The worker learned new workflows or tasks."""
+        if self._worker is None:
+            return
+        self.dispatcher.served = frozenset(self._worker.served)
+        known, self.loop.workflows = self.loop.workflows, dict(self._worker.workflows)
+        fresh = {n: v for n, v in self.loop.workflows.items() if known.get(n) != v}
+        if fresh:
+            await self._store.register_versions(self._ns, fresh)
+
+    async def close(self) -> None:
+        """Finish what is at hand, hand the rest back, and leave."""
+        self.claimer.may_claim = False
+        try:
+            async with asyncio.timeout(self.settings.close_grace_s):
+                self.dispatcher.hand_back()
+                while self.dispatcher.flights:  # noqa: ASYNC110 - the end of a task has no event of its own
+                    await asyncio.sleep(0.01)
+                await self._release_all()
+                await self.committer.drained()
+        except TimeoutError:
+            log.warning("closing with %d tasks in flight; other engines will take over", len(self.dispatcher.flights))
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._worker is not None:
+            await self._worker.close()
+        try:
+            await self._store.leave(self.session, settle_lost)
+            if self._others:
+                await self._store.notify("run,task")
+        except Unavailable as e:
+            log.warning("could not sign off, the lease will run out instead: %s", e)
+
+    async def _release_all(self) -> None:
+        await self.committer.drained()
+        for run in list(self.loop.runs.values()):
+            if not run.closing and not run.evicted:
+                self.loop.release(run)
+
+    async def _register(self) -> None:
+        session = await self._store.register(
+            self.name, self.settings.lease_s, self._worker.slots if self._worker else 0
+        )
+        self.clock.sync(session.clock_us)
+        self.session = self.committer.session = self.claimer.session = session.id
+        self.committer.number = 0
+
+    async def _forever(self, body: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Keep a loop going through outages, with a pause; a lost session is replaced by a new one."""
+        pause_s = 0.05
+        while True:
+            session = self.session
+            began = asyncio.get_running_loop().time()
+            try:
+                await body()
+                return
+            except Fenced:
+                await self._rejoin(session)
+            except Unavailable as e:
+                log.warning("%s: %s", body.__name__, e)
+            except Exception:
+                log.exception("%s failed and is started again", body.__name__)
+            if asyncio.get_running_loop().time() - began > 5:
+                pause_s = 0.05
+            await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))
+            pause_s = min(pause_s * 2, 1.0)
+
+    async def _rejoin(self, lost: int) -> None:
+        """This engine was taken for dead. Its memory is void; it starts over as a new one."""
+        async with self._rejoining:
+            if self.session != lost:
+                return
+            self.counters.fenced += 1
+            log.warning("session %d has expired: its runs belong to other engines now; registering anew", lost)
+            self.loop.forget_all()
+            while True:
+                try:
+                    await self._register()
+                    break
+                except Unavailable as e:
+                    log.warning("cannot register: %s", e)
+                    await asyncio.sleep(0.5)
+            self.claimer.poke()
+
+    # -- loops ------------------------------------------------------------------------------------------------------
+
+    async def _heartbeats(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.heartbeat_s * random.uniform(0.8, 1.0))
+            free = self._worker.slots_free if self._worker else 0
+            renewed = await self._store.renew(
+                self.session, self.settings.lease_s, self._worker.slots if self._worker else 0, free
+            )
+            if renewed is None:
+                raise Fenced(f"session {self.session} is gone")
+            self.clock.sync(renewed.clock_us)
+            self._others, self._others_free = renewed.others, renewed.others_free
+            if renewed.expired:
+                reaped = await self._store.reap(settle_lost)
+                self.counters.sessions_reaped += reaped
+                if reaped:
+                    self.claimer.poke()
+            await self._store.trim_commit_log(self.session, self.committer.number - 10)
+            await self.claimer.check_claims()
+
+    async def _ticks(self) -> None:
+        ticks = 0
+        while True:
+            await asyncio.sleep(self.settings.tick_s)
+            ticks += 1
+            if self.dispatcher.flights or self.dispatcher.backlog.size:
+                self.dispatcher.tick(self._others_free)
+            if self.loop.runs and (ticks % 5 == 0 or len(self.loop.runs) > self.settings.runs_max // 2):
+                self.loop.evict_idle()
+
+    async def _wait_for_others(self) -> None:
+        await self.waiters.run(lambda run_id: run_id in self.loop.runs)
+
+    # -- after a commit ---------------------------------------------------------------------------------------------
+
+    def _committed(self, units: list[Unit], result: Committed) -> None:
+        if result.doubtful:
+            asyncio.get_running_loop().create_task(self._reread(units))
+            return
+        self.clock.sync(result.at_us)
+        for unit in units:
+            if isinstance(unit, RunUnit):
+                self.loop.committed(unit, result.at_us, result.started)
+                self._tell_others(unit)
+            elif isinstance(unit, StartUnit):
+                self._started(unit, unit.run_id in result.started, result.at_us)
+            else:
+                self._notify("mail")
+        self.dispatcher.refill()
+
+    def _started(self, unit: StartUnit, created: bool, at_us: int) -> None:
+        if created:
+            self.counters.runs_started += 1
+            if unit.own:
+                run = ActiveRun(unit.run_id, unit.ns, unit.request.workflow, unit.request.version, 1)
+                self.loop.begin(run, unit.started, at_us)
+            else:
+                self.claimer.poke()
+                self._notify("run")
+        if not unit.created.done():
+            unit.created.set_result(created)
+
+    async def _reread(self, units: list[Unit]) -> None:
+        """A commit took effect but its answer was lost: what it touched is read again from the database."""
+        starts = [u for u in units if isinstance(u, StartUnit)]
+        existing = await self._store.existing([u.run_id for u in starts])
+        again: list[ClaimedRun] = []
+        for u in starts:
+            if u.run_id in existing and u.own:
+                again.append(ClaimedRun(u.run_id, u.ns, u.request.workflow, u.request.version, 1))
+            if not u.created.done():
+                u.created.set_result(u.run_id in existing)
+        for unit in units:
+            if isinstance(unit, RunUnit):
+                again.extend(self._reread_run(unit))
+        if again:
+            await self.claimer.load(again)
+        self.claimer.poke()
+
+    def _reread_run(self, unit: RunUnit) -> list[ClaimedRun]:
+        """Runs that ended or were released are done with; the others are loaded again under the same epoch."""
+        run = unit.run
+        for s in unit.segments:
+            self.loop.mail_pending.difference_update(s.consumed)
+        children = [
+            ClaimedRun(c.run_id, run.ns, c.started.workflow, c.version, 1) for c in unit.started_children if c.own
+        ]
+        if run.outcome is not None or run.evicted:
+            self.loop.committed(
+                unit, self.clock.now_us(), frozenset(c.run_id for c in unit.started_children if not c.own)
+            )
+            return children
+        self.loop.runs.pop(run.id, None)
+        run.evicted = True
+        run.pending.clear()
+        self.dispatcher.backlog.drop(run)
+        if self._worker is not None:
+            self._worker.forget(run.id)
+        return [ClaimedRun(run.id, run.ns, run.workflow, run.version, run.epoch), *children]
+
+    def _refused(self, unit: Unit, why: str) -> None:
+        """A record the database will not take. The run behind it is set aside with the reason; nobody else suffers."""
+        failure = Failure("poison", f"the database refuses a record of this run: {why}")
+        if isinstance(unit, StartUnit):
+            if not unit.created.done():
+                unit.created.set_exception(Unavailable(failure.message))
+        elif isinstance(unit, RunUnit):
+            run = unit.run
+            run.pending.clear()
+            run.outcome = None
+            run.closing = False
+            self.loop.release(run, failure.message)
+
+    # -- wiring -----------------------------------------------------------------------------------------------------
+
+    def _mark(self, run: ActiveRun, urgent: bool) -> None:
+        self.committer.mark(run, urgent=urgent)
+
+    def _wake_claims(self, delay_us: int) -> None:
+        # A moment later: the row that falls due is not committed yet.
+        self.claimer.poke_in(max(delay_us, 5_000))
+
+    def _may_own(self, workflow: str) -> bool:
+        return self.loop.serves(workflow) and self.loop.has_room and self.claimer.may_claim
+
+    def _run_ended(self, run_id: bytes, outcome: Any, successor: bytes | None) -> None:
+        self.waiters.ended(run_id, outcome, successor)
+        self._notify("end")
+
+    def _run_released(self, wake_us: int | None) -> None:
+        if wake_us is not None:
+            delay_us = wake_us - self.clock.now_us()
+            if delay_us < 1_000_000:
+                self.claimer.poke_in(delay_us)
+
+    def _mail_posted(self, run_id: bytes) -> None:
+        self.claimer.poke()
+        if run_id not in self.loop.runs:
+            self._notify("mail")
+
+    def _tell_others(self, unit: RunUnit) -> None:
+        for s in unit.segments:
+            if s.posts:
+                self.claimer.poke()
+                self._notify("mail")
+            if any(row is not None and row[6] == 0 for row in s.queue_ops.values()):
+                self._notify("task")
+            if s.release is not None or any(not c.own for c in s.starts):
+                self.claimer.poke_in(1_000)
+                self._notify("run")
+
+    def _notify(self, topic: str) -> None:
+        """Wake other engines, at most once in a few milliseconds, outside any transaction, and only when there are others."""
+        if not self._others or not self.settings.notify:
+            return
+        if not self._notify_due:
+            asyncio.get_running_loop().call_later(0.005, self._send_notifications)
+        self._notify_due.add(topic)
+
+    def _send_notifications(self) -> None:
+        topics, self._notify_due = self._notify_due, set()
+        self.counters.notifications += 1
+        task = asyncio.get_running_loop().create_task(self._store.notify(",".join(sorted(topics))))
+        task.add_done_callback(lambda t: t.cancelled() or t.exception())
+
+    def _heard(self, topics: str) -> None:
+        if "end" in topics:
+            self.waiters.wake()
+        if "mail" in topics or "run" in topics or "task" in topics:
+            # Spread over a few milliseconds, so that one notification does not bring every engine to the same row at once.
+            self.claimer.poke_in(random.randrange(200, 5_000))
+
+    @property
+    def is_quiet(self) -> bool:
+        """Nothing runs, nothing is being written, nothing waits to be looked at: only time or mail can change anything."""
+        busy = self.dispatcher.flights or self.dispatcher.backlog.size or not self.committer.is_idle
+        return not busy and all(run.is_idle for run in self.loop.runs.values())
+
+    def next_wake_us(self) -> int | None:
+        """The next moment at which a run in memory has something to do."""
+        wakes = (run.state.next_wake_us() for run in self.loop.runs.values())
+        return min((w for w in wakes if w is not None), default=None)
+
+    def new_run_id(self) -> bytes:
+        return ids.run_id(self.clock.now_us() // 1000, self.settings.shard, secrets.randbits(62))

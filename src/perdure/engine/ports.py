@@ -1,0 +1,166 @@
+"""What the engine needs from the world. The store and the workers implement these; tests may too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from perdure.core.work import Activation, Assignment, Decided, Outcome, Report, RunView
+from perdure.engine.batch import Batch
+
+
+class Session(msgspec.Struct, frozen=True):
+    id: int
+    clock_us: int
+
+
+class Renewed(msgspec.Struct, frozen=True):
+    clock_us: int
+    others: int
+    others_free: int
+    expired: int
+
+
+class Committed(msgspec.Struct, frozen=True):
+    """`doubtful`: the answer was lost but the transaction took effect; its runs must be read again."""
+
+    at_us: int
+    started: frozenset[bytes]
+    doubtful: bool = False
+
+
+class NotCommitted(Exception):
+    """The transaction did not take effect and never will; it may be written again under a new number."""
+
+
+class Poison(Exception):
+    """The database refuses the contents of the batch. Some row of it is at fault."""
+
+
+class ClaimedRun(msgspec.Struct, frozen=True):
+    run_id: bytes
+    ns: int
+    workflow: str
+    version: str
+    epoch: int
+
+
+class ClaimedTask(msgspec.Struct, frozen=True):
+    id: bytes
+    ns: int
+    run_id: bytes
+    seq: int
+    name: str
+    queue: str
+    attempt: int
+    lost: int
+    scheduled_us: int
+    options: bytes
+    input: bytes
+
+
+class HistoryRow(msgspec.Struct, frozen=True):
+    run_id: bytes
+    seq: int
+    last: int
+    at_us: int
+    body: bytes
+
+
+class MailRow(msgspec.Struct, frozen=True):
+    id: int
+    run_id: bytes
+    body: bytes
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    """All that is known about some runs, read so that nothing can fall between two reads."""
+
+    queued: set[tuple[bytes, int]]
+    history: dict[bytes, list[HistoryRow]]
+    mail: list[MailRow]
+
+
+class Due(msgspec.Struct, frozen=True):
+    clock_us: int
+    run_at_us: int | None
+    task_at_us: int | None
+    mail: bool
+
+
+class LostTask(msgspec.Struct, frozen=True):
+    id: bytes
+    run_id: bytes
+    seq: int
+    attempt: int
+    lost: int
+    options: bytes
+
+
+Settle = Callable[[list[LostTask]], tuple[list[tuple[bytes, int, int]], list[tuple[bytes, bytes]]]]
+"""Lost tasks -> (id, attempt, lost) to queue again, (id, mail) that fail their task."""
+
+
+class Store(Protocol):
+    # ownership
+    async def register(self, engine: str, lease_s: float, slots: int) -> Session: ...
+    async def renew(self, session: int, lease_s: float, slots: int, slots_free: int) -> Renewed | None: ...
+    async def reap(self, settle: Settle) -> int: ...
+    async def leave(self, session: int, settle: Settle) -> None: ...
+    # writing
+    async def commit(self, session: int, number: int, batch: Batch) -> Committed: ...
+    async def post(self, run_id: bytes, ns: int, body: bytes) -> int | None: ...
+    async def resolve_promise(self, run_id: bytes, ns: int, name: str, body: bytes) -> tuple[bool, bool]: ...
+    async def forget_key(self, ns: int, key: str, run_id: bytes) -> None: ...
+    async def unstick(self, run_id: bytes, ns: int) -> bool: ...
+    async def register_versions(self, ns: int, versions: dict[str, str]) -> None: ...
+    # claiming
+    async def next_due(self, workflows: Sequence[str], served: Sequence[tuple[str, str]]) -> Due: ...
+    async def claim_runs(
+        self, session: int, workflows: Sequence[str], limit: int, *, with_mail: bool
+    ) -> list[ClaimedRun]: ...
+    async def claim_tasks(self, session: int, served: Sequence[tuple[str, str]], limit: int) -> list[ClaimedTask]: ...
+    async def still_mine(self, session: int, ids: Sequence[bytes]) -> set[bytes]: ...
+    async def load(self, run_ids: Sequence[bytes]) -> Loaded: ...
+    async def owned_mail(self, session: int, limit: int) -> list[MailRow]: ...
+    async def existing(self, run_ids: Sequence[bytes]) -> set[bytes]: ...
+    # reading
+    async def namespace(self, name: str) -> int: ...
+    async def run_by_key(self, ns: int, key: str) -> tuple[bytes, bytes] | None: ...
+    async def describe(self, run_id: bytes, ns: int) -> RunView | None: ...
+    async def ended(self, run_ids: Sequence[bytes]) -> dict[bytes, Outcome]: ...
+    async def history_after(self, run_id: bytes, after: int, limit: int) -> list[HistoryRow]: ...
+    async def read_state(self, run_id: bytes, ns: int, name: str) -> bytes | None: ...
+    # upkeep
+    async def sweep(self) -> int: ...
+    async def create_partitions(self, ahead_days: int) -> int: ...
+    async def drop_partitions(self, keep_days: float) -> int: ...
+    async def trim_commit_log(self, session: int, below: int) -> None: ...
+    async def notify(self, topics: str) -> None: ...
+    async def listen(self, heard: Callable[[str], None]) -> None: ...
+
+
+class WorkerPort(Protocol):
+    @property
+    def workflows(self) -> dict[str, str]: ...
+    @property
+    def served(self) -> list[tuple[str, str]]: ...
+    @property
+    def slots(self) -> int: ...
+    @property
+    def slots_free(self) -> int: ...
+    def open(
+        self,
+        clock_us: Callable[[], int],
+        reported: Callable[[list[Report]], None],
+        decided: Callable[[list[Decided]], None],
+        beat: Callable[[Assignment], None],
+    ) -> None: ...
+    def assign(self, batch: list[Assignment]) -> None: ...
+    def cancel(self, run_id: bytes, seq: int, attempt: int) -> None: ...
+    def activate(self, batch: list[Activation]) -> list[Decided]: ...
+    def forget(self, run_id: bytes) -> None: ...
+    def forget_all(self) -> None: ...
+    async def close(self) -> None: ...

@@ -1,0 +1,484 @@
+"""Runs in memory: what becomes of a worker's commands, of committed events, of mail and of timers.
+
+No I/O here: the committer writes, the claimer reads, this decides. Everything runs on one event loop, in plain callbacks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Any
+
+from perdure.core import commands as cm
+from perdure.core import events as ev
+from perdure.core.errors import Failure, HistoryTooLarge
+from perdure.core.lifecycle import RunStatus
+from perdure.core.limits import HISTORY_EVENTS_MAX, PENDING_TASKS_MAX
+from perdure.core.mail import CancelAsked, ChildEnded, Mail, PromiseKept, SignalSent, TaskEnded
+from perdure.core.placement import Placement
+from perdure.core.work import Activation, Decided, Outcome
+from perdure.engine.active import ActiveRun, ChildStart, RunUnit
+from perdure.engine.committer import Committer
+from perdure.engine.counters import Counters
+from perdure.engine.dispatch import Dispatcher
+from perdure.engine.ports import WorkerPort
+
+log = logging.getLogger("perdure.engine")
+
+ACTIVATIONS_MAX = 256
+"""Runs activated before the rest of the loop has a turn."""
+
+
+class RunLoop:
+    def __init__(
+        self,
+        worker: WorkerPort | None,
+        counters: Counters,
+        now_us: Callable[[], int],
+        new_run_id: Callable[[], bytes],
+        placement: Placement,
+        runs_max: int,
+    ) -> None:
+        self._worker, self._counters, self._now_us, self._new_run_id = worker, counters, now_us, new_run_id
+        self._placement, self.runs_max = placement, runs_max
+        self.runs: dict[bytes, ActiveRun] = {}
+        self.committer: Committer
+        self.dispatcher: Dispatcher
+        self.ended: Callable[[bytes, Outcome, bytes | None], None]
+        self.released: Callable[[int | None], None]
+        self._ready: dict[ActiveRun, None] = {}
+        self._timers: list[tuple[int, bytes, int]] = []
+        self._timer_handle: asyncio.TimerHandle | None = None
+        self._activation_due = False
+        self.mail_pending: set[int] = set()
+        self.workflows: dict[str, str] = {}
+        """Names and versions the worker serves."""
+
+    # -- runs come --------------------------------------------------------------------------------------------------
+
+    @property
+    def has_room(self) -> bool:
+        return len(self.runs) < self.runs_max
+
+    def begin(self, run: ActiveRun, started: ev.RunStarted, at_us: int) -> None:
+        """A run whose start this engine just committed."""
+        run.state.apply(started)
+        run.seq = 1
+        run.deliver.append(ev.Recorded(1, at_us, started))
+        self.runs[run.id] = run
+        if run.state.deadline_us:
+            self._push_timer(run, run.state.deadline_us, -1)
+        self._make_ready(run)
+
+    def load(self, run: ActiveRun, history: list[ev.Recorded], queued: set[int]) -> None:
+        """A claimed run with its whole history. Tasks that are outstanding and nowhere to be found are lost."""
+        for record in history:
+            run.state.apply(record.event)
+        run.seq = history[-1].seq
+        run.queued = queued
+        run.deliver = history
+        self.runs[run.id] = run
+        self.dispatcher.adopt(run)
+        now = self._now_us()
+        for seq in [s for s in run.state.tasks if s not in queued and (run.id, s) not in self.dispatcher.flights]:
+            self.dispatcher.requeue_lost(run, seq, now)
+        for seq, fire_at_us in run.state.timers.items():
+            self._push_timer(run, fire_at_us, seq)
+        if run.state.deadline_us:
+            self._push_timer(run, run.state.deadline_us, -1)
+        self._make_ready(run)
+
+    # -- activation -------------------------------------------------------------------------------------------------
+
+    def _make_ready(self, run: ActiveRun) -> None:
+        run.waiting_activation = True
+        self._ready[run] = None
+        if not self._activation_due:
+            self._activation_due = True
+            asyncio.get_running_loop().call_soon(self._activate_ready)
+
+    def _activate_ready(self) -> None:
+        """A plain callback of the loop: workflow code must not run inside an asyncio task of ours."""
+        self._activation_due = False
+        batch: list[Activation] = []
+        for run in list(self._ready)[:ACTIVATIONS_MAX]:
+            del self._ready[run]
+            run.waiting_activation = False
+            if not run.closing and not run.evicted:
+                batch.append(Activation(run.id, run.workflow, run.deliver, run.replay))
+                run.deliver, run.replay = [], False
+        if self._ready:
+            self._activation_due = True
+            asyncio.get_running_loop().call_soon(self._activate_ready)
+        if batch and self._worker is not None:
+            self._counters.activations += len(batch)
+            self.decided(self._worker.activate(batch))
+
+    def decided(self, batch: list[Decided]) -> None:
+        """What workflow code wants."""
+        for d in batch:
+            run = self.runs.get(d.run_id)
+            if run is None or run.closing or run.evicted:
+                continue
+            if d.stuck is not None:
+                self._stop(run, d.stuck)
+                continue
+            run.operations += d.operations
+            urgent = False
+            for command in d.commands:
+                urgent |= _COMMANDS[type(command)](self, run, command)
+                if run.closing:
+                    break
+            if not run.closing and run.state.events > HISTORY_EVENTS_MAX:
+                self._fail(run, _too_large(run))
+                urgent = True
+            if run.pending:
+                self.committer.mark(run, urgent=urgent)
+            elif run.is_idle:
+                run.idle_since = asyncio.get_running_loop().time()
+        self.dispatcher.refill()
+
+    # -- commands ---------------------------------------------------------------------------------------------------
+    # Each answers whether somebody waits for its record.
+
+    def _schedule_tasks(self, run: ActiveRun, c: cm.ScheduleTasks) -> bool:
+        event = ev.TasksScheduled(c.first, c.name, c.queue, c.inputs, c.options)
+        run.record(event, sum(map(len, c.inputs)))
+        if len(run.state.tasks) > PENDING_TASKS_MAX:
+            self._fail(
+                run,
+                Failure(
+                    "limit_exceeded", f"the run has more than PENDING_TASKS_MAX={PENDING_TASKS_MAX} unfinished tasks"
+                ),
+            )
+            return True
+        self.dispatcher.schedule(run, event)
+        return bool(run.pending[-1].queue_ops)
+
+    def _cancel_tasks(self, run: ActiveRun, c: cm.CancelTasks) -> bool:
+        self.dispatcher.cancel(run, c.seqs)
+        return True
+
+    def _start_timer(self, run: ActiveRun, c: cm.StartTimer) -> bool:
+        run.record(ev.TimerStarted(c.seq, c.fire_at_us))
+        self._push_timer(run, c.fire_at_us, c.seq)
+        return False
+
+    def _cancel_timer(self, run: ActiveRun, c: cm.CancelTimer) -> bool:
+        if c.seq in run.state.timers:
+            run.record(ev.TimerCancelled(c.seq))
+        return False
+
+    def _start_child(self, run: ActiveRun, c: cm.StartChild) -> bool:
+        child_id = self._new_run_id()
+        deadline = self._now_us() + c.timeout_us if c.timeout_us else 0
+        started = ev.RunStarted(c.workflow, c.version, c.input, c.key, run.id, c.seq, deadline)
+        own = self.serves(c.workflow) and self.has_room
+        changes = run.record(ev.ChildStarted(c.seq, child_id, c.workflow, c.input, c.key), len(c.input))
+        changes.starts.append(
+            ChildStart(child_id, c.seq, c.version, c.key, input_hash(c.workflow, c.input), own, started)
+        )
+        changes.rows += 2
+        return True
+
+    def _cancel_child(self, run: ActiveRun, c: cm.CancelChild) -> bool:
+        child_id = run.state.children.get(c.seq)
+        if child_id is not None:
+            run.record(ev.ChildCancelRequested(c.seq))
+            run.post(child_id, CancelAsked("its parent no longer waits for it"))
+        return True
+
+    def _create_promise(self, run: ActiveRun, c: cm.CreatePromise) -> bool:
+        run.record(ev.PromiseCreated(c.seq, c.name)).promises.append(c.name)
+        return True
+
+    def _record_operation(self, run: ActiveRun, c: cm.RecordOperation) -> bool:
+        run.operations -= 1
+        if c.seq not in run.state.operations:
+            run.record(ev.OperationRecorded(c.seq, c.name, c.value, c.failure), len(c.value))
+        return True
+
+    def _set_state(self, run: ActiveRun, c: cm.SetState) -> bool:
+        run.record(ev.StateSet(c.name, c.value), len(c.value)).states[c.name] = c.value
+        return False
+
+    def _clear_state(self, run: ActiveRun, c: cm.ClearState) -> bool:
+        run.record(ev.StateCleared(c.name)).states[c.name] = None
+        return False
+
+    def _record_patch(self, run: ActiveRun, c: cm.RecordPatch) -> bool:
+        run.record(ev.PatchRecorded(c.name))
+        return False
+
+    def _complete(self, run: ActiveRun, c: cm.CompleteRun) -> bool:
+        self._close(run, ev.RunSucceeded(c.result), RunStatus.SUCCESS, None, c.result)
+        return True
+
+    def _fail_run(self, run: ActiveRun, c: cm.FailRun) -> bool:
+        self._fail(run, c.failure)
+        return True
+
+    def _cancel_run(self, run: ActiveRun, c: cm.CancelRun) -> bool:
+        self._close(
+            run,
+            ev.RunCancelled(c.reason),
+            RunStatus.CANCELLED,
+            Failure("run_cancelled", c.reason or "the run was cancelled"),
+            b"",
+        )
+        return True
+
+    def _continue(self, run: ActiveRun, c: cm.ContinueAsNew) -> bool:
+        """The successor carries the parent link and the waiting signals; the old run ends in success."""
+        next_id = self._new_run_id()
+        started = ev.RunStarted(
+            run.workflow,
+            run.version,
+            c.input,
+            "",
+            run.state.parent_id,
+            run.state.parent_seq,
+            run.state.deadline_us,
+            run.id,
+        )
+        own = self.serves(run.workflow) and self.has_room
+        changes = run.segment()
+        changes.starts.append(ChildStart(next_id, -1, run.version, "", b"", own, started))
+        for name, value in c.signals:
+            run.post(next_id, SignalSent(name, value))
+        self._close(run, ev.RunContinued(next_id, c.input), RunStatus.SUCCESS, None, b"", next_id)
+        return True
+
+    # -- ends -------------------------------------------------------------------------------------------------------
+
+    def _fail(self, run: ActiveRun, failure: Failure) -> None:
+        self._close(run, ev.RunFailed(failure), RunStatus.FAILED, failure, b"")
+
+    def _close(
+        self,
+        run: ActiveRun,
+        event: ev.Event,
+        status: RunStatus,
+        failure: Failure | None,
+        value: bytes,
+        successor: bytes | None = None,
+    ) -> None:
+        """Nothing of a run outlives it: tasks and timers are cancelled first, children are asked to stop."""
+        self.dispatcher.cancel(run, list(run.state.tasks))
+        for seq in list(run.state.timers):
+            run.record(ev.TimerCancelled(seq))
+        for seq, child_id in run.state.children.items():
+            run.record(ev.ChildCancelRequested(seq))
+            run.post(child_id, CancelAsked("its parent has ended"))
+        # The parent of a run that lives here is told after the commit; one that lives elsewhere gets mail in it.
+        if successor is None and run.state.parent_id and run.state.parent_id not in self.runs:
+            run.post(run.state.parent_id, ChildEnded(run.state.parent_seq, status, value, failure))
+        changes = run.record(event, len(value))
+        changes.close = (status, failure, successor)
+        changes.rows += 2
+        run.closing = True
+        run.outcome = (status, value, failure, successor)
+        self.dispatcher.abandon(run)
+        self.committer.mark(run, urgent=True)
+
+    def _stop(self, run: ActiveRun, failure: Failure) -> None:
+        """The code cannot go on. The run keeps its history and waits for somebody to act."""
+        self._counters.runs_stuck += 1
+        log.error("run %s of %s is stuck: %s", run.id.hex(), run.workflow, failure.message)
+        self.release(run, f"{failure.code}: {failure.message}")
+
+    def release(self, run: ActiveRun, stuck: str | None = None) -> None:
+        """Let go of a run: it sleeps in the database until its next timer, mail or retry."""
+        wake = run.state.next_wake_us()
+        run.segment().release = (None if stuck else wake, stuck)
+        run.evicted = True
+        self.dispatcher.abandon(run)
+        if self._worker is not None:
+            self._worker.forget(run.id)
+        self.committer.mark(run, urgent=stuck is not None)
+        self.released(wake)
+
+    # -- after a commit ---------------------------------------------------------------------------------------------
+
+    def committed(self, unit: RunUnit, at_us: int, started: frozenset[bytes]) -> None:
+        run = unit.run
+        first = unit.first
+        run.seq += len(unit.events)
+        facts = [ev.Recorded(first + i, at_us, e) for i, e in enumerate(unit.events) if type(e) in _FACTS]
+        for s in unit.segments:
+            self.mail_pending.difference_update(s.consumed)
+        for child in unit.started_children:
+            self._child_committed(run, child, at_us, started)
+        if run.outcome is not None and not run.pending:
+            self._closed(run)
+        elif run.evicted:
+            if not run.pending:
+                self.runs.pop(run.id, None)
+            self._counters.runs_evicted += 1
+        elif facts:
+            run.deliver.extend(facts)
+            self._make_ready(run)
+        elif run.is_idle:
+            run.idle_since = asyncio.get_running_loop().time()
+
+    def _child_committed(self, run: ActiveRun, child: ChildStart, at_us: int, started: frozenset[bytes]) -> None:
+        if child.run_id not in started:
+            self.child_refused(run, child.seq, child.key)
+        elif child.own:
+            self._counters.runs_started += 1
+            self.begin(ActiveRun(child.run_id, run.ns, child.started.workflow, child.version, 1), child.started, at_us)
+
+    def child_refused(self, run: ActiveRun, seq: int, key: str) -> None:
+        if seq in run.state.children and not run.closing:
+            run.record(
+                ev.ChildFailed(seq, Failure("run_already_exists", f"the run id {key!r} is taken", "RunAlreadyExists"))
+            )
+            self.committer.mark(run, urgent=True)
+
+    def _closed(self, run: ActiveRun) -> None:
+        assert run.outcome is not None
+        status, value, failure, successor = run.outcome
+        self.runs.pop(run.id, None)
+        self._counters.runs_ended += 1
+        if self._worker is not None:
+            self._worker.forget(run.id)
+        parent = self.runs.get(run.state.parent_id) if run.state.parent_id and successor is None else None
+        if parent is not None:
+            self.deliver(parent, ChildEnded(run.state.parent_seq, status, value, failure))
+        self.ended(run.id, Outcome(status, value, failure), successor)
+
+    # -- mail -------------------------------------------------------------------------------------------------------
+
+    def deliver(self, run: ActiveRun, mail: Mail, inbox_id: int | None = None) -> None:
+        """A fact from outside becomes an event. With an inbox id its row goes in the same commit."""
+        if run.closing or run.evicted:
+            return
+        if inbox_id is not None:
+            if inbox_id in self.mail_pending:
+                return
+            self.mail_pending.add(inbox_id)
+            run.mail_seen = True
+            # The event goes into this same segment: both are written in one transaction or none is.
+            run.segment().consumed.append(inbox_id)
+        self._record_mail(run, mail)
+        self.committer.mark(run, urgent=True)
+
+    def _record_mail(self, run: ActiveRun, mail: Mail) -> None:
+        match mail:
+            case SignalSent():
+                run.record(ev.SignalReceived(mail.name, mail.value), len(mail.value))
+            case CancelAsked():
+                if not run.state.cancel_requested:
+                    run.record(ev.CancelRequested(mail.reason))
+            case PromiseKept():
+                if mail.name not in run.state.resolved:
+                    run.record(ev.PromiseResolved(mail.name, mail.value), len(mail.value))
+            case TaskEnded():
+                self.dispatcher.arrived(run, mail)
+            case ChildEnded():
+                self._child_ended(run, mail)
+
+    def _child_ended(self, run: ActiveRun, mail: ChildEnded) -> None:
+        if mail.seq not in run.state.children:
+            return
+        match mail.status:
+            case RunStatus.SUCCESS:
+                run.record(ev.ChildSucceeded(mail.seq, mail.value), len(mail.value))
+            case RunStatus.CANCELLED:
+                run.record(ev.ChildCancelled(mail.seq, mail.failure.message if mail.failure else ""))
+            case _:
+                run.record(ev.ChildFailed(mail.seq, mail.failure or Failure("run_failed", "the child run failed")))
+
+    # -- timers -----------------------------------------------------------------------------------------------------
+
+    def _push_timer(self, run: ActiveRun, fire_at_us: int, seq: int) -> None:
+        heapq.heappush(self._timers, (fire_at_us, run.id, seq))
+        if self._timers[0][0] == fire_at_us:
+            self._arm()
+
+    def _arm(self) -> None:
+        if self._timer_handle is not None:
+            self._timer_handle.cancel()
+            self._timer_handle = None
+        if self._timers:
+            delay_s = min((self._timers[0][0] - self._now_us()) / 1e6, 3600.0)
+            self._timer_handle = asyncio.get_running_loop().call_later(max(delay_s, 0.0) + 0.0005, self.fire_timers)
+
+    def fire_timers(self) -> None:
+        """Record every timer that is due by the database's clock; our estimate of it never runs ahead."""
+        now = self._now_us()
+        while self._timers and self._timers[0][0] <= now:
+            fire_at_us, run_id, seq = heapq.heappop(self._timers)
+            run = self.runs.get(run_id)
+            if run is None or run.closing or run.evicted:
+                continue
+            if seq < 0:
+                if fire_at_us == run.state.deadline_us:
+                    self._fail(run, Failure("run_timeout", "the run did not end before its deadline", "TimeoutError"))
+            elif run.state.timers.get(seq) == fire_at_us:
+                run.record(ev.TimerFired(seq))
+                self.committer.mark(run, urgent=True)
+        self._arm()
+
+    # -- memory -----------------------------------------------------------------------------------------------------
+
+    def evict_idle(self) -> None:
+        """Runs that only wait for the outside leave memory; they come back when their time or mail comes."""
+        crowded = len(self.runs) > self.runs_max // 2
+        now_s, now_us = asyncio.get_running_loop().time(), self._now_us()
+        busy = self.dispatcher.busy_runs()
+        for run in list(self.runs.values()):
+            if run.closing or run.evicted or not run.is_idle or run in busy:
+                continue
+            wake = run.state.next_wake_us()
+            wake_in_s = (wake - now_us) / 1e6 if wake is not None else None
+            if self._placement.may_evict(now_s - run.idle_since, wake_in_s, crowded):
+                self.release(run)
+
+    def forget_all(self) -> None:
+        """The session is gone: nothing in memory is worth anything."""
+        self.runs.clear()
+        self._ready.clear()
+        self._timers.clear()
+        self.mail_pending.clear()
+        self.dispatcher.abandon_all()
+        self.committer.drop_runs()
+        if self._worker is not None:
+            self._worker.forget_all()
+
+    def serves(self, workflow: str) -> bool:
+        return workflow in self.workflows
+
+
+_FACTS = frozenset(ev.FACTS)
+_COMMANDS: dict[type, Callable[[RunLoop, ActiveRun, Any], bool]] = {
+    cm.ScheduleTasks: RunLoop._schedule_tasks,
+    cm.CancelTasks: RunLoop._cancel_tasks,
+    cm.StartTimer: RunLoop._start_timer,
+    cm.CancelTimer: RunLoop._cancel_timer,
+    cm.StartChild: RunLoop._start_child,
+    cm.CancelChild: RunLoop._cancel_child,
+    cm.CreatePromise: RunLoop._create_promise,
+    cm.RecordOperation: RunLoop._record_operation,
+    cm.SetState: RunLoop._set_state,
+    cm.ClearState: RunLoop._clear_state,
+    cm.RecordPatch: RunLoop._record_patch,
+    cm.CompleteRun: RunLoop._complete,
+    cm.FailRun: RunLoop._fail_run,
+    cm.CancelRun: RunLoop._cancel_run,
+    cm.ContinueAsNew: RunLoop._continue,
+}
+
+
+def input_hash(workflow: str, data: bytes) -> bytes:
+    return blake2b(workflow.encode() + b"\x00" + data, digest_size=16).digest()
+
+
+def _too_large(run: ActiveRun) -> Failure:
+    error = HistoryTooLarge(
+        f"the run's history has reached HISTORY_EVENTS_MAX={HISTORY_EVENTS_MAX} events; end it earlier with wf.continue_as_new(), or move loops into child workflows"
+    )
+    return error.to_failure()

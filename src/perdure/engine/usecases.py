@@ -1,0 +1,215 @@
+"""What people ask of Perdure, the same for every door: embedded client, REST, gRPC, command line.
+
+Each answers only when its effect is durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from perdure.core import events as ev
+from perdure.core.errors import Conflict, InvalidInput, NotFound, PromiseAlreadyResolved, RunAlreadyExists, RunFinished
+from perdure.core.ids import text
+from perdure.core.limits import PAYLOAD_BYTES_MAX
+from perdure.core.mail import CancelAsked, Mail, PromiseKept
+from perdure.core.work import Outcome, RunView, StartRequest
+from perdure.engine.batch import Batch
+from perdure.engine.ports import Store
+from perdure.engine.runloop import input_hash
+from perdure.wire.codec import decode_row, encode_events, encode_mail
+
+EVENTS_PAGE = 1_000
+START_TRIES = 5
+SUCCESSORS_MAX = 1_000
+
+
+class StartUnit:
+    """A run to be created, with somebody waiting for the answer: True when it was, False when its key is taken."""
+
+    def __init__(self, run_id: bytes, ns: int, request: StartRequest, started: ev.RunStarted, own: bool) -> None:
+        self.run_id, self.ns, self.request, self.started, self.own = run_id, ns, request, started, own
+        self.hash = input_hash(request.workflow, request.input)
+        self.created: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+    def fill(self, batch: Batch) -> None:
+        r = self.request
+        batch.starts.add(
+            self.run_id, self.ns, r.workflow, r.version, r.key or None, self.hash, None, None, self.own, encode_events([self.started])
+        )  # fmt: skip
+
+
+class Waiters:
+    """Those who wait for runs to end. Runs that end here answer at once; the others are asked for together."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._futures: dict[bytes, list[asyncio.Future[Outcome]]] = {}
+        self._remote = asyncio.Event()
+
+    async def wait(self, run_id: bytes) -> Outcome:
+        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._futures.setdefault(run_id, []).append(future)
+        self._remote.set()
+        try:
+            return await future
+        finally:
+            left = self._futures.get(run_id)
+            if left and future in left:
+                left.remove(future)
+                if not left:
+                    del self._futures[run_id]
+
+    def ended(self, run_id: bytes, outcome: Outcome, successor: bytes | None) -> None:
+        futures = self._futures.pop(run_id, None)
+        if not futures:
+            return
+        if successor is not None:
+            self._futures.setdefault(successor, []).extend(futures)
+            return
+        for f in futures:
+            if not f.done():
+                f.set_result(outcome)
+
+    def wake(self) -> None:
+        self._remote.set()
+
+    async def run(self, is_local: Callable[[bytes], bool]) -> None:
+        """Ask for runs that other engines own. Quick at first, then slower; a notification asks at once."""
+        pause_s = 0.01
+        while True:
+            asked = [r for r in self._futures if not is_local(r)][:EVENTS_PAGE]
+            if asked:
+                found = await self._store.ended(asked)
+                for run_id, outcome in found.items():
+                    await self._resolve(run_id, outcome)
+                pause_s = 0.01 if found else min(pause_s * 1.6, 0.5)
+            else:
+                pause_s = 0.25 if self._futures else 5.0
+            self._remote.clear()
+            try:
+                async with asyncio.timeout(pause_s):
+                    await self._remote.wait()
+                pause_s = 0.01
+            except TimeoutError:
+                pass
+
+    async def _resolve(self, run_id: bytes, outcome: Outcome) -> None:
+        view = await self._successor(run_id) if outcome.status == 2 and outcome.value == b"" else None
+        self.ended(run_id, outcome, view)
+
+    async def _successor(self, run_id: bytes) -> bytes | None:
+        rows = await self._store.history_after(run_id, 0, EVENTS_PAGE)
+        last = decode_row(rows[-1].seq, rows[-1].at_us, rows[-1].body)[-1].event if rows else None
+        return last.run_id if isinstance(last, ev.RunContinued) else None
+
+
+class UseCases:
+    def __init__(
+        self,
+        store: Store,
+        ns: int,
+        new_run_id: Callable[[], bytes],
+        now_us: Callable[[], int],
+        submit: Callable[[StartUnit], None],
+        may_own: Callable[[str], bool],
+        waiters: Waiters,
+        mail_posted: Callable[[bytes], None],
+    ) -> None:
+        self._store, self._ns, self._new_run_id, self._now_us = store, ns, new_run_id, now_us
+        self._submit, self._may_own, self._waiters, self._mail_posted = submit, may_own, waiters, mail_posted
+
+    async def start(self, r: StartRequest) -> bytes:
+        """Create a run and return its id once that is durable."""
+        if len(r.input) > PAYLOAD_BYTES_MAX:
+            raise InvalidInput(
+                f"the input of {r.workflow} has {len(r.input)} bytes, over the limit PAYLOAD_BYTES_MAX={PAYLOAD_BYTES_MAX}"
+            )
+        for _ in range(START_TRIES):
+            run_id = self._new_run_id()
+            deadline_us = self._now_us() + r.timeout_us if r.timeout_us else 0
+            started = ev.RunStarted(r.workflow, r.version, r.input, r.key, deadline_us=deadline_us)
+            unit = StartUnit(run_id, self._ns, r, started, self._may_own(r.workflow))
+            self._submit(unit)
+            if await unit.created:
+                return run_id
+            holder = await self._on_taken_key(r, unit.hash)
+            if holder is not None:
+                return holder
+        raise Conflict(f"the run id {r.key!r} kept changing hands while this start tried to take it; try again")
+
+    async def _on_taken_key(self, r: StartRequest, wanted: bytes) -> bytes | None:
+        """The holder to attach to, or None to try again."""
+        found = await self._store.run_by_key(self._ns, r.key)
+        if found is None:
+            return None
+        run_id, held = found
+        if r.on_conflict == "attach":
+            if held != wanted:
+                raise RunAlreadyExists(
+                    f"the run id {r.key!r} belongs to run {text(run_id)}, which was started with another workflow or input"
+                )
+            return run_id
+        if r.on_conflict == "replace":
+            try:
+                await self.post(run_id, CancelAsked(f"replaced by a new run {r.key!r}"))
+                await self._waiters.wait(run_id)
+            except RunFinished:
+                pass
+            await self._store.forget_key(self._ns, r.key, run_id)
+            return None
+        raise RunAlreadyExists(
+            f'the run id {r.key!r} belongs to run {text(run_id)}; choose another, or on_conflict="attach" or "replace"'
+        )
+
+    async def outcome(self, run_id: bytes) -> Outcome:
+        return await self._waiters.wait(run_id)
+
+    async def post(self, run_id: bytes, mail: Mail) -> None:
+        """Put a fact into a run's inbox; a run that continued as new is followed to its successor."""
+        body = encode_mail(mail)
+        for _ in range(SUCCESSORS_MAX):
+            if await self._store.post(run_id, self._ns, body) is not None:
+                self._mail_posted(run_id)
+                return
+            run_id = self._follow(await self.describe(run_id))
+        raise RunFinished("the run was continued too many times to follow")
+
+    def _follow(self, view: RunView) -> bytes:
+        if view.successor is None:
+            raise RunFinished(f"run {text(view.run_id)} has ended and takes no more messages")
+        return view.successor
+
+    async def resolve(self, run_id: bytes, name: str, value: bytes) -> None:
+        body = encode_mail(PromiseKept(name, value))
+        for _ in range(SUCCESSORS_MAX):
+            active, won = await self._store.resolve_promise(run_id, self._ns, name, body)
+            if won:
+                self._mail_posted(run_id)
+                return
+            if active:
+                raise PromiseAlreadyResolved(
+                    f"promise {name!r} of run {text(run_id)} is resolved already; the first value stands"
+                )
+            run_id = self._follow(await self.describe(run_id))
+        raise RunFinished("the run was continued too many times to follow")
+
+    async def read_state(self, run_id: bytes, name: str) -> bytes | None:
+        await self.describe(run_id)
+        return await self._store.read_state(run_id, self._ns, name)
+
+    async def history(self, run_id: bytes, after: int) -> list[ev.Recorded]:
+        rows = await self._store.history_after(run_id, after, EVENTS_PAGE)
+        return [r for row in rows for r in decode_row(row.seq, row.at_us, row.body) if r.seq > after]
+
+    async def describe(self, run_id: bytes) -> RunView:
+        view = await self._store.describe(run_id, self._ns)
+        if view is None:
+            raise NotFound(f"no run {text(run_id)} in this namespace")
+        return view
+
+    async def resume(self, run_id: bytes) -> bool:
+        """Let a stuck run try again."""
+        done = await self._store.unstick(run_id, self._ns)
+        self._mail_posted(run_id)
+        return done

@@ -1,0 +1,133 @@
+"""Connections to the database: how values travel, how many there are, what happens when one breaks.
+
+On these connections an id is 16 bytes and a moment is Unix microseconds, so that hot paths build no objects. Driver errors leave the
+store translated: `Unavailable` for trouble that passes, everything else as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import asyncpg
+from asyncpg import exceptions as pg
+
+from perdure.core.durations import FOREVER_US
+from perdure.core.errors import Unavailable
+
+_driver: Any = asyncpg  # it ships no types; what crosses this border is typed by hand
+
+PG_EPOCH_US: Final = 946_684_800_000_000
+_INFINITY_PG: Final = (1 << 63) - 1
+
+POOL_MAX: Final = 8
+CONNECT_S: Final = 10.0
+COMMAND_S: Final = 60.0
+
+TROUBLE = (
+    OSError,
+    asyncio.TimeoutError,
+    pg.InterfaceError,
+    pg.PostgresConnectionError,
+    pg.OperatorInterventionError,
+    pg.InsufficientResourcesError,
+    pg.CannotConnectNowError,
+)
+"""What the driver raises when the server is away, going away, starting up or full."""
+
+
+def _encode_moment(us: int) -> tuple[int]:
+    return (us - PG_EPOCH_US,) if us != FOREVER_US else (_INFINITY_PG,)
+
+
+def _decode_moment(value: tuple[int]) -> int:
+    return value[0] + PG_EPOCH_US if value[0] != _INFINITY_PG else FOREVER_US
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+async def _prepare(connection: Any) -> None:
+    await connection.set_type_codec("uuid", schema="pg_catalog", encoder=_same, decoder=bytes, format="binary")
+    await connection.set_type_codec(
+        "timestamptz", schema="pg_catalog", encoder=_encode_moment, decoder=_decode_moment, format="tuple"
+    )
+
+
+SETTINGS: Final = {
+    # Batches are small against their tables: index lookups per row beat any plan that reads a table, whatever stale statistics say.
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "jit": "off",
+    "plan_cache_mode": "force_generic_plan",
+    "application_name": "perdure",
+    "lock_timeout": "30s",
+    "idle_in_transaction_session_timeout": "60s",
+    "timezone": "UTC",
+}
+
+
+async def connect(dsn: str) -> Any:
+    """One connection of its own."""
+    try:
+        connection = await _driver.connect(
+            dsn,
+            timeout=CONNECT_S,
+            command_timeout=COMMAND_S,
+            server_settings=dict(SETTINGS),
+            statement_cache_size=256,
+            max_cached_statement_lifetime=0,
+        )
+        await _prepare(connection)
+    except TROUBLE as e:
+        raise Unavailable(f"cannot reach the database: {e or type(e).__name__}") from e
+    return connection
+
+
+class Connections:
+    """A bounded pool for everything but commits."""
+
+    def __init__(self, dsn: str) -> None:
+        self.dsn = dsn
+        self._pool: Any = None
+        self.clock_offset_s = 0.0
+
+    async def open(self) -> None:
+        try:
+            self._pool = await _driver.create_pool(
+                self.dsn, min_size=1, max_size=POOL_MAX, timeout=CONNECT_S, command_timeout=COMMAND_S, server_settings=dict(SETTINGS),
+                statement_cache_size=256, max_cached_statement_lifetime=0, init=_prepare, reset=self._reset,
+            )  # fmt: skip
+        except TROUBLE as e:
+            raise Unavailable(f"cannot reach the database: {e or type(e).__name__}") from e
+
+    async def _reset(self, connection: Any) -> None:
+        """Nothing of ours outlives a transaction, so a connection goes back as it is."""
+
+    async def close(self) -> None:
+        if self._pool is not None:
+            try:
+                async with asyncio.timeout(5):
+                    await self._pool.close()
+            except TimeoutError:
+                self._pool.terminate()
+
+    @asynccontextmanager
+    async def take(self) -> AsyncGenerator[Any]:
+        """A connection for a moment; trouble with it becomes `Unavailable`."""
+        try:
+            async with self._pool.acquire(timeout=CONNECT_S) as connection:
+                if self.clock_offset_s:
+                    await shift_clock(connection, self.clock_offset_s)
+                yield connection
+        except TROUBLE as e:
+            raise Unavailable(f"the database is away: {e or type(e).__name__}") from e
+
+
+async def shift_clock(connection: Any, seconds: float) -> None:
+    """Tests only: this connection's perdure.clock() runs ahead."""
+    await connection.execute("select set_config('perdure.clock_offset', $1, false)", f"{seconds:.6f} seconds")

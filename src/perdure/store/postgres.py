@@ -1,0 +1,348 @@
+"""The engine's Store port on PostgreSQL.
+
+Commits have a connection of their own, so that nothing else stands in their way. Everything else borrows from a small pool.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
+
+from asyncpg import exceptions as pg
+
+from perdure.core import events as ev
+from perdure.core.durations import FOREVER_US
+from perdure.core.errors import Failure, Fenced, Unavailable
+from perdure.core.work import Outcome, RunView
+from perdure.engine.batch import Batch
+from perdure.engine.ports import (
+    ClaimedRun,
+    ClaimedTask,
+    Committed,
+    Due,
+    HistoryRow,
+    Loaded,
+    LostTask,
+    MailRow,
+    NotCommitted,
+    Poison,
+    Renewed,
+    Session,
+    Settle,
+)
+from perdure.store import partitions
+from perdure.store.connections import TROUBLE, Connections, connect, shift_clock
+from perdure.store.queries import queries
+from perdure.wire.codec import decode_events
+
+log = logging.getLogger("perdure.store")
+
+CHANNEL: Final = "perdure"
+MAIL_PER_LOAD: Final = 10_000
+DOUBT_PAUSE_S: Final = 0.2
+
+
+class PostgresStore:
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._q = queries()
+        self._pool = Connections(dsn)
+        self._committing: Any = None
+        self._listening: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        await self._pool.open()
+
+    async def close(self) -> None:
+        if self._listening is not None:
+            self._listening.cancel()
+            await asyncio.gather(self._listening, return_exceptions=True)
+        self._drop_committing()
+        await self._pool.close()
+
+    def shift_clock(self, seconds: float) -> None:
+        """Tests only: let the database clock of these connections run ahead."""
+        self._pool.clock_offset_s = seconds
+
+    @property
+    def clock_offset_s(self) -> float:
+        return self._pool.clock_offset_s
+
+    async def _fetch(self, name: str, *args: Any) -> list[Any]:
+        async with self._pool.take() as c:
+            rows: list[Any] = await c.fetch(self._q[name], *args)
+            return rows
+
+    async def _row(self, name: str, *args: Any) -> Any:
+        async with self._pool.take() as c:
+            return await c.fetchrow(self._q[name], *args)
+
+    # -- ownership --------------------------------------------------------------------------------------------------
+
+    async def register(self, engine: str, lease_s: float, slots: int) -> Session:
+        row = await self._row("register_session", engine, lease_s, slots)
+        return Session(row["id"], row["clock"])
+
+    async def renew(self, session: int, lease_s: float, slots: int, slots_free: int) -> Renewed | None:
+        row = await self._row("renew_session", session, lease_s, slots, slots_free)
+        return Renewed(row["clock"], row["others"], row["others_free"], row["expired"]) if row is not None else None
+
+    async def reap(self, settle: Settle) -> int:
+        """Remove expired sessions and free what they held, in one transaction."""
+        async with self._pool.take() as c, c.transaction():
+            gone = [r["id"] for r in await c.fetch(self._q["delete_expired_sessions"])]
+            if gone:
+                await self._free(c, gone, settle)
+            return len(gone)
+
+    async def leave(self, session: int, settle: Settle) -> None:
+        """The same for our own session, on purpose."""
+        async with self._pool.take() as c, c.transaction():
+            gone = [r["id"] for r in await c.fetch(self._q["delete_session"], session)]
+            if gone:
+                await self._free(c, gone, settle)
+
+    async def _free(self, c: Any, sessions: list[int], settle: Settle) -> None:
+        # Statements after the DELETE have snapshots of their own: they see what commits in flight wrote while we waited for them.
+        await c.fetch(self._q["free_runs"], sessions)
+        rows = await c.fetch(self._q["select_owned_tasks"], sessions)
+        again, failed = settle(
+            [LostTask(r["id"], r["run_id"], r["seq"], r["attempt"], r["lost"], r["options"]) for r in rows]
+        )
+        if again:
+            await c.execute(self._q["requeue_tasks"], *(list(x) for x in zip(*again, strict=True)))
+        if failed:
+            await c.execute(self._q["drop_tasks_into_inbox"], *(list(x) for x in zip(*failed, strict=True)))
+        await c.execute(self._q["delete_commit_log"], sessions)
+
+    # -- committing -------------------------------------------------------------------------------------------------
+
+    async def commit(self, session: int, number: int, batch: Batch) -> Committed:
+        """Write a batch, all or nothing. Raises Fenced, Poison, or NotCommitted (write it again)."""
+        try:
+            connection = await self._commit_connection()
+        except Unavailable as e:
+            await asyncio.sleep(DOUBT_PAUSE_S * random.uniform(0.5, 1.5))
+            raise NotCommitted(str(e)) from e
+        try:
+            row = await self._write(connection, session, number, batch)
+        except TROUBLE as e:
+            self._drop_committing()
+            return await self._settle_doubt(session, number, e)
+        except asyncio.CancelledError:
+            self._drop_committing()
+            raise
+        except (pg.DeadlockDetectedError, pg.LockNotAvailableError, pg.SerializationError) as e:
+            raise NotCommitted(str(e)) from e
+        except (pg.PostgresError, ValueError, OverflowError, TypeError) as e:
+            raise Poison(f"{type(e).__name__}: {e}") from e
+        if not row["held"]:
+            raise Fenced(f"session {session} has expired; the write was refused")
+        return Committed(row["at"], frozenset(row["started"]))
+
+    async def _write(self, c: Any, session: int, number: int, batch: Batch) -> Any:
+        if not batch.has_rest:
+            return await c.fetchrow(self._q["commit_batch"], session, number, *batch.main())
+        async with c.transaction():
+            row = await c.fetchrow(self._q["commit_batch"], session, number, *batch.main())
+            if row["held"]:
+                await c.fetchrow(self._q["commit_batch_rest"], session, *batch.rest())
+            return row
+
+    async def _commit_connection(self) -> Any:
+        if self._committing is None or self._committing.is_closed():
+            self._committing = await connect(self._dsn)
+        if self._pool.clock_offset_s:
+            await shift_clock(self._committing, self._pool.clock_offset_s)
+        return self._committing
+
+    def _drop_committing(self) -> None:
+        if self._committing is not None:
+            self._committing.terminate()
+            self._committing = None
+
+    async def _settle_doubt(self, session: int, number: int, cause: BaseException) -> Committed:
+        """The answer to a commit was lost. Ask, as often as it takes, whether it took effect; see claim_commit_number."""
+        while True:
+            try:
+                row = await self._row("claim_commit_number", session, number)
+            except Unavailable:
+                await asyncio.sleep(DOUBT_PAUSE_S * random.uniform(0.5, 1.5))
+                continue
+            if not row["alive"]:
+                raise Fenced(f"session {session} expired while a commit was in doubt") from cause
+            if row["claimed"]:
+                raise NotCommitted(f"{type(cause).__name__}: {cause}") from cause
+            return Committed(0, frozenset(), doubtful=True)
+
+    async def trim_commit_log(self, session: int, below: int) -> None:
+        await self._fetch("trim_commit_log", session, below)
+
+    # -- messages ---------------------------------------------------------------------------------------------------
+
+    async def post(self, run_id: bytes, ns: int, body: bytes) -> int | None:
+        """None when the run takes no mail; else its owner's session, 0 for nobody."""
+        row = await self._row("post_message", run_id, ns, body)
+        return None if row is None else row["owner"] or 0
+
+    async def resolve_promise(self, run_id: bytes, ns: int, name: str, body: bytes) -> tuple[bool, bool]:
+        row = await self._row("resolve_promise", run_id, ns, name, body)
+        return row["active"], row["won"]
+
+    async def forget_key(self, ns: int, key: str, run_id: bytes) -> None:
+        await self._fetch("forget_key", ns, key, run_id)
+
+    async def unstick(self, run_id: bytes, ns: int) -> bool:
+        return bool(await self._fetch("unstick", run_id, ns))
+
+    async def register_versions(self, ns: int, versions: dict[str, str]) -> None:
+        await self._fetch("register_versions", ns, list(versions), list(versions.values()))
+
+    # -- claiming ---------------------------------------------------------------------------------------------------
+
+    async def next_due(self, workflows: Sequence[str], served: Sequence[tuple[str, str]]) -> Due:
+        row = await self._row("next_due", list(workflows), [q for q, _ in served], [n for _, n in served])
+        return Due(row["clock"], row["run_at"], row["task_at"], row["mail"])
+
+    async def claim_runs(
+        self, session: int, workflows: Sequence[str], limit: int, *, with_mail: bool
+    ) -> list[ClaimedRun]:
+        name = "claim_runs_with_mail" if with_mail else "claim_runs"
+        rows = await self._fetch(name, session, list(workflows), limit)
+        return [ClaimedRun(r["run_id"], r["ns"], r["workflow"], r["version"], r["epoch"]) for r in rows]
+
+    async def claim_tasks(self, session: int, served: Sequence[tuple[str, str]], limit: int) -> list[ClaimedTask]:
+        rows = await self._fetch("claim_tasks", session, [q for q, _ in served], [n for _, n in served], limit)
+        return [ClaimedTask(*r.values()) for r in rows]
+
+    async def still_mine(self, session: int, ids: Sequence[bytes]) -> set[bytes]:
+        return {r["id"] for r in await self._fetch("claimed_tasks_alive", session, list(ids))}
+
+    async def load(self, run_ids: Sequence[bytes]) -> Loaded:
+        """Queued tasks first: what has no row by then has its end in the inbox or in the history, which are read later."""
+        wanted = list(run_ids)
+        async with self._pool.take() as c:
+            queued = await c.fetch(self._q["load_queued_tasks"], wanted)
+            mail = await c.fetch(self._q["load_inbox"], wanted, MAIL_PER_LOAD)
+            rows = await c.fetch(self._q["load_history"], wanted)
+        history: dict[bytes, list[HistoryRow]] = {r: [] for r in wanted}
+        for r in rows:
+            history[r["run_id"]].append(HistoryRow(*r.values()))
+        return Loaded({(r["run_id"], r["seq"]) for r in queued}, history, [MailRow(*r.values()) for r in mail])
+
+    async def owned_mail(self, session: int, limit: int) -> list[MailRow]:
+        return [MailRow(*r.values()) for r in await self._fetch("inbox_of_owner", session, limit)]
+
+    async def existing(self, run_ids: Sequence[bytes]) -> set[bytes]:
+        return {r["run_id"] for r in await self._fetch("existing_runs", list(run_ids))} if run_ids else set()
+
+    # -- reading ----------------------------------------------------------------------------------------------------
+
+    async def namespace(self, name: str) -> int:
+        row = await self._row("namespace_id", name) or await self._row("create_namespace", name)
+        number: int = row["id"]
+        return number
+
+    async def run_by_key(self, ns: int, key: str) -> tuple[bytes, bytes] | None:
+        row = await self._row("run_by_key", ns, key)
+        return (row["run_id"], row["input_hash"]) if row is not None else None
+
+    async def describe(self, run_id: bytes, ns: int) -> RunView | None:
+        r = await self._row("get_run", run_id, ns)
+        if r is None:
+            return None
+        return RunView(
+            run_id=r["run_id"], workflow=r["workflow"], version=r["version"], key=r["key"], status=r["status"], created_us=r["created_at"],
+            finished_us=r["finished_at"], error=r["error"], stuck=r["stuck"], wake_us=None if r["wake_at"] in (None, FOREVER_US) else r["wake_at"],
+            owner=r["owner"], epoch=r["epoch"], successor=r["successor"],
+        )  # fmt: skip
+
+    async def ended(self, run_ids: Sequence[bytes]) -> dict[bytes, Outcome]:
+        """Outcomes of those that ended; a stuck run counts with its reason, under status running."""
+        async with self._pool.take() as c:
+            rows = await c.fetch(self._q["ended_runs"], list(run_ids))
+            ends = [r["run_id"] for r in rows if r["stuck"] is None]
+            last = {r["run_id"]: r["body"] for r in await c.fetch(self._q["last_rows"], ends)} if ends else {}
+        return {
+            r["run_id"]: _stuck(r) if r["stuck"] is not None else _outcome(r["status"], last[r["run_id"]]) for r in rows
+        }
+
+    async def history_after(self, run_id: bytes, after: int, limit: int) -> list[HistoryRow]:
+        rows = await self._fetch("history_after", run_id, after, limit)
+        return [HistoryRow(run_id, r["seq"], r["last"], r["at"], r["body"]) for r in rows]
+
+    async def read_state(self, run_id: bytes, ns: int, name: str) -> bytes | None:
+        row = await self._row("read_state", run_id, ns, name)
+        return row["value"] if row is not None else None
+
+    # -- upkeep -----------------------------------------------------------------------------------------------------
+
+    async def sweep(self) -> int:
+        forwarded = await self._fetch("forward_orphan_mail")
+        await self._fetch("sweep_orphan_mail")
+        await self._fetch("sweep_orphan_promises")
+        return len(forwarded)
+
+    async def create_partitions(self, ahead_days: int) -> int:
+        async with self._pool.take() as c:
+            return await partitions.create_ahead(c, ahead_days)
+
+    async def drop_partitions(self, keep_days: float) -> int:
+        async with self._pool.take() as c:
+            return await partitions.drop_old(c, keep_days)
+
+    # -- waking -----------------------------------------------------------------------------------------------------
+
+    async def notify(self, topics: str) -> None:
+        async with self._pool.take() as c:
+            await c.execute("select pg_notify($1, $2)", CHANNEL, topics)
+
+    async def listen(self, heard: Callable[[str], None]) -> None:
+        """Hear other engines, for as long as it works; without it everything is found by asking."""
+        self._listening = asyncio.create_task(self._listen(heard), name="perdure-listen")
+
+    async def _listen(self, heard: Callable[[str], None]) -> None:
+        while True:
+            connection: Any = None
+            try:
+                connection = await connect(self._dsn)
+                lost = asyncio.Event()
+                connection.add_termination_listener(partial(_set, lost))
+                await connection.add_listener(CHANNEL, partial(_hear, heard))
+                await lost.wait()
+            except (*TROUBLE, Unavailable, pg.PostgresError) as e:
+                log.debug("not listening: %s", e)
+            finally:
+                if connection is not None and not connection.is_closed():
+                    connection.terminate()
+            await asyncio.sleep(random.uniform(0.5, 1.5))
+
+
+def _set(event: asyncio.Event, *_: object) -> None:
+    event.set()
+
+
+def _hear(heard: Callable[[str], None], *message: object) -> None:
+    heard(str(message[-1]))
+
+
+def _outcome(status: int, body: bytes) -> Outcome:
+    last = decode_events(body)[-1]
+    match last:
+        case ev.RunSucceeded():
+            return Outcome(status, last.result)
+        case ev.RunFailed():
+            return Outcome(status, b"", last.failure)
+        case ev.RunCancelled():
+            return Outcome(status, b"", Failure("run_cancelled", last.reason or "the run was cancelled"))
+        case _:
+            return Outcome(status)
+
+
+def _stuck(row: Any) -> Outcome:
+    code, _, message = row["stuck"].partition(": ")
+    return Outcome(row["status"], b"", Failure(code, message))

@@ -1,0 +1,45 @@
+-- What people and programs ask. Nothing here decides anything.
+
+-- name: namespace_id
+select id from perdure.namespace where name = $1;
+
+-- name: create_namespace
+insert into perdure.namespace (name) values ($1) on conflict (name) do update set name = excluded.name returning id;
+
+-- name: register_versions
+insert into perdure.workflow_version (ns, workflow, version, kind)
+select $1, u.workflow, u.version, 'code' from unnest($2::text[], $3::text[]) as u(workflow, version)
+on conflict do nothing;
+
+-- name: run_by_key
+select k.run_id, k.input_hash from perdure.run_key k where k.ns = $1 and k.key = $2;
+
+-- name: get_run
+select run_id, ns, workflow, version, key, status, created_at, null::timestamptz as finished_at, null::int as events,
+       null::text as error_code, null::text as error, stuck, wake_at, owner, epoch, null::uuid as successor
+  from perdure.run_queue where run_id = $1 and ns = $2
+union all
+select run_id, ns, workflow, version, key, status, created_at, finished_at, events, error_code, error, null, null, null, epoch, successor
+  from perdure.run where run_id = $1 and ns = $2;
+
+-- name: ended_runs
+-- Which of these runs have ended (or are stuck), for those who wait for their results.
+select r.run_id, r.status, null::text as stuck from perdure.run r where r.run_id = any($1::uuid[])
+union all
+select q.run_id, q.status, q.stuck from perdure.run_queue q where q.run_id = any($1::uuid[]) and q.stuck is not null;
+
+-- name: last_history_row
+select seq, last, at, body from perdure.history where run_id = $1 order by seq desc limit 1;
+
+-- name: history_after
+select seq, last, at, body from perdure.history where run_id = $1 and last > $2 order by seq limit $3;
+
+-- name: read_state
+select value from perdure.run_state where run_id = $1 and ns = $2 and name = $3;
+
+-- name: forget_key
+-- A start that replaces the holder of its key first takes the key away from it.
+delete from perdure.run_key where ns = $1 and key = $2 and run_id = $3 returning run_id;
+
+-- name: count_active
+select count(*) from perdure.run_queue;

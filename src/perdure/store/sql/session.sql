@@ -1,0 +1,68 @@
+-- Engine sessions: register, heartbeat, leave, reap.
+
+-- name: register_session
+-- A fresh identity for an engine. Its lease runs by the database's clock.
+insert into perdure.engine_session (engine, expires_at, slots, slots_free)
+values ($1, now() + make_interval(secs => $2::float8), $3, $3)
+returning id, now() as now, perdure.clock() as clock;
+
+-- name: renew_session
+-- Updates non-key columns only, so it never waits for a commit that holds FOR KEY SHARE. No row: the session was reaped.
+update perdure.engine_session
+   set heartbeat_at = now(), expires_at = now() + make_interval(secs => $2::float8), slots = $3, slots_free = $4
+ where id = $1
+returning perdure.clock() as clock,
+  (select count(*) from perdure.engine_session o where o.id <> $1 and o.expires_at > now()) as others,
+  (select count(*) from perdure.engine_session o where o.expires_at <= now()) as expired,
+  (select coalesce(sum(o.slots_free), 0) from perdure.engine_session o where o.id <> $1 and o.expires_at > now()) as others_free;
+
+-- name: delete_expired_sessions
+-- Waits for commits in flight under those sessions, because DELETE conflicts with FOR KEY SHARE. Skips a session that another
+-- engine is already reaping. Must be followed, in the same transaction, by statements with a new snapshot.
+delete from perdure.engine_session
+ where id in (select id from perdure.engine_session where expires_at <= now() order by id for update skip locked)
+returning id;
+
+-- name: delete_session
+delete from perdure.engine_session where id = $1 returning id;
+
+-- name: select_owned_tasks
+select id, ns, run_id, seq, name, attempt, lost, options
+  from perdure.task_queue where owner = any($1::bigint[]) order by id for update;
+
+-- name: free_runs
+-- Wakes the runs of sessions that are gone; whoever claims them finds out from the history what was in flight.
+update perdure.run_queue set owner = null, wake_at = perdure.clock() where owner = any($1::bigint[]) returning run_id;
+
+-- name: requeue_tasks
+update perdure.task_queue t
+   set status = 0, owner = null, attempt = u.attempt, lost = u.lost, run_at = perdure.clock()
+  from unnest($1::uuid[], $2::int[], $3::int[]) as u(id, attempt, lost)
+ where t.id = u.id;
+
+-- name: drop_tasks_into_inbox
+-- Tasks that may not run again: the row goes and the failure travels to the run.
+with gone as (
+  delete from perdure.task_queue t
+   using unnest($1::uuid[], $2::bytea[]) as u(id, body) where t.id = u.id
+  returning t.ns, t.run_id, u.body
+)
+insert into perdure.inbox (ns, run_id, body) select ns, run_id, body from gone;
+
+-- name: delete_commit_log
+delete from perdure.commit_log where session_id = any($1::bigint[]);
+
+-- name: trim_commit_log
+-- Only the last few numbers can still be in doubt.
+delete from perdure.commit_log where session_id = $1 and n < $2;
+
+-- name: claim_commit_number
+-- Settles a COMMIT whose answer was lost. If this insert succeeds, that transaction did not take effect and never can, because
+-- it would need the same row. If it finds the row, the transaction committed. It waits for one that is still in flight.
+with claimed as (
+  insert into perdure.commit_log (session_id, n)
+  select id, $2 from perdure.engine_session where id = $1
+  on conflict do nothing
+  returning n
+)
+select exists(select from perdure.engine_session where id = $1) as alive, exists(select from claimed) as claimed;
