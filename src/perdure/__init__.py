@@ -1,0 +1,93 @@
+"""Perdure: durable workflows in plain Python on PostgreSQL.
+
+What this module exports is the public API; everything else may change. Names load on first use, so `import perdure` is light.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from perdure.app.embedded import Perdure
+    from perdure.app.sync import SyncHandle, SyncPerdure
+    from perdure.core.errors import (
+        ChildFailed,
+        Conflict,
+        Failure,
+        HistoryTooLarge,
+        InvalidInput,
+        NondeterminismError,
+        NotFound,
+        NotRegistered,
+        PayloadMismatch,
+        PayloadTooLarge,
+        PerdureError,
+        PromiseAlreadyResolved,
+        RunAlreadyExists,
+        RunCancelled,
+        RunFailed,
+        RunFinished,
+        TaskCancelled,
+        TaskError,
+        TaskFailed,
+        TaskLost,
+        TaskTimeout,
+        Unavailable,
+        WorkflowRuleBroken,
+    )
+    from perdure.engine.engine import EngineSettings
+    from perdure.sdk import wf
+    from perdure.sdk.attempts import Attempt, attempt
+    from perdure.sdk.client import Event, Handle, Stuck
+    from perdure.sdk.definitions import Bound, Task, Workflow, task, workflow
+    from perdure.sdk.messages import Promise, Signal, State
+    from perdure.sdk.options import Retry
+    from perdure.sdk.step import Step
+    from perdure.testing.env import TestEnv
+    from perdure.testing.replayer import replay
+
+_HOME = {
+    "perdure.app.embedded": ("Perdure",),
+    "perdure.app.sync": ("SyncHandle", "SyncPerdure"),
+    "perdure.core.errors": (
+        "ChildFailed", "Conflict", "Failure", "HistoryTooLarge", "InvalidInput", "NondeterminismError", "NotFound", "NotRegistered",
+        "PayloadMismatch", "PayloadTooLarge", "PerdureError", "PromiseAlreadyResolved", "RunAlreadyExists", "RunCancelled",
+        "RunFailed", "RunFinished", "TaskCancelled", "TaskError", "TaskFailed", "TaskLost", "TaskTimeout", "Unavailable",
+        "WorkflowRuleBroken",
+    ),
+    "perdure.engine.engine": ("EngineSettings",),
+    "perdure.sdk.attempts": ("Attempt", "attempt"),
+    "perdure.sdk.client": ("Event", "Handle", "Stuck"),
+    "perdure.sdk.definitions": ("Bound", "Task", "Workflow", "task", "workflow"),
+    "perdure.sdk.messages": ("Promise", "Signal", "State"),
+    "perdure.sdk.options": ("Retry",),
+    "perdure.sdk.step": ("Step",),
+    "perdure.testing.env": ("TestEnv",),
+    "perdure.testing.replayer": ("replay",),
+}  # fmt: skip
+_WHERE = {name: module for module, names in _HOME.items() for name in names} | {"wf": "perdure.sdk"}
+
+__all__ = [
+    "Attempt", "Bound", "ChildFailed", "Conflict", "EngineSettings", "Event", "Failure", "Handle", "HistoryTooLarge", "InvalidInput",
+    "NondeterminismError", "NotFound", "NotRegistered", "PayloadMismatch", "PayloadTooLarge", "Perdure", "PerdureError", "Promise",
+    "PromiseAlreadyResolved", "Retry", "RunAlreadyExists", "RunCancelled", "RunFailed", "RunFinished", "Signal", "State", "Step",
+    "Stuck", "SyncHandle", "SyncPerdure", "Task", "TaskCancelled", "TaskError", "TaskFailed", "TaskLost", "TaskTimeout", "TestEnv",
+    "Unavailable", "Workflow", "WorkflowRuleBroken", "attempt", "replay", "task", "wf", "workflow",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    module = _WHERE.get(name)
+    if module is None:
+        raise AttributeError(f"module 'perdure' has no attribute {name!r}")
+    from importlib import import_module
+
+    found = import_module("perdure.sdk.wf") if name == "wf" else getattr(import_module(module), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,143 @@
+"""`async with Perdure(dsn)`: an engine and a worker in your own process. Any number of such processes share one database."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from contextvars import Token
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeVar
+
+from perdure.core import events as ev
+from perdure.core import ids
+from perdure.core.mail import Mail
+from perdure.core.work import Outcome, RunView, StartRequest
+from perdure.engine.engine import Engine, EngineSettings
+from perdure.sdk.client import Backend, Handle, ambient
+from perdure.sdk.definitions import Workflow
+from perdure.sdk.worker import SLOTS_DEFAULT, THREADS_DEFAULT, Worker
+from perdure.store.migrate import check, migrate
+from perdure.store.postgres import PostgresStore
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Perdure:
+    """The client, the engine and the worker of this process.
+
+    Without a DSN it takes DATABASE_URL, then starts a private PostgreSQL in ./.perdure. Inside the `async with`,
+    `workflow.start()`, `signal.send()` and the like find this client by themselves.
+    """
+
+    def __init__(
+        self,
+        dsn: str | None = None,
+        *,
+        worker: bool = True,
+        slots: int = SLOTS_DEFAULT,
+        threads: int = THREADS_DEFAULT,
+        queues: list[str] | None = None,
+        settings: EngineSettings | None = None,
+        auto_migrate: bool = True,
+    ) -> None:
+        self._dsn = dsn
+        self._auto_migrate = auto_migrate
+        self.settings = settings or EngineSettings()
+        self.worker = Worker(slots=slots, threads=threads, queues=queues) if worker else None
+        self.store: PostgresStore
+        self.engine: Engine
+        self._token: Token[Backend] | None = None
+        self._adopted: set[int] = set()
+
+    async def __aenter__(self) -> Self:
+        dsn = self._dsn or os.environ.get("PERDURE_DSN") or os.environ.get("DATABASE_URL") or await _private_dsn()
+        await (migrate(dsn) if self._auto_migrate else check(dsn))
+        self._token = ambient.set(self)
+        if self.worker is not None:
+            self.worker.refresh()
+        self.store = PostgresStore(dsn)
+        await self.store.open()
+        self.engine = Engine(self.store, self.worker, self.settings)
+        await self.engine.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        token, self._token = self._token, None
+        try:
+            await self.close()
+        finally:
+            if token is not None:
+                with suppress(ValueError):  # a fixture may leave in another context than it entered
+                    ambient.reset(token)
+
+    async def close(self) -> None:
+        """Finish what is at hand, hand the rest back to the database, and let go of it."""
+        try:
+            await self.engine.close()
+        finally:
+            await self.store.close()
+
+    # -- for people who hold the client -----------------------------------------------------------------------------
+
+    async def start_workflow(self, workflow: Workflow[P, R], *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+        """`workflow.start(...)` on this very client."""
+        return await workflow.start_on(self, workflow.signature.encode_call(args, kwargs))
+
+    def handle(self, run_id: str, workflow: Workflow[Any, R] | None = None) -> Handle[R]:
+        """A handle to a run by its id; give its workflow for a typed result."""
+        from perdure.sdk.payloads import Converter
+
+        decode = workflow.signature.decode_result if workflow is not None else Converter.of(Any).decode
+        return Handle(self, ids.parse(run_id), decode)
+
+    # -- the Backend port -------------------------------------------------------------------------------------------
+
+    async def start(self, request: StartRequest) -> bytes:
+        if request.workflow not in self.engine.loop.workflows:
+            await self.engine.refresh()
+        return await self.engine.use.start(request)
+
+    async def outcome(self, run_id: bytes) -> Outcome:
+        if run_id not in self.engine.loop.runs:
+            await self.engine.use.describe(run_id)
+        return await self.engine.use.outcome(run_id)
+
+    async def post(self, run_id: bytes, mail: Mail) -> None:
+        await self.engine.use.post(run_id, mail)
+
+    async def resolve(self, run_id: bytes, name: str, value: bytes) -> None:
+        await self.engine.use.resolve(run_id, name, value)
+
+    async def read_state(self, run_id: bytes, name: str) -> bytes | None:
+        return await self.engine.use.read_state(run_id, name)
+
+    async def history(self, run_id: bytes, after: int) -> list[ev.Recorded]:
+        return await self.engine.use.history(run_id, after)
+
+    async def describe(self, run_id: bytes) -> RunView:
+        return await self.engine.use.describe(run_id)
+
+    async def resume(self, run_id: bytes) -> bool:
+        return await self.engine.use.resume(run_id)
+
+    def adopt(self, definition: Any) -> None:
+        """A workflow object that is started here is served here, with everything defined since."""
+        if self.worker is None or id(definition.fn) in self._adopted:
+            return
+        self._adopted.add(id(definition.fn))
+        self.worker.adopt(definition)
+        self.worker.refresh()
+        self.engine.dispatcher.served = frozenset(self.worker.served)
+        self.engine.loop.workflows = dict(self.worker.workflows)
+
+
+async def _private_dsn() -> str:
+    import asyncio
+
+    from perdure.store.cluster import PrivateCluster, default_directory
+
+    cluster = PrivateCluster(default_directory())
+    return await asyncio.to_thread(cluster.start)

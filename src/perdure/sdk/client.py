@@ -1,0 +1,143 @@
+"""How code outside a workflow reaches runs: the backend port, the ambient client, and handles."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextvars import ContextVar
+from typing import Any, Generic, Protocol, TypeVar
+
+from perdure.core import events as ev
+from perdure.core import ids
+from perdure.core.durations import Duration, to_us
+from perdure.core.errors import Failure, NondeterminismError, PerdureError, RunCancelled, RunFailed
+from perdure.core.lifecycle import RunStatus
+from perdure.core.mail import CancelAsked, Mail
+from perdure.core.work import Outcome, RunView, StartRequest
+
+R_co = TypeVar("R_co", covariant=True)
+
+
+class Backend(Protocol):
+    """What a client talks to: the engine in this process, or a server."""
+
+    async def start(self, request: StartRequest) -> bytes: ...
+    async def outcome(self, run_id: bytes) -> Outcome: ...
+    async def post(self, run_id: bytes, mail: Mail) -> None: ...
+    async def resolve(self, run_id: bytes, name: str, value: bytes) -> None: ...
+    async def read_state(self, run_id: bytes, name: str) -> bytes | None: ...
+    async def history(self, run_id: bytes, after: int) -> list[ev.Recorded]: ...
+    async def describe(self, run_id: bytes) -> RunView: ...
+    async def resume(self, run_id: bytes) -> bool: ...
+    def adopt(self, definition: Any) -> None: ...
+
+
+ambient: ContextVar[Backend] = ContextVar("perdure_client")
+
+
+def backend() -> Backend:
+    """The client of the surrounding `async with Perdure(...)`."""
+    found = ambient.get(None)
+    if found is None:
+        raise PerdureError(
+            "no Perdure client here: wrap the code in `async with Perdure():` (or TestEnv), or use the methods of a client you hold"
+        )
+    return found
+
+
+class Stuck(PerdureError):
+    """The run stands still until somebody acts; `Handle.resume()` lets it try again."""
+
+    code = "stuck"
+
+
+class Handle(Generic[R_co]):
+    """A run that was started. `id` is its text id; results are typed by the workflow."""
+
+    def __init__(self, backend: Backend, run_id: bytes, decode: Any) -> None:
+        self._backend, self._run_id, self._decode = backend, run_id, decode
+        self.id = ids.text(run_id)
+
+    def __repr__(self) -> str:
+        return f"Handle({self.id})"
+
+    async def result(self, timeout: Duration | None = None) -> R_co:
+        """Wait for the end. Raises RunFailed, RunCancelled, or TimeoutError (the run goes on)."""
+        async with asyncio.timeout(None if timeout is None else to_us(timeout) / 1e6):
+            outcome = await self._backend.outcome(self._run_id)
+        match outcome.status:
+            case RunStatus.SUCCESS:
+                result: R_co = self._decode(outcome.value)
+                return result
+            case RunStatus.CANCELLED:
+                raise RunCancelled(outcome.failure or Failure("run_cancelled", "the run was cancelled"))
+            case RunStatus.FAILED:
+                raise RunFailed(outcome.failure or Failure("run_failed", "the run failed"))
+            case _:
+                assert outcome.failure is not None
+                raise _stuck_error(self.id, outcome.failure)
+
+    async def cancel(self, reason: str = "") -> None:
+        """Ask the run to stop. It unwinds like any cancelled coroutine and ends `cancelled`."""
+        await self._backend.post(self._run_id, CancelAsked(reason))
+
+    async def status(self) -> str:
+        return RunStatus((await self._backend.describe(self._run_id)).status).word
+
+    async def describe(self) -> RunView:
+        return await self._backend.describe(self._run_id)
+
+    async def resume(self) -> bool:
+        """Let a stuck run try again, after its code was repaired."""
+        return await self._backend.resume(self._run_id)
+
+    async def events(self, after: int = 0) -> AsyncIterator[Event]:
+        """The run's history as it grows, until the run ends."""
+        while True:
+            records = await self._backend.history(self._run_id, after)
+            for r in records:
+                after = r.seq
+                yield Event(r)
+                if isinstance(r.event, ev.TERMINAL):
+                    return
+            if not records:
+                await asyncio.sleep(0.05)
+
+    async def history(self) -> list[ev.Recorded]:
+        """The history so far."""
+        out: list[ev.Recorded] = []
+        while records := await self._backend.history(self._run_id, out[-1].seq if out else 0):
+            out.extend(records)
+        return out
+
+
+class Event:
+    """One event of a history as users see it: number, type name, and the fields of the event."""
+
+    __slots__ = ("_record",)
+
+    def __init__(self, record: ev.Recorded) -> None:
+        self._record = record
+
+    @property
+    def seq(self) -> int:
+        return self._record.seq
+
+    @property
+    def type(self) -> str:
+        return type(self._record.event).__name__
+
+    @property
+    def data(self) -> ev.Event:
+        return self._record.event
+
+    def __repr__(self) -> str:
+        return f"Event({self.seq}, {self.type})"
+
+
+def _stuck_error(run_id: str, failure: Failure) -> PerdureError:
+    if failure.code == NondeterminismError.code:
+        error = NondeterminismError("", "", "")
+        error.args = (f"run {run_id} is stopped: {failure.message}",)
+        return error
+    return Stuck(f"run {run_id} is stuck: {failure.message}")

@@ -1,0 +1,312 @@
+"""`@task` and `@workflow`: plain functions with a name, typed from the call to the await."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import inspect
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import replace
+from functools import cached_property, update_wrapper
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast, overload
+
+from perdure.core import events as ev
+from perdure.core.durations import Duration, to_us
+from perdure.core.errors import InvalidInput, PerdureError
+from perdure.core.retry import TaskOptions
+from perdure.core.work import StartRequest
+from perdure.sdk import guards, registry
+from perdure.sdk.client import Backend, Handle, backend
+from perdure.sdk.fanout import Fanout, child_fanout
+from perdure.sdk.options import Retry, TaskSettings, checked_name
+from perdure.sdk.payloads import Signature
+from perdure.sdk.runtime import Waiter, current
+from perdure.sdk.step import Step
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+A = TypeVar("A")
+
+OnConflict = Literal["fail", "attach", "replace"]
+DEFAULT_QUEUE = "default"
+
+
+class Task(Generic[P, R]):
+    """A unit of work. Called inside a workflow it is scheduled durably; called anywhere else it just runs."""
+
+    def __init__(self, fn: Callable[P, Any], name: str, settings: TaskSettings) -> None:
+        self.fn = fn
+        self.name = checked_name("task name", name)
+        self._settings = settings
+        self.queue = checked_name("queue", settings.queue or DEFAULT_QUEUE)
+        self.is_async = inspect.iscoroutinefunction(fn)
+        update_wrapper(self, fn)
+
+    def __repr__(self) -> str:
+        return f"<task {self.name}>"
+
+    @cached_property
+    def signature(self) -> Signature:
+        return Signature.of(self.fn)
+
+    @cached_property
+    def effective(self) -> TaskOptions:
+        return self._settings.effective()
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Step[R]:
+        runtime = current.get(None)
+        if runtime is None:
+            return _run_here(self.fn, self.is_async, args, kwargs)
+        data = self.signature.encode_call(args, kwargs)
+        return runtime.schedule_task(self.name, self.queue, data, self.effective, self.signature.decode_result)
+
+    def options(
+        self,
+        *,
+        retry: Retry | int | None = None,
+        timeout: Duration | None = None,
+        queue: str | None = None,
+        heartbeat: Duration | None = None,
+        at_most_once: bool | None = None,
+    ) -> Task[P, R]:
+        """The same task, executed differently this time."""
+        given = {
+            "retry": retry,
+            "timeout": timeout,
+            "queue": queue,
+            "heartbeat": heartbeat,
+            "at_most_once": at_most_once,
+        }
+        settings = replace(self._settings, **{k: v for k, v in given.items() if v is not None})  # type: ignore[arg-type]
+        return Task(self.fn, self.name, settings)
+
+    @overload
+    def map(
+        self: Task[[A], R], items: Iterable[A], *, concurrency: int | None = None, on_error: Literal["raise"] = "raise"
+    ) -> Step[list[R]]: ...
+    @overload
+    def map(
+        self: Task[[A], R], items: Iterable[A], *, concurrency: int | None = None, on_error: Literal["collect"]
+    ) -> Step[list[R | Exception]]: ...
+    def map(self: Any, items: Iterable[Any], *, concurrency: int | None = None, on_error: str = "raise") -> Any:
+        """One task per item, scheduled in bulk; results come in the order of the items."""
+        runtime = current.get(None)
+        if runtime is None:
+            raise PerdureError(f"{self.name}.map() works inside a workflow; outside, call the function yourself")
+        return Fanout(runtime, self, self.signature.encode_calls(items), concurrency, on_error).step
+
+
+class Bound(Generic[R_co]):
+    """A workflow with its arguments, to be started later."""
+
+    def __init__(self, workflow: Workflow[Any, Any], data: bytes) -> None:
+        self.workflow, self.data = workflow, data
+
+
+class Workflow(Generic[P, R]):
+    """A durable function. `start` hands back a handle, `run` the result; called inside a workflow it is a child run."""
+
+    def __init__(
+        self,
+        fn: Callable[P, Coroutine[Any, Any, R]],
+        name: str,
+        version: str | None,
+        *,
+        key: str = "",
+        timeout: Duration | None = None,
+        on_conflict: OnConflict = "fail",
+    ) -> None:
+        if not inspect.iscoroutinefunction(fn):
+            raise InvalidInput(f"@workflow needs an `async def` function; {name} is not one")
+        self.fn = fn
+        self.name = checked_name("workflow name", name)
+        self.version = version or _source_hash(fn)
+        self._key, self._timeout = key, timeout
+        self._on_conflict: OnConflict = on_conflict
+        update_wrapper(self, fn)
+
+    def __repr__(self) -> str:
+        return f"<workflow {self.name}>"
+
+    @cached_property
+    def signature(self) -> Signature:
+        return Signature.of(self.fn)
+
+    @cached_property
+    def _checked(self) -> bool:
+        guards.check_code(self.fn)
+        return True
+
+    def body(self, started: ev.RunStarted) -> Coroutine[Any, Any, R]:
+        """The user's coroutine for a recorded start."""
+        assert self._checked
+        args, kwargs = self.signature.decode_call(started.input)
+        return self.fn(*args, **kwargs)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Step[R]:
+        runtime = current.get(None)
+        if runtime is None:
+            raise PerdureError(
+                f"{self.name}() was called outside a workflow: use `await {self.name}.run(...)` for its result or `await {self.name}.start(...)` for a handle"
+            )
+        return self._child(self.signature.encode_call(args, kwargs))
+
+    def _child(self, data: bytes) -> Step[R]:
+        timeout_us = to_us(self._timeout) if self._timeout is not None else 0
+        decode = self.signature.decode_result
+        return current.get().start_child(
+            self.name, self.version, data, self._key, timeout_us, lambda step: Waiter(step, decode)
+        )
+
+    def map(self, items: Iterable[Any], *, concurrency: int | None = None, on_error: str = "raise") -> Step[Any]:
+        return child_fanout(current.get(), self._child, self.signature.encode_calls(items), concurrency, on_error)
+
+    async def start(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+        """Start a run; returns when it is durable."""
+        return await self.start_on(backend(), self.signature.encode_call(args, kwargs))
+
+    async def run(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Start a run and wait for its result."""
+        return await (await self.start(*args, **kwargs)).result()
+
+    async def start_on(self, target: Backend, data: bytes) -> Handle[R]:
+        if current.get(None) is not None:
+            raise PerdureError(
+                f"{self.name}.start() inside a workflow would not be recorded; call {self.name}(...) to start a child run"
+            )
+        target.adopt(self)
+        request = StartRequest(
+            workflow=self.name,
+            version=self.version,
+            input=data,
+            key=self._key,
+            on_conflict=self._on_conflict,
+            timeout_us=to_us(self._timeout) if self._timeout is not None else 0,
+        )
+        return Handle(target, await target.start(request), self.signature.decode_result)
+
+    def bind(self, *args: P.args, **kwargs: P.kwargs) -> Bound[R]:
+        return Bound(self, self.signature.encode_call(args, kwargs))
+
+    def options(
+        self, *, id: str | None = None, timeout: Duration | None = None, on_conflict: OnConflict | None = None
+    ) -> Workflow[P, R]:
+        """The same workflow under an id of your own, with a deadline, or with another way to treat a taken id."""
+        return Workflow(
+            self.fn,
+            self.name,
+            self.version,
+            key=checked_name("run id", id) if id is not None else self._key,
+            timeout=timeout if timeout is not None else self._timeout,
+            on_conflict=on_conflict or self._on_conflict,
+        )
+
+
+class _TaskDecorator:
+    def __init__(self, name: str | None, settings: TaskSettings) -> None:
+        self._name, self._settings = name, settings
+
+    @overload
+    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]]) -> Task[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R]) -> Task[P, R]: ...
+    def __call__(self, fn: Callable[..., Any]) -> Task[..., Any]:
+        made: Task[..., Any] = Task(fn, self._name or fn.__name__, self._settings)
+        registry.add(made)
+        return made
+
+
+@overload
+def task(fn: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
+@overload
+def task(fn: Callable[P, R], /) -> Task[P, R]: ...
+@overload
+def task(
+    *,
+    name: str | None = None,
+    retry: Retry | int | None = None,
+    timeout: Duration | None = None,
+    queue: str | None = None,
+    heartbeat: Duration | None = None,
+    at_most_once: bool = False,
+) -> _TaskDecorator: ...
+def task(
+    fn: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    retry: Retry | int | None = None,
+    timeout: Duration | None = None,
+    queue: str | None = None,
+    heartbeat: Duration | None = None,
+    at_most_once: bool = False,
+) -> Any:
+    """Make a function a task. Sync functions run in threads, async ones on the loop."""
+    decorator = _TaskDecorator(name, TaskSettings(retry, timeout, queue, heartbeat, at_most_once))
+    return decorator if fn is None else decorator(fn)
+
+
+class _WorkflowDecorator:
+    def __init__(self, name: str | None, version: str | None, timeout: Duration | None) -> None:
+        self._name, self._version, self._timeout = name, version, timeout
+
+    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]]) -> Workflow[P, R]:
+        made = Workflow(fn, self._name or fn.__name__, self._version, timeout=self._timeout)
+        registry.add(made)
+        return made
+
+
+@overload
+def workflow(fn: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
+@overload
+def workflow(
+    *, name: str | None = None, version: str | None = None, timeout: Duration | None = None
+) -> _WorkflowDecorator: ...
+def workflow(
+    fn: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    version: str | None = None,
+    timeout: Duration | None = None,
+) -> Any:
+    """Make an `async def` function a durable workflow."""
+    decorator = _WorkflowDecorator(name, version, timeout)
+    return decorator if fn is None else decorator(fn)
+
+
+def _run_here(fn: Callable[..., Any], is_async: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step[Any]:
+    """Outside a workflow a task is the plain function, behind the same awaitable."""
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        raise PerdureError(
+            f"{fn.__name__}(...) was called with no event loop running; call {fn.__name__}.fn(...) for the plain function"
+        ) from None
+    step: Step[Any] = Step(loop=loop)
+    if not is_async:
+        _settle(step, lambda: fn(*args, **kwargs))
+        return step
+    inner = loop.create_task(fn(*args, **kwargs))
+    step._on_cancel = lambda: cast("None", inner.cancel())
+    inner.add_done_callback(
+        lambda t: None if step.done() else (step.cancel() if t.cancelled() else _settle(step, t.result))
+    )
+    return step
+
+
+def _settle(step: Step[Any], produce: Callable[[], Any]) -> None:
+    try:
+        step.set_result(produce())
+    except Exception as e:
+        step.set_exception(e)
+
+
+def _source_hash(fn: Callable[..., Any]) -> str:
+    """A version nobody has to bump: the hash of the function's source."""
+    try:
+        source = inspect.getsource(fn)
+    except (OSError, TypeError):
+        source = repr(fn.__code__.co_code)
+    return hashlib.sha256(source.encode()).hexdigest()[:12]

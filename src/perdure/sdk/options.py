@@ -1,0 +1,87 @@
+"""What a user may say about how a task is executed, and the effective options that are recorded for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from perdure.core.durations import Duration, to_us
+from perdure.core.errors import InvalidInput
+from perdure.core.limits import ATTEMPTS_DEFAULT, ATTEMPTS_MAX, NAME_CHARS_MAX
+from perdure.core.retry import TaskOptions
+
+
+@dataclass(frozen=True, slots=True)
+class _RetryFields:
+    max: int
+    initial: Duration
+    factor: float
+    cap: Duration
+    jitter: bool
+    on: tuple[type[Exception], ...]
+    never: tuple[type[Exception], ...]
+
+
+class Retry(_RetryFields):
+    """`max` counts executions in all: Retry(3) is one try and at most two more.
+
+    Delays grow from `initial` by `factor` up to `cap`, spread by `jitter`. Exceptions in `never`, or outside `on`, are final.
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        max: int = ATTEMPTS_DEFAULT,
+        *,
+        initial: Duration = "1s",
+        factor: float = 2.0,
+        cap: Duration = "1m",
+        jitter: bool = True,
+        on: tuple[type[Exception], ...] = (Exception,),
+        never: tuple[type[Exception], ...] = (),
+    ) -> None:
+        if not 1 <= max <= ATTEMPTS_MAX:
+            raise InvalidInput(
+                f"Retry(max={max}): max counts executions and must lie between 1 and ATTEMPTS_MAX={ATTEMPTS_MAX}"
+            )
+        if factor < 1:
+            raise InvalidInput(f"Retry(factor={factor}): delays cannot shrink; use a factor of 1 or more")
+        super().__init__(max, initial, factor, cap, jitter, on, never)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSettings:
+    """Options as given; None is 'not said'."""
+
+    retry: Retry | int | None = None
+    timeout: Duration | None = None
+    queue: str | None = None
+    heartbeat: Duration | None = None
+    at_most_once: bool = False
+
+    def effective(self) -> TaskOptions:
+        retry = self.retry if isinstance(self.retry, Retry) else Retry(self.retry or ATTEMPTS_DEFAULT)
+        if self.at_most_once and self.retry is not None and retry.max > 1:
+            raise InvalidInput("a task cannot be both at_most_once and retried; drop one of the two")
+        return TaskOptions(
+            max_attempts=1 if self.at_most_once else retry.max,
+            initial_us=to_us(retry.initial),
+            factor=retry.factor,
+            cap_us=to_us(retry.cap),
+            jitter=retry.jitter,
+            timeout_us=to_us(self.timeout) if self.timeout is not None else 0,
+            heartbeat_us=to_us(self.heartbeat) if self.heartbeat is not None else 0,
+            at_most_once=self.at_most_once,
+            never=tuple(qualified(t) for t in retry.never),
+            on=() if retry.on == (Exception,) else tuple(qualified(t) for t in retry.on),
+        )
+
+
+def qualified(t: type) -> str:
+    return f"{t.__module__}.{t.__qualname__}"
+
+
+def checked_name(kind: str, name: str) -> str:
+    if not name or len(name) > NAME_CHARS_MAX or "\x00" in name:
+        raise InvalidInput(f"{kind} {name!r} is not usable: give it 1 to NAME_CHARS_MAX={NAME_CHARS_MAX} characters")
+    return name

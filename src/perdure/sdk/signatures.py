@@ -1,0 +1,236 @@
+"""How the arguments and the result of one function travel.
+
+Arguments are one JSON object keyed by parameter name, `{"url": "...", "depth": 2}`, so that a call can also be written
+by hand, in a flow document or with curl. `*args` is an array and `**kwargs` an object under their own names.
+
+Only what the caller gave is written. Defaults are filled in by the function itself when it runs, so a new default
+applies to calls made before it, exactly as it does to any Python call.
+
+A Struct with one field per parameter is generated for each function: binding, writing and checking a call then happen
+in msgspec's C code. A parameter that msgspec cannot carry is a field of raw JSON with a converter of its own.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import typing
+from collections.abc import Callable, Iterable
+from inspect import Parameter
+from typing import Any, Final
+
+import msgspec
+
+from perdure.core.errors import InvalidInput, PayloadMismatch
+from perdure.core.limits import PAYLOAD_BYTES_MAX
+from perdure.sdk.converters import Converter, too_large
+
+_MISSING: Final[Any] = object()
+"""Stands for an argument that was not given. Fields of this default are left out of the JSON."""
+
+_POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+_NEVER = (typing.NoReturn, typing.Never)
+
+
+class Signature:
+    """The typed shape of one function, compiled at its first use."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self._fn = fn
+        self.name: str = getattr(fn, "__qualname__", repr(fn))
+        self._arguments = f"the arguments of {self.name}()"
+        self._result = f"the result of {self.name}()"
+
+    @staticmethod
+    def of(fn: Callable[..., Any]) -> Signature:
+        """The signature of a function. Kept for functions that live as long as the program.
+
+        Not for lambdas and local functions: there is a new one per call, and each would pin what it closes over.
+        """
+        if "<" in getattr(fn, "__qualname__", "<"):
+            return Signature(fn)
+        try:
+            return _cached(fn)
+        except TypeError:  # a callable that cannot be hashed
+            return Signature(fn)
+
+    # -- calls ------------------------------------------------------------------------------------------------------
+
+    def encode_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        try:
+            call = self._struct(*args, **kwargs) if self._is_simple else self._bind(args, kwargs)
+        except TypeError as error:
+            raise self._wrong_call(args, kwargs, error) from None
+        return self._call.encode(call, self._arguments)
+
+    def decode_call(self, data: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        values = msgspec.structs.astuple(self._call.decode(data, self._arguments))
+        if self._is_simple and all(value is not _MISSING for value in values):
+            return values, {}
+        return self._unbind(values)
+
+    def encode_calls(self, items: Iterable[Any]) -> list[bytes]:
+        """One call per item, the item being its single argument: the bulk form of `encode_call`."""
+        self._require_single_argument()
+        first = self._parameters[0]
+        if first.kind not in _POSITIONAL:  # *args: rare enough for the general path
+            return [self.encode_call((item,), {}) for item in items]
+        encode, what = self._converters[first.name].encode, f"the argument `{first.name}` of {self.name}()"
+        head = b"{" + msgspec.json.encode(first.name) + b":"
+        calls = [head + encode(item, what) + b"}" for item in items]
+        longest = max(map(len, calls), default=0)
+        if longest > PAYLOAD_BYTES_MAX:
+            raise too_large(self._arguments, longest)
+        return calls
+
+    # -- results ----------------------------------------------------------------------------------------------------
+
+    def encode_result(self, value: Any) -> bytes:
+        return self._returned.encode(value, self._result)
+
+    def decode_result(self, data: bytes) -> Any:
+        return self._returned.decode(data, self._result)
+
+    def decode_results(self, blobs: list[bytes]) -> list[Any]:
+        return self._returned.decode_all(blobs, self._result)
+
+    # -- compiled at first use, since annotations may name classes that are defined after the function --------------
+
+    @functools.cached_property
+    def _signature(self) -> inspect.Signature:
+        try:
+            return inspect.signature(self._fn)
+        except ValueError as error:
+            raise InvalidInput(
+                f"{self.name} has no signature to check calls against: {error}. Wrap it in a def."
+            ) from error
+
+    @functools.cached_property
+    def _parameters(self) -> list[Parameter]:
+        return list(self._signature.parameters.values())
+
+    @functools.cached_property
+    def _hints(self) -> dict[str, Any]:
+        return _type_hints(self._fn, self.name)
+
+    @functools.cached_property
+    def _converters(self) -> dict[str, Converter[Any]]:
+        return {p.name: Converter.of(_annotation(p, self._hints)) for p in self._parameters}
+
+    @functools.cached_property
+    def _returned(self) -> Converter[Any]:
+        hint = self._hints.get("return", Any)
+        return Converter.of(None if hint in _NEVER else hint)
+
+    @functools.cached_property
+    def _is_simple(self) -> bool:
+        """Whether the generated Struct binds arguments by the very rules of the function."""
+        return all(
+            p.kind is Parameter.POSITIONAL_OR_KEYWORD and self._converters[p.name].native for p in self._parameters
+        )
+
+    @functools.cached_property
+    def _struct(self) -> type[msgspec.Struct]:
+        fields: list[Any] = []
+        for p in self._parameters:
+            converter = self._converters[p.name]
+            kind = converter.annotation if converter.native else msgspec.Raw
+            fields.append((p.name, kind) if _is_required(p) else (p.name, kind, _MISSING))
+        kw_only = not self._is_simple  # a required parameter may follow an optional one there
+        return msgspec.defstruct("Arguments", fields, kw_only=kw_only, omit_defaults=True, forbid_unknown_fields=True)
+
+    @functools.cached_property
+    def _call(self) -> Converter[Any]:
+        return Converter(self._struct)
+
+    # -- binding ----------------------------------------------------------------------------------------------------
+
+    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> msgspec.Struct:
+        given = self._signature.bind(*args, **kwargs).arguments
+        for name, value in given.items():
+            converter = self._converters[name]
+            if not converter.native:
+                given[name] = msgspec.Raw(converter.encode(value, f"the argument `{name}` of {self.name}()"))
+        return self._struct(**given)
+
+    def _unbind(self, values: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
+        for p, value in zip(self._parameters, values, strict=True):
+            if isinstance(value, msgspec.Raw):
+                value = self._converters[p.name].decode(bytes(value), f"the argument `{p.name}` of {self.name}()")
+            if p.kind in _POSITIONAL:  # a gap is closed with the function's own default, so that order holds
+                args.append(p.default if value is _MISSING else value)
+            elif value is _MISSING:
+                continue
+            elif p.kind is Parameter.VAR_POSITIONAL:
+                args.extend(value)
+            elif p.kind is Parameter.VAR_KEYWORD:
+                kwargs.update(value)
+            else:
+                kwargs[p.name] = value
+        return tuple(args), kwargs
+
+    def _require_single_argument(self) -> None:
+        try:
+            self._signature.bind(None)
+        except TypeError as error:
+            raise PayloadMismatch(
+                f"{self.name}{self._signature} cannot be mapped over items: it must accept one positional argument "
+                f"({error}). Wrap it in a function of one argument, such as a dataclass that holds them all."
+            ) from None
+
+    def _wrong_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], error: TypeError) -> PayloadMismatch:
+        try:
+            self._signature.bind(*args, **kwargs)
+        except TypeError as better:  # Python's own wording, which names what is missing or unexpected
+            error = better
+        return PayloadMismatch(
+            f"wrong arguments for {self.name}(): {error}. Its signature is {self.name}{self._signature}."
+        )
+
+
+@functools.lru_cache(maxsize=4096)
+def _cached(fn: Callable[..., Any]) -> Signature:
+    return Signature(fn)
+
+
+def _is_required(p: Parameter) -> bool:
+    return p.default is Parameter.empty and p.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+
+
+def _annotation(p: Parameter, hints: dict[str, Any]) -> Any:
+    hint: Any = hints.get(p.name, Any)
+    if p.kind is Parameter.VAR_POSITIONAL:
+        return list.__class_getitem__(hint)
+    if p.kind is Parameter.VAR_KEYWORD:
+        return (
+            typing.get_args(hint)[0]
+            if typing.get_origin(hint) is typing.Unpack
+            else dict.__class_getitem__((str, hint))
+        )
+    return hint
+
+
+def _type_hints(fn: Callable[..., Any], name: str) -> dict[str, Any]:
+    target = inspect.unwrap(fn)
+    if isinstance(target, functools.partial):
+        target = target.func
+    if not hasattr(target, "__annotations__"):
+        target = type(target).__call__
+    # A class that is local to the enclosing function can be named as well, if the function's body uses it.
+    nonlocals = dict(inspect.getclosurevars(target).nonlocals) if inspect.isfunction(target) else {}
+    try:
+        return typing.get_type_hints(target, localns=nonlocals or None, include_extras=True)
+    except NameError as error:
+        raise InvalidInput(_unresolved(target, name, error)) from error
+
+
+def _unresolved(fn: Any, name: str, error: NameError) -> str:
+    wanted = error.name or ""
+    culprits = [n for n, text in fn.__annotations__.items() if isinstance(text, str) and wanted in text]
+    where = " and ".join("the result" if n == "return" else f"the parameter `{n}`" for n in culprits) or "an annotation"
+    return (
+        f"{name}(): the type of {where} cannot be resolved: {error}. A type that is local to a function or imported "
+        "under TYPE_CHECKING does not exist at run time; define or import it at module level."
+    )

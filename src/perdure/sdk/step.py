@@ -1,0 +1,50 @@
+"""`Step[R]`: what a call hands back at once. It is scheduled when created; awaiting it gives the result."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import UUID
+
+from perdure.core import ids
+
+R = TypeVar("R")
+
+if TYPE_CHECKING:
+    _Future = asyncio.Future
+else:
+
+    class _Future(asyncio.Future):
+        def __class_getitem__(cls, item: Any) -> Any:
+            return cls
+
+
+class Step(_Future[R]):
+    """A future that knows which record of the run it stands for.
+
+    Being a real asyncio future, it works with gather, wait, wait_for, TaskGroup and shield as it is. Hashes count upward per
+    run, so that sets of steps iterate in the same order on every replay.
+    """
+
+    _run_id: bytes = b""
+    _kind: int = 0
+    _seq: int = -1
+    _number: int = 0
+    _on_cancel: Callable[[], None] | None = None
+
+    @property
+    def id(self) -> UUID:
+        """The deterministic id of the task, timer, child or promise behind this step."""
+        return UUID(bytes=ids.derive(self._run_id, self._kind, self._seq))
+
+    def cancel(self, msg: Any = None) -> bool:
+        """Stop waiting and ask for the work behind it to be cancelled."""
+        if not super().cancel(msg):
+            return False
+        if self._on_cancel is not None:
+            self._on_cancel()
+        return True
+
+    def __hash__(self) -> int:
+        return self._number or id(self)

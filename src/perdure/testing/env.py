@@ -1,0 +1,140 @@
+"""`TestEnv`: the real engine on a real private PostgreSQL, with tasks mocked and time that skips.
+
+    async with TestEnv() as env:
+        env.mock(fetch, lambda url: Page(url, 3))
+        handle = await env.start(crawl, ["a"])
+        await env.advance("1d")
+
+Time. The environment shifts the database clock of its own connections. `run` skips over every wait by itself; after `start`
+time moves only by `advance`, which stops at each timer on the way, so that everything happens in the order it would have.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Coroutine
+from datetime import datetime
+from types import SimpleNamespace, TracebackType
+from typing import Any, ParamSpec, Self, TypeVar, overload
+
+from perdure.app.embedded import Perdure
+from perdure.core.durations import Duration, datetime_of, to_us
+from perdure.sdk.client import Handle
+from perdure.sdk.definitions import Task, Workflow
+from perdure.testing.database import scratch
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+SETTLE_S = 30.0
+"""How long the environment waits for running tasks before it says which ones keep time from moving."""
+
+
+class TestEnv:
+    """An engine, a worker and a database for one test. Give a `dsn` to use a database of your own."""
+
+    __test__ = False  # the name would make pytest collect it
+
+    def __init__(self, dsn: str | None = None) -> None:
+        self._dsn = dsn
+        self._database: str | None = None
+        self.client: Perdure
+
+    async def __aenter__(self) -> Self:
+        dsn = self._dsn
+        if dsn is None:
+            dsn, self._database = await scratch().create()
+        self.client = await Perdure(dsn).__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.client.__aexit__(kind, error, trace)
+        if self._database is not None:
+            await scratch().drop(self._database)
+
+    # -- running ----------------------------------------------------------------------------------------------------
+
+    @overload
+    def mock(self, t: Task[P, R], fake: Callable[P, Coroutine[Any, Any, R]]) -> None: ...
+    @overload
+    def mock(self, t: Task[P, R], fake: Callable[P, R]) -> None: ...
+    def mock(self, t: Task[Any, Any], fake: Callable[..., Any]) -> None:
+        """Execute `fake` instead of the task. Payloads still pass through the task's own types."""
+        assert self.client.worker is not None
+        self.client.worker.adopt(t)
+        self.client.worker.overrides[t.name] = SimpleNamespace(
+            fn=fake, name=t.name, is_async=inspect.iscoroutinefunction(fake), signature=t.signature
+        )
+
+    async def start(self, w: Workflow[P, R], *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+        """Start a run and let it go as far as it can without time passing."""
+        handle = await self.client.start_workflow(w, *args, **kwargs)
+        await self._settle()
+        return handle
+
+    async def run(self, w: Workflow[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Start a run and skip every wait until it ends."""
+        handle = await self.client.start_workflow(w, *args, **kwargs)
+        result = asyncio.ensure_future(handle.result())
+        try:
+            while not result.done():
+                await self._settle()
+                wake = await self._next_wake_us()
+                if wake is not None and not result.done():
+                    await self._jump(wake)
+                await asyncio.wait([result], timeout=0.01)
+            return result.result()
+        finally:
+            result.cancel()
+
+    # -- time ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def now(self) -> datetime:
+        """The environment's time."""
+        return datetime_of(self.client.engine.clock.now_us())
+
+    async def advance(self, d: Duration) -> None:
+        """Let time pass. Timers on the way fire in order, each followed by everything it sets off."""
+        target = self.client.engine.clock.now_us() + to_us(d)
+        await self._settle()
+        while (wake := await self._next_wake_us()) is not None and wake <= target:
+            await self._jump(wake)
+        await self._jump(target)
+
+    async def _jump(self, to_us_: int) -> None:
+        """Set the clock forward; it never goes back."""
+        store, engine = self.client.store, self.client.engine
+        behind_us = to_us_ - engine.clock.now_us()
+        if behind_us > 0:
+            store.shift_clock(store.clock_offset_s + behind_us / 1e6)
+        engine.clock.sync((await store.next_due([], [])).clock_us)
+        engine.loop.fire_timers()
+        await self._settle()
+
+    async def _next_wake_us(self) -> int | None:
+        engine = self.client.engine
+        due = await self.client.store.next_due(list(engine.loop.workflows), list(engine.dispatcher.served))
+        wakes = [w for w in (engine.next_wake_us(), due.run_at_us, due.task_at_us) if w is not None and w < 1 << 62]
+        return min(wakes, default=None)
+
+    async def _settle(self) -> None:
+        """Wait until only time or a message can change anything."""
+        engine = self.client.engine
+        async with asyncio.timeout(SETTLE_S):
+            while True:
+                engine.clock.sync((await self.client.store.next_due([], [])).clock_us)
+                engine.loop.fire_timers()
+                if engine.is_quiet and not await self._anything_due():
+                    return
+                engine.claimer.poke()
+                await asyncio.sleep(0.002)
+
+    async def _anything_due(self) -> bool:
+        engine = self.client.engine
+        due = await self.client.store.next_due(list(engine.loop.workflows), list(engine.dispatcher.served))
+        moments = (due.run_at_us, due.task_at_us, engine.next_wake_us())
+        return due.mail or any(m is not None and m <= due.clock_us for m in moments)
