@@ -194,8 +194,8 @@ def task_error(failure: Failure) -> TaskError:
 
 
 def clip(text: str, limit: int = ERROR_CHARS_MAX) -> str:
-    """Keep both ends of a long text: the head says what, the tail says where. NUL cannot be stored as text."""
-    text = text.replace("\x00", "\N{REPLACEMENT CHARACTER}")
+    """Keep both ends of a long text: the head says what, the tail says where. NUL and lone surrogates cannot be stored."""
+    text = text.replace("\x00", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
     if len(text) <= limit:
         return text
     half = (limit - 40) // 2

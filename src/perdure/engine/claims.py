@@ -12,13 +12,14 @@ import random
 from typing import Final
 
 from perdure.core import ids
+from perdure.core.errors import Fenced
 from perdure.core.mail import ChildEnded
 from perdure.engine.active import ActiveRun
 from perdure.engine.counters import Counters
 from perdure.engine.dispatch import Dispatcher
 from perdure.engine.ports import ClaimedRun, MailRow, Store, WorkerPort
 from perdure.engine.runloop import RunLoop
-from perdure.wire.codec import decode_mail, decode_row
+from perdure.wire.codec import decode_mail
 
 CLAIM_RUNS_MAX: Final = 200
 MAIL_MAX: Final = 1_000
@@ -41,6 +42,8 @@ class Claimer:
         self._handle_at = 0.0
         self.session = 0
         self.may_claim = True
+        self.hungry = False
+        """Tasks are due that found no free slot: look again as soon as one is free."""
 
     def poke(self) -> None:
         self._poked.set()
@@ -90,7 +93,9 @@ class Claimer:
         room = min(CLAIM_RUNS_MAX, self._loop.runs_max - len(self._loop.runs))
         if room <= 0 or not workflows:
             return
-        claimed = await self._store.claim_runs(self.session, workflows, room, with_mail=with_mail)
+        session = self.session
+        claimed = await self._store.claim_runs(session, workflows, room, with_mail=with_mail)
+        self._check_session(session)
         if claimed:
             self._counters.runs_claimed += len(claimed)
             await self.load(claimed)
@@ -99,12 +104,16 @@ class Claimer:
 
     async def load(self, claimed: list[ClaimedRun]) -> None:
         """Bring owned runs into memory."""
+        session = self.session
         loaded = await self._store.load([c.run_id for c in claimed])
+        self._check_session(session)
+        queued: dict[bytes, set[int]] = {c.run_id: set() for c in claimed}
+        for run_id, seq in loaded.queued:
+            queued[run_id].add(seq)
         fresh: list[ActiveRun] = []
         for c in claimed:
             run = ActiveRun(c.run_id, c.ns, c.workflow, c.version, c.epoch)
-            history = [r for row in loaded.history[c.run_id] for r in decode_row(row.seq, row.at_us, row.body)]
-            self._loop.load(run, history, {seq for run_id, seq in loaded.queued if run_id == c.run_id})
+            self._loop.load(run, loaded.history[c.run_id], queued[c.run_id])
             fresh.append(run)
         self._deliver(loaded.mail)
         await self._catch_up_children(fresh)
@@ -114,8 +123,10 @@ class Claimer:
         waiting = {child: (run, seq) for run in runs for seq, child in run.state.children.items()}
         if not waiting:
             return
-        existing = await self._store.existing(list(waiting))
+        session = self.session
         ended = await self._store.ended(list(waiting))
+        existing = await self._store.existing(list(waiting))
+        self._check_session(session)
         for child, (run, seq) in waiting.items():
             if child not in existing:
                 self._loop.child_refused(run, seq, "")
@@ -123,17 +134,24 @@ class Claimer:
                 outcome = ended[child]
                 self._loop.deliver(run, ChildEnded(seq, outcome.status, outcome.value, outcome.failure))
 
+    def _check_session(self, session: int) -> None:
+        """What was claimed under a session that is gone belongs to somebody else by now."""
+        if session != self.session:
+            raise Fenced(f"session {session} was lost on the way")
+
     # -- tasks ------------------------------------------------------------------------------------------------------
 
     async def _claim_tasks(self, served: list[tuple[str, str]]) -> None:
         free = self._worker.slots_free - self._dispatcher.backlog.size if self._worker is not None else 0
         if free <= 0 or not served:
+            self.hungry = True
             return
-        tasks = await self._store.claim_tasks(self.session, served, free)
+        session = self.session
+        tasks = await self._store.claim_tasks(session, served, free)
+        self._check_session(session)
+        self.hungry = len(tasks) == free
         if tasks:
             self._dispatcher.launch_claimed(tasks, self._loop.runs.get)
-            if len(tasks) == free:
-                self.poke_in(2_000)
 
     async def check_claims(self) -> None:
         """Stop executing tasks of other engines' runs that were cancelled there."""

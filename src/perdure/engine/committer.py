@@ -39,7 +39,7 @@ class Committer:
         policy: CommitPolicy,
         counters: Counters,
         now_us: Callable[[], int],
-        committed: Callable[[list[Unit], Committed], None],
+        committed: Callable[[list[Unit], Committed, int], None],
         refused: Callable[[Unit, str], None],
     ) -> None:
         self._store, self._policy, self._counters, self._now_us = store, policy, counters, now_us
@@ -155,17 +155,22 @@ class Committer:
                 if not isinstance(unit, RunUnit):
                     self._units.appendleft(unit)
             raise
-        self._committed(units, result)
+        self._committed(units, *result)
 
-    async def _commit(self, units: list[Unit]) -> Committed:
+    async def _commit(self, units: list[Unit]) -> tuple[Committed, int]:
+        """The result, and the session it was written under: that one may be history by the time the answer is here."""
         batch = Batch()
-        for unit in units:
-            unit.fill(batch)
+        try:
+            for unit in units:
+                unit.fill(batch)
+        except Exception as e:  # whatever cannot even be encoded must not take its neighbours along
+            raise Poison(f"{type(e).__name__}: {e}") from e
+        session = self.session
         while True:
             self.number += 1
             before = self._now_us()
             try:
-                result = await self._store.commit(self.session, self.number, batch)
+                result = await self._store.commit(session, self.number, batch)
             except NotCommitted as e:
                 log.warning("a commit was lost on the way and is written again: %s", e)
                 continue
@@ -173,4 +178,4 @@ class Committer:
             self._counters.commit_rows += batch.rows
             self._counters.commit_us += self._now_us() - before
             self._counters.commits_doubtful += result.doubtful
-            return result
+            return result, session

@@ -161,6 +161,8 @@ class Dispatcher:
                 self._counters.late_reports += 1
                 continue
             del self.flights[r.run_id, r.seq]
+            if flight.run is not None and flight.run.evicted and flight.row:
+                flight.run = None  # the run has left since; its next owner gets the result by mail
             if r.end is End.SUCCESS and flight.run is not None and not flight.row:
                 self._short_success(flight.run, flight, r)
             else:

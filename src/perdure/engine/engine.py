@@ -24,6 +24,7 @@ from perdure.core import ids
 from perdure.core.commit_policy import CommitPolicy
 from perdure.core.errors import Failure, Fenced, Unavailable
 from perdure.core.placement import Placement
+from perdure.core.work import Report
 from perdure.engine.active import ActiveRun, RunUnit
 from perdure.engine.claims import Claimer
 from perdure.engine.clock import DatabaseClock
@@ -110,7 +111,7 @@ class Engine:
         await self._register()
         await self.refresh()
         if self._worker is not None:
-            self._worker.open(self.clock.now_us, self.dispatcher.reported, self.loop.decided, self.dispatcher.beat)
+            self._worker.open(self.clock.now_us, self._reported, self.loop.decided, self.dispatcher.beat)
         if self.settings.notify:
             await self._store.listen(self._heard)
         loops: list[Callable[[], Coroutine[Any, Any, None]]] = [
@@ -186,11 +187,20 @@ class Engine:
             except Unavailable as e:
                 log.warning("%s: %s", body.__name__, e)
             except Exception:
-                log.exception("%s failed and is started again", body.__name__)
+                # Crash only: whatever state this left in memory is given up, and read again from the database.
+                log.exception("%s failed; this engine starts over", body.__name__)
+                await self._start_over(session)
             if asyncio.get_running_loop().time() - began > 5:
                 pause_s = 0.05
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))
             pause_s = min(pause_s * 2, 1.0)
+
+    async def _start_over(self, session: int) -> None:
+        try:
+            await self._store.leave(session, settle_lost)
+        except Unavailable as e:
+            log.warning("could not sign off, the lease will run out instead: %s", e)
+        await self._rejoin(session)
 
     async def _rejoin(self, lost: int) -> None:
         """This engine was taken for dead. Its memory is void; it starts over as a new one."""
@@ -198,7 +208,7 @@ class Engine:
             if self.session != lost:
                 return
             self.counters.fenced += 1
-            log.warning("session %d has expired: its runs belong to other engines now; registering anew", lost)
+            log.warning("session %d is gone: its runs belong to other engines now; registering anew", lost)
             self.loop.forget_all()
             while True:
                 try:
@@ -245,7 +255,10 @@ class Engine:
 
     # -- after a commit ---------------------------------------------------------------------------------------------
 
-    def _committed(self, units: list[Unit], result: Committed) -> None:
+    def _committed(self, units: list[Unit], result: Committed, session: int) -> None:
+        if session != self.session:
+            self._committed_too_late(units, result)
+            return
         if result.doubtful:
             asyncio.get_running_loop().create_task(self._reread(units))
             return
@@ -259,6 +272,15 @@ class Engine:
             else:
                 self._notify("mail")
         self.dispatcher.refill()
+
+    def _committed_too_late(self, units: list[Unit], result: Committed) -> None:
+        """Durable, but the session has expired since: the runs belong to others. Only those who wait for a start are told."""
+        for unit in units:
+            if isinstance(unit, StartUnit) and not unit.created.done():
+                if result.doubtful:
+                    self.committer.add(unit)  # its key or id tells the second time whether the first one counted
+                else:
+                    unit.created.set_result(unit.run_id in result.started)
 
     def _started(self, unit: StartUnit, created: bool, at_us: int) -> None:
         if created:
@@ -274,6 +296,7 @@ class Engine:
 
     async def _reread(self, units: list[Unit]) -> None:
         """A commit took effect but its answer was lost: what it touched is read again from the database."""
+        session = self.session
         starts = [u for u in units if isinstance(u, StartUnit)]
         existing = await self._store.existing([u.run_id for u in starts])
         again: list[ClaimedRun] = []
@@ -282,6 +305,8 @@ class Engine:
                 again.append(ClaimedRun(u.run_id, u.ns, u.request.workflow, u.request.version, 1))
             if not u.created.done():
                 u.created.set_result(u.run_id in existing)
+        if session != self.session:
+            return
         for unit in units:
             if isinstance(unit, RunUnit):
                 again.extend(self._reread_run(unit))
@@ -314,8 +339,7 @@ class Engine:
         """A record the database will not take. The run behind it is set aside with the reason; nobody else suffers."""
         failure = Failure("poison", f"the database refuses a record of this run: {why}")
         if isinstance(unit, StartUnit):
-            if not unit.created.done():
-                unit.created.set_exception(Unavailable(failure.message))
+            asyncio.get_running_loop().create_task(self._refused_start(unit, failure.message))
         elif isinstance(unit, RunUnit):
             run = unit.run
             run.pending.clear()
@@ -323,7 +347,24 @@ class Engine:
             run.closing = False
             self.loop.release(run, failure.message)
 
+    async def _refused_start(self, unit: StartUnit, why: str) -> None:
+        """A start that was written again after its session was lost is refused when the first one had counted."""
+        try:
+            exists = bool(await self._store.existing([unit.run_id]))
+        except Unavailable:
+            exists = False
+        if not unit.created.done():
+            if exists:
+                unit.created.set_result(True)
+            else:
+                unit.created.set_exception(Unavailable(why))
+
     # -- wiring -----------------------------------------------------------------------------------------------------
+
+    def _reported(self, reports: list[Report]) -> None:
+        self.dispatcher.reported(reports)
+        if self.claimer.hungry:
+            self.claimer.poke()
 
     def _mark(self, run: ActiveRun, urgent: bool) -> None:
         self.committer.mark(run, urgent=urgent)

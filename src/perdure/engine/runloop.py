@@ -8,13 +8,14 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from hashlib import blake2b
 from typing import Any
 
 from perdure.core import commands as cm
 from perdure.core import events as ev
-from perdure.core.errors import Failure, HistoryTooLarge
+from perdure.core.errors import Failure, HistoryTooLarge, clip
 from perdure.core.lifecycle import RunStatus
 from perdure.core.limits import HISTORY_EVENTS_MAX, PENDING_TASKS_MAX
 from perdure.core.mail import CancelAsked, ChildEnded, Mail, PromiseKept, SignalSent, TaskEnded
@@ -24,12 +25,17 @@ from perdure.engine.active import ActiveRun, ChildStart, RunUnit
 from perdure.engine.committer import Committer
 from perdure.engine.counters import Counters
 from perdure.engine.dispatch import Dispatcher
-from perdure.engine.ports import WorkerPort
+from perdure.engine.ports import HistoryRow, WorkerPort
+from perdure.wire.codec import decode_row
 
 log = logging.getLogger("perdure.engine")
 
 ACTIVATIONS_MAX = 256
 """Runs activated before the rest of the loop has a turn."""
+
+
+TIMERS_MIN = 1_024
+"""Size of the timer heap below which it is never cleaned."""
 
 
 class RunLoop:
@@ -51,6 +57,7 @@ class RunLoop:
         self.released: Callable[[int | None], None]
         self._ready: dict[ActiveRun, None] = {}
         self._timers: list[tuple[int, bytes, int]] = []
+        self._timers_max = TIMERS_MIN
         self._timer_handle: asyncio.TimerHandle | None = None
         self._activation_due = False
         self.mail_pending: set[int] = set()
@@ -73,14 +80,19 @@ class RunLoop:
             self._push_timer(run, run.state.deadline_us, -1)
         self._make_ready(run)
 
-    def load(self, run: ActiveRun, history: list[ev.Recorded], queued: set[int]) -> None:
-        """A claimed run with its whole history. Tasks that are outstanding and nowhere to be found are lost."""
+    def load(self, run: ActiveRun, rows: list[HistoryRow], queued: set[int]) -> None:
+        """A claimed run with its whole history."""
+        self.runs[run.id] = run
+        with self._guarded(run):
+            self._load(run, [r for row in rows for r in decode_row(row.seq, row.at_us, row.body)], queued)
+
+    def _load(self, run: ActiveRun, history: list[ev.Recorded], queued: set[int]) -> None:
+        """Tasks that are outstanding and nowhere to be found are lost."""
         for record in history:
             run.state.apply(record.event)
         run.seq = history[-1].seq
         run.queued = queued
         run.deliver = history
-        self.runs[run.id] = run
         self.dispatcher.adopt(run)
         now = self._now_us()
         for seq in [s for s in run.state.tasks if s not in queued and (run.id, s) not in self.dispatcher.flights]:
@@ -126,20 +138,33 @@ class RunLoop:
             if d.stuck is not None:
                 self._stop(run, d.stuck)
                 continue
-            run.operations += d.operations
-            urgent = False
-            for command in d.commands:
-                urgent |= _COMMANDS[type(command)](self, run, command)
-                if run.closing:
-                    break
-            if not run.closing and run.state.events > HISTORY_EVENTS_MAX:
-                self._fail(run, _too_large(run))
-                urgent = True
-            if run.pending:
-                self.committer.mark(run, urgent=urgent)
-            elif run.is_idle:
-                run.idle_since = asyncio.get_running_loop().time()
+            with self._guarded(run):
+                self._carry_out(run, d)
         self.dispatcher.refill()
+
+    def _carry_out(self, run: ActiveRun, d: Decided) -> None:
+        run.operations += d.operations
+        urgent = False
+        for command in d.commands:
+            urgent |= _COMMANDS[type(command)](self, run, command)
+            if run.closing:
+                return
+        if run.state.events > HISTORY_EVENTS_MAX:
+            self._fail(run, _too_large(run))
+        elif run.pending:
+            self.committer.mark(run, urgent=urgent)
+        elif run.is_idle:
+            run.idle_since = asyncio.get_running_loop().time()
+
+    @contextmanager
+    def _guarded(self, run: ActiveRun) -> Iterator[None]:
+        """A fault of ours in one run stops that run, visibly, and no other."""
+        try:
+            yield
+        except Exception as e:
+            log.exception("run %s: internal error", run.id.hex())
+            run.pending.clear()
+            self._stop(run, Failure("internal", clip(f"{type(e).__name__}: {e}")))
 
     # -- commands ---------------------------------------------------------------------------------------------------
     # Each answers whether somebody waits for its record.
@@ -226,7 +251,7 @@ class RunLoop:
             run,
             ev.RunCancelled(c.reason),
             RunStatus.CANCELLED,
-            Failure("run_cancelled", c.reason or "the run was cancelled"),
+            Failure("run_cancelled", clip(c.reason) or "the run was cancelled"),
             b"",
         )
         return True
@@ -395,9 +420,20 @@ class RunLoop:
     # -- timers -----------------------------------------------------------------------------------------------------
 
     def _push_timer(self, run: ActiveRun, fire_at_us: int, seq: int) -> None:
+        if len(self._timers) >= self._timers_max:
+            self._compact_timers()
         heapq.heappush(self._timers, (fire_at_us, run.id, seq))
         if self._timers[0][0] == fire_at_us:
             self._arm()
+
+    def _compact_timers(self) -> None:
+        """Cancelled timers stay in the heap until their time; when it has doubled they are thrown out together."""
+        live = [
+            t for t in self._timers if (r := self.runs.get(t[1])) and (t[2] < 0 or r.state.timers.get(t[2]) == t[0])
+        ]
+        heapq.heapify(live)
+        self._timers = live
+        self._timers_max = max(TIMERS_MIN, 2 * len(live))
 
     def _arm(self) -> None:
         if self._timer_handle is not None:
@@ -433,6 +469,8 @@ class RunLoop:
         for run in list(self.runs.values()):
             if run.closing or run.evicted or not run.is_idle or run in busy:
                 continue
+            if any(child in self.runs for child in run.state.children.values()):
+                continue  # a child that ends here tells its parent in memory; the parent must not have left
             wake = run.state.next_wake_us()
             wake_in_s = (wake - now_us) / 1e6 if wake is not None else None
             if self._placement.may_evict(now_s - run.idle_since, wake_in_s, crowded):

@@ -133,17 +133,19 @@ class UseCases:
             self._submit(unit)
             if await unit.created:
                 return run_id
-            holder = await self._on_taken_key(r, unit.hash)
+            holder = await self._on_taken_key(r, unit.hash, run_id)
             if holder is not None:
                 return holder
         raise Conflict(f"the run id {r.key!r} kept changing hands while this start tried to take it; try again")
 
-    async def _on_taken_key(self, r: StartRequest, wanted: bytes) -> bytes | None:
+    async def _on_taken_key(self, r: StartRequest, wanted: bytes, mine: bytes) -> bytes | None:
         """The holder to attach to, or None to try again."""
         found = await self._store.run_by_key(self._ns, r.key)
         if found is None:
             return None
         run_id, held = found
+        if run_id == mine:  # written twice after a lost session; the first one counted
+            return run_id
         if r.on_conflict == "attach":
             if held != wanted:
                 raise RunAlreadyExists(

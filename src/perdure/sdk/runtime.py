@@ -161,7 +161,6 @@ class Runtime:
 
     def _finish(self, main: asyncio.Task[Any]) -> None:
         self.closed = True
-        self._cancel_leftovers()
         try:
             self.journal.close(self._closing_command(main))
         except PerdureError as e:  # the result does not fit its declared type, or is too large
@@ -183,12 +182,6 @@ class Runtime:
             left = [(name, value) for name, values in self._signals.items() for value in values]
             return cm.ContinueAsNew(error.data, left)
         return cm.FailRun(failure_of(error, "run_failed"))
-
-    def _cancel_leftovers(self) -> None:
-        """Children that nobody awaited are asked to stop; tasks and timers end with the run in the engine."""
-        for seq in list(self._children):
-            self.journal.cancel_child(seq)
-        self._children.clear()
 
     def _whereabouts(self) -> str:
         waits = [f"{len(self._tasks) + len(self._segments)} task step(s)"] if self._tasks or self._segments else []

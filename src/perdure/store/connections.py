@@ -66,7 +66,7 @@ SETTINGS: Final = {
     "plan_cache_mode": "force_generic_plan",
     "application_name": "perdure",
     "lock_timeout": "30s",
-    "idle_in_transaction_session_timeout": "60s",
+    "idle_in_transaction_session_timeout": "10s",
     "timezone": "UTC",
 }
 

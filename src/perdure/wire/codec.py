@@ -73,7 +73,7 @@ def history_to_json(run_id: str, history: list[Recorded]) -> bytes:
         "perdure_history": 1,
         "run_id": run_id,
         "events": [
-            {"seq": r.seq, "at_us": r.at_us, "type": type(r.event).__name__, **_fields(r.event)} for r in history
+            {"seq": r.seq, "at_us": r.at_us, "type": type(r.event).__name__, "data": _fields(r.event)} for r in history
         ],
     }
     return msgspec.json.format(msgspec.json.encode(document), indent=2)
@@ -85,8 +85,7 @@ def history_from_json(data: bytes) -> tuple[str, list[Recorded]]:
         raise InvalidInput("this is not a Perdure history: the field perdure_history: 1 is missing")
     history: list[Recorded] = []
     for item in document["events"]:
-        seq, at_us, kind = item.pop("seq"), item.pop("at_us"), item.pop("type")
-        history.append(Recorded(seq, at_us, _event(kind, item)))
+        history.append(Recorded(item["seq"], item["at_us"], _event(item["type"], item["data"])))
     return document["run_id"], history
 
 
