@@ -101,9 +101,7 @@ class Perdure:
         return await self.engine.use.start(request)
 
     async def outcome(self, run_id: bytes) -> Outcome:
-        if run_id not in self.engine.loop.runs:
-            await self.engine.use.describe(run_id)
-        return await self.engine.use.outcome(run_id)
+        return await self.engine.use.outcome(run_id, known=run_id in self.engine.loop.runs)
 
     async def post(self, run_id: bytes, mail: Mail) -> None:
         await self.engine.use.post(run_id, mail)

@@ -11,11 +11,11 @@ from perdure.core.errors import Failure
 from perdure.core.retry import TaskOptions
 
 
-class _Command(msgspec.Struct, frozen=True, array_like=True, tag_field="type"):
+class _Command(msgspec.Struct, frozen=True, array_like=True, tag_field="type", gc=False):
     pass
 
 
-class ScheduleTasks(_Command, frozen=True, tag=1):
+class ScheduleTasks(_Command, frozen=True, gc=False, tag=1):
     first: int
     name: str
     queue: str
@@ -23,20 +23,20 @@ class ScheduleTasks(_Command, frozen=True, tag=1):
     options: TaskOptions
 
 
-class CancelTasks(_Command, frozen=True, tag=2):
+class CancelTasks(_Command, frozen=True, gc=False, tag=2):
     seqs: list[int]
 
 
-class StartTimer(_Command, frozen=True, tag=3):
+class StartTimer(_Command, frozen=True, gc=False, tag=3):
     seq: int
     fire_at_us: int
 
 
-class CancelTimer(_Command, frozen=True, tag=4):
+class CancelTimer(_Command, frozen=True, gc=False, tag=4):
     seq: int
 
 
-class StartChild(_Command, frozen=True, tag=5):
+class StartChild(_Command, frozen=True, gc=False, tag=5):
     seq: int
     workflow: str
     version: str
@@ -45,50 +45,50 @@ class StartChild(_Command, frozen=True, tag=5):
     timeout_us: int = 0
 
 
-class CancelChild(_Command, frozen=True, tag=6):
+class CancelChild(_Command, frozen=True, gc=False, tag=6):
     seq: int
 
 
-class CreatePromise(_Command, frozen=True, tag=7):
+class CreatePromise(_Command, frozen=True, gc=False, tag=7):
     seq: int
     name: str
 
 
-class RecordOperation(_Command, frozen=True, tag=8):
+class RecordOperation(_Command, frozen=True, gc=False, tag=8):
     seq: int
     name: str
     value: bytes
     failure: Failure | None = None
 
 
-class SetState(_Command, frozen=True, tag=9):
+class SetState(_Command, frozen=True, gc=False, tag=9):
     name: str
     value: bytes
 
 
-class ClearState(_Command, frozen=True, tag=10):
+class ClearState(_Command, frozen=True, gc=False, tag=10):
     name: str
 
 
-class RecordPatch(_Command, frozen=True, tag=11):
+class RecordPatch(_Command, frozen=True, gc=False, tag=11):
     name: str
 
 
-class CompleteRun(_Command, frozen=True, tag=12):
+class CompleteRun(_Command, frozen=True, gc=False, tag=12):
     result: bytes
 
 
-class FailRun(_Command, frozen=True, tag=13):
+class FailRun(_Command, frozen=True, gc=False, tag=13):
     failure: Failure
 
 
-class CancelRun(_Command, frozen=True, tag=14):
+class CancelRun(_Command, frozen=True, gc=False, tag=14):
     """The run has unwound after a cancel request."""
 
     reason: str = ""
 
 
-class ContinueAsNew(_Command, frozen=True, tag=15):
+class ContinueAsNew(_Command, frozen=True, gc=False, tag=15):
     input: bytes
     signals: list[tuple[str, bytes]] = []
     """Signals received and not consumed: they open the new run's history, so that none is lost."""

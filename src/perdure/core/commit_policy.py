@@ -14,7 +14,7 @@ import msgspec
 class CommitPolicy(msgspec.Struct, frozen=True):
     lazy_us: int = 4_000
     """How long a lazy record may wait for company."""
-    rows_max: int = 2_000
+    rows_max: int = 600
     """Rows of one transaction; what is above waits for the next."""
     bytes_max: int = 8 * 1024 * 1024
     """Payload bytes of one transaction."""

@@ -7,6 +7,8 @@ Laws:
 3. A task, timer, child, promise or operation is named by its sequence number, counted per kind from 0 by the code that asked.
 4. `TasksScheduled` and `TasksSucceeded` carry many tasks at once: a fan-out of 100,000 is a few hundred events.
 
+Events hold no cycles, so the collector is told not to look at them (gc=False): histories are long.
+
 Command events say what the code asked for (the journal matches against them); fact events say what the world answered
 (the code resumes on them); terminal events end an epoch of the run.
 """
@@ -19,14 +21,14 @@ from perdure.core.errors import Failure
 from perdure.core.retry import TaskOptions
 
 
-class _Event(msgspec.Struct, frozen=True, array_like=True, tag_field="type"):
+class _Event(msgspec.Struct, frozen=True, array_like=True, tag_field="type", gc=False):
     pass
 
 
 # -- the run -------------------------------------------------------------------------------------------------------
 
 
-class RunStarted(_Event, frozen=True, tag=1):
+class RunStarted(_Event, frozen=True, gc=False, tag=1):
     workflow: str
     version: str
     input: bytes
@@ -37,23 +39,23 @@ class RunStarted(_Event, frozen=True, tag=1):
     continued_from: bytes = b""
 
 
-class CancelRequested(_Event, frozen=True, tag=2):
+class CancelRequested(_Event, frozen=True, gc=False, tag=2):
     reason: str = ""
 
 
-class RunSucceeded(_Event, frozen=True, tag=3):
+class RunSucceeded(_Event, frozen=True, gc=False, tag=3):
     result: bytes
 
 
-class RunFailed(_Event, frozen=True, tag=4):
+class RunFailed(_Event, frozen=True, gc=False, tag=4):
     failure: Failure
 
 
-class RunCancelled(_Event, frozen=True, tag=5):
+class RunCancelled(_Event, frozen=True, gc=False, tag=5):
     reason: str = ""
 
 
-class RunContinued(_Event, frozen=True, tag=6):
+class RunContinued(_Event, frozen=True, gc=False, tag=6):
     """The run ended in success by handing over to a fresh run with an empty history."""
 
     run_id: bytes
@@ -63,7 +65,7 @@ class RunContinued(_Event, frozen=True, tag=6):
 # -- tasks ---------------------------------------------------------------------------------------------------------
 
 
-class TasksScheduled(_Event, frozen=True, tag=10):
+class TasksScheduled(_Event, frozen=True, gc=False, tag=10):
     first: int
     name: str
     queue: str
@@ -71,41 +73,41 @@ class TasksScheduled(_Event, frozen=True, tag=10):
     options: TaskOptions
 
 
-class TasksSucceeded(_Event, frozen=True, tag=11):
+class TasksSucceeded(_Event, frozen=True, gc=False, tag=11):
     seqs: list[int]
     results: list[bytes]
 
 
-class TaskFailed(_Event, frozen=True, tag=12):
+class TaskFailed(_Event, frozen=True, gc=False, tag=12):
     seq: int
     failure: Failure
     attempts: int
 
 
-class TasksCancelled(_Event, frozen=True, tag=13):
+class TasksCancelled(_Event, frozen=True, gc=False, tag=13):
     seqs: list[int]
 
 
 # -- timers --------------------------------------------------------------------------------------------------------
 
 
-class TimerStarted(_Event, frozen=True, tag=20):
+class TimerStarted(_Event, frozen=True, gc=False, tag=20):
     seq: int
     fire_at_us: int
 
 
-class TimerFired(_Event, frozen=True, tag=21):
+class TimerFired(_Event, frozen=True, gc=False, tag=21):
     seq: int
 
 
-class TimerCancelled(_Event, frozen=True, tag=22):
+class TimerCancelled(_Event, frozen=True, gc=False, tag=22):
     seq: int
 
 
 # -- children ------------------------------------------------------------------------------------------------------
 
 
-class ChildStarted(_Event, frozen=True, tag=30):
+class ChildStarted(_Event, frozen=True, gc=False, tag=30):
     seq: int
     run_id: bytes
     workflow: str
@@ -113,39 +115,39 @@ class ChildStarted(_Event, frozen=True, tag=30):
     key: str = ""
 
 
-class ChildSucceeded(_Event, frozen=True, tag=31):
+class ChildSucceeded(_Event, frozen=True, gc=False, tag=31):
     seq: int
     result: bytes
 
 
-class ChildFailed(_Event, frozen=True, tag=32):
+class ChildFailed(_Event, frozen=True, gc=False, tag=32):
     seq: int
     failure: Failure
 
 
-class ChildCancelled(_Event, frozen=True, tag=33):
+class ChildCancelled(_Event, frozen=True, gc=False, tag=33):
     seq: int
     reason: str = ""
 
 
-class ChildCancelRequested(_Event, frozen=True, tag=34):
+class ChildCancelRequested(_Event, frozen=True, gc=False, tag=34):
     seq: int
 
 
 # -- messages from outside -----------------------------------------------------------------------------------------
 
 
-class SignalReceived(_Event, frozen=True, tag=40):
+class SignalReceived(_Event, frozen=True, gc=False, tag=40):
     name: str
     value: bytes
 
 
-class PromiseCreated(_Event, frozen=True, tag=41):
+class PromiseCreated(_Event, frozen=True, gc=False, tag=41):
     seq: int
     name: str
 
 
-class PromiseResolved(_Event, frozen=True, tag=42):
+class PromiseResolved(_Event, frozen=True, gc=False, tag=42):
     name: str
     value: bytes
 
@@ -153,7 +155,7 @@ class PromiseResolved(_Event, frozen=True, tag=42):
 # -- records -------------------------------------------------------------------------------------------------------
 
 
-class OperationRecorded(_Event, frozen=True, tag=50):
+class OperationRecorded(_Event, frozen=True, gc=False, tag=50):
     """A side effect's outcome: `value` on success, `failure` when it raised."""
 
     seq: int
@@ -162,16 +164,16 @@ class OperationRecorded(_Event, frozen=True, tag=50):
     failure: Failure | None = None
 
 
-class StateSet(_Event, frozen=True, tag=51):
+class StateSet(_Event, frozen=True, gc=False, tag=51):
     name: str
     value: bytes
 
 
-class StateCleared(_Event, frozen=True, tag=52):
+class StateCleared(_Event, frozen=True, gc=False, tag=52):
     name: str
 
 
-class PatchRecorded(_Event, frozen=True, tag=53):
+class PatchRecorded(_Event, frozen=True, gc=False, tag=53):
     name: str
 
 
@@ -200,7 +202,7 @@ EVENT_TYPES: tuple[type[_Event], ...] = (
 )  # fmt: skip
 
 
-class Recorded(msgspec.Struct, frozen=True, array_like=True):
+class Recorded(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An event with its place in the history: number and database time of its commit."""
 
     seq: int

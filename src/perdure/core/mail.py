@@ -7,25 +7,25 @@ import msgspec
 from perdure.core.errors import Failure
 
 
-class _Mail(msgspec.Struct, frozen=True, array_like=True, tag_field="type"):
+class _Mail(msgspec.Struct, frozen=True, array_like=True, tag_field="type", gc=False):
     pass
 
 
-class SignalSent(_Mail, frozen=True, tag=1):
+class SignalSent(_Mail, frozen=True, gc=False, tag=1):
     name: str
     value: bytes
 
 
-class CancelAsked(_Mail, frozen=True, tag=2):
+class CancelAsked(_Mail, frozen=True, gc=False, tag=2):
     reason: str = ""
 
 
-class PromiseKept(_Mail, frozen=True, tag=3):
+class PromiseKept(_Mail, frozen=True, gc=False, tag=3):
     name: str
     value: bytes
 
 
-class ChildEnded(_Mail, frozen=True, tag=4):
+class ChildEnded(_Mail, frozen=True, gc=False, tag=4):
     """`status` is the child's RunStatus; `value` its result on success."""
 
     seq: int
@@ -34,7 +34,7 @@ class ChildEnded(_Mail, frozen=True, tag=4):
     failure: Failure | None = None
 
 
-class TaskEnded(_Mail, frozen=True, tag=5):
+class TaskEnded(_Mail, frozen=True, gc=False, tag=5):
     """A task of this run ended on another engine. `status` is its TaskStatus; times are Unix microseconds."""
 
     seq: int

@@ -35,43 +35,50 @@ class ChildStart:
         self.input_hash, self.own, self.started = input_hash, own, started
 
 
-class Changes:
-    """One segment."""
+class Extras:
+    """What most segments do not have."""
 
-    __slots__ = (
-        "bytes",
-        "close",
-        "consumed",
-        "events",
-        "posts",
-        "promises",
-        "queue_ops",
-        "release",
-        "rows",
-        "starts",
-        "states",
-        "tasks",
-    )
+    __slots__ = ("consumed", "posts", "promises", "queue_ops", "starts", "states")
 
     def __init__(self) -> None:
-        self.events: list[ev.Event] = []
-        self.tasks: list[tuple[Any, ...]] = []
         self.queue_ops: dict[bytes, tuple[Any, ...] | None] = {}
+        """Task id -> its row in task_queue, or None to delete it."""
         self.posts: list[tuple[bytes, bytes]] = []
         self.consumed: list[int] = []
         self.starts: list[ChildStart] = []
         self.promises: list[str] = []
         self.states: dict[str, bytes | None] = {}
+
+
+class Changes:
+    """One segment. The common one is small on purpose: there is one per run and commit."""
+
+    __slots__ = ("_extras", "bytes", "close", "events", "release", "rows", "tasks")
+
+    def __init__(self) -> None:
+        self.events: list[ev.Event] = []
+        self.tasks: list[tuple[Any, ...]] = []
         self.close: tuple[RunStatus, Failure | None, bytes | None] | None = None
         self.release: tuple[int | None, str | None] | None = None
+        self._extras: Extras | None = None
         self.rows = 0
         self.bytes = 0
+
+    @property
+    def extras(self) -> Extras:
+        if self._extras is None:
+            self._extras = Extras()
+        return self._extras
+
+    @property
+    def has_extras(self) -> bool:
+        return self._extras is not None
 
 
 class ActiveRun:
     __slots__ = (
-        "closing", "deliver", "dirty", "epoch", "evicted", "fresh", "id", "idle_since", "mail_seen", "ns", "operations",
-        "outcome", "pending", "queued", "replay", "seq", "state", "version", "waiting_activation", "workflow",
+        "closing", "deliver", "dirty", "epoch", "evicted", "id", "idle_since", "mail_seen", "ns", "operations",
+        "outcome", "pending", "queued", "replay", "seq", "state", "version", "waiting_activation", "workflow", "writing",
     )  # fmt: skip
 
     def __init__(self, run_id: bytes, ns: int, workflow: str, version: str, epoch: int) -> None:
@@ -88,6 +95,8 @@ class ActiveRun:
         self.dirty = False
         self.closing = False
         self.evicted = False
+        self.writing = False
+        """A commit with changes of this run is on its way."""
         self.queued: set[int] = set()
         """Tasks that have a row in task_queue."""
         self.operations = 0
@@ -157,7 +166,7 @@ class ActiveRun:
         task_id = ids.derive(self.id, ids.TASK, seq)
         changes = self.segment()
         changes.rows += 1
-        changes.queue_ops[task_id] = (
+        changes.extras.queue_ops[task_id] = (
             task_id, self.ns, self.id, seq, scheduled.name, scheduled.queue, status, attempt, lost, delay_us, scheduled_us,
             encode_options(scheduled.options), scheduled.inputs[seq - scheduled.first], error,
         )  # fmt: skip
@@ -165,16 +174,17 @@ class ActiveRun:
     def unqueue(self, seq: int) -> None:
         if seq in self.queued:
             self.queued.discard(seq)
-            self.segment().queue_ops[ids.derive(self.id, ids.TASK, seq)] = None
+            self.segment().extras.queue_ops[ids.derive(self.id, ids.TASK, seq)] = None
 
     def post(self, run_id: bytes, mail: Mail) -> None:
-        self.segment().posts.append((run_id, encode_mail(mail)))
+        self.segment().extras.posts.append((run_id, encode_mail(mail)))
 
     @property
     def is_idle(self) -> bool:
         """Waits for something outside: nothing to write, nothing to see, nothing running here."""
         return (
-            not self.pending
+            not self.writing
+            and not self.pending
             and not self.deliver
             and not self.waiting_activation
             and not self.operations
@@ -189,41 +199,45 @@ class RunUnit:
 
     def __init__(self, run: ActiveRun, segments: list[Changes]) -> None:
         self.run, self.segments = run, segments
+        run.writing = True
         self.events = segments[0].events if len(segments) == 1 else [e for s in segments for e in s.events]
         self.first = run.seq + 1
-        self.started_children: list[ChildStart] = [c for s in segments for c in s.starts]
+        self.started_children: list[ChildStart] = [c for s in segments if s.has_extras for c in s.extras.starts]
 
     def fill(self, batch: Batch) -> None:
         run = self.run
         if self.events:
-            batch.appends.add(
-                run.id, self.first, self.first + len(self.events) - 1, run.ns, run.epoch, encode_events(self.events)
-            )
-        queue_ops: dict[bytes, tuple[Any, ...] | None] = {}
+            last = self.first + len(self.events) - 1
+            batch.appends.add(run.id, self.first, last, run.ns, run.epoch, encode_events(self.events))
         for s in self.segments:
-            if s.tasks:
-                for column, values in zip(batch.tasks.lists, zip(*s.tasks, strict=True), strict=True):
-                    column.extend(values)
-            queue_ops.update(s.queue_ops)
-            for child in s.starts:
-                _fill_start(batch, child, run)
-            for post in s.posts:
-                batch.posts.add(*post)
-            batch.consumed.lists[0].extend(s.consumed)
-            for name in s.promises:
-                batch.promises.add(run.id, name, run.ns)
+            batch.tasks.rows.extend(s.tasks)
             if s.close is not None:
                 self._fill_close(batch, *s.close)
             if s.release is not None:
                 batch.releases.add(run.id, FOREVER_US if s.release[0] is None else s.release[0], s.release[1])
+        extras = [s.extras for s in self.segments if s.has_extras]
+        if extras:
+            self._fill_extras(batch, extras)
+
+    def _fill_extras(self, batch: Batch, extras: list[Extras]) -> None:
+        """Of several writes to one queue row or state in a commit only the last one counts."""
+        run = self.run
+        queue_ops: dict[bytes, tuple[Any, ...] | None] = {}
+        states: dict[str, bytes | None] = {}
+        for x in extras:
+            queue_ops.update(x.queue_ops)
+            states.update(x.states)
+            for child in x.starts:
+                _fill_start(batch, child, run)
+            batch.posts.rows.extend(x.posts)
+            batch.consumed.rows.extend((i,) for i in x.consumed)
+            batch.promises.rows.extend((run.id, name, run.ns) for name in x.promises)
         for task_id, row in queue_ops.items():
             if row is None:
                 batch.unqueued.add(task_id)
             else:
-                batch.queued.add(*row)
-        states = {k: v for s in self.segments for k, v in s.states.items()}
-        for name, value in states.items():
-            batch.states.add(run.id, name, run.ns, value)
+                batch.queued.rows.append(row)
+        batch.states.rows.extend((run.id, name, run.ns, value) for name, value in states.items())
 
     def _fill_close(self, batch: Batch, status: RunStatus, failure: Failure | None, successor: bytes | None) -> None:
         run = self.run

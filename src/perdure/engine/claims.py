@@ -13,7 +13,7 @@ from typing import Final
 
 from perdure.core import ids
 from perdure.core.errors import Fenced
-from perdure.core.mail import ChildEnded
+from perdure.core.mail import ChildEnded, TaskEnded
 from perdure.engine.active import ActiveRun
 from perdure.engine.counters import Counters
 from perdure.engine.dispatch import Dispatcher
@@ -110,6 +110,10 @@ class Claimer:
         queued: dict[bytes, set[int]] = {c.run_id: set() for c in claimed}
         for run_id, seq in loaded.queued:
             queued[run_id].add(seq)
+        for row in loaded.mail:
+            # A task whose end lies in the inbox has no row any more and is not lost.
+            if isinstance(mail := decode_mail(row.body), TaskEnded):
+                queued[row.run_id].add(mail.seq)
         fresh: list[ActiveRun] = []
         for c in claimed:
             run = ActiveRun(c.run_id, c.ns, c.workflow, c.version, c.epoch)

@@ -25,14 +25,14 @@ from perdure.core.commit_policy import CommitPolicy
 from perdure.core.errors import Failure, Fenced, Unavailable
 from perdure.core.placement import Placement
 from perdure.core.work import Report
-from perdure.engine.active import ActiveRun, RunUnit
+from perdure.engine.active import ActiveRun, Extras, RunUnit
 from perdure.engine.claims import Claimer
 from perdure.engine.clock import DatabaseClock
 from perdure.engine.committer import Committer, Unit
 from perdure.engine.counters import Counters
 from perdure.engine.dispatch import Dispatcher, settle_lost
 from perdure.engine.maintenance import Maintenance
-from perdure.engine.ports import ClaimedRun, Committed, Store, WorkerPort
+from perdure.engine.ports import Committed, Store, WorkerPort
 from perdure.engine.runloop import RunLoop
 from perdure.engine.usecases import StartUnit, UseCases, Waiters
 
@@ -259,10 +259,8 @@ class Engine:
         if session != self.session:
             self._committed_too_late(units, result)
             return
-        if result.doubtful:
-            asyncio.get_running_loop().create_task(self._reread(units))
-            return
-        self.clock.sync(result.at_us)
+        if not result.doubtful:  # else the reading is as old as the doubt
+            self.clock.sync(result.at_us)
         for unit in units:
             if isinstance(unit, RunUnit):
                 self.loop.committed(unit, result.at_us, result.started)
@@ -277,12 +275,10 @@ class Engine:
         """Durable, but the session has expired since: the runs belong to others. Only those who wait for a start are told."""
         for unit in units:
             if isinstance(unit, StartUnit) and not unit.created.done():
-                if result.doubtful:
-                    self.committer.add(unit)  # its key or id tells the second time whether the first one counted
-                else:
-                    unit.created.set_result(unit.run_id in result.started)
+                unit.created.set_result(unit.run_id in result.started)
 
     def _started(self, unit: StartUnit, created: bool, at_us: int) -> None:
+        self.loop.reserved = max(0, self.loop.reserved - unit.own)
         if created:
             self.counters.runs_started += 1
             if unit.own:
@@ -294,47 +290,6 @@ class Engine:
         if not unit.created.done():
             unit.created.set_result(created)
 
-    async def _reread(self, units: list[Unit]) -> None:
-        """A commit took effect but its answer was lost: what it touched is read again from the database."""
-        session = self.session
-        starts = [u for u in units if isinstance(u, StartUnit)]
-        existing = await self._store.existing([u.run_id for u in starts])
-        again: list[ClaimedRun] = []
-        for u in starts:
-            if u.run_id in existing and u.own:
-                again.append(ClaimedRun(u.run_id, u.ns, u.request.workflow, u.request.version, 1))
-            if not u.created.done():
-                u.created.set_result(u.run_id in existing)
-        if session != self.session:
-            return
-        for unit in units:
-            if isinstance(unit, RunUnit):
-                again.extend(self._reread_run(unit))
-        if again:
-            await self.claimer.load(again)
-        self.claimer.poke()
-
-    def _reread_run(self, unit: RunUnit) -> list[ClaimedRun]:
-        """Runs that ended or were released are done with; the others are loaded again under the same epoch."""
-        run = unit.run
-        for s in unit.segments:
-            self.loop.mail_pending.difference_update(s.consumed)
-        children = [
-            ClaimedRun(c.run_id, run.ns, c.started.workflow, c.version, 1) for c in unit.started_children if c.own
-        ]
-        if run.outcome is not None or run.evicted:
-            self.loop.committed(
-                unit, self.clock.now_us(), frozenset(c.run_id for c in unit.started_children if not c.own)
-            )
-            return children
-        self.loop.runs.pop(run.id, None)
-        run.evicted = True
-        run.pending.clear()
-        self.dispatcher.backlog.drop(run)
-        if self._worker is not None:
-            self._worker.forget(run.id)
-        return [ClaimedRun(run.id, run.ns, run.workflow, run.version, run.epoch), *children]
-
     def _refused(self, unit: Unit, why: str) -> None:
         """A record the database will not take. The run behind it is set aside with the reason; nobody else suffers."""
         failure = Failure("poison", f"the database refuses a record of this run: {why}")
@@ -344,7 +299,7 @@ class Engine:
             run = unit.run
             run.pending.clear()
             run.outcome = None
-            run.closing = False
+            run.closing = run.writing = False
             self.loop.release(run, failure.message)
 
     async def _refused_start(self, unit: StartUnit, why: str) -> None:
@@ -374,7 +329,7 @@ class Engine:
         self.claimer.poke_in(max(delay_us, 5_000))
 
     def _may_own(self, workflow: str) -> bool:
-        return self.loop.serves(workflow) and self.loop.has_room and self.claimer.may_claim
+        return self.claimer.may_claim and self.loop.reserve(workflow)
 
     def _run_ended(self, run_id: bytes, outcome: Any, successor: bytes | None) -> None:
         self.waiters.ended(run_id, outcome, successor)
@@ -393,14 +348,21 @@ class Engine:
 
     def _tell_others(self, unit: RunUnit) -> None:
         for s in unit.segments:
-            if s.posts:
-                self.claimer.poke()
-                self._notify("mail")
-            if any(row is not None and row[6] == 0 for row in s.queue_ops.values()):
-                self._notify("task")
-            if s.release is not None or any(not c.own for c in s.starts):
+            if s.release is not None:
                 self.claimer.poke_in(1_000)
                 self._notify("run")
+            if s.has_extras:
+                self._tell_of(s.extras)
+
+    def _tell_of(self, x: Extras) -> None:
+        if x.posts:
+            self.claimer.poke()
+            self._notify("mail")
+        if any(row is not None and row[6] == 0 for row in x.queue_ops.values()):
+            self._notify("task")
+        if any(not c.own for c in x.starts):
+            self.claimer.poke_in(1_000)
+            self._notify("run")
 
     def _notify(self, topic: str) -> None:
         """Wake other engines, at most once in a few milliseconds, outside any transaction, and only when there are others."""

@@ -24,7 +24,7 @@ class Renewed(msgspec.Struct, frozen=True):
 
 
 class Committed(msgspec.Struct, frozen=True):
-    """`doubtful`: the answer was lost but the transaction took effect; its runs must be read again."""
+    """`doubtful`: the answer was lost; the transaction took effect, and this was read back from what it wrote."""
 
     at_us: int
     started: frozenset[bytes]

@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from hashlib import blake2b
+from itertools import islice
 from typing import Any
 
 from perdure.core import commands as cm
@@ -55,6 +55,7 @@ class RunLoop:
         self.dispatcher: Dispatcher
         self.ended: Callable[[bytes, Outcome, bytes | None], None]
         self.released: Callable[[int | None], None]
+        self.reserved = 0
         self._ready: dict[ActiveRun, None] = {}
         self._timers: list[tuple[int, bytes, int]] = []
         self._timers_max = TIMERS_MIN
@@ -68,7 +69,14 @@ class RunLoop:
 
     @property
     def has_room(self) -> bool:
-        return len(self.runs) < self.runs_max
+        return len(self.runs) + self.reserved < self.runs_max
+
+    def reserve(self, workflow: str) -> bool:
+        """Keep a place for a run of ours that is being created; `begin` or a refusal gives it back."""
+        if not self.serves(workflow) or not self.has_room:
+            return False
+        self.reserved += 1
+        return True
 
     def begin(self, run: ActiveRun, started: ev.RunStarted, at_us: int) -> None:
         """A run whose start this engine just committed."""
@@ -83,8 +91,10 @@ class RunLoop:
     def load(self, run: ActiveRun, rows: list[HistoryRow], queued: set[int]) -> None:
         """A claimed run with its whole history."""
         self.runs[run.id] = run
-        with self._guarded(run):
+        try:
             self._load(run, [r for row in rows for r in decode_row(row.seq, row.at_us, row.body)], queued)
+        except Exception as e:
+            self._broke(run, e)
 
     def _load(self, run: ActiveRun, history: list[ev.Recorded], queued: set[int]) -> None:
         """Tasks that are outstanding and nowhere to be found are lost."""
@@ -116,7 +126,7 @@ class RunLoop:
         """A plain callback of the loop: workflow code must not run inside an asyncio task of ours."""
         self._activation_due = False
         batch: list[Activation] = []
-        for run in list(self._ready)[:ACTIVATIONS_MAX]:
+        for run in list(islice(self._ready, ACTIVATIONS_MAX)):
             del self._ready[run]
             run.waiting_activation = False
             if not run.closing and not run.evicted:
@@ -138,8 +148,10 @@ class RunLoop:
             if d.stuck is not None:
                 self._stop(run, d.stuck)
                 continue
-            with self._guarded(run):
+            try:
                 self._carry_out(run, d)
+            except Exception as e:
+                self._broke(run, e)
         self.dispatcher.refill()
 
     def _carry_out(self, run: ActiveRun, d: Decided) -> None:
@@ -156,15 +168,11 @@ class RunLoop:
         elif run.is_idle:
             run.idle_since = asyncio.get_running_loop().time()
 
-    @contextmanager
-    def _guarded(self, run: ActiveRun) -> Iterator[None]:
+    def _broke(self, run: ActiveRun, error: Exception) -> None:
         """A fault of ours in one run stops that run, visibly, and no other."""
-        try:
-            yield
-        except Exception as e:
-            log.exception("run %s: internal error", run.id.hex())
-            run.pending.clear()
-            self._stop(run, Failure("internal", clip(f"{type(e).__name__}: {e}")))
+        log.exception("run %s: internal error", run.id.hex())
+        run.pending.clear()
+        self._stop(run, Failure("internal", clip(f"{type(error).__name__}: {error}")))
 
     # -- commands ---------------------------------------------------------------------------------------------------
     # Each answers whether somebody waits for its record.
@@ -181,7 +189,7 @@ class RunLoop:
             )
             return True
         self.dispatcher.schedule(run, event)
-        return bool(run.pending[-1].queue_ops)
+        return run.pending[-1].has_extras
 
     def _cancel_tasks(self, run: ActiveRun, c: cm.CancelTasks) -> bool:
         self.dispatcher.cancel(run, c.seqs)
@@ -201,9 +209,9 @@ class RunLoop:
         child_id = self._new_run_id()
         deadline = self._now_us() + c.timeout_us if c.timeout_us else 0
         started = ev.RunStarted(c.workflow, c.version, c.input, c.key, run.id, c.seq, deadline)
-        own = self.serves(c.workflow) and self.has_room
+        own = self.reserve(c.workflow)
         changes = run.record(ev.ChildStarted(c.seq, child_id, c.workflow, c.input, c.key), len(c.input))
-        changes.starts.append(
+        changes.extras.starts.append(
             ChildStart(child_id, c.seq, c.version, c.key, input_hash(c.workflow, c.input), own, started)
         )
         changes.rows += 2
@@ -217,7 +225,7 @@ class RunLoop:
         return True
 
     def _create_promise(self, run: ActiveRun, c: cm.CreatePromise) -> bool:
-        run.record(ev.PromiseCreated(c.seq, c.name)).promises.append(c.name)
+        run.record(ev.PromiseCreated(c.seq, c.name)).extras.promises.append(c.name)
         return True
 
     def _record_operation(self, run: ActiveRun, c: cm.RecordOperation) -> bool:
@@ -227,11 +235,11 @@ class RunLoop:
         return True
 
     def _set_state(self, run: ActiveRun, c: cm.SetState) -> bool:
-        run.record(ev.StateSet(c.name, c.value), len(c.value)).states[c.name] = c.value
+        run.record(ev.StateSet(c.name, c.value), len(c.value)).extras.states[c.name] = c.value
         return False
 
     def _clear_state(self, run: ActiveRun, c: cm.ClearState) -> bool:
-        run.record(ev.StateCleared(c.name)).states[c.name] = None
+        run.record(ev.StateCleared(c.name)).extras.states[c.name] = None
         return False
 
     def _record_patch(self, run: ActiveRun, c: cm.RecordPatch) -> bool:
@@ -269,9 +277,9 @@ class RunLoop:
             run.state.deadline_us,
             run.id,
         )
-        own = self.serves(run.workflow) and self.has_room
+        own = self.reserve(run.workflow)
         changes = run.segment()
-        changes.starts.append(ChildStart(next_id, -1, run.version, "", b"", own, started))
+        changes.extras.starts.append(ChildStart(next_id, -1, run.version, "", b"", own, started))
         for name, value in c.signals:
             run.post(next_id, SignalSent(name, value))
         self._close(run, ev.RunContinued(next_id, c.input), RunStatus.SUCCESS, None, b"", next_id)
@@ -299,7 +307,8 @@ class RunLoop:
             run.record(ev.ChildCancelRequested(seq))
             run.post(child_id, CancelAsked("its parent has ended"))
         # The parent of a run that lives here is told after the commit; one that lives elsewhere gets mail in it.
-        if successor is None and run.state.parent_id and run.state.parent_id not in self.runs:
+        parent = self.runs.get(run.state.parent_id)
+        if successor is None and run.state.parent_id and (parent is None or parent.evicted):
             run.post(run.state.parent_id, ChildEnded(run.state.parent_seq, status, value, failure))
         changes = run.record(event, len(value))
         changes.close = (status, failure, successor)
@@ -317,7 +326,7 @@ class RunLoop:
 
     def release(self, run: ActiveRun, stuck: str | None = None) -> None:
         """Let go of a run: it sleeps in the database until its next timer, mail or retry."""
-        wake = run.state.next_wake_us()
+        wake = run.state.next_wake_us() if self._can_sleep(run) else 0
         run.segment().release = (None if stuck else wake, stuck)
         run.evicted = True
         self.dispatcher.abandon(run)
@@ -326,15 +335,21 @@ class RunLoop:
         self.committer.mark(run, urgent=stuck is not None)
         self.released(wake)
 
+    def _can_sleep(self, run: ActiveRun) -> bool:
+        """Whether only time or mail can move it: nothing to see, and every unfinished task has a row that brings mail."""
+        return run.is_idle and all(seq in run.queued for seq in run.state.tasks)
+
     # -- after a commit ---------------------------------------------------------------------------------------------
 
     def committed(self, unit: RunUnit, at_us: int, started: frozenset[bytes]) -> None:
         run = unit.run
+        run.writing = False
         first = unit.first
         run.seq += len(unit.events)
         facts = [ev.Recorded(first + i, at_us, e) for i, e in enumerate(unit.events) if type(e) in _FACTS]
         for s in unit.segments:
-            self.mail_pending.difference_update(s.consumed)
+            if s.has_extras:
+                self.mail_pending.difference_update(s.extras.consumed)
         for child in unit.started_children:
             self._child_committed(run, child, at_us, started)
         if run.outcome is not None and not run.pending:
@@ -350,6 +365,7 @@ class RunLoop:
             run.idle_since = asyncio.get_running_loop().time()
 
     def _child_committed(self, run: ActiveRun, child: ChildStart, at_us: int, started: frozenset[bytes]) -> None:
+        self.reserved -= child.own
         if child.run_id not in started:
             self.child_refused(run, child.seq, child.key)
         elif child.own:
@@ -387,7 +403,7 @@ class RunLoop:
             self.mail_pending.add(inbox_id)
             run.mail_seen = True
             # The event goes into this same segment: both are written in one transaction or none is.
-            run.segment().consumed.append(inbox_id)
+            run.segment().extras.consumed.append(inbox_id)
         self._record_mail(run, mail)
         self.committer.mark(run, urgent=True)
 
@@ -479,6 +495,7 @@ class RunLoop:
     def forget_all(self) -> None:
         """The session is gone: nothing in memory is worth anything."""
         self.runs.clear()
+        self.reserved = 0
         self._ready.clear()
         self._timers.clear()
         self.mail_pending.clear()

@@ -45,9 +45,14 @@ class Waiters:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._futures: dict[bytes, list[asyncio.Future[Outcome]]] = {}
+        self._unknown: set[bytes] = set()
+        """Runs somebody waits for that nobody has seen yet."""
         self._remote = asyncio.Event()
 
-    async def wait(self, run_id: bytes) -> Outcome:
+    async def wait(self, run_id: bytes, *, known: bool) -> Outcome:
+        """`known` says that the run exists for sure; otherwise a wrong id is answered with NotFound."""
+        if not known:
+            self._unknown.add(run_id)
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._futures.setdefault(run_id, []).append(future)
         self._remote.set()
@@ -79,6 +84,7 @@ class Waiters:
         pause_s = 0.01
         while True:
             asked = [r for r in self._futures if not is_local(r)][:EVENTS_PAGE]
+            await self._refuse_unknown()
             if asked:
                 found = await self._store.ended(asked)
                 for run_id, outcome in found.items():
@@ -93,6 +99,14 @@ class Waiters:
                 pause_s = 0.01
             except TimeoutError:
                 pass
+
+    async def _refuse_unknown(self) -> None:
+        if self._unknown:
+            unknown, self._unknown = self._unknown, set()
+            for run_id in unknown - await self._store.existing(list(unknown)):
+                for future in self._futures.pop(run_id, ()):
+                    if not future.done():
+                        future.set_exception(NotFound(f"no run {text(run_id)} in this namespace"))
 
     async def _resolve(self, run_id: bytes, outcome: Outcome) -> None:
         view = await self._successor(run_id) if outcome.status == 2 and outcome.value == b"" else None
@@ -155,7 +169,7 @@ class UseCases:
         if r.on_conflict == "replace":
             try:
                 await self.post(run_id, CancelAsked(f"replaced by a new run {r.key!r}"))
-                await self._waiters.wait(run_id)
+                await self._waiters.wait(run_id, known=True)
             except RunFinished:
                 pass
             await self._store.forget_key(self._ns, r.key, run_id)
@@ -164,8 +178,8 @@ class UseCases:
             f'the run id {r.key!r} belongs to run {text(run_id)}; choose another, or on_conflict="attach" or "replace"'
         )
 
-    async def outcome(self, run_id: bytes) -> Outcome:
-        return await self._waiters.wait(run_id)
+    async def outcome(self, run_id: bytes, *, known: bool) -> Outcome:
+        return await self._waiters.wait(run_id, known=known)
 
     async def post(self, run_id: bytes, mail: Mail) -> None:
         """Put a fact into a run's inbox; a run that continued as new is followed to its successor."""

@@ -27,6 +27,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 A = TypeVar("A")
+S = TypeVar("S")
 
 OnConflict = Literal["fail", "attach", "replace"]
 DEFAULT_QUEUE = "default"
@@ -81,14 +82,23 @@ class Task(Generic[P, R]):
         settings = replace(self._settings, **{k: v for k, v in given.items() if v is not None})  # type: ignore[arg-type]
         return Task(self.fn, self.name, settings)
 
+    # Typed as what it is called like: `Task[[A], R]` would match only parameters without a name.
     @overload
     def map(
-        self: Task[[A], R], items: Iterable[A], *, concurrency: int | None = None, on_error: Literal["raise"] = "raise"
-    ) -> Step[list[R]]: ...
+        self: Callable[[A], Step[S]],
+        items: Iterable[A],
+        *,
+        concurrency: int | None = None,
+        on_error: Literal["raise"] = "raise",
+    ) -> Step[list[S]]: ...
     @overload
     def map(
-        self: Task[[A], R], items: Iterable[A], *, concurrency: int | None = None, on_error: Literal["collect"]
-    ) -> Step[list[R | Exception]]: ...
+        self: Callable[[A], Step[S]],
+        items: Iterable[A],
+        *,
+        concurrency: int | None = None,
+        on_error: Literal["collect"],
+    ) -> Step[list[S | Exception]]: ...
     def map(self: Any, items: Iterable[Any], *, concurrency: int | None = None, on_error: str = "raise") -> Any:
         """One task per item, scheduled in bulk; results come in the order of the items."""
         runtime = current.get(None)
@@ -159,8 +169,28 @@ class Workflow(Generic[P, R]):
             self.name, self.version, data, self._key, timeout_us, lambda step: Waiter(step, decode)
         )
 
-    def map(self, items: Iterable[Any], *, concurrency: int | None = None, on_error: str = "raise") -> Step[Any]:
-        return child_fanout(current.get(), self._child, self.signature.encode_calls(items), concurrency, on_error)
+    @overload
+    def map(
+        self: Callable[[A], Step[S]],
+        items: Iterable[A],
+        *,
+        concurrency: int | None = None,
+        on_error: Literal["raise"] = "raise",
+    ) -> Step[list[S]]: ...
+    @overload
+    def map(
+        self: Callable[[A], Step[S]],
+        items: Iterable[A],
+        *,
+        concurrency: int | None = None,
+        on_error: Literal["collect"],
+    ) -> Step[list[S | Exception]]: ...
+    def map(self: Any, items: Iterable[Any], *, concurrency: int | None = None, on_error: str = "raise") -> Any:
+        """One child run per item; results come in the order of the items."""
+        runtime = current.get(None)
+        if runtime is None:
+            raise PerdureError(f"{self.name}.map() works inside a workflow; outside, start the runs yourself")
+        return child_fanout(runtime, self._child, self.signature.encode_calls(items), concurrency, on_error)
 
     async def start(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Start a run; returns when it is durable."""

@@ -16,6 +16,7 @@ mistakes, not malice.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import random
 import sys
@@ -86,6 +87,9 @@ def install() -> None:
             _replace(time, name, _guarded_if_short(name, needed))
         _replace(random.Random, "seed", _guarded_seed())
         _replace(threading.Thread, "start", _guarded_start())
+        ordered = _ordered_as_completed()
+        _replace(asyncio.tasks, "as_completed", ordered)
+        _replace(asyncio, "as_completed", ordered)
         if not _hooked:
             sys.addaudithook(_audit)
             _hooked = True
@@ -161,6 +165,22 @@ def _guarded_start() -> Any:
         original(self)
 
     return start
+
+
+def _ordered_as_completed() -> Any:
+    """asyncio puts what it is given into a set, and coroutines in a set lie in the order of their addresses.
+
+    As tasks they hash in the order they were given: see WorkflowTask.
+    """
+    original = asyncio.as_completed
+
+    @functools.wraps(original)
+    def as_completed(fs: Any, **options: Any) -> Any:
+        if _here.inside:
+            fs = [asyncio.ensure_future(f) for f in fs]
+        return original(fs, **options)
+
+    return as_completed
 
 
 def _dress(guarded: Any, original: Any) -> Any:

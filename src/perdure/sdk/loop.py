@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import sys
 from asyncio import events as asyncio_events
 from collections import deque
 from collections.abc import Callable
@@ -34,10 +35,30 @@ class TimerOwner(Protocol):
 class WorkflowTask(asyncio.Task[Any]):
     """Hashes in creation order, so that the sets inside asyncio (TaskGroup, wait) iterate alike on every replay."""
 
-    _number = 0
+    def __init__(self, number: int, coro: Any, *, loop: Any, name: str, context: contextvars.Context | None) -> None:
+        self._number = number  # before anything else: asyncio hashes the task while it is being made
+        super().__init__(coro, loop=loop, name=name, context=context)
 
     def __hash__(self) -> int:
         return self._number
+
+
+class Soon:
+    """A callback that is about to run; what `call_soon` hands back."""
+
+    __slots__ = ("args", "callback", "context")
+
+    def __init__(
+        self, callback: Callable[..., Any], args: tuple[Any, ...], context: contextvars.Context | None
+    ) -> None:
+        self.callback: Callable[..., Any] | None = callback
+        self.args, self.context = args, context
+
+    def cancel(self) -> None:
+        self.callback = None
+
+    def cancelled(self) -> bool:
+        return self.callback is None
 
 
 class DurableTimer:
@@ -75,15 +96,60 @@ class DurableTimer:
         return self._when
 
 
+class _Driving:
+    """While workflow code runs: its loop is the running one, the guards are up, the process's own loop sees nothing."""
+
+    __slots__ = ("_hooks", "_loop", "_outer")
+
+    def __init__(self, loop: WorkflowLoop) -> None:
+        self._loop = loop
+
+    def __enter__(self) -> None:
+        self._outer = asyncio_events._get_running_loop()
+        self._hooks = sys.get_asyncgen_hooks()
+        asyncio_events._set_running_loop(self._loop)
+        sys.set_asyncgen_hooks(None, _let_go)
+        guards.enter()
+
+    def __exit__(self, *_: object) -> None:
+        guards.leave()
+        sys.set_asyncgen_hooks(*self._hooks)
+        asyncio_events._set_running_loop(self._outer)
+
+
+def _let_go(_: object) -> None:
+    """An async generator dropped half way is not resumed: when that happens depends on the collector, not on the history.
+
+    Code that needs its `finally` closes it itself, with contextlib.aclosing.
+    """
+
+
+CLOSES_MAX = 1_000
+
+
+def _close(coro: Any) -> None:
+    """A coroutine that awaits in `finally` stays suspended there and is closed again, as often as it has such places."""
+    for _ in range(CLOSES_MAX):
+        try:
+            coro.close()
+            return
+        except BaseException:  # whatever user code raises when it is thrown away; nothing of it may escape
+            if coro.cr_frame is None:
+                return
+
+
 # asyncio's abstract loop declares dozens of methods that need the outside world; those are forbidden one by one below.
 _Base: Any = asyncio.AbstractEventLoop
 
 
 class WorkflowLoop(_Base):  # type: ignore[misc] # pyright: ignore[reportUntypedBaseClass]
-    def __init__(self, owner: TimerOwner) -> None:
+    def __init__(self, owner: TimerOwner, number_base: int = 0) -> None:
         self.owner = owner
-        self._ready: deque[tuple[Callable[..., Any], tuple[Any, ...], contextvars.Context | None]] = deque()
-        self._tasks = 0
+        self._ready: deque[Soon] = deque()
+        self._tasks = number_base
+        """Tasks hash by number. The base differs from run to run: asyncio keeps all tasks of the process in one set."""
+        self._live: dict[asyncio.Task[Any], contextvars.Context] = {}
+        """Tasks that have not ended. Held here: one that only a cycle refers to would end when the collector likes."""
         self.closed = False
         self.unhandled: BaseException | None = None
 
@@ -91,27 +157,37 @@ class WorkflowLoop(_Base):  # type: ignore[misc] # pyright: ignore[reportUntyped
 
     def run_until_idle(self) -> None:
         """Run callbacks until none is left. The caller must not be inside an asyncio task of its own."""
-        ready = self._ready
-        outer = asyncio_events._get_running_loop()
-        asyncio_events._set_running_loop(self)
-        guards.enter()
-        try:
+        with _Driving(self):
+            ready = self._ready
             while ready:
-                callback, args, context = ready.popleft()
-                if context is None:
-                    callback(*args)
+                soon = ready.popleft()
+                if soon.callback is None:
+                    continue
+                if soon.context is None:
+                    soon.callback(*soon.args)
                 else:
-                    context.run(callback, *args)
-        finally:
-            guards.leave()
-            asyncio_events._set_running_loop(outer)
+                    soon.context.run(soon.callback, *soon.args)
+
+    def throw_away(self) -> None:
+        """Close every live coroutine where it stands. What its `finally` asks for goes to a run that records nothing.
+
+        In its own context, because without one a task called in `finally` would be a plain call, executed here and now.
+        """
+        self.closed = True
+        self._ready.clear()
+        live, self._live = self._live, {}
+        with _Driving(self):
+            for task, context in live.items():
+                if not task.done():
+                    context.run(_close, task.get_coro())
 
     # -- what asyncio asks of a loop --------------------------------------------------------------------------------
 
     def call_soon(self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None) -> Any:
+        soon = Soon(callback, args, context)
         if not self.closed:
-            self._ready.append((callback, args, context))
-        return _NOT_CANCELLABLE
+            self._ready.append(soon)
+        return soon
 
     def call_later(
         self, delay: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
@@ -132,10 +208,18 @@ class WorkflowLoop(_Base):  # type: ignore[misc] # pyright: ignore[reportUntyped
     def create_task(
         self, coro: Any, *, name: str | None = None, context: contextvars.Context | None = None, **_: Any
     ) -> asyncio.Task[Any]:
-        task = WorkflowTask(coro, loop=self, name=name or "workflow", context=context)
+        if self.closed:
+            coro.close()
+            raise RuntimeError("this run has left memory: its code can start nothing any more")
+        context = context or contextvars.copy_context()
         self._tasks += 1
-        task._number = self._tasks
+        task = WorkflowTask(self._tasks, coro, loop=self, name=name or "workflow", context=context)
+        self._live[task] = context
+        task.add_done_callback(self._ended)
         return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._live.pop(task, None)
 
     def get_debug(self) -> bool:
         return False
@@ -165,19 +249,6 @@ class WorkflowLoop(_Base):  # type: ignore[misc] # pyright: ignore[reportUntyped
 
     async def shutdown_asyncgens(self) -> None:
         pass
-
-
-class _NotCancellable:
-    """call_soon's handle; asyncio's own primitives never cancel it."""
-
-    def cancel(self) -> None:
-        pass
-
-    def cancelled(self) -> bool:
-        return False
-
-
-_NOT_CANCELLABLE = _NotCancellable()
 
 
 def _forbidden(name: str) -> Callable[..., NoReturn]:

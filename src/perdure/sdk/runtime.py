@@ -38,7 +38,6 @@ from perdure.core.errors import (
 from perdure.core.journal import Journal
 from perdure.core.limits import SIGNALS_BUFFERED_MAX
 from perdure.core.retry import TaskOptions
-from perdure.sdk import guards
 from perdure.sdk.loop import WorkflowLoop
 from perdure.sdk.step import Step
 
@@ -100,7 +99,7 @@ class Runtime:
         self._workflow = workflow
         self.now_us = 0
         self.journal = Journal()
-        self.loop = WorkflowLoop(self)
+        self.loop = WorkflowLoop(self, int.from_bytes(run_id[9:], "big"))
         self.started: ev.RunStarted | None = None
         self._main: asyncio.Task[Any] | None = None
         self._context = contextvars.copy_context()
@@ -116,6 +115,8 @@ class Runtime:
         self._new_operations: list[Operation] = []
         self._signals: dict[str, deque[bytes]] = {}
         self._signal_waiters: dict[str, deque[Waiter]] = {}
+        self._handover: list[tuple[str, bytes]] | None = None
+        """Signals that go on to the next run, once the code has asked to continue in one."""
         self.state: dict[str, bytes] = {}
         self._cancel_reason: str | None = None
         self._random: random.Random | None = None
@@ -179,8 +180,8 @@ class Runtime:
         if error is None:
             return cm.CompleteRun(self._workflow.signature.encode_result(main.result()))
         if isinstance(error, ContinueAsNewRequest):
-            left = [(name, value) for name, values in self._signals.items() for value in values]
-            return cm.ContinueAsNew(error.data, left)
+            self._handover = [(name, value) for name, values in self._signals.items() for value in values]
+            return cm.ContinueAsNew(error.data, self._handover)
         return cm.FailRun(failure_of(error, "run_failed"))
 
     def _whereabouts(self) -> str:
@@ -191,17 +192,9 @@ class Runtime:
 
     def evict(self) -> None:
         """Forget the live coroutine. Its code must not act any more, not even in `finally`."""
-        self.loop.closed = True
         self.closed = True
-        main, self._main = self._main, None
-        if main is not None and not main.done():
-            guards.enter()
-            try:
-                main.get_coro().close()
-            except BaseException:  # user code in `finally` met a closed run; nothing of it may escape
-                pass
-            finally:
-                guards.leave()
+        self._main = None
+        self.loop.throw_away()
 
     # -- facts ------------------------------------------------------------------------------------------------------
 
@@ -255,6 +248,9 @@ class Runtime:
             )
 
     def _on_signal(self, e: ev.SignalReceived) -> None:
+        if self._handover is not None:
+            self._handover.append((e.name, e.value))
+            return
         waiters = self._signal_waiters.get(e.name)
         while waiters:
             waiter = waiters.popleft()
