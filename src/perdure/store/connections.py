@@ -62,6 +62,7 @@ SETTINGS: Final = {
     "enable_seqscan": "off",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
+    "enable_memoize": "off",
     "jit": "off",
     "plan_cache_mode": "force_generic_plan",
     "application_name": "perdure",

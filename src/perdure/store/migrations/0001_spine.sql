@@ -169,7 +169,7 @@ create table perdure.inbox (
   body   bytea not null,
   at     timestamptz not null default now()
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
-create index inbox_run on perdure.inbox (run_id, id);
+create index inbox_run on perdure.inbox (run_id);
 
 create table perdure.promise (
   run_id      uuid not null,

@@ -1,46 +1,50 @@
--- How an engine gets work: due runs, runs with mail, queued tasks.
+-- How an engine gets work: due runs, runs with mail, queued tasks. Rows are locked where they are found and updated by ctid.
 
 -- name: claim_runs
 -- $1 session, $2 workflows this engine can run, $3 how many. Locks: own session FOR KEY SHARE, claimed rows FOR UPDATE SKIP LOCKED.
 with fence as materialized (select id from perdure.engine_session where id = $1 for key share),
 due as materialized (
-  select d.run_id from fence, unnest($2::text[]) as w(workflow) cross join lateral (
-    select q.run_id from perdure.run_queue q
+  select d.place from fence, unnest($2::text[]) as w(workflow) cross join lateral (
+    select q.ctid as place from perdure.run_queue q
      where q.workflow = w.workflow and q.owner is null and q.wake_at <= perdure.clock() and q.stuck is null
      order by q.wake_at limit $3 for update skip locked
   ) d
   limit $3
 )
 update perdure.run_queue q set owner = $1, status = 1, epoch = q.epoch + 1, wake_at = 'infinity'
-  from due where q.run_id = due.run_id
+  from due where q.ctid = due.place
 returning q.run_id, q.ns, q.workflow, q.version, q.epoch;
 
 -- name: claim_runs_with_mail
 -- Runs that sleep while facts wait for them in the inbox. The inbox is small: its rows are consumed as soon as they are seen.
 with fence as materialized (select id from perdure.engine_session where id = $1 for key share),
+mailed as materialized (select distinct i.run_id from perdure.inbox i),
 due as materialized (
-  select q.run_id from fence, perdure.run_queue q
-   where q.owner is null and q.stuck is null and q.workflow = any($2::text[])
-     and q.run_id in (select i.run_id from perdure.inbox i)
-   limit $3 for update of q skip locked
+  -- From the few mailed runs to their rows, never from the many sleeping rows to the inbox.
+  select d.place from fence, mailed m cross join lateral (
+    select q.ctid as place from perdure.run_queue q
+     where q.run_id = m.run_id and q.owner is null and q.stuck is null and q.workflow = any($2::text[])
+     for update skip locked
+  ) d
+  limit $3
 )
 update perdure.run_queue q set owner = $1, status = 1, epoch = q.epoch + 1, wake_at = 'infinity'
-  from due where q.run_id = due.run_id
+  from due where q.ctid = due.place
 returning q.run_id, q.ns, q.workflow, q.version, q.epoch;
 
 -- name: claim_tasks
 -- $2 and $3 are pairs (queue, task name) that a local worker serves.
 with fence as materialized (select id from perdure.engine_session where id = $1 for key share),
 due as materialized (
-  select d.id from fence, unnest($2::text[], $3::text[]) as w(queue, name) cross join lateral (
-    select t.id from perdure.task_queue t
+  select d.place from fence, unnest($2::text[], $3::text[]) as w(queue, name) cross join lateral (
+    select t.ctid as place from perdure.task_queue t
      where t.queue = w.queue and t.name = w.name and t.owner is null and t.run_at <= perdure.clock()
      order by t.run_at limit $4 for update skip locked
   ) d
   limit $4
 )
 update perdure.task_queue t set owner = $1, status = 1
-  from due where t.id = due.id
+  from due where t.ctid = due.place
 returning t.id, t.ns, t.run_id, t.seq, t.name, t.queue, t.attempt, t.lost, t.scheduled_at, t.options, t.input;
 
 -- name: next_due
@@ -62,12 +66,16 @@ select run_id, seq from perdure.task_queue where run_id = any($1::uuid[]);
 select run_id, seq, last, at, body from perdure.history where run_id = any($1::uuid[]) order by run_id, seq;
 
 -- name: load_inbox
-select id, run_id, body from perdure.inbox where run_id = any($1::uuid[]) order by id limit $2;
+-- $2 after this row, $3 how many. Whatever was committed before the first page is in one of them.
+select id, run_id, body from perdure.inbox where run_id = any($1::uuid[]) and id > $2 order by id limit $3;
 
 -- name: inbox_of_owner
 -- Mail for runs this session owns.
-select i.id, i.run_id, i.body from perdure.inbox i join perdure.run_queue q on q.run_id = i.run_id
- where q.owner = $1 order by i.id limit $2;
+select i.id, i.run_id, i.body from perdure.inbox i cross join lateral (
+  select q.owner from perdure.run_queue q where q.run_id = i.run_id offset 0
+) r
+ where r.owner = $1
+ order by i.id limit $2;
 
 -- name: existing_runs
 select run_id from perdure.run_queue where run_id = any($1::uuid[])

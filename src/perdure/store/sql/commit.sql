@@ -1,4 +1,8 @@
 -- Everything an engine writes about its runs, in one statement, one round trip, one transaction.
+--
+-- Rows of hot tables are reached from the arrays through `lateral (... offset 0)` and then by ctid. That fixes the join order: these
+-- tables are empty one moment and full the next, and a plan made for the one must not be run on the other. The rows are the
+-- session's own, so nobody moves them meanwhile.
 
 -- name: commit_batch
 -- $1 session, $2 commit number. Each following group is a set of equally long arrays, one element per row.
@@ -46,8 +50,9 @@ appended as (
 closed as (
   delete from perdure.run_queue q
    using unnest($19::uuid[], $20::smallint[], $21::int[], $22::text[], $23::text[], $24::uuid[])
-           as u(run_id, status, events, error_code, error, successor), fence f
-   where q.run_id = u.run_id and q.owner = f.id
+           as u(run_id, status, events, error_code, error, successor), fence f,
+         lateral (select r.ctid as place, r.owner from perdure.run_queue r where r.run_id = u.run_id offset 0) at
+   where q.ctid = at.place and at.owner = f.id
   returning q.run_id, q.ns, q.workflow, q.version, q.key, q.parent_id, q.parent_seq, u.status as ended, q.created_at, f.at,
             q.epoch, u.events, u.error_code, u.error, u.successor
 ),
@@ -59,8 +64,9 @@ archived as (
 -- Runs let go: they sleep until wake_at, or are stuck with a reason.
 released as (
   update perdure.run_queue q set owner = null, wake_at = u.wake_at, stuck = u.stuck
-    from unnest($25::uuid[], $26::timestamptz[], $27::text[]) as u(run_id, wake_at, stuck), fence f
-   where q.run_id = u.run_id and q.owner = f.id
+    from unnest($25::uuid[], $26::timestamptz[], $27::text[]) as u(run_id, wake_at, stuck), fence f,
+         lateral (select r.ctid as place, r.owner from perdure.run_queue r where r.run_id = u.run_id offset 0) at
+   where q.ctid = at.place and at.owner = f.id
 ),
 -- Tasks that ended.
 task_rows as (
@@ -93,16 +99,18 @@ queued as (
 requeued as (
   update perdure.task_queue t
      set status = 0, owner = null, attempt = u.attempt, lost = u.lost, run_at = f.at + u.delay_us * interval '1 microsecond', error = u.error
-    from unnest($32::uuid[], $33::int[], $34::int[], $35::bigint[], $36::text[]) as u(id, attempt, lost, delay_us, error), fence f
-   where t.id = u.id and t.owner = f.id
+    from unnest($32::uuid[], $33::int[], $34::int[], $35::bigint[], $36::text[]) as u(id, attempt, lost, delay_us, error), fence f,
+         lateral (select r.ctid as place, r.owner from perdure.task_queue r where r.id = u.id offset 0) at
+   where t.ctid = at.place and at.owner = f.id
 ),
 unqueued as (
-  delete from perdure.task_queue t using unnest($16::uuid[]) as u(id), fence f where t.id = u.id
+  delete from perdure.task_queue t where t.id = any($16::uuid[]) and exists(select from fence)
 ),
 -- Results of tasks whose run lives elsewhere: only the engine that still holds the claim may report.
 reported as (
-  delete from perdure.task_queue t using unnest($17::uuid[], $18::int[], $19::bytea[]) as u(id, attempt, body), fence f
-   where t.id = u.id and t.owner = f.id and t.attempt = u.attempt
+  delete from perdure.task_queue t using unnest($17::uuid[], $18::int[], $19::bytea[]) as u(id, attempt, body), fence f,
+         lateral (select r.ctid as place, r.owner, r.attempt from perdure.task_queue r where r.id = u.id offset 0) at
+   where t.ctid = at.place and at.owner = f.id and at.attempt = u.attempt
   returning t.ns, t.run_id, u.body
 ),
 report_rows as (
@@ -112,21 +120,24 @@ report_rows as (
 posted as (
   insert into perdure.inbox (ns, run_id, body)
   select q.ns, q.run_id, u.body
-    from unnest($20::uuid[], $21::bytea[]) with ordinality as u(run_id, body, n), fence f, perdure.run_queue q
-   where q.run_id = u.run_id
+    from unnest($20::uuid[], $21::bytea[]) with ordinality as u(run_id, body, n), fence f,
+         lateral (select r.ns, r.run_id from perdure.run_queue r where r.run_id = u.run_id offset 0) q
    order by u.n
 ),
 consumed as (
-  delete from perdure.inbox i using unnest($22::bigint[]) as u(id), fence f where i.id = u.id
+  delete from perdure.inbox i where i.id = any($22::bigint[]) and exists(select from fence)
 ),
 -- Facts that were still waiting for runs that now end; those of a run that continued go on to its successor.
 forwarded as (
-  update perdure.inbox i set run_id = u.successor from unnest($23::uuid[], $24::uuid[]) as u(run_id, successor), fence f
-   where i.run_id = u.run_id and u.successor is not null
+  update perdure.inbox i set run_id = u.successor
+    from unnest($23::uuid[], $24::uuid[]) as u(run_id, successor), fence f,
+         lateral (select r.ctid as place from perdure.inbox r where r.run_id = u.run_id offset 0) at
+   where i.ctid = at.place and u.successor is not null
 ),
 dropped as (
-  delete from perdure.inbox i using unnest($23::uuid[], $24::uuid[]) as u(run_id, successor), fence f
-   where i.run_id = u.run_id and u.successor is null
+  delete from perdure.inbox i
+   where i.run_id = any(array(select u.run_id from unnest($23::uuid[], $24::uuid[]) as u(run_id, successor) where u.successor is null))
+     and exists(select from fence)
 ),
 promised as (
   insert into perdure.promise (run_id, name, ns, created_at)
@@ -134,7 +145,7 @@ promised as (
   on conflict do nothing
 ),
 unpromised as (
-  delete from perdure.promise p using unnest($23::uuid[]) as u(run_id), fence f where p.run_id = u.run_id
+  delete from perdure.promise p where p.run_id = any($23::uuid[]) and exists(select from fence)
 ),
 stated as (
   insert into perdure.run_state (run_id, name, ns, value)
@@ -142,3 +153,14 @@ stated as (
   on conflict (run_id, name) do update set value = excluded.value
 )
 select exists(select from fence) as held, coalesce((select array_agg(run_id) from reported), '{}') as reported;
+
+-- name: read_back
+-- What commit_batch would have answered, had its answer not been lost. $1 runs it was to start; $2 and $3 history rows it was to write,
+-- which all carry the moment of the commit.
+select coalesce((select h.at from unnest($2::uuid[], $3::int[]) as u(run_id, seq), lateral (
+                     select w.at from perdure.history w where w.run_id = u.run_id and w.seq = u.seq offset 0) h limit 1),
+                perdure.clock()) as at,
+       coalesce((select array_agg(r.run_id) from (
+                   select q.run_id from perdure.run_queue q where q.run_id = any($1::uuid[])
+                   union all
+                   select e.run_id from perdure.run e where e.run_id = any($1::uuid[])) r), '{}') as started;

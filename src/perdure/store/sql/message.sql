@@ -29,8 +29,11 @@ update perdure.run_queue set stuck = null, wake_at = perdure.clock() where run_i
 
 -- name: forward_orphan_mail
 -- Mail that was posted while its run handed over to a successor.
-update perdure.inbox i set run_id = r.successor from perdure.run r
- where r.run_id = i.run_id and r.successor is not null and i.at < now() - interval '1 second';
+update perdure.inbox i set run_id = o.successor
+  from (select m.id, r.successor from perdure.inbox m cross join lateral (
+          select e.successor from perdure.run e where e.run_id = m.run_id and e.successor is not null offset 0) r
+         where m.at < now() - interval '1 second') o
+ where i.id = o.id;
 
 -- name: sweep_orphan_mail
 -- Mail that was posted while its run ended: nobody can read it any more.

@@ -37,14 +37,17 @@ update perdure.run_queue set owner = null, wake_at = perdure.clock() where owner
 -- name: requeue_tasks
 update perdure.task_queue t
    set status = 0, owner = null, attempt = u.attempt, lost = u.lost, run_at = perdure.clock()
-  from unnest($1::uuid[], $2::int[], $3::int[]) as u(id, attempt, lost)
- where t.id = u.id;
+  from unnest($1::uuid[], $2::int[], $3::int[]) as u(id, attempt, lost),
+       lateral (select r.ctid as place from perdure.task_queue r where r.id = u.id offset 0) at
+ where t.ctid = at.place;
 
 -- name: drop_tasks_into_inbox
 -- Tasks that may not run again: the row goes and the failure travels to the run.
 with gone as (
   delete from perdure.task_queue t
-   using unnest($1::uuid[], $2::bytea[]) as u(id, body) where t.id = u.id
+   using unnest($1::uuid[], $2::bytea[]) as u(id, body),
+         lateral (select r.ctid as place from perdure.task_queue r where r.id = u.id offset 0) at
+   where t.ctid = at.place
   returning t.ns, t.run_id, u.body
 )
 insert into perdure.inbox (ns, run_id, body) select ns, run_id, body from gone;
