@@ -195,14 +195,17 @@ class ActiveRun:
 class RunUnit:
     """What one run writes in one commit."""
 
-    __slots__ = ("events", "first", "run", "segments", "started_children")
+    __slots__ = ("events", "first", "run", "segments")
 
     def __init__(self, run: ActiveRun, segments: list[Changes]) -> None:
         self.run, self.segments = run, segments
         run.writing = True
         self.events = segments[0].events if len(segments) == 1 else [e for s in segments for e in s.events]
         self.first = run.seq + 1
-        self.started_children: list[ChildStart] = [c for s in segments if s.has_extras for c in s.extras.starts]
+
+    @property
+    def started_children(self) -> list[ChildStart]:
+        return [c for s in self.segments if s.has_extras for c in s.extras.starts]
 
     def fill(self, batch: Batch) -> None:
         run = self.run

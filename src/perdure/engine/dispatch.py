@@ -37,7 +37,7 @@ LONG_RUNNING_US = 1_000_000
 """A task that has been running for this long gets its row, so that everybody can see it."""
 
 
-class Flight(msgspec.Struct):
+class Flight(msgspec.Struct, gc=False):
     """An attempt that is with the local worker."""
 
     assignment: Assignment

@@ -157,8 +157,10 @@ class WorkflowLoop(_Base):  # type: ignore[misc] # pyright: ignore[reportUntyped
 
     def run_until_idle(self) -> None:
         """Run callbacks until none is left. The caller must not be inside an asyncio task of its own."""
+        ready = self._ready
+        if not ready:
+            return
         with _Driving(self):
-            ready = self._ready
             while ready:
                 soon = ready.popleft()
                 if soon.callback is None:

@@ -292,13 +292,12 @@ class Runtime:
         seq = self.journal.schedule_tasks(name, queue, [data], options)
         step = self.new_step(ids.TASK, seq)
         self._tasks[seq] = Waiter(step, decode)
-
-        def cancel() -> None:
-            if self._tasks.pop(seq, None) is not None and not self.closed:
-                self.journal.cancel_tasks([seq])
-
-        step._on_cancel = cancel
+        step._runtime = self
         return step
+
+    def cancel_task(self, seq: int) -> None:
+        if self._tasks.pop(seq, None) is not None and not self.closed:
+            self.journal.cancel_tasks([seq])
 
     def schedule_fanout(self, name: str, queue: str, inputs: list[bytes], options: TaskOptions, waiter: Any) -> int:
         """Many tasks behind one waiter, which is told each outcome by sequence number."""
