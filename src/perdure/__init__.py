@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         PromiseAlreadyResolved,
         RunAlreadyExists,
         RunCancelled,
+        RunError,
         RunFailed,
         RunFinished,
         TaskCancelled,
@@ -46,14 +47,14 @@ if TYPE_CHECKING:
     from perdure.sdk.options import Retry
     from perdure.sdk.step import Step
     from perdure.testing.env import TestEnv
-    from perdure.testing.replayer import replay
+    from perdure.testing.replayer import export_history, replay
 
 _HOME = {
     "perdure.app.embedded": ("Perdure",),
     "perdure.app.sync": ("SyncHandle", "SyncPerdure"),
     "perdure.core.errors": (
         "ChildFailed", "Conflict", "Failure", "HistoryTooLarge", "InvalidInput", "NondeterminismError", "NotFound", "NotRegistered",
-        "PayloadMismatch", "PayloadTooLarge", "PerdureError", "PromiseAlreadyResolved", "RunAlreadyExists", "RunCancelled",
+        "PayloadMismatch", "PayloadTooLarge", "PerdureError", "PromiseAlreadyResolved", "RunAlreadyExists", "RunCancelled", "RunError",
         "RunFailed", "RunFinished", "TaskCancelled", "TaskError", "TaskFailed", "TaskLost", "TaskTimeout", "Unavailable",
         "WorkflowRuleBroken",
     ),
@@ -65,16 +66,16 @@ _HOME = {
     "perdure.sdk.options": ("Retry",),
     "perdure.sdk.step": ("Step",),
     "perdure.testing.env": ("TestEnv",),
-    "perdure.testing.replayer": ("replay",),
+    "perdure.testing.replayer": ("export_history", "replay"),
 }  # fmt: skip
 _WHERE = {name: module for module, names in _HOME.items() for name in names} | {"wf": "perdure.sdk"}
 
 __all__ = [
     "Attempt", "Bound", "ChildFailed", "Conflict", "EngineSettings", "Event", "Failure", "Handle", "HistoryTooLarge", "InvalidInput",
     "NondeterminismError", "NotFound", "NotRegistered", "PayloadMismatch", "PayloadTooLarge", "Perdure", "PerdureError", "Promise",
-    "PromiseAlreadyResolved", "Retry", "RunAlreadyExists", "RunCancelled", "RunFailed", "RunFinished", "Signal", "State", "Step",
+    "PromiseAlreadyResolved", "Retry", "RunAlreadyExists", "RunCancelled", "RunError", "RunFailed", "RunFinished", "Signal", "State", "Step",
     "Stuck", "SyncHandle", "SyncPerdure", "Task", "TaskCancelled", "TaskError", "TaskFailed", "TaskLost", "TaskTimeout", "TestEnv",
-    "Unavailable", "Workflow", "WorkflowRuleBroken", "attempt", "replay", "task", "wf", "workflow",
+    "Unavailable", "Workflow", "WorkflowRuleBroken", "attempt", "export_history", "replay", "task", "wf", "workflow",
 ]  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from contextlib import suppress
 from contextvars import Token
@@ -16,6 +17,7 @@ from perdure.engine.engine import Engine, EngineSettings
 from perdure.sdk.client import Backend, Handle, ambient
 from perdure.sdk.definitions import Workflow
 from perdure.sdk.worker import SLOTS_DEFAULT, THREADS_DEFAULT, Worker
+from perdure.store.cluster import PrivateCluster, default_directory
 from perdure.store.migrate import check, migrate
 from perdure.store.postgres import PostgresStore
 
@@ -48,10 +50,11 @@ class Perdure:
         self.store: PostgresStore
         self.engine: Engine
         self._token: Token[Backend] | None = None
+        self._cluster: PrivateCluster | None = None
         self._adopted: set[int] = set()
 
     async def __aenter__(self) -> Self:
-        dsn = self._dsn or os.environ.get("PERDURE_DSN") or os.environ.get("DATABASE_URL") or await _private_dsn()
+        dsn = self._dsn or os.environ.get("PERDURE_DSN") or os.environ.get("DATABASE_URL") or await self._private_dsn()
         await (migrate(dsn) if self._auto_migrate else check(dsn))
         self._token = ambient.set(self)
         if self.worker is not None:
@@ -61,6 +64,10 @@ class Perdure:
         self.engine = Engine(self.store, self.worker, self.settings)
         await self.engine.open()
         return self
+
+    async def _private_dsn(self) -> str:
+        self._cluster = PrivateCluster(default_directory())
+        return await asyncio.to_thread(self._cluster.start)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -79,6 +86,8 @@ class Perdure:
             await self.engine.close()
         finally:
             await self.store.close()
+            if self._cluster is not None:  # the last one to leave stops it
+                await asyncio.to_thread(self._cluster.leave)
 
     # -- for people who hold the client -----------------------------------------------------------------------------
 
@@ -92,6 +101,11 @@ class Perdure:
 
         decode = workflow.signature.decode_result if workflow is not None else Converter.of(Any).decode
         return Handle(self, ids.parse(run_id), decode)
+
+    async def find(self, id: str, workflow: Workflow[Any, R] | None = None) -> Handle[R]:
+        """A handle to the run that was started under an id of your own (`options(id=...)`)."""
+        found = await self.engine.use.run_of(id)
+        return self.handle(ids.text(found), workflow)
 
     # -- the Backend port -------------------------------------------------------------------------------------------
 
@@ -130,12 +144,3 @@ class Perdure:
         self.worker.refresh()
         self.engine.dispatcher.served = frozenset(self.worker.served)
         self.engine.loop.workflows = dict(self.worker.workflows)
-
-
-async def _private_dsn() -> str:
-    import asyncio
-
-    from perdure.store.cluster import PrivateCluster, default_directory
-
-    cluster = PrivateCluster(default_directory())
-    return await asyncio.to_thread(cluster.start)

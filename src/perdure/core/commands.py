@@ -92,6 +92,10 @@ class ContinueAsNew(_Command, frozen=True, gc=False, tag=15):
     input: bytes
     signals: list[tuple[str, bytes]] = []
     """Signals received and not consumed: they open the new run's history, so that none is lost."""
+    promises: list[tuple[str, bytes]] = []
+    """Promises resolved that the code never waited for."""
+    cancels: list[str] = []
+    """Reasons of cancel requests that arrived after the code had decided."""
 
 
 Command = (

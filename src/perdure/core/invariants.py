@@ -180,6 +180,12 @@ class RunFold:
         for i, event in enumerate(events):
             self._event(seq + i, at_us, event)
 
+    def unreadable(self, seq: int, last: int, why: str) -> None:
+        """A history row that cannot be decoded."""
+        self.broken = True
+        self.last = last
+        self._violate(4, f"events {seq}..{last} cannot be read: {why}")
+
     def _event(self, seq: int, at_us: int, event: ev.Event) -> None:
         f = self._findings
         f.examine(5)
@@ -446,12 +452,12 @@ def _check_order(
     for other in line.after:
         findings.examine(11)
         row = rows.get(other)
-        if row is None:
+        path = fold.tasks.get(row.seq) if row is not None else None
+        if row is None or path is None:
             # A take-over may schedule this task under another fact; what it was given must be recorded all the same.
             findings.violate(11, fold.text, f"{line.name} began after {other}, whose end is nowhere recorded")
             continue
-        ended = fold.tasks[row.seq].ended
-        if me is not None and ended >= fold.tasks[me].scheduled:
+        if me is not None and path.ended >= fold.tasks[me].scheduled:
             findings.violate(11, fold.text, f"task {me} was scheduled before task {row.seq}, which it needs, ended")
         effect = _recorded_effect(row, by_task.get(other, []))
         if effect is not None and effect.mono_us > line.mono_us:

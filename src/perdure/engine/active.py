@@ -78,7 +78,7 @@ class Changes:
 class ActiveRun:
     __slots__ = (
         "closing", "deliver", "dirty", "epoch", "evicted", "id", "idle_since", "mail_seen", "ns", "operations",
-        "outcome", "pending", "queued", "replay", "seq", "state", "version", "waiting_activation", "workflow", "writing",
+        "outcome", "pending", "queued", "replay", "seq", "state", "unseen", "version", "waiting_activation", "workflow", "writing",
     )  # fmt: skip
 
     def __init__(self, run_id: bytes, ns: int, workflow: str, version: str, epoch: int) -> None:
@@ -89,6 +89,8 @@ class ActiveRun:
         self.pending: deque[Changes] = deque()
         self.deliver: list[ev.Recorded] = []
         """Durable facts that the code has not seen yet."""
+        self.unseen: list[Mail] = []
+        """Facts from outside that are recorded, or on their way there, and that the code has not been given yet."""
         self.replay = True
         """The worker does not hold this run: the next activation carries the whole history."""
         self.waiting_activation = False

@@ -41,6 +41,7 @@ class Claimer:
         self._handle: asyncio.TimerHandle | None = None
         self._handle_at = 0.0
         self.session = 0
+        self.ns = 0
         self.may_claim = True
         self.hungry = False
         """Tasks are due that found no free slot: look again as soon as one is free."""
@@ -74,9 +75,10 @@ class Claimer:
 
     async def look(self) -> None:
         self._counters.polls += 1
+        self._loop.mail_done.clear()  # what is gone by now is not in anything read from here on
         workflows = list(self._loop.workflows) if self.may_claim else []
         served = list(self._dispatcher.served) if self.may_claim else []
-        due = await self._store.next_due(workflows, served)
+        due = await self._store.next_due(self.ns, workflows, served)
         if due.mail:
             await self._collect_mail()
         if due.run_at_us is not None and due.run_at_us <= due.clock_us and self._loop.has_room:
@@ -94,7 +96,7 @@ class Claimer:
         if room <= 0 or not workflows:
             return
         session = self.session
-        claimed = await self._store.claim_runs(session, workflows, room, with_mail=with_mail)
+        claimed = await self._store.claim_runs(session, self.ns, workflows, room, with_mail=with_mail)
         self._check_session(session)
         if claimed:
             self._counters.runs_claimed += len(claimed)
@@ -128,8 +130,8 @@ class Claimer:
         if not waiting:
             return
         session = self.session
-        ended = await self._store.ended(list(waiting))
-        existing = await self._store.existing(list(waiting))
+        ended = await self._store.ended(self.ns, list(waiting))
+        existing = await self._store.existing(self.ns, list(waiting))
         self._check_session(session)
         for child, (run, seq) in waiting.items():
             if child not in existing:
@@ -151,7 +153,7 @@ class Claimer:
             self.hungry = True
             return
         session = self.session
-        tasks = await self._store.claim_tasks(session, served, free)
+        tasks = await self._store.claim_tasks(session, self.ns, served, free)
         self._check_session(session)
         self.hungry = len(tasks) == free
         if tasks:
@@ -159,12 +161,14 @@ class Claimer:
 
     async def check_claims(self) -> None:
         """Stop executing tasks of other engines' runs that were cancelled there."""
-        foreign = [
-            ids.derive(k[0], ids.TASK, k[1]) for k, f in self._dispatcher.flights.items() if f.row and f.run is None
-        ]
-        if foreign:
-            mine = await self._store.still_mine(self.session, foreign)
-            self._dispatcher.drop_stolen(mine)
+        asked = {
+            ids.derive(f.assignment.run_id, ids.TASK, f.assignment.seq): f
+            for f in self._dispatcher.flights.values()
+            if f.row and f.run is None
+        }
+        if asked:
+            mine = await self._store.still_mine(self.session, list(asked))
+            self._dispatcher.drop_stolen([f for task_id, f in asked.items() if task_id not in mine])
 
     # -- mail -------------------------------------------------------------------------------------------------------
 

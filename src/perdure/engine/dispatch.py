@@ -431,13 +431,14 @@ class Dispatcher:
             for f in flights.values():
                 self._worker.cancel(f.assignment.run_id, f.assignment.seq, f.assignment.attempt)
 
-    def drop_stolen(self, mine: set[bytes]) -> None:
-        """Attempts whose row is no longer ours are stopped."""
-        for key, f in list(self.flights.items()):
-            if f.row and f.run is None and ids.derive(key[0], ids.TASK, key[1]) not in mine:
-                del self.flights[key]
+    def drop_stolen(self, stolen: list[Flight]) -> None:
+        """Attempts whose row is no longer ours are stopped; one that took off since the question was asked is another flight."""
+        for f in stolen:
+            a = f.assignment
+            if self.flights.get((a.run_id, a.seq)) is f and f.run is None:
+                del self.flights[a.run_id, a.seq]
                 if self._worker is not None:
-                    self._worker.cancel(f.assignment.run_id, f.assignment.seq, f.assignment.attempt)
+                    self._worker.cancel(a.run_id, a.seq, a.attempt)
 
 
 def settle_lost(tasks: list[LostTask]) -> tuple[list[tuple[bytes, int, int]], list[tuple[bytes, bytes]]]:

@@ -107,7 +107,7 @@ class Engine:
             self.waiters,
             self._mail_posted,
         )
-        self._ns = ns
+        self._ns = self.claimer.ns = self.waiters.ns = ns
         await self._register()
         await self.refresh()
         if self._worker is not None:
@@ -305,7 +305,7 @@ class Engine:
     async def _refused_start(self, unit: StartUnit, why: str) -> None:
         """A start that was written again after its session was lost is refused when the first one had counted."""
         try:
-            exists = bool(await self._store.existing([unit.run_id]))
+            exists = bool(await self._store.existing(self._ns, [unit.run_id]))
         except Unavailable:
             exists = False
         if not unit.created.done():

@@ -62,6 +62,9 @@ class RunLoop:
         self._timer_handle: asyncio.TimerHandle | None = None
         self._activation_due = False
         self.mail_pending: set[int] = set()
+        """Inbox rows whose facts are on their way into the history."""
+        self.mail_done: set[int] = set()
+        """Inbox rows that are gone since the claimer last began to look; what it is reading may still show them."""
         self.workflows: dict[str, str] = {}
         """Names and versions the worker serves."""
 
@@ -103,6 +106,7 @@ class RunLoop:
         run.seq = history[-1].seq
         run.queued = queued
         run.deliver = history
+        run.unseen = [mail for r in history if (mail := _as_mail(r.event)) is not None]
         self.dispatcher.adopt(run)
         now = self._now_us()
         for seq in [s for s in run.state.tasks if s not in queued and (run.id, s) not in self.dispatcher.flights]:
@@ -130,6 +134,8 @@ class RunLoop:
             del self._ready[run]
             run.waiting_activation = False
             if not run.closing and not run.evicted:
+                if run.unseen:
+                    del run.unseen[: sum(type(r.event) in _MAILED for r in run.deliver)]
                 batch.append(Activation(run.id, run.workflow, run.deliver, run.replay))
                 run.deliver, run.replay = [], False
         if self._ready:
@@ -282,6 +288,12 @@ class RunLoop:
         changes.extras.starts.append(ChildStart(next_id, -1, run.version, "", b"", own, started))
         for name, value in c.signals:
             run.post(next_id, SignalSent(name, value))
+        for name, value in c.promises:
+            run.post(next_id, PromiseKept(name, value))
+        for reason in c.cancels:
+            run.post(next_id, CancelAsked(reason))
+        for mail in run.unseen:  # it came while the code was deciding to go on elsewhere
+            run.post(next_id, mail)
         self._close(run, ev.RunContinued(next_id, c.input), RunStatus.SUCCESS, None, b"", next_id)
         return True
 
@@ -350,6 +362,7 @@ class RunLoop:
         for s in unit.segments:
             if s.has_extras:
                 self.mail_pending.difference_update(s.extras.consumed)
+                self.mail_done.update(s.extras.consumed)
         for child in unit.started_children:
             self._child_committed(run, child, at_us, started)
         if run.outcome is not None and not run.pending:
@@ -398,7 +411,7 @@ class RunLoop:
         if run.closing or run.evicted:
             return
         if inbox_id is not None:
-            if inbox_id in self.mail_pending:
+            if inbox_id in self.mail_pending or inbox_id in self.mail_done:
                 return
             self.mail_pending.add(inbox_id)
             run.mail_seen = True
@@ -410,12 +423,15 @@ class RunLoop:
     def _record_mail(self, run: ActiveRun, mail: Mail) -> None:
         match mail:
             case SignalSent():
+                run.unseen.append(mail)
                 run.record(ev.SignalReceived(mail.name, mail.value), len(mail.value))
             case CancelAsked():
                 if not run.state.cancel_requested:
+                    run.unseen.append(mail)
                     run.record(ev.CancelRequested(mail.reason))
             case PromiseKept():
                 if mail.name not in run.state.resolved:
+                    run.unseen.append(mail)
                     run.record(ev.PromiseResolved(mail.name, mail.value), len(mail.value))
             case TaskEnded():
                 self.dispatcher.arrived(run, mail)
@@ -499,6 +515,7 @@ class RunLoop:
         self._ready.clear()
         self._timers.clear()
         self.mail_pending.clear()
+        self.mail_done.clear()
         self.dispatcher.abandon_all()
         self.committer.drop_runs()
         if self._worker is not None:
@@ -509,6 +526,22 @@ class RunLoop:
 
 
 _FACTS = frozenset(ev.FACTS)
+_MAILED = frozenset({ev.SignalReceived, ev.CancelRequested, ev.PromiseResolved})
+
+
+def _as_mail(event: ev.Event) -> Mail | None:
+    """The mail that an event was made of."""
+    match event:
+        case ev.SignalReceived():
+            return SignalSent(event.name, event.value)
+        case ev.CancelRequested():
+            return CancelAsked(event.reason)
+        case ev.PromiseResolved():
+            return PromiseKept(event.name, event.value)
+        case _:
+            return None
+
+
 _COMMANDS: dict[type, Callable[[RunLoop, ActiveRun, Any], bool]] = {
     cm.ScheduleTasks: RunLoop._schedule_tasks,
     cm.CancelTasks: RunLoop._cancel_tasks,

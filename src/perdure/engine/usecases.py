@@ -15,7 +15,7 @@ from perdure.core.limits import PAYLOAD_BYTES_MAX
 from perdure.core.mail import CancelAsked, Mail, PromiseKept
 from perdure.core.work import Outcome, RunView, StartRequest
 from perdure.engine.batch import Batch
-from perdure.engine.ports import Store
+from perdure.engine.ports import HistoryRow, Store
 from perdure.engine.runloop import input_hash
 from perdure.wire.codec import decode_row, encode_events, encode_mail
 
@@ -44,6 +44,7 @@ class Waiters:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self.ns = 0
         self._futures: dict[bytes, list[asyncio.Future[Outcome]]] = {}
         self._unknown: set[bytes] = set()
         """Runs somebody waits for that nobody has seen yet."""
@@ -86,7 +87,7 @@ class Waiters:
             asked = [r for r in self._futures if not is_local(r)][:EVENTS_PAGE]
             await self._refuse_unknown()
             if asked:
-                found = await self._store.ended(asked)
+                found = await self._store.ended(self.ns, asked)
                 for run_id, outcome in found.items():
                     await self._resolve(run_id, outcome)
                 pause_s = 0.01 if found else min(pause_s * 1.6, 0.5)
@@ -103,7 +104,7 @@ class Waiters:
     async def _refuse_unknown(self) -> None:
         if self._unknown:
             unknown, self._unknown = self._unknown, set()
-            for run_id in unknown - await self._store.existing(list(unknown)):
+            for run_id in unknown - await self._store.existing(self.ns, list(unknown)):
                 for future in self._futures.pop(run_id, ()):
                     if not future.done():
                         future.set_exception(NotFound(f"no run {text(run_id)} in this namespace"))
@@ -113,9 +114,11 @@ class Waiters:
         self.ended(run_id, outcome, view)
 
     async def _successor(self, run_id: bytes) -> bytes | None:
-        rows = await self._store.history_after(run_id, 0, EVENTS_PAGE)
-        last = decode_row(rows[-1].seq, rows[-1].at_us, rows[-1].body)[-1].event if rows else None
-        return last.run_id if isinstance(last, ev.RunContinued) else None
+        last: HistoryRow | None = None
+        while rows := await self._store.history_after(run_id, self.ns, last.last if last else 0, EVENTS_PAGE):
+            last = rows[-1]
+        end = decode_row(last.seq, last.at_us, last.body)[-1].event if last else None
+        return end.run_id if isinstance(end, ev.RunContinued) else None
 
 
 class UseCases:
@@ -215,7 +218,7 @@ class UseCases:
         return await self._store.read_state(run_id, self._ns, name)
 
     async def history(self, run_id: bytes, after: int) -> list[ev.Recorded]:
-        rows = await self._store.history_after(run_id, after, EVENTS_PAGE)
+        rows = await self._store.history_after(run_id, self._ns, after, EVENTS_PAGE)
         return [r for row in rows for r in decode_row(row.seq, row.at_us, row.body) if r.seq > after]
 
     async def describe(self, run_id: bytes) -> RunView:
@@ -223,6 +226,13 @@ class UseCases:
         if view is None:
             raise NotFound(f"no run {text(run_id)} in this namespace")
         return view
+
+    async def run_of(self, key: str) -> bytes:
+        """The run that was started under an id of the user's own."""
+        found = await self._store.run_by_key(self._ns, key)
+        if found is None:
+            raise NotFound(f"no run was started under the id {key!r} in this namespace")
+        return found[0]
 
     async def resume(self, run_id: bytes) -> bool:
         """Let a stuck run try again."""

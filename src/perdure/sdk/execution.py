@@ -211,7 +211,7 @@ class Execution:
             report = error_report(a, e, started, self._clock_us())
         finally:
             slot.attempt = None
-            self._running.pop(key, None)
+            self._forget(key, info)
         self._done(report)
 
     # -- thread lane ------------------------------------------------------------------------------------------------
@@ -242,10 +242,16 @@ class Execution:
         except Exception as e:
             return error_report(a, e, started, self._clock_us())
         finally:
-            self._running.pop((a.run_id, a.seq), None)
+            self._forget((a.run_id, a.seq), info)
 
     def _beat_from_thread(self, a: Assignment) -> None:
         self._loop.call_soon_threadsafe(self._beat, a)
+
+    def _forget(self, key: tuple[bytes, int], info: Attempt) -> None:
+        """Only its own entry: an attempt that was given up may still unwind while the next one runs."""
+        found = self._running.get(key)
+        if found is not None and found[2] is info:
+            del self._running[key]
 
     def _thread_reports(self, reports: list[Report]) -> None:
         for r in reports:

@@ -60,7 +60,11 @@ class TaskSettings:
     at_most_once: bool = False
 
     def effective(self) -> TaskOptions:
-        retry = self.retry if isinstance(self.retry, Retry) else Retry(self.retry or ATTEMPTS_DEFAULT)
+        retry = (
+            self.retry
+            if isinstance(self.retry, Retry)
+            else Retry(ATTEMPTS_DEFAULT if self.retry is None else self.retry)
+        )
         if self.at_most_once and self.retry is not None and retry.max > 1:
             raise InvalidInput("a task cannot be both at_most_once and retried; drop one of the two")
         return TaskOptions(

@@ -111,12 +111,13 @@ class Runtime:
         self._children: dict[int, Any] = {}
         self._promises: dict[str, list[Waiter]] = {}
         self._promise_values: dict[str, bytes] = {}
+        self._awaited: set[str] = set()
         self._operations: dict[int, Waiter] = {}
         self._new_operations: list[Operation] = []
         self._signals: dict[str, deque[bytes]] = {}
         self._signal_waiters: dict[str, deque[Waiter]] = {}
-        self._handover: list[tuple[str, bytes]] | None = None
-        """Signals that go on to the next run, once the code has asked to continue in one."""
+        self._handover: cm.ContinueAsNew | None = None
+        """Set once the code has asked to continue in a new run: what arrives from then on is for that one."""
         self.state: dict[str, bytes] = {}
         self._cancel_reason: str | None = None
         self._random: random.Random | None = None
@@ -180,8 +181,10 @@ class Runtime:
         if error is None:
             return cm.CompleteRun(self._workflow.signature.encode_result(main.result()))
         if isinstance(error, ContinueAsNewRequest):
-            self._handover = [(name, value) for name, values in self._signals.items() for value in values]
-            return cm.ContinueAsNew(error.data, self._handover)
+            signals = [(name, value) for name, values in self._signals.items() for value in values]
+            promises = [(n, value) for n, value in self._promise_values.items() if n not in self._awaited]
+            self._handover = cm.ContinueAsNew(error.data, signals, promises, [])
+            return self._handover
         return cm.FailRun(failure_of(error, "run_failed"))
 
     def _whereabouts(self) -> str:
@@ -210,6 +213,9 @@ class Runtime:
         return self.loop.create_task(self._workflow.body(e), name="main", context=self._context)
 
     def _on_cancel(self, e: ev.CancelRequested) -> None:
+        if self._handover is not None:
+            self._handover.cancels.append(e.reason)
+            return
         if self._cancel_reason is None and self._main is not None:
             self._cancel_reason = e.reason
             self._main.cancel(e.reason or "the run was cancelled")
@@ -249,7 +255,7 @@ class Runtime:
 
     def _on_signal(self, e: ev.SignalReceived) -> None:
         if self._handover is not None:
-            self._handover.append((e.name, e.value))
+            self._handover.signals.append((e.name, e.value))
             return
         waiters = self._signal_waiters.get(e.name)
         while waiters:
@@ -265,6 +271,9 @@ class Runtime:
             self.journal.close(cm.FailRun(Failure("limit_exceeded", text)))
 
     def _on_promise(self, e: ev.PromiseResolved) -> None:
+        if self._handover is not None:
+            self._handover.promises.append((e.name, e.value))
+            return
         self._promise_values.setdefault(e.name, e.value)
         for waiter in self._promises.pop(e.name, ()):
             waiter.succeed(-1, e.value)
@@ -344,6 +353,7 @@ class Runtime:
         return step
 
     def wait_promise(self, name: str, decode: Callable[[bytes], Any], timeout_us: int) -> Step[Any]:
+        self._awaited.add(name)
         seq = self.journal.create_promise(name)
         step = self.new_step(ids.PROMISE, seq)
         waiter = Waiter(step, decode)

@@ -211,19 +211,21 @@ class PostgresStore:
 
     # -- claiming ---------------------------------------------------------------------------------------------------
 
-    async def next_due(self, workflows: Sequence[str], served: Sequence[tuple[str, str]]) -> Due:
-        row = await self._row("next_due", list(workflows), [q for q, _ in served], [n for _, n in served])
+    async def next_due(self, ns: int, workflows: Sequence[str], served: Sequence[tuple[str, str]]) -> Due:
+        row = await self._row("next_due", ns, list(workflows), [q for q, _ in served], [n for _, n in served])
         return Due(row["clock"], row["run_at"], row["task_at"], row["mail"])
 
     async def claim_runs(
-        self, session: int, workflows: Sequence[str], limit: int, *, with_mail: bool
+        self, session: int, ns: int, workflows: Sequence[str], limit: int, *, with_mail: bool
     ) -> list[ClaimedRun]:
         name = "claim_runs_with_mail" if with_mail else "claim_runs"
-        rows = await self._fetch(name, session, list(workflows), limit)
+        rows = await self._fetch(name, session, ns, list(workflows), limit)
         return [ClaimedRun(r["run_id"], r["ns"], r["workflow"], r["version"], r["epoch"]) for r in rows]
 
-    async def claim_tasks(self, session: int, served: Sequence[tuple[str, str]], limit: int) -> list[ClaimedTask]:
-        rows = await self._fetch("claim_tasks", session, [q for q, _ in served], [n for _, n in served], limit)
+    async def claim_tasks(
+        self, session: int, ns: int, served: Sequence[tuple[str, str]], limit: int
+    ) -> list[ClaimedTask]:
+        rows = await self._fetch("claim_tasks", session, ns, [q for q, _ in served], [n for _, n in served], limit)
         return [ClaimedTask(*r.values()) for r in rows]
 
     async def still_mine(self, session: int, ids: Sequence[bytes]) -> set[bytes]:
@@ -247,8 +249,8 @@ class PostgresStore:
     async def owned_mail(self, session: int, limit: int) -> list[MailRow]:
         return [MailRow(*r.values()) for r in await self._fetch("inbox_of_owner", session, limit)]
 
-    async def existing(self, run_ids: Sequence[bytes]) -> set[bytes]:
-        return {r["run_id"] for r in await self._fetch("existing_runs", list(run_ids))} if run_ids else set()
+    async def existing(self, ns: int, run_ids: Sequence[bytes]) -> set[bytes]:
+        return {r["run_id"] for r in await self._fetch("existing_runs", ns, list(run_ids))} if run_ids else set()
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
@@ -271,18 +273,18 @@ class PostgresStore:
             owner=r["owner"], epoch=r["epoch"], successor=r["successor"],
         )  # fmt: skip
 
-    async def ended(self, run_ids: Sequence[bytes]) -> dict[bytes, Outcome]:
+    async def ended(self, ns: int, run_ids: Sequence[bytes]) -> dict[bytes, Outcome]:
         """Outcomes of those that ended; a stuck run counts with its reason, under status running."""
         async with self._pool.take() as c:
-            rows = await c.fetch(self._q["ended_runs"], list(run_ids))
+            rows = await c.fetch(self._q["ended_runs"], ns, list(run_ids))
             ends = [r["run_id"] for r in rows if r["stuck"] is None]
             last = {r["run_id"]: r["body"] for r in await c.fetch(self._q["last_rows"], ends)} if ends else {}
         return {
             r["run_id"]: _stuck(r) if r["stuck"] is not None else _outcome(r["status"], last[r["run_id"]]) for r in rows
         }
 
-    async def history_after(self, run_id: bytes, after: int, limit: int) -> list[HistoryRow]:
-        rows = await self._fetch("history_after", run_id, after, limit)
+    async def history_after(self, run_id: bytes, ns: int, after: int, limit: int) -> list[HistoryRow]:
+        rows = await self._fetch("history_after", run_id, ns, after, limit)
         return [HistoryRow(run_id, r["seq"], r["last"], r["at"], r["body"]) for r in rows]
 
     async def read_state(self, run_id: bytes, ns: int, name: str) -> bytes | None:

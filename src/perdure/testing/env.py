@@ -20,6 +20,7 @@ from typing import Any, ParamSpec, Self, TypeVar, overload
 
 from perdure.app.embedded import Perdure
 from perdure.core.durations import Duration, datetime_of, to_us
+from perdure.core.errors import PerdureError
 from perdure.sdk.client import Handle
 from perdure.sdk.definitions import Task, Workflow
 from perdure.testing.database import scratch
@@ -29,6 +30,10 @@ R = TypeVar("R")
 
 SETTLE_S = 30.0
 """How long the environment waits for running tasks before it says which ones keep time from moving."""
+
+
+INPUT_S = 5.0
+"""How long `run` waits, in real time, for input that another part of the test may be about to send."""
 
 
 class TestEnv:
@@ -80,12 +85,20 @@ class TestEnv:
         handle = await self.client.start_workflow(w, *args, **kwargs)
         result = asyncio.ensure_future(handle.result())
         try:
+            waited_s = 0.0
             while not result.done():
                 await self._settle()
                 wake = await self._next_wake_us()
                 if wake is not None and not result.done():
                     await self._jump(wake)
+                    waited_s = 0.0
                 await asyncio.wait([result], timeout=0.01)
+                waited_s += 0.01
+                if waited_s > INPUT_S:
+                    raise PerdureError(
+                        f"{w.name} waits for a signal, a promise or a run elsewhere and nothing came for {INPUT_S:g} s; "
+                        "use env.start(), send what it waits for, then await handle.result()"
+                    )
             return result.result()
         finally:
             result.cancel()
@@ -111,13 +124,15 @@ class TestEnv:
         behind_us = to_us_ - engine.clock.now_us()
         if behind_us > 0:
             store.shift_clock(store.clock_offset_s + behind_us / 1e6)
-        engine.clock.sync((await store.next_due([], [])).clock_us)
+        engine.clock.sync((await store.next_due(0, [], [])).clock_us)
         engine.loop.fire_timers()
         await self._settle()
 
     async def _next_wake_us(self) -> int | None:
         engine = self.client.engine
-        due = await self.client.store.next_due(list(engine.loop.workflows), list(engine.dispatcher.served))
+        due = await self.client.store.next_due(
+            engine.claimer.ns, list(engine.loop.workflows), list(engine.dispatcher.served)
+        )
         wakes = [w for w in (engine.next_wake_us(), due.run_at_us, due.task_at_us) if w is not None and w < 1 << 62]
         return min(wakes, default=None)
 
@@ -126,7 +141,7 @@ class TestEnv:
         engine = self.client.engine
         async with asyncio.timeout(SETTLE_S):
             while True:
-                engine.clock.sync((await self.client.store.next_due([], [])).clock_us)
+                engine.clock.sync((await self.client.store.next_due(0, [], [])).clock_us)
                 engine.loop.fire_timers()
                 if engine.is_quiet and not await self._anything_due():
                     return
@@ -135,6 +150,8 @@ class TestEnv:
 
     async def _anything_due(self) -> bool:
         engine = self.client.engine
-        due = await self.client.store.next_due(list(engine.loop.workflows), list(engine.dispatcher.served))
+        due = await self.client.store.next_due(
+            engine.claimer.ns, list(engine.loop.workflows), list(engine.dispatcher.served)
+        )
         moments = (due.run_at_us, due.task_at_us, engine.next_wake_us())
         return due.mail or any(m is not None and m <= due.clock_us for m in moments)

@@ -30,7 +30,7 @@ async def replay(workflow: Workflow[..., Any], *, histories: str) -> int:
     """Replay every history file that the glob names; returns how many. Raises NondeterminismError for the first that diverges."""
     paths = sorted(glob.glob(histories, recursive=True))
     if not paths:
-        raise InvalidInput(f"no history matches {histories!r}; export some with perdure.testing.export_history")
+        raise InvalidInput(f"no history matches {histories!r}; export some with perdure.export_history")
     for path in paths:
         replay_file(workflow, Path(path))
     return len(paths)

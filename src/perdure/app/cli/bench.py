@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 TASKS = 20_000
-TASKS_QUICK = 4_000
+TASKS_QUICK = 8_000
 
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout instead of a table.")]
 # Not the option that other commands share: a DSN from the environment must not make a bench load somebody's database server.
@@ -57,3 +57,35 @@ def _print_json(report: Any) -> None:
     import msgspec
 
     print(msgspec.json.encode(report).decode())
+
+
+@bench.command()
+def scale(
+    as_json: AsJson = False,
+    only: Annotated[str | None, typer.Option(help="Some of fanout100k,sleeping,retained.")] = None,
+    sleeping: Annotated[int, typer.Option(min=1, help="Runs that sleep.")] = 200_000,
+    retained: Annotated[int, typer.Option(min=100, help="Tasks of ended runs that are kept.")] = 5_000_000,
+    fanout: Annotated[int, typer.Option(min=1, max=100_000, help="Tasks of the large fan-out.")] = 100_000,
+    idle: Annotated[float, typer.Option(min=0.5, help="Seconds for which an idle engine is watched.")] = 20.0,
+    strict: Annotated[bool, typer.Option("--strict", help="End with 1 where a target is missed.")] = False,
+    dsn: Server = None,
+    uvloop: Uvloop = False,
+) -> None:
+    """Measure at size: a large fan-out, many sleeping runs, many retained tasks."""
+    from perdure.app.bench.report import Progress
+    from perdure.app.bench.scale import PARTS, Sizes, print_scale, run_scale
+    from perdure.app.bench.suite import place, run_on
+
+    parts = set(PARTS if only is None else only.split(","))
+    if not parts <= set(PARTS):
+        raise typer.BadParameter(f"choose from {','.join(PARTS)}", param_hint="--only")
+    say = Progress()
+    sizes = Sizes(fanout=fanout, sleeping=sleeping, retained=retained, idle_s=idle)
+    with place(dsn) as where:
+        report = run_on(uvloop, run_scale(where, parts, sizes, loop="uvloop" if uvloop else "asyncio", say=say))
+    if as_json:
+        _print_json(report)
+    else:
+        print_scale(report)
+    if strict and not report.passed:
+        raise typer.Exit(1)

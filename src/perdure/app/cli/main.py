@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
 
-from perdure.app.cli import bench
+from perdure.app.cli import bench, verify
 from perdure.app.cli.options import Dsn, database
 from perdure.core.errors import PerdureError
 
@@ -32,7 +32,7 @@ class CommandModule(Protocol):
     def register(self, app: typer.Typer) -> None: ...
 
 
-COMMAND_MODULES: tuple[CommandModule, ...] = (bench,)
+COMMAND_MODULES: tuple[CommandModule, ...] = (bench, verify)
 """Import the module above and name it here. It loads what it needs inside its commands."""
 
 for _module in COMMAND_MODULES:

@@ -70,7 +70,7 @@ create table perdure.run_queue (
   check (owner is null or status = 1),
   check (stuck is null or owner is null)
 ) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
-create index run_queue_due on perdure.run_queue (workflow, wake_at) where owner is null;
+create index run_queue_due on perdure.run_queue (ns, workflow, wake_at) where owner is null;
 create index run_queue_owned on perdure.run_queue (owner) where owner is not null;
 
 -- Runs that have ended. status: 2 success, 3 failed, 4 cancelled.
@@ -156,7 +156,7 @@ create table perdure.task_queue (
   error        text,
   check ((owner is null) = (status = 0))
 ) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
-create index task_queue_due on perdure.task_queue (queue, name, run_at) where owner is null;
+create index task_queue_due on perdure.task_queue (ns, queue, name, run_at) where owner is null;
 create index task_queue_run on perdure.task_queue (run_id);
 create index task_queue_owned on perdure.task_queue (owner) where owner is not null;
 

@@ -1,15 +1,15 @@
 -- How an engine gets work: due runs, runs with mail, queued tasks. Rows are locked where they are found and updated by ctid.
 
 -- name: claim_runs
--- $1 session, $2 workflows this engine can run, $3 how many. Locks: own session FOR KEY SHARE, claimed rows FOR UPDATE SKIP LOCKED.
+-- $1 session, $2 namespace, $3 workflows this engine can run, $4 how many. Locks: own session FOR KEY SHARE, claimed rows FOR UPDATE SKIP LOCKED.
 with fence as materialized (select id from perdure.engine_session where id = $1 for key share),
 due as materialized (
-  select d.place from fence, unnest($2::text[]) as w(workflow) cross join lateral (
+  select d.place from fence, unnest($3::text[]) as w(workflow) cross join lateral (
     select q.ctid as place from perdure.run_queue q
-     where q.workflow = w.workflow and q.owner is null and q.wake_at <= perdure.clock() and q.stuck is null
-     order by q.wake_at limit $3 for update skip locked
+     where q.ns = $2 and q.workflow = w.workflow and q.owner is null and q.wake_at <= perdure.clock() and q.stuck is null
+     order by q.wake_at limit $4 for update skip locked
   ) d
-  limit $3
+  limit $4
 )
 update perdure.run_queue q set owner = $1, status = 1, epoch = q.epoch + 1, wake_at = 'infinity'
   from due where q.ctid = due.place
@@ -23,25 +23,25 @@ due as materialized (
   -- From the few mailed runs to their rows, never from the many sleeping rows to the inbox.
   select d.place from fence, mailed m cross join lateral (
     select q.ctid as place from perdure.run_queue q
-     where q.run_id = m.run_id and q.owner is null and q.stuck is null and q.workflow = any($2::text[])
+     where q.run_id = m.run_id and q.ns = $2 and q.owner is null and q.stuck is null and q.workflow = any($3::text[])
      for update skip locked
   ) d
-  limit $3
+  limit $4
 )
 update perdure.run_queue q set owner = $1, status = 1, epoch = q.epoch + 1, wake_at = 'infinity'
   from due where q.ctid = due.place
 returning q.run_id, q.ns, q.workflow, q.version, q.epoch;
 
 -- name: claim_tasks
--- $2 and $3 are pairs (queue, task name) that a local worker serves.
+-- $2 namespace; $3 and $4 are pairs (queue, task name) that a local worker serves; $5 how many.
 with fence as materialized (select id from perdure.engine_session where id = $1 for key share),
 due as materialized (
-  select d.place from fence, unnest($2::text[], $3::text[]) as w(queue, name) cross join lateral (
+  select d.place from fence, unnest($3::text[], $4::text[]) as w(queue, name) cross join lateral (
     select t.ctid as place from perdure.task_queue t
-     where t.queue = w.queue and t.name = w.name and t.owner is null and t.run_at <= perdure.clock()
-     order by t.run_at limit $4 for update skip locked
+     where t.ns = $2 and t.queue = w.queue and t.name = w.name and t.owner is null and t.run_at <= perdure.clock()
+     order by t.run_at limit $5 for update skip locked
   ) d
-  limit $4
+  limit $5
 )
 update perdure.task_queue t set owner = $1, status = 1
   from due where t.ctid = due.place
@@ -50,11 +50,11 @@ returning t.id, t.ns, t.run_id, t.seq, t.name, t.queue, t.attempt, t.lost, t.sch
 -- name: next_due
 -- When the next sleeping run or waiting task falls due, so that an idle engine can sleep exactly that long.
 select perdure.clock() as clock,
-  (select min(m.wake_at) from unnest($1::text[]) as w(workflow) cross join lateral (
-     select q.wake_at from perdure.run_queue q where q.workflow = w.workflow and q.owner is null and q.stuck is null
+  (select min(m.wake_at) from unnest($2::text[]) as w(workflow) cross join lateral (
+     select q.wake_at from perdure.run_queue q where q.ns = $1 and q.workflow = w.workflow and q.owner is null and q.stuck is null
       order by q.wake_at limit 1) m) as run_at,
-  (select min(m.run_at) from unnest($2::text[], $3::text[]) as w(queue, name) cross join lateral (
-     select t.run_at from perdure.task_queue t where t.queue = w.queue and t.name = w.name and t.owner is null
+  (select min(m.run_at) from unnest($3::text[], $4::text[]) as w(queue, name) cross join lateral (
+     select t.run_at from perdure.task_queue t where t.ns = $1 and t.queue = w.queue and t.name = w.name and t.owner is null
       order by t.run_at limit 1) m) as task_at,
   exists(select from perdure.inbox) as mail;
 
@@ -78,9 +78,9 @@ select i.id, i.run_id, i.body from perdure.inbox i cross join lateral (
  order by i.id limit $2;
 
 -- name: existing_runs
-select run_id from perdure.run_queue where run_id = any($1::uuid[])
+select run_id from perdure.run_queue where ns = $1 and run_id = any($2::uuid[])
 union all
-select run_id from perdure.run where run_id = any($1::uuid[]);
+select run_id from perdure.run where ns = $1 and run_id = any($2::uuid[]);
 
 -- name: claimed_tasks_alive
 -- Which of the tasks this session believes to hold are still its own; the others were cancelled or given away.

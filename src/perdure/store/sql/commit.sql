@@ -116,24 +116,31 @@ reported as (
 report_rows as (
   insert into perdure.inbox (ns, run_id, body) select ns, run_id, body from reported
 ),
--- Facts for other runs. A run that has ended takes none.
+-- Facts that still wait for a run that continues go on to its successor, except those that this very commit consumes.
+forwarded as (
+  delete from perdure.inbox i
+   using unnest($23::uuid[], $24::uuid[]) as u(run_id, successor), fence f,
+         lateral (select r.ctid as place from perdure.inbox r where r.run_id = u.run_id offset 0) at
+   where i.ctid = at.place and u.successor is not null and i.id <> all($22::bigint[])
+  returning i.id, i.ns, u.successor as run_id, i.body
+),
+-- Facts for other runs. A run that has ended takes none. Forwarded ones come last: they are younger than what the ending run
+-- hands to its successor, and ids are the order in which a run gets its mail.
 posted as (
   insert into perdure.inbox (ns, run_id, body)
-  select q.ns, q.run_id, u.body
-    from unnest($20::uuid[], $21::bytea[]) with ordinality as u(run_id, body, n), fence f,
-         lateral (select r.ns, r.run_id from perdure.run_queue r where r.run_id = u.run_id offset 0) q
-   order by u.n
+  select m.ns, m.run_id, m.body from (
+    select q.ns, q.run_id, u.body, 0 as line, u.n
+      from unnest($20::uuid[], $21::bytea[]) with ordinality as u(run_id, body, n), fence f,
+           lateral (select r.ns, r.run_id from perdure.run_queue r where r.run_id = u.run_id offset 0) q
+    union all
+    select w.ns, w.run_id, w.body, 1, w.id from forwarded w
+  ) m
+  order by m.line, m.n
 ),
 consumed as (
   delete from perdure.inbox i where i.id = any($22::bigint[]) and exists(select from fence)
 ),
--- Facts that were still waiting for runs that now end; those of a run that continued go on to its successor.
-forwarded as (
-  update perdure.inbox i set run_id = u.successor
-    from unnest($23::uuid[], $24::uuid[]) as u(run_id, successor), fence f,
-         lateral (select r.ctid as place from perdure.inbox r where r.run_id = u.run_id offset 0) at
-   where i.ctid = at.place and u.successor is not null
-),
+-- Facts that were still waiting for runs that now end for good.
 dropped as (
   delete from perdure.inbox i
    where i.run_id = any(array(select u.run_id from unnest($23::uuid[], $24::uuid[]) as u(run_id, successor) where u.successor is null))

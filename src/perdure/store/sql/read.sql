@@ -24,15 +24,15 @@ select run_id, ns, workflow, version, key, status, created_at, finished_at, even
 
 -- name: ended_runs
 -- Which of these runs have ended (or are stuck), for those who wait for their results.
-select r.run_id, r.status, null::text as stuck from perdure.run r where r.run_id = any($1::uuid[])
+select r.run_id, r.status, null::text as stuck from perdure.run r where r.ns = $1 and r.run_id = any($2::uuid[])
 union all
-select q.run_id, q.status, q.stuck from perdure.run_queue q where q.run_id = any($1::uuid[]) and q.stuck is not null;
+select q.run_id, q.status, q.stuck from perdure.run_queue q where q.ns = $1 and q.run_id = any($2::uuid[]) and q.stuck is not null;
 
 -- name: last_history_row
 select seq, last, at, body from perdure.history where run_id = $1 order by seq desc limit 1;
 
 -- name: history_after
-select seq, last, at, body from perdure.history where run_id = $1 and last > $2 order by seq limit $3;
+select seq, last, at, body from perdure.history where run_id = $1 and ns = $2 and last > $3 order by seq limit $4;
 
 -- name: read_state
 select value from perdure.run_state where run_id = $1 and ns = $2 and name = $3;

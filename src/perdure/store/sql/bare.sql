@@ -1,0 +1,108 @@
+-- What the bench writes without an engine: the yardstick's own tables and statements, and copies of an ended run.
+-- The yardstick's tables are made for one measurement and dropped with the database they are in.
+
+-- name: bare_server
+-- `is_near`: the server's processes are on this machine, so that their pids mean something here.
+select current_setting('server_version') as version, current_setting('fsync') as fsync,
+       current_setting('synchronous_commit') as synchronous_commit, current_setting('shared_buffers') as shared_buffers,
+       pg_backend_pid() as pid,
+       coalesce(host(inet_server_addr()) = '::1' or inet_server_addr() <<= '127.0.0.0/8', true) as is_near;
+
+-- name: bare_planner
+-- As on the engine's connections: a batch is small against its table, and no plan that reads a whole table is wanted.
+select set_config(name, 'off', false) from unnest(array['enable_seqscan', 'enable_hashjoin', 'enable_mergejoin', 'jit']) name;
+
+-- name: bare_drop
+drop schema if exists perdure_bare cascade;
+
+-- name: bare_schema
+create schema perdure_bare;
+
+-- name: bare_task_table
+-- A task as a queue on PostgreSQL keeps it: one row from its creation to its end.
+create table perdure_bare.task (
+  id           uuid primary key,
+  run_id       uuid not null,
+  seq          int not null,
+  name         text not null,
+  status       smallint not null default 0,
+  attempt      smallint not null default 0,
+  input        bytea not null,
+  result       bytea,
+  scheduled_at timestamptz not null default now(),
+  started_at   timestamptz,
+  finished_at  timestamptz
+);
+
+-- name: bare_task_index
+create index task_pending on perdure_bare.task (id) where status = 0;
+
+-- name: bare_history_table
+create table perdure_bare.history (
+  run_id  uuid not null,
+  seq     int not null,
+  kind    smallint not null,
+  task_id uuid not null,
+  body    bytea not null,
+  at      timestamptz not null default now(),
+  primary key (run_id, seq)
+);
+
+-- name: bare_insert
+insert into perdure_bare.task (id, run_id, seq, name, input)
+select u.id, $2, u.seq - 1, 'noop', $3 from unnest($1::uuid[]) with ordinality as u(id, seq);
+
+-- name: bare_claim
+-- Locks: the oldest pending rows FOR UPDATE SKIP LOCKED, as every queue with more than one worker must.
+with due as (
+  select id from perdure_bare.task where status = 0 order by id limit $1 for update skip locked
+)
+update perdure_bare.task t set status = 1, attempt = t.attempt + 1, started_at = now()
+  from due where t.id = due.id
+returning t.id, t.run_id, t.seq, t.name, t.input;
+
+-- name: bare_complete
+update perdure_bare.task t set status = 2, result = u.result, finished_at = now()
+  from unnest($1::uuid[], $2::bytea[]) as u(id, result) where t.id = u.id;
+
+-- name: bare_completed
+select count(*) from perdure_bare.task where status = 2 and result is not null;
+
+-- name: bare_copy_run
+-- $1 an ended run, $2 to $3 the numbers of its copies, $4 the Unix millisecond of the first copy's id, $5 microseconds
+-- between copies. Run, history and tasks are copied under new ids of the ordinary form.
+with copies as materialized (
+  select (lpad(to_hex($4::bigint + k * $5::bigint / 1000), 12, '0') || '70008' || left(md5(k || ' ' || $1::uuid), 15))::uuid as run_id
+    from generate_series($2::int, $3::int) as k
+),
+runs as (
+  insert into perdure.run (run_id, ns, workflow, version, key, parent_id, parent_seq, status, created_at, finished_at, epoch,
+                           events, error_code, error, successor)
+  select c.run_id, r.ns, r.workflow, r.version, r.key, r.parent_id, r.parent_seq, r.status, r.created_at, r.finished_at, r.epoch,
+         r.events, r.error_code, r.error, r.successor
+    from perdure.run r, copies c where r.run_id = $1
+),
+histories as (
+  insert into perdure.history (run_id, seq, last, ns, epoch, at, body)
+  select c.run_id, h.seq, h.last, h.ns, h.epoch, h.at, h.body
+    from copies c, perdure.history h where h.run_id = $1
+)
+insert into perdure.task (id, ns, run_id, seq, name, queue, status, attempts, lost, epoch, scheduled_at, started_at, finished_at,
+                          error)
+select (left(replace(c.run_id::text, '-', ''), 16) || '8' || left(md5(c.run_id || ' ' || t.seq), 15))::uuid,
+       t.ns, c.run_id, t.seq, t.name, t.queue, t.status, t.attempts, t.lost, t.epoch, t.scheduled_at, t.started_at,
+       t.finished_at, t.error
+  from copies c, perdure.task t where t.run_id = $1;
+
+-- name: bare_tasks_kept
+select count(*) from perdure.task;
+
+-- name: bare_sleeping
+-- Runs that nobody holds in memory and that are not due.
+select count(*) from perdure.run_queue where owner is null and wake_at > perdure.clock();
+
+-- name: bare_vacuum
+vacuum (analyze);
+
+-- name: bare_checkpoint
+checkpoint;

@@ -1,0 +1,41 @@
+"""Links between pages lead somewhere, and every page says when it is needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import DOCS, ROOT, all_pages, anchors_of, links_of, name_of
+
+
+@pytest.mark.parametrize("page", all_pages(), ids=name_of)
+def test_links_of_a_page_lead_somewhere(page: Path) -> None:
+    for link in links_of(page):
+        if link.startswith(("https://", "http://", "mailto:")):
+            continue
+        target, _, anchor = link.partition("#")
+        path = (page.parent / target).resolve() if target else page
+        assert path.exists(), f"{name_of(page)} links to {link}, which does not exist"
+        assert path.is_relative_to(ROOT), f"{name_of(page)} links to {link}, outside the repository"
+        if anchor and path.suffix == ".md":
+            assert anchor in anchors_of(path), f"{name_of(page)} links to {link}; that page has no such heading"
+
+
+def test_every_page_can_be_reached_from_the_index() -> None:
+    seen: set[Path] = set()
+    waiting = [DOCS / "index.md"]
+    while waiting:
+        page = waiting.pop()
+        if page in seen or page.suffix != ".md":
+            continue
+        seen.add(page)
+        targets = [link.partition("#")[0] for link in links_of(page) if not link.startswith("http")]
+        waiting += [(page.parent / t).resolve() for t in targets if t]
+    lost = [name_of(p) for p in all_pages() if p not in seen and p.name != "README.md"]
+    assert not lost, f"no page leads to {lost}"
+
+
+@pytest.mark.parametrize("page", sorted((DOCS / "concepts").glob("*.md")) + sorted((DOCS / "how-to").glob("*.md")) + sorted((DOCS / "reference").glob("*.md")), ids=name_of)  # fmt: skip
+def test_a_page_says_when_you_need_it(page: Path) -> None:
+    assert "You need this" in page.read_text()[:600], f"{name_of(page)} should open with when you need it"

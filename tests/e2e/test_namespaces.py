@@ -1,0 +1,55 @@
+"""A namespace never sees another's runs: not by claiming, not by reading, not by waiting."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from perdure import EngineSettings, NotFound, Perdure, Signal, wf, workflow
+
+go = Signal("go", str)
+
+
+@workflow(name="namespaced")
+async def namespaced(x: int) -> str:
+    return f"{x} {await go.next()}"
+
+
+@workflow(name="namespaced_nap")
+async def nap(x: int) -> int:
+    await wf.sleep("100ms")
+    return x
+
+
+async def test_an_engine_claims_only_runs_of_its_own_namespace(dsn: str) -> None:
+    async with Perdure(dsn, worker=False, settings=EngineSettings(namespace="shop")) as shop:
+        handle = await shop.start_workflow(nap, 1)
+        async with Perdure(dsn, settings=EngineSettings(namespace="other")) as other:
+            other.adopt(nap)
+            assert await (await other.start_workflow(nap, 2)).result() == 2
+            await asyncio.sleep(1.5)  # longer than an engine takes to look for work by itself
+            assert other.engine.counters.runs_claimed == 0
+            assert await handle.status() == "pending"
+        async with Perdure(dsn, settings=EngineSettings(namespace="shop")) as second:
+            second.adopt(nap)
+            assert await handle.result("20s") == 1
+
+
+async def test_a_foreign_run_cannot_be_found_read_or_written(dsn: str) -> None:
+    async with Perdure(dsn, settings=EngineSettings(namespace="shop")) as shop:
+        mine = await shop.start_workflow(namespaced.options(id="order-1"), 1)
+        async with Perdure(dsn, settings=EngineSettings(namespace="other")) as other:
+            foreign = other.handle(mine.id, namespaced)
+            with pytest.raises(NotFound):
+                await foreign.describe()
+            with pytest.raises(NotFound):
+                await foreign.result("5s")
+            with pytest.raises(NotFound):
+                await foreign.cancel()
+            with pytest.raises(NotFound):
+                await go.send(mine.id, "hello")
+            with pytest.raises(NotFound):
+                await other.find("order-1")
+            assert await foreign.history() == []
+        await (await shop.find("order-1", namespaced)).cancel()

@@ -1,0 +1,404 @@
+"""Ownership at the level of the store: fencing is exact, nothing of a session outlives it, doubt is settled both ways."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import asyncpg
+import pytest
+
+from perdure.core import events as ev
+from perdure.core import ids
+from perdure.core.errors import Fenced
+from perdure.core.lifecycle import RunStatus
+from perdure.core.retry import TaskOptions
+from perdure.engine.batch import Batch
+from perdure.engine.dispatch import settle_lost
+from perdure.engine.ports import NotCommitted, Poison
+from perdure.store.postgres import PostgresStore
+from perdure.wire.codec import decode_mail, encode_events, encode_options
+
+NS = 1
+STARTED = encode_events([ev.RunStarted("w", "v", b"{}")])
+SUCCEEDED = encode_events([ev.RunSucceeded(b"1")])
+
+
+@pytest.fixture
+async def store(dsn: str) -> AsyncIterator[PostgresStore]:
+    one = PostgresStore(dsn)
+    await one.open()
+    yield one
+    await one.close()
+
+
+@pytest.fixture
+async def sql(dsn: str) -> AsyncIterator[Any]:
+    """A plain connection that looks at what is really there."""
+    connection = await asyncpg.connect(dsn)
+    yield connection
+    await connection.close()
+
+
+def new_run() -> bytes:
+    return ids.run_id(time.time_ns() // 1_000_000, 0, secrets.randbits(62))
+
+
+def start_of(
+    run_id: bytes, *, own: bool = True, key: str | None = None, body: bytes = STARTED, hash_: bytes = b"h"
+) -> Batch:
+    batch = Batch()
+    batch.starts.add(run_id, NS, "w", "v", key, hash_, None, None, own, body)
+    return batch
+
+
+def end_of(run_id: bytes) -> Batch:
+    batch = Batch()
+    batch.appends.add(run_id, 2, 2, NS, 1, SUCCEEDED)
+    batch.closes.add(run_id, int(RunStatus.SUCCESS), 2, None, None, None)
+    return batch
+
+
+def queued_task(run_id: bytes, seq: int, status: int, **options: Any) -> Batch:
+    batch = Batch()
+    packed = encode_options(TaskOptions(**options))
+    batch.queued.add(
+        ids.derive(run_id, ids.TASK, seq), NS, run_id, seq, "t", "default", status, 1, 0, 0, time.time_ns() // 1000, packed, b"{}", None
+    )  # fmt: skip
+    return batch
+
+
+async def expire(sql: Any, session: int) -> None:
+    await sql.execute(
+        "update perdure.engine_session set expires_at = now() - interval '1 second' where id = $1", session
+    )
+
+
+# -- fencing --------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_commit_under_a_reaped_session_writes_nothing_at_all(store: PostgresStore, sql: Any) -> None:
+    session = (await store.register("stale", 10, 0)).id
+    run_id = new_run()
+    await store.commit(session, 1, start_of(run_id))
+    await expire(sql, session)
+    assert await store.reap(settle_lost) == 1
+    before = await everything(sql)
+    for number, batch in enumerate([end_of(run_id), start_of(new_run()), queued_task(run_id, 0, 0)], 2):
+        with pytest.raises(Fenced):
+            await store.commit(session, number, batch)
+    mixed = queued_task(run_id, 1, 1)
+    mixed.appends.add(run_id, 2, 2, NS, 1, SUCCEEDED)
+    mixed.posts.add(run_id, b"mail")
+    mixed.promises.add(run_id, "p", NS)
+    mixed.states.add(run_id, "s", NS, b"1")
+    with pytest.raises(Fenced):
+        await store.commit(session, 9, mixed)
+    assert await everything(sql) == before
+
+
+async def everything(sql: Any) -> dict[str, list[Any]]:
+    tables = ["engine_session", "commit_log", "run_queue", "run", "run_key", "history", "task", "task_queue", "inbox", "promise", "run_state"]  # fmt: skip
+    return {t: [tuple(r) for r in await sql.fetch(f"select * from perdure.{t} order by 1, 2")] for t in tables}
+
+
+async def test_an_expired_session_that_nobody_reaped_may_still_write(store: PostgresStore, sql: Any) -> None:
+    """Expiry alone takes nothing away: only the DELETE does, and it sees everything written before it."""
+    session = (await store.register("slow", 10, 0)).id
+    await expire(sql, session)
+    run_id = new_run()
+    await store.commit(session, 1, start_of(run_id))
+    assert await store.reap(settle_lost) == 1
+    assert await sql.fetchval("select owner from perdure.run_queue where run_id = $1", ids.text(run_id)) is None
+
+
+async def test_a_renewal_keeps_a_session_and_a_reaped_one_learns_that_it_is_gone(
+    store: PostgresStore, sql: Any
+) -> None:
+    session = (await store.register("one", 10, 5)).id
+    other = (await store.register("two", 10, 7)).id
+    await expire(sql, session)
+    renewed = await store.renew(session, 10, 5, 3)
+    assert renewed is not None
+    assert (renewed.others, renewed.others_free) == (1, 7)
+    assert await store.reap(settle_lost) == 0
+    await expire(sql, session)
+    watching = await store.renew(other, 10, 7, 7)
+    assert watching is not None
+    assert watching.expired == 1
+    await store.reap(settle_lost)
+    assert await store.renew(session, 10, 5, 3) is None
+
+
+async def test_reaping_waits_for_a_commit_in_flight_and_frees_what_it_wrote(
+    store: PostgresStore, sql: Any, dsn: str
+) -> None:
+    session = (await store.register("busy", 10, 0)).id
+    await expire(sql, session)
+    run_id = new_run()
+    writing = await asyncpg.connect(dsn)
+    try:
+        transaction = writing.transaction()
+        await transaction.start()
+        await writing.fetch("select 1 from perdure.engine_session where id = $1 for key share", session)
+        reaping = asyncio.create_task(_reap_waiting(store))
+        await _blocked(sql, "engine_session")
+        assert not reaping.done()
+        await writing.execute(
+            "insert into perdure.run_queue (run_id, ns, workflow, version, status, created_at, wake_at, owner, epoch)"
+            " values ($1, 1, 'w', 'v', 1, now(), 'infinity', $2, 1)",
+            ids.text(run_id),
+            session,
+        )
+        await transaction.commit()
+        assert await reaping == 1
+    finally:
+        await writing.close()
+    row = await sql.fetchrow(
+        "select owner, wake_at <= now() as due from perdure.run_queue where run_id = $1", ids.text(run_id)
+    )
+    assert (row["owner"], row["due"]) == (None, True)
+
+
+async def _reap_waiting(store: PostgresStore) -> int:
+    """A reaper may pass over a locked session and come back; either way it frees nothing before the commit is through."""
+    while not (reaped := await store.reap(settle_lost)):
+        await asyncio.sleep(0.01)
+    return reaped
+
+
+async def _blocked(sql: Any, what: str) -> None:
+    """Until somebody waits for a lock in a statement about `what`, or has had ample time to."""
+    for _ in range(30):
+        waiting = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query like $1"
+        if await sql.fetchval(waiting, f"%{what}%"):
+            return
+        await asyncio.sleep(0.01)
+
+
+async def test_two_reapers_do_not_reap_one_session_twice(store: PostgresStore, sql: Any) -> None:
+    sessions = [(await store.register(f"dead {n}", 10, 0)).id for n in range(20)]
+    for session in sessions:
+        await expire(sql, session)
+    reaped = await asyncio.gather(*(store.reap(settle_lost) for _ in range(6)))
+    left = await store.reap(settle_lost)
+    assert sum(reaped) + left == 20
+
+
+# -- freed rows -----------------------------------------------------------------------------------------------------------
+
+
+async def test_reaping_frees_runs_requeues_tasks_and_fails_those_that_may_not_run_twice(
+    store: PostgresStore, sql: Any
+) -> None:
+    session = (await store.register("dead", 10, 0)).id
+    run_id = new_run()
+    await store.commit(session, 1, start_of(run_id))
+    for number, (seq, options) in enumerate([(0, {}), (1, {"at_most_once": True}), (2, {"lost_max": 0})], 2):
+        await store.commit(session, number, queued_task(run_id, seq, 1, **options))
+    await store.commit(session, 9, queued_task(run_id, 3, 0))
+    await expire(sql, session)
+    await store.reap(settle_lost)
+    rows = await sql.fetch("select seq, status, owner, attempt, lost from perdure.task_queue order by seq")
+    assert [tuple(r) for r in rows] == [(0, 0, None, 2, 1), (3, 0, None, 1, 0)]
+    mails = [decode_mail(r["body"]) for r in await sql.fetch("select body from perdure.inbox order by id")]
+    assert sorted((m.seq, m.failure.code) for m in mails) == [(1, "task_lost"), (2, "task_lost")]
+    assert await sql.fetchval("select count(*) from perdure.commit_log") == 0
+    assert await sql.fetchval("select count(*) from perdure.engine_session") == 0
+    heir = (await store.register("heir", 10, 0)).id
+    claimed = await store.claim_runs(heir, 1, ["w"], 10, with_mail=False)
+    assert [(c.run_id, c.epoch) for c in claimed] == [(run_id, 2)]
+
+
+async def test_leaving_frees_rows_like_reaping_does(store: PostgresStore, sql: Any) -> None:
+    session = (await store.register("leaver", 10, 0)).id
+    run_id = new_run()
+    await store.commit(session, 1, start_of(run_id))
+    await store.leave(session, settle_lost)
+    await store.leave(session, settle_lost)
+    assert await sql.fetchval("select count(*) from perdure.run_queue where owner is not null") == 0
+    assert await sql.fetchval("select count(*) from perdure.engine_session") == 0
+
+
+async def test_a_session_claims_only_what_nobody_owns(store: PostgresStore) -> None:
+    one, two = (await store.register("one", 10, 0)).id, (await store.register("two", 10, 0)).id
+    runs = [new_run() for _ in range(30)]
+    for number, run_id in enumerate(runs, 1):
+        await store.commit(one, number, start_of(run_id, own=False))
+    claims = await asyncio.gather(*(store.claim_runs(s, 1, ["w"], 20, with_mail=False) for s in (one, two)))
+    claims = [*claims, *[await store.claim_runs(one, 1, ["w"], 50, with_mail=False)]]
+    taken = [c.run_id for claim in claims for c in claim]
+    assert sorted(taken) == sorted(runs)
+
+
+async def test_a_session_that_is_gone_claims_nothing(store: PostgresStore) -> None:
+    session = (await store.register("gone", 10, 0)).id
+    await store.commit(session, 1, start_of(new_run(), own=False))
+    await store.leave(session, settle_lost)
+    assert await store.claim_runs(session, 1, ["w"], 10, with_mail=False) == []
+
+
+async def test_only_the_owner_of_a_run_can_end_or_release_it(store: PostgresStore, sql: Any) -> None:
+    owner, other = (await store.register("owner", 10, 0)).id, (await store.register("other", 10, 0)).id
+    run_id = new_run()
+    await store.commit(owner, 1, start_of(run_id))
+    release = Batch()
+    release.releases.add(run_id, time.time_ns() // 1000, None)
+    await store.commit(other, 1, release)
+    close = Batch()
+    close.closes.add(run_id, int(RunStatus.SUCCESS), 1, None, None, None)
+    await store.commit(other, 2, close)
+    assert await sql.fetchval("select owner from perdure.run_queue") == owner
+    assert await sql.fetchval("select count(*) from perdure.run") == 0
+
+
+# -- doubt ----------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_commit_whose_answer_was_lost_is_found_to_have_happened(
+    store: PostgresStore, sql: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = (await store.register("doubt", 10, 0)).id
+    run_id = new_run()
+    write = store._write
+
+    async def lose_the_answer(*args: Any) -> Any:
+        await write(*args)
+        raise ConnectionResetError("the network went away")
+
+    monkeypatch.setattr(store, "_write", lose_the_answer)
+    result = await store.commit(session, 1, start_of(run_id))
+    assert result.doubtful
+    monkeypatch.undo()
+    assert await sql.fetchval("select count(*) from perdure.history") == 1
+    await store.commit(session, 2, end_of(run_id))
+    assert await sql.fetchval("select status from perdure.run") == RunStatus.SUCCESS
+
+
+async def test_a_commit_that_was_lost_on_the_way_is_found_not_to_have_happened_and_never_will(
+    store: PostgresStore, sql: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = (await store.register("doubt", 10, 0)).id
+    run_id = new_run()
+
+    async def never_arrives(*args: Any) -> Any:
+        raise ConnectionResetError("the network went away")
+
+    monkeypatch.setattr(store, "_write", never_arrives)
+    with pytest.raises(NotCommitted):
+        await store.commit(session, 1, start_of(run_id))
+    monkeypatch.undo()
+    with pytest.raises(Poison, match="commit_log"):
+        await store.commit(session, 1, start_of(run_id))
+    assert await sql.fetchval("select count(*) from perdure.history") == 0
+    await store.commit(session, 2, start_of(run_id))
+    assert await sql.fetchval("select count(*) from perdure.history") == 1
+
+
+async def test_doubt_about_a_commit_still_in_flight_waits_for_it(store: PostgresStore, dsn: str, sql: Any) -> None:
+    session = (await store.register("doubt", 10, 0)).id
+    for commits in (True, False):
+        number = int(commits) + 1
+        writing = await asyncpg.connect(dsn)
+        try:
+            transaction = writing.transaction()
+            await transaction.start()
+            await writing.execute("insert into perdure.commit_log (session_id, n) values ($1, $2)", session, number)
+            asking = asyncio.create_task(store._row("claim_commit_number", session, number))
+            await _blocked(sql, "commit_log")
+            assert not asking.done()
+            await (transaction.commit() if commits else transaction.rollback())
+            answer = await asking
+        finally:
+            await writing.close()
+        assert answer["alive"]
+        assert answer["claimed"] is not commits
+
+
+async def test_doubt_under_a_session_that_is_gone_is_a_fence(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = (await store.register("doubt", 10, 0)).id
+    await store.leave(session, settle_lost)
+
+    async def never_arrives(*args: Any) -> Any:
+        raise ConnectionResetError("the network went away")
+
+    monkeypatch.setattr(store, "_write", never_arrives)
+    with pytest.raises(Fenced):
+        await store.commit(session, 1, start_of(new_run()))
+
+
+async def test_a_record_the_database_refuses_is_poison_and_leaves_nothing_behind(
+    store: PostgresStore, sql: Any
+) -> None:
+    session = (await store.register("poison", 10, 0)).id
+    run_id = new_run()
+    await store.commit(session, 1, start_of(run_id))
+    for number, batch in enumerate([start_of(run_id), end_of(run_id)], 2):
+        batch.tasks.add(
+            ids.derive(run_id, ids.TASK, 0), NS, run_id, 0, "t", "q", 2, 1, 0, 1, 0, None, 0, "status 2 is not final"
+        )  # fmt: skip
+        with pytest.raises(Poison):
+            await store.commit(session, number, batch)
+    assert await sql.fetchval("select count(*) from perdure.history") == 1
+
+
+# -- keys -----------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_start_under_a_taken_key_writes_nothing_and_its_neighbours_go_through(
+    store: PostgresStore, sql: Any
+) -> None:
+    session = (await store.register("keys", 10, 0)).id
+    first, second, third = new_run(), new_run(), new_run()
+    assert (await store.commit(session, 1, start_of(first, key="k"))).started == {first}
+    batch = start_of(second, key="k")
+    batch.starts.add(third, NS, "w", "v", "other", b"h", None, None, True, STARTED)
+    assert (await store.commit(session, 2, batch)).started == {third}
+    assert await store.run_by_key(NS, "k") == (first, b"h")
+    assert await store.existing(1, [first, second, third]) == {first, third}
+    assert await sql.fetchval("select count(*) from perdure.history") == 2
+
+
+async def test_of_two_starts_under_one_key_in_one_batch_one_wins(store: PostgresStore) -> None:
+    session = (await store.register("keys", 10, 0)).id
+    first, second = new_run(), new_run()
+    batch = start_of(first, key="k")
+    batch.starts.add(second, NS, "w", "v", "k", b"h", None, None, True, STARTED)
+    started = (await store.commit(session, 1, batch)).started
+    assert len(started) == 1
+    holder = await store.run_by_key(NS, "k")
+    assert holder is not None
+    assert {holder[0]} == started
+
+
+async def test_of_two_engines_that_start_under_one_key_one_wins(store: PostgresStore, dsn: str) -> None:
+    other = PostgresStore(dsn)
+    await other.open()
+    try:
+        sessions = [(await s.register("k", 10, 0)).id for s in (store, other)]
+        for round_ in range(10):
+            runs = [new_run(), new_run()]
+            results = await asyncio.gather(
+                *(
+                    s.commit(session, round_ + 1, start_of(run, key=f"k{round_}"))
+                    for s, session, run in zip((store, other), sessions, runs, strict=True)
+                )
+            )
+            assert sum(len(r.started) for r in results) == 1
+    finally:
+        await other.close()
+
+
+async def test_a_key_that_was_taken_away_can_be_taken_again(store: PostgresStore) -> None:
+    session = (await store.register("keys", 10, 0)).id
+    first, second = new_run(), new_run()
+    await store.commit(session, 1, start_of(first, key="k"))
+    await store.forget_key(NS, "k", second)
+    assert (await store.commit(session, 2, start_of(second, key="k"))).started == frozenset()
+    await store.forget_key(NS, "k", first)
+    assert (await store.commit(session, 3, start_of(second, key="k"))).started == {second}

@@ -1,0 +1,232 @@
+"""The verifier on a real database: it reads in pages, meets orphans, and says by its exit code what it found."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pty
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import msgspec
+import pytest
+
+import perdure
+from perdure import InvalidInput, Perdure, task, wf, workflow
+from perdure.app import ledger as ledgers
+from perdure.app.ledger import read_ledger, read_starts, sorted_ledger
+from perdure.core import ids
+from perdure.store import verify as verifier
+from perdure.store.verify import verify
+from perdure.testing.ledger import Ledger, Starts
+
+open_ledger: list[Ledger] = []
+
+
+@task(name="verified_task")
+async def verified(after: list[str]) -> str:
+    with open_ledger[-1].execution(after) as line:
+        line.effect()
+    return perdure.attempt().task_id
+
+
+@task(name="verified_leaf")
+def verified_leaf(n: int) -> int:
+    with open_ledger[-1].execution() as line:
+        line.effect()
+    return n
+
+
+@workflow(name="verified_flow")
+async def flow(width: int) -> str:
+    first = await verified([])
+    await wf.map(verified_leaf, range(width))
+    await wf.sleep(0.01)
+    return await verified([first])
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    open_ledger.append(ledger)
+    yield tmp_path / "ledger.jsonl", tmp_path / "starts.jsonl"
+    open_ledger.pop()
+    ledger.close()
+
+
+async def run_some(dsn: str, starts: Path, count: int = 7) -> list[str]:
+    acknowledged = Starts(starts)
+    async with Perdure(dsn) as client:
+        handles = await asyncio.gather(*(client.start_workflow(flow, 3) for _ in range(count)))
+        for handle in handles:
+            acknowledged.acknowledged(handle.id)
+            await handle.result(timeout="20s")
+    acknowledged.close()
+    return [h.id for h in handles]
+
+
+async def violations(dsn: str, files: tuple[Path, Path], **options: Any) -> dict[int, list[str]]:
+    ledger, starts = files
+    with sorted_ledger(ledger) as lines:
+        names = frozenset(x.name for x in read_ledger(ledger))
+        found = await verify(dsn, ledger=lines, names=names, starts=read_starts(starts), **options)
+    return {t.number: [e.what for e in t.examples] for t in found if t.violations}
+
+
+async def execute(dsn: str, *statements: str) -> None:
+    connection = await asyncpg.connect(dsn)
+    try:
+        for one in statements:
+            await connection.execute(one)
+    finally:
+        await connection.close()
+
+
+async def test_a_sound_database_is_clean_in_pages_of_any_size(
+    dsn: str, files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await run_some(dsn, files[1])
+    for page in (1, 2, 3, 200):
+        monkeypatch.setattr(verifier, "PAGE_RUNS", page)
+        monkeypatch.setattr(verifier, "PAGE_TASKS", page)
+        monkeypatch.setattr(verifier, "PAGE_STARTS", page)
+        monkeypatch.setattr(ledgers, "SORT_LINES", page)
+        assert await violations(dsn, files, at_rest=True) == {}
+
+
+async def test_without_ledger_starts_or_rest_only_the_database_itself_is_judged(dsn: str, files: tuple[Path, Path]) -> None:
+    await run_some(dsn, files[1], 2)
+    assert [t.number for t in await verify(dsn)] == [3, 4, 5, 6, 7, 9, 12, 14]
+
+
+@pytest.mark.parametrize(
+    ("number", "what", "statement"),
+    [
+        (1, "found 0 times", "delete from perdure.run; delete from perdure.history; delete from perdure.task"),
+        (1, "found 2 times", "insert into perdure.run_queue (run_id, ns, workflow, version, created_at, wake_at) select run_id, ns, workflow, version, now(), now() from perdure.run"),
+        (1, "is not in the database", "delete from perdure.run; delete from perdure.history; delete from perdure.task"),
+        (3, "is followed by event", "delete from perdure.history where seq = 2"),
+        (4, "0 rows in run_queue and run", "delete from perdure.run"),
+        (4, "its run none", "delete from perdure.run; delete from perdure.history"),
+        (4, "cannot be read", "update perdure.history set body = 'x' where seq = 2"),
+        (4, "cannot be read", "update perdure.history set body = '\\x01ff' where seq = 2"),
+        (4, "has no row", "delete from perdure.task where seq = 1"),
+        (8, "without an effect", "update perdure.task set attempts = 2 where seq = 1"),
+        (9, "the run is in epoch 0", "update perdure.run set epoch = 0"),
+        (14, "early", "update perdure.history set at = at - interval '1 hour' where seq > 5"),
+        (17, "mail", "insert into perdure.inbox (ns, run_id, body) select ns, run_id, '' from perdure.run"),
+        (17, "promise", "insert into perdure.promise select run_id, 'p', ns, now() from perdure.run"),
+        (17, "key", "insert into perdure.run_key values (1, 'k', gen_random_uuid(), '')"),
+        (17, "commit_log", "insert into perdure.commit_log values (99, 1)"),
+        (17, "which does not exist", "insert into perdure.run_queue (run_id, ns, workflow, version, created_at, wake_at, owner, status) select run_id, ns, workflow, version, now(), now(), 99, 1 from perdure.run"),
+    ],
+)  # fmt: skip
+async def test_damage_in_the_database_is_found(
+    dsn: str, files: tuple[Path, Path], number: int, what: str, statement: str
+) -> None:
+    await run_some(dsn, files[1], 2)
+    await execute(dsn, *statement.split(";"))
+    found = await violations(dsn, files, at_rest=True)
+    assert number in found and any(what in one for one in found[number]), found
+
+
+async def test_the_program_answers_by_exit_code_json_and_text(dsn: str, files: tuple[Path, Path]) -> None:
+    runs = await run_some(dsn, files[1], 2)
+    sound = _program(dsn, "--ledger", str(files[0]), "--starts", str(files[1]), "--at-rest", "--json")
+    assert sound.returncode == 0, sound.stderr
+    assert {t["number"]: t["violations"] for t in json.loads(sound.stdout)} == dict.fromkeys((1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 17, 21), 0)
+    assert all(t["examined"] for t in json.loads(sound.stdout) if t["number"] != 17)
+    await execute(dsn, f"delete from perdure.history where run_id = '{runs[0]}' and seq = 1")
+    torn = _program(dsn)
+    assert torn.returncode == 1
+    assert "FAIL\t3\tevent numbers per run are gapless from 1" in torn.stdout
+    assert runs[0] in torn.stdout
+    table = await asyncio.to_thread(_on_terminal, dsn)
+    assert "invariant" in table and "FAIL" in table
+
+
+def _command(dsn: str, *arguments: str) -> list[str]:
+    return [sys.executable, "-c", "from perdure.app.cli.main import main; main()", "verify", "--dsn", dsn, *arguments]
+
+
+def _program(dsn: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(_command(dsn, *arguments), capture_output=True, text=True, timeout=60, check=False)
+
+
+def _on_terminal(dsn: str) -> str:
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(_command(dsn), stdout=theirs, stderr=theirs, stdin=subprocess.DEVNULL)
+    os.close(theirs)
+    shown = b""
+    try:
+        while chunk := os.read(ours, 65536):
+            shown += chunk
+    except OSError:  # the other side of a terminal that is gone
+        pass
+    os.close(ours)
+    process.wait(30)
+    return shown.decode()
+
+
+# -- the ledger's files --------------------------------------------------------------------------------------------------
+
+
+def test_a_line_that_was_torn_by_a_crash_is_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "starts.jsonl"
+    path.write_bytes(b'{"run":"a"}\n{"run":"b"}\n{"ru')
+    assert list(read_starts(path)) == ["a", "b"]
+
+
+def test_a_file_that_is_no_ledger_is_refused_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    path.write_bytes(b'{"run":"a"}\n')
+    with pytest.raises(InvalidInput, match="line 1"):
+        list(read_ledger(path))
+    with pytest.raises(InvalidInput, match="line 1"):
+        list(read_starts(_written(tmp_path / "starts.jsonl", b"[]\n")))
+
+
+def _written(path: Path, data: bytes) -> Path:
+    path.write_bytes(data)
+    return path
+
+
+def test_many_writers_share_a_file_without_tearing_lines(tmp_path: Path) -> None:
+    path = tmp_path / "starts.jsonl"
+
+    def write(who: int) -> None:
+        mine = Starts(path)
+        for n in range(200):
+            mine.acknowledged(f"{who}-{n}" * 20)
+        mine.close()
+
+    threads = [threading.Thread(target=write, args=(n,)) for n in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert len(set(read_starts(path))) == 800
+
+
+def test_a_ledger_larger_than_memory_comes_back_by_run_and_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledgers, "SORT_LINES", 10)
+    path = tmp_path / "ledger.jsonl"
+    wanted = [(f"{run:02}", time) for run in range(9) for time in range(7)]
+    with path.open("wb") as file:
+        for n in range(len(wanted)):
+            run, time = wanted[n * 23 % len(wanted)]
+            line = {"run": run, "task": "t", "name": "t", "attempt": 1, "epoch": 1, "worker": "w", "phase": "begin", "boot": "b", "mono_us": time}  # fmt: skip
+            file.write(msgspec.json.encode(line) + b"\n")
+    with sorted_ledger(path) as lines:
+        assert [(x.run, x.mono_us) for x in lines] == wanted
+
+
+def test_task_ids_in_a_ledger_are_those_of_the_database() -> None:
+    run = ids.run_id(1, 0, 1)
+    assert ids.parse(ids.text(ids.derive(run, ids.TASK, 3))) == ids.derive(run, ids.TASK, 3)
