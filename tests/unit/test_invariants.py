@@ -37,7 +37,9 @@ def scheduled(first: int = 0, count: int = 1, options: TaskOptions = OPTIONS) ->
     return ev.TasksScheduled(first, "t", "default", [b"{}"] * count, options)
 
 
-def row_of(seq: int, status: TaskStatus = TaskStatus.SUCCESS, attempts: int = 1, lost: int = 0, epoch: int = 1) -> StoredTask:
+def row_of(
+    seq: int, status: TaskStatus = TaskStatus.SUCCESS, attempts: int = 1, lost: int = 0, epoch: int = 1
+) -> StoredTask:
     return StoredTask(ids.derive(RUN, ids.TASK, seq), seq, "t", status, attempts, lost, epoch)
 
 
@@ -71,7 +73,15 @@ def of_one_task(*events: ev.Event, epoch: int = 1) -> list[Row]:
 SUCCESS = of_one_task(ev.TasksSucceeded([0], [b"1"]))
 
 
-def line(phase: Any, seq: int = 0, attempt: int = 1, epoch: int = 1, mono_us: int = 0, boot: str = "a", after: tuple[str, ...] = ()) -> LedgerLine:
+def line(
+    phase: Any,
+    seq: int = 0,
+    attempt: int = 1,
+    epoch: int = 1,
+    mono_us: int = 0,
+    boot: str = "a",
+    after: tuple[str, ...] = (),
+) -> LedgerLine:
     return LedgerLine(
         run=ids.text(RUN), task=task_id(seq), name="t", attempt=attempt, epoch=epoch, worker="w", phase=phase, boot=boot,
         mono_us=mono_us, after=after,
@@ -101,7 +111,10 @@ def test_a_row_that_holds_fewer_events_than_it_claims_breaks_3() -> None:
     [
         ("the history says success, the row failed", {"stored": [StoredRun(False, RunStatus.FAILED, 1, None)]}),
         ("the row counts 9 events", {"stored": [StoredRun(False, RunStatus.SUCCESS, 1, 9)]}),
-        ("the history ends in success, the run is still active", {"stored": [StoredRun(True, RunStatus.RUNNING, 1, None)]}),
+        (
+            "the history ends in success, the run is still active",
+            {"stored": [StoredRun(True, RunStatus.RUNNING, 1, None)]},
+        ),
         ("the run has 0 rows", {"stored": []}),
         ("the run has 2 rows", {"stored": [DONE, DONE]}),
         ("task 0 is success in the history and has no row", {"tasks": []}),
@@ -177,7 +190,9 @@ def test_executions_beyond_what_is_allowed_break_10(what: str, lines: list[Ledge
 
 def test_a_task_at_most_once_that_began_twice_breaks_10() -> None:
     options = TaskOptions(max_attempts=1, at_most_once=True)
-    rows: list[Row] = [(1, 2, 0, [STARTED, scheduled(options=options), ev.TasksSucceeded([0], [b"1"]), ev.RunSucceeded(b"1")])]
+    rows: list[Row] = [
+        (1, 2, 0, [STARTED, scheduled(options=options), ev.TasksSucceeded([0], [b"1"]), ev.RunSucceeded(b"1")])
+    ]
     lines = [line("begin", epoch=1), line("begin", epoch=2), line("effect", epoch=2)]
     stored = [StoredRun(False, RunStatus.SUCCESS, 2, None)]
     assert judged(rows, stored=stored, tasks=[row_of(0, epoch=2)], lines=lines).keys() == {10}
@@ -209,7 +224,12 @@ def test_a_task_that_began_before_what_it_needs_breaks_11() -> None:
 
 def test_a_task_scheduled_before_what_it_needs_ended_breaks_11() -> None:
     both = [STARTED, scheduled(), scheduled(1), ev.TasksSucceeded([0, 1], [b"1", b"1"]), ev.RunSucceeded(b"1")]
-    lines = [line("begin"), line("effect", mono_us=1), line("begin", 1, mono_us=5, after=(task_id(0),)), line("effect", 1, mono_us=6)]
+    lines = [
+        line("begin"),
+        line("effect", mono_us=1),
+        line("begin", 1, mono_us=5, after=(task_id(0),)),
+        line("effect", 1, mono_us=6),
+    ]
     assert judged([(1, 1, 0, both)], tasks=[row_of(0), row_of(1)], lines=lines).keys() == {11}
 
 
@@ -219,7 +239,9 @@ def test_a_task_given_a_result_that_nobody_recorded_breaks_11() -> None:
 
 
 def test_a_fan_out_that_lacks_an_end_breaks_12() -> None:
-    rows: list[Row] = [(1, 1, 0, [STARTED, scheduled(0, 3), ev.TasksSucceeded([0, 2], [b"1", b"1"]), ev.RunSucceeded(b"1")])]
+    rows: list[Row] = [
+        (1, 1, 0, [STARTED, scheduled(0, 3), ev.TasksSucceeded([0, 2], [b"1", b"1"]), ev.RunSucceeded(b"1")])
+    ]
     assert judged(rows, tasks=[row_of(0), row_of(2)]).keys() == {12}
 
 
@@ -229,7 +251,10 @@ def test_a_join_that_went_on_twice_breaks_12() -> None:
 
 
 def test_a_timer_that_fired_early_breaks_14() -> None:
-    rows: list[Row] = [(1, 1, 10, [STARTED, ev.TimerStarted(0, 5_000)]), (3, 1, 4_999, [ev.TimerFired(0), ev.RunSucceeded(b"1")])]
+    rows: list[Row] = [
+        (1, 1, 10, [STARTED, ev.TimerStarted(0, 5_000)]),
+        (3, 1, 4_999, [ev.TimerFired(0), ev.RunSucceeded(b"1")]),
+    ]
     assert judged(rows).keys() == {14}
     rows[1] = (3, 1, 5_000, rows[1][3])
     assert judged(rows) == {}

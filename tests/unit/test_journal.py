@@ -108,7 +108,7 @@ def test_a_program_replayed_against_its_own_record_asks_for_nothing_and_is_told_
     again = loaded(record(first.take_commands()))
     assert perform(again, program) == told
     assert again.take_commands() == []
-    again.check_all_matched("the end")
+    again.check_all_matched(lambda: "the end")
     assert again.mismatch is None
     assert not again.is_replaying
 
@@ -141,7 +141,7 @@ def test_matching_is_per_kind_so_independent_lines_may_change_places(
         mixed.insert(at, act)
         at += 1
     perform(again, mixed)
-    again.check_all_matched("the end")
+    again.check_all_matched(lambda: "the end")
     assert again.mismatch is None
     assert again.take_commands() == []
 
@@ -179,7 +179,7 @@ def test_a_line_that_vanished_is_found_at_the_end(program: list[Any], data: st.D
     perform(first, program)
     again = loaded(record(first.take_commands()))
     perform(again, program[:at] + program[at + 1 :])
-    again.check_all_matched("the code waits for nothing")
+    again.check_all_matched(lambda: "the code waits for nothing")
     assert again.mismatch is not None
     assert again.mismatch.actual == "the code waits for nothing"
     assert {"state": "state write", "tasks": "task"}.get(kind, kind) in again.mismatch.where
@@ -332,5 +332,5 @@ def test_a_patch_may_be_removed_from_the_code_once_the_old_path_is_gone() -> Non
     first = Journal()
     assert first.patched("p")
     again = loaded(record(first.take_commands()))
-    again.check_all_matched("the end")
+    again.check_all_matched(lambda: "the end")
     assert again.mismatch is None

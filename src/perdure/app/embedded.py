@@ -52,6 +52,7 @@ class Perdure:
         self._token: Token[Backend] | None = None
         self._cluster: PrivateCluster | None = None
         self._adopted: set[int] = set()
+        self._unregistered = False
 
     async def __aenter__(self) -> Self:
         dsn = self._dsn or os.environ.get("PERDURE_DSN") or os.environ.get("DATABASE_URL") or await self._private_dsn()
@@ -110,7 +111,8 @@ class Perdure:
     # -- the Backend port -------------------------------------------------------------------------------------------
 
     async def start(self, request: StartRequest) -> bytes:
-        if request.workflow not in self.engine.loop.workflows:
+        if self._unregistered:
+            self._unregistered = False
             await self.engine.refresh()
         return await self.engine.use.start(request)
 
@@ -142,5 +144,5 @@ class Perdure:
         self._adopted.add(id(definition.fn))
         self.worker.adopt(definition)
         self.worker.refresh()
-        self.engine.dispatcher.served = frozenset(self.worker.served)
-        self.engine.loop.workflows = dict(self.worker.workflows)
+        self.engine.serve()
+        self._unregistered = True

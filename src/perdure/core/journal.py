@@ -15,6 +15,8 @@ Laws:
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from perdure.core import commands as cm
 from perdure.core import events as ev
 from perdure.core import ids
@@ -184,14 +186,14 @@ class Journal:
     def close(self, command: cm.Command) -> None:
         """The code has ended. Whatever the history expected of it beyond this point will never come."""
         self._commands.append(command)
-        self.check_all_matched(f"the code ended with {type(command).__name__}")
+        self.check_all_matched(lambda: f"the code ended with {type(command).__name__}")
 
-    def check_all_matched(self, actual: str) -> None:
+    def check_all_matched(self, actual: Callable[[], str]) -> None:
         """Call when every loaded event has been applied and the code can go no further."""
         if self._expected and self.mismatch is None:
             (kind, seq), event = next(iter(self._expected.items()))
             self.mismatch = NondeterminismError(
-                f"{_KINDS[kind]} {seq}", f"{type(event).__name__} {_describe(event)}", actual
+                f"{_KINDS[kind]} {seq}", f"{type(event).__name__} {_describe(event)}", actual()
             )
 
     # -- matching ---------------------------------------------------------------------------------------------------

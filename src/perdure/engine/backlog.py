@@ -30,7 +30,10 @@ class Backlog:
         """Upper bound: cancelled tasks are counted until their turn comes."""
 
     def push(self, run: ActiveRun, event: TasksScheduled, scheduled_us: int) -> None:
-        self._lines.setdefault(run, deque()).append(Chunk(event, scheduled_us))
+        line = self._lines.get(run)
+        if line is None:
+            line = self._lines[run] = deque()
+        line.append(Chunk(event, scheduled_us))
         self.size += len(event.inputs)
 
     def runs(self) -> Iterator[ActiveRun]:

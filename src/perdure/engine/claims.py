@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Iterator
 from typing import Final
 
 from perdure.core import ids
@@ -112,10 +113,8 @@ class Claimer:
         queued: dict[bytes, set[int]] = {c.run_id: set() for c in claimed}
         for run_id, seq in loaded.queued:
             queued[run_id].add(seq)
-        for row in loaded.mail:
-            # A task whose end lies in the inbox has no row any more and is not lost.
-            if isinstance(mail := decode_mail(row.body), TaskEnded):
-                queued[row.run_id].add(mail.seq)
+        for run_id, seq in _ends(loaded.mail):
+            queued[run_id].add(seq)
         fresh: list[ActiveRun] = []
         for c in claimed:
             run = ActiveRun(c.run_id, c.ns, c.workflow, c.version, c.epoch)
@@ -182,4 +181,15 @@ class Claimer:
         for row in rows:
             run = self._loop.runs.get(row.run_id)
             if run is not None:
-                self._loop.deliver(run, decode_mail(row.body), row.id)
+                self._loop.deliver_row(run, row)
+
+
+def _ends(rows: list[MailRow]) -> Iterator[tuple[bytes, int]]:
+    """Tasks whose end lies in the inbox: they have no row any more and are not lost. What cannot be read is dealt with at delivery."""
+    for row in rows:
+        try:
+            mail = decode_mail(row.body)
+        except Exception:
+            continue
+        if isinstance(mail, TaskEnded):
+            yield row.run_id, mail.seq

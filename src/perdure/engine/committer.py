@@ -137,9 +137,11 @@ class Committer:
             self._urgent, self._lazy_since_us = False, None
         return units
 
-    async def _write(self, units: list[Unit]) -> None:
+    async def _write(self, units: list[Unit], session: int | None = None) -> None:
+        """All parts of a batch that is split belong to the session it was taken under."""
+        session = self.session if session is None else session
         try:
-            result = await self._commit(units)
+            result = await self._commit(units, session)
         except Poison as e:
             if len(units) == 1:
                 self._counters.poisoned += 1
@@ -147,17 +149,27 @@ class Committer:
                 self._refused(units[0], str(e))
                 return
             middle = len(units) // 2
-            await self._write(units[:middle])
-            await self._write(units[middle:])
+            try:
+                await self._write(units[:middle], session)
+            except Fenced:
+                self._put_back(units[middle:], behind=True)
+                raise
+            await self._write(units[middle:], session)
             return
         except Fenced:
-            for unit in reversed(units):
-                if not isinstance(unit, RunUnit):
-                    self._units.appendleft(unit)
+            self._put_back(units)
             raise
         self._committed(units, *result)
 
-    async def _commit(self, units: list[Unit]) -> tuple[Committed, int]:
+    def _put_back(self, units: list[Unit], *, behind: bool = False) -> None:
+        """Units that belong to no run outlive their session and are written under the next one."""
+        kept = [unit for unit in units if not isinstance(unit, RunUnit)]
+        if behind:
+            self._units.extend(kept)
+        else:
+            self._units.extendleft(reversed(kept))
+
+    async def _commit(self, units: list[Unit], session: int) -> tuple[Committed, int]:
         """The result, and the session it was written under: that one may be history by the time the answer is here."""
         batch = Batch()
         try:
@@ -165,8 +177,9 @@ class Committer:
                 unit.fill(batch)
         except Exception as e:  # whatever cannot even be encoded must not take its neighbours along
             raise Poison(f"{type(e).__name__}: {e}") from e
-        session = self.session
         while True:
+            if session != self.session:
+                raise Fenced(f"session {session} was lost on the way")
             self.number += 1
             before = self._now_us()
             try:

@@ -13,9 +13,9 @@ import asyncio
 import logging
 import os
 import random
-import secrets
 import socket
 from collections.abc import Callable, Coroutine
+from os import urandom  # bound here, before workflow guards wrap it
 from typing import Any
 
 import msgspec
@@ -69,6 +69,7 @@ class Engine:
         self._tasks: list[asyncio.Task[None]] = []
         self._rejoining = asyncio.Lock()
         self._notify_due: set[str] = set()
+        self._registered: dict[str, str] = {}
         self.loop = RunLoop(
             worker, self.counters, self.clock.now_us, self.new_run_id, settings.placement, settings.runs_max
         )
@@ -129,11 +130,17 @@ class Engine:
         """The worker learned new workflows or tasks."""
         if self._worker is None:
             return
-        self.dispatcher.served = frozenset(self._worker.served)
-        known, self.loop.workflows = self.loop.workflows, dict(self._worker.workflows)
-        fresh = {n: v for n, v in self.loop.workflows.items() if known.get(n) != v}
+        self.serve()
+        fresh = {n: v for n, v in self.loop.workflows.items() if self._registered.get(n) != v}
         if fresh:
             await self._store.register_versions(self._ns, fresh)
+            self._registered.update(fresh)
+
+    def serve(self) -> None:
+        """Claim and run what the worker defines by now; `refresh` registers it as well."""
+        assert self._worker is not None
+        self.dispatcher.served = frozenset(self._worker.served)
+        self.loop.workflows = dict(self._worker.workflows)
 
     async def close(self) -> None:
         """Finish what is at hand, hand the rest back, and leave."""
@@ -189,7 +196,7 @@ class Engine:
             except Exception:
                 # Crash only: whatever state this left in memory is given up, and read again from the database.
                 log.exception("%s failed; this engine starts over", body.__name__)
-                await self._start_over(session)
+                await self._start_over(self.session)  # whichever it is by now: a body may outlive several
             if asyncio.get_running_loop().time() - began > 5:
                 pause_s = 0.05
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))
@@ -198,7 +205,7 @@ class Engine:
     async def _start_over(self, session: int) -> None:
         try:
             await self._store.leave(session, settle_lost)
-        except Unavailable as e:
+        except Exception as e:
             log.warning("could not sign off, the lease will run out instead: %s", e)
         await self._rejoin(session)
 
@@ -209,12 +216,14 @@ class Engine:
                 return
             self.counters.fenced += 1
             log.warning("session %d is gone: its runs belong to other engines now; registering anew", lost)
+            # No session from here on: an answer to anything asked under the old one is late, whenever it arrives.
+            self.session = self.committer.session = self.claimer.session = 0
             self.loop.forget_all()
             while True:
                 try:
                     await self._register()
                     break
-                except Unavailable as e:
+                except Exception as e:
                     log.warning("cannot register: %s", e)
                     await asyncio.sleep(0.5)
             self.claimer.poke()
@@ -239,6 +248,7 @@ class Engine:
                     self.claimer.poke()
             await self._store.trim_commit_log(self.session, self.committer.number - 10)
             await self.claimer.check_claims()
+            await self.refresh()
 
     async def _ticks(self) -> None:
         ticks = 0
@@ -297,7 +307,8 @@ class Engine:
             asyncio.get_running_loop().create_task(self._refused_start(unit, failure.message))
         elif isinstance(unit, RunUnit):
             run = unit.run
-            run.pending.clear()
+            run.pending.extendleft(reversed(unit.segments))
+            self.loop.drop_pending(run)
             run.outcome = None
             run.closing = run.writing = False
             self.loop.release(run, failure.message)
@@ -397,4 +408,4 @@ class Engine:
         return min((w for w in wakes if w is not None), default=None)
 
     def new_run_id(self) -> bytes:
-        return ids.run_id(self.clock.now_us() // 1000, self.settings.shard, secrets.randbits(62))
+        return ids.run_id(self.clock.now_us() // 1000, self.settings.shard, int.from_bytes(urandom(8)))

@@ -25,8 +25,8 @@ from perdure.engine.active import ActiveRun, ChildStart, RunUnit
 from perdure.engine.committer import Committer
 from perdure.engine.counters import Counters
 from perdure.engine.dispatch import Dispatcher
-from perdure.engine.ports import HistoryRow, WorkerPort
-from perdure.wire.codec import decode_row
+from perdure.engine.ports import HistoryRow, MailRow, WorkerPort
+from perdure.wire.codec import decode_mail, decode_row
 
 log = logging.getLogger("perdure.engine")
 
@@ -174,10 +174,17 @@ class RunLoop:
         elif run.is_idle:
             run.idle_since = asyncio.get_running_loop().time()
 
+    def drop_pending(self, run: ActiveRun) -> None:
+        """What the run wanted to write is void. Mail that was to go with it is still in the inbox and counts as unread again."""
+        for s in run.pending:
+            if s.has_extras:
+                self.mail_pending.difference_update(s.extras.consumed)
+        run.pending.clear()
+
     def _broke(self, run: ActiveRun, error: Exception) -> None:
         """A fault of ours in one run stops that run, visibly, and no other."""
         log.exception("run %s: internal error", run.id.hex())
-        run.pending.clear()
+        self.drop_pending(run)
         self._stop(run, Failure("internal", clip(f"{type(error).__name__}: {error}")))
 
     # -- commands ---------------------------------------------------------------------------------------------------
@@ -235,7 +242,7 @@ class RunLoop:
         return True
 
     def _record_operation(self, run: ActiveRun, c: cm.RecordOperation) -> bool:
-        run.operations -= 1
+        run.operations = max(0, run.operations - 1)  # one that a former owner's worker began is not counted here
         if c.seq not in run.state.operations:
             run.record(ev.OperationRecorded(c.seq, c.name, c.value, c.failure), len(c.value))
         return True
@@ -405,6 +412,15 @@ class RunLoop:
         self.ended(run.id, Outcome(status, value, failure), successor)
 
     # -- mail -------------------------------------------------------------------------------------------------------
+
+    def deliver_row(self, run: ActiveRun, row: MailRow) -> None:
+        """A row that cannot be read, or that the run cannot take, stops that run and no other."""
+        if run.closing or run.evicted:
+            return
+        try:
+            self.deliver(run, decode_mail(row.body), row.id)
+        except Exception as e:
+            self._broke(run, e)
 
     def deliver(self, run: ActiveRun, mail: Mail, inbox_id: int | None = None) -> None:
         """A fact from outside becomes an event. With an inbox id its row goes in the same commit."""

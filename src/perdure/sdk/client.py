@@ -63,8 +63,11 @@ class Handle(Generic[R_co]):
 
     async def result(self, timeout: Duration | None = None) -> R_co:
         """Wait for the end. Raises RunFailed, RunCancelled, or TimeoutError (the run goes on)."""
-        async with asyncio.timeout(None if timeout is None else to_us(timeout) / 1e6):
+        if timeout is None:
             outcome = await self._backend.outcome(self._run_id)
+        else:
+            async with asyncio.timeout(to_us(timeout) / 1e6):
+                outcome = await self._backend.outcome(self._run_id)
         match outcome.status:
             case RunStatus.SUCCESS:
                 result: R_co = self._decode(outcome.value)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 import sys
 from asyncio import events as asyncio_events
 from collections import deque
@@ -96,24 +97,35 @@ class DurableTimer:
         return self._when
 
 
-class _Driving:
-    """While workflow code runs: its loop is the running one, the guards are up, the process's own loop sees nothing."""
+class driving:  # noqa: N801 (reads as a statement: `with driving(loop):`)
+    """While workflow code runs: its loop is the running one, the guards are up, the process's own loop sees nothing.
 
-    __slots__ = ("_hooks", "_loop", "_outer")
+    The collector rests meanwhile: finalizers of the application would run under the guards, and be refused what they do.
+    A worker wraps a whole batch of activations into one (`driving(None)`); inside it only the running loop changes.
+    """
 
-    def __init__(self, loop: WorkflowLoop) -> None:
+    __slots__ = ("_collects", "_hooks", "_loop", "_nested", "_outer")
+
+    def __init__(self, loop: WorkflowLoop | None) -> None:
         self._loop = loop
 
     def __enter__(self) -> None:
         self._outer = asyncio_events._get_running_loop()
-        self._hooks = sys.get_asyncgen_hooks()
         asyncio_events._set_running_loop(self._loop)
-        sys.set_asyncgen_hooks(None, _let_go)
-        guards.enter()
+        self._nested = guards.inside()
+        if not self._nested:
+            self._collects = gc.isenabled()
+            self._hooks = sys.get_asyncgen_hooks()
+            gc.disable()
+            sys.set_asyncgen_hooks(None, _let_go)
+            guards.enter()
 
     def __exit__(self, *_: object) -> None:
-        guards.leave()
-        sys.set_asyncgen_hooks(*self._hooks)
+        if not self._nested:
+            guards.leave()
+            sys.set_asyncgen_hooks(*self._hooks)
+            if self._collects:
+                gc.enable()
         asyncio_events._set_running_loop(self._outer)
 
 
@@ -160,7 +172,7 @@ class WorkflowLoop(_Base):  # type: ignore[misc] # pyright: ignore[reportUntyped
         ready = self._ready
         if not ready:
             return
-        with _Driving(self):
+        with driving(self):
             while ready:
                 soon = ready.popleft()
                 if soon.callback is None:
@@ -178,7 +190,9 @@ class WorkflowLoop(_Base):  # type: ignore[misc] # pyright: ignore[reportUntyped
         self.closed = True
         self._ready.clear()
         live, self._live = self._live, {}
-        with _Driving(self):
+        if not live:
+            return
+        with driving(self):
             for task, context in live.items():
                 if not task.done():
                     context.run(_close, task.get_coro())

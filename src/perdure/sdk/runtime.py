@@ -135,7 +135,7 @@ class Runtime:
                 if self.journal.mismatch is not None:
                     break
             if replay and self.journal.mismatch is None:
-                self.journal.check_all_matched(self._whereabouts())
+                self.journal.check_all_matched(self._whereabouts)
         except NondeterminismError as e:
             self.journal.mismatch = self.journal.mismatch or e
         except Exception as e:
@@ -198,6 +198,11 @@ class Runtime:
         self.closed = True
         self._main = None
         self.loop.throw_away()
+        # Cut what refers back to itself: thousands of ended runs a second are not left to the collector.
+        del self.loop.owner, self._context
+        for book in (self._tasks, self._timers, self._children, self._promises, self._operations, self._signal_waiters):
+            book.clear()
+        self._segments = []
 
     # -- facts ------------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from perdure.core.work import Activation, Assignment, Decided, Report
 from perdure.sdk import guards, registry
 from perdure.sdk.definitions import DEFAULT_QUEUE, Task, Workflow
 from perdure.sdk.execution import Execution
+from perdure.sdk.loop import driving
 from perdure.sdk.runtime import Operation, Runtime, failure_of
 
 SLOTS_DEFAULT = 100
@@ -37,6 +38,8 @@ class Worker:
         self._execution: Execution | None = None
         self._live: dict[bytes, Runtime] = {}
         self._operations: set[asyncio.Task[None]] = set()
+        self._begun: list[tuple[bytes, Operation]] = []
+        """Side effects asked for in the activations under way; executed outside workflow code."""
         self._decided: Callable[[list[Decided]], None] = lambda _: None
         self.overrides: dict[str, Any] = {}
         """Stand-ins for tasks by name, for tests."""
@@ -112,7 +115,14 @@ class Worker:
 
     def activate(self, batch: list[Activation]) -> list[Decided]:
         """Run workflow code until it can go no further. Never raises; must not be called from inside an asyncio task."""
-        return [self._activate(a) for a in batch]
+        with driving(None):
+            done = [self._activate(a) for a in batch]
+        for run_id, operation in self._begun:
+            task = asyncio.get_running_loop().create_task(self._operate(run_id, operation))
+            self._operations.add(task)
+            task.add_done_callback(self._operations.discard)
+        self._begun.clear()
+        return done
 
     def _activate(self, a: Activation) -> Decided:
         runtime = self._live.get(a.run_id)
@@ -126,10 +136,7 @@ class Worker:
         done = runtime.activate(a.events, replay=a.replay)
         if done.stuck is not None or runtime.closed:
             self.forget(a.run_id)
-        for operation in done.operations:
-            task = asyncio.get_running_loop().create_task(self._operate(a.run_id, operation))
-            self._operations.add(task)
-            task.add_done_callback(self._operations.discard)
+        self._begun.extend((a.run_id, operation) for operation in done.operations)
         return Decided(a.run_id, done.commands, done.stuck, len(done.operations))
 
     async def _operate(self, run_id: bytes, operation: Operation) -> None:

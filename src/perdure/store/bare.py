@@ -72,10 +72,11 @@ class Bare:
         insert, claim, complete = [
             await self._c.prepare(self._q[name]) for name in ("bare_insert", "bare_claim", "bare_complete")
         ]
-        results = [RESULT] * BATCH_TASKS
+        results, names, inputs = [RESULT] * BATCH_TASKS, ["noop"] * BATCH_TASKS, [INPUT] * BATCH_TASKS
+        seqs = list(range(BATCH_TASKS))
         began = time.perf_counter()
         for run_id, task_ids in batches:
-            await insert.fetch(task_ids, run_id, INPUT)
+            await insert.fetch(task_ids, [run_id] * BATCH_TASKS, seqs, names, inputs)
             mine = [r[0] for r in await claim.fetch(BATCH_TASKS)] if with_claim else task_ids
             await complete.fetch(mine, results)
         seconds = time.perf_counter() - began

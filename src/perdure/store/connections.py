@@ -34,6 +34,7 @@ TROUBLE = (
     pg.OperatorInterventionError,
     pg.InsufficientResourcesError,
     pg.CannotConnectNowError,
+    pg.InternalClientError,  # a connection that was given out again before the driver had noticed its end
 )
 """What the driver raises when the server is away, going away, starting up or full."""
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 
-from perdure import __version__
 from perdure.app.bench.processes import CpuSeconds, cores
 from perdure.store.bare import Server
 
@@ -116,7 +115,7 @@ def spread_of(rates: list[float]) -> tuple[int, int]:
 
 def settings_of(server: Server, *, loop: str, filesystem: str | None, tasks: int, repeats: int) -> Settings:
     return Settings(
-        perdure=__version__,
+        perdure=metadata.version("perdure"),
         python=platform.python_version(),
         postgresql=server.version,
         asyncpg=metadata.version("asyncpg"),

@@ -49,8 +49,10 @@ create table perdure_bare.history (
 );
 
 -- name: bare_insert
+-- Every column for every row: tasks of a queue have inputs and names of their own.
 insert into perdure_bare.task (id, run_id, seq, name, input)
-select u.id, $2, u.seq - 1, 'noop', $3 from unnest($1::uuid[]) with ordinality as u(id, seq);
+select u.id, u.run_id, u.seq, u.name, u.input
+  from unnest($1::uuid[], $2::uuid[], $3::int[], $4::text[], $5::bytea[]) as u(id, run_id, seq, name, input);
 
 -- name: bare_claim
 -- Locks: the oldest pending rows FOR UPDATE SKIP LOCKED, as every queue with more than one worker must.

@@ -1,0 +1,90 @@
+"""`perdure bench` as people and CI call it: a process of its own, its stdout, its exit code.
+
+The floors are an order of magnitude below what a slow, busy machine does: they catch a bench that is broken, or an engine that
+fell off a cliff, and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+PERDURE = [sys.executable, "-W", "error", "-c", "from perdure.app.cli.main import main; main()"]
+
+
+def perdure(*arguments: str, tmp: Path, timeout_s: float = 240) -> subprocess.CompletedProcess[str]:
+    """With a temporary directory of its own, to see what is left in it."""
+    tmp.chmod(0o755)
+    return subprocess.run(
+        [*PERDURE, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+        env={"PATH": "/usr/bin:/bin", "TMPDIR": str(tmp), "HOME": str(tmp)},
+    )
+
+
+def test_quick_bench_prints_one_json_object_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    done = perdure("bench", "--quick", "--tasks", "2000", "--json", tmp=tmp_path)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    settings = report["settings"]
+    assert (settings["fsync"], settings["synchronous_commit"], settings["shared_buffers"]) == ("on", "on", "1GB")
+    assert settings["tasks"] == 2000 and settings["cores"] >= 1
+    assert all(settings[program] for program in ("perdure", "python", "postgresql", "asyncpg"))
+    for pattern in ("life3", "life2", "append"):
+        low, high = report["bare"]["spread"][pattern]
+        assert 100 < low <= report["bare"][pattern] <= high
+    for name, tasks in (("fanout", 2000), ("chain", 1000), ("many", 2000)):
+        check_workload(report[name], tasks)
+    assert 0 < report["latency_ms"]["p50"] <= report["latency_ms"]["p99"] < 5_000
+    assert 10 < report["rss_mb"] < 2_000
+    assert "many 3 of 3" in done.stderr
+    assert "Warning" not in done.stderr
+    assert list(tmp_path.glob("perdure-bench-*")) == []
+
+
+def check_workload(workload: dict[str, Any], tasks: int) -> None:
+    assert workload["tasks"] == tasks
+    low, high = workload["spread"]["tasks_per_s"]
+    assert low <= workload["tasks_per_s"] <= high
+    low, high = workload["spread"]["ratio_to_life3"]
+    assert 0.02 < low <= workload["ratio_to_life3"] <= high
+    assert workload["cpu_us_per_task"]["engine"] > 0
+    assert workload["cpu_us_per_task"]["postgres"] > 0
+
+
+def test_bench_prints_a_table_for_people_and_can_measure_a_given_server(tmp_path: Path, dsn: str) -> None:
+    done = perdure("bench", "--tasks", "500", "--dsn", dsn, tmp=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for word in ("bare life3", "fanout", "chain", "many", "idle latency", "fsync off"):
+        assert word in done.stdout
+
+
+def test_scale_in_small_reports_each_target(tmp_path: Path) -> None:
+    sizes = ("--fanout", "3000", "--sleeping", "2000", "--retained", "50000", "--idle", "3")
+    done = perdure("bench", "scale", "--json", *sizes, tmp=tmp_path)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["fanout100k"]["workload"]["tasks"] == 3000
+    assert report["fanout100k"]["peak_rss_mb"]["passed"] is True
+    assert report["sleeping"]["runs"] == 2000 and report["sleeping"]["created_per_s"] > 50
+    for figure in (report["sleeping"]["engine_cpu_percent"], report["sleeping"]["postgres_cpu_percent"]):
+        assert figure["limit"] == 2.0 and figure["figure"] < 20
+    assert report["retained"]["tasks"] >= 50_000
+    assert report["retained"]["slowdown"]["limit"] == 0.15 and report["retained"]["slowdown"]["figure"] < 0.9
+    assert "Warning" not in done.stderr
+
+
+def test_scale_refuses_a_part_it_does_not_know(tmp_path: Path) -> None:
+    done = perdure("bench", "scale", "--only", "fanout100k,tea", tmp=tmp_path)
+    assert done.returncode == 2
+    assert "fanout100k,sleeping,retained" in done.stderr

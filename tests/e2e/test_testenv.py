@@ -1,0 +1,125 @@
+"""TestEnv: the real engine with mocked tasks and time that skips."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from perdure import PerdureError, Promise, Retry, RunFailed, Signal, TestEnv, task, wf, workflow
+
+calls: list[str] = []
+ok = Promise("env_ok", bool)
+poke = Signal("env_poke", int)
+
+
+@task(name="env_fetch", retry=Retry(3, initial="10m", jitter=False))
+async def fetch(url: str) -> int:
+    raise AssertionError("the real task must not run in a test that mocks it")
+
+
+@workflow(name="env_patient")
+async def patient(url: str) -> str:
+    began = wf.now()
+    n = await fetch(url)
+    await wf.sleep("30d")
+    return f"{n} after {(wf.now() - began).days} days"
+
+
+@workflow(name="env_asks")
+async def asks(x: int) -> str:
+    try:
+        return f"{await ok.wait(timeout='2d')}"
+    except TimeoutError:
+        return "nobody answered"
+
+
+@workflow(name="env_ticks")
+async def ticks(n: int) -> list[int]:
+    seen: list[int] = []
+    start = wf.now()
+    for _ in range(n):
+        await asyncio.sleep(3600)
+        seen.append(round((wf.now() - start).total_seconds() / 3600))
+    return seen
+
+
+@workflow(name="env_forever")
+async def forever(x: int) -> int:
+    return await poke.next()
+
+
+async def test_run_skips_sleeps_and_retry_delays() -> None:
+    tries = 0
+
+    def flaky(url: str) -> int:
+        nonlocal tries
+        tries += 1
+        if tries < 3:
+            raise ConnectionError("not yet")
+        return len(url)
+
+    async with TestEnv() as env:
+        env.mock(fetch, flaky)
+        assert await env.run(patient, "abc") == "3 after 30 days"
+    assert tries == 3
+
+
+async def test_time_stands_still_until_it_is_advanced() -> None:
+    async with TestEnv() as env:
+        env.mock(fetch, lambda url: 1)
+        handle = await env.start(patient, "abc")
+        before = env.now
+        await env.advance("29d")
+        assert await handle.status() == "running"
+        assert timedelta(days=29) <= env.now - before < timedelta(days=29, minutes=5)
+        await env.advance("2d")
+        assert await handle.result("5s") == "1 after 30 days"
+
+
+async def test_timers_on_the_way_fire_in_order_at_their_own_times() -> None:
+    async with TestEnv() as env:
+        handle = await env.start(ticks, 5)
+        await env.advance("1d")
+        assert await handle.result("5s") == [1, 2, 3, 4, 5]
+
+
+async def test_a_timeout_and_an_answer_in_time_take_their_own_paths() -> None:
+    async with TestEnv() as env:
+        assert await env.run(asks, 1) == "nobody answered"
+        handle = await env.start(asks, 2)
+        await env.advance("1d")
+        await ok.resolve(handle.id, True)
+        assert await handle.result("5s") == "True"
+
+
+async def test_a_mock_still_passes_through_the_types_of_its_task() -> None:
+    async with TestEnv() as env:
+        env.mock(fetch, lambda url: "not a number")  # type: ignore[arg-type,return-value]
+        with pytest.raises(RunFailed, match="PayloadMismatch"):
+            await env.run(patient, "abc")
+
+
+async def test_an_async_mock_is_awaited() -> None:
+    async def answer(url: str) -> int:
+        await asyncio.sleep(0)
+        return 7
+
+    async with TestEnv() as env:
+        env.mock(fetch, answer)
+        assert await env.run(patient, "abc") == "7 after 30 days"
+
+
+async def test_run_says_that_a_workflow_waits_for_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perdure.testing.env.INPUT_S", 0.2)
+    async with TestEnv() as env:
+        with pytest.raises(PerdureError, match=r"env_forever waits for a signal.*env\.start"):
+            await env.run(forever, 1)
+
+
+async def test_two_environments_do_not_share_time_or_runs() -> None:
+    async with TestEnv() as a:
+        await a.advance("10d")
+        async with TestEnv() as b:
+            assert a.now - b.now > timedelta(days=9)
