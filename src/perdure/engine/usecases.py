@@ -52,11 +52,11 @@ class Waiters:
 
     async def wait(self, run_id: bytes, *, known: bool) -> Outcome:
         """`known` says that the run exists for sure; otherwise a wrong id is answered with NotFound."""
-        if not known:
+        if not known:  # a run in this engine's memory answers by itself; the others have to be asked for
             self._unknown.add(run_id)
+            self._remote.set()
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._futures.setdefault(run_id, []).append(future)
-        self._remote.set()
         try:
             return await future
         finally:
