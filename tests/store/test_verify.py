@@ -100,7 +100,9 @@ async def test_a_sound_database_is_clean_in_pages_of_any_size(
         assert await violations(dsn, files, at_rest=True) == {}
 
 
-async def test_without_ledger_starts_or_rest_only_the_database_itself_is_judged(dsn: str, files: tuple[Path, Path]) -> None:
+async def test_without_ledger_starts_or_rest_only_the_database_itself_is_judged(
+    dsn: str, files: tuple[Path, Path]
+) -> None:
     await run_some(dsn, files[1], 2)
     assert [t.number for t in await verify(dsn)] == [3, 4, 5, 6, 7, 9, 12, 14]
 
@@ -140,7 +142,9 @@ async def test_the_program_answers_by_exit_code_json_and_text(dsn: str, files: t
     runs = await run_some(dsn, files[1], 2)
     sound = _program(dsn, "--ledger", str(files[0]), "--starts", str(files[1]), "--at-rest", "--json")
     assert sound.returncode == 0, sound.stderr
-    assert {t["number"]: t["violations"] for t in json.loads(sound.stdout)} == dict.fromkeys((1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 17, 21), 0)
+    assert {t["number"]: t["violations"] for t in json.loads(sound.stdout)} == dict.fromkeys(
+        (1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 17, 21), 0
+    )
     assert all(t["examined"] for t in json.loads(sound.stdout) if t["number"] != 17)
     await execute(dsn, f"delete from perdure.history where run_id = '{runs[0]}' and seq = 1")
     torn = _program(dsn)
@@ -214,7 +218,9 @@ def test_many_writers_share_a_file_without_tearing_lines(tmp_path: Path) -> None
     assert len(set(read_starts(path))) == 800
 
 
-def test_a_ledger_larger_than_memory_comes_back_by_run_and_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ledger_larger_than_memory_comes_back_by_run_and_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ledgers, "SORT_LINES", 10)
     path = tmp_path / "ledger.jsonl"
     wanted = [(f"{run:02}", time) for run in range(9) for time in range(7)]

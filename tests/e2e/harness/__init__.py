@@ -1,0 +1,1 @@
+"""Real engine processes on a real database, workflows of mixed shapes, and what kills them."""

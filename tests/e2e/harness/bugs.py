@@ -1,0 +1,65 @@
+"""Planted bugs. Each removes one law of the engine inside a harness process; the verifier must notice."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from perdure.core.errors import Fenced
+from perdure.engine.active import RunUnit
+from perdure.engine.batch import Batch
+from perdure.engine.committer import Committer
+from perdure.engine.ports import Committed, NotCommitted
+from perdure.store.postgres import PostgresStore
+
+
+def plant(name: str) -> None:
+    {"": lambda: None, "no_fence": _no_fence, "applied_before_commit": _applied_before_commit}[name]()
+
+
+def _no_fence() -> None:
+    """Commits succeed whether the session exists or not, and a silent engine never learns that it was taken for dead."""
+    original = PostgresStore.__init__
+    renew = PostgresStore.renew
+    fence = "from perdure.engine_session where id = $1 for key share"
+    constant = "from (values ($1::bigint)) as gone(id)"
+
+    def without_fence(self: PostgresStore, dsn: str) -> None:
+        original(self, dsn)
+        self._q = dict(self._q)
+        for query in ("commit_batch", "commit_batch_rest"):
+            assert fence in self._q[query]
+            self._q[query] = self._q[query].replace(fence, constant)
+
+    async def late(self: PostgresStore, *args: Any) -> Any:
+        # The commit in hand goes first, so that it is the fence that is tested and not the heartbeat.
+        await asyncio.sleep(1.0)
+        return await renew(self, *args)
+
+    PostgresStore.__init__ = without_fence  # type: ignore[method-assign]
+    PostgresStore.renew = late  # type: ignore[method-assign]
+
+
+def _applied_before_commit() -> None:
+    """Results are believed before they are durable, and a commit that fails is forgotten."""
+
+    async def write(self: Any, units: Any) -> None:
+        batch = Batch()
+        for unit in units:
+            unit.fill(batch)
+        self.number += 1
+        if any(not isinstance(u, RunUnit) or u.started_children for u in units):
+            result = await self._store.commit(self.session, self.number, batch)
+            self._counters.commits += 1
+            self._committed(units, result, self.session)
+            return
+        self._committed(units, Committed(self._now_us(), frozenset()), self.session)
+        try:
+            # Slow enough for a kill to fall between belief and fact.
+            await asyncio.sleep(0.05)
+            await self._store.commit(self.session, self.number, batch)
+            self._counters.commits += 1
+        except (Fenced, NotCommitted):
+            pass
+
+    Committer._write = write  # type: ignore[method-assign]

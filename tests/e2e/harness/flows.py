@@ -1,0 +1,160 @@
+"""Workflows of mixed shapes whose tasks write everything they do into a ledger.
+
+A task answers with its own id and takes the ids of the tasks it depends on, so that data dependencies are visible in the ledger.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+
+import perdure
+from perdure import Retry, Signal, State, TaskLost, task, wf, workflow
+from perdure.testing.ledger import Ledger
+
+ledger = Ledger(os.environ["PERDURE_TEST_LEDGER"])
+QUICK = Retry(4, initial="50ms", cap="200ms")
+
+go = Signal("go", str)
+progress = State("progress", 0)
+
+
+@task(retry=QUICK)
+async def step(after: list[str], pause_s: float = 0.0) -> str:
+    with ledger.execution(after) as line:
+        if pause_s:
+            await asyncio.sleep(pause_s)
+        line.effect()
+    return perdure.attempt().task_id
+
+
+@task(retry=QUICK)
+def blocking_step(after: list[str]) -> str:
+    with ledger.execution(after) as line:
+        time.sleep(0.005)
+        line.effect()
+    return perdure.attempt().task_id
+
+
+@task(retry=QUICK)
+async def leaf(number: int) -> str:
+    with ledger.execution() as line:
+        if number % 5 == 0:
+            await asyncio.sleep(0.02)
+        line.effect()
+    return perdure.attempt().task_id
+
+
+@task(retry=Retry(3, initial="50ms", cap="200ms"))
+async def flaky(after: list[str]) -> str:
+    """Fails in its first two attempts, lost ones included."""
+    with ledger.execution(after) as line:
+        if perdure.attempt().number < 3:
+            raise ConnectionError("not yet")
+        line.effect()
+    return perdure.attempt().task_id
+
+
+@task(at_most_once=True)
+async def once(after: list[str]) -> str:
+    with ledger.execution(after) as line:
+        await asyncio.sleep(0.01)
+        line.effect()
+    return perdure.attempt().task_id
+
+
+@workflow
+async def chain(length: int) -> str:
+    last: list[str] = []
+    for i in range(length):
+        last = [await (blocking_step(last) if i % 3 == 2 else step(last))]
+        progress.set(i + 1)
+    return last[0]
+
+
+@workflow
+async def spread(width: int) -> int:
+    first = await step([])
+    leaves = await wf.map(leaf, range(width))
+    assert len(set(leaves)) == width
+    await step([first, *leaves])
+    return width
+
+
+@workflow
+async def nap(seconds: float) -> None:
+    first = await step([])
+    await wf.sleep(seconds)
+    await step([first])
+
+
+@workflow
+async def family(children: int) -> int:
+    first = await step([])
+    ended = await asyncio.gather(*(chain(2) for _ in range(children)), nap(0.2))
+    await step([first])
+    return len(ended)
+
+
+@workflow
+async def stubborn() -> None:
+    await flaky([await step([])])
+
+
+@workflow
+async def careful() -> str:
+    try:
+        return await once([])
+    except TaskLost:
+        return await step([])
+
+
+@workflow
+async def lingering(seconds: float) -> None:
+    await step([await step([], seconds)])
+
+
+@workflow
+async def listening(patience_s: float) -> str:
+    first = await step([])
+    try:
+        word = await go.next(timeout=patience_s)
+    except TimeoutError:
+        word = ""
+    await step([first])
+    return word
+
+
+@workflow
+async def relay(left: int) -> int:
+    await step([])
+    if left:
+        wf.continue_as_new(left - 1)
+    return left
+
+
+SHAPES = 9
+
+
+async def start_one(shape: int, number: int) -> str:
+    """Start a run of some shape; returns its id once that is durable."""
+    match shape % SHAPES:
+        case 0:
+            return (await chain.start(2 + number % 5)).id
+        case 1:
+            return (await spread.start(3 + number % 18)).id
+        case 2:
+            return (await nap.start(0.1 + number % 30 / 10)).id
+        case 3:
+            return (await family.start(1 + number % 3)).id
+        case 4:
+            return (await stubborn.start()).id
+        case 5:
+            return (await careful.start()).id
+        case 6:
+            return (await lingering.start(0.5 + number % 20 / 10)).id
+        case 7:
+            return (await listening.start(5.0)).id
+        case _:
+            return (await relay.start(number % 3)).id

@@ -1,0 +1,99 @@
+"""Everything is killed at random, again and again; in the end every run has ended and the verifier finds nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from harness.fleet import EngineProcess, Fleet, at_rest, count, describe_active, until, violated
+
+from perdure.store.cluster import PrivateCluster
+from perdure.store.migrate import migrate
+from perdure.store.postmaster import free_port
+
+RUNS = int(os.environ.get("PERDURE_CRASH_RUNS", "2000"))
+SEED = int(os.environ.get("PERDURE_CRASH_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 30)
+LEASE_S = 2.5
+ENGINES = 3
+CHAOS_S_MIN = 60.0
+"""Chaos lasts at least this long, and until every run was started."""
+CHAOS_S_MAX = 60.0 + RUNS * 0.06
+DATABASE_KILLS = 2
+PAUSE_SHARE = 0.25
+"""Of the engines that are hit, how many are only paused, for one to two and a half leases."""
+
+
+@pytest.mark.slow
+async def test_killing_engines_and_the_database_at_random_loses_and_doubles_nothing(
+    durable_cluster: Callable[..., PrivateCluster], tmp_path: Path
+) -> None:
+    print(f"\nPERDURE_CRASH_SEED={SEED} PERDURE_CRASH_RUNS={RUNS}")
+    cluster = durable_cluster(port=free_port())
+    dsn = await asyncio.to_thread(cluster.start)
+    await migrate(dsn)
+    with Fleet(tmp_path, dsn) as fleet:
+        faults = await _chaos(fleet, cluster, random.Random(SEED))
+        await asyncio.sleep(2.5 * LEASE_S)  # until the last pause is over
+        await at_rest(dsn, 60)
+        tallies = fleet.verify()
+        counters = [e.counters for e in fleet.engines]
+        print(f"{faults}, {fleet.acknowledged} starts acknowledged")
+        print(
+            {
+                n: sum(c.get(n, 0) for c in counters)
+                for n in ("fenced", "commits_doubtful", "tasks_lost", "sessions_reaped")
+            }
+        )
+        print({t["number"]: t["examined"] for t in tallies.values()})
+        assert not violated(tallies), f"{violated(tallies)}\n{fleet.errors()}"
+        left = await count(dsn, "select count(*) from perdure.run_queue")
+        assert left == 0, f"{await describe_active(dsn)}\n{fleet.errors()}"
+        # Each kind of fault has to have bitten, or the test has shown nothing.
+        assert await count(dsn, "select count(*) from perdure.task where lost > 0") > 0
+        assert await count(dsn, "select count(*) from perdure.run where epoch > 1") > 0
+        assert sum(c.get("sessions_reaped", 0) for c in counters) > 0
+        assert all(t["examined"] for n, t in tallies.items() if n != 17), tallies
+
+
+async def _chaos(fleet: Fleet, cluster: PrivateCluster, randomness: random.Random) -> dict[str, int]:
+    """Kill and pause until everything was started and everybody was hit; then leave engines that live. Answers how often it did what."""
+
+    def launch() -> EngineProcess:
+        return fleet.launch(
+            target=RUNS, lease=LEASE_S, seed=randomness.randrange(1 << 30), pause=CHAOS_S_MIN * 20 / RUNS
+        )
+
+    alive = [launch() for _ in range(ENGINES)]
+    await until("the engines are up", lambda: all(e.counters for e in alive), 30)
+    began = time.monotonic()
+    done = {"engine killed": 0, "engine paused": 0, "database killed": 0}
+    while True:
+        elapsed = time.monotonic() - began
+        assert elapsed < CHAOS_S_MAX, f"{fleet.acknowledged} of {RUNS} starts in {elapsed:.0f} s\n{fleet.errors()}"
+        if elapsed > CHAOS_S_MIN and fleet.acknowledged >= RUNS and done["database killed"] >= DATABASE_KILLS:
+            return done
+        await asyncio.sleep(randomness.uniform(1.0, 3.0))
+        victim = randomness.randrange(ENGINES)
+        if done["database killed"] < DATABASE_KILLS and elapsed > CHAOS_S_MIN * (done["database killed"] + 1) / (
+            DATABASE_KILLS + 1
+        ):
+            done["database killed"] += 1
+            await asyncio.to_thread(cluster.kill)
+            await asyncio.sleep(randomness.uniform(0.0, 1.5 * LEASE_S))
+            await asyncio.to_thread(cluster.start)
+        elif randomness.random() < PAUSE_SHARE:
+            done["engine paused"] += 1
+            alive[victim].send(signal.SIGSTOP)
+            asyncio.get_running_loop().call_later(
+                randomness.uniform(1.0, 2.5) * LEASE_S, alive[victim].send, signal.SIGCONT
+            )
+        else:
+            done["engine killed"] += 1
+            alive[victim].kill()
+            alive[victim] = launch()

@@ -1,0 +1,42 @@
+"""An engine that is silent for too long is taken for dead. When it wakes up its writes are refused; it forgets everything and rejoins."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+
+import pytest
+from harness.fleet import Fleet, at_rest, count, describe_active, until, violated
+
+LEASE_S = 2.0
+RUNS = 500
+PAUSES = 2
+
+
+@pytest.mark.slow
+async def test_a_paused_engine_cannot_overwrite_what_others_did_meanwhile(dsn: str, tmp_path: Path) -> None:
+    with Fleet(tmp_path, dsn) as fleet:
+        sleeper = fleet.launch(target=RUNS, lease=LEASE_S, pause=1.2)
+        other = fleet.launch(target=RUNS, lease=LEASE_S, pause=1.2)
+        await until("both are up", lambda: sleeper.counters and other.counters, 20)
+        for _ in range(PAUSES):
+            await until("the engine to be paused holds runs", lambda: sleeper.counters.get("runs", 0) > 5, 20)
+            sleeper.send(signal.SIGSTOP)
+            before = other.counters["runs_claimed"]
+            await asyncio.sleep(2 * LEASE_S)
+            await until("the other one has taken over", lambda b=before: other.counters["runs_claimed"] > b, 20)
+            sleeper.send(signal.SIGCONT)
+            commits, fenced = sleeper.counters["commits"], sleeper.counters["fenced"]
+            await until("its late write was refused", lambda f=fenced: sleeper.counters["fenced"] > f, 20)
+            await until("it has rejoined and works", lambda c=commits: sleeper.counters["commits"] > c + 3, 30)
+        await until("every run was started", lambda: fleet.acknowledged >= RUNS, 60)
+        await at_rest(dsn, 60)
+        tallies = fleet.verify()
+        assert not violated(tallies), f"{violated(tallies)}\n{fleet.errors()}"
+        left = await count(dsn, "select count(*) from perdure.run_queue")
+        assert left == 0, f"{await describe_active(dsn)}\n{fleet.errors()}"
+        assert other.counters["sessions_reaped"] >= PAUSES
+        assert sleeper.counters["fenced"] >= PAUSES
+        assert sleeper.counters["poisoned"] == other.counters["poisoned"] == 0, fleet.errors()
+        assert sleeper.stop() == other.stop() == 0
