@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from itertools import islice, takewhile
 from typing import Protocol
 
 from perdure.core.commit_policy import CommitPolicy
@@ -44,10 +45,11 @@ class Committer:
     ) -> None:
         self._store, self._policy, self._counters, self._now_us = store, policy, counters, now_us
         self._committed, self._refused = committed, refused
-        self._runs: dict[ActiveRun, None] = {}
+        self._urgent: dict[ActiveRun, None] = {}
+        """Runs whose changes somebody waits for."""
+        self._lazy: dict[ActiveRun, int] = {}
+        """Runs whose changes nobody waits for yet -> since when, oldest first."""
         self._units: deque[Unit] = deque()
-        self._urgent = False
-        self._lazy_since_us: int | None = None
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -58,21 +60,21 @@ class Committer:
 
     def mark(self, run: ActiveRun, *, urgent: bool) -> None:
         """The run has changes. Urgent when somebody waits for them to be durable."""
-        if not run.dirty:
-            run.dirty = True
-            self._runs[run] = None
-        self._want(urgent)
-
-    def add(self, unit: Unit, *, urgent: bool = True) -> None:
-        self._units.append(unit)
-        self._want(urgent)
-
-    def _want(self, urgent: bool) -> None:
-        self._idle.clear()
         if urgent:
-            self._urgent = True
-        elif self._lazy_since_us is None:
-            self._lazy_since_us = self._now_us()
+            if run.dirty:
+                self._lazy.pop(run, None)
+            self._urgent[run] = None
+        elif not run.dirty:
+            self._lazy[run] = self._now_us()
+        run.dirty = True
+        self._want()
+
+    def add(self, unit: Unit) -> None:
+        self._units.append(unit)
+        self._want()
+
+    def _want(self) -> None:
+        self._idle.clear()
         self._wake.set()
 
     @property
@@ -85,9 +87,10 @@ class Committer:
 
     def drop_runs(self) -> None:
         """The session is gone: what its runs wanted to write is void. Units that do not belong to a run stay."""
-        for run in self._runs:
+        for run in (*self._urgent, *self._lazy):
             run.dirty = False
-        self._runs.clear()
+        self._urgent.clear()
+        self._lazy.clear()
 
     # -- writing ----------------------------------------------------------------------------------------------------
 
@@ -95,7 +98,9 @@ class Committer:
         """Write batches for ever. Raises Fenced when the session is gone."""
         while True:
             await self._wake.wait()
-            delay_us = self._policy.flush_in_us(self._now_us(), self._urgent, self._lazy_since_us)
+            oldest_lazy_us = next(iter(self._lazy.values()), None)
+            urgent = bool(self._units or self._urgent)
+            delay_us = self._policy.flush_in_us(self._now_us(), urgent, oldest_lazy_us)
             if delay_us is None:
                 self._wake.clear()
                 self._idle.set()
@@ -114,28 +119,36 @@ class Committer:
                 await self._write(units)
 
     def _take(self) -> list[Unit]:
+        """What goes into the next batch. A lazy run is left alone until its time: a short task ends before, and is written once."""
+        rows_max, bytes_max = self._policy.rows_max, self._policy.bytes_max
         units: list[Unit] = []
-        rows = size = 0
-        while self._units and rows < self._policy.rows_max:
+        size = 0
+        while self._units and len(units) < rows_max // 2:  # the other half is for runs, however many starts come in
             units.append(self._units.popleft())
-            rows += 1
-        for run in list(self._runs):
-            if rows >= self._policy.rows_max or size >= self._policy.bytes_max:
+        rows = len(units)
+        self._ripen()
+        for run in list(islice(self._urgent, rows_max)):
+            if rows >= rows_max or size >= bytes_max:
                 break
             segments: list[Changes] = []
-            while run.pending and (not segments or (rows < self._policy.rows_max and size < self._policy.bytes_max)):
+            while run.pending and (not segments or (rows < rows_max and size < bytes_max)):
                 segment = run.pending.popleft()
                 segments.append(segment)
                 rows += segment.rows
                 size += segment.bytes
             if not run.pending:
                 run.dirty = False
-                del self._runs[run]
+                del self._urgent[run]
             if segments:
                 units.append(RunUnit(run, segments))
-        if not self._runs and not self._units:
-            self._urgent, self._lazy_since_us = False, None
         return units
+
+    def _ripen(self) -> None:
+        """Lazy runs whose time has come are as urgent as the others."""
+        due_us = self._now_us() - self._policy.lazy_us
+        for run in list(takewhile(lambda r: self._lazy[r] <= due_us, self._lazy)):
+            del self._lazy[run]
+            self._urgent[run] = None
 
     async def _write(self, units: list[Unit], session: int | None = None) -> None:
         """All parts of a batch that is split belong to the session it was taken under."""

@@ -414,6 +414,8 @@ class Dispatcher:
     def abandon(self, run: ActiveRun) -> None:
         """The run leaves this engine. Claimed tasks with a row go on and report by mail; the rest is not ours any more."""
         self.backlog.drop(run)
+        if not run.state.tasks:
+            return  # nothing of it can be in flight
         for key in [k for k, f in self.flights.items() if f.run is run]:
             flight = self.flights[key]
             if flight.row and not run.closing:

@@ -29,7 +29,7 @@ class StartUnit:
 
     def __init__(self, run_id: bytes, ns: int, request: StartRequest, started: ev.RunStarted, own: bool) -> None:
         self.run_id, self.ns, self.request, self.started, self.own = run_id, ns, request, started, own
-        self.hash = input_hash(request.workflow, request.input)
+        self.hash = input_hash(request.workflow, request.input) if request.key else b""
         self.created: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
     def fill(self, batch: Batch) -> None:
