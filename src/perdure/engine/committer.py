@@ -169,7 +169,7 @@ class Committer:
                 raise
             await self._write(units[middle:], session)
             return
-        except Fenced:
+        except Exception:  # fenced, or a fault of ours: whoever waits for a start is answered under the next session
             self._put_back(units)
             raise
         self._committed(units, *result)

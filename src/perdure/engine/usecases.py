@@ -6,6 +6,7 @@ Each answers only when its effect is durable.
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable
 
 from perdure.core import events as ev
@@ -84,7 +85,9 @@ class Waiters:
         """Ask for runs that other engines own. Quick at first, then slower; a notification asks at once."""
         pause_s = 0.01
         while True:
-            asked = [r for r in self._futures if not is_local(r)][:EVENTS_PAGE]
+            asked = [r for r in self._futures if not is_local(r)]
+            if len(asked) > EVENTS_PAGE:  # a page at a time, and not always the same one
+                asked = random.sample(asked, EVENTS_PAGE)
             await self._refuse_unknown()
             if asked:
                 found = await self._store.ended(self.ns, asked)

@@ -117,12 +117,22 @@ class Execution:
     def cancel(self, run_id: bytes, seq: int, attempt: int) -> None:
         """Stop an attempt whose result nobody wants any more. Its slot is free once its code has unwound."""
         found = self._running.get((run_id, seq))
-        if found is not None and found[0] == attempt:
+        if found is None:
+            self._drop_waiting(run_id, seq, attempt)
+        elif found[0] == attempt:
             _, runner, info = found
             info.cancelled = True
             if runner is not None:
                 self._cancelling.add(runner)
                 runner.cancel()
+
+    def _drop_waiting(self, run_id: bytes, seq: int, attempt: int) -> None:
+        """It has not begun: it never will."""
+        for a in self._queue:
+            if (a.run_id, a.seq, a.attempt) == (run_id, seq, attempt):
+                self._queue.remove(a)
+                self.in_use -= 1
+                return
 
     async def close(self) -> None:
         """End everything at once; reports are not sent any more."""
