@@ -119,10 +119,17 @@ class Perdure:
     # -- the Backend port -------------------------------------------------------------------------------------------
 
     async def start(self, request: StartRequest) -> bytes:
+        await self._register_new()
+        return await self.engine.use.start(request)
+
+    async def run(self, request: StartRequest) -> tuple[bytes, Outcome]:
+        await self._register_new()
+        return await self.engine.use.run(request)
+
+    async def _register_new(self) -> None:
         if self._unregistered:
             self._unregistered = False
             await self.engine.refresh()
-        return await self.engine.use.start(request)
 
     async def outcome(self, run_id: bytes) -> Outcome:
         return await self.engine.use.outcome(run_id, known=run_id in self.engine.loop.runs)

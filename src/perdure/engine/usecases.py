@@ -10,7 +10,15 @@ import random
 from collections.abc import Callable
 
 from perdure.core import events as ev
-from perdure.core.errors import Conflict, InvalidInput, NotFound, PromiseAlreadyResolved, RunAlreadyExists, RunFinished
+from perdure.core.errors import (
+    Conflict,
+    InvalidInput,
+    NotFound,
+    PromiseAlreadyResolved,
+    RunAlreadyExists,
+    RunFinished,
+    Unavailable,
+)
 from perdure.core.ids import text
 from perdure.core.limits import PAYLOAD_BYTES_MAX
 from perdure.core.mail import CancelAsked, Mail, PromiseKept
@@ -56,7 +64,23 @@ class Waiters:
         if not known:  # a run in this engine's memory answers by itself; the others have to be asked for
             self._unknown.add(run_id)
             self._remote.set()
+        return await self._wait(run_id, asyncio.get_running_loop().create_future())
+
+    async def wait_from_start(self, unit: StartUnit) -> Outcome:
+        """As `wait`, from before the run exists. A start that comes to nothing ends the wait."""
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+
+        def settled(created: asyncio.Future[bool]) -> None:
+            if created.cancelled() or created.exception() is not None:
+                if not future.done():
+                    future.set_exception(created.exception() or Unavailable("the start was given up"))
+            elif not unit.own:
+                self._remote.set()
+
+        unit.created.add_done_callback(settled)
+        return await self._wait(unit.run_id, future)
+
+    async def _wait(self, run_id: bytes, future: asyncio.Future[Outcome]) -> Outcome:
         self._futures.setdefault(run_id, []).append(future)
         try:
             return await future
@@ -141,22 +165,31 @@ class UseCases:
 
     async def start(self, r: StartRequest) -> bytes:
         """Create a run and return its id once that is durable."""
-        if len(r.input) > PAYLOAD_BYTES_MAX:
-            raise InvalidInput(
-                f"the input of {r.workflow} has {len(r.input)} bytes, over the limit PAYLOAD_BYTES_MAX={PAYLOAD_BYTES_MAX}"
-            )
+        _check_size(r)
         for _ in range(START_TRIES):
-            run_id = self._new_run_id()
-            deadline_us = self._now_us() + r.timeout_us if r.timeout_us else 0
-            started = ev.RunStarted(r.workflow, r.version, r.input, r.key, deadline_us=deadline_us)
-            unit = StartUnit(run_id, self._ns, r, started, self._may_own(r.workflow))
-            self._submit(unit)
+            unit = self._submitted(r)
             if await unit.created:
-                return run_id
-            holder = await self._on_taken_key(r, unit.hash, run_id)
+                return unit.run_id
+            holder = await self._on_taken_key(r, unit.hash, unit.run_id)
             if holder is not None:
                 return holder
         raise Conflict(f"the run id {r.key!r} kept changing hands while this start tried to take it; try again")
+
+    def _submitted(self, r: StartRequest) -> StartUnit:
+        deadline_us = self._now_us() + r.timeout_us if r.timeout_us else 0
+        started = ev.RunStarted(r.workflow, r.version, r.input, r.key, deadline_us=deadline_us)
+        unit = StartUnit(self._new_run_id(), self._ns, r, started, self._may_own(r.workflow))
+        self._submit(unit)
+        return unit
+
+    async def run(self, r: StartRequest) -> tuple[bytes, Outcome]:
+        """Start a run and wait for its end: one wake-up of the caller instead of two, where no id has to be contended for."""
+        if r.key:
+            run_id = await self.start(r)
+            return run_id, await self._waiters.wait(run_id, known=False)
+        _check_size(r)
+        unit = self._submitted(r)
+        return unit.run_id, await self._waiters.wait_from_start(unit)
 
     async def _on_taken_key(self, r: StartRequest, wanted: bytes, mine: bytes) -> bytes | None:
         """The holder to attach to, or None to try again."""
@@ -175,7 +208,7 @@ class UseCases:
         if r.on_conflict == "replace":
             try:
                 await self.post(run_id, CancelAsked(f"replaced by a new run {r.key!r}"))
-                await self._waiters.wait(run_id, known=True)
+                await self._waiters.wait(run_id, known=False)
             except RunFinished:
                 pass
             await self._store.forget_key(self._ns, r.key, run_id)
@@ -242,3 +275,10 @@ class UseCases:
         done = await self._store.unstick(run_id, self._ns)
         self._mail_posted(run_id)
         return done
+
+
+def _check_size(r: StartRequest) -> None:
+    if len(r.input) > PAYLOAD_BYTES_MAX:
+        raise InvalidInput(
+            f"the input of {r.workflow} has {len(r.input)} bytes, over the limit PAYLOAD_BYTES_MAX={PAYLOAD_BYTES_MAX}"
+        )

@@ -22,6 +22,7 @@ class Backend(Protocol):
     """What a client talks to: the engine in this process, or a server."""
 
     async def start(self, request: StartRequest) -> bytes: ...
+    async def run(self, request: StartRequest) -> tuple[bytes, Outcome]: ...
     async def outcome(self, run_id: bytes) -> Outcome: ...
     async def post(self, run_id: bytes, mail: Mail) -> None: ...
     async def resolve(self, run_id: bytes, name: str, value: bytes) -> None: ...
@@ -68,17 +69,8 @@ class Handle(Generic[R_co]):
         else:
             async with asyncio.timeout(to_us(timeout) / 1e6):
                 outcome = await self._backend.outcome(self._run_id)
-        match outcome.status:
-            case RunStatus.SUCCESS:
-                result: R_co = self._decode(outcome.value)
-                return result
-            case RunStatus.CANCELLED:
-                raise RunCancelled(outcome.failure or Failure("run_cancelled", "the run was cancelled"))
-            case RunStatus.FAILED:
-                raise RunFailed(outcome.failure or Failure("run_failed", "the run failed"))
-            case _:
-                assert outcome.failure is not None
-                raise _stuck_error(self.id, outcome.failure)
+        result: R_co = value_of(outcome, self._run_id, self._decode)
+        return result
 
     async def cancel(self, reason: str = "") -> None:
         """Ask the run to stop. It unwinds like any cancelled coroutine and ends `cancelled`."""
@@ -136,6 +128,20 @@ class Event:
 
     def __repr__(self) -> str:
         return f"Event({self.seq}, {self.type})"
+
+
+def value_of(outcome: Outcome, run_id: bytes, decode: Any) -> Any:
+    """The result of a run that ended well; what ended it otherwise is raised."""
+    match outcome.status:
+        case RunStatus.SUCCESS:
+            return decode(outcome.value)
+        case RunStatus.CANCELLED:
+            raise RunCancelled(outcome.failure or Failure("run_cancelled", "the run was cancelled"))
+        case RunStatus.FAILED:
+            raise RunFailed(outcome.failure or Failure("run_failed", "the run failed"))
+        case _:
+            assert outcome.failure is not None
+            raise _stuck_error(ids.text(run_id), outcome.failure)
 
 
 def _stuck_error(run_id: str, failure: Failure) -> PerdureError:

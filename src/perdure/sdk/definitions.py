@@ -16,7 +16,7 @@ from perdure.core.errors import InvalidInput, PerdureError
 from perdure.core.retry import TaskOptions
 from perdure.core.work import StartRequest
 from perdure.sdk import guards, registry
-from perdure.sdk.client import Backend, Handle, backend
+from perdure.sdk.client import Backend, Handle, backend, value_of
 from perdure.sdk.fanout import Fanout, child_fanout
 from perdure.sdk.options import Retry, TaskSettings, checked_name
 from perdure.sdk.payloads import Signature
@@ -198,15 +198,21 @@ class Workflow(Generic[P, R]):
 
     async def run(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Start a run and wait for its result."""
-        return await (await self.start(*args, **kwargs)).result()
+        target = backend()
+        run_id, outcome = await target.run(self._request(target, self.signature.encode_call(args, kwargs)))
+        result: R = value_of(outcome, run_id, self.signature.decode_result)
+        return result
 
     async def start_on(self, target: Backend, data: bytes) -> Handle[R]:
+        return Handle(target, await target.start(self._request(target, data)), self.signature.decode_result)
+
+    def _request(self, target: Backend, data: bytes) -> StartRequest:
         if current.get(None) is not None:
             raise PerdureError(
                 f"{self.name}.start() inside a workflow would not be recorded; call {self.name}(...) to start a child run"
             )
         target.adopt(self)
-        request = StartRequest(
+        return StartRequest(
             workflow=self.name,
             version=self.version,
             input=data,
@@ -214,7 +220,6 @@ class Workflow(Generic[P, R]):
             on_conflict=self._on_conflict,
             timeout_us=to_us(self._timeout) if self._timeout is not None else 0,
         )
-        return Handle(target, await target.start(request), self.signature.decode_result)
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Bound[R]:
         return Bound(self, self.signature.encode_call(args, kwargs))
