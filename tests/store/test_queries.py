@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from importlib import resources
+from pathlib import Path
 
 import asyncpg
 import pytest
@@ -26,6 +27,11 @@ def test_every_query_of_every_file_is_found_once() -> None:
     names = [n for f in FILES for n in _names(f)]
     assert [n for n, times in Counter(names).items() if times > 1] == []
     assert set(queries()) == set(names)
+
+
+def test_no_query_is_left_over() -> None:
+    source = "".join(p.read_text() for p in Path(str(SQL)).parents[1].rglob("*.py"))
+    assert [n for n in queries() if f'"{n}"' not in source] == []
 
 
 @pytest.mark.parametrize("file", FILES)

@@ -49,17 +49,18 @@ async def test_an_assignment_that_waits_for_a_slot_is_cancelled_without_ever_run
 
 
 async def test_many_short_tasks_share_one_runner_and_waiting_ones_run_side_by_side() -> None:
-    running = peak = 0
+    running = 0
+    all_here = asyncio.Event()
 
     async def short(n: int) -> int:
         return n
 
     async def waits(n: int) -> int:
-        nonlocal running, peak
+        nonlocal running
         running += 1
-        peak = max(peak, running)
-        await asyncio.sleep(0.01)
-        running -= 1
+        if running == 50:
+            all_here.set()
+        await all_here.wait()
         return n
 
     found = {"short": short, "waits": waits}
@@ -74,7 +75,7 @@ async def test_many_short_tasks_share_one_runner_and_waiting_ones_run_side_by_si
             await asyncio.sleep(0.001)
         if name == "short":
             assert len(execution._runners) == 1
-    assert peak == 50
+    assert running == 50
     await execution.close()
 
 

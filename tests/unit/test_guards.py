@@ -304,6 +304,8 @@ IO: list[Callable[[], Any]] = [
 
 @pytest.mark.parametrize("call", IO)
 def test_io_is_refused_and_belongs_into_a_task(call: Callable[[], Any]) -> None:
+    tempfile.gettempdir()
+    next(tempfile._get_candidate_names())  # type: ignore[attr-defined]  # seeds itself at first use, which is another rule
     said = refused(call)
     assert "@task" in said
     assert "wf.run()" in said

@@ -49,7 +49,7 @@ def perform(journal: Journal, program: list[Any]) -> list[Any]:
             case "operation":
                 seq, recorded = journal.begin_operation(given_[0])
                 if not recorded:
-                    journal.record_operation(cm.RecordOperation(seq, given_[0], given_[1]))
+                    journal._commands.append(cm.RecordOperation(seq, given_[0], given_[1]))  # as a worker reports it
                 told.append(seq)
             case "state":
                 journal.write_state(*given_)

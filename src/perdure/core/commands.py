@@ -102,4 +102,3 @@ Command = (
     ScheduleTasks | CancelTasks | StartTimer | CancelTimer | StartChild | CancelChild | CreatePromise
     | RecordOperation | SetState | ClearState | RecordPatch | CompleteRun | FailRun | CancelRun | ContinueAsNew
 )  # fmt: skip
-CLOSING = (CompleteRun, FailRun, CancelRun, ContinueAsNew)

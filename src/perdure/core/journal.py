@@ -145,9 +145,6 @@ class Journal:
             self._refuse(f"operation {seq}", f"wf.run({expected.name!r})", f"wf.run({name!r})")
         return seq, True
 
-    def record_operation(self, command: cm.RecordOperation) -> None:
-        self._commands.append(command)
-
     def write_state(self, name: str, value: bytes | None) -> None:
         seq = self._take(_STATE)
         expected = self._expected.pop((_STATE, seq), None)

@@ -23,7 +23,8 @@ import msgspec
 from asyncpg.pgproto import pgproto
 
 from perdure.core import ids
-from perdure.store.connect import connect, queries
+from perdure.store.connect import connect
+from perdure.store.queries import queries
 
 Pattern = Literal["life3", "life2", "append"]
 BATCH_TASKS: Final = 500
@@ -52,7 +53,7 @@ class Bare:
 
     def __init__(self, connection: Any) -> None:
         self._c = connection
-        self._q = queries("bare.sql")
+        self._q = queries()
 
     async def server(self) -> Server:
         r = await self._c.fetchrow(self._q["bare_server"])
@@ -130,7 +131,7 @@ class Bare:
 async def bare(dsn: str) -> AsyncGenerator[Bare]:
     async with connect(dsn) as connection:
         made = Bare(connection)
-        await connection.fetch(queries("bare.sql")["bare_planner"])
+        await connection.fetch(queries()["bare_planner"])
         yield made
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from importlib import resources
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -48,10 +46,3 @@ def without_password(dsn: str) -> str:
         return "the given DSN"
     user, at, address = parts.netloc.rpartition("@")
     return f"{parts.scheme}://{user.partition(':')[0]}{at}{address}{parts.path}"
-
-
-def queries(file: str) -> dict[str, str]:
-    """The statements of sql/<file>, by name: each follows a line `-- name: x`."""
-    text = resources.files("perdure.store").joinpath("sql", file).read_text(encoding="utf-8")
-    parts = re.split(r"^-- name: (\w+)\n", text, flags=re.MULTILINE)
-    return dict(zip(parts[1::2], (p.strip() for p in parts[2::2]), strict=True))

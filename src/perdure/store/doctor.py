@@ -19,9 +19,10 @@ from asyncpg.exceptions import PostgresError
 from perdure.core.errors import MigrationError, PerdureError
 from perdure.core.ids import lowest_at
 from perdure.store import migrate
-from perdure.store.connect import connect, queries, without_password
+from perdure.store.connect import connect, without_password
+from perdure.store.queries import queries
 
-SQL = queries("doctor.sql")
+SQL = queries()
 SERVER_VERSION_MIN: Final = 14
 CLOCK_SKEW_S_MAX: Final = 1.0
 TRANSACTION_S_MAX: Final = 300.0

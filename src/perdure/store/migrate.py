@@ -22,9 +22,10 @@ import msgspec
 from asyncpg.exceptions import PostgresError
 
 from perdure.core.errors import MigrationError
-from perdure.store.connect import connect, queries
+from perdure.store.connect import connect
+from perdure.store.queries import queries
 
-SQL = queries("migrate.sql")
+SQL = queries()
 FILE_NAME = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql")
 
 

@@ -86,9 +86,5 @@ select run_id from perdure.run where ns = $1 and run_id = any($2::uuid[]);
 -- Which of the tasks this session believes to hold are still its own; the others were cancelled or given away.
 select id from perdure.task_queue where owner = $1 and id = any($2::uuid[]);
 
--- name: ended_children
--- Children of these ids that have ended, for a parent that may have missed the news.
-select run_id, status, error_code, error from perdure.run where run_id = any($1::uuid[]);
-
 -- name: last_rows
 select distinct on (run_id) run_id, seq, at, body from perdure.history where run_id = any($1::uuid[]) order by run_id, seq desc;

@@ -28,9 +28,6 @@ select r.run_id, r.status, null::text as stuck from perdure.run r where r.ns = $
 union all
 select q.run_id, q.status, q.stuck from perdure.run_queue q where q.ns = $1 and q.run_id = any($2::uuid[]) and q.stuck is not null;
 
--- name: last_history_row
-select seq, last, at, body from perdure.history where run_id = $1 order by seq desc limit 1;
-
 -- name: history_after
 select seq, last, at, body from perdure.history where run_id = $1 and ns = $2 and last > $3 order by seq limit $4;
 
@@ -40,6 +37,3 @@ select value from perdure.run_state where run_id = $1 and ns = $2 and name = $3;
 -- name: forget_key
 -- A start that replaces the holder of its key first takes the key away from it.
 delete from perdure.run_key where ns = $1 and key = $2 and run_id = $3 returning run_id;
-
--- name: count_active
-select count(*) from perdure.run_queue;
