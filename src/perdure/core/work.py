@@ -10,6 +10,7 @@ import msgspec
 from perdure.core.commands import Command
 from perdure.core.errors import Failure
 from perdure.core.events import Recorded
+from perdure.core.lifecycle import RunStatus
 from perdure.core.retry import End, TaskOptions
 
 
@@ -75,6 +76,11 @@ class Outcome(msgspec.Struct, frozen=True):
     status: int
     value: bytes = b""
     failure: Failure | None = None
+
+    @property
+    def is_handover(self) -> bool:
+        """It ended by continuing in a successor: a success without a value, which even None has."""
+        return self.status == RunStatus.SUCCESS and self.value == b""
 
 
 class RunView(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ from typing import Final
 from perdure.core import ids
 from perdure.core.errors import Fenced
 from perdure.core.mail import ChildEnded, TaskEnded
+from perdure.core.work import Outcome
 from perdure.engine.active import ActiveRun
 from perdure.engine.counters import Counters
 from perdure.engine.dispatch import Dispatcher
@@ -24,6 +25,8 @@ from perdure.wire.codec import decode_mail
 
 CLAIM_RUNS_MAX: Final = 200
 MAIL_MAX: Final = 1_000
+SUCCESSORS_MAX: Final = 1_000
+"""Times a run may have continued as new between two looks at it."""
 POLL_S: Final = 1.0
 
 
@@ -136,8 +139,23 @@ class Claimer:
             if child not in existing:
                 self._loop.child_refused(run, seq, "")
             elif child in ended and ended[child].status > 1:
-                outcome = ended[child]
-                self._loop.deliver(run, ChildEnded(seq, outcome.status, outcome.value, outcome.failure))
+                outcome = await self._last_end(child, ended[child])
+                self._check_session(session)
+                if outcome is not None:
+                    self._loop.deliver(run, ChildEnded(seq, outcome.status, outcome.value, outcome.failure))
+
+    async def _last_end(self, run_id: bytes, outcome: Outcome) -> Outcome | None:
+        """A run that continued as new has not ended: its last successor's end counts. None: that one is still going."""
+        for _ in range(SUCCESSORS_MAX):
+            view = await self._store.describe(run_id, self.ns) if outcome.is_handover else None
+            if view is None or view.successor is None:
+                return outcome
+            run_id = view.successor
+            found = (await self._store.ended(self.ns, [run_id])).get(run_id)
+            if found is None or found.status <= 1:
+                return None
+            outcome = found
+        return None
 
     def _check_session(self, session: int) -> None:
         """What was claimed under a session that is gone belongs to somebody else by now."""

@@ -24,13 +24,13 @@ from perdure.core.limits import PAYLOAD_BYTES_MAX
 from perdure.core.mail import CancelAsked, Mail, PromiseKept
 from perdure.core.work import Outcome, RunView, StartRequest
 from perdure.engine.batch import Batch
+from perdure.engine.claims import SUCCESSORS_MAX
 from perdure.engine.ports import HistoryRow, Store
 from perdure.engine.runloop import input_hash
 from perdure.wire.codec import decode_row, encode_events, encode_mail
 
 EVENTS_PAGE = 1_000
 START_TRIES = 5
-SUCCESSORS_MAX = 1_000
 
 
 class StartUnit:
@@ -137,7 +137,7 @@ class Waiters:
                         future.set_exception(NotFound(f"no run {text(run_id)} in this namespace"))
 
     async def _resolve(self, run_id: bytes, outcome: Outcome) -> None:
-        view = await self._successor(run_id) if outcome.status == 2 and outcome.value == b"" else None
+        view = await self._successor(run_id) if outcome.is_handover else None
         self.ended(run_id, outcome, view)
 
     async def _successor(self, run_id: bytes) -> bytes | None:

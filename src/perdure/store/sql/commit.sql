@@ -124,14 +124,16 @@ forwarded as (
    where i.ctid = at.place and u.successor is not null and i.id <> all($22::bigint[])
   returning i.id, i.ns, u.successor as run_id, i.body
 ),
--- Facts for other runs. A run that has ended takes none. Forwarded ones come last: they are younger than what the ending run
+-- Facts for other runs. A run that has ended takes none; one that continued does, and upkeep forwards it to the successor. Forwarded ones come last: they are younger than what the ending run
 -- hands to its successor, and ids are the order in which a run gets its mail.
 posted as (
   insert into perdure.inbox (ns, run_id, body)
   select m.ns, m.run_id, m.body from (
     select q.ns, q.run_id, u.body, 0 as line, u.n
       from unnest($20::uuid[], $21::bytea[]) with ordinality as u(run_id, body, n), fence f,
-           lateral (select r.ns, r.run_id from perdure.run_queue r where r.run_id = u.run_id offset 0) q
+           lateral (select r.ns, r.run_id from perdure.run_queue r where r.run_id = u.run_id
+                    union all
+                    select e.ns, e.run_id from perdure.run e where e.run_id = u.run_id and e.successor is not null offset 0) q
     union all
     select w.ns, w.run_id, w.body, 1, w.id from forwarded w
   ) m

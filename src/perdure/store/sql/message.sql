@@ -38,7 +38,8 @@ update perdure.inbox i set run_id = o.successor
 -- name: sweep_orphan_mail
 -- Mail that was posted while its run ended: nobody can read it any more.
 delete from perdure.inbox i
- where i.at < now() - interval '5 seconds' and not exists (select from perdure.run_queue q where q.run_id = i.run_id);
+ where i.at < now() - interval '5 seconds' and not exists (select from perdure.run_queue q where q.run_id = i.run_id)
+   and not exists (select from perdure.run r where r.run_id = i.run_id and r.successor is not null);
 
 -- name: sweep_orphan_promises
 delete from perdure.promise p
