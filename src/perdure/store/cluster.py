@@ -35,6 +35,7 @@ from perdure.store.binaries import find_binaries
 from perdure.store.postmaster import (
     Postmaster,
     await_ready,
+    children_of,
     forget_stranger,
     free_port,
     kill_orphans,
@@ -173,10 +174,13 @@ class PrivateCluster:
     def kill(self) -> None:
         """Crash it: SIGKILL the server and everything it started. For tests of what survives."""
         pid = self.pid
+        family = [pid, *children_of(pid)] if pid is not None else []
         if pid is not None:
             os.kill(pid, signal.SIGKILL)
             wait_gone([pid], STOP_S_MAX)
         kill_orphans(self.data)
+        # One that is dying already has no working directory to be found by, but is not gone yet.
+        wait_gone(family, STOP_S_MAX)
 
     def __enter__(self) -> Self:
         self.start()

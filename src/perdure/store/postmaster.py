@@ -129,6 +129,13 @@ def wait_gone(pids: Iterable[int], timeout_s: float) -> None:
         time.sleep(POLL_S)
 
 
+def children_of(pid: int) -> list[int]:
+    try:
+        return [child.pid for child in _system.Process(pid).children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
 def reap(pid: int) -> None:
     """Bury it where it became our child after all, as when we are process 1 of a container."""
     try:
