@@ -2,7 +2,9 @@
 
     docs/reference/errors.md       whole page, from core/errors.py
     docs/reference/limits.md       whole page, from core/limits.py and the settings classes
+    docs/reference/cli.md          whole page, from the commands (src/perdure/app/cli/reference.py)
     docs/concepts/lifecycles.md    the two diagrams, from the tables in core/lifecycle.py; the prose around them is written by hand
+    docs/reference/worker-protocol.md    the tables of bounds, statuses, events and commands; the prose around them is written by hand
 
 Meanings are read from the code: the tree in the docstring of core/errors.py, the string below a constant or a field. What only a
 reader of the docs needs (what to do about an error) is in the tables here; a class without an entry stops the generator.
@@ -18,12 +20,18 @@ import sys
 from enum import IntEnum
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, get_args, get_origin
+
+import msgspec
 
 import perdure
-from perdure.core import commit_policy, errors, lifecycle, limits, placement
+from perdure.app.cli.reference import page as cli_page
+from perdure.core import commands, commit_policy, errors, events, lifecycle, limits, placement, retry
 from perdure.engine import engine
 from perdure.sdk import client
+from perdure.server.grpc import hub, status
+from perdure.server.grpc import server as grpc_server
+from perdure.wire import protocol
 
 DOCS = Path(__file__).parent
 BY = "<!-- Written by docs/generate.py. Change the code it reads, or the generator, and run it again. -->"
@@ -53,11 +61,14 @@ ADVICE = {
     "RunAlreadyExists": 'Choose another id, or say `on_conflict="attach"` or `"replace"`. Attaching needs the same workflow and input.',
     "PromiseAlreadyResolved": "Nothing to do: somebody else answered first.",
     "RunFinished": "Start a new run. Messages to a run that continued as new are forwarded; this one has really ended.",
+    "Unauthenticated": "Send `Authorization: Bearer <key or token>` with one that is neither expired nor revoked. See [secure a server](../how-to/secure-a-server.md).",
+    "Forbidden": "Use a credential whose role and scopes allow it; the message names the permission.",
+    "RateLimited": "Wait as long as `Retry-After` says, then try again.",
     "Unavailable": "Try again later. Runs are not affected; they go on when the database is back.",
     "Fenced": "Nothing to do: the engine registers anew by itself. If it happens often, the process or the database stalls longer than `lease_s`.",
     "RecordedError": "Look at `error.failure.type` and `error.failure.traceback`.",
     "RunError": "Catch it around `Handle.result()` for both ends without success.",
-    "RunFailed": "Read `error.failure.traceback`, repair the cause, start again.",
+    "RunFailed": "Read `error.failure.traceback`, repair the cause, then `Handle.retry()`.",
     "RunCancelled": "Expected after `Handle.cancel()`. The message is the reason that was given.",
     "TaskError": "Catch it around the await of a task for every end without success, for instance to compensate.",
     "TaskFailed": "Handle it in the workflow, or repair the task. `error.failure.type` names the original exception.",
@@ -252,11 +263,172 @@ def lifecycles_page(current: str) -> str:
         "task": _diagram(lifecycle.TASK_TABLE, lifecycle.TaskStatus.PENDING, lifecycle.TASK_TERMINAL),
     }
     for name, diagram in drawn.items():
-        opening, closing = f"<!-- drawn from core/lifecycle.py: {name} -->", "<!-- end -->"
-        assert opening in current, f"docs/concepts/lifecycles.md has no place for the {name} diagram: {opening}"
-        head, _, rest = current.partition(opening)
-        _, _, tail = rest.partition(closing)
-        current = f"{head}{opening}\n{diagram}\n{closing}{tail}"
+        current = _put(current, f"<!-- drawn from core/lifecycle.py: {name} -->", diagram)
+    return current
+
+
+def _put(current: str, opening: str, part: str) -> str:
+    """A page with a generated part in its place."""
+    closing = "<!-- end -->"
+    assert opening in current, f"a page has no place for its generated part: {opening}"
+    head, _, rest = current.partition(opening)
+    _, _, tail = rest.partition(closing)
+    return f"{head}{opening}\n{part}\n{closing}{tail}"
+
+
+# -- the worker protocol ---------------------------------------------------------------------------------------------------
+
+PROTOCOL_BOUNDS: dict[tuple[ModuleType, str], str] = {
+    (protocol, "PROTOCOL"): "what `Hello.protocol` must be",
+    (protocol, "MESSAGE_BYTES_MAX"): "",
+    (protocol, "PART_BYTES"): "",
+    (protocol, "WHOLE_RECORDS"): "",
+    (protocol, "SERVED_MAX"): "",
+    (hub, "SLOTS_MAX"): "",
+    (hub, "WORKERS_MAX"): "",
+    (hub, "ALIVE_EVERY_S"): "",
+    (hub, "SILENT_S_MAX"): "",
+    (hub, "RECONNECT_GRACE_S"): "",
+    (hub, "SHARE_TASKS"): "",
+    (grpc_server, "HELLO_S_MAX"): "how long the server waits for the first message of a stream",
+    (grpc_server, "RECHECK_S"): "",
+    (grpc_server, "CALLS_MAX"): "",
+}
+"""Where the bounds of the protocol are, and what to say of those without a text of their own."""
+
+EVENT_NOTES = {
+    "RunStarted": "the first event of every history",
+    "CancelRequested": "somebody asked the run to stop",
+    "TasksScheduled": "tasks `first`, `first + 1`, … in the order of `inputs`",
+    "TasksSucceeded": "`results[i]` is that of task `seqs[i]`",
+    "TaskFailed": "no attempt is left",
+    "ChildFailed": "the child failed, or its key was taken",
+    "RunRetried": "a failed run goes on; never sent to a worker, which gets the history without what this takes back",
+    "PromiseResolved": "by name: it may come before the promise is created",
+}
+COMMAND_NOTES = {
+    "ScheduleTasks": "becomes `TasksScheduled`; at most `SCHEDULE_CHUNK_TASKS` tasks and `SCHEDULE_CHUNK_BYTES` of inputs in one",
+    "CancelTasks": "becomes `TasksCancelled`",
+    "StartTimer": "becomes `TimerStarted`; the time is absolute, by the database's clock",
+    "CancelTimer": "becomes `TimerCancelled`",
+    "StartChild": "becomes `ChildStarted`; the server draws the child's id",
+    "CancelChild": "becomes `ChildCancelRequested`",
+    "CreatePromise": "becomes `PromiseCreated`",
+    "RecordOperation": "becomes `OperationRecorded`: the outcome of a side effect",
+    "SetState": "becomes `StateSet`",
+    "ClearState": "becomes `StateCleared`",
+    "RecordPatch": "becomes `PatchRecorded`",
+    "CompleteRun": "becomes `RunSucceeded`; `result` is JSON and never empty",
+    "FailRun": "becomes `RunFailed`",
+    "CancelRun": "becomes `RunCancelled`",
+    "ContinueAsNew": "becomes `RunContinued`, and the successor's `RunStarted`",
+}
+
+
+def _type_text(kind: Any) -> str:
+    """A field's type in the words of msgpack."""
+    plain = {int: "int", str: "str", bytes: "bin", bool: "bool", float: "float", type(None): "nil"}
+    if kind in plain:
+        return plain[kind]
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return kind.__name__
+    inner = get_args(kind)
+    if kind == events.Event:
+        return "an event"
+    if get_origin(kind) is list or (get_origin(kind) is tuple and inner[-1] is ...):
+        return f"array of {_type_text(inner[0])}"
+    if get_origin(kind) is tuple:
+        return f"[{', '.join(map(_type_text, inner))}]"
+    return " or ".join(map(_type_text, inner))
+
+
+def _default_text(value: Any) -> str:
+    words: dict[Any, str] = {None: "nil", True: "true", False: "false"}
+    if value is None or isinstance(value, bool):
+        return words[value]
+    return {b"": "empty", "": "empty"}.get(value, str(value)) if isinstance(value, bytes | str) else str(value)
+
+
+def _field_text(field: msgspec.structs.FieldInfo) -> str:
+    if field.required:
+        return f"`{field.name}` {_type_text(field.type)}"
+    value = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()  # type: ignore[operator,misc]
+    empty = value in ((), [])
+    return f"`{field.name}` {_type_text(field.type)} = {'[]' if empty else _default_text(value)}"
+
+
+def _role(kind: Any) -> str:
+    """What workflow code has to do with an event."""
+    if kind in events.TERMINAL or kind is events.RunRetried:
+        return "end" if kind in events.TERMINAL else ""
+    return "fact" if kind in events.FACTS else "command"
+
+
+def _records(kinds: tuple[Any, ...], notes: dict[str, str]) -> str:
+    roles = {kind: f" {_role(kind)} |" if kinds is events.EVENT_TYPES else "" for kind in kinds}
+    extra = " is |" if kinds is events.EVENT_TYPES else ""
+    out = [f"| tag | name |{extra} fields after the tag, in order | |", f"|---|---|{'---|' if extra else ''}---|---|"]
+    for kind in kinds:
+        fields = ", ".join(map(_field_text, msgspec.structs.fields(kind)))
+        doc = (kind.__doc__ or "").strip().partition("\n")[0]
+        note = notes.get(kind.__name__) or ("" if doc.startswith(kind.__name__ + "(") else doc)
+        said = _sentence(note) if note else ""
+        out.append(f"| {kind.__struct_config__.tag} | `{kind.__name__}` |{roles[kind]} {fields} | {said} |")
+    return "\n".join(out)
+
+
+def _shapes(*kinds: Any) -> str:
+    out = ["| record | elements, in order |", "|---|---|"]
+    out += [f"| `{k.__name__}` | {', '.join(map(_field_text, msgspec.structs.fields(k)))} |" for k in kinds]
+    return "\n".join(out)
+
+
+def _below(module: ModuleType, name: str) -> str:
+    """The text below a constant."""
+    body = ast.parse(inspect.getsource(module)).body
+    for at, node in enumerate(body):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id == name:
+            below = body[at + 1]
+            if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+                return str(below.value.value)
+    raise AssertionError(f"{module.__name__}.{name} has no text below it: give it one, or say it in PROTOCOL_BOUNDS")
+
+
+def _bounds() -> str:
+    out = ["| name | value | meaning |", "|---|---|---|"]
+    for (module, name), said in PROTOCOL_BOUNDS.items():
+        value = getattr(module, name)
+        text = f"{value:g} s" if isinstance(value, float) else f"{value:,}"
+        out.append(f"| `{name}` | {text} | {_sentence(said or _below(module, name))} |")
+    options = {k: v for k, v in protocol.CHANNEL_OPTIONS if k.startswith("grpc.keepalive_t")}
+    out += [f"| `{k}` | {v:,} | {KEEPALIVE[k]} |" for k, v in options.items()]
+    return "\n".join(out)
+
+
+KEEPALIVE = {
+    "grpc.keepalive_time_ms": "HTTP/2 pings of both sides when nothing else was heard. More often than every 10 s the server ends the connection.",
+    "grpc.keepalive_timeout_ms": "How long the answer to a ping may take.",
+}
+
+
+def _statuses() -> str:
+    out = ["| gRPC status | `perdure-code` |", "|---|---|"]
+    for kind, code in status._STATUS:
+        own = [c.code for c in error_classes() if issubclass(c, kind) and c.__module__ == errors.__name__]
+        out.append(f"| `{code.name}` | {', '.join(f'`{c}`' for c in dict.fromkeys(own))} |")
+    return "\n".join(out)
+
+
+def protocol_page(current: str) -> str:
+    parts = {
+        "bounds": _bounds(),
+        "statuses": _statuses(),
+        "records": _shapes(events.Recorded, errors.Failure, retry.TaskOptions),
+        "events": _records(events.EVENT_TYPES, EVENT_NOTES),
+        "commands": _records(commands.COMMAND_TYPES, COMMAND_NOTES),
+    }
+    for name, part in parts.items():
+        current = _put(current, f"<!-- written by docs/generate.py: {name} -->", part)
     return current
 
 
@@ -265,11 +437,13 @@ def lifecycles_page(current: str) -> str:
 
 def pages() -> dict[Path, str]:
     """Every page with a generated part, as it should be."""
-    life = DOCS / "concepts" / "lifecycles.md"
+    life, worker = DOCS / "concepts" / "lifecycles.md", DOCS / "reference" / "worker-protocol.md"
     return {
         DOCS / "reference" / "errors.md": errors_page(),
         DOCS / "reference" / "limits.md": limits_page(),
+        DOCS / "reference" / "cli.md": cli_page(),
         life: lifecycles_page(life.read_text()),
+        worker: protocol_page(worker.read_text()),
     }
 
 

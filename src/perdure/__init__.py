@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from perdure.core.version import VERSION
+
+__version__ = VERSION
 
 if TYPE_CHECKING:
     from perdure.app.embedded import Perdure
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
         ChildFailed,
         Conflict,
         Failure,
+        Forbidden,
         HistoryTooLarge,
         InvalidInput,
         NondeterminismError,
@@ -35,16 +38,19 @@ if TYPE_CHECKING:
         TaskFailed,
         TaskLost,
         TaskTimeout,
+        Unauthenticated,
         Unavailable,
         WorkflowRuleBroken,
     )
     from perdure.engine.engine import EngineSettings
     from perdure.sdk import wf
     from perdure.sdk.attempts import Attempt, attempt
+    from perdure.sdk.channel import Tls
     from perdure.sdk.client import Event, Handle, Stuck
     from perdure.sdk.definitions import Bound, Task, Workflow, task, workflow
     from perdure.sdk.messages import Promise, Signal, State
     from perdure.sdk.options import Retry
+    from perdure.sdk.remote_client import Client
     from perdure.sdk.step import Step
     from perdure.testing.env import TestEnv
     from perdure.testing.replayer import export_history, replay
@@ -53,17 +59,19 @@ _HOME = {
     "perdure.app.embedded": ("Perdure",),
     "perdure.app.sync": ("SyncHandle", "SyncPerdure"),
     "perdure.core.errors": (
-        "ChildFailed", "Conflict", "Failure", "HistoryTooLarge", "InvalidInput", "NondeterminismError", "NotFound", "NotRegistered",
+        "ChildFailed", "Conflict", "Failure", "Forbidden", "HistoryTooLarge", "InvalidInput", "NondeterminismError", "NotFound", "NotRegistered",
         "PayloadMismatch", "PayloadTooLarge", "PerdureError", "PromiseAlreadyResolved", "RunAlreadyExists", "RunCancelled", "RunError",
-        "RunFailed", "RunFinished", "TaskCancelled", "TaskError", "TaskFailed", "TaskLost", "TaskTimeout", "Unavailable",
+        "RunFailed", "RunFinished", "TaskCancelled", "TaskError", "TaskFailed", "TaskLost", "TaskTimeout", "Unauthenticated", "Unavailable",
         "WorkflowRuleBroken",
     ),
     "perdure.engine.engine": ("EngineSettings",),
     "perdure.sdk.attempts": ("Attempt", "attempt"),
+    "perdure.sdk.channel": ("Tls",),
     "perdure.sdk.client": ("Event", "Handle", "Stuck"),
     "perdure.sdk.definitions": ("Bound", "Task", "Workflow", "task", "workflow"),
     "perdure.sdk.messages": ("Promise", "Signal", "State"),
     "perdure.sdk.options": ("Retry",),
+    "perdure.sdk.remote_client": ("Client",),
     "perdure.sdk.step": ("Step",),
     "perdure.testing.env": ("TestEnv",),
     "perdure.testing.replayer": ("export_history", "replay"),
@@ -71,10 +79,10 @@ _HOME = {
 _WHERE = {name: module for module, names in _HOME.items() for name in names} | {"wf": "perdure.sdk"}
 
 __all__ = [
-    "Attempt", "Bound", "ChildFailed", "Conflict", "EngineSettings", "Event", "Failure", "Handle", "HistoryTooLarge", "InvalidInput",
+    "Attempt", "Bound", "ChildFailed", "Client", "Conflict", "EngineSettings", "Event", "Failure", "Forbidden", "Handle", "HistoryTooLarge", "InvalidInput",
     "NondeterminismError", "NotFound", "NotRegistered", "PayloadMismatch", "PayloadTooLarge", "Perdure", "PerdureError", "Promise",
     "PromiseAlreadyResolved", "Retry", "RunAlreadyExists", "RunCancelled", "RunError", "RunFailed", "RunFinished", "Signal", "State", "Step",
-    "Stuck", "SyncHandle", "SyncPerdure", "Task", "TaskCancelled", "TaskError", "TaskFailed", "TaskLost", "TaskTimeout", "TestEnv",
+    "Stuck", "SyncHandle", "SyncPerdure", "Task", "TaskCancelled", "TaskError", "TaskFailed", "TaskLost", "TaskTimeout", "TestEnv", "Tls", "Unauthenticated",
     "Unavailable", "Workflow", "WorkflowRuleBroken", "attempt", "export_history", "replay", "task", "wf", "workflow",
 ]  # fmt: skip
 

@@ -78,7 +78,7 @@ def run_console(page: Path, block: Block, directory: Path, dsn: str) -> None:
     """Lines after a command, up to the next one, are its output. Commands of other programs are not ours to run."""
     for part in ("\n" + block.text).split("\n$ ")[1:]:
         command, _, expected = part.partition("\n")
-        words = shlex.split(command)
+        words = shlex.split(command.replace("$DATABASE_URL", shlex.quote(dsn)))  # as a shell would
         if words[0] != "perdure":
             continue
         done = subprocess.run(

@@ -63,6 +63,13 @@ async def main() -> None:
         await sleeper.cancel("by somebody else")
         await until_ended(env, handle)
         await save("witness-1", handle)
+        handle = await env.start(w.persistent, 1)
+        for mended in ("part", "patience", "child"):
+            await until_ended(env, handle)
+            w.mended.add(mended)
+            await handle.retry()
+        await until_ended(env, handle)
+        await save("persistent-1", handle)
         waiting = await env.start(w.messaged, 2)
         await w.note.send(waiting.id, "only one")
         await env.advance("1m")

@@ -139,6 +139,49 @@ async def failing(x: int) -> str:
     return "not reached"
 
 
+mended: set[str] = set()
+"""What works by now; the first time nothing of it does."""
+
+
+@task(retry=Retry(1))
+async def fragile(name: str) -> str:
+    if name not in mended:
+        raise ConnectionError(f"{name} is down")
+    return name
+
+
+@workflow(version="1")
+async def brittle(name: str) -> str:
+    if name not in mended:
+        raise ConnectionError(f"{name} is down")
+    return name
+
+
+@workflow(version="1")
+async def persistent(x: int) -> str:
+    """Fails and is retried: a failure it got over, one it compensated and could not, a child, a step that took too long."""
+    await price(Order("first", 1))
+    try:
+        await fragile("spare part")
+    except TaskFailed:
+        progress.set(1)
+    try:
+        part = await fragile("part")
+    except TaskFailed as e:
+        await price(Order("undo", 1))
+        raise RuntimeError("no part") from e
+    async with asyncio.timeout(5):
+        await patience(1)
+    return part + await brittle("child")
+
+
+@task(retry=Retry(1))
+async def patience(x: int) -> int:
+    if "patience" not in mended:
+        await asyncio.sleep(3600)
+    return x
+
+
 @workflow(version="1")
 async def renewed(n: int) -> int:
     if n > 0:
@@ -147,4 +190,7 @@ async def renewed(n: int) -> int:
     return n
 
 
-ALL = {w.name: w for w in (chained, fanned, timed, messaged, leaf, parent, witness, cancelled, failing, renewed)}
+ALL = {
+    w.name: w
+    for w in (chained, fanned, timed, messaged, leaf, parent, witness, cancelled, failing, renewed, persistent)
+}

@@ -51,7 +51,7 @@ def start_of(
     run_id: bytes, *, own: bool = True, key: str | None = None, body: bytes = STARTED, hash_: bytes = b"h"
 ) -> Batch:
     batch = Batch()
-    batch.starts.add(run_id, NS, "w", "v", key, hash_, None, None, own, body)
+    batch.starts.add(run_id, NS, "w", "v", key, hash_, None, None, own, body, None)
     return batch
 
 
@@ -66,7 +66,7 @@ def queued_task(run_id: bytes, seq: int, status: int, **options: Any) -> Batch:
     batch = Batch()
     packed = encode_options(TaskOptions(**options))
     batch.queued.add(
-        ids.derive(run_id, ids.TASK, seq), NS, run_id, seq, "t", "default", status, 1, 0, 0, time.time_ns() // 1000, packed, b"{}", None
+        ids.derive(run_id, ids.TASK, seq), NS, run_id, seq, "t", "default", status, 1, 0, 0, time.time_ns() // 1000, packed, b"{}", None, None
     )  # fmt: skip
     return batch
 
@@ -209,7 +209,7 @@ async def test_reaping_frees_runs_requeues_tasks_and_fails_those_that_may_not_ru
     assert await sql.fetchval("select count(*) from perdure.commit_log") == 0
     assert await sql.fetchval("select count(*) from perdure.engine_session") == 0
     heir = (await store.register("heir", 10, 0)).id
-    claimed = await store.claim_runs(heir, 1, ["w"], 10, with_mail=False)
+    claimed = await store.claim_runs(heir, [(1, "w")], 10, with_mail=False)
     assert [(c.run_id, c.epoch) for c in claimed] == [(run_id, 2)]
 
 
@@ -228,8 +228,8 @@ async def test_a_session_claims_only_what_nobody_owns(store: PostgresStore) -> N
     runs = [new_run() for _ in range(30)]
     for number, run_id in enumerate(runs, 1):
         await store.commit(one, number, start_of(run_id, own=False))
-    claims = await asyncio.gather(*(store.claim_runs(s, 1, ["w"], 20, with_mail=False) for s in (one, two)))
-    claims = [*claims, *[await store.claim_runs(one, 1, ["w"], 50, with_mail=False)]]
+    claims = await asyncio.gather(*(store.claim_runs(s, [(1, "w")], 20, with_mail=False) for s in (one, two)))
+    claims = [*claims, *[await store.claim_runs(one, [(1, "w")], 50, with_mail=False)]]
     taken = [c.run_id for claim in claims for c in claim]
     assert sorted(taken) == sorted(runs)
 
@@ -238,7 +238,7 @@ async def test_a_session_that_is_gone_claims_nothing(store: PostgresStore) -> No
     session = (await store.register("gone", 10, 0)).id
     await store.commit(session, 1, start_of(new_run(), own=False))
     await store.leave(session, settle_lost)
-    assert await store.claim_runs(session, 1, ["w"], 10, with_mail=False) == []
+    assert await store.claim_runs(session, [(1, "w")], 10, with_mail=False) == []
 
 
 async def test_only_the_owner_of_a_run_can_end_or_release_it(store: PostgresStore, sql: Any) -> None:
@@ -357,7 +357,7 @@ async def test_a_start_under_a_taken_key_writes_nothing_and_its_neighbours_go_th
     first, second, third = new_run(), new_run(), new_run()
     assert (await store.commit(session, 1, start_of(first, key="k"))).started == {first}
     batch = start_of(second, key="k")
-    batch.starts.add(third, NS, "w", "v", "other", b"h", None, None, True, STARTED)
+    batch.starts.add(third, NS, "w", "v", "other", b"h", None, None, True, STARTED, None)
     assert (await store.commit(session, 2, batch)).started == {third}
     assert await store.run_by_key(NS, "k") == (first, b"h")
     assert await store.existing(1, [first, second, third]) == {first, third}
@@ -368,7 +368,7 @@ async def test_of_two_starts_under_one_key_in_one_batch_one_wins(store: Postgres
     session = (await store.register("keys", 10, 0)).id
     first, second = new_run(), new_run()
     batch = start_of(first, key="k")
-    batch.starts.add(second, NS, "w", "v", "k", b"h", None, None, True, STARTED)
+    batch.starts.add(second, NS, "w", "v", "k", b"h", None, None, True, STARTED, None)
     started = (await store.commit(session, 1, batch)).started
     assert len(started) == 1
     holder = await store.run_by_key(NS, "k")

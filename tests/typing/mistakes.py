@@ -21,6 +21,10 @@ def not_async(n: int) -> int:
 def unknown_option() -> None: ...
 
 
+@task(process="yes")  # error
+def wrong_option() -> None: ...
+
+
 async def inside() -> None:
     await fetch(3)  # error
     await fetch()  # error

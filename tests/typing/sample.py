@@ -75,12 +75,18 @@ async def fetch(url: str) -> Page:
     assert_type(me, Attempt)
     assert_type(me.number, int)
     me.heartbeat()
+    me.heartbeat({"words": 1})
     return Page(url, 1)
 
 
 @task(retry=Retry(5, never=(ValueError,)), timeout="30s", queue="io", heartbeat=timedelta(seconds=5))
 def count(pages: list[Page], *, floor: int = 0) -> int:
     return len(pages) + floor
+
+
+@task(process=True, retry=2)
+def crunch(page: Page) -> int:
+    return page.words
 
 
 @task(name="many", at_most_once=True)
@@ -211,6 +217,7 @@ async def crawl(urls: list[str]) -> str:
 
 
 async def crawl_one(url: str) -> int:
+    assert_type(await crunch(await fetch(url)), int)
     return await words_of(await fetch(url))
 
 

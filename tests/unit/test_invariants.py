@@ -61,6 +61,8 @@ def judged(
     fold = RunFold(RUN, findings)
     for seq, epoch, at_us, events in rows:
         fold.row(seq, seq + len(events) - 1, epoch, at_us, events)
+    if fold.retries:
+        fold.again([ev.Recorded(seq + i, at, e) for seq, _, at, events in rows for i, e in enumerate(events)])
     fold.settle(stored if stored is not None else [DONE], tasks or [], queued or [], state or {}, children)
     check_executions(fold, tasks or [], lines or [], frozenset({"t"}) if lines is not None else frozenset(), findings)
     return {n: [e.what for e in t.examples] for n, t in findings.tallies.items() if t.violations}
@@ -285,6 +287,64 @@ def test_a_run_that_waits_for_input_or_a_living_child_is_at_rest() -> None:
     child = b"x" * 16
     rows: list[Row] = [(1, 1, 0, [STARTED, ev.ChildStarted(0, child, "w", b"")])]
     assert judged(rows, stored=active, children=frozenset({child})) == {}
+
+
+def of_a_retried_run(*more: ev.Event, retry: ev.Event | None = None) -> list[Row]:
+    """Task 0 succeeds, task 1 fails in two attempts; what the code did about it, task 2, is taken back."""
+    first: list[ev.Event] = [
+        STARTED, scheduled(), ev.TasksSucceeded([0], [b"1"]), scheduled(1), ev.TaskFailed(1, FAILURE, 2), scheduled(2),
+        ev.TasksSucceeded([2], [b"1"]), ev.RunFailed(FAILURE),
+    ]  # fmt: skip
+    second: list[ev.Event] = [*more, ev.RunSucceeded(b"1")]
+    return [(1, 1, 10, first), (9, 1, 20, [retry or ev.RunRetried(5, [1], [])]), (10, 2, 30, second)]
+
+
+RETRIED = of_a_retried_run(ev.TasksSucceeded([1], [b"1"]))
+RETRIED_RUN = [StoredRun(False, RunStatus.SUCCESS, 2, None)]
+RETRIED_TASKS = [row_of(0), row_of(1, epoch=2)]
+FIRST_TIME = [
+    *(line(phase) for phase in ("begin", "effect")),
+    line("begin", 1), line("begin", 1, attempt=2), line("begin", 2, after=(task_id(0),)), line("effect", 2),
+]  # fmt: skip
+SECOND_TIME = [line(phase, 1, epoch=2, mono_us=9) for phase in ("begin", "effect")]
+
+
+def test_a_run_that_was_retried_breaks_nothing() -> None:
+    done = {"stored": RETRIED_RUN, "tasks": RETRIED_TASKS}
+    assert judged(RETRIED, **done, lines=[*FIRST_TIME, *SECOND_TIME]) == {}
+    elsewhere = [line("begin", 1, epoch=0), line("begin", 1, epoch=0), line("effect", 1, epoch=0)]
+    assert judged(RETRIED, **done, lines=[*FIRST_TIME[:2], *elsewhere]) == {}
+
+
+def test_a_retry_of_what_has_not_failed_breaks_5() -> None:
+    rows: list[Row] = [(1, 1, 0, [STARTED, scheduled(), ev.RunRetried(2, [], [])])]
+    assert 5 in judged(rows, stored=[StoredRun(True, 1, 1, None)])
+    assert judged(
+        [*RETRIED, (12, 2, 40, [ev.SignalReceived("s", b"1")])], stored=RETRIED_RUN, tasks=RETRIED_TASKS
+    ).keys() == {5}
+
+
+def test_a_retry_that_fits_nothing_breaks_6() -> None:
+    rows = of_a_retried_run(ev.TasksSucceeded([1], [b"1"]), retry=ev.RunRetried(99, [1], []))
+    assert 6 in judged(rows, stored=RETRIED_RUN, tasks=RETRIED_TASKS)
+
+
+def test_a_row_of_what_a_retry_took_back_breaks_4() -> None:
+    assert judged(RETRIED, stored=RETRIED_RUN, tasks=[*RETRIED_TASKS, row_of(2)]).keys() == {4}
+
+
+def test_what_succeeded_before_a_retry_and_ran_again_breaks_10() -> None:
+    lines = [*FIRST_TIME, line("begin", 0, epoch=2), *SECOND_TIME]
+    assert judged(RETRIED, stored=RETRIED_RUN, tasks=RETRIED_TASKS, lines=lines).keys() == {10}
+    third = [*FIRST_TIME, *SECOND_TIME, line("begin", 1, attempt=2, epoch=2)]
+    assert judged(RETRIED, stored=RETRIED_RUN, tasks=RETRIED_TASKS, lines=third).keys() == {10}
+
+
+def test_order_holds_after_a_retry_as_before() -> None:
+    rows = of_a_retried_run(ev.TasksSucceeded([1], [b"1"]), scheduled(2), ev.TasksSucceeded([2], [b"1"]))
+    tasks = [*RETRIED_TASKS, row_of(2, epoch=2)]
+    last = [line(phase, 2, epoch=2, mono_us=8, after=(task_id(1),)) for phase in ("begin", "effect")]
+    assert judged(rows, stored=RETRIED_RUN, tasks=tasks, lines=[*FIRST_TIME, *SECOND_TIME, *last]).keys() == {11}
 
 
 def test_examples_are_few_and_the_count_is_whole() -> None:

@@ -10,16 +10,20 @@ from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
 from perdure.app.collector import CollectorPace
+from perdure.app.tracing import Tracing
 from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.mail import Mail
 from perdure.core.work import Outcome, RunView, StartRequest
 from perdure.engine.engine import Engine, EngineSettings
+from perdure.engine.notes import Notes
 from perdure.sdk.client import Backend, Handle, ambient
 from perdure.sdk.definitions import Workflow
+from perdure.sdk.execution import PROCESSES_DEFAULT
 from perdure.sdk.worker import SLOTS_DEFAULT, THREADS_DEFAULT, Worker
 from perdure.store.cluster import PrivateCluster, default_directory
 from perdure.store.migrate import check, migrate
+from perdure.store.notes import PostgresNotes
 from perdure.store.postgres import PostgresStore
 
 P = ParamSpec("P")
@@ -31,7 +35,8 @@ class Perdure:
 
     Without a DSN it takes DATABASE_URL, then starts a private PostgreSQL in ./.perdure. Inside the `async with`,
     `workflow.start()`, `signal.send()` and the like find this client by themselves. While it is open, Python's garbage
-    collector looks less often (`tune_gc=False` leaves it alone).
+    collector looks less often (`tune_gc=False` leaves it alone). Spans are exported when OTEL_EXPORTER_OTLP_ENDPOINT is set, or as
+    `tracing` says.
     """
 
     def __init__(
@@ -41,16 +46,24 @@ class Perdure:
         worker: bool = True,
         slots: int = SLOTS_DEFAULT,
         threads: int = THREADS_DEFAULT,
+        processes: int = PROCESSES_DEFAULT,
         queues: list[str] | None = None,
         settings: EngineSettings | None = None,
         auto_migrate: bool = True,
         tune_gc: bool = True,
+        tracing: bool | None = None,
     ) -> None:
         self._dsn = dsn
-        self._auto_migrate = auto_migrate
+        self._auto_migrate, self._traced = auto_migrate, tracing
         self._gc = CollectorPace() if tune_gc else None
         self.settings = settings or EngineSettings()
-        self.worker = Worker(slots=slots, threads=threads, queues=queues) if worker else None
+        # The engine decides which runs are in memory; the worker's own bound is for those that serve several engines.
+        runs_max = 2 * self.settings.runs_max
+        self.worker = (
+            Worker(slots=slots, threads=threads, processes=processes, queues=queues, runs_max=runs_max)
+            if worker
+            else None
+        )
         self.store: PostgresStore
         self.engine: Engine
         self._token: Token[Backend] | None = None
@@ -66,7 +79,8 @@ class Perdure:
             self.worker.refresh()
         self.store = PostgresStore(dsn)
         await self.store.open()
-        self.engine = Engine(self.store, self.worker, self.settings)
+        self.engine = Engine(self.store, self.worker, self.settings, Notes(PostgresNotes(self.store.pool)))
+        self._tracing = Tracing(engine=self.engine, worker=self.worker, service="perdure", asked=self._traced)
         await self.engine.open()
         if self._gc is not None:
             self._gc.slow_down()
@@ -93,6 +107,7 @@ class Perdure:
             self._gc.restore()
         try:
             await self.engine.close()
+            await self._tracing.close()
         finally:
             await self.store.close()
             if self._cluster is not None:  # the last one to leave stops it
@@ -151,6 +166,9 @@ class Perdure:
 
     async def resume(self, run_id: bytes) -> bool:
         return await self.engine.use.resume(run_id)
+
+    async def retry(self, run_id: bytes) -> None:
+        await self.engine.use.retry(run_id)
 
     def adopt(self, definition: Any) -> None:
         """A workflow object that is started here is served here, with everything defined since."""

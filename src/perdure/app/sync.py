@@ -33,6 +33,9 @@ class SyncHandle(Generic[R_co]):
     def cancel(self, reason: str = "") -> None:
         self._client._call(self._handle.cancel(reason))
 
+    def retry(self) -> None:
+        self._client._call(self._handle.retry())
+
     def status(self) -> str:
         return self._client._call(self._handle.status())
 

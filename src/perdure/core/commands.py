@@ -80,6 +80,8 @@ class CompleteRun(_Command, frozen=True, gc=False, tag=12):
 
 class FailRun(_Command, frozen=True, gc=False, tag=13):
     failure: Failure
+    cause: int = 0
+    """Number of the first event whose failure brought the code down; 0 when none is known."""
 
 
 class CancelRun(_Command, frozen=True, gc=False, tag=14):
@@ -101,4 +103,9 @@ class ContinueAsNew(_Command, frozen=True, gc=False, tag=15):
 Command = (
     ScheduleTasks | CancelTasks | StartTimer | CancelTimer | StartChild | CancelChild | CreatePromise
     | RecordOperation | SetState | ClearState | RecordPatch | CompleteRun | FailRun | CancelRun | ContinueAsNew
+)  # fmt: skip
+
+COMMAND_TYPES: tuple[type[_Command], ...] = (
+    ScheduleTasks, CancelTasks, StartTimer, CancelTimer, StartChild, CancelChild, CreatePromise,
+    RecordOperation, SetState, ClearState, RecordPatch, CompleteRun, FailRun, CancelRun, ContinueAsNew,
 )  # fmt: skip

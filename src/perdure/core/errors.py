@@ -12,6 +12,9 @@ Every error has a stable `code` (documented under docs/reference/errors.md) and 
     |   +-- RunAlreadyExists         run_already_exists     the run id is taken
     |   +-- PromiseAlreadyResolved   promise_already_resolved
     |   +-- RunFinished              run_finished           the run has ended and takes no more messages
+    +-- Unauthenticated              unauthenticated        no credential was given, or it does not hold
+    +-- Forbidden                    forbidden              the credential holds but does not allow this
+    +-- RateLimited                  rate_limited           too many requests under one credential
     +-- Unavailable                  unavailable            try again later: database away, engine stopping
     |   +-- Fenced                   fenced                 this engine's session has expired; its write was refused
     +-- RunError                                            how a run ended, raised by Handle.result()
@@ -93,6 +96,22 @@ class RunFinished(Conflict):
     code = "run_finished"
 
 
+class Unauthenticated(PerdureError):
+    code = "unauthenticated"
+
+
+class Forbidden(PerdureError):
+    code = "forbidden"
+
+
+class RateLimited(PerdureError):
+    code = "rate_limited"
+
+    def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
 class Unavailable(PerdureError):
     code = "unavailable"
 
@@ -103,6 +122,9 @@ class Fenced(Unavailable):
 
 class RecordedError(PerdureError):
     """An error rebuilt from its record. `failure` carries the original type's name and traceback as text."""
+
+    event = 0
+    """Number of the event that the code learned it from, in the history of its run."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)

@@ -37,6 +37,12 @@ class RunStarted(_Event, frozen=True, gc=False, tag=1):
     parent_seq: int = -1
     deadline_us: int = 0
     continued_from: bytes = b""
+    attributes: bytes = b""
+    """A flat JSON object that people find the run by; empty for none."""
+    trace: str = ""
+    """W3C traceparent of whoever started the run."""
+    known_as: bytes = b""
+    """The id that the parent knows this child by, when it continues another run; empty: its own."""
 
 
 class CancelRequested(_Event, frozen=True, gc=False, tag=2):
@@ -49,6 +55,8 @@ class RunSucceeded(_Event, frozen=True, gc=False, tag=3):
 
 class RunFailed(_Event, frozen=True, gc=False, tag=4):
     failure: Failure
+    cause: int = 0
+    """Number of the first event whose failure brought the code down; 0 when none is known."""
 
 
 class RunCancelled(_Event, frozen=True, gc=False, tag=5):
@@ -60,6 +68,20 @@ class RunContinued(_Event, frozen=True, gc=False, tag=6):
 
     run_id: bytes
     input: bytes
+
+
+class RunRetried(_Event, frozen=True, gc=False, tag=7):
+    """A failed run goes on, in a new epoch. What this takes back is told in reopen.py; what people see is here."""
+
+    cut: int
+    """Number of the first event that is taken back."""
+    voided_tasks: list[int]
+    """Tasks that failed and run again."""
+    voided_children: list[int]
+    """Children that are started anew. One that failed and was retried itself is not among them."""
+    by: str = ""
+    voided_timers: list[int] = []
+    """Timers that ran out, brought the code down, and start over."""
 
 
 # -- tasks ---------------------------------------------------------------------------------------------------------
@@ -178,7 +200,7 @@ class PatchRecorded(_Event, frozen=True, gc=False, tag=53):
 
 
 Event = (
-    RunStarted | CancelRequested | RunSucceeded | RunFailed | RunCancelled | RunContinued
+    RunStarted | CancelRequested | RunSucceeded | RunFailed | RunCancelled | RunContinued | RunRetried
     | TasksScheduled | TasksSucceeded | TaskFailed | TasksCancelled
     | TimerStarted | TimerFired | TimerCancelled
     | ChildStarted | ChildSucceeded | ChildFailed | ChildCancelled | ChildCancelRequested
@@ -193,7 +215,7 @@ FACTS = (
 )  # fmt: skip
 """Events that workflow code resumes on."""
 EVENT_TYPES: tuple[type[_Event], ...] = (
-    RunStarted, CancelRequested, RunSucceeded, RunFailed, RunCancelled, RunContinued,
+    RunStarted, CancelRequested, RunSucceeded, RunFailed, RunCancelled, RunContinued, RunRetried,
     TasksScheduled, TasksSucceeded, TaskFailed, TasksCancelled,
     TimerStarted, TimerFired, TimerCancelled,
     ChildStarted, ChildSucceeded, ChildFailed, ChildCancelled, ChildCancelRequested,

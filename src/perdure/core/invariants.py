@@ -23,6 +23,7 @@ from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.errors import IllegalTransition
 from perdure.core.lifecycle import RunStatus, TaskStatus, next_task_status
+from perdure.core.reopen import effective
 from perdure.core.retry import TaskOptions
 from perdure.core.runstate import RunState
 
@@ -30,7 +31,7 @@ INVARIANTS: Final[dict[int, str]] = {
     1: "every acknowledged start exists exactly once",
     3: "event numbers per run are gapless from 1",
     4: "state rebuilt from events equals stored state",
-    5: "terminal is absorbing: one terminal event, and it is the last",
+    5: "terminal is absorbing: one terminal event, and it is the last; only a retry may follow a failure",
     6: "every transition is an edge of the declared table",
     7: "at most one recorded result per task",
     8: "every recorded success has a ledger effect of the same attempt",
@@ -149,7 +150,10 @@ class TaskPath(msgspec.Struct):
 
 
 class RunFold:
-    """One run's history, row by row. Payloads are let go of as soon as they are folded."""
+    """One run's history, row by row. Payloads are let go of as soon as they are folded.
+
+    A run that was retried (`retries`) has to be folded `again` from its whole history, because a retry takes back what came before.
+    """
 
     def __init__(self, run_id: bytes, findings: Findings) -> None:
         self.run_id, self.text, self._findings = run_id, ids.text(run_id), findings
@@ -158,7 +162,9 @@ class RunFold:
         self.last = self.epoch = 0
         self.broken = False
         """An event did not fit; what follows from the fold is not judged any more."""
-        self._terminal = ""
+        self.retries: list[int] = []
+        """For each retry the epoch of the run that had failed; what came after is of a later one."""
+        self._terminal: tuple[int, ev.Event] | None = None
         self._fired: set[int] = set()
         self._fanouts: list[tuple[int, int]] = []
 
@@ -190,10 +196,39 @@ class RunFold:
         f = self._findings
         f.examine(5)
         f.examine(6)
+        end = self._terminal[1] if self._terminal else None
+        if isinstance(event, ev.RunRetried):
+            if not isinstance(end, ev.RunFailed):
+                self._violate(5, f"event {seq} retries a run that has not failed")
+            self._terminal = None
+            self.retries.append(self.epoch)
+            return
         if self._terminal:
-            self._violate(5, f"event {seq} ({type(event).__name__}) comes after {self._terminal}")
+            self._violate(
+                5, f"event {seq} ({type(event).__name__}) comes after event {self._terminal[0]} ({type(end).__name__})"
+            )
         if isinstance(event, ev.TERMINAL):
-            self._terminal = f"event {seq} ({type(event).__name__})"
+            self._terminal = (seq, event)
+        if not self.retries:
+            self._apply(seq, at_us, event)
+
+    def again(self, history: list[ev.Recorded]) -> None:
+        """Fold the whole history of a run that was retried, without what its retries took back."""
+        self.state, self.tasks, self._fired, self._fanouts = RunState(), {}, set(), []
+        try:
+            left = effective(history)
+        except IllegalTransition as e:
+            self.broken = True
+            self._violate(6, str(e))
+            return
+        for r in left:
+            self._apply(r.seq, r.at_us, r.event)
+
+    def since(self, epoch: int) -> int:
+        """The last epoch that a retry had closed by then; -1 for none. Executions of that epoch and before count for themselves."""
+        return max((e for e in self.retries if e < epoch), default=-1)
+
+    def _apply(self, seq: int, at_us: int, event: ev.Event) -> None:
         self._timer(seq, at_us, event)
         self._task(seq, event)
         if self.broken:
@@ -388,8 +423,9 @@ def check_executions(
         seq = seqs.get(task_id)
         if seq is not None:
             _check_attempts(fold, seq, rows.get(task_id), own, findings)
+    newest = fold.retries[-1] if fold.retries else -1
     for line in lines:
-        if line.phase == "begin" and line.after:
+        if line.phase == "begin" and line.after and line.epoch > newest:  # what a retry took back is nowhere recorded
             _check_order(fold, line, seqs, rows, by_task, findings)
 
 
@@ -408,13 +444,14 @@ def _check_attempts(
     findings.examine(10, len(begins))
     options = fold.tasks[seq].options
     per_ownership = Counter((x.attempt, x.epoch) for x in begins)
+    retries = len(fold.retries)
     for (attempt, epoch), count in per_ownership.items():
-        if count > 1:
+        if count > (1 if epoch else 1 + retries):  # 0: the run was another engine's
             findings.violate(10, fold.text, f"task {seq}: attempt {attempt} began {count} times in epoch {epoch}")
-    if options.at_most_once and len(begins) > 1:
+    if options.at_most_once and len(begins) > 1 + retries:
         findings.violate(10, fold.text, f"at-most-once task {seq} began {len(begins)} times")
     taken_over = len(begins) - len({x.attempt for x in begins})
-    lost = row.lost if row is not None else options.lost_max
+    lost = row.lost if row is not None and not retries else options.lost_max
     if len(begins) > options.max_attempts + lost + taken_over:
         findings.violate(
             10,
@@ -430,7 +467,10 @@ def _check_after_record(
 ) -> None:
     if row.attempts - row.lost > options.max_attempts:
         findings.violate(10, fold.text, f"task {row.seq} recorded {row.attempts} attempts, {row.lost} of them lost")
+    since = fold.since(row.epoch)
     for x in begins:
+        if x.epoch <= since:
+            continue
         if x.attempt > row.attempts:
             what = f"task {row.seq} ended in attempt {row.attempts} and yet attempt {x.attempt} began"
             findings.violate(10, fold.text, what)

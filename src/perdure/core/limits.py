@@ -32,3 +32,13 @@ ATTEMPTS_DEFAULT: Final = 3
 ATTEMPTS_MAX: Final = 1_000
 LOST_WORKERS_MAX: Final = 10
 """Times a task may lose its worker before it fails; counted apart from `max_attempts`."""
+
+# -- what an attempt says while it runs -----------------------------------------------------------------------------
+LOG_LINE_CHARS_MAX: Final = 8_000
+"""Characters kept of one printed or logged line; the rest is cut."""
+LOG_BYTES_PER_ATTEMPT_MAX: Final = 1024 * 1024
+"""Bytes of output kept of one attempt. A last line says how many more lines were dropped."""
+DETAILS_BYTES_MAX: Final = 16 * 1024
+"""Bytes of the JSON given to `attempt().heartbeat(details)`."""
+BLOCKED_STACK_CHARS_MAX: Final = 4_000
+"""Characters kept of the stack that holds a worker's event loop; the innermost frames are kept."""

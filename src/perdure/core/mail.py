@@ -32,6 +32,8 @@ class ChildEnded(_Mail, frozen=True, gc=False, tag=4):
     status: int
     value: bytes
     failure: Failure | None = None
+    child: bytes = b""
+    """The run that the parent started under this number. A parent that was retried may have started another since."""
 
 
 class TaskEnded(_Mail, frozen=True, gc=False, tag=5):

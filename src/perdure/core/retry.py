@@ -51,6 +51,8 @@ class End(Enum):
     LOST = "lost"
     """The worker or its engine vanished; whether the attempt had an effect is unknown."""
     CANCELLED = "cancelled"
+    RETURNED = "returned"
+    """The worker gave it back before it began; this was no attempt."""
 
 
 class Succeed(msgspec.Struct, frozen=True):
@@ -85,6 +87,8 @@ def settle(options: TaskOptions, task_id: bytes, attempt: int, lost: int, end: E
         return Cancel()
     if end is End.LOST:
         return _settle_lost(options, attempt, lost)
+    if end is End.RETURNED:
+        return Requeue(attempt, lost, 0, failure or Failure("task_returned", "the worker gave the task back unstarted"))
     assert failure is not None
     if end is End.FINAL_ERROR or options.at_most_once or attempt - lost >= options.max_attempts:
         return Fail(failure)

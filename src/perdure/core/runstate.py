@@ -1,7 +1,7 @@
 """The engine's view of a run: what is outstanding, folded from its events.
 
 Law: `RunState` is a function of the history alone. `apply` over all events from 1 gives the state that the store must
-agree with; the verifier relies on that.
+agree with; the verifier relies on that. A history with a retry is folded as `reopen.effective` gives it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ class RunState:
         "children",
         "deadline_us",
         "events",
+        "is_successor",
+        "known_as",
         "operations",
         "parent_id",
         "parent_seq",
@@ -29,6 +31,7 @@ class RunState:
         "status",
         "tasks",
         "timers",
+        "trace",
     )
 
     def __init__(self) -> None:
@@ -48,6 +51,12 @@ class RunState:
         self.deadline_us = 0
         self.parent_id = b""
         self.parent_seq = -1
+        self.is_successor = False
+        """It continues another run."""
+        self.known_as = b""
+        """The id that the parent knows this run by, when that is not its own."""
+        self.trace = ""
+        """W3C traceparent of whoever started the run."""
 
     def apply(self, event: ev.Event) -> None:
         self.events += 1
@@ -72,7 +81,8 @@ class RunState:
 
 def _started(s: RunState, e: ev.RunStarted) -> None:
     s.status = next_run_status(s.status, "claim")
-    s.deadline_us, s.parent_id, s.parent_seq = e.deadline_us, e.parent_id, e.parent_seq
+    s.deadline_us, s.parent_id, s.parent_seq, s.trace = e.deadline_us, e.parent_id, e.parent_seq, e.trace
+    s.known_as, s.is_successor = e.known_as, bool(e.continued_from)
 
 
 def _cancel_requested(s: RunState, e: ev.CancelRequested) -> None:
@@ -141,6 +151,10 @@ def _operation(s: RunState, e: ev.OperationRecorded) -> None:
     s.operations.add(e.seq)
 
 
+def _retried(s: RunState, e: ev.RunRetried) -> None:
+    raise IllegalTransition("a history with a retry is folded through reopen.effective()")
+
+
 def _nothing(s: RunState, e: Any) -> None:
     pass
 
@@ -152,6 +166,7 @@ _APPLY: dict[type, Callable[[RunState, Any], None]] = {
     ev.RunFailed: _end("fail"),
     ev.RunCancelled: _end("cancel"),
     ev.RunContinued: _end("succeed"),
+    ev.RunRetried: _retried,
     ev.TasksScheduled: _scheduled,
     ev.TasksSucceeded: _succeeded,
     ev.TaskFailed: _failed,

@@ -24,6 +24,10 @@ class Assignment(msgspec.Struct, gc=False):
     name: str
     input: bytes
     options: TaskOptions
+    ns: int = 0
+    trace: str = ""
+    """W3C traceparent of the run's span."""
+    queue: str = ""
 
 
 class Report(msgspec.Struct, gc=False):
@@ -37,6 +41,39 @@ class Report(msgspec.Struct, gc=False):
     failure: Failure | None
     started_us: int
     finished_us: int
+    epoch: int = 0
+    """Of the assignment; 0 where the worker does not tell. A task of a retried run begins again with attempt 1."""
+
+
+class Beat(msgspec.Struct, gc=False):
+    """An attempt is alive. `details` is what the user's code last said about its progress, `blocked` the stack that holds the
+    worker's event loop, where one does."""
+
+    run_id: bytes
+    seq: int
+    attempt: int
+    details: bytes = b""
+    blocked: str = ""
+
+
+class LogLine(msgspec.Struct, array_like=True, gc=False):
+    at_us: int
+    stream: str
+    """`stdout`, `stderr` or `log`."""
+    level: str
+    """`info` for printed lines; the logging level's name, in lower case, for logged ones."""
+    text: str
+
+
+class LogChunk(msgspec.Struct, gc=False):
+    """Lines that one attempt wrote. `n` counts the chunks of an attempt from 0. `seq` -1 is the workflow's own code."""
+
+    run_id: bytes
+    seq: int
+    attempt: int
+    n: int
+    lines: list[LogLine]
+    ns: int = 0
 
 
 class Activation(msgspec.Struct, gc=False):
@@ -46,6 +83,7 @@ class Activation(msgspec.Struct, gc=False):
     workflow: str
     events: list[Recorded]
     replay: bool
+    ns: int = 0
 
 
 class Decided(msgspec.Struct, gc=False):
@@ -56,6 +94,8 @@ class Decided(msgspec.Struct, gc=False):
     stuck: Failure | None = None
     operations: int = 0
     """Side effects the worker is executing for this run; each will arrive as a RecordOperation."""
+    spontaneous: bool = False
+    """It answers no activation: a side effect has ended."""
 
 
 class StartRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +108,10 @@ class StartRequest(msgspec.Struct, frozen=True, kw_only=True):
     key: str = ""
     on_conflict: str = "fail"
     timeout_us: int = 0
+    attributes: bytes = b""
+    """A flat JSON object that people find the run by; empty for none."""
+    trace: str = ""
+    """W3C traceparent of the caller."""
 
 
 class Outcome(msgspec.Struct, frozen=True):

@@ -77,13 +77,15 @@ class Changes:
 
 class ActiveRun:
     __slots__ = (
-        "closing", "deliver", "dirty", "epoch", "evicted", "id", "idle_since", "mail_seen", "ns", "operations",
-        "outcome", "pending", "queued", "replay", "seq", "state", "unseen", "version", "waiting_activation", "workflow", "writing",
+        "closing", "deciding", "deliver", "dirty", "epoch", "evicted", "id", "idle_since", "mail_seen", "ns", "operations",
+        "outcome", "pending", "queued", "reloading", "reopened", "replay", "seq", "state", "trace", "unseen", "version", "waiting_activation", "workflow", "writing",
     )  # fmt: skip
 
     def __init__(self, run_id: bytes, ns: int, workflow: str, version: str, epoch: int) -> None:
         self.id, self.ns, self.workflow, self.version, self.epoch = run_id, ns, workflow, version, epoch
         self.state = RunState()
+        self.trace = ""
+        """W3C traceparent of the run's span, for its tasks."""
         self.seq = 0
         """Number of the last durable event."""
         self.pending: deque[Changes] = deque()
@@ -94,6 +96,10 @@ class ActiveRun:
         self.replay = True
         """The worker does not hold this run: the next activation carries the whole history."""
         self.waiting_activation = False
+        self.deciding = False
+        """The code has been activated and has not answered yet; what comes meanwhile waits for the answer."""
+        self.reloading = False
+        """The worker that held the code is gone; the history is being read again for another one."""
         self.dirty = False
         self.closing = False
         self.evicted = False
@@ -102,9 +108,16 @@ class ActiveRun:
         self.queued: set[int] = set()
         """Tasks that have a row in task_queue."""
         self.operations = 0
+        self.reopened: tuple[int, int] = (0, 0)
+        """When the run was last retried, and for how long it had been at rest by then."""
         self.mail_seen = False
         self.idle_since = 0.0
         self.outcome: tuple[RunStatus, bytes, Failure | None, bytes | None] | None = None
+
+    @property
+    def known_as(self) -> bytes:
+        """The id that the parent of this run knows it by; empty where an old record does not tell."""
+        return self.state.known_as or (b"" if self.state.is_successor else self.id)
 
     # -- recording --------------------------------------------------------------------------------------------------
 
@@ -171,6 +184,7 @@ class ActiveRun:
         changes.extras.queue_ops[task_id] = (
             task_id, self.ns, self.id, seq, scheduled.name, scheduled.queue, status, attempt, lost, delay_us, scheduled_us,
             encode_options(scheduled.options), scheduled.inputs[seq - scheduled.first], error,
+            self.trace or None,
         )  # fmt: skip
 
     def unqueue(self, seq: int) -> None:
@@ -191,6 +205,8 @@ class ActiveRun:
             and not self.waiting_activation
             and not self.operations
             and not self.dirty
+            and not self.deciding
+            and not self.reloading
         )
 
 
@@ -252,9 +268,13 @@ class RunUnit:
             batch.ended.add(run.id, successor)
 
 
+def attributes_text(attributes: bytes) -> str | None:
+    return attributes.decode() if attributes else None
+
+
 def _fill_start(batch: Batch, child: ChildStart, parent: ActiveRun) -> None:
     e = child.started
     batch.starts.add(
         child.run_id, parent.ns, e.workflow, child.version, child.key or None, child.input_hash, e.parent_id or None,
-        e.parent_seq if e.parent_id else None, child.own, encode_events([e]),
+        e.parent_seq if e.parent_id else None, child.own, encode_events([e]), attributes_text(e.attributes),
     )  # fmt: skip

@@ -1,7 +1,7 @@
-"""Tasks that wait in memory for a free slot of the local worker, taken turn by turn from run to run.
+"""Tasks that wait in memory for a free slot, kind by kind, taken turn by turn from run to run.
 
-A fan-out of 100,000 is held as the events that scheduled it plus an index, not as 100,000 objects, and does not hold up
-the next run's single task.
+A kind is (namespace, queue, task name): what a worker serves. A fan-out of 100,000 is held as the events that scheduled it plus an
+index, not as 100,000 objects, and does not hold up the next run's single task.
 """
 
 from __future__ import annotations
@@ -11,9 +11,13 @@ from collections.abc import Iterator
 
 from perdure.core.events import TasksScheduled
 from perdure.engine.active import ActiveRun
+from perdure.engine.ports import Kind
 
 TURN_TASKS = 32
 """Tasks of one run that go before the next run has its turn."""
+
+Waiting = tuple[ActiveRun, int, TasksScheduled, int]
+"""(run, seq, event, scheduled_us)"""
 
 
 class Chunk:
@@ -23,47 +27,94 @@ class Chunk:
         self.event, self.scheduled_us, self.next = event, scheduled_us, 0
 
 
-class Backlog:
+class Line:
+    """The waiting tasks of one kind."""
+
     def __init__(self) -> None:
-        self._lines: OrderedDict[ActiveRun, deque[Chunk]] = OrderedDict()
+        self._runs: OrderedDict[ActiveRun, deque[Chunk]] = OrderedDict()
         self.size = 0
         """Upper bound: cancelled tasks are counted until their turn comes."""
 
     def push(self, run: ActiveRun, event: TasksScheduled, scheduled_us: int) -> None:
-        line = self._lines.get(run)
-        if line is None:
-            line = self._lines[run] = deque()
-        line.append(Chunk(event, scheduled_us))
+        chunks = self._runs.get(run)
+        if chunks is None:
+            chunks = self._runs[run] = deque()
+        chunks.append(Chunk(event, scheduled_us))
         self.size += len(event.inputs)
 
     def runs(self) -> Iterator[ActiveRun]:
-        return iter(self._lines)
+        return iter(self._runs)
 
     def drop(self, run: ActiveRun) -> None:
-        for chunk in self._lines.pop(run, ()):
+        for chunk in self._runs.pop(run, ()):
             self.size -= len(chunk.event.inputs) - chunk.next
 
-    def clear(self) -> None:
-        self._lines.clear()
-        self.size = 0
-
-    def take(self, count: int) -> Iterator[tuple[ActiveRun, int, TasksScheduled, int]]:
-        """Up to `count` tasks as (run, seq, event, scheduled_us), fairly over runs. Cancelled ones are passed over."""
-        while count > 0 and self._lines:
-            run, line = next(iter(self._lines.items()))
+    def take(self, count: int) -> Iterator[Waiting]:
+        """Up to `count` tasks, fairly over runs. Cancelled ones are passed over."""
+        while count > 0 and self._runs:
+            run, chunks = next(iter(self._runs.items()))
             turn = min(count, TURN_TASKS)
-            while turn > 0 and line:
-                chunk = line[0]
+            while turn > 0 and chunks:
+                chunk = chunks[0]
                 seq = chunk.event.first + chunk.next
                 chunk.next += 1
                 self.size -= 1
                 if chunk.next >= len(chunk.event.inputs):
-                    line.popleft()
+                    chunks.popleft()
                 if seq in run.state.tasks:
                     turn -= 1
                     count -= 1
                     yield run, seq, chunk.event, chunk.scheduled_us
-            if line:
-                self._lines.move_to_end(run)
+            if chunks:
+                self._runs.move_to_end(run)
             else:
-                self._lines.pop(run, None)
+                self._runs.pop(run, None)
+
+
+class Backlog:
+    def __init__(self) -> None:
+        self._lines: dict[Kind, Line] = {}
+
+    @property
+    def size(self) -> int:
+        return sum(line.size for line in self._lines.values()) if self._lines else 0
+
+    def push(self, run: ActiveRun, event: TasksScheduled, scheduled_us: int) -> None:
+        kind = (run.ns, event.queue, event.name)
+        line = self._lines.get(kind)
+        if line is None:
+            line = self._lines[kind] = Line()
+        line.push(run, event, scheduled_us)
+
+    def lines(self) -> list[tuple[Kind, Line]]:
+        """Those that are not empty; the one that comes first comes last next time."""
+        found = [(kind, line) for kind, line in self._lines.items() if line.size > 0]
+        if len(found) < len(self._lines):
+            self._lines = dict(found)
+        if len(found) > 1:
+            self._lines[found[0][0]] = self._lines.pop(found[0][0])
+        return found
+
+    def runs(self) -> Iterator[ActiveRun]:
+        for line in self._lines.values():
+            yield from line.runs()
+
+    def drop(self, run: ActiveRun) -> None:
+        for line in self._lines.values():
+            line.drop(run)
+
+    def clear(self) -> None:
+        self._lines.clear()
+
+    def take(self, count: int) -> Iterator[Waiting]:
+        """Up to `count` tasks of any kind, not meant for a worker here."""
+        for _, line in self.lines():
+            for one in line.take(count):
+                count -= 1
+                yield one
+
+    def take_unserved(self, served: frozenset[Kind]) -> Iterator[Waiting]:
+        """Tasks that no worker here serves any more."""
+        for kind, line in self.lines():
+            if kind not in served:
+                yield from line.take(line.size)

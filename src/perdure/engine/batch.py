@@ -31,8 +31,8 @@ class Batch:
     """One transaction. Field comments name the columns."""
 
     def __init__(self) -> None:
-        # run_id ns workflow version key input_hash parent_id parent_seq own body
-        self.starts = Rows(10)
+        # run_id ns workflow version key input_hash parent_id parent_seq own body attributes
+        self.starts = Rows(11)
         # run_id seq last ns epoch body
         self.appends = Rows(6)
         # run_id status events error_code error successor
@@ -41,8 +41,8 @@ class Batch:
         self.releases = Rows(3)
         # id ns run_id seq name queue status attempts lost epoch scheduled_us started_us finished_us error
         self.tasks = Rows(14)
-        # id ns run_id seq name queue status attempt lost delay_us scheduled_us options input error
-        self.queued = Rows(14)
+        # id ns run_id seq name queue status attempt lost delay_us scheduled_us options input error trace
+        self.queued = Rows(15)
         # id
         self.unqueued = Rows(1)
         # id attempt body
@@ -70,7 +70,10 @@ class Batch:
         )  # fmt: skip
 
     def main(self) -> list[Any]:
-        return [column for group in self._main() for column in group.columns()]
+        """The last column of the starts comes last."""
+        starts = self.starts.columns()
+        rest = [column for group in self._main()[1:] for column in group.columns()]
+        return [*starts[:-1], *rest, starts[-1]]
 
     def rest(self) -> list[Any]:
         return [column for group in self._rest() for column in group.columns()]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 from perdure.core import ids
@@ -19,7 +20,7 @@ from perdure.core.work import Outcome
 from perdure.engine.active import ActiveRun
 from perdure.engine.counters import Counters
 from perdure.engine.dispatch import Dispatcher
-from perdure.engine.ports import ClaimedRun, MailRow, Store, WorkerPort
+from perdure.engine.ports import ClaimedRun, Kind, MailRow, Named, Store, WorkerPort
 from perdure.engine.runloop import RunLoop
 from perdure.wire.codec import decode_mail
 
@@ -27,7 +28,12 @@ CLAIM_RUNS_MAX: Final = 200
 MAIL_MAX: Final = 1_000
 SUCCESSORS_MAX: Final = 1_000
 """Times a run may have continued as new between two looks at it."""
+STRAYS_MAX: Final = 10_000
+"""Attempts without a row that workers brought along; what is over that is not told to its run."""
 POLL_S: Final = 1.0
+
+Token = tuple[bytes, int, int]
+"""(run id, seq, attempt)"""
 
 
 class Claimer:
@@ -45,7 +51,6 @@ class Claimer:
         self._handle: asyncio.TimerHandle | None = None
         self._handle_at = 0.0
         self.session = 0
-        self.ns = 0
         self.may_claim = True
         self.hungry = False
         """Tasks are due that found no free slot: look again as soon as one is free."""
@@ -82,7 +87,9 @@ class Claimer:
         self._loop.mail_done.clear()  # what is gone by now is not in anything read from here on
         workflows = list(self._loop.workflows) if self.may_claim else []
         served = list(self._dispatcher.served) if self.may_claim else []
-        due = await self._store.next_due(self.ns, workflows, served)
+        if self._loop.to_reload:
+            await self._reload()
+        due = await self._store.next_due(workflows, served)
         if due.mail:
             await self._collect_mail()
         if due.run_at_us is not None and due.run_at_us <= due.clock_us and self._loop.has_room:
@@ -95,12 +102,12 @@ class Claimer:
 
     # -- runs -------------------------------------------------------------------------------------------------------
 
-    async def _claim_runs(self, workflows: list[str], *, with_mail: bool) -> None:
+    async def _claim_runs(self, workflows: list[Named], *, with_mail: bool) -> None:
         room = min(CLAIM_RUNS_MAX, self._loop.runs_max - len(self._loop.runs))
         if room <= 0 or not workflows:
             return
         session = self.session
-        claimed = await self._store.claim_runs(session, self.ns, workflows, room, with_mail=with_mail)
+        claimed = await self._store.claim_runs(session, workflows, room, with_mail=with_mail)
         self._check_session(session)
         if claimed:
             self._counters.runs_claimed += len(claimed)
@@ -126,32 +133,50 @@ class Claimer:
         self._deliver(loaded.mail)
         await self._catch_up_children(fresh)
 
+    async def _reload(self) -> None:
+        """Histories of runs whose worker is gone, for another worker."""
+        wanted = dict(islice(self._loop.to_reload.items(), CLAIM_RUNS_MAX))
+        session = self.session
+        loaded = await self._store.load(list(wanted))
+        self._check_session(session)
+        for run_id, run in wanted.items():
+            if self._loop.to_reload.get(run_id) is run:
+                del self._loop.to_reload[run_id]
+            self._loop.reloaded(run, loaded.history[run_id])
+        if self._loop.to_reload:
+            self.poke()
+
     async def _catch_up_children(self, runs: list[ActiveRun]) -> None:
         """A child may have ended, or never come to be, while its parent was on its way between two engines."""
-        waiting = {child: (run, seq) for run in runs for seq, child in run.state.children.items()}
-        if not waiting:
-            return
+        waiting: dict[int, dict[bytes, tuple[ActiveRun, int]]] = {}
+        for run in runs:
+            for seq, child in run.state.children.items():
+                waiting.setdefault(run.ns, {})[child] = (run, seq)
+        for ns, children in waiting.items():
+            await self._catch_up(ns, children)
+
+    async def _catch_up(self, ns: int, waiting: dict[bytes, tuple[ActiveRun, int]]) -> None:
         session = self.session
-        ended = await self._store.ended(self.ns, list(waiting))
-        existing = await self._store.existing(self.ns, list(waiting))
+        ended = await self._store.ended(ns, list(waiting))
+        existing = await self._store.existing(ns, list(waiting))
         self._check_session(session)
         for child, (run, seq) in waiting.items():
             if child not in existing:
                 self._loop.child_refused(run, seq, "")
             elif child in ended and ended[child].status > 1:
-                outcome = await self._last_end(child, ended[child])
+                outcome = await self._last_end(ns, child, ended[child])
                 self._check_session(session)
                 if outcome is not None:
                     self._loop.deliver(run, ChildEnded(seq, outcome.status, outcome.value, outcome.failure))
 
-    async def _last_end(self, run_id: bytes, outcome: Outcome) -> Outcome | None:
+    async def _last_end(self, ns: int, run_id: bytes, outcome: Outcome) -> Outcome | None:
         """A run that continued as new has not ended: its last successor's end counts. None: that one is still going."""
         for _ in range(SUCCESSORS_MAX):
-            view = await self._store.describe(run_id, self.ns) if outcome.is_handover else None
+            view = await self._store.describe(run_id, ns) if outcome.is_handover else None
             if view is None or view.successor is None:
                 return outcome
             run_id = view.successor
-            found = (await self._store.ended(self.ns, [run_id])).get(run_id)
+            found = (await self._store.ended(ns, [run_id])).get(run_id)
             if found is None or found.status <= 1:
                 return None
             outcome = found
@@ -164,17 +189,51 @@ class Claimer:
 
     # -- tasks ------------------------------------------------------------------------------------------------------
 
-    async def _claim_tasks(self, served: list[tuple[str, str]]) -> None:
-        free = self._worker.slots_free - self._dispatcher.backlog.size if self._worker is not None else 0
-        if free <= 0 or not served:
+    async def _claim_tasks(self, served: list[Kind]) -> None:
+        if self._worker is None:
+            return
+        free = self._worker.slots_free - self._dispatcher.backlog.size
+        open_to = [(kind, min(n, free)) for kind in served if (n := self._worker.free_for(kind)) > 0]
+        if free <= 0 or not open_to:
             self.hungry = True
             return
         session = self.session
-        tasks = await self._store.claim_tasks(session, self.ns, served, free)
+        tasks = await self._store.claim_tasks(session, open_to, free)
         self._check_session(session)
         self.hungry = len(tasks) == free
         if tasks:
             self._dispatcher.launch_claimed(tasks, self._loop.runs.get)
+
+    async def elsewhere(self, tokens: list[Token]) -> set[tuple[bytes, int]]:
+        """Which of these attempts now belong to another engine: the worker that was here took them along."""
+        rows = {
+            ids.derive(run_id, ids.TASK, seq): (run_id, seq)
+            for run_id, seq, attempt in tokens
+            if (f := self._dispatcher.flights.get((run_id, seq))) and f.row and f.assignment.attempt == attempt
+        }
+        if not rows:
+            return set()
+        mine = await self._store.still_mine(self.session, list(rows))
+        return {key for task_id, key in rows.items() if task_id not in mine}
+
+    async def adopt(self, ns: int, tokens: list[Token]) -> list[Token]:
+        """A worker came from another engine with running attempts. Returns those that nobody waits for any more."""
+        if not tokens:
+            return []
+        by_id = {ids.derive(run_id, ids.TASK, seq): (run_id, seq, attempt) for run_id, seq, attempt in tokens}
+        session = self.session
+        found = await self._store.adopt_tasks(session, ns, [(task_id, t[2]) for task_id, t in by_id.items()])
+        self._check_session(session)
+        adopted = {(a.run_id, a.seq) for a in self._dispatcher.adopt_running(found.tasks, self._loop.runs.get)}
+        void: list[Token] = []
+        for task_id, token in by_id.items():
+            if token[:2] in adopted:
+                continue
+            if task_id in found.known:
+                void.append(token)  # another attempt is waiting or running already
+            elif len(self._dispatcher.strays) < STRAYS_MAX:
+                self._dispatcher.strays[token] = ns
+        return void
 
     async def check_claims(self) -> None:
         """Stop executing tasks of other engines' runs that were cancelled there."""

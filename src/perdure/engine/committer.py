@@ -202,6 +202,9 @@ class Committer:
                 continue
             self._counters.commits += 1
             self._counters.commit_rows += batch.rows
-            self._counters.commit_us += self._now_us() - before
+            took_us = max(self._now_us() - before, 0)
+            self._counters.commit_us += took_us
+            self._counters.measures.commit_us.add(took_us)
+            self._counters.measures.commit_rows.add(batch.rows)
             self._counters.commits_doubtful += result.doubtful
             return result, session

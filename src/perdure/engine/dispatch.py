@@ -25,16 +25,19 @@ from perdure.core.lifecycle import TaskStatus
 from perdure.core.mail import TaskEnded
 from perdure.core.placement import Placement
 from perdure.core.retry import Cancel, End, Fail, Requeue, Succeed, TaskOptions, Verdict, settle
-from perdure.core.work import Assignment, Report
+from perdure.core.work import Assignment, Beat, Report
 from perdure.engine.active import ActiveRun
-from perdure.engine.backlog import Backlog
+from perdure.engine.backlog import TURN_TASKS, Backlog, Line
 from perdure.engine.batch import Batch
 from perdure.engine.counters import Counters
-from perdure.engine.ports import ClaimedTask, LostTask, WorkerPort
+from perdure.engine.ports import ClaimedTask, Kind, LostTask, WorkerPort
 from perdure.wire.codec import decode_options, encode_mail
 
+SLOTS_MAX = 1_000_000
 LONG_RUNNING_US = 1_000_000
 """A task that has been running for this long gets its row, so that everybody can see it."""
+LATE_TICKS_MAX = 10
+"""Ticks in a row that may come late and leave heartbeats unchecked."""
 
 
 class Flight(msgspec.Struct, gc=False):
@@ -51,6 +54,13 @@ class Flight(msgspec.Struct, gc=False):
     beat_us: int
     row: bool
     """It has a row in task_queue."""
+    worker: str = ""
+    details: bytes = b""
+    """What the attempt last said about its progress."""
+    blocked: str = ""
+    """The stack that holds its worker's event loop, where one does."""
+    noted: bool = False
+    """What is known of it is in its row; set to False by whoever changes it."""
 
 
 class ReportUnit:
@@ -83,20 +93,27 @@ class Dispatcher:
         mark: Callable[[ActiveRun, bool], None],
         add: Callable[[ReportUnit | RequeueUnit], None],
         wake_claims: Callable[[int], None],
+        stray_ended: Callable[[bytes, int, TaskEnded], None],
     ) -> None:
         self._worker, self._counters, self._now_us, self._placement = worker, counters, now_us, placement
-        self._mark, self._add, self._wake_claims = mark, add, wake_claims
+        self._mark, self._add, self._wake_claims, self.stray_ended = mark, add, wake_claims, stray_ended
         self.backlog = Backlog()
         self.flights: dict[tuple[bytes, int], Flight] = {}
-        self.served: frozenset[tuple[str, str]] = frozenset()
+        self.served: frozenset[Kind] = frozenset()
+        self.strays: dict[tuple[bytes, int, int], int] = {}
+        """Attempts that workers brought along from engines that are gone, and that have no row: (run, seq, attempt) -> namespace.
+        If one ends well before somebody else's attempt does, its run is told by mail."""
         self._ended_before, self._rate_at_us, self._rate = 0, 0, 0.0
+        self.tick_us = 100_000
+        """How often `tick` is meant to be called."""
+        self._ticked_us = self._late_ticks = 0
 
     # -- out --------------------------------------------------------------------------------------------------------
 
     def schedule(self, run: ActiveRun, event: ev.TasksScheduled) -> None:
         """Tasks the run just asked for. Their event is recorded but need not be durable yet."""
         now = self._now_us()
-        if (event.queue, event.name) in self.served and not event.options.at_most_once:
+        if (run.ns, event.queue, event.name) in self.served and not event.options.at_most_once:
             self.backlog.push(run, event, now)
         else:
             for seq in range(event.first, event.first + len(event.inputs)):
@@ -104,23 +121,40 @@ class Dispatcher:
             self._wake_claims(0)
 
     def refill(self) -> None:
-        """Give the worker as much as it has slots for."""
-        if self._worker is None or not self.backlog.size:
+        """Give workers as much as they have slots for: kinds that share slots take turns."""
+        if self._worker is None:
             return
-        free = self._worker.slots_free
-        if free <= 0:
-            return
+        lines = self.backlog.lines()
+        while lines:
+            turn = TURN_TASKS if len(lines) > 1 else SLOTS_MAX
+            lines = [(kind, line) for kind, line in lines if self._refill(kind, line, turn)]
+
+    def _refill(self, kind: Kind, line: Line, turn: int) -> bool:
+        """Whether there may be more to do for this kind."""
+        assert self._worker is not None
+        free = min(self._worker.free_for(kind), turn)
+        if free <= 0 or line.size <= 0:
+            return False
         now = self._now_us()
-        batch = [
-            self._launch(run, seq, event, scheduled_us, now)
-            for run, seq, event, scheduled_us in self.backlog.take(free)
-        ]
+        batch = [self._launch(run, seq, event, scheduled_us, now) for run, seq, event, scheduled_us in line.take(free)]
         if batch:
             self._counters.tasks_dispatched += len(batch)
             self._worker.assign(batch)
+        return bool(batch)
 
     def _launch(self, run: ActiveRun, seq: int, event: ev.TasksScheduled, scheduled_us: int, now: int) -> Assignment:
-        a = Assignment(run.id, seq, 1, run.epoch, event.name, event.inputs[seq - event.first], event.options)
+        a = Assignment(
+            run.id,
+            seq,
+            1,
+            run.epoch,
+            event.name,
+            event.inputs[seq - event.first],
+            event.options,
+            run.ns,
+            run.trace,
+            event.queue,
+        )
         self.flights[run.id, seq] = Flight(a, run, event.name, event.queue, 0, scheduled_us, now, now, False)
         return a
 
@@ -134,16 +168,32 @@ class Dispatcher:
             run = owned(t.run_id)
             if run is not None and t.seq not in run.state.tasks:
                 continue  # cancelled in the meantime; its row is being deleted
-            a = Assignment(
-                t.run_id, t.seq, t.attempt, run.epoch if run else 0, t.name, t.input, decode_options(t.options)
-            )
-            self.flights[t.run_id, t.seq] = Flight(a, run, t.name, t.queue, t.lost, t.scheduled_us, now, now, True)
-            if run is not None:
-                run.queued.add(t.seq)
-            batch.append(a)
+            stale = self.flights.get((t.run_id, t.seq))
+            if stale is not None:  # it lost its row: the run was closed, and retried since
+                self._worker.cancel(t.run_id, t.seq, stale.assignment.attempt)
+            batch.append(self._launch_claimed(t, run, now))
         self._counters.tasks_claimed += len(batch)
         self._counters.tasks_dispatched += len(batch)
         self._worker.assign(batch)
+
+    def _launch_claimed(self, t: ClaimedTask, run: ActiveRun | None, now: int) -> Assignment:
+        a = Assignment(
+            t.run_id, t.seq, t.attempt, run.epoch if run else 0, t.name, t.input, decode_options(t.options), t.ns,
+            run.trace if run else t.trace or "", t.queue,
+        )  # fmt: skip
+        self.flights[t.run_id, t.seq] = Flight(a, run, t.name, t.queue, t.lost, t.scheduled_us, now, now, True)
+        if run is not None:
+            run.queued.add(t.seq)
+        return a
+
+    def adopt_running(self, tasks: list[ClaimedTask], owned: Callable[[bytes], ActiveRun | None]) -> list[Assignment]:
+        """Tasks that a worker which has just come is running already."""
+        now = self._now_us()
+        return [
+            self._launch_claimed(t, run, now)
+            for t in tasks
+            if (run := owned(t.run_id)) is None or t.seq in run.state.tasks
+        ]
 
     def requeue_lost(self, run: ActiveRun, seq: int, now: int) -> None:
         """A task that vanished with the engine that had it in memory."""
@@ -155,19 +205,39 @@ class Dispatcher:
     # -- back -------------------------------------------------------------------------------------------------------
 
     def reported(self, reports: list[Report]) -> None:
+        waits, takes = self._counters.measures.schedule_to_start_us, self._counters.measures.task_us
+        waited_us = took_us = 0
         for r in reports:
             flight = self.flights.get((r.run_id, r.seq))
-            if flight is None or flight.assignment.attempt != r.attempt:
-                self._counters.late_reports += 1
+            if flight is None or flight.assignment.attempt != r.attempt or r.epoch not in (0, flight.assignment.epoch):
+                self._late(r)
                 continue
             del self.flights[r.run_id, r.seq]
+            us = r.finished_us - r.started_us
+            takes.counts[us.bit_length()] += 1
+            took_us += us
+            if r.attempt == 1:  # a later one has waited for its retry
+                us = r.started_us - flight.scheduled_us
+                waits.counts[us.bit_length()] += 1
+                waited_us += us
             if flight.run is not None and flight.run.evicted and flight.row:
                 flight.run = None  # the run has left since; its next owner gets the result by mail
             if r.end is End.SUCCESS and flight.run is not None and not flight.row:
                 self._short_success(flight.run, flight, r)
             else:
                 self._ended(flight, r.end, r.failure, r.value, (flight.scheduled_us, r.started_us, r.finished_us))
+        takes.total += max(took_us, 0)  # two clocks may disagree by a little
+        waits.total += max(waited_us, 0)
         self.refill()
+
+    def _late(self, r: Report) -> None:
+        """Nobody waits for it here. The engine that did may be gone: then the run gets to know of a success by mail."""
+        ns = self.strays.pop((r.run_id, r.seq, r.attempt), None)
+        if ns is None or r.end is not End.SUCCESS:
+            self._counters.late_reports += 1
+            return
+        at = (r.started_us, r.started_us, r.finished_us)
+        self.stray_ended(r.run_id, ns, TaskEnded(r.seq, TaskStatus.SUCCESS, r.value, None, r.attempt, 0, *at))
 
     def _short_success(self, run: ActiveRun, flight: Flight, r: Report) -> None:
         """The ordinary end, written once in its final state."""
@@ -224,6 +294,7 @@ class Dispatcher:
                 )
                 run.unqueue(seq)
             case Fail(failure):
+                self._counters.tasks_failed += 1
                 changes = run.record(ev.TaskFailed(seq, failure, attempt))
                 changes.tasks.append(
                     run.task_row(seq, scheduled, TaskStatus.FAILED, attempt, lost, times, failure.message)
@@ -259,6 +330,7 @@ class Dispatcher:
                 self._add(RequeueUnit(task_id, verdict))
                 self._wake_claims(verdict.delay_us)
             case Fail(failure):
+                self._counters.tasks_failed += 1
                 mail = TaskEnded(
                     a.seq, TaskStatus.FAILED, b"", failure, a.attempt, flight.lost, times[0], started_us, times[2]
                 )
@@ -271,12 +343,16 @@ class Dispatcher:
         self._counters.tasks_ended += 1
 
     def arrived(self, run: ActiveRun, mail: TaskEnded) -> None:
-        """The end of one of our run's tasks that another engine executed; its row is gone already."""
-        run.queued.discard(mail.seq)
+        """The end of one of our run's tasks that another engine's worker executed. Whatever else was under way for it is void."""
         scheduled = run.state.tasks.get(mail.seq)
         if scheduled is None:
+            run.queued.discard(mail.seq)
             self._counters.late_reports += 1
             return
+        run.unqueue(mail.seq)
+        flight = self.flights.pop((run.id, mail.seq), None)
+        if flight is not None and self._worker is not None:
+            self._worker.cancel(run.id, mail.seq, flight.assignment.attempt)
         times = (mail.scheduled_us, mail.started_us, mail.finished_us)
         if mail.status == TaskStatus.SUCCESS:
             run.record_success(
@@ -328,11 +404,39 @@ class Dispatcher:
     def tick(self, others_free: int) -> None:
         """Timeouts, visibility of long tasks, and sharing; called a few times a second."""
         now = self._now_us()
+        patient = self._is_late(now)
         for flight in list(self.flights.values()):
-            self._check_flight(flight, now)
+            self._check_flight(flight, now, patient)
         self._share(now, others_free)
 
-    def _check_flight(self, flight: Flight, now: int) -> None:
+    def _is_late(self, now: int) -> bool:
+        """Something held the event loop since the last tick. Heartbeats that arrived meanwhile wait in its queue, so nobody is
+        taken for silent until they were read."""
+        late = now - self._ticked_us > 2 * self.tick_us and self._late_ticks < LATE_TICKS_MAX
+        self._ticked_us = now
+        self._late_ticks = self._late_ticks + 1 if late else 0
+        return late
+
+    def unserved(self) -> None:
+        """Workers left: what only they could run goes to the shared queue."""
+        for run, seq, event, scheduled_us in self.backlog.take_unserved(self.served):
+            run.queue_row(seq, event, TaskStatus.PENDING, 1, 0, 0, scheduled_us, None)
+            self._mark(run, True)
+
+    def lost(self, tokens: list[tuple[bytes, int, int]], elsewhere: set[tuple[bytes, int]]) -> None:
+        """The worker that had these attempts is gone for good. Those in `elsewhere` it took along to another engine."""
+        now = self._now_us()
+        for run_id, seq, attempt in tokens:
+            flight = self.flights.get((run_id, seq))
+            if flight is None or flight.assignment.attempt != attempt:
+                continue
+            del self.flights[run_id, seq]
+            if (run_id, seq) not in elsewhere:
+                self._counters.tasks_lost += 1
+                self._ended(flight, End.LOST, None, b"", (flight.scheduled_us, flight.sent_us, now))
+        self.refill()
+
+    def _check_flight(self, flight: Flight, now: int, patient: bool) -> None:
         a, o = flight.assignment, flight.assignment.options
         if o.timeout_us and now - flight.sent_us > o.timeout_us:
             self._abort(
@@ -341,28 +445,12 @@ class Dispatcher:
                 f"attempt {a.attempt} did not end within its timeout of {o.timeout_us / 1e6:g} s",
                 now,
             )
-        elif o.heartbeat_us and now - flight.beat_us > o.heartbeat_us:
+        elif o.heartbeat_us and now - flight.beat_us > o.heartbeat_us and not patient:
             self._abort(
                 flight, End.HEARTBEAT, f"attempt {a.attempt} sent no heartbeat for {o.heartbeat_us / 1e6:g} s", now
             )
-        elif (
-            not flight.row
-            and now - flight.sent_us > LONG_RUNNING_US
-            and flight.run is not None
-            and a.seq in flight.run.state.tasks
-        ):
-            flight.row = True
-            flight.run.queue_row(
-                a.seq,
-                flight.run.state.tasks[a.seq],
-                TaskStatus.RUNNING,
-                a.attempt,
-                flight.lost,
-                0,
-                flight.scheduled_us,
-                None,
-            )
-            self._mark(flight.run, False)
+        elif not flight.row and now - flight.sent_us > LONG_RUNNING_US:
+            self._write_row(flight)
 
     def _abort(self, flight: Flight, end: End, text: str, now: int) -> None:
         a = flight.assignment
@@ -373,10 +461,18 @@ class Dispatcher:
             flight, end, Failure("task_timeout", text, "TimeoutError"), b"", (flight.scheduled_us, flight.sent_us, now)
         )
 
-    def beat(self, a: Assignment) -> None:
-        flight = self.flights.get((a.run_id, a.seq))
-        if flight is not None and flight.assignment.attempt == a.attempt:
-            flight.beat_us = self._now_us()
+    def beats(self, beats: list[Beat]) -> None:
+        """Attempts are alive. A worker in this process calls it from a thread of its own while the event loop is blocked: it only
+        looks up and sets, which is safe there."""
+        now = self._now_us()
+        for b in beats:
+            flight = self.flights.get((b.run_id, b.seq))
+            if flight is None or flight.assignment.attempt != b.attempt:
+                continue
+            flight.beat_us = now
+            if b.blocked != flight.blocked or (b.details and b.details != flight.details):
+                flight.blocked, flight.details = b.blocked, b.details or flight.details
+                flight.noted = False
 
     def _share(self, now: int, others_free: int) -> None:
         """Offer what the local worker will not get to soon to engines with free slots."""
@@ -390,6 +486,20 @@ class Dispatcher:
             run.queue_row(seq, event, TaskStatus.PENDING, 1, 0, 0, scheduled_us, None)
             self._counters.tasks_spilled += 1
             self._mark(run, False)
+
+    def write_rows(self) -> None:
+        """Every attempt under way gets its row, so that it can be taken to another engine."""
+        for flight in list(self.flights.values()):
+            self._write_row(flight)
+
+    def _write_row(self, flight: Flight) -> None:
+        a, run = flight.assignment, flight.run
+        if flight.row or run is None or a.seq not in run.state.tasks:
+            return
+        flight.row = True
+        scheduled = run.state.tasks[a.seq]
+        run.queue_row(a.seq, scheduled, TaskStatus.RUNNING, a.attempt, flight.lost, 0, flight.scheduled_us, None)
+        self._mark(run, False)
 
     def hand_back(self) -> None:
         """Put what has not been started into the shared queue, for other engines; nothing new is started here."""
@@ -427,6 +537,7 @@ class Dispatcher:
 
     def abandon_all(self) -> None:
         """The session is gone, and with it every claim."""
+        self.strays.clear()
         self.backlog.clear()
         flights, self.flights = self.flights, {}
         if self._worker is not None:

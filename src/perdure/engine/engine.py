@@ -22,19 +22,22 @@ import msgspec
 
 from perdure.core import ids
 from perdure.core.commit_policy import CommitPolicy
-from perdure.core.errors import Failure, Fenced, Unavailable
+from perdure.core.errors import Failure, Fenced, NotFound, Unavailable
+from perdure.core.mail import TaskEnded
 from perdure.core.placement import Placement
-from perdure.core.work import Report
+from perdure.core.work import LogChunk, Outcome, Report
 from perdure.engine.active import ActiveRun, Extras, RunUnit
-from perdure.engine.claims import Claimer
+from perdure.engine.claims import Claimer, Token
 from perdure.engine.clock import DatabaseClock
 from perdure.engine.committer import Committer, Unit
 from perdure.engine.counters import Counters
 from perdure.engine.dispatch import Dispatcher, settle_lost
 from perdure.engine.maintenance import Maintenance
-from perdure.engine.ports import Committed, Store, WorkerPort
+from perdure.engine.notes import Notes
+from perdure.engine.ports import Committed, Named, Store, WorkerPort
 from perdure.engine.runloop import RunLoop
 from perdure.engine.usecases import StartUnit, UseCases, Waiters
+from perdure.wire.codec import encode_mail
 
 log = logging.getLogger("perdure.engine")
 
@@ -59,8 +62,10 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Engine:
-    def __init__(self, store: Store, worker: WorkerPort | None, settings: EngineSettings) -> None:
-        self._store, self._worker, self.settings = store, worker, settings
+    def __init__(
+        self, store: Store, worker: WorkerPort | None, settings: EngineSettings, notes: Notes | None = None
+    ) -> None:
+        self._store, self._worker, self.settings, self.notes = store, worker, settings, notes
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         self.counters = Counters()
         self.clock = DatabaseClock()
@@ -69,7 +74,9 @@ class Engine:
         self._tasks: list[asyncio.Task[None]] = []
         self._rejoining = asyncio.Lock()
         self._notify_due: set[str] = set()
-        self._registered: dict[str, str] = {}
+        self._registered: dict[Named, str] = {}
+        self._uses: dict[str, UseCases] = {}
+        self._background: set[asyncio.Task[None]] = set()
         self.loop = RunLoop(
             worker, self.counters, self.clock.now_us, self.new_run_id, settings.placement, settings.runs_max
         )
@@ -84,12 +91,15 @@ class Engine:
             self._mark,
             self.committer.add,
             self._wake_claims,
+            self._stray_ended,
         )
+        self.dispatcher.tick_us = int(settings.tick_s * 1e6)
         self.loop.committer, self.loop.dispatcher = self.committer, self.dispatcher
         self.claimer = Claimer(store, self.loop, self.dispatcher, worker, self.counters)
         self.waiters = Waiters(store)
         self.loop.ended = self._run_ended
         self.loop.released = self._run_released
+        self.loop.reload = self.claimer.poke
         self.maintenance = Maintenance(store, settings.retention_days, settings.partitions_ahead_days)
         self.use: UseCases
 
@@ -98,21 +108,13 @@ class Engine:
     async def open(self) -> None:
         await self.maintenance.prepare()
         ns = await self._store.namespace(self.settings.namespace)
-        self.use = UseCases(
-            self._store,
-            ns,
-            self.new_run_id,
-            self.clock.now_us,
-            self.committer.add,
-            self._may_own,
-            self.waiters,
-            self._mail_posted,
-        )
-        self._ns = self.claimer.ns = self.waiters.ns = ns
+        self.use = self._uses[self.settings.namespace] = self._use_in(ns)
+        if self._worker is not None:
+            self._worker.ns = ns
         await self._register()
         await self.refresh()
         if self._worker is not None:
-            self._worker.open(self.clock.now_us, self._reported, self.loop.decided, self.dispatcher.beat)
+            self._worker.open(self.clock.now_us, self._reported, self.loop.decided, self.dispatcher.beats, self._logged)
         if self.settings.notify:
             await self._store.listen(self._heard)
         loops: list[Callable[[], Coroutine[Any, Any, None]]] = [
@@ -123,8 +125,42 @@ class Engine:
             self._wait_for_others,
             self.maintenance.run,
         ]
+        if self.notes is not None:
+            self.notes.attach(
+                self.counters,
+                lambda: self.session,
+                lambda: self.dispatcher.flights.values(),
+                self._worker.name_of if self._worker is not None else lambda run_id, seq: "",
+            )
+            loops.append(self.notes.run)
         self._tasks = [asyncio.create_task(self._forever(one), name=f"perdure-{one.__name__}") for one in loops]
         self.claimer.poke()
+
+    async def use_of(self, namespace: str) -> UseCases:
+        """The use cases of one namespace; NotFound when there is no such namespace."""
+        found = self._uses.get(namespace)
+        if found is None:
+            ns = await self._store.find_namespace(namespace)
+            if ns is None:
+                raise NotFound(f"there is no namespace {namespace!r}")
+            found = self._uses[namespace] = self._use_in(ns)
+        return found
+
+    def forget_namespace(self, namespace: str) -> None:
+        """It was deleted: whoever asks for it again finds out."""
+        self._uses.pop(namespace, None)
+
+    def _use_in(self, ns: int) -> UseCases:
+        return UseCases(
+            self._store,
+            ns,
+            self.new_run_id,
+            self.clock.now_us,
+            self.committer.add,
+            self._may_own,
+            self.waiters,
+            self._mail_posted,
+        )
 
     async def refresh(self) -> None:
         """The worker learned new workflows or tasks."""
@@ -132,15 +168,66 @@ class Engine:
             return
         self.serve()
         fresh = {n: v for n, v in self.loop.workflows.items() if self._registered.get(n) != v}
-        if fresh:
-            await self._store.register_versions(self._ns, fresh)
-            self._registered.update(fresh)
+        for ns in {ns for ns, _ in fresh}:
+            await self._store.register_versions(ns, {name: v for (of, name), v in fresh.items() if of == ns})
+        self._registered.update(fresh)
 
     def serve(self) -> None:
-        """Claim and run what the worker defines by now; `refresh` registers it as well."""
-        assert self._worker is not None
-        self.dispatcher.served = frozenset(self._worker.served)
-        self.loop.workflows = dict(self._worker.workflows)
+        """Claim and run what workers define by now; `refresh` registers it as well."""
+        if self._worker is not None and self.claimer.may_claim:
+            self.dispatcher.served = frozenset(self._worker.served)
+            self.loop.workflows = dict(self._worker.workflows)
+
+    # -- remote workers ---------------------------------------------------------------------------------------------
+
+    def workers_changed(self) -> None:
+        """One came, one left, or one serves something else: what nobody here can run goes to whoever can."""
+        self.serve()
+        self.dispatcher.unserved()
+        self.loop.release_unserved()
+        self.dispatcher.refill()
+        self.claimer.poke()
+        if any(self._registered.get(n) != v for n, v in self.loop.workflows.items()):
+            self._soon(self._register_versions())
+
+    async def _register_versions(self) -> None:
+        try:
+            await self.refresh()
+        except Unavailable as e:
+            log.warning("workflows of a new worker are not registered yet: %s", e)  # the next heartbeat does it
+
+    async def worker_lost(self, tokens: list[Token]) -> None:
+        """A worker that had these attempts has not come back in time."""
+        try:
+            elsewhere = await self.claimer.elsewhere(tokens)
+        except Unavailable:
+            elsewhere = set()  # a recorded end of such an attempt would still be the first, and only, one
+        self.dispatcher.lost(tokens, elsewhere)
+
+    async def present(self, ns: int, tokens: list[Token]) -> list[Token]:
+        """A worker came with running attempts. Returns those that nobody waits for any more."""
+        flights = self.dispatcher.flights
+        foreign = [
+            t
+            for t in tokens
+            if (f := flights.get((t[0], t[1]))) is None or f.assignment.attempt != t[2] or f.assignment.ns != ns
+        ]
+        return await self.claimer.adopt(ns, foreign)
+
+    def _stray_ended(self, run_id: bytes, ns: int, mail: TaskEnded) -> None:
+        self._soon(self._post_stray(run_id, ns, mail))
+
+    def _soon(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def _post_stray(self, run_id: bytes, ns: int, mail: TaskEnded) -> None:
+        try:
+            if await self._store.post(run_id, ns, encode_mail(mail)) is not None:
+                self._mail_posted(run_id)
+        except Unavailable as e:
+            log.warning("the result of a task that outlived its engine is lost, it will run again: %s", e)
 
     async def close(self) -> None:
         """Finish what is at hand, hand the rest back, and leave."""
@@ -148,23 +235,40 @@ class Engine:
         try:
             async with asyncio.timeout(self.settings.close_grace_s):
                 self.dispatcher.hand_back()
+                if self._worker is not None and self._worker.outlives_engine:
+                    self.dispatcher.write_rows()
                 while self.dispatcher.flights:  # noqa: ASYNC110 - the end of a task has no event of its own
                     await asyncio.sleep(0.01)
                 await self._release_all()
                 await self.committer.drained()
         except TimeoutError:
             log.warning("closing with %d tasks in flight; other engines will take over", len(self.dispatcher.flights))
+            if self._worker is not None and self._worker.outlives_engine:
+                await self._leave_running()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._worker is not None:
             await self._worker.close()
+        if self.notes is not None:
+            await self.notes.close()
+        if self.dispatcher.flights and self._worker is not None and self._worker.outlives_engine:
+            return  # their rows stay with this session until its lease runs out: time enough to take them to another engine
         try:
             await self._store.leave(self.session, settle_lost)
             if self._others:
                 await self._store.notify("run,task")
         except Unavailable as e:
             log.warning("could not sign off, the lease will run out instead: %s", e)
+
+    async def _leave_running(self) -> None:
+        """Tasks go on where they run, and their workers take them to another engine."""
+        try:
+            async with asyncio.timeout(self.settings.close_grace_s):
+                await self._release_all()
+                await self.committer.drained()
+        except TimeoutError:
+            log.warning("closing with records unwritten; other engines find out from the history")
 
     async def _release_all(self) -> None:
         await self.committer.drained()
@@ -316,7 +420,7 @@ class Engine:
     async def _refused_start(self, unit: StartUnit, why: str) -> None:
         """A start that was written again after its session was lost is refused when the first one had counted."""
         try:
-            exists = bool(await self._store.existing(self._ns, [unit.run_id]))
+            exists = bool(await self._store.existing(unit.ns, [unit.run_id]))
         except Unavailable:
             exists = False
         if not unit.created.done():
@@ -332,6 +436,10 @@ class Engine:
         if self.claimer.hungry:
             self.claimer.poke()
 
+    def _logged(self, chunks: list[LogChunk]) -> None:
+        if self.notes is not None:
+            self.notes.log_chunks(chunks)
+
     def _mark(self, run: ActiveRun, urgent: bool) -> None:
         self.committer.mark(run, urgent=urgent)
 
@@ -339,11 +447,11 @@ class Engine:
         # A moment later: the row that falls due is not committed yet.
         self.claimer.poke_in(max(delay_us, 5_000))
 
-    def _may_own(self, workflow: str) -> bool:
-        return self.claimer.may_claim and self.loop.reserve(workflow)
+    def _may_own(self, ns: int, workflow: str) -> bool:
+        return self.claimer.may_claim and self.loop.reserve(ns, workflow)
 
-    def _run_ended(self, run_id: bytes, outcome: Any, successor: bytes | None) -> None:
-        self.waiters.ended(run_id, outcome, successor)
+    def _run_ended(self, run: ActiveRun, outcome: Outcome, successor: bytes | None) -> None:
+        self.waiters.ended(run.ns, run.id, outcome, successor)
         self._notify("end")
 
     def _run_released(self, wake_us: int | None) -> None:

@@ -7,8 +7,13 @@ from typing import Protocol
 
 import msgspec
 
-from perdure.core.work import Activation, Assignment, Decided, Outcome, Report, RunView
+from perdure.core.work import Activation, Assignment, Beat, Decided, LogChunk, Outcome, Report, RunView
 from perdure.engine.batch import Batch
+
+Named = tuple[int, str]
+"""(namespace, workflow)"""
+Kind = tuple[int, str, str]
+"""(namespace, queue, task name)"""
 
 
 class Session(msgspec.Struct, frozen=True):
@@ -59,6 +64,7 @@ class ClaimedTask(msgspec.Struct, frozen=True):
     scheduled_us: int
     options: bytes
     input: bytes
+    trace: str | None = None
 
 
 class HistoryRow(msgspec.Struct, frozen=True):
@@ -73,6 +79,15 @@ class MailRow(msgspec.Struct, frozen=True):
     id: int
     run_id: bytes
     body: bytes
+
+
+class Adopted(msgspec.Struct, frozen=True):
+    """Running tasks that a worker brought along from another engine."""
+
+    tasks: list[ClaimedTask]
+    """Now this session's."""
+    known: set[bytes]
+    """Tasks that have a row, adopted or not. One that has none may still be waited for by its run."""
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -99,6 +114,38 @@ class LostTask(msgspec.Struct, frozen=True):
     options: bytes
 
 
+class QueuedTask(msgspec.Struct, frozen=True):
+    """A task that is to wait in task_queue, unstarted."""
+
+    id: bytes
+    seq: int
+    name: str
+    queue: str
+    options: bytes
+    input: bytes
+
+
+class Reopening(msgspec.Struct, frozen=True):
+    """A failed run that goes on: all that its retry changes, in one transaction."""
+
+    run_id: bytes
+    ns: int
+    events: int
+    """Events it has; another number means that somebody else was here."""
+    body: bytes
+    """The record of the retry."""
+    stale: list[bytes]
+    """Tasks whose rows go, because they have not ended any more."""
+    stale_seqs: list[int]
+    queued: list[QueuedTask]
+    promises: dict[str, bool]
+    """Promises that the code waits for or that were kept -> whether they were."""
+    states: dict[str, bytes | None]
+    """State values that differ from what is stored."""
+    orphans: list[bytes]
+    """Children that are not this run's any more; their ids may be given to others."""
+
+
 Settle = Callable[[list[LostTask]], tuple[list[tuple[bytes, int, int]], list[tuple[bytes, bytes]]]]
 """Lost tasks -> (id, attempt, lost) to queue again, (id, mail) that fail their task."""
 
@@ -115,21 +162,22 @@ class Store(Protocol):
     async def resolve_promise(self, run_id: bytes, ns: int, name: str, body: bytes) -> tuple[bool, bool]: ...
     async def forget_key(self, ns: int, key: str, run_id: bytes) -> None: ...
     async def unstick(self, run_id: bytes, ns: int) -> bool: ...
+    async def reopen(self, r: Reopening) -> bool: ...
     async def register_versions(self, ns: int, versions: dict[str, str]) -> None: ...
     # claiming
-    async def next_due(self, ns: int, workflows: Sequence[str], served: Sequence[tuple[str, str]]) -> Due: ...
+    async def next_due(self, workflows: Sequence[Named], served: Sequence[Kind]) -> Due: ...
     async def claim_runs(
-        self, session: int, ns: int, workflows: Sequence[str], limit: int, *, with_mail: bool
+        self, session: int, workflows: Sequence[Named], limit: int, *, with_mail: bool
     ) -> list[ClaimedRun]: ...
-    async def claim_tasks(
-        self, session: int, ns: int, served: Sequence[tuple[str, str]], limit: int
-    ) -> list[ClaimedTask]: ...
+    async def claim_tasks(self, session: int, served: Sequence[tuple[Kind, int]], limit: int) -> list[ClaimedTask]: ...
+    async def adopt_tasks(self, session: int, ns: int, tokens: Sequence[tuple[bytes, int]]) -> Adopted: ...
     async def still_mine(self, session: int, ids: Sequence[bytes]) -> set[bytes]: ...
     async def load(self, run_ids: Sequence[bytes]) -> Loaded: ...
     async def owned_mail(self, session: int, limit: int) -> list[MailRow]: ...
     async def existing(self, ns: int, run_ids: Sequence[bytes]) -> set[bytes]: ...
     # reading
     async def namespace(self, name: str) -> int: ...
+    async def find_namespace(self, name: str) -> int | None: ...
     async def run_by_key(self, ns: int, key: str) -> tuple[bytes, bytes] | None: ...
     async def describe(self, run_id: bytes, ns: int) -> RunView | None: ...
     async def ended(self, ns: int, run_ids: Sequence[bytes]) -> dict[bytes, Outcome]: ...
@@ -145,20 +193,33 @@ class Store(Protocol):
 
 
 class WorkerPort(Protocol):
+    """One worker in this process, or all those that are connected to it."""
+
+    ns: int
+    """The engine's own namespace; a worker in this process serves that one."""
+
     @property
-    def workflows(self) -> dict[str, str]: ...
+    def workflows(self) -> dict[Named, str]: ...
     @property
-    def served(self) -> list[tuple[str, str]]: ...
+    def served(self) -> list[Kind]: ...
     @property
     def slots(self) -> int: ...
     @property
     def slots_free(self) -> int: ...
+    def free_for(self, kind: Kind) -> int: ...
+    def name_of(self, run_id: bytes, seq: int) -> str: ...
+    @property
+    def outlives_engine(self) -> bool:
+        """Whether attempts go on when this engine leaves, and can be taken to another one."""
+        ...
+
     def open(
         self,
         clock_us: Callable[[], int],
         reported: Callable[[list[Report]], None],
         decided: Callable[[list[Decided]], None],
-        beat: Callable[[Assignment], None],
+        beats: Callable[[list[Beat]], None],
+        logged: Callable[[list[LogChunk]], None],
     ) -> None: ...
     def assign(self, batch: list[Assignment]) -> None: ...
     def cancel(self, run_id: bytes, seq: int, attempt: int) -> None: ...

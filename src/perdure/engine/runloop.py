@@ -20,12 +20,14 @@ from perdure.core.lifecycle import RunStatus
 from perdure.core.limits import HISTORY_EVENTS_MAX, PENDING_TASKS_MAX
 from perdure.core.mail import CancelAsked, ChildEnded, Mail, PromiseKept, SignalSent, TaskEnded
 from perdure.core.placement import Placement
+from perdure.core.reopen import effective, pause
+from perdure.core.trace import run_traceparent
 from perdure.core.work import Activation, Decided, Outcome
 from perdure.engine.active import ActiveRun, ChildStart, RunUnit
 from perdure.engine.committer import Committer
 from perdure.engine.counters import Counters
 from perdure.engine.dispatch import Dispatcher
-from perdure.engine.ports import HistoryRow, MailRow, WorkerPort
+from perdure.engine.ports import HistoryRow, MailRow, Named, WorkerPort
 from perdure.wire.codec import decode_mail, decode_row
 
 log = logging.getLogger("perdure.engine")
@@ -53,8 +55,10 @@ class RunLoop:
         self.runs: dict[bytes, ActiveRun] = {}
         self.committer: Committer
         self.dispatcher: Dispatcher
-        self.ended: Callable[[bytes, Outcome, bytes | None], None]
+        self.ended: Callable[[ActiveRun, Outcome, bytes | None], None]
         self.released: Callable[[int | None], None]
+        self.on_closed: Callable[[ActiveRun], None] | None = None
+        """Told of every run that ended here, once that is durable. For observers: it must not raise."""
         self.reserved = 0
         self._ready: dict[ActiveRun, None] = {}
         self._timers: list[tuple[int, bytes, int]] = []
@@ -65,8 +69,11 @@ class RunLoop:
         """Inbox rows whose facts are on their way into the history."""
         self.mail_done: set[int] = set()
         """Inbox rows that are gone since the claimer last began to look; what it is reading may still show them."""
-        self.workflows: dict[str, str] = {}
-        """Names and versions the worker serves."""
+        self.workflows: dict[Named, str] = {}
+        """(namespace, name) -> version, as workers here serve them."""
+        self.reload: Callable[[], None] = lambda: None
+        """Called when a run waits in `to_reload`."""
+        self.to_reload: dict[bytes, ActiveRun] = {}
 
     # -- runs come --------------------------------------------------------------------------------------------------
 
@@ -74,9 +81,9 @@ class RunLoop:
     def has_room(self) -> bool:
         return len(self.runs) + self.reserved < self.runs_max
 
-    def reserve(self, workflow: str) -> bool:
+    def reserve(self, ns: int, workflow: str) -> bool:
         """Keep a place for a run of ours that is being created; `begin` or a refusal gives it back."""
-        if not self.serves(workflow) or not self.has_room:
+        if (ns, workflow) not in self.workflows or not self.has_room:
             return False
         self.reserved += 1
         return True
@@ -84,6 +91,7 @@ class RunLoop:
     def begin(self, run: ActiveRun, started: ev.RunStarted, at_us: int) -> None:
         """A run whose start this engine just committed."""
         run.state.apply(started)
+        _place_in_trace(run)
         run.seq = 1
         run.deliver.append(ev.Recorded(1, at_us, started))
         self.runs[run.id] = run
@@ -101,12 +109,15 @@ class RunLoop:
 
     def _load(self, run: ActiveRun, history: list[ev.Recorded], queued: set[int]) -> None:
         """Tasks that are outstanding and nowhere to be found are lost."""
-        for record in history:
+        seen = effective(history)
+        for record in seen:
             run.state.apply(record.event)
-        run.seq = history[-1].seq
+        _place_in_trace(run)
+        run.seq = run.state.events = history[-1].seq
+        run.reopened = pause(history) if seen is not history else (0, 0)
         run.queued = queued
-        run.deliver = history
-        run.unseen = [mail for r in history if (mail := _as_mail(r.event)) is not None]
+        run.deliver = seen
+        run.unseen = [mail for r in seen if (mail := _as_mail(r.event)) is not None]
         self.dispatcher.adopt(run)
         now = self._now_us()
         for seq in [s for s in run.state.tasks if s not in queued and (run.id, s) not in self.dispatcher.flights]:
@@ -121,6 +132,8 @@ class RunLoop:
 
     def _make_ready(self, run: ActiveRun) -> None:
         run.waiting_activation = True
+        if run.deciding or run.reloading:
+            return  # `decided` and `reloaded` come back to it
         self._ready[run] = None
         if not self._activation_due:
             self._activation_due = True
@@ -133,17 +146,17 @@ class RunLoop:
         for run in list(islice(self._ready, ACTIVATIONS_MAX)):
             del self._ready[run]
             run.waiting_activation = False
-            if not run.closing and not run.evicted:
+            if not run.closing and not run.evicted and not run.reloading:
                 if run.unseen:
                     del run.unseen[: sum(type(r.event) in _MAILED for r in run.deliver)]
-                batch.append(Activation(run.id, run.workflow, run.deliver, run.replay))
-                run.deliver, run.replay = [], False
+                batch.append(Activation(run.id, run.workflow, run.deliver, run.replay, run.ns))
+                run.deliver, run.replay, run.deciding = [], False, True
         if self._ready:
             self._activation_due = True
             asyncio.get_running_loop().call_soon(self._activate_ready)
         if batch and self._worker is not None:
             self._counters.activations += len(batch)
-            self.decided(self._worker.activate(batch))
+            self.decided(self._worker.activate(batch))  # remote ones answer later, by the same door
 
     def decided(self, batch: list[Decided]) -> None:
         """What workflow code wants."""
@@ -152,13 +165,46 @@ class RunLoop:
             if run is None or run.closing or run.evicted:
                 continue
             if d.stuck is not None:
-                self._stop(run, d.stuck)
+                self._cannot_go_on(run, d.stuck)
                 continue
+            run.deciding &= d.spontaneous
             try:
                 self._carry_out(run, d)
             except Exception as e:
                 self._broke(run, e)
+            if run.waiting_activation and not run.closing and not run.evicted:
+                self._make_ready(run)
         self.dispatcher.refill()
+
+    def _cannot_go_on(self, run: ActiveRun, why: Failure) -> None:
+        if why.code == "cache_miss":  # nobody holds the code: another worker, or the same one, gets the whole history
+            run.deciding = False
+            run.reloading = run.replay = True
+            run.operations = 0
+            self._reload_when_written(run)
+        elif why.code == "no_worker":
+            self.release(run)
+        else:
+            self._stop(run, why)
+
+    def _reload_when_written(self, run: ActiveRun) -> None:
+        """What the code has commanded must be in the history before it is read, or it would be commanded twice."""
+        if not run.writing and not run.pending:
+            self.to_reload[run.id] = run
+            self.reload()
+
+    def reloaded(self, run: ActiveRun, rows: list[HistoryRow]) -> None:
+        """The history of a run whose code was lost. Facts that are younger than this engine's knowledge come by `committed`."""
+        if not run.reloading or run.closing or run.evicted or self.runs.get(run.id) is not run:
+            return
+        history = [r for row in rows for r in decode_row(row.seq, row.at_us, row.body) if r.seq <= run.seq]
+        last = history[-1].seq
+        history = effective(history)
+        undelivered = sum(type(r.event) in _MAILED for r in run.deliver if r.seq <= last)
+        run.unseen = [mail for r in history if (mail := _as_mail(r.event)) is not None] + run.unseen[undelivered:]
+        run.deliver = history + [r for r in run.deliver if r.seq > last]
+        run.reloading = False
+        self._make_ready(run)
 
     def _carry_out(self, run: ActiveRun, d: Decided) -> None:
         run.operations += d.operations
@@ -209,8 +255,11 @@ class RunLoop:
         return True
 
     def _start_timer(self, run: ActiveRun, c: cm.StartTimer) -> bool:
-        run.record(ev.TimerStarted(c.seq, c.fire_at_us))
-        self._push_timer(run, c.fire_at_us, c.seq)
+        fire_at_us = c.fire_at_us
+        if fire_at_us < run.reopened[0]:  # set by code that goes through what it heard before the run failed
+            fire_at_us += run.reopened[1]
+        run.record(ev.TimerStarted(c.seq, fire_at_us))
+        self._push_timer(run, fire_at_us, c.seq)
         return False
 
     def _cancel_timer(self, run: ActiveRun, c: cm.CancelTimer) -> bool:
@@ -221,8 +270,9 @@ class RunLoop:
     def _start_child(self, run: ActiveRun, c: cm.StartChild) -> bool:
         child_id = self._new_run_id()
         deadline = self._now_us() + c.timeout_us if c.timeout_us else 0
-        started = ev.RunStarted(c.workflow, c.version, c.input, c.key, run.id, c.seq, deadline)
-        own = self.reserve(c.workflow)
+        trace = run.trace or run_traceparent(run.id, "")
+        started = ev.RunStarted(c.workflow, c.version, c.input, c.key, run.id, c.seq, deadline, trace=trace)
+        own = self.reserve(run.ns, c.workflow)
         changes = run.record(ev.ChildStarted(c.seq, child_id, c.workflow, c.input, c.key), len(c.input))
         changes.extras.starts.append(
             ChildStart(child_id, c.seq, c.version, c.key, input_hash(c.workflow, c.input), own, started)
@@ -264,7 +314,7 @@ class RunLoop:
         return True
 
     def _fail_run(self, run: ActiveRun, c: cm.FailRun) -> bool:
-        self._fail(run, c.failure)
+        self._fail(run, c.failure, c.cause)
         return True
 
     def _cancel_run(self, run: ActiveRun, c: cm.CancelRun) -> bool:
@@ -289,8 +339,10 @@ class RunLoop:
             run.state.parent_seq,
             run.state.deadline_us,
             run.id,
+            trace=run.trace or run_traceparent(run.id, ""),
+            known_as=run.known_as if run.state.parent_id else b"",
         )
-        own = self.reserve(run.workflow)
+        own = self.reserve(run.ns, run.workflow)
         changes = run.segment()
         changes.extras.starts.append(ChildStart(next_id, -1, run.version, "", b"", own, started))
         for name, value in c.signals:
@@ -306,8 +358,8 @@ class RunLoop:
 
     # -- ends -------------------------------------------------------------------------------------------------------
 
-    def _fail(self, run: ActiveRun, failure: Failure) -> None:
-        self._close(run, ev.RunFailed(failure), RunStatus.FAILED, failure, b"")
+    def _fail(self, run: ActiveRun, failure: Failure, cause: int = 0) -> None:
+        self._close(run, ev.RunFailed(failure, cause), RunStatus.FAILED, failure, b"")
 
     def _close(
         self,
@@ -328,7 +380,7 @@ class RunLoop:
         # The parent of a run that lives here is told after the commit; one that lives elsewhere gets mail in it.
         parent = self.runs.get(run.state.parent_id)
         if successor is None and run.state.parent_id and (parent is None or parent.evicted):
-            run.post(run.state.parent_id, ChildEnded(run.state.parent_seq, status, value, failure))
+            run.post(run.state.parent_id, ChildEnded(run.state.parent_seq, status, value, failure, run.known_as))
         changes = run.record(event, len(value))
         changes.close = (status, failure, successor)
         changes.rows += 2
@@ -378,6 +430,9 @@ class RunLoop:
             if not run.pending:
                 self.runs.pop(run.id, None)
             self._counters.runs_evicted += 1
+        elif run.reloading:
+            run.deliver.extend(facts)
+            self._reload_when_written(run)
         elif facts:
             run.deliver.extend(facts)
             self._make_ready(run)
@@ -402,14 +457,21 @@ class RunLoop:
     def _closed(self, run: ActiveRun) -> None:
         assert run.outcome is not None
         status, value, failure, successor = run.outcome
-        self.runs.pop(run.id, None)
+        # It may have been retried and taken up again here, before the answer to the commit that ended it came.
+        retried = self.runs.get(run.id) is not run
+        if not retried:
+            self.runs.pop(run.id, None)
         self._counters.runs_ended += 1
-        if self._worker is not None:
+        self._counters.runs_failed += status is RunStatus.FAILED
+        self._counters.runs_cancelled += status is RunStatus.CANCELLED
+        if self.on_closed is not None:
+            self.on_closed(run)
+        if self._worker is not None and not retried:
             self._worker.forget(run.id)
         parent = self.runs.get(run.state.parent_id) if run.state.parent_id and successor is None else None
         if parent is not None:
-            self.deliver(parent, ChildEnded(run.state.parent_seq, status, value, failure))
-        self.ended(run.id, Outcome(status, value, failure), successor)
+            self.deliver(parent, ChildEnded(run.state.parent_seq, status, value, failure, run.known_as))
+        self.ended(run, Outcome(status, value, failure), successor)
 
     # -- mail -------------------------------------------------------------------------------------------------------
 
@@ -455,7 +517,8 @@ class RunLoop:
                 self._child_ended(run, mail)
 
     def _child_ended(self, run: ActiveRun, mail: ChildEnded) -> None:
-        if mail.seq not in run.state.children:
+        child = run.state.children.get(mail.seq)
+        if child is None or (mail.child and mail.child != child):
             return
         match mail.status:
             case RunStatus.SUCCESS:
@@ -524,9 +587,16 @@ class RunLoop:
             if self._placement.may_evict(now_s - run.idle_since, wake_in_s, crowded):
                 self.release(run)
 
+    def release_unserved(self) -> None:
+        """Runs whose code no worker here has any more: another engine may have one."""
+        for run in list(self.runs.values()):
+            if (run.ns, run.workflow) not in self.workflows and not run.closing and not run.evicted:
+                self.release(run)
+
     def forget_all(self) -> None:
         """The session is gone: nothing in memory is worth anything."""
         self.runs.clear()
+        self.to_reload.clear()
         self.reserved = 0
         self._ready.clear()
         self._timers.clear()
@@ -537,12 +607,15 @@ class RunLoop:
         if self._worker is not None:
             self._worker.forget_all()
 
-    def serves(self, workflow: str) -> bool:
-        return workflow in self.workflows
-
 
 _FACTS = frozenset(ev.FACTS)
 _MAILED = frozenset({ev.SignalReceived, ev.CancelRequested, ev.PromiseResolved})
+
+
+def _place_in_trace(run: ActiveRun) -> None:
+    """A run that nobody traced needs no words about it: its place follows from its id alone."""
+    if run.state.trace:
+        run.trace = run_traceparent(run.id, run.state.trace)
 
 
 def _as_mail(event: ev.Event) -> Mail | None:

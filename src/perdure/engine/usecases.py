@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any
 
 from perdure.core import events as ev
 from perdure.core.errors import (
@@ -20,12 +21,14 @@ from perdure.core.errors import (
     Unavailable,
 )
 from perdure.core.ids import text
-from perdure.core.limits import PAYLOAD_BYTES_MAX
+from perdure.core.limits import NAME_CHARS_MAX, PAYLOAD_BYTES_MAX
 from perdure.core.mail import CancelAsked, Mail, PromiseKept
 from perdure.core.work import Outcome, RunView, StartRequest
+from perdure.engine.active import attributes_text
 from perdure.engine.batch import Batch
 from perdure.engine.claims import SUCCESSORS_MAX
 from perdure.engine.ports import HistoryRow, Store
+from perdure.engine.reopen import Reopener
 from perdure.engine.runloop import input_hash
 from perdure.wire.codec import decode_row, encode_events, encode_mail
 
@@ -44,8 +47,21 @@ class StartUnit:
     def fill(self, batch: Batch) -> None:
         r = self.request
         batch.starts.add(
-            self.run_id, self.ns, r.workflow, r.version, r.key or None, self.hash, None, None, self.own, encode_events([self.started])
+            self.run_id, self.ns, r.workflow, r.version, r.key or None, self.hash, None, None, self.own, encode_events([self.started]),
+            attributes_text(r.attributes),
         )  # fmt: skip
+
+
+Where = tuple[int, bytes]
+"""(namespace, run)"""
+Asked = frozenset["asyncio.Future[Outcome]"]
+
+
+def _by_namespace(places: Iterable[Where]) -> dict[int, list[bytes]]:
+    found: dict[int, list[bytes]] = {}
+    for ns, run_id in places:
+        found.setdefault(ns, []).append(run_id)
+    return found
 
 
 class Waiters:
@@ -53,18 +69,17 @@ class Waiters:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self.ns = 0
-        self._futures: dict[bytes, list[asyncio.Future[Outcome]]] = {}
-        self._unknown: set[bytes] = set()
+        self._futures: dict[Where, list[asyncio.Future[Outcome]]] = {}
+        self._unknown: set[Where] = set()
         """Runs somebody waits for that nobody has seen yet."""
         self._remote = asyncio.Event()
 
-    async def wait(self, run_id: bytes, *, known: bool) -> Outcome:
+    async def wait(self, ns: int, run_id: bytes, *, known: bool) -> Outcome:
         """`known` says that the run exists for sure; otherwise a wrong id is answered with NotFound."""
         if not known:  # a run in this engine's memory answers by itself; the others have to be asked for
-            self._unknown.add(run_id)
+            self._unknown.add((ns, run_id))
             self._remote.set()
-        return await self._wait(run_id, asyncio.get_running_loop().create_future())
+        return await self._wait((ns, run_id), asyncio.get_running_loop().create_future())
 
     async def wait_from_start(self, unit: StartUnit) -> Outcome:
         """As `wait`, from before the run exists. A start that comes to nothing ends the wait."""
@@ -78,25 +93,31 @@ class Waiters:
                 self._remote.set()
 
         unit.created.add_done_callback(settled)
-        return await self._wait(unit.run_id, future)
+        return await self._wait((unit.ns, unit.run_id), future)
 
-    async def _wait(self, run_id: bytes, future: asyncio.Future[Outcome]) -> Outcome:
-        self._futures.setdefault(run_id, []).append(future)
+    async def _wait(self, where: Where, future: asyncio.Future[Outcome]) -> Outcome:
+        self._futures.setdefault(where, []).append(future)
         try:
             return await future
         finally:
-            left = self._futures.get(run_id)
+            left = self._futures.get(where)
             if left and future in left:
                 left.remove(future)
                 if not left:
-                    del self._futures[run_id]
+                    del self._futures[where]
 
-    def ended(self, run_id: bytes, outcome: Outcome, successor: bytes | None) -> None:
-        futures = self._futures.pop(run_id, None)
+    def ended(
+        self, ns: int, run_id: bytes, outcome: Outcome, successor: bytes | None, asked: Asked | None = None
+    ) -> None:
+        """With `asked`, only those who were waiting when the database was asked: others may wait for what came of a retry since."""
+        futures = self._futures.pop((ns, run_id), None)
         if not futures:
             return
+        if asked is not None and (later := [f for f in futures if f not in asked]):
+            self._futures[ns, run_id] = later
+            futures = [f for f in futures if f in asked]
         if successor is not None:
-            self._futures.setdefault(successor, []).extend(futures)
+            self._futures.setdefault((ns, successor), []).extend(futures)
             return
         for f in futures:
             if not f.done():
@@ -109,14 +130,17 @@ class Waiters:
         """Ask for runs that other engines own. Quick at first, then slower; a notification asks at once."""
         pause_s = 0.01
         while True:
-            asked = [r for r in self._futures if not is_local(r)]
+            asked = [where for where in self._futures if not is_local(where[1])]
             if len(asked) > EVENTS_PAGE:  # a page at a time, and not always the same one
                 asked = random.sample(asked, EVENTS_PAGE)
             await self._refuse_unknown()
             if asked:
-                found = await self._store.ended(self.ns, asked)
-                for run_id, outcome in found.items():
-                    await self._resolve(run_id, outcome)
+                found = 0
+                for ns, run_ids in _by_namespace(asked).items():
+                    waiting = {r: frozenset(self._futures.get((ns, r), ())) for r in run_ids}
+                    for run_id, outcome in (await self._store.ended(ns, run_ids)).items():
+                        found += 1
+                        await self._resolve(ns, run_id, outcome, waiting[run_id])
                 pause_s = 0.01 if found else min(pause_s * 1.6, 0.5)
             else:
                 pause_s = 0.25 if self._futures else 5.0
@@ -131,18 +155,19 @@ class Waiters:
     async def _refuse_unknown(self) -> None:
         if self._unknown:
             unknown, self._unknown = self._unknown, set()
-            for run_id in unknown - await self._store.existing(self.ns, list(unknown)):
-                for future in self._futures.pop(run_id, ()):
-                    if not future.done():
-                        future.set_exception(NotFound(f"no run {text(run_id)} in this namespace"))
+            for ns, run_ids in _by_namespace(unknown).items():
+                for run_id in set(run_ids) - await self._store.existing(ns, run_ids):
+                    for future in self._futures.pop((ns, run_id), ()):
+                        if not future.done():
+                            future.set_exception(NotFound(f"no run {text(run_id)} in this namespace"))
 
-    async def _resolve(self, run_id: bytes, outcome: Outcome) -> None:
-        view = await self._successor(run_id) if outcome.is_handover else None
-        self.ended(run_id, outcome, view)
+    async def _resolve(self, ns: int, run_id: bytes, outcome: Outcome, asked: Asked) -> None:
+        successor = await self._successor(ns, run_id) if outcome.is_handover else None
+        self.ended(ns, run_id, outcome, successor, asked)
 
-    async def _successor(self, run_id: bytes) -> bytes | None:
+    async def _successor(self, ns: int, run_id: bytes) -> bytes | None:
         last: HistoryRow | None = None
-        while rows := await self._store.history_after(run_id, self.ns, last.last if last else 0, EVENTS_PAGE):
+        while rows := await self._store.history_after(run_id, ns, last.last if last else 0, EVENTS_PAGE):
             last = rows[-1]
         end = decode_row(last.seq, last.at_us, last.body)[-1].event if last else None
         return end.run_id if isinstance(end, ev.RunContinued) else None
@@ -156,11 +181,11 @@ class UseCases:
         new_run_id: Callable[[], bytes],
         now_us: Callable[[], int],
         submit: Callable[[StartUnit], None],
-        may_own: Callable[[str], bool],
+        may_own: Callable[[int, str], bool],
         waiters: Waiters,
         mail_posted: Callable[[bytes], None],
     ) -> None:
-        self._store, self._ns, self._new_run_id, self._now_us = store, ns, new_run_id, now_us
+        self._store, self.ns, self._new_run_id, self._now_us = store, ns, new_run_id, now_us
         self._submit, self._may_own, self._waiters, self._mail_posted = submit, may_own, waiters, mail_posted
 
     async def start(self, r: StartRequest) -> bytes:
@@ -177,8 +202,10 @@ class UseCases:
 
     def _submitted(self, r: StartRequest) -> StartUnit:
         deadline_us = self._now_us() + r.timeout_us if r.timeout_us else 0
-        started = ev.RunStarted(r.workflow, r.version, r.input, r.key, deadline_us=deadline_us)
-        unit = StartUnit(self._new_run_id(), self._ns, r, started, self._may_own(r.workflow))
+        started = ev.RunStarted(
+            r.workflow, r.version, r.input, r.key, deadline_us=deadline_us, attributes=r.attributes, trace=r.trace
+        )
+        unit = StartUnit(self._new_run_id(), self.ns, r, started, self._may_own(self.ns, r.workflow))
         self._submit(unit)
         return unit
 
@@ -186,14 +213,23 @@ class UseCases:
         """Start a run and wait for its end: one wake-up of the caller instead of two, where no id has to be contended for."""
         if r.key:
             run_id = await self.start(r)
-            return run_id, await self._waiters.wait(run_id, known=False)
+            return run_id, await self._waiters.wait(self.ns, run_id, known=False)
         _check_size(r)
         unit = self._submitted(r)
         return unit.run_id, await self._waiters.wait_from_start(unit)
 
+    async def run_within(self, r: StartRequest, seconds: float) -> tuple[bytes, Outcome | None]:
+        """The same for somebody who cannot wait for ever; None when it has not ended by then."""
+        if r.key:
+            run_id = await self.start(r)
+            return run_id, await _within(seconds, self._waiters.wait(self.ns, run_id, known=False))
+        _check_size(r)
+        unit = self._submitted(r)
+        return unit.run_id, await _within(seconds, self._waiters.wait_from_start(unit))
+
     async def _on_taken_key(self, r: StartRequest, wanted: bytes, mine: bytes) -> bytes | None:
         """The holder to attach to, or None to try again."""
-        found = await self._store.run_by_key(self._ns, r.key)
+        found = await self._store.run_by_key(self.ns, r.key)
         if found is None:
             return None
         run_id, held = found
@@ -208,27 +244,31 @@ class UseCases:
         if r.on_conflict == "replace":
             try:
                 await self.post(run_id, CancelAsked(f"replaced by a new run {r.key!r}"))
-                await self._waiters.wait(run_id, known=False)
+                await self._waiters.wait(self.ns, run_id, known=False)
             except RunFinished:
                 pass
-            await self._store.forget_key(self._ns, r.key, run_id)
+            await self._store.forget_key(self.ns, r.key, run_id)
             return None
         raise RunAlreadyExists(
             f'the run id {r.key!r} belongs to run {text(run_id)}; choose another, or on_conflict="attach" or "replace"'
         )
 
     async def outcome(self, run_id: bytes, *, known: bool) -> Outcome:
-        return await self._waiters.wait(run_id, known=known)
+        return await self._waiters.wait(self.ns, run_id, known=known)
 
     async def post(self, run_id: bytes, mail: Mail) -> None:
         """Put a fact into a run's inbox; a run that continued as new is followed to its successor."""
         body = encode_mail(mail)
         for _ in range(SUCCESSORS_MAX):
-            if await self._store.post(run_id, self._ns, body) is not None:
+            if await self._store.post(run_id, self.ns, body) is not None:
                 self._mail_posted(run_id)
                 return
             run_id = self._follow(await self.describe(run_id))
         raise RunFinished("the run was continued too many times to follow")
+
+    def posted(self, run_id: bytes) -> None:
+        """Somebody put a fact into this run's inbox in a statement of their own: look for it."""
+        self._mail_posted(run_id)
 
     def _follow(self, view: RunView) -> bytes:
         if view.successor is None:
@@ -238,7 +278,7 @@ class UseCases:
     async def resolve(self, run_id: bytes, name: str, value: bytes) -> None:
         body = encode_mail(PromiseKept(name, value))
         for _ in range(SUCCESSORS_MAX):
-            active, won = await self._store.resolve_promise(run_id, self._ns, name, body)
+            active, won = await self._store.resolve_promise(run_id, self.ns, name, body)
             if won:
                 self._mail_posted(run_id)
                 return
@@ -251,33 +291,49 @@ class UseCases:
 
     async def read_state(self, run_id: bytes, name: str) -> bytes | None:
         await self.describe(run_id)
-        return await self._store.read_state(run_id, self._ns, name)
+        return await self._store.read_state(run_id, self.ns, name)
 
     async def history(self, run_id: bytes, after: int) -> list[ev.Recorded]:
-        rows = await self._store.history_after(run_id, self._ns, after, EVENTS_PAGE)
+        rows = await self._store.history_after(run_id, self.ns, after, EVENTS_PAGE)
         return [r for row in rows for r in decode_row(row.seq, row.at_us, row.body) if r.seq > after]
 
     async def describe(self, run_id: bytes) -> RunView:
-        view = await self._store.describe(run_id, self._ns)
+        view = await self._store.describe(run_id, self.ns)
         if view is None:
             raise NotFound(f"no run {text(run_id)} in this namespace")
         return view
 
     async def run_of(self, key: str) -> bytes:
         """The run that was started under an id of the user's own."""
-        found = await self._store.run_by_key(self._ns, key)
+        found = await self._store.run_by_key(self.ns, key)
         if found is None:
             raise NotFound(f"no run was started under the id {key!r} in this namespace")
         return found[0]
 
+    async def retry(self, run_id: bytes, by: str = "") -> None:
+        """Let a failed run go on: what failed runs again, what succeeded keeps its result. See core/reopen.py."""
+        await Reopener(self._store, self.ns, self._mail_posted).retry(run_id, by)
+
     async def resume(self, run_id: bytes) -> bool:
         """Let a stuck run try again."""
-        done = await self._store.unstick(run_id, self._ns)
+        done = await self._store.unstick(run_id, self.ns)
         self._mail_posted(run_id)
         return done
 
 
+async def _within(seconds: float, waiting: Coroutine[Any, Any, Outcome]) -> Outcome | None:
+    try:
+        async with asyncio.timeout(seconds):
+            return await waiting
+    except TimeoutError:
+        return None
+
+
 def _check_size(r: StartRequest) -> None:
+    if not r.workflow or len(r.workflow) > NAME_CHARS_MAX or "\x00" in r.workflow + r.version + r.key:
+        raise InvalidInput(
+            f"{r.workflow[:50]!r} is no name of a workflow: it has 1 to NAME_CHARS_MAX={NAME_CHARS_MAX} characters"
+        )
     if len(r.input) > PAYLOAD_BYTES_MAX:
         raise InvalidInput(
             f"the input of {r.workflow} has {len(r.input)} bytes, over the limit PAYLOAD_BYTES_MAX={PAYLOAD_BYTES_MAX}"

@@ -2,22 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from perdure.core import ids
-from perdure.core.errors import PerdureError
-from perdure.core.work import Assignment
+from perdure.core.errors import PayloadMismatch, PayloadTooLarge, PerdureError
+from perdure.core.limits import DETAILS_BYTES_MAX
+from perdure.core.work import Assignment, Beat
+from perdure.sdk.converters import _ENCODER as JSON
+
+if TYPE_CHECKING:
+    from perdure.sdk.capture import Output, Sink
+
+BEAT_EVERY_S = 0.25
+"""Heartbeats of one attempt are forwarded this often at most; details given in between are sent with the next one."""
+
+
+class Host(Protocol):
+    """Whoever executes attempts: takes their heartbeats and their output. Called from any thread."""
+
+    @property
+    def sink(self) -> Sink | None:
+        """None: output is not captured."""
+
+    def beat(self, attempt: Attempt, details: bytes) -> None: ...
 
 
 class Attempt:
     """One execution of a task. `number` counts from 1; (task_id, number, epoch) is unique among executions."""
 
-    __slots__ = ("_assignment", "_beat", "cancelled")
+    __slots__ = ("_assignment", "_host", "_output", "_pulse", "_runner", "cancelled")
 
-    def __init__(self, assignment: Assignment, beat: Callable[[Assignment], None]) -> None:
-        self._assignment, self._beat = assignment, beat
+    def __init__(self, assignment: Assignment, host: Host, runner: Any = None) -> None:
+        self._assignment, self._host = assignment, host
+        self._runner = runner
+        """What executes it: an asyncio task, a lane of threads or processes; None while it waits for one."""
+        # Made by the first line and by the first heartbeat; most attempts say nothing.
+        self._output: Output | None = None
+        self._pulse: Pulse | None = None
         self.cancelled = False
         """Set when the engine no longer wants the result; sync tasks may look at it to stop early."""
 
@@ -45,9 +67,66 @@ class Attempt:
     def epoch(self) -> int:
         return self._assignment.epoch
 
-    def heartbeat(self) -> None:
-        """Say that this attempt is alive. Needed only for tasks declared with `heartbeat=`."""
-        self._beat(self._assignment)
+    def heartbeat(self, details: Any = None) -> None:
+        """Say that this attempt is alive, and how far it is: `details` is any JSON-able value, shown to people.
+
+        Needed only for tasks declared with `heartbeat=`. Call it as often as you like: a few beats per second are sent,
+        with the details given last.
+        """
+        self._host.beat(self, b"" if details is None else encode_details(details))
+
+
+class Pulse:
+    """Lets a few beats per second through and keeps the latest details for the next one."""
+
+    __slots__ = ("_every_s", "_sent", "details", "waiting")
+
+    def __init__(self, heartbeat_us: int) -> None:
+        self._every_s = min(BEAT_EVERY_S, heartbeat_us / 3e6) if heartbeat_us else BEAT_EVERY_S
+        self._sent = float("-inf")
+        self.details = b""
+        self.waiting = False
+        """A beat is held back and will be sent when its time has come."""
+
+    def wait_s(self, now_s: float, details: bytes) -> float:
+        """How long a beat has to wait until it may go. Its details are kept for whichever goes next."""
+        if details:
+            self.details = details
+        return max(0.0, self._sent + self._every_s - now_s)
+
+    def take(self, now_s: float) -> bytes:
+        """A beat goes, with these details."""
+        details, self.details = self.details, b""
+        self._sent, self.waiting = now_s, False
+        return details
+
+
+def pulse_of(attempt: Attempt) -> Pulse:
+    pulse = attempt._pulse
+    if pulse is None:
+        pulse = attempt._pulse = Pulse(attempt._assignment.options.heartbeat_us)
+    return pulse
+
+
+def beat_of(attempt: Attempt, details: bytes = b"", blocked: str = "") -> Beat:
+    a = attempt._assignment
+    return Beat(a.run_id, a.seq, a.attempt, details, blocked)
+
+
+def encode_details(details: Any) -> bytes:
+    """As JSON. Nobody reads them back as the type they were, so unlike a result they need not survive a round trip."""
+    try:
+        data = JSON.encode(details)
+    except Exception as error:
+        raise PayloadMismatch(
+            f"the details of a heartbeat cannot be written as JSON: {error}. Give plain data: numbers, strings, lists, dicts."
+        ) from error
+    if len(data) > DETAILS_BYTES_MAX:
+        raise PayloadTooLarge(
+            f"the details of a heartbeat take {len(data):,} bytes as JSON, over the limit DETAILS_BYTES_MAX="
+            f"{DETAILS_BYTES_MAX:,}. They are for people to see progress; keep data in the task's result instead."
+        )
+    return data
 
 
 class Slot:
@@ -55,8 +134,8 @@ class Slot:
 
     __slots__ = ("attempt",)
 
-    def __init__(self) -> None:
-        self.attempt: Attempt | None = None
+    def __init__(self, attempt: Attempt | None = None) -> None:
+        self.attempt = attempt
 
 
 current_slot: ContextVar[Slot] = ContextVar("perdure_slot")

@@ -30,6 +30,7 @@ class Backend(Protocol):
     async def history(self, run_id: bytes, after: int) -> list[ev.Recorded]: ...
     async def describe(self, run_id: bytes) -> RunView: ...
     async def resume(self, run_id: bytes) -> bool: ...
+    async def retry(self, run_id: bytes) -> None: ...
     def adopt(self, definition: Any) -> None: ...
 
 
@@ -86,15 +87,21 @@ class Handle(Generic[R_co]):
         """Let a stuck run try again, after its code was repaired."""
         return await self._backend.resume(self._run_id)
 
+    async def retry(self) -> None:
+        """Let a failed run go on where it failed: failed tasks and children run again, what succeeded keeps its result.
+        Raises Conflict when the run has not failed."""
+        await self._backend.retry(self._run_id)
+
     async def events(self, after: int = 0) -> AsyncIterator[Event]:
-        """The run's history as it grows, until the run ends."""
+        """The run's history as it grows, until the run ends. A failure that was retried is not the end."""
+        ended = False
         while True:
             records = await self._backend.history(self._run_id, after)
             for r in records:
-                after = r.seq
+                after, ended = r.seq, isinstance(r.event, ev.TERMINAL)
                 yield Event(r)
-                if isinstance(r.event, ev.TERMINAL):
-                    return
+            if ended and not (records and isinstance(records[-1].event, ev.RunFailed)):
+                return
             if not records:
                 await asyncio.sleep(0.05)
 

@@ -22,6 +22,7 @@ from perdure.sdk.options import Retry, TaskSettings, checked_name
 from perdure.sdk.payloads import Signature
 from perdure.sdk.runtime import Waiter, current
 from perdure.sdk.step import Step
+from perdure.sdk.tracing import current_traceparent
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -42,6 +43,12 @@ class Task(Generic[P, R]):
         self._settings = settings
         self.queue = checked_name("queue", settings.queue or DEFAULT_QUEUE)
         self.is_async = inspect.iscoroutinefunction(fn)
+        self.process = settings.process
+        if self.process and self.is_async:
+            raise InvalidInput(
+                f"@task(process=True) needs a plain `def` function; {name} is `async def`, which runs on the event loop. "
+                "Drop `async`, or drop process=True and call asyncio.to_thread() for what blocks"
+            )
         update_wrapper(self, fn)
 
     def __repr__(self) -> str:
@@ -219,6 +226,7 @@ class Workflow(Generic[P, R]):
             key=self._key,
             on_conflict=self._on_conflict,
             timeout_us=to_us(self._timeout) if self._timeout is not None else 0,
+            trace=current_traceparent(),
         )
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Bound[R]:
@@ -265,6 +273,7 @@ def task(
     queue: str | None = None,
     heartbeat: Duration | None = None,
     at_most_once: bool = False,
+    process: bool = False,
 ) -> _TaskDecorator: ...
 def task(
     fn: Callable[..., Any] | None = None,
@@ -276,9 +285,11 @@ def task(
     queue: str | None = None,
     heartbeat: Duration | None = None,
     at_most_once: bool = False,
+    process: bool = False,
 ) -> Any:
-    """Make a function a task. Sync functions run in threads, async ones on the loop."""
-    decorator = _TaskDecorator(name, TaskSettings(retry, timeout, queue, heartbeat, at_most_once))
+    """Make a function a task. Async ones run on the loop, sync ones in threads, or with `process=True` in processes of
+    their own: for work that keeps a CPU busy, crashes, or must end when it is cancelled."""
+    decorator = _TaskDecorator(name, TaskSettings(retry, timeout, queue, heartbeat, at_most_once, process))
     return decorator if fn is None else decorator(fn)
 
 

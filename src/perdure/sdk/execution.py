@@ -1,4 +1,4 @@
-"""How a worker executes tasks: async ones on the loop, sync ones in threads.
+"""How a worker executes tasks: async ones on the loop, sync ones in threads or processes.
 
 Theory. Creating an asyncio task per Perdure task costs more than everything else about a short one. So a few long-lived runner
 tasks take assignments from one queue and await the user's coroutine directly. A runner that gets suspended wakes the next one
@@ -6,27 +6,42 @@ first, hence as many run side by side as there are slots, and a thousand no-ops 
 
 A runner whose user code changed context variables, or that was cancelled, retires and a fresh one takes its place: nothing leaks
 from one task into the next.
+
+    assign -> queue -> runner on the loop ----.
+         \\-> thread lane --------------------+-> _done -> reports of this turn of the loop, after what the attempts wrote
+          \\-> process lane (a thread each) --'
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
-import queue
+import os
 import threading
-import traceback
 from collections import deque
 from collections.abc import Callable, Generator
+from time import monotonic  # bound here, before workflow guards wrap it
 from typing import Any
 
-from perdure.core.errors import Failure, PerdureError, clip
-from perdure.core.retry import End, is_final
-from perdure.core.work import Assignment, Report
-from perdure.sdk.attempts import Attempt, Slot, current_slot
-from perdure.sdk.options import qualified
+from perdure.core.errors import PerdureError
+from perdure.core.retry import End
+from perdure.core.work import Assignment, Beat, LogChunk, LogLine, Report
+from perdure.sdk import capture
+from perdure.sdk.attempts import Attempt, Slot, beat_of, current_slot, pulse_of
+from perdure.sdk.capture import Outbox
+from perdure.sdk.lanes import Lane
+from perdure.sdk.processes import KILL_GRACE_S, Child, Children
+from perdure.sdk.reports import ended_report, error_report, success_report
+from perdure.sdk.tracing import TaskTracer
+from perdure.sdk.watchdog import Watchdog
 
 BURST_TASKS = 64
 """Tasks a runner executes without suspension before it lets the rest of the loop have a turn."""
+UNWIND_S = 1.0
+"""How long a drain waits for cancelled attempts to unwind before it reports them on their behalf."""
+CLOSE_S = 5.0
+"""How long closing waits for what it cancelled."""
+PROCESSES_DEFAULT = os.cpu_count() or 1
 
 
 class _Relay:
@@ -70,47 +85,87 @@ class Execution:
         slots: int,
         threads: int,
         report: Callable[[list[Report]], None],
-        beat: Callable[[Assignment], None],
+        beats: Callable[[list[Beat]], None],
+        logged: Callable[[list[LogChunk]], None] | None = None,
+        *,
+        urgent_beats: Callable[[list[Beat]], None] | None = None,
+        processes: int = PROCESSES_DEFAULT,
+        tee: bool = True,
     ) -> None:
-        self._find, self._clock_us, self._report, self._beat = find, clock_us, report, beat
+        self._find = find
         self.slots = slots
         self.in_use = 0
+        self.closed = False
+        self.tracer: TaskTracer | None = None
+        self._draining = False
         self._queue: deque[Assignment] = deque()
         self._idle: deque[asyncio.Future[None]] = deque()
         self._runners: set[asyncio.Task[None]] = set()
-        self._running: dict[tuple[bytes, int], tuple[int, asyncio.Task[None] | None, Attempt]] = {}
+        self._running: dict[tuple[bytes, int], Attempt] = {}
+        """Attempts on the loop that have begun, and all those of the lanes. Changed on the loop only."""
         self._cancelling: set[asyncio.Task[None]] = set()
+        self._abandoned: set[Attempt] = set()
+        """Reported on their behalf, while their code still runs."""
         self._reports: list[Report] = []
-        self._threads = ThreadLane(threads, self._run_sync, self._thread_reports)
         self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
-        self._closing = False
+        self._claims = threading.Lock()
+        self._threads = Lane("perdure-task", threads, self._claim, self._run_sync, self._lane_ended)
+        self._children = Children(self.clock_us, self.beat, self.relayed, find)
+        self._processes = Lane(
+            "perdure-process", processes, self._claim, self._run_process, self._lane_ended, self._children.leave
+        )
+        self.sink: Outbox | None = None
+        self.connect(clock_us, report, beats, logged, urgent_beats, tee=tee)
+        self._watchdog = Watchdog(self._loop, self.attempts, self._urgent, self._keep_waiting)
+        if self.sink is not None:
+            capture.install()
+
+    def connect(
+        self,
+        clock_us: Callable[[], int],
+        report: Callable[[list[Report]], None],
+        beats: Callable[[list[Beat]], None],
+        logged: Callable[[list[LogChunk]], None] | None,
+        urgent_beats: Callable[[list[Beat]], None] | None = None,
+        *,
+        tee: bool = True,
+    ) -> None:
+        """Talk to somebody else from here on; what is running goes on."""
+        self._clock_us, self._report, self._beats = clock_us, report, beats
+        self._urgent_beats = urgent_beats or beats
+        if logged is None:
+            return
+        if self.sink is None:
+            self.sink = Outbox(clock_us, logged, tee)
+        self.sink.now_us, self.sink.logged = clock_us, logged
+
+    def clock_us(self) -> int:
+        return self._clock_us()
 
     # -- intake -----------------------------------------------------------------------------------------------------
 
     def assign(self, batch: list[Assignment]) -> None:
         self.in_use += len(batch)
+        if self._draining:
+            self._give_back(batch)
+            return
+        if self.sink is not None:
+            capture.keep()
+        self._watchdog.start()
         for a in batch:
             try:
                 definition = self._find(a.name)
             except PerdureError as e:
-                self._done(
-                    Report(
-                        a.run_id,
-                        a.seq,
-                        a.attempt,
-                        End.FINAL_ERROR,
-                        b"",
-                        e.to_failure(),
-                        self._clock_us(),
-                        self._clock_us(),
-                    )
-                )
+                now = self._clock_us()
+                self._done(ended_report(a, End.FINAL_ERROR, now, now, e.to_failure()))
                 continue
             if definition.is_async:
                 self._queue.append(a)
             else:
-                self._threads.submit(a)
+                lane = self._processes if getattr(definition, "process", False) else self._threads
+                self._running[a.run_id, a.seq] = waiting = Attempt(a, self)
+                lane.submit(waiting)
         if self._queue:
             self._wake_one()
 
@@ -119,12 +174,9 @@ class Execution:
         found = self._running.get((run_id, seq))
         if found is None:
             self._drop_waiting(run_id, seq, attempt)
-        elif found[0] == attempt:
-            _, runner, info = found
-            info.cancelled = True
-            if runner is not None:
-                self._cancelling.add(runner)
-                runner.cancel()
+        elif found._assignment.attempt == attempt and self._cancel(found):
+            self._forget(found)
+            self.in_use -= 1
 
     def _drop_waiting(self, run_id: bytes, seq: int, attempt: int) -> None:
         """It has not begun: it never will."""
@@ -134,15 +186,94 @@ class Execution:
                 self.in_use -= 1
                 return
 
+    def _cancel(self, info: Attempt) -> bool:
+        """Whether it had not begun; then it never will."""
+        with self._claims:
+            info.cancelled = True
+            runner = info._runner
+        if isinstance(runner, asyncio.Task):
+            self._cancelling.add(runner)
+            runner.cancel()
+        elif isinstance(runner, Child):
+            runner.terminate(info)
+            self._loop.call_later(KILL_GRACE_S, runner.kill, info)
+        return runner is None
+
+    def _claim(self, info: Attempt, lane: Lane) -> bool:
+        """In a lane's thread: whether the attempt is still wanted; from then on it counts as begun."""
+        with self._claims:
+            if info.cancelled:
+                return False
+            info._runner = lane
+            return True
+
+    # -- ends of all ------------------------------------------------------------------------------------------------
+
+    def tokens(self) -> list[tuple[bytes, int, int]]:
+        """(run_id, seq, attempt) of everything that was assigned and has not been reported."""
+        assigned = [*self._queue, *(info._assignment for info in self._running.values())]
+        ended = [(r.run_id, r.seq, r.attempt) for r in self._reports]
+        return [(a.run_id, a.seq, a.attempt) for a in assigned] + ended
+
+    def attempts(self) -> list[Attempt]:
+        """Attempts that have begun. Callable from any thread."""
+        while True:
+            try:
+                return [info for info in list(self._running.values()) if info._runner is not None]
+            except RuntimeError:  # it changed under our hands
+                continue
+
+    async def drain(self, grace_s: float) -> None:
+        """Begin nothing, let what runs finish, and after the grace cancel and report the rest."""
+        self._draining = True
+        waiting, self._queue = [*self._queue], deque()
+        for info in list(self._running.values()):
+            if info._runner is None and self._cancel(info):
+                self._forget(info)
+                waiting.append(info._assignment)
+        self._give_back(waiting)
+        await self._until(lambda: not self._running, grace_s)
+        for info in list(self._running.values()):
+            self._cancel(info)
+        await self._until(lambda: not self._running, UNWIND_S)
+        for info in list(self._running.values()):
+            self._abandoned.add(info)
+            self._forget(info)
+            now = self._clock_us()
+            self._done(ended_report(info._assignment, End.CANCELLED, now, now))
+        self._flush()
+
+    def _give_back(self, waiting: list[Assignment]) -> None:
+        now = self._clock_us()
+        for a in waiting:
+            self._done(ended_report(a, End.RETURNED, now, now))
+
+    async def _until(self, true: Callable[[], bool], wait_s: float) -> None:
+        until = monotonic() + wait_s
+        while not true() and monotonic() < until:  # noqa: ASYNC110 - the end of an attempt has no event of its own
+            await asyncio.sleep(0.01)
+
     async def close(self) -> None:
         """End everything at once; reports are not sent any more."""
-        self._closing = True
+        if self.closed:
+            return
+        self.closed = True
+        self._watchdog.stop()
+        if self.sink is not None:
+            self.sink.flush()
+            capture.remove()
         self._queue.clear()
+        for info in list(self._running.values()):
+            self._cancel(info)
         for runner in list(self._runners):
             runner.cancel()
         if self._runners:
-            await asyncio.wait(list(self._runners), timeout=5)
+            await asyncio.wait(list(self._runners), timeout=CLOSE_S)
         self._threads.close()
+        self._processes.close()
+        await self._until(lambda: self._processes.is_gone, UNWIND_S)
+        self._children.kill()
+        await self._until(lambda: self._processes.is_gone, CLOSE_S)
 
     # -- async lane -------------------------------------------------------------------------------------------------
 
@@ -171,7 +302,7 @@ class Execution:
         assert me is not None
         base = contextvars.copy_context()
         burst = 0
-        while not self._closing:
+        while not self.closed:
             if not self._queue:
                 burst = 0
                 sleeper: asyncio.Future[None] = self._loop.create_future()
@@ -186,158 +317,155 @@ class Execution:
                 burst = 0
                 await asyncio.sleep(0)
         self._cancelling.discard(me)
-        if self._queue and not self._closing:
+        if self._queue and not self.closed:
             self._runners.discard(me)
             self._wake_one()
 
     async def _run_one(self, a: Assignment, slot: Slot, me: asyncio.Task[None]) -> None:
-        key = (a.run_id, a.seq)
-        slot.attempt = info = Attempt(a, self._beat)
-        self._running[key] = (a.attempt, me, info)
+        slot.attempt = info = self._running[a.run_id, a.seq] = Attempt(a, self, me)
         started = self._clock_us()
         try:
             definition = self._find(a.name)
             args, kwargs = definition.signature.decode_call(a.input)
-            value = await _Relay(definition.fn(*args, **kwargs), self._suspended)
-            report = Report(
-                a.run_id,
-                a.seq,
-                a.attempt,
-                End.SUCCESS,
-                definition.signature.encode_result(value),
-                None,
-                started,
-                self._clock_us(),
-            )
+            fn = definition.fn if self.tracer is None else self.tracer.around(a, definition.fn)
+            value = await _Relay(fn(*args, **kwargs), self._suspended)
+            data = definition.signature.encode_result(value)
+            report = Report(a.run_id, a.seq, a.attempt, End.SUCCESS, data, None, started, self._clock_us(), a.epoch)
         except asyncio.CancelledError as e:
-            if self._closing:
+            if self.closed:
                 raise
             if info.cancelled:
                 me.uncancel()
-                report = Report(a.run_id, a.seq, a.attempt, End.CANCELLED, b"", None, started, self._clock_us())
+                report = ended_report(a, End.CANCELLED, started, self._clock_us())
             else:  # the user's own code raised it: an error like any other
                 report = error_report(a, e, started, self._clock_us())
-        except Exception as e:
+        except (Exception, SystemExit) as e:
             report = error_report(a, e, started, self._clock_us())
         finally:
             slot.attempt = None
-            self._forget(key, info)
-        self._done(report)
+            self._forget(info)
+        if info._output is None and not self._abandoned:
+            self._done(report)
+        else:
+            self._settle(info, report)
 
     # -- thread lane ------------------------------------------------------------------------------------------------
 
-    def _run_sync(self, a: Assignment) -> Report:
+    def _run_sync(self, info: Attempt) -> Report:
         """In a thread: the user's plain function."""
-        slot = Slot()
-        slot.attempt = info = Attempt(a, self._beat_from_thread)
-        self._running[a.run_id, a.seq] = (a.attempt, None, info)
+        a = info._assignment
+        slot = Slot(info)
         context = self._context.copy()
         context.run(current_slot.set, slot)
         started = self._clock_us()
         try:
             definition = self._find(a.name)
             args, kwargs = definition.signature.decode_call(a.input)
-            value = context.run(definition.fn, *args, **kwargs)
-            end = End.CANCELLED if info.cancelled else End.SUCCESS
-            return Report(
-                a.run_id,
-                a.seq,
-                a.attempt,
-                end,
-                definition.signature.encode_result(value),
-                None,
-                started,
-                self._clock_us(),
-            )
-        except Exception as e:
+            fn = definition.fn if self.tracer is None else self.tracer.around(a, definition.fn)
+            value = definition.signature.encode_result(context.run(fn, *args, **kwargs))
+            if info.cancelled:
+                return ended_report(a, End.CANCELLED, started, self._clock_us())
+            return success_report(a, value, started, self._clock_us())
+        except BaseException as e:  # even SystemExit: it is the task that ends, not the thread
             return error_report(a, e, started, self._clock_us())
         finally:
-            self._forget((a.run_id, a.seq), info)
+            slot.attempt = None
 
-    def _beat_from_thread(self, a: Assignment) -> None:
-        self._loop.call_soon_threadsafe(self._beat, a)
+    def _run_process(self, info: Attempt) -> Report:
+        """In a thread: the user's function, in a process."""
+        if self.tracer is None:
+            return self._children.run(info)
+        return self.tracer.around_report(info._assignment, lambda: self._children.run(info))
 
-    def _forget(self, key: tuple[bytes, int], info: Attempt) -> None:
-        """Only its own entry: an attempt that was given up may still unwind while the next one runs."""
-        found = self._running.get(key)
-        if found is not None and found[2] is info:
-            del self._running[key]
+    def _lane_ended(self, ended: list[tuple[Attempt, Report | None]]) -> None:
+        """On the loop: what lanes finished; None is an attempt that was cancelled before it began."""
+        for info, report in ended:
+            if report is not None:
+                self._forget(info)
+                self._settle(info, report)
 
-    def _thread_reports(self, reports: list[Report]) -> None:
-        for r in reports:
-            self._done(r)
+    # -- what attempts say ------------------------------------------------------------------------------------------
+
+    def beat(self, attempt: Attempt, details: bytes) -> None:
+        """From any thread: forward a heartbeat, or hold it back until the next may go."""
+        pulse = pulse_of(attempt)
+        wait_s = pulse.wait_s(monotonic(), details)
+        if not wait_s:
+            self._send_beat(attempt)
+        elif not pulse.waiting:
+            pulse.waiting = True
+            self._threadsafe(self._beat_later, attempt, wait_s)
+
+    def _send_beat(self, attempt: Attempt) -> None:
+        beat = beat_of(attempt, pulse_of(attempt).take(monotonic()))
+        if threading.get_ident() == self._watchdog.loop_thread:
+            self._beats([beat])
+        else:
+            self._threadsafe(self._forward, beat)
+
+    def _forward(self, beat: Beat) -> None:
+        self._beats([beat])
+
+    def _beat_later(self, attempt: Attempt, wait_s: float) -> None:
+        self._loop.call_later(wait_s, self._beat_held_back, attempt, context=self._context)
+
+    def _beat_held_back(self, attempt: Attempt) -> None:
+        a = attempt._assignment
+        if self._running.get((a.run_id, a.seq)) is attempt and pulse_of(attempt).waiting and not self.closed:
+            self._send_beat(attempt)
+
+    def _threadsafe(self, call: Callable[..., object], *args: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(call, *args, context=self._context)
+        except RuntimeError:  # the loop is closed: the process is going down and the engine treats the attempt as lost
+            pass
+
+    def _urgent(self, beats: list[Beat]) -> None:
+        self._urgent_beats(beats)
+
+    def _keep_waiting(self) -> None:
+        """Assignments that wait for a thread or a runner cannot beat; it is not their silence."""
+        waiting = [a for a in self._queue if a.options.heartbeat_us]
+        for info in self._running.values():
+            if info._runner is None and info._assignment.options.heartbeat_us:
+                waiting.append(info._assignment)
+        if waiting:
+            self._beats([Beat(a.run_id, a.seq, a.attempt) for a in waiting])
+
+    def relayed(self, attempt: Attempt, lines: list[LogLine]) -> None:
+        """Lines that a child process captured."""
+        output = capture.output_of(attempt)
+        if output is not None:
+            output.extend(lines)
 
     # -- reports ----------------------------------------------------------------------------------------------------
+
+    def _forget(self, info: Attempt) -> None:
+        """Only its own entry: an attempt that was given up may still unwind while the next one runs."""
+        a = info._assignment
+        key = (a.run_id, a.seq)
+        if self._running.get(key) is info:
+            del self._running[key]
+
+    def _settle(self, info: Attempt, report: Report) -> None:
+        if info._output is not None:
+            info._output.close()
+        if self._abandoned and info in self._abandoned:
+            self._abandoned.discard(info)
+            return
+        self._done(report)
 
     def _done(self, report: Report) -> None:
         self.in_use -= 1
         self._reports.append(report)
         if len(self._reports) == 1:
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self._flush, context=self._context)
 
     def _flush(self) -> None:
+        """What attempts wrote goes before their reports."""
         reports, self._reports = self._reports, []
-        if reports and not self._closing:
-            self._report(reports)
-
-
-class ThreadLane:
-    """A small pool that hands results back in batches: one wake-up of the loop however many threads finished."""
-
-    def __init__(
-        self, threads: int, run: Callable[[Assignment], Report], deliver: Callable[[list[Report]], None]
-    ) -> None:
-        self._max, self._run, self._deliver = threads, run, deliver
-        self._todo: queue.SimpleQueue[Assignment | None] = queue.SimpleQueue()
-        self._done: deque[Report] = deque()
-        self._signalled = False
-        self._lock = threading.Lock()
-        self._loop = asyncio.get_running_loop()
-        self._threads: list[threading.Thread] = []
-        self._busy = 0
-
-    def submit(self, a: Assignment) -> None:
-        self._busy += 1
-        if self._busy > len(self._threads) and len(self._threads) < self._max:
-            thread = threading.Thread(target=self._work, name=f"perdure-task-{len(self._threads)}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
-        self._todo.put(a)
-
-    def _work(self) -> None:
-        while (a := self._todo.get()) is not None:
-            self._done.append(self._run(a))
-            with self._lock:
-                if self._signalled:
-                    continue
-                self._signalled = True
-            try:
-                self._loop.call_soon_threadsafe(self._collect)
-            except (
-                RuntimeError
-            ):  # the loop is closed: the process is going down and the engine treats the attempt as lost
-                return
-
-    def _collect(self) -> None:
-        with self._lock:
-            self._signalled = False
-        reports: list[Report] = []
-        while self._done:
-            reports.append(self._done.popleft())
-        self._busy -= len(reports)
-        self._deliver(reports)
-
-    def close(self) -> None:
-        for _ in self._threads:
-            self._todo.put(None)
-
-
-def error_report(a: Assignment, error: BaseException, started_us: int, finished_us: int) -> Report:
-    names = tuple(qualified(t) for t in type(error).__mro__)
-    final = is_final(a.options, names) or isinstance(error, PerdureError)
-    failure = Failure(
-        "task_failed", clip(str(error)), type(error).__name__, clip("".join(traceback.format_exception(error)))
-    )
-    return Report(
-        a.run_id, a.seq, a.attempt, End.FINAL_ERROR if final else End.ERROR, b"", failure, started_us, finished_us
-    )
+        if self.closed or not reports:
+            return
+        if self.sink is not None and not self.sink.is_empty:
+            self.sink.flush()
+        self._report(reports)

@@ -58,6 +58,7 @@ class TaskSettings:
     queue: str | None = None
     heartbeat: Duration | None = None
     at_most_once: bool = False
+    process: bool = False
 
     def effective(self) -> TaskOptions:
         retry = (

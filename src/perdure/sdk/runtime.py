@@ -19,7 +19,7 @@ import traceback
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from perdure.core import commands as cm
@@ -40,6 +40,9 @@ from perdure.core.limits import SIGNALS_BUFFERED_MAX
 from perdure.core.retry import TaskOptions
 from perdure.sdk.loop import WorkflowLoop
 from perdure.sdk.step import Step
+
+if TYPE_CHECKING:
+    from perdure.sdk.capture import Output, Sink
 
 current: contextvars.ContextVar[Runtime] = contextvars.ContextVar("perdure_run")
 """The run whose workflow code is executing; unset everywhere else."""
@@ -94,6 +97,13 @@ class Waiter:
 
 
 class Runtime:
+    # Set by a worker that captures output; see capture.py.
+    sink: Sink | None = None
+    output: Output | None = None
+    ns = 0
+    event_seq = 0
+    """Number of the event that is being applied."""
+
     def __init__(self, run_id: bytes, workflow: Any) -> None:
         self.run_id = run_id
         self._workflow = workflow
@@ -121,6 +131,8 @@ class Runtime:
         self.state: dict[str, bytes] = {}
         self._cancel_reason: str | None = None
         self._random: random.Random | None = None
+        self._timer_fired = 0
+        """Number of the event by which a timer last fired."""
         self.closed = False
 
     # -- activation -------------------------------------------------------------------------------------------------
@@ -155,7 +167,7 @@ class Runtime:
             return
         if self.journal.facts_ahead:
             self.journal.facts_ahead -= 1
-        self.now_us = record.at_us
+        self.now_us, self.event_seq = record.at_us, record.seq
         apply(self, event)
         self.loop.run_until_idle()
         if self._main is not None and self._main.done() and not self.closed:
@@ -185,7 +197,7 @@ class Runtime:
             promises = [(n, value) for n, value in self._promise_values.items() if n not in self._awaited]
             self._handover = cm.ContinueAsNew(error.data, signals, promises, [])
             return self._handover
-        return cm.FailRun(failure_of(error, "run_failed"))
+        return cm.FailRun(failure_of(error, "run_failed"), cause_of(error, self._timer_fired))
 
     def _whereabouts(self) -> str:
         waits = [f"{len(self._tasks) + len(self._segments)} task step(s)"] if self._tasks or self._segments else []
@@ -234,9 +246,15 @@ class Runtime:
     def _on_failed(self, e: ev.TaskFailed) -> None:
         waiter = self._tasks.pop(e.seq, None) or self._segment(e.seq)
         if waiter is not None:
-            waiter.fail(e.seq, task_error(e.failure))
+            waiter.fail(e.seq, self._from_here(task_error(e.failure)))
+
+    def _from_here(self, error: RecordedError) -> RecordedError:
+        """Remember which event the code learns it from: a retry of the run takes that one back."""
+        error.event = self.event_seq
+        return error
 
     def _on_timer(self, e: ev.TimerFired) -> None:
+        self._timer_fired = self.event_seq
         fired = self._timers.pop(e.seq, None)
         if fired is not None:
             fired()
@@ -249,14 +267,13 @@ class Runtime:
     def _on_child_failed(self, e: ev.ChildFailed) -> None:
         waiter = self._children.pop(e.seq, None)
         if waiter is not None:
-            waiter.fail(e.seq, ChildFailed(e.failure))
+            waiter.fail(e.seq, self._from_here(ChildFailed(e.failure)))
 
     def _on_child_cancelled(self, e: ev.ChildCancelled) -> None:
         waiter = self._children.pop(e.seq, None)
         if waiter is not None:
-            waiter.fail(
-                e.seq, ChildFailed(Failure("run_cancelled", e.reason or "the child run was cancelled", "RunCancelled"))
-            )
+            failure = Failure("run_cancelled", e.reason or "the child run was cancelled", "RunCancelled")
+            waiter.fail(e.seq, self._from_here(ChildFailed(failure)))
 
     def _on_signal(self, e: ev.SignalReceived) -> None:
         if self._handover is not None:
@@ -288,7 +305,7 @@ class Runtime:
         if waiter is None:
             return
         if e.failure is not None:
-            waiter.fail(e.seq, task_error(e.failure))
+            waiter.fail(e.seq, self._from_here(task_error(e.failure)))
         else:
             waiter.succeed(e.seq, e.value)
 
@@ -442,6 +459,28 @@ def failure_of(error: BaseException, code: str) -> Failure:
     if isinstance(error, WorkflowRuleBroken):
         return Failure(error.code, clip(str(error)), type(error).__name__, clip(_trace(error)))
     return Failure(code, clip(str(error)), type(error).__name__, clip(_trace(error)))
+
+
+def cause_of(error: BaseException, timer_fired: int) -> int:
+    """The first event that `error` goes back to, by its causes, contexts and, for groups, members; 0 when it goes back to none.
+    A TimeoutError goes back to the timer that fired last."""
+    found: list[int] = []
+    met: set[int] = set()
+    ahead: list[BaseException | None] = [error]
+    while ahead:
+        one = ahead.pop()
+        if one is None or id(one) in met:
+            continue
+        met.add(id(one))
+        if isinstance(one, RecordedError):
+            found.append(one.event)
+        elif isinstance(one, TimeoutError):
+            found.append(timer_fired)
+        elif isinstance(one, BaseExceptionGroup):
+            ahead.extend(one.exceptions)
+        ahead.append(one.__cause__)
+        ahead.append(None if one.__suppress_context__ else one.__context__)
+    return min((n for n in found if n), default=0)
 
 
 def _trace(error: BaseException) -> str:

@@ -1,7 +1,8 @@
 """How the arguments and the result of one function travel.
 
 Arguments are one JSON object keyed by parameter name, `{"url": "...", "depth": 2}`, so that a call can also be written
-by hand, in a flow document or with curl. `*args` is an array and `**kwargs` an object under their own names.
+by hand, in a flow document or with curl. `*args` is an array and `**kwargs` an object under their own names. A call from elsewhere
+may give arguments by position instead, see core/calls.py.
 
 Only what the caller gave is written. Defaults are filled in by the function itself when it runs, so a new default
 applies to calls made before it, exactly as it does to any Python call.
@@ -21,6 +22,7 @@ from typing import Any, Final
 
 import msgspec
 
+from perdure.core.calls import POSITIONAL
 from perdure.core.errors import InvalidInput, PayloadMismatch
 from perdure.core.limits import PAYLOAD_BYTES_MAX
 from perdure.sdk.converters import Converter, too_large
@@ -64,6 +66,8 @@ class Signature:
         return self._call.encode(call, self._arguments)
 
     def decode_call(self, data: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if data.startswith(POSITIONAL):
+            data = self._named(data)
         values = msgspec.structs.astuple(self._call.decode(data, self._arguments))
         if self._is_simple and all(value is not _MISSING for value in values):
             return values, {}
@@ -152,6 +156,19 @@ class Signature:
             if not converter.native:
                 given[name] = msgspec.Raw(converter.encode(value, f"the argument `{name}` of {self.name}()"))
         return self._struct(**given)
+
+    def _named(self, data: bytes) -> bytes:
+        """The same call by names: who calls from elsewhere may know the order of the parameters only."""
+        try:
+            given = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+            args = msgspec.json.decode(given.pop("*"), type=list[msgspec.Raw])
+        except msgspec.DecodeError as error:
+            raise PayloadMismatch(f"{self._arguments} are not a call: {error}") from None
+        try:
+            bound = self._signature.bind(*args, **given)
+        except TypeError as error:
+            raise self._wrong_call(tuple(args), dict(given), error) from None
+        return msgspec.json.encode(bound.arguments)
 
     def _unbind(self, values: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         args: list[Any] = []

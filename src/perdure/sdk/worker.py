@@ -8,39 +8,68 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
+from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from perdure.core import commands as cm
 from perdure.core.errors import Failure, PerdureError
-from perdure.core.work import Activation, Assignment, Decided, Report
-from perdure.sdk import guards, registry
+from perdure.core.work import Activation, Assignment, Beat, Decided, LogChunk, Report
+from perdure.sdk import capture, guards, registry
 from perdure.sdk.definitions import DEFAULT_QUEUE, Task, Workflow
-from perdure.sdk.execution import Execution
+from perdure.sdk.execution import PROCESSES_DEFAULT, Execution
 from perdure.sdk.loop import driving
+from perdure.sdk.processes import refuse_in_child_that_starts
 from perdure.sdk.runtime import Operation, Runtime, failure_of
+from perdure.sdk.tracing import TaskTracer
 
 SLOTS_DEFAULT = 100
 THREADS_DEFAULT = min(32, (os.cpu_count() or 1) + 4)
+RUNS_MAX_DEFAULT = 2_000
+"""Live workflow runs that a worker holds; see Worker."""
+
+Output = Literal["tee", "capture", "ignore"]
 
 
 class Worker:
-    """Serves the tasks and workflows defined in this process."""
+    """Serves the tasks and workflows defined in this process.
+
+    `threads` run sync tasks and `processes` those with `process=True`; both are started when they are needed. `runs_max` bounds
+    the live workflow runs: the one that was idle longest is forgotten, and replayed when something happens to it. What
+    tasks print and log is sent to the engine and still printed (`output="tee"`), only sent (`"capture"`) or left alone
+    (`"ignore"`).
+    """
 
     def __init__(
-        self, *, slots: int = SLOTS_DEFAULT, threads: int = THREADS_DEFAULT, queues: list[str] | None = None
+        self,
+        *,
+        slots: int = SLOTS_DEFAULT,
+        threads: int = THREADS_DEFAULT,
+        processes: int = PROCESSES_DEFAULT,
+        queues: list[str] | None = None,
+        runs_max: int = RUNS_MAX_DEFAULT,
+        output: Output = "tee",
     ) -> None:
         guards.install()
         self._tasks = registry.tasks.copy()
         self._workflows = registry.workflows.copy()
         self._queues = queues
-        self._slots, self._threads = slots, threads
+        self._slots, self._threads, self._processes = slots, threads, processes
+        self._runs_max, self._output = runs_max, output
+        self.ns = 0
+        self.name = f"{socket.gethostname()}:{os.getpid()}"
         self._execution: Execution | None = None
         self._live: dict[bytes, Runtime] = {}
+        """In the order they were last activated."""
         self._operations: set[asyncio.Task[None]] = set()
-        self._begun: list[tuple[bytes, Operation]] = []
+        self._operating: Counter[Runtime] = Counter()
+        """How many side effects of each run are being executed."""
+        self._begun: list[tuple[Runtime, Operation]] = []
         """Side effects asked for in the activations under way; executed outside workflow code."""
         self._decided: Callable[[list[Decided]], None] = lambda _: None
+        self.tracer: TaskTracer | None = None
+        """Makes attempts spans; to be set before `open`."""
         self.overrides: dict[str, Any] = {}
         """Stand-ins for tasks by name, for tests."""
 
@@ -59,16 +88,16 @@ class Worker:
                     mine.add(definition)
 
     @property
-    def workflows(self) -> dict[str, str]:
-        """Name -> version."""
-        return {w.name: w.version for w in self._workflows.values()}
+    def workflows(self) -> dict[tuple[int, str], str]:
+        """(namespace, name) -> version."""
+        return {(self.ns, w.name): w.version for w in self._workflows.values()}
 
     @property
-    def served(self) -> list[tuple[str, str]]:
-        """(queue, task name) pairs."""
+    def served(self) -> list[tuple[int, str, str]]:
+        """(namespace, queue, task name)."""
         tasks: list[Task[Any, Any]] = self._tasks.values()
         queues = self._queues if self._queues is not None else sorted({DEFAULT_QUEUE, *(t.queue for t in tasks)})
-        return [(q, t.name) for q in queues for t in tasks]
+        return [(self.ns, q, t.name) for q in queues for t in tasks]
 
     @property
     def slots(self) -> int:
@@ -78,6 +107,16 @@ class Worker:
     def slots_free(self) -> int:
         return self._slots - (self._execution.in_use if self._execution else 0)
 
+    def free_for(self, kind: tuple[int, str, str]) -> int:
+        """All kinds share the slots."""
+        return self.slots_free
+
+    def name_of(self, run_id: bytes, seq: int) -> str:
+        """This process."""
+        return self.name
+
+    outlives_engine = False
+
     # -- life -------------------------------------------------------------------------------------------------------
 
     def open(
@@ -85,11 +124,54 @@ class Worker:
         clock_us: Callable[[], int],
         reported: Callable[[list[Report]], None],
         decided: Callable[[list[Decided]], None],
-        beat: Callable[[Assignment], None],
+        beats: Callable[[list[Beat]], None],
+        logged: Callable[[list[LogChunk]], None],
+        urgent_beats: Callable[[list[Beat]], None] | None = None,
     ) -> None:
-        """Connect to an engine. Must be called with the loop running."""
+        """Connect to an engine. Must be called with the loop running.
+
+        Called again while open, as after a reconnect, it replaces the callbacks and leaves what is running alone. All are
+        called on the loop, but for `urgent_beats`: that one is called from a thread while the loop is blocked, must be safe
+        there and must not need the loop. Without it `beats` is, which is right for an engine in the same process.
+        """
+        refuse_in_child_that_starts()
         self._decided = decided
-        self._execution = Execution(self._find_task, clock_us, self._slots, self._threads, reported, beat)
+        if self._execution is not None and not self._execution.closed:
+            self._execution.connect(clock_us, reported, beats, self._kept(logged), urgent_beats)
+            return
+        self._execution = Execution(
+            self._find_task,
+            clock_us,
+            self._slots,
+            self._threads,
+            reported,
+            beats,
+            self._kept(logged),
+            urgent_beats=urgent_beats,
+            processes=self._processes,
+            tee=self._output == "tee",
+        )
+        self._execution.tracer = self.tracer
+
+    def _kept(self, logged: Callable[[list[LogChunk]], None]) -> Callable[[list[LogChunk]], None] | None:
+        return logged if self._output != "ignore" else None
+
+    async def drain(self, grace_s: float) -> None:
+        """Begin nothing new and wait for what runs; what has not ended after the grace is cancelled.
+
+        Everything is reported when this returns: unstarted assignments as `returned`, cut off ones as `cancelled`, for the
+        engine to run elsewhere. Assignments that still arrive are returned.
+        """
+        if self._execution is not None:
+            await self._execution.drain(grace_s)
+
+    def running(self) -> list[tuple[bytes, int, int]]:
+        """(run_id, seq, attempt) of everything that was assigned and has not been reported."""
+        return self._execution.tokens() if self._execution is not None else []
+
+    def held(self) -> list[bytes]:
+        """Ids of the runs whose workflow code is alive here."""
+        return list(self._live)
 
     async def close(self) -> None:
         for operation in list(self._operations):
@@ -115,31 +197,48 @@ class Worker:
 
     def activate(self, batch: list[Activation]) -> list[Decided]:
         """Run workflow code until it can go no further. Never raises; must not be called from inside an asyncio task."""
+        if self._execution is not None and self._execution.sink is not None:
+            capture.keep()
         with driving(None):
             done = [self._activate(a) for a in batch]
-        for run_id, operation in self._begun:
-            task = asyncio.get_running_loop().create_task(self._operate(run_id, operation))
+        for runtime, operation in self._begun:
+            task = asyncio.get_running_loop().create_task(self._operate(runtime, operation))
             self._operations.add(task)
             task.add_done_callback(self._operations.discard)
         self._begun.clear()
         return done
 
     def _activate(self, a: Activation) -> Decided:
-        runtime = self._live.get(a.run_id)
+        runtime = self._live.pop(a.run_id, None)
         if a.replay or runtime is None:
+            if runtime is not None:  # the engine knows better than what is here
+                self._end(runtime)
             if not a.replay:
                 return Decided(a.run_id, [], Failure("cache_miss", "this worker does not hold the run"))
             try:
-                runtime = self._live[a.run_id] = Runtime(a.run_id, self._workflows.get(a.workflow))
+                runtime = Runtime(a.run_id, self._workflows.get(a.workflow))
             except PerdureError as e:
                 return Decided(a.run_id, [], e.to_failure())
+            if self._execution is not None:
+                runtime.sink, runtime.ns = self._execution.sink, a.ns
+            self._make_room()
+        self._live[a.run_id] = runtime
         done = runtime.activate(a.events, replay=a.replay)
         if done.stuck is not None or runtime.closed:
             self.forget(a.run_id)
-        self._begun.extend((a.run_id, operation) for operation in done.operations)
+        if done.operations:
+            self._operating[runtime] += len(done.operations)
+            self._begun.extend((runtime, operation) for operation in done.operations)
         return Decided(a.run_id, done.commands, done.stuck, len(done.operations))
 
-    async def _operate(self, run_id: bytes, operation: Operation) -> None:
+    def _make_room(self) -> None:
+        """Forget the run that has been idle longest. One whose side effects are being executed is not idle."""
+        if len(self._live) >= self._runs_max:
+            idle = next((run_id for run_id, runtime in self._live.items() if runtime not in self._operating), None)
+            if idle is not None:
+                self.forget(idle)
+
+    async def _operate(self, runtime: Runtime, operation: Operation) -> None:
         """Execute a side effect of workflow code: a coroutine on the loop, a plain function in a thread."""
         try:
             value = await asyncio.to_thread(operation.call)
@@ -148,13 +247,22 @@ class Worker:
             command = cm.RecordOperation(operation.seq, operation.name, operation.encode(value))
         except Exception as e:
             command = cm.RecordOperation(operation.seq, operation.name, b"", failure_of(e, "task_failed"))
-        if run_id in self._live:
-            self._decided([Decided(run_id, [command])])
+        finally:
+            self._operating[runtime] -= 1
+            if not self._operating[runtime]:
+                del self._operating[runtime]
+        if self._live.get(runtime.run_id) is runtime:  # else it was given up, and whoever goes on executes it again
+            self._decided([Decided(runtime.run_id, [command], spontaneous=True)])
 
     def forget(self, run_id: bytes) -> None:
         runtime = self._live.pop(run_id, None)
         if runtime is not None:
-            runtime.evict()
+            self._end(runtime)
+
+    def _end(self, runtime: Runtime) -> None:
+        if runtime.output is not None:
+            runtime.output.close()
+        runtime.evict()
 
     def forget_all(self) -> None:
         for run_id in list(self._live):

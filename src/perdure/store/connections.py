@@ -7,7 +7,7 @@ store translated: `Unavailable` for trouble that passes, everything else as it i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -93,15 +93,17 @@ async def connect(dsn: str) -> Any:
 class Connections:
     """A bounded pool for everything but commits."""
 
-    def __init__(self, dsn: str) -> None:
+    def __init__(self, dsn: str, settings: Mapping[str, str] | None = None) -> None:
+        """`settings` of the server that differ from SETTINGS."""
         self.dsn = dsn
+        self._settings = SETTINGS | dict(settings or {})
         self._pool: Any = None
         self.clock_offset_s = 0.0
 
     async def open(self) -> None:
         try:
             self._pool = await _driver.create_pool(
-                self.dsn, min_size=1, max_size=POOL_MAX, timeout=CONNECT_S, command_timeout=COMMAND_S, server_settings=dict(SETTINGS),
+                self.dsn, min_size=1, max_size=POOL_MAX, timeout=CONNECT_S, command_timeout=COMMAND_S, server_settings=self._settings,
                 statement_cache_size=256, max_cached_statement_lifetime=0, init=_prepare, reset=self._reset,
             )  # fmt: skip
         except TROUBLE as e:

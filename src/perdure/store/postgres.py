@@ -17,26 +17,32 @@ from asyncpg import exceptions as pg
 from perdure.core import events as ev
 from perdure.core.durations import FOREVER_US
 from perdure.core.errors import Failure, Fenced, Unavailable
+from perdure.core.lifecycle import RunStatus
 from perdure.core.work import Outcome, RunView
 from perdure.engine.batch import Batch
 from perdure.engine.ports import (
+    Adopted,
     ClaimedRun,
     ClaimedTask,
     Committed,
     Due,
     HistoryRow,
+    Kind,
     Loaded,
     LostTask,
     MailRow,
+    Named,
     NotCommitted,
     Poison,
     Renewed,
+    Reopening,
     Session,
     Settle,
 )
 from perdure.store import partitions
 from perdure.store.connections import TROUBLE, Connections, connect, shift_clock
 from perdure.store.queries import queries
+from perdure.store.reopen import reopen
 from perdure.wire.codec import decode_events
 
 log = logging.getLogger("perdure.store")
@@ -63,6 +69,11 @@ class PostgresStore:
             await asyncio.gather(self._listening, return_exceptions=True)
         self._drop_committing()
         await self._pool.close()
+
+    @property
+    def pool(self) -> Connections:
+        """For stores of other things on the same database."""
+        return self._pool
 
     def shift_clock(self, seconds: float) -> None:
         """Tests only: let the database clock of these connections run ahead."""
@@ -206,27 +217,35 @@ class PostgresStore:
     async def unstick(self, run_id: bytes, ns: int) -> bool:
         return bool(await self._fetch("unstick", run_id, ns))
 
+    async def reopen(self, r: Reopening) -> bool:
+        async with self._pool.take() as c:
+            return await reopen(c, r)
+
     async def register_versions(self, ns: int, versions: dict[str, str]) -> None:
         await self._fetch("register_versions", ns, list(versions), list(versions.values()))
 
     # -- claiming ---------------------------------------------------------------------------------------------------
 
-    async def next_due(self, ns: int, workflows: Sequence[str], served: Sequence[tuple[str, str]]) -> Due:
-        row = await self._row("next_due", ns, list(workflows), [q for q, _ in served], [n for _, n in served])
+    async def next_due(self, workflows: Sequence[Named], served: Sequence[Kind]) -> Due:
+        row = await self._row("next_due", *_columns(workflows, 2), *_columns(served, 3))
         return Due(row["clock"], row["run_at"], row["task_at"], row["mail"])
 
     async def claim_runs(
-        self, session: int, ns: int, workflows: Sequence[str], limit: int, *, with_mail: bool
+        self, session: int, workflows: Sequence[Named], limit: int, *, with_mail: bool
     ) -> list[ClaimedRun]:
         name = "claim_runs_with_mail" if with_mail else "claim_runs"
-        rows = await self._fetch(name, session, ns, list(workflows), limit)
+        rows = await self._fetch(name, session, *_columns(workflows, 2), limit)
         return [ClaimedRun(r["run_id"], r["ns"], r["workflow"], r["version"], r["epoch"]) for r in rows]
 
-    async def claim_tasks(
-        self, session: int, ns: int, served: Sequence[tuple[str, str]], limit: int
-    ) -> list[ClaimedTask]:
-        rows = await self._fetch("claim_tasks", session, ns, [q for q, _ in served], [n for _, n in served], limit)
-        return [ClaimedTask(*r.values()) for r in rows]
+    async def claim_tasks(self, session: int, served: Sequence[tuple[Kind, int]], limit: int) -> list[ClaimedTask]:
+        kinds = _columns([(*kind, free) for kind, free in served], 4)
+        return [ClaimedTask(*r.values()) for r in await self._fetch("claim_tasks", session, *kinds, limit)]
+
+    async def adopt_tasks(self, session: int, ns: int, tokens: Sequence[tuple[bytes, int]]) -> Adopted:
+        """Take over running tasks with the worker that runs them; the engine it comes from finds out by looking."""
+        rows = await self._fetch("adopt_tasks", session, ns, *_columns(tokens, 2))
+        known = await self._fetch("known_tasks", ns, [task_id for task_id, _ in tokens])
+        return Adopted([ClaimedTask(*r.values()) for r in rows], {r["id"] for r in known})
 
     async def still_mine(self, session: int, ids: Sequence[bytes]) -> set[bytes]:
         return {r["id"] for r in await self._fetch("claimed_tasks_alive", session, list(ids))}
@@ -259,6 +278,10 @@ class PostgresStore:
         number: int = row["id"]
         return number
 
+    async def find_namespace(self, name: str) -> int | None:
+        row = await self._row("namespace_id", name)
+        return row["id"] if row is not None else None
+
     async def run_by_key(self, ns: int, key: str) -> tuple[bytes, bytes] | None:
         row = await self._row("run_by_key", ns, key)
         return (row["run_id"], row["input_hash"]) if row is not None else None
@@ -279,9 +302,12 @@ class PostgresStore:
             rows = await c.fetch(self._q["ended_runs"], ns, list(run_ids))
             ends = [r["run_id"] for r in rows if r["stuck"] is None]
             last = {r["run_id"]: r["body"] for r in await c.fetch(self._q["last_rows"], ends)} if ends else {}
-        return {
-            r["run_id"]: _stuck(r) if r["stuck"] is not None else _outcome(r["status"], last[r["run_id"]]) for r in rows
-        }
+        found: dict[bytes, Outcome] = {}
+        for r in rows:
+            outcome = _stuck(r) if r["stuck"] is not None else _outcome(last[r["run_id"]])
+            if outcome is not None:
+                found[r["run_id"]] = outcome
+        return found
 
     async def history_after(self, run_id: bytes, ns: int, after: int, limit: int) -> list[HistoryRow]:
         rows = await self._fetch("history_after", run_id, ns, after, limit)
@@ -297,6 +323,7 @@ class PostgresStore:
         forwarded = await self._fetch("forward_orphan_mail")
         await self._fetch("sweep_orphan_mail")
         await self._fetch("sweep_orphan_promises")
+        await self._fetch("sweep_workers")
         return len(forwarded)
 
     async def create_partitions(self, ahead_days: int) -> int:
@@ -334,6 +361,10 @@ class PostgresStore:
             await asyncio.sleep(random.uniform(0.5, 1.5))
 
 
+def _columns(rows: Sequence[tuple[Any, ...]], width: int) -> list[list[Any]]:
+    return [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in range(width)]
+
+
 def _set(event: asyncio.Event, *_: object) -> None:
     event.set()
 
@@ -342,17 +373,20 @@ def _hear(heard: Callable[[str], None], *message: object) -> None:
     heard(str(message[-1]))
 
 
-def _outcome(status: int, body: bytes) -> Outcome:
+def _outcome(body: bytes) -> Outcome | None:
+    """The end that a run's last record tells of. None: it was retried since somebody saw that it had ended."""
     last = decode_events(body)[-1]
     match last:
         case ev.RunSucceeded():
-            return Outcome(status, last.result)
+            return Outcome(RunStatus.SUCCESS, last.result)
         case ev.RunFailed():
-            return Outcome(status, b"", last.failure)
+            return Outcome(RunStatus.FAILED, b"", last.failure)
         case ev.RunCancelled():
-            return Outcome(status, b"", Failure("run_cancelled", last.reason or "the run was cancelled"))
+            return Outcome(RunStatus.CANCELLED, b"", Failure("run_cancelled", last.reason or "the run was cancelled"))
+        case ev.RunContinued():
+            return Outcome(RunStatus.SUCCESS)
         case _:
-            return Outcome(status)
+            return None
 
 
 def _stuck(row: Any) -> Outcome:

@@ -15,6 +15,7 @@ import msgspec
 
 from perdure.core import ids
 from perdure.core.errors import InvalidInput
+from perdure.core.events import Recorded
 from perdure.core.invariants import (
     EXAMPLES_MAX,
     INVARIANTS,
@@ -31,7 +32,7 @@ from perdure.core.invariants import (
 )
 from perdure.store.connections import connect
 from perdure.store.queries import queries
-from perdure.wire.codec import decode_events
+from perdure.wire.codec import decode_events, decode_row
 
 PAGE_RUNS: Final = 200
 PAGE_TASKS: Final = 5_000
@@ -138,6 +139,9 @@ class _Reader:
                 fold.unreadable(r["seq"], r["last"], str(e))
             else:
                 fold.row(r["seq"], r["last"], r["epoch"], r["at"], events)
+        for run_id, fold in page.folds.items():
+            if fold.retries and not fold.broken:
+                fold.again(await self._whole(run_id))
         lowest, highest = run_ids[0][:8] + bytes(8), run_ids[-1][:8] + b"\xff" * 8
         for r in await self._c.fetch(self._q["verify_tasks"], lowest, highest, run_ids):
             run_id, *fields = r.values()
@@ -152,6 +156,10 @@ class _Reader:
                 r["run_id"] for r in await self._c.fetch(self._q["verify_active"], children)
             )
         return page
+
+    async def _whole(self, run_id: bytes) -> list[Recorded]:
+        rows = await self._c.fetch(self._q["verify_history"], [run_id])
+        return [r for row in rows for r in decode_row(row["seq"], row["at"], row["body"])]
 
     def _judge(self, page: _Page) -> None:
         for run_id, fold in page.folds.items():

@@ -124,14 +124,14 @@ class TestEnv:
         behind_us = to_us_ - engine.clock.now_us()
         if behind_us > 0:
             store.shift_clock(store.clock_offset_s + behind_us / 1e6)
-        engine.clock.sync((await store.next_due(0, [], [])).clock_us)
+        engine.clock.sync((await store.next_due([], [])).clock_us)
         engine.loop.fire_timers()
         await self._settle()
 
     async def _next_wake_us(self) -> int | None:
         engine = self.client.engine
         due = await self.client.store.next_due(
-            engine.claimer.ns, list(engine.loop.workflows), list(engine.dispatcher.served)
+            list(engine.loop.workflows), list(engine.dispatcher.served)
         )
         wakes = [w for w in (engine.next_wake_us(), due.run_at_us, due.task_at_us) if w is not None and w < 1 << 62]
         return min(wakes, default=None)
@@ -141,7 +141,7 @@ class TestEnv:
         engine = self.client.engine
         async with asyncio.timeout(SETTLE_S):
             while True:
-                engine.clock.sync((await self.client.store.next_due(0, [], [])).clock_us)
+                engine.clock.sync((await self.client.store.next_due([], [])).clock_us)
                 engine.loop.fire_timers()
                 if engine.is_quiet and not await self._anything_due():
                     return
@@ -151,7 +151,7 @@ class TestEnv:
     async def _anything_due(self) -> bool:
         engine = self.client.engine
         due = await self.client.store.next_due(
-            engine.claimer.ns, list(engine.loop.workflows), list(engine.dispatcher.served)
+            list(engine.loop.workflows), list(engine.dispatcher.served)
         )
         moments = (due.run_at_us, due.task_at_us, engine.next_wake_us())
         return due.mail or any(m is not None and m <= due.clock_us for m in moments)

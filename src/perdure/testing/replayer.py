@@ -14,6 +14,7 @@ from typing import Any
 from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.errors import InvalidInput, NondeterminismError, PerdureError
+from perdure.core.reopen import ENDED_BY_ENGINE, effective
 from perdure.sdk import guards
 from perdure.sdk.client import Handle
 from perdure.sdk.definitions import Workflow
@@ -47,6 +48,7 @@ def replay_one(workflow: Workflow[..., Any], run_id: bytes, history: list[ev.Rec
     started = history[0].event
     if isinstance(started, ev.RunStarted) and started.workflow != workflow.name:
         raise InvalidInput(f"{where}: this history is of workflow {started.workflow!r}, not {workflow.name!r}")
+    history = effective(history)
     runtime = Runtime(run_id, workflow)
     done = runtime.activate(history, replay=True)
     runtime.evict()
@@ -63,7 +65,7 @@ def _check_end(last: ev.Event, commands: list[Any], where: str) -> None:
         return
     closing = commands[-1] if commands else None
     expected, actual = _END[type(last)], type(closing).__name__
-    if isinstance(last, ev.RunFailed) and last.failure.code in _BY_ENGINE:
+    if isinstance(last, ev.RunFailed) and last.failure.code in ENDED_BY_ENGINE:
         return
     if actual != expected:
         raise NondeterminismError(f"{where}: the end of the run", expected, f"{actual} {closing!r}"[:300])
@@ -77,5 +79,3 @@ _END: dict[type, str] = {
     ev.RunCancelled: "CancelRun",
     ev.RunContinued: "ContinueAsNew",
 }
-_BY_ENGINE = frozenset({"run_timeout", "history_too_large", "limit_exceeded"})
-"""Ends that the engine decided, not the code."""

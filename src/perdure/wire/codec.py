@@ -11,6 +11,7 @@ from typing import Any, cast
 import msgspec
 
 from perdure.core import events as ev
+from perdure.core.commands import Command
 from perdure.core.errors import InvalidInput
 from perdure.core.events import Event, Recorded
 from perdure.core.mail import Mail
@@ -21,6 +22,8 @@ VERSION = b"\x01"
 _encoder = msgspec.msgpack.Encoder()
 _events = msgspec.msgpack.Decoder(list[Event])
 _mail = msgspec.msgpack.Decoder(Mail)
+_recorded = msgspec.msgpack.Decoder(list[Recorded])
+_commands = msgspec.msgpack.Decoder(list[Command])
 _options = msgspec.msgpack.Decoder(TaskOptions)
 
 
@@ -30,6 +33,23 @@ def encode_events(events: list[Event]) -> bytes:
 
 def decode_events(data: bytes) -> list[Event]:
     return _events.decode(_body(data))
+
+
+def encode_recorded(records: list[Recorded]) -> bytes:
+    """Events with their numbers and times, for a worker."""
+    return VERSION + _encoder.encode(records)
+
+
+def decode_recorded(data: bytes) -> list[Recorded]:
+    return _recorded.decode(_body(data))
+
+
+def encode_commands(commands: list[Command]) -> bytes:
+    return VERSION + _encoder.encode(commands)
+
+
+def decode_commands(data: bytes) -> list[Command]:
+    return _commands.decode(_body(data))
 
 
 def encode_mail(mail: Mail) -> bytes:

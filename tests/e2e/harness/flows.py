@@ -10,10 +10,12 @@ import os
 import time
 
 import perdure
-from perdure import Retry, Signal, State, TaskLost, task, wf, workflow
+from perdure import Retry, Signal, State, TaskFailed, TaskLost, task, wf, workflow
 from perdure.testing.ledger import Ledger
 
 ledger = Ledger(os.environ["PERDURE_TEST_LEDGER"])
+OPEN = os.environ["PERDURE_TEST_LEDGER"] + ".open"
+"""When this file is there the gate is open."""
 QUICK = Retry(4, initial="50ms", cap="200ms")
 
 go = Signal("go", str)
@@ -134,11 +136,45 @@ async def relay(left: int) -> int:
     return left
 
 
+@task(retry=Retry(2, initial="50ms"))
+async def gate(after: list[str]) -> str:
+    """Fails until somebody opens it."""
+    with ledger.execution(after) as line:
+        if not os.path.exists(OPEN):
+            raise ConnectionError("closed")
+        line.effect()
+    return perdure.attempt().task_id
+
+
+@workflow
+async def doomed(width: int, depth: int) -> int:
+    """Fails at the gate, or because of a child that does; what it did about that is taken back when it is retried."""
+    first = await step([])
+    leaves = await wf.map(leaf, range(width))
+    progress.set(1)
+    if depth:
+        await doomed(width, depth - 1)
+    else:
+        try:
+            first = await gate([first])
+        except TaskFailed:
+            progress.set(-1)
+            await step([await step([first])])
+            raise
+    progress.set(2)
+    await step([first, *leaves])
+    return width
+
+
 SHAPES = 9
+DOOMED = 9
+"""The shape that does not end well by itself; it is not among those that are drawn."""
 
 
 async def start_one(shape: int, number: int) -> str:
     """Start a run of some shape; returns its id once that is durable."""
+    if shape == DOOMED:
+        return (await doomed.start(1 + number % 5, number % 3)).id
     match shape % SHAPES:
         case 0:
             return (await chain.start(2 + number % 5)).id

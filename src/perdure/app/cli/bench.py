@@ -21,7 +21,7 @@ Server = Annotated[
 ]
 Uvloop = Annotated[bool, typer.Option("--uvloop", help="Run on uvloop instead of asyncio's own loop.")]
 
-bench = typer.Typer(help="Measure Perdure beside what the same PostgreSQL does with the same rows and no engine.")
+bench = typer.Typer(rich_markup_mode=None)
 
 
 def register(app: typer.Typer) -> None:
@@ -36,8 +36,17 @@ def measure(
     quick: Annotated[bool, typer.Option("--quick", help=f"{TASKS_QUICK} tasks: rougher, in under 40 seconds.")] = False,
     dsn: Server = None,
     uvloop: Uvloop = False,
+    remote: Annotated[
+        bool, typer.Option("--remote", help="Client, server, worker and PostgreSQL as processes of their own.")
+    ] = False,
+    idle_workers: Annotated[
+        int, typer.Option(min=0, max=10_000, help="With --remote: idle workers to connect.")
+    ] = 1000,
 ) -> None:
-    """Measure Perdure beside what the same PostgreSQL does with the same rows and no engine."""
+    """Measure Perdure beside bare PostgreSQL.
+
+    The same server does the same rows with no engine: the ratio says what Perdure costs.
+    """
     if context.invoked_subcommand is not None:
         return
     from perdure.app.bench.report import Progress, print_table
@@ -45,12 +54,40 @@ def measure(
 
     say = Progress()
     size = tasks or (TASKS_QUICK if quick else TASKS)
+    if remote:
+        _remote(size, dsn, idle_workers, as_json=as_json)
+        return
     with place(dsn) as where:
         report = run_on(uvloop, run_bench(where, size, loop="uvloop" if uvloop else "asyncio", say=say))
     if as_json:
         _print_json(report)
     else:
         print_table(report)
+
+
+def _remote(tasks: int, dsn: str | None, idle_workers: int, *, as_json: bool) -> None:
+    import asyncio
+
+    from perdure.app.bench.remote import print_remote, run_remote
+    from perdure.app.bench.report import Progress
+    from perdure.app.bench.suite import place
+
+    with place(dsn) as where:
+        report = asyncio.run(run_remote(where, tasks, idle_workers=idle_workers, say=Progress()))
+    if as_json:
+        _print_json(report)
+    else:
+        print_remote(report)
+
+
+@bench.command("idle-workers", hidden=True)
+def idle_workers(address: str, count: int) -> None:
+    """Connect workers that do nothing, until stopped."""
+    import asyncio
+
+    from perdure.app.bench.remote import hold_idle_workers
+
+    asyncio.run(hold_idle_workers(address, count))
 
 
 def _print_json(report: Any) -> None:

@@ -1,110 +1,69 @@
 """The command line. A command loads what it needs when it runs, so that `perdure --help` is instant.
 
-Exit codes: 0 well, 1 a problem that was found or met, 2 wrong usage.
+Exit codes are the table `EXIT_CODES` of app/http.py.
 """
 
 from __future__ import annotations
 
+import os
 import sys
-from typing import TYPE_CHECKING, Annotated, Protocol
+from typing import Annotated, Any
 
 import typer
 
-from perdure.app.cli import bench, verify
-from perdure.app.cli.options import Dsn, database
-from perdure.core.errors import PerdureError
-
-if TYPE_CHECKING:
-    from perdure.store.doctor import Finding
+from perdure.app.cli.commands import COMPLETE_VARIABLE, Commands
+from perdure.app.cli.help import CONTEXT
+from perdure.core.errors import Forbidden, InvalidInput, NotFound, NotRegistered, PerdureError, Unauthenticated
+from perdure.core.version import VERSION
 
 app = typer.Typer(
     name="perdure",
-    help="Durable workflows in plain Python on PostgreSQL.",
+    cls=Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # rich would double the time that help takes
+    context_settings=CONTEXT,
 )
 
 
-class CommandModule(Protocol):
-    """A module that holds a command of its own."""
-
-    def register(self, app: typer.Typer) -> None: ...
-
-
-COMMAND_MODULES: tuple[CommandModule, ...] = (bench, verify)
-"""Import the module above and name it here. It loads what it needs inside its commands."""
-
-for _module in COMMAND_MODULES:
-    _module.register(app)
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"perdure {VERSION}")
+        raise typer.Exit
 
 
-@app.command()
-def migrate(dsn: Dsn = None) -> None:
-    """Bring the database's schema up to date."""
-    import asyncio
-
-    from perdure.store.migrate import migrate as run
-
-    with database(dsn) as address:
-        applied = asyncio.run(run(address))
-    for one in applied:
-        print(f"applied {one.number:04} {one.name}")
-    if not applied:
-        print("nothing to do: the database is up to date")
-
-
-@app.command()
-def doctor(
-    dsn: Dsn = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON array instead of a table.")] = False,
+@app.callback()
+def perdure(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")
+    ] = False,
 ) -> None:
-    """Say what is wrong with the database, and what to do about it."""
-    import asyncio
-
-    from perdure.store.doctor import examine
-
-    with database(dsn) as address:
-        findings = asyncio.run(examine(address))
-    if as_json:
-        import msgspec
-
-        print(msgspec.json.encode(findings).decode())
-    elif sys.stdout.isatty():
-        _table(findings)
-    else:
-        _plain(findings)
-    if any(f.status == "fail" for f in findings):
-        raise typer.Exit(1)
+    """Durable workflows in plain Python on PostgreSQL."""
 
 
-def _plain(findings: list[Finding]) -> None:
-    """One finding per line, columns by tab: for grep and cut."""
-    for f in findings:
-        print("\t".join(" ".join(text.split()) for text in (f.status, f.name, f.what, f.advice)).rstrip())
-
-
-def _table(findings: list[Finding]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    # rich itself drops colours when NO_COLOR is set.
-    colours = {"ok": "green", "warn": "yellow", "fail": "bold red"}
-    table = Table(box=None, pad_edge=False, header_style="")
-    for title in ("", "check", "what"):
-        table.add_column(title)
-    for f in findings:
-        what = Text(f.what)
-        if f.advice:
-            what.append(f"\n{f.advice}", style="dim" if f.status == "ok" else "italic")
-        table.add_row(Text(f.status, style=colours[f.status]), Text(f.name), what)
-    Console().print(table)
+def exit_code_of(error: PerdureError) -> int:
+    """Errors of a server know theirs; those met on this side are told apart by what they are."""
+    known: Any = getattr(error, "exit_code", None)
+    if isinstance(known, int):
+        return known
+    if isinstance(error, (NotFound, NotRegistered)):
+        return 4
+    if isinstance(error, (Unauthenticated, Forbidden)):
+        return 5
+    return 2 if isinstance(error, InvalidInput) else 1
 
 
 def main() -> None:
+    if COMPLETE_VARIABLE in os.environ:
+        from typer._completion_classes import completion_init
+
+        completion_init()
     try:
-        app()
+        app(prog_name="perdure")
     except PerdureError as error:
-        print(f"perdure: {error}", file=sys.stderr)
-        sys.exit(1)
+        head, _, rest = str(error).partition("\n")
+        print(f"perdure: {head}", file=sys.stderr)
+        for line in rest.splitlines():
+            print(f"  {line}" if line else "", file=sys.stderr)
+        sys.exit(exit_code_of(error))

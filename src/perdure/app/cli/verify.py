@@ -33,7 +33,10 @@ def verify(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON array instead of a table.")] = False,
 ) -> None:
-    """Check the invariants of every run; exit code 1 when one does not hold."""
+    """Prove from the database that no run was lost or torn.
+
+    Checks the invariants of every run; exit code 1 when one does not hold.
+    """
     import asyncio
 
     with database(dsn) as address:

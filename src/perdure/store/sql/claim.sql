@@ -1,12 +1,12 @@
 -- How an engine gets work: due runs, runs with mail, queued tasks. Rows are locked where they are found and updated by ctid.
 
 -- name: claim_runs
--- $1 session, $2 namespace, $3 workflows this engine can run, $4 how many. Locks: own session FOR KEY SHARE, claimed rows FOR UPDATE SKIP LOCKED.
+-- $1 session, $2 and $3 are pairs (namespace, workflow) this engine can run, $4 how many. Locks: own session FOR KEY SHARE, claimed rows FOR UPDATE SKIP LOCKED.
 with fence as materialized (select id from perdure.engine_session where id = $1 for key share),
 due as materialized (
-  select d.place from fence, unnest($3::text[]) as w(workflow) cross join lateral (
+  select d.place from fence, unnest($2::int[], $3::text[]) as w(ns, workflow) cross join lateral (
     select q.ctid as place from perdure.run_queue q
-     where q.ns = $2 and q.workflow = w.workflow and q.owner is null and q.wake_at <= perdure.clock() and q.stuck is null
+     where q.ns = w.ns and q.workflow = w.workflow and q.owner is null and q.wake_at <= perdure.clock() and q.stuck is null
      order by q.wake_at limit $4 for update skip locked
   ) d
   limit $4
@@ -23,7 +23,8 @@ due as materialized (
   -- From the few mailed runs to their rows, never from the many sleeping rows to the inbox.
   select d.place from fence, mailed m cross join lateral (
     select q.ctid as place from perdure.run_queue q
-     where q.run_id = m.run_id and q.ns = $2 and q.owner is null and q.stuck is null and q.workflow = any($3::text[])
+     where q.run_id = m.run_id and q.owner is null and q.stuck is null
+       and exists(select from unnest($2::int[], $3::text[]) as w(ns, workflow) where w.ns = q.ns and w.workflow = q.workflow)
      for update skip locked
   ) d
   limit $4
@@ -33,28 +34,39 @@ update perdure.run_queue q set owner = $1, status = 1, epoch = q.epoch + 1, wake
 returning q.run_id, q.ns, q.workflow, q.version, q.epoch;
 
 -- name: claim_tasks
--- $2 namespace; $3 and $4 are pairs (queue, task name) that a local worker serves; $5 how many.
+-- $2, $3 and $4 are (namespace, queue, task name) that workers here serve, $5 how many of each they can take; $6 how many in all.
 with fence as materialized (select id from perdure.engine_session where id = $1 for key share),
 due as materialized (
-  select d.place from fence, unnest($3::text[], $4::text[]) as w(queue, name) cross join lateral (
+  select d.place from fence, unnest($2::int[], $3::text[], $4::text[], $5::int[]) as w(ns, queue, name, free) cross join lateral (
     select t.ctid as place from perdure.task_queue t
-     where t.ns = $2 and t.queue = w.queue and t.name = w.name and t.owner is null and t.run_at <= perdure.clock()
-     order by t.run_at limit $5 for update skip locked
+     where t.ns = w.ns and t.queue = w.queue and t.name = w.name and t.owner is null and t.run_at <= perdure.clock()
+     order by t.run_at limit w.free for update skip locked
   ) d
-  limit $5
+  limit $6
 )
-update perdure.task_queue t set owner = $1, status = 1
+update perdure.task_queue t set owner = $1, status = 1, worker = null, started_at = null, beat_at = null, blocked = null
   from due where t.ctid = due.place
-returning t.id, t.ns, t.run_id, t.seq, t.name, t.queue, t.attempt, t.lost, t.scheduled_at, t.options, t.input;
+returning t.id, t.ns, t.run_id, t.seq, t.name, t.queue, t.attempt, t.lost, t.scheduled_at, t.options, t.input, t.trace;
+
+-- name: adopt_tasks
+-- A worker that lost its engine brings what it is running. $2 namespace, $3 task ids, $4 their attempts. Only the very attempt that is running.
+with fence as materialized (select id from perdure.engine_session where id = $1 for key share)
+update perdure.task_queue t set owner = $1, status = 2
+  from fence, unnest($3::uuid[], $4::int[]) as u(id, attempt)
+ where t.id = u.id and t.ns = $2 and t.attempt = u.attempt and t.owner is not null
+returning t.id, t.ns, t.run_id, t.seq, t.name, t.queue, t.attempt, t.lost, t.scheduled_at, t.options, t.input, t.trace;
+
+-- name: known_tasks
+select id from perdure.task_queue where ns = $1 and id = any($2::uuid[]);
 
 -- name: next_due
 -- When the next sleeping run or waiting task falls due, so that an idle engine can sleep exactly that long.
 select perdure.clock() as clock,
-  (select min(m.wake_at) from unnest($2::text[]) as w(workflow) cross join lateral (
-     select q.wake_at from perdure.run_queue q where q.ns = $1 and q.workflow = w.workflow and q.owner is null and q.stuck is null
+  (select min(m.wake_at) from unnest($1::int[], $2::text[]) as w(ns, workflow) cross join lateral (
+     select q.wake_at from perdure.run_queue q where q.ns = w.ns and q.workflow = w.workflow and q.owner is null and q.stuck is null
       order by q.wake_at limit 1) m) as run_at,
-  (select min(m.run_at) from unnest($3::text[], $4::text[]) as w(queue, name) cross join lateral (
-     select t.run_at from perdure.task_queue t where t.ns = $1 and t.queue = w.queue and t.name = w.name and t.owner is null
+  (select min(m.run_at) from unnest($3::int[], $4::text[], $5::text[]) as w(ns, queue, name) cross join lateral (
+     select t.run_at from perdure.task_queue t where t.ns = w.ns and t.queue = w.queue and t.name = w.name and t.owner is null
       order by t.run_at limit 1) m) as task_at,
   exists(select from perdure.inbox) as mail;
 

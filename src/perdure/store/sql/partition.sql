@@ -1,4 +1,4 @@
--- Partitions of the tables that grow, by day of their ids.
+-- Partitions of the tables that grow, by day of their ids. The functions are in the migrations.
 
 -- name: list_partitions
 -- Range partitions with their bounds as text; the default partition has none.
@@ -7,10 +7,14 @@ select p.relname as parent, c.relname as name, pg_get_expr(c.relpartbound, c.oid
   join pg_namespace n on n.oid = p.relnamespace
  where n.nspname = 'perdure' and p.relname = any($1::text[]) order by 1, 2;
 
--- name: lock_partitions
--- One engine at a time changes partitions; the others skip.
-select pg_try_advisory_xact_lock(hashtext('perdure.partitions')) as got;
+-- name: create_partition
+-- $1 table, $2 partition, $3 and $4 its bounds. One engine at a time changes partitions; the others wait and find it done.
+select perdure.create_partition($1, $2, $3, $4) as done;
 
--- name: carry_runs
--- Ids of active runs, oldest first, whose rows must not go with their partition.
-select run_id from perdure.run_queue where run_id < $1;
+-- name: drop_partition
+-- One engine at a time; the others skip.
+select perdure.drop_partition($1, $2) as done;
+
+-- name: drop_old_keys
+-- The keys of runs that went with their partition are free again.
+delete from perdure.run_key k where k.run_id < $1 and not exists (select from perdure.run_queue q where q.run_id = k.run_id);

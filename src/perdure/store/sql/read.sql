@@ -1,15 +1,22 @@
 -- What people and programs ask. Nothing here decides anything.
 
 -- name: namespace_id
-select id from perdure.namespace where name = $1;
+select id from perdure.namespace where name = $1 and deleted_at is null;
 
 -- name: create_namespace
 insert into perdure.namespace (name) values ($1) on conflict (name) do update set name = excluded.name returning id;
 
 -- name: register_versions
-insert into perdure.workflow_version (ns, workflow, version, kind)
-select $1, u.workflow, u.version, 'code' from unnest($2::text[], $3::text[]) as u(workflow, version)
-on conflict do nothing;
+-- What a process serves is the current version of its workflows; one that was deleted comes back to life.
+with added as (
+  insert into perdure.workflow_version (ns, workflow, version, kind)
+  select $1, u.workflow, u.version, 'code' from unnest($2::text[], $3::text[]) as u(workflow, version)
+  on conflict do nothing
+)
+insert into perdure.workflow (ns, name, kind, current)
+select $1, u.workflow, 'code', u.version from unnest($2::text[], $3::text[]) as u(workflow, version) order by u.workflow
+on conflict (ns, name) do update set current = excluded.current, kind = excluded.kind, deleted_at = null
+  where workflow.current <> excluded.current or workflow.deleted_at is not null;
 
 -- name: run_by_key
 select k.run_id, k.input_hash from perdure.run_key k where k.ns = $1 and k.key = $2;

@@ -36,7 +36,8 @@ update perdure.run_queue set owner = null, wake_at = perdure.clock() where owner
 
 -- name: requeue_tasks
 update perdure.task_queue t
-   set status = 0, owner = null, attempt = u.attempt, lost = u.lost, run_at = perdure.clock()
+   set status = 0, owner = null, attempt = u.attempt, lost = u.lost, run_at = perdure.clock(),
+       worker = null, started_at = null, beat_at = null, blocked = null
   from unnest($1::uuid[], $2::int[], $3::int[]) as u(id, attempt, lost),
        lateral (select r.ctid as place from perdure.task_queue r where r.id = u.id offset 0) at
  where t.ctid = at.place;

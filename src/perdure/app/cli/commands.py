@@ -1,0 +1,122 @@
+"""Which commands there are and where they live. A command's module is imported when it is called, never for the list of them."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, Final, NamedTuple
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_group
+
+from perdure.app.cli.help import CONTEXT, Command, Group
+
+
+class Entry(NamedTuple):
+    module: str
+    """Below perdure.app.cli; has `register(app)`."""
+    help: str
+    """The first sentence of the command's own help. A test compares them."""
+
+
+SECTIONS: Final[dict[str, dict[str, Entry]]] = {
+    "Start": {
+        "dev": Entry("dev", "Database, server and worker in one command, with reload."),
+        "init": Entry("init", "Write hello.py, a first workflow to change."),
+        "server": Entry("server", "Run a server: REST for people, gRPC for workers."),
+        "worker": Entry("worker", "Serve the tasks and workflows of Python modules."),
+    },
+    "Runs": {
+        "run": Entry("run", "Start a run of a workflow."),
+        "list": Entry("look", "List runs, newest first."),
+        "show": Entry("look", "Show a run: how it stands, what it waits for, its tasks."),
+        "watch": Entry("look", "Watch a run until it ends, and end as it did."),
+        "logs": Entry("look", "Print what a run's tasks printed and logged."),
+        "history": Entry("look", "Print a run's events, the only truth about it."),
+        "state": Entry("look", "Print a state value that a run has set."),
+        "open": Entry("look", "Print the link to a run's page."),
+        "cancel": Entry("run", "Ask a run to stop."),
+        "retry": Entry("run", "Open a failed run again; what succeeded is kept."),
+        "resume": Entry("run", "Let a stuck run try again, after its code was repaired."),
+        "signal": Entry("run", "Send a signal to a run."),
+        "resolve": Entry("run", "Give a promise of a run its value."),
+    },
+    "Fleet": {
+        "workflows": Entry("fleet", "List the workflows that workers have registered."),
+        "workers": Entry("fleet", "List the workers that are connected."),
+        "queues": Entry("fleet", "List queues with work, and who serves them."),
+    },
+    "Access": {
+        "namespace": Entry("namespace", "Create, list and delete namespaces."),
+        "key": Entry("key", "Create, list and revoke API keys."),
+        "audit": Entry("fleet", "List who did what, newest first."),
+    },
+    "Database": {
+        "migrate": Entry("database", "Bring the database's schema up to date."),
+        "doctor": Entry("database", "Say what is wrong with the database, and what to do."),
+        "verify": Entry("verify", "Prove from the database that no run was lost or torn."),
+    },
+    "More": {
+        "bench": Entry("bench", "Measure Perdure beside bare PostgreSQL."),
+        "completion": Entry("completion", "Print a completion script for your shell."),
+    },
+}
+COMMANDS: Final[dict[str, Entry]] = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
+
+COMPLETE_VARIABLE: Final = "_PERDURE_COMPLETE"
+"""Set by the shell when it asks what could come next."""
+EPILOG = "perdure COMMAND --help tells more. Commands find the server with --url or PERDURE_URL."
+
+
+class Commands(TyperGroup):
+    """The group behind `perdure`."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in COMMANDS:
+            return None
+        if cmd_name not in self.commands:
+            self.commands.update(load(COMMANDS[cmd_name].module))
+        return self.commands.get(cmd_name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        # What is suggested for a mistyped name is looked for among the names of `commands`.
+        known, self.commands = self.commands, {**dict.fromkeys(COMMANDS), **self.commands}  # type: ignore[dict-item]
+        try:
+            if args and args[0] in COMMANDS:
+                self.commands = known
+            return super().resolve_command(ctx, args)
+        finally:
+            self.commands = known
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        width = max(map(len, COMMANDS))
+        for title, entries in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), entry.help) for name, entry in entries.items()])
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        formatter.write_paragraph()
+        formatter.write_text(EPILOG)
+
+
+def load(module: str) -> dict[str, Any]:
+    """The commands of one module."""
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    import_module(f"perdure.app.cli.{module}").register(app)
+    _dress(app)
+    return dict(get_group(app).commands)
+
+
+def _dress(app: Any) -> None:
+    """Whatever a module registers gets our help page."""
+    for info in app.registered_commands:
+        info.cls = Command
+        info.context_settings = {**CONTEXT, **(info.context_settings or {})}
+    for group in app.registered_groups:
+        group.cls = Group
+        group.context_settings = dict(CONTEXT)
+        group.typer_instance.rich_markup_mode = None
+        _dress(group.typer_instance)

@@ -1,0 +1,28 @@
+"""`perdure init`: a first workflow to change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(init)
+
+
+def init(
+    directory: Annotated[Path, typer.Argument(file_okay=False, help="Where to write it.")] = Path("."),
+    force: Annotated[bool, typer.Option("--force", help="Overwrite a hello.py that is there.")] = False,
+) -> None:
+    """Write hello.py, a first workflow to change."""
+    from perdure.app.cli.starter import write_hello
+    from perdure.core.errors import Conflict
+
+    path = directory / "hello.py"
+    if path.exists() and not force:
+        raise Conflict(f"{path} is there already and was left alone. --force overwrites it.")
+    write_hello(directory)
+    print(f"wrote {path}")
+    print("  perdure dev")

@@ -1,0 +1,275 @@
+"""What commands print.
+
+One rule for all of them: a table on a terminal, tab-separated lines where nobody looks, JSON or YAML when asked. What a program
+would read goes to stdout and nothing else does: links and advice go to stderr unless a person reads both.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+from perdure.core.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+Item = dict[str, Any]
+Mode = Literal["table", "plain", "json", "yaml"]
+
+STYLES = {
+    "success": "green",
+    "failed": "bold red",
+    "cancelled": "yellow",
+    "running": "cyan",
+    "dispatched": "cyan",
+    "pending": "dim",
+    "skipped": "dim",
+    "stuck": "bold red",
+}
+MARKS = {
+    "success": "✓",
+    "failed": "✗",
+    "cancelled": "⊘",
+    "running": "●",
+    "dispatched": "◌",
+    "pending": "○",
+    "skipped": "–",
+    "stuck": "!",
+}
+VALUE_CHARS_MAX = 2_000
+"""Of a result or an input on a terminal; `-o json` shows all of it."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: what a program gets, and what a person sees if that is something else."""
+
+    title: str
+    value: Callable[[Item], Any]
+    shown: Callable[[Item], str] | None = None
+    style: Callable[[Item], str] | str = ""
+    right: bool = False
+    fold: bool = False
+    """Long texts are wrapped instead of cut."""
+
+
+class Output:
+    def __init__(self, output: str | None = None, fields: str | None = None) -> None:
+        self.fields = [f.strip() for f in fields.split(",") if f.strip()] if fields else []
+        self.mode: Mode = _mode(output, bool(self.fields))
+        self.console = console(sys.stdout)
+
+    @property
+    def is_for_people(self) -> bool:
+        return self.mode == "table"
+
+    def rows(self, items: Iterable[Item], columns: Sequence[Column], *, empty: str) -> int:
+        """A list. `empty` is told to people when there is nothing in it. Returns how many there were."""
+        if self.mode == "plain":
+            return _plain_rows(items, columns)
+        found = list(items)
+        if self.mode == "table":
+            if found:
+                self.console.print(_table(found, columns))
+            else:
+                self.say(empty)
+        else:
+            self.data(found)
+        return len(found)
+
+    def one(self, item: Item, *, people: Callable[[], None], plain: Sequence[Any]) -> None:
+        """One thing: drawn for people, one line of values for a pipe, whole for programs."""
+        if self.mode == "table":
+            people()
+        elif self.mode == "plain":
+            print("\t".join(flat(v) for v in plain))
+        else:
+            self.data(item)
+
+    def data(self, value: Any) -> None:
+        """As JSON or YAML, narrowed to the fields asked for."""
+        if self.fields:
+            value = [project(v, self.fields) for v in value] if isinstance(value, list) else project(value, self.fields)
+        if self.mode == "yaml":
+            import yaml
+
+            print(yaml.safe_dump(value, sort_keys=False, allow_unicode=True), end="")
+        elif sys.stdout.isatty():
+            self.console.print_json(json.dumps(value, ensure_ascii=False), indent=2)
+        else:
+            print(json.dumps(value, ensure_ascii=False))
+
+    def say(self, text: str) -> None:
+        """For people: beside the data, never in it."""
+        if self.is_for_people:
+            self.console.print(text, style="dim", highlight=False, markup=False, soft_wrap=True)
+        else:
+            print(text, file=sys.stderr)
+
+    def next(self, *commands: str) -> None:
+        """What somebody may want to do now."""
+        if commands and self.is_for_people:
+            self.console.print()
+        for command in commands:
+            self.say(f"  {command}")
+
+
+def _mode(output: str | None, has_fields: bool) -> Mode:
+    if has_fields:
+        if output not in (None, "json", "yaml"):
+            raise InvalidInput("--json chooses fields of JSON output; it cannot be combined with -o table")
+        return "yaml" if output == "yaml" else "json"
+    if output in ("table", "json", "yaml"):
+        return output  # type: ignore[return-value]
+    return "table" if sys.stdout.isatty() else "plain"
+
+
+def console(stream: Any) -> Console:
+    from rich.console import Console
+
+    color_system: Any = None if os.environ.get("NO_COLOR") else "auto"  # rich would keep bold and dim
+    return Console(file=stream, highlight=False, emoji=False, color_system=color_system)
+
+
+def _plain_rows(items: Iterable[Item], columns: Sequence[Column]) -> int:
+    count = 0
+    for item in items:
+        print("\t".join(flat(c.value(item)) for c in columns), flush=count % 100 == 0)
+        count += 1
+    return count
+
+
+def _table(items: list[Item], columns: Sequence[Column]) -> RenderableType:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    for c in columns:
+        table.add_column(
+            c.title,
+            justify="right" if c.right else "left",
+            overflow="fold" if c.fold else "ellipsis",
+            no_wrap=not c.fold,
+        )
+    for item in items:
+        cells = []
+        for c in columns:
+            text = c.shown(item) if c.shown else flat(c.value(item))
+            cells.append(Text(text, style=c.style(item) if callable(c.style) else c.style))
+        table.add_row(*cells)
+    return table
+
+
+def project(item: Any, fields: Sequence[str]) -> Item:
+    """Only these fields; `error.message` reaches inside. An unknown one is an error that names those there are."""
+    out: Item = {}
+    for field in fields:
+        value: Any = item
+        for part in field.split("."):
+            if value is None:
+                break
+            if not isinstance(value, dict) or part not in value:
+                known = ", ".join(item) if isinstance(item, dict) else "none"
+                raise InvalidInput(f"--json: there is no field {field!r}; there are {known}")
+            value = value[part]
+        out[field] = value
+    return out
+
+
+# -- values as text ------------------------------------------------------------------------------------------------------
+
+
+def flat(value: Any) -> str:
+    """One value in one line, without tabs: for columns."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (dict, list)):
+        return json.dumps(value, ensure_ascii=False)
+    return " ".join(str(value).split()) if isinstance(value, str) else str(value)
+
+
+def pretty(value: Any) -> str:
+    """A JSON value for people: in one line when it fits, and never endless."""
+    line = json.dumps(value, ensure_ascii=False)
+    text = line if len(line) <= 100 else json.dumps(value, ensure_ascii=False, indent=2)
+    if len(text) <= VALUE_CHARS_MAX:
+        return text
+    return f"{text[:VALUE_CHARS_MAX]}\n… {len(text) - VALUE_CHARS_MAX:,} more characters: -o json shows all"
+
+
+def status_word(item: Item) -> str:
+    """A run that stands still until somebody acts says so, whatever its status."""
+    return "stuck" if item.get("stuck") else str(item["status"])
+
+
+def status_shown(item: Item) -> str:
+    word = status_word(item)
+    return f"{MARKS.get(word, ' ')} {word}"
+
+
+def status_style(item: Item) -> str:
+    return STYLES.get(status_word(item), "")
+
+
+def moment(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None
+
+
+def seconds_between(start: str | None, end: str | None, now: datetime | None = None) -> float | None:
+    """From one moment to another, or until now; None when it has not begun."""
+    began = moment(start)
+    if began is None:
+        return None
+    ended = moment(end) or now or datetime.now(UTC)
+    return max((ended - began).total_seconds(), 0.0)
+
+
+def seconds_until(text: str | None) -> float:
+    """Until a moment; 0 where there is none, below 0 when it has passed."""
+    at = moment(text)
+    return (at - datetime.now(UTC)).total_seconds() if at else 0.0
+
+
+def duration(seconds: float | None) -> str:
+    """Short and even in width: 12ms, 3.4s, 2m05s, 3h12m, 4d02h."""
+    if seconds is None:
+        return ""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f}ms"
+    if seconds < 60:
+        return f"{seconds:.1f}s"
+    for big, small, size, part in (("m", "s", 60, 1), ("h", "m", 3_600, 60), ("d", "h", 86_400, 3_600)):
+        if seconds < size * (60 if big != "h" else 24) or big == "d":
+            return f"{int(seconds // size)}{big}{int(seconds % size // part):02}{small}"
+    raise AssertionError("days have no end")
+
+
+def ago(text: str | None) -> str:
+    seconds = seconds_between(text, None)
+    if seconds is None:
+        return ""
+    if seconds < 2:
+        return "now"
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):
+        if seconds >= size:
+            return f"{int(seconds // size)}{unit} ago"
+    return "now"
+
+
+def local_time(text: str | None) -> str:
+    """In the reader's zone, to the second."""
+    at = moment(text)
+    return at.astimezone().strftime("%Y-%m-%d %H:%M:%S") if at else ""
+
+
+def clock_time(text: str | None) -> str:
+    at = moment(text)
+    return at.astimezone().strftime("%H:%M:%S.%f")[:-3] if at else ""

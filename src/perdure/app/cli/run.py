@@ -1,0 +1,225 @@
+"""Commands that change runs: `run`, `cancel`, `retry`, `resume`, `signal`, `resolve`. Each prints its link and what to do next."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import typer
+
+from perdure.app.cli import suggest
+from perdure.app.cli.remote import Remote, RunId, json_argument, remote, value_of
+
+OnConflict = Literal["fail", "attach", "replace"]
+
+
+def register(app: typer.Typer) -> None:
+    for command in (run, cancel, retry, resume, signal, resolve):
+        app.command()(command)
+
+
+@remote
+def run(
+    server: Remote,
+    workflow: Annotated[
+        str, typer.Argument(metavar="WORKFLOW", help="Its name.", show_default=False, autocompletion=suggest.workflows)
+    ],
+    given: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NAME=VALUE", help="Arguments by name. JSON where it is JSON, otherwise text."),
+    ] = None,
+    arg: Annotated[
+        list[str] | None, typer.Option("--arg", "-a", metavar="VALUE", help="An argument by position; repeatable.")
+    ] = None,
+    input_json: Annotated[
+        str | None,
+        typer.Option(
+            "--input", "-i", metavar="JSON", help="All arguments as one JSON value; @file reads it, - is stdin."
+        ),
+    ] = None,
+    run_key: Annotated[
+        str | None, typer.Option("--id", metavar="KEY", help="An id of your own, unique in the namespace.")
+    ] = None,
+    on_conflict: Annotated[OnConflict | None, typer.Option(help="What if the id is taken.")] = None,
+    attr: Annotated[
+        list[str] | None, typer.Option("--attr", metavar="NAME=VALUE", help="To find the run by; repeatable.")
+    ] = None,
+    timeout: Annotated[
+        str | None, typer.Option(metavar="DURATION", help='It fails when it has not ended by then: "90s", "2h".')
+    ] = None,
+    version: Annotated[str | None, typer.Option(help="Another version than the current one.")] = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Stay until it ends, and end as it did.")] = False,
+) -> None:
+    """Start a run of a workflow.
+
+    perdure run greet name=Ada times=3 --watch
+    """
+    from uuid import uuid4
+
+    from perdure.app.http import ApiError, segment
+
+    body = start_body(given or [], arg or [], input_json) | {
+        name: value
+        for name, value in {
+            "id": run_key,
+            "on_conflict": on_conflict,
+            "timeout": timeout,
+            "version": version,
+            "attributes": pairs(attr or [], "--attr") or None,
+        }.items()
+        if value is not None
+    }
+    try:
+        started = server.api.post(f"/workflows/{segment(workflow)}/runs", body, idempotency_key=uuid4().hex)
+    except ApiError as error:
+        raise _unknown_workflow(server, workflow, error) from None
+    server.remember(started["id"])
+    if watch:
+        from perdure.app.cli.watch import follow
+
+        raise typer.Exit(follow(server, started["id"]))
+    announce(server, started, "started", "perdure watch @last", "perdure logs @last -f")
+
+
+def start_body(given: list[str], arg: list[str], input_json: str | None) -> dict[str, Any]:
+    """The one way of giving arguments that was used; two at once are refused."""
+    from perdure.core.errors import InvalidInput
+
+    if input_json is not None:
+        if given or arg:
+            raise InvalidInput("give either --input or single arguments, not both")
+        return {"input": json_argument(input_json, "--input")}
+    body: dict[str, Any] = {}
+    if arg:
+        body["args"] = [value_of(text) for text in arg]
+    if given:
+        body["kwargs"] = pairs(given, "arguments")
+    return body
+
+
+def pairs(texts: list[str], what: str) -> dict[str, Any]:
+    from perdure.core.errors import InvalidInput
+
+    out: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise InvalidInput(
+                f"{what}: {text!r} is not NAME=VALUE. Arguments by position are given with -a: -a {text!r}"
+                if what == "arguments"
+                else f"{what}: {text!r} is not NAME=VALUE"
+            )
+        if name in out:
+            raise InvalidInput(f"{what}: {name} is given twice")
+        out[name] = value_of(value)
+    return out
+
+
+def _unknown_workflow(server: Remote, workflow: str, error: Exception) -> Exception:
+    """A name nobody registered: say which there are, and which one was probably meant."""
+    from difflib import get_close_matches
+
+    from perdure.app.http import ApiError
+
+    assert isinstance(error, ApiError)
+    if error.status != 404:
+        return error
+    try:
+        known = [w["name"] for w in server.api.items("/workflows", limit=500)]
+    except ApiError:
+        return error
+    if not known:
+        advice = "None is registered yet: start a worker that defines it, `perdure worker yourmodule`."
+    elif close := get_close_matches(workflow, known, n=1):
+        advice = f"Did you mean {close[0]}?"
+    else:
+        advice = f"There are: {', '.join(sorted(known)[:10])}{', …' if len(known) > 10 else ''}."
+    namespace = f" in namespace {server.api.namespace}" if server.api.namespace else ""
+    return ApiError(
+        f"no workflow {workflow!r} is registered{namespace}. {advice}", status=404, problem_code="not_found"
+    )
+
+
+def announce(server: Remote, run: dict[str, Any], verb: str, *commands: str) -> None:
+    """The answer to a write: what became of it, its link, and what may come next."""
+    from rich.text import Text
+
+    def people() -> None:
+        line = Text()
+        line.append(f"{verb} ", style="green")
+        line.append(run.get("workflow", "run"), style="bold")
+        line.append(f"  {run['id']}")
+        server.out.console.print(line, soft_wrap=True)
+        if run.get("url"):
+            server.out.console.print(Text(f"  {run['url']}", style="blue"), soft_wrap=True)
+
+    server.out.one(run, people=people, plain=[run["id"], run.get("status"), run.get("url")])
+    if not server.out.is_for_people and run.get("url"):
+        server.out.say(run["url"])
+    server.out.next(*(c if verb == "started" else c.replace("@last", run["id"]) for c in commands))
+
+
+def _after(server: Remote, run: str, answer: Any, verb: str, *commands: str) -> None:
+    """Some writes answer with the run, some with nothing; people see the run either way."""
+    found = answer if isinstance(answer, dict) and "workflow" in answer else server.api.get(server.path(run))
+    announce(server, found, verb, *commands)
+
+
+@remote
+def cancel(
+    server: Remote,
+    run: RunId,
+    reason: Annotated[str | None, typer.Option("--reason", "-r", help="Kept in its history.")] = None,
+) -> None:
+    """Ask a run to stop.
+
+    It unwinds like any cancelled coroutine, and ends `cancelled`.
+    """
+    answer = server.api.post(server.path(run, "cancel"), {"reason": reason} if reason else {})
+    _after(server, run, answer, "cancelling", "perdure watch @last")
+
+
+@remote
+def retry(server: Remote, run: RunId) -> None:
+    """Open a failed run again; what succeeded is kept."""
+    _after(server, run, server.api.post(server.path(run, "retry")), "retrying", "perdure watch @last")
+
+
+@remote
+def resume(server: Remote, run: RunId) -> None:
+    """Let a stuck run try again, after its code was repaired."""
+    _after(server, run, server.api.post(server.path(run, "resume")), "resumed", "perdure watch @last")
+
+
+Value = Annotated[
+    str,
+    typer.Argument(metavar="VALUE", help="JSON where it is JSON, otherwise text.", show_default=False),
+]
+
+
+@remote
+def signal(
+    server: Remote,
+    run: RunId,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the signal.", show_default=False)],
+    value: Value = "null",
+) -> None:
+    """Send a signal to a run."""
+    from uuid import uuid4
+
+    answer = server.api.post(server.path(run, "signals", name), value_of(value), idempotency_key=uuid4().hex)
+    _after(server, run, answer, f"sent {name} to", "perdure show @last")
+
+
+@remote
+def resolve(
+    server: Remote,
+    run: RunId,
+    promise: Annotated[str, typer.Argument(metavar="PROMISE", help="Its name.", show_default=False)],
+    value: Value = "null",
+) -> None:
+    """Give a promise of a run its value.
+
+    The first value stands.
+    """
+    answer = server.api.post(server.path(run, "promises", promise), value_of(value))
+    _after(server, run, answer, f"resolved {promise} of", "perdure show @last")

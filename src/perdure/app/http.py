@@ -1,0 +1,279 @@
+"""The command line's way to a server: REST with the errors of the server turned into sentences and exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import ssl
+import time
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Final, Self
+from urllib.parse import quote
+
+import httpx
+
+from perdure.core.errors import InvalidInput, PerdureError
+from perdure.core.version import VERSION
+
+CONNECT_S: Final = 5.0
+ANSWER_S: Final = 65.0
+"""A little more than the longest time a server holds a request (`wait=60`)."""
+TRIES: Final = 3
+PAUSE_S: Final = 0.2
+RETRY_AFTER_S_MAX: Final = 10.0
+PAGE: Final = 500
+STREAM_SILENCE_S: Final = 45.0
+"""A stream that says nothing for this long, not even a comment, is taken for dead."""
+
+NOTHING: Final = object()
+Params = Sequence[tuple[str, str | int | float | bool | None]]
+
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_CANCELLED: Final = 3
+EXIT_NOT_FOUND: Final = 4
+EXIT_NO_SERVER: Final = 5
+EXIT_INTERRUPTED: Final = 130
+
+EXIT_CODES: Final[dict[int, str]] = {
+    0: "done; for `watch`, `run --watch` and `dev --once`: the run succeeded",
+    EXIT_FAILED: "the run failed, or something else went wrong: a conflict, a finding of `doctor` or `verify`",
+    EXIT_USAGE: "wrong usage: an unknown option, or input that can never work",
+    EXIT_CANCELLED: "the run was cancelled",
+    EXIT_NOT_FOUND: "no such run, workflow, promise, key or namespace",
+    EXIT_NO_SERVER: "the server cannot be reached, is not ready, or does not let you in",
+    EXIT_INTERRUPTED: "stopped by Ctrl-C",
+}
+"""The one table of exit codes; the docs' table is written from this."""
+
+VARIABLES: Final[dict[str, str]] = {
+    "PERDURE_URL": "the server's HTTP address; `--url` wins",
+    "PERDURE_GRPC": "the server's gRPC address, for workers and clients; several are separated by commas",
+    "PERDURE_API_KEY": "API key or token; `--key` wins",
+    "PERDURE_NAMESPACE": "the namespace to work in, for a key that is good for several; `--namespace` wins",
+    "PERDURE_CA": "a certificate authority to trust, PEM file",
+    "PERDURE_CLIENT_CERT": "the certificate to show to a server that asks for one, PEM file",
+    "PERDURE_CLIENT_KEY": "its private key, PEM file",
+    "NO_COLOR": "anything: no colours",
+    "XDG_STATE_HOME": "where the run you started last is remembered, `~/.local/state` unless set",
+}
+"""What commands and workers read; the docs' table is written from this."""
+
+_BY_STATUS: Final[dict[int, int]] = {
+    400: EXIT_USAGE,
+    401: EXIT_NO_SERVER,
+    403: EXIT_NO_SERVER,
+    404: EXIT_NOT_FOUND,
+    422: EXIT_USAGE,
+    502: EXIT_NO_SERVER,
+    503: EXIT_NO_SERVER,
+    504: EXIT_NO_SERVER,
+}
+
+
+class ApiError(PerdureError):
+    """What a server answered instead of what was asked for."""
+
+    def __init__(self, message: str, *, status: int, problem_code: str = "") -> None:
+        super().__init__(message)
+        self.status, self.problem_code = status, problem_code
+        self.exit_code = _BY_STATUS.get(status, EXIT_FAILED)
+
+
+class Unreachable(PerdureError):
+    code = "unreachable"
+    exit_code = EXIT_NO_SERVER
+
+
+class Api:
+    """A session with one server, as one caller, in one namespace. Blocking: a command does one thing at a time."""
+
+    def __init__(self, url: str, *, key: str | None = None, namespace: str | None = None) -> None:
+        self.url = (url if "://" in url else f"http://{url}").rstrip("/")
+        self.namespace = namespace
+        headers = {"User-Agent": f"perdure-cli/{VERSION}", "Accept": "application/json"}
+        if key:
+            headers["Authorization"] = f"Bearer {key}"
+        if namespace:
+            headers["Perdure-Namespace"] = namespace
+        self._http = httpx.Client(
+            base_url=f"{self.url}/api/v1",
+            headers=headers,
+            timeout=httpx.Timeout(ANSWER_S, connect=CONNECT_S),
+            trust_env=not _is_loopback(self.url),  # a proxy of the environment cannot know this machine's loopback
+            verify=tls_context(os.environ)
+            if self.url.startswith("https://")
+            else False,  # authorities take a while to load
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._http.close()
+
+    # -- one request ------------------------------------------------------------------------------------------------
+
+    def get(self, path: str, params: Params = ()) -> Any:
+        return self._answer("GET", path, params=params, repeatable=True)
+
+    def post(self, path: str, body: Any = NOTHING, *, idempotency_key: str | None = None) -> Any:
+        """`None` is a body of its own, the JSON value null."""
+        headers = {"Idempotency-Key": idempotency_key} if idempotency_key else {}
+        return self._answer("POST", path, body=body, headers=headers, repeatable=idempotency_key is not None)
+
+    def delete(self, path: str) -> Any:
+        return self._answer("DELETE", path, repeatable=True)
+
+    def items(self, path: str, params: Params = (), *, limit: int | None = None) -> Iterator[dict[str, Any]]:
+        """The entries of a list, page by page, up to `limit` of them."""
+        left, cursor = limit, None
+        while left is None or left > 0:
+            size = PAGE if left is None else min(PAGE, left)
+            page = self.get(path, [*params, ("limit", size), *([("cursor", cursor)] if cursor else [])])
+            yield from page["items"]
+            cursor = page.get("next")
+            if left is not None:
+                left -= len(page["items"])
+            if not cursor:  # a page may be empty and still go on
+                return
+
+    @contextmanager
+    def stream(self, path: str, params: Params = ()) -> Generator[Iterator[tuple[str, str]]]:
+        """Server-sent events as (event, data). Ends when the server does; trouble on the way is `Unreachable`."""
+        timeout = httpx.Timeout(STREAM_SILENCE_S, connect=CONNECT_S)
+        headers = {"Accept": "text/event-stream"}
+        try:
+            with self._http.stream("GET", path, params=_clean(params), headers=headers, timeout=timeout) as response:
+                if response.status_code != 200:
+                    response.read()
+                    raise self._problem(response)
+                yield _events(response.iter_lines())
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from error
+
+    def _answer(
+        self,
+        method: str,
+        path: str,
+        *,
+        repeatable: bool,
+        params: Params = (),
+        body: Any = NOTHING,
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:
+        content = None
+        if body is not NOTHING:
+            content, headers = json.dumps(body).encode(), {**(headers or {}), "Content-Type": "application/json"}
+        for last in [False] * (TRIES - 1) + [True]:
+            try:
+                response = self._http.request(method, path, params=_clean(params), content=content, headers=headers)
+            except httpx.ConnectError as error:
+                raise self._unreachable(error) from error
+            except httpx.TransportError as error:
+                if last or not repeatable:
+                    raise self._unreachable(error) from error
+                time.sleep(PAUSE_S * random.uniform(0.5, 1.5))
+                continue
+            if response.status_code == 429 and not last:
+                time.sleep(_retry_after_s(response))
+                continue
+            if response.is_success:
+                return response.json() if response.content else None
+            raise self._problem(response)
+        raise AssertionError("the last try ends the loop")
+
+    # -- what went wrong --------------------------------------------------------------------------------------------
+
+    def _unreachable(self, error: Exception) -> Unreachable:
+        if isinstance(error, httpx.TimeoutException):
+            why = f"no answer within {CONNECT_S if isinstance(error, httpx.ConnectTimeout) else ANSWER_S:g} seconds"
+        else:
+            why = re.sub(r"^\[Errno -?\d+\] ", "", str(error)).lower()
+        return Unreachable(
+            f"no Perdure server answers at {self.url} ({why or type(error).__name__}).\n"
+            "Start one with `perdure dev` or `perdure server`, or say where yours is with --url or PERDURE_URL."
+        )
+
+    def _problem(self, response: httpx.Response) -> ApiError:
+        status = response.status_code
+        try:
+            problem = response.json()
+            code, detail = str(problem.get("code", "")), str(problem.get("detail") or problem.get("title") or "")
+        except (ValueError, AttributeError):
+            return ApiError(
+                f"{self.url} answered {status} {response.reason_phrase} in a form that no Perdure server uses. Is this its address?",
+                status=EXIT_FAILED if status < 500 else status,
+            )
+        advice = self._advice(status, code)
+        return ApiError(f"{detail}\n{advice}" if advice else detail, status=status, problem_code=code)
+
+    def _advice(self, status: int, code: str) -> str:
+        if status == 401:
+            return (
+                f"The server at {self.url} wants an API key: pass --key or set PERDURE_API_KEY. "
+                "Whoever runs the server makes one with `perdure key create`."
+            )
+        if status == 403:
+            return "Use a key with another role; `perdure key list` shows what there is."
+        if status == 429:
+            return "Try again in a moment; the key's rate can be raised by whoever runs the server."
+        return ""
+
+
+def tls_context(environment: Mapping[str, str]) -> ssl.SSLContext:
+    """PERDURE_CA: whom to trust beside the usual authorities. PERDURE_CLIENT_CERT and PERDURE_CLIENT_KEY: who we are."""
+    context = ssl.create_default_context()
+    try:
+        if environment.get("PERDURE_CA"):
+            context.load_verify_locations(environment["PERDURE_CA"])
+        if environment.get("PERDURE_CLIENT_CERT"):
+            context.load_cert_chain(environment["PERDURE_CLIENT_CERT"], environment.get("PERDURE_CLIENT_KEY"))
+    except (OSError, ssl.SSLError) as error:
+        raise InvalidInput(
+            f"PERDURE_CA, PERDURE_CLIENT_CERT or PERDURE_CLIENT_KEY names no usable PEM file: {error}"
+        ) from None
+    return context
+
+
+def segment(text: str) -> str:
+    """One piece of a path."""
+    return quote(text, safe="@:")
+
+
+def _is_loopback(url: str) -> bool:
+    return httpx.URL(url).host in ("127.0.0.1", "localhost", "::1")
+
+
+def _clean(params: Params) -> list[tuple[str, str | int | float | bool | None]]:
+    return [(name, value) for name, value in params if value is not None]
+
+
+def _retry_after_s(response: httpx.Response) -> float:
+    try:
+        return min(float(response.headers.get("Retry-After", "1")), RETRY_AFTER_S_MAX)
+    except ValueError:
+        return 1.0
+
+
+def _events(lines: Iterator[str]) -> Iterator[tuple[str, str]]:
+    """The parts of the event stream format that matter here: names, data, comments, blank lines between events."""
+    event, data = "message", list[str]()
+    for line in lines:
+        if not line:
+            if data:
+                yield event, "\n".join(data)
+            event, data = "message", []
+        elif not line.startswith(":"):
+            field, _, value = line.partition(":")
+            value = value.removeprefix(" ")
+            if field == "event":
+                event = value
+            elif field == "data":
+                data.append(value)

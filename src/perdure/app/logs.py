@@ -1,0 +1,121 @@
+"""Logs of a process: one line per event, for people in a terminal or for machines as JSON.
+
+Everything goes through the standard `logging`, so libraries' and users' records look like ours. A line that is written while a
+task or workflow code runs says which: run_id, task, attempt are looked up where the record is made.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any, Final, Literal, TextIO
+
+import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+from perdure.core import ids
+from perdure.sdk.attempts import current_slot
+from perdure.sdk.runtime import current
+
+Format = Literal["text", "json"]
+LEVELS: Final = ("debug", "info", "warning", "error", "critical")
+FIRST: Final = ("timestamp", "level", "logger", "event")
+_HANDLER: Final = "perdure"
+
+
+def add_whereabouts(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    """Which run and attempt this line comes from, where it comes from one."""
+    slot = current_slot.get(None)
+    attempt = slot.attempt if slot is not None else None
+    if attempt is not None:
+        event.setdefault("run_id", attempt.run_id)
+        event.setdefault("task", attempt.task)
+        event.setdefault("seq", attempt.seq)
+        event.setdefault("attempt", attempt.number)
+        return event
+    run = current.get(None)
+    if run is not None:
+        event.setdefault("run_id", ids.text(run.run_id))
+    return event
+
+
+_extra = structlog.stdlib.ExtraAdder()
+
+
+def _add_extra(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    """What a standard record was given by `extra=`. Other handlers leave marks of theirs on it: not those."""
+    if event.get("_record") is None:
+        return event
+    event = _extra(logger, method, event)
+    for theirs in ("message", "asctime"):
+        event.pop(theirs, None)
+    return event
+
+
+def configure(
+    format: Format = "text",
+    level: str = "info",
+    *,
+    stream: TextIO | None = None,
+    color: bool | None = None,
+    **always: Any,
+) -> None:
+    """Set up the process's logs; may be called again. `always` goes into every line, for instance worker="..."."""
+    if level.lower() not in LEVELS:
+        raise ValueError(f"unknown log level {level!r}; choose one of {', '.join(LEVELS)}")
+    target = stream if stream is not None else sys.stderr
+    colored = color if color is not None else format == "text" and target.isatty()
+    shared = _shared(always)
+    handler = logging.StreamHandler(target)
+    handler.set_name(_HANDLER)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *_renderers(format, colored)],
+        )
+    )
+    root = logging.getLogger()
+    for old in [h for h in root.handlers if h.get_name() == _HANDLER]:
+        root.removeHandler(old)
+    root.addHandler(handler)
+    root.setLevel(level.upper())
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+
+
+def _shared(always: dict[str, Any]) -> list[Processor]:
+    def add_always(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+        for key, value in always.items():
+            event.setdefault(key, value)
+        return event
+
+    return [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        _add_extra,
+        structlog.processors.TimeStamper(fmt="iso", utc=True, key="timestamp"),
+        add_whereabouts,
+        add_always,
+        structlog.processors.StackInfoRenderer(),
+    ]
+
+
+def _in_order(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    """What every line has comes first, so that people can read it, too."""
+    return {key: event.pop(key) for key in FIRST if key in event} | dict(event)
+
+
+def _renderers(format: Format, colored: bool) -> list[Processor]:
+    if format == "json":
+        return [
+            structlog.processors.format_exc_info,
+            _in_order,
+            structlog.processors.JSONRenderer(),
+        ]
+    plain = structlog.dev.plain_traceback  # the pretty one prints local variables: they may hold secrets
+    return [structlog.dev.ConsoleRenderer(colors=colored, pad_event_to=0, exception_formatter=plain)]

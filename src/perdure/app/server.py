@@ -1,0 +1,227 @@
+"""A server: one engine, REST and gRPC in front of it, in one event loop. Any number of them share a database.
+
+    start   store -> engine -> gRPC -> REST: the ports open only when there is something behind them
+    stop    not ready (load balancers turn away) -> REST ends its requests -> the engine ends its tasks, workers still connected -> gRPC -> store
+
+The second signal ends the process at once: the database holds everything that was acknowledged, and other servers take over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+from collections.abc import Callable, Generator
+from contextlib import AsyncExitStack
+from typing import Final
+
+import uvicorn
+from fastapi import FastAPI
+from starlette.applications import Starlette
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from perdure.app.collector import CollectorPace
+from perdure.app.settings import Address, ServerSettings, TlsFiles
+from perdure.app.signals import signals
+from perdure.app.tracing import Tracing
+from perdure.core.errors import Unavailable
+from perdure.engine.engine import Engine
+from perdure.engine.notes import Notes
+from perdure.server import health
+from perdure.server.auth import Audit, Authenticator, OpenAccess, Tokens
+from perdure.server.context import Server
+from perdure.server.grpc.hub import WorkerHub
+from perdure.server.grpc.server import GrpcServer, Tls
+from perdure.server.rest.app import create_app
+from perdure.store.keys import AuditLog, Keys
+from perdure.store.migrate import check, migrate
+from perdure.store.notes import PostgresNotes
+from perdure.store.postgres import PostgresStore
+from perdure.store.reads import PostgresReads
+from perdure.store.registry import PostgresRegistry
+
+log = logging.getLogger("perdure.server")
+
+BACKLOG: Final = 1024
+GRPC_SHARE: Final = 0.1
+"""Of the drain's time, for the last words of workers; then their streams are cut, and they go elsewhere."""
+HTTP_SHARE: Final = 0.25
+"""Of the drain's time, for requests at hand."""
+
+
+class ServerProcess:
+    """Everything a server consists of. `start` returns when it can be used, `stop` when everything is handed back."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self.settings = settings
+        self.url = ""
+        self.grpc = settings.grpc
+        self.server: Server
+        self.is_draining = False
+        self._stack = AsyncExitStack()
+        self._app: FastAPI
+        self._doors: list[_Http] = []
+
+    async def start(self) -> None:
+        s = self.settings
+        try:
+            http = self._listen(s.http, "--http")
+            metrics = self._listen(s.metrics, "--metrics") if s.metrics is not None else None
+            listen(s.grpc, "--grpc").close()  # gRPC takes it itself, and would say less about what is wrong
+            await self._open(http, metrics)
+        except BaseException:
+            await self._stack.aclose()
+            raise
+
+    def _listen(self, address: Address, option: str) -> socket.socket:
+        sock = listen(address, option)
+        self._stack.callback(sock.close)
+        return sock
+
+    async def _open(self, http: socket.socket, metrics: socket.socket | None) -> None:
+        s = self.settings
+        await (migrate(s.dsn) if s.migrate else check(s.dsn))
+        store, reads, registry = PostgresStore(s.dsn), PostgresReads(s.dsn), PostgresRegistry(s.dsn)
+        for one in (store, reads, registry):
+            self._stack.push_async_callback(one.close)
+            await one.open()
+        notes = PostgresNotes(store.pool)
+        hub = self._hub = WorkerHub()
+        engine = Engine(store, hub, s.engine_settings, Notes(notes))
+        hub.bind(engine)
+        self._stack.push_async_callback(Tracing(engine=engine, worker=None, service="perdure-server").close)
+        pace = CollectorPace()
+        pace.slow_down()
+        self._stack.callback(pace.restore)
+        await engine.open()
+        keys, audit = Keys(store.pool), Audit(AuditLog(store.pool))
+        tokens = Tokens(s.oidc) if s.oidc is not None else None
+        auth = OpenAccess(s.http.host) if s.auth == "open" else Authenticator(keys, tokens)
+        grpc = GrpcServer(engine, hub, auth, str(s.grpc), tls=grpc_tls(s.grpc_tls), audit=audit.record)
+        self._stack.push_async_callback(grpc.stop, s.drain_s * GRPC_SHARE)
+        self._stack.push_async_callback(engine.close)
+        await grpc.start()
+        self.grpc = Address(s.grpc.host, grpc.port)
+        self.url = s.url_of(bound(http))
+        self.server = Server(
+            engine=engine, reads=reads, registry=registry, auth=auth, keys=keys, log=audit, public_url=self.url
+        )
+        await self._open_doors(http, metrics, health.routes(engine, notes, lambda: self.is_draining))
+
+    async def _open_doors(self, http: socket.socket, metrics: socket.socket | None, probes: list[Route]) -> None:
+        """Metrics name namespaces and queues and ask nobody who they are: only this machine or an address of their own gets them."""
+        s = self.settings
+        app = create_app(self.server)
+        self._app = app
+        own = metrics is None and s.http.is_loopback
+        app.router.routes[:0] = [route for route in probes if own or route.path != "/metrics"]
+        self._doors.append(_Http(app, http, s.http_tls, s.drain_s * HTTP_SHARE))
+        if metrics is not None:
+            self._doors.append(_Http(Starlette(routes=probes), metrics, None, 1.0))
+        for door in self._doors:
+            await door.start()
+
+    async def stop(self) -> None:
+        """Within `drain_s`, whatever happens."""
+        self.is_draining = True
+        self._app.state.streams.close()  # they would hold their connections open
+        self._hub.go_away()
+        try:
+            async with asyncio.timeout(self.settings.drain_s):
+                for door in self._doors:
+                    await door.stop()
+                await self._stack.aclose()
+        except TimeoutError:
+            log.warning("not everything ended within %g s; other servers take it over", self.settings.drain_s)
+
+
+def grpc_tls(files: TlsFiles | None) -> Tls | None:
+    if files is None:
+        return None
+    client_ca = files.client_ca.read_bytes() if files.client_ca else None
+    return Tls(files.cert.read_bytes(), files.key.read_bytes(), client_ca)
+
+
+class _Http:
+    """uvicorn inside our loop: our socket, our signals, our logs."""
+
+    def __init__(self, app: ASGIApp, sock: socket.socket, tls: TlsFiles | None, grace_s: float) -> None:
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            lifespan="on",
+            server_header=False,
+            timeout_graceful_shutdown=max(1, round(grace_s)),
+            ssl_certfile=tls.cert if tls else None,
+            ssl_keyfile=tls.key if tls else None,
+            ssl_ca_certs=str(tls.client_ca) if tls and tls.client_ca else None,
+            ssl_cert_reqs=ssl.CERT_REQUIRED if tls and tls.client_ca else ssl.CERT_NONE,
+        )
+        self._server = _Uvicorn(config)
+        self._socket = sock
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        self._task = asyncio.create_task(self._server.serve([self._socket]), name="perdure-http")
+        while not self._server.started:
+            if self._task.done():
+                self._task.result()
+                raise Unavailable("the HTTP server ended before it had started; its log says why")
+            await asyncio.sleep(0.005)
+
+    async def stop(self) -> None:
+        self._server.should_exit = True
+        if self._task is not None:
+            await self._task
+
+
+class _Uvicorn(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """Signals are the process's business."""
+        yield
+
+
+def listen(address: Address, option: str) -> socket.socket:
+    """Take the port now, so that its being taken is told before anything is opened."""
+    try:
+        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0]
+    except OSError as error:
+        raise Unavailable(f"{option}: {address.host!r} is not an address of this machine: {error.strerror}") from None
+    sock = socket.socket(found[0], found[1])
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind(found[4])
+        sock.listen(BACKLOG)
+    except OSError as error:
+        sock.close()
+        raise Unavailable(
+            f"cannot listen on {address}: {(error.strerror or str(error)).lower()}. "
+            f"Is another server running there? {option} takes another address."
+        ) from None
+    sock.setblocking(False)
+    return sock
+
+
+def bound(sock: socket.socket) -> Address:
+    host, port = sock.getsockname()[:2]
+    return Address(host, port)
+
+
+async def serve(settings: ServerSettings, say: Callable[[str], None]) -> None:
+    """Run a server until it is told to stop."""
+    stop = asyncio.Event()
+    gc = CollectorPace()
+    async with signals(stop.set):
+        process = ServerProcess(settings)
+        await process.start()
+        gc.slow_down()
+        say(f"Perdure is ready: {process.url}  workers: {process.grpc}  (Ctrl-C stops)")
+        await stop.wait()
+        say("stopping: waiting for work at hand; a second signal stops at once")
+        await process.stop()
+        say("stopped")

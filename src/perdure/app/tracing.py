@@ -1,0 +1,45 @@
+"""Which spans a process exports: those of runs where there is an engine, those of tasks where there is a worker.
+
+OpenTelemetry is imported only when the environment or the caller asks for traces.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from perdure.engine.engine import Engine
+from perdure.sdk.tracing import task_tracer
+from perdure.sdk.worker import Worker
+from perdure.wire import otlp
+
+if TYPE_CHECKING:
+    from perdure.sdk.tracing import TaskTracer
+    from perdure.server.tracing import RunTracer
+
+log = logging.getLogger("perdure")
+
+
+class Tracing:
+    """Call it before engine and worker open; `close` after they have closed."""
+
+    def __init__(
+        self, *, engine: Engine | None, worker: Worker | None, service: str, asked: bool | None = None
+    ) -> None:
+        self._tasks: TaskTracer | None = None
+        self._runs: RunTracer | None = None
+        if asked is False or (asked is None and not otlp.wanted()):
+            return
+        if worker is not None:
+            worker.tracer = self._tasks = task_tracer(asked=True, service=service)
+        if engine is not None:
+            from perdure.server.tracing import run_tracer
+
+            self._runs = run_tracer(engine.clock.now_us, service)
+            engine.loop.on_closed = self._runs.run_ended
+
+    async def close(self) -> None:
+        """Send what is left, for a few seconds at most."""
+        for act in ([self._runs.close] if self._runs else []) + ([self._tasks.flush] if self._tasks else []):
+            if not await otlp.flush(act):
+                log.warning("the last spans were not taken within %g s and are lost", otlp.FLUSH_S)

@@ -1,0 +1,5 @@
+"""The version of this package; pyproject.toml says the same."""
+
+from typing import Final
+
+VERSION: Final = "0.1.0"

@@ -1,0 +1,202 @@
+"""`async with Client("host:8601", api_key=...)`: start runs on a server and wait for them, with no database and no worker here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import Token
+from types import TracebackType
+from typing import Any, Final, ParamSpec, Self, TypeVar
+
+import grpc
+
+from perdure.core import events as ev
+from perdure.core import ids
+from perdure.core.errors import PerdureError, Unavailable
+from perdure.core.mail import CancelAsked, Mail, SignalSent
+from perdure.core.work import Outcome, RunView, StartRequest
+from perdure.sdk.channel import Tls, access, end_of, error_for, error_of
+from perdure.sdk.client import Backend, Handle, ambient
+from perdure.sdk.definitions import Workflow
+from perdure.wire import runs
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+PART_CALLS: Final = 1_000
+"""Calls in one message."""
+
+
+class Client:
+    """A client of a server. Inside the `async with`, `workflow.start()`, `signal.send()` and the like find it by themselves.
+
+    Without an address it takes PERDURE_GRPC, then a server on this machine; without a key PERDURE_API_KEY.
+    """
+
+    def __init__(
+        self,
+        address: str | None = None,
+        *,
+        api_key: str | None = None,
+        namespace: str | None = None,
+        tls: Tls | None = None,
+    ) -> None:
+        self._access = access(address, api_key=api_key, namespace=namespace, tls=tls)
+        self._address = self._access.addresses[0]
+        self._metadata = self._access.metadata()
+        self._channel: Any = None
+        self._session: _Session | None = None
+        self._token: Token[Backend] | None = None
+
+    async def __aenter__(self) -> Self:
+        # One channel knows all addresses and moves on when one does not answer.
+        several = len(self._access.addresses) > 1
+        self._address = f"ipv4:{','.join(self._access.addresses)}" if several else self._access.addresses[0]
+        self._channel = self._access.channel(self._address)
+        self._token = ambient.set(self)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        token, self._token = self._token, None
+        if self._session is not None:
+            await self._session.close()
+        await self._channel.close()
+        if token is not None:
+            with suppress(ValueError):  # a fixture may leave in another context than it entered
+                ambient.reset(token)
+
+    async def start_workflow(self, workflow: Workflow[P, R], *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+        """`workflow.start(...)` on this very client."""
+        return await workflow.start_on(self, workflow.signature.encode_call(args, kwargs))
+
+    def handle(self, run_id: str, workflow: Workflow[Any, R] | None = None) -> Handle[R]:
+        """A handle to a run by its id; give its workflow for a typed result."""
+        from perdure.sdk.payloads import Converter
+
+        decode = workflow.signature.decode_result if workflow is not None else Converter.of(Any).decode
+        return Handle(self, ids.parse(run_id), decode)
+
+    async def find(self, id: str, workflow: Workflow[Any, R] | None = None) -> Handle[R]:
+        """A handle to the run that was started under an id of your own (`options(id=...)`)."""
+        found = await self._call("Find", runs.encode_find(id), runs.decode_id)
+        return self.handle(ids.text(found), workflow)
+
+    async def _call(self, method: str, request: bytes, decode: Callable[[bytes], R]) -> R:
+        """One message carries all calls that are ready; the stream is opened with the first one, and again when it broke."""
+        if self._session is None or self._session.is_over:
+            self._session = _Session(self._channel, self._metadata, self._address)
+        return decode(await self._session.call(method, request))
+
+    # -- the Backend port -------------------------------------------------------------------------------------------
+
+    async def start(self, request: StartRequest) -> bytes:
+        return await self._call("Start", runs.encode_start(request), runs.decode_id)
+
+    async def run(self, request: StartRequest) -> tuple[bytes, Outcome]:
+        run_id, outcome = await self._call("Run", runs.encode_start(request), runs.decode_outcome)
+        return run_id, outcome if outcome is not None else await self.outcome(run_id)
+
+    async def outcome(self, run_id: bytes) -> Outcome:
+        while True:
+            _, outcome = await self._call("Outcome", runs.encode_run(run_id), runs.decode_outcome)
+            if outcome is not None:
+                return outcome
+
+    async def post(self, run_id: bytes, mail: Mail) -> None:
+        match mail:
+            case CancelAsked():
+                await self._call("Cancel", runs.encode_cancel(run_id, mail.reason), bytes)
+            case SignalSent():
+                await self._call("Signal", runs.encode_message(run_id, mail.name, mail.value), bytes)
+            case _:
+                raise AssertionError(f"a client does not send {type(mail).__name__}")
+
+    async def resolve(self, run_id: bytes, name: str, value: bytes) -> None:
+        await self._call("Resolve", runs.encode_message(run_id, name, value), bytes)
+
+    async def read_state(self, run_id: bytes, name: str) -> bytes | None:
+        return await self._call("ReadState", runs.encode_name(run_id, name), runs.decode_value)
+
+    async def history(self, run_id: bytes, after: int) -> list[ev.Recorded]:
+        return await self._call("History", runs.encode_history_request(run_id, after), runs.decode_history)
+
+    async def describe(self, run_id: bytes) -> RunView:
+        return await self._call("Describe", runs.encode_run(run_id), runs.decode_view)
+
+    async def resume(self, run_id: bytes) -> bool:
+        return await self._call("Resume", runs.encode_run(run_id), runs.decode_resumed)
+
+    async def retry(self, run_id: bytes) -> None:
+        await self._call("Retry", runs.encode_run(run_id), bytes)
+
+    def adopt(self, definition: Any) -> None:
+        """Nothing is served here."""
+
+
+class _Session:
+    """One stream of calls and replies. When it ends, whoever waits for a reply is told."""
+
+    def __init__(self, channel: Any, metadata: tuple[tuple[str, str], ...], address: str) -> None:
+        self._address = address
+        self._stream = channel.stream_stream(f"/{runs.SERVICE}/Session")(metadata=metadata)
+        self._waiting: dict[int, asyncio.Future[bytes]] = {}
+        self._calls: list[runs.Call] = []
+        self._number = 0
+        self._news = asyncio.Event()
+        self.is_over = False
+        self._work = [asyncio.create_task(self._send()), asyncio.create_task(self._receive())]
+
+    async def call(self, method: str, request: bytes) -> bytes:
+        self._number += 1
+        number = self._number
+        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = future
+        self._calls.append(runs.Call(number, method, request))
+        self._news.set()
+        try:
+            return await future
+        finally:
+            self._waiting.pop(number, None)
+
+    async def close(self) -> None:
+        for task in self._work:
+            task.cancel()
+        await asyncio.gather(*self._work, return_exceptions=True)
+        self._stream.cancel()
+
+    async def _send(self) -> None:
+        try:
+            while True:
+                await self._news.wait()
+                self._news.clear()
+                while self._calls:
+                    part, self._calls = self._calls[:PART_CALLS], self._calls[PART_CALLS:]
+                    await self._stream.write(runs.encode_calls(part))
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            pass  # the reading side knows why
+        finally:
+            self.is_over = True
+
+    async def _receive(self) -> None:
+        error: PerdureError | None = None
+        try:
+            while (data := await self._stream.read()) is not grpc.aio.EOF:
+                for r in runs.decode_replies(data):
+                    future = self._waiting.get(r.id)
+                    if future is None or future.done():
+                        continue
+                    if r.code:
+                        future.set_exception(error_for(r.code, r.error))
+                    else:
+                        future.set_result(r.reply)
+            error = error_of(await end_of(self._stream), self._address)
+        except grpc.aio.AioRpcError as e:
+            error = error_of(e, self._address)
+        finally:
+            self.is_over = True
+            for future in self._waiting.values():
+                if not future.done():
+                    future.set_exception(error or Unavailable(f"the connection to {self._address} was closed"))

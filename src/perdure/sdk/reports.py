@@ -1,0 +1,29 @@
+"""The end of an attempt as a report."""
+
+from __future__ import annotations
+
+import traceback
+
+from perdure.core.errors import Failure, PerdureError, clip
+from perdure.core.retry import End, is_final
+from perdure.core.work import Assignment, Report
+from perdure.sdk.options import qualified
+
+
+def success_report(a: Assignment, value: bytes, started_us: int, finished_us: int) -> Report:
+    return Report(a.run_id, a.seq, a.attempt, End.SUCCESS, value, None, started_us, finished_us, a.epoch)
+
+
+def error_report(a: Assignment, error: BaseException, started_us: int, finished_us: int) -> Report:
+    """An exception of the user's code; whether it is final is for the task's policy to say."""
+    names = tuple(qualified(t) for t in type(error).__mro__)
+    final = is_final(a.options, names) or isinstance(error, PerdureError)
+    failure = Failure(
+        "task_failed", clip(str(error)), type(error).__name__, clip("".join(traceback.format_exception(error)))
+    )
+    return ended_report(a, End.FINAL_ERROR if final else End.ERROR, started_us, finished_us, failure)
+
+
+def ended_report(a: Assignment, end: End, started_us: int, finished_us: int, failure: Failure | None = None) -> Report:
+    """An end without a value."""
+    return Report(a.run_id, a.seq, a.attempt, end, b"", failure, started_us, finished_us, a.epoch)

@@ -1,0 +1,161 @@
+"""The provider's public keys, by their id (`kid`).
+
+Laws
+ - They are fetched when they are first needed, when a token names an id that is not among them (at most once per
+   JWKS_REFETCH_S, so that made-up ids cannot make us hammer the provider), and when they are older than JWKS_AGE_S.
+ - A fetched set replaces the one before: a key that the provider took away is gone here too.
+ - While the provider is away the last set stays, for JWKS_STALE_S; after that nobody is let in.
+ - Answers have a time and a size limit and are not followed elsewhere. Symmetric, short and foreign keys are left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import httpx
+import msgspec
+from joserfc.errors import JoseError
+from joserfc.jwk import ECKey, OKPKey, RSAKey, import_key
+
+from perdure.core.errors import Unavailable
+from perdure.server.auth.addresses import is_loopback_url
+from perdure.server.auth.oidc import OidcSettings
+
+log = logging.getLogger("perdure.auth")
+
+PublicKey = RSAKey | ECKey | OKPKey
+
+JWKS_S_MAX: Final = 5.0
+JWKS_BYTES_MAX: Final = 256 * 1024
+JWKS_KEYS_MAX: Final = 100
+JWKS_REFETCH_S: Final = 30.0
+JWKS_AGE_S: Final = 300.0
+JWKS_STALE_S: Final = 3600.0
+RSA_BITS_MIN: Final = 2048
+DISCOVERY_PATH: Final = "/.well-known/openid-configuration"
+
+
+class SigningKeys:
+    def __init__(
+        self,
+        settings: OidcSettings,
+        *,
+        refetch_s: float = JWKS_REFETCH_S,
+        age_s: float = JWKS_AGE_S,
+        stale_s: float = JWKS_STALE_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings = settings
+        self._refetch_s, self._age_s, self._stale_s = refetch_s, age_s, stale_s
+        self._clock = clock
+        self._keys: Mapping[str, PublicKey] = {}
+        self._fetched_at: float | None = None
+        self._tried_at: float | None = None
+        self._lock = asyncio.Lock()
+        self.fetches = 0
+        """How often the provider was asked."""
+
+    async def key(self, kid: str) -> PublicKey | None:
+        """None: the provider has no such key. Unavailable: nobody knows, because it cannot be asked."""
+        if self._due(kid):
+            async with self._lock:
+                if self._due(kid):  # whoever waited for the lock may find it done
+                    await self._refresh()
+        age = self._age()
+        if age is None or age > self._stale_s:
+            raise Unavailable(
+                "tokens cannot be checked: the identity provider's signing keys are out of reach. Try again later; "
+                "API keys are not affected."
+            )
+        return self._keys.get(kid)
+
+    def _age(self) -> float | None:
+        return None if self._fetched_at is None else self._clock() - self._fetched_at
+
+    def _due(self, kid: str) -> bool:
+        if self._tried_at is not None and self._clock() - self._tried_at < self._refetch_s:
+            return False
+        age = self._age()
+        return age is None or age >= self._age_s or kid not in self._keys
+
+    async def _refresh(self) -> None:
+        self._tried_at = self._clock()
+        self.fetches += 1
+        try:
+            async with asyncio.timeout(JWKS_S_MAX), httpx.AsyncClient(timeout=JWKS_S_MAX) as client:
+                self._keys = read_keys(await _get(client, await self._url(client)))
+        except (httpx.HTTPError, httpx.InvalidURL, OSError, TimeoutError, ValueError, RecursionError) as e:
+            log.warning("signing keys of %s were not fetched: %s", self._settings.issuer, str(e) or type(e).__name__)
+            return
+        self._fetched_at = self._clock()
+
+    async def _url(self, client: httpx.AsyncClient) -> str:
+        if self._settings.jwks_url is not None:
+            return self._settings.jwks_url
+        found = msgspec.json.decode(
+            await _get(client, self._settings.issuer.rstrip("/") + DISCOVERY_PATH), type=_Discovery
+        )
+        if found.issuer != self._settings.issuer:
+            raise ValueError(f"its discovery document is of another issuer: {found.issuer}")
+        if not found.jwks_uri.startswith("https://") and not is_loopback_url(found.jwks_uri):
+            raise ValueError(f"its keys are at {found.jwks_uri}, which is not https")
+        return found.jwks_uri
+
+
+class _Discovery(msgspec.Struct):
+    issuer: str
+    jwks_uri: str
+
+
+class _KeySet(msgspec.Struct):
+    keys: list[dict[str, Any]]
+
+
+async def _get(client: httpx.AsyncClient, url: str) -> bytes:
+    """A body of bounded size. Redirects are not followed: the address in the settings is the one that is trusted."""
+    body = bytearray()
+    async with client.stream("GET", url, follow_redirects=False) as response:
+        if response.status_code != 200:
+            raise ValueError(f"{url} answered {response.status_code}")
+        async for chunk in response.aiter_bytes():
+            body += chunk
+            if len(body) > JWKS_BYTES_MAX:
+                raise ValueError(f"{url} answered more than {JWKS_BYTES_MAX} bytes")
+    return bytes(body)
+
+
+def read_keys(body: bytes) -> dict[str, PublicKey]:
+    """The usable keys of a set. One that cannot be read does not spoil the others."""
+    found: dict[str, PublicKey] = {}
+    for entry in msgspec.json.decode(body, type=_KeySet).keys[:JWKS_KEYS_MAX]:
+        kid = entry.get("kid")
+        key = _usable(entry)
+        if isinstance(kid, str) and kid and key is not None:
+            found[kid] = key
+    return found
+
+
+def _usable(entry: dict[str, Any]) -> PublicKey | None:
+    kty, modulus = entry.get("kty"), entry.get("n")
+    if entry.get("use", "sig") != "sig" or kty not in ("RSA", "EC", "OKP"):
+        return None
+    if kty == "RSA" and not (isinstance(modulus, str) and len(modulus) * 6 >= RSA_BITS_MIN):
+        return None
+    try:
+        key = import_key(entry)
+    except (JoseError, ValueError, TypeError, KeyError) as e:
+        log.debug("a signing key was left out: %s", e)
+        return None
+    match key:
+        case RSAKey():
+            return key
+        case ECKey():
+            return key if key.curve_name == "P-256" else None
+        case OKPKey():
+            return key if key.curve_name == "Ed25519" else None
+        case _:
+            return None

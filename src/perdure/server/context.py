@@ -1,0 +1,42 @@
+"""What a server is made of. `app` puts it together; REST and gRPC are handed the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from perdure.core.access import Permission, Principal
+from perdure.engine.engine import Engine
+from perdure.engine.reads import Reads, Registry
+from perdure.server.auth.audit import Audit
+from perdure.server.auth.ports import Detail, KeyAdmin
+
+
+class Auth(Protocol):
+    """Finds out who asks. Raises Unauthenticated, Forbidden or RateLimited."""
+
+    async def check(self, headers: Mapping[str, str], permission: Permission | None) -> Principal:
+        """`headers` has lower-case names. Without a permission any principal will do."""
+        ...
+
+    async def recheck(self, principal: Principal) -> bool:
+        """Whether somebody who was let in earlier would still be."""
+        ...
+
+
+@dataclass
+class Server:
+    engine: Engine
+    reads: Reads
+    registry: Registry
+    auth: Auth
+    keys: KeyAdmin
+    log: Audit
+    public_url: str
+
+    async def audit(
+        self, principal: Principal, action: str, target: str, detail: Detail | None = None, *, ns: int | None = None
+    ) -> None:
+        """Remember who did what. `ns` is the namespace it was done in; None for what belongs to none."""
+        await self.log.record(principal, action, target, ns, detail)

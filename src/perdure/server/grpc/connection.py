@@ -1,0 +1,109 @@
+"""One connected worker as the server sees it: what it runs, what it holds, and what waits to be sent to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from perdure.core.commands import Command
+from perdure.core.work import Activation, Assignment, Report
+from perdure.wire.protocol import PART_BYTES, Down, Hello, Token, Welcome, activation_parts, activation_size
+
+
+class Connection:
+    """Lives as long as the stream, and for a grace period after."""
+
+    def __init__(self, hello: Hello, ns: int, namespace: str, now_us: int) -> None:
+        self.id, self.name, self.hello, self.ns, self.namespace = hello.worker_id, hello.name, hello, ns, namespace
+        self.slots = hello.slots
+        self.connected_us = self.seen_us = now_us
+        self.is_open = True
+        self.draining = False
+        self.blocked = ""
+        """The stack that blocks its event loop, as last heard."""
+        self.running: dict[tuple[bytes, int], int] = {}
+        """(run, seq) -> attempt of what was assigned and not reported."""
+        self.held: set[bytes] = set()
+        """Runs whose code lives there."""
+        self.parts: dict[bytes, list[Command]] = {}
+        """Commands of decisions of which more is to come."""
+        self.early: list[Report] | None = None
+        """Reports that wait until it is known what became of the attempts the worker brought along."""
+        self.counted = 0
+        """Free slots as its pool counts them."""
+        self._news = asyncio.Event()
+        self._tasks: list[Assignment] = []
+        self._activations: deque[tuple[int, Activation, bool]] = deque()
+        self._cancels: list[Token] = []
+        self._forgets: list[bytes] = []
+        self._welcome: Welcome | None = None
+        self._acked = 0
+        self._going_away = False
+
+    @property
+    def free(self) -> int:
+        return self.slots - len(self.running) if self.is_open and not self.draining else 0
+
+    # -- what is to be sent -----------------------------------------------------------------------------------------
+
+    def greet(self, welcome: Welcome) -> None:
+        self._welcome = welcome
+        self._news.set()
+
+    def assign(self, batch: list[Assignment]) -> None:
+        for a in batch:
+            self.running[a.run_id, a.seq] = a.attempt
+        self._tasks.extend(batch)
+        self._news.set()
+
+    def activate(self, number: int, a: Activation) -> None:
+        self.held.add(a.run_id)
+        self._activations.extend(activation_parts(number, a))
+        self._news.set()
+
+    def cancel(self, token: Token) -> None:
+        self._cancels.append(token)
+        self._news.set()
+
+    def forget(self, run_id: bytes) -> None:
+        self.held.discard(run_id)
+        self.parts.pop(run_id, None)
+        self._forgets.append(run_id)
+        self._news.set()
+
+    def acknowledge(self, number: int) -> None:
+        self._acked = number
+        self._news.set()
+
+    def go_away(self) -> None:
+        self._going_away = True
+        self._news.set()
+
+    async def next_message(self, clock_us: Callable[[], int]) -> Down:
+        """Everything that is ready, up to about PART_BYTES of payload; waits until there is something."""
+        await self._news.wait()
+        tasks, self._tasks = _fitting(self._tasks)
+        activations: list[tuple[int, Activation, bool]] = []
+        room = PART_BYTES
+        while self._activations and room > 0:
+            part = self._activations.popleft()
+            activations.append(part)
+            room -= activation_size(part[1])
+        down = Down(
+            self._welcome, tasks, activations, self._cancels, self._forgets, self._acked, self._going_away, clock_us()
+        )
+        self._welcome, self._cancels, self._forgets, self._acked, self._going_away = None, [], [], 0, False
+        if not self._tasks and not self._activations:
+            self._news.clear()
+        return down
+
+
+def _fitting(tasks: list[Assignment]) -> tuple[list[Assignment], list[Assignment]]:
+    """As many as fit into a message, and the rest."""
+    room = PART_BYTES
+    for i, a in enumerate(tasks):
+        room -= 64 + len(a.input)
+        if room < 0 and i:
+            return tasks[:i], tasks[i:]
+    return tasks, []

@@ -1,0 +1,552 @@
+"""All workers that are connected to this server, behind the engine's WorkerPort.
+
+Theory. A worker's stream may break at any moment, and the worker lives on. So its attempts are kept for RECONNECT_GRACE_S: if it comes
+back, here or at another server, it says what it is still running and nothing is repeated. Its workflow code is not kept: every run it
+held is read again from the history for whoever has a free hand, because nobody knows which of its last answers were lost.
+
+Laws:
+
+1. A report, a heartbeat, a log line counts only from the worker the attempt was given to; a decision only from the worker that holds
+   the run, for the activation it answers. So a worker can touch nothing outside its own namespace, whatever it sends.
+2. Tasks are given out by slots; a worker is never sent more than it said it can take, except what it brought along itself.
+3. Everything here runs on the engine's loop, in plain callbacks; nothing waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from perdure.core.errors import Failure, InvalidInput, Unavailable
+from perdure.core.limits import NAME_CHARS_MAX
+from perdure.core.retry import End
+from perdure.core.work import Activation, Assignment, Beat, Decided, LogChunk, Report
+from perdure.engine.engine import Engine
+from perdure.engine.notes import WorkerRow
+from perdure.engine.ports import Kind, Named
+from perdure.server.grpc.connection import Connection
+from perdure.wire.protocol import PROTOCOL, SERVED_MAX, Hello, Token, Up, Welcome
+
+log = logging.getLogger("perdure.server")
+
+RECONNECT_GRACE_S: Final = 5.0
+"""How long a worker whose stream broke may stay away before its attempts count as lost."""
+ALIVE_EVERY_S: Final = 10.0
+"""A worker says something at least this often."""
+SILENT_S_MAX: Final = 3 * ALIVE_EVERY_S
+"""A worker that is silent for longer is taken for gone."""
+WORKERS_MAX: Final = 10_000
+"""Workers connected to one server."""
+SLOTS_MAX: Final = 10_000
+"""Slots of one worker."""
+TELL_EVERY_S: Final = 3.0
+"""How often what is known of the workers is brought up to date for people."""
+SHARE_TASKS: Final = 64
+"""Tasks one worker gets before the next one of its pool has its turn."""
+
+_CACHE_MISS: Final = Failure("cache_miss", "the worker that held the run is gone")
+_NO_WORKER: Final = Failure("no_worker", "no worker here has the code of this workflow")
+
+
+class Pool:
+    """Workers that serve the same: a thousand of them are one entry wherever the engine looks."""
+
+    def __init__(self, ns: int, hello: Hello) -> None:
+        self.kinds: frozenset[Kind] = frozenset((ns, queue, name) for queue, name in hello.tasks)
+        self.workflows: dict[Named, str] = {(ns, name): version for name, version in hello.workflows.items()}
+        self.members: deque[Connection] = deque()
+        self.free = 0
+
+    def recount(self, c: Connection) -> None:
+        self.free += c.free - c.counted
+        c.counted = c.free
+
+    def next_open(self) -> Connection | None:
+        """In turn, whoever is there and stays."""
+        for _ in range(len(self.members)):
+            c = self.members[0]
+            self.members.rotate(-1)
+            if c.is_open and not c.draining:
+                return c
+        return None
+
+    def next_free(self) -> Connection | None:
+        for _ in range(len(self.members)):
+            c = self.members[0]
+            self.members.rotate(-1)
+            if c.free > 0:
+                return c
+        return None
+
+
+class WorkerHub:
+    def __init__(self, *, grace_s: float = RECONNECT_GRACE_S) -> None:
+        self.ns = 0
+        self.outlives_engine = True
+        self.refused = 0
+        """Reports, decisions and heartbeats of workers that had no right to them."""
+        self._grace_s = grace_s
+        self._engine: Engine
+        self._connections: dict[bytes, Connection] = {}
+        self._pools: dict[object, Pool] = {}
+        self._by_kind: dict[Kind, list[Pool]] = {}
+        self._by_workflow: dict[Named, list[Pool]] = {}
+        self._pool_of: dict[bytes, Pool] = {}
+        self._placed: dict[tuple[bytes, int], Connection] = {}
+        self._holder: dict[bytes, tuple[Connection, int]] = {}
+        """Run -> who holds its code, and the number of the activation that is under way there (0: none)."""
+        self._parked: dict[bytes, Activation] = {}
+        """Activations for workers that may come back."""
+        self._number = 0
+        self._graces: dict[bytes, asyncio.TimerHandle] = {}
+        self._background: set[asyncio.Task[None]] = set()
+        self._closing = False
+        self._telling: asyncio.TimerHandle | None = None
+        self._clock_us: Callable[[], int] = lambda: 0
+        self._reported: Callable[[list[Report]], None] = lambda _: None
+        self._decided: Callable[[list[Decided]], None] = lambda _: None
+        self._beats: Callable[[list[Beat]], None] = lambda _: None
+        self._logged: Callable[[list[LogChunk]], None] = lambda _: None
+
+    def bind(self, engine: Engine) -> None:
+        self._engine = engine
+
+    # -- what the engine sees (WorkerPort) --------------------------------------------------------------------------
+
+    def open(
+        self,
+        clock_us: Callable[[], int],
+        reported: Callable[[list[Report]], None],
+        decided: Callable[[list[Decided]], None],
+        beats: Callable[[list[Beat]], None],
+        logged: Callable[[list[LogChunk]], None],
+    ) -> None:
+        self._clock_us, self._reported, self._decided = clock_us, reported, decided
+        self._beats, self._logged = beats, logged
+        self._tell_again()
+
+    @property
+    def workflows(self) -> dict[Named, str]:
+        return {named: version for pool in self._pools.values() for named, version in pool.workflows.items()}
+
+    @property
+    def served(self) -> list[Kind]:
+        return list(self._by_kind)
+
+    @property
+    def slots(self) -> int:
+        return sum(c.slots for c in self._connections.values() if c.is_open and not c.draining)
+
+    @property
+    def slots_free(self) -> int:
+        return sum(pool.free for pool in self._pools.values())
+
+    def free_for(self, kind: Kind) -> int:
+        pools = self._by_kind.get(kind)
+        if not pools:
+            return 0
+        return pools[0].free if len(pools) == 1 else sum(pool.free for pool in pools)
+
+    def name_of(self, run_id: bytes, seq: int) -> str:
+        c = self._placed.get((run_id, seq))
+        return c.name if c is not None else ""
+
+    def assign(self, batch: list[Assignment]) -> None:
+        """By turns, to whoever has a free slot. What nobody can take any more goes back unstarted."""
+        homeless: list[Assignment] = []
+        for kind, group in _by_kind(batch).items():
+            while group:
+                pool = max(self._by_kind.get(kind, ()), key=lambda p: p.free, default=None)
+                c = (pool.next_free() or pool.next_open()) if pool is not None else None
+                if pool is None or c is None:
+                    homeless.extend(group)
+                    break
+                share = group[: max(1, min(SHARE_TASKS, c.free, -(-len(group) // len(pool.members))))]
+                del group[: len(share)]
+                c.assign(share)
+                pool.recount(c)
+                for a in share:
+                    self._placed[a.run_id, a.seq] = c
+        if homeless:
+            now = self._clock_us()
+            returned = [Report(a.run_id, a.seq, a.attempt, End.RETURNED, b"", None, now, now) for a in homeless]
+            asyncio.get_running_loop().call_soon(self._reported, returned)
+
+    def cancel(self, run_id: bytes, seq: int, attempt: int) -> None:
+        """The slot is free when the worker says that the attempt has unwound."""
+        c = self._placed.get((run_id, seq))
+        if c is not None and c.running.get((run_id, seq)) == attempt:
+            c.cancel((run_id, seq, attempt))
+
+    def activate(self, batch: list[Activation]) -> list[Decided]:
+        """Answers come later, through `decided`; only what cannot be sent is answered at once."""
+        refused: list[Decided] = []
+        for a in batch:
+            holder = self._holder.get(a.run_id)
+            if a.replay:
+                if holder is not None:
+                    self.forget(a.run_id)
+                c = self._home_for((a.ns, a.workflow))
+                if c is None:
+                    self._park(a, refused)
+                    continue
+            elif holder is None:
+                refused.append(Decided(a.run_id, [], _CACHE_MISS))
+                continue
+            else:
+                c = holder[0]
+            self._number += 1
+            self._holder[a.run_id] = (c, self._number)
+            c.activate(self._number, a)
+        return refused
+
+    def _home_for(self, named: Named) -> Connection | None:
+        for pool in self._by_workflow.get(named, ()):
+            c = pool.next_open()
+            if c is not None:
+                return c
+        return None
+
+    def _park(self, a: Activation, refused: list[Decided]) -> None:
+        """Nobody is there, but somebody may come back in a moment."""
+        if (a.ns, a.workflow) in self._by_workflow and not self._closing:
+            self._parked[a.run_id] = a
+        else:
+            refused.append(Decided(a.run_id, [], _NO_WORKER))
+
+    def forget(self, run_id: bytes) -> None:
+        self._parked.pop(run_id, None)
+        holder = self._holder.pop(run_id, None)
+        if holder is not None and holder[0].is_open:
+            holder[0].forget(run_id)
+
+    def forget_all(self) -> None:
+        for run_id in list(self._holder):
+            self.forget(run_id)
+        self._parked.clear()
+
+    async def close(self) -> None:
+        if self._telling is not None:
+            self._telling.cancel()
+        for handle in self._graces.values():
+            handle.cancel()
+        for task in list(self._background):
+            task.cancel()
+
+    def _tell_again(self) -> None:
+        """Who is connected and how busy, for people."""
+        self._tell()
+        self._telling = asyncio.get_running_loop().call_later(TELL_EVERY_S, self._tell_again)
+
+    def _tell(self) -> None:
+        if self._engine.notes is not None:
+            self._engine.notes.set_workers([row_of(c) for c in self._connections.values() if c.is_open])
+
+    # -- what the streams see ---------------------------------------------------------------------------------------
+
+    def connections(self) -> list[Connection]:
+        return list(self._connections.values())
+
+    def go_away(self) -> None:
+        """The server is leaving: no more work from here; workers finish and look for another one."""
+        self._closing = True
+        for c in self._connections.values():
+            c.go_away()
+
+    def join(self, hello: Hello, ns: int, namespace: str) -> Connection:
+        """A stream has begun. If the worker was here before, it gets its attempts back."""
+        _check(hello)
+        before = self._connections.get(hello.worker_id)
+        if before is not None and before.ns != ns:
+            raise InvalidInput("this worker id belongs to a worker of another namespace")
+        if before is None and len(self._connections) >= WORKERS_MAX:
+            raise Unavailable(f"this server has WORKERS_MAX={WORKERS_MAX} workers; connect to another one")
+        c = Connection(hello, ns, namespace, self._clock_us())
+        c.greet(Welcome(self._engine.name, self._clock_us(), int(ALIVE_EVERY_S * 1000)))
+        returned = self._take_over(before, c) if before is not None else []
+        self._connections[c.id] = c
+        self._enter_pool(c)
+        foreign: list[Token] = []
+        for token in hello.running:
+            key = token[:2]
+            if self._placed.get(key) is not c:
+                foreign.append(token)
+                if key not in self._placed:
+                    self._placed[key] = c
+                    c.running[key] = token[2]
+        self._pool_of[c.id].recount(c)
+        if foreign:
+            c.early = []
+            self._run(self._present(c, foreign))
+        if returned:
+            asyncio.get_running_loop().call_soon(self._reported, returned)
+        self._engine.workers_changed()
+        self._unpark()
+        self._tell()
+        log.info("worker %s (%s) is here with %d slots", c.name, namespace, c.slots)
+        return c
+
+    def _take_over(self, before: Connection, c: Connection) -> list[Report]:
+        """What it had before is its own still. What it does not know of never reached it and goes back unstarted."""
+        handle = self._graces.pop(before.id, None)
+        if handle is not None:
+            handle.cancel()
+        self._let_go_of_code(before)
+        self._leave_pool(before)
+        before.is_open = False
+        has = set(c.hello.running)
+        now = self._clock_us()
+        returned: list[Report] = []
+        for (run_id, seq), attempt in before.running.items():
+            if (run_id, seq, attempt) in has:
+                c.running[run_id, seq] = attempt
+                self._placed[run_id, seq] = c
+            else:
+                self._placed.pop((run_id, seq), None)
+                returned.append(Report(run_id, seq, attempt, End.RETURNED, b"", None, now, now))
+        return returned
+
+    async def _present(self, c: Connection, tokens: list[Token]) -> None:
+        """Attempts it brought from another engine: taken over, or stopped when nobody waits for them."""
+        try:
+            void = await self._engine.present(c.ns, tokens)
+        except Exception as e:
+            log.warning("worker %s: what it is running could not be taken over: %s", c.name, e)
+            void = tokens
+        for token in void:
+            c.cancel(token)
+        early, c.early = c.early or [], None
+        # What was assigned meanwhile to a worker of another namespace is not ended by a token that was only claimed.
+        self._reported([r for r in early if not self._is_foreign(c, r.run_id, r.seq)])
+
+    def _is_foreign(self, c: Connection, run_id: bytes, seq: int) -> bool:
+        """An attempt that is under way here in another namespace than the worker's."""
+        flight = self._engine.dispatcher.flights.get((run_id, seq))
+        return flight is not None and flight.assignment.ns != c.ns
+
+    def left(self, c: Connection) -> None:
+        """Its stream has ended."""
+        if self._connections.get(c.id) is not c:
+            return  # it is back already, on another stream
+        c.is_open = False
+        self._pool_of[c.id].recount(c)
+        self._let_go_of_code(c)
+        if c.draining and not c.running:
+            log.info("worker %s has left", c.name)
+            self._remove(c)
+            return
+        log.info("worker %s lost its stream with %d attempts under way", c.name, len(c.running))
+        loop = asyncio.get_running_loop()
+        self._graces[c.id] = loop.call_later(self._grace_s, self._give_up, c)
+
+    def _give_up(self, c: Connection) -> None:
+        """It has not come back."""
+        self._graces.pop(c.id, None)
+        if self._connections.get(c.id) is c and not c.is_open:
+            tokens = [(run_id, seq, attempt) for (run_id, seq), attempt in c.running.items()]
+            self._remove(c)
+            if tokens:
+                log.warning("worker %s is gone, and with it %d attempts", c.name, len(tokens))
+                self._run(self._engine.worker_lost(tokens))
+
+    def _remove(self, c: Connection) -> None:
+        for key in c.running:
+            if self._placed.get(key) is c:
+                del self._placed[key]
+        self._leave_pool(c)
+        self._connections.pop(c.id, None)
+        self._engine.workers_changed()
+        self._unpark()
+        self._tell()
+
+    def _let_go_of_code(self, c: Connection) -> None:
+        """Runs whose code it held are read again for another worker."""
+        lost = [run_id for run_id in c.held if self._holder.get(run_id, (None,))[0] is c]
+        for run_id in lost:
+            del self._holder[run_id]
+        c.held.clear()
+        c.parts.clear()
+        if lost:
+            self._decided([Decided(run_id, [], _CACHE_MISS) for run_id in lost])
+
+    def _unpark(self) -> None:
+        if self._parked:
+            parked, self._parked = self._parked, {}
+            self._decided(self.activate(list(parked.values())))
+
+    # -- pools ------------------------------------------------------------------------------------------------------
+
+    def _enter_pool(self, c: Connection) -> None:
+        key = (c.ns, frozenset(c.hello.tasks), frozenset(c.hello.workflows.items()))
+        pool = self._pools.get(key)
+        if pool is None:
+            pool = self._pools[key] = Pool(c.ns, c.hello)
+            self._index()
+        pool.members.append(c)
+        self._pool_of[c.id] = pool
+        pool.recount(c)
+
+    def _leave_pool(self, c: Connection) -> None:
+        pool = self._pool_of.pop(c.id, None)
+        if pool is None:
+            return
+        pool.members.remove(c)
+        pool.free -= c.counted
+        if not pool.members:
+            self._pools = {key: p for key, p in self._pools.items() if p is not pool}
+            self._index()
+
+    def _index(self) -> None:
+        self._by_kind, self._by_workflow = {}, {}
+        for pool in self._pools.values():
+            for kind in pool.kinds:
+                self._by_kind.setdefault(kind, []).append(pool)
+            for named in pool.workflows:
+                self._by_workflow.setdefault(named, []).append(pool)
+
+    # -- messages ---------------------------------------------------------------------------------------------------
+
+    def received(self, c: Connection, up: Up) -> None:
+        c.seen_us = self._clock_us()
+        if up.draining and not c.draining:
+            c.draining = True
+            self._pool_of[c.id].recount(c)
+            self._hand_over_code(c)
+        if up.logs:
+            self._take_logs(c, up.logs)
+        if up.beats:
+            self.take_beats(c, up.beats)
+        if up.reports_number:
+            c.acknowledge(up.reports_number)
+        if up.reports:
+            self._take_reports(c, up.reports)
+        if up.decisions:
+            self._take_decisions(c, up.decisions)
+
+    def _hand_over_code(self, c: Connection) -> None:
+        """It drains: runs that wait there for nothing in particular move on at once, the others after their answer."""
+        idle = [run_id for run_id in c.held if self._holder.get(run_id) == (c, 0)]
+        for run_id in idle:
+            self.forget(run_id)
+        if idle:
+            self._decided([Decided(run_id, [], _CACHE_MISS) for run_id in idle])
+
+    def _take_reports(self, c: Connection, reports: list[Report]) -> None:
+        mine: list[Report] = []
+        for r in reports:
+            key = (r.run_id, r.seq)
+            if c.running.get(key) != r.attempt or self._placed.get(key) is not c:
+                self.refused += 1
+                continue
+            del c.running[key]
+            del self._placed[key]
+            mine.append(r)
+        self._pool_of[c.id].recount(c)
+        if c.early is not None:
+            c.early.extend(mine)
+        else:
+            self._reported(mine)
+
+    def _take_decisions(self, c: Connection, decisions: list[tuple[int, Decided, bool]]) -> None:
+        mine: list[Decided] = []
+        for number, d, more in decisions:
+            holder = self._holder.get(d.run_id)
+            if holder is None or holder[0] is not c or (number and number != holder[1]):
+                self.refused += 1
+                continue
+            earlier = c.parts.pop(d.run_id, None)
+            if earlier is not None:
+                d.commands = [*earlier, *d.commands]
+            if more:
+                c.parts[d.run_id] = d.commands
+                continue
+            if number:
+                self._holder[d.run_id] = (c, 0)
+            mine.append(d)
+            if d.stuck is not None:
+                self.forget(d.run_id)
+        if mine:
+            self._decided(mine)
+        if c.draining:
+            self._hand_over_code(c)
+
+    def take_beats(self, c: Connection, beats: list[Beat]) -> None:
+        c.seen_us = self._clock_us()
+        mine = [
+            b
+            for b in beats
+            if c.running.get((b.run_id, b.seq)) == b.attempt and not self._is_foreign(c, b.run_id, b.seq)
+        ]
+        self.refused += len(beats) - len(mine)
+        c.blocked = next((b.blocked for b in mine if b.blocked), "")
+        self._beats(mine)
+
+    def _take_logs(self, c: Connection, chunks: list[LogChunk]) -> None:
+        mine: list[LogChunk] = []
+        for chunk in chunks:
+            if c.running.get((chunk.run_id, chunk.seq)) == chunk.attempt or (
+                chunk.seq == -1 and chunk.run_id in c.held
+            ):
+                chunk.ns = c.ns
+                mine.append(chunk)
+        self.refused += len(chunks) - len(mine)
+        if mine:
+            self._logged(mine)
+
+    def find(self, worker_id: bytes) -> Connection | None:
+        return self._connections.get(worker_id)
+
+    def is_silent(self, c: Connection) -> bool:
+        return self._clock_us() - c.seen_us > SILENT_S_MAX * 1e6
+
+    def clock_us(self) -> int:
+        return self._clock_us()
+
+    def _run(self, work: object) -> None:
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)  # type: ignore[arg-type]
+        self._background.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._background.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("a worker's attempts could not be settled", exc_info=task.exception())
+
+
+def _by_kind(batch: list[Assignment]) -> dict[Kind, list[Assignment]]:
+    first = batch[0]
+    kind = (first.ns, first.queue, first.name)
+    if all(a.name == first.name and a.queue == first.queue and a.ns == first.ns for a in batch):
+        return {kind: list(batch)}
+    found: dict[Kind, list[Assignment]] = {}
+    for a in batch:
+        found.setdefault((a.ns, a.queue, a.name), []).append(a)
+    return found
+
+
+def row_of(c: Connection) -> WorkerRow:
+    h = c.hello
+    return WorkerRow(
+        id=c.id, ns=c.ns, name=h.name, host=h.host, pid=h.pid, sdk=h.sdk, queues=sorted({q for q, _ in h.tasks}),
+        tasks=sorted({t for _, t in h.tasks}), workflows=sorted(h.workflows), slots=h.slots, slots_used=len(c.running),
+        runs_held=len(c.held), draining=c.draining, connected_us=c.connected_us, seen_us=c.seen_us, blocked=c.blocked,
+    )  # fmt: skip
+
+
+def _check(h: Hello) -> None:
+    """A worker that cannot be served is told why, before anything is remembered of it."""
+    if h.protocol != PROTOCOL:
+        raise InvalidInput(f"this worker speaks protocol {h.protocol}, this server {PROTOCOL}; upgrade the older one")
+    if len(h.worker_id) != 16:
+        raise InvalidInput("worker_id must be 16 bytes")
+    if not 1 <= h.slots <= SLOTS_MAX:
+        raise InvalidInput(f"a worker has between 1 and SLOTS_MAX={SLOTS_MAX} slots, not {h.slots}")
+    if len(h.tasks) > SERVED_MAX or len(h.workflows) > SERVED_MAX:
+        raise InvalidInput(f"a worker serves at most SERVED_MAX={SERVED_MAX} tasks and workflows")
+    names = [h.name, *h.workflows, *(x for pair in h.tasks for x in pair)]
+    bad = next((n for n in names if not n or len(n) > NAME_CHARS_MAX or "\x00" in n), None)
+    if bad is not None:
+        raise InvalidInput(f"{bad[:50]!r} is no usable name: give it 1 to NAME_CHARS_MAX={NAME_CHARS_MAX} characters")

@@ -1,0 +1,443 @@
+"""The gRPC side of a server: the worker stream and the Runs service, on one port, over the same engine as REST.
+
+Every method names the permission it needs in METHODS; one that does not is not served. The namespace comes from the credential, once,
+and everything a call names is looked up inside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, NoReturn, Protocol
+
+import grpc
+import msgspec
+from google.protobuf.message import DecodeError
+
+from perdure.core.access import Permission, Principal
+from perdure.core.errors import Forbidden, InvalidInput, NotFound, PerdureError, RateLimited, Unauthenticated
+from perdure.core.mail import CancelAsked, SignalSent
+from perdure.core.work import Outcome
+from perdure.engine.engine import Engine
+from perdure.engine.usecases import UseCases
+from perdure.server.grpc.connection import Connection
+from perdure.server.grpc.hub import WorkerHub
+from perdure.server.grpc.status import CODE_KEY, status_of
+from perdure.wire import protocol, runs
+
+log = logging.getLogger("perdure.server")
+
+WORKERS: Final = "perdure.v1.Workers"
+RUNS: Final = "perdure.v1.Runs"
+METHODS: Final[dict[str, Permission]] = {
+    f"{WORKERS}/Connect": Permission.WORK,
+    f"{WORKERS}/Beat": Permission.WORK,
+    f"{RUNS}/Start": Permission.START,
+    f"{RUNS}/Run": Permission.START,
+    f"{RUNS}/Outcome": Permission.READ,
+    f"{RUNS}/Describe": Permission.READ,
+    f"{RUNS}/Find": Permission.READ,
+    f"{RUNS}/History": Permission.READ,
+    f"{RUNS}/ReadState": Permission.READ,
+    f"{RUNS}/Cancel": Permission.OPERATE,
+    f"{RUNS}/Signal": Permission.OPERATE,
+    f"{RUNS}/Resolve": Permission.OPERATE,
+    f"{RUNS}/Resume": Permission.OPERATE,
+    f"{RUNS}/Retry": Permission.OPERATE,
+    f"{RUNS}/Session": Permission.READ,
+}
+"""Calls inside a session are each checked against their own line."""
+WAIT_MS_MAX: Final = 60_000
+"""How long one Outcome or Run call may wait; the client asks again."""
+RECHECK_S: Final = 5.0
+"""How often the credential of an open stream is looked at again."""
+HELLO_S_MAX: Final = 10.0
+SESSION_CALLS_MAX: Final = 10_000
+"""Calls of one session that wait for their answer."""
+CALLS_MAX: Final = 20_000
+"""Calls and streams under way at once."""
+STOP_GRACE_S: Final = 5.0
+
+
+class Auth(Protocol):
+    async def check(self, headers: Mapping[str, str], permission: Permission | None) -> Principal: ...
+    async def recheck(self, principal: Principal) -> bool: ...
+    def admit(self, principal: Principal) -> None: ...
+
+
+class Tls(msgspec.Struct, frozen=True):
+    """PEM files' contents. With `client_ca` only workers and clients with a certificate of that authority are let in."""
+
+    certificate: bytes
+    key: bytes
+    client_ca: bytes | None = None
+
+
+Record = Callable[[Principal, str, str, int], Awaitable[None]]
+"""(who, action, target, namespace) into the audit log."""
+
+
+class GrpcServer:
+    def __init__(
+        self,
+        engine: Engine,
+        hub: WorkerHub,
+        auth: Auth,
+        address: str,
+        *,
+        tls: Tls | None = None,
+        audit: Record | None = None,
+    ) -> None:
+        self._engine, self._hub, self._auth, self._audit = engine, hub, auth, audit
+        self._address, self._tls = address, tls
+        self.port = 0
+        self._server: Any = None
+
+    async def start(self) -> None:
+        options = [
+            *protocol.CHANNEL_OPTIONS,
+            ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+            ("grpc.max_concurrent_streams", 1_000),
+            ("grpc.so_reuseport", 0),
+        ]
+        server = grpc.aio.server(options=options, maximum_concurrent_rpcs=CALLS_MAX)
+        server.add_generic_rpc_handlers((self._handlers(WORKERS), self._handlers(RUNS)))
+        if self._tls is None:
+            self.port = server.add_insecure_port(self._address)
+        else:
+            credentials = grpc.ssl_server_credentials(
+                [(self._tls.key, self._tls.certificate)], self._tls.client_ca, self._tls.client_ca is not None
+            )
+            self.port = server.add_secure_port(self._address, credentials)
+        await server.start()
+        self._server = server
+
+    async def stop(self, grace_s: float = STOP_GRACE_S) -> None:
+        if self._server is not None:
+            server, self._server = self._server, None
+            await server.stop(grace_s)
+
+    def _handlers(self, service: str) -> Any:
+        made: dict[str, Any] = {}
+        for full, permission in METHODS.items():
+            owner, _, name = full.partition("/")
+            if owner != service:
+                continue
+            if full == f"{WORKERS}/Connect":
+                made[name] = grpc.stream_stream_rpc_method_handler(self._connect)
+            elif full == f"{RUNS}/Session":
+                made[name] = grpc.stream_stream_rpc_method_handler(self._session)
+            else:
+                made[name] = grpc.unary_unary_rpc_method_handler(self._unary(full, permission))
+        return grpc.method_handlers_generic_handler(service, made)
+
+    # -- unary calls ------------------------------------------------------------------------------------------------
+
+    def _unary(self, full: str, permission: Permission) -> Callable[[bytes, Any], Awaitable[bytes]]:
+        call = _CALLS[full]
+
+        async def handle(request: bytes, context: Any) -> bytes:
+            try:
+                caller = await self._caller(context, permission)
+                return await call(self, caller, request)
+            except PerdureError as e:
+                await _abort(context, e)
+            except (DecodeError, msgspec.DecodeError, UnicodeDecodeError) as e:
+                await _abort(context, InvalidInput(f"the request cannot be read: {e}"))
+            except Exception:
+                log.exception("%s failed", full)
+                await context.abort(grpc.StatusCode.INTERNAL, "internal error; the server's log has the details")
+            raise AssertionError("aborted above")
+
+        return handle
+
+    async def _caller(self, context: Any, permission: Permission) -> Caller:
+        metadata = {key.lower(): value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
+        principal = await self._auth.check(metadata, permission)
+        asked = metadata.get("perdure-namespace")
+        namespace = asked or principal.namespace or self._engine.settings.namespace
+        if not principal.sees(namespace):
+            raise NotFound(f"there is no namespace {namespace!r}")
+        return Caller(principal, namespace, await self._engine.use_of(namespace))
+
+    async def record(self, caller: Caller, action: str, run_id: bytes) -> None:
+        if self._audit is not None:
+            await self._audit(caller.principal, action, run_id.hex(), caller.use.ns)
+
+    # -- many calls over one stream ----------------------------------------------------------------------------------
+
+    async def _session(self, _: Any, context: Any) -> None:
+        try:
+            caller = await self._caller(context, METHODS[f"{RUNS}/Session"])
+            await Session(self, caller, self._auth, context).run()
+        except PerdureError as e:
+            await _abort(context, e)
+        except (DecodeError, msgspec.DecodeError) as e:
+            await _abort(context, InvalidInput(f"a message cannot be read: {e}"))
+
+    # -- the worker stream ------------------------------------------------------------------------------------------
+
+    async def _connect(self, _: Any, context: Any) -> None:
+        try:
+            caller = await self._caller(context, Permission.WORK)
+            async with asyncio.timeout(HELLO_S_MAX):
+                first = await context.read()
+            if first is grpc.aio.EOF:
+                return
+            up = protocol.decode_up(first)
+            if up.hello is None:
+                raise InvalidInput("the first message of a worker must be its hello")
+            connection = self._hub.join(up.hello, caller.use.ns, caller.namespace)
+        except PerdureError as e:
+            await _abort(context, e)
+        except TimeoutError:
+            await _abort(context, InvalidInput(f"no hello within {HELLO_S_MAX:g} s"))
+        except (DecodeError, msgspec.DecodeError) as e:
+            await _abort(context, InvalidInput(f"the first message cannot be read: {e}"))
+        try:
+            await self._talk(connection, up, caller, context)
+        finally:
+            self._hub.left(connection)
+
+    async def _talk(self, connection: Connection, first: protocol.Up, caller: Caller, context: Any) -> None:
+        """Until either side ends it. The three loops end together."""
+        work = [
+            asyncio.create_task(self._send(connection, context)),
+            asyncio.create_task(self._receive(connection, first, context)),
+            asyncio.create_task(self._watch(connection, caller.principal)),
+        ]
+        try:
+            done, _ = await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in work:
+                task.cancel()
+            await asyncio.gather(*work, return_exceptions=True)
+        error = next((e for task in done if (e := task.exception()) is not None), None)
+        if isinstance(error, PerdureError):
+            await _abort(context, error)
+        elif error is not None and not isinstance(error, grpc.aio.AioRpcError | asyncio.CancelledError):
+            log.warning("the stream of worker %s broke: %s: %s", connection.name, type(error).__name__, error)
+
+    async def _send(self, connection: Connection, context: Any) -> None:
+        while True:
+            await context.write(protocol.encode_down(await connection.next_message(self._hub.clock_us)))
+
+    async def _receive(self, connection: Connection, first: protocol.Up, context: Any) -> None:
+        self._hub.received(connection, first)
+        while True:
+            data = await context.read()
+            if data is grpc.aio.EOF:
+                return
+            try:
+                up = protocol.decode_up(data)
+            except (DecodeError, msgspec.DecodeError) as e:
+                raise InvalidInput(f"a message of the worker cannot be read: {e}") from e
+            self._hub.received(connection, up)
+
+    async def _watch(self, connection: Connection, principal: Principal) -> None:
+        """A worker that is silent is gone, and one whose key was revoked must go."""
+        while True:
+            await asyncio.sleep(RECHECK_S)
+            if self._hub.is_silent(connection):
+                raise InvalidInput("the worker has not been heard of for too long")
+            try:
+                welcome = await self._auth.recheck(principal)
+            except PerdureError:
+                continue  # the database is away for a moment; that is no reason to cut anybody off
+            if not welcome:
+                raise Unauthenticated("the credential of this worker is no longer valid")
+
+    # -- methods ----------------------------------------------------------------------------------------------------
+
+    async def beat(self, caller: Caller, request: bytes) -> bytes:
+        worker_id, beats = protocol.decode_beats(request)
+        connection = self._hub.find(worker_id)
+        if connection is None or connection.ns != caller.use.ns:
+            return protocol.encode_beat_reply(unknown=True)
+        self._hub.take_beats(connection, beats)
+        return protocol.encode_beat_reply(unknown=False)
+
+    async def start_run(self, caller: Caller, request: bytes) -> bytes:
+        return runs.encode_id(await caller.use.start(runs.decode_start(request, caller.namespace)))
+
+    async def run(self, caller: Caller, request: bytes) -> bytes:
+        """Start and wait. A client that has to ask again does so with Outcome."""
+        run_id, outcome = await caller.use.run_within(runs.decode_start(request, caller.namespace), WAIT_MS_MAX / 1000)
+        return runs.encode_outcome(run_id, outcome)
+
+    async def outcome(self, caller: Caller, request: bytes) -> bytes:
+        run_id, wait_ms = runs.decode_run(request)
+        return runs.encode_outcome(run_id, await self._outcome(caller, run_id, wait_ms or WAIT_MS_MAX))
+
+    async def _outcome(self, caller: Caller, run_id: bytes, wait_ms: int) -> Outcome | None:
+        run = self._engine.loop.runs.get(run_id)
+        known = run is not None and run.ns == caller.use.ns
+        try:
+            async with asyncio.timeout(min(wait_ms, WAIT_MS_MAX) / 1000):
+                return await caller.use.outcome(run_id, known=known)
+        except TimeoutError:
+            return None
+
+    async def describe(self, caller: Caller, request: bytes) -> bytes:
+        return runs.encode_view(await caller.use.describe(runs.decode_run(request)[0]))
+
+    async def find(self, caller: Caller, request: bytes) -> bytes:
+        return runs.encode_id(await caller.use.run_of(runs.decode_find(request)))
+
+    async def history(self, caller: Caller, request: bytes) -> bytes:
+        run_id, after = runs.decode_history_request(request)
+        found = await caller.use.history(run_id, after)
+        if not found:
+            await caller.use.describe(run_id)  # NotFound for a run that is not there
+        return runs.encode_history(found)
+
+    async def read_state(self, caller: Caller, request: bytes) -> bytes:
+        run_id, name = runs.decode_name(request)
+        value = await caller.use.read_state(run_id, name)
+        if value is None:
+            await caller.use.describe(run_id)  # NotFound for a run that is not there
+        return runs.encode_value(value)
+
+    async def cancel(self, caller: Caller, request: bytes) -> bytes:
+        run_id, reason = runs.decode_cancel(request)
+        await caller.use.post(run_id, CancelAsked(reason))
+        await self.record(caller, "run.cancel", run_id)
+        return runs.EMPTY
+
+    async def signal(self, caller: Caller, request: bytes) -> bytes:
+        run_id, name, value = runs.decode_message(request)
+        await caller.use.post(run_id, SignalSent(name, value))
+        return runs.EMPTY
+
+    async def resolve(self, caller: Caller, request: bytes) -> bytes:
+        await caller.use.resolve(*runs.decode_message(request))
+        return runs.EMPTY
+
+    async def resume(self, caller: Caller, request: bytes) -> bytes:
+        run_id, _ = runs.decode_run(request)
+        resumed = await caller.use.resume(run_id)
+        if resumed:
+            await self.record(caller, "run.resume", run_id)
+        else:
+            await caller.use.describe(run_id)  # NotFound for a run that is not there
+        return runs.encode_resumed(resumed)
+
+    async def retry(self, caller: Caller, request: bytes) -> bytes:
+        run_id, _ = runs.decode_run(request)
+        await caller.use.retry(run_id, caller.principal.subject)
+        await self.record(caller, "run.retry", run_id)
+        return runs.EMPTY
+
+
+class Session:
+    """A client's calls, answered as they come to an end, many to a message."""
+
+    def __init__(self, server: GrpcServer, caller: Caller, auth: Auth, context: Any) -> None:
+        self._server, self._caller, self._auth, self._context = server, caller, auth, context
+        self._replies: list[runs.Reply] = []
+        self._news = asyncio.Event()
+        self._calls: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        work = [
+            asyncio.create_task(part) for part in (self._send(), self._receive(), self._watch())
+        ]  # fmt: skip
+        try:
+            done, _ = await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (*work, *self._calls):
+                task.cancel()
+            await asyncio.gather(*work, *self._calls, return_exceptions=True)
+        error = next((e for task in done if (e := task.exception()) is not None), None)
+        if isinstance(error, PerdureError | DecodeError | msgspec.DecodeError):
+            raise error
+
+    async def _receive(self) -> None:
+        while (data := await self._context.read()) is not grpc.aio.EOF:
+            for call in runs.decode_calls(data):
+                if len(self._calls) >= SESSION_CALLS_MAX:
+                    limit = f"this session has SESSION_CALLS_MAX={SESSION_CALLS_MAX} calls under way"
+                    self._answer(runs.Reply(call.id, b"", RateLimited.code, limit))
+                    continue
+                task = asyncio.create_task(self._handle(call))
+                self._calls.add(task)
+                task.add_done_callback(self._calls.discard)
+
+    async def _handle(self, call: runs.Call) -> None:
+        full = f"{RUNS}/{call.method}"
+        method = _CALLS.get(full)
+        try:
+            if method is None:
+                raise InvalidInput(f"there is no method {call.method!r}")
+            self._auth.admit(self._caller.principal)
+            if not self._caller.principal.may(METHODS[full]):
+                raise Forbidden(f"{self._caller.principal.subject} has no permission {METHODS[full].value!r}")
+            self._answer(runs.Reply(call.id, await method(self._server, self._caller, call.request)))
+        except PerdureError as e:
+            self._answer(runs.Reply(call.id, b"", e.code, str(e)))
+        except (DecodeError, msgspec.DecodeError, UnicodeDecodeError) as e:
+            self._answer(runs.Reply(call.id, b"", InvalidInput.code, f"the request cannot be read: {e}"))
+        except Exception:
+            log.exception("%s failed", full)
+            self._answer(runs.Reply(call.id, b"", "internal", "internal error; the server's log has the details"))
+
+    def _answer(self, reply: runs.Reply) -> None:
+        self._replies.append(reply)
+        self._news.set()
+
+    async def _send(self) -> None:
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            while self._replies:
+                part, self._replies = _fitting(self._replies)
+                await self._context.write(runs.encode_replies(part))
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(RECHECK_S)
+            try:
+                welcome = await self._auth.recheck(self._caller.principal)
+            except PerdureError:
+                continue
+            if not welcome:
+                raise Unauthenticated("the credential of this client is no longer valid")
+
+
+def _fitting(replies: list[runs.Reply]) -> tuple[list[runs.Reply], list[runs.Reply]]:
+    """As many as fit into a message, and the rest."""
+    room = protocol.PART_BYTES
+    for i, reply in enumerate(replies):
+        room -= 32 + len(reply.reply)
+        if room < 0 and i:
+            return replies[:i], replies[i:]
+    return replies, []
+
+
+class Caller(msgspec.Struct, frozen=True):
+    principal: Principal
+    namespace: str
+    use: UseCases
+
+
+_CALLS: Final[dict[str, Callable[[GrpcServer, Caller, bytes], Awaitable[bytes]]]] = {
+    f"{WORKERS}/Beat": GrpcServer.beat,
+    f"{RUNS}/Start": GrpcServer.start_run,
+    f"{RUNS}/Run": GrpcServer.run,
+    f"{RUNS}/Outcome": GrpcServer.outcome,
+    f"{RUNS}/Describe": GrpcServer.describe,
+    f"{RUNS}/Find": GrpcServer.find,
+    f"{RUNS}/History": GrpcServer.history,
+    f"{RUNS}/ReadState": GrpcServer.read_state,
+    f"{RUNS}/Cancel": GrpcServer.cancel,
+    f"{RUNS}/Signal": GrpcServer.signal,
+    f"{RUNS}/Resolve": GrpcServer.resolve,
+    f"{RUNS}/Resume": GrpcServer.resume,
+    f"{RUNS}/Retry": GrpcServer.retry,
+}
+
+
+async def _abort(context: Any, error: PerdureError) -> NoReturn:
+    await context.abort(status_of(error), str(error), ((CODE_KEY, error.code),))
+    raise AssertionError("abort raises")

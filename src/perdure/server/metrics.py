@@ -1,0 +1,224 @@
+"""/metrics: what an engine counts and measures, in Prometheus' words.
+
+A scrape costs the engine a walk over plain numbers. What only the database knows (queue depths, sessions) is read at most every few
+seconds, in one bounded question each, however often and by however many somebody scrapes. Labels are namespace and queue,
+and there are never more than SERIES_MAX of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Iterator
+from importlib.metadata import version
+from typing import Final, Protocol
+
+import msgspec
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from perdure.engine.counters import Counters, Histogram
+from perdure.engine.engine import Engine
+from perdure.engine.notes import WorkerRow
+
+log = logging.getLogger("perdure.server")
+
+READ_EVERY_S: Final = 5.0
+READ_S_MAX: Final = 2.0
+"""A scrape does without the database's figures when they take longer."""
+SERIES_MAX: Final = 200
+"""Pairs of namespace and queue that are shown one by one; the others are added up under OTHER."""
+OTHER: Final = "(other)"
+
+COUNTED: Final = {
+    "commits": ("perdure_commits", "Transactions this engine committed."),
+    "commits_doubtful": ("perdure_commits_doubtful", "Commits whose answer was lost and that turned out to have happened."),
+    "fenced": ("perdure_sessions_fenced", "Times this engine was refused because its session had expired, and started over."),
+    "poisoned": ("perdure_records_refused", "Records the database would not take; their runs were set aside."),
+    "runs_started": ("perdure_runs_started", "Runs created by this engine."),
+    "runs_claimed": ("perdure_runs_claimed", "Runs taken over from the database: woken, or left by another engine."),
+    "runs_ended": ("perdure_runs_ended", "Runs that ended in this engine, however."),
+    "runs_failed": ("perdure_runs_failed", "Runs that ended in this engine by failing."),
+    "runs_cancelled": ("perdure_runs_cancelled", "Runs that ended in this engine by being cancelled."),
+    "runs_evicted": ("perdure_runs_released", "Runs put to sleep or handed over."),
+    "runs_stuck": ("perdure_runs_stuck", "Times a run could not go on and was left for somebody to act."),
+    "activations": ("perdure_activations", "Times workflow code was given new events."),
+    "tasks_dispatched": ("perdure_tasks_dispatched", "Attempts handed to a worker."),
+    "tasks_ended": ("perdure_tasks_ended", "Tasks that ended for good, however."),
+    "tasks_failed": ("perdure_tasks_failed", "Tasks that failed for good."),
+    "tasks_retried": ("perdure_tasks_retried", "Attempts that are followed by another one."),
+    "tasks_lost": ("perdure_tasks_lost", "Attempts that vanished with their engine."),
+    "tasks_spilled": ("perdure_tasks_spilled", "Tasks offered to other engines because the workers here were busy."),
+    "tasks_claimed": ("perdure_tasks_claimed", "Tasks taken from the shared queue."),
+    "late_reports": ("perdure_late_reports", "Results that came when nobody waited for them any more."),
+    "sessions_reaped": ("perdure_sessions_reaped", "Expired sessions of other engines that this one cleaned up after."),
+    "polls": ("perdure_polls", "Times this engine asked the database whether anything is due."),
+    "notifications": ("perdure_notifications", "Notifications sent to wake other engines."),
+    "log_chunks": ("perdure_log_chunks", "Chunks of task output that were stored."),
+    "log_chunks_dropped": ("perdure_log_chunks_dropped", "Chunks of task output that were lost because the database was slow."),
+    "note_failures": ("perdure_note_failures", "Writes of task output and notes that failed."),
+}  # fmt: skip
+"""Field of `Counters` -> name without `_total`, and help."""
+MEASURED_ELSEWHERE: Final = frozenset({"commit_rows", "commit_us"})
+"""Counters that a histogram's sum shows already."""
+
+US: Final = 1e-6
+MEASURED: Final = {
+    "schedule_to_start_us": ("perdure_task_schedule_to_start_seconds", "From a task being asked for to its first attempt.", US, 8, 32),
+    "task_us": ("perdure_task_duration_seconds", "One attempt of a task, begin to end.", US, 8, 36),
+    "commit_us": ("perdure_commit_duration_seconds", "One commit, as the engine waits for it.", US, 8, 26),
+    "commit_rows": ("perdure_commit_batch_rows", "Rows written in one commit.", 1.0, 0, 14),
+}  # fmt: skip
+"""Field of `Measures` -> name, help, unit, and the smallest and largest bucket that is shown, in bits."""
+
+
+class ObservedStore(Protocol):
+    async def ping(self) -> None: ...
+    async def live_sessions(self) -> int: ...
+    async def namespaces(self) -> dict[int, str]: ...
+    async def queue_depths(self) -> list[tuple[str, str, int, float]]: ...
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """What the database said."""
+
+    sessions: int
+    namespaces: dict[int, str]
+    depths: list[tuple[str, str, int, float]]
+    """(namespace, queue, tasks that are due, age of the oldest in seconds)"""
+
+
+class Metrics:
+    """The registry of one engine. `render` answers a scrape."""
+
+    def __init__(self, engine: Engine, store: ObservedStore) -> None:
+        self._engine, self._store = engine, store
+        self._reading: Reading | None = None
+        self._read_at = float("-inf")
+        self._asking = asyncio.Lock()
+        self.registry = CollectorRegistry(auto_describe=False)
+        ProcessCollector(registry=self.registry)
+        PlatformCollector(registry=self.registry)
+        GCCollector(registry=self.registry)
+        self.registry.register(_EngineCollector(self))
+
+    async def render(self, accept: str = "") -> tuple[bytes, str]:
+        """The body and its content type, in the format the scraper prefers."""
+        await self._read()
+        encode, content_type = choose_encoder(accept)
+        return encode(self.registry), content_type
+
+    async def _read(self) -> None:
+        """Scrapes that come together share one reading; one that fails leaves no stale figures behind."""
+        async with self._asking:
+            now = asyncio.get_running_loop().time()
+            if now - self._read_at < READ_EVERY_S:
+                return
+            self._read_at = now
+            try:
+                async with asyncio.timeout(READ_S_MAX):
+                    self._reading = Reading(
+                        await self._store.live_sessions(),
+                        await self._store.namespaces(),
+                        await self._store.queue_depths(),
+                    )
+            except Exception as e:
+                log.warning("metrics do without the database's figures: %s", e or type(e).__name__)
+                self._reading = None
+
+    def families(self) -> Iterator[Metric]:
+        yield from _counted(self._engine.counters)
+        yield from _measured(self._engine.counters)
+        yield from self._gauges()
+        if self._reading is not None:
+            yield from _read_gauges(self._reading)
+        notes = self._engine.notes
+        if notes is not None:
+            yield from _worker_gauges(notes.workers, self._reading.namespaces if self._reading else {})
+
+    def _gauges(self) -> Iterator[Metric]:
+        e = self._engine
+        info = GaugeMetricFamily("perdure_build_info", "The version that runs; always 1.", labels=["version"])
+        info.add_metric([version("perdure")], 1)
+        yield info
+        for name, text, value in (
+            ("perdure_database_up", "Whether the last reading from the database succeeded.", self._reading is not None),
+            ("perdure_session_held", "Whether this engine holds a session, without which it writes nothing.", e.session != 0),
+            ("perdure_runs_in_memory", "Runs this engine owns and holds in memory.", len(e.loop.runs)),
+            ("perdure_runs_in_memory_limit", "How many it may hold; more wait in the database.", e.settings.runs_max),
+            ("perdure_tasks_in_flight", "Attempts that are with workers of this engine.", len(e.dispatcher.flights)),
+            ("perdure_tasks_backlog", "Tasks that wait in this engine's memory for a free slot.", e.dispatcher.backlog.size),
+            ("perdure_log_chunks_waiting", "Chunks of task output not stored yet.", e.notes.waiting if e.notes else 0),
+        ):  # fmt: skip
+            yield GaugeMetricFamily(name, text, value=value)
+
+
+class _EngineCollector(Collector):
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterable[Metric]:
+        return self._metrics.families()
+
+
+def _counted(counters: Counters) -> Iterator[Metric]:
+    for field, (name, text) in COUNTED.items():
+        yield CounterMetricFamily(name, text, value=getattr(counters, field))
+
+
+def _measured(counters: Counters) -> Iterator[Metric]:
+    for field, (name, text, unit, lowest, highest) in MEASURED.items():
+        histogram: Histogram = getattr(counters.measures, field)
+        buckets = [(f"{bound * unit:.9g}", float(n)) for bound, n in histogram.cumulative(lowest, highest)]
+        buckets.append(("+Inf", float(histogram.count)))
+        yield HistogramMetricFamily(name, text, buckets=buckets, sum_value=histogram.total * unit)
+
+
+def _read_gauges(reading: Reading) -> Iterator[Metric]:
+    yield GaugeMetricFamily("perdure_engines", "Engines with a live session on this database.", value=reading.sessions)
+    depths: dict[tuple[str, str], list[float]] = {}
+    for namespace, queue, due, oldest_s in reading.depths:
+        key = (namespace, queue) if len(depths) < SERIES_MAX else (OTHER, OTHER)
+        found = depths.setdefault(key, [0.0, 0.0])
+        found[0] += due
+        found[1] = max(found[1], oldest_s)
+    waiting = GaugeMetricFamily(
+        "perdure_queue_depth",
+        "Tasks in the shared queue that are due and have no worker.",
+        labels=["namespace", "queue"],
+    )
+    oldest = GaugeMetricFamily(
+        "perdure_queue_oldest_age_seconds", "How long the oldest of them has been due.", labels=["namespace", "queue"]
+    )
+    for key, (count, age_s) in depths.items():
+        waiting.add_metric(key, count)
+        oldest.add_metric(key, age_s)
+    yield waiting
+    yield oldest
+
+
+def _worker_gauges(workers: Iterable[WorkerRow], names: dict[int, str]) -> Iterator[Metric]:
+    """A worker that serves several queues counts in each: what could run a task of that queue."""
+    totals: dict[tuple[str, str], list[int]] = {}
+    for w in workers:
+        for queue in w.queues:
+            key = (names.get(w.ns, str(w.ns)), queue)
+            if key not in totals and len(totals) >= SERIES_MAX:
+                key = (OTHER, OTHER)
+            found = totals.setdefault(key, [0, 0, 0])
+            found[0] += 1
+            found[1] += w.slots
+            found[2] += w.slots_used
+    for at, (name, text) in enumerate(
+        (
+            ("perdure_workers", "Workers connected to this engine that serve a queue."),
+            ("perdure_worker_slots", "Their slots."),
+            ("perdure_worker_slots_used", "Their slots that are taken, by tasks of whatever queue."),
+        )
+    ):
+        gauge = GaugeMetricFamily(name, text, labels=["namespace", "queue"])
+        for key, values in totals.items():
+            gauge.add_metric(key, values[at])
+        yield gauge

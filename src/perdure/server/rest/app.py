@@ -1,0 +1,148 @@
+"""The HTTP application of a server: REST under /api/v1, pages. Health and metrics are mounted beside them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.openapi.utils import get_openapi
+from fastapi.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from perdure.core.access import Permission
+from perdure.server.context import Server
+from perdure.server.rest import admin, messages, pages, runs, stream, workers, workflows
+from perdure.server.rest.guard import NAMESPACE_HEADER, Anyone, GuardedRoute, Need, need_of
+from perdure.server.rest.models import Problem
+from perdure.server.rest.problems import MEDIA_TYPE, install
+from perdure.server.rest.stream import Streams
+
+API: Final = "/api/v1"
+API_VERSION: Final = "1.0.0"
+API_ROUTERS: Final = (workflows.router, runs.router, messages.router, workers.router, stream.router, admin.router)
+DESCRIPTION: Final = """Durable workflows on PostgreSQL.
+
+Lists answer `{"items": [...], "next": cursor}`. Errors are `application/problem+json` with a stable `code`. Times are RFC 3339 in UTC. A credential
+that is bound to no namespace picks one with the header `Perdure-Namespace`; what belongs to another namespace is not found."""
+
+described = APIRouter(include_in_schema=False, route_class=GuardedRoute)
+
+
+@described.get("/openapi.json")
+async def openapi(_: Anyone, request: Request) -> JSONResponse:
+    return JSONResponse(request.app.openapi())
+
+
+def create_app(server: Server) -> FastAPI:
+    app = application()
+    app.state.server = server
+    app.state.streams = Streams(server)
+    return app
+
+
+def application() -> FastAPI:
+    """Everything but the server behind it: enough to describe the API."""
+    app = FastAPI(
+        title="Perdure",
+        version=API_VERSION,
+        description=DESCRIPTION,
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        generate_unique_id_function=lambda route: route.name,  # what generated clients call their methods
+    )
+    install(app)
+    for router in (*API_ROUTERS, described):
+        app.include_router(router, prefix=API)
+    app.include_router(pages.router)
+    app.add_middleware(SafeHeaders)
+    app.openapi = lambda: _document(app)  # type: ignore[method-assign]
+    return app
+
+
+def guarded_routes() -> list[GuardedRoute]:
+    """Every route there is, for those who want to know what each needs."""
+    routers = (*API_ROUTERS, described, pages.router)
+    return [route for router in routers for route in router.routes if isinstance(route, GuardedRoute)]
+
+
+class SafeHeaders:
+    """What no answer should be without."""
+
+    HEADERS: Final = (
+        (b"x-content-type-options", b"nosniff"),
+        (b"referrer-policy", b"no-referrer"),
+        (b"x-frame-options", b"DENY"),
+        (b"content-security-policy", pages.CONTENT_SECURITY_POLICY.encode()),
+    )
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+
+        async def safe_send(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                given = {name.lower() for name, _ in message["headers"]}
+                message["headers"] = [*message["headers"], *(h for h in self.HEADERS if h[0] not in given)]
+                if b"cache-control" not in given:
+                    message["headers"].append((b"cache-control", b"no-store"))
+            await send(message)
+
+        await self.app(scope, receive, safe_send)
+
+
+# -- the description -----------------------------------------------------------------------------------------------
+
+
+def _document(app: FastAPI) -> dict[str, Any]:
+    if app.openapi_schema is None:
+        document = get_openapi(
+            title=app.title, version=app.version, description=app.description, routes=app.routes, separate_input_output_schemas=False
+        )  # fmt: skip
+        app.openapi_schema = _completed(document)
+    return app.openapi_schema
+
+
+def _completed(document: dict[str, Any]) -> dict[str, Any]:
+    """What FastAPI cannot know: problems instead of its own error form, credentials, the namespace header, what each operation needs."""
+    schemas = document["components"]["schemas"]
+    for name in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(name, None)
+    schemas["Problem"] = Problem.model_json_schema()
+    document["components"]["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
+    needs = {
+        (f"{API}{route.path}", method.lower()): need_of(route.dependant)
+        for route in guarded_routes()
+        for method in route.methods or ()
+    }
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            _complete(operation, needs[path, method])
+    return document
+
+
+_PROBLEM: Final = {"content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
+
+
+def _complete(operation: dict[str, Any], need: Permission | Need) -> None:
+    operation["x-permission"] = need.value
+    operation["security"] = [{"bearer": []}]
+    operation.setdefault("parameters", []).append(
+        {
+            "name": NAMESPACE_HEADER.title(), "in": "header", "required": False,
+            "description": "The namespace to work in, for a credential that is bound to none.", "schema": {"type": "string", "maxLength": 100},
+        }
+    )  # fmt: skip
+    answers = operation["responses"]
+    for status, name in (
+        ("401", "Unauthorized"), ("404", "Not Found"), ("422", "Unprocessable Content"), ("429", "Too Many Requests"), ("503", "Service Unavailable"),
+    ):  # fmt: skip
+        if status not in answers or "HTTPValidationError" in str(answers[status]):
+            answers[status] = {"description": name, **_PROBLEM}
+    operation["responses"] = dict(sorted(answers.items()))
+
+

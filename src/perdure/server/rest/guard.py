@@ -1,0 +1,215 @@
+"""Who comes in, and with what. Every route passes here before anything of the request is believed.
+
+Laws:
+
+1. A route names exactly one need: a Permission, ANYBODY who is somebody, or PUBLIC. A route that names none cannot be built.
+2. Order: credential, namespace, size and form of the body, then the route. A stranger's body is not read.
+3. No NUL and no lone surrogate gets past: PostgreSQL and UTF-8 have no place for them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from enum import Enum
+from typing import Annotated, Any, Final
+
+from fastapi import Depends, Request, Response
+from fastapi.dependencies.models import Dependant
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from perdure.core.access import Permission, Principal, namespace_of
+from perdure.core.errors import InvalidInput, PerdureError
+from perdure.engine.usecases import UseCases
+from perdure.server.context import Server
+from perdure.server.rest.problems import BodyTooLarge, internal, problem_of
+
+BODY_BYTES_MAX: Final = 1024 * 1024
+"""Bytes of one request's body."""
+JSON_DEPTH_MAX: Final = 64
+"""Arrays and objects inside one another in a request."""
+QUERY_CHARS_MAX: Final = 8_192
+"""Characters of a request's query."""
+_INFINITE: Final = (float("inf"), float("-inf"))
+NAMESPACE_HEADER: Final = "perdure-namespace"
+
+
+class Need(Enum):
+    ANYBODY = "anybody"
+    """Any principal, whatever it may do."""
+    PUBLIC = "public"
+    """No credential is asked for."""
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Somebody who was let in, and the namespace they work in."""
+
+    principal: Principal
+    namespace: str
+    use: UseCases
+    ns: int
+    server: Server
+
+
+class Allow:
+    """A dependency that says what its route needs and hands it the caller."""
+
+    def __init__(self, need: Permission | Need) -> None:
+        self.need = need
+
+    async def __call__(self, request: Request) -> Caller | None:
+        return getattr(request.state, "caller", None)
+
+
+def allow(need: Permission | Need) -> Allow:
+    return Allow(need)
+
+
+Reader = Annotated[Caller, Depends(allow(Permission.READ))]
+Starter = Annotated[Caller, Depends(allow(Permission.START))]
+Operator = Annotated[Caller, Depends(allow(Permission.OPERATE))]
+Developer = Annotated[Caller, Depends(allow(Permission.DEVELOP))]
+Administrator = Annotated[Caller, Depends(allow(Permission.ADMIN))]
+Somebody = Annotated[Caller, Depends(allow(Need.ANYBODY))]
+Anyone = Annotated[None, Depends(allow(Need.PUBLIC))]
+
+
+def need_of(dependant: Dependant) -> Permission | Need:
+    found = [d.call.need for d in dependant.dependencies if isinstance(d.call, Allow)]
+    assert len(found) == 1, f"{dependant.path}: a route names exactly one permission, this one names {len(found)}"
+    return found[0]
+
+
+async def admit(server: Server, request: Request, need: Permission | Need) -> Caller | None:
+    if need is Need.PUBLIC:
+        return None
+    headers = {name.lower(): value for name, value in request.headers.items()}
+    principal = await server.auth.check(headers, need if isinstance(need, Permission) else None)
+    namespace = namespace_of(principal, request.headers.get(NAMESPACE_HEADER))
+    use = await server.engine.use_of(namespace)
+    return Caller(principal, namespace, use, use.ns, server)
+
+
+class GuardedRoute(APIRoute):
+    """A route behind the guard."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        inner, need = super().get_route_handler(), need_of(self.dependant)
+
+        async def guarded(request: Request) -> Response:
+            try:
+                request.state.caller = await admit(request.app.state.server, request, need)
+                check_address(request)
+                await check_body(request)
+                return await inner(request)
+            except (HTTPException, RequestValidationError, ClientDisconnect):
+                raise
+            except PerdureError as error:
+                return self.refused(request, error)
+            except Exception as error:
+                return internal(request, error)
+
+        return guarded
+
+    def refused(self, request: Request, error: PerdureError) -> Response:
+        return problem_of(request, error)
+
+
+# -- what a request may contain ------------------------------------------------------------------------------------
+
+
+def check_address(request: Request) -> None:
+    if len(request.url.query) > QUERY_CHARS_MAX:
+        raise InvalidInput(f"the query has over QUERY_CHARS_MAX={QUERY_CHARS_MAX} characters")
+    for text in request.path_params.values():
+        check_text(str(text))
+    for name, value in request.query_params.multi_items():
+        check_text(name)
+        check_text(value)
+
+
+async def check_body(request: Request) -> None:
+    """Read the body, bounded. JSON that is fit to be read is left in `request.state.value`, None for no body at all."""
+    request.state.value = None
+    if request.method in ("GET", "HEAD"):
+        return
+    body = await _bounded(request)
+    request._body = body  # what Starlette keeps once it has read a body; it will not read it again
+    if body:
+        request.state.value = parse_json(body)
+
+
+async def _bounded(request: Request) -> bytes:
+    said = request.headers.get("content-length", "")
+    if said.isdigit() and int(said) > BODY_BYTES_MAX:
+        raise _too_large()
+    parts: list[bytes] = []
+    size = 0
+    async for part in request.stream():
+        size += len(part)
+        if size > BODY_BYTES_MAX:
+            raise _too_large()
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _too_large() -> BodyTooLarge:
+    return BodyTooLarge(
+        f"the body of this request is over BODY_BYTES_MAX={BODY_BYTES_MAX} bytes; store large data elsewhere and pass a reference"
+    )
+
+
+def parse_json(body: bytes) -> Any:
+    """JSON as the standard has it: UTF-8, no NaN, no depth that would exhaust a stack, no text that cannot be stored."""
+    try:
+        value = json.loads(body, parse_constant=_refuse)
+    except RecursionError:
+        raise _too_deep() from None
+    except ValueError as error:
+        raise InvalidInput(f"the body is not JSON: {error}") from None
+    check_value(value)
+    return value
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _too_deep() -> InvalidInput:
+    return InvalidInput(f"the body nests deeper than JSON_DEPTH_MAX={JSON_DEPTH_MAX}")
+
+
+def check_value(value: Any) -> None:
+    """Every part of a JSON value, without recursion."""
+    left = [(value, 0)]
+    while left:
+        one, depth = left.pop()
+        if isinstance(one, str):
+            check_text(one)
+        elif isinstance(one, float):
+            if one in _INFINITE:
+                raise InvalidInput("a number of this request is too large for a double")
+        elif isinstance(one, (dict, list)):
+            if depth == JSON_DEPTH_MAX:
+                raise _too_deep()
+            if isinstance(one, dict):
+                for name in one:
+                    check_text(name)
+            left += [(part, depth + 1) for part in (one.values() if isinstance(one, dict) else one)]
+
+
+def check_text(text: str) -> None:
+    if "\x00" in text:
+        raise InvalidInput("a text of this request contains the character NUL, which cannot be stored; leave it out")
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise InvalidInput(
+                "a text of this request contains half of a surrogate pair, which is no character; leave it out"
+            ) from None

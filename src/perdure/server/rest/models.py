@@ -1,0 +1,347 @@
+"""What goes over the wire, both ways. Clients are generated from these: a field is added, never renamed, never removed."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Final, Generic, Literal, TypeVar
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    WithJsonSchema,
+)
+
+from perdure.core.access import NAMESPACE_CHARS_MAX
+from perdure.core.durations import DURATION_US_MAX
+from perdure.core.limits import NAME_CHARS_MAX
+
+ATTRIBUTES_MAX: Final = 32
+"""Attributes of one run."""
+ATTRIBUTE_NAME_CHARS_MAX: Final = 100
+ATTRIBUTE_VALUE_CHARS_MAX: Final = 1_000
+ARGUMENTS_MAX: Final = 1_000
+VERSION_CHARS_MAX: Final = 200
+DESCRIPTION_CHARS_MAX: Final = 2_000
+REASON_CHARS_MAX: Final = 1_000
+CURSOR_CHARS_MAX: Final = 500
+DURATION_CHARS_MAX: Final = 50
+SECONDS_MAX: Final = DURATION_US_MAX / 1_000_000
+RATE_PER_S_MAX: Final = 1_000_000
+
+T = TypeVar("T")
+
+RunStatusWord = Literal["pending", "running", "success", "failed", "cancelled"]
+TaskStatusWord = Literal["pending", "dispatched", "running", "success", "failed", "skipped", "cancelled"]
+RoleWord = Literal["viewer", "operator", "developer", "worker", "admin"]
+PermissionWord = Literal["read", "start", "operate", "develop", "work", "admin"]
+Name = Annotated[str, Field(min_length=1, max_length=NAME_CHARS_MAX)]
+Seconds = Annotated[float, Field(gt=0, le=SECONDS_MAX)]
+DurationText = Annotated[str, Field(min_length=1, max_length=DURATION_CHARS_MAX, examples=["30s", "1h30m"])]
+AttributeName = Annotated[str, Field(min_length=1, max_length=ATTRIBUTE_NAME_CHARS_MAX)]
+AttributeText = Annotated[StrictStr, Field(max_length=ATTRIBUTE_VALUE_CHARS_MAX)]
+AttributeNumber = Annotated[StrictInt, Field(ge=-(2**63), le=2**63 - 1)]
+Attribute = AttributeText | StrictBool | AttributeNumber | StrictFloat
+
+Moment = Annotated[
+    datetime,
+    PlainSerializer(lambda at: at.strftime("%Y-%m-%dT%H:%M:%S.%fZ"), return_type=str),
+    WithJsonSchema({"type": "string", "format": "date-time"}),
+]
+"""A moment in UTC, always with microseconds, so that texts sort like times."""
+ID: Final = "0192a6f0-5c1e-7000-8123-0123456789ab"
+AT: Final = "2026-10-21T14:11:58.123456Z"
+
+
+class Body(BaseModel):
+    """What a client sends. A field nobody knows is refused: it was meant to do something."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Page(BaseModel, Generic[T]):
+    """One page of a list. `next` is the cursor of the page after it, null at the end. A page may be short, even empty, and still go on."""
+
+    items: list[T]
+    next: str | None = Field(description="Pass it as `cursor` to go on; null when there is no more.", examples=["AZKm8Fwe"])
+
+
+class Problem(BaseModel):
+    """An error (RFC 9457)."""
+
+    type: str = Field(description="A page that explains the code.", examples=["https://perdure.dev/docs/reference/errors#not_found"])  # fmt: skip
+    title: str = Field(examples=["Not Found"])
+    status: int = Field(examples=[404])
+    code: str = Field(description="Stable; programs may rely on it.", examples=["not_found"])
+    detail: str = Field(description="What happened, why, and what to do next.")
+    instance: str = Field(description="The path that was asked for.")
+
+
+# -- runs ----------------------------------------------------------------------------------------------------------
+
+
+class StartRun(Body):
+    """Arguments come as `input` or as `args` and `kwargs`. An object as `input` gives them by name; any other value is the one argument."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"input": {"order": 42}, "attributes": {"env": "prod"}}]}
+    )
+
+    input: Any = Field(default=None, description="An object: arguments by name. Null: none. Anything else: the one argument.")
+    args: list[Any] = Field(default_factory=list, max_length=ARGUMENTS_MAX, description="Arguments by position.")
+    kwargs: dict[str, Any] = Field(default_factory=dict, max_length=ARGUMENTS_MAX, description="Arguments by name.")
+    id: Name | None = Field(default=None, description="An id of your own, unique in the namespace.", examples=["order-42"])
+    on_conflict: Literal["fail", "attach", "replace"] = Field(default="fail", description="What to do when `id` is taken.")
+    timeout: Seconds | DurationText | None = Field(default=None, description="Seconds, or text such as `1h30m`: when the run fails if it has not ended.")  # fmt: skip
+    attributes: dict[AttributeName, Attribute] = Field(
+        default_factory=dict, max_length=ATTRIBUTES_MAX, description="To find the run by."
+    )
+    version: Annotated[str, Field(min_length=1, max_length=VERSION_CHARS_MAX)] | None = Field(
+        default=None, description="A registered version; the current one unless given."
+    )
+
+
+class CancelRun(Body):
+    reason: Annotated[str, Field(max_length=REASON_CHARS_MAX)] = Field(
+        default="", description="Kept in the history and shown to people.", examples=["wrong partition"]
+    )
+
+
+class ErrorInfo(BaseModel):
+    """How a run or a task failed."""
+
+    code: str = Field(examples=["task_failed"])
+    message: str
+    type: str = Field(default="", description="The exception's class.", examples=["ValueError"])
+    traceback: str = ""
+
+
+class RunSummary(BaseModel):
+    """A run in a list."""
+
+    id: str = Field(examples=[ID])
+    workflow: str = Field(examples=["checkout"])
+    version: str
+    key: str | None = Field(description="The id its starter gave it.")
+    status: RunStatusWord
+    created_at: Moment = Field(examples=[AT])
+    finished_at: Moment | None
+    attributes: dict[str, Any]
+    error: ErrorInfo | None
+    stuck: str | None = Field(description="Why an active run cannot go on until somebody resumes it.")
+    epoch: int = Field(description="How often the run has changed hands.")
+    parent_id: str | None
+    successor: str | None = Field(description="The run in which this one continued.")
+    url: str = Field(description="Its page.")
+
+
+class Waiting(BaseModel):
+    """What an active run waits for."""
+
+    reason: str = Field(description="In one sentence.")
+    tasks: int
+    children: int
+    promises: list[str]
+    timer_at: Moment | None
+
+
+class TaskCounts(BaseModel):
+    """Tasks by status, counted up to 100,000 ended ones."""
+
+    pending: int = 0
+    dispatched: int = 0
+    running: int = 0
+    success: int = 0
+    failed: int = 0
+    skipped: int = 0
+    cancelled: int = 0
+
+
+class Run(RunSummary):
+    """A run in full."""
+
+    input: Any = Field(description="The call it was started with.")
+    result: Any = Field(default=None, description="What it returned, when it succeeded.")
+    events: int = Field(description="Length of its history.")
+    waiting: Waiting | None
+    tasks: TaskCounts
+
+
+class RunResult(BaseModel):
+    status: RunStatusWord
+    result: Any = None
+    error: ErrorInfo | None = None
+
+
+class Task(BaseModel):
+    id: str
+    seq: int = Field(description="Its number in the run, from 0.")
+    name: str
+    queue: str
+    status: TaskStatusWord
+    attempts: int = Field(description="Executions begun.")
+    lost: int = Field(description="How often its worker was lost.")
+    scheduled_at: Moment | None
+    started_at: Moment | None
+    finished_at: Moment | None
+    run_at: Moment | None = Field(description="When the next attempt may begin.")
+    error: str | None
+    worker: str | None
+    details: Any = Field(description="What the task last said about its progress.")
+    blocked: str | None = Field(description="The stack that holds its worker's event loop.")
+
+
+class LogEntry(BaseModel):
+    at: Moment
+    attempt: int
+    seq: int = Field(description="The task's number; -1 is the workflow's own code.")
+    task: str | None
+    stream: str = Field(examples=["stdout"])
+    level: str = Field(examples=["info"])
+    text: str
+
+
+class HistoryEvent(BaseModel):
+    seq: int
+    at: Moment
+    type: str = Field(examples=["TasksScheduled"])
+    data: dict[str, Any]
+
+
+class StateValue(BaseModel):
+    name: str
+    value: Any
+
+
+# -- workflows, workers, queues ------------------------------------------------------------------------------------
+
+
+class RegisterWorkflow(Body):
+    name: Name
+    version: Annotated[str, Field(min_length=1, max_length=VERSION_CHARS_MAX)]
+    kind: Literal["code"] = "code"
+    description: Annotated[str, Field(max_length=DESCRIPTION_CHARS_MAX)] | None = None
+
+
+class WorkflowSummary(BaseModel):
+    name: str
+    kind: str
+    version: str = Field(description="The current one.")
+    versions: int
+    description: str | None
+    created_at: Moment
+    deleted_at: Moment | None
+    runs_active: int = Field(description="Counted up to about 1,000.")
+
+
+class WorkflowVersion(BaseModel):
+    version: str
+    kind: str
+    registered_at: Moment
+    current: bool
+
+
+class WorkflowDetail(BaseModel):
+    name: str
+    kind: str
+    version: str
+    description: str | None
+    created_at: Moment
+    deleted_at: Moment | None
+    runs_active: int
+    versions: list[WorkflowVersion]
+
+
+class Worker(BaseModel):
+    id: str
+    name: str
+    host: str
+    pid: int
+    sdk: str
+    queues: list[str]
+    tasks: list[str]
+    workflows: list[str]
+    slots: int
+    slots_used: int
+    runs_held: int
+    draining: bool
+    connected_at: Moment
+    seen_at: Moment
+    blocked: str | None
+    engine: str | None
+
+
+class Queue(BaseModel):
+    queue: str
+    task: str
+    pending: int = Field(description="Counted up to 10,000.")
+    running: int
+    oldest_age_s: float | None
+    workers: int = Field(description="Connected workers that serve it.")
+
+
+# -- administration ------------------------------------------------------------------------------------------------
+
+
+class Whoami(BaseModel):
+    subject: str
+    role: RoleWord
+    namespace: str | None = Field(description="Null: every namespace.")
+    scopes: list[PermissionWord] | None
+
+
+class CreateNamespace(Body):
+    name: Annotated[
+        str, Field(min_length=1, max_length=NAMESPACE_CHARS_MAX, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    ] = Field(examples=["shop"])
+
+
+class Namespace(BaseModel):
+    name: str
+    created_at: Moment | None = None
+
+
+class CreateKey(Body):
+    name: Name
+    role: RoleWord
+    namespace: Annotated[str, Field(min_length=1, max_length=NAMESPACE_CHARS_MAX)] | None = Field(
+        default=None, description="Null: every namespace."
+    )
+    scopes: Annotated[list[PermissionWord], Field(max_length=6)] | None = Field(
+        default=None, description="Narrows what the role grants."
+    )
+    expires_in: Seconds | DurationText | None = None
+    rate_per_s: Annotated[float, Field(gt=0, le=RATE_PER_S_MAX)] | None = None
+
+
+class Key(BaseModel):
+    id: str
+    name: str
+    role: RoleWord
+    namespace: str | None
+    scopes: list[PermissionWord] | None
+    rate_per_s: float | None
+    created_at: Moment
+    created_by: str
+    expires_at: Moment | None
+    revoked_at: Moment | None
+    last_used_at: Moment | None
+
+
+class NewKey(Key):
+    secret: str = Field(description="Shown this once.")
+
+
+class AuditEntry(BaseModel):
+    id: int
+    at: Moment
+    namespace: str | None
+    actor: str
+    action: str
+    target: str
+    detail: dict[str, Any] | None

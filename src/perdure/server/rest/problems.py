@@ -1,0 +1,151 @@
+"""Errors on their way out: application/problem+json (RFC 9457), one table from code to status.
+
+Nothing internal leaves: an error Perdure does not know how to explain is logged and answered with 500 and no more.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any, Final
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from perdure.core.errors import Conflict, PerdureError, Unavailable
+
+log = logging.getLogger("perdure.server")
+
+DOCS_URL: Final = "https://perdure.dev/docs/reference"
+MEDIA_TYPE: Final = "application/problem+json"
+FAULTS_SHOWN_MAX: Final = 10
+"""Faults of one request that are named."""
+RETRY_UNAVAILABLE_S: Final = 1
+
+STATUS: Final[dict[str, int]] = {
+    "invalid_input": 422, "payload_mismatch": 422, "payload_too_large": 422, "body_too_large": 413,
+    "not_registered": 404, "not_found": 404, "method_not_allowed": 405,
+    "conflict": 409, "run_already_exists": 409, "promise_already_resolved": 409, "run_finished": 409, "workflow_deleted": 409,
+    "idempotency_conflict": 409,
+    "unauthenticated": 401, "forbidden": 403, "rate_limited": 429, "too_many_streams": 429,
+    "unavailable": 503, "fenced": 503, "internal": 500,
+}  # fmt: skip
+
+
+class WorkflowDeleted(Conflict):
+    code = "workflow_deleted"
+
+
+class IdempotencyConflict(Conflict):
+    code = "idempotency_conflict"
+
+
+class BodyTooLarge(PerdureError):
+    code = "body_too_large"
+
+
+class TooManyStreams(PerdureError):
+    code = "too_many_streams"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.retry_after_s = 5.0
+
+
+def status_of(error: PerdureError) -> int:
+    """By the error's own code, else by that of the nearest class above it."""
+    for kind in type(error).__mro__:
+        status = STATUS.get(getattr(kind, "code", ""))
+        if status is not None:
+            return status
+    return 500
+
+
+def problem(
+    request: Request, status: int, code: str, detail: str, headers: Mapping[str, str] | None = None
+) -> JSONResponse:
+    body = {
+        "type": f"{DOCS_URL}/errors#{code}",
+        "title": HTTPStatus(status).phrase,
+        "status": status,
+        "code": code,
+        "detail": detail.encode("utf-8", "replace").decode(),
+        "instance": request.url.path.encode("utf-8", "replace").decode(),
+    }
+    return JSONResponse(body, status, dict(headers or {}), MEDIA_TYPE)
+
+
+def problem_of(request: Request, error: PerdureError) -> JSONResponse:
+    status = status_of(error)
+    if status == 500:
+        return internal(request, error)
+    headers: dict[str, str] = {}
+    wait_s = getattr(error, "retry_after_s", None)
+    if wait_s is not None:
+        headers["Retry-After"] = str(max(1, math.ceil(wait_s)))
+    elif isinstance(error, Unavailable):
+        headers["Retry-After"] = str(RETRY_UNAVAILABLE_S)
+    if status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    return problem(request, status, error.code, str(error), headers)
+
+
+def internal(request: Request, error: BaseException) -> JSONResponse:
+    log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return problem(request, 500, "internal", "the server failed at this request; its log says why")
+
+
+def _faults(error: RequestValidationError) -> str:
+    """What is wrong and where, without repeating what was sent."""
+    faults: list[str] = []
+    for fault in error.errors()[:FAULTS_SHOWN_MAX]:
+        place = ".".join(str(part) for part in fault.get("loc", ()))
+        faults.append(f"{place}: {fault.get('msg', 'is not valid')}" if place else str(fault.get("msg")))
+    return "; ".join(faults)
+
+
+_BY_STATUS: Final = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large", 422: "invalid_input"}
+
+
+def install(app: FastAPI) -> None:
+    """Every error of the application goes out as a problem, whoever raised it."""
+
+    async def perdure_error(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, PerdureError)
+        return problem_of(request, error)
+
+    async def invalid(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, RequestValidationError)
+        return problem(request, 422, "invalid_input", _faults(error))
+
+    async def http_error(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, HTTPException)
+        code = _BY_STATUS.get(error.status_code, "invalid_input" if error.status_code < 500 else "internal")
+        detail = str(error.detail)
+        if error.status_code == 404:
+            detail = f"there is nothing at {request.url.path}; GET /api/v1/openapi.json lists what there is"
+        elif error.status_code == 405:
+            allowed = (error.headers or {}).get("Allow", "")
+            detail = f"{request.method} is not a thing to do here; allowed: {allowed or 'see /api/v1/openapi.json'}"
+        return problem(request, error.status_code, code, detail, error.headers)
+
+    async def unexpected(request: Request, error: Exception) -> JSONResponse:
+        return internal(request, error)
+
+    app.add_exception_handler(PerdureError, perdure_error)
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(HTTPException, http_error)
+    app.add_exception_handler(Exception, unexpected)
+
+
+def responses(*statuses: int, **others: Any) -> dict[int | str, dict[str, Any]]:
+    """For a route's declaration: the problems it answers with, and answers that are none, as `s200={...}`."""
+    schema = {"$ref": "#/components/schemas/Problem"}
+    problems: dict[int | str, dict[str, Any]] = {
+        s: {"description": HTTPStatus(s).phrase, "content": {MEDIA_TYPE: {"schema": schema}}} for s in sorted(statuses)
+    }
+    return {int(name.removeprefix("s")): answer for name, answer in others.items()} | problems

@@ -1,0 +1,305 @@
+"""From what the engine and the store know to what clients see, and from what clients write to what the store asks. Pure."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import itertools
+import json
+import math
+import re
+from datetime import datetime
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from perdure.core import events as ev
+from perdure.core import ids
+from perdure.core.calls import encode_call, encode_json
+from perdure.core.durations import datetime_of, to_us, us_of
+from perdure.core.errors import Failure, InvalidInput, PayloadTooLarge
+from perdure.core.lifecycle import RunStatus, TaskStatus
+from perdure.core.limits import PAYLOAD_BYTES_MAX
+from perdure.engine import reads as r
+from perdure.server.rest import models as m
+from perdure.wire.codec import decode_events
+
+IDEMPOTENT_KEY: Final = "idem:"
+"""Begins the run key of a start that carries an idempotency key and no id of its own."""
+ALTERNATIVES_MAX: Final = 16
+"""Readings of one attribute filter: `n:5` may mean the number or the text."""
+NUMBER_CHARS_MAX: Final = 40
+_ID_FIELDS: Final = frozenset({"run_id", "parent_id", "continued_from"})
+_NUMBER: Final = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")
+
+T = TypeVar("T")
+
+
+def moment(us: int) -> datetime:
+    return datetime_of(us)
+
+
+def moment_or_none(us: int | None) -> datetime | None:
+    return None if us is None else datetime_of(us)
+
+
+def rfc3339(us: int) -> str:
+    return datetime_of(us).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+# -- payloads ------------------------------------------------------------------------------------------------------
+
+
+def plain(data: bytes) -> Any:
+    """A payload as JSON. What is none, which no door of ours lets in, is shown as text or base64."""
+    if not data:
+        return None
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            return base64.b64encode(data).decode()
+
+
+def payload(value: Any, what: str) -> bytes:
+    data = encode_json(value)
+    if len(data) > PAYLOAD_BYTES_MAX:
+        raise PayloadTooLarge(
+            f"{what} has {len(data)} bytes, over the limit PAYLOAD_BYTES_MAX={PAYLOAD_BYTES_MAX}; store it elsewhere and pass a reference"
+        )
+    return data
+
+
+def call(body: m.StartRun) -> bytes:
+    """The workflow's input in the form the SDK reads."""
+    if (body.args or body.kwargs) and body.input is not None:
+        raise InvalidInput("give the arguments as `input`, or as `args` and `kwargs`, not both ways")
+    if "*" in body.kwargs or (isinstance(body.input, dict) and "*" in body.input):
+        raise InvalidInput("no parameter can be called `*`; give arguments by position in `args`")
+    if body.input is None:
+        return encode_call(body.args, body.kwargs)
+    return encode_call([], body.input) if isinstance(body.input, dict) else encode_call([body.input], {})
+
+
+def fields(event: ev.Event) -> dict[str, Any]:
+    return {name: _plain_field(name, getattr(event, name)) for name in event.__struct_fields__}
+
+
+def _plain_field(name: str, value: Any) -> Any:
+    if isinstance(value, bytes):
+        return (ids.text(value) if value else None) if name in _ID_FIELDS else plain(value)
+    if isinstance(value, (list, tuple)):
+        return [_plain_field(name, v) for v in value]
+    if isinstance(value, msgspec.Struct):
+        return {f: _plain_field(f, getattr(value, f)) for f in value.__struct_fields__}
+    return value
+
+
+def history_event(record: ev.Recorded) -> m.HistoryEvent:
+    return m.HistoryEvent(
+        seq=record.seq, at=moment(record.at_us), type=type(record.event).__name__, data=fields(record.event)
+    )
+
+
+# -- runs ----------------------------------------------------------------------------------------------------------
+
+
+def failure(f: Failure) -> m.ErrorInfo:
+    return m.ErrorInfo(code=f.code, message=f.message, type=f.type, traceback=f.traceback)
+
+
+def summary(item: r.RunItem, public_url: str) -> m.RunSummary:
+    error = None
+    if item.error_code is not None or item.error is not None:
+        error = m.ErrorInfo(code=item.error_code or "run_failed", message=item.error or "")
+    return m.RunSummary(
+        id=ids.text(item.run_id),
+        workflow=item.workflow,
+        version=item.version,
+        key=None if item.key is None or item.key.startswith(IDEMPOTENT_KEY) else item.key,
+        status=word(item.status),
+        created_at=moment(item.created_us),
+        finished_at=moment_or_none(item.finished_us),
+        attributes=plain(item.attributes) or {},
+        error=error,
+        stuck=item.stuck,
+        epoch=item.epoch,
+        parent_id=_text_or_none(item.parent_id),
+        successor=_text_or_none(item.successor),
+        url=f"{public_url}/runs/{ids.text(item.run_id)}",
+    )
+
+
+def word(status: int) -> m.RunStatusWord:
+    return RunStatus(status).word  # type: ignore[return-value]
+
+
+def task_word(status: int) -> m.TaskStatusWord:
+    return TaskStatus(status).word  # type: ignore[return-value]
+
+
+def _text_or_none(ident: bytes | None) -> str | None:
+    return ids.text(ident) if ident else None
+
+
+def run(d: r.RunDetail, public_url: str) -> m.Run:
+    started = decode_events(d.started)[0] if d.started else None
+    last = decode_events(d.last)[-1] if d.last else None
+    head = summary(d.item, public_url)
+    ended = d.item.finished_us is not None
+    if ended and isinstance(last, ev.RunFailed):
+        head.error = failure(last.failure)
+    return m.Run(
+        **head.model_dump(),
+        input=plain(started.input) if isinstance(started, ev.RunStarted) else None,
+        result=plain(last.result) if ended and isinstance(last, ev.RunSucceeded) else None,
+        events=d.events,
+        waiting=waiting(d),
+        tasks=m.TaskCounts(**{TaskStatus(s).word: n for s, n in d.tasks.items()}),
+    )
+
+
+def waiting(d: r.RunDetail) -> m.Waiting | None:
+    item, out = d.item, d.outstanding
+    if item.finished_us is not None:
+        return None
+    return m.Waiting(
+        reason=_reason(item, out, d.tasks),
+        tasks=sum(d.tasks.get(s, 0) for s in (TaskStatus.PENDING, TaskStatus.DISPATCHED, TaskStatus.RUNNING)),
+        children=out.children if out else 0,
+        promises=out.promises if out else [],
+        timer_at=moment_or_none(out.timer_us if out else item.wake_us),
+    )
+
+
+def _reason(item: r.RunItem, out: r.Outstanding | None, counts: dict[int, int]) -> str:
+    if item.stuck is not None:
+        return f"somebody to resume it: {item.stuck}"
+    if item.status == RunStatus.PENDING:
+        return f"a worker that serves the workflow {item.workflow}"
+    parts: list[str] = []
+    running = counts.get(TaskStatus.RUNNING, 0) + counts.get(TaskStatus.DISPATCHED, 0)
+    if running:
+        parts.append(f"{_many(running, 'task')} at work")
+    if counts.get(TaskStatus.PENDING, 0):
+        parts.append(f"a worker or the next attempt for {_many(counts[TaskStatus.PENDING], 'task')}")
+    if out is not None:
+        if out.children:
+            parts.append(_many(out.children, "child", "children"))
+        if out.promises:
+            parts.append(f"the {'promise' if len(out.promises) == 1 else 'promises'} {', '.join(out.promises[:3])}")
+        if out.timer_us is not None:
+            parts.append(f"a timer at {rfc3339(out.timer_us)}")
+        if out.cancel_requested:
+            parts.append("its own unwinding: somebody asked it to stop")
+    return ", ".join(parts) or ("its code" if item.owned else "a message")
+
+
+def _many(n: int, one: str, more: str = "") -> str:
+    return f"{n:,} {one if n == 1 else more or one + 's'}"
+
+
+def task(t: r.TaskItem) -> m.Task:
+    return m.Task(
+        id=ids.text(t.id), seq=t.seq, name=t.name, queue=t.queue, status=task_word(t.status), attempts=t.attempts, lost=t.lost,
+        scheduled_at=moment_or_none(t.scheduled_us), started_at=moment_or_none(t.started_us), finished_at=moment_or_none(t.finished_us),
+        run_at=moment_or_none(t.run_at_us), error=t.error, worker=t.worker, details=plain(t.details), blocked=t.blocked,
+    )  # fmt: skip
+
+
+def log_entry(item: r.LogItem) -> m.LogEntry:
+    line = item.line
+    return m.LogEntry(
+        at=moment(line.at_us), attempt=item.attempt, seq=item.seq, task=item.task or None, stream=line.stream, level=line.level, text=line.text
+    )  # fmt: skip
+
+
+def workflow(w: r.WorkflowItem) -> m.WorkflowSummary:
+    return m.WorkflowSummary(
+        name=w.name, kind=w.kind, version=w.current, versions=w.versions, description=w.description, created_at=moment(w.created_us),
+        deleted_at=moment_or_none(w.deleted_us), runs_active=w.runs_active,
+    )  # fmt: skip
+
+
+def version(v: r.VersionItem) -> m.WorkflowVersion:
+    return m.WorkflowVersion(version=v.version, kind=v.kind, registered_at=moment(v.registered_us), current=v.current)
+
+
+def worker(w: r.WorkerItem) -> m.Worker:
+    return m.Worker(
+        id=ids.text(w.id), name=w.name, host=w.host, pid=w.pid, sdk=w.sdk, queues=w.queues, tasks=w.tasks, workflows=w.workflows, slots=w.slots,
+        slots_used=w.slots_used, runs_held=w.runs_held, draining=w.draining, connected_at=moment(w.connected_us), seen_at=moment(w.seen_us),
+        blocked=w.blocked, engine=w.engine,
+    )  # fmt: skip
+
+
+# -- cursors and filters -------------------------------------------------------------------------------------------
+
+
+def cursor_of(value: Any) -> str:
+    """Opaque on purpose: what is inside may change."""
+    return base64.urlsafe_b64encode(msgspec.msgpack.encode(value)).decode().rstrip("=")
+
+
+def read_cursor(text: str | None, kind: type[T]) -> T | None:
+    if not text:
+        return None
+    try:
+        return msgspec.msgpack.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=kind)
+    except (ValueError, binascii.Error, msgspec.MsgspecError):
+        raise no_cursor() from None
+
+
+def read_id_cursor(text: str | None) -> bytes | None:
+    found = read_cursor(text, bytes)
+    if found is not None and len(found) != 16:
+        raise no_cursor()
+    return found
+
+
+def no_cursor() -> InvalidInput:
+    return InvalidInput("this cursor is none that this list hands out; leave it out to begin at the first page")
+
+
+def read_moment(text: str | None, what: str, now_us: int) -> int | None:
+    """An RFC 3339 time, or how long ago: `2026-10-21T14:00:00Z`, `24h`."""
+    if not text:
+        return None
+    try:
+        return max(0, now_us - to_us(text))
+    except InvalidInput:
+        pass
+    try:
+        return max(0, us_of(datetime.fromisoformat(text)))
+    except (ValueError, OverflowError, InvalidInput):
+        raise InvalidInput(
+            f"{what}: write a time with its zone, such as 2026-10-21T14:00:00Z, or how long ago, such as 24h"
+        ) from None
+
+
+def read_attributes(pairs: list[str]) -> tuple[bytes, ...]:
+    """`key:value` filters as JSON objects. A value that reads as a number or a truth value may be meant as either."""
+    choices: list[list[tuple[str, Any]]] = []
+    for pair in pairs:
+        name, colon, value = pair.partition(":")
+        if not colon or not name:
+            raise InvalidInput(f"attr={pair!r} is no filter: write attr=name:value")
+        choices.append([(name, one) for one in _readings(value)])
+    found = [dict(combination) for combination in itertools.islice(itertools.product(*choices), ALTERNATIVES_MAX + 1)]
+    if len(found) > ALTERNATIVES_MAX:
+        raise InvalidInput("too many attr filters look like numbers; give fewer of them")
+    return tuple(encode_json(one) for one in found) if pairs else ()
+
+
+def _readings(value: str) -> list[Any]:
+    if value in ("true", "false"):
+        return [value, value == "true"]
+    if _NUMBER.fullmatch(value) and len(value) < NUMBER_CHARS_MAX and math.isfinite(number := json.loads(value)):
+        return [value, number]
+    return [value]
+
+
+def duration_us(value: float | str | None) -> int:
+    return 0 if value is None else to_us(value)

@@ -1,0 +1,189 @@
+"""Workflows by name: what there is, registering, deleting, and starting runs."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from typing import Annotated, Final
+
+import msgspec
+from fastapi import APIRouter, Header, Path, Query, Response
+
+from perdure.core import ids
+from perdure.core.calls import encode_json
+from perdure.core.errors import InvalidInput, NotFound, NotRegistered, RunAlreadyExists
+from perdure.core.limits import NAME_CHARS_MAX
+from perdure.core.work import StartRequest
+from perdure.engine.reads import WorkflowItem
+from perdure.server.rest import models as m
+from perdure.server.rest import views
+from perdure.server.rest.guard import Caller, Developer, GuardedRoute, Reader, Starter
+from perdure.server.rest.messages import IdempotencyKey, check_key, check_same, digest
+from perdure.server.rest.paging import LIMIT_DEFAULT, LIMIT_MAX, Cursor, Limit
+from perdure.server.rest.problems import IdempotencyConflict, WorkflowDeleted, responses
+from perdure.server.rest.runs import audit, shown
+
+TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+
+router = APIRouter(prefix="/workflows", tags=["workflows"], route_class=GuardedRoute)
+
+WorkflowName = Annotated[str, Path(min_length=1, max_length=NAME_CHARS_MAX, examples=["checkout"])]
+
+
+@router.get("", responses=responses(401, 403, 422))
+async def list_workflows(
+    caller: Reader,
+    q: Annotated[str, Query(max_length=NAME_CHARS_MAX, description="Part of the name.")] = "",
+    limit: Limit = LIMIT_DEFAULT,
+    cursor: Cursor = None,
+) -> m.Page[m.WorkflowSummary]:
+    """Workflows by name; deleted ones are left out."""
+    after = views.read_cursor(cursor, str) or ""
+    found = await caller.server.reads.workflows(caller.ns, q, after.replace("\x00", ""), limit + 1)
+    page = found[:limit]
+    return m.Page[m.WorkflowSummary](
+        items=[views.workflow(w) for w in page], next=views.cursor_of(page[-1].name) if len(found) > limit else None
+    )
+
+
+@router.post("", status_code=201, responses=responses(401, 403, 413, 422, s200={"model": m.WorkflowDetail, "description": "This version was registered before."}))  # fmt: skip
+async def register_workflow(caller: Developer, body: m.RegisterWorkflow, response: Response) -> m.WorkflowDetail:
+    """Make a version known and current. A deleted workflow comes back to life."""
+    added = await caller.server.registry.register(caller.ns, body.name, body.version, body.kind, body.description)
+    await caller.server.audit(
+        caller.principal, "workflow.register", body.name, {"version": body.version}, ns=caller.ns
+    )
+    response.status_code = 201 if added else 200
+    return await get_workflow(caller, body.name)
+
+
+@router.get("/{name}", responses=responses(401, 403, 404))
+async def get_workflow(caller: Reader, name: WorkflowName) -> m.WorkflowDetail:
+    """A workflow with its versions, newest first."""
+    found = await _known(caller, name)
+    versions = await caller.server.reads.versions(caller.ns, name, LIMIT_MAX)
+    shown_ = views.workflow(found)
+    return m.WorkflowDetail(
+        **shown_.model_dump(exclude={"versions"}), versions=[views.version(v) for v in versions]
+    )
+
+
+@router.delete("/{name}", status_code=204, responses=responses(401, 403, 404))
+async def delete_workflow(caller: Developer, name: WorkflowName) -> None:
+    """Take no new runs. Runs that are active go on, and history stays."""
+    if not await caller.server.registry.delete(caller.ns, name):
+        found = await _known(caller, name)
+        assert found.deleted_us is not None
+        return
+    await caller.server.audit(caller.principal, "workflow.delete", name, ns=caller.ns)
+
+
+@router.get("/{name}/versions", responses=responses(401, 403, 404))
+async def list_versions(caller: Reader, name: WorkflowName) -> m.Page[m.WorkflowVersion]:
+    """The newest versions of a workflow."""
+    await _known(caller, name)
+    versions = await caller.server.reads.versions(caller.ns, name, LIMIT_MAX)
+    return m.Page[m.WorkflowVersion](items=[views.version(v) for v in versions], next=None)
+
+
+async def _known(caller: Caller, name: str) -> WorkflowItem:
+    found = await caller.server.reads.workflow(caller.ns, name)
+    if found is None:
+        raise NotRegistered(await _unknown(caller, name))
+    return found
+
+
+async def _unknown(caller: Caller, name: str) -> str:
+    near = difflib.get_close_matches(name, await caller.server.reads.workflow_names(caller.ns), 3)
+    hint = f"did you mean {' or '.join(repr(n) for n in near)}?" if near else "connect a worker that defines it, or register it"
+    return f"no workflow {name!r} in this namespace; {hint}"
+
+
+# -- starting ------------------------------------------------------------------------------------------------------
+
+
+@router.post("/{name}/runs", status_code=201, responses=responses(401, 403, 404, 409, 413, 422, s200={"model": m.Run, "description": "The run was there already."}))  # fmt: skip
+async def start_run(
+    caller: Starter,
+    name: WorkflowName,
+    response: Response,
+    body: m.StartRun | None = None,
+    idempotency_key: IdempotencyKey = None,
+    traceparent: Annotated[str | None, Header(max_length=100)] = None,
+) -> m.Run:
+    """Start a run. Answered once it is durable."""
+    request = await _request(caller, name, body or m.StartRun.model_validate({}), traceparent)
+    if idempotency_key is not None:
+        request = await _idempotent(caller, request, check_key(idempotency_key))
+    before = await _holder(caller, request.key)
+    run_id = await _start(caller, request, idempotency_key)
+    response.status_code = 200 if run_id == before else 201
+    response.headers["Location"] = f"/api/v1/runs/{ids.text(run_id)}"
+    if run_id != before:
+        await audit(caller, "run.start", run_id, workflow=name)
+    return await shown(caller, run_id)
+
+
+async def _request(caller: Caller, name: str, body: m.StartRun, traceparent: str | None) -> StartRequest:
+    if body.id is not None and body.id.startswith(views.IDEMPOTENT_KEY):
+        raise InvalidInput(f"id: one that begins with {views.IDEMPOTENT_KEY!r} is made by the server; choose another")
+    return StartRequest(
+        namespace=caller.namespace,
+        workflow=name,
+        version=await _version(caller, name, body.version),
+        input=views.call(body),
+        key=body.id or "",
+        on_conflict=body.on_conflict,
+        timeout_us=views.duration_us(body.timeout),
+        attributes=encode_json(body.attributes) if body.attributes else b"",
+        trace=traceparent if traceparent and TRACEPARENT.fullmatch(traceparent) else "",
+    )
+
+
+async def _version(caller: Caller, name: str, wanted: str | None) -> str:
+    found = await _known(caller, name)
+    if found.deleted_us is not None:
+        raise WorkflowDeleted(
+            f"the workflow {name!r} was deleted and takes no new runs; register it again to bring it back"
+        )
+    if wanted is None or wanted == found.current:
+        return found.current
+    versions = [v.version for v in await caller.server.reads.versions(caller.ns, name, LIMIT_MAX)]
+    if wanted not in versions:
+        near = difflib.get_close_matches(wanted, versions, 3)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"the current one is {found.current}"
+        raise NotRegistered(f"the workflow {name!r} has no version {wanted!r}; {hint}")
+    return wanted
+
+
+async def _idempotent(caller: Caller, r: StartRequest, key: str) -> StartRequest:
+    """The run's key makes it exact: whoever comes second, even after a crash, finds the run of the first.
+
+    The digest beside it only tells a repetition from another request under the same key. A version that was not asked for may have changed
+    meanwhile and is left out of it.
+    """
+    wanted = digest("start", r.workflow, r.input, r.key, r.on_conflict, r.timeout_us, r.attributes)
+    check_same(key, await caller.server.registry.remember(caller.ns, f"start:{key}", wanted), wanted)
+    if r.key:
+        return r
+    return msgspec.structs.replace(r, key=views.IDEMPOTENT_KEY + key, on_conflict="attach")
+
+
+async def _holder(caller: Caller, key: str) -> bytes | None:
+    if not key:
+        return None
+    try:
+        return await caller.use.run_of(key)
+    except NotFound:
+        return None
+
+
+async def _start(caller: Caller, request: StartRequest, idempotency_key: str | None) -> bytes:
+    try:
+        return await caller.use.start(request)
+    except RunAlreadyExists:
+        if idempotency_key is not None and request.key.startswith(views.IDEMPOTENT_KEY):
+            raise IdempotencyConflict(
+                f"the idempotency key {idempotency_key!r} was used for a different request; use a new key for a new request"
+            ) from None
+        raise

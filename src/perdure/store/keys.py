@@ -1,0 +1,261 @@
+"""API keys and the audit log in the database, and the acts that come before there is any key: `perdure key`, `perdure namespace`.
+
+A key's secret is drawn here, handed out once and forgotten; the row has its SHA-256.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any, Final, Protocol
+
+import msgspec
+from asyncpg import exceptions as pg
+
+from perdure.core.access import (
+    NAMESPACE_CHARS_MAX,
+    NAMESPACE_DEFAULT,
+    AuditLine,
+    KeyCheck,
+    KeyView,
+    NewKey,
+    Permission,
+    Principal,
+    Role,
+    no_namespace,
+)
+from perdure.core.api_keys import ID_ALPHABET, ID_CHARS, SECRET_BYTES, compose, present
+from perdure.core.durations import DURATION_US_MAX
+from perdure.core.errors import Conflict, InvalidInput, MigrationError, NotFound
+from perdure.core.limits import NAME_CHARS_MAX
+from perdure.store.connections import Connections, connect
+from perdure.store.queries import queries
+
+KEYS_PER_PAGE_MAX: Final = 500
+RATE_PER_S_MAX: Final = 1e6
+
+SQL = queries()
+Detail = dict[str, str | int | float | bool | None]
+
+
+class Pool(Protocol):
+    """Where connections come from."""
+
+    def take(self) -> Any: ...
+
+
+class Keys:
+    """The server's port to its keys."""
+
+    def __init__(self, pool: Connections | Pool) -> None:
+        self._pool = pool
+
+    async def find(self, ident: str) -> KeyCheck | None:
+        async with self._pool.take() as c:
+            r = await c.fetchrow(SQL["find_api_key"], ident)
+        return _check(r) if r is not None else None
+
+    async def touch(self, ident: str) -> None:
+        async with self._pool.take() as c:
+            await c.execute(SQL["touch_api_key"], ident)
+
+    async def create(self, new: NewKey) -> tuple[KeyView, str]:
+        """The key as it is stored, and the text that its owner gets to see this once."""
+        async with self._pool.take() as c:
+            return await _create(c, new)
+
+    async def list(self, namespace: str | None, after: str | None, limit: int) -> list[KeyView]:
+        async with self._pool.take() as c:
+            return await _list(c, namespace, after, limit)
+
+    async def revoke(self, ident: str, namespace: str | None) -> KeyView:
+        async with self._pool.take() as c:
+            return await _revoke(c, ident, namespace)
+
+
+class AuditLog:
+    """The server's port to the audit log. The database itself refuses to change what is in it."""
+
+    def __init__(self, pool: Connections | Pool) -> None:
+        self._pool = pool
+
+    async def append(self, ns: int | None, actor: str, action: str, target: str, detail: Detail | None = None) -> None:
+        async with self._pool.take() as c:
+            await _append(c, ns, actor, action, target, detail)
+
+    async def page(self, namespace: str | None, before: int | None, limit: int) -> list[AuditLine]:
+        async with self._pool.take() as c:
+            rows = await c.fetch(SQL["page_audit"], namespace, before, limit)
+        return [
+            AuditLine(
+                id=r["id"], at_us=r["at"], namespace=r["namespace"], actor=r["actor"], action=r["action"], target=r["target"],
+                detail=msgspec.json.decode(r["detail"], type=Detail) if r["detail"] is not None else None,
+            )
+            for r in rows
+        ]  # fmt: skip
+
+
+# -- with the database at hand and no server, hence no key ------------------------------------------------------------
+
+
+class NamespaceView(msgspec.Struct, frozen=True):
+    name: str
+    created_us: int
+
+
+async def create_key(dsn: str, new: NewKey) -> tuple[KeyView, str]:
+    async with _administering(dsn) as c, c.transaction():
+        view, secret = await _create(c, new)
+        ns = await _number(c, new.namespace)
+        await _append(c, ns, new.created_by, "key.create", view.id, {"name": new.name, "role": new.role.value})
+        return view, secret
+
+
+async def list_keys(
+    dsn: str, *, namespace: str | None = None, after: str | None = None, limit: int = KEYS_PER_PAGE_MAX
+) -> list[KeyView]:
+    async with _administering(dsn) as c:
+        return await _list(c, namespace, after, limit)
+
+
+async def revoke_key(dsn: str, ident: str, *, by: str) -> KeyView:
+    async with _administering(dsn) as c, c.transaction():
+        view = await _revoke(c, ident, None)
+        await _append(c, await _number(c, view.namespace), by, "key.revoke", view.id, {"name": view.name})
+        return view
+
+
+async def create_namespace(dsn: str, name: str, *, by: str) -> None:
+    check_namespace_name(name)
+    async with _administering(dsn) as c, c.transaction():
+        row = await c.fetchrow(SQL["open_namespace"], name)
+        if row is None:
+            raise Conflict(f"there is a namespace {name!r} already")
+        await _append(c, row["id"], by, "namespace.create", name, None)
+
+
+async def list_namespaces(dsn: str) -> list[NamespaceView]:
+    async with _administering(dsn) as c:
+        return [NamespaceView(r["name"], r["created_at"]) for r in await c.fetch(SQL["open_namespaces"])]
+
+
+async def delete_namespace(dsn: str, name: str, *, by: str) -> None:
+    """Its keys end with it and nobody gets in; its rows stay until retention drops them."""
+    if name == NAMESPACE_DEFAULT:
+        raise Conflict(f"the namespace {name!r} is where everything goes that names none; it stays")
+    async with _administering(dsn) as c, c.transaction():
+        row = await c.fetchrow(SQL["close_namespace"], name)
+        if row is None:
+            raise NotFound(f"there is no namespace {name!r}: `perdure namespace list` shows those there are")
+        await _append(c, row["id"], by, "namespace.delete", name, None)
+
+
+def check_namespace_name(name: str) -> None:
+    """A name that fits into a header, an address and a terminal."""
+    fits = 0 < len(name) <= NAMESPACE_CHARS_MAX and name.isascii() and name[0].isalnum()
+    if not fits or not all(ch.isalnum() or ch in "-_." for ch in name):
+        raise InvalidInput(
+            f"{name[:NAMESPACE_CHARS_MAX]!r} cannot name a namespace: use up to {NAMESPACE_CHARS_MAX} letters, digits and - _ . "
+            "and begin with a letter or a digit"
+        )
+
+
+@asynccontextmanager
+async def _administering(dsn: str) -> AsyncGenerator[Any]:
+    c = await connect(dsn)
+    try:
+        yield c
+    except (pg.UndefinedTableError, pg.UndefinedColumnError, pg.InvalidSchemaNameError):
+        raise MigrationError(
+            "the database has no schema of this version of Perdure: run `perdure migrate` on it first"
+        ) from None
+    finally:
+        await c.close()
+
+
+# -- rows -------------------------------------------------------------------------------------------------------------
+
+
+async def _create(c: Any, new: NewKey) -> tuple[KeyView, str]:
+    _check_new(new)
+    ident = "".join(secrets.choice(ID_ALPHABET) for _ in range(ID_CHARS))
+    key = compose(ident, secrets.token_urlsafe(SECRET_BYTES))
+    presented = present(key)
+    assert presented is not None
+    scopes = sorted(p.value for p in new.scopes) if new.scopes is not None else None
+    r = await c.fetchrow(
+        SQL["create_api_key"], ident, new.namespace, new.name, new.role.value, scopes, presented.hash, new.rate_per_s,
+        new.expires_in_us, new.created_by,
+    )  # fmt: skip
+    if r is None:
+        raise no_namespace(new.namespace or "")
+    return _view(r), key
+
+
+def _check_new(new: NewKey) -> None:
+    if not 0 < len(new.name) <= NAME_CHARS_MAX or not new.name.isprintable():
+        raise InvalidInput(f"a key's name has 1 to {NAME_CHARS_MAX} printable characters: say what the key is for")
+    if new.rate_per_s is not None and not 0 < new.rate_per_s <= RATE_PER_S_MAX:
+        raise InvalidInput(f"rate_per_s is {new.rate_per_s}: it must lie above 0 and not above {RATE_PER_S_MAX:g}")
+    if new.expires_in_us is not None and not 0 < new.expires_in_us <= DURATION_US_MAX:
+        raise InvalidInput("a key expires in the future, within 100 years")
+
+
+async def _list(c: Any, namespace: str | None, after: str | None, limit: int) -> list[KeyView]:
+    return [_view(r) for r in await c.fetch(SQL["list_api_keys"], namespace, after, limit)]
+
+
+async def _revoke(c: Any, ident: str, namespace: str | None) -> KeyView:
+    r = await c.fetchrow(SQL["revoke_api_key"], ident, namespace)
+    if r is None:
+        raise NotFound(f"there is no API key {ident[:ID_CHARS]!r}: give its id, the 12 characters after `pd_`")
+    return _view(r)
+
+
+async def _append(c: Any, ns: int | None, actor: str, action: str, target: str, detail: Detail | None) -> None:
+    text = msgspec.json.encode(detail).decode() if detail is not None else None
+    await c.execute(SQL["append_audit"], ns, actor, action, target, text)
+
+
+async def _number(c: Any, namespace: str | None) -> int | None:
+    row = await c.fetchrow(SQL["namespace_id"], namespace) if namespace is not None else None
+    return row["id"] if row is not None else None
+
+
+def _scopes(words: list[str] | None) -> frozenset[Permission] | None:
+    """A word that this version does not know grants nothing."""
+    return None if words is None else frozenset(p for p in Permission if p.value in words)
+
+
+def _check(r: Any) -> KeyCheck:
+    principal = Principal(
+        subject=f"key:{r['id']}",
+        role=Role(r["role"]),
+        namespace=r["namespace"],
+        scopes=_scopes(r["scopes"]),
+        rate_per_s=r["rate_per_s"],
+    )
+    return KeyCheck(
+        principal=principal,
+        hash=r["hash"],
+        expired=r["expired"],
+        revoked=r["revoked"],
+        use_is_stale=r["use_is_stale"],
+    )
+
+
+def _view(r: Any) -> KeyView:
+    return KeyView(
+        id=r["id"],
+        name=r["name"],
+        role=Role(r["role"]),
+        namespace=r["namespace"],
+        scopes=_scopes(r["scopes"]),
+        rate_per_s=r["rate_per_s"],
+        created_us=r["created_at"],
+        created_by=r["created_by"],
+        expires_us=r["expires_at"],
+        revoked_us=r["revoked_at"],
+        last_used_us=r["last_used_at"],
+    )

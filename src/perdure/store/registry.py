@@ -1,0 +1,69 @@
+"""The Registry port on PostgreSQL: names of workflows and namespaces, and requests that may arrive twice."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from perdure.core.errors import Conflict
+from perdure.engine.reads import Posted
+from perdure.store.connections import Connections
+from perdure.store.queries import queries
+
+KEPT_S: Final = 7 * 86_400.0
+"""How long an idempotency key is remembered."""
+SWEEP_EVERY: Final = 500
+"""Requests between two sweeps of old keys."""
+SWEEP_ROWS: Final = 2_000
+TRIES: Final = 5
+
+
+class PostgresRegistry:
+    def __init__(self, dsn: str) -> None:
+        self._q = queries()
+        self._pool = Connections(dsn)
+        self._requests = 0
+
+    async def open(self) -> None:
+        await self._pool.open()
+
+    async def close(self) -> None:
+        await self._pool.close()
+
+    async def _row(self, name: str, *args: Any) -> Any:
+        async with self._pool.take() as c:
+            return await c.fetchrow(self._q[name], *args)
+
+    async def register(self, ns: int, name: str, version: str, kind: str, description: str | None) -> bool:
+        row = await self._row("register_workflow", ns, name, version, kind, description)
+        return bool(row["added"])
+
+    async def delete(self, ns: int, name: str) -> bool:
+        return await self._row("delete_workflow", ns, name) is not None
+
+    async def create_namespace(self, name: str) -> bool:
+        return await self._row("open_namespace", name) is not None
+
+    async def delete_namespace(self, name: str) -> bool:
+        return await self._row("close_namespace", name) is not None
+
+    async def remember(self, ns: int, key: str, digest: bytes) -> bytes:
+        await self._sweep()
+        for _ in range(TRIES):
+            row = await self._row("remember_request", ns, key, digest)
+            if row["hash"] is not None:
+                held: bytes = row["hash"]
+                return held
+        raise Conflict(f"the idempotency key {key!r} is in use by another request at this moment; try again")
+
+    async def post_once(self, ns: int, key: str, digest: bytes, run_id: bytes, body: bytes) -> Posted:
+        await self._sweep()
+        for _ in range(TRIES):
+            row = await self._row("post_once", ns, key, digest, run_id, body)
+            if row["hash"] is not None or not row["active"]:
+                return Posted(row["active"], row["sent"], row["hash"])
+        raise Conflict(f"the idempotency key {key!r} is in use by another request at this moment; try again")
+
+    async def _sweep(self) -> None:
+        self._requests += 1
+        if self._requests % SWEEP_EVERY == 0:
+            await self._row("forget_requests", KEPT_S, SWEEP_ROWS)

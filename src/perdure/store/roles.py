@@ -1,0 +1,116 @@
+"""Database roles with no more rights than they need.
+
+    owner    ran `perdure migrate`; owns the schema; no process needs it afterwards
+    engine   what engines and servers connect as: reads and writes rows, changes no schema, rewrites no history and no audit
+    reader   for people and dashboards: selects, and does not see the hashes of keys
+
+Both are groups that cannot log in: grant them to the users that do. `perdure migrate --roles` applies the tables below and
+takes away everything else, so that it is right again after every migration. A table that is missing here is open to nobody.
+
+Identifiers cannot be parameters; the ones spliced in here are this module's own, and role names that passed ROLE_NAME.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from asyncpg import exceptions as pg
+
+from perdure.core.errors import InvalidInput, MigrationError
+from perdure.store.connect import connect
+from perdure.store.queries import queries
+
+SQL = queries()
+ENGINE_ROLE: Final = "perdure_engine"
+READER_ROLE: Final = "perdure_reader"
+ROLE_NAME = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,62}")
+
+_ROWS: Final = "select, insert, update, delete"
+
+ENGINE_GRANTS: Final = {
+    "migration": "select",
+    "namespace": "select, insert, update (name, deleted_at)",
+    "workflow": "select, insert, update",
+    "workflow_version": "select, insert",
+    "engine_session": _ROWS,
+    "commit_log": "select, insert, delete",
+    "run_queue": _ROWS,
+    "run": "select, insert, delete",  # a run that is opened again moves back
+    "run_key": "select, insert, delete",
+    "history": "select, insert",
+    "task": "select, insert, delete",  # and what failed in it is written anew
+    "task_queue": _ROWS,
+    "inbox": _ROWS,
+    "promise": _ROWS,
+    "run_state": _ROWS,
+    "worker": _ROWS,
+    "task_log": "select, insert, delete",
+    "api_key": "select, insert, update (last_used_at, revoked_at)",
+    "audit": "select, insert",
+    "idempotency": _ROWS,
+}
+"""Table -> what an engine may do with its rows. Partitions are reached through their table."""
+
+ENGINE_FUNCTIONS: Final = ("clock()", "create_partition(text, text, uuid, uuid)", "drop_partition(text, text)")
+
+_KEY_COLUMNS: Final = (
+    "id, ns, name, role, scopes, rate_per_s, created_at, created_by, expires_at, revoked_at, last_used_at"
+)
+READER_GRANTS: Final = {
+    **dict.fromkeys(ENGINE_GRANTS, "select"),
+    "api_key": f"select ({_KEY_COLUMNS})",
+}
+READER_FUNCTIONS: Final = ("clock()",)
+
+
+async def apply_roles(dsn: str, engine_role: str = ENGINE_ROLE, reader_role: str = READER_ROLE) -> None:
+    """Create both roles where necessary and give them exactly the rights above. Needs the schema's owner, and CREATEROLE for new roles."""
+    for role in (engine_role, reader_role):
+        if not ROLE_NAME.fullmatch(role):
+            raise InvalidInput(
+                f"{role!r} cannot name a role: use lower-case letters, digits and _, and do not begin with pg_"
+            )
+    if engine_role == reader_role:
+        raise InvalidInput(f"both roles are called {engine_role!r}: the reader would have the engine's rights")
+    async with connect(dsn) as c:
+        try:
+            # The lock of the migrations: tables that come meanwhile get their rights too.
+            async with c.transaction(isolation="read_committed"):
+                await c.execute(SQL["lock_migrations"])
+                await _apply(c, engine_role, ENGINE_GRANTS, ENGINE_FUNCTIONS)
+                await _apply(c, reader_role, READER_GRANTS, READER_FUNCTIONS)
+        except pg.InsufficientPrivilegeError as e:
+            raise InvalidInput(
+                f"{e}. Connect as the role that migrated this database; to create roles it needs CREATEROLE, or create "
+                f"{engine_role} and {reader_role} beforehand."
+            ) from e
+        except (pg.UndefinedTableError, pg.InvalidSchemaNameError, pg.UndefinedFunctionError) as e:
+            raise MigrationError(f"{e}: run `perdure migrate` on this database first") from e
+
+
+async def _apply(c: Any, role: str, grants: dict[str, str], functions: tuple[str, ...]) -> None:
+    found = await c.fetchrow(SQL["inspect_role"], role)
+    if found is None:
+        await c.execute(f"create role {role} nologin")
+    elif found["powerful"]:
+        raise InvalidInput(
+            f"role {role} is a superuser, may create roles or databases, or is or belongs to the owner of Perdure's tables: nothing can be taken "
+            "from it. Choose another name."
+        )
+    for statement in statements(role, grants, functions):
+        await c.execute(statement)
+
+
+def statements(role: str, grants: dict[str, str], functions: tuple[str, ...]) -> Iterator[str]:
+    """First nothing, then exactly this."""
+    yield f"revoke all on schema perdure from {role}"
+    yield f"revoke all on all tables in schema perdure from {role}"
+    yield f"revoke all on all sequences in schema perdure from {role}"
+    yield f"revoke all on all functions in schema perdure from {role}"
+    yield f"grant usage on schema perdure to {role}"
+    for table, rights in grants.items():
+        yield f"grant {rights} on perdure.{table} to {role}"
+    for function in functions:
+        yield f"grant execute on function perdure.{function} to {role}"

@@ -1,0 +1,83 @@
+-- What nobody waits for (output of tasks, notes on attempts, connected workers), and what an observer asks. Not fenced: nothing of it decides.
+
+-- name: insert_logs
+-- A chunk that was written before stays as it is.
+insert into perdure.task_log (run_id, seq, attempt, n, ns, lines, body)
+select * from unnest($1::uuid[], $2::int[], $3::int[], $4::int[], $5::int[], $6::int[], $7::bytea[])
+on conflict do nothing;
+
+-- name: note_tasks
+-- $1 session. Only rows that are this session's and of the same attempt. SKIP LOCKED: a row that a commit is about to change is noted
+-- in the next round, so that a note never waits for a commit, nor a commit for a note for longer than this statement takes.
+with due as materialized (
+  select at.place, u.*
+    from unnest($2::uuid[], $3::int[], $4::text[], $5::timestamptz[], $6::timestamptz[], $7::bytea[], $8::text[])
+           as u(id, attempt, worker, started_at, beat_at, details, blocked),
+         lateral (select r.ctid as place from perdure.task_queue r
+                   where r.id = u.id and r.owner = $1 and r.attempt = u.attempt for update skip locked) at
+)
+update perdure.task_queue t
+   set worker = due.worker, started_at = due.started_at, beat_at = due.beat_at, details = due.details, blocked = due.blocked
+  from due where t.ctid = due.place
+returning t.id;
+
+-- name: upsert_workers
+-- $1 session; nothing for one that is gone. A worker that has gone over to another engine since is that engine's to write about.
+insert into perdure.worker as w (session_id, id, ns, name, host, pid, sdk, queues, tasks, workflows, slots, slots_used, runs_held, draining,
+                                 connected_at, seen_at, blocked)
+select $1, u.id, u.ns, u.name, u.host, u.pid, u.sdk,
+       array(select jsonb_array_elements_text(u.queues)), array(select jsonb_array_elements_text(u.tasks)),
+       array(select jsonb_array_elements_text(u.workflows)),
+       u.slots, u.slots_used, u.runs_held, u.draining, u.connected_at, u.seen_at, u.blocked
+  from unnest($2::uuid[], $3::int[], $4::text[], $5::text[], $6::int[], $7::text[], $8::jsonb[], $9::jsonb[], $10::jsonb[], $11::int[],
+              $12::int[], $13::int[], $14::bool[], $15::timestamptz[], $16::timestamptz[], $17::text[])
+         as u(id, ns, name, host, pid, sdk, queues, tasks, workflows, slots, slots_used, runs_held, draining, connected_at, seen_at, blocked)
+ where exists (select from perdure.engine_session s where s.id = $1)
+on conflict (ns, id) do update
+   set session_id = excluded.session_id, name = excluded.name, host = excluded.host, pid = excluded.pid, sdk = excluded.sdk,
+       queues = excluded.queues, tasks = excluded.tasks, workflows = excluded.workflows, slots = excluded.slots,
+       slots_used = excluded.slots_used, runs_held = excluded.runs_held, draining = excluded.draining,
+       connected_at = excluded.connected_at, seen_at = excluded.seen_at, blocked = excluded.blocked
+ where excluded.connected_at >= w.connected_at;
+
+-- name: delete_workers
+-- $1 session, $2 and $3 namespaces and ids of its workers: rows of all others go.
+delete from perdure.worker w
+ where w.session_id = $1 and not exists (select from unnest($2::int[], $3::uuid[]) as u(ns, id) where u.ns = w.ns and u.id = w.id);
+
+-- name: sweep_workers
+-- Workers of sessions that are gone. One that still lives has connected elsewhere and has a row there.
+delete from perdure.worker w where not exists (select from perdure.engine_session s where s.id = w.session_id);
+
+-- name: ping
+select true as here;
+
+-- name: live_sessions
+select count(*) as live from perdure.engine_session where expires_at > now();
+
+-- name: queue_depths
+-- Tasks that wait for a worker, per namespace and queue. Bounded: $1 kinds of task (queue and name) are looked at, and about $2 rows are
+-- counted in all, of each kind the same share. Kinds are found by leaping through the index task_queue_due from one to the next.
+with recursive kind as (
+  (select t.ns, t.queue, t.name, 1 as n from perdure.task_queue t where t.owner is null order by t.ns, t.queue, t.name limit 1)
+  union all
+  select leap.ns, leap.queue, leap.name, k.n + 1
+    from kind k, lateral (select t.ns, t.queue, t.name from perdure.task_queue t
+                           where t.owner is null and (t.ns, t.queue, t.name) > (k.ns, k.queue, k.name)
+                           order by t.ns, t.queue, t.name limit 1) leap
+   where k.n < $1
+),
+share as materialized (select greatest($2::bigint / greatest(count(*), 1), 20) as rows from kind)
+select s.name as namespace, k.queue, sum(d.due)::bigint as due,
+       greatest(extract(epoch from perdure.clock() - min(d.oldest)), 0)::float8 as oldest_s
+  from kind k
+  join perdure.namespace s on s.id = k.ns,
+       lateral (select count(*) as due, min(w.run_at) as oldest
+                  from (select t.run_at from perdure.task_queue t
+                         where t.ns = k.ns and t.queue = k.queue and t.name = k.name and t.owner is null and t.run_at <= perdure.clock()
+                         order by t.run_at limit (select rows from share)) w) d
+ group by s.name, k.queue
+ order by s.name, k.queue;
+
+-- name: namespace_names
+select id, name from perdure.namespace order by id limit $1;

@@ -1,0 +1,54 @@
+-- A failed run goes on. Both statements run in one transaction, which writes nothing unless the run is found as it was read.
+
+-- name: reopen_run
+-- $1 run, $2 namespace, $3 the number of events it had when the retry was planned, $4 the record of the retry. Of two retries at once
+-- the second one waits for the first and then finds no row. Nobody owns the run until somebody claims it, which makes its epoch one more.
+with taken as (
+  delete from perdure.run r
+   where r.run_id = $1 and r.ns = $2 and r.status = 3 and r.successor is null and r.events = $3
+  returning r.run_id, r.ns, r.workflow, r.version, r.key, r.parent_id, r.parent_seq, r.created_at, r.epoch, r.events, r.attributes
+),
+opened as (
+  insert into perdure.run_queue (run_id, ns, workflow, version, key, parent_id, parent_seq, status, created_at, wake_at, epoch, attributes)
+  select run_id, ns, workflow, version, key, parent_id, parent_seq, 1, created_at, perdure.clock(), epoch, attributes from taken
+),
+written as (
+  insert into perdure.history (run_id, seq, last, ns, epoch, at, body)
+  select run_id, events + 1, events + 1, ns, epoch, perdure.clock(), $4 from taken
+)
+select exists(select from taken) as reopened;
+
+-- name: reopen_rest
+-- $1 run, $2 namespace. Tasks that have not ended any more: $3 ids, $4 numbers. Tasks that are to run: $5 ids, $6 numbers, $7 names,
+-- $8 queues, $9 options, $10 inputs. $11 promises, $12 whether they were kept. $13 states, $14 their values. $15 children that are let go.
+with unended as (
+  delete from perdure.task t where t.id = any($3::uuid[])
+),
+-- An attempt that runs again writes its output under the same number.
+unlogged as (
+  delete from perdure.task_log l where l.run_id = $1::uuid and l.seq = any($4::int[])
+),
+queued as (
+  insert into perdure.task_queue (id, ns, run_id, seq, name, queue, status, attempt, lost, run_at, scheduled_at, options, input)
+  select u.id, $2::int, $1::uuid, u.seq, u.name, u.queue, 0, 1, 0, perdure.clock(), perdure.clock(), u.options, u.input
+    from unnest($5::uuid[], $6::int[], $7::text[], $8::text[], $9::bytea[], $10::bytea[]) as u(id, seq, name, queue, options, input)
+),
+unpromised as (
+  delete from perdure.promise p where p.run_id = $1::uuid and p.name <> all($11::text[])
+),
+promised as (
+  insert into perdure.promise (run_id, name, ns, created_at, resolved_at)
+  select $1::uuid, u.name, $2::int, perdure.clock(), case when u.kept then perdure.clock() end
+    from unnest($11::text[], $12::bool[]) as u(name, kept)
+  on conflict (run_id, name) do update set resolved_at = excluded.resolved_at
+),
+stated as (
+  insert into perdure.run_state (run_id, name, ns, value)
+  select $1::uuid, u.name, $2::int, u.value from unnest($13::text[], $14::bytea[]) as u(name, value)
+  on conflict (run_id, name) do update set value = excluded.value
+),
+-- The code may start other children under the same ids.
+released as (
+  delete from perdure.run_key k where k.run_id = any($15::uuid[])
+)
+select 1;

@@ -1,0 +1,373 @@
+"""The worker protocol in terms of core/work.py: what travels up and down the stream, as objects and as bytes.
+
+proto/perdure/v1/worker.proto is the letter of it. Large activations and decisions are cut into parts here, and put together again
+on the other side, so that no message is over MESSAGE_BYTES_MAX.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from perdure.core.commands import COMMAND_TYPES, Command
+from perdure.core.errors import Failure, InvalidInput
+from perdure.core.events import EVENT_TYPES, Recorded
+from perdure.core.retry import End, TaskOptions
+from perdure.core.work import Activation, Assignment, Beat, Decided, LogChunk, LogLine, Report
+from perdure.wire.codec import decode_commands, decode_recorded, encode_commands, encode_recorded
+from perdure.wire.pb import worker_pb2 as pb
+
+PROTOCOL: Final = 1
+MESSAGE_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Bytes of one message on the stream; both sides refuse larger ones."""
+WHOLE_RECORDS: Final = 4
+"""An activation or decision of so few records is never cut: a record is bounded by what one commit may hold."""
+PART_BYTES: Final = 1024 * 1024
+"""What is ready is cut into messages of about this size."""
+SERVED_MAX: Final = 10_000
+"""Tasks, and workflows, that one worker may serve."""
+
+CONNECT: Final = "/perdure.v1.Workers/Connect"
+BEAT: Final = "/perdure.v1.Workers/Beat"
+CHANNEL_OPTIONS: Final = [
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+]
+
+T = TypeVar("T")
+
+Token = tuple[bytes, int, int]
+"""(run id, seq, attempt): names one attempt of one task."""
+
+
+class Hello(msgspec.Struct):
+    worker_id: bytes
+    name: str
+    host: str
+    pid: int
+    sdk: str
+    slots: int
+    tasks: list[tuple[str, str]]
+    """(queue, task)"""
+    workflows: dict[str, str]
+    """Name -> version."""
+    running: list[Token]
+    protocol: int = PROTOCOL
+
+
+class Welcome(msgspec.Struct):
+    server: str
+    clock_us: int
+    alive_every_ms: int
+    message_bytes_max: int = MESSAGE_BYTES_MAX
+    protocol: int = PROTOCOL
+
+
+class Up(msgspec.Struct):
+    """From a worker."""
+
+    hello: Hello | None = None
+    reports: list[Report] = []
+    reports_number: int = 0
+    decisions: list[tuple[int, Decided, bool]] = []
+    """(number of the activation it answers, decision, more of it follows)"""
+    beats: list[Beat] = []
+    logs: list[LogChunk] = []
+    draining: bool = False
+    alive: bool = False
+
+
+class Down(msgspec.Struct):
+    """To a worker."""
+
+    welcome: Welcome | None = None
+    tasks: list[Assignment] = []
+    activations: list[tuple[int, Activation, bool]] = []
+    """(number, activation, more of it follows)"""
+    cancels: list[Token] = []
+    forgets: list[bytes] = []
+    acked: int = 0
+    going_away: bool = False
+    clock_us: int = 0
+
+
+# -- up --------------------------------------------------------------------------------------------------------------
+
+_ENDS: Final = {
+    End.SUCCESS: pb.END_SUCCESS,
+    End.ERROR: pb.END_ERROR,
+    End.FINAL_ERROR: pb.END_FINAL_ERROR,
+    End.CANCELLED: pb.END_CANCELLED,
+    End.RETURNED: pb.END_RETURNED,
+}
+_END_OF: Final = {number: end for end, number in _ENDS.items()}
+
+
+def encode_up(up: Up) -> bytes:
+    m = pb.FromWorker(reports_number=up.reports_number, draining=up.draining, alive=up.alive)
+    if up.hello is not None:
+        m.hello.CopyFrom(_hello(up.hello))
+    add = m.reports.add
+    for r in up.reports:
+        report = add(
+            run_id=r.run_id, seq=r.seq, attempt=r.attempt, end=_ENDS[r.end], value=r.value, started_us=r.started_us, finished_us=r.finished_us,
+            epoch=r.epoch,
+        )  # fmt: skip
+        if r.failure is not None:
+            report.failure.CopyFrom(_failure(r.failure))
+    for number, d, more in up.decisions:
+        decision = m.decisions.add(run_id=d.run_id, number=number, operations=d.operations, more=more)
+        if d.commands:
+            decision.commands = encode_commands(d.commands)
+        if d.stuck is not None:
+            decision.stuck.CopyFrom(_failure(d.stuck))
+    for b in up.beats:
+        m.beats.add(run_id=b.run_id, seq=b.seq, attempt=b.attempt, details=b.details, blocked=b.blocked)
+    for chunk in up.logs:
+        made = m.logs.add(run_id=chunk.run_id, seq=chunk.seq, attempt=chunk.attempt, number=chunk.n)
+        for line in chunk.lines:
+            made.lines.add(at_us=line.at_us, stream=line.stream, level=line.level, text=line.text)
+    return m.SerializeToString()
+
+
+def decode_up(data: bytes) -> Up:
+    m = pb.FromWorker.FromString(data)
+    return Up(
+        hello=_hello_of(m.hello) if m.HasField("hello") else None,
+        reports=[
+            Report(
+                r.run_id, r.seq, r.attempt, _end(r.end), r.value, _failure_of(r.failure) if r.HasField("failure") else None, r.started_us, r.finished_us, r.epoch,
+            )
+            for r in m.reports
+        ],
+        reports_number=m.reports_number,
+        decisions=[
+            (
+                d.number,
+                Decided(
+                    d.run_id,
+                    decode_commands(d.commands) if d.commands else [],
+                    _failure_of(d.stuck) if d.HasField("stuck") else None,
+                    d.operations,
+                    d.number == 0,
+                ),
+                d.more,
+            )
+            for d in m.decisions
+        ],
+        beats=_beats(m.beats),
+        logs=[
+            LogChunk(c.run_id, c.seq, c.attempt, c.number, [LogLine(x.at_us, x.stream, x.level, x.text) for x in c.lines])
+            for c in m.logs
+        ],
+        draining=m.draining,
+        alive=m.alive,
+    )  # fmt: skip
+
+
+def _end(number: int) -> End:
+    try:
+        return _END_OF[number]  # type: ignore[index]
+    except KeyError:
+        raise InvalidInput(f"a report ends with {number}, which this server does not know") from None
+
+
+def _hello(h: Hello) -> pb.Hello:
+    return pb.Hello(
+        protocol=h.protocol, worker_id=h.worker_id, name=h.name, host=h.host, pid=h.pid, sdk=h.sdk, slots=h.slots,
+        tasks=[pb.Served(queue=queue, name=name) for queue, name in h.tasks],
+        workflows=[pb.Workflow(name=name, version=version) for name, version in h.workflows.items()],
+        running=[pb.Token(run_id=r, seq=s, attempt=a) for r, s, a in h.running],
+    )  # fmt: skip
+
+
+def _hello_of(m: pb.Hello) -> Hello:
+    return Hello(
+        m.worker_id, m.name, m.host, m.pid, m.sdk, m.slots,
+        [(t.queue, t.name) for t in m.tasks], {w.name: w.version for w in m.workflows},
+        [(t.run_id, t.seq, t.attempt) for t in m.running], m.protocol,
+    )  # fmt: skip
+
+
+def _failure(f: Failure) -> pb.Failure:
+    return pb.Failure(code=f.code, message=f.message, type=f.type, traceback=f.traceback)
+
+
+def _failure_of(m: pb.Failure) -> Failure:
+    return Failure(m.code, m.message, m.type, m.traceback)
+
+
+# -- down ------------------------------------------------------------------------------------------------------------
+
+
+def encode_down(down: Down) -> bytes:
+    m = pb.ToWorker(acked=down.acked, going_away=down.going_away, clock_us=down.clock_us)
+    if down.welcome is not None:
+        w = down.welcome
+        m.welcome.CopyFrom(
+            pb.Welcome(
+                protocol=w.protocol, server=w.server, clock_us=w.clock_us, alive_every_ms=w.alive_every_ms, message_bytes_max=w.message_bytes_max
+            )
+        )  # fmt: skip
+    add = m.tasks.add
+    for a in down.tasks:
+        o = a.options
+        task = add(
+            run_id=a.run_id, seq=a.seq, attempt=a.attempt, epoch=a.epoch, name=a.name, input=a.input, timeout_us=o.timeout_us,
+            heartbeat_us=o.heartbeat_us, at_most_once=o.at_most_once, trace=a.trace, queue=a.queue,
+        )  # fmt: skip
+        if o.never or o.on:
+            task.never.extend(o.never)
+            task.on.extend(o.on)
+    for number, act, more in down.activations:
+        events = encode_recorded(act.events)
+        m.activations.add(
+            run_id=act.run_id, workflow=act.workflow, number=number, replay=act.replay, events=events, more=more
+        )
+    for run_id, seq, attempt in down.cancels:
+        m.cancels.add(run_id=run_id, seq=seq, attempt=attempt)
+    m.forgets.extend(down.forgets)
+    return m.SerializeToString()
+
+
+def decode_down(data: bytes) -> Down:
+    m = pb.ToWorker.FromString(data)
+    w = m.welcome
+    return Down(
+        welcome=Welcome(w.server, w.clock_us, w.alive_every_ms, w.message_bytes_max, w.protocol)
+        if m.HasField("welcome")
+        else None,
+        tasks=[
+            Assignment(
+                t.run_id, t.seq, t.attempt, t.epoch, t.name, t.input,
+                _options(t.timeout_us, t.heartbeat_us, t.at_most_once, tuple(t.never), tuple(t.on)), 0, t.trace, t.queue,
+            )
+            for t in m.tasks
+        ],
+        activations=[
+            (a.number, Activation(a.run_id, a.workflow, decode_recorded(a.events), a.replay), a.more)
+            for a in m.activations
+        ],
+        cancels=[(t.run_id, t.seq, t.attempt) for t in m.cancels],
+        forgets=list(m.forgets),
+        acked=m.acked,
+        going_away=m.going_away,
+        clock_us=m.clock_us,
+    )  # fmt: skip
+
+
+def _options(
+    timeout_us: int, heartbeat_us: int, at_most_once: bool, never: tuple[str, ...], on: tuple[str, ...]
+) -> TaskOptions:
+    """As much of the options as a worker needs; most tasks have none."""
+    if not (timeout_us or heartbeat_us or at_most_once or never or on):
+        return _NO_OPTIONS
+    return TaskOptions(timeout_us=timeout_us, heartbeat_us=heartbeat_us, at_most_once=at_most_once, never=never, on=on)
+
+
+_NO_OPTIONS: Final = TaskOptions()
+
+
+# -- heartbeats beside the stream ------------------------------------------------------------------------------------
+
+
+def encode_beats(worker_id: bytes, beats: list[Beat]) -> bytes:
+    m = pb.BeatRequest(worker_id=worker_id)
+    for b in beats:
+        m.beats.add(run_id=b.run_id, seq=b.seq, attempt=b.attempt, details=b.details, blocked=b.blocked)
+    return m.SerializeToString()
+
+
+def decode_beats(data: bytes) -> tuple[bytes, list[Beat]]:
+    m = pb.BeatRequest.FromString(data)
+    return m.worker_id, _beats(m.beats)
+
+
+def _beats(found: object) -> list[Beat]:
+    return [Beat(b.run_id, b.seq, b.attempt, b.details, b.blocked) for b in found]  # type: ignore[attr-defined]
+
+
+def encode_beat_reply(unknown: bool) -> bytes:
+    return pb.BeatReply(unknown=unknown).SerializeToString()
+
+
+def decode_beat_reply(data: bytes) -> bool:
+    return pb.BeatReply.FromString(data).unknown
+
+
+# -- parts -----------------------------------------------------------------------------------------------------------
+
+
+def activation_parts(number: int, a: Activation) -> Iterator[tuple[int, Activation, bool]]:
+    """An activation in parts of bounded size; nearly always one."""
+    if len(a.events) <= WHOLE_RECORDS:
+        yield number, a, False
+        return
+    parts = list(_cut(a.events, _event_size))
+    for i, events in enumerate(parts):
+        yield number, Activation(a.run_id, a.workflow, events, a.replay, a.ns), i < len(parts) - 1
+
+
+def decision_parts(number: int, d: Decided) -> Iterator[tuple[int, Decided, bool]]:
+    if len(d.commands) <= WHOLE_RECORDS:
+        yield number, d, False
+        return
+    parts = list(_cut(d.commands, _command_size))
+    for i, commands in enumerate(parts):
+        yield number, Decided(d.run_id, commands, d.stuck, d.operations, d.spontaneous), i < len(parts) - 1
+
+
+def activation_size(a: Activation) -> int:
+    return 64 + sum(map(_event_size, a.events))
+
+
+def decision_size(d: Decided) -> int:
+    return 64 + sum(map(_command_size, d.commands))
+
+
+def _event_size(r: Recorded) -> int:
+    return _SIZES[type(r.event)](r.event)
+
+
+def _command_size(c: Command) -> int:
+    return _SIZES[type(c)](c)
+
+
+def _sizer(kind: type[Any]) -> Callable[[Any], int]:
+    """About how many bytes a record takes: its payloads, and something for the rest."""
+    fields = set(kind.__struct_fields__)
+    lists = [f for f in ("inputs", "results", "signals", "promises") if f in fields]
+    single = next((f for f in ("input", "result", "value") if f in fields), None)
+    if lists:
+        return lambda record: 64 + sum(_total(getattr(record, f)) for f in lists)
+    if single is not None:
+        return lambda record: 64 + len(getattr(record, single))
+    return lambda record: 64
+
+
+def _total(values: Any) -> int:
+    """Bytes of payloads, or of (name, payload) pairs."""
+    return sum(map(len, values)) if not values or isinstance(values[0], bytes) else sum(len(v) for _, v in values)
+
+
+_SIZES: Final = {kind: _sizer(kind) for kind in (*EVENT_TYPES, *COMMAND_TYPES)}
+
+
+def _cut(items: list[T], size_of: Callable[[T], int]) -> Iterator[list[T]]:
+    """At least one part, even of nothing."""
+    part: list[T] = []
+    size = 0
+    for item in items:
+        n = size_of(item)
+        if part and size + n > PART_BYTES:
+            yield part
+            part, size = [], 0
+        part.append(item)
+        size += n
+    yield part

@@ -1,0 +1,39 @@
+"""One server with one worker for all tests of the command line, as processes: tests fork, and gRPC does not survive that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from perdure.store.cluster import PrivateCluster
+from tests.cli.live import ROOT, Cli
+from tests.cli.processes import server, started
+
+DATABASE = "cli_live"
+MODULES = ("tests.cli.flows", "perdure.app.cli.starter.hello")
+
+
+@pytest.fixture(scope="session")
+def repaired(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Touch it, and the task that fails succeeds."""
+    return tmp_path_factory.mktemp("cli") / "repaired"
+
+
+@pytest.fixture(scope="session")
+def live(cluster: PrivateCluster, migrated_template: str, repaired: Path) -> Iterator[str]:
+    """The address of a server with a worker."""
+    dsn = cluster.create_database(DATABASE, template=migrated_template)
+    with (
+        server(dsn, ROOT, "--auth", "open", PERDURE_LEASE="5s", PERDURE_HEARTBEAT="1s") as one,
+        started("worker", *MODULES, "--server", one.grpc, cwd=ROOT, CLI_TESTS_REPAIRED=str(repaired)) as worker,
+    ):
+        worker.until("connected")
+        yield one.http
+    cluster.drop_database(DATABASE)
+
+
+@pytest.fixture
+def cli(live: str, tmp_path: Path) -> Cli:
+    return Cli(live, tmp_path)

@@ -1,0 +1,77 @@
+"""The first page people see, how fast it is there, and that it tells the truth."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from perdure.app.cli.commands import COMMANDS, load
+from perdure.app.cli.main import app
+from tests.cli.live import perdure
+
+HERE = Path(__file__).parent
+HELP_S_MAX = 0.15
+
+
+def test_help_is_the_page_that_was_approved() -> None:
+    approved = HERE / "help.txt"
+    done = perdure("--help", COLUMNS="80")
+    assert done.code == 0
+    assert done.out == approved.read_text(), "if the change is meant: perdure --help > tests/cli/help.txt"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_is_listed_with_its_own_first_sentence(name: str) -> None:
+    command = load(COMMANDS[name].module)[name]
+    assert command.get_short_help_str(200).rstrip(".") == COMMANDS[name].help.rstrip(".")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_of_a_command_explains_every_option(name: str) -> None:
+    done = perdure(name, "--help")
+    assert done.code == 0
+    assert done.out.startswith(f"Usage: perdure {name} ")
+    assert "<" not in done.out.replace("<id>", ""), "types of the language mean nothing to people"
+
+
+def test_every_command_can_be_built() -> None:
+    group = get_command(app)
+    context = group.make_context("perdure", ["list"])
+    assert all(group.get_command(context, name) is not None for name in COMMANDS)
+
+
+def test_help_is_instant() -> None:
+    """By processor time, and the best of several: other tests use the machine too."""
+    program = [sys.executable, "-c", "from perdure.app.cli.main import main; main()", "--help"]
+    took = []
+    for _ in range(5):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run(program, capture_output=True, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        took.append(after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
+    assert min(took) < HELP_S_MAX
+
+
+def test_help_loads_nothing_heavy() -> None:
+    program = (
+        "import sys\nsys.argv = ['perdure', '--help']\nfrom perdure.app.cli.main import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "print('loaded', *sorted({'rich', 'httpx', 'fastapi', 'grpc', 'asyncpg', 'asyncio'} & set(sys.modules)))"
+    )
+    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert out.splitlines()[-1] == "loaded"
+
+
+def test_a_mistyped_command_is_guessed() -> None:
+    done = perdure("lsit")
+    assert done.code == 2
+    assert "Did you mean 'list'?" in done.err
+
+
+def test_version() -> None:
+    assert perdure("--version").out.startswith("perdure 0.")

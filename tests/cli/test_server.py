@@ -1,0 +1,210 @@
+"""`perdure server` and `perdure worker` as processes: readiness, keys, draining, signals."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.cli.live import Cli, perdure
+from tests.cli.processes import eventually, free_port, server, started
+
+FLOWS = """
+import asyncio
+from perdure import task, workflow
+
+@task
+async def slow(seconds: float) -> str:
+    print("slow began", flush=True)
+    await asyncio.sleep(seconds)
+    return "slow ended"
+
+@workflow
+async def slowly(seconds: float) -> str:
+    return await slow(seconds)
+"""
+
+
+def test_a_server_says_when_it_is_ready_and_drains_when_told(dsn: str, tmp_path: Path) -> None:
+    with server(dsn, tmp_path, "--auth", "open", "--drain", "10s") as one:
+        assert httpx.get(f"{one.http}/livez").status_code == 200
+        assert httpx.get(f"{one.http}/readyz").status_code == 200
+        assert "perdure_" in httpx.get(f"{one.http}/metrics").text
+        assert perdure("list", PERDURE_URL=one.http).code == 0
+        assert one.program.stop(signal.SIGTERM) == 0
+        assert one.program.rest().splitlines()[-1] == "stopped"
+
+
+def test_work_at_hand_survives_a_restart_of_the_server(dsn: str, tmp_path: Path) -> None:
+    """The worker outlives the server, and its result reaches the next one."""
+    (tmp_path / "flows.py").write_text(FLOWS)
+    http, grpc = free_port(), free_port()
+    where = ("--db", dsn, "--http", f"127.0.0.1:{http}", "--grpc", f"127.0.0.1:{grpc}", "--auth", "open")
+    cli = Cli(f"http://127.0.0.1:{http}", tmp_path)
+    with started("worker", "flows", "--server", f"127.0.0.1:{grpc}", cwd=tmp_path) as worker:
+        with started("server", *where, cwd=tmp_path) as first:
+            first.until("ready")
+            worker.until("connected")
+            run = cli.ok("run", "slowly", "seconds=2").split("\t")[0]
+            worker.until("slow began")
+            assert first.stop(signal.SIGTERM) == 0
+        with started("server", *where, cwd=tmp_path) as second:
+            second.until("ready")
+            assert cli("watch", run).code == 0
+            assert worker.stop(signal.SIGTERM) == 0
+            assert second.stop() == 0
+        assert "slow began" not in worker.rest(), "it was executed once"
+
+
+def test_the_second_signal_ends_a_server_at_once(dsn: str, tmp_path: Path) -> None:
+    with server(dsn, tmp_path, "--auth", "open", "--drain", "60s") as one:
+        stream = httpx.stream("GET", f"{one.http}/api/v1/stream?runs=1", timeout=30)
+        with stream as held:
+            assert held.status_code == 200
+            one.program.process.send_signal(signal.SIGTERM)
+            one.program.until("stopping")
+            one.program.process.send_signal(signal.SIGTERM)
+            assert one.program.process.wait(10) in (0, 128 + signal.SIGTERM)
+
+
+def test_keys_are_wanted_unless_told_otherwise(dsn: str, tmp_path: Path) -> None:
+    with server(dsn, tmp_path) as one:
+        cli = Cli(one.http, tmp_path)
+        refused = cli("list")
+        assert refused.code == 5 and "PERDURE_API_KEY" in refused.err
+        assert cli("list", PERDURE_API_KEY="pd_nonsense").code == 5
+        made = perdure("key", "create", "--name", "ops", "--role", "operator", "--db", dsn, "-n", "default")
+        assert made.code == 0, made.err
+        key = made.out.strip()
+        assert cli("list", "--key", key).code == 0
+        assert cli("key", "list", "--key", key).code == 5, "an operator may not look at keys"
+        assert httpx.get(f"{one.http}/readyz").status_code == 200, "probes have no key"
+        admin = perdure("key", "create", "--name", "boss", "--role", "admin", "--db", dsn).out.strip()
+        assert cli("namespace", "create", "shop", "--key", admin).code == 0
+        assert "shop" in cli.ok("namespace", "list", "--key", admin)
+        assert cli("list", "-n", "shop", "--key", admin).code == 0
+        assert cli("list", "-n", "shop", "--key", key).code == 4, "another namespace does not exist"
+        ident = key.split("_")[1]
+        assert cli("key", "revoke", ident, "--key", admin).code == 0
+        assert cli("list", "--key", key).code == 5
+        assert "key.revoke" in cli.ok("audit", "--key", admin)
+        assert cli("namespace", "delete", "shop", "--key", admin).code == 0
+        assert one.program.stop() == 0
+
+
+def test_a_worker_without_a_key_is_told_so(dsn: str, tmp_path: Path) -> None:
+    (tmp_path / "flows.py").write_text(FLOWS)
+    with server(dsn, tmp_path) as one:
+        with started("worker", "flows.py", "--server", one.grpc, cwd=tmp_path) as worker:
+            assert worker.process.wait(20) == 5
+            assert "PERDURE_API_KEY" in worker.rest()
+        key = perdure("key", "create", "--name", "w", "--role", "worker", "--db", dsn, "-n", "default").out.strip()
+        with started("worker", "flows.py", "--server", one.grpc, cwd=tmp_path, PERDURE_API_KEY=key) as worker:
+            worker.until("connected")
+            assert worker.stop(signal.SIGTERM) == 0
+
+
+def test_a_worker_finishes_its_tasks_when_told_to_stop(dsn: str, tmp_path: Path) -> None:
+    (tmp_path / "flows.py").write_text(FLOWS)
+    with server(dsn, tmp_path, "--auth", "open") as one:
+        cli = Cli(one.http, tmp_path)
+        with started("worker", "flows", "--server", one.grpc, cwd=tmp_path) as worker:
+            worker.until("connected")
+            run = cli.ok("run", "slowly", "seconds=1").split("\t")[0]
+            worker.until("slow began")
+            assert worker.stop(signal.SIGTERM) == 0
+            assert "waiting for running tasks" in worker.rest()
+        with started("worker", "flows", "--server", one.grpc, cwd=tmp_path) as worker:
+            assert cli("watch", run).code == 0
+            worker.stop()
+            assert "slow began" not in worker.rest(), "its result was not lost"
+
+
+def test_a_worker_waits_for_its_server(tmp_path: Path) -> None:
+    (tmp_path / "flows.py").write_text(FLOWS)
+    with started("worker", "flows", "--server", f"127.0.0.1:{free_port()}", cwd=tmp_path) as worker:
+        worker.until("serving workflow slowly and task slow")
+        worker.until("no answer from the server")
+        assert worker.stop(signal.SIGTERM) == 0
+
+
+@pytest.mark.parametrize("option", ["--http", "--grpc", "--metrics"])
+def test_a_port_that_is_taken(dsn: str, option: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        free = [w for o in ("--http", "--grpc") if o != option for w in (o, "127.0.0.1:0")]
+        done = perdure("server", "--db", dsn, "--auth", "open", option, address, *free)
+    assert done.code == 1
+    assert f"cannot listen on {address}" in done.err and option in done.err and "Traceback" not in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["--auth", "open", "--http", "0.0.0.0:0"], 2, "would let everybody in"),
+        (["--auth", "perhaps"], 2, "--auth"),
+        (["--http", "nonsense:port"], 2, "host:port"),
+        (["--tls-cert", __file__], 2, "PERDURE_TLS_KEY"),
+        (["--no-migrate"], 1, "perdure migrate"),
+    ],
+)
+def test_servers_that_cannot_be_started(bare_dsn: str, words: list[str], code: int, said: str) -> None:
+    done = perdure("server", "--db", bare_dsn, "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", *words)
+    assert (done.code, done.out) == (code, "")
+    assert said in done.err and "Traceback" not in done.err
+
+
+def test_a_database_that_is_not_there() -> None:
+    dsn = f"postgresql://x:y@127.0.0.1:{free_port()}/z"
+    done = perdure("server", "--db", dsn, "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0")
+    assert done.code == 1 and done.err.startswith("perdure: PostgreSQL at postgresql://x@127.0.0.1")
+
+
+def test_metrics_have_an_address_of_their_own(dsn: str, tmp_path: Path) -> None:
+    metrics = f"127.0.0.1:{free_port()}"
+    with server(dsn, tmp_path, "--auth", "open", "--metrics", metrics) as one:
+        assert httpx.get(f"http://{metrics}/metrics").status_code == 200
+        assert httpx.get(f"{one.http}/metrics").status_code == 404
+        assert httpx.get(f"{one.http}/livez").status_code == 200
+        assert one.program.stop() == 0
+
+
+def test_links_begin_with_the_public_address(dsn: str, tmp_path: Path) -> None:
+    words = (
+        "--http",
+        "127.0.0.1:0",
+        "--grpc",
+        "127.0.0.1:0",
+        "--auth",
+        "open",
+        "--public-url",
+        "https://flows.example",
+    )
+    with started("server", "--db", dsn, *words, cwd=tmp_path, PERDURE_LOG_FORMAT="json") as program:
+        assert "https://flows.example" in program.until("ready")
+        assert program.stop() == 0
+
+
+def test_readiness_ends_before_the_server_does(dsn: str, tmp_path: Path) -> None:
+    """A load balancer that asks while it drains is told to go elsewhere, or finds the door closed."""
+    with server(dsn, tmp_path, "--auth", "open") as one:
+        one.program.process.send_signal(signal.SIGTERM)
+        began = time.monotonic()
+
+        def turned_away() -> bool:
+            try:
+                return httpx.get(f"{one.http}/readyz", timeout=2).status_code == 503
+            except httpx.TransportError:
+                return True
+
+        eventually(turned_away, 5)
+        assert one.program.process.wait(20) == 0
+        assert time.monotonic() - began < 15
+    assert re.search("stopped", one.program.rest())

@@ -1,0 +1,75 @@
+"""A server's engine and gRPC side in this process, for tests of workers and clients. No REST."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+from perdure import EngineSettings
+from perdure.core.access import Permission, Principal, Role
+from perdure.engine.engine import Engine
+from perdure.sdk.channel import Access
+from perdure.sdk.remote import RemoteWorker
+from perdure.sdk.worker import Worker
+from perdure.server.grpc.hub import WorkerHub
+from perdure.server.grpc.server import GrpcServer
+from perdure.store.postgres import PostgresStore
+
+
+class Everybody:
+    async def check(self, headers: Mapping[str, str], permission: Permission | None) -> Principal:
+        return Principal(subject="test", role=Role.ADMIN)
+
+    async def recheck(self, principal: Principal) -> bool:
+        return True
+
+    def admit(self, principal: Principal) -> None: ...
+
+
+class Served:
+    def __init__(self, engine: Engine, hub: WorkerHub, grpc: GrpcServer) -> None:
+        self.engine, self.hub, self.grpc = engine, hub, grpc
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.grpc.port}"
+
+
+@asynccontextmanager
+async def server(
+    dsn: str, *, settings: EngineSettings | None = None, grace_s: float = 5.0, port: int = 0, auth: object = None
+) -> AsyncIterator[Served]:
+    store = PostgresStore(dsn)
+    await store.open()
+    hub = WorkerHub(grace_s=grace_s)
+    engine = Engine(store, hub, settings or EngineSettings())
+    hub.bind(engine)
+    await engine.open()
+    grpc = GrpcServer(engine, hub, auth or Everybody(), f"127.0.0.1:{port}")  # type: ignore[arg-type]
+    await grpc.start()
+    served = Served(engine, hub, grpc)
+    try:
+        yield served
+    finally:
+        hub.go_away()
+        await engine.close()
+        await served.grpc.stop(0.5)
+        await store.close()
+
+
+@asynccontextmanager
+async def worker(
+    *addresses: str, slots: int = 20, namespace: str | None = None, **options: object
+) -> AsyncIterator[RemoteWorker]:
+    where = Access(addresses=addresses, namespace=namespace)
+    remote = RemoteWorker(Worker(slots=slots, **options), where, drain_s=5)  # type: ignore[arg-type]
+    task = asyncio.create_task(remote.run())
+    try:
+        async with asyncio.timeout(10):
+            await remote.connected()
+        yield remote
+    finally:
+        remote.drain()
+        async with asyncio.timeout(20):
+            await asyncio.gather(task, return_exceptions=True)

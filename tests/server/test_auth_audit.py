@@ -1,0 +1,128 @@
+"""The audit log: lines are added, read newest first, and never changed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import asyncpg
+import pytest
+
+from perdure.core.access import NewKey, Permission, Principal, Role, check_issue
+from perdure.core.errors import Conflict, Forbidden, InvalidInput, MigrationError, NotFound
+from perdure.server.auth import Audit
+from perdure.store import keys
+from perdure.store.connections import Connections
+from perdure.store.keys import AuditLog
+
+ADA = Principal(subject="user:ada", role=Role.ADMIN)
+
+
+@pytest.fixture
+async def audit(dsn: str) -> AsyncIterator[Audit]:
+    pool = Connections(dsn)
+    await pool.open()
+    yield Audit(AuditLog(pool))
+    await pool.close()
+
+
+@pytest.fixture
+async def sql(dsn: str) -> AsyncIterator[Any]:
+    connection = await asyncpg.connect(dsn)
+    yield connection
+    await connection.close()
+
+
+async def test_lines_are_read_newest_first_in_pages(audit: Audit) -> None:
+    for n in range(7):
+        await audit.record(ADA, "run.cancel", f"run-{n}", 1, {"reason": "test", "n": n})
+    await audit.record(ADA, "key.create", "abc", None)
+    seen: list[str] = []
+    before = None
+    while page := await audit.page(None, before, 3):
+        seen += [line.target for line in page]
+        before = page[-1].id
+    assert seen == ["abc", *(f"run-{n}" for n in reversed(range(7)))]
+    newest = (await audit.page("default", None, 1))[0]
+    assert (newest.actor, newest.action, newest.target, newest.namespace) == (
+        "user:ada",
+        "run.cancel",
+        "run-6",
+        "default",
+    )
+    assert newest.detail == {"reason": "test", "n": 6}
+    assert await audit.page("elsewhere") == []
+
+
+@pytest.mark.parametrize(
+    "change", ["update perdure.audit set actor = 'nobody'", "delete from perdure.audit", "truncate perdure.audit"]
+)
+async def test_not_even_the_owner_of_the_database_changes_a_line(audit: Audit, sql: Any, change: str) -> None:
+    await audit.record(ADA, "key.revoke", "abc", None)
+    with pytest.raises(asyncpg.InsufficientPrivilegeError, match="append-only"):
+        await sql.execute(change)
+    assert len(await audit.page(None)) == 1
+
+
+async def test_texts_are_cut_and_cleaned(audit: Audit) -> None:
+    await audit.record(ADA, "run.cancel", "x" * 9999, 1, {"why\x00": "y" * 9999} | {str(n): n for n in range(50)})
+    (line,) = await audit.page(None)
+    assert len(line.target) == 200
+    assert line.detail is not None
+    assert len(line.detail) == 16
+    assert line.detail["why?"] == "y" * 200
+
+
+async def test_what_is_done_with_the_database_at_hand_is_recorded_too(dsn: str, audit: Audit) -> None:
+    await keys.create_namespace(dsn, "team", by="cli:ada")
+    view, secret = await keys.create_key(
+        dsn, NewKey(name="ci", role=Role.WORKER, namespace="team", created_by="cli:ada")
+    )
+    await keys.revoke_key(dsn, view.id, by="cli:ada")
+    await keys.delete_namespace(dsn, "team", by="cli:ada")
+    lines = await audit.page(None)
+    assert [(x.action, x.target) for x in lines] == [
+        ("namespace.delete", "team"), ("key.revoke", view.id), ("key.create", view.id), ("namespace.create", "team"),
+    ]  # fmt: skip
+    assert {x.actor for x in lines} == {"cli:ada"}
+    assert secret[16:] not in repr(lines)
+
+
+async def test_namespaces_come_go_and_come_back(dsn: str) -> None:
+    await keys.create_namespace(dsn, "team", by="t")
+    with pytest.raises(Conflict):
+        await keys.create_namespace(dsn, "team", by="t")
+    assert [n.name for n in await keys.list_namespaces(dsn)] == ["default", "team"]
+    await keys.delete_namespace(dsn, "team", by="t")
+    with pytest.raises(NotFound):
+        await keys.delete_namespace(dsn, "team", by="t")
+    with pytest.raises(Conflict, match="it stays"):
+        await keys.delete_namespace(dsn, "default", by="t")
+    assert [n.name for n in await keys.list_namespaces(dsn)] == ["default"]
+    await keys.create_namespace(dsn, "team", by="t")
+    for bad in ("", " ", "a b", "-x", "é", "x" * 101, "a/b", "a\n", "*", "../x"):
+        with pytest.raises(InvalidInput):
+            await keys.create_namespace(dsn, bad, by="t")
+
+
+async def test_a_database_without_the_schema_says_what_to_do(bare_dsn: str) -> None:
+    with pytest.raises(MigrationError, match="perdure migrate"):
+        await keys.create_key(bare_dsn, NewKey(name="x", role=Role.ADMIN))
+
+
+def test_nobody_hands_out_more_than_they_have() -> None:
+    bound = Principal(subject="key:a", role=Role.ADMIN, namespace="team")
+    narrow = Principal(subject="key:b", role=Role.ADMIN, scopes=frozenset({Permission.ADMIN, Permission.READ}))
+    check_issue(ADA, Role.ADMIN, None, None)
+    check_issue(bound, Role.ADMIN, "team", None)
+    check_issue(narrow, Role.VIEWER, None, None)
+    check_issue(narrow, Role.ADMIN, None, frozenset({Permission.READ}))
+    for issuer, role, namespace, scopes in (
+        (bound, Role.VIEWER, None, None),
+        (bound, Role.VIEWER, "default", None),
+        (narrow, Role.ADMIN, None, None),
+        (narrow, Role.WORKER, None, None),
+        (narrow, Role.OPERATOR, None, frozenset({Permission.START})),
+    ):
+        with pytest.raises(Forbidden):
+            check_issue(issuer, role, namespace, scopes)

@@ -1,0 +1,97 @@
+"""`perdure key` and `perdure namespace` on a database that has no key yet."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from perdure.app.cli.main import app
+from perdure.core.access import Permission
+from perdure.core.errors import InvalidInput, NotFound, Unauthenticated
+from perdure.server.auth import Authenticator
+from perdure.store.connections import Connections
+from perdure.store.keys import Keys
+
+
+def perdure(*words: str) -> Result:
+    done = CliRunner().invoke(app, list(words), env={"PERDURE_NAMESPACE": None, "PERDURE_API_KEY": None})
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done
+
+
+def enter(dsn: str, key: str, permission: Permission) -> Any:
+    async def ask() -> Any:
+        pool = Connections(dsn)
+        await pool.open()
+        try:
+            return await Authenticator(Keys(pool)).check({"authorization": f"Bearer {key}"}, permission)
+        finally:
+            await pool.close()
+
+    return asyncio.run(ask())
+
+
+def test_the_first_key_opens_the_server_until_it_is_revoked(dsn: str) -> None:
+    made = perdure("key", "create", "--role", "admin", "--name", "first", "--expires", "30d", "--db", dsn)
+    key = made.stdout.strip()
+    assert re.fullmatch(r"pd_[A-Za-z0-9]{12}_[A-Za-z0-9_-]{43}", key), "stdout is the key and nothing else"
+    assert "not shown again" in made.stderr
+    assert enter(dsn, key, Permission.ADMIN).namespace is None
+    listed = perdure("key", "list", "--db", dsn, "-o", "json")
+    (item,) = json.loads(listed.stdout)
+    assert (item["id"], item["role"], item["revoked_at"]) == (key[3:15], "admin", None)
+    assert item["expires_at"] is not None
+    assert item["created_by"].startswith("cli:")
+    assert key[16:] not in listed.stdout
+    assert perdure("key", "revoke", key[3:15], "--db", dsn).exit_code == 0
+    with pytest.raises(Unauthenticated, match="revoked"):
+        enter(dsn, key, Permission.READ)
+    assert "revoked" in perdure("key", "list", "--db", dsn).stdout
+
+
+def test_a_key_of_a_namespace_with_scopes(dsn: str) -> None:
+    perdure("namespace", "create", "team", "--db", dsn)
+    words = [
+        "--role",
+        "developer",
+        "--name",
+        "ci",
+        "--scope",
+        "start",
+        "--scope",
+        "read",
+        "--rate",
+        "50",
+        "-n",
+        "team",
+        "--db",
+        dsn,
+    ]
+    item = json.loads(perdure("key", "create", *words, "-o", "json").stdout)
+    assert (item["namespace"], item["scopes"], item["rate_per_s"]) == ("team", ["read", "start"], 50)
+    principal = enter(dsn, item["secret"], Permission.START)
+    assert principal.namespace == "team"
+    assert not principal.may(Permission.DEVELOP)
+    with pytest.raises(NotFound):
+        perdure("key", "create", "--role", "viewer", "--name", "x", "-n", "nowhere", "--db", dsn)
+    with pytest.raises(InvalidInput, match="choose from"):
+        perdure("key", "create", "--role", "viewer", "--name", "x", "--scope", "fly", "--db", dsn)
+    assert perdure("key", "create", "--role", "king", "--name", "x", "--db", dsn).exit_code == 2
+
+
+def test_namespaces_come_and_go(dsn: str) -> None:
+    perdure("namespace", "create", "team", "--db", dsn)
+    assert [line.split("\t")[0] for line in perdure("namespace", "list", "--db", dsn).stdout.splitlines()] == [
+        "default",
+        "team",
+    ]
+    perdure("namespace", "delete", "team", "--db", dsn)
+    assert "team" not in perdure("namespace", "list", "--db", dsn).stdout
+    with pytest.raises(NotFound):
+        perdure("namespace", "delete", "team", "--db", dsn)

@@ -1,0 +1,168 @@
+"""A worker of one namespace that lies: whatever it sends, it touches nothing of another one. And a worker whose key is revoked goes."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+import pytest
+
+from perdure.app.server import ServerProcess
+from perdure.app.settings import Address, ServerSettings
+from perdure.core.access import NewKey, Role
+from perdure.core.errors import PerdureError
+from perdure.core.events import TaskOptions
+from perdure.core.retry import End
+from perdure.core.work import Assignment, Beat, Decided, LogChunk, LogLine, Report
+from perdure.server.grpc import server as grpc_server
+from perdure.server.grpc.connection import Connection
+from perdure.server.grpc.hub import WorkerHub
+from perdure.wire import protocol
+from perdure.wire.protocol import Hello, Token, Up
+
+VICTIM, LIAR = 1, 2
+RUN = bytes(range(16))
+
+
+def hello(tasks: list[tuple[str, str]], running: list[Token] | None = None) -> Hello:
+    return Hello(secrets.token_bytes(16), "worker", "host", 1, "test", 10, tasks, {}, running or [])
+
+
+def report(value: bytes) -> Report:
+    return Report(RUN, 1, 1, End.SUCCESS, value, None, 1, 2)
+
+
+class Engine:
+    """As much of one as a hub needs; `presented` is opened by the test."""
+
+    name = "engine"
+
+    def __init__(self) -> None:
+        self.dispatcher = SimpleNamespace(flights={})
+        self.presented = asyncio.Event()
+
+    async def present(self, ns: int, tokens: list[Token]) -> list[Token]:
+        await self.presented.wait()
+        return []
+
+    def workers_changed(self) -> None: ...
+
+
+@dataclass
+class Heard:
+    reports: list[Report] = field(default_factory=list)
+    decisions: list[Decided] = field(default_factory=list)
+    beats: list[Beat] = field(default_factory=list)
+    logs: list[LogChunk] = field(default_factory=list)
+
+
+@pytest.fixture
+def engine() -> Engine:
+    return Engine()
+
+
+@pytest.fixture
+def heard() -> Heard:
+    return Heard()
+
+
+@pytest.fixture
+async def hub(engine: Engine, heard: Heard) -> WorkerHub:
+    hub = WorkerHub()
+    hub.bind(engine)  # type: ignore[arg-type]
+    hub.open(lambda: 1, heard.reports.extend, heard.decisions.extend, heard.beats.extend, heard.logs.extend)
+    return hub
+
+
+def give_task(hub: WorkerHub, engine: Engine) -> Connection:
+    """The victim's worker gets the task whose token the liar knows."""
+    victim = hub.join(hello([("default", "t")]), VICTIM, "victim")
+    a = Assignment(RUN, 1, 1, 1, "t", b"[]", TaskOptions(), VICTIM, "", "default")
+    hub.assign([a])
+    engine.dispatcher.flights[RUN, 1] = SimpleNamespace(assignment=a)
+    return victim
+
+
+def lies() -> Up:
+    return Up(
+        reports=[report(b'"forged"')], decisions=[(0, Decided(RUN, []), False), (1, Decided(RUN, []), False)], beats=[Beat(RUN, 1, 1)],
+        logs=[LogChunk(RUN, 1, 1, 0, [LogLine(1, "stdout", "", "forged")]), LogChunk(RUN, -1, 1, 0, [LogLine(1, "stdout", "", "forged")])],
+    )  # fmt: skip
+
+
+async def settle() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_reports_about_the_tasks_of_others_are_refused(hub: WorkerHub, engine: Engine, heard: Heard) -> None:
+    victim = give_task(hub, engine)
+    liar = hub.join(hello([("default", "t")]), LIAR, "liar")
+    hub.received(liar, lies())
+    await settle()
+    assert heard == Heard()
+    assert hub.refused >= 5
+    hub.received(victim, Up(reports=[report(b'"true"')]))
+    assert [r.value for r in heard.reports] == [b'"true"']
+
+
+@pytest.mark.parametrize("first", ["liar", "victim"])
+async def test_a_token_of_another_namespace_brought_along_opens_nothing(
+    hub: WorkerHub, engine: Engine, heard: Heard, first: str
+) -> None:
+    """The liar says that it is running the victim's task, and reports its end before anybody could check that."""
+    victim = give_task(hub, engine) if first == "victim" else None
+    liar = hub.join(hello([("default", "t")], [(RUN, 1, 1)]), LIAR, "liar")
+    hub.received(liar, lies())
+    if victim is None:
+        heard.beats.clear()  # nothing was under way that they could have kept alive
+        victim = give_task(hub, engine)
+    hub.received(liar, lies())
+    engine.presented.set()
+    await settle()
+    hub.received(liar, lies())
+    await settle()
+    assert [r for r in heard.reports if r.value == b'"forged"'] == []
+    assert heard.decisions == []
+    assert heard.beats == []
+    assert all(chunk.ns == LIAR for chunk in heard.logs), (
+        "what it writes is in its own namespace, where nobody finds it"
+    )
+    hub.received(victim, Up(reports=[report(b'"true"')]))
+    assert [r.value for r in heard.reports] == [b'"true"']
+
+
+async def test_a_worker_cannot_take_the_place_of_one_in_another_namespace(hub: WorkerHub, engine: Engine) -> None:
+    victim = give_task(hub, engine)
+    stolen = hello([("default", "t")])
+    stolen.worker_id = victim.id
+    with pytest.raises(PerdureError):
+        hub.join(stolen, LIAR, "liar")
+    assert hub.find(victim.id) is victim
+
+
+async def test_a_worker_whose_key_is_revoked_is_cut_off(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grpc_server, "RECHECK_S", 0.1)
+    process = ServerProcess(
+        ServerSettings(dsn=dsn, http=Address("127.0.0.1", 0), grpc=Address("127.0.0.1", 0), drain_s=5.0)
+    )
+    await process.start()
+    try:
+        view, key = await process.server.keys.create(NewKey(name="w", role=Role.WORKER, created_by="test"))
+        async with grpc.aio.insecure_channel(str(process.grpc)) as channel:
+            stream: Any = channel.stream_stream("/perdure.v1.Workers/Connect")(
+                metadata=[("authorization", f"Bearer {key}")]
+            )
+            await stream.write(protocol.encode_up(Up(hello=hello([("default", "t")]))))
+            assert protocol.decode_down(await stream.read()).welcome is not None
+            await asyncio.sleep(0.3)
+            assert not stream.done()
+            await process.server.keys.revoke(view.id, None)
+            async with asyncio.timeout(5):
+                assert await stream.code() is grpc.StatusCode.UNAUTHENTICATED
+    finally:
+        await process.stop()

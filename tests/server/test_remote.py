@@ -1,0 +1,266 @@
+"""Workers and clients over gRPC, against a real server and database."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import grpc
+import pytest
+
+from perdure import Client, NotFound, Promise, RunFailed, Signal, State, attempt, task, wf, workflow
+from perdure.core import commands as cm
+from perdure.core.retry import End
+from perdure.core.work import Beat, Decided, LogChunk, LogLine, Report
+from perdure.sdk.channel import Access
+from perdure.sdk.remote import RemoteWorker
+from perdure.sdk.worker import Worker
+from perdure.server.grpc.server import GrpcServer
+from perdure.wire import protocol
+from tests.server.remote import Everybody, server, worker
+
+steer = Signal("remote_steer", str)
+answer = Promise("remote_answer", int)
+progress = State("remote_progress", 0)
+
+
+@task
+async def remote_double(n: int) -> int:
+    return 2 * n
+
+
+@task
+def remote_sync(n: int) -> int:
+    time.sleep(0.01)
+    return n + 1
+
+
+@task(retry=1)
+async def remote_fail(text: str) -> None:
+    raise ValueError(text)
+
+
+@workflow
+async def remote_sums(n: int) -> int:
+    doubled = await wf.map(remote_double, range(n))
+    progress.set(n)
+    return sum(doubled) + await remote_sync(1)
+
+
+@workflow
+async def remote_chat(x: int) -> str:
+    first = await steer.next()
+    return f"{x} {first} {await answer.wait()} {await wf.run('dice', lambda: 4)}"
+
+
+@workflow
+async def remote_broken(text: str) -> None:
+    await remote_fail(text)
+
+
+@workflow
+async def remote_nap(x: int) -> int:
+    await wf.sleep("200ms")
+    return x
+
+
+@workflow
+async def remote_parent(n: int) -> int:
+    return sum(await asyncio.gather(*(remote_nap(i) for i in range(n))))
+
+
+async def until(true: Callable[[], bool], seconds: float = 10) -> None:
+    async with asyncio.timeout(seconds):
+        while not true():
+            await asyncio.sleep(0.01)
+
+
+async def test_a_run_is_decided_and_executed_by_a_remote_worker(dsn: str) -> None:
+    async with server(dsn) as s, worker(s.address), Client(s.address):
+        assert await remote_sums.run(100) == 9900 + 2
+        handle = await remote_sums.start(10)
+        assert await handle.result("10s") == 92
+        assert await progress.read(handle.id) == 10
+        assert await handle.status() == "success"
+        assert [e.type async for e in handle.events()][-1] == "RunSucceeded"
+        assert s.hub.refused == 0
+
+
+async def test_messages_children_timers_and_errors_over_the_wire(dsn: str) -> None:
+    async with server(dsn) as s, worker(s.address), Client(s.address) as client:
+        chat = await remote_chat.options(id="chat-1").start(7)
+        await steer.send(chat.id, "left")
+        await answer.resolve(chat.id, 42)
+        assert await (await client.find("chat-1", remote_chat)).result("10s") == "7 left 42 4"
+        assert await remote_parent.run(3) == 3
+        with pytest.raises(RunFailed, match="bang"):
+            await remote_broken.run("bang")
+        with pytest.raises(NotFound):
+            await client.handle("01890000-0000-7000-8000-000000000000").status()
+
+
+async def test_two_workers_share_the_work_and_one_that_drains_ends_without_error(dsn: str) -> None:
+    async with server(dsn) as s, Client(s.address), worker(s.address, slots=4):
+        async with worker(s.address, slots=4):
+            handles = [await remote_sums.start(20) for _ in range(10)]
+            await asyncio.sleep(0.05)
+        # The second one has left; whatever it held goes on with the first.
+        assert [await h.result("20s") for h in handles] == [380 + 2] * 10
+        assert s.engine.counters.tasks_lost == 0
+        assert len(s.hub.connections()) == 1
+
+
+@task
+async def remote_long(seconds: float) -> str:
+    await asyncio.sleep(seconds)
+    return f"attempt {attempt().number}"
+
+
+@workflow
+async def remote_patient(seconds: float) -> str:
+    return await remote_long(seconds)
+
+
+async def test_a_worker_whose_server_dies_takes_its_running_task_to_another_one(dsn: str) -> None:
+    async with server(dsn) as second:
+        async with server(dsn) as first:
+            async with worker(first.address, second.address) as w:
+                home, other = (first, second) if first.hub.connections() else (second, first)
+                async with Client(other.address):
+                    handle = await remote_patient.start(3.0)
+                    await asyncio.sleep(1.5)  # long enough for the task to have its row
+                    await home.grpc.stop(0)
+                    assert await handle.result("30s") == "attempt 1"
+                    assert w.streams == 2
+                    assert len(other.hub.connections()) == 1
+
+
+async def test_a_broken_stream_to_the_same_server_repeats_nothing(dsn: str) -> None:
+    async with server(dsn) as s, worker(s.address) as w, Client(s.address):
+        handle = await remote_patient.start(2.0)
+        napping = [await remote_nap.start(i) for i in range(5)]
+        await until(lambda: any(c.running for c in s.hub.connections()))
+        port = s.grpc.port
+        await s.grpc.stop(0)
+        s.grpc = GrpcServer(s.engine, s.hub, Everybody(), f"127.0.0.1:{port}")
+        await s.grpc.start()
+        assert await handle.result("20s") == "attempt 1"
+        assert [await h.result("20s") for h in napping] == list(range(5))
+        assert w.streams == 2
+        assert s.engine.counters.tasks_lost == 0
+
+
+async def test_attempts_of_a_worker_that_never_comes_back_run_again_elsewhere(dsn: str) -> None:
+    async with server(dsn, grace_s=0.5) as s, Client(s.address):
+        doomed = RemoteWorker(Worker(slots=5), Access(addresses=(s.address,)))
+        task = asyncio.create_task(doomed.run())
+        await doomed.connected()
+        handle = await remote_patient.start(1.0)
+        await until(lambda: any(c.running for c in s.hub.connections()))
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        async with worker(s.address):
+            assert await handle.result("20s") == "attempt 2"
+        assert s.engine.counters.tasks_lost == 1
+
+
+async def test_a_worker_that_holds_fewer_runs_than_it_is_given_replays_the_others(dsn: str) -> None:
+    async with server(dsn) as s, worker(s.address, runs_max=2), Client(s.address):
+        chats = [await remote_chat.start(i) for i in range(8)]
+        await asyncio.sleep(0.3)
+        for chat in chats:
+            await steer.send(chat.id, "on")
+            await answer.resolve(chat.id, 1)
+        assert [await c.result("20s") for c in chats] == [f"{i} on 1 4" for i in range(8)]
+
+
+@workflow
+async def remote_fanned(n: int) -> int:
+    texts = await wf.map(remote_echo, ["x" * 1000] * n)
+    await steer.next()
+    return len(texts)
+
+
+@task
+async def remote_echo(text: str) -> str:
+    return text
+
+
+async def test_large_fan_outs_and_histories_travel_in_parts(dsn: str) -> None:
+    """About 5 MB of inputs up, and inputs and results down again when another worker replays the run."""
+    async with server(dsn) as s, Client(s.address):
+        async with worker(s.address, slots=500):
+            handle = await remote_fanned.start(5000)
+            await until(lambda: s.engine.counters.tasks_ended >= 5000, 30)
+        async with worker(s.address):
+            await steer.send(handle.id, "done")
+            assert await handle.result("30s") == 5000
+
+
+async def test_a_worker_gets_and_touches_nothing_of_another_namespace(dsn: str) -> None:
+    async with server(dsn) as s, Client(s.address):
+        await s.engine._store.namespace("other")
+        async with worker(s.address, namespace="other") as foreign, Client(s.address, namespace="other") as there:
+            assert foreign.streams == 1
+            handle = await remote_patient.start(0.1)  # finds `there`, the innermost client
+            assert await handle.result("10s") == "attempt 1"
+            mine = Client(s.address)
+            async with mine:
+                waiting = await mine.start_workflow(remote_patient, 0.1)
+                with pytest.raises(NotFound):
+                    await there.handle(waiting.id).status()
+                await asyncio.sleep(1.5)
+                assert await waiting.status() == "pending"
+                async with worker(s.address):
+                    assert await waiting.result("10s") == "attempt 1"
+
+
+async def test_what_a_worker_says_of_attempts_and_runs_that_are_not_its_own_is_refused(dsn: str) -> None:
+    async with server(dsn) as s, worker(s.address), Client(s.address):
+        handle = await remote_patient.start(1.0)
+        await until(lambda: any(c.running for c in s.hub.connections()))
+        (key, attempt_) = next(iter(s.hub.connections()[0].running.items()))
+        run_id = key[0]
+        hello = protocol.Hello(b"\x07" * 16, "liar", "h", 1, "x", 1, [("default", "nothing")], {}, [])
+        async with Access(addresses=(s.address,)).channel(s.address) as channel:
+            call = channel.stream_stream(protocol.CONNECT)()
+            await call.write(protocol.encode_up(protocol.Up(hello=hello)))
+            await call.read()
+            report = Report(run_id, key[1], attempt_, End.SUCCESS, b'"forged"', None, 1, 2)
+            forged = Decided(run_id, [cm.CompleteRun(b'"forged"')])
+            await call.write(
+                protocol.encode_up(
+                    protocol.Up(
+                        reports=[report],
+                        reports_number=1,
+                        decisions=[(1, forged, False), (0, forged, False)],
+                        beats=[Beat(run_id, key[1], attempt_)],
+                        logs=[LogChunk(run_id, key[1], attempt_, 0, [LogLine(1, "stdout", "info", "forged")])],
+                    )
+                )
+            )
+            await until(lambda: s.hub.refused >= 5)
+            call.cancel()
+        assert await handle.result("10s") == "attempt 1"
+
+
+async def test_a_first_message_that_is_no_hello_and_a_worker_of_another_protocol_are_told_why(dsn: str) -> None:
+    async with server(dsn) as s:
+        async with Access(addresses=(s.address,)).channel(s.address) as channel:
+            for up, why in (
+                (protocol.Up(alive=True), "hello"),
+                (
+                    protocol.Up(hello=protocol.Hello(b"x" * 16, "w", "h", 1, "x", 1, [], {}, [], protocol=9)),
+                    "protocol 9",
+                ),
+                (protocol.Up(hello=protocol.Hello(b"x", "w", "h", 1, "x", 1, [], {}, [])), "16 bytes"),
+                (protocol.Up(hello=protocol.Hello(b"x" * 16, "w", "h", 1, "x", 0, [], {}, [])), "slots"),
+            ):
+                call = channel.stream_stream(protocol.CONNECT)()
+                await call.write(protocol.encode_up(up))
+                with pytest.raises(grpc.aio.AioRpcError, match=why):
+                    while await call.read() is not grpc.aio.EOF:
+                        pass
+                    raise grpc.aio.AioRpcError(await call.code(), None, None, await call.details())  # type: ignore[arg-type]
+        assert s.hub.connections() == []

@@ -1,0 +1,204 @@
+"""The event stream: what happens arrives, once, and nothing is missed by those who come back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from perdure.core import ids
+from perdure.server.rest import stream
+from tests.server.rest_live import Live, live
+
+
+@pytest.fixture
+async def api(dsn: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Live]:
+    monkeypatch.setattr(stream, "POLL_S", 0.1)
+    async with live(dsn) as one:
+        yield one
+
+
+class Listener:
+    """Reads one stream in the background."""
+
+    def __init__(self, api: Live, query: str, last: str | None = None) -> None:
+        self._api, self._query, self._last = api, query, last
+        self.events: list[tuple[str, Any]] = []
+        self.ids: list[str] = []
+        self.comments = 0
+        self.opened = asyncio.Event()
+        self.task = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        headers = {"Last-Event-ID": self._last} if self._last else {}
+        async with self._api.http.stream("GET", f"/stream?{self._query}", headers=headers) as answer:
+            assert answer.status_code == 200, await answer.aread()
+            assert answer.headers["content-type"].startswith("text/event-stream")
+            event = ident = ""
+            async for line in answer.aiter_lines():
+                field, _, value = line.partition(": ")
+                if line.startswith(":"):
+                    self.comments += 1
+                    self.opened.set()
+                elif field == "id":
+                    ident = value
+                elif field == "event":
+                    event = value
+                elif field == "data":
+                    self.ids.append(ident)
+                    self.events.append((event, json.loads(value)))
+
+    async def until(self, wanted: Any, within_s: float = 20) -> Any:
+        async with asyncio.timeout(within_s):
+            while True:
+                for kind, data in self.events:
+                    if wanted(kind, data):
+                        return data
+                assert not self.task.done(), self.task.exception() if not self.task.cancelled() else "cancelled"
+                await asyncio.sleep(0.02)
+
+    async def close(self) -> None:
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+
+
+async def test_runs_arrive_as_they_start_and_end(api: Live) -> None:
+    listener = Listener(api, "runs=1")
+    await listener.opened.wait()
+    run = await api.start("rest_listen")
+    await listener.until(lambda kind, d: kind == "run" and d["id"] == run["id"] and d["status"] in ("pending", "running"))
+    await api.post(f"/runs/{run['id']}/signals/rest_word", "x", 202)
+    await listener.until(lambda kind, d: d["id"] == run["id"] and d["status"] == "success")
+    await asyncio.sleep(1)
+    ended = [d for _, d in listener.events if d["status"] == "success"]
+    assert len(ended) == 1
+    await listener.close()
+
+
+async def test_who_comes_back_misses_nothing(api: Live) -> None:
+    listener = Listener(api, "runs=1")
+    await listener.opened.wait()
+    first = await api.ended("rest_sum", input={"x": 1})
+    await listener.until(lambda _, d: d["id"] == first["id"] and d["status"] == "success")
+    last = listener.ids[-1]
+    await listener.close()
+    second = await api.ended("rest_sum", input={"x": 2})
+    third = await api.start("rest_listen")
+    again = Listener(api, "runs=1", last)
+    await again.until(lambda _, d: d["id"] == second["id"] and d["status"] == "success")
+    await again.until(lambda _, d: d["id"] == third["id"])
+    await again.close()
+
+
+async def test_a_history_is_followed_exactly(api: Live) -> None:
+    run = await api.start("rest_listen", input={"count": 3})
+    listener = Listener(api, f"run={run['id']}")
+    await api.post(f"/runs/{run['id']}/signals/rest_word", "1", 202)
+    await listener.until(lambda kind, d: kind == "history" and d["type"] == "SignalReceived")
+    last, seen = listener.ids[-1], listener.events[-1][1]["seq"]
+    await listener.close()
+    await api.post(f"/runs/{run['id']}/signals/rest_word", "2", 202)
+    await api.post(f"/runs/{run['id']}/signals/rest_word", "3", 202)
+    again = Listener(api, f"run={run['id']}", last)
+    await again.until(lambda _, d: d["type"] == "RunSucceeded")
+    numbers = [d["seq"] for _, d in again.events]
+    assert numbers == list(range(seen + 1, seen + 1 + len(numbers)))
+    whole = Listener(api, f"run={run['id']}")
+    end = await whole.until(lambda _, d: d["type"] == "RunSucceeded")
+    assert [d["seq"] for _, d in whole.events] == list(range(1, end["seq"] + 1))
+    await again.close()
+    await whole.close()
+
+
+async def test_log_lines_are_followed_even_when_they_arrive_late(api: Live) -> None:
+    run = await api.start("rest_listen")
+    run_id = ids.parse(run["id"])
+    now_us = await api.server.reads.clock_us()
+
+    async def wrote(n: int, at_us: int, text: str) -> None:
+        async with api.perdure.store.pool.take() as c:
+            await c.execute(
+                "insert into perdure.task_log (run_id, seq, attempt, n, ns, at, lines, body) values ($1, 0, 1, $2, 1, $3, 1, $4)",
+                run_id, n, at_us, json.dumps([[at_us, "stdout", "info", text]]).encode(),
+            )  # fmt: skip
+
+    await wrote(0, now_us, "one")
+    listener = Listener(api, f"logs={run['id']}")
+    await listener.until(lambda kind, d: kind == "log" and d["text"] == "one")
+    await wrote(2, now_us + 1_000, "three")
+    await listener.until(lambda _, d: d["text"] == "three")
+    await wrote(1, now_us - 1_000_000, "two, committed late")
+    await listener.until(lambda _, d: d["text"].startswith("two"))
+    assert len(listener.events) == 3
+    last = listener.ids[-1]
+    await listener.close()
+    await wrote(3, now_us + 2_000, "four")
+    again = Listener(api, f"logs={run['id']}", last)
+    await again.until(lambda _, d: d["text"] == "four")
+    places = [d["place"] for _, d in again.events]
+    assert len(places) == len(set(places))
+    await again.close()
+
+
+async def test_one_stream_carries_all_topics(api: Live) -> None:
+    run = await api.start("rest_listen")
+    listener = Listener(api, f"runs=true&run={run['id']}&logs=@last")
+    await listener.until(lambda kind, _: kind == "history")
+    other = await api.start("rest_sum", input={"x": 1})
+    await listener.until(lambda kind, d: kind == "run" and d["id"] == other["id"])
+    await listener.close()
+
+
+async def test_a_stream_beats_while_nothing_happens(api: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "HEARTBEAT_S", 0.2)
+    listener = Listener(api, "runs=1")
+    async with asyncio.timeout(20):
+        while listener.comments < 4:
+            await asyncio.sleep(0.05)
+    await listener.close()
+
+
+async def test_the_poller_stops_with_the_last_listener(api: Live) -> None:
+    listeners = [Listener(api, "runs=1") for _ in range(3)]
+    for one in listeners:
+        await one.opened.wait()
+    await asyncio.sleep(0.3)
+    feeds = [t for t in asyncio.all_tasks() if t.get_name().startswith("perdure-runs-feed")]
+    assert len(feeds) == 1
+    for one in listeners:
+        await one.close()
+    async with asyncio.timeout(20):
+        while any(not t.done() for t in feeds):
+            await asyncio.sleep(0.05)
+
+
+async def test_what_cannot_be_followed_is_refused(api: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (await api.get("/stream", 422))["code"] == "invalid_input"
+    assert (await api.get("/stream", 404, run="00000000"))["code"] == "not_found"
+    answer = await api.http.get("/stream", params={"runs": 1}, headers={"Last-Event-ID": "nonsense"})
+    assert answer.status_code == 422
+    monkeypatch.setattr(stream, "STREAMS_PER_PRINCIPAL_MAX", 1)
+    listener = Listener(api, "runs=1")
+    await listener.opened.wait()
+    answer = await api.http.get("/stream", params={"runs": 1})
+    assert answer.status_code == 429 and answer.json()["code"] == "too_many_streams" and answer.headers["retry-after"]
+    await listener.close()
+
+
+async def test_a_client_that_does_not_keep_up_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "QUEUE_MESSAGES_MAX", 3)
+    client = stream.Client(stream.Cursor())
+    for n in range(4):
+        client.cursor.history = n
+        client.put("history", {"n": n})
+    assert client.is_cut
+    sent = await client.take(1)
+    assert sent.count(b"event: history") == 3
+
+
+def test_a_cursor_survives_the_journey() -> None:
+    cursor = stream.Cursor(runs_us=5, history=7)
+    assert stream.read_cursor(stream.write_cursor(cursor)) == cursor

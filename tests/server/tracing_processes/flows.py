@@ -1,0 +1,52 @@
+"""What is traced: a parent, its child, tasks of each kind, one that fails once, and one that makes spans of its own."""
+
+from __future__ import annotations
+
+import asyncio
+
+from opentelemetry import trace
+
+from perdure import Retry, attempt, task, workflow
+
+
+@task
+async def greet(name: str) -> str:
+    with trace.get_tracer("user").start_as_current_span("polish the greeting"):
+        await asyncio.sleep(0)
+    return f"hello {name}"
+
+
+@task
+def shout(text: str) -> str:
+    with trace.get_tracer("user").start_as_current_span("find the loud letters"):
+        return text.upper()
+
+
+@task(retry=Retry(2, initial="10ms"))
+async def wobbly() -> int:
+    if attempt().number == 1:
+        raise ValueError("not yet")
+    return attempt().number
+
+
+@task(queue="far")
+async def far_away() -> str:
+    return "done where the run is not"
+
+
+@workflow
+async def inner(name: str) -> str:
+    return await greet(name)
+
+
+@workflow
+async def outer(name: str) -> str:
+    said = await inner(name)
+    await wobbly()
+    await far_away()
+    return await shout(said)
+
+
+@workflow
+async def doomed() -> None:
+    raise RuntimeError("no way out")
