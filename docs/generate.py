@@ -29,8 +29,9 @@ from perdure.app.cli.reference import page as cli_page
 from perdure.core import commands, commit_policy, errors, events, lifecycle, limits, placement, retry
 from perdure.engine import engine
 from perdure.sdk import client
-from perdure.server.grpc import hub, status
+from perdure.server.grpc import hub
 from perdure.server.grpc import server as grpc_server
+from perdure.server.grpc import status as grpc_status
 from perdure.wire import protocol
 
 DOCS = Path(__file__).parent
@@ -89,6 +90,11 @@ CODES_WITHOUT_CLASS = {
     "limit_exceeded": "The run went over `PENDING_TASKS_MAX` or `SIGNALS_BUFFERED_MAX`; the message says which. Raised as `RunFailed`.",
     "poison": "The database refuses a record of this run. The run is stuck; neighbours are not affected.",
     "internal": "Perdure's own code failed while driving the run. The run is stuck. Please report it.",
+    "workflow_deleted": "REST: the workflow was deleted and takes no new runs. Register it again to bring it back.",
+    "idempotency_conflict": "REST: the `Idempotency-Key` was used for a different request. Use a new key for a new request.",
+    "body_too_large": "REST: the body of a request is over 1 MiB. Store the data elsewhere and pass a reference.",
+    "too_many_streams": "REST: too many event streams under one credential. Close one, or follow several topics in one stream.",
+    "method_not_allowed": "REST: the path is right, the method is not. `/api/v1/openapi.json` lists what there is.",
 }
 
 
@@ -352,7 +358,7 @@ def _default_text(value: Any) -> str:
 def _field_text(field: msgspec.structs.FieldInfo) -> str:
     if field.required:
         return f"`{field.name}` {_type_text(field.type)}"
-    value = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()  # type: ignore[operator,misc]
+    value = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
     empty = value in ((), [])
     return f"`{field.name}` {_type_text(field.type)} = {'[]' if empty else _default_text(value)}"
 
@@ -413,7 +419,7 @@ KEEPALIVE = {
 
 def _statuses() -> str:
     out = ["| gRPC status | `perdure-code` |", "|---|---|"]
-    for kind, code in status._STATUS:
+    for kind, code in grpc_status._STATUS:
         own = [c.code for c in error_classes() if issubclass(c, kind) and c.__module__ == errors.__name__]
         out.append(f"| `{code.name}` | {', '.join(f'`{c}`' for c in dict.fromkeys(own))} |")
     return "\n".join(out)

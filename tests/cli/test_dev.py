@@ -72,6 +72,7 @@ def link_of(line: str) -> str:
     return found[0]
 
 
+@pytest.mark.slow
 def test_the_first_minute(installed: list[str], directory: Path) -> None:
     began = time.monotonic()
     with started("dev", cwd=directory, program=installed) as dev:
@@ -147,6 +148,7 @@ def test_a_broken_file_is_shown_and_the_last_good_one_goes_on(directory: Path, d
         assert dev.stop() == 0
 
 
+@pytest.mark.slow
 def test_a_worker_that_keeps_dying_is_not_started_for_ever(directory: Path, dsn: str) -> None:
     flows = directory / "flows.py"
     good = (
@@ -166,6 +168,7 @@ def test_a_worker_that_keeps_dying_is_not_started_for_ever(directory: Path, dsn:
         assert dev.stop() == 0
 
 
+@pytest.mark.slow
 def test_kill_minus_nine_leaves_nothing_in_the_way(directory: Path) -> None:
     slow = "from perdure import wf, workflow\n\n@workflow\nasync def hello() -> str:\n    await wf.sleep('3s')\n    return 'awake'\n"
     (directory / "hello.py").write_text(slow)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import socket
 import time
@@ -40,6 +39,7 @@ def test_a_server_says_when_it_is_ready_and_drains_when_told(dsn: str, tmp_path:
         assert one.program.rest().splitlines()[-1] == "stopped"
 
 
+@pytest.mark.slow
 def test_work_at_hand_survives_a_restart_of_the_server(dsn: str, tmp_path: Path) -> None:
     """The worker outlives the server, and its result reaches the next one."""
     (tmp_path / "flows.py").write_text(FLOWS)
@@ -150,7 +150,7 @@ def test_a_port_that_is_taken(dsn: str, option: str) -> None:
     [
         (["--auth", "open", "--http", "0.0.0.0:0"], 2, "would let everybody in"),
         (["--auth", "perhaps"], 2, "--auth"),
-        (["--http", "nonsense:port"], 2, "host:port"),
+        (["--http", "nonsense:port"], 2, "--http: 'nonsense:port' is not host:port"),
         (["--tls-cert", __file__], 2, "PERDURE_TLS_KEY"),
         (["--no-migrate"], 1, "perdure migrate"),
     ],
@@ -193,18 +193,12 @@ def test_links_begin_with_the_public_address(dsn: str, tmp_path: Path) -> None:
 
 
 def test_readiness_ends_before_the_server_does(dsn: str, tmp_path: Path) -> None:
-    """A load balancer that asks while it drains is told to go elsewhere, or finds the door closed."""
-    with server(dsn, tmp_path, "--auth", "open") as one:
+    """A load balancer that asks meanwhile is told to go elsewhere; requests are still answered."""
+    with server(dsn, tmp_path, "--auth", "open", PERDURE_NOT_READY="2s") as one:
         one.program.process.send_signal(signal.SIGTERM)
         began = time.monotonic()
-
-        def turned_away() -> bool:
-            try:
-                return httpx.get(f"{one.http}/readyz", timeout=2).status_code == 503
-            except httpx.TransportError:
-                return True
-
-        eventually(turned_away, 5)
+        eventually(lambda: httpx.get(f"{one.http}/readyz", timeout=2).status_code == 503, 2)
+        assert "draining" in httpx.get(f"{one.http}/readyz").text
+        assert perdure("list", PERDURE_URL=one.http).code == 0
         assert one.program.process.wait(20) == 0
         assert time.monotonic() - began < 15
-    assert re.search("stopped", one.program.rest())

@@ -13,7 +13,7 @@ from harness.servers import PERDURE, Servers
 
 from perdure import Client
 
-BLOCKING = '''
+BLOCKING = """
 import asyncio
 import time
 
@@ -43,7 +43,7 @@ async def neighbour(seconds: float) -> int:
 @workflow
 async def blocked(seconds: float) -> list[int]:
     return list(await asyncio.gather(neighbour(1.0), blocking(seconds)))
-'''
+"""
 
 
 def perdure_command(url: str, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -64,7 +64,9 @@ def test_the_binary_form_of_every_event_type_never_changes_but_by_growing() -> N
         assert type(event).__name__ == name
         (old,), (new,) = (msgspec.msgpack.decode(data[1:]) for data in (bytes.fromhex(text), encode_events([event])))
         assert new[: len(old)] == old
-        assert len(new) == len(old) or any(encode_events(decode_events(bytes.fromhex(t))).hex() == t for n, t in golden if n == name)
+        assert len(new) == len(old) or any(
+            encode_events(decode_events(bytes.fromhex(t))).hex() == t for n, t in golden if n == name
+        )
 
 
 def _is_extended(old: object, new: object) -> bool:

@@ -79,10 +79,10 @@ ROUTES: dict[str, Permission | Need] = {
 }
 
 PROBES = {"/livez", "/readyz", "/metrics"}
-OPEN_ROUTES = {*(f"GET {path}" for path in PROBES), "GET /static/{name}", f"GET {API}/openapi.json"}
+OPEN_ROUTES = {*(f"GET {path}" for path in PROBES), "GET /static/{name}", "GET /errors", f"GET {API}/openapi.json"}
 """What a stranger may see. Exact names: a pattern would let in whatever is added below it."""
 
-METHODS: dict[str, Permission] = {
+METHODS: dict[str, Permission | None] = {
     "perdure.v1.Workers/Connect": Permission.WORK,
     "perdure.v1.Workers/Beat": Permission.WORK,
     "perdure.v1.Runs/Start": START,
@@ -97,7 +97,9 @@ METHODS: dict[str, Permission] = {
     "perdure.v1.Runs/Resolve": OPERATE,
     "perdure.v1.Runs/Resume": OPERATE,
     "perdure.v1.Runs/Retry": OPERATE,
+    "perdure.v1.Runs/Session": None,
 }
+"""None: anybody who is somebody; each call inside is checked on its own."""
 
 BODIES: dict[str, Any] = {
     f"POST {API}/workflows": {"name": "matrix_other", "version": "1", "kind": "code"},
@@ -411,7 +413,7 @@ async def call(
 ) -> grpc.StatusCode:
     given = [*metadata.items(), *([("authorization", f"Bearer {key}")] if key else [])]
     try:
-        if method.endswith("/Connect"):
+        if method.endswith(("/Connect", "/Session")):
             stream = channel.stream_stream(f"/{method}")(metadata=given, timeout=CALL_S)
             await stream.write(request)
             await stream.done_writing()
@@ -432,7 +434,35 @@ async def test_a_method_lets_in_exactly_the_roles_it_is_granted_to(world: World)
             for role in Role:
                 code = await call(channel, method, world.everywhere[role])
                 assert code is not refused, f"{method} as {role.value}"
-                assert (code is not denied) == (permission in GRANTS[role]), f"{method} as {role.value}: {code}"
+                granted = permission is None or permission in GRANTS[role]
+                assert (code is not denied) == granted, f"{method} as {role.value}: {code}"
+
+
+async def in_session(channel: grpc.aio.Channel, key: str, name: str, request: bytes = b"", **metadata: str) -> str:
+    """The error code of a call inside a session; empty when it went well."""
+    given = [*metadata.items(), ("authorization", f"Bearer {key}")]
+    stream = channel.stream_stream("/perdure.v1.Runs/Session")(metadata=given, timeout=CALL_S)
+    await stream.write(wire_runs.encode_calls([wire_runs.Call(1, name, request)]))
+    data = await stream.read()
+    if data is grpc.aio.EOF:
+        return (await stream.code()).name
+    (reply,) = wire_runs.decode_replies(data)
+    stream.cancel()
+    return reply.code
+
+
+async def test_a_call_inside_a_session_is_granted_and_confined_as_by_itself(world: World) -> None:
+    inner = {m.split("/")[1]: p for m, p in METHODS.items() if m.startswith("perdure.v1.Runs/") and p is not None}
+    run = wire_runs.encode_run(world.run_id, 50)
+    async with grpc.aio.insecure_channel(world.grpc_address) as channel:
+        for name, permission in inner.items():
+            for role in Role:
+                code = await in_session(channel, world.everywhere[role], name)
+                assert (code != "forbidden") == (permission in GRANTS[role]), f"{name} as {role.value}: {code}"
+        for name in ("Outcome", "Describe", "Resume", "Retry"):
+            assert await in_session(channel, world.foreign[Role.ADMIN], name, run) == "not_found", name
+        assert await in_session(channel, world.everywhere[Role.ADMIN], "Session") == "invalid_input"
+        assert await in_session(channel, world.everywhere[Role.ADMIN], "Drop") == "invalid_input"
 
 
 async def test_a_method_finds_nothing_of_another_namespace(world: World) -> None:
@@ -447,7 +477,8 @@ async def test_a_method_finds_nothing_of_another_namespace(world: World) -> None
         "Start": runs_pb2.StartRequest(workflow="matrix_flow", input=b'["x"]').SerializeToString(),
         "Run": runs_pb2.StartRequest(workflow="matrix_flow", input=b'["x"]').SerializeToString(),
     }  # fmt: skip
-    assert {f"perdure.v1.Runs/{name}" for name in requests} == {m for m in METHODS if m.startswith("perdure.v1.Runs/")}
+    named = {m for m, permission in METHODS.items() if m.startswith("perdure.v1.Runs/") and permission is not None}
+    assert {f"perdure.v1.Runs/{name}" for name in requests} == named
     async with grpc.aio.insecure_channel(world.grpc_address) as channel:
         for name, request in requests.items():
             if name not in ("Start", "Run"):  # those make a run of their own

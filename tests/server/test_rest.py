@@ -27,7 +27,8 @@ async def api(dsn: str) -> AsyncIterator[Live]:
 
 async def test_a_run_is_started_and_read(api: Live) -> None:
     answer = await api.http.post(
-        "/workflows/rest_sum/runs", json={"input": {"x": 2, "y": 3}, "id": "order-1", "attributes": {"env": "prod", "n": 5}}
+        "/workflows/rest_sum/runs",
+        json={"input": {"x": 2, "y": 3}, "id": "order-1", "attributes": {"env": "prod", "n": 5}},
     )
     assert answer.status_code == 201
     run = answer.json()
@@ -91,7 +92,9 @@ async def test_a_run_is_found_by_prefix_key_and_last(api: Live) -> None:
     assert problem["code"] == "conflict" and first["id"] in problem["detail"] and second["id"] in problem["detail"]
 
 
-@pytest.mark.parametrize("name", ["nonsense", "key:nobody", "0192", "ffffffff", "%00", "zz" * 60, "0" * 33, "..", "%F0%9F"])
+@pytest.mark.parametrize(
+    "name", ["nonsense", "key:nobody", "0192", "ffffffff", "%00", "zz" * 60, "0" * 33, "..", "%F0%9F"]
+)
 async def test_an_id_that_names_nothing_is_not_found(api: Live, name: str) -> None:
     answer = await api.http.get(f"/runs/{name}")
     assert answer.status_code in (404, 422), answer.text
@@ -245,10 +248,18 @@ async def test_workflows_are_listed_registered_deleted_and_revived(api: Live) ->
     following = await api.get("/workflows", limit=2, cursor=page["next"])
     assert following["items"][0]["name"] > page["items"][1]["name"]
     made = await api.post("/workflows", {"name": "elsewhere", "version": "1", "description": "served by others"})
-    assert made["versions"][0] | {"registered_at": ""} == {"version": "1", "kind": "code", "registered_at": "", "current": True}
+    assert made["versions"][0] | {"registered_at": ""} == {
+        "version": "1",
+        "kind": "code",
+        "registered_at": "",
+        "current": True,
+    }
     await api.post("/workflows", {"name": "elsewhere", "version": "1"}, 200)
     await api.post("/workflows", {"name": "elsewhere", "version": "2"}, 201)
-    assert {v["version"]: v["current"] for v in (await api.get("/workflows/elsewhere/versions"))["items"]} == {"2": True, "1": False}
+    assert {v["version"]: v["current"] for v in (await api.get("/workflows/elsewhere/versions"))["items"]} == {
+        "2": True,
+        "1": False,
+    }
     run = await api.start("elsewhere", version="1")
     assert run["status"] == "pending" and run["version"] == "1" and "elsewhere" in run["waiting"]["reason"]
     assert (await api.get("/workflows/elsewhere"))["runs_active"] == 1
@@ -265,7 +276,7 @@ async def test_workflows_are_listed_registered_deleted_and_revived(api: Live) ->
 async def test_an_unknown_workflow_suggests_a_near_one(api: Live) -> None:
     problem = await api.start("rest_sun", 404)
     assert problem["code"] == "not_registered" and "did you mean 'rest_sum'" in problem["detail"]
-    assert problem["type"].endswith("/errors#not_registered")
+    assert problem["type"] == f"{api.url}/errors#not_registered"
     await api.ask("DELETE", "/workflows/rest_sun", 404)
 
 
@@ -294,11 +305,23 @@ async def test_a_start_that_is_sent_twice_starts_once(api: Live) -> None:
     assert {a.status_code for a in answers} <= {200, 201}
     assert len({a.json()["id"] for a in answers}) == 1
     assert answers[0].json()["key"] is None
-    assert (await api.post("/workflows/rest_sum/runs", body, 200, idempotency_key="k-1"))["id"] == answers[0].json()["id"]
+    assert (await api.post("/workflows/rest_sum/runs", body, 200, idempotency_key="k-1"))["id"] == answers[0].json()[
+        "id"
+    ]
     for other in ({"input": {"x": 2}}, {"input": {"x": 1}, "attributes": {"a": 2}}, {"input": {"x": 1}, "timeout": 5}):
-        assert (await api.post("/workflows/rest_sum/runs", other, 409, idempotency_key="k-1"))["code"] == "idempotency_conflict"
+        assert (await api.post("/workflows/rest_sum/runs", other, 409, idempotency_key="k-1"))[
+            "code"
+        ] == "idempotency_conflict"
     assert len((await api.get("/runs"))["items"]) == 1
     assert (await api.start("rest_sum", 422, id="idem:k-1"))["code"] == "invalid_input"
+
+
+@pytest.mark.parametrize("on_conflict", ["fail", "replace"])
+async def test_a_start_with_an_id_is_not_in_conflict_with_itself(api: Live, on_conflict: str) -> None:
+    body = {"id": "mine", "on_conflict": on_conflict}
+    run = await api.post("/workflows/rest_listen/runs", body, 201, idempotency_key="k-3")
+    assert (await api.post("/workflows/rest_listen/runs", body, 200, idempotency_key="k-3"))["id"] == run["id"]
+    assert (await api.get(f"/runs/{run['id']}"))["status"] in ("pending", "running")
 
 
 async def test_a_start_whose_answer_was_lost_is_found_again(api: Live) -> None:
@@ -310,13 +333,17 @@ async def test_a_start_whose_answer_was_lost_is_found_again(api: Live) -> None:
     assert (await api.post("/workflows/rest_sum/runs", body, 200, idempotency_key="k-2"))["id"] == run["id"]
     async with api.perdure.store.pool.take() as c:
         await c.execute("delete from perdure.idempotency")
-    assert (await api.post("/workflows/rest_sum/runs", {"input": {"x": 9}}, 409, idempotency_key="k-2"))["code"] == "idempotency_conflict"
+    assert (await api.post("/workflows/rest_sum/runs", {"input": {"x": 9}}, 409, idempotency_key="k-2"))[
+        "code"
+    ] == "idempotency_conflict"
 
 
 async def test_a_signal_that_is_sent_twice_arrives_once(api: Live) -> None:
     run = await api.start("rest_listen", input={"count": 2})
     path = f"/runs/{run['id']}/signals/rest_word"
-    sent = await asyncio.gather(*(api.http.post(path, json="once", headers={"Idempotency-Key": "s-1"}) for _ in range(8)))
+    sent = await asyncio.gather(
+        *(api.http.post(path, json="once", headers={"Idempotency-Key": "s-1"}) for _ in range(8))
+    )
     assert {a.status_code for a in sent} == {202}
     assert (await api.post(path, "twice", 409, idempotency_key="s-1"))["code"] == "idempotency_conflict"
     await api.post(path, "last", 202, idempotency_key="s-2")
@@ -385,7 +412,10 @@ async def test_whoami_workers_and_queues(api: Live) -> None:
             "insert into perdure.worker values (0, gen_random_uuid(), 1, 'w', 'h', 1, 's', '{q}', '{n1}', '{}', 4, 1, 0, false, now(), now(), null)"
         )
     queues = (await api.get("/queues"))["items"]
-    assert [(q["queue"], q["task"], q["pending"], q["running"], q["workers"]) for q in queues] == [("q", "n0", 2, 0, 0), ("q", "n1", 3, 0, 1)]
+    assert [(q["queue"], q["task"], q["pending"], q["running"], q["workers"]) for q in queues] == [
+        ("q", "n0", 2, 0, 0),
+        ("q", "n1", 3, 0, 1),
+    ]
     assert queues[0]["oldest_age_s"] >= 60
     assert (await api.get("/workers"))["items"][0]["name"] == "w"
 
@@ -396,7 +426,7 @@ async def test_whoami_workers_and_queues(api: Live) -> None:
 def test_every_route_names_exactly_one_need() -> None:
     needs = {(m, r.path): need_of(r.dependant) for r in guarded_routes() for m in r.methods}
     public = {path for (_, path), need in needs.items() if need is Need.PUBLIC}
-    assert public == {"/openapi.json", "/static/{name}"}
+    assert public == {"/openapi.json", "/static/{name}", "/errors"}
     assert needs["GET", "/whoami"] is Need.ANYBODY
     assert needs["POST", "/workflows/{name}/runs"] is Permission.START
     assert needs["DELETE", "/keys/{id}"] is Permission.ADMIN
@@ -427,12 +457,19 @@ async def test_a_credential_gets_what_its_role_grants_in_its_namespace(dsn: str)
         api.http.headers["Authorization"] = f"Bearer {viewer}"
         assert (await api.get("/runs"))["items"] == []
         assert (await api.get("/whoami"))["role"] == "viewer"
-        for method, path in (("POST", "/workflows/rest_sum/runs"), ("POST", "/runs/@last/cancel"), ("GET", "/keys"), ("DELETE", "/workflows/x")):
+        for method, path in (
+            ("POST", "/workflows/rest_sum/runs"),
+            ("POST", "/runs/@last/cancel"),
+            ("GET", "/keys"),
+            ("DELETE", "/workflows/x"),
+        ):
             assert (await api.ask(method, path, 403))["code"] == "forbidden"
         assert (await api.http.get("/runs", headers={"Perdure-Namespace": "other"})).status_code == 404
         api.http.headers["Authorization"] = f"Bearer {boss}"
         assert (await api.post("/namespaces", {"name": "mine"}, 403))["code"] == "forbidden"
-        assert (await api.post("/keys", {"name": "k", "role": "admin", "namespace": "other"}, 403))["code"] == "forbidden"
+        assert (await api.post("/keys", {"name": "k", "role": "admin", "namespace": "other"}, 403))[
+            "code"
+        ] == "forbidden"
         assert (await api.post("/keys", {"name": "k", "role": "viewer"}))["namespace"] == "default"
         assert [n["name"] for n in (await api.get("/namespaces"))["items"]] == ["default"]
 
@@ -466,14 +503,27 @@ async def test_a_body_is_bounded_and_sane(api: Live) -> None:
     too_large = await api.http.post("/workflows/rest_listen/runs", json={"input": "x" * 300_000})
     assert too_large.status_code == 422
     run = await api.start("rest_listen")
-    assert (await api.http.post(f"/runs/{run['id']}/signals/rest_word", json="x" * 300_000)).json()["code"] == "payload_too_large"
+    assert (await api.http.post(f"/runs/{run['id']}/signals/rest_word", json="x" * 300_000)).json()[
+        "code"
+    ] == "payload_too_large"
     assert (await api.get("/runs", 422, q="\x00"))["code"] == "invalid_input"
-    for params in ({"limit": 0}, {"limit": 501}, {"cursor": "!"}, {"cursor": "AAAA"}, {"since": "whenever"}, {"status": "done"}, {"attr": "x"}, {"q": "x" * 201}):
+    for params in (
+        {"limit": 0},
+        {"limit": 501},
+        {"cursor": "!"},
+        {"cursor": "AAAA"},
+        {"since": "whenever"},
+        {"status": "done"},
+        {"attr": "x"},
+        {"q": "x" * 201},
+    ):
         assert (await api.get("/runs", 422, **params))["code"] == "invalid_input", params
     assert (await raw(api, path, b"{}", **{"Idempotency-Key": "x" * 200})).status_code == 422
 
 
-async def test_everything_that_goes_wrong_is_a_problem(api: Live, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+async def test_everything_that_goes_wrong_is_a_problem(
+    api: Live, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     for answer, status, code in (
         (await api.http.get("/nowhere"), 404, "not_found"), (await api.http.get(f"{api.url}/nowhere"), 404, "not_found"),
         (await api.http.put("/runs"), 405, "method_not_allowed"), (await api.http.delete("/whoami"), 405, "method_not_allowed"),
@@ -494,7 +544,10 @@ async def test_everything_that_goes_wrong_is_a_problem(api: Live, monkeypatch: p
 async def test_answers_carry_safe_headers(api: Live) -> None:
     for path in ("/runs", f"{api.url}/", f"{api.url}/nowhere"):
         headers = (await api.http.get(path)).headers
-        assert headers["x-content-type-options"] == "nosniff" and "default-src 'none'" in headers["content-security-policy"]
+        assert (
+            headers["x-content-type-options"] == "nosniff"
+            and "default-src 'none'" in headers["content-security-policy"]
+        )
         assert headers["cache-control"] == "no-store"
 
 
@@ -505,4 +558,7 @@ async def test_the_description_is_public_and_names_permissions(dsn: str) -> None
         assert document["paths"]["/api/v1/runs"]["get"]["x-permission"] == "read"
         for path, operations in document["paths"].items():
             for method, operation in operations.items():
-                assert operation["x-permission"] and operation["operationId"] and operation["description"], (method, path)
+                assert operation["x-permission"] and operation["operationId"] and operation["description"], (
+                    method,
+                    path,
+                )

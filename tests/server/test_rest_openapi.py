@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 from perdure.server.rest.app import application
-from perdure.server.rest.problems import STATUS
+from perdure.server.rest.problems import CODES
 from tests.docs.pages import DOCS
 
 
@@ -47,5 +47,5 @@ def test_every_reference_leads_somewhere_and_every_operation_is_described() -> N
     assert "HTTPValidationError" not in json.dumps(document)
 
 
-def test_every_code_has_a_status() -> None:
-    assert all(400 <= status < 600 for status in STATUS.values())
+def test_every_code_has_a_status_and_a_meaning() -> None:
+    assert all(400 <= status < 600 and meaning.endswith(".") for status, meaning in CODES.values())

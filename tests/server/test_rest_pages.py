@@ -58,6 +58,11 @@ async def test_what_is_not_there_is_a_page_as_well(api: Live) -> None:
     assert answer.status_code == 404
 
 
+async def test_the_type_of_a_problem_leads_to_its_meaning(api: Live) -> None:
+    shown = await page(api, "/errors")
+    assert 'id="not_registered"' in shown and 'id="idempotency_conflict"' in shown
+
+
 async def test_static_files(api: Live) -> None:
     for name, kind in (("perdure.css", "text/css"), ("refresh.js", "text/javascript")):
         answer = await api.http.get(f"{api.url}/static/{name}")
@@ -66,7 +71,13 @@ async def test_static_files(api: Live) -> None:
 
 
 def test_durations_have_at_most_two_units() -> None:
-    assert [duration(s) for s in (0.62, 8.4, 247, 6_120, 273_600)] == ["620 ms", "8.4 s", "4 m 07 s", "1 h 42 m", "3 d 4 h"]
+    assert [duration(s) for s in (0.62, 8.4, 247, 6_120, 273_600)] == [
+        "620 ms",
+        "8.4 s",
+        "4 m 07 s",
+        "1 h 42 m",
+        "3 d 4 h",
+    ]
 
 
 def test_a_long_payload_is_cut() -> None:

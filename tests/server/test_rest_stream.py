@@ -69,7 +69,9 @@ async def test_runs_arrive_as_they_start_and_end(api: Live) -> None:
     listener = Listener(api, "runs=1")
     await listener.opened.wait()
     run = await api.start("rest_listen")
-    await listener.until(lambda kind, d: kind == "run" and d["id"] == run["id"] and d["status"] in ("pending", "running"))
+    await listener.until(
+        lambda kind, d: kind == "run" and d["id"] == run["id"] and d["status"] in ("pending", "running")
+    )
     await api.post(f"/runs/{run['id']}/signals/rest_word", "x", 202)
     await listener.until(lambda kind, d: d["id"] == run["id"] and d["status"] == "success")
     await asyncio.sleep(1)
@@ -197,6 +199,34 @@ async def test_a_client_that_does_not_keep_up_is_cut_off(monkeypatch: pytest.Mon
     assert client.is_cut
     sent = await client.take(1)
     assert sent.count(b"event: history") == 3
+
+
+async def test_who_was_away_for_long_catches_up_at_its_own_pace(api: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More changes than a client's queue holds, and more than one look takes in."""
+    monkeypatch.setattr(stream, "QUEUE_MESSAGES_MAX", 20)
+    monkeypatch.setattr(stream, "PAGE_ROWS", 10)
+    monkeypatch.setattr(stream, "POLL_ROWS_MAX", 30)
+    monkeypatch.setattr(stream, "OVERLAP_US", 50_000)
+    since = await api.server.reads.clock_us()
+    wanted = set()
+    for _ in range(5):
+        runs = await asyncio.gather(*(api.start("rest_sum", input={"x": 1}) for _ in range(20)))
+        wanted |= {run["id"] for run in runs}
+        await asyncio.sleep(0.1)
+    await asyncio.gather(*(api.get(f"/runs/{run}/result", wait=30) for run in wanted))
+    listener = Listener(api, "runs=1", stream.write_cursor(stream.Cursor(runs_us=since)))
+    async with asyncio.timeout(30):
+        while {d["id"] for _, d in listener.events if d["status"] == "success"} != wanted:
+            assert not listener.task.done()
+            await asyncio.sleep(0.05)
+    assert len(listener.events) == len(wanted)
+    await listener.close()
+
+
+def test_a_position_in_one_run_says_nothing_about_another() -> None:
+    cursor = stream.Cursor(runs_us=5, run="aa", history=7)
+    assert cursor.about(b"\xbb", None).history == 0
+    assert cursor.about(b"\xbb", None) == stream.Cursor(runs_us=5, run="bb")
 
 
 def test_a_cursor_survives_the_journey() -> None:

@@ -49,7 +49,12 @@ def _try(operation: Any, session: requests.Session, mode: GenerationMode, within
 
     @seed(SEED)
     @settings(
-        max_examples=EXAMPLES_MAX, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck), derandomize=False
+        max_examples=EXAMPLES_MAX,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+        derandomize=False,
     )
     @given(case=operation.as_strategy(generation_mode=mode))
     def probe(case: Any) -> None:
@@ -69,7 +74,9 @@ def _try(operation: Any, session: requests.Session, mode: GenerationMode, within
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:Do not use the `random` module")  # the engine does, in its own thread, at the same time
+@pytest.mark.filterwarnings(
+    "ignore:Do not use the `random` module"
+)  # the engine does, in its own thread, at the same time
 async def test_no_request_made_from_the_description_breaks_the_server(dsn: str) -> None:
     async with live(dsn) as api:
         await _something_to_find(api)

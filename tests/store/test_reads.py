@@ -146,7 +146,8 @@ async def test_a_page_of_runs_walks_an_index_and_no_further_than_the_page(dsn: s
         await own.close()
         for name, index in LISTS.items():
             arguments = ARGUMENTS.format(
-                statuses="'{3}'" if name == "list_ended_badly" else "null", workflow="'w3'" if name == "list_ended_of_workflow" else "null"
+                statuses="'{3}'" if name == "list_ended_badly" else "null",
+                workflow="'w3'" if name == "list_ended_of_workflow" else "null",
             )
             plan = await explained(c, name, arguments)
             assert "Seq Scan" not in plan, plan
@@ -161,13 +162,21 @@ async def test_a_page_of_runs_walks_an_index_and_no_further_than_the_page(dsn: s
 async def test_what_ended_lately_and_what_is_rare_is_found_by_its_index(dsn: str, reads: PostgresReads) -> None:
     c = await asyncpg.connect(dsn, server_settings=SETTINGS | READ_SETTINGS)
     try:
-        arguments = ARGUMENTS.format(statuses="null", workflow="null").replace("null, null, 51", "array['{\"rare\": true}'], null, 51")
+        arguments = ARGUMENTS.format(statuses="null", workflow="null").replace(
+            "null, null, 51", "array['{\"rare\": true}'], null, 51"
+        )
         plan = await explained(c, "list_ended_by_attributes", arguments)
         assert "Bitmap Index Scan on run_default_attributes_idx" in plan, plan
-        plan = await explained(c, "ended_since", f"1, to_timestamp({(T0_MS + RUNS * 60_000) // 1000 - 120}), '{'0' * 32}', 100")
+        plan = await explained(
+            c, "ended_since", f"1, to_timestamp({(T0_MS + RUNS * 60_000) // 1000 - 120}), '{'0' * 32}', 100"
+        )
         assert "Index Scan using run_default_ns_finished_at" in plan and "Seq Scan" not in plan, plan
         for name in ("find_runs", "newest_run", "created_since"):
-            arguments = {"find_runs": f"1, '{'0' * 32}', '{'f' * 32}', 6", "newest_run": "1", "created_since": f"1, '{'0' * 32}', 10"}[name]
+            arguments = {
+                "find_runs": f"1, '{'0' * 32}', '{'f' * 32}', 6",
+                "newest_run": "1",
+                "created_since": f"1, '{'0' * 32}', 10",
+            }[name]
             plan = await explained(c, name, arguments)
             assert "Seq Scan" not in plan and "Sort Method: external" not in plan, plan
             read = [int(n) for n in re.findall(r"Index (?:Only )?Scan.*?actual rows=(\d+)", plan)]

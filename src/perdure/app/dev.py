@@ -3,9 +3,7 @@
     this process      PostgreSQL (or yours) -> migrate -> server, open to this machine only
     a child           imports the directory's code and serves it; replaced whenever a file changes
 
-A child proves that it can import the code before it takes over, so a broken file leaves the last good one at work. A child that
-dies is started again a few times, then the next change is waited for. When this process is killed, its child notices and goes; a
-private PostgreSQL stays, and the next start finds it.
+When this process is killed, its child notices and goes; a private PostgreSQL stays, and the next start finds it.
 """
 
 from __future__ import annotations
@@ -14,18 +12,16 @@ import asyncio
 import contextlib
 import os
 import socket
-import subprocess
-import sys
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
 from perdure.app.cli.starter import HELLO_WORKFLOW, write_hello
-from perdure.app.dev_child import DRAIN, SERVE, Hello
+from perdure.app.dev_workers import DRAIN_S, Say, Workers
 from perdure.app.http import EXIT_FAILED, Api, ApiError
 from perdure.app.modules import Defined, discover
 from perdure.app.nearby import announced
@@ -38,28 +34,10 @@ from perdure.store.cluster import PrivateCluster
 from perdure.store.connect import without_password
 
 PORTS_TRIED: Final = 50
-IMPORT_S_MAX: Final = 60.0
-CONNECT_S_MAX: Final = 10.0
-DRAIN_S: Final = 5.0
-"""A stopping worker may take so long for its tasks; then it is killed, and they are tried again."""
 FIRST_RUN_S_MAX: Final = 120.0
-DEATHS_MAX: Final = 3
-DEATHS_WITHIN_S: Final = 20.0
-DEBOUNCE_MS: Final = 150
-IGNORED: Final = frozenset({".perdure", ".git", ".venv", "venv", "__pycache__", "node_modules", ".mypy_cache", ".tox"})
 ENGINE: Final = EngineSettings(lease_s=6.0, heartbeat_s=2.0)
 """After a kill -9 somebody sits and waits for the run to go on."""
 EXIT_OF: Final = {"success": 0, "failed": 1, "cancelled": 3}
-
-
-class Say(Protocol):
-    """How the command line shows what happens. Texts are plain; the form is the command line's business."""
-
-    def step(self, name: str, text: str) -> None: ...
-    def trouble(self, text: str) -> None: ...
-    def note(self, text: str) -> None: ...
-    def ended(self, run: dict[str, Any]) -> None: ...
-    def link(self, url: str) -> None: ...
 
 
 class DevOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,7 +59,9 @@ async def dev(options: DevOptions, say: Say) -> int:
         else:
             dsn = await stack.enter_async_context(_private_database(options.directory, say))
         http, grpc = free_ports(options.http, options.grpc)
-        settings = ServerSettings(dsn=dsn, http=http, grpc=grpc, auth="open", drain_s=DRAIN_S, engine=ENGINE)
+        settings = ServerSettings(
+            dsn=dsn, http=http, grpc=grpc, auth="open", drain_s=DRAIN_S, not_ready_s=0, engine=ENGINE
+        )
         process = ServerProcess(settings)
         await process.start()
         stack.push_async_callback(process.stop)
@@ -181,157 +161,6 @@ def is_free(address: Address) -> bool:
         except OSError:
             return False
     return True
-
-
-# -- the worker and its successors -------------------------------------------------------------------------------------
-
-
-class Child:
-    """A worker process, from the import of the code on."""
-
-    def __init__(self, process: subprocess.Popen[bytes], control: socket.socket, hello: Hello) -> None:
-        self.process, self._control, self.hello = process, control, hello
-
-    @staticmethod
-    async def start(directory: Path, server: str, files: list[Path]) -> Child:
-        """Returns when the child has imported the files, or could not."""
-        process, ours = _launch(directory, server, files)
-        try:
-            hello = await asyncio.to_thread(_read_hello, ours)
-        except BaseException:
-            process.kill()
-            ours.close()
-            raise
-        return Child(process, ours, hello)
-
-    async def serve(self) -> None:
-        """Let it connect; returns when it has, or when it takes too long to wait for."""
-        self._control.sendall(SERVE)
-        self._control.settimeout(CONNECT_S_MAX)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.to_thread(self._control.recv, 1)
-        self._control.settimeout(None)
-
-    async def stop(self) -> None:
-        """Drain, then kill."""
-        with contextlib.suppress(OSError):
-            self._control.sendall(DRAIN)
-        try:
-            await asyncio.to_thread(self.process.wait, DRAIN_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            await asyncio.to_thread(self.process.wait)
-        self._control.close()
-
-
-def _launch(directory: Path, server: str, files: list[Path]) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    ours, theirs = socket.socketpair()
-    command = [sys.executable, "-m", "perdure.app.dev_child", str(theirs.fileno()), server, *map(str, files)]
-    try:
-        process = subprocess.Popen(command, cwd=directory, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
-    except BaseException:
-        ours.close()
-        raise
-    finally:
-        theirs.close()
-    return process, ours
-
-
-def _read_hello(control: socket.socket) -> Hello:
-    control.settimeout(IMPORT_S_MAX)
-    data = bytearray()
-    try:
-        while not data.endswith(b"\n"):
-            part = control.recv(65_536)
-            if not part:
-                return Hello(trouble="the worker ended while it imported the code")
-            data += part
-    except TimeoutError:
-        return Hello(trouble=f"importing the code took longer than {IMPORT_S_MAX:g} seconds")
-    finally:
-        control.settimeout(None)
-    return msgspec.json.decode(data, type=Hello)
-
-
-class Workers:
-    """The one child at work, and its replacement at every change."""
-
-    def __init__(
-        self, directory: Path, server: str, say: Say, connected: Callable[[], Coroutine[Any, Any, None]]
-    ) -> None:
-        self._directory, self._server, self._say, self._connected = directory, server, say, connected
-        self._current: Child | None = None
-        self._deaths: list[float] = []
-        self.changed = asyncio.Event()
-        """Set whenever a child takes over."""
-
-    @property
-    def defined(self) -> Defined | None:
-        return Defined(self._current.hello.tasks, self._current.hello.workflows) if self._current else None
-
-    async def reload(self) -> None:
-        """Let a new child take over, if it can import the code."""
-        files = discover(self._directory).modules
-        if not files:
-            self._say.note("no file here defines tasks or workflows; waiting for one")
-            return
-        fresh = await Child.start(self._directory, self._server, [f.relative_to(self._directory) for f in files])
-        if fresh.hello.trouble:
-            await fresh.stop()
-            self._say.trouble(fresh.hello.trouble)
-            self._say.note(
-                f"{'still serving the last good version; ' if self._current else ''}waiting for the next change"
-            )
-            return
-        await fresh.serve()
-        await self._connected()
-        old, self._current = self._current, fresh
-        defined = Defined(fresh.hello.tasks, fresh.hello.workflows)
-        self._say.step("reloaded" if old else "worker", f"{defined} of {', '.join(f.name for f in files)}")
-        self.changed.set()
-        if old is not None:
-            await old.stop()
-
-    async def watch(self) -> None:
-        """Reload at every change, and when the child dies."""
-        changes = asyncio.create_task(self._watch_files())
-        try:
-            while True:
-                await asyncio.sleep(0.2)
-                if changes.done():
-                    changes.result()
-                if self._current is not None and self._current.process.poll() is not None:
-                    await self._revive(self._current.process.returncode)
-        finally:
-            changes.cancel()
-            await asyncio.gather(changes, return_exceptions=True)
-
-    async def _watch_files(self) -> None:
-        from watchfiles import Change, awatch
-
-        def matters(_: Change, path: str) -> bool:
-            file = Path(path)
-            return file.suffix == ".py" and not IGNORED & set(file.relative_to(self._directory).parts)
-
-        async for changes in awatch(self._directory, watch_filter=matters, step=50, debounce=DEBOUNCE_MS):
-            names = sorted({Path(path).name for _, path in changes})
-            self._say.note(f"{', '.join(names[:3])}{' and more' if len(names) > 3 else ''} changed")
-            self._deaths.clear()
-            await self.reload()
-
-    async def _revive(self, code: int) -> None:
-        self._current = None
-        now = time.monotonic()
-        self._deaths = [at for at in self._deaths if now - at < DEATHS_WITHIN_S] + [now]
-        self._say.trouble(f"the worker ended with exit code {code}")
-        if len(self._deaths) >= DEATHS_MAX:
-            self._say.note(f"it ended {len(self._deaths)} times in a row; waiting for the next change")
-        else:
-            await self.reload()
-
-    async def close(self) -> None:
-        if self._current is not None:
-            await self._current.stop()
 
 
 # -- the first run -----------------------------------------------------------------------------------------------------

@@ -185,7 +185,10 @@ class Api:
                 time.sleep(_retry_after_s(response))
                 continue
             if response.is_success:
-                return response.json() if response.content else None
+                try:
+                    return response.json() if response.content else None
+                except ValueError:
+                    raise self._stranger(response) from None
             raise self._problem(response)
         raise AssertionError("the last try ends the loop")
 
@@ -207,12 +210,15 @@ class Api:
             problem = response.json()
             code, detail = str(problem.get("code", "")), str(problem.get("detail") or problem.get("title") or "")
         except (ValueError, AttributeError):
-            return ApiError(
-                f"{self.url} answered {status} {response.reason_phrase} in a form that no Perdure server uses. Is this its address?",
-                status=EXIT_FAILED if status < 500 else status,
-            )
+            return self._stranger(response)
         advice = self._advice(status, code)
         return ApiError(f"{detail}\n{advice}" if advice else detail, status=status, problem_code=code)
+
+    def _stranger(self, response: httpx.Response) -> ApiError:
+        said = f"{response.status_code} {response.reason_phrase}".strip()
+        return ApiError(
+            f"{self.url} answered {said} in a form that no Perdure server uses. Is this its address?", status=0
+        )
 
     def _advice(self, status: int, code: str) -> str:
         if status == 401:

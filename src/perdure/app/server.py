@@ -1,7 +1,7 @@
 """A server: one engine, REST and gRPC in front of it, in one event loop. Any number of them share a database.
 
     start   store -> engine -> gRPC -> REST: the ports open only when there is something behind them
-    stop    not ready (load balancers turn away) -> REST ends its requests -> the engine ends its tasks, workers still connected -> gRPC -> store
+    stop    not ready (load balancers and workers turn away) -> REST ends its requests -> the engine hands back its runs -> gRPC -> store
 
 The second signal ends the process at once: the database holds everything that was acknowledged, and other servers take over.
 """
@@ -63,6 +63,7 @@ class ServerProcess:
         self.is_draining = False
         self._stack = AsyncExitStack()
         self._app: FastAPI
+        self._hub: WorkerHub
         self._doors: list[_Http] = []
 
     async def start(self) -> None:
@@ -127,10 +128,12 @@ class ServerProcess:
     async def stop(self) -> None:
         """Within `drain_s`, whatever happens."""
         self.is_draining = True
-        self._app.state.streams.close()  # they would hold their connections open
+        self.server.engine.claimer.may_claim = False
         self._hub.go_away()
         try:
             async with asyncio.timeout(self.settings.drain_s):
+                await asyncio.sleep(min(self.settings.not_ready_s, self.settings.drain_s / 4))
+                self._app.state.streams.close()  # they would hold their connections open
                 for door in self._doors:
                     await door.stop()
                 await self._stack.aclose()
@@ -215,11 +218,9 @@ def bound(sock: socket.socket) -> Address:
 async def serve(settings: ServerSettings, say: Callable[[str], None]) -> None:
     """Run a server until it is told to stop."""
     stop = asyncio.Event()
-    gc = CollectorPace()
     async with signals(stop.set):
         process = ServerProcess(settings)
         await process.start()
-        gc.slow_down()
         say(f"Perdure is ready: {process.url}  workers: {process.grpc}  (Ctrl-C stops)")
         await stop.wait()
         say("stopping: waiting for work at hand; a second signal stops at once")

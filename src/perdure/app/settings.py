@@ -22,6 +22,7 @@ from perdure.server.auth.addresses import is_loopback
 HTTP_PORT: Final = 8600
 GRPC_PORT: Final = 8601
 DRAIN_S_DEFAULT: Final = 30.0
+NOT_READY_S_DEFAULT: Final = 1.0
 ENGINE_SHARE: Final = 0.6
 """Of the drain's time, for tasks at hand to end; the rest is for connections."""
 
@@ -37,13 +38,13 @@ class Address(msgspec.Struct, frozen=True):
     port: int
 
     @staticmethod
-    def parse(text: str, *, name: str = "address", default_port: int = 0) -> Address:
+    def parse(text: str, *, default_port: int = 0) -> Address:
         host, colon, port = text.rpartition(":")
         if not colon or port.endswith("]"):
             host, port = text, str(default_port)
         host = host.strip("[]")
         if not port.isdigit() or int(port) > 65_535 or not host:
-            raise InvalidInput(f"{name}: {text!r} is not host:port. Write 127.0.0.1:{default_port}, for instance.")
+            raise InvalidInput(f"{text!r} is not host:port. Write 127.0.0.1:{default_port or 8600}, for instance.")
         return Address(host, int(port))
 
     def __str__(self) -> str:
@@ -82,12 +83,14 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     log_level: str = "warning"
     migrate: bool = True
     drain_s: float = DRAIN_S_DEFAULT
+    not_ready_s: float = NOT_READY_S_DEFAULT
+    """Of `drain_s`: how long a stopping server still answers, with /readyz saying no, so that load balancers notice in time."""
     engine: EngineSettings = EngineSettings()
 
     def __post_init__(self) -> None:
         check_auth(self.auth, self.http, self.grpc)
         if self.drain_s <= 0:
-            raise InvalidInput(f"drain_s is {self.drain_s}; it must be above 0")
+            raise InvalidInput(f"the time to drain is {self.drain_s:g}s; it must be above 0")
 
     @property
     def engine_settings(self) -> EngineSettings:
@@ -137,6 +140,7 @@ VARIABLES: Final[dict[str, str]] = {
     "PERDURE_LOG_FORMAT": "`text` or `json`",
     "PERDURE_LOG_LEVEL": "`debug`, `info`, `warning` or `error`",
     "PERDURE_DRAIN": "how long a stopping server waits for work at hand, `30s` unless set",
+    "PERDURE_NOT_READY": "of that, how long it still answers with `/readyz` saying no, `1s` unless set; more behind a slow load balancer",
     "PERDURE_LEASE": "a server that is silent for this long loses its runs to others, `15s` unless set",
     "PERDURE_HEARTBEAT": "how often it says that it is alive, `5s` unless set",
     "PERDURE_RUNS_MAX": "runs held in memory",
@@ -148,9 +152,11 @@ VARIABLES: Final[dict[str, str]] = {
 LEVELS: Final = ("debug", "info", "warning", "error")
 
 
-def settings_from(environment: Mapping[str, str], **flags: object) -> ServerSettings:
-    """Flags that are not None win over the environment. `dsn` must come from one of them."""
-    read = _Reader(environment)
+def settings_from(
+    environment: Mapping[str, str], names: Mapping[str, str] | None = None, **flags: object
+) -> ServerSettings:
+    """Flags that are not None win over the environment. `names` says what a variable is called in errors: the flag it came from."""
+    read = _Reader(environment, names or {})
     tls = read.tls()
     found: dict[str, object] = {
         "dsn": environment.get("PERDURE_DSN") or environment.get("DATABASE_URL"),
@@ -166,6 +172,7 @@ def settings_from(environment: Mapping[str, str], **flags: object) -> ServerSett
         "log_format": read.one("PERDURE_LOG_FORMAT", _choice(get_args(LogFormat))),
         "log_level": read.one("PERDURE_LOG_LEVEL", _choice(LEVELS)),
         "drain_s": read.one("PERDURE_DRAIN", _seconds),
+        "not_ready_s": read.one("PERDURE_NOT_READY", _seconds),
         "engine": read.engine(),
     }
     given = {name: value for name, value in (found | _given(flags)).items() if value is not None}
@@ -181,8 +188,8 @@ def _given(flags: Mapping[str, object]) -> dict[str, object]:
 class _Reader:
     """Reads variables; what does not parse names its variable."""
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
-        self._environment = environment
+    def __init__(self, environment: Mapping[str, str], names: Mapping[str, str]) -> None:
+        self._environment, self._names = environment, names
 
     def one(self, name: str, parse: Callable[[str], T]) -> T | None:
         text = self._environment.get(name, "").strip()
@@ -191,7 +198,7 @@ class _Reader:
         try:
             return parse(text)
         except (ValueError, InvalidInput) as error:
-            raise InvalidInput(f"{name}: {error}") from None
+            raise InvalidInput(f"{self._names.get(name, name)}: {error}") from None
 
     def tls(self) -> TlsFiles | None:
         cert, key = self.one("PERDURE_TLS_CERT", _file), self.one("PERDURE_TLS_KEY", _file)

@@ -12,7 +12,7 @@ import msgspec
 
 
 class CommitPolicy(msgspec.Struct, frozen=True):
-    lazy_us: int = 10_000
+    lazy_us: int = 100_000
     """How long a lazy record may wait for company."""
     rows_max: int = 600
     """Rows of one transaction; what is above waits for the next."""

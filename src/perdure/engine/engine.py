@@ -16,7 +16,7 @@ import random
 import socket
 from collections.abc import Callable, Coroutine
 from os import urandom  # bound here, before workflow guards wrap it
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -40,6 +40,10 @@ from perdure.engine.usecases import StartUnit, UseCases, Waiters
 from perdure.wire.codec import encode_mail
 
 log = logging.getLogger("perdure.engine")
+
+
+NAMESPACE_TRUST_US: Final = 5_000_000
+"""How long a namespace that was found counts as existing; another server may delete it."""
 
 
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +80,7 @@ class Engine:
         self._notify_due: set[str] = set()
         self._registered: dict[Named, str] = {}
         self._uses: dict[str, UseCases] = {}
+        self._uses_checked_us: dict[str, int] = {}
         self._background: set[asyncio.Task[None]] = set()
         self.loop = RunLoop(
             worker, self.counters, self.clock.now_us, self.new_run_id, settings.placement, settings.runs_max
@@ -139,16 +144,22 @@ class Engine:
     async def use_of(self, namespace: str) -> UseCases:
         """The use cases of one namespace; NotFound when there is no such namespace."""
         found = self._uses.get(namespace)
-        if found is None:
-            ns = await self._store.find_namespace(namespace)
-            if ns is None:
-                raise NotFound(f"there is no namespace {namespace!r}")
+        now_us = self.clock.now_us()
+        if found is not None and now_us - self._uses_checked_us.get(namespace, 0) < NAMESPACE_TRUST_US:
+            return found
+        ns = await self._store.find_namespace(namespace)
+        if ns is None:
+            self.forget_namespace(namespace)
+            raise NotFound(f"there is no namespace {namespace!r}")
+        if found is None or found.ns != ns:
             found = self._uses[namespace] = self._use_in(ns)
+        self._uses_checked_us[namespace] = now_us
         return found
 
     def forget_namespace(self, namespace: str) -> None:
         """It was deleted: whoever asks for it again finds out."""
         self._uses.pop(namespace, None)
+        self._uses_checked_us.pop(namespace, None)
 
     def _use_in(self, ns: int) -> UseCases:
         return UseCases(
@@ -189,6 +200,11 @@ class Engine:
         self.claimer.poke()
         if any(self._registered.get(n) != v for n, v in self.loop.workflows.items()):
             self._soon(self._register_versions())
+
+    def workers_more(self) -> None:
+        """One more of a kind that is here already."""
+        self.dispatcher.refill()
+        self.claimer.poke()
 
     async def _register_versions(self) -> None:
         try:

@@ -13,7 +13,7 @@ Moments are Unix microseconds, ids 16 bytes, payloads JSON bytes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Annotated, Final, Protocol
 
 import msgspec
 
@@ -135,11 +135,11 @@ class TaskPage(msgspec.Struct, frozen=True):
 class LogPosition(msgspec.Struct, frozen=True, array_like=True):
     """After the `line`-th line of a chunk. Chunks of a run are ordered by arrival, then by name."""
 
-    at_us: int
-    seq: int
-    attempt: int
-    n: int
-    line: int
+    at_us: Annotated[int, msgspec.Meta(ge=0, lt=1 << 56)]
+    seq: Annotated[int, msgspec.Meta(ge=-1, lt=1 << 31)]
+    attempt: Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
+    n: Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
+    line: Annotated[int, msgspec.Meta(ge=-1, lt=1 << 31)]
 
 
 class LogItem(msgspec.Struct, frozen=True):
@@ -239,6 +239,15 @@ class Reads(Protocol):
     async def clock_us(self) -> int: ...
 
 
+class Remembered(msgspec.Struct, frozen=True):
+    """The request that an idempotency key stands for."""
+
+    first: bool
+    """It is this one."""
+    held: bytes
+    """Its digest."""
+
+
 class Posted(msgspec.Struct, frozen=True):
     """What became of a message that carries an idempotency key."""
 
@@ -266,8 +275,6 @@ class Registry(Protocol):
         """Its rows stay; nobody gets in any more. False when there is none."""
         ...
 
-    async def remember(self, ns: int, key: str, digest: bytes) -> bytes:
-        """The digest of the first request under this key, which may be this one."""
-        ...
+    async def remember(self, ns: int, key: str, digest: bytes) -> Remembered: ...
 
     async def post_once(self, ns: int, key: str, digest: bytes, run_id: bytes, body: bytes) -> Posted: ...

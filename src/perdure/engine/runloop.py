@@ -310,7 +310,8 @@ class RunLoop:
         return False
 
     def _complete(self, run: ActiveRun, c: cm.CompleteRun) -> bool:
-        self._close(run, ev.RunSucceeded(c.result), RunStatus.SUCCESS, None, c.result)
+        result = c.result or b"null"  # a success without a value is how a handover looks
+        self._close(run, ev.RunSucceeded(result), RunStatus.SUCCESS, None, result)
         return True
 
     def _fail_run(self, run: ActiveRun, c: cm.FailRun) -> bool:

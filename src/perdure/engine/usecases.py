@@ -15,6 +15,7 @@ from perdure.core.errors import (
     Conflict,
     InvalidInput,
     NotFound,
+    PayloadTooLarge,
     PromiseAlreadyResolved,
     RunAlreadyExists,
     RunFinished,
@@ -22,7 +23,7 @@ from perdure.core.errors import (
 )
 from perdure.core.ids import text
 from perdure.core.limits import NAME_CHARS_MAX, PAYLOAD_BYTES_MAX
-from perdure.core.mail import CancelAsked, Mail, PromiseKept
+from perdure.core.mail import CancelAsked, Mail, PromiseKept, SignalSent
 from perdure.core.work import Outcome, RunView, StartRequest
 from perdure.engine.active import attributes_text
 from perdure.engine.batch import Batch
@@ -258,6 +259,8 @@ class UseCases:
 
     async def post(self, run_id: bytes, mail: Mail) -> None:
         """Put a fact into a run's inbox; a run that continued as new is followed to its successor."""
+        if isinstance(mail, SignalSent):
+            _check_message("signal", mail.name, mail.value)
         body = encode_mail(mail)
         for _ in range(SUCCESSORS_MAX):
             if await self._store.post(run_id, self.ns, body) is not None:
@@ -276,6 +279,7 @@ class UseCases:
         return view.successor
 
     async def resolve(self, run_id: bytes, name: str, value: bytes) -> None:
+        _check_message("promise", name, value)
         body = encode_mail(PromiseKept(name, value))
         for _ in range(SUCCESSORS_MAX):
             active, won = await self._store.resolve_promise(run_id, self.ns, name, body)
@@ -327,6 +331,17 @@ async def _within(seconds: float, waiting: Coroutine[Any, Any, Outcome]) -> Outc
             return await waiting
     except TimeoutError:
         return None
+
+
+def _check_message(kind: str, name: str, value: bytes) -> None:
+    if not name or len(name) > NAME_CHARS_MAX or "\x00" in name:
+        raise InvalidInput(
+            f"{name[:50]!r} is no name of a {kind}: it has 1 to NAME_CHARS_MAX={NAME_CHARS_MAX} characters"
+        )
+    if len(value) > PAYLOAD_BYTES_MAX:
+        raise PayloadTooLarge(
+            f"the value of {kind} {name!r} has {len(value)} bytes, over the limit PAYLOAD_BYTES_MAX={PAYLOAD_BYTES_MAX}"
+        )
 
 
 def _check_size(r: StartRequest) -> None:

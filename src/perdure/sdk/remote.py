@@ -19,11 +19,12 @@ import random
 import socket
 import time
 from collections import deque
+from collections.abc import Iterator
 from typing import Any, Final
 
 import grpc
 
-from perdure.core.errors import Forbidden, InvalidInput, NotFound, Unauthenticated
+from perdure.core.errors import Failure, Forbidden, InvalidInput, NotFound, Unauthenticated
 from perdure.core.events import Recorded
 from perdure.core.retry import End
 from perdure.core.version import VERSION
@@ -219,8 +220,13 @@ class RemoteWorker:
     def _take(self) -> Up:
         """What is ready, up to about PART_BYTES."""
         room = PART_BYTES
+        logs: list[LogChunk] = []
+        while self._logs and room > PART_BYTES // 2:  # before the report of their attempt: after it nobody wants them
+            chunk = self._logs.popleft()
+            logs.append(chunk)
+            room -= sum(len(line.text) + 32 for line in chunk.lines)
         reports: list[Report] = []
-        while self._reports and room > 0:
+        while self._reports and room > 0 and not self._logs:
             r = self._reports.popleft()
             reports.append(r)
             room -= 64 + len(r.value)
@@ -232,11 +238,6 @@ class RemoteWorker:
             part = self._decisions.popleft()
             decisions.append(part)
             room -= protocol.decision_size(part[1])
-        logs: list[LogChunk] = []
-        while self._logs and room > 0:
-            chunk = self._logs.popleft()
-            logs.append(chunk)
-            room -= sum(len(line.text) + 32 for line in chunk.lines)
         beats, self._beats = list(self._beats.values()), {}
         if self._reports or self._decisions or self._logs:
             self._news.set()
@@ -262,6 +263,10 @@ class RemoteWorker:
             self._answering.pop(run_id, None)
             self._arriving.pop(run_id, None)
             self._worker.forget(run_id)
+        for number, run_id, why in down.unreadable:
+            stuck = Decided(run_id, [], Failure("unreadable_history", why))
+            self._decisions.append((number, stuck, False))
+            self._news.set()
         if down.activations:
             asyncio.get_running_loop().call_soon(self._activate, down.activations)
 
@@ -297,7 +302,7 @@ class RemoteWorker:
         for d in self._worker.activate(batch):
             number = self._answering.pop(d.run_id, 0)
             if number:
-                self._decisions.extend(protocol.decision_parts(number, d))
+                self._decisions.extend(_sendable(number, d))
         self._news.set()
 
     # -- from the worker --------------------------------------------------------------------------------------------
@@ -341,3 +346,14 @@ class RemoteWorker:
         if self._offset_us < 0 and self._offset_us == -(1 << 62):
             return time.time_ns() // 1000
         return time.monotonic_ns() // 1000 + self._offset_us
+
+
+def _sendable(number: int, d: Decided) -> Iterator[tuple[int, Decided, bool]]:
+    """A decision in parts. One record that no message can carry stops its run, visibly, instead of every stream it is sent on."""
+    for part in protocol.decision_parts(number, d):
+        size = protocol.decision_size(part[1])
+        if size > protocol.MESSAGE_BYTES_MAX - PART_BYTES:
+            why = f"a command of {size} bytes is over the limit MESSAGE_BYTES_MAX={protocol.MESSAGE_BYTES_MAX}"
+            yield number, Decided(d.run_id, [], Failure("payload_too_large", why)), False
+            return
+        yield part

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import Token
@@ -24,6 +26,9 @@ from perdure.wire import runs
 P = ParamSpec("P")
 R = TypeVar("R")
 
+REPEATABLE: Final = frozenset({"Outcome", "Describe", "Find", "History", "ReadState", "Cancel"})
+"""Calls that have the same effect twice as once. Whether a start or a signal arrived before a stream broke nobody knows."""
+RETRY_S: Final = 30.0
 PART_CALLS: Final = 1_000
 """Calls in one message."""
 
@@ -45,15 +50,14 @@ class Client:
         self._access = access(address, api_key=api_key, namespace=namespace, tls=tls)
         self._address = self._access.addresses[0]
         self._metadata = self._access.metadata()
-        self._channel: Any = None
+        self._channels: dict[str, Any] = {}
+        self._turn = 0
+        self._was_there = False
+        """Some server has answered at some time: it may be back in a moment."""
         self._session: _Session | None = None
         self._token: Token[Backend] | None = None
 
     async def __aenter__(self) -> Self:
-        # One channel knows all addresses and moves on when one does not answer.
-        several = len(self._access.addresses) > 1
-        self._address = f"ipv4:{','.join(self._access.addresses)}" if several else self._access.addresses[0]
-        self._channel = self._access.channel(self._address)
         self._token = ambient.set(self)
         return self
 
@@ -63,7 +67,8 @@ class Client:
         token, self._token = self._token, None
         if self._session is not None:
             await self._session.close()
-        await self._channel.close()
+        for channel in self._channels.values():
+            await channel.close()
         if token is not None:
             with suppress(ValueError):  # a fixture may leave in another context than it entered
                 ambient.reset(token)
@@ -85,10 +90,35 @@ class Client:
         return self.handle(ids.text(found), workflow)
 
     async def _call(self, method: str, request: bytes, decode: Callable[[bytes], R]) -> R:
-        """One message carries all calls that are ready; the stream is opened with the first one, and again when it broke."""
+        """One message carries all calls that are ready; the stream is opened with the first one, and again when it broke.
+
+        What can be asked twice is asked again for a while, so that a server that is restarted is not noticed.
+        """
+        deadline = time.monotonic() + RETRY_S
+        pause_s = 0.05
+        while True:
+            session = self._open_session()
+            try:
+                return decode(await session.call(method, request))
+            except Unavailable:
+                self._was_there |= session.was_open
+                nobody = not self._was_there and self._turn >= len(self._access.addresses)
+                repeatable = method in REPEATABLE or not session.was_open
+                if nobody or not repeatable or time.monotonic() > deadline:
+                    raise
+            await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))
+            pause_s = min(2 * pause_s, 1.0)
+
+    def _open_session(self) -> _Session:
+        """The stream that is open, or one to the next address."""
         if self._session is None or self._session.is_over:
-            self._session = _Session(self._channel, self._metadata, self._address)
-        return decode(await self._session.call(method, request))
+            addresses = self._access.addresses
+            address = addresses[self._turn % len(addresses)]
+            self._turn += 1
+            if address not in self._channels:
+                self._channels[address] = self._access.channel(address)
+            self._session = _Session(self._channels[address], self._metadata, address)
+        return self._session
 
     # -- the Backend port -------------------------------------------------------------------------------------------
 
@@ -147,6 +177,8 @@ class _Session:
         self._number = 0
         self._news = asyncio.Event()
         self.is_over = False
+        self.was_open = False
+        """A server has accepted it: a call that fails from here on may have arrived."""
         self._work = [asyncio.create_task(self._send()), asyncio.create_task(self._receive())]
 
     async def call(self, method: str, request: bytes) -> bytes:
@@ -169,7 +201,9 @@ class _Session:
 
     async def _send(self) -> None:
         try:
-            while True:
+            await self._stream.initial_metadata()
+            self.was_open = not self._stream.done()
+            while self.was_open:
                 await self._news.wait()
                 self._news.clear()
                 while self._calls:

@@ -124,9 +124,7 @@ class PostgresReads:
         )  # fmt: skip
         return _source(rows, scan, limit + 1)
 
-    async def _by_attributes(
-        self, c: Any, ns: int, f: RunFilter, low: bytes, high: bytes, limit: int
-    ) -> list[_Source]:
+    async def _by_attributes(self, c: Any, ns: int, f: RunFilter, low: bytes, high: bytes, limit: int) -> list[_Source]:
         """Rare attributes: through their index, over windows of days that double until the page is full."""
         statuses = sorted(f.statuses)
         out: list[_Source] = []
@@ -196,9 +194,7 @@ class PostgresReads:
         found = [r for row in rows for r in decode_row(row["seq"], row["at"], row["body"]) if r.seq > after]
         return found[:limit]
 
-    async def tasks(
-        self, ns: int, run_id: bytes, statuses: frozenset[int], after: int, limit: int
-    ) -> TaskPage | None:
+    async def tasks(self, ns: int, run_id: bytes, statuses: frozenset[int], after: int, limit: int) -> TaskPage | None:
         async with self._snapshot() as c:
             row = await c.fetchrow(self._q["run_item"], run_id, ns)
             if row is None:
@@ -498,7 +494,8 @@ def fold(rows: Sequence[Any]) -> Outstanding | None:
 
 def _lines_of(r: Any) -> list[tuple[LogPosition, LogLine]]:
     return [
-        (LogPosition(r["at"], r["seq"], r["attempt"], r["n"], i), line) for i, line in enumerate(_lines.decode(r["body"]))
+        (LogPosition(r["at"], r["seq"], r["attempt"], r["n"], i), line)
+        for i, line in enumerate(_lines.decode(r["body"]))
     ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from perdure.core.errors import Conflict
-from perdure.engine.reads import Posted
+from perdure.engine.reads import Posted, Remembered
 from perdure.store.connections import Connections
 from perdure.store.queries import queries
 
@@ -46,13 +46,12 @@ class PostgresRegistry:
     async def delete_namespace(self, name: str) -> bool:
         return await self._row("close_namespace", name) is not None
 
-    async def remember(self, ns: int, key: str, digest: bytes) -> bytes:
+    async def remember(self, ns: int, key: str, digest: bytes) -> Remembered:
         await self._sweep()
         for _ in range(TRIES):
             row = await self._row("remember_request", ns, key, digest)
             if row["hash"] is not None:
-                held: bytes = row["hash"]
-                return held
+                return Remembered(row["first"], row["hash"])
         raise Conflict(f"the idempotency key {key!r} is in use by another request at this moment; try again")
 
     async def post_once(self, ns: int, key: str, digest: bytes, run_id: bytes, body: bytes) -> Posted:

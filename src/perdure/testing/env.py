@@ -16,11 +16,13 @@ import inspect
 from collections.abc import Callable, Coroutine
 from datetime import datetime
 from types import SimpleNamespace, TracebackType
-from typing import Any, ParamSpec, Self, TypeVar, overload
+from typing import Any, Final, ParamSpec, Self, TypeVar, overload
 
 from perdure.app.embedded import Perdure
+from perdure.core.commit_policy import CommitPolicy
 from perdure.core.durations import Duration, datetime_of, to_us
 from perdure.core.errors import PerdureError
+from perdure.engine.engine import EngineSettings
 from perdure.sdk.client import Handle
 from perdure.sdk.definitions import Task, Workflow
 from perdure.testing.database import scratch
@@ -34,6 +36,10 @@ SETTLE_S = 30.0
 
 INPUT_S = 5.0
 """How long `run` waits, in real time, for input that another part of the test may be about to send."""
+
+
+SETTINGS: Final = EngineSettings(commit=CommitPolicy(lazy_us=1_000))
+"""Nothing is gained by letting records wait for company where somebody waits for everything to be written."""
 
 
 class TestEnv:
@@ -50,7 +56,7 @@ class TestEnv:
         dsn = self._dsn
         if dsn is None:
             dsn, self._database = await scratch().create()
-        self.client = await Perdure(dsn).__aenter__()
+        self.client = await Perdure(dsn, settings=SETTINGS).__aenter__()
         return self
 
     async def __aexit__(
@@ -130,9 +136,7 @@ class TestEnv:
 
     async def _next_wake_us(self) -> int | None:
         engine = self.client.engine
-        due = await self.client.store.next_due(
-            list(engine.loop.workflows), list(engine.dispatcher.served)
-        )
+        due = await self.client.store.next_due(list(engine.loop.workflows), list(engine.dispatcher.served))
         wakes = [w for w in (engine.next_wake_us(), due.run_at_us, due.task_at_us) if w is not None and w < 1 << 62]
         return min(wakes, default=None)
 
@@ -150,8 +154,6 @@ class TestEnv:
 
     async def _anything_due(self) -> bool:
         engine = self.client.engine
-        due = await self.client.store.next_due(
-            list(engine.loop.workflows), list(engine.dispatcher.served)
-        )
+        due = await self.client.store.next_due(list(engine.loop.workflows), list(engine.dispatcher.served))
         moments = (due.run_at_us, due.task_at_us, engine.next_wake_us())
         return due.mail or any(m is not None and m <= due.clock_us for m in moments)

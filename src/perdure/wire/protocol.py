@@ -95,6 +95,8 @@ class Down(msgspec.Struct):
     acked: int = 0
     going_away: bool = False
     clock_us: int = 0
+    unreadable: list[tuple[int, bytes, str]] = []
+    """(number, run, why) of activations with records that this worker does not understand."""
 
 
 # -- up --------------------------------------------------------------------------------------------------------------
@@ -142,7 +144,7 @@ def decode_up(data: bytes) -> Up:
         hello=_hello_of(m.hello) if m.HasField("hello") else None,
         reports=[
             Report(
-                r.run_id, r.seq, r.attempt, _end(r.end), r.value, _failure_of(r.failure) if r.HasField("failure") else None, r.started_us, r.finished_us, r.epoch,
+                r.run_id, r.seq, r.attempt, _end(r.end), r.value, _reason(r), r.started_us, r.finished_us, r.epoch,
             )
             for r in m.reports
         ],
@@ -169,6 +171,16 @@ def decode_up(data: bytes) -> Up:
         draining=m.draining,
         alive=m.alive,
     )  # fmt: skip
+
+
+def _reason(r: pb.Report) -> Failure | None:
+    """A failed attempt always has one, whatever its worker sent."""
+    if r.HasField("failure"):
+        return _failure_of(r.failure)
+    return _NO_REASON if r.end in (pb.END_ERROR, pb.END_FINAL_ERROR) else None
+
+
+_NO_REASON: Final = Failure("task_failed", "the worker reported a failure and gave no reason")
 
 
 def _end(number: int) -> End:
@@ -239,6 +251,7 @@ def encode_down(down: Down) -> bytes:
 def decode_down(data: bytes) -> Down:
     m = pb.ToWorker.FromString(data)
     w = m.welcome
+    unreadable: list[tuple[int, bytes, str]] = []
     return Down(
         welcome=Welcome(w.server, w.clock_us, w.alive_every_ms, w.message_bytes_max, w.protocol)
         if m.HasField("welcome")
@@ -250,16 +263,23 @@ def decode_down(data: bytes) -> Down:
             )
             for t in m.tasks
         ],
-        activations=[
-            (a.number, Activation(a.run_id, a.workflow, decode_recorded(a.events), a.replay), a.more)
-            for a in m.activations
-        ],
+        activations=[one for a in m.activations if (one := _activation(a, unreadable)) is not None],
         cancels=[(t.run_id, t.seq, t.attempt) for t in m.cancels],
         forgets=list(m.forgets),
         acked=m.acked,
         going_away=m.going_away,
         clock_us=m.clock_us,
+        unreadable=unreadable,
     )  # fmt: skip
+
+
+def _activation(a: pb.Activation, unreadable: list[tuple[int, bytes, str]]) -> tuple[int, Activation, bool] | None:
+    try:
+        events = decode_recorded(a.events)
+    except (msgspec.DecodeError, InvalidInput) as e:
+        unreadable.append((a.number, a.run_id, f"this worker cannot read the run's history, upgrade it: {e}"))
+        return None
+    return a.number, Activation(a.run_id, a.workflow, events, a.replay), a.more
 
 
 def _options(

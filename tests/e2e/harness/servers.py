@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.fleet import EngineProcess, Fleet
-
 from perdure.store.postmaster import free_port
 
 PERDURE = [sys.executable, "-X", "faulthandler", "-c", "from perdure.app.cli.main import main; main()"]

@@ -48,8 +48,8 @@ def dev(
     options = DevOptions(
         directory=directory.resolve(),
         dsn=db,
-        http=Address.parse(http, name="--http", default_port=HTTP_PORT) if http else Address("127.0.0.1", HTTP_PORT),
-        grpc=Address.parse(grpc, name="--grpc", default_port=GRPC_PORT) if grpc else Address("127.0.0.1", GRPC_PORT),
+        http=Address.parse(http, default_port=HTTP_PORT) if http else Address("127.0.0.1", HTTP_PORT),
+        grpc=Address.parse(grpc, default_port=GRPC_PORT) if grpc else Address("127.0.0.1", GRPC_PORT),
         once=once,
     )
     raise typer.Exit(asyncio.run(run(options, Screen())))

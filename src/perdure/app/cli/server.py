@@ -15,6 +15,22 @@ PRIVATE = "private"
 """Stands for the DSN of a PostgreSQL that is started only when everything else was found right."""
 
 
+FLAGS = {
+    "PERDURE_HTTP_BIND": "--http",
+    "PERDURE_GRPC_BIND": "--grpc",
+    "PERDURE_AUTH": "--auth",
+    "PERDURE_PUBLIC_URL": "--public-url",
+    "PERDURE_TLS_CERT": "--tls-cert",
+    "PERDURE_TLS_KEY": "--tls-key",
+    "PERDURE_TLS_CLIENT_CA": "--tls-client-ca",
+    "PERDURE_METRICS_BIND": "--metrics",
+    "PERDURE_LOG_FORMAT": "--log-format",
+    "PERDURE_LOG_LEVEL": "--log-level",
+    "PERDURE_DRAIN": "--drain",
+}
+"""What was given as a flag is named by it when it is wrong."""
+
+
 def register(app: typer.Typer) -> None:
     app.command()(server)
 
@@ -76,8 +92,9 @@ def server(
         "PERDURE_LOG_LEVEL": log_level,
         "PERDURE_DRAIN": drain,
     }
-    environment = {**os.environ, **{name: str(value) for name, value in flags.items() if value is not None}}
-    settings = settings_from(environment, dsn=db or PRIVATE, migrate=migrate)
+    given = {name: str(value) for name, value in flags.items() if value is not None}
+    names = {name: FLAGS[name] for name in given}
+    settings = settings_from({**os.environ, **given}, names, dsn=db or PRIVATE, migrate=migrate)
 
     from perdure.app.logs import configure
     from perdure.app.server import serve

@@ -68,6 +68,9 @@ def worker(
     tls_key: Annotated[
         Path | None, typer.Option(exists=True, dir_okay=False, envvar="PERDURE_CLIENT_KEY", help="Its private key.")
     ] = None,
+    drain: Annotated[
+        str, typer.Option(metavar="DURATION", envvar="PERDURE_WORKER_DRAIN", help="For running tasks when stopping.")
+    ] = "30s",
 ) -> None:
     """Serve the tasks and workflows of Python modules.
 
@@ -75,6 +78,7 @@ def worker(
     """
     from perdure.app.logs import configure
     from perdure.app.modules import BrokenModule, load
+    from perdure.core.durations import to_us
     from perdure.core.errors import InvalidInput
 
     configure(log_format, log_level)
@@ -104,6 +108,7 @@ def worker(
         tls_ca=tls_ca,
         tls_cert=tls_cert,
         tls_key=tls_key,
+        drain_s=to_us(drain) / 1e6,
     )
     print(f"serving {defined} on {server} (pid {os.getpid()}; Ctrl-C stops)", file=sys.stderr, flush=True)
     import asyncio

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 
 from perdure.core.commands import Command
+from perdure.core.errors import PerdureError
 from perdure.core.work import Activation, Assignment, Report
 from perdure.wire.protocol import PART_BYTES, Down, Hello, Token, Welcome, activation_parts, activation_size
 
@@ -30,6 +31,8 @@ class Connection:
         """Commands of decisions of which more is to come."""
         self.early: list[Report] | None = None
         """Reports that wait until it is known what became of the attempts the worker brought along."""
+        self.over: asyncio.Future[PerdureError] = asyncio.get_running_loop().create_future()
+        """Why the server ends the stream, once it does."""
         self.counted = 0
         """Free slots as its pool counts them."""
         self._news = asyncio.Event()
@@ -44,6 +47,10 @@ class Connection:
     @property
     def free(self) -> int:
         return self.slots - len(self.running) if self.is_open and not self.draining else 0
+
+    def end(self, why: PerdureError) -> None:
+        if not self.over.done():
+            self.over.set_result(why)
 
     # -- what is to be sent -----------------------------------------------------------------------------------------
 

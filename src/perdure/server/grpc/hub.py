@@ -8,7 +8,7 @@ Laws:
 
 1. A report, a heartbeat, a log line counts only from the worker the attempt was given to; a decision only from the worker that holds
    the run, for the activation it answers. So a worker can touch nothing outside its own namespace, whatever it sends.
-2. Tasks are given out by slots; a worker is never sent more than it said it can take, except what it brought along itself.
+2. Tasks are given out by slots. A worker gets more than it has only where kinds share slots and were claimed together; it lets them wait.
 3. Everything here runs on the engine's loop, in plain callbacks; nothing waits.
 """
 
@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections import deque
 from collections.abc import Callable
 from typing import Final
 
 from perdure.core.errors import Failure, InvalidInput, Unavailable
-from perdure.core.limits import NAME_CHARS_MAX
+from perdure.core.limits import NAME_CHARS_MAX, PAYLOAD_BYTES_MAX
 from perdure.core.retry import End
 from perdure.core.work import Activation, Assignment, Beat, Decided, LogChunk, Report
 from perdure.engine.engine import Engine
@@ -34,16 +35,19 @@ log = logging.getLogger("perdure.server")
 
 RECONNECT_GRACE_S: Final = 5.0
 """How long a worker whose stream broke may stay away before its attempts count as lost."""
-ALIVE_EVERY_S: Final = 10.0
-"""A worker says something at least this often."""
+ALIVE_EVERY_S: Final = 20.0
+"""A worker says something at least this often. A broken connection is noticed sooner, by gRPC itself."""
 SILENT_S_MAX: Final = 3 * ALIVE_EVERY_S
 """A worker that is silent for longer is taken for gone."""
 WORKERS_MAX: Final = 10_000
 """Workers connected to one server."""
 SLOTS_MAX: Final = 10_000
 """Slots of one worker."""
-TELL_EVERY_S: Final = 3.0
-"""How often what is known of the workers is brought up to date for people."""
+TELL_EVERY_S: Final = 10.0
+TELL_CHANGES_S: Final = 1.0
+"""How often what is known of the workers is brought up to date for people: their load, and who they are."""
+PRESENT_PAUSES_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
+"""Between tries to take over what a worker brought along. After the last its attempts go on, and their ends count if nobody was quicker."""
 SHARE_TASKS: Final = 64
 """Tasks one worker gets before the next one of its pool has its turn."""
 
@@ -105,6 +109,8 @@ class WorkerHub:
         self._background: set[asyncio.Task[None]] = set()
         self._closing = False
         self._telling: asyncio.TimerHandle | None = None
+        self._told_us = 0
+        self._changed = False
         self._clock_us: Callable[[], int] = lambda: 0
         self._reported: Callable[[list[Report]], None] = lambda _: None
         self._decided: Callable[[list[Decided]], None] = lambda _: None
@@ -204,11 +210,11 @@ class WorkerHub:
         return refused
 
     def _home_for(self, named: Named) -> Connection | None:
-        for pool in self._by_workflow.get(named, ()):
-            c = pool.next_open()
-            if c is not None:
-                return c
-        return None
+        pools = self._by_workflow.get(named, [])
+        if len(pools) > 1:  # by their number of workers, so that those of an older deploy do not get everything
+            (chosen,) = random.choices(pools, [len(p.members) for p in pools])
+            pools = [chosen, *pools]
+        return next((c for pool in pools if (c := pool.next_open()) is not None), None)
 
     def _park(self, a: Activation, refused: list[Decided]) -> None:
         """Nobody is there, but somebody may come back in a moment."""
@@ -238,12 +244,12 @@ class WorkerHub:
 
     def _tell_again(self) -> None:
         """Who is connected and how busy, for people."""
-        self._tell()
-        self._telling = asyncio.get_running_loop().call_later(TELL_EVERY_S, self._tell_again)
-
-    def _tell(self) -> None:
-        if self._engine.notes is not None:
-            self._engine.notes.set_workers([row_of(c) for c in self._connections.values() if c.is_open])
+        now = self._clock_us()
+        if self._changed or now - self._told_us > TELL_EVERY_S * 1e6:
+            self._changed, self._told_us = False, now
+            if self._engine.notes is not None:
+                self._engine.notes.set_workers([row_of(c) for c in self._connections.values() if c.is_open])
+        self._telling = asyncio.get_running_loop().call_later(TELL_CHANGES_S, self._tell_again)
 
     # -- what the streams see ---------------------------------------------------------------------------------------
 
@@ -259,6 +265,8 @@ class WorkerHub:
     def join(self, hello: Hello, ns: int, namespace: str) -> Connection:
         """A stream has begun. If the worker was here before, it gets its attempts back."""
         _check(hello)
+        if self._closing:
+            raise Unavailable("this server is going away; connect to another one")
         before = self._connections.get(hello.worker_id)
         if before is not None and before.ns != ns:
             raise InvalidInput("this worker id belongs to a worker of another namespace")
@@ -268,7 +276,8 @@ class WorkerHub:
         c.greet(Welcome(self._engine.name, self._clock_us(), int(ALIVE_EVERY_S * 1000)))
         returned = self._take_over(before, c) if before is not None else []
         self._connections[c.id] = c
-        self._enter_pool(c)
+        is_new = self._enter_pool(c)
+        self._changed = True
         foreign: list[Token] = []
         for token in hello.running:
             key = token[:2]
@@ -283,9 +292,11 @@ class WorkerHub:
             self._run(self._present(c, foreign))
         if returned:
             asyncio.get_running_loop().call_soon(self._reported, returned)
-        self._engine.workers_changed()
+        if is_new:
+            self._engine.workers_changed()
+        else:
+            self._engine.workers_more()
         self._unpark()
-        self._tell()
         log.info("worker %s (%s) is here with %d slots", c.name, namespace, c.slots)
         return c
 
@@ -311,11 +322,16 @@ class WorkerHub:
 
     async def _present(self, c: Connection, tokens: list[Token]) -> None:
         """Attempts it brought from another engine: taken over, or stopped when nobody waits for them."""
-        try:
-            void = await self._engine.present(c.ns, tokens)
-        except Exception as e:
-            log.warning("worker %s: what it is running could not be taken over: %s", c.name, e)
-            void = tokens
+        void: list[Token] = []
+        for pause_s in PRESENT_PAUSES_S:
+            try:
+                void = await self._engine.present(c.ns, tokens)
+                break
+            except Unavailable as e:  # the database is away, or this engine has just lost its session
+                log.warning("worker %s: what it is running could not be taken over yet: %s", c.name, e)
+                await asyncio.sleep(pause_s)
+            if not c.is_open:
+                return  # it brings them again
         for token in void:
             c.cancel(token)
         early, c.early = c.early or [], None
@@ -356,11 +372,12 @@ class WorkerHub:
         for key in c.running:
             if self._placed.get(key) is c:
                 del self._placed[key]
-        self._leave_pool(c)
+        was_last = self._leave_pool(c)
         self._connections.pop(c.id, None)
-        self._engine.workers_changed()
+        self._changed = True
+        if was_last:
+            self._engine.workers_changed()
         self._unpark()
-        self._tell()
 
     def _let_go_of_code(self, c: Connection) -> None:
         """Runs whose code it held are read again for another worker."""
@@ -379,25 +396,31 @@ class WorkerHub:
 
     # -- pools ------------------------------------------------------------------------------------------------------
 
-    def _enter_pool(self, c: Connection) -> None:
+    def _enter_pool(self, c: Connection) -> bool:
+        """Whether it serves what nobody else here serves in this combination."""
         key = (c.ns, frozenset(c.hello.tasks), frozenset(c.hello.workflows.items()))
         pool = self._pools.get(key)
+        is_new = pool is None
         if pool is None:
             pool = self._pools[key] = Pool(c.ns, c.hello)
             self._index()
         pool.members.append(c)
         self._pool_of[c.id] = pool
         pool.recount(c)
+        return is_new
 
-    def _leave_pool(self, c: Connection) -> None:
+    def _leave_pool(self, c: Connection) -> bool:
+        """Whether it was the last of its kind."""
         pool = self._pool_of.pop(c.id, None)
         if pool is None:
-            return
+            return False
         pool.members.remove(c)
         pool.free -= c.counted
-        if not pool.members:
-            self._pools = {key: p for key, p in self._pools.items() if p is not pool}
-            self._index()
+        if pool.members:
+            return False
+        self._pools = {key: p for key, p in self._pools.items() if p is not pool}
+        self._index()
+        return True
 
     def _index(self) -> None:
         self._by_kind, self._by_workflow = {}, {}
@@ -441,6 +464,8 @@ class WorkerHub:
             if c.running.get(key) != r.attempt or self._placed.get(key) is not c:
                 self.refused += 1
                 continue
+            if len(r.value) > PAYLOAD_BYTES_MAX:
+                r.end, r.value, r.failure = End.FINAL_ERROR, b"", _too_large(len(r.value))
             del c.running[key]
             del self._placed[key]
             mine.append(r)
@@ -514,6 +539,12 @@ class WorkerHub:
         self._background.discard(task)
         if not task.cancelled() and task.exception() is not None:
             log.error("a worker's attempts could not be settled", exc_info=task.exception())
+
+
+def _too_large(size: int) -> Failure:
+    return Failure(
+        "payload_too_large", f"the result has {size} bytes, over the limit PAYLOAD_BYTES_MAX={PAYLOAD_BYTES_MAX}"
+    )
 
 
 def _by_kind(batch: list[Assignment]) -> dict[Kind, list[Assignment]]:

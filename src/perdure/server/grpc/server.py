@@ -16,7 +16,15 @@ import msgspec
 from google.protobuf.message import DecodeError
 
 from perdure.core.access import Permission, Principal
-from perdure.core.errors import Forbidden, InvalidInput, NotFound, PerdureError, RateLimited, Unauthenticated
+from perdure.core.errors import (
+    Forbidden,
+    InvalidInput,
+    NotFound,
+    PerdureError,
+    RateLimited,
+    Unauthenticated,
+    Unavailable,
+)
 from perdure.core.mail import CancelAsked, SignalSent
 from perdure.core.work import Outcome
 from perdure.engine.engine import Engine
@@ -30,7 +38,7 @@ log = logging.getLogger("perdure.server")
 
 WORKERS: Final = "perdure.v1.Workers"
 RUNS: Final = "perdure.v1.Runs"
-METHODS: Final[dict[str, Permission]] = {
+METHODS: Final[dict[str, Permission | None]] = {
     f"{WORKERS}/Connect": Permission.WORK,
     f"{WORKERS}/Beat": Permission.WORK,
     f"{RUNS}/Start": Permission.START,
@@ -45,9 +53,9 @@ METHODS: Final[dict[str, Permission]] = {
     f"{RUNS}/Resolve": Permission.OPERATE,
     f"{RUNS}/Resume": Permission.OPERATE,
     f"{RUNS}/Retry": Permission.OPERATE,
-    f"{RUNS}/Session": Permission.READ,
+    f"{RUNS}/Session": None,
 }
-"""Calls inside a session are each checked against their own line."""
+"""None: anybody who is somebody. Calls inside a session are each checked against their own line."""
 WAIT_MS_MAX: Final = 60_000
 """How long one Outcome or Run call may wait; the client asks again."""
 RECHECK_S: Final = 5.0
@@ -93,6 +101,8 @@ class GrpcServer:
         self._address, self._tls = address, tls
         self.port = 0
         self._server: Any = None
+        self._streams: dict[Connection | Session, Principal] = {}
+        self._watching: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         options = [
@@ -112,8 +122,12 @@ class GrpcServer:
             self.port = server.add_secure_port(self._address, credentials)
         await server.start()
         self._server = server
+        self._watching = asyncio.create_task(self._watch(), name="perdure-streams")
 
     async def stop(self, grace_s: float = STOP_GRACE_S) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
         if self._server is not None:
             server, self._server = self._server, None
             await server.stop(grace_s)
@@ -134,7 +148,7 @@ class GrpcServer:
 
     # -- unary calls ------------------------------------------------------------------------------------------------
 
-    def _unary(self, full: str, permission: Permission) -> Callable[[bytes, Any], Awaitable[bytes]]:
+    def _unary(self, full: str, permission: Permission | None) -> Callable[[bytes, Any], Awaitable[bytes]]:
         call = _CALLS[full]
 
         async def handle(request: bytes, context: Any) -> bytes:
@@ -152,7 +166,7 @@ class GrpcServer:
 
         return handle
 
-    async def _caller(self, context: Any, permission: Permission) -> Caller:
+    async def _caller(self, context: Any, permission: Permission | None) -> Caller:
         metadata = {key.lower(): value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
         principal = await self._auth.check(metadata, permission)
         asked = metadata.get("perdure-namespace")
@@ -170,7 +184,13 @@ class GrpcServer:
     async def _session(self, _: Any, context: Any) -> None:
         try:
             caller = await self._caller(context, METHODS[f"{RUNS}/Session"])
-            await Session(self, caller, self._auth, context).run()
+            await context.send_initial_metadata(())  # accepted: from here on calls may arrive
+            session = Session(self, caller, self._auth, context)
+            self._streams[session] = caller.principal
+            try:
+                await session.run()
+            finally:
+                del self._streams[session]
         except PerdureError as e:
             await _abort(context, e)
         except (DecodeError, msgspec.DecodeError) as e:
@@ -201,19 +221,23 @@ class GrpcServer:
             self._hub.left(connection)
 
     async def _talk(self, connection: Connection, first: protocol.Up, caller: Caller, context: Any) -> None:
-        """Until either side ends it. The three loops end together."""
+        """Until either side ends it. Both directions end together."""
         work = [
             asyncio.create_task(self._send(connection, context)),
             asyncio.create_task(self._receive(connection, first, context)),
-            asyncio.create_task(self._watch(connection, caller.principal)),
         ]
+        self._streams[connection] = caller.principal
         try:
-            done, _ = await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(set[asyncio.Future[Any]]([*work, connection.over]), return_when=asyncio.FIRST_COMPLETED)
         finally:
+            del self._streams[connection]
             for task in work:
                 task.cancel()
             await asyncio.gather(*work, return_exceptions=True)
-        error = next((e for task in done if (e := task.exception()) is not None), None)
+        error: BaseException | None = connection.over.result() if connection.over.done() else None
+        error = error or next(
+            (e for task in work if task.done() and not task.cancelled() and (e := task.exception())), None
+        )
         if isinstance(error, PerdureError):
             await _abort(context, error)
         elif error is not None and not isinstance(error, grpc.aio.AioRpcError | asyncio.CancelledError):
@@ -235,18 +259,21 @@ class GrpcServer:
                 raise InvalidInput(f"a message of the worker cannot be read: {e}") from e
             self._hub.received(connection, up)
 
-    async def _watch(self, connection: Connection, principal: Principal) -> None:
-        """A worker that is silent is gone, and one whose key was revoked must go."""
+    async def _watch(self) -> None:
+        """A worker that is silent is gone, and whoever's key was revoked must go. Each principal is looked at once."""
         while True:
             await asyncio.sleep(RECHECK_S)
-            if self._hub.is_silent(connection):
-                raise InvalidInput("the worker has not been heard of for too long")
-            try:
-                welcome = await self._auth.recheck(principal)
-            except PerdureError:
-                continue  # the database is away for a moment; that is no reason to cut anybody off
-            if not welcome:
-                raise Unauthenticated("the credential of this worker is no longer valid")
+            for connection in list(self._streams):
+                if isinstance(connection, Connection) and self._hub.is_silent(connection):
+                    connection.end(Unavailable("this worker has not been heard of for too long"))
+            for principal in set(self._streams.values()):
+                try:
+                    welcome = await self._auth.recheck(principal)
+                except PerdureError:
+                    continue  # the database is away for a moment; that is no reason to cut anybody off
+                if not welcome:
+                    for stream in [s for s, owner in self._streams.items() if owner == principal]:
+                        stream.end(Unauthenticated("this credential is no longer valid"))
 
     # -- methods ----------------------------------------------------------------------------------------------------
 
@@ -338,20 +365,25 @@ class Session:
         self._replies: list[runs.Reply] = []
         self._news = asyncio.Event()
         self._calls: set[asyncio.Task[None]] = set()
+        self._over: asyncio.Future[PerdureError] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> None:
-        work = [
-            asyncio.create_task(part) for part in (self._send(), self._receive(), self._watch())
-        ]  # fmt: skip
+        work = [asyncio.create_task(self._send()), asyncio.create_task(self._receive())]
         try:
-            done, _ = await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(set[asyncio.Future[Any]]([*work, self._over]), return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in (*work, *self._calls):
                 task.cancel()
             await asyncio.gather(*work, *self._calls, return_exceptions=True)
-        error = next((e for task in done if (e := task.exception()) is not None), None)
+        if self._over.done():
+            raise self._over.result()
+        error = next((e for task in work if task.done() and not task.cancelled() and (e := task.exception())), None)
         if isinstance(error, PerdureError | DecodeError | msgspec.DecodeError):
             raise error
+
+    def end(self, why: PerdureError) -> None:
+        if not self._over.done():
+            self._over.set_result(why)
 
     async def _receive(self) -> None:
         while (data := await self._context.read()) is not grpc.aio.EOF:
@@ -371,8 +403,9 @@ class Session:
             if method is None:
                 raise InvalidInput(f"there is no method {call.method!r}")
             self._auth.admit(self._caller.principal)
-            if not self._caller.principal.may(METHODS[full]):
-                raise Forbidden(f"{self._caller.principal.subject} has no permission {METHODS[full].value!r}")
+            permission = METHODS[full]
+            if permission is None or not self._caller.principal.may(permission):
+                raise Forbidden(f"{self._caller.principal.subject} has no permission for {call.method}")
             self._answer(runs.Reply(call.id, await method(self._server, self._caller, call.request)))
         except PerdureError as e:
             self._answer(runs.Reply(call.id, b"", e.code, str(e)))
@@ -393,16 +426,6 @@ class Session:
             while self._replies:
                 part, self._replies = _fitting(self._replies)
                 await self._context.write(runs.encode_replies(part))
-
-    async def _watch(self) -> None:
-        while True:
-            await asyncio.sleep(RECHECK_S)
-            try:
-                welcome = await self._auth.recheck(self._caller.principal)
-            except PerdureError:
-                continue
-            if not welcome:
-                raise Unauthenticated("the credential of this client is no longer valid")
 
 
 def _fitting(replies: list[runs.Reply]) -> tuple[list[runs.Reply], list[runs.Reply]]:

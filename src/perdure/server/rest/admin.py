@@ -123,9 +123,7 @@ async def create_key(caller: Administrator, body: m.CreateKey) -> m.NewKey:
 
 
 @router.delete("/keys/{id}", status_code=204, responses=responses(401, 403, 404))
-async def revoke_key(
-    caller: Administrator, id: Annotated[str, Path(min_length=1, max_length=NAME_CHARS_MAX)]
-) -> None:
+async def revoke_key(caller: Administrator, id: Annotated[str, Path(min_length=1, max_length=NAME_CHARS_MAX)]) -> None:
     """Revoke an API key, everywhere and at once."""
     key = await caller.server.keys.revoke(id, caller.principal.namespace)
     await _audit_key(caller, "key.revoke", key)

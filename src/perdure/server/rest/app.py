@@ -144,5 +144,3 @@ def _complete(operation: dict[str, Any], need: Permission | Need) -> None:
         if status not in answers or "HTTPValidationError" in str(answers[status]):
             answers[status] = {"description": name, **_PROBLEM}
     operation["responses"] = dict(sorted(answers.items()))
-
-

@@ -68,13 +68,15 @@ class Page(BaseModel, Generic[T]):
     """One page of a list. `next` is the cursor of the page after it, null at the end. A page may be short, even empty, and still go on."""
 
     items: list[T]
-    next: str | None = Field(description="Pass it as `cursor` to go on; null when there is no more.", examples=["AZKm8Fwe"])
+    next: str | None = Field(
+        description="Pass it as `cursor` to go on; null when there is no more.", examples=["AZKm8Fwe"]
+    )
 
 
 class Problem(BaseModel):
     """An error (RFC 9457)."""
 
-    type: str = Field(description="A page that explains the code.", examples=["https://perdure.dev/docs/reference/errors#not_found"])  # fmt: skip
+    type: str = Field(description="A page that explains the code.", examples=["http://127.0.0.1:8600/errors#not_found"])  # fmt: skip
     title: str = Field(examples=["Not Found"])
     status: int = Field(examples=[404])
     code: str = Field(description="Stable; programs may rely on it.", examples=["not_found"])
@@ -92,11 +94,17 @@ class StartRun(Body):
         extra="forbid", json_schema_extra={"examples": [{"input": {"order": 42}, "attributes": {"env": "prod"}}]}
     )
 
-    input: Any = Field(default=None, description="An object: arguments by name. Null: none. Anything else: the one argument.")
+    input: Any = Field(
+        default=None, description="An object: arguments by name. Null: none. Anything else: the one argument."
+    )
     args: list[Any] = Field(default_factory=list, max_length=ARGUMENTS_MAX, description="Arguments by position.")
     kwargs: dict[str, Any] = Field(default_factory=dict, max_length=ARGUMENTS_MAX, description="Arguments by name.")
-    id: Name | None = Field(default=None, description="An id of your own, unique in the namespace.", examples=["order-42"])
-    on_conflict: Literal["fail", "attach", "replace"] = Field(default="fail", description="What to do when `id` is taken.")
+    id: Name | None = Field(
+        default=None, description="An id of your own, unique in the namespace.", examples=["order-42"]
+    )
+    on_conflict: Literal["fail", "attach", "replace"] = Field(
+        default="fail", description="What to do when `id` is taken."
+    )
     timeout: Seconds | DurationText | None = Field(default=None, description="Seconds, or text such as `1h30m`: when the run fails if it has not ended.")  # fmt: skip
     attributes: dict[AttributeName, Attribute] = Field(
         default_factory=dict, max_length=ATTRIBUTES_MAX, description="To find the run by."

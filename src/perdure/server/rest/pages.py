@@ -24,7 +24,7 @@ from perdure.server.rest import views
 from perdure.server.rest.guard import Anyone, Caller, GuardedRoute, Reader
 from perdure.server.rest.lookup import RunName, resolve
 from perdure.server.rest.paging import Cursor
-from perdure.server.rest.problems import status_of
+from perdure.server.rest.problems import CODES, status_of
 from perdure.server.rest.runs import HISTORY_PAGE_BYTES, shown
 from perdure.server.rest.tracebacks import frames
 
@@ -99,6 +99,12 @@ async def run_page(caller: Reader, id: RunName) -> HTMLResponse:
     )
 
 
+@router.get("/errors", response_class=HTMLResponse)
+async def errors_page(_: Anyone) -> HTMLResponse:
+    """Where the `type` of a problem leads."""
+    return HTMLResponse(_environment().get_template("errors.html").render(codes=CODES))
+
+
 @router.get("/static/{name}")
 async def static(_: Anyone, name: str) -> Response:
     media_type = STATIC.get(name)
@@ -120,7 +126,8 @@ def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("perdure.server.rest"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )  # fmt: skip
-    environment.filters |= {"clock": clock, "duration": duration, "short": short, "pretty": pretty, "since": since}
+    filters: dict[str, Any] = environment.filters
+    filters |= {"clock": clock, "duration": duration, "short": short, "pretty": pretty, "since": since}
     return environment
 
 

@@ -20,20 +20,37 @@ from perdure.core.errors import Conflict, PerdureError, Unavailable
 
 log = logging.getLogger("perdure.server")
 
-DOCS_URL: Final = "https://perdure.dev/docs/reference"
 MEDIA_TYPE: Final = "application/problem+json"
 FAULTS_SHOWN_MAX: Final = 10
 """Faults of one request that are named."""
 RETRY_UNAVAILABLE_S: Final = 1
 
-STATUS: Final[dict[str, int]] = {
-    "invalid_input": 422, "payload_mismatch": 422, "payload_too_large": 422, "body_too_large": 413,
-    "not_registered": 404, "not_found": 404, "method_not_allowed": 405,
-    "conflict": 409, "run_already_exists": 409, "promise_already_resolved": 409, "run_finished": 409, "workflow_deleted": 409,
-    "idempotency_conflict": 409,
-    "unauthenticated": 401, "forbidden": 403, "rate_limited": 429, "too_many_streams": 429,
-    "unavailable": 503, "fenced": 503, "internal": 500,
-}  # fmt: skip
+CODES: Final[dict[str, tuple[int, str]]] = {
+    "unauthenticated": (401, "No credential was given, or it does not hold."),
+    "forbidden": (403, "The credential holds but does not allow this."),
+    "not_found": (404, "There is no such thing in this namespace."),
+    "not_registered": (404, "No workflow of that name or version is known in this namespace."),
+    "method_not_allowed": (405, "The path is right, the method is not."),
+    "conflict": (409, "What was asked for collides with what is there, or names several things."),
+    "run_already_exists": (409, "The run id is taken; choose another, or `attach`, or `replace`."),
+    "run_finished": (409, "The run has ended and takes no more messages."),
+    "promise_already_resolved": (409, "The promise has its value; the first one stands."),
+    "workflow_deleted": (409, "The workflow was deleted and takes no new runs; registering it again brings it back."),
+    "idempotency_conflict": (409, "The idempotency key was used for a different request; use a new key."),
+    "body_too_large": (
+        413,
+        "The body of the request is over the limit; store the data elsewhere and pass a reference.",
+    ),
+    "invalid_input": (422, "The request can never work as it is; the detail names what is wrong."),
+    "payload_mismatch": (422, "A value does not fit the declared type."),
+    "payload_too_large": (422, "A value is over the limit for values inside a run."),
+    "rate_limited": (429, "Too many requests under one credential; wait as long as `Retry-After` says."),
+    "too_many_streams": (429, "Too many event streams under one credential; close one."),
+    "internal": (500, "The server failed; its log says why."),
+    "unavailable": (503, "Try again later: the database is away, or the server is stopping."),
+    "fenced": (503, "The server was taken for dead and is registering anew; try again."),
+}
+"""Every code a client may meet, its status, and what it means. The server shows them at /errors."""
 
 
 class WorkflowDeleted(Conflict):
@@ -59,17 +76,18 @@ class TooManyStreams(PerdureError):
 def status_of(error: PerdureError) -> int:
     """By the error's own code, else by that of the nearest class above it."""
     for kind in type(error).__mro__:
-        status = STATUS.get(getattr(kind, "code", ""))
-        if status is not None:
-            return status
+        known = CODES.get(getattr(kind, "code", ""))
+        if known is not None:
+            return known[0]
     return 500
 
 
 def problem(
     request: Request, status: int, code: str, detail: str, headers: Mapping[str, str] | None = None
 ) -> JSONResponse:
+    server = getattr(request.app.state, "server", None)
     body = {
-        "type": f"{DOCS_URL}/errors#{code}",
+        "type": f"{server.public_url if server else ''}/errors#{code}",
         "title": HTTPStatus(status).phrase,
         "status": status,
         "code": code,

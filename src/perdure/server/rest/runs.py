@@ -199,7 +199,7 @@ async def list_task_logs(
     """What a task printed and logged, in the order in which it arrived."""
     run_id = await resolve(caller, id)
     seqs = await _numbers(caller, run_id, task)
-    after = _position(cursor)
+    after = views.read_cursor(cursor, LogPosition)
     page = await caller.server.reads.task_logs(caller.ns, run_id, seqs, attempt, after, limit)
     return m.Page[m.LogEntry](
         items=[views.log_entry(i) for i in page.items], next=None if page.next is None else views.cursor_of(page.next)
@@ -215,22 +215,13 @@ async def _numbers(caller: Caller, run_id: bytes, task: str) -> list[int]:
     return found
 
 
-def _position(cursor: str | None) -> LogPosition | None:
-    found = views.read_cursor(cursor, LogPosition)
-    if found is not None and not all(-1 <= x <= SEQ_MAX for x in (found.seq, found.attempt, found.n, found.line)):
-        raise views.no_cursor()
-    if found is not None and not 0 <= found.at_us < 1 << 56:
-        raise views.no_cursor()
-    return found
-
-
 @router.get("/{id}/logs", responses=responses(401, 403, 404, 409, 422))
 async def list_logs(
     caller: Reader, id: RunName, limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
 ) -> m.Page[m.LogEntry]:
     """What everything in a run printed and logged. Lines of one page are in the order of their times."""
     run_id = await resolve(caller, id)
-    page = await caller.server.reads.logs(caller.ns, run_id, _position(cursor), limit)
+    page = await caller.server.reads.logs(caller.ns, run_id, views.read_cursor(cursor, LogPosition), limit)
     items = sorted(page.items, key=lambda i: i.line.at_us)
     return m.Page[m.LogEntry](
         items=[views.log_entry(i) for i in items], next=None if page.next is None else views.cursor_of(page.next)

@@ -19,7 +19,7 @@ import asyncio
 import base64
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Coroutine
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -59,11 +59,21 @@ router = APIRouter(tags=["stream"], route_class=GuardedRoute)
 
 
 class Cursor(msgspec.Struct, omit_defaults=True):
-    """Where a client is, per topic."""
+    """Where a client is, per topic. Positions in a run hold for that run alone."""
 
-    runs_us: int | None = None
-    history: int = 0
+    runs_us: Annotated[int, msgspec.Meta(ge=0, lt=1 << 56)] | None = None
+    run: str = ""
+    history: Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)] = 0
+    logs_of: str = ""
     logs: LogPosition | None = None
+
+    def about(self, run: bytes | None, logs: bytes | None) -> Cursor:
+        """The same for what is asked for now."""
+        if run is not None and self.run != run.hex():
+            self.run, self.history = run.hex(), 0
+        if logs is not None and self.logs_of != logs.hex():
+            self.logs_of, self.logs = logs.hex(), None
+        return self
 
 
 def write_cursor(cursor: Cursor) -> str:
@@ -82,7 +92,11 @@ def read_cursor(text: str | None) -> Cursor:
 
 
 def message(event: str, cursor: Cursor, data: Any) -> bytes:
-    return b"id: %s\nevent: %s\ndata: %s\n\n" % (write_cursor(cursor).encode(), event.encode(), msgspec.json.encode(data))
+    return b"id: %s\nevent: %s\ndata: %s\n\n" % (
+        write_cursor(cursor).encode(),
+        event.encode(),
+        msgspec.json.encode(data),
+    )
 
 
 class Client:
@@ -90,9 +104,14 @@ class Client:
 
     def __init__(self, cursor: Cursor) -> None:
         self.cursor = cursor
+        self.is_cut = False
+        self.is_caught_up = False
+        """With the runs list: from here on the poller moves its position."""
+        self.shown: dict[bytes, tuple[int, int, int]] = {}
+        """Runs that were sent lately: (epoch, status, when it happened)."""
         self._waiting: deque[bytes] = deque()
         self._fresh = asyncio.Event()
-        self.is_cut = False
+        self._taken = asyncio.Event()
 
     def put(self, event: str, data: Any) -> None:
         """The cursor must say by now what will have been sent with this message."""
@@ -106,9 +125,19 @@ class Client:
     def room(self) -> int:
         return QUEUE_MESSAGES_MAX - len(self._waiting)
 
+    async def wait_for_room(self) -> None:
+        while self.room < PAGE_ROWS and not self.is_cut:
+            self._taken.clear()
+            await self._taken.wait()
+
+    def forget(self, below_us: int) -> None:
+        """What was shown so long ago will not be read again."""
+        self.shown = {run_id: last for run_id, last in self.shown.items() if last[2] > below_us}
+
     def cut(self) -> None:
         self.is_cut = True
         self._fresh.set()
+        self._taken.set()
 
     async def take(self, within_s: float) -> bytes:
         """All that waits, or nothing when that is how it stays."""
@@ -120,10 +149,38 @@ class Client:
         self._fresh.clear()
         out = b"".join(self._waiting)
         self._waiting.clear()
+        self._taken.set()
         return out
 
 
 # -- the runs list -------------------------------------------------------------------------------------------------
+
+
+class Changes(msgspec.Struct):
+    """Runs created or ended, with the moment of it, oldest first. `until_us`: there may be more after it."""
+
+    items: list[tuple[int, RunItem]]
+    until_us: int | None
+
+
+async def changes_since(reads: Reads, ns: int, from_us: int) -> Changes:
+    created: list[tuple[int, RunItem]] = []
+    above = ids.lowest_at(max(0, from_us // 1000)).bytes
+    while page := await reads.created_since(ns, above, PAGE_ROWS):
+        created += [(max(from_us, ids.unix_ms_of(item.run_id) * 1000), item) for item in page]
+        above = page[-1].run_id
+        if len(page) < PAGE_ROWS or len(created) >= POLL_ROWS_MAX:
+            break
+    ended: list[tuple[int, RunItem]] = []
+    since, above = max(0, from_us), bytes(16)
+    while page := await reads.ended_since(ns, since, above, PAGE_ROWS):
+        ended += [(item.finished_us or since, item) for item in page]
+        since, above = ended[-1][0], page[-1].run_id
+        if len(page) < PAGE_ROWS or len(ended) >= POLL_ROWS_MAX:
+            break
+    until_us = min((part[-1][0] for part in (created, ended) if len(part) >= POLL_ROWS_MAX), default=None)
+    found = [one for one in (*created, *ended) if until_us is None or one[0] <= until_us]
+    return Changes(sorted(found, key=lambda one: one[0]), until_us)
 
 
 class RunsFeed:
@@ -136,16 +193,28 @@ class RunsFeed:
         self._task: asyncio.Task[None] | None = None
 
     async def join(self, client: Client) -> None:
-        """First what happened since its cursor, then what the poller finds. The poller may repeat the last of it, never leave out."""
+        """It hears the poller at once, and beside that gets what happened between its cursor and now."""
         now_us = await self._reads.clock_us()
         if client.cursor.runs_us is None:
             client.cursor.runs_us = now_us
         self.clients.add(client)
         if self._task is None:
             self._task = asyncio.create_task(self._run(now_us), name=f"perdure-runs-feed-{self._ns}")
-        if client.cursor.runs_us < now_us:
-            for item in await self._changes(client.cursor.runs_us):
-                self._put(client, item)
+
+    async def catch_up(self, client: Client) -> None:
+        """At the client's own pace; its cursor moves along."""
+        reached = client.cursor.runs_us
+        while reached is not None and not client.is_cut:
+            found = await changes_since(self._reads, self._ns, reached - OVERLAP_US)
+            for at_us, item in found.items:
+                await client.wait_for_room()
+                client.cursor.runs_us = max(client.cursor.runs_us or 0, at_us)
+                self._put(client, item, at_us)
+            reached = None
+            if found.until_us is not None:
+                reached = found.until_us + OVERLAP_US
+                client.forget(found.until_us - OVERLAP_US)
+        client.is_caught_up = True
 
     def leave(self, client: Client) -> None:
         self.clients.discard(client)
@@ -166,41 +235,32 @@ class RunsFeed:
 
     async def _poll(self, from_us: int) -> int:
         now_us = await self._reads.clock_us()
-        found = await self._changes(from_us)
-        for item in found:
+        found = await changes_since(self._reads, self._ns, from_us - OVERLAP_US)
+        for _, item in found.items:
             if (item.run_id, item.status) not in self._seen:
                 self._seen[item.run_id, item.status] = now_us
                 for client in list(self.clients):
-                    self._put(client, item)
+                    self._put(client, item, now_us)
+        reached = found.until_us + OVERLAP_US if found.until_us is not None else now_us
+        self._tidy(from_us, now_us - 3 * OVERLAP_US)
+        return reached
+
+    def _tidy(self, sent_us: int, old_us: int) -> None:
+        self._seen = {k: at for k, at in self._seen.items() if at > old_us}
         for client in list(self.clients):
             if client.is_cut:
                 self.clients.discard(client)
-            elif client.cursor.runs_us is not None:
-                client.cursor.runs_us = max(client.cursor.runs_us, from_us)
-        self._seen = {k: at for k, at in self._seen.items() if at > now_us - 3 * OVERLAP_US}
-        return now_us
+            elif client.is_caught_up:
+                client.forget(old_us)
+                client.cursor.runs_us = max(client.cursor.runs_us or 0, sent_us)
 
-    def _put(self, client: Client, item: RunItem) -> None:
+    def _put(self, client: Client, item: RunItem, at_us: int) -> None:
+        """Once per status, and never an older one after a newer: two readers may bring them."""
+        last = client.shown.get(item.run_id)
+        if last is not None and (item.status == last[1] or (item.epoch, item.status) < last[:2]):
+            return
+        client.shown[item.run_id] = (item.epoch, item.status, at_us)
         client.put("run", views.summary(item, self._public_url).model_dump(mode="json"))
-
-    async def _changes(self, from_us: int) -> list[RunItem]:
-        """Runs created or ended since, give or take the overlap; ended ones last, so that a run's last word is its end."""
-        low_us = max(0, from_us - OVERLAP_US)
-        created: list[RunItem] = []
-        above = ids.lowest_at(low_us // 1000).bytes
-        while page := await self._reads.created_since(self._ns, above, PAGE_ROWS):
-            created += page
-            above = page[-1].run_id
-            if len(page) < PAGE_ROWS or len(created) >= POLL_ROWS_MAX:
-                break
-        ended: list[RunItem] = []
-        since, above = low_us, bytes(16)
-        while page := await self._reads.ended_since(self._ns, since, above, PAGE_ROWS):
-            ended += page
-            since, above = page[-1].finished_us or since, page[-1].run_id
-            if len(page) < PAGE_ROWS or len(ended) >= POLL_ROWS_MAX:
-                break
-        return created + ended
 
 
 # -- one run -------------------------------------------------------------------------------------------------------
@@ -210,9 +270,7 @@ async def follow_history(client: Client, reads: Reads, ns: int, run_id: bytes) -
     """Exact: events are numbered without gaps."""
     pause_s = POLL_S
     while True:
-        if client.room < PAGE_ROWS:
-            await asyncio.sleep(FLUSH_S)
-            continue
+        await client.wait_for_room()
         records = await _patiently(reads.history(ns, run_id, client.cursor.history, PAGE_ROWS, HISTORY_BYTES))
         for record in records or ():
             client.cursor.history = record.seq
@@ -226,9 +284,7 @@ async def follow_logs(client: Client, reads: Reads, ns: int, run_id: bytes) -> N
     """Chunks of two engines may become visible out of order: each look begins a little before the last one's end."""
     pause_s, seen = POLL_S, dict[tuple[int, int, int, int], int]()
     while True:
-        if client.room < PAGE_ROWS:
-            await asyncio.sleep(FLUSH_S)
-            continue
+        await client.wait_for_room()
         reached = client.cursor.logs
         place = LogPosition(max(0, reached.at_us - OVERLAP_US), -1, 0, 0, -1) if reached is not None else None
         sent = 0
@@ -259,6 +315,18 @@ async def _patiently(asked: Any) -> Any:
         return await asked
     except Unavailable:
         return None
+
+
+async def _or_cut(client: Client, following: Coroutine[Any, Any, None]) -> None:
+    """Who cannot be followed any more ends the stream; its client comes back."""
+    try:
+        await following
+    except Unavailable as error:
+        log.warning("a stream ends, its client will come back: %s", error)
+        client.cut()
+    except Exception:
+        log.exception("a stream failed")
+        client.cut()
 
 
 # -- all of them ---------------------------------------------------------------------------------------------------
@@ -314,11 +382,12 @@ class Streams:
             yield b": perdure\nretry: 1000\n\n"
             if feed is not None:
                 await feed.join(client)
+                tasks.append(asyncio.create_task(_or_cut(client, feed.catch_up(client))))
             if run is not None:
-                tasks.append(asyncio.create_task(follow_history(client, reads, caller.ns, run)))
+                tasks.append(asyncio.create_task(_or_cut(client, follow_history(client, reads, caller.ns, run))))
             if logs is not None:
-                tasks.append(asyncio.create_task(follow_logs(client, reads, caller.ns, logs)))
-            async for part in self._parts(caller, client, tasks):
+                tasks.append(asyncio.create_task(_or_cut(client, follow_logs(client, reads, caller.ns, logs))))
+            async for part in self._parts(caller, client):
                 yield part
         except Unavailable as error:
             log.warning("a stream ends, its client will come back: %s", error)
@@ -331,12 +400,10 @@ class Streams:
                     self._feeds.pop(caller.ns, None)
             self._leave(client, caller.principal)
 
-    async def _parts(
-        self, caller: Caller, client: Client, tasks: list[asyncio.Task[None]]
-    ) -> AsyncGenerator[bytes]:
+    async def _parts(self, caller: Caller, client: Client) -> AsyncGenerator[bytes]:
         loop = asyncio.get_running_loop()
         checked = loop.time()
-        while not client.is_cut and not any(t.done() for t in tasks):
+        while not client.is_cut:
             part = await client.take(HEARTBEAT_S)
             yield part or b": still here\n\n"
             if loop.time() - checked >= HEARTBEAT_S:
@@ -365,11 +432,12 @@ async def stream(
     """Changes as they happen: `run`, `history` and `log` events. Come back with Last-Event-ID and nothing is missed."""
     if not runs and run is None and logs is None:
         raise InvalidInput("name something to follow: runs=1, run=<id> or logs=<id>")
-    cursor = read_cursor(last_event_id)
+    resumed = read_cursor(last_event_id)
     streams: Streams = request.app.state.streams
     run_id = await resolve(caller, run) if run is not None else None
     logs_id = await resolve(caller, logs) if logs is not None else None
     streams.check(caller.principal)
+    cursor = resumed.about(run_id, logs_id)
     body = streams.serve(caller, cursor, runs=runs, run=run_id, logs=logs_id)
     return StreamingResponse(
         body, media_type="text/event-stream", headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"}

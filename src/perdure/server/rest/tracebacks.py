@@ -6,7 +6,15 @@ import re
 from typing import Final, NamedTuple
 
 _FRAME: Final = re.compile(r'^  File "(?P<file>[^"]*)", line (?P<line>\d+), in (?P<function>.*)$')
-_LIBRARY: Final = ("site-packages/", "dist-packages/", "/lib/python", "<frozen ", "perdure/sdk/", "perdure/engine/", "perdure/core/")
+_LIBRARY: Final = (
+    "site-packages/",
+    "dist-packages/",
+    "/lib/python",
+    "<frozen ",
+    "perdure/sdk/",
+    "perdure/engine/",
+    "perdure/core/",
+)
 
 
 class Frame(NamedTuple):

@@ -50,9 +50,7 @@ async def list_workflows(
 async def register_workflow(caller: Developer, body: m.RegisterWorkflow, response: Response) -> m.WorkflowDetail:
     """Make a version known and current. A deleted workflow comes back to life."""
     added = await caller.server.registry.register(caller.ns, body.name, body.version, body.kind, body.description)
-    await caller.server.audit(
-        caller.principal, "workflow.register", body.name, {"version": body.version}, ns=caller.ns
-    )
+    await caller.server.audit(caller.principal, "workflow.register", body.name, {"version": body.version}, ns=caller.ns)
     response.status_code = 201 if added else 200
     return await get_workflow(caller, body.name)
 
@@ -63,9 +61,7 @@ async def get_workflow(caller: Reader, name: WorkflowName) -> m.WorkflowDetail:
     found = await _known(caller, name)
     versions = await caller.server.reads.versions(caller.ns, name, LIMIT_MAX)
     shown_ = views.workflow(found)
-    return m.WorkflowDetail(
-        **shown_.model_dump(exclude={"versions"}), versions=[views.version(v) for v in versions]
-    )
+    return m.WorkflowDetail(**shown_.model_dump(exclude={"versions"}), versions=[views.version(v) for v in versions])
 
 
 @router.delete("/{name}", status_code=204, responses=responses(401, 403, 404))
@@ -95,7 +91,11 @@ async def _known(caller: Caller, name: str) -> WorkflowItem:
 
 async def _unknown(caller: Caller, name: str) -> str:
     near = difflib.get_close_matches(name, await caller.server.reads.workflow_names(caller.ns), 3)
-    hint = f"did you mean {' or '.join(repr(n) for n in near)}?" if near else "connect a worker that defines it, or register it"
+    hint = (
+        f"did you mean {' or '.join(repr(n) for n in near)}?"
+        if near
+        else "connect a worker that defines it, or register it"
+    )
     return f"no workflow {name!r} in this namespace; {hint}"
 
 
@@ -157,16 +157,18 @@ async def _version(caller: Caller, name: str, wanted: str | None) -> str:
 
 
 async def _idempotent(caller: Caller, r: StartRequest, key: str) -> StartRequest:
-    """The run's key makes it exact: whoever comes second, even after a crash, finds the run of the first.
+    """Without an id of its own the key becomes the run's id, and that is exact: whoever comes second, even after a crash, finds the run of the first.
 
-    The digest beside it only tells a repetition from another request under the same key. A version that was not asked for may have changed
-    meanwhile and is left out of it.
+    The digest beside it tells a repetition from another request under the same key. A repetition of a start that has an id attaches to
+    it, whatever it said about conflicts: it would be in conflict with itself. The version is left out of the digest: a current
+    one may have changed meanwhile.
     """
     wanted = digest("start", r.workflow, r.input, r.key, r.on_conflict, r.timeout_us, r.attributes)
-    check_same(key, await caller.server.registry.remember(caller.ns, f"start:{key}", wanted), wanted)
-    if r.key:
-        return r
-    return msgspec.structs.replace(r, key=views.IDEMPOTENT_KEY + key, on_conflict="attach")
+    known = await caller.server.registry.remember(caller.ns, f"start:{key}", wanted)
+    check_same(key, known.held, wanted)
+    if not r.key:
+        return msgspec.structs.replace(r, key=views.IDEMPOTENT_KEY + key, on_conflict="attach")
+    return r if known.first else msgspec.structs.replace(r, on_conflict="attach")
 
 
 async def _holder(caller: Caller, key: str) -> bytes | None:

@@ -20,7 +20,7 @@ update perdure.workflow set deleted_at = now() where ns = $1 and name = $2 and d
 with added as (
   insert into perdure.idempotency (ns, key, hash) values ($1, $2, $3) on conflict do nothing returning hash
 )
-select coalesce((select hash from added), (select hash from perdure.idempotency where ns = $1 and key = $2)) as hash;
+select exists(select from added) as first, coalesce((select hash from added), (select hash from perdure.idempotency where ns = $1 and key = $2)) as hash;
 
 -- name: post_once
 -- A message and the key under which it was sent, both or neither. KEY SHARE on the run keeps it from ending meanwhile.

@@ -1,0 +1,81 @@
+"""Values as people read them, and fan-outs as one line."""
+
+from __future__ import annotations
+
+import pytest
+
+from perdure.app.cli.render import duration, flat, pretty, project
+from perdure.app.cli.tree import Group, grouped, user_frames
+from perdure.core.errors import InvalidInput
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, ""),
+        (0.0004, "0ms"),
+        (0.25, "250ms"),
+        (3.44, "3.4s"),
+        (61, "1m01s"),
+        (3_599, "59m59s"),
+        (3_600, "1h00m"),
+        (86_399, "23h59m"),
+        (90_000, "1d01h"),
+        (10_000_000, "115d17h"),
+    ],
+)
+def test_durations(seconds: float | None, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_columns_hold_one_line_without_tabs() -> None:
+    assert flat("a\tb\nc") == "a b c"
+    assert flat(None) == "" and flat(True) == "true" and flat({"a": [1]}) == '{"a": [1]}'
+
+
+def test_long_values_are_cut_for_people() -> None:
+    assert pretty({"a": 1}) == '{"a": 1}'
+    assert "more characters" in pretty(["x" * 10_000])
+
+
+def test_projection() -> None:
+    item = {"id": 1, "error": {"message": "m"}, "none": None}
+    assert project(item, ["id", "error.message", "none.deep"]) == {"id": 1, "error.message": "m", "none.deep": None}
+    with pytest.raises(InvalidInput, match="there are id, error, none"):
+        project(item, ["colour"])
+
+
+def task(seq: int, name: str, status: str = "success", **more: object) -> dict[str, object]:
+    return {"seq": seq, "name": name, "status": status, **more}
+
+
+def test_many_tasks_of_one_name_are_one_line() -> None:
+    rows = grouped([task(9, "last"), task(0, "first"), *(task(n, "many") for n in range(1, 9))])
+    assert [r.name if isinstance(r, Group) else r["name"] for r in rows] == ["first", "many", "last"]
+    assert isinstance(rows[1], Group) and rows[1].counts == {"success": 8}
+
+
+def test_few_tasks_stay_apart() -> None:
+    assert len(grouped([task(n, "few") for n in range(3)])) == 3
+
+
+def test_what_matters_in_a_fan_out_is_shown_by_itself() -> None:
+    many = [task(n, "t", "running") for n in range(20)]
+    group = Group("t", [*many, task(20, "t", "failed"), task(21, "t", "running", blocked="stack")])
+    assert [t["seq"] for t in group.singled_out] == [20, 21]
+    assert group.status == "running"
+    assert [t["seq"] for t in Group("t", [task(0, "t"), task(1, "t", "running")]).singled_out] == [1]
+
+
+def test_tracebacks_show_the_users_frames() -> None:
+    text = (
+        "Traceback (most recent call last):\n"
+        '  File "/x/site-packages/perdure/sdk/execution.py", line 1, in _run\n    value = await fn()\n            ^^^^\n'
+        '  File "/home/me/flows.py", line 2, in charge\n    raise ValueError("no")\n'
+        "ValueError: no\n"
+    )
+    assert user_frames(text) == (
+        'Traceback (most recent call last):\n  File "/home/me/flows.py", line 2, in charge\n    raise ValueError("no")\nValueError: no'
+    )
+    ours = 'Traceback (most recent call last):\n  File "/x/perdure/sdk/loop.py", line 1, in x\n    y()\nKeyError: 1'
+    assert user_frames(ours) == ours
