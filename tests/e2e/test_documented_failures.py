@@ -16,13 +16,16 @@ from harness.fleet import Fleet, count, until
 import perdure
 from perdure import EngineSettings, Handle, Perdure, Signal, State, task, wf, workflow
 from perdure.core import ids
+from perdure.core.commit_policy import CommitPolicy
 from perdure.core.events import SignalReceived, TasksScheduled
 from perdure.core.mail import SignalSent
 from perdure.core.placement import Placement
 from perdure.store.queries import queries
 from perdure.wire.codec import decode_events, encode_mail
 
-FORGETFUL = EngineSettings(placement=Placement(idle_s=0.0, near_s=0.0), heartbeat_s=1.0)
+FORGETFUL = EngineSettings(
+    placement=Placement(idle_s=0.0, near_s=0.0), heartbeat_s=1.0, commit=CommitPolicy(lazy_us=10_000)
+)
 """Runs leave memory as soon as they wait."""
 dsn_for_tasks = ""
 

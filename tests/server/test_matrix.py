@@ -42,6 +42,7 @@ ROUTES: dict[str, Permission | Need] = {
     "GET /": READ,
     "GET /runs/{id}": READ,
     "GET /static/{name}": Need.PUBLIC,
+    "GET /errors": Need.PUBLIC,
     "GET /livez": Need.PUBLIC,
     "GET /readyz": Need.PUBLIC,
     "GET /metrics": Need.PUBLIC,

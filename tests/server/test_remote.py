@@ -9,14 +9,30 @@ from collections.abc import Callable
 import grpc
 import pytest
 
-from perdure import Client, NotFound, Promise, RunFailed, Signal, State, attempt, task, wf, workflow
+from perdure import (
+    Client,
+    NotFound,
+    PayloadTooLarge,
+    Promise,
+    RunFailed,
+    Signal,
+    State,
+    Unavailable,
+    attempt,
+    task,
+    wf,
+    workflow,
+)
 from perdure.core import commands as cm
+from perdure.core import ids
+from perdure.core.mail import SignalSent
 from perdure.core.retry import End
-from perdure.core.work import Beat, Decided, LogChunk, LogLine, Report
+from perdure.core.work import Assignment, Beat, Decided, LogChunk, LogLine, Report
 from perdure.sdk.channel import Access
 from perdure.sdk.remote import RemoteWorker
 from perdure.sdk.worker import Worker
 from perdure.server.grpc.server import GrpcServer
+from perdure.store.postmaster import free_port
 from perdure.wire import protocol
 from tests.server.remote import Everybody, server, worker
 
@@ -264,3 +280,68 @@ async def test_a_first_message_that_is_no_hello_and_a_worker_of_another_protocol
                         pass
                     raise grpc.aio.AioRpcError(await call.code(), None, None, await call.details())  # type: ignore[arg-type]
         assert s.hub.connections() == []
+
+
+async def test_a_worker_that_was_silent_for_too_long_comes_back(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perdure.server.grpc.hub.SILENT_S_MAX", 0.3)
+    monkeypatch.setattr("perdure.server.grpc.server.RECHECK_S", 0.2)
+    async with server(dsn) as s, worker(s.address) as w, Client(s.address):
+        await until(lambda: w.streams >= 2)
+        monkeypatch.undo()
+        assert await remote_sums.run(5) == 22
+
+
+async def test_a_failure_without_a_reason_fails_its_task_and_nothing_else(dsn: str) -> None:
+    async with server(dsn) as s, worker(s.address, queues=["nowhere"]), Client(s.address):
+        handle = await remote_broken.start("never seen")
+        hello = protocol.Hello(b"\x08" * 16, "terse", "h", 1, "x", 5, [("default", "remote_fail")], {}, [])
+        async with Access(addresses=(s.address,)).channel(s.address) as channel:
+            call = channel.stream_stream(protocol.CONNECT)()
+            await call.write(protocol.encode_up(protocol.Up(hello=hello)))
+            tasks: list[Assignment] = []
+            async with asyncio.timeout(10):
+                while not tasks:
+                    tasks = protocol.decode_down(await call.read()).tasks
+            a = tasks[0]
+            ended = Report(a.run_id, a.seq, a.attempt, End.ERROR, b"", None, 1, 2)
+            await call.write(protocol.encode_up(protocol.Up(reports=[ended], reports_number=1)))
+            with pytest.raises(RunFailed, match="gave no reason"):
+                await handle.result("10s")
+            call.cancel()
+
+
+async def test_a_client_finds_the_server_that_answers_and_says_so_when_none_does(dsn: str) -> None:
+    nowhere = f"localhost:{free_port()}"
+    async with server(dsn) as s, worker(s.address):
+        async with Client(f"{nowhere},{s.address}"):
+            assert await remote_sums.run(5) == 22
+            assert await remote_sums.run(6) == 32
+    async with Client(nowhere):
+        began = time.monotonic()
+        with pytest.raises(Unavailable, match="perdure dev"):
+            await remote_sums.run(5)
+        assert time.monotonic() - began < 10
+
+
+async def test_a_result_is_waited_for_through_a_restart_of_the_server(dsn: str) -> None:
+    async with server(dsn) as s, worker(s.address), Client(s.address):
+        handle = await remote_patient.start(1.5)
+        waiting = asyncio.create_task(handle.result("30s"))
+        await asyncio.sleep(0.3)
+        port = s.grpc.port
+        await s.grpc.stop(0)
+        await asyncio.sleep(0.5)
+        s.grpc = GrpcServer(s.engine, s.hub, Everybody(), f"127.0.0.1:{port}")
+        await s.grpc.start()
+        assert await waiting == "attempt 1"
+
+
+async def test_values_over_the_limit_are_refused_at_every_door(dsn: str) -> None:
+    async with server(dsn) as s, worker(s.address), Client(s.address) as client:
+        chat = await remote_chat.start(1)
+        large = b'"' + b"x" * (256 * 1024) + b'"'
+        with pytest.raises(PayloadTooLarge):
+            await client.post(ids.parse(chat.id), SignalSent("remote_steer", large))
+        with pytest.raises(PayloadTooLarge):
+            await client.resolve(ids.parse(chat.id), "remote_answer", large)
+        await chat.cancel()

@@ -53,3 +53,13 @@ def test_two_engines_in_one_process_give_back_what_was_there_first() -> None:
     one.restore()
     two.restore()
     assert gc.get_threshold()[0] == 700
+
+
+def test_a_process_of_its_own_never_looks_again_at_what_it_loaded() -> None:
+    gc.set_threshold(700, 10, 10)
+    try:
+        CollectorPace().settle()
+        assert gc.get_freeze_count() > 0
+        assert gc.get_threshold() == (OBJECTS, 10, 10)
+    finally:
+        gc.unfreeze()

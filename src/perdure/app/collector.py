@@ -26,6 +26,12 @@ class CollectorPace:
             self._before = threshold
             gc.set_threshold(OBJECTS, *threshold[1:])
 
+    def settle(self) -> None:
+        """For a process that does nothing else: what was loaded by now stays for good and is never looked at again."""
+        self.slow_down()
+        gc.collect()
+        gc.freeze()
+
     def restore(self) -> None:
         if self._before is not None and gc.get_threshold()[0] == OBJECTS:
             gc.set_threshold(*self._before)

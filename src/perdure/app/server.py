@@ -221,6 +221,7 @@ async def serve(settings: ServerSettings, say: Callable[[str], None]) -> None:
     async with signals(stop.set):
         process = ServerProcess(settings)
         await process.start()
+        CollectorPace().settle()
         say(f"Perdure is ready: {process.url}  workers: {process.grpc}  (Ctrl-C stops)")
         await stop.wait()
         say("stopping: waiting for work at hand; a second signal stops at once")

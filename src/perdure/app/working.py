@@ -58,7 +58,7 @@ def _read(path: Path | None) -> bytes | None:
 
 async def work(options: WorkerOptions, say: Callable[[str], None]) -> None:
     """Serve until told to stop; running tasks end first."""
-    CollectorPace().slow_down()
+    CollectorPace().settle()
     async with worker_of(options) as worker:
 
         def drain() -> None:

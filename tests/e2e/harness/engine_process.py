@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from harness import bugs
 from perdure import EngineSettings, Perdure
+from perdure.core.commit_policy import CommitPolicy
 from perdure.core.errors import PerdureError
 from perdure.core.placement import Placement
 from perdure.testing.ledger import Starts
@@ -76,7 +77,11 @@ async def main() -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     settings = EngineSettings(
-        lease_s=args.lease, heartbeat_s=args.lease / 4, placement=Placement(idle_s=args.idle), close_grace_s=5.0
+        lease_s=args.lease,
+        heartbeat_s=args.lease / 4,
+        placement=Placement(idle_s=args.idle),
+        close_grace_s=5.0,
+        commit=CommitPolicy(lazy_us=10_000),  # more commits, hence more moments to be hit in
     )
     async with Perdure(args.dsn, settings=settings, slots=args.slots) as client:
         starting = asyncio.create_task(start_runs(args))

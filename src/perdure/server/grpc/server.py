@@ -269,8 +269,9 @@ class GrpcServer:
             for principal in set(self._streams.values()):
                 try:
                     welcome = await self._auth.recheck(principal)
-                except PerdureError:
-                    continue  # the database is away for a moment; that is no reason to cut anybody off
+                except Exception as e:  # the database is away for a moment; that is no reason to cut anybody off
+                    log.warning("the credential of %s could not be looked at again: %s", principal.subject, e)
+                    continue
                 if not welcome:
                     for stream in [s for s, owner in self._streams.items() if owner == principal]:
                         stream.end(Unauthenticated("this credential is no longer valid"))

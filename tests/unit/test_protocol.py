@@ -1,0 +1,112 @@
+"""The worker protocol as objects and bytes: what is sent is what arrives, in parts where it is large, and what cannot be read harms one run."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perdure.core import commands as cm
+from perdure.core import events as ev
+from perdure.core.errors import Failure
+from perdure.core.events import Recorded
+from perdure.core.retry import End, TaskOptions
+from perdure.core.work import Activation, Assignment, Beat, Decided, LogChunk, LogLine, Report
+from perdure.wire import protocol
+from perdure.wire.pb import worker_pb2
+from perdure.wire.protocol import Down, Hello, Up, Welcome
+
+ROOT = Path(__file__).parents[2]
+RUN = bytes(range(16))
+FAILURE = Failure("task_failed", "boom", "ValueError", "trace")
+
+
+def test_everything_a_worker_says_arrives() -> None:
+    up = Up(
+        hello=Hello(RUN, "w", "h", 7, "x", 3, [("q", "t")], {"f": "1"}, [(RUN, 1, 2)]),
+        reports=[
+            Report(RUN, 1, 2, End.SUCCESS, b"1", None, 5, 6, 4),
+            Report(RUN, 2, 1, End.ERROR, b"", FAILURE, 5, 6, 4),
+        ],
+        reports_number=9,
+        decisions=[(3, Decided(RUN, [cm.CompleteRun(b"1")], None, 2), False), (4, Decided(RUN, [], FAILURE), True)],
+        beats=[Beat(RUN, 1, 2, b"{}", "stack")],
+        logs=[LogChunk(RUN, -1, 0, 4, [LogLine(1, "stdout", "info", "hello")])],
+        draining=True,
+        alive=True,
+    )
+    assert protocol.decode_up(protocol.encode_up(up)) == up
+
+
+def test_everything_a_server_says_arrives() -> None:
+    options = TaskOptions(timeout_us=1, heartbeat_us=2, at_most_once=True, never=("a.B",), on=("c.D",))
+    down = Down(
+        welcome=Welcome("s", 1, 2),
+        tasks=[
+            Assignment(RUN, 1, 2, 3, "t", b"[]", TaskOptions(), 0, "", "q"),
+            Assignment(RUN, 2, 1, 3, "t", b"[]", options, 0, "00-1-2-01", "q"),
+        ],
+        activations=[(5, Activation(RUN, "f", [Recorded(1, 2, ev.TimerFired(0))], True), False)],
+        cancels=[(RUN, 1, 2)],
+        forgets=[RUN],
+        acked=7,
+        going_away=True,
+        clock_us=8,
+    )
+    assert protocol.decode_down(protocol.encode_down(down)) == down
+
+
+@given(st.lists(st.integers(0, 700_000), max_size=40))
+def test_parts_put_together_are_the_whole_and_none_is_too_large(sizes: list[int]) -> None:
+    events = [Recorded(i + 1, 1, ev.SignalReceived("s", bytes(n))) for i, n in enumerate(sizes)]
+    parts = list(protocol.activation_parts(3, Activation(RUN, "f", events, True)))
+    assert [r for _, a, _ in parts for r in a.events] == events
+    assert [more for _, _, more in parts] == [True] * (len(parts) - 1) + [False]
+    for _, a, _ in parts:
+        assert protocol.activation_size(a) < protocol.MESSAGE_BYTES_MAX - protocol.PART_BYTES
+    commands: list[cm.Command] = [cm.SetState("s", bytes(n)) for n in sizes]
+    decided = list(protocol.decision_parts(3, Decided(RUN, commands)))
+    assert [c for _, d, _ in decided for c in d.commands] == commands
+
+
+def test_a_history_this_worker_cannot_read_is_told_apart_from_the_others() -> None:
+    m = worker_pb2.ToWorker()
+    newer = b"\x01" + msgspec.msgpack.encode([[1, 2, [250, "from the future"]]])
+    m.activations.add(run_id=RUN, workflow="f", number=4, replay=True, events=newer)
+    m.activations.add(run_id=RUN, workflow="f", number=5, replay=True, events=b"\x09")
+    m.activations.add(
+        run_id=RUN,
+        workflow="f",
+        number=6,
+        events=b"\x01" + msgspec.msgpack.encode([Recorded(1, 2, ev.TimerFired(0))]),
+    )
+    down = protocol.decode_down(m.SerializeToString())
+    assert [(number, run_id) for number, run_id, _ in down.unreadable] == [(4, RUN), (5, RUN)]
+    assert [number for number, _, _ in down.activations] == [6]
+
+
+def test_a_failed_attempt_always_has_a_reason() -> None:
+    m = worker_pb2.FromWorker()
+    m.reports.add(run_id=RUN, seq=1, attempt=1, end=worker_pb2.END_ERROR)
+    (report,) = protocol.decode_up(m.SerializeToString()).reports
+    assert report.failure is not None
+
+
+def test_generated_code_is_up_to_date(tmp_path: Path) -> None:
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "proto" / "generate.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.generate(tmp_path)
+    made = {p.name: p.read_text() for p in tmp_path.iterdir() if p.suffix in (".py", ".pyi")}
+    kept = ROOT / "src" / "perdure" / "wire" / "pb"
+    assert made == {p.name: p.read_text() for p in kept.iterdir() if p.suffix in (".py", ".pyi")}
+
+
+@pytest.mark.parametrize("kind", [*ev.EVENT_TYPES, *cm.COMMAND_TYPES], ids=lambda k: k.__name__)
+def test_every_record_has_a_size(kind: type) -> None:
+    assert kind in protocol._SIZES
