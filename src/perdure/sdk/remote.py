@@ -20,6 +20,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Iterator
+from time import monotonic_ns, time_ns  # bound here, before workflow guards wrap them
 from typing import Any, Final
 
 import grpc
@@ -41,6 +42,7 @@ PAUSE_S_MAX: Final = 5.0
 WELCOME_S_MAX: Final = 15.0
 URGENT_S_MAX: Final = 5.0
 DRAIN_S_DEFAULT: Final = 30.0
+UNKNOWN_US: Final = -(1 << 62)
 LOGS_MAX: Final = 10_000
 """Chunks of output that wait for a stream; older ones are dropped."""
 
@@ -52,7 +54,8 @@ class RemoteWorker:
         self._reports: deque[Report] = deque()
         self._unacked: deque[tuple[int, list[Report]]] = deque()
         self._number = 0
-        self._decisions: deque[tuple[int, Decided, bool]] = deque()
+        self._decisions: deque[tuple[int, Decided, bool, int]] = deque()
+        """(number, decision, more follows, size)"""
         self._beats: dict[Token, Beat] = {}
         self._logs: deque[LogChunk] = deque(maxlen=LOGS_MAX)
         self._answering: dict[bytes, int] = {}
@@ -63,7 +66,7 @@ class RemoteWorker:
         self._draining = asyncio.Event()
         self._drained = asyncio.Event()
         self._connected = asyncio.Event()
-        self._offset_us = -(1 << 62)
+        self._offset_us = UNKNOWN_US
         self._alive_every_s = 10.0
         self._address = access.addresses[0]
         self._threads_channel: tuple[str, Any] | None = None
@@ -235,9 +238,9 @@ class RemoteWorker:
             self._unacked.append((self._number, reports))
         decisions: list[tuple[int, Decided, bool]] = []
         while self._decisions and room > 0:
-            part = self._decisions.popleft()
-            decisions.append(part)
-            room -= protocol.decision_size(part[1])
+            number, decided, more, size = self._decisions.popleft()
+            decisions.append((number, decided, more))
+            room -= size
         beats, self._beats = list(self._beats.values()), {}
         if self._reports or self._decisions or self._logs:
             self._news.set()
@@ -248,7 +251,7 @@ class RemoteWorker:
     def _received(self, down: Down) -> None:
         if down.clock_us:
             # Never ahead of the database: the reading is a moment old, and the freshest one counts.
-            self._offset_us = max(self._offset_us, down.clock_us - time.monotonic_ns() // 1000)
+            self._offset_us = max(self._offset_us, down.clock_us - monotonic_ns() // 1000)
         if down.welcome is not None:
             self._alive_every_s = max(0.5, down.welcome.alive_every_ms / 1000 / 2)
         while self._unacked and self._unacked[0][0] <= down.acked:
@@ -265,7 +268,7 @@ class RemoteWorker:
             self._worker.forget(run_id)
         for number, run_id, why in down.unreadable:
             stuck = Decided(run_id, [], Failure("unreadable_history", why))
-            self._decisions.append((number, stuck, False))
+            self._decisions.append((number, stuck, False, 64))
             self._news.set()
         if down.activations:
             asyncio.get_running_loop().call_soon(self._activate, down.activations)
@@ -314,7 +317,7 @@ class RemoteWorker:
     def _decided(self, decided: list[Decided]) -> None:
         """Side effects that ended; answers to activations do not come this way."""
         for d in decided:
-            self._decisions.extend(protocol.decision_parts(0, d))
+            self._decisions.extend(_sendable(0, d))
         self._news.set()
 
     def _beat(self, beats: list[Beat]) -> None:
@@ -343,17 +346,17 @@ class RemoteWorker:
 
     def clock_us(self) -> int:
         """The database's clock as far as it is known here; this machine's own before the first welcome."""
-        if self._offset_us < 0 and self._offset_us == -(1 << 62):
-            return time.time_ns() // 1000
-        return time.monotonic_ns() // 1000 + self._offset_us
+        if self._offset_us == UNKNOWN_US:
+            return time_ns() // 1000
+        return monotonic_ns() // 1000 + self._offset_us
 
 
-def _sendable(number: int, d: Decided) -> Iterator[tuple[int, Decided, bool]]:
+def _sendable(number: int, d: Decided) -> Iterator[tuple[int, Decided, bool, int]]:
     """A decision in parts. One record that no message can carry stops its run, visibly, instead of every stream it is sent on."""
     for part in protocol.decision_parts(number, d):
         size = protocol.decision_size(part[1])
         if size > protocol.MESSAGE_BYTES_MAX - PART_BYTES:
             why = f"a command of {size} bytes is over the limit MESSAGE_BYTES_MAX={protocol.MESSAGE_BYTES_MAX}"
-            yield number, Decided(d.run_id, [], Failure("payload_too_large", why)), False
+            yield number, Decided(d.run_id, [], Failure("payload_too_large", why)), False, 64
             return
-        yield part
+        yield *part, size

@@ -39,11 +39,11 @@ TROUBLE = (
 """What the driver raises when the server is away, going away, starting up or full."""
 
 
-def _encode_moment(us: int) -> tuple[int]:
+def encode_moment(us: int) -> tuple[int]:
     return (us - PG_EPOCH_US,) if us != FOREVER_US else (_INFINITY_PG,)
 
 
-def _decode_moment(value: tuple[int]) -> int:
+def decode_moment(value: tuple[int]) -> int:
     return value[0] + PG_EPOCH_US if value[0] != _INFINITY_PG else FOREVER_US
 
 
@@ -54,7 +54,7 @@ def _same(value: Any) -> Any:
 async def _prepare(connection: Any) -> None:
     await connection.set_type_codec("uuid", schema="pg_catalog", encoder=_same, decoder=bytes, format="binary")
     await connection.set_type_codec(
-        "timestamptz", schema="pg_catalog", encoder=_encode_moment, decoder=_decode_moment, format="tuple"
+        "timestamptz", schema="pg_catalog", encoder=encode_moment, decoder=decode_moment, format="tuple"
     )
 
 

@@ -39,7 +39,7 @@ from perdure.engine.ports import (
     Session,
     Settle,
 )
-from perdure.store import partitions
+from perdure.store import arrays, partitions
 from perdure.store.connections import TROUBLE, Connections, connect, shift_clock
 from perdure.store.queries import queries
 from perdure.store.reopen import reopen
@@ -167,6 +167,7 @@ class PostgresStore:
     async def _commit_connection(self) -> Any:
         if self._committing is None or self._committing.is_closed():
             self._committing = await connect(self._dsn)
+            arrays.install(self._committing)
         if self._pool.clock_offset_s:
             await shift_clock(self._committing, self._pool.clock_offset_s)
         return self._committing

@@ -7,11 +7,12 @@ on the other side, so that no message is over MESSAGE_BYTES_MAX.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 from typing import Any, Final, TypeVar
 
 import msgspec
 
-from perdure.core.commands import COMMAND_TYPES, Command
+from perdure.core.commands import COMMAND_TYPES, Command, ContinueAsNew
 from perdure.core.errors import Failure, InvalidInput
 from perdure.core.events import EVENT_TYPES, Recorded
 from perdure.core.retry import End, TaskOptions
@@ -361,22 +362,26 @@ def _command_size(c: Command) -> int:
 
 def _sizer(kind: type[Any]) -> Callable[[Any], int]:
     """About how many bytes a record takes: its payloads, and something for the rest."""
-    fields = set(kind.__struct_fields__)
-    lists = [f for f in ("inputs", "results", "signals", "promises") if f in fields]
-    single = next((f for f in ("input", "result", "value") if f in fields), None)
-    if lists:
-        return lambda record: 64 + sum(_total(getattr(record, f)) for f in lists)
-    if single is not None:
-        return lambda record: 64 + len(getattr(record, single))
+    fields = kind.__struct_fields__
+    for many in ("inputs", "results"):
+        if many in fields:
+            values = attrgetter(many)
+            return lambda record: 64 + sum(map(len, values(record)))
+    for single in ("input", "result", "value"):
+        if single in fields:
+            value = attrgetter(single)
+            return lambda record: 64 + len(value(record))
     return lambda record: 64
 
 
-def _total(values: Any) -> int:
-    """Bytes of payloads, or of (name, payload) pairs."""
-    return sum(map(len, values)) if not values or isinstance(values[0], bytes) else sum(len(v) for _, v in values)
+def _continued_size(c: ContinueAsNew) -> int:
+    return 64 + len(c.input) + sum(len(v) + 32 for _, v in (*c.signals, *c.promises)) + sum(map(len, c.cancels))
 
 
-_SIZES: Final = {kind: _sizer(kind) for kind in (*EVENT_TYPES, *COMMAND_TYPES)}
+_SIZES: Final[dict[type, Callable[[Any], int]]] = {
+    **{kind: _sizer(kind) for kind in (*EVENT_TYPES, *COMMAND_TYPES)},
+    ContinueAsNew: _continued_size,
+}
 
 
 def _cut(items: list[T], size_of: Callable[[T], int]) -> Iterator[list[T]]:
