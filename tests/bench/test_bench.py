@@ -52,6 +52,24 @@ def test_quick_bench_prints_one_json_object_and_leaves_nothing_behind(tmp_path: 
     assert list(tmp_path.glob("perdure-bench-*")) == []
 
 
+def test_remote_bench_measures_processes_of_their_own_and_idle_workers(tmp_path: Path) -> None:
+    done = perdure(
+        "bench", "--remote", "--tasks", "1000", "--idle-workers", "50", "--idle", "2", "--json", tmp=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    for name, tasks in (("fanout", 1000), ("chain", 500)):
+        workload = report[name]
+        assert workload["tasks"] == tasks
+        low, high = workload["spread"]
+        assert 0.01 < low <= workload["ratio_to_life3"] <= high
+        assert all(workload["cpu_us_per_task"][who] >= 0 for who in ("server", "worker", "client", "postgres"))
+    assert 0 < report["latency_ms"]["p50"] <= report["latency_ms"]["p99"] < 5_000
+    idle = report["idle"]
+    assert idle["workers"] == 50 and 0 <= idle["cpu_percent"] < 50 and 30 < idle["rss_mb"] < 300
+    assert list(tmp_path.glob("perdure-bench-*")) == []
+
+
 def check_workload(workload: dict[str, Any], tasks: int) -> None:
     assert workload["tasks"] == tasks
     low, high = workload["spread"]["tasks_per_s"]

@@ -42,8 +42,6 @@ from perdure.wire import protocol
 NAMES: Final[tuple[workloads.Name, ...]] = ("fanout", "chain")
 SLOTS: Final = 1_000
 START_S_MAX: Final = 30.0
-IDLE_WORKERS: Final = 1_000
-IDLE_S: Final = 15.0
 IDLE_SETTLE_S: Final = 3.0
 PERDURE: Final = [sys.executable, "-c", "from perdure.app.cli.main import main; main()"]
 _system: Any = psutil
@@ -128,7 +126,7 @@ def running(*arguments: str) -> Generator[subprocess.Popen[bytes]]:
             process.wait()
 
 
-async def run_remote(where: Place, tasks: int, *, idle_workers: int = IDLE_WORKERS, say: Progress) -> RemoteReport:
+async def run_remote(where: Place, tasks: int, *, idle_workers: int, idle_s: float, say: Progress) -> RemoteReport:
     async with scratch_database(where.dsn) as dsn, bare(dsn) as yardstick:
         http, address = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
         with running("server", "--db", dsn, "--http", http, "--grpc", address, "--auth", "open") as server:
@@ -149,7 +147,7 @@ async def run_remote(where: Place, tasks: int, *, idle_workers: int = IDLE_WORKE
                 rss = processes.rss()
                 kept = await yardstick.tasks_kept()
             await asyncio.sleep(IDLE_SETTLE_S)
-            idle = await _idle(server.pid, address, idle_workers, say)
+            idle = await _idle(server.pid, address, idle_workers, idle_s, say)
     _check_kept(kept, tasks)
     return RemoteReport(
         settings=settings_of(about, loop="asyncio", filesystem=where.filesystem, tasks=tasks, repeats=REPEATS),
@@ -224,14 +222,14 @@ async def answering(address: str, process: subprocess.Popen[bytes]) -> None:
 # -- idle workers ----------------------------------------------------------------------------------------------------
 
 
-async def _idle(server_pid: int, address: str, workers: int, say: Progress) -> Idle:
+async def _idle(server_pid: int, address: str, workers: int, watch_s: float, say: Progress) -> Idle:
     server = _system.Process(server_pid)
     before = server.memory_info().rss / 2**20
     with running("bench", "idle-workers", address, str(workers)):
         await _until_connected(server, workers)
         await asyncio.sleep(IDLE_SETTLE_S)
         began, cpu = time.perf_counter(), _seconds(server)
-        await asyncio.sleep(IDLE_S)
+        await asyncio.sleep(watch_s)
         seconds = time.perf_counter() - began
         idle = Idle(
             workers,

@@ -40,8 +40,9 @@ def measure(
         bool, typer.Option("--remote", help="Client, server, worker and PostgreSQL as processes of their own.")
     ] = False,
     idle_workers: Annotated[
-        int, typer.Option(min=0, max=10_000, help="With --remote: idle workers to connect.")
+        int, typer.Option(min=1, max=10_000, help="With --remote: idle workers to connect.")
     ] = 1000,
+    idle: Annotated[float, typer.Option(min=0.5, help="With --remote: seconds for which they are watched.")] = 15.0,
 ) -> None:
     """Measure Perdure beside bare PostgreSQL.
 
@@ -55,7 +56,7 @@ def measure(
     say = Progress()
     size = tasks or (TASKS_QUICK if quick else TASKS)
     if remote:
-        _remote(size, dsn, idle_workers, as_json=as_json)
+        _remote(size, dsn, idle_workers, idle, as_json=as_json)
         return
     with place(dsn) as where:
         report = run_on(uvloop, run_bench(where, size, loop="uvloop" if uvloop else "asyncio", say=say))
@@ -65,7 +66,7 @@ def measure(
         print_table(report)
 
 
-def _remote(tasks: int, dsn: str | None, idle_workers: int, *, as_json: bool) -> None:
+def _remote(tasks: int, dsn: str | None, idle_workers: int, idle_s: float, *, as_json: bool) -> None:
     import asyncio
 
     from perdure.app.bench.remote import print_remote, run_remote
@@ -73,7 +74,7 @@ def _remote(tasks: int, dsn: str | None, idle_workers: int, *, as_json: bool) ->
     from perdure.app.bench.suite import place
 
     with place(dsn) as where:
-        report = asyncio.run(run_remote(where, tasks, idle_workers=idle_workers, say=Progress()))
+        report = asyncio.run(run_remote(where, tasks, idle_workers=idle_workers, idle_s=idle_s, say=Progress()))
     if as_json:
         _print_json(report)
     else:
