@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from typing import Any
 
 import grpc
 import pytest
@@ -345,3 +346,28 @@ async def test_values_over_the_limit_are_refused_at_every_door(dsn: str) -> None
         with pytest.raises(PayloadTooLarge):
             await client.resolve(ids.parse(chat.id), "remote_answer", large)
         await chat.cancel()
+
+
+async def test_an_old_stream_of_a_worker_that_is_back_counts_for_nothing(dsn: str) -> None:
+    async with server(dsn) as s, Access(addresses=(s.address,)).channel(s.address) as channel:
+        hello = protocol.Hello(b"\x09" * 16, "twice", "h", 1, "x", 7, [("default", "nothing")], {}, [])
+
+        async def connect() -> Any:
+            call = channel.stream_stream(protocol.CONNECT)()
+            await call.write(protocol.encode_up(protocol.Up(hello=hello)))
+            await call.read()
+            return call
+
+        old = await connect()
+        new = await connect()
+        assert s.hub.slots_free == 7
+        for _ in range(3):
+            await old.write(protocol.encode_up(protocol.Up(draining=True, reports_number=1)))
+        await asyncio.sleep(0.2)
+        assert s.hub.slots_free == 7
+        assert not s.hub.connections()[0].draining
+        old.cancel()
+        await asyncio.sleep(0.2)
+        assert len(s.hub.connections()) == 1 and s.hub.slots_free == 7
+        new.cancel()
+        await until(lambda: s.hub.slots_free == 0)

@@ -308,6 +308,7 @@ class WorkerHub:
         self._let_go_of_code(before)
         self._leave_pool(before)
         before.is_open = False
+        before.end(Unavailable("this worker has another stream by now"))
         has = set(c.hello.running)
         now = self._clock_us()
         returned: list[Report] = []
@@ -416,6 +417,7 @@ class WorkerHub:
             return False
         pool.members.remove(c)
         pool.free -= c.counted
+        c.counted = 0
         if pool.members:
             return False
         self._pools = {key: p for key, p in self._pools.items() if p is not pool}
@@ -433,6 +435,8 @@ class WorkerHub:
     # -- messages ---------------------------------------------------------------------------------------------------
 
     def received(self, c: Connection, up: Up) -> None:
+        if self._connections.get(c.id) is not c:
+            return  # the worker has another stream by now
         c.seen_us = self._clock_us()
         if up.draining and not c.draining:
             c.draining = True
