@@ -11,6 +11,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+# Tests hold live gRPC servers while the fixtures here start PostgreSQL's programs; see perdure/sdk/channel.py.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+
 import pytest
 
 from perdure.store.cluster import PrivateCluster

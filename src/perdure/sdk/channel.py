@@ -6,9 +6,9 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final
 
-os.environ.setdefault(
-    "GRPC_VERBOSITY", "ERROR"
-)  # else it tells every program that starts another one about its threads
+# Before gRPC is loaded: else it stops its threads, or tells of them, whenever a program is started from this process.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 import grpc
 import msgspec

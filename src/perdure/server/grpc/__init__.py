@@ -1,5 +1,5 @@
 import os
 
-os.environ.setdefault(
-    "GRPC_VERBOSITY", "ERROR"
-)  # before it is loaded: else it tells of its threads whenever a program is started
+# Before gRPC is loaded: else it stops its threads, or tells of them, whenever a program is started from this process.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
