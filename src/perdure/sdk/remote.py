@@ -140,7 +140,10 @@ class RemoteWorker:
         async with self._access.channel(address) as channel:
             call = channel.stream_stream(protocol.CONNECT)(metadata=self._access.metadata())
             self._begin_anew()
-            await call.write(protocol.encode_up(self._hello()))
+            try:
+                await call.write(protocol.encode_up(self._hello()))
+            except asyncio.InvalidStateError:
+                raise await end_of(call) from None
             async with asyncio.timeout(WELCOME_S_MAX):
                 first = await call.read()
             if first is grpc.aio.EOF:
@@ -181,15 +184,16 @@ class RemoteWorker:
         work = [asyncio.create_task(self._send(call)), asyncio.create_task(self._receive(call))]
         try:
             done, _ = await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
+            errors = [error for task in done if (error := task.exception()) is not None]
+            if any(isinstance(error, asyncio.InvalidStateError) for error in errors):
+                raise await end_of(call)  # writing found out first that it had ended
+            for error in errors:
+                raise error
         finally:
             for task in work:
                 task.cancel()
             await asyncio.gather(*work, return_exceptions=True)
             call.cancel()
-        for task in done:
-            error = task.exception()
-            if error is not None:
-                raise error
 
     async def _receive(self, call: Any) -> None:
         while True:

@@ -231,6 +231,7 @@ class _Session:
             error = error_of(e, self._address)
         finally:
             self.is_over = True
+            self._work[0].cancel()
             for future in self._waiting.values():
                 if not future.done():
                     future.set_exception(error or Unavailable(f"the connection to {self._address} was closed"))
