@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from harness.fleet import Fleet, at_rest, until, violated
@@ -17,7 +18,19 @@ RUNS = 60
 async def test_without_the_fence_a_paused_engine_writes_over_its_successor_and_the_verifier_says_so(
     dsn: str, tmp_path: Path
 ) -> None:
-    with Fleet(tmp_path, dsn) as fleet:
+    """Where exactly the pause hits is chance: one that falls between two commits harms nobody. So there are a few."""
+    found: dict[int, Any] = {}
+    for number in range(4):
+        found = await _pause_without_fence(dsn, tmp_path / str(number))
+        if {4, 9, 10, 17} & found.keys():
+            return
+    pytest.fail(f"the verifier has noticed nothing: {found}")
+
+
+async def _pause_without_fence(dsn: str, directory: Path) -> dict[int, Any]:
+    """A stale epoch behind a newer one, an end that the run row knows nothing of, or a task executed after it was recorded; 17 as well:
+    a commit number of a session that is gone is a write that the fence would have refused."""
+    with Fleet(directory, dsn) as fleet:
         sleeper = fleet.launch(target=RUNS, lease=LEASE_S, shapes="0,1,6", bug="no_fence")
         await until("it holds runs", lambda: sleeper.counters.get("runs", 0) > 10, 20)
         sleeper.send(signal.SIGSTOP)
@@ -27,9 +40,7 @@ async def test_without_the_fence_a_paused_engine_writes_over_its_successor_and_t
         await at_rest(dsn, 20)
         found = violated(fleet.verify())
         print({number: examples[0] for number, examples in found.items()})
-        # A stale epoch behind a newer one, an end that the run row knows nothing of, or a task executed after it was recorded.
-        # 17 as well: a commit number of a session that is gone is a write that the fence would have refused.
-        assert {4, 9, 10, 17} & found.keys(), found
+        return found
 
 
 @pytest.mark.slow

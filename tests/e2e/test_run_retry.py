@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 
+import asyncpg
 import pytest
 
 from perdure import (
@@ -204,11 +205,18 @@ async def guarded(x: int) -> str:
 
 
 async def clean(dsn: str) -> None:
-    """After one round of upkeep: mail that arrived while its run was ending waits for that."""
+    """After upkeep: mail that arrived while its run was ending lies there until it is five seconds old."""
     store = PostgresStore(dsn)
     await store.open()
-    await store.sweep()
-    await store.close()
+    connection = await asyncpg.connect(dsn)
+    try:
+        async with asyncio.timeout(20):
+            while await connection.fetchval("select exists(select from perdure.inbox)"):
+                await store.sweep()
+                await asyncio.sleep(0.2)
+    finally:
+        await connection.close()
+        await store.close()
     tallies = await verify(dsn, at_rest=True)
     assert {t.number: t.examples for t in tallies if t.violations} == {}
 
