@@ -18,6 +18,7 @@ from perdure import (
     RunFailed,
     Signal,
     State,
+    Stuck,
     Unavailable,
     attempt,
     task,
@@ -371,3 +372,31 @@ async def test_an_old_stream_of_a_worker_that_is_back_counts_for_nothing(dsn: st
                 pass
         new.cancel()
         await until(lambda: s.hub.slots_free == 0)
+
+
+@pytest.mark.parametrize("times", [(-5, 2**62), (2**62, 1), (0, 0), (-(2**63), 2**63 - 1)])
+async def test_times_that_cannot_be_are_no_reason_to_lose_a_result(dsn: str, times: tuple[int, int]) -> None:
+    async with server(dsn) as s, worker(s.address, queues=["nowhere"]), Client(s.address):
+        handle = await remote_patient.start(1.0)
+        hello = protocol.Hello(b"\x0a" * 16, "dreamer", "h", 1, "x", 5, [("default", "remote_long")], {}, [])
+        async with Access(addresses=(s.address,)).channel(s.address) as channel:
+            call = channel.stream_stream(protocol.CONNECT)()
+            await call.write(protocol.encode_up(protocol.Up(hello=hello)))
+            tasks: list[Assignment] = []
+            async with asyncio.timeout(10):
+                while not tasks:
+                    tasks = protocol.decode_down(await call.read()).tasks
+            a = tasks[0]
+            ended = Report(a.run_id, a.seq, a.attempt, End.SUCCESS, b'"done"', None, *times)
+            await call.write(protocol.encode_up(protocol.Up(reports=[ended], reports_number=1)))
+            assert await handle.result("10s") == "done"
+            call.cancel()
+
+
+async def test_a_decision_without_end_stops_its_run_and_no_other(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perdure.server.grpc.hub.DECISION_BYTES_MAX", 1_000_000)
+    async with server(dsn) as s, worker(s.address), Client(s.address):
+        handle = await remote_fanned.start(5000)
+        with pytest.raises(Stuck, match="DECISION_BYTES_MAX"):
+            await handle.result("20s")
+        assert await remote_sums.run(5) == 22

@@ -33,7 +33,8 @@ from perdure.engine.counters import Counters
 from perdure.engine.ports import ClaimedTask, Kind, LostTask, WorkerPort
 from perdure.wire.codec import decode_options, encode_mail
 
-SLOTS_MAX = 1_000_000
+ALL_SLOTS = 1_000_000
+"""More than any worker has: no need to take turns."""
 LONG_RUNNING_US = 1_000_000
 """A task that has been running for this long gets its row, so that everybody can see it."""
 LATE_TICKS_MAX = 10
@@ -126,7 +127,7 @@ class Dispatcher:
             return
         lines = self.backlog.lines()
         while lines:
-            turn = TURN_TASKS if len(lines) > 1 else SLOTS_MAX
+            turn = TURN_TASKS if len(lines) > 1 else ALL_SLOTS
             lines = [(kind, line) for kind, line in lines if self._refill(kind, line, turn)]
 
     def _refill(self, kind: Kind, line: Line, turn: int) -> bool:

@@ -29,7 +29,7 @@ from perdure.engine.engine import Engine
 from perdure.engine.notes import WorkerRow
 from perdure.engine.ports import Kind, Named
 from perdure.server.grpc.connection import Connection
-from perdure.wire.protocol import PROTOCOL, SERVED_MAX, Hello, Token, Up, Welcome
+from perdure.wire.protocol import PROTOCOL, SERVED_MAX, Hello, Token, Up, Welcome, decision_size
 
 log = logging.getLogger("perdure.server")
 
@@ -47,7 +47,9 @@ TELL_EVERY_S: Final = 10.0
 TELL_CHANGES_S: Final = 1.0
 """How often what is known of the workers is brought up to date for people: their load, and who they are."""
 PRESENT_PAUSES_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
-"""Between tries to take over what a worker brought along. After the last its attempts go on, and their ends count if nobody was quicker."""
+"""Between tries to take over what a worker brought along. After the last its attempts are left alone: their runs have them run again."""
+DECISION_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Bytes of one decision, over all messages it comes in."""
 SHARE_TASKS: Final = 64
 """Tasks one worker gets before the next one of its pool has its turn."""
 
@@ -463,7 +465,11 @@ class WorkerHub:
 
     def _take_reports(self, c: Connection, reports: list[Report]) -> None:
         mine: list[Report] = []
+        now = self._clock_us()
         for r in reports:
+            # The worker's word on its times counts as far as they can be.
+            r.finished_us = max(1, min(r.finished_us, now))
+            r.started_us = max(1, min(r.started_us, r.finished_us))
             key = (r.run_id, r.seq)
             if c.running.get(key) != r.attempt or self._placed.get(key) is not c:
                 self.refused += 1
@@ -489,9 +495,11 @@ class WorkerHub:
             earlier = c.parts.pop(d.run_id, None)
             if earlier is not None:
                 d.commands = [*earlier, *d.commands]
-            if more:
+            if more and decision_size(d) <= DECISION_BYTES_MAX:
                 c.parts[d.run_id] = d.commands
                 continue
+            if more:
+                d = Decided(d.run_id, [], _decision_too_large())
             if number:
                 self._holder[d.run_id] = (c, 0)
             mine.append(d)
@@ -545,6 +553,11 @@ class WorkerHub:
             log.error("a worker's attempts could not be settled", exc_info=task.exception())
 
 
+def _decision_too_large() -> Failure:
+    why = f"the commands of one decision are over the limit DECISION_BYTES_MAX={DECISION_BYTES_MAX}; fan out in steps"
+    return Failure("payload_too_large", why)
+
+
 def _too_large(size: int) -> Failure:
     return Failure(
         "payload_too_large", f"the result has {size} bytes, over the limit PAYLOAD_BYTES_MAX={PAYLOAD_BYTES_MAX}"
@@ -579,6 +592,8 @@ def _check(h: Hello) -> None:
         raise InvalidInput("worker_id must be 16 bytes")
     if not 1 <= h.slots <= SLOTS_MAX:
         raise InvalidInput(f"a worker has between 1 and SLOTS_MAX={SLOTS_MAX} slots, not {h.slots}")
+    if len(h.running) > 2 * SLOTS_MAX:
+        raise InvalidInput(f"a worker brings along at most {2 * SLOTS_MAX} attempts, not {len(h.running)}")
     if len(h.tasks) > SERVED_MAX or len(h.workflows) > SERVED_MAX:
         raise InvalidInput(f"a worker serves at most SERVED_MAX={SERVED_MAX} tasks and workflows")
     names = [h.name, *h.workflows, *(x for pair in h.tasks for x in pair)]
