@@ -27,6 +27,8 @@ import msgspec
 import perdure
 from perdure.app.cli.reference import page as cli_page
 from perdure.core import commands, commit_policy, errors, events, lifecycle, limits, placement, retry
+from perdure.core.flow.expr import ExprError
+from perdure.core.flow.problems import FlowError
 from perdure.engine import engine
 from perdure.sdk import client
 from perdure.server.grpc import hub
@@ -57,6 +59,8 @@ ADVICE = {
     "PayloadMismatch": "Annotate with the exact type, or convert before passing on. After a change of signature, let the annotation accept both forms.",
     "PayloadTooLarge": "Store the data elsewhere and pass a reference. See [limits and large data](../how-to/limits-and-large-data.md).",
     "NotRegistered": "Import the module that defines it. If two functions claim one name, give one of them `name=`.",
+    "FlowError": "Correct the document; `problems` has each mistake with its line, column and, where one is likely, what was meant. `perdure validate` prints them.",
+    "ExprError": "Correct the expression, or make sure of its values first, as in `size(list ?? [])`. In a run it fails the node, and is not retried.",
     "NotFound": "Check the id and the namespace. A run that retention has dropped is gone.",
     "Conflict": "Try again, or choose another id.",
     "RunAlreadyExists": 'Choose another id, or say `on_conflict="attach"` or `"replace"`. Attaching needs the same workflow and input.',
@@ -88,6 +92,9 @@ ADVICE = {
 CODES_WITHOUT_CLASS = {
     "run_timeout": "The run did not end before the `timeout` it was started with. Raised as `RunFailed`.",
     "limit_exceeded": "The run went over `PENDING_TASKS_MAX` or `SIGNALS_BUFFERED_MAX`; the message says which. Raised as `RunFailed`.",
+    "step_limit": "A graph made `max_steps` node visits. Raise `max_steps` in the document if that many are meant, or find the cycle. Raised as `RunFailed`.",
+    "timeout": "Nobody answered a `wait` or `approval` of a flow in time, or an embedded body did not end. Give the node a `timeout` route to go on instead.",
+    "flow_unavailable": "The definition of a flow is not in the database, or this server is too old to read it. The run is stuck; it goes on with `perdure resume` once the definition is there.",
     "poison": "The database refuses a record of this run. The run is stuck; neighbours are not affected.",
     "internal": "Perdure's own code failed while driving the run. The run is stuck. Please report it.",
     "workflow_deleted": "REST: the workflow was deleted and takes no new runs. Register it again to bring it back.",
@@ -110,7 +117,8 @@ def error_classes() -> list[type[errors.PerdureError]]:
         for c in vars(errors).values()
         if inspect.isclass(c) and issubclass(c, errors.PerdureError) and c.__module__ == errors.__name__
     ]
-    return [*own, client.Stuck]
+    at = own.index(errors.NotRegistered) + 1
+    return [*own[:at], FlowError, ExprError, *own[at:], client.Stuck]
 
 
 def _depth(cls: type) -> int:

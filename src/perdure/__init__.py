@@ -42,12 +42,14 @@ if TYPE_CHECKING:
         Unavailable,
         WorkflowRuleBroken,
     )
+    from perdure.core.flow.problems import FlowError
     from perdure.engine.engine import EngineSettings
     from perdure.sdk import wf
     from perdure.sdk.attempts import Attempt, attempt
     from perdure.sdk.channel import Tls
     from perdure.sdk.client import Event, Handle, Stuck
     from perdure.sdk.definitions import Bound, Task, Workflow, task, workflow
+    from perdure.sdk.flows import FlowRef, flow
     from perdure.sdk.messages import Promise, Signal, State
     from perdure.sdk.options import Retry
     from perdure.sdk.remote_client import Client
@@ -64,11 +66,13 @@ _HOME = {
         "RunFailed", "RunFinished", "TaskCancelled", "TaskError", "TaskFailed", "TaskLost", "TaskTimeout", "Unauthenticated", "Unavailable",
         "WorkflowRuleBroken",
     ),
+    "perdure.core.flow.problems": ("FlowError",),
     "perdure.engine.engine": ("EngineSettings",),
     "perdure.sdk.attempts": ("Attempt", "attempt"),
     "perdure.sdk.channel": ("Tls",),
     "perdure.sdk.client": ("Event", "Handle", "Stuck"),
     "perdure.sdk.definitions": ("Bound", "Task", "Workflow", "task", "workflow"),
+    "perdure.sdk.flows": ("FlowRef", "flow"),
     "perdure.sdk.messages": ("Promise", "Signal", "State"),
     "perdure.sdk.options": ("Retry",),
     "perdure.sdk.remote_client": ("Client",),
@@ -79,11 +83,11 @@ _HOME = {
 _WHERE = {name: module for module, names in _HOME.items() for name in names} | {"wf": "perdure.sdk"}
 
 __all__ = [
-    "Attempt", "Bound", "ChildFailed", "Client", "Conflict", "EngineSettings", "Event", "Failure", "Forbidden", "Handle", "HistoryTooLarge", "InvalidInput",
+    "Attempt", "Bound", "ChildFailed", "Client", "Conflict", "EngineSettings", "Event", "Failure", "FlowError", "FlowRef", "Forbidden", "Handle", "HistoryTooLarge", "InvalidInput",
     "NondeterminismError", "NotFound", "NotRegistered", "PayloadMismatch", "PayloadTooLarge", "Perdure", "PerdureError", "Promise",
     "PromiseAlreadyResolved", "Retry", "RunAlreadyExists", "RunCancelled", "RunError", "RunFailed", "RunFinished", "Signal", "State", "Step",
     "Stuck", "SyncHandle", "SyncPerdure", "Task", "TaskCancelled", "TaskError", "TaskFailed", "TaskLost", "TaskTimeout", "TestEnv", "Tls", "Unauthenticated",
-    "Unavailable", "Workflow", "WorkflowRuleBroken", "attempt", "export_history", "replay", "task", "wf", "workflow",
+    "Unavailable", "Workflow", "WorkflowRuleBroken", "attempt", "export_history", "flow", "replay", "task", "wf", "workflow",
 ]  # fmt: skip
 
 

@@ -1,27 +1,50 @@
-"""Record golden histories that are not there yet: `python -m tests.replay.record`. Existing files are never touched."""
+"""Record golden histories that are not there yet: `python -m tests.replay.record`. Existing files are never touched.
+
+Those of flows keep the document beside the history, because that is all that decides them.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 from pathlib import Path
+from typing import Any
 
-from perdure import Handle, TestEnv
+import msgspec
+
+from perdure import Handle, Promise, Signal, TestEnv, flow, task
+from perdure.core.flow.draft import draft_text
 from perdure.testing.replayer import export_history
 from tests.replay import workflows as w
 
 HERE = Path(__file__).parent / "histories"
+FLOWS = Path(__file__).parent / "flow_histories"
 ROOT = Path(__file__).parents[2]
 
 
 async def save(name: str, handle: Handle[object]) -> None:
     path = HERE / f"{name}.json"
     if not path.exists():
-        text = (await export_history(handle)).decode()
-        for place in (str(ROOT) + "/", sys.prefix + "/", sys.base_prefix + "/"):
-            text = text.replace(place, "")  # tracebacks name files; where they lie is nobody's business
-        path.write_text(text)
+        path.write_text(await exported(handle))
         print("recorded", path.name)
+
+
+async def save_flow(name: str, document: str, handle: Handle[object]) -> None:
+    path = FLOWS / f"{name}.json"
+    if not path.exists():
+        kept = {
+            "document": msgspec.json.decode(draft_text(document).document),
+            "history": msgspec.json.decode(await exported(handle)),
+        }
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(kept), indent=2))
+        print("recorded", path.name)
+
+
+async def exported(handle: Handle[object]) -> str:
+    text = (await export_history(handle)).decode()
+    for place in (str(ROOT) + "/", sys.prefix + "/", sys.base_prefix + "/"):
+        text = text.replace(place, "")  # tracebacks name files; where they lie is nobody's business
+    return text
 
 
 async def until_ended(env: TestEnv, handle: Handle[object]) -> None:
@@ -74,6 +97,195 @@ async def main() -> None:
         await w.note.send(waiting.id, "only one")
         await env.advance("1m")
         await save("messaged-waiting-1", waiting)
+        await record_flows(env)
+
+
+# -- flows -------------------------------------------------------------------------------------------------------------
+
+down: set[str] = set()
+"""What does not work, while it is recorded."""
+
+
+@task(name="golden_do", retry=1)
+async def do(name: str, n: Any = None) -> Any:
+    if name in down:
+        raise ConnectionError(f"{name} is down")
+    if name == "slow":
+        await asyncio.sleep(3600)
+    return {"name": name, "n": n}
+
+
+@task(name="golden_double", retry=1)
+async def double(n: int) -> int:
+    return 2 * n
+
+
+@task(name="golden_service", retry=1)
+async def service(input: Any, params: Any = None) -> Any:
+    return {"input": input, "params": params}
+
+
+DAG = """
+flow: golden-dag
+input: {items: {type: array}, limit: {type: integer, default: 2}}
+state: {seen: 0}
+tasks:
+  first: {python: golden_do, with: {name: first}, set: {seen: "${ size(input.items) }"}}
+  beside: {python: golden_do, with: {name: beside}}
+  each: {python: golden_double, foreach: input.items, concurrency: input.limit, depends_on: first, with: {n: "${ item }"}}
+  some: {python: golden_do, parallel: 3, on_error: ignore, retry: 1, depends_on: first, with: {name: "part ${ index }"}}
+  pick:
+    depends_on: [each]
+    choice:
+      - {when: sum(each) > 1000, then: huge}
+      - {when: sum(each) > 10, then: [big, review]}
+      - {else: small}
+  huge: {python: golden_do, with: {name: huge}}
+  small: {python: golden_do, with: {name: small}}
+  big: {python: golden_do, with: {name: big, n: "${ sum(each) }"}}
+  review: {approval: {title: May it go?, timeout: 2d}, then: {approved: ship, rejected: drop}}
+  ship:
+    depends_on: [big]
+    foreach: [north, south]
+    with: {to: "${ item }"}
+    tasks:
+      pack: {python: golden_do, with: {name: "${ input.to }"}}
+      rest: {sleep: 90s, depends_on: pack}
+      sub: {flow: golden-leaf, depends_on: rest, with: {name: "${ pack.name }"}}
+    output: "${ sub }"
+  drop: {python: golden_do, with: {name: drop}}
+  cleanup: {python: golden_do, depends_on: [ship, drop], run_if: always, with: {name: cleanup}}
+output: {shipped: "${ ship }", parts: "${ some }", seen: "${ state.seen }"}
+"""
+
+LEAF = """
+flow: golden-leaf
+input: {name: {type: string}}
+tasks:
+  say: {python: golden_do, retry: 1, with: {name: "${ input.name }"}}
+output: "${ say.name }"
+"""
+
+GRAPH = """
+flow: golden-graph
+state: {n: 0, log: {}}
+graph:
+  start: count
+  nodes:
+    count: {value: "${ shared.n + 1 }", set: {n: "${ output }"}}
+    work: {python: golden_do, retry: 1, with: {name: "round ${ shared.n }"}}
+    repair: {python: golden_do, retry: 1, with: {name: repair, n: "${ input.message }"}}
+    rest: {kind: timer, params: {delay_ms: 60000}}
+    tell: {kind: wait_event, params: {signal_key: go, timeout_ms: 3600000}, post: {output_key: log.told}}
+    body:
+      kind: subflow
+      subflow:
+        start: x
+        nodes: {x: {kind: executor, service: golden_service, post: {output_key: x}}}
+        edges: []
+    many: {services: [golden_service, golden_service], with: "${ shared.n }", concurrency: 1}
+    more:
+      kind: choice
+      choice_cases: [{action: again, expr: {lt: [$shared.n, 3]}}]
+      default_action: done
+    agree: {kind: approval, params: {approval_key: agree}, post: {action_key: action}}
+    end: {value: "${ shared.log }", set: {log.end: true}}
+  edges:
+    - {from: count, to: work}
+    - {from: work, to: rest}
+    - {from: work, action: error, to: repair}
+    - {from: repair, to: rest}
+    - {from: rest, to: more}
+    - {from: more, action: again, to: count}
+    - {from: more, action: done, to: tell}
+    - {from: tell, to: many}
+    - {from: tell, action: timeout, to: end}
+    - {from: many, to: body}
+    - {from: body, to: agree}
+    - {from: agree, to: end}
+output: {n: "${ shared.n }", log: "${ shared.log }"}
+"""
+
+RETRIED = """
+flow: golden-retried
+tasks:
+  first: {python: golden_do, with: {name: first}}
+  child: {flow: golden-leaf, depends_on: first, with: {name: child}}
+  many: {python: golden_do, retry: 1, depends_on: first, foreach: [a, b, c, d], concurrency: 2, on_error: collect, with: {name: "${ item }"}}
+  long: {sleep: 6h, depends_on: first}
+  signed: {wait: {signal: signed, timeout: 1h}, depends_on: first}
+  last: {python: golden_do, depends_on: [child, many, long, signed], with: {name: last}}
+  tidy: {python: golden_do, depends_on: [many], run_if: any_failed, with: {name: tidy}}
+output: "${ many }"
+"""
+
+STOPPED = """
+flow: golden-stopped
+tasks:
+  slow: {python: golden_do, with: {name: slow}}
+  child: {flow: golden-sleeps}
+  rest: {sleep: 30d}
+  wait: {approval: never}
+  last: {python: golden_do, depends_on: [slow, rest]}
+"""
+
+FAST = """
+flow: golden-fast
+tasks:
+  many: {python: golden_do, retry: 1, foreach: [slow, slow, bad, slow], concurrency: 3, with: {name: "${ item }"}}
+  after: {python: golden_do, depends_on: many}
+"""
+
+
+async def record_flows(env: TestEnv) -> None:
+    """One dag and one graph with a bit of everything, one that failed and was retried, and three that were stopped in different ways."""
+    for document in (DAG, LEAF, GRAPH, RETRIED, STOPPED, FAST, "flow: golden-sleeps\ntasks:\n  a: {sleep: 30d}"):
+        await env.deploy(document)
+    FLOWS.mkdir(exist_ok=True)
+    down.update({"part 1", "round 2", "child", "b", "c", "bad"})
+
+    handle = await env.start(flow("golden-dag"), items=[1, 2, 3, 4, 5])
+    await save_flow("dag-waiting-1", DAG, handle)
+    await Promise("review", bool).resolve(handle.id, True)
+    await until_ended(env, handle)
+    await save_flow("dag-1", DAG, handle)
+    handle = await env.start(flow("golden-dag"), items=[1])
+    await until_ended(env, handle)
+    await save_flow("dag-small-1", DAG, handle)
+
+    handle = await env.start(flow("golden-graph"))
+    await env.advance("10m")
+    await Signal("go", str).send(handle.id, "here")
+    await env.advance("1m")
+    await Promise("agree", str).resolve(handle.id, "yes")
+    await until_ended(env, handle)
+    await save_flow("graph-1", GRAPH, handle)
+    handle = await env.start(flow("golden-graph"))
+    await until_ended(env, handle)
+    await save_flow("graph-timeout-1", GRAPH, handle)
+
+    handle = await env.start(flow("golden-retried").options(timeout="5h"))
+    await Signal("signed", int).send(handle.id, 1)
+    for mended in ("child", "b", "c"):
+        await until_ended(env, handle)
+        down.discard(mended)
+        await handle.retry()
+    await until_ended(env, handle)
+    await save_flow("retried-1", RETRIED, handle)
+
+    handle = await env.start(flow("golden-fast"))
+    await until_ended(env, handle)
+    await save_flow("fail-fast-1", FAST, handle)
+    running = await env.client.start_workflow(flow("golden-stopped"))
+    while await count_children(running) == 0:
+        await asyncio.sleep(0.01)
+    await running.cancel("enough")
+    await until_ended(env, running)
+    await save_flow("stopped-1", STOPPED, running)
+
+
+async def count_children(handle: Handle[Any]) -> int:
+    return sum(type(r.event).__name__ == "ChildStarted" for r in await handle.history())
 
 
 if __name__ == "__main__":

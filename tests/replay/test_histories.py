@@ -3,22 +3,39 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from perdure import InvalidInput, NondeterminismError, replay, task, wf, workflow
+from perdure.core import commands as cm
 from perdure.core import events as ev
 from perdure.core import ids
+from perdure.core.flow.compile import compile_value
+from perdure.core.flow.decider import Decider
+from perdure.core.reopen import ENDED_BY_ENGINE, effective
 from perdure.testing.replayer import replay_one
 from perdure.wire.codec import decode_events, encode_events, history_from_json, history_to_json
 from tests.replay.workflows import ALL, Order, price
 
 HISTORIES = sorted((Path(__file__).parent / "histories").glob("*.json"))
+FLOW_HISTORIES = sorted((Path(__file__).parent / "flow_histories").glob("*.json"))
+"""With the document that decided them beside the history."""
+
+
+def text_of(path: Path) -> bytes:
+    data = path.read_bytes()
+    return msgspec.json.encode(msgspec.json.decode(data)["history"]) if path in FLOW_HISTORIES else data
 
 
 def load(path: Path) -> tuple[str, list[ev.Recorded]]:
-    return history_from_json(path.read_bytes())
+    return history_from_json(text_of(path))
+
+
+def commits(history: list[ev.Recorded]) -> list[int]:
+    """How many events were there after each commit but the last. Events of one commit have one time."""
+    return [i for i in range(1, len(history)) if history[i - 1].at_us != history[i].at_us]
 
 
 @pytest.mark.parametrize("path", HISTORIES, ids=lambda p: p.stem)
@@ -35,22 +52,115 @@ def test_every_prefix_of_a_history_replays_without_complaint(path: Path) -> None
     run_id, history = load(path)
     started = history[0].event
     assert isinstance(started, ev.RunStarted)
-    ends = {i for i in range(1, len(history)) if history[i - 1].at_us != history[i].at_us}
-    for end in sorted(ends):
+    for end in commits(history):
         replay_one(ALL[started.workflow], ids.parse(run_id), history[:end], where=f"{path.name} up to {end}")
 
 
-@pytest.mark.parametrize("path", HISTORIES, ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", [*HISTORIES, *FLOW_HISTORIES], ids=lambda p: p.stem)
 def test_json_and_binary_forms_of_a_history_are_equal(path: Path) -> None:
     run_id, history = load(path)
     assert history_from_json(history_to_json(run_id, history)) == (run_id, history)
-    assert _is_extended(msgspec.json.decode(path.read_bytes()), msgspec.json.decode(history_to_json(run_id, history)))
+    assert _is_extended(msgspec.json.decode(text_of(path)), msgspec.json.decode(history_to_json(run_id, history)))
     events = [r.event for r in history]
     assert decode_events(encode_events(events)) == events
 
 
+# -- flows -------------------------------------------------------------------------------------------------------------
+
+
+def decided(path: Path, history: list[ev.Recorded]) -> list[cm.Command]:
+    """What a decider that has never seen the run asks for, given this much of its history. Raises where they disagree."""
+    kept = msgspec.json.decode(path.read_bytes())
+    started = history[0].event
+    assert isinstance(started, ev.RunStarted)
+    flow = compile_value(kept["document"], name=started.workflow).flow
+    return Decider(flow, ids.parse(kept["history"]["run_id"])).activate(effective(history), replay=True)
+
+
+def _started(what: object) -> Any:
+    """What a command starts or an event says was started, in one form; None for all others."""
+    match what:
+        case cm.ScheduleTasks() | ev.TasksScheduled():
+            return ("task", what.first, what.name, what.queue, what.inputs, what.options, what.nodes, what.index)
+        case cm.SkipTasks() | ev.TasksSkipped():
+            return ("skip", what.first, what.nodes, what.reason)
+        case cm.StartTimer() | ev.TimerStarted():
+            return ("timer", what.seq, what.fire_at_us)
+        case cm.StartChild() | ev.ChildStarted():
+            return ("child", what.seq, what.workflow, what.input)
+        case cm.CreatePromise() | ev.PromiseCreated():
+            return ("promise", what.seq, what.name)
+        case cm.SetState() | ev.StateSet():
+            return ("state", what.name, what.value)
+        case _:
+            return None
+
+
+ENDS: dict[type, type] = {
+    ev.RunSucceeded: cm.CompleteRun,
+    ev.RunFailed: cm.FailRun,
+    ev.RunCancelled: cm.CancelRun,
+}
+
+
+@pytest.mark.parametrize("path", FLOW_HISTORIES, ids=lambda p: p.stem)
+def test_the_whole_history_of_a_flow_brings_nothing_new(path: Path) -> None:
+    """But the end of the run, which is the same."""
+    history = load(path)[1]
+    commands = decided(path, history)
+    end = history[-1].event
+    if not isinstance(end, ev.TERMINAL):
+        assert commands == []
+        return
+    (closing,) = commands
+    assert type(closing) is ENDS[type(end)]
+    match closing, end:
+        case cm.CompleteRun(), ev.RunSucceeded():
+            assert closing.result == end.result
+        case cm.FailRun(), ev.RunFailed():
+            assert (closing.failure, closing.cause) == (end.failure, end.cause)
+        case cm.CancelRun(), ev.RunCancelled():
+            assert closing.reason == end.reason
+        case _:
+            raise AssertionError(closing)
+
+
+@pytest.mark.parametrize("path", FLOW_HISTORIES, ids=lambda p: p.stem)
+def test_a_decider_rebuilt_after_any_commit_asks_for_what_was_recorded_next(path: Path) -> None:
+    history = load(path)[1]
+    asked = 0
+    for end in commits(history):
+        wanted = [s for c in decided(path, history[:end]) if (s := _started(c)) is not None]
+        followed = [s for r in history[end:] if (s := _started(r.event)) is not None]
+        assert wanted == followed[: len(wanted)], f"after {end} events"
+        asked += len(wanted)
+    assert asked, "a decider that asks for nothing would pass"
+
+
+def test_flow_histories_were_retried_and_timed_out() -> None:
+    """What the tests above would not miss if it were gone."""
+    ends = [r.event for path in FLOW_HISTORIES for r in load(path)[1] if isinstance(r.event, ev.RunFailed)]
+    assert {e.failure.code for e in ends} & ENDED_BY_ENGINE
+    retries = [r.event for path in FLOW_HISTORIES for r in load(path)[1] if isinstance(r.event, ev.RunRetried)]
+    assert len(retries) >= 3 and any(r.revived_children for r in retries)
+    assert all(r.cut == 0 for r in retries)
+
+
+def test_a_changed_document_disagrees_with_the_history(tmp_path: Path) -> None:
+    (path,) = (p for p in FLOW_HISTORIES if p.stem == "dag-1")
+    kept = msgspec.json.decode(path.read_bytes())
+    kept["document"]["tasks"]["big"]["with"]["name"] = "bigger"
+    changed = tmp_path / "changed.json"
+    changed.write_bytes(msgspec.json.encode(kept))
+    with pytest.raises(NondeterminismError, match=r"(?s)expected.*actual"):
+        decided(changed, load(path)[1])
+
+
+# -- types -------------------------------------------------------------------------------------------------------------
+
+
 def test_there_is_a_golden_history_for_every_event_type() -> None:
-    seen = {type(r.event) for path in HISTORIES for r in load(path)[1]}
+    seen = {type(r.event) for path in (*HISTORIES, *FLOW_HISTORIES) for r in load(path)[1]}
     missing = {t.__name__ for t in ev.EVENT_TYPES} - {t.__name__ for t in seen}
     assert not missing, f"record a history with {missing} (python -m tests.replay.record)"
 

@@ -52,6 +52,11 @@ ROUTES: dict[str, Permission | Need] = {
     f"GET {API}/workflows/{{name}}": READ,
     f"DELETE {API}/workflows/{{name}}": DEVELOP,
     f"GET {API}/workflows/{{name}}/versions": READ,
+    f"POST {API}/workflows/validate": READ,
+    f"GET {API}/workflows/{{name}}/versions/{{version}}": READ,
+    f"POST {API}/workflows/{{name}}/current": DEVELOP,
+    f"GET {API}/workflows/{{name}}/graph": READ,
+    f"GET {API}/schema/flow.json": READ,
     f"POST {API}/workflows/{{name}}/runs": START,
     f"GET {API}/runs": READ,
     f"GET {API}/runs/{{id}}": READ,
@@ -59,6 +64,7 @@ ROUTES: dict[str, Permission | Need] = {
     f"POST {API}/runs/{{id}}/cancel": OPERATE,
     f"POST {API}/runs/{{id}}/retry": OPERATE,
     f"POST {API}/runs/{{id}}/resume": OPERATE,
+    f"GET {API}/runs/{{id}}/graph": READ,
     f"GET {API}/runs/{{id}}/tasks": READ,
     f"GET {API}/runs/{{id}}/tasks/{{task}}/logs": READ,
     f"GET {API}/runs/{{id}}/logs": READ,
@@ -104,6 +110,8 @@ METHODS: dict[str, Permission | None] = {
 
 BODIES: dict[str, Any] = {
     f"POST {API}/workflows": {"name": "matrix_other", "version": "1", "kind": "code"},
+    f"POST {API}/workflows/validate": {"source": "flow: matrix_written\ntasks: {a: {value: 1}}"},
+    f"POST {API}/workflows/{{name}}/current": {"version": "0"},
     f"POST {API}/workflows/{{name}}/runs": {"args": ["x"]},
     f"POST {API}/runs/{{id}}/signals/{{name}}": "value",
     f"POST {API}/runs/{{id}}/promises/{{name}}": "value",
@@ -183,7 +191,10 @@ class World:
         path = door.partition(" ")[2]
         if "/keys/" in path:
             return path.replace("{id}", "nosuchkey123")
-        named = {"id": run or ids.text(secrets.token_bytes(16)), "task": "1", "name": _name_in(path, run is not None)}
+        named = {
+            "id": run or ids.text(secrets.token_bytes(16)), "task": "1", "name": _name_in(path, run is not None),
+            "version": matrix_flow.version if run else "0",
+        }  # fmt: skip
         filled = re.sub(r"\{(\w+)\}", lambda m: named[m[1]], path)
         return f"{filled}?run={run}" if path.endswith("/stream") and run else filled
 

@@ -431,7 +431,7 @@ def test_every_route_names_exactly_one_need() -> None:
     assert needs["POST", "/workflows/{name}/runs"] is Permission.START
     assert needs["DELETE", "/keys/{id}"] is Permission.ADMIN
     for (method, path), need in needs.items():
-        if method != "GET":
+        if method != "GET" and path != "/workflows/validate":  # writes nothing; a document is too long for a query
             assert need not in (Permission.READ, Need.ANYBODY, Need.PUBLIC), (method, path)
 
 
@@ -441,7 +441,7 @@ async def test_a_stranger_gets_in_nowhere(dsn: str) -> None:
             if need_of(route.dependant) is Need.PUBLIC:
                 continue
             base = api.url if route.path in ("/", "/runs/{id}") and not route.include_in_schema else f"{api.url}/api/v1"
-            path = route.path.format(id="x" * 8, name="x", task="1")
+            path = route.path.format(id="x" * 8, name="x", task="1", version="1")
             for method in route.methods:
                 answer = await api.http.request(method, f"{base}{path}", content=b"{broken")
                 assert answer.status_code == 401, (method, path, answer.text)

@@ -16,7 +16,14 @@ HOT = [
     "load_queued_tasks", "load_history", "load_inbox", "requeue_tasks", "drop_tasks_into_inbox", "read_back", "post_message",
     "resolve_promise", "ended_runs", "last_rows",
 ]  # fmt: skip
-BY_TYPE = {"int8": "1", "int4": "100", "text": "'x'", "uuid": "'00000000-0000-0000-0000-000000000000'", "bytea": "''"}
+BY_TYPE = {
+    "int8": "1",
+    "int4": "100",
+    "text": "'x'",
+    "uuid": "'00000000-0000-0000-0000-000000000000'",
+    "bytea": "''",
+    "bool": "true",
+}
 WALKED_ON_PURPOSE = {"inbox_of_owner": "inbox", "claim_runs_with_mail": "inbox", "next_due": "inbox"}
 """The inbox is empty or nearly so; looking at all of it is the design."""
 

@@ -66,7 +66,7 @@ def queued_task(run_id: bytes, seq: int, status: int, **options: Any) -> Batch:
     batch = Batch()
     packed = encode_options(TaskOptions(**options))
     batch.queued.add(
-        ids.derive(run_id, ids.TASK, seq), NS, run_id, seq, "t", "default", status, 1, 0, 0, time.time_ns() // 1000, packed, b"{}", None, None
+        ids.derive(run_id, ids.TASK, seq), NS, run_id, seq, "t", "default", status, 1, 0, 0, time.time_ns() // 1000, packed, b"{}", None, None, None
     )  # fmt: skip
     return batch
 
@@ -209,7 +209,7 @@ async def test_reaping_frees_runs_requeues_tasks_and_fails_those_that_may_not_ru
     assert await sql.fetchval("select count(*) from perdure.commit_log") == 0
     assert await sql.fetchval("select count(*) from perdure.engine_session") == 0
     heir = (await store.register("heir", 10, 0)).id
-    claimed = await store.claim_runs(heir, [(1, "w")], 10, with_mail=False)
+    claimed = await store.claim_runs(heir, [(1, "w")], 10, with_mail=False, flows=True)
     assert [(c.run_id, c.epoch) for c in claimed] == [(run_id, 2)]
 
 
@@ -228,8 +228,10 @@ async def test_a_session_claims_only_what_nobody_owns(store: PostgresStore) -> N
     runs = [new_run() for _ in range(30)]
     for number, run_id in enumerate(runs, 1):
         await store.commit(one, number, start_of(run_id, own=False))
-    claims = await asyncio.gather(*(store.claim_runs(s, [(1, "w")], 20, with_mail=False) for s in (one, two)))
-    claims = [*claims, *[await store.claim_runs(one, [(1, "w")], 50, with_mail=False)]]
+    claims = await asyncio.gather(
+        *(store.claim_runs(s, [(1, "w")], 20, with_mail=False, flows=True) for s in (one, two))
+    )
+    claims = [*claims, *[await store.claim_runs(one, [(1, "w")], 50, with_mail=False, flows=True)]]
     taken = [c.run_id for claim in claims for c in claim]
     assert sorted(taken) == sorted(runs)
 
@@ -238,7 +240,7 @@ async def test_a_session_that_is_gone_claims_nothing(store: PostgresStore) -> No
     session = (await store.register("gone", 10, 0)).id
     await store.commit(session, 1, start_of(new_run(), own=False))
     await store.leave(session, settle_lost)
-    assert await store.claim_runs(session, [(1, "w")], 10, with_mail=False) == []
+    assert await store.claim_runs(session, [(1, "w")], 10, with_mail=False, flows=True) == []
 
 
 async def test_only_the_owner_of_a_run_can_end_or_release_it(store: PostgresStore, sql: Any) -> None:
@@ -340,7 +342,7 @@ async def test_a_record_the_database_refuses_is_poison_and_leaves_nothing_behind
     await store.commit(session, 1, start_of(run_id))
     for number, batch in enumerate([start_of(run_id), end_of(run_id)], 2):
         batch.tasks.add(
-            ids.derive(run_id, ids.TASK, 0), NS, run_id, 0, "t", "q", 2, 1, 0, 1, 0, None, 0, "status 2 is not final"
+            ids.derive(run_id, ids.TASK, 0), NS, run_id, 0, "t", "q", 2, 1, 0, 1, 0, None, 0, "status 2 is not final", None
         )  # fmt: skip
         with pytest.raises(Poison):
             await store.commit(session, number, batch)

@@ -20,11 +20,14 @@ from typing import Any, Final
 
 import msgspec
 
-from perdure.app.cli.starter import HELLO_WORKFLOW, write_hello
-from perdure.app.dev_workers import DRAIN_S, Say, Workers
+from perdure.app.cli.starter import HELLO_FLOW, HELLO_WORKFLOW, HELLO_YAML, write_hello
+from perdure.app.dev_flows import DevFlows
+from perdure.app.dev_workers import DRAIN_S, Workers
+from perdure.app.flow_files import of_project
 from perdure.app.http import EXIT_FAILED, Api, ApiError
 from perdure.app.modules import Defined, discover
 from perdure.app.nearby import announced
+from perdure.app.say import Say
 from perdure.app.server import ServerProcess
 from perdure.app.settings import GRPC_PORT, HTTP_PORT, Address, ServerSettings
 from perdure.app.signals import signals
@@ -67,21 +70,29 @@ async def dev(options: DevOptions, say: Say) -> int:
         stack.push_async_callback(process.stop)
         stack.enter_context(announced(options.directory, process.url, str(process.grpc)))
         say.step("server", f"{http}, workers connect to {grpc}")
+        flows = DevFlows(options.directory, process.url, say)
+        await flows.deploy_all()
         # That its workflows are known must be on record before anybody is told that they are.
-        workers = Workers(options.directory, str(grpc), say, process.server.engine.refresh)
+        workers = Workers(options.directory, str(grpc), say, process.server.engine.refresh, flows)
         stack.push_async_callback(workers.close)
         await workers.reload()
         if options.once and workers.defined is None:
             return EXIT_FAILED
-        return await _until_stopped(options, process, workers, say, stop, seeded)
+        return await _until_stopped(options, process, workers, flows, say, stop, seeded)
 
 
 async def _until_stopped(
-    options: DevOptions, process: ServerProcess, workers: Workers, say: Say, stop: asyncio.Event, seeded: bool
+    options: DevOptions,
+    process: ServerProcess,
+    workers: Workers,
+    flows: DevFlows,
+    say: Say,
+    stop: asyncio.Event,
+    seeded: bool,
 ) -> int:
     stopped = asyncio.create_task(stop.wait())
     watching = asyncio.create_task(workers.watch())
-    first = asyncio.create_task(_first_run(process.url, workers, say, seeded, options.once))
+    first = asyncio.create_task(_first_run(process.url, workers, flows, say, seeded, options.once))
     try:
         await asyncio.wait({stopped, first, watching}, return_when=asyncio.FIRST_COMPLETED)
         if first.done():
@@ -110,7 +121,7 @@ def _seed(directory: Path, say: Say) -> bool:
             f"{path.name} runs a program when it is imported and was left out. "
             'Put its last lines under `if __name__ == "__main__":` and save.'
         )
-    if found.modules or found.programs:
+    if found.modules or found.programs or of_project(directory):
         return False
     if (directory / "hello.py").exists():
         say.trouble(
@@ -119,6 +130,9 @@ def _seed(directory: Path, say: Say) -> bool:
         return False
     write_hello(directory)
     say.step("wrote", "hello.py, a first workflow to change")
+    if not (directory / HELLO_YAML).exists():
+        write_hello(directory, HELLO_YAML)
+        say.step("wrote", f"{HELLO_YAML}, the same as a flow: perdure run {HELLO_FLOW} --watch")
     return True
 
 
@@ -166,13 +180,13 @@ def is_free(address: Address) -> bool:
 # -- the first run -----------------------------------------------------------------------------------------------------
 
 
-async def _first_run(url: str, workers: Workers, say: Say, seeded: bool, once: bool) -> int:
+async def _first_run(url: str, workers: Workers, flows: DevFlows, say: Say, seeded: bool, once: bool) -> int:
     """Where the directory was empty a run is started and its end is shown; elsewhere people know what to start."""
     if not seeded and not once:
         say.link(url)
         return 0
     await workers.changed.wait()
-    workflow = _workflow_to_start(workers.defined)
+    workflow = _workflow_to_start(workers.defined, flows.names)
     with Api(url) as api:
         say.note(f"a first run of {workflow}:")
         run = await asyncio.to_thread(_start, api, workflow)
@@ -184,8 +198,8 @@ async def _first_run(url: str, workers: Workers, say: Say, seeded: bool, once: b
     return EXIT_OF.get(run["status"], EXIT_FAILED)
 
 
-def _workflow_to_start(defined: Defined | None) -> str:
-    names = defined.workflows if defined else []
+def _workflow_to_start(defined: Defined | None, flows: list[str]) -> str:
+    names = (defined.workflows if defined else []) or flows
     if HELLO_WORKFLOW in names:
         return HELLO_WORKFLOW
     if len(names) == 1:

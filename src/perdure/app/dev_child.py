@@ -58,8 +58,13 @@ def _load(files: list[str]) -> Hello:
     return Hello(tasks=defined.tasks, workflows=defined.workflows)
 
 
+def _options(server: str) -> WorkerOptions:
+    """Commands are allowed: it runs the user's own code on the user's own machine anyway."""
+    return WorkerOptions(server=server, drain_s=DRAIN_S, allow_run=True)
+
+
 async def _serve(server: str, parent: socket.socket) -> None:
-    async with worker_of(WorkerOptions(server=server, drain_s=DRAIN_S)) as worker:
+    async with worker_of(_options(server)) as worker:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, worker.drain)
 

@@ -14,31 +14,23 @@ import sys
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
 from perdure.app.dev_child import DRAIN, SERVE, Hello
+from perdure.app.dev_flows import DevFlows
+from perdure.app.flow_files import IGNORED
 from perdure.app.modules import Defined, discover
+from perdure.app.say import Say
 
 IMPORT_S_MAX: Final = 60.0
 CONNECT_S_MAX: Final = 10.0
 DEATHS_MAX: Final = 3
 DEATHS_WITHIN_S: Final = 20.0
 DEBOUNCE_MS: Final = 150
-IGNORED: Final = frozenset({".perdure", ".git", ".venv", "venv", "__pycache__", "node_modules", ".mypy_cache", ".tox"})
 DRAIN_S: Final = 5.0
 """A stopping worker may take so long for its tasks; then it is killed, and they are tried again."""
-
-
-class Say(Protocol):
-    """How the command line shows what happens. Texts are plain; the form is the command line's business."""
-
-    def step(self, name: str, text: str) -> None: ...
-    def trouble(self, text: str) -> None: ...
-    def note(self, text: str) -> None: ...
-    def ended(self, run: dict[str, Any]) -> None: ...
-    def link(self, url: str) -> None: ...
 
 
 class Child:
@@ -112,9 +104,15 @@ class Workers:
     """The one child at work, and its replacement at every change."""
 
     def __init__(
-        self, directory: Path, server: str, say: Say, connected: Callable[[], Coroutine[Any, Any, None]]
+        self,
+        directory: Path,
+        server: str,
+        say: Say,
+        connected: Callable[[], Coroutine[Any, Any, None]],
+        flows: DevFlows,
     ) -> None:
         self._directory, self._server, self._say, self._connected = directory, server, say, connected
+        self._flows = flows
         self._current: Child | None = None
         self._deaths: list[float] = []
         self.changed = asyncio.Event()
@@ -127,7 +125,7 @@ class Workers:
     async def reload(self) -> None:
         """Let a new child take over, if it can import the code."""
         files = discover(self._directory).modules
-        if not files:
+        if not files and not self._flows.names:
             self._say.note("no file here defines tasks or workflows; waiting for one")
             return
         fresh = await Child.start(self._directory, self._server, [f.relative_to(self._directory) for f in files])
@@ -142,7 +140,8 @@ class Workers:
         await self._connected()
         old, self._current = self._current, fresh
         defined = Defined(fresh.hello.tasks, fresh.hello.workflows)
-        self._say.step("reloaded" if old else "worker", f"{defined} of {', '.join(f.name for f in files)}")
+        served = f"{defined} of {', '.join(f.name for f in files)}" if defined else "http: and run: of flows"
+        self._say.step("reloaded" if old else "worker", served)
         self.changed.set()
         if old is not None:
             await old.stop()
@@ -166,11 +165,20 @@ class Workers:
 
         def matters(_: Change, path: str) -> bool:
             file = Path(path)
-            return file.suffix == ".py" and not IGNORED & set(file.relative_to(self._directory).parts)
+            if IGNORED & set(file.relative_to(self._directory).parts):
+                return False
+            return file.suffix == ".py" or self._flows.matters(file)
 
         async for changes in awatch(self._directory, watch_filter=matters, step=50, debounce=DEBOUNCE_MS):
             names = sorted({Path(path).name for _, path in changes})
             self._say.note(f"{', '.join(names[:3])}{' and more' if len(names) > 3 else ''} changed")
+            await self._changed({Path(path) for _, path in changes})
+
+    async def _changed(self, paths: set[Path]) -> None:
+        documents = {path for path in paths if path.suffix != ".py"}
+        if documents:
+            await self._flows.deploy(documents)
+        if paths - documents or (self._current is None and self._flows.names):
             self._deaths.clear()
             await self.reload()
 

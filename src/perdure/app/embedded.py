@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from contextvars import Token
+from pathlib import Path
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
@@ -18,13 +20,14 @@ from perdure.core.work import Outcome, RunView, StartRequest
 from perdure.engine.engine import Engine, EngineSettings
 from perdure.engine.notes import Notes
 from perdure.sdk.client import Backend, Handle, ambient
-from perdure.sdk.definitions import Workflow
+from perdure.sdk.definitions import Startable
 from perdure.sdk.execution import PROCESSES_DEFAULT
 from perdure.sdk.worker import SLOTS_DEFAULT, THREADS_DEFAULT, Worker
 from perdure.store.cluster import PrivateCluster, default_directory
 from perdure.store.migrate import check, migrate
 from perdure.store.notes import PostgresNotes
 from perdure.store.postgres import PostgresStore
+from perdure.store.registry import PostgresRegistry
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -36,7 +39,8 @@ class Perdure:
     Without a DSN it takes DATABASE_URL, then starts a private PostgreSQL in ./.perdure. Inside the `async with`,
     `workflow.start()`, `signal.send()` and the like find this client by themselves. While it is open, Python's garbage
     collector looks less often (`tune_gc=False` leaves it alone). Spans are exported when OTEL_EXPORTER_OTLP_ENDPOINT is set, or as
-    `tracing` says.
+    `tracing` says. The worker serves the built-in tasks as well (`verbs=False`: it does not): `perdure.http`, with `services` by name,
+    and with `allow_run=True` `perdure.run`, which runs any command; unless given, PERDURE_SERVICES and PERDURE_ALLOW_RUN say.
     """
 
     def __init__(
@@ -48,6 +52,9 @@ class Perdure:
         threads: int = THREADS_DEFAULT,
         processes: int = PROCESSES_DEFAULT,
         queues: list[str] | None = None,
+        verbs: bool = True,
+        services: Mapping[str, str] | None = None,
+        allow_run: bool | None = None,
         settings: EngineSettings | None = None,
         auto_migrate: bool = True,
         tune_gc: bool = True,
@@ -60,7 +67,16 @@ class Perdure:
         # The engine decides which runs are in memory; the worker's own bound is for those that serve several engines.
         runs_max = 2 * self.settings.runs_max
         self.worker = (
-            Worker(slots=slots, threads=threads, processes=processes, queues=queues, runs_max=runs_max)
+            Worker(
+                slots=slots,
+                threads=threads,
+                processes=processes,
+                queues=queues,
+                runs_max=runs_max,
+                verbs=verbs,
+                services=services,
+                allow_run=allow_run,
+            )
             if worker
             else None
         )
@@ -115,21 +131,39 @@ class Perdure:
 
     # -- for people who hold the client -----------------------------------------------------------------------------
 
-    async def start_workflow(self, workflow: Workflow[P, R], *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+    async def start_workflow(self, workflow: Startable[P, R], *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """`workflow.start(...)` on this very client."""
         return await workflow.start_on(self, workflow.signature.encode_call(args, kwargs))
 
-    def handle(self, run_id: str, workflow: Workflow[Any, R] | None = None) -> Handle[R]:
+    def handle(self, run_id: str, workflow: Startable[Any, R] | None = None) -> Handle[R]:
         """A handle to a run by its id; give its workflow for a typed result."""
         from perdure.sdk.payloads import Converter
 
         decode = workflow.signature.decode_result if workflow is not None else Converter.of(Any).decode
         return Handle(self, ids.parse(run_id), decode)
 
-    async def find(self, id: str, workflow: Workflow[Any, R] | None = None) -> Handle[R]:
+    async def find(self, id: str, workflow: Startable[Any, R] | None = None) -> Handle[R]:
         """A handle to the run that was started under an id of your own (`options(id=...)`)."""
         found = await self.engine.use.run_of(id)
         return self.handle(ids.text(found), workflow)
+
+    async def deploy(
+        self, flow: str | Path | Mapping[str, Any], *, name: str | None = None, activate: bool = True
+    ) -> str:
+        """Make a declarative flow known, and with `activate` current; answers its version. FlowError says what is wrong with it.
+
+        `flow` is a file, the text of one, or the document itself. `name` is for a document that has none; a file's own unless given.
+        """
+        from perdure.app.flow_files import draft
+
+        made = draft(flow, name)
+        use = self.engine.use
+        await PostgresRegistry(self.store.pool).deploy(
+            use.ns, made.flow.name, made.version, made.flow.kind, made.flow.description or None, made.document,
+            made.source, activate=activate,
+        )  # fmt: skip
+        use.moved(made.flow.name)
+        return made.version
 
     # -- the Backend port -------------------------------------------------------------------------------------------
 

@@ -41,7 +41,7 @@ EXIT_INTERRUPTED: Final = 130
 
 EXIT_CODES: Final[dict[int, str]] = {
     0: "done; for `watch`, `run --watch` and `dev --once`: the run succeeded",
-    EXIT_FAILED: "the run failed, or something else went wrong: a conflict, a finding of `doctor` or `verify`",
+    EXIT_FAILED: "the run failed, or something else went wrong: a conflict, an invalid flow, a finding of `doctor` or `verify`",
     EXIT_USAGE: "wrong usage: an unknown option, or input that can never work",
     EXIT_CANCELLED: "the run was cancelled",
     EXIT_NOT_FOUND: "no such run, workflow, promise, key or namespace",
@@ -59,6 +59,7 @@ VARIABLES: Final[dict[str, str]] = {
     "PERDURE_CLIENT_CERT": "the certificate to show to a server that asks for one, PEM file",
     "PERDURE_CLIENT_KEY": "its private key, PEM file",
     "NO_COLOR": "anything: no colours",
+    "NO_UNICODE": "anything: drawings of flows in plain ASCII",
     "XDG_STATE_HOME": "where the run you started last is remembered, `~/.local/state` unless set",
 }
 """What commands and workers read; the docs' table is written from this."""

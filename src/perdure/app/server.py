@@ -26,6 +26,7 @@ from starlette.types import ASGIApp
 from perdure.app.collector import CollectorPace
 from perdure.app.settings import Address, ServerSettings, TlsFiles
 from perdure.app.signals import signals
+from perdure.app.task_types import TaskTypes
 from perdure.app.tracing import Tracing
 from perdure.core.errors import Unavailable
 from perdure.engine.engine import Engine
@@ -93,6 +94,9 @@ class ServerProcess:
         hub = self._hub = WorkerHub()
         engine = Engine(store, hub, s.engine_settings, Notes(notes))
         hub.bind(engine)
+        types = TaskTypes(registry)
+        hub.on_signatures = types.heard
+        self._stack.push_async_callback(types.close)
         self._stack.push_async_callback(Tracing(engine=engine, worker=None, service="perdure-server").close)
         pace = CollectorPace()
         pace.slow_down()

@@ -11,7 +11,7 @@ from typing import Any, Generic, ParamSpec, Self, TypeVar
 from perdure.app.embedded import Perdure
 from perdure.core.durations import Duration
 from perdure.sdk.client import Handle, ambient
-from perdure.sdk.definitions import Workflow
+from perdure.sdk.definitions import Startable
 from perdure.sdk.messages import Promise, Signal, State
 
 P = ParamSpec("P")
@@ -86,10 +86,10 @@ class SyncPerdure:
 
         return self._call(scoped())
 
-    def start(self, workflow: Workflow[P, R], *args: P.args, **kwargs: P.kwargs) -> SyncHandle[R]:
+    def start(self, workflow: Startable[P, R], *args: P.args, **kwargs: P.kwargs) -> SyncHandle[R]:
         return SyncHandle(self, self._call(self._client.start_workflow(workflow, *args, **kwargs)))
 
-    def run(self, workflow: Workflow[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    def run(self, workflow: Startable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         return self.start(workflow, *args, **kwargs).result()
 
     def send(self, signal: Signal[T], run_id: str, value: T) -> None:

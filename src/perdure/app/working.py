@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +35,11 @@ class WorkerOptions:
     tls_cert: Path | None = None
     tls_key: Path | None = None
     drain_s: float = DRAIN_S_DEFAULT
+    verbs: bool = True
+    services: Mapping[str, str] | None = None
+    """None: PERDURE_SERVICES."""
+    allow_run: bool | None = None
+    """None: PERDURE_ALLOW_RUN."""
 
 
 @asynccontextmanager
@@ -44,7 +49,15 @@ async def worker_of(options: WorkerOptions) -> AsyncGenerator[RemoteWorker]:
     if options.tls:
         tls = Tls(_read(options.tls_ca), _read(options.tls_cert), _read(options.tls_key))
     where = access(options.server, api_key=options.api_key, namespace=options.namespace, tls=tls)
-    inner = Worker(queues=options.queues, slots=options.slots, threads=options.threads, processes=options.processes)
+    inner = Worker(
+        queues=options.queues,
+        slots=options.slots,
+        threads=options.threads,
+        processes=options.processes,
+        verbs=options.verbs,
+        services=options.services,
+        allow_run=options.allow_run,
+    )
     tracing = Tracing(engine=None, worker=inner, service=SERVICE)
     try:
         yield RemoteWorker(inner, where, drain_s=options.drain_s)

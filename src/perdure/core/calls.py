@@ -1,16 +1,26 @@
-"""A call of a workflow as JSON, written by somebody who does not have the function at hand.
+"""A call of a function as JSON, written by somebody who does not have the function at hand.
 
 Arguments are one JSON object keyed by parameter name. Who knows only their order puts them first, under `*`, which no parameter is
-called: `{"*":[1,2],"depth":3}`. The SDK turns that into names when it runs the function.
+called: `{"*":[1,2],"depth":3}`. Who knows neither names nor order offers all that is there, under `**`, and the function takes what
+its parameters name: `{"**":{"url":"...","depth":3,"whatever":null}}`. The SDK turns both into names when it runs the function.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, Final
 
 POSITIONAL: Final = b'{"*":'
-"""How such a call begins."""
+"""How a call by position begins."""
+OFFER: Final = b'{"**":'
+"""How an offer begins."""
+
+RESERVED: Final = "perdure."
+"""How the names of the tasks begin that every worker of ours serves by itself."""
+HTTP: Final = "perdure.http"
+RUN: Final = "perdure.run"
+BUILT_IN: Final = frozenset({HTTP, RUN})
 
 
 def encode_json(value: Any) -> bytes:
@@ -20,3 +30,8 @@ def encode_json(value: Any) -> bytes:
 
 def encode_call(args: list[Any], kwargs: dict[str, Any]) -> bytes:
     return encode_json({"*": args, **kwargs} if args else kwargs)
+
+
+def encode_offer(values: Mapping[str, Any]) -> bytes:
+    """A call with everything that is at hand; what the function does not name is left aside."""
+    return encode_json({"**": dict(values)})

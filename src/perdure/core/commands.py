@@ -21,6 +21,10 @@ class ScheduleTasks(_Command, frozen=True, gc=False, tag=1):
     queue: str
     inputs: list[bytes]
     options: TaskOptions
+    nodes: list[str] = []
+    """Nodes of a declarative flow: one for each task, or the one node that they are executions of (then `index` is set)."""
+    index: int = -1
+    """Place of the first one among the executions of its node."""
 
 
 class CancelTasks(_Command, frozen=True, gc=False, tag=2):
@@ -100,12 +104,22 @@ class ContinueAsNew(_Command, frozen=True, gc=False, tag=15):
     """Reasons of cancel requests that arrived after the code had decided."""
 
 
+class SkipTasks(_Command, frozen=True, gc=False, tag=16):
+    """Nodes of a declarative flow that will not run."""
+
+    first: int
+    nodes: list[str]
+    reason: str = ""
+
+
 Command = (
     ScheduleTasks | CancelTasks | StartTimer | CancelTimer | StartChild | CancelChild | CreatePromise
     | RecordOperation | SetState | ClearState | RecordPatch | CompleteRun | FailRun | CancelRun | ContinueAsNew
+    | SkipTasks
 )  # fmt: skip
 
 COMMAND_TYPES: tuple[type[_Command], ...] = (
     ScheduleTasks, CancelTasks, StartTimer, CancelTimer, StartChild, CancelChild, CreatePromise,
     RecordOperation, SetState, ClearState, RecordPatch, CompleteRun, FailRun, CancelRun, ContinueAsNew,
+    SkipTasks,
 )  # fmt: skip

@@ -7,6 +7,8 @@ Every error has a stable `code` (documented under docs/reference/errors.md) and 
     |   +-- PayloadMismatch          payload_mismatch       a value does not fit the declared type
     |   +-- PayloadTooLarge          payload_too_large      a value is over the inline limit
     |   +-- NotRegistered            not_registered         no workflow or task of that name is known here
+    |   +-- FlowError                invalid_flow           the document of a flow has mistakes (core/flow/problems.py)
+    |   +-- ExprError                expression_error       an expression cannot be read or evaluated (core/flow/expr)
     +-- NotFound                     not_found              no such run in this namespace
     +-- Conflict                     conflict
     |   +-- RunAlreadyExists         run_already_exists     the run id is taken

@@ -74,7 +74,7 @@ class RunRetried(_Event, frozen=True, gc=False, tag=7):
     """A failed run goes on, in a new epoch. What this takes back is told in reopen.py; what people see is here."""
 
     cut: int
-    """Number of the first event that is taken back."""
+    """Number of the first event that is taken back; 0: none is, the decider goes on from where it was (declarative runs)."""
     voided_tasks: list[int]
     """Tasks that failed and run again."""
     voided_children: list[int]
@@ -82,6 +82,8 @@ class RunRetried(_Event, frozen=True, gc=False, tag=7):
     by: str = ""
     voided_timers: list[int] = []
     """Timers that ran out, brought the code down, and start over."""
+    revived_children: list[int] = []
+    """Of a declarative run, where nothing is taken back (`cut` is 0): failed children that were retried themselves and are waited for again."""
 
 
 # -- tasks ---------------------------------------------------------------------------------------------------------
@@ -93,6 +95,17 @@ class TasksScheduled(_Event, frozen=True, gc=False, tag=10):
     queue: str
     inputs: list[bytes]
     options: TaskOptions
+    nodes: list[str] = []
+    """Nodes of a declarative flow: one for each task, or the one node that they are executions of (then `index` is set)."""
+    index: int = -1
+    """Place of the first one among the executions of its node."""
+
+
+def label(event: TasksScheduled, seq: int) -> str:
+    """The node of a flow that a task belongs to, with its place in a spread; empty for a task of code."""
+    if event.index >= 0:
+        return f"{event.nodes[0]}[{event.index + seq - event.first}]"
+    return event.nodes[seq - event.first] if event.nodes else ""
 
 
 class TasksSucceeded(_Event, frozen=True, gc=False, tag=11):
@@ -108,6 +121,14 @@ class TaskFailed(_Event, frozen=True, gc=False, tag=12):
 
 class TasksCancelled(_Event, frozen=True, gc=False, tag=13):
     seqs: list[int]
+
+
+class TasksSkipped(_Event, frozen=True, gc=False, tag=14):
+    """Nodes of a declarative flow that will not run. They take sequence numbers as if they had been scheduled."""
+
+    first: int
+    nodes: list[str]
+    reason: str = ""
 
 
 # -- timers --------------------------------------------------------------------------------------------------------
@@ -201,7 +222,7 @@ class PatchRecorded(_Event, frozen=True, gc=False, tag=53):
 
 Event = (
     RunStarted | CancelRequested | RunSucceeded | RunFailed | RunCancelled | RunContinued | RunRetried
-    | TasksScheduled | TasksSucceeded | TaskFailed | TasksCancelled
+    | TasksScheduled | TasksSucceeded | TaskFailed | TasksCancelled | TasksSkipped
     | TimerStarted | TimerFired | TimerCancelled
     | ChildStarted | ChildSucceeded | ChildFailed | ChildCancelled | ChildCancelRequested
     | SignalReceived | PromiseCreated | PromiseResolved
@@ -216,7 +237,7 @@ FACTS = (
 """Events that workflow code resumes on."""
 EVENT_TYPES: tuple[type[_Event], ...] = (
     RunStarted, CancelRequested, RunSucceeded, RunFailed, RunCancelled, RunContinued, RunRetried,
-    TasksScheduled, TasksSucceeded, TaskFailed, TasksCancelled,
+    TasksScheduled, TasksSucceeded, TaskFailed, TasksCancelled, TasksSkipped,
     TimerStarted, TimerFired, TimerCancelled,
     ChildStarted, ChildSucceeded, ChildFailed, ChildCancelled, ChildCancelRequested,
     SignalReceived, PromiseCreated, PromiseResolved,

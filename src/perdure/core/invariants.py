@@ -266,6 +266,8 @@ class RunFold:
             case ev.TasksCancelled():
                 for one in event.seqs:
                     self._ended(seq, one, TaskStatus.CANCELLED, "cancel")
+            case ev.TasksSkipped():
+                self._skipped(seq, event)
             case _:
                 pass
 
@@ -276,6 +278,13 @@ class RunFold:
             self._fanouts.append((event.first, len(event.inputs)))
         for one in range(event.first, event.first + len(event.inputs)):
             self.tasks[one] = TaskPath(event.options, seq)
+
+    def _skipped(self, seq: int, event: ev.TasksSkipped) -> None:
+        if event.first != len(self.tasks):
+            self._violate(12, f"event {seq} skips task {event.first} where {len(self.tasks)} is next")
+        for one in range(event.first, event.first + len(event.nodes)):
+            path = self.tasks[one] = TaskPath(TaskOptions(), seq)
+            path.status, path.ended = TaskStatus.SKIPPED, seq
 
     def _ended(self, seq: int, task: int, status: TaskStatus, act: str) -> None:
         self._findings.examine(7)

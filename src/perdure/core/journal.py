@@ -48,7 +48,7 @@ class Journal:
         for record in history:
             e = record.event
             match e:
-                case ev.TasksScheduled():
+                case ev.TasksScheduled() | ev.TasksSkipped():
                     self._expected[ids.TASK, e.first] = e
                 case ev.TimerStarted():
                     self._expected[ids.TIMER, e.seq] = e
@@ -84,7 +84,15 @@ class Journal:
         commands, self._commands = self._commands, []
         return commands
 
-    def schedule_tasks(self, name: str, queue: str, inputs: list[bytes], options: TaskOptions) -> int:
+    def schedule_tasks(
+        self,
+        name: str,
+        queue: str,
+        inputs: list[bytes],
+        options: TaskOptions,
+        nodes: list[str] | None = None,
+        index: int = -1,
+    ) -> int:
         """Ask for len(inputs) tasks; returns the first sequence number. Chunk bounds depend on the inputs alone."""
         if len(inputs) > FANOUT_TASKS_MAX:
             raise InvalidInput(
@@ -96,13 +104,29 @@ class Journal:
         for chunk in _chunks(inputs):
             expected = self._expected.pop((ids.TASK, first), None)
             if expected is None:
-                self._commands.append(cm.ScheduleTasks(first, name, queue, chunk, options))
-            else:
-                assert isinstance(expected, ev.TasksScheduled)
-                if expected.name != name or expected.inputs != chunk:
-                    self._refuse(f"task {first}", _tasks_text(expected.name, expected.inputs), _tasks_text(name, chunk))
+                at = index + first - start if index >= 0 else -1
+                self._commands.append(
+                    cm.ScheduleTasks(first, name, queue, chunk, options, _of_chunk(nodes, at, first - start, chunk), at)
+                )
+            elif not isinstance(expected, ev.TasksScheduled):
+                self._refuse(
+                    f"task {first}", f"{type(expected).__name__} {_describe(expected)}", _tasks_text(name, chunk)
+                )
+            elif expected.name != name or expected.inputs != chunk or not _same_nodes(expected, nodes, first - start):
+                self._refuse(f"task {first}", _describe(expected), _tasks_text(name, chunk))
             first += len(chunk)
         return start
+
+    def skip_tasks(self, nodes: list[str], reason: str) -> int:
+        """Nodes that will not run; each takes a sequence number."""
+        first = self._next.get(ids.TASK, 0)
+        self._next[ids.TASK] = first + len(nodes)
+        expected = self._expected.pop((ids.TASK, first), None)
+        if expected is None:
+            self._commands.append(cm.SkipTasks(first, nodes, reason))
+        elif not isinstance(expected, ev.TasksSkipped) or expected.nodes != nodes:
+            self._refuse(f"task {first}", f"{type(expected).__name__} {_describe(expected)}", f"TasksSkipped {nodes}")
+        return first
 
     def start_timer(self, fire_at_us: int) -> int:
         seq = self._take(ids.TIMER)
@@ -225,6 +249,16 @@ def _chunks(inputs: list[bytes]) -> list[list[bytes]]:
     return out
 
 
+def _of_chunk(nodes: list[str] | None, index: int, start: int, chunk: list[bytes]) -> list[str]:
+    if not nodes or index >= 0 or len(nodes) == len(chunk):
+        return nodes or []
+    return nodes[start : start + len(chunk)]
+
+
+def _same_nodes(expected: ev.TasksScheduled, nodes: list[str] | None, start: int) -> bool:
+    return expected.nodes == _of_chunk(nodes, expected.index, start, expected.inputs)
+
+
 def _times(inputs: list[bytes]) -> str:
     return f" x{len(inputs)}" if len(inputs) > 1 else ""
 
@@ -237,6 +271,8 @@ def _describe(event: ev.Event) -> str:
     match event:
         case ev.TasksScheduled():
             return _tasks_text(event.name, event.inputs)
+        case ev.TasksSkipped():
+            return str(event.nodes)
         case ev.ChildStarted():
             return f"workflow {event.workflow!r}"
         case ev.PromiseCreated() | ev.OperationRecorded() | ev.StateSet() | ev.StateCleared():

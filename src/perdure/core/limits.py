@@ -42,3 +42,33 @@ DETAILS_BYTES_MAX: Final = 16 * 1024
 """Bytes of the JSON given to `attempt().heartbeat(details)`."""
 BLOCKED_STACK_CHARS_MAX: Final = 4_000
 """Characters kept of the stack that holds a worker's event loop; the innermost frames are kept."""
+
+# -- declarative flows ----------------------------------------------------------------------------------------------
+DOCUMENT_BYTES_MAX: Final = 1024 * 1024
+"""Bytes of one document's text."""
+DOCUMENT_DEPTH_MAX: Final = 64
+"""Lists and mappings within each other."""
+DOCUMENT_NODES_MAX: Final = 100_000
+"""Keys and values in one document, aliases expanded."""
+ALIASES_MAX: Final = 100
+"""Uses of anchors in one document."""
+FLOW_NODES_MAX: Final = 1_000
+"""Nodes of one document, those of embedded bodies included."""
+EMBED_DEPTH_MAX: Final = 8
+"""Bodies within bodies."""
+NODE_KEY_CHARS_MAX: Final = 100
+"""Characters of a node's key."""
+GRAPH_STEPS_DEFAULT: Final = 10_000
+"""Node visits of a graph that names no `max_steps`; one that goes round for ever fails with `step_limit`."""
+GRAPH_STEPS_MAX: Final = 50_000
+"""Node visits of one graph."""
+EXPR_CHARS_MAX: Final = 4_000
+"""Characters of one expression, as written and in canonical form."""
+EXPR_DEPTH_MAX: Final = 50
+"""Brackets within brackets, and levels of the tree."""
+EXPR_STEPS_MAX: Final = 100_000
+"""Elements that the functions and operators of one evaluation may touch together. 64 characters of a text count as one."""
+EXPR_BYTES_MAX: Final = 1_000_000
+"""Characters of a text, or elements of a list, that an expression may build."""
+TEMPLATE_BYTES_MAX: Final = 1024 * 1024
+"""Roughly the bytes of JSON that a template may evaluate to."""

@@ -15,6 +15,9 @@ Theory. A history is never changed, so a retry is one more event, `RunRetried`, 
 Where the cut is (`plan`): at the failure that brought the code down, where the exception that left it tells; else at the first
 failure the code ever saw; else, when nothing failed but the code or the time of the run, where the run was closed.
 
+A declarative run is retried without taking anything back (`cut` is 0): its decider knows what failed and goes on from there, see
+core/flow/decider.py.
+
 Laws, for every history whose last event is `RunRetried`:
 
 1. `effective` folds in RunState without error and is not terminal; no failure from the cut on is in it.
@@ -91,8 +94,8 @@ def _is_failure(event: ev.Event, stopped: Collection[int]) -> bool:
 
 
 def effective(history: list[Recorded]) -> list[Recorded]:
-    """The history as code, state and replay see it. Without a retry that is the very list."""
-    if not any(type(r.event) is ev.RunRetried for r in history):
+    """The history as code, state and replay see it. Without a retry that takes something back it is the very list."""
+    if not any(type(r.event) is ev.RunRetried and r.event.cut for r in history):
         return history
     seen: list[Recorded] = []
     asked: dict[int, int] = {}

@@ -20,6 +20,7 @@ class RunState:
         "children",
         "deadline_us",
         "events",
+        "failed_children",
         "is_successor",
         "known_as",
         "operations",
@@ -42,6 +43,8 @@ class RunState:
         self.timers: dict[int, int] = {}
         """Started and not fired or cancelled: sequence number -> fire_at_us."""
         self.children: dict[int, bytes] = {}
+        self.failed_children: dict[int, bytes] = {}
+        """Ended, and not well; the retry of a declarative run may wait for them again."""
         self.promises: set[str] = set()
         self.resolved: set[str] = set()
         self.state: dict[str, bytes] = {}
@@ -127,8 +130,12 @@ def _child_started(s: RunState, e: ev.ChildStarted) -> None:
     s.children[e.seq] = e.run_id
 
 
-def _child_ended(s: RunState, e: ev.ChildSucceeded | ev.ChildFailed | ev.ChildCancelled) -> None:
+def _child_succeeded(s: RunState, e: ev.ChildSucceeded) -> None:
     del s.children[e.seq]
+
+
+def _child_failed(s: RunState, e: ev.ChildFailed | ev.ChildCancelled) -> None:
+    s.failed_children[e.seq] = s.children.pop(e.seq)
 
 
 def _promise_created(s: RunState, e: ev.PromiseCreated) -> None:
@@ -152,7 +159,12 @@ def _operation(s: RunState, e: ev.OperationRecorded) -> None:
 
 
 def _retried(s: RunState, e: ev.RunRetried) -> None:
-    raise IllegalTransition("a history with a retry is folded through reopen.effective()")
+    if e.cut:
+        raise IllegalTransition("a history with a retry is folded through reopen.effective()")
+    s.status = next_run_status(s.status, "retry")
+    s.deadline_us = 0
+    for seq in e.revived_children:
+        s.children[seq] = s.failed_children.pop(seq)
 
 
 def _nothing(s: RunState, e: Any) -> None:
@@ -171,13 +183,14 @@ _APPLY: dict[type, Callable[[RunState, Any], None]] = {
     ev.TasksSucceeded: _succeeded,
     ev.TaskFailed: _failed,
     ev.TasksCancelled: _tasks_cancelled,
+    ev.TasksSkipped: _nothing,
     ev.TimerStarted: _timer_started,
     ev.TimerFired: _timer_ended,
     ev.TimerCancelled: _timer_ended,
     ev.ChildStarted: _child_started,
-    ev.ChildSucceeded: _child_ended,
-    ev.ChildFailed: _child_ended,
-    ev.ChildCancelled: _child_ended,
+    ev.ChildSucceeded: _child_succeeded,
+    ev.ChildFailed: _child_failed,
+    ev.ChildCancelled: _child_failed,
     ev.ChildCancelRequested: _nothing,
     ev.SignalReceived: _nothing,
     ev.PromiseCreated: _promise_created,

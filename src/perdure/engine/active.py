@@ -2,6 +2,9 @@
 
 Changes gather in segments of bounded size. A segment is written whole, so an event and the rows that belong to it are never in
 two transactions. Segments of one run are written in order.
+
+Law: rows and mail that belong to an event are put down before it (`unqueue`, `post`), or into the very segment that `record` answers.
+After it, the segment may be full and the next thing go into another one.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.durations import FOREVER_US
 from perdure.core.errors import Failure
+from perdure.core.flow.decider import Decider
 from perdure.core.lifecycle import RunStatus, TaskStatus
 from perdure.core.mail import Mail
 from perdure.core.runstate import RunState
@@ -77,13 +81,15 @@ class Changes:
 
 class ActiveRun:
     __slots__ = (
-        "closing", "deciding", "deliver", "dirty", "epoch", "evicted", "id", "idle_since", "mail_seen", "ns", "operations",
+        "closing", "decider", "deciding", "deliver", "dirty", "epoch", "evicted", "id", "idle_since", "mail_seen", "ns", "operations",
         "outcome", "pending", "queued", "reloading", "reopened", "replay", "seq", "state", "trace", "unseen", "version", "waiting_activation", "workflow", "writing",
     )  # fmt: skip
 
     def __init__(self, run_id: bytes, ns: int, workflow: str, version: str, epoch: int) -> None:
         self.id, self.ns, self.workflow, self.version, self.epoch = run_id, ns, workflow, version, epoch
         self.state = RunState()
+        self.decider: Decider | None = None
+        """Decides a declarative run; None for code, which a worker holds."""
         self.trace = ""
         """W3C traceparent of the run's span, for its tasks."""
         self.seq = 0
@@ -162,7 +168,13 @@ class ActiveRun:
     ) -> tuple[Any, ...]:
         return (
             ids.derive(self.id, ids.TASK, seq), self.ns, self.id, seq, scheduled.name, scheduled.queue, status, attempts, lost, self.epoch,
-            times[0], times[1], times[2], error,
+            times[0], times[1], times[2], error, ev.label(scheduled, seq) if scheduled.nodes else None,
+        )  # fmt: skip
+
+    def skipped_row(self, seq: int, node: str, reason: str, now_us: int) -> tuple[Any, ...]:
+        return (
+            ids.derive(self.id, ids.TASK, seq), self.ns, self.id, seq, node, "", TaskStatus.SKIPPED, 0, 0, self.epoch,
+            now_us, None, now_us, reason or None, node,
         )  # fmt: skip
 
     def queue_row(
@@ -184,7 +196,7 @@ class ActiveRun:
         changes.extras.queue_ops[task_id] = (
             task_id, self.ns, self.id, seq, scheduled.name, scheduled.queue, status, attempt, lost, delay_us, scheduled_us,
             encode_options(scheduled.options), scheduled.inputs[seq - scheduled.first], error,
-            self.trace or None,
+            self.trace or None, ev.label(scheduled, seq) if scheduled.nodes else None,
         )  # fmt: skip
 
     def unqueue(self, seq: int) -> None:

@@ -39,10 +39,10 @@ class Batch:
         self.closes = Rows(6)
         # run_id wake_us stuck
         self.releases = Rows(3)
-        # id ns run_id seq name queue status attempts lost epoch scheduled_us started_us finished_us error
-        self.tasks = Rows(14)
-        # id ns run_id seq name queue status attempt lost delay_us scheduled_us options input error trace
-        self.queued = Rows(15)
+        # id ns run_id seq name queue status attempts lost epoch scheduled_us started_us finished_us error node
+        self.tasks = Rows(15)
+        # id ns run_id seq name queue status attempt lost delay_us scheduled_us options input error trace node
+        self.queued = Rows(16)
         # id
         self.unqueued = Rows(1)
         # id attempt body

@@ -52,6 +52,8 @@ class Claimer:
         self._handle_at = 0.0
         self.session = 0
         self.may_claim = True
+        self.looking = True
+        """It may hold a run that is not in memory yet; until it has looked once, nobody knows."""
         self.hungry = False
         """Tasks are due that found no free slot: look again as soon as one is free."""
 
@@ -80,7 +82,11 @@ class Claimer:
             except TimeoutError:
                 pass
             self._poked.clear()
-            await self.look()
+            self.looking = True
+            try:
+                await self.look()
+            finally:
+                self.looking = False
 
     async def look(self) -> None:
         self._counters.polls += 1
@@ -89,7 +95,7 @@ class Claimer:
         served = list(self._dispatcher.served) if self.may_claim else []
         if self._loop.to_reload:
             await self._reload()
-        due = await self._store.next_due(workflows, served)
+        due = await self._store.next_due(workflows, served, flows=self.may_claim)
         if due.mail:
             await self._collect_mail()
         if due.run_at_us is not None and due.run_at_us <= due.clock_us and self._loop.has_room:
@@ -104,10 +110,10 @@ class Claimer:
 
     async def _claim_runs(self, workflows: list[Named], *, with_mail: bool) -> None:
         room = min(CLAIM_RUNS_MAX, self._loop.runs_max - len(self._loop.runs))
-        if room <= 0 or not workflows:
+        if room <= 0 or not self.may_claim:
             return
         session = self.session
-        claimed = await self._store.claim_runs(session, workflows, room, with_mail=with_mail)
+        claimed = await self._store.claim_runs(session, workflows, room, with_mail=with_mail, flows=True)
         self._check_session(session)
         if claimed:
             self._counters.runs_claimed += len(claimed)
@@ -118,6 +124,7 @@ class Claimer:
     async def load(self, claimed: list[ClaimedRun]) -> None:
         """Bring owned runs into memory."""
         session = self.session
+        await self._loop.flows.ensure((c.ns, c.workflow, c.version) for c in claimed)
         loaded = await self._store.load([c.run_id for c in claimed])
         self._check_session(session)
         queued: dict[bytes, set[int]] = {c.run_id: set() for c in claimed}

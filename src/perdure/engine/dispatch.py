@@ -290,17 +290,17 @@ class Dispatcher:
     ) -> None:
         match verdict:
             case Succeed():
+                run.unqueue(seq)
                 run.record_success(
                     seq, value, run.task_row(seq, scheduled, TaskStatus.SUCCESS, attempt, lost, times, None)
                 )
-                run.unqueue(seq)
             case Fail(failure):
                 self._counters.tasks_failed += 1
+                run.unqueue(seq)
                 changes = run.record(ev.TaskFailed(seq, failure, attempt))
                 changes.tasks.append(
                     run.task_row(seq, scheduled, TaskStatus.FAILED, attempt, lost, times, failure.message)
                 )
-                run.unqueue(seq)
             case Requeue():
                 run.queue_row(
                     seq,
@@ -377,10 +377,11 @@ class Dispatcher:
             return
         now = self._now_us()
         rows = [self._cancelled_row(run, seq, now) for seq in live]
-        run.record(ev.TasksCancelled(live)).tasks.extend(rows)
-        run.segment().rows += len(rows)
         for seq in live:
             run.unqueue(seq)
+        changes = run.record(ev.TasksCancelled(live))
+        changes.tasks.extend(rows)
+        changes.rows += len(rows)
 
     def _cancelled_row(self, run: ActiveRun, seq: int, now: int) -> tuple[object, ...]:
         flight = self.flights.pop((run.id, seq), None)

@@ -25,13 +25,14 @@ from perdure.core.commit_policy import CommitPolicy
 from perdure.core.errors import Failure, Fenced, NotFound, Unavailable
 from perdure.core.mail import TaskEnded
 from perdure.core.placement import Placement
-from perdure.core.work import LogChunk, Outcome, Report
+from perdure.core.work import Decided, LogChunk, Outcome, Report
 from perdure.engine.active import ActiveRun, Extras, RunUnit
 from perdure.engine.claims import Claimer, Token
 from perdure.engine.clock import DatabaseClock
 from perdure.engine.committer import Committer, Unit
 from perdure.engine.counters import Counters
 from perdure.engine.dispatch import Dispatcher, settle_lost
+from perdure.engine.flows import Flows
 from perdure.engine.maintenance import Maintenance
 from perdure.engine.notes import Notes
 from perdure.engine.ports import Committed, Named, Store, WorkerPort
@@ -44,6 +45,10 @@ log = logging.getLogger("perdure.engine")
 
 NAMESPACE_TRUST_US: Final = 5_000_000
 """How long a namespace that was found counts as existing; another server may delete it."""
+
+
+LOOK_UP_PAUSE_S: Final = 0.5
+"""Before a look-up that the database did not answer is tried again."""
 
 
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,6 +107,8 @@ class Engine:
         self.loop.committer, self.loop.dispatcher = self.committer, self.dispatcher
         self.claimer = Claimer(store, self.loop, self.dispatcher, worker, self.counters)
         self.waiters = Waiters(store)
+        self.flows = self.loop.flows = Flows(store, self.clock.now_us)
+        self.loop.look_up = self._look_up
         self.loop.ended = self._run_ended
         self.loop.released = self._run_released
         self.loop.reload = self.claimer.poke
@@ -171,6 +178,7 @@ class Engine:
             self._may_own,
             self.waiters,
             self._mail_posted,
+            self.flows,
         )
 
     async def refresh(self) -> None:
@@ -463,8 +471,21 @@ class Engine:
         # A moment later: the row that falls due is not committed yet.
         self.claimer.poke_in(max(delay_us, 5_000))
 
-    def _may_own(self, ns: int, workflow: str) -> bool:
-        return self.claimer.may_claim and self.loop.reserve(ns, workflow)
+    def _may_own(self, ns: int, workflow: str, version: str) -> bool:
+        return self.claimer.may_claim and self.loop.reserve(ns, workflow, version)
+
+    def _look_up(self, ns: int, names: list[str], d: Decided) -> None:
+        self._soon(self._find_children(ns, names, d))
+
+    async def _find_children(self, ns: int, names: list[str], d: Decided) -> None:
+        session = self.session
+        try:
+            await self.flows.find(ns, names)
+        except Unavailable as e:
+            log.warning("cannot look up %s: %s", ", ".join(names), e)
+            await asyncio.sleep(LOOK_UP_PAUSE_S)
+        if session == self.session:
+            self.loop.decided([d])
 
     def _run_ended(self, run: ActiveRun, outcome: Outcome, successor: bytes | None) -> None:
         self.waiters.ended(run.ns, run.id, outcome, successor)
@@ -524,7 +545,7 @@ class Engine:
     def is_quiet(self) -> bool:
         """Nothing runs, nothing is being written, nothing waits to be looked at: only time or mail can change anything."""
         busy = self.dispatcher.flights or self.dispatcher.backlog.size or not self.committer.is_idle
-        return not busy and all(run.is_idle for run in self.loop.runs.values())
+        return not busy and not self.claimer.looking and all(run.is_idle for run in self.loop.runs.values())
 
     def next_wake_us(self) -> int | None:
         """The next moment at which a run in memory has something to do."""

@@ -87,8 +87,8 @@ class RunPage(msgspec.Struct, frozen=True):
 class Outstanding(msgspec.Struct, frozen=True, kw_only=True):
     """What an active run has asked for and not yet got, folded from its history."""
 
-    tasks: dict[int, tuple[str, str, int]]
-    """Sequence number -> (name, queue, scheduled_us)."""
+    tasks: dict[int, tuple[str, str, int, str]]
+    """Sequence number -> (name, queue, scheduled_us, node)."""
     timer_us: int | None
     children: int
     promises: list[str]
@@ -125,6 +125,18 @@ class TaskItem(msgspec.Struct, frozen=True, kw_only=True):
     worker: str | None = None
     details: bytes = b""
     blocked: str | None = None
+    node: str | None = None
+    """The node of a flow that it belongs to, with its place in a spread."""
+
+
+class Definition(msgspec.Struct, frozen=True, kw_only=True):
+    """One version of a declarative workflow. Both texts are empty for code."""
+
+    version: str
+    kind: str
+    document: bytes
+    source: str
+    registered_us: int
 
 
 class TaskPage(msgspec.Struct, frozen=True):
@@ -230,6 +242,7 @@ class Reads(Protocol):
     async def workflow(self, ns: int, name: str) -> WorkflowItem | None: ...
     async def workflow_names(self, ns: int) -> list[str]: ...
     async def versions(self, ns: int, name: str, limit: int) -> list[VersionItem]: ...
+    async def definition(self, ns: int, name: str, version: str) -> Definition | None: ...
     async def workers(self, ns: int, after: bytes, limit: int) -> list[WorkerItem]: ...
     async def queues(self, ns: int) -> list[QueueItem]: ...
     async def namespaces(self, after: str, limit: int) -> list[NamespaceItem]: ...
@@ -264,6 +277,30 @@ class Registry(Protocol):
 
     async def register(self, ns: int, name: str, version: str, kind: str, description: str | None) -> bool:
         """True when the version is new."""
+        ...
+
+    async def deploy(
+        self,
+        ns: int,
+        name: str,
+        version: str,
+        kind: str,
+        description: str | None,
+        document: bytes,
+        source: str,
+        *,
+        activate: bool = True,
+    ) -> bool:
+        """A declarative version, and with `activate` the pointer to it. True when the version is new."""
+        ...
+
+    async def move(self, ns: int, name: str, version: str) -> bool:
+        """Point a workflow at another of its versions. False when it has none such."""
+        ...
+
+    async def save_task_types(self, ns: int, signatures: dict[str, bytes]) -> None: ...
+    async def task_types(self, ns: int) -> dict[str, bytes]:
+        """Arguments of tasks as JSON Schema, by name."""
         ...
 
     async def delete(self, ns: int, name: str) -> bool: ...

@@ -11,13 +11,15 @@ from typing import Final
 
 from perdure.core import events as ev
 from perdure.core import ids
-from perdure.core.errors import Conflict, NotFound
+from perdure.core.errors import Conflict, Failure, NotFound
 from perdure.core.events import Recorded
+from perdure.core.flow.model import is_flow
 from perdure.core.lifecycle import RunStatus
 from perdure.core.reopen import effective, plan
 from perdure.core.runstate import RunState
 from perdure.core.work import RunView
 from perdure.engine.claims import SUCCESSORS_MAX
+from perdure.engine.flows import Flows
 from perdure.engine.ports import QueuedTask, Reopening, Store
 from perdure.wire.codec import decode_row, encode_events, encode_options
 
@@ -27,8 +29,8 @@ GENERATIONS_MAX: Final = 100
 
 
 class Reopener:
-    def __init__(self, store: Store, ns: int, woken: Callable[[bytes], None]) -> None:
-        self._store, self._ns, self._woken = store, ns, woken
+    def __init__(self, store: Store, ns: int, flows: Flows, woken: Callable[[bytes], None]) -> None:
+        self._store, self._ns, self._flows, self._woken = store, ns, flows, woken
 
     async def retry(self, run_id: bytes, by: str, generation: int = 0) -> None:
         """Open a failed run again. Raises NotFound, or Conflict when it has not failed or somebody else was faster."""
@@ -38,11 +40,27 @@ class Reopener:
         if view.status != RunStatus.FAILED:
             raise Conflict(f"run {ids.text(run_id)} is {RunStatus(view.status).word}, only failed runs can be retried")
         history = await self._history(run_id)
-        living = await self._revive(history, plan(history, by), by, generation)
-        change = reopening(run_id, self._ns, history, plan(history, by, living))
+        if is_flow(view.version):
+            event = await self._plan_flow(view, history, by, generation)
+        else:
+            living = await self._revive(history, plan(history, by), by, generation)
+            event = plan(history, by, living)
+        change = reopening(run_id, self._ns, history, event)
         if not await self._store.reopen(change):
             raise Conflict(f"run {ids.text(run_id)} was retried by somebody else at the same moment")
         self._woken(run_id)
+
+    async def _plan_flow(self, view: RunView, history: list[Recorded], by: str, generation: int) -> ev.RunRetried:
+        """Nothing is taken back: the decider goes on from where it was. It says which failed children it would wait for again."""
+        await self._flows.ensure([(self._ns, view.workflow, view.version)])
+        decider = self._flows.decider(self._ns, view.workflow, view.version, view.run_id)
+        if isinstance(decider, Failure):
+            raise Conflict(decider.message)
+        decider.activate(history, replay=True)
+        wanted = ev.RunRetried(0, [], decider.failed_children(), by)
+        living = await self._revive(history, wanted, by, generation)
+        anew = [c for c in wanted.voided_children if c not in living]
+        return ev.RunRetried(0, [], anew, by, [], sorted(living))
 
     async def _history(self, run_id: bytes) -> list[Recorded]:
         out: list[Recorded] = []

@@ -15,7 +15,8 @@ from typing import Any
 
 from perdure.core import commands as cm
 from perdure.core import events as ev
-from perdure.core.errors import Failure, HistoryTooLarge, clip
+from perdure.core.errors import Failure, HistoryTooLarge, NondeterminismError, clip
+from perdure.core.flow.model import is_flow
 from perdure.core.lifecycle import RunStatus
 from perdure.core.limits import HISTORY_EVENTS_MAX, PENDING_TASKS_MAX
 from perdure.core.mail import CancelAsked, ChildEnded, Mail, PromiseKept, SignalSent, TaskEnded
@@ -27,6 +28,7 @@ from perdure.engine.active import ActiveRun, ChildStart, RunUnit
 from perdure.engine.committer import Committer
 from perdure.engine.counters import Counters
 from perdure.engine.dispatch import Dispatcher
+from perdure.engine.flows import Flows, not_registered
 from perdure.engine.ports import HistoryRow, MailRow, Named, WorkerPort
 from perdure.wire.codec import decode_mail, decode_row
 
@@ -74,6 +76,9 @@ class RunLoop:
         self.reload: Callable[[], None] = lambda: None
         """Called when a run waits in `to_reload`."""
         self.to_reload: dict[bytes, ActiveRun] = {}
+        self.flows: Flows
+        self.look_up: Callable[[int, list[str], Decided], None]
+        """Find out which versions of some workflows are current, then call `decided` again."""
 
     # -- runs come --------------------------------------------------------------------------------------------------
 
@@ -81,9 +86,10 @@ class RunLoop:
     def has_room(self) -> bool:
         return len(self.runs) + self.reserved < self.runs_max
 
-    def reserve(self, ns: int, workflow: str) -> bool:
+    def reserve(self, ns: int, workflow: str, version: str) -> bool:
         """Keep a place for a run of ours that is being created; `begin` or a refusal gives it back."""
-        if (ns, workflow) not in self.workflows or not self.has_room:
+        known = self.flows.has(ns, workflow, version) if is_flow(version) else (ns, workflow) in self.workflows
+        if not known or not self.has_room:
             return False
         self.reserved += 1
         return True
@@ -95,6 +101,8 @@ class RunLoop:
         run.seq = 1
         run.deliver.append(ev.Recorded(1, at_us, started))
         self.runs[run.id] = run
+        if not self._give_decider(run):
+            return
         if run.state.deadline_us:
             self._push_timer(run, run.state.deadline_us, -1)
         self._make_ready(run)
@@ -102,6 +110,8 @@ class RunLoop:
     def load(self, run: ActiveRun, rows: list[HistoryRow], queued: set[int]) -> None:
         """A claimed run with its whole history."""
         self.runs[run.id] = run
+        if not self._give_decider(run):
+            return
         try:
             self._load(run, [r for row in rows for r in decode_row(row.seq, row.at_us, row.body)], queued)
         except Exception as e:
@@ -128,6 +138,16 @@ class RunLoop:
             self._push_timer(run, run.state.deadline_us, -1)
         self._make_ready(run)
 
+    def _give_decider(self, run: ActiveRun) -> bool:
+        """Declarative runs are decided here. False: their definition is not to be had, and the run is stuck."""
+        if is_flow(run.version):
+            found = self.flows.decider(run.ns, run.workflow, run.version, run.id)
+            if isinstance(found, Failure):
+                self._stop(run, found)
+                return False
+            run.decider = found
+        return True
+
     # -- activation -------------------------------------------------------------------------------------------------
 
     def _make_ready(self, run: ActiveRun) -> None:
@@ -143,29 +163,50 @@ class RunLoop:
         """A plain callback of the loop: workflow code must not run inside an asyncio task of ours."""
         self._activation_due = False
         batch: list[Activation] = []
+        flows: list[ActiveRun] = []
         for run in list(islice(self._ready, ACTIVATIONS_MAX)):
             del self._ready[run]
             run.waiting_activation = False
             if not run.closing and not run.evicted and not run.reloading:
                 if run.unseen:
                     del run.unseen[: sum(type(r.event) in _MAILED for r in run.deliver)]
+                if run.decider is not None:
+                    flows.append(run)
+                    continue
                 batch.append(Activation(run.id, run.workflow, run.deliver, run.replay, run.ns))
                 run.deliver, run.replay, run.deciding = [], False, True
         if self._ready:
             self._activation_due = True
             asyncio.get_running_loop().call_soon(self._activate_ready)
+        self._counters.activations += len(batch) + len(flows)
+        if flows:
+            self.decided([self._decide(run) for run in flows])
         if batch and self._worker is not None:
-            self._counters.activations += len(batch)
             self.decided(self._worker.activate(batch))  # remote ones answer later, by the same door
 
+    def _decide(self, run: ActiveRun) -> Decided:
+        assert run.decider is not None
+        records, replay = run.deliver, run.replay
+        run.deliver, run.replay, run.deciding = [], False, True
+        try:
+            return Decided(run.id, run.decider.activate(records, replay=replay))
+        except NondeterminismError as e:
+            return Decided(run.id, [], e.to_failure())
+        except Exception as e:
+            log.exception("run %s: the decider failed", run.id.hex())
+            return Decided(run.id, [], Failure("internal", clip(f"{type(e).__name__}: {e}")))
+
     def decided(self, batch: list[Decided]) -> None:
-        """What workflow code wants."""
+        """What workflow code or a flow wants."""
         for d in batch:
             run = self.runs.get(d.run_id)
             if run is None or run.closing or run.evicted:
                 continue
             if d.stuck is not None:
                 self._cannot_go_on(run, d.stuck)
+                continue
+            if names := self._unknown_children(run, d):
+                self.look_up(run.ns, names, d)  # and then it comes here again
                 continue
             run.deciding &= d.spontaneous
             try:
@@ -175,6 +216,14 @@ class RunLoop:
             if run.waiting_activation and not run.closing and not run.evicted:
                 self._make_ready(run)
         self.dispatcher.refill()
+
+    def _unknown_children(self, run: ActiveRun, d: Decided) -> list[str]:
+        """Workflows that are to be started in whatever version is current, which has to be looked up first."""
+        return [
+            c.workflow
+            for c in d.commands
+            if type(c) is cm.StartChild and not c.version and not self.flows.knows(run.ns, c.workflow)
+        ]
 
     def _cannot_go_on(self, run: ActiveRun, why: Failure) -> None:
         if why.code == "cache_miss":  # nobody holds the code: another worker, or the same one, gets the whole history
@@ -237,7 +286,7 @@ class RunLoop:
     # Each answers whether somebody waits for its record.
 
     def _schedule_tasks(self, run: ActiveRun, c: cm.ScheduleTasks) -> bool:
-        event = ev.TasksScheduled(c.first, c.name, c.queue, c.inputs, c.options)
+        event = ev.TasksScheduled(c.first, c.name, c.queue, c.inputs, c.options, c.nodes, c.index)
         run.record(event, sum(map(len, c.inputs)))
         if len(run.state.tasks) > PENDING_TASKS_MAX:
             self._fail(
@@ -249,6 +298,13 @@ class RunLoop:
             return True
         self.dispatcher.schedule(run, event)
         return run.pending[-1].has_extras
+
+    def _skip_tasks(self, run: ActiveRun, c: cm.SkipTasks) -> bool:
+        changes = run.record(ev.TasksSkipped(c.first, c.nodes, c.reason))
+        now = self._now_us()
+        changes.tasks.extend(run.skipped_row(c.first + i, n, c.reason, now) for i, n in enumerate(c.nodes))
+        changes.rows += len(c.nodes)
+        return False
 
     def _cancel_tasks(self, run: ActiveRun, c: cm.CancelTasks) -> bool:
         self.dispatcher.cancel(run, c.seqs)
@@ -268,14 +324,19 @@ class RunLoop:
         return False
 
     def _start_child(self, run: ActiveRun, c: cm.StartChild) -> bool:
+        version = c.version or self.flows.current(run.ns, c.workflow)
         child_id = self._new_run_id()
+        if version is None:
+            run.record(ev.ChildStarted(c.seq, child_id, c.workflow, c.input, c.key), len(c.input))
+            run.record(ev.ChildFailed(c.seq, Failure("not_registered", not_registered(c.workflow), "NotRegistered")))
+            return True
         deadline = self._now_us() + c.timeout_us if c.timeout_us else 0
         trace = run.trace or run_traceparent(run.id, "")
-        started = ev.RunStarted(c.workflow, c.version, c.input, c.key, run.id, c.seq, deadline, trace=trace)
-        own = self.reserve(run.ns, c.workflow)
+        started = ev.RunStarted(c.workflow, version, c.input, c.key, run.id, c.seq, deadline, trace=trace)
+        own = self.reserve(run.ns, c.workflow, version)
         changes = run.record(ev.ChildStarted(c.seq, child_id, c.workflow, c.input, c.key), len(c.input))
         changes.extras.starts.append(
-            ChildStart(child_id, c.seq, c.version, c.key, input_hash(c.workflow, c.input), own, started)
+            ChildStart(child_id, c.seq, version, c.key, input_hash(c.workflow, c.input), own, started)
         )
         changes.rows += 2
         return True
@@ -283,8 +344,8 @@ class RunLoop:
     def _cancel_child(self, run: ActiveRun, c: cm.CancelChild) -> bool:
         child_id = run.state.children.get(c.seq)
         if child_id is not None:
-            run.record(ev.ChildCancelRequested(c.seq))
             run.post(child_id, CancelAsked("its parent no longer waits for it"))
+            run.record(ev.ChildCancelRequested(c.seq))
         return True
 
     def _create_promise(self, run: ActiveRun, c: cm.CreatePromise) -> bool:
@@ -343,18 +404,21 @@ class RunLoop:
             trace=run.trace or run_traceparent(run.id, ""),
             known_as=run.known_as if run.state.parent_id else b"",
         )
-        own = self.reserve(run.ns, run.workflow)
-        changes = run.segment()
-        changes.extras.starts.append(ChildStart(next_id, -1, run.version, "", b"", own, started))
-        for name, value in c.signals:
-            run.post(next_id, SignalSent(name, value))
-        for name, value in c.promises:
-            run.post(next_id, PromiseKept(name, value))
-        for reason in c.cancels:
-            run.post(next_id, CancelAsked(reason))
-        for mail in run.unseen:  # it came while the code was deciding to go on elsewhere
-            run.post(next_id, mail)
-        self._close(run, ev.RunContinued(next_id, c.input), RunStatus.SUCCESS, None, b"", next_id)
+        own = self.reserve(run.ns, run.workflow, run.version)
+        mail: list[Mail] = [
+            *(SignalSent(name, value) for name, value in c.signals),
+            *(PromiseKept(name, value) for name, value in c.promises),
+            *(CancelAsked(reason) for reason in c.cancels),
+            *run.unseen,  # it came while the code was deciding to go on elsewhere
+        ]
+
+        def hand_over() -> None:
+            run.segment().extras.starts.append(ChildStart(next_id, -1, run.version, "", b"", own, started))
+            for one in mail:
+                run.post(next_id, one)
+
+        event = ev.RunContinued(next_id, c.input)
+        self._close(run, event, RunStatus.SUCCESS, None, b"", next_id, hand_over)
         return True
 
     # -- ends -------------------------------------------------------------------------------------------------------
@@ -370,14 +434,18 @@ class RunLoop:
         failure: Failure | None,
         value: bytes,
         successor: bytes | None = None,
+        hand_over: Callable[[], None] | None = None,
     ) -> None:
-        """Nothing of a run outlives it: tasks and timers are cancelled first, children are asked to stop."""
+        """Nothing of a run outlives it: tasks and timers are cancelled first, children are asked to stop. What goes with the end
+        itself is put into its segment right before it, so that both are written or neither is."""
         self.dispatcher.cancel(run, list(run.state.tasks))
         for seq in list(run.state.timers):
             run.record(ev.TimerCancelled(seq))
         for seq, child_id in run.state.children.items():
-            run.record(ev.ChildCancelRequested(seq))
             run.post(child_id, CancelAsked("its parent has ended"))
+            run.record(ev.ChildCancelRequested(seq))
+        if hand_over is not None:
+            hand_over()
         # The parent of a run that lives here is told after the commit; one that lives elsewhere gets mail in it.
         parent = self.runs.get(run.state.parent_id)
         if successor is None and run.state.parent_id and (parent is None or parent.evicted):
@@ -591,7 +659,8 @@ class RunLoop:
     def release_unserved(self) -> None:
         """Runs whose code no worker here has any more: another engine may have one."""
         for run in list(self.runs.values()):
-            if (run.ns, run.workflow) not in self.workflows and not run.closing and not run.evicted:
+            served = run.decider is not None or (run.ns, run.workflow) in self.workflows
+            if not served and not run.closing and not run.evicted:
                 self.release(run)
 
     def forget_all(self) -> None:
@@ -634,6 +703,7 @@ def _as_mail(event: ev.Event) -> Mail | None:
 
 _COMMANDS: dict[type, Callable[[RunLoop, ActiveRun, Any], bool]] = {
     cm.ScheduleTasks: RunLoop._schedule_tasks,
+    cm.SkipTasks: RunLoop._skip_tasks,
     cm.CancelTasks: RunLoop._cancel_tasks,
     cm.StartTimer: RunLoop._start_timer,
     cm.CancelTimer: RunLoop._cancel_timer,

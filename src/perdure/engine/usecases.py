@@ -10,6 +10,8 @@ import random
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
+import msgspec
+
 from perdure.core import events as ev
 from perdure.core.errors import (
     Conflict,
@@ -28,6 +30,7 @@ from perdure.core.work import Outcome, RunView, StartRequest
 from perdure.engine.active import attributes_text
 from perdure.engine.batch import Batch
 from perdure.engine.claims import SUCCESSORS_MAX
+from perdure.engine.flows import Flows
 from perdure.engine.ports import HistoryRow, Store
 from perdure.engine.reopen import Reopener
 from perdure.engine.runloop import input_hash
@@ -182,16 +185,19 @@ class UseCases:
         new_run_id: Callable[[], bytes],
         now_us: Callable[[], int],
         submit: Callable[[StartUnit], None],
-        may_own: Callable[[int, str], bool],
+        may_own: Callable[[int, str, str], bool],
         waiters: Waiters,
         mail_posted: Callable[[bytes], None],
+        flows: Flows,
     ) -> None:
         self._store, self.ns, self._new_run_id, self._now_us = store, ns, new_run_id, now_us
         self._submit, self._may_own, self._waiters, self._mail_posted = submit, may_own, waiters, mail_posted
+        self._flows = flows
 
     async def start(self, r: StartRequest) -> bytes:
         """Create a run and return its id once that is durable."""
         _check_size(r)
+        r = r if r.version else await self._pinned(r)
         for _ in range(START_TRIES):
             unit = self._submitted(r)
             if await unit.created:
@@ -201,12 +207,20 @@ class UseCases:
                 return holder
         raise Conflict(f"the run id {r.key!r} kept changing hands while this start tried to take it; try again")
 
+    async def _pinned(self, r: StartRequest) -> StartRequest:
+        """A start that names no version gets the current one, and stays with it."""
+        return msgspec.structs.replace(r, version=await self._flows.pin(self.ns, r.workflow))
+
+    def moved(self, workflow: str) -> None:
+        """Another version of a workflow is current now."""
+        self._flows.forget(self.ns, workflow)
+
     def _submitted(self, r: StartRequest) -> StartUnit:
         deadline_us = self._now_us() + r.timeout_us if r.timeout_us else 0
         started = ev.RunStarted(
             r.workflow, r.version, r.input, r.key, deadline_us=deadline_us, attributes=r.attributes, trace=r.trace
         )
-        unit = StartUnit(self._new_run_id(), self.ns, r, started, self._may_own(self.ns, r.workflow))
+        unit = StartUnit(self._new_run_id(), self.ns, r, started, self._may_own(self.ns, r.workflow, r.version))
         self._submit(unit)
         return unit
 
@@ -216,6 +230,7 @@ class UseCases:
             run_id = await self.start(r)
             return run_id, await self._waiters.wait(self.ns, run_id, known=False)
         _check_size(r)
+        r = r if r.version else await self._pinned(r)
         unit = self._submitted(r)
         return unit.run_id, await self._waiters.wait_from_start(unit)
 
@@ -225,6 +240,7 @@ class UseCases:
             run_id = await self.start(r)
             return run_id, await _within(seconds, self._waiters.wait(self.ns, run_id, known=False))
         _check_size(r)
+        r = r if r.version else await self._pinned(r)
         unit = self._submitted(r)
         return unit.run_id, await _within(seconds, self._waiters.wait_from_start(unit))
 
@@ -316,7 +332,7 @@ class UseCases:
 
     async def retry(self, run_id: bytes, by: str = "") -> None:
         """Let a failed run go on: what failed runs again, what succeeded keeps its result. See core/reopen.py."""
-        await Reopener(self._store, self.ns, self._mail_posted).retry(run_id, by)
+        await Reopener(self._store, self.ns, self._flows, self._mail_posted).retry(run_id, by)
 
     async def resume(self, run_id: bytes) -> bool:
         """Let a stuck run try again."""

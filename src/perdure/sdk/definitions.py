@@ -6,11 +6,13 @@ import asyncio
 import hashlib
 import inspect
 from collections.abc import Callable, Coroutine, Iterable
+from copy import copy
 from dataclasses import replace
 from functools import cached_property, update_wrapper
-from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast, overload
+from typing import Any, Generic, Literal, ParamSpec, Protocol, Self, TypeVar, cast, overload
 
 from perdure.core import events as ev
+from perdure.core.calls import RESERVED
 from perdure.core.durations import Duration, to_us
 from perdure.core.errors import InvalidInput, PerdureError
 from perdure.core.retry import TaskOptions
@@ -40,6 +42,10 @@ class Task(Generic[P, R]):
     def __init__(self, fn: Callable[P, Any], name: str, settings: TaskSettings) -> None:
         self.fn = fn
         self.name = checked_name("task name", name)
+        if name.startswith(RESERVED) and not str(getattr(fn, "__module__", "")).startswith(RESERVED):
+            raise InvalidInput(
+                f"@task(name={name!r}): names that begin with {RESERVED!r} are Perdure's own; choose another"
+            )
         self._settings = settings
         self.queue = checked_name("queue", settings.queue or DEFAULT_QUEUE)
         self.is_async = inspect.iscoroutinefunction(fn)
@@ -117,55 +123,53 @@ class Task(Generic[P, R]):
 class Bound(Generic[R_co]):
     """A workflow with its arguments, to be started later."""
 
-    def __init__(self, workflow: Workflow[Any, Any], data: bytes) -> None:
+    def __init__(self, workflow: Startable[Any, Any], data: bytes) -> None:
         self.workflow, self.data = workflow, data
 
 
-class Workflow(Generic[P, R]):
-    """A durable function. `start` hands back a handle, `run` the result; called inside a workflow it is a child run."""
+class CallShape(Protocol):
+    """How the arguments and the result of a workflow travel: see signatures.py."""
+
+    def encode_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes: ...
+    def encode_calls(self, items: Iterable[Any]) -> list[bytes]: ...
+    def decode_result(self, data: bytes) -> Any: ...
+
+
+class Startable(Generic[P, R]):
+    """What can be started by name: a workflow of this program, or one that is only known by its name."""
 
     def __init__(
         self,
-        fn: Callable[P, Coroutine[Any, Any, R]],
         name: str,
-        version: str | None,
+        version: str,
         *,
         key: str = "",
         timeout: Duration | None = None,
         on_conflict: OnConflict = "fail",
     ) -> None:
-        if not inspect.iscoroutinefunction(fn):
-            raise InvalidInput(f"@workflow needs an `async def` function; {name} is not one")
-        self.fn = fn
         self.name = checked_name("workflow name", name)
-        self.version = version or _source_hash(fn)
+        self.version = version
         self._key, self._timeout = key, timeout
         self._on_conflict: OnConflict = on_conflict
-        update_wrapper(self, fn)
-
-    def __repr__(self) -> str:
-        return f"<workflow {self.name}>"
 
     @cached_property
-    def signature(self) -> Signature:
-        return Signature.of(self.fn)
+    def signature(self) -> CallShape:
+        raise NotImplementedError
 
-    @cached_property
-    def _checked(self) -> bool:
-        guards.check_code(self.fn)
-        return True
+    @property
+    def _written(self) -> str:
+        """As it stands in the user's code."""
+        return self.name
 
-    def body(self, started: ev.RunStarted) -> Coroutine[Any, Any, R]:
-        """The user's coroutine for a recorded start."""
-        assert self._checked
-        args, kwargs = self.signature.decode_call(started.input)
-        return self.fn(*args, **kwargs)
+    def _prepare(self, target: Backend) -> None:
+        """Before it is started there."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Step[R]:
         runtime = current.get(None)
         if runtime is None:
+            me = self._written
             raise PerdureError(
-                f"{self.name}() was called outside a workflow: use `await {self.name}.run(...)` for its result or `await {self.name}.start(...)` for a handle"
+                f"{me}() was called outside a workflow: use `await {me}.run(...)` for its result or `await {me}.start(...)` for a handle"
             )
         return self._child(self.signature.encode_call(args, kwargs))
 
@@ -196,7 +200,7 @@ class Workflow(Generic[P, R]):
         """One child run per item; results come in the order of the items."""
         runtime = current.get(None)
         if runtime is None:
-            raise PerdureError(f"{self.name}.map() works inside a workflow; outside, start the runs yourself")
+            raise PerdureError(f"{self._written}.map() works inside a workflow; outside, start the runs yourself")
         return child_fanout(runtime, self._child, self.signature.encode_calls(items), concurrency, on_error)
 
     async def start(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
@@ -215,10 +219,11 @@ class Workflow(Generic[P, R]):
 
     def _request(self, target: Backend, data: bytes) -> StartRequest:
         if current.get(None) is not None:
+            me = self._written
             raise PerdureError(
-                f"{self.name}.start() inside a workflow would not be recorded; call {self.name}(...) to start a child run"
+                f"{me}.start() inside a workflow would not be recorded; call {me}(...) to start a child run"
             )
-        target.adopt(self)
+        self._prepare(target)
         return StartRequest(
             workflow=self.name,
             version=self.version,
@@ -234,16 +239,56 @@ class Workflow(Generic[P, R]):
 
     def options(
         self, *, id: str | None = None, timeout: Duration | None = None, on_conflict: OnConflict | None = None
-    ) -> Workflow[P, R]:
+    ) -> Self:
         """The same workflow under an id of your own, with a deadline, or with another way to treat a taken id."""
-        return Workflow(
-            self.fn,
-            self.name,
-            self.version,
-            key=checked_name("run id", id) if id is not None else self._key,
-            timeout=timeout if timeout is not None else self._timeout,
-            on_conflict=on_conflict or self._on_conflict,
-        )
+        twin = copy(self)
+        if id is not None:
+            twin._key = checked_name("run id", id)
+        if timeout is not None:
+            twin._timeout = timeout
+        if on_conflict is not None:
+            twin._on_conflict = on_conflict
+        return twin
+
+
+class Workflow(Startable[P, R]):
+    """A durable function. `start` hands back a handle, `run` the result; called inside a workflow it is a child run."""
+
+    def __init__(
+        self,
+        fn: Callable[P, Coroutine[Any, Any, R]],
+        name: str,
+        version: str | None,
+        *,
+        timeout: Duration | None = None,
+    ) -> None:
+        if not inspect.iscoroutinefunction(fn):
+            raise InvalidInput(f"@workflow needs an `async def` function; {name} is not one")
+        super().__init__(name, _checked_version(version) if version else _source_hash(fn), timeout=timeout)
+        self.fn = fn
+        update_wrapper(self, fn)
+
+    def __repr__(self) -> str:
+        return f"<workflow {self.name}>"
+
+    @cached_property
+    def signature(self) -> Signature:
+        return Signature.of(self.fn)
+
+    @cached_property
+    def _checked(self) -> bool:
+        guards.check_code(self.fn)
+        return True
+
+    def body(self, started: ev.RunStarted) -> Coroutine[Any, Any, R]:
+        """The user's coroutine for a recorded start."""
+        assert self._checked
+        args, kwargs = self.signature.decode_call(started.input)
+        return self.fn(*args, **kwargs)
+
+    def _prepare(self, target: Backend) -> None:
+        """Where it is started it is served, if anything is served there."""
+        target.adopt(self)
 
 
 class _TaskDecorator:
@@ -347,6 +392,16 @@ def _settle(step: Step[Any], produce: Callable[[], Any]) -> None:
         step.set_result(produce())
     except Exception as e:
         step.set_exception(e)
+
+
+def _checked_version(version: str) -> str:
+    from perdure.core.flow.model import VERSION_PREFIX, is_flow  # only who names a version pays for it
+
+    if is_flow(version):
+        raise InvalidInput(
+            f"@workflow(version={version!r}): versions that begin with {VERSION_PREFIX!r} are those of declarative flows; choose another"
+        )
+    return version
 
 
 def _source_hash(fn: Callable[..., Any]) -> str:

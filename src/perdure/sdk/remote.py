@@ -177,6 +177,7 @@ class RemoteWorker:
             [(queue, name) for _, queue, name in w.served],
             {name: version for (_, name), version in w.workflows.items()},
             [*w.running(), *((r.run_id, r.seq, r.attempt) for r in self._reports)],
+            signatures=protocol.bounded_signatures(w.signatures),
         )
         return Up(hello=hello)
 

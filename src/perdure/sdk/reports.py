@@ -16,7 +16,8 @@ def success_report(a: Assignment, value: bytes, started_us: int, finished_us: in
 
 def error_report(a: Assignment, error: BaseException, started_us: int, finished_us: int) -> Report:
     """An exception of the user's code; whether it is final is for the task's policy to say."""
-    names = tuple(qualified(t) for t in type(error).__mro__)
+    # Policies of code name classes in full; those of documents may be short.
+    names = tuple(name for t in type(error).__mro__ for name in (qualified(t), t.__name__))
     final = is_final(a.options, names) or isinstance(error, PerdureError)
     failure = Failure(
         "task_failed", clip(str(error)), type(error).__name__, clip("".join(traceback.format_exception(error)))

@@ -2,7 +2,7 @@
 
 Arguments are one JSON object keyed by parameter name, `{"url": "...", "depth": 2}`, so that a call can also be written
 by hand, in a flow document or with curl. `*args` is an array and `**kwargs` an object under their own names. A call from elsewhere
-may give arguments by position instead, see core/calls.py.
+may give arguments by position instead, or offer more than the function takes, see core/calls.py.
 
 Only what the caller gave is written. Defaults are filled in by the function itself when it runs, so a new default
 applies to calls made before it, exactly as it does to any Python call.
@@ -13,6 +13,7 @@ in msgspec's C code. A parameter that msgspec cannot carry is a field of raw JSO
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 import typing
@@ -22,24 +23,29 @@ from typing import Any, Final
 
 import msgspec
 
-from perdure.core.calls import POSITIONAL
+from perdure.core.calls import OFFER, POSITIONAL
 from perdure.core.errors import InvalidInput, PayloadMismatch
 from perdure.core.limits import PAYLOAD_BYTES_MAX
 from perdure.sdk.converters import Converter, too_large
+from perdure.sdk.schemas import described, schemas_of
+
+OFFERED_SHOWN: Final = 20
+"""Names of an offer that an error lists."""
 
 _MISSING: Final[Any] = object()
 """Stands for an argument that was not given. Fields of this default are left out of the JSON."""
 
 _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+_VARIADIC = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 _NEVER = (typing.NoReturn, typing.Never)
 
 
 class Signature:
     """The typed shape of one function, compiled at its first use."""
 
-    def __init__(self, fn: Callable[..., Any]) -> None:
+    def __init__(self, fn: Callable[..., Any], name: str | None = None) -> None:
         self._fn = fn
-        self.name: str = getattr(fn, "__qualname__", repr(fn))
+        self.name = name or str(getattr(fn, "__qualname__", repr(fn)))
         self._arguments = f"the arguments of {self.name}()"
         self._result = f"the result of {self.name}()"
 
@@ -66,8 +72,10 @@ class Signature:
         return self._call.encode(call, self._arguments)
 
     def decode_call(self, data: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        if data.startswith(POSITIONAL):
-            data = self._named(data)
+        if data.startswith((POSITIONAL, OFFER)):
+            data = self._named(data) if data.startswith(POSITIONAL) else self._taken(data)
+        elif self._rest is not None:
+            data = self._gathered(data, self._rest)
         values = msgspec.structs.astuple(self._call.decode(data, self._arguments))
         if self._is_simple and all(value is not _MISSING for value in values):
             return values, {}
@@ -97,6 +105,12 @@ class Signature:
 
     def decode_results(self, blobs: list[bytes]) -> list[Any]:
         return self._returned.decode_all(blobs, self._result)
+
+    # -- for people -------------------------------------------------------------------------------------------------
+
+    def json_schema(self) -> dict[str, Any]:
+        """JSON Schema of a call, for editors. A parameter whose type cannot be described takes anything."""
+        return self._schema
 
     # -- compiled at first use, since annotations may name classes that are defined after the function --------------
 
@@ -134,6 +148,11 @@ class Signature:
         )
 
     @functools.cached_property
+    def _rest(self) -> str | None:
+        """The name of its `**kwargs`, where it has some."""
+        return next((p.name for p in self._parameters if p.kind is Parameter.VAR_KEYWORD), None)
+
+    @functools.cached_property
     def _struct(self) -> type[msgspec.Struct]:
         fields: list[Any] = []
         for p in self._parameters:
@@ -146,6 +165,22 @@ class Signature:
     @functools.cached_property
     def _call(self) -> Converter[Any]:
         return Converter(self._struct)
+
+    @functools.cached_property
+    def _schema(self) -> dict[str, Any]:
+        kinds = {p.name: self._converters[p.name].annotation for p in self._parameters}
+        properties, definitions = schemas_of(kinds)
+        for p in self._parameters:
+            if p.default is not Parameter.empty:
+                properties[p.name] = described(properties[p.name], p.default, self._converters[p.name])
+        schema: dict[str, Any] = {"type": "object", "properties": properties, "additionalProperties": False}
+        if required := [p.name for p in self._parameters if _is_required(p)]:
+            schema["required"] = required
+        if said := (inspect.getdoc(self._fn) or "").strip().partition("\n")[0]:
+            schema["description"] = said
+        if definitions:
+            schema["$defs"] = definitions
+        return schema
 
     # -- binding ----------------------------------------------------------------------------------------------------
 
@@ -169,6 +204,51 @@ class Signature:
         except TypeError as error:
             raise self._wrong_call(tuple(args), dict(given), error) from None
         return msgspec.json.encode(bound.arguments)
+
+    def _taken(self, data: bytes) -> bytes:
+        """Of an offer, what the parameters name. `**kwargs` takes what nothing else does; `*args` has no names to take."""
+        try:
+            given = msgspec.json.decode(data, type=dict[str, dict[str, msgspec.Raw]])
+        except msgspec.DecodeError as error:
+            raise PayloadMismatch(f"{self._arguments} are not an offer: {error}") from None
+        offered = given.pop("**")
+        if given:
+            raise PayloadMismatch(f"{self._arguments} are not an offer: {next(iter(given))!r} stands beside it")
+        taken: dict[str, Any] = {}
+        for p in self._parameters:
+            if p.kind not in _VARIADIC and p.name in offered:
+                taken[p.name] = offered[p.name]
+            elif _is_required(p):
+                raise self._not_offered(offered)
+        for p in self._parameters:
+            if p.kind is Parameter.VAR_KEYWORD:
+                taken[p.name] = {name: value for name, value in offered.items() if name not in taken}
+        return msgspec.json.encode(taken)
+
+    def _not_offered(self, offered: dict[str, msgspec.Raw]) -> PayloadMismatch:
+        missing = [p.name for p in self._parameters if _is_required(p) and p.name not in offered]
+        names = sorted(offered)
+        shown = ", ".join(names[:OFFERED_SHOWN]) + (
+            f" and {len(names) - OFFERED_SHOWN} more" if len(names) > OFFERED_SHOWN else ""
+        )
+        near = [(m, close[0]) for m in missing if (close := difflib.get_close_matches(m, names, 1))]
+        hint = f" Did you mean {near[0][1]!r} to be `{near[0][0]}`?" if near else ""
+        return PayloadMismatch(
+            f"{self.name}{self._signature} needs {' and '.join(f'`{m}`' for m in missing)}, and was offered "
+            f"{shown or 'nothing'}.{hint} Rename the parameter, or say what it gets with `with:`."
+        )
+
+    def _gathered(self, data: bytes, rest: str) -> bytes:
+        """A call written by hand names what `**kwargs` takes beside the other arguments, as a Python call does."""
+        try:
+            given = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+        except msgspec.DecodeError:
+            return data  # the error names what is wrong
+        known = {p.name for p in self._parameters}
+        more = {name: value for name, value in given.items() if name not in known}
+        if not more or rest in given:
+            return data
+        return msgspec.json.encode({**{n: v for n, v in given.items() if n in known}, rest: more})
 
     def _unbind(self, values: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         args: list[Any] = []
@@ -213,7 +293,7 @@ def _cached(fn: Callable[..., Any]) -> Signature:
 
 
 def _is_required(p: Parameter) -> bool:
-    return p.default is Parameter.empty and p.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    return p.default is Parameter.empty and p.kind not in _VARIADIC
 
 
 def _annotation(p: Parameter, hints: dict[str, Any]) -> Any:

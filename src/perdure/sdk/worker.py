@@ -10,7 +10,7 @@ import asyncio
 import os
 import socket
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from perdure.core import commands as cm
@@ -23,6 +23,7 @@ from perdure.sdk.loop import driving
 from perdure.sdk.processes import refuse_in_child_that_starts
 from perdure.sdk.runtime import Operation, Runtime, failure_of
 from perdure.sdk.tracing import TaskTracer
+from perdure.sdk.verbs import Verbs
 
 SLOTS_DEFAULT = 100
 THREADS_DEFAULT = min(32, (os.cpu_count() or 1) + 4)
@@ -39,6 +40,9 @@ class Worker:
     the live workflow runs: the one that was idle longest is forgotten, and replayed when something happens to it. What
     tasks print and log is sent to the engine and still printed (`output="tee"`), only sent (`"capture"`) or left alone
     (`"ignore"`).
+
+    Beside what is defined it serves the built-in tasks (verbs.py), unless `verbs=False`: `perdure.http`, which calls `services` by
+    their names, and with `allow_run` also `perdure.run`. What is not given comes from PERDURE_SERVICES and PERDURE_ALLOW_RUN.
     """
 
     def __init__(
@@ -50,8 +54,12 @@ class Worker:
         queues: list[str] | None = None,
         runs_max: int = RUNS_MAX_DEFAULT,
         output: Output = "tee",
+        verbs: bool = True,
+        services: Mapping[str, str] | None = None,
+        allow_run: bool | None = None,
     ) -> None:
         guards.install()
+        self._verbs = Verbs(services, allow_run) if verbs else None
         self._tasks = registry.tasks.copy()
         self._workflows = registry.workflows.copy()
         self._queues = queues
@@ -97,7 +105,19 @@ class Worker:
         """(namespace, queue, task name)."""
         tasks: list[Task[Any, Any]] = self._tasks.values()
         queues = self._queues if self._queues is not None else sorted({DEFAULT_QUEUE, *(t.queue for t in tasks)})
-        return [(self.ns, q, t.name) for q in queues for t in tasks]
+        names = [*(t.name for t in tasks), *(self._verbs.tasks if self._verbs is not None else ())]
+        return [(self.ns, q, name) for q in queues for name in names]
+
+    @property
+    def signatures(self) -> dict[str, dict[str, Any]]:
+        """Task name -> JSON Schema of its call, for editors. A task whose annotations cannot be resolved is left out."""
+        found: dict[str, dict[str, Any]] = {}
+        for t in self._tasks.values():
+            try:
+                found[t.name] = t.signature.json_schema()
+            except PerdureError:  # its first call will say so
+                continue
+        return found
 
     @property
     def slots(self) -> int:
@@ -178,10 +198,15 @@ class Worker:
             operation.cancel()
         if self._execution is not None:
             await self._execution.close()
+        if self._verbs is not None:
+            await self._verbs.close()
         self.forget_all()
 
     def _find_task(self, name: str) -> Any:
-        return self.overrides.get(name) or self._tasks.get(name)
+        found = self.overrides.get(name)
+        if found is None and self._verbs is not None:
+            found = self._verbs.tasks.get(name)
+        return found or self._tasks.get(name)
 
     # -- tasks ------------------------------------------------------------------------------------------------------
 

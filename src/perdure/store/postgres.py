@@ -225,17 +225,24 @@ class PostgresStore:
     async def register_versions(self, ns: int, versions: dict[str, str]) -> None:
         await self._fetch("register_versions", ns, list(versions), list(versions.values()))
 
+    async def current_versions(self, ns: int, names: Sequence[str]) -> dict[str, str]:
+        return {r["name"]: r["current"] for r in await self._fetch("current_versions", ns, list(names))}
+
+    async def document(self, ns: int, workflow: str, version: str) -> bytes | None:
+        row = await self._row("get_definition", ns, workflow, version)
+        return row["document"].encode() if row is not None and row["document"] is not None else None
+
     # -- claiming ---------------------------------------------------------------------------------------------------
 
-    async def next_due(self, workflows: Sequence[Named], served: Sequence[Kind]) -> Due:
-        row = await self._row("next_due", *_columns(workflows, 2), *_columns(served, 3))
+    async def next_due(self, workflows: Sequence[Named], served: Sequence[Kind], *, flows: bool) -> Due:
+        row = await self._row("next_due", *_columns(workflows, 2), *_columns(served, 3), flows)
         return Due(row["clock"], row["run_at"], row["task_at"], row["mail"])
 
     async def claim_runs(
-        self, session: int, workflows: Sequence[Named], limit: int, *, with_mail: bool
+        self, session: int, workflows: Sequence[Named], limit: int, *, with_mail: bool, flows: bool
     ) -> list[ClaimedRun]:
         name = "claim_runs_with_mail" if with_mail else "claim_runs"
-        rows = await self._fetch(name, session, *_columns(workflows, 2), limit)
+        rows = await self._fetch(name, session, *_columns(workflows, 2), limit, flows)
         return [ClaimedRun(r["run_id"], r["ns"], r["workflow"], r["version"], r["epoch"]) for r in rows]
 
     async def claim_tasks(self, session: int, served: Sequence[tuple[Kind, int]], limit: int) -> list[ClaimedTask]:

@@ -28,6 +28,7 @@ from perdure.engine.reads import (
     RUNS_COUNTED_MAX,
     SCAN_ROWS_MAX,
     TASKS_COUNTED_MAX,
+    Definition,
     LogItem,
     LogPage,
     LogPosition,
@@ -244,7 +245,9 @@ class PostgresReads:
             ends = await c.fetchrow(self._q["history_ends"], run_id, ns)
             outstanding = await self._outstanding(c, ns, _run_item(row), ends["events"]) if row and ends else None
         if outstanding is not None:
-            found.update(s for s, (task, _, _) in outstanding.tasks.items() if task == name)
+            found.update(
+                s for s, (task, _, _, node) in outstanding.tasks.items() if name in (task, node, node.partition("[")[0])
+            )
         return sorted(found)[:limit]
 
     # -- logs -------------------------------------------------------------------------------------------------------
@@ -312,6 +315,16 @@ class PostgresReads:
             VersionItem(version=r["version"], kind=r["kind"], registered_us=r["registered_at"], current=r["current"])
             for r in await self._fetch("list_versions", ns, name, limit)
         ]
+
+    async def definition(self, ns: int, name: str, version: str) -> Definition | None:
+        rows = await self._fetch("get_definition", ns, name, version)
+        if not rows:
+            return None
+        r = rows[0]
+        return Definition(
+            version=r["version"], kind=r["kind"], document=(r["document"] or "").encode(), source=r["source"] or "",
+            registered_us=r["registered_at"],
+        )  # fmt: skip
 
     async def workers(self, ns: int, after: bytes, limit: int) -> list[WorkerItem]:
         return [
@@ -443,9 +456,10 @@ def _waiting(item: RunItem, outstanding: Outstanding | None) -> dict[int, TaskIt
     status = _unwritten(item)
     return {
         seq: TaskItem(
-            id=ids.derive(item.run_id, ids.TASK, seq), seq=seq, name=name, queue=queue, status=status, attempts=0, lost=0, scheduled_us=at_us
+            id=ids.derive(item.run_id, ids.TASK, seq), seq=seq, name=name, queue=queue, status=status, attempts=0, lost=0, scheduled_us=at_us,
+            node=node or None,
         )
-        for seq, (name, queue, at_us) in outstanding.tasks.items()
+        for seq, (name, queue, at_us, node) in outstanding.tasks.items()
     }  # fmt: skip
 
 
@@ -457,7 +471,7 @@ def _joined(ended: list[Any], queued: list[Any], waiting: dict[int, TaskItem]) -
 def _ended_task(r: Any) -> TaskItem:
     return TaskItem(
         id=r["id"], seq=r["seq"], name=r["name"], queue=r["queue"], status=r["status"], attempts=r["attempts"], lost=r["lost"],
-        scheduled_us=r["scheduled_at"], started_us=r["started_at"], finished_us=r["finished_at"], error=r["error"],
+        scheduled_us=r["scheduled_at"], started_us=r["started_at"], finished_us=r["finished_at"], error=r["error"], node=r["node"],
     )  # fmt: skip
 
 
@@ -466,7 +480,7 @@ def _queued_task(r: Any) -> TaskItem:
     return TaskItem(
         id=r["id"], seq=r["seq"], name=r["name"], queue=r["queue"], status=r["status"], attempts=r["attempt"] - pending, lost=r["lost"],
         scheduled_us=r["scheduled_at"], started_us=None if pending else r["started_at"], run_at_us=r["run_at"] if pending else None,
-        error=r["error"], worker=r["worker"], details=r["details"] or b"", blocked=r["blocked"],
+        error=r["error"], worker=r["worker"], details=r["details"] or b"", blocked=r["blocked"], node=r["node"],
     )  # fmt: skip
 
 
@@ -484,7 +498,7 @@ def fold(rows: Sequence[Any]) -> Outstanding | None:
     except IllegalTransition:
         return None
     return Outstanding(
-        tasks={seq: (e.name, e.queue, scheduled[seq]) for seq, e in state.tasks.items()},
+        tasks={seq: (e.name, e.queue, scheduled[seq], ev.label(e, seq)) for seq, e in state.tasks.items()},
         timer_us=min(state.timers.values(), default=None),
         children=len(state.children),
         promises=sorted(state.promises - state.resolved),

@@ -14,13 +14,16 @@ KEPT_S: Final = 7 * 86_400.0
 SWEEP_EVERY: Final = 500
 """Requests between two sweeps of old keys."""
 SWEEP_ROWS: Final = 2_000
+TASK_TYPES_MAX: Final = 2_000
+"""Tasks that the schema for editors names."""
 TRIES: Final = 5
 
 
 class PostgresRegistry:
-    def __init__(self, dsn: str) -> None:
+    def __init__(self, database: str | Connections) -> None:
+        """`database` is a DSN, or a pool that somebody else opens and closes."""
         self._q = queries()
-        self._pool = Connections(dsn)
+        self._pool = Connections(database) if isinstance(database, str) else database
         self._requests = 0
 
     async def open(self) -> None:
@@ -36,6 +39,36 @@ class PostgresRegistry:
     async def register(self, ns: int, name: str, version: str, kind: str, description: str | None) -> bool:
         row = await self._row("register_workflow", ns, name, version, kind, description)
         return bool(row["added"])
+
+    async def deploy(
+        self,
+        ns: int,
+        name: str,
+        version: str,
+        kind: str,
+        description: str | None,
+        document: bytes,
+        source: str,
+        *,
+        activate: bool = True,
+    ) -> bool:
+        row = await self._row(
+            "deploy_workflow", ns, name, version, kind, description, document.decode(), source, activate
+        )
+        return bool(row["added"])
+
+    async def move(self, ns: int, name: str, version: str) -> bool:
+        return await self._row("move_workflow", ns, name, version) is not None
+
+    async def save_task_types(self, ns: int, signatures: dict[str, bytes]) -> None:
+        names = sorted(signatures)
+        async with self._pool.take() as c:
+            await c.fetch(self._q["save_task_types"], ns, names, [signatures[n].decode() for n in names])
+
+    async def task_types(self, ns: int) -> dict[str, bytes]:
+        async with self._pool.take() as c:
+            rows = await c.fetch(self._q["task_types"], ns, TASK_TYPES_MAX)
+        return {r["name"]: r["signature"].encode() for r in rows}
 
     async def delete(self, ns: int, name: str) -> bool:
         return await self._row("delete_workflow", ns, name) is not None

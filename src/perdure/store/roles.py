@@ -34,6 +34,7 @@ ENGINE_GRANTS: Final = {
     "namespace": "select, insert, update (name, deleted_at)",
     "workflow": "select, insert, update",
     "workflow_version": "select, insert",
+    "task_type": "select, insert, update",
     "engine_session": _ROWS,
     "commit_log": "select, insert, delete",
     "run_queue": _ROWS,

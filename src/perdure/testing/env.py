@@ -5,6 +5,8 @@
         handle = await env.start(crawl, ["a"])
         await env.advance("1d")
 
+Declarative flows are deployed first and started by name: `await env.deploy("nightly.yaml")`, `await env.run(flow("nightly"), day="mo")`.
+
 Time. The environment shifts the database clock of its own connections. `run` skips over every wait by itself; after `start`
 time moves only by `advance`, which stops at each timer on the way, so that everything happens in the order it would have.
 """
@@ -13,8 +15,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from datetime import datetime
+from pathlib import Path
 from types import SimpleNamespace, TracebackType
 from typing import Any, Final, ParamSpec, Self, TypeVar, overload
 
@@ -24,7 +27,7 @@ from perdure.core.durations import Duration, datetime_of, to_us
 from perdure.core.errors import PerdureError
 from perdure.engine.engine import EngineSettings
 from perdure.sdk.client import Handle
-from perdure.sdk.definitions import Task, Workflow
+from perdure.sdk.definitions import Startable, Task
 from perdure.testing.database import scratch
 
 P = ParamSpec("P")
@@ -80,13 +83,17 @@ class TestEnv:
             fn=fake, name=t.name, is_async=inspect.iscoroutinefunction(fake), signature=t.signature
         )
 
-    async def start(self, w: Workflow[P, R], *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+    async def deploy(self, flow: str | Path | Mapping[str, Any], *, name: str | None = None) -> str:
+        """Make a declarative flow known and current here; answers its version. See `Perdure.deploy`."""
+        return await self.client.deploy(flow, name=name)
+
+    async def start(self, w: Startable[P, R], *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Start a run and let it go as far as it can without time passing."""
         handle = await self.client.start_workflow(w, *args, **kwargs)
         await self._settle()
         return handle
 
-    async def run(self, w: Workflow[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    async def run(self, w: Startable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Start a run and skip every wait until it ends."""
         handle = await self.client.start_workflow(w, *args, **kwargs)
         result = asyncio.ensure_future(handle.result())
@@ -130,13 +137,13 @@ class TestEnv:
         behind_us = to_us_ - engine.clock.now_us()
         if behind_us > 0:
             store.shift_clock(store.clock_offset_s + behind_us / 1e6)
-        engine.clock.sync((await store.next_due([], [])).clock_us)
+        engine.clock.sync((await store.next_due([], [], flows=True)).clock_us)
         engine.loop.fire_timers()
         await self._settle()
 
     async def _next_wake_us(self) -> int | None:
         engine = self.client.engine
-        due = await self.client.store.next_due(list(engine.loop.workflows), list(engine.dispatcher.served))
+        due = await self.client.store.next_due(list(engine.loop.workflows), list(engine.dispatcher.served), flows=True)
         wakes = [w for w in (engine.next_wake_us(), due.run_at_us, due.task_at_us) if w is not None and w < 1 << 62]
         return min(wakes, default=None)
 
@@ -145,15 +152,16 @@ class TestEnv:
         engine = self.client.engine
         async with asyncio.timeout(SETTLE_S):
             while True:
-                engine.clock.sync((await self.client.store.next_due([], [])).clock_us)
+                engine.clock.sync((await self.client.store.next_due([], [], flows=True)).clock_us)
                 engine.loop.fire_timers()
-                if engine.is_quiet and not await self._anything_due():
+                # Asked twice: a run may have been claimed and brought here while the database was asked.
+                if engine.is_quiet and not await self._anything_due() and engine.is_quiet:
                     return
                 engine.claimer.poke()
                 await asyncio.sleep(0.002)
 
     async def _anything_due(self) -> bool:
         engine = self.client.engine
-        due = await self.client.store.next_due(list(engine.loop.workflows), list(engine.dispatcher.served))
+        due = await self.client.store.next_due(list(engine.loop.workflows), list(engine.dispatcher.served), flows=True)
         moments = (due.run_at_us, due.task_at_us, engine.next_wake_us())
         return due.mail or any(m is not None and m <= due.clock_us for m in moments)

@@ -6,7 +6,7 @@ on the other side, so that no message is over MESSAGE_BYTES_MAX.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
 from typing import Any, Final, TypeVar
 
@@ -29,6 +29,8 @@ PART_BYTES: Final = 1024 * 1024
 """What is ready is cut into messages of about this size."""
 SERVED_MAX: Final = 10_000
 """Tasks, and workflows, that one worker may serve."""
+TASK_SCHEMAS_BYTES_MAX: Final = 256 * 1024
+"""Bytes of the schemas of a worker's tasks, over all of them. They are for editors: what is over that is left out."""
 
 CONNECT: Final = "/perdure.v1.Workers/Connect"
 BEAT: Final = "/perdure.v1.Workers/Beat"
@@ -60,6 +62,8 @@ class Hello(msgspec.Struct):
     """Name -> version."""
     running: list[Token]
     protocol: int = PROTOCOL
+    signatures: dict[str, bytes] = {}
+    """Task -> JSON Schema of its call."""
 
 
 class Welcome(msgspec.Struct):
@@ -196,7 +200,7 @@ def _hello(h: Hello) -> pb.Hello:
         protocol=h.protocol, worker_id=h.worker_id, name=h.name, host=h.host, pid=h.pid, sdk=h.sdk, slots=h.slots,
         tasks=[pb.Served(queue=queue, name=name) for queue, name in h.tasks],
         workflows=[pb.Workflow(name=name, version=version) for name, version in h.workflows.items()],
-        running=[pb.Token(run_id=r, seq=s, attempt=a) for r, s, a in h.running],
+        running=[pb.Token(run_id=r, seq=s, attempt=a) for r, s, a in h.running], signatures=h.signatures,
     )  # fmt: skip
 
 
@@ -204,8 +208,20 @@ def _hello_of(m: pb.Hello) -> Hello:
     return Hello(
         m.worker_id, m.name, m.host, m.pid, m.sdk, m.slots,
         [(t.queue, t.name) for t in m.tasks], {w.name: w.version for w in m.workflows},
-        [(t.run_id, t.seq, t.attempt) for t in m.running], m.protocol,
+        [(t.run_id, t.seq, t.attempt) for t in m.running], m.protocol, dict(m.signatures),
     )  # fmt: skip
+
+
+def bounded_signatures(signatures: Mapping[str, Any]) -> dict[str, bytes]:
+    """As they travel: in the order of their names, as many as fit."""
+    found: dict[str, bytes] = {}
+    room = TASK_SCHEMAS_BYTES_MAX
+    for name, schema in sorted(signatures.items()):
+        data = msgspec.json.encode(schema)
+        if len(data) <= room:
+            found[name] = data
+            room -= len(data)
+    return found
 
 
 def _failure(f: Failure) -> pb.Failure:

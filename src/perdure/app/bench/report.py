@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from perdure.app.bench.history import Load
 from perdure.app.bench.processes import CpuSeconds, cores
 from perdure.store.bare import Server
 
@@ -72,7 +73,9 @@ class Report(msgspec.Struct, frozen=True):
     fanout: Workload
     chain: Workload
     many: Workload
+    dag: Workload
     latency_ms: Latency
+    load: Load
     rss_mb: float
     seconds: float
 
@@ -156,7 +159,7 @@ def print_table(report: Report) -> None:
     for name in ("life3", "life2", "append"):
         rate: int = getattr(report.bare, name)
         table.add_row(f"bare {name}", f"{rate:,}", f"{rate / report.bare.life3:.2f}", _range(report.bare.spread[name]))
-    for name in ("fanout", "chain", "many"):
+    for name in ("fanout", "chain", "many", "dag"):
         w: Workload = getattr(report, name)
         cpu = w.cpu_us_per_task
         table.add_row(
@@ -165,6 +168,10 @@ def print_table(report: Report) -> None:
     console.print(table)
     s, latency = report.settings, report.latency_ms
     console.print(f"\nidle latency p50 {latency.p50:.1f} ms, p99 {latency.p99:.1f} ms; memory {report.rss_mb:.0f} MB")
+    load = report.load
+    console.print(
+        f"a history of {load.events:,} events is read in {load.read_ms:.0f} ms and decided in {load.decide_ms:.0f} ms"
+    )
     console.print(
         f"{s.tasks:,} tasks, medians of {s.repeats}; fsync {s.fsync}, synchronous_commit {s.synchronous_commit}; "
         f"PostgreSQL {s.postgresql}, Python {s.python} ({s.loop}), {s.cores} cores",

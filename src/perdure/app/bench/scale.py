@@ -108,7 +108,7 @@ def _below(figure: float | None, limit: float, digits: int) -> Target:
 async def _fanout(where: Place, sizes: Sizes, say: Progress) -> Fanout:
     async with scratch_database(where.dsn) as dsn, bare(dsn) as yardstick, Perdure(dsn) as client:
         processes = Processes((await yardstick.server()).pid)
-        await warm(yardstick)
+        await warm(yardstick, client)
         series = Series(yardstick, processes, BARE_TASKS, say)
         repeats: list[Repeat] = []
         with PeakRss(processes) as peak:

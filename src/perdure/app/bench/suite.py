@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 from perdure.app.bench import workloads
+from perdure.app.bench.history import measure_load
 from perdure.app.bench.processes import Processes, filesystem_of
 from perdure.app.bench.report import (
     BareRates,
@@ -108,7 +109,7 @@ async def run_bench(where: Place, tasks: int, *, loop: str, say: Progress) -> Re
         processes = Processes(server.pid)
         bare_tasks = min(max(tasks, BARE_TASKS_MIN), BARE_TASKS_MAX)
         series = Series(yardstick, processes, bare_tasks, say)
-        await warm(yardstick)
+        await warm(yardstick, client)
         say(f"PostgreSQL {server.version} is up and warm")
         others = {p: await _bare_rates(yardstick, p, bare_tasks) for p in ("life2", "append")}
         found: dict[workloads.Name, list[Repeat]] = {name: [] for name in workloads.NAMES}
@@ -117,6 +118,8 @@ async def run_bench(where: Place, tasks: int, *, loop: str, say: Progress) -> Re
                 text = f"{name} {number + 1} of {REPEATS}"
                 found[name].append(await series.measure(text, workloads.run(name, tasks)))
         latencies = await workloads.latencies_ms(LATENCY_RUNS)
+        load = await measure_load(client)
+        say(f"a history of {load.events:,} events is taken up in {load.total_ms:,.0f} ms")
         rates = {"life3": series.life3, **others}
         await check_kept(yardstick, client)
         return Report(
@@ -131,13 +134,15 @@ async def run_bench(where: Place, tasks: int, *, loop: str, say: Progress) -> Re
                 round(workloads.percentile(latencies, 0.5), 2),
                 round(workloads.percentile(latencies, 0.99), 2),
             ),
+            load=load,
             rss_mb=round(processes.rss_mb(), 1),
             seconds=round(say.seconds, 1),
         )
 
 
-async def warm(yardstick: Bare) -> None:
-    """Everything once: code is loaded, statements are prepared, partitions exist."""
+async def warm(yardstick: Bare, client: Perdure) -> None:
+    """Everything once: code is loaded, statements are prepared, partitions exist, the flow is deployed."""
+    await client.deploy(workloads.DIAMOND)
     await yardstick.tasks_per_s("life3", WARM_TASKS)
     for name in workloads.NAMES:
         await workloads.run(name, WARM_TASKS)

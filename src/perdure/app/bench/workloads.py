@@ -13,10 +13,12 @@ from typing import Any, Final, Literal
 
 from perdure.sdk import wf
 from perdure.sdk.definitions import task, workflow
+from perdure.sdk.flows import flow
 
-Name = Literal["fanout", "chain", "many"]
-NAMES: Final[tuple[Name, ...]] = ("fanout", "chain", "many")
+Name = Literal["fanout", "chain", "many", "dag"]
+NAMES: Final[tuple[Name, ...]] = ("fanout", "chain", "many", "dag")
 CHAIN_TASKS: Final = 5
+DAG_TASKS: Final = 10
 RUNS_AT_ONCE: Final = 1_000
 """Runs that a workload of many runs keeps under way."""
 
@@ -49,6 +51,23 @@ async def sleeper(n: int) -> int:
     return n
 
 
+DIAMOND: Final[dict[str, Any]] = {
+    "flow": "perdure.bench.diamond",
+    "tasks": {
+        "top": {"python": noop.name, "with": {"n": "${ input.n }"}},
+        **{f"side{i}": {"python": noop.name, "depends_on": "top", "with": {"n": "${ top }"}} for i in range(DAG_TASKS - 2)},
+        "bottom": {"python": noop.name, "depends_on": [f"side{i}" for i in range(DAG_TASKS - 2)], "with": {"n": "${ side0 }"}},
+    },
+    "output": "${ bottom }",
+}  # fmt: skip
+"""One task, then eight side by side, then one. It has to be deployed before it runs."""
+diamond = flow("perdure.bench.diamond", int)
+
+
+async def _diamond(n: int) -> None:
+    assert await diamond.run(n=n) == n
+
+
 async def run(name: Name, tasks: int) -> int:
     """Run a workload of about this size to its end. Returns how many tasks it really had."""
     match name:
@@ -62,6 +81,10 @@ async def run(name: Name, tasks: int) -> int:
         case "many":
             await many_times(single.run, tasks)
             return tasks
+        case "dag":
+            runs = max(1, tasks // DAG_TASKS)
+            await many_times(_diamond, runs)
+            return runs * DAG_TASKS
 
 
 async def many_times(call: Callable[[int], Coroutine[Any, Any, Any]], times: int) -> None:

@@ -41,6 +41,13 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
         "signal": Entry("run", "Send a signal to a run."),
         "resolve": Entry("run", "Give a promise of a run its value."),
     },
+    "Flows": {
+        "validate": Entry("flows", "Check flows, without a server."),
+        "deploy": Entry("flows", "Deploy flows: validate them, make them known and current."),
+        "activate": Entry("flows", "Choose the version that new runs have: forward, or back."),
+        "graph": Entry("flows", "Draw a flow."),
+        "schema": Entry("flows", "Print the JSON Schema of flows, for your editor."),
+    },
     "Fleet": {
         "workflows": Entry("fleet", "List the workflows that workers have registered."),
         "workers": Entry("fleet", "List the workers that are connected."),

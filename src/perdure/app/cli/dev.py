@@ -17,7 +17,8 @@ def register(app: typer.Typer) -> None:
 
 def dev(
     directory: Annotated[
-        Path, typer.Argument(metavar="PATH", exists=True, file_okay=False, help="Whose *.py to serve.")
+        Path,
+        typer.Argument(metavar="PATH", exists=True, file_okay=False, help="Whose *.py to serve and flows to deploy."),
     ] = Path("."),
     db: Annotated[
         str | None,
@@ -35,7 +36,7 @@ def dev(
 ) -> None:
     """Database, server and worker in one command, with reload.
 
-    An empty directory gets a hello.py and a first run of it.
+    An empty directory gets a hello.py, a hello.yaml, and a first run.
     """
     import asyncio
 

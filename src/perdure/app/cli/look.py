@@ -141,7 +141,7 @@ def show(
 def _show_plain(run: dict[str, Any], tasks: Iterator[dict[str, Any]]) -> None:
     """First the run's fields, one per line, then its tasks."""
     from perdure.app.cli.render import flat, status_word
-    from perdure.app.cli.tree import error_line, waiting_text
+    from perdure.app.cli.tree import error_line, label, waiting_text
 
     rows = {
         "id": run["id"],
@@ -160,7 +160,7 @@ def _show_plain(run: dict[str, Any], tasks: Iterator[dict[str, Any]]) -> None:
             print(f"{name}\t{flat(value)}")
     for t in tasks:
         error = error_line(t["error"]) if t.get("error") else None
-        print("\t".join(flat(v) for v in ("task", t["seq"], t["name"], t["status"], t.get("attempts"), error)).rstrip())
+        print("\t".join(flat(v) for v in ("task", t["seq"], label(t), t["status"], t.get("attempts"), error)).rstrip())
         for line in (t.get("blocked") or "").splitlines():
             print("\t".join(("blocked", str(t["seq"]), line.strip())))
 

@@ -21,7 +21,13 @@ def register(app: typer.Typer) -> None:
 def run(
     server: Remote,
     workflow: Annotated[
-        str, typer.Argument(metavar="WORKFLOW", help="Its name.", show_default=False, autocompletion=suggest.workflows)
+        str,
+        typer.Argument(
+            metavar="WORKFLOW|FILE",
+            help="Its name, or a flow's file, which is deployed first.",
+            show_default=False,
+            autocompletion=suggest.workflows,
+        ),
     ],
     given: Annotated[
         list[str] | None,
@@ -55,8 +61,12 @@ def run(
     """
     from uuid import uuid4
 
+    from perdure.app.flow_files import is_file_name
     from perdure.app.http import ApiError, segment
 
+    if is_file_name(workflow):
+        workflow, deployed = _deployed(server, workflow)
+        version = version or deployed
     body = start_body(given or [], arg or [], input_json) | {
         name: value
         for name, value in {
@@ -78,6 +88,21 @@ def run(
 
         raise typer.Exit(follow(server, started["id"]))
     announce(server, started, "started", "perdure watch @last", "perdure logs @last -f")
+
+
+def _deployed(server: Remote, file: str) -> tuple[str, str]:
+    """Name and version of a flow that was a file a moment ago."""
+    from pathlib import Path
+
+    from perdure.app.cli.flows import push, refuse_invalid
+    from perdure.app.flow_files import load
+
+    found = load(Path(file))
+    refuse_invalid([found])
+    item = push(server, {"source": found.text, "name": found.name, "file": file})
+    if item["outcome"] != "unchanged":
+        server.out.say(f"{item['outcome']} {item['name']} {item['version']}")
+    return item["name"], item["version"]
 
 
 def start_body(given: list[str], arg: list[str], input_json: str | None) -> dict[str, Any]:

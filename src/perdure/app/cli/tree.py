@@ -40,7 +40,7 @@ OUR_FRAME = re.compile(r'^  File "[^"\n]*/perdure/(?:sdk|core|app)/[^\n]*\n(?:  
 
 @dataclass
 class Group:
-    """Tasks of one name that were scheduled in a row."""
+    """Tasks of one name, or of one node of a flow, that were scheduled in a row."""
 
     name: str
     tasks: list[Item] = field(default_factory=list)
@@ -70,14 +70,20 @@ class Group:
         return failed[:SINGLED_OUT_MAX] + (running if len(running) <= SINGLED_OUT_MAX else blocking[:SINGLED_OUT_MAX])
 
 
+def label(task: Item) -> str:
+    """What people call it: the node of a flow with its place in a spread, or the task's name."""
+    return str(task.get("node") or task["name"])
+
+
 def grouped(tasks: Iterable[Item]) -> list[Item | Group]:
     """Tasks in the order they were scheduled, fan-outs folded."""
     rows: list[Group] = []
     for task in sorted(tasks, key=lambda t: t["seq"]):
-        if rows and rows[-1].name == task["name"]:
+        name = label(task).partition("[")[0]
+        if rows and rows[-1].name == name:
             rows[-1].tasks.append(task)
         else:
-            rows.append(Group(task["name"], [task]))
+            rows.append(Group(name, [task]))
     out: list[Item | Group] = []
     for group in rows:
         if len(group.tasks) >= GROUP_FROM:
@@ -202,7 +208,7 @@ def _add_task(tree: Any, task: Item, *, numbered: bool = False) -> None:
     word = task["status"]
     line = Text()
     line.append(f"{MARKS[word]} ", style=STYLES[word])
-    line.append(f"{task['name']}#{task['seq']}" if numbered else task["name"])
+    line.append(f"{task['name']}#{task['seq']}" if numbered and not task.get("node") else label(task))
     if word not in ("success", "pending"):
         line.append(f"  {word}", style=STYLES[word])
     for remark in task_remarks(task):
@@ -218,6 +224,8 @@ def _add_task(tree: Any, task: Item, *, numbered: bool = False) -> None:
 
 
 def task_remarks(task: Item) -> Iterable[str]:
+    if task.get("node") and task["name"] not in (label(task).partition("[")[0], ""):
+        yield task["name"]
     took = seconds_between(task.get("started_at"), task.get("finished_at"))
     if took is not None:
         yield duration(took)

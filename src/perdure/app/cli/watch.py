@@ -150,9 +150,14 @@ def _print_changes(server: Remote, pictures: Iterator[Picture]) -> dict[str, Any
         last = run
         for task in tasks:
             error = error_line(task["error"]) if task.get("error") else None
-            tell(f"task {task['seq']}", task["status"], "task", task["status"], f"{task['name']}#{task['seq']}", error)
+            tell(f"task {task['seq']}", task["status"], "task", task["status"], told(task), error)
         for line in lines:
             tell(f"log {line['at']} {line.get('task')} {line['text']}", "", "log", line.get("task"), line["text"])
         error = error_line(run["error"]) if run.get("error") else None
         tell("run", status_word(run), "run", status_word(run), run["id"], error or run.get("url"))
     return last
+
+
+def told(task: dict[str, Any]) -> str:
+    """One task among many, in a line."""
+    return str(task.get("node") or f"{task['name']}#{task['seq']}")

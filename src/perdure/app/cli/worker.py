@@ -68,6 +68,21 @@ def worker(
     tls_key: Annotated[
         Path | None, typer.Option(exists=True, dir_okay=False, envvar="PERDURE_CLIENT_KEY", help="Its private key.")
     ] = None,
+    service: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--service",
+            metavar="NAME=URL",
+            help="A service for `http: {service: NAME}`; also PERDURE_SERVICES. Repeatable.",
+        ),
+    ] = None,
+    allow_run: Annotated[
+        bool,
+        typer.Option("--allow-run", envvar="PERDURE_ALLOW_RUN", help="Run commands for flows, as this user."),
+    ] = False,
+    verbs: Annotated[
+        bool, typer.Option("--verbs/--no-verbs", envvar="PERDURE_VERBS", help="Serve `http:` and `run:` of flows.")
+    ] = True,
     drain: Annotated[
         str, typer.Option(metavar="DURATION", envvar="PERDURE_WORKER_DRAIN", help="For running tasks when stopping.")
     ] = "30s",
@@ -95,6 +110,7 @@ def worker(
         )
     from perdure.app.nearby import server_grpc
     from perdure.app.working import WorkerOptions, work
+    from perdure.sdk.verbs import SERVICES_ENV, parse_services
 
     server = server or server_grpc(Path.cwd())
     sizes = {name: size for name, size in (("slots", slots), ("threads", threads), ("processes", processes)) if size}
@@ -109,6 +125,9 @@ def worker(
         tls_cert=tls_cert,
         tls_key=tls_key,
         drain_s=to_us(drain) / 1e6,
+        verbs=verbs,
+        services=parse_services([*os.environ.get(SERVICES_ENV, "").split(","), *(service or [])]),
+        allow_run=allow_run,
     )
     print(f"serving {defined} on {server} (pid {os.getpid()}; Ctrl-C stops)", file=sys.stderr, flush=True)
     import asyncio

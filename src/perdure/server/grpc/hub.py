@@ -21,7 +21,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+import msgspec
+
+from perdure.core.calls import BUILT_IN
 from perdure.core.errors import Failure, InvalidInput, Unavailable
+from perdure.core.flow.model import VERSION_PREFIX, is_flow
 from perdure.core.limits import NAME_CHARS_MAX, PAYLOAD_BYTES_MAX
 from perdure.core.retry import End
 from perdure.core.work import Activation, Assignment, Beat, Decided, LogChunk, Report
@@ -29,7 +33,16 @@ from perdure.engine.engine import Engine
 from perdure.engine.notes import WorkerRow
 from perdure.engine.ports import Kind, Named
 from perdure.server.grpc.connection import Connection
-from perdure.wire.protocol import PROTOCOL, SERVED_MAX, Hello, Token, Up, Welcome, decision_size
+from perdure.wire.protocol import (
+    PROTOCOL,
+    SERVED_MAX,
+    TASK_SCHEMAS_BYTES_MAX,
+    Hello,
+    Token,
+    Up,
+    Welcome,
+    decision_size,
+)
 
 log = logging.getLogger("perdure.server")
 
@@ -94,6 +107,8 @@ class WorkerHub:
         self.outlives_engine = True
         self.refused = 0
         """Reports, decisions and heartbeats of workers that had no right to them."""
+        self.on_signatures: Callable[[int, dict[str, bytes]], None] = lambda ns, signatures: None
+        """Told the JSON Schemas of tasks' calls, by name, whenever a worker brings some. Many workers bring the same."""
         self._grace_s = grace_s
         self._engine: Engine
         self._connections: dict[bytes, Connection] = {}
@@ -267,6 +282,8 @@ class WorkerHub:
     def join(self, hello: Hello, ns: int, namespace: str) -> Connection:
         """A stream has begun. If the worker was here before, it gets its attempts back."""
         _check(hello)
+        # Not kept with the connection: thousands of workers say the same.
+        signatures, hello.signatures = _usable(hello), {}
         if self._closing:
             raise Unavailable("this server is going away; connect to another one")
         before = self._connections.get(hello.worker_id)
@@ -299,6 +316,8 @@ class WorkerHub:
         else:
             self._engine.workers_more()
         self._unpark()
+        if signatures:
+            self.on_signatures(ns, signatures)
         log.info("worker %s (%s) is here with %d slots", c.name, namespace, c.slots)
         return c
 
@@ -579,9 +598,24 @@ def row_of(c: Connection) -> WorkerRow:
     h = c.hello
     return WorkerRow(
         id=c.id, ns=c.ns, name=h.name, host=h.host, pid=h.pid, sdk=h.sdk, queues=sorted({q for q, _ in h.tasks}),
-        tasks=sorted({t for _, t in h.tasks}), workflows=sorted(h.workflows), slots=h.slots, slots_used=len(c.running),
+        tasks=sorted({t for _, t in h.tasks} - BUILT_IN), workflows=sorted(h.workflows), slots=h.slots, slots_used=len(c.running),
         runs_held=len(c.held), draining=c.draining, connected_us=c.connected_us, seen_us=c.seen_us, blocked=c.blocked,
     )  # fmt: skip
+
+
+def _usable(h: Hello) -> dict[str, bytes]:
+    """Schemas of tasks the worker serves that are JSON objects, if they keep to their bound. They are a help to people: what is not usable is no error."""
+    if sum(map(len, h.signatures.values())) > TASK_SCHEMAS_BYTES_MAX:
+        return {}
+    served = {name for _, name in h.tasks} - BUILT_IN
+    return {name: data for name, data in h.signatures.items() if name in served and _is_object(data)}
+
+
+def _is_object(data: bytes) -> bool:
+    try:
+        return isinstance(msgspec.json.decode(data), dict)
+    except (msgspec.DecodeError, RecursionError):
+        return False
 
 
 def _check(h: Hello) -> None:
@@ -596,6 +630,11 @@ def _check(h: Hello) -> None:
         raise InvalidInput(f"a worker brings along at most {2 * SLOTS_MAX} attempts, not {len(h.running)}")
     if len(h.tasks) > SERVED_MAX or len(h.workflows) > SERVED_MAX:
         raise InvalidInput(f"a worker serves at most SERVED_MAX={SERVED_MAX} tasks and workflows")
+    flows = next((name for name, version in h.workflows.items() if is_flow(version)), None)
+    if flows is not None:
+        raise InvalidInput(
+            f"the workflow {flows[:50]!r} is code: versions that begin with {VERSION_PREFIX!r} are those of flows"
+        )
     names = [h.name, *h.workflows, *(x for pair in h.tasks for x in pair)]
     bad = next((n for n in names if not n or len(n) > NAME_CHARS_MAX or "\x00" in n), None)
     if bad is not None:

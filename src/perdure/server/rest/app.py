@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from perdure.core.access import Permission
 from perdure.server.context import Server
-from perdure.server.rest import admin, messages, pages, runs, stream, workers, workflows
+from perdure.server.rest import admin, flows, messages, pages, runs, stream, workers, workflows
 from perdure.server.rest.guard import NAMESPACE_HEADER, Anyone, GuardedRoute, Need, need_of
 from perdure.server.rest.models import Problem
 from perdure.server.rest.problems import MEDIA_TYPE, install
@@ -19,7 +19,9 @@ from perdure.server.rest.stream import Streams
 
 API: Final = "/api/v1"
 API_VERSION: Final = "1.0.0"
-API_ROUTERS: Final = (workflows.router, runs.router, messages.router, workers.router, stream.router, admin.router)
+API_ROUTERS: Final = (
+    workflows.router, flows.router, runs.router, messages.router, workers.router, stream.router, admin.router,
+)  # fmt: skip
 DESCRIPTION: Final = """Durable workflows on PostgreSQL.
 
 Lists answer `{"items": [...], "next": cursor}`. Errors are `application/problem+json` with a stable `code`. Times are RFC 3339 in UTC. A credential
@@ -112,7 +114,9 @@ def _completed(document: dict[str, Any]) -> dict[str, Any]:
     schemas = document["components"]["schemas"]
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
-    schemas["Problem"] = Problem.model_json_schema()
+    problem = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
+    schemas.update(problem.pop("$defs", {}))
+    schemas["Problem"] = problem
     document["components"]["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
     needs = {
         (f"{API}{route.path}", method.lower()): need_of(route.dependant)

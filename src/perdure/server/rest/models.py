@@ -8,12 +8,14 @@ from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 from pydantic import (
     BaseModel,
     ConfigDict,
+    Discriminator,
     Field,
     PlainSerializer,
     StrictBool,
     StrictFloat,
     StrictInt,
     StrictStr,
+    Tag,
     WithJsonSchema,
 )
 
@@ -33,11 +35,15 @@ CURSOR_CHARS_MAX: Final = 500
 DURATION_CHARS_MAX: Final = 50
 SECONDS_MAX: Final = DURATION_US_MAX / 1_000_000
 RATE_PER_S_MAX: Final = 1_000_000
+SOURCE_CHARS_MAX: Final = 1024 * 1024
+"""Characters of a flow's text; its bytes have a limit of their own."""
+FILE_CHARS_MAX: Final = 1_000
 
 T = TypeVar("T")
 
 RunStatusWord = Literal["pending", "running", "success", "failed", "cancelled"]
 TaskStatusWord = Literal["pending", "dispatched", "running", "success", "failed", "skipped", "cancelled"]
+GraphStatusWord = Literal["pending", "waiting", "running", "success", "failed", "skipped", "cancelled"]
 RoleWord = Literal["viewer", "operator", "developer", "worker", "admin"]
 PermissionWord = Literal["read", "start", "operate", "develop", "work", "admin"]
 Name = Annotated[str, Field(min_length=1, max_length=NAME_CHARS_MAX)]
@@ -73,6 +79,20 @@ class Page(BaseModel, Generic[T]):
     )
 
 
+class FlowProblem(BaseModel):
+    """Something wrong with a flow's document, and where."""
+
+    message: str
+    hint: str = Field(default="", description="What to do, or what was probably meant.")
+    severity: Literal["error", "warning"] = "error"
+    file: str = ""
+    line: int = Field(default=0, description="From 1; 0 when the document came without text.")
+    column: int = 0
+    text: str = Field(default="", description="The line, or the part of it around the column.")
+    caret: int = Field(default=0, description="Where in `text` the column is, from 0.")
+    path: list[str | int] = Field(default_factory=list, description="Of the value within the document.")
+
+
 class Problem(BaseModel):
     """An error (RFC 9457)."""
 
@@ -82,6 +102,9 @@ class Problem(BaseModel):
     code: str = Field(description="Stable; programs may rely on it.", examples=["not_found"])
     detail: str = Field(description="What happened, why, and what to do next.")
     instance: str = Field(description="The path that was asked for.")
+    problems: list[FlowProblem] | None = Field(
+        default=None, description="All that is wrong with a flow's document, under the code `invalid_flow`."
+    )
 
 
 # -- runs ----------------------------------------------------------------------------------------------------------
@@ -190,6 +213,11 @@ class Task(BaseModel):
     id: str
     seq: int = Field(description="Its number in the run, from 0.")
     name: str
+    node: str | None = Field(
+        default=None,
+        description="The node of a flow that it belongs to, with its place in a spread.",
+        examples=["fetch[3]"],
+    )
     queue: str
     status: TaskStatusWord
     attempts: int = Field(description="Executions begun.")
@@ -236,6 +264,109 @@ class RegisterWorkflow(Body):
     description: Annotated[str, Field(max_length=DESCRIPTION_CHARS_MAX)] | None = None
 
 
+class FlowText(Body):
+    """A flow's document, as JSON or as the text of a YAML or JSON file."""
+
+    name: Name | None = Field(default=None, description="For a document that has no `flow` key.")
+    document: dict[str, Any] | None = None
+    source: Annotated[str, Field(min_length=1, max_length=SOURCE_CHARS_MAX)] | None = Field(
+        default=None, examples=["flow: nightly\ntasks:\n  fetch: {python: fetch}\n"]
+    )
+    file: Annotated[str, Field(max_length=FILE_CHARS_MAX)] = Field(default="", description="What problems call it.")
+
+
+class DeployFlow(FlowText):
+    """A declarative workflow. Its version is made from its document: the same document is the same version."""
+
+    activate: bool = Field(default=True, description="Let new runs have this version.")
+
+
+def _kind_of_registration(value: Any) -> str:
+    given: Any = value if isinstance(value, dict) else getattr(value, "__dict__", {})
+    return "flow" if "document" in given or "source" in given else "code"
+
+
+Registration = Annotated[
+    Annotated[RegisterWorkflow, Tag("code")] | Annotated[DeployFlow, Tag("flow")], Discriminator(_kind_of_registration)
+]
+
+
+class MoveCurrent(Body):
+    version: Annotated[str, Field(min_length=1, max_length=VERSION_CHARS_MAX)]
+
+
+class FlowChanges(BaseModel):
+    """Nodes by key, and other keys of the document, compared with the version that is current."""
+
+    added: list[str]
+    removed: list[str]
+    changed: list[str]
+    other: list[str]
+
+
+class ValidFlow(BaseModel):
+    """What a document would become."""
+
+    name: str
+    version: str
+    kind: Literal["dag", "graph"]
+    nodes: int
+    is_known: bool = Field(description="This version is registered already.")
+    current: str | None = Field(description="The version that new runs have now.")
+    changes: FlowChanges | None = Field(description="Null where no flow of this name is current.")
+    warnings: list[FlowProblem]
+
+
+class GraphNode(BaseModel):
+    key: str
+    path: str = Field(description="Its key behind those of the nodes it is within, with dots between.")
+    word: str = Field(description="What kind of step it is.", examples=["task", "approval"])
+    detail: str = Field(description="The task's or workflow's name, where it is not the key.")
+    badges: list[str] = Field(examples=[["for each", "timeout 5m"]])
+    status: GraphStatusWord | None = Field(default=None, description="In a run; null where nothing is known.")
+    inner: GraphBody | None = None
+
+
+class GraphLink(BaseModel):
+    source: str
+    target: str
+    label: str = Field(description="The actions that lead this way; empty for all.")
+
+
+class GraphBody(BaseModel):
+    start: str | None = Field(description="Where a graph begins; null for a dag.")
+    nodes: list[GraphNode]
+    links: list[GraphLink]
+
+
+class FlowGraph(GraphBody):
+    """Nodes and ways of a flow, as they are drawn. Workflows of code have none that could be known beforehand."""
+
+    name: str
+    version: str
+    kind: str
+
+
+class WorkflowDefinition(BaseModel):
+    """One version of a workflow. Code has no document."""
+
+    name: str
+    version: str
+    kind: str
+    registered_at: Moment
+    current: bool
+    document: dict[str, Any] | None
+    source: str | None = Field(description="The text it was deployed as, comments included.")
+
+
+class Deployed(BaseModel):
+    version: str
+    created: bool = Field(description="This version is new.")
+    activated: bool
+    changes: FlowChanges | None
+    warnings: list[FlowProblem]
+
+
 class WorkflowSummary(BaseModel):
     name: str
     kind: str
@@ -263,6 +394,7 @@ class WorkflowDetail(BaseModel):
     deleted_at: Moment | None
     runs_active: int
     versions: list[WorkflowVersion]
+    deployed: Deployed | None = Field(default=None, description="What became of a flow that was just deployed.")
 
 
 class Worker(BaseModel):

@@ -42,6 +42,7 @@ CODES: Final[dict[str, tuple[int, str]]] = {
         "The body of the request is over the limit; store the data elsewhere and pass a reference.",
     ),
     "invalid_input": (422, "The request can never work as it is; the detail names what is wrong."),
+    "invalid_flow": (422, "The flow's document is not valid; `problems` says what is wrong and where."),
     "payload_mismatch": (422, "A value does not fit the declared type."),
     "payload_too_large": (422, "A value is over the limit for values inside a run."),
     "rate_limited": (429, "Too many requests under one credential; wait as long as `Retry-After` says."),

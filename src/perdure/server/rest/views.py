@@ -8,6 +8,7 @@ import itertools
 import json
 import math
 import re
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
@@ -18,6 +19,9 @@ from perdure.core import ids
 from perdure.core.calls import encode_call, encode_json
 from perdure.core.durations import datetime_of, to_us, us_of
 from perdure.core.errors import Failure, InvalidInput, PayloadTooLarge
+from perdure.core.flow.changes import Changes
+from perdure.core.flow.drawing.chart import Chart, as_graph
+from perdure.core.flow.problems import Problem
 from perdure.core.lifecycle import RunStatus, TaskStatus
 from perdure.core.limits import PAYLOAD_BYTES_MAX
 from perdure.engine import reads as r
@@ -206,6 +210,7 @@ def task(t: r.TaskItem) -> m.Task:
         id=ids.text(t.id), seq=t.seq, name=t.name, queue=t.queue, status=task_word(t.status), attempts=t.attempts, lost=t.lost,
         scheduled_at=moment_or_none(t.scheduled_us), started_at=moment_or_none(t.started_us), finished_at=moment_or_none(t.finished_us),
         run_at=moment_or_none(t.run_at_us), error=t.error, worker=t.worker, details=plain(t.details), blocked=t.blocked,
+        node=t.node,
     )  # fmt: skip
 
 
@@ -225,6 +230,23 @@ def workflow(w: r.WorkflowItem) -> m.WorkflowSummary:
 
 def version(v: r.VersionItem) -> m.WorkflowVersion:
     return m.WorkflowVersion(version=v.version, kind=v.kind, registered_at=moment(v.registered_us), current=v.current)
+
+
+# -- flows ---------------------------------------------------------------------------------------------------------
+
+
+def flow_problem(p: Problem) -> m.FlowProblem:
+    return m.FlowProblem(
+        message=p.message, hint=p.hint, severity=p.severity, file=p.file, line=p.line, column=p.column, text=p.text, caret=p.caret, path=list(p.path)
+    )  # fmt: skip
+
+
+def flow_changes(c: Changes) -> m.FlowChanges:
+    return m.FlowChanges(added=list(c.added), removed=list(c.removed), changed=list(c.changed), other=list(c.other))
+
+
+def flow_graph(name: str, version: str, kind: str, chart: Chart, statuses: Mapping[str, str]) -> m.FlowGraph:
+    return m.FlowGraph.model_validate(as_graph(chart, statuses) | {"name": name, "version": version, "kind": kind})
 
 
 def worker(w: r.WorkerItem) -> m.Worker:

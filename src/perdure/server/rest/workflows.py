@@ -12,12 +12,14 @@ from fastapi import APIRouter, Header, Path, Query, Response
 from perdure.core import ids
 from perdure.core.calls import encode_json
 from perdure.core.errors import InvalidInput, NotFound, NotRegistered, RunAlreadyExists
+from perdure.core.flow.model import VERSION_PREFIX, is_flow
 from perdure.core.limits import NAME_CHARS_MAX
 from perdure.core.work import StartRequest
 from perdure.engine.reads import WorkflowItem
 from perdure.server.rest import models as m
 from perdure.server.rest import views
-from perdure.server.rest.guard import Caller, Developer, GuardedRoute, Reader, Starter
+from perdure.server.rest.documents import FlowRoute, changes_of, check_input, draft_of
+from perdure.server.rest.guard import Caller, Developer, Reader, Starter
 from perdure.server.rest.messages import IdempotencyKey, check_key, check_same, digest
 from perdure.server.rest.paging import LIMIT_DEFAULT, LIMIT_MAX, Cursor, Limit
 from perdure.server.rest.problems import IdempotencyConflict, WorkflowDeleted, responses
@@ -25,7 +27,7 @@ from perdure.server.rest.runs import audit, shown
 
 TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
-router = APIRouter(prefix="/workflows", tags=["workflows"], route_class=GuardedRoute)
+router = APIRouter(prefix="/workflows", tags=["workflows"], route_class=FlowRoute)
 
 WorkflowName = Annotated[str, Path(min_length=1, max_length=NAME_CHARS_MAX, examples=["checkout"])]
 
@@ -46,19 +48,55 @@ async def list_workflows(
     )
 
 
-@router.post("", status_code=201, responses=responses(401, 403, 413, 422, s200={"model": m.WorkflowDetail, "description": "This version was registered before."}))  # fmt: skip
-async def register_workflow(caller: Developer, body: m.RegisterWorkflow, response: Response) -> m.WorkflowDetail:
-    """Make a version known and current. A deleted workflow comes back to life."""
+@router.post("", status_code=201, responses=responses(401, 403, 409, 413, 422, s200={"model": m.WorkflowDetail, "description": "This version was registered before."}))  # fmt: skip
+async def register_workflow(caller: Developer, body: m.Registration, response: Response) -> m.WorkflowDetail:
+    """Make a version known and current: of code by its name, of a flow by its document. A deleted workflow comes back to life."""
+    if isinstance(body, m.DeployFlow):
+        return await _deploy(caller, body, response)
+    if is_flow(body.version):
+        raise InvalidInput(f"version: one that begins with {VERSION_PREFIX!r} is made from a flow's document")
     added = await caller.server.registry.register(caller.ns, body.name, body.version, body.kind, body.description)
+    caller.use.moved(body.name)
     await caller.server.audit(caller.principal, "workflow.register", body.name, {"version": body.version}, ns=caller.ns)
     response.status_code = 201 if added else 200
     return await get_workflow(caller, body.name)
 
 
+async def _deploy(caller: Caller, body: m.DeployFlow, response: Response) -> m.WorkflowDetail:
+    draft = await draft_of(body)
+    name = draft.flow.name
+    before = await caller.server.reads.workflow(caller.ns, name)
+    changed = await changes_of(caller, before, draft)
+    added = await caller.server.registry.deploy(
+        caller.ns,
+        name,
+        draft.version,
+        draft.flow.kind,
+        draft.flow.description or None,
+        draft.document,
+        draft.source,
+        activate=body.activate,
+    )
+    caller.use.moved(name)
+    await caller.server.audit(
+        caller.principal, "workflow.deploy", name, {"version": draft.version, "activate": body.activate}, ns=caller.ns
+    )
+    response.status_code = 201 if added else 200
+    detail = await get_workflow(caller, name)
+    detail.deployed = m.Deployed(
+        version=draft.version,
+        created=added,
+        activated=detail.version == draft.version and (before is None or before.current != draft.version),
+        changes=None if changed is None else views.flow_changes(changed),
+        warnings=[views.flow_problem(p) for p in draft.compiled.warnings],
+    )
+    return detail
+
+
 @router.get("/{name}", responses=responses(401, 403, 404))
 async def get_workflow(caller: Reader, name: WorkflowName) -> m.WorkflowDetail:
     """A workflow with its versions, newest first."""
-    found = await _known(caller, name)
+    found = await known(caller, name)
     versions = await caller.server.reads.versions(caller.ns, name, LIMIT_MAX)
     shown_ = views.workflow(found)
     return m.WorkflowDetail(**shown_.model_dump(exclude={"versions"}), versions=[views.version(v) for v in versions])
@@ -68,7 +106,7 @@ async def get_workflow(caller: Reader, name: WorkflowName) -> m.WorkflowDetail:
 async def delete_workflow(caller: Developer, name: WorkflowName) -> None:
     """Take no new runs. Runs that are active go on, and history stays."""
     if not await caller.server.registry.delete(caller.ns, name):
-        found = await _known(caller, name)
+        found = await known(caller, name)
         assert found.deleted_us is not None
         return
     await caller.server.audit(caller.principal, "workflow.delete", name, ns=caller.ns)
@@ -77,12 +115,12 @@ async def delete_workflow(caller: Developer, name: WorkflowName) -> None:
 @router.get("/{name}/versions", responses=responses(401, 403, 404))
 async def list_versions(caller: Reader, name: WorkflowName) -> m.Page[m.WorkflowVersion]:
     """The newest versions of a workflow."""
-    await _known(caller, name)
+    await known(caller, name)
     versions = await caller.server.reads.versions(caller.ns, name, LIMIT_MAX)
     return m.Page[m.WorkflowVersion](items=[views.version(v) for v in versions], next=None)
 
 
-async def _known(caller: Caller, name: str) -> WorkflowItem:
+async def known(caller: Caller, name: str) -> WorkflowItem:
     found = await caller.server.reads.workflow(caller.ns, name)
     if found is None:
         raise NotRegistered(await _unknown(caller, name))
@@ -127,10 +165,12 @@ async def start_run(
 async def _request(caller: Caller, name: str, body: m.StartRun, traceparent: str | None) -> StartRequest:
     if body.id is not None and body.id.startswith(views.IDEMPOTENT_KEY):
         raise InvalidInput(f"id: one that begins with {views.IDEMPOTENT_KEY!r} is made by the server; choose another")
+    version = await _version(caller, name, body.version)
+    await check_input(caller, name, version, body)
     return StartRequest(
         namespace=caller.namespace,
         workflow=name,
-        version=await _version(caller, name, body.version),
+        version=version,
         input=views.call(body),
         key=body.id or "",
         on_conflict=body.on_conflict,
@@ -141,19 +181,25 @@ async def _request(caller: Caller, name: str, body: m.StartRun, traceparent: str
 
 
 async def _version(caller: Caller, name: str, wanted: str | None) -> str:
-    found = await _known(caller, name)
+    found = await known(caller, name)
     if found.deleted_us is not None:
         raise WorkflowDeleted(
             f"the workflow {name!r} was deleted and takes no new runs; register it again to bring it back"
         )
+    return await version_known(caller, name, wanted)
+
+
+async def version_known(caller: Caller, name: str, wanted: str | None) -> str:
+    """A version that there is: the current one unless another is named."""
+    found = await known(caller, name)
     if wanted is None or wanted == found.current:
         return found.current
+    if await caller.server.reads.definition(caller.ns, name, wanted) is not None:
+        return wanted
     versions = [v.version for v in await caller.server.reads.versions(caller.ns, name, LIMIT_MAX)]
-    if wanted not in versions:
-        near = difflib.get_close_matches(wanted, versions, 3)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"the current one is {found.current}"
-        raise NotRegistered(f"the workflow {name!r} has no version {wanted!r}; {hint}")
-    return wanted
+    near = difflib.get_close_matches(wanted, versions, 3)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"the current one is {found.current}"
+    raise NotRegistered(f"the workflow {name!r} has no version {wanted!r}; {hint}")
 
 
 async def _idempotent(caller: Caller, r: StartRequest, key: str) -> StartRequest:

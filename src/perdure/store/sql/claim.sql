@@ -1,14 +1,24 @@
 -- How an engine gets work: due runs, runs with mail, queued tasks. Rows are locked where they are found and updated by ctid.
 
 -- name: claim_runs
--- $1 session, $2 and $3 are pairs (namespace, workflow) this engine can run, $4 how many. Locks: own session FOR KEY SHARE, claimed rows FOR UPDATE SKIP LOCKED.
+-- $1 session, $2 and $3 are pairs (namespace, workflow) whose code is at hand, $4 how many, $5 whether flows too.
+-- Locks: own session FOR KEY SHARE, claimed rows FOR UPDATE SKIP LOCKED.
 with fence as materialized (select id from perdure.engine_session where id = $1 for key share),
 due as materialized (
-  select d.place from fence, unnest($2::int[], $3::text[]) as w(ns, workflow) cross join lateral (
-    select q.ctid as place from perdure.run_queue q
-     where q.ns = w.ns and q.workflow = w.workflow and q.owner is null and q.wake_at <= perdure.clock() and q.stuck is null
-     order by q.wake_at limit $4 for update skip locked
-  ) d
+  select a.place from (
+    select d.place from fence, unnest($2::int[], $3::text[]) as w(ns, workflow) cross join lateral (
+      select q.ctid as place from perdure.run_queue q
+       where q.ns = w.ns and q.workflow = w.workflow and q.owner is null and q.wake_at <= perdure.clock() and q.stuck is null
+         and left(q.version, 5) <> 'flow-'
+       order by q.wake_at limit $4 for update skip locked
+    ) d
+    union all
+    select f.place from fence cross join lateral (
+      select q.ctid as place from perdure.run_queue q
+       where $5 and q.owner is null and q.stuck is null and left(q.version, 5) = 'flow-' and q.wake_at <= perdure.clock()
+       order by q.wake_at limit $4 for update skip locked
+    ) f
+  ) a
   limit $4
 )
 update perdure.run_queue q set owner = $1, status = 1, epoch = q.epoch + 1, wake_at = 'infinity'
@@ -24,7 +34,8 @@ due as materialized (
   select d.place from fence, mailed m cross join lateral (
     select q.ctid as place from perdure.run_queue q
      where q.run_id = m.run_id and q.owner is null and q.stuck is null
-       and exists(select from unnest($2::int[], $3::text[]) as w(ns, workflow) where w.ns = q.ns and w.workflow = q.workflow)
+       and case when left(q.version, 5) = 'flow-' then $5
+                else exists(select from unnest($2::int[], $3::text[]) as w(ns, workflow) where w.ns = q.ns and w.workflow = q.workflow) end
      for update skip locked
   ) d
   limit $4
@@ -62,9 +73,13 @@ select id from perdure.task_queue where ns = $1 and id = any($2::uuid[]);
 -- name: next_due
 -- When the next sleeping run or waiting task falls due, so that an idle engine can sleep exactly that long.
 select perdure.clock() as clock,
-  (select min(m.wake_at) from unnest($1::int[], $2::text[]) as w(ns, workflow) cross join lateral (
-     select q.wake_at from perdure.run_queue q where q.ns = w.ns and q.workflow = w.workflow and q.owner is null and q.stuck is null
-      order by q.wake_at limit 1) m) as run_at,
+  least(
+    (select min(m.wake_at) from unnest($1::int[], $2::text[]) as w(ns, workflow) cross join lateral (
+       select q.wake_at from perdure.run_queue q where q.ns = w.ns and q.workflow = w.workflow and q.owner is null and q.stuck is null
+        order by q.wake_at limit 1) m),
+    (select q.wake_at from perdure.run_queue q
+      where $6 and q.owner is null and q.stuck is null and left(q.version, 5) = 'flow-' and q.wake_at < 'infinity'
+      order by q.wake_at limit 1)) as run_at,
   (select min(m.run_at) from unnest($3::int[], $4::text[], $5::text[]) as w(ns, queue, name) cross join lateral (
      select t.run_at from perdure.task_queue t where t.ns = w.ns and t.queue = w.queue and t.name = w.name and t.owner is null
       order by t.run_at limit 1) m) as task_at,

@@ -18,7 +18,7 @@ mark as (
 start_rows as materialized (
   select u.*, f.at
     from unnest($3::uuid[], $4::int[], $5::text[], $6::text[], $7::text[], $8::bytea[], $9::uuid[], $10::int[],
-                $11::bool[], $12::bytea[], $42::text[])
+                $11::bool[], $12::bytea[], $43::text[])
       as u(run_id, ns, workflow, version, key, input_hash, parent_id, parent_seq, own, body, attributes), fence f
 ),
 keyed as (
@@ -71,9 +71,9 @@ released as (
 ),
 -- Tasks that ended.
 task_rows as (
-  insert into perdure.task (id, ns, run_id, seq, name, queue, status, attempts, lost, epoch, scheduled_at, started_at, finished_at, error)
+  insert into perdure.task (id, ns, run_id, seq, name, queue, status, attempts, lost, epoch, scheduled_at, started_at, finished_at, error, node)
   select u.* from unnest($28::uuid[], $29::int[], $30::uuid[], $31::int[], $32::text[], $33::text[], $34::smallint[], $35::int[],
-                         $36::int[], $37::int[], $38::timestamptz[], $39::timestamptz[], $40::timestamptz[], $41::text[]) as u, fence
+                         $36::int[], $37::int[], $38::timestamptz[], $39::timestamptz[], $40::timestamptz[], $41::text[], $42::text[]) as u, fence
 )
 select exists(select from fence) as held, coalesce((select at from fence), now()) as at,
        (select coalesce(array_agg(run_id), '{}') from started) as started;
@@ -86,12 +86,12 @@ with fence as materialized (
 ),
 -- Tasks that leave their slot or stay in it for a while. delay_us is counted from the database's clock.
 queued as (
-  insert into perdure.task_queue (id, ns, run_id, seq, name, queue, status, attempt, lost, run_at, owner, scheduled_at, options, input, error, trace)
+  insert into perdure.task_queue (id, ns, run_id, seq, name, queue, status, attempt, lost, run_at, owner, scheduled_at, options, input, error, trace, node)
   select u.id, u.ns, u.run_id, u.seq, u.name, u.queue, u.status, u.attempt, u.lost, f.at + u.delay_us * interval '1 microsecond',
-         case when u.status > 0 then $1 end, u.scheduled_at, u.options, u.input, u.error, u.trace
+         case when u.status > 0 then $1 end, u.scheduled_at, u.options, u.input, u.error, u.trace, u.node
     from unnest($2::uuid[], $3::int[], $4::uuid[], $5::int[], $6::text[], $7::text[], $8::smallint[], $9::int[], $10::int[],
-                $11::bigint[], $12::timestamptz[], $13::bytea[], $14::bytea[], $15::text[], $16::text[])
-      as u(id, ns, run_id, seq, name, queue, status, attempt, lost, delay_us, scheduled_at, options, input, error, trace), fence f
+                $11::bigint[], $12::timestamptz[], $13::bytea[], $14::bytea[], $15::text[], $16::text[], $17::text[])
+      as u(id, ns, run_id, seq, name, queue, status, attempt, lost, delay_us, scheduled_at, options, input, error, trace, node), fence f
   on conflict (id) do update
     set status = excluded.status, attempt = excluded.attempt, lost = excluded.lost, run_at = excluded.run_at,
         owner = excluded.owner, error = excluded.error, worker = null, started_at = null, beat_at = null, blocked = null
@@ -101,16 +101,16 @@ requeued as (
   update perdure.task_queue t
      set status = 0, owner = null, attempt = u.attempt, lost = u.lost, run_at = f.at + u.delay_us * interval '1 microsecond', error = u.error,
          worker = null, started_at = null, beat_at = null, blocked = null
-    from unnest($33::uuid[], $34::int[], $35::int[], $36::bigint[], $37::text[]) as u(id, attempt, lost, delay_us, error), fence f,
+    from unnest($34::uuid[], $35::int[], $36::int[], $37::bigint[], $38::text[]) as u(id, attempt, lost, delay_us, error), fence f,
          lateral (select r.ctid as place, r.owner from perdure.task_queue r where r.id = u.id offset 0) at
    where t.ctid = at.place and at.owner = f.id
 ),
 unqueued as (
-  delete from perdure.task_queue t where t.id = any($17::uuid[]) and exists(select from fence)
+  delete from perdure.task_queue t where t.id = any($18::uuid[]) and exists(select from fence)
 ),
 -- Results of tasks whose run lives elsewhere: only the engine that still holds the claim may report.
 reported as (
-  delete from perdure.task_queue t using unnest($18::uuid[], $19::int[], $20::bytea[]) as u(id, attempt, body), fence f,
+  delete from perdure.task_queue t using unnest($19::uuid[], $20::int[], $21::bytea[]) as u(id, attempt, body), fence f,
          lateral (select r.ctid as place, r.owner, r.attempt from perdure.task_queue r where r.id = u.id offset 0) at
    where t.ctid = at.place and at.owner = f.id and at.attempt = u.attempt
   returning t.ns, t.run_id, u.body
@@ -121,9 +121,9 @@ report_rows as (
 -- Facts that still wait for a run that continues go on to its successor, except those that this very commit consumes.
 forwarded as (
   delete from perdure.inbox i
-   using unnest($24::uuid[], $25::uuid[]) as u(run_id, successor), fence f,
+   using unnest($25::uuid[], $26::uuid[]) as u(run_id, successor), fence f,
          lateral (select r.ctid as place from perdure.inbox r where r.run_id = u.run_id offset 0) at
-   where i.ctid = at.place and u.successor is not null and i.id <> all($23::bigint[])
+   where i.ctid = at.place and u.successor is not null and i.id <> all($24::bigint[])
   returning i.id, i.ns, u.successor as run_id, i.body
 ),
 -- Facts for other runs. A run that has ended takes none; one that continued does, and upkeep forwards it to the successor. Forwarded ones come last: they are younger than what the ending run
@@ -132,7 +132,7 @@ posted as (
   insert into perdure.inbox (ns, run_id, body)
   select m.ns, m.run_id, m.body from (
     select q.ns, q.run_id, u.body, 0 as line, u.n
-      from unnest($21::uuid[], $22::bytea[]) with ordinality as u(run_id, body, n), fence f,
+      from unnest($22::uuid[], $23::bytea[]) with ordinality as u(run_id, body, n), fence f,
            lateral (select r.ns, r.run_id from perdure.run_queue r where r.run_id = u.run_id
                     union all
                     select e.ns, e.run_id from perdure.run e where e.run_id = u.run_id and e.successor is not null offset 0) q
@@ -142,26 +142,26 @@ posted as (
   order by m.line, m.n
 ),
 consumed as (
-  delete from perdure.inbox i where i.id = any($23::bigint[]) and exists(select from fence)
+  delete from perdure.inbox i where i.id = any($24::bigint[]) and exists(select from fence)
 ),
 -- Facts that were still waiting for runs that now end for good.
 dropped as (
   delete from perdure.inbox i
-   where i.run_id = any(array(select u.run_id from unnest($24::uuid[], $25::uuid[]) as u(run_id, successor) where u.successor is null))
+   where i.run_id = any(array(select u.run_id from unnest($25::uuid[], $26::uuid[]) as u(run_id, successor) where u.successor is null))
      and exists(select from fence)
 ),
 promised as (
   insert into perdure.promise (run_id, name, ns, created_at)
-  select u.run_id, u.name, u.ns, f.at from unnest($26::uuid[], $27::text[], $28::int[]) as u(run_id, name, ns), fence f
-   where u.run_id <> all($24::uuid[])  -- what is created and gone in one commit is never there
+  select u.run_id, u.name, u.ns, f.at from unnest($27::uuid[], $28::text[], $29::int[]) as u(run_id, name, ns), fence f
+   where u.run_id <> all($25::uuid[])  -- what is created and gone in one commit is never there
   on conflict do nothing
 ),
 unpromised as (
-  delete from perdure.promise p where p.run_id = any($24::uuid[]) and exists(select from fence)
+  delete from perdure.promise p where p.run_id = any($25::uuid[]) and exists(select from fence)
 ),
 stated as (
   insert into perdure.run_state (run_id, name, ns, value)
-  select u.run_id, u.name, u.ns, u.value from unnest($29::uuid[], $30::text[], $31::int[], $32::bytea[]) as u(run_id, name, ns, value), fence f
+  select u.run_id, u.name, u.ns, u.value from unnest($30::uuid[], $31::text[], $32::int[], $33::bytea[]) as u(run_id, name, ns, value), fence f
   on conflict (run_id, name) do update set value = excluded.value
 )
 select exists(select from fence) as held, coalesce((select array_agg(run_id) from reported), '{}') as reported;

@@ -188,26 +188,29 @@ select status, count(*)::int as tasks
   from (select status from perdure.task_queue where run_id = $1 and ns = $2 limit $3) t group by status;
 
 -- name: ended_tasks
-select id, seq, name, queue, status, attempts, lost, scheduled_at, started_at, finished_at, error
+select id, seq, name, queue, status, attempts, lost, scheduled_at, started_at, finished_at, error, node
   from perdure.task where id = any($1::uuid[]) and run_id = $2 and ns = $3;
 
 -- name: queued_tasks
-select id, seq, name, queue, status, attempt, lost, scheduled_at, started_at, run_at, error, worker, details, blocked
+select id, seq, name, queue, status, attempt, lost, scheduled_at, started_at, run_at, error, worker, details, blocked, node
   from perdure.task_queue where id = any($1::uuid[]) and run_id = $2 and ns = $3;
 
 -- name: ended_tasks_by_status
-select id, seq, name, queue, status, attempts, lost, scheduled_at, started_at, finished_at, error
+select id, seq, name, queue, status, attempts, lost, scheduled_at, started_at, finished_at, error, node
   from perdure.task
  where id >= $1 and id <= $2 and run_id = $3 and ns = $4 and seq > $5 and status = any($6::smallint[]) order by seq limit $7;
 
 -- name: queued_tasks_by_status
-select id, seq, name, queue, status, attempt, lost, scheduled_at, started_at, run_at, error, worker, details, blocked
+select id, seq, name, queue, status, attempt, lost, scheduled_at, started_at, run_at, error, worker, details, blocked, node
   from perdure.task_queue where run_id = $1 and ns = $2 and seq > $3 and status = any($4::smallint[]) order by seq limit $5;
 
 -- name: tasks_named
-(select seq from perdure.task where id >= $1 and id <= $2 and run_id = $3 and ns = $4 and name = $5 order by seq limit $6)
+-- By the name of the task or by the node of a flow, with or without its place in a spread.
+(select seq from perdure.task where id >= $1 and id <= $2 and run_id = $3 and ns = $4
+    and (name = $5 or node = $5 or split_part(node, '[', 1) = $5) order by seq limit $6)
 union
-(select seq from perdure.task_queue where run_id = $3 and ns = $4 and name = $5 order by seq limit $6)
+(select seq from perdure.task_queue where run_id = $3 and ns = $4
+    and (name = $5 or node = $5 or split_part(node, '[', 1) = $5) order by seq limit $6)
 order by seq limit $6;
 
 -- name: run_logs

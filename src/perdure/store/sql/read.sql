@@ -16,7 +16,7 @@ with added as (
 insert into perdure.workflow (ns, name, kind, current)
 select $1, u.workflow, 'code', u.version from unnest($2::text[], $3::text[]) as u(workflow, version) order by u.workflow
 on conflict (ns, name) do update set current = excluded.current, kind = excluded.kind, deleted_at = null
-  where workflow.current <> excluded.current or workflow.deleted_at is not null;
+  where (workflow.current <> excluded.current and workflow.kind = 'code') or workflow.deleted_at is not null;
 
 -- name: run_by_key
 select k.run_id, k.input_hash from perdure.run_key k where k.ns = $1 and k.key = $2;

@@ -12,6 +12,43 @@ named as (
 )
 select exists(select from added) as added;
 
+-- name: deploy_workflow
+-- A declarative version with its document. $8 whether it becomes the current one, which the first one does in any case.
+with added as (
+  insert into perdure.workflow_version (ns, workflow, version, kind, document, source) values ($1, $2, $3, $4, $6, $7)
+  on conflict do nothing returning version
+),
+named as (
+  insert into perdure.workflow (ns, name, kind, current, description) values ($1, $2, $4, $3, $5)
+  on conflict (ns, name) do update
+    set kind = case when $8 then excluded.kind else workflow.kind end, current = case when $8 then excluded.current else workflow.current end,
+        description = case when $8 then excluded.description else workflow.description end, deleted_at = null
+)
+select exists(select from added) as added;
+
+-- name: move_workflow
+-- Point a workflow at a version that it has.
+update perdure.workflow w set current = v.version, kind = v.kind, deleted_at = null
+  from perdure.workflow_version v
+ where w.ns = $1 and w.name = $2 and v.ns = w.ns and v.workflow = w.name and v.version = $3
+returning w.name;
+
+-- name: current_versions
+select name, current from perdure.workflow where ns = $1 and name = any($2::text[]) and deleted_at is null;
+
+-- name: get_definition
+select version, kind, document, source, registered_at from perdure.workflow_version where ns = $1 and workflow = $2 and version = $3;
+
+-- name: save_task_types
+-- Only what changed is written: workers say the same again and again.
+insert into perdure.task_type (ns, name, signature)
+select $1, u.name, u.signature from unnest($2::text[], $3::text[]) as u(name, signature) order by u.name
+on conflict (ns, name) do update set signature = excluded.signature, seen_at = now()
+  where task_type.signature <> excluded.signature or task_type.seen_at < now() - interval '1 day';
+
+-- name: task_types
+select name, signature from perdure.task_type where ns = $1 order by name limit $2;
+
 -- name: delete_workflow
 update perdure.workflow set deleted_at = now() where ns = $1 and name = $2 and deleted_at is null returning name;
 

@@ -157,6 +157,26 @@ Global___ToWorker: _TypeAlias = ToWorker  # noqa: Y015
 class Hello(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class SignaturesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.bytes
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.bytes = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     PROTOCOL_FIELD_NUMBER: _builtins.int
     WORKER_ID_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
@@ -167,6 +187,7 @@ class Hello(_message.Message):
     TASKS_FIELD_NUMBER: _builtins.int
     WORKFLOWS_FIELD_NUMBER: _builtins.int
     RUNNING_FIELD_NUMBER: _builtins.int
+    SIGNATURES_FIELD_NUMBER: _builtins.int
     protocol: _builtins.int
     worker_id: _builtins.bytes
     """16 random bytes, drawn once per worker process."""
@@ -184,6 +205,10 @@ class Hello(_message.Message):
     def running(self) -> _containers.RepeatedCompositeFieldContainer[Global___Token]:
         """What it is running right now, from an earlier stream to this or another server."""
 
+    @_builtins.property
+    def signatures(self) -> _containers.ScalarMap[_builtins.str, _builtins.bytes]:
+        """Name of a task -> JSON Schema of its call, for editors. May be left out, for all or for some."""
+
     def __init__(
         self,
         *,
@@ -197,10 +222,11 @@ class Hello(_message.Message):
         tasks: _abc.Iterable[Global___Served] | None = ...,
         workflows: _abc.Iterable[Global___Workflow] | None = ...,
         running: _abc.Iterable[Global___Token] | None = ...,
+        signatures: _abc.Mapping[_builtins.str, _builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["host", b"host", "name", b"name", "pid", b"pid", "protocol", b"protocol", "running", b"running", "sdk", b"sdk", "slots", b"slots", "tasks", b"tasks", "worker_id", b"worker_id", "workflows", b"workflows"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["host", b"host", "name", b"name", "pid", b"pid", "protocol", b"protocol", "running", b"running", "sdk", b"sdk", "signatures", b"signatures", "slots", b"slots", "tasks", b"tasks", "worker_id", b"worker_id", "workflows", b"workflows"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,4 +1,4 @@
-"""The first workflow people see. `hello.py` beside this file is written into their directory as it is."""
+"""The first workflow people see, as code and as a flow. The files beside this one are written into their directory as they are."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from pathlib import Path
 
 HELLO = "hello.py"
 HELLO_WORKFLOW = "hello"
+HELLO_YAML = "hello.yaml"
+HELLO_FLOW = "greetings"
 
 
-def hello_text() -> str:
-    return (Path(__file__).parent / HELLO).read_text()
+def hello_text(name: str = HELLO) -> str:
+    return (Path(__file__).parent / name).read_text()
 
 
-def write_hello(directory: Path) -> Path:
+def write_hello(directory: Path, name: str = HELLO) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
-    path = directory / HELLO
-    path.write_text(hello_text())
+    path = directory / name
+    path.write_text(hello_text(name))
     return path

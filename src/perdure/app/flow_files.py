@@ -1,0 +1,140 @@
+"""Files that hold flows: which ones do, and what is in them. Nothing here needs a server."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from perdure.core.errors import InvalidInput
+
+if TYPE_CHECKING:  # every command that takes the name of a workflow asks whether it is a file; few go on to compile it
+    from perdure.core.flow.compile import Compiled
+    from perdure.core.flow.draft import Draft
+    from perdure.core.flow.problems import Problem
+
+SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
+KEYS: Final = frozenset({"flow", "tasks", "graph", "start"})
+"""A file whose document has none of these at its top is no flow."""
+IGNORED: Final = frozenset({".perdure", ".git", ".venv", "venv", "__pycache__", "node_modules", ".mypy_cache", ".tox"})
+FILE_BYTES_MAX: Final = 1024 * 1024
+"""A larger file is none of ours."""
+FILES_MAX: Final = 1_000
+"""Files of one directory that are looked at."""
+FLOWS: Final = "flows"
+"""Beside the top of a project, the directory that `perdure dev` looks into."""
+_LOOKS = re.compile(r'^\s*\{?\s*"?(?:flow|tasks|graph|start)"?\s*:', re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class FlowFile:
+    """A file as it was read: a compiled flow, or problems."""
+
+    path: Path
+    text: str
+    compiled: Compiled | None = None
+    version: str = ""
+    problems: tuple[Problem, ...] = ()
+    document: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def name(self) -> str:
+        assert self.compiled is not None
+        return self.compiled.flow.name
+
+
+def load(path: Path, name: str | None = None, *, shown: str = "") -> FlowFile:
+    """Read and compile. `name` is for a document that has none; the file's own unless given. Mistakes are in `problems`."""
+    from perdure.core.flow.compile import compile_flow, version_of
+    from perdure.core.flow.problems import FlowError
+    from perdure.core.flow.source import read
+
+    text = text_of(path)
+    try:
+        document = read(text, name=shown or str(path))
+        value = document.value
+        compiled = compile_flow(document, name=name or stem(path))
+    except FlowError as error:
+        return FlowFile(path, text, problems=error.problems)
+    return FlowFile(path, text, compiled, version_of(value), tuple(compiled.warnings), value)
+
+
+def draft(flow: str | Path | Mapping[str, Any], name: str | None = None) -> Draft:
+    """What somebody hands over to be deployed: a file, the text of one, or a document."""
+    from perdure.core.flow.draft import draft_text, draft_value
+
+    if isinstance(flow, Mapping):
+        return draft_value(flow, name=name)
+    if isinstance(flow, Path) or ("\n" not in flow and is_file_name(flow)):
+        path = Path(flow)
+        return draft_text(text_of(path), name=name or stem(path), file=str(path))
+    return draft_text(flow, name=name)
+
+
+def text_of(path: Path) -> str:
+    try:
+        if path.stat().st_size > FILE_BYTES_MAX:
+            raise InvalidInput(
+                f"{path} has over FILE_BYTES_MAX={FILE_BYTES_MAX:,} bytes; split it, or embed less in it"
+            )
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InvalidInput(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"{path} is not UTF-8 at byte {error.start}; save it as UTF-8") from None
+
+
+def stem(path: Path) -> str:
+    return path.name.removesuffix(path.suffix)
+
+
+def is_file_name(text: str) -> bool:
+    """Whether somebody who typed this meant a file rather than the name of a workflow."""
+    return Path(text).suffix in SUFFIXES
+
+
+# -- looking for them ----------------------------------------------------------------------------------------------
+
+
+def below(directory: Path) -> Iterator[Path]:
+    """Every file of a directory that holds a flow, in the order of their names."""
+    count = 0
+    for place, names, files in os.walk(directory):
+        names[:] = sorted(n for n in names if n not in IGNORED)
+        for name in sorted(files):
+            path = Path(place) / name
+            if path.suffix not in SUFFIXES:
+                continue
+            count += 1
+            if count > FILES_MAX:
+                raise InvalidInput(f"{directory} has over FILES_MAX={FILES_MAX:,} files to look at; name a smaller one")
+            if holds_flow(path):
+                yield path
+
+
+def of_project(directory: Path) -> list[Path]:
+    """What `perdure dev` deploys: files at the top and in flows/."""
+    places = [directory, directory / FLOWS]
+    found = [p for place in places if place.is_dir() for p in sorted(place.iterdir()) if p.suffix in SUFFIXES]
+    return [p for p in found[:FILES_MAX] if p.is_file() and holds_flow(p)]
+
+
+def holds_flow(path: Path) -> bool:
+    """By its top-level keys; one that cannot be read counts if it looks like a flow, so that its mistake is shown."""
+    from perdure.core.flow.problems import FlowError
+    from perdure.core.flow.source import read
+
+    try:
+        text = text_of(path)
+    except InvalidInput:
+        return False
+    if not _LOOKS.search(text):
+        return False
+    try:
+        value = read(text, name=str(path)).value
+    except FlowError:
+        return True
+    return isinstance(value, dict) and bool(KEYS & set(value))

@@ -1,0 +1,374 @@
+"""The decider of declarative flows: facts in, commands out. Pure, incremental, rebuilt from history.
+
+Theory. A run is a tree of frames (frames.py). Facts arrive one at a time, in the order of the history; each ends some executions, which
+ends nodes, which makes others ready, until nothing is left to do at that moment. What it asks for goes through the same journal as
+workflow code, so a command that the history already holds is recognised by its number and skipped, and one that differs is refused.
+
+Laws:
+
+1. What is asked for depends on the definition and the order of the facts alone, never on how they were batched: every record is
+   worked off completely before the next.
+2. An execution that was stopped is forgotten; whatever is said about it later means nothing.
+3. The end of the run is asked for once all records given have been applied, so that a retry, which follows a failure in the
+   history, finds the frames as they were.
+
+    apply(record): fact -> _ended(visit, index) -> frame.node_succeeded | node_failed -> later(...) -> enter(visit) -> journal
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from perdure.core import commands as cm
+from perdure.core import events as ev
+from perdure.core.calls import OFFER
+from perdure.core.errors import Failure
+from perdure.core.flow.executions import ChildRun, Executions, Inner, Timer, Waiting, checked
+from perdure.core.flow.frames import FAILED, PENDING, RUNNING, DagFrame, Frame, GraphFrame, Trouble, Visit, make
+from perdure.core.flow.inputs import completed
+from perdure.core.flow.model import DEFAULT, Call, Flow
+from perdure.core.flow.values import Value
+from perdure.core.ids import text
+from perdure.core.limits import NAME_CHARS_MAX, SIGNALS_BUFFERED_MAX
+
+_NOWHERE: Any = object()
+
+
+class Decider(Executions):
+    def __init__(self, flow: Flow, run_id: bytes) -> None:
+        super().__init__()
+        self.flow, self.run_id = flow, run_id
+        self.ended = False
+        self.root: Frame | None = None
+        self._end: cm.Command | None = None
+        self._skips: list[tuple[str, str]] = []
+        self._written: dict[str, None] = {}
+        self._revived: frozenset[int] = frozenset()
+        """Child runs that were retried with this run."""
+        self._early: dict[int, ev.ChildSucceeded | ev.ChildFailed | ev.ChildCancelled] = {}
+        """How some of them ended before it was their turn to be waited for again."""
+
+    # -- the journal's side -----------------------------------------------------------------------------------------
+
+    def activate(self, records: list[ev.Recorded], *, replay: bool) -> list[cm.Command]:
+        """Apply records in their order; answers what has to happen. With `replay` they are the whole history."""
+        if replay:
+            self._journal.load(records)
+        for record in records:
+            act = _FACTS.get(type(record.event))
+            if act is None:
+                continue
+            self._now_us, self._at = record.at_us, record.seq
+            if self._end is None or type(record.event) is ev.RunRetried:
+                act(self, record.event)
+                self._work_off()
+            else:
+                self._note(record.event)
+        if self._end is not None:
+            self.ended = True
+            self._journal.close(self._end)
+        elif replay:
+            self._journal.check_all_matched(lambda: "nothing")
+        if self._journal.mismatch is not None:
+            raise self._journal.mismatch
+        return self._journal.take_commands()
+
+    def _work_off(self) -> None:
+        agenda = self._agenda
+        while agenda or self._thirsty:
+            while agenda:
+                act, args = agenda.popleft()
+                act(*args)
+            thirsty, self._thirsty = self._thirsty, {}
+            for visit in thirsty:
+                if not visit.over:
+                    self._fill(visit)
+        if self._calls:
+            self._flush()
+        if self._skips:
+            self._record_skips()
+        if self._written:
+            self._record_state()
+
+    def _record_skips(self) -> None:
+        """Neighbours with one reason share an event."""
+        skips, self._skips = self._skips, []
+        at = 0
+        while at < len(skips):
+            reason = skips[at][1]
+            end = at
+            while end < len(skips) and skips[end][1] == reason:
+                end += 1
+            self._journal.skip_tasks([label for label, _ in skips[at:end]], reason)
+            at = end
+
+    def _record_state(self) -> None:
+        written, self._written = self._written, {}
+        for key in written:
+            assert self.root is not None
+            self._journal.write_state(key, Value.of(self.root.shared[key]).raw)
+
+    # -- facts ------------------------------------------------------------------------------------------------------
+
+    def _run_started(self, e: ev.RunStarted) -> None:
+        data, offered = _input_of(e.input)
+        data, problem = completed(self.flow.input_schema, data, offered=offered)
+        if problem:
+            self._end = cm.FailRun(Failure("invalid_input", f"the input of {self.flow.name} does not fit: {problem}"))
+            return
+        self.root = make(self, self.flow.body, data, data if isinstance(data, dict) else {})
+        self.root.begin()
+
+    def _cancel_requested(self, e: ev.CancelRequested) -> None:
+        self._end = cm.CancelRun(e.reason)
+
+    def _tasks_succeeded(self, e: ev.TasksSucceeded) -> None:
+        for seq, raw in zip(e.seqs, e.results, strict=True):
+            place = self._tasks.pop(seq, None)
+            if place is None:
+                self._keep(seq, raw)
+                continue
+            visit = place[0]
+            if type(visit.node.verb) is Call and visit.node.spread is None:  # by far the most common: no detours
+                visit.results[0], visit.over = raw, True
+                visit.handles.clear()
+                visit.frame.node_succeeded(visit, Value(raw), DEFAULT)
+            else:
+                self._succeeded(*place, raw)
+
+    def _task_failed(self, e: ev.TaskFailed) -> None:
+        place = self._tasks.pop(e.seq, None)
+        if place is not None:
+            self._failed(*place, e.failure)
+
+    def _timer_fired(self, e: ev.TimerFired) -> None:
+        place = self._timers.pop(e.seq, None)
+        if place is None:
+            return
+        visit, index = place
+        handle = visit.handles[index]
+        if isinstance(handle, Timer):
+            self._succeeded(visit, index, b"null")
+            return
+        handle.timer = -1
+        self._stop(visit, index)
+        what = "the body did not end" if isinstance(handle, Inner) else "nobody answered"
+        self._failed(visit, index, Failure("timeout", f"{what} within the time given", "TimeoutError"))
+
+    def _child_succeeded(self, e: ev.ChildSucceeded) -> None:
+        place = self._children.pop(e.seq, None)
+        if place is not None:
+            self._succeeded(*place, e.result or b"null")
+        elif e.seq in self._revived:
+            self._early[e.seq] = e
+        else:
+            self._keep(-1 - e.seq, e.result or b"null")
+
+    def _child_lost(self, e: ev.ChildFailed | ev.ChildCancelled) -> None:
+        place = self._children.pop(e.seq, None)
+        if place is not None:
+            visit, index = place
+            visit.keep_child(index, e.seq)
+            cancelled = Failure("run_cancelled", "the child run was cancelled")
+            self._failed(visit, index, e.failure if isinstance(e, ev.ChildFailed) else cancelled)
+        elif e.seq in self._revived:
+            self._early[e.seq] = e
+
+    def _signal_received(self, e: ev.SignalReceived) -> None:
+        waiting = self._waiting.get(e.name)
+        if waiting:
+            visit, index = waiting.popleft()
+            self._answered(visit, index, e.name, e.value)
+            return
+        if self._buffered >= SIGNALS_BUFFERED_MAX:
+            message = (
+                f"the run has more than SIGNALS_BUFFERED_MAX={SIGNALS_BUFFERED_MAX} signals that nothing waits for"
+            )
+            self._end = cm.FailRun(Failure("limit_exceeded", message), self._at)
+            return
+        self._signals.setdefault(e.name, deque()).append(e.value)
+        self._buffered += 1
+
+    def _promise_resolved(self, e: ev.PromiseResolved) -> None:
+        place = self._promises.get(e.name)
+        if place is not None:
+            self._answered(*place, e.name, e.value)
+        else:
+            self._kept[e.name] = e.value
+
+    def _run_retried(self, e: ev.RunRetried) -> None:
+        self._end, self.ended, self._cause = None, False, 0
+        if self.root is None:
+            return
+        # Closing the run stopped everything that was outstanding, except what only waits for messages.
+        for table in (self._tasks, self._timers, self._children, self._stopped):
+            table.clear()
+        self._revived = frozenset(e.revived_children)
+        self.reopen(self.root)
+
+    # -- results that come too late ---------------------------------------------------------------------------------
+
+    def _note(self, event: ev.Event) -> None:
+        """After the end is decided. Nothing follows from it, but a retry must not execute again what is recorded."""
+        if isinstance(event, ev.TasksSucceeded):
+            for seq, raw in zip(event.seqs, event.results, strict=True):
+                self._stopped.setdefault(seq, self._tasks.pop(seq, _NOWHERE))
+                self._keep(seq, raw)
+        elif isinstance(event, ev.ChildSucceeded):
+            self._stopped.setdefault(-1 - event.seq, self._children.pop(event.seq, _NOWHERE))
+            self._keep(-1 - event.seq, event.result or b"null")
+
+    def _keep(self, key: int, raw: bytes) -> None:
+        """An execution that was stopped had succeeded all the same: if its node is retried, it is not executed again."""
+        place = self._stopped.pop(key, None)
+        if place is not None and place is not _NOWHERE:
+            visit, index = place
+            if visit.results[index] is None:
+                visit.results[index] = raw
+                visit.handles.pop(index, None)
+
+    # -- retry ------------------------------------------------------------------------------------------------------
+
+    def reopen(self, frame: Frame) -> None:
+        for visit in frame.reopen():
+            self.take_up(visit)
+
+    def take_up(self, visit: Visit) -> None:
+        visit.over = False
+        visit.failures.clear()
+        if not visit.results:  # it failed before there was anything to execute
+            self.later(self.enter, visit)
+            return
+        for index, handle in list(visit.handles.items()):
+            if isinstance(handle, Inner):
+                handle.timer = self._limit(visit, index)
+                self.reopen(handle.frame)
+            elif isinstance(handle, Waiting):
+                handle.timer = self._limit(visit, index)
+            else:
+                del visit.handles[index]
+        for index, seq in visit.children.items():
+            if seq in self._revived:
+                visit.handles[index] = ChildRun(seq)
+                self._children[seq] = (visit, index)
+                if seq in self._early:
+                    end = self._early.pop(seq)
+                    self.later(_FACTS[type(end)], self, end)
+        visit.children.clear()
+        visit.todo = deque(i for i, r in enumerate(visit.results) if r is None and i not in visit.handles)
+        self._thirsty[visit] = None
+
+    def failed_children(self) -> list[int]:
+        """Child runs whose failure a retry would take up again."""
+        failed: list[int] = []
+        open_: list[Visit] = self.root.visits() if self.root is not None else []
+        while open_:
+            visit = open_.pop()
+            failed.extend(visit.children.values())
+            inner = [h.frame for h in visit.handles.values() if isinstance(h, Inner)]
+            for frame in (*inner, *visit.frames.values()):
+                open_.extend(frame.visits())
+        return sorted(failed)
+
+    # -- what frames ask --------------------------------------------------------------------------------------------
+
+    def skipped(self, label: str, reason: str) -> None:
+        self._skips.append((label, reason))
+
+    def wrote(self, frame: Frame, key: str) -> None:
+        if frame is self.root:
+            if len(key) > NAME_CHARS_MAX:
+                raise Trouble(
+                    Failure("limit_exceeded", f"a state key has more than NAME_CHARS_MAX={NAME_CHARS_MAX} characters")
+                )
+            checked(Value.of(frame.shared[key]).raw, f"state {key!r}")
+            self._written[key] = None
+
+    def scope_roots(self, name: str) -> Any:
+        if name == "run":
+            return {"id": text(self.run_id), "workflow": self.flow.name}
+        if name == "now":
+            return self._now_us / 1e6
+        raise KeyError(name)
+
+    def frame_ended(self, frame: Frame, value: Value | None, failure: Failure | None) -> None:
+        if frame.owner is not None:
+            visit, index = frame.owner
+            handle = visit.handles.get(index)
+            if not isinstance(handle, Inner) or handle.frame is not frame:
+                return
+            if handle.timer >= 0:
+                self._drop_timer(handle.timer)
+                handle.timer = -1
+            if failure is not None:
+                visit.keep_frame(index, frame)
+                self._failed(visit, index, failure)
+            else:
+                assert value is not None
+                self._succeeded(visit, index, value.raw)
+        elif failure is not None:
+            self._end = cm.FailRun(failure, self._cause)
+        else:
+            assert value is not None
+            try:
+                self._end = cm.CompleteRun(
+                    checked(value.raw, "the output of the flow; say with `output:` what is to be kept")
+                )
+            except Trouble as e:
+                self._end = cm.FailRun(e.failure, self._cause)
+
+    # -- for people -------------------------------------------------------------------------------------------------
+
+    def statuses(self) -> dict[str, str]:
+        """Status words of the nodes by label. Of bodies within, those that are open or failed."""
+        out: dict[str, str] = {}
+        frames: list[Frame] = [self.root] if self.root is not None else []
+        while frames:
+            frame = frames.pop()
+            _statuses(frame, out)
+            for visit in frame.visits():
+                inner = [h.frame for h in visit.handles.values() if isinstance(h, Inner)]
+                frames.extend((*inner, *visit.frames.values()))
+        return out
+
+
+def _statuses(frame: Frame, out: dict[str, str]) -> None:
+    if isinstance(frame, DagFrame):
+        out.update({frame.prefix + n.key: s for n, s in zip(frame.body.nodes, frame.status, strict=True)})
+        return
+    assert isinstance(frame, GraphFrame)
+    for node in frame.body.nodes:
+        out[frame.prefix + node.key] = frame.passed.get(node.key, PENDING)
+    if frame.current is not None:
+        out[frame.prefix + frame.current.node.key] = FAILED if frame.failure is not None else RUNNING
+
+
+_FACTS: dict[type, Callable[[Decider, Any], None]] = {
+    ev.RunStarted: Decider._run_started,
+    ev.CancelRequested: Decider._cancel_requested,
+    ev.RunRetried: Decider._run_retried,
+    ev.TasksSucceeded: Decider._tasks_succeeded,
+    ev.TaskFailed: Decider._task_failed,
+    ev.TimerFired: Decider._timer_fired,
+    ev.ChildSucceeded: Decider._child_succeeded,
+    ev.ChildFailed: Decider._child_lost,
+    ev.ChildCancelled: Decider._child_lost,
+    ev.SignalReceived: Decider._signal_received,
+    ev.PromiseResolved: Decider._promise_resolved,
+}
+
+
+def _input_of(raw: bytes) -> tuple[Any, bool]:
+    """The input of a run: what it was called with, and whether that is an offer. A call with one argument by position is that argument."""
+    data: Any = msgspec.json.decode(raw) if raw else {}
+    if isinstance(data, dict) and len(data) == 1:
+        if raw.startswith(OFFER):
+            return data["**"], True
+        args = data.get("*")
+        if isinstance(args, list):
+            return (args[0] if len(args) == 1 else args), False
+    return data, False

@@ -1,0 +1,594 @@
+"""Executions of nodes: how each verb begins, what its end means for its node, and how it is stopped.
+
+An execution in flight has a handle under its index in the visit: a task's sequence number, or one of the small structs below. What the
+world says about it is found again through the tables of `Executions`, which hold what is in flight and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Any, Final, cast
+
+import msgspec
+
+from perdure.core.calls import encode_offer
+from perdure.core.durations import to_us
+from perdure.core.errors import Failure, InvalidInput, clip
+from perdure.core.flow.expr import Expr, ExprError
+from perdure.core.flow.frames import Frame, GraphFrame, Host, Scope, Trouble, Visit, make
+from perdure.core.flow.model import (
+    APPROVED,
+    DEFAULT,
+    REJECTED,
+    Approval,
+    Call,
+    Child,
+    Choice,
+    Embedded,
+    Services,
+    Sleep,
+    Wait,
+)
+from perdure.core.flow.model import Value as Computed
+from perdure.core.flow.template import Template
+from perdure.core.flow.values import Value
+from perdure.core.journal import Journal
+from perdure.core.limits import FANOUT_TASKS_MAX, NAME_CHARS_MAX, PAYLOAD_BYTES_MAX
+
+EAGER_ITEMS: Final = 5_000
+"""Up to this many executions a free place is taken at once; a larger spread refills in steps of an eighth, to keep its history short."""
+SHOWN_FAILURES: Final = 3
+"""Failures of a spread that its error message quotes."""
+
+
+class Waiting(msgspec.Struct):
+    """An execution that waits for a message, perhaps not for ever."""
+
+    name: str
+    timer: int = -1
+    promise: bool = False
+
+
+class Inner(msgspec.Struct):
+    """An execution that is a body of its own, perhaps with a time limit."""
+
+    frame: Frame
+    timer: int = -1
+
+
+class ChildRun(msgspec.Struct):
+    seq: int
+
+
+class Timer(msgspec.Struct):
+    seq: int
+
+
+class Executions(Host):
+    """What is in flight, and how it gets there and away."""
+
+    def __init__(self) -> None:
+        self._journal = Journal()
+        self._agenda: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._thirsty: dict[Visit, None] = {}
+        """Spreads with a place to fill once the record is worked off."""
+        self._calls: list[tuple[Visit, Call, bytes]] = []
+        """Tasks that are about to be asked for."""
+        self._tasks: dict[int, tuple[Visit, int]] = {}
+        self._children: dict[int, tuple[Visit, int]] = {}
+        self._stopped: dict[int, tuple[Visit, int]] = {}
+        """Tasks, and under -1 - n child runs, that were told to stop: they may have succeeded before they heard of it."""
+        self._timers: dict[int, tuple[Visit, int]] = {}
+        self._promises: dict[str, tuple[Visit, int]] = {}
+        self._kept: dict[str, bytes] = {}
+        """Promises that were resolved before anybody asked for them."""
+        self._waiting: dict[str, deque[tuple[Visit, int]]] = {}
+        self._signals: dict[str, deque[bytes]] = {}
+        self._buffered = 0
+        self._signalled: set[str] = set()
+        self._names: dict[str, int] = {}
+        """How often a promise of a name was asked for."""
+        self._now_us = 0
+        self._at = 0
+        """Number of the record that is being worked off."""
+        self._cause = 0
+        """Number of the first record that made something fail."""
+
+    def later(self, act: Callable[..., None], *args: Any) -> None:
+        self._agenda.append((act, args))
+
+    def reopen(self, frame: Frame) -> None:
+        """Go on with a body that failed or was stopped."""
+        raise NotImplementedError
+
+    def evaluate(self, what: Template | Expr, scope: Scope) -> Any:
+        try:
+            return what.evaluate(scope)
+        except ExprError as e:
+            raise Trouble(e.to_failure()) from None
+
+    # -- nodes ------------------------------------------------------------------------------------------------------
+
+    def enter(self, visit: Visit) -> None:
+        if visit.over:
+            return
+        node = visit.node
+        try:
+            if node.spread is None and type(node.verb) is Call:  # by far the most common: no detours
+                visit.results = [None]
+                self._call(visit, node.verb, self._payload(visit, -1, node.verb.args))
+                return
+            self._unfold(visit)
+        except Trouble as e:
+            self._node_failed(visit, e.failure)
+            return
+        if visit.count:
+            self._fill(visit)
+        else:
+            self._over(visit)
+
+    def _unfold(self, visit: Visit) -> None:
+        """How many executions there are, and how many at a time."""
+        node, scope = visit.node, visit.frame.scope(visit)
+        verb, spread = node.verb, node.spread
+        if isinstance(verb, Services):
+            names = self.evaluate(verb.names, scope)
+            if not isinstance(names, list) or not all(isinstance(n, str) and n for n in names):
+                raise Trouble(
+                    Failure(
+                        "expression_error", f"the services of {node.key!r} must be a list of names, not {_shown(names)}"
+                    )
+                )
+            visit.items = names
+        elif spread is not None and spread.items is not None:
+            items = self.evaluate(spread.items, scope)
+            if not isinstance(items, list):
+                raise Trouble(Failure("expression_error", f"foreach of {node.key!r} needs a list, not {_shown(items)}"))
+            visit.items = items
+        elif spread is not None and spread.count is not None:
+            count = self.evaluate(spread.count, scope)
+            if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+                raise Trouble(
+                    Failure("expression_error", f"parallel of {node.key!r} needs a whole number, not {_shown(count)}")
+                )
+            visit.count = count
+        if visit.items is not None:
+            visit.count = len(visit.items)
+        if visit.count > FANOUT_TASKS_MAX:
+            raise Trouble(
+                Failure(
+                    "limit_exceeded",
+                    f"{node.key!r} spreads over {visit.count}, more than FANOUT_TASKS_MAX={FANOUT_TASKS_MAX}",
+                )
+            )
+        if spread is not None and spread.concurrency is not None:
+            limit = self.evaluate(spread.concurrency, scope)
+            if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
+                raise Trouble(
+                    Failure(
+                        "expression_error",
+                        f"concurrency of {node.key!r} needs a whole number above 0, not {_shown(limit)}",
+                    )
+                )
+            visit.limit = limit
+        visit.results = [None] * visit.count
+        visit.todo = iter(range(visit.count))
+
+    def _fill(self, visit: Visit) -> None:
+        """Start as many executions as there is room for, in the order of the items."""
+        limit = visit.limit or visit.count
+        while not visit.over and (room := limit - len(visit.handles)) > 0:
+            todo = visit.todo
+            if isinstance(todo, deque):
+                indexes = [todo.popleft() for _ in range(min(room, len(todo)))]
+            else:
+                indexes = list(islice(todo, room))
+            if not indexes:
+                break
+            if isinstance(visit.node.verb, Call):
+                self._schedule(visit, visit.node.verb, indexes)
+            else:
+                for index in indexes:
+                    if not visit.over:
+                        self._start(visit, index)
+        if not visit.over and not visit.handles:
+            self._over(visit)
+
+    def _schedule(self, visit: Visit, call: Call, indexes: list[int]) -> None:
+        """Tasks in bulk. Places side by side share a command."""
+        inputs: list[bytes] = []
+        first = indexes[0]
+        refused: list[tuple[int, Failure]] = []
+        for index in [*indexes, -1]:
+            if inputs and index != first + len(inputs):
+                self._bulk(visit, call, first, inputs)
+                inputs = []
+            if index < 0:
+                break
+            try:
+                data = self._payload(visit, index, call.args)
+            except Trouble as e:
+                refused.append((index, e.failure))
+                continue
+            if not inputs:
+                first = index
+            inputs.append(data)
+        for index, _ in refused:
+            visit.handles[index] = None
+        for index, failure in refused:
+            if not visit.over:
+                self._failed(visit, index, failure)
+
+    def _bulk(self, visit: Visit, call: Call, first: int, inputs: list[bytes]) -> None:
+        at = first if visit.is_spread else -1
+        label = visit.frame.prefix + visit.node.key
+        seq = self._ask.schedule_tasks(call.task, call.queue, inputs, call.options, [label], at)
+        tasks, handles = self._tasks, visit.handles
+        for i in range(len(inputs)):
+            tasks[seq + i] = (visit, first + i)
+            handles[first + i] = seq + i
+
+    # -- single tasks: those that are asked for one after the other, and differ in their input alone, share a command
+
+    def _call(self, visit: Visit, call: Call, data: bytes) -> None:
+        before = self._calls[0][1] if self._calls else call
+        if before is not call and (before.task, before.queue, before.options) != (call.task, call.queue, call.options):
+            self._flush()
+        visit.handles[0] = None
+        self._calls.append((visit, call, data))
+
+    def _flush(self) -> None:
+        calls, self._calls = self._calls, []
+        call = calls[0][1]
+        nodes = [v.frame.prefix + v.node.key for v, _, _ in calls]
+        seq = self._journal.schedule_tasks(call.task, call.queue, [data for _, _, data in calls], call.options, nodes)
+        for visit, _, _ in calls:
+            self._tasks[seq] = (visit, 0)
+            visit.handles[0] = seq
+            seq += 1
+
+    @property
+    def _ask(self) -> Journal:
+        """The journal, once it knows of the tasks that were asked for before."""
+        if self._calls:
+            self._flush()
+        return self._journal
+
+    def _payload(self, visit: Visit, index: int, args: Template | None) -> bytes:
+        if args is None:
+            data = encode_offer(visit.frame.offer(visit, index))
+        else:
+            data = msgspec.json.encode(self.evaluate(args, visit.frame.scope(visit, self._place(visit, index))))
+        if len(data) > PAYLOAD_BYTES_MAX:
+            checked(data, f"the input of {visit.label(index)}")
+        return data
+
+    def _place(self, visit: Visit, index: int) -> int:
+        return index if visit.is_spread else -1
+
+    def _start(self, visit: Visit, index: int) -> None:
+        visit.handles[index] = None
+        try:
+            _START[type(visit.node.verb)](self, visit, index, visit.node.verb)
+        except Trouble as e:
+            self._failed(visit, index, e.failure)
+
+    # -- executions that are no plain task --------------------------------------------------------------------------
+
+    def _start_service(self, visit: Visit, index: int, verb: Services) -> None:
+        assert visit.items is not None
+        data = self._payload(visit, index, verb.args)
+        label = visit.frame.prefix + visit.node.key
+        seq = self._ask.schedule_tasks(visit.items[index], verb.queue, [data], verb.options, [label], index)
+        self._tasks[seq] = (visit, index)
+        visit.handles[index] = seq
+
+    def _start_child(self, visit: Visit, index: int, verb: Child) -> None:
+        given = self._passed(visit, index, verb.args)
+        offered = verb.args is None and isinstance(given, dict)
+        data = encode_offer(given) if offered else msgspec.json.encode(given)
+        checked(data, f"the input of {visit.label(index)}")
+        seq = self._ask.start_child(verb.workflow, "", data, "", visit.node.timeout_us)
+        self._children[seq] = (visit, index)
+        visit.handles[index] = ChildRun(seq)
+
+    def _passed(self, visit: Visit, index: int, args: Template | None) -> Any:
+        """What a body or a child gets as its input."""
+        frame = visit.frame
+        if args is not None:
+            return self.evaluate(args, frame.scope(visit, self._place(visit, index)))
+        if isinstance(frame, GraphFrame) and not visit.is_spread:
+            return visit.input if visit.input is not None else visit.params
+        return frame.offer(visit, index)
+
+    def _start_body(self, visit: Visit, index: int, verb: Embedded) -> None:
+        stopped = visit.frames.pop(index, None)
+        if stopped is not None:  # a retry: it goes on where it was
+            visit.handles[index] = Inner(stopped, self._limit(visit, index))
+            self.reopen(stopped)
+            return
+        data = self._passed(visit, index, verb.args)
+        own: Any = data if isinstance(data, dict) else {}
+        params = visit.params if isinstance(visit.frame, GraphFrame) else own
+        frame = make(self, verb.body, data, params, f"{visit.label(index)}.", (visit, index))
+        visit.handles[index] = Inner(frame, self._limit(visit, index))
+        frame.begin()
+
+    def _start_choice(self, visit: Visit, index: int, verb: Choice) -> None:
+        scope = visit.frame.scope(visit, self._place(visit, index))
+        action = next((a for case, a in verb.cases if self.evaluate(case, scope)), verb.otherwise)
+        value = Value.of(visit.input if isinstance(visit.frame, GraphFrame) else action)
+        self._succeeded(visit, index, value.raw, action or DEFAULT)
+
+    def _start_sleep(self, visit: Visit, index: int, verb: Sleep) -> None:
+        delay = self.evaluate(verb.delay, visit.frame.scope(visit, self._place(visit, index)))
+        try:
+            if isinstance(delay, bool) or not isinstance(delay, (int, float, str)):
+                raise InvalidInput(f"{_shown(delay)} is no duration")
+            us = to_us(delay / 1000 if verb.ms and not isinstance(delay, str) else delay)
+        except InvalidInput as e:
+            raise Trouble(Failure("expression_error", f"{visit.label(index)}: {e}")) from None
+        seq = self._ask.start_timer(self._now_us + us)
+        self._timers[seq] = (visit, index)
+        visit.handles[index] = Timer(seq)
+
+    def _start_wait(self, visit: Visit, index: int, verb: Wait) -> None:
+        scope = visit.frame.scope(visit, self._place(visit, index))
+        name = _name(self.evaluate(verb.signal, scope), visit, "signal")
+        waiting = visit.handles[index] = Waiting(name)
+        buffered = self._signals.get(name)
+        if buffered:
+            self._buffered -= 1
+            self._answered(visit, index, name, buffered.popleft())
+            return
+        if verb.lookup and name not in self._signalled:
+            found = _found(name, visit)
+            if found is not None:
+                self._succeeded(visit, index, Value.of(found).raw)
+                return
+        self._waiting.setdefault(name, deque()).append((visit, index))
+        waiting.timer = self._limit(visit, index)
+
+    def _start_approval(self, visit: Visit, index: int, verb: Approval) -> None:
+        scope = visit.frame.scope(visit, self._place(visit, index))
+        base = _name(self.evaluate(verb.name, scope), visit, "approval")
+        if visit.is_spread:
+            base = f"{base}[{index}]"
+        n = self._names[base] = self._names.get(base, 0) + 1
+        name = base if n == 1 else f"{base}#{n}"
+        waiting = visit.handles[index] = Waiting(name, promise=True)
+        buffered = self._signals.get(base) if verb.signals else None
+        if buffered:
+            self._buffered -= 1
+            self._answered(visit, index, base, buffered.popleft())
+            return
+        self._ask.create_promise(name)
+        if name in self._kept:
+            self._answered(visit, index, name, self._kept.pop(name))
+            return
+        self._promises[name] = (visit, index)
+        if verb.signals:
+            self._waiting.setdefault(base, deque()).append((visit, index))
+        waiting.timer = self._limit(visit, index)
+
+    def _start_value(self, visit: Visit, index: int, verb: Computed) -> None:
+        value = self.evaluate(verb.value, visit.frame.scope(visit, self._place(visit, index)))
+        self._succeeded(visit, index, Value.of(value).raw)
+
+    def _limit(self, visit: Visit, index: int) -> int:
+        if not visit.node.timeout_us:
+            return -1
+        seq = self._ask.start_timer(self._now_us + visit.node.timeout_us)
+        self._timers[seq] = (visit, index)
+        return seq
+
+    def _answered(self, visit: Visit, index: int, name: str, raw: bytes) -> None:
+        """A message that an execution waited for has come."""
+        self._unwait(visit, index)
+        verb = visit.node.verb
+        value = Value(raw or b"null")
+        action = DEFAULT
+        try:
+            obj = value.obj
+        except msgspec.DecodeError as e:
+            self._failed(visit, index, Failure("payload_mismatch", f"what came for {name!r} is no JSON: {e}"))
+            return
+        if isinstance(verb, Approval):
+            action = _verdict(obj)
+        elif isinstance(verb, Wait) and verb.lookup:
+            self._signalled.add(name)
+            try:
+                visit.frame.put((name,), obj)
+            except Trouble as e:
+                self._failed(visit, index, e.failure)
+                return
+        self._succeeded(visit, index, value.raw, action)
+
+    def _unwait(self, visit: Visit, index: int) -> None:
+        waiting = visit.handles[index]
+        assert isinstance(waiting, Waiting)
+        if waiting.timer >= 0:
+            self._drop_timer(waiting.timer)
+            waiting.timer = -1
+        if waiting.promise:
+            self._promises.pop(waiting.name, None)
+        place = (visit, index)
+        names = (waiting.name, waiting.name.partition("#")[0]) if waiting.promise else (waiting.name,)
+        for name in names:
+            queue = self._waiting.get(name)
+            if queue and place in queue:
+                queue.remove(place)
+
+    def _drop_timer(self, seq: int) -> None:
+        self._timers.pop(seq, None)
+        self._ask.cancel_timer(seq)
+
+    # -- ends of executions -----------------------------------------------------------------------------------------
+
+    def _succeeded(self, visit: Visit, index: int, raw: bytes, action: str = DEFAULT) -> None:
+        visit.results[index] = raw
+        del visit.handles[index]
+        if visit.is_spread:
+            self._refill(visit)
+        else:
+            visit.over, visit.action = True, action
+            self.later(visit.frame.node_succeeded, visit, Value(raw), action)
+
+    def _failed(self, visit: Visit, index: int, failure: Failure) -> None:
+        visit.handles.pop(index, None)
+        if visit.node.on_error == "ignore":
+            visit.results[index] = b"null"
+            visit.frames.pop(index, None)
+            visit.children.pop(index, None)
+            self._refill(visit)
+            return
+        self._cause = self._cause or self._at
+        visit.note_failure(index, failure)
+        if visit.node.on_error == "collect" and visit.is_spread:
+            self._refill(visit)
+            return
+        self._stop_all(visit)
+        self._node_failed(visit, failure if not visit.is_spread else _of_item(failure, index))
+
+    def _refill(self, visit: Visit) -> None:
+        """After the record is worked off; a big spread waits until it is worth an event."""
+        limit = visit.limit or visit.count
+        free = limit - len(visit.handles)
+        if visit.count <= EAGER_ITEMS or free >= limit // 8 or not visit.handles:
+            self._thirsty[visit] = None
+
+    def _over(self, visit: Visit) -> None:
+        """Every execution has ended, and none of it stopped the node."""
+        if visit.failures:
+            self._node_failed(visit, _several(visit))
+            return
+        visit.over = True
+        parts = cast(list[bytes], visit.results)
+        value = Value.list_of(parts) if visit.is_spread else Value(parts[0])
+        self.later(visit.frame.node_succeeded, visit, value, visit.action)
+
+    def _node_failed(self, visit: Visit, failure: Failure) -> None:
+        visit.over = True
+        self._cause = self._cause or self._at
+        timeout = failure.code == "timeout" and isinstance(visit.node.verb, (Wait, Approval))
+        self.later(lambda: visit.frame.node_failed(visit, failure, timeout=timeout))
+
+    # -- stopping ---------------------------------------------------------------------------------------------------
+
+    def _stop_all(self, visit: Visit) -> None:
+        if self._calls:
+            self._flush()  # so that what is stopped has a number
+        visit.over = True
+        tasks: list[int] = []
+        for index in list(visit.handles):
+            handle = visit.handles[index]
+            if isinstance(handle, int):
+                if (place := self._tasks.pop(handle, None)) is not None:
+                    self._stopped[handle] = place
+                tasks.append(handle)
+                del visit.handles[index]
+            else:
+                self._stop(visit, index)
+        if tasks:
+            self._ask.cancel_tasks(sorted(tasks))
+
+    def _stop(self, visit: Visit, index: int) -> None:
+        """Give up one execution; what becomes of it is nobody's business any more."""
+        match visit.handles.get(index):
+            case Timer() as timer:
+                self._drop_timer(timer.seq)
+            case ChildRun() as child:
+                if (place := self._children.pop(child.seq, None)) is not None:
+                    self._stopped[-1 - child.seq] = place
+                self._ask.cancel_child(child.seq)
+            case Waiting():
+                self._unwait(visit, index)
+            case Inner() as inner:
+                if inner.timer >= 0:
+                    self._drop_timer(inner.timer)
+                inner.frame.over = True
+                for v in inner.frame.visits():
+                    self._stop_all(v)
+                visit.keep_frame(index, inner.frame)
+            case _:
+                pass
+        visit.handles.pop(index, None)
+
+
+_START: dict[type, Callable[[Executions, Visit, int, Any], None]] = {
+    Services: Executions._start_service,
+    Child: Executions._start_child,
+    Embedded: Executions._start_body,
+    Choice: Executions._start_choice,
+    Sleep: Executions._start_sleep,
+    Wait: Executions._start_wait,
+    Approval: Executions._start_approval,
+    Computed: Executions._start_value,
+}
+
+
+# -- small things ------------------------------------------------------------------------------------------------------
+
+
+def checked(data: bytes, what: str) -> bytes:
+    if len(data) > PAYLOAD_BYTES_MAX:
+        message = f"{what}: {len(data)} bytes, over the limit PAYLOAD_BYTES_MAX={PAYLOAD_BYTES_MAX}"
+        raise Trouble(Failure("payload_too_large", message, "PayloadTooLarge"))
+    return data
+
+
+def _name(value: Any, visit: Visit, what: str) -> str:
+    if not isinstance(value, str) or not value or len(value) > NAME_CHARS_MAX - 20:
+        raise Trouble(
+            Failure("expression_error", f"{visit.node.key!r} waits for {_shown(value)}, which is no name of a {what}")
+        )
+    return value
+
+
+def _found(name: str, visit: Visit) -> Any:
+    """A value that is there already under a name: in shared state, params or input."""
+    for place in (visit.frame.shared, visit.params, visit.input):
+        if isinstance(place, dict):
+            value = cast(dict[str, Any], place).get(name)
+            if value is not None:
+                return value
+    return None
+
+
+_YES: Final = frozenset({APPROVED, "approve", "yes", "true", "ok"})
+_NO: Final = frozenset({REJECTED, "reject", "no", "false", "denied"})
+
+
+def _verdict(value: Any) -> str:
+    """What an approval's answer says."""
+    if isinstance(value, dict):
+        answer = cast(dict[str, Any], value)
+        found = next((answer[k] for k in ("approved", "decision", "action") if k in answer), True)
+        return _verdict(found if not isinstance(found, dict) else True)
+    if isinstance(value, bool):
+        return APPROVED if value else REJECTED
+    if isinstance(value, str):
+        word = value.strip().lower()
+        return APPROVED if word in _YES else REJECTED if word in _NO else value
+    return APPROVED
+
+
+def _of_item(failure: Failure, index: int) -> Failure:
+    return Failure(failure.code, f"[{index}] {failure.message}", failure.type, failure.traceback)
+
+
+def _several(visit: Visit) -> Failure:
+    failures = [visit.failures[i] for i in sorted(visit.failures)]
+    if not visit.is_spread:
+        return failures[0]
+    shown: Iterable[str] = (f"[{i}] {visit.failures[i].message}" for i in sorted(visit.failures)[:SHOWN_FAILURES])
+    more = f"; and {len(failures) - SHOWN_FAILURES} more" if len(failures) > SHOWN_FAILURES else ""
+    first = failures[0]
+    return Failure(first.code, clip(f"{len(failures)} of {visit.count} failed: {'; '.join(shown)}{more}"), first.type)
+
+
+def _shown(value: Any) -> str:
+    shown = Value.of(value).raw.decode(errors="replace")
+    return shown if len(shown) <= 60 else f"{shown[:50]}…"

@@ -1,0 +1,239 @@
+"""What an expression is made of: its limits, its error, and the nodes of its tree.
+
+Laws:
+- Nodes never change. `at` is where the node's own mark (an operator, a name, a bracket) stands in the text it was parsed from.
+- `height` is 1 for a leaf and never above EXPR_DEPTH_MAX, so whatever walks a tree may recurse.
+- The language has no loops and no functions of its own, so one evaluation visits a node at most once. Visits are therefore bounded
+  by EXPR_CHARS_MAX; what has to be counted is elements, and a `Meter` counts those.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Any, Final
+
+import msgspec
+
+from perdure.core.errors import InvalidInput
+from perdure.core.limits import EXPR_BYTES_MAX, EXPR_DEPTH_MAX, EXPR_STEPS_MAX
+
+EXPR_BUILT_MAX: Final = 4 * EXPR_BYTES_MAX
+"""Characters that one evaluation may build altogether, intermediate results included."""
+INTEGER_MAX: Final = 2**63 - 1
+"""Largest magnitude of an integer that is written or computed."""
+DATA_DEPTH_MAX: Final = 100
+"""Levels of a value that is parsed from JSON, or compared by `unique`."""
+
+SHOWN_CHARS_MAX: Final = 120
+"""Characters of an expression that its errors quote."""
+
+
+class ExprError(InvalidInput):
+    """An expression that cannot be read, or has no value. `offset` counts characters of `text` from 0."""
+
+    code = "expression_error"
+
+    def __init__(self, message: str, offset: int = 0, text: str = "", path: tuple[str | int, ...] = ()) -> None:
+        super().__init__(message)
+        self.message, self.offset, self.text = message, offset, text
+        self.path = path
+        """Where in a template's value the text stands."""
+
+    def __str__(self) -> str:
+        place = [f"in {show_path(self.path)}"] if self.path else []
+        if self.text:
+            place.append(f"at character {self.offset + 1} of `{excerpt(self.text, self.offset)}`")
+        return f"{self.message} ({', '.join(place)})" if place else self.message
+
+
+class Fault(Exception):
+    """Why an operation has no value. Whoever knows where it stands makes an ExprError of it; it never leaves this package."""
+
+
+def excerpt(text: str, offset: int) -> str:
+    """The text around an offset, on one line."""
+    if len(text) > SHOWN_CHARS_MAX:
+        start = min(max(0, offset - SHOWN_CHARS_MAX // 2), len(text) - SHOWN_CHARS_MAX)
+        stop = start + SHOWN_CHARS_MAX
+        text = ("…" if start else "") + text[start:stop] + ("…" if stop < len(text) else "")
+    return " ".join(text.split())
+
+
+def show_path(path: tuple[str | int, ...]) -> str:
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).removeprefix(".")
+
+
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """What was probably meant."""
+    close = get_close_matches(name[:SHOWN_CHARS_MAX], list(known), 1)
+    return close[0] if close else None
+
+
+class Meter:
+    """What one evaluation has left."""
+
+    # Class attributes stand in for a fresh instance's own: most evaluations spend nothing, and then making one is nearly free.
+    steps: int = EXPR_STEPS_MAX
+    chars: int = EXPR_BUILT_MAX
+
+    def spend(self, elements: int) -> None:
+        """Call before touching that many elements."""
+        self.steps -= elements
+        if self.steps < 0:
+            raise Fault(f"this takes more than {EXPR_STEPS_MAX} steps; do it in a task")
+
+    def scan(self, text: str) -> None:
+        self.spend((len(text) >> 6) + 1)
+
+    def build(self, chars: int) -> None:
+        """Call before building a text of that length."""
+        if chars > EXPR_BYTES_MAX:
+            raise Fault(f"the text would have {chars} characters; {EXPR_BYTES_MAX} is the most")
+        self.chars -= chars
+        if self.chars < 0:
+            raise Fault(f"this builds more than {EXPR_BUILT_MAX} characters of text; do it in a task")
+
+
+_KINDS: Final = {
+    type(None): "null",
+    bool: "boolean",
+    int: "number",
+    float: "number",
+    str: "string",
+    list: "list",
+    dict: "object",
+}
+
+
+def kind(value: Any) -> str:
+    """The name of a value's type, for people."""
+    found = _KINDS.get(type(value))
+    if found is None:
+        found = next((name for base, name in _KINDS.items() if isinstance(value, base)), "unknown")
+    return found
+
+
+def a_kind(value: Any) -> str:
+    """With its article."""
+    name = kind(value)
+    return name if name == "null" else f"an {name}" if name in ("object", "unknown") else f"a {name}"
+
+
+def number(value: float) -> float:
+    """A computed number, if it is one that JSON can carry."""
+    if type(value) is int:
+        if not -INTEGER_MAX <= value <= INTEGER_MAX:
+            raise Fault("the integer is beyond 2^63; use a float, or text")
+    elif not math.isfinite(value):
+        raise Fault("the number is too large for a float")
+    return value
+
+
+# -- the tree --------------------------------------------------------------------------------------------------------
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True):
+    at: int = 0
+    height: int = 1
+
+
+class Literal(Node, frozen=True):
+    value: str | float | bool | None
+
+
+class ListOf(Node, frozen=True):
+    items: tuple[Node, ...]
+
+
+class ObjectOf(Node, frozen=True):
+    pairs: tuple[tuple[str, Node], ...]
+
+
+class Root(Node, frozen=True):
+    name: str
+
+
+class Get(Node, frozen=True):
+    """`base.field[0][expression]`: fields and fixed indexes stand as they are, computed ones as nodes."""
+
+    base: Node
+    steps: tuple[str | int | Node, ...]
+
+
+class Unary(Node, frozen=True):
+    op: str
+    """not, exists, -"""
+    operand: Node
+
+
+class Logic(Node, frozen=True):
+    op: str
+    """and, or"""
+    operands: tuple[Node, ...]
+
+
+class Compare(Node, frozen=True):
+    op: str
+    """eq ne gt lt ge le in contains, and `not in`"""
+    left: Node
+    right: Node
+
+
+class Arith(Node, frozen=True):
+    """A row of operators of one rank, worked from the left."""
+
+    first: Node
+    rest: tuple[tuple[str, Node], ...]
+
+
+class Coalesce(Node, frozen=True):
+    operands: tuple[Node, ...]
+
+
+class Cond(Node, frozen=True):
+    test: Node
+    then: Node
+    other: Node
+
+
+class Call(Node, frozen=True):
+    name: str
+    args: tuple[Node, ...]
+
+
+def children(node: Node) -> tuple[Node, ...]:
+    match node:
+        case ListOf(items=nodes) | Logic(operands=nodes) | Coalesce(operands=nodes) | Call(args=nodes):
+            return nodes
+        case ObjectOf(pairs=pairs):
+            return tuple(value for _, value in pairs)
+        case Get(base=base, steps=steps):
+            return (base, *(step for step in steps if isinstance(step, Node)))
+        case Unary(operand=operand):
+            return (operand,)
+        case Compare(left=left, right=right):
+            return (left, right)
+        case Arith(first=first, rest=rest):
+            return (first, *(operand for _, operand in rest))
+        case Cond(test=test, then=then, other=other):
+            return (test, then, other)
+        case _:
+            return ()
+
+
+def over(*below: Node) -> int:
+    """The height of a node above these."""
+    height = 1 + max((node.height for node in below), default=0)
+    if height > EXPR_DEPTH_MAX:
+        raise Fault(f"the expression is nested more than {EXPR_DEPTH_MAX} deep; split it up")
+    return height
+
+
+def negated(operand: Node, at: int) -> Node:
+    """Minus a literal number is a literal number."""
+    if isinstance(operand, Literal) and type(operand.value) in (int, float):
+        assert isinstance(operand.value, int | float)
+        return Literal(value=-operand.value, at=at)
+    return Unary(op="-", operand=operand, at=at, height=over(operand))

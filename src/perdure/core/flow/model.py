@@ -1,0 +1,207 @@
+"""The one graph form that `tasks:` and `graph:` bodies compile to. Immutable; holds everything a decider needs and nothing it does not.
+
+A node is *what* to do (its verb), *how often* (spread), *when* (deps, arcs and run_if in a dag; edges in a graph) and *what becomes
+of the result* (writes, routes). Names are resolved to indexes, text to expressions, durations to microseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+import msgspec
+
+from perdure.core.flow.expr import Expr
+from perdure.core.flow.template import Template
+from perdure.core.retry import TaskOptions
+
+DEFAULT: Final = "default"
+"""The action of a node that names none, and the edge that catches actions without one of their own."""
+ERROR: Final = "error"
+TIMEOUT: Final = "timeout"
+APPROVED: Final = "approved"
+REJECTED: Final = "rejected"
+
+VERSION_PREFIX: Final = "flow-"
+"""How versions of declarative workflows begin. An engine decides runs of these by itself."""
+
+RunIf = Literal["all_success", "none_failed", "any_failed", "always"]
+OnError = Literal["fail_fast", "collect", "ignore"]
+
+
+def is_flow(version: str) -> bool:
+    return version.startswith(VERSION_PREFIX)
+
+
+class _Frozen(msgspec.Struct, frozen=True, kw_only=True):
+    pass
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where in its document something stands, counted from 1."""
+
+    line: int = 0
+    column: int = 0
+
+
+# -- verbs ---------------------------------------------------------------------------------------------------------
+
+
+class Call(_Frozen, frozen=True, tag="call"):
+    """A task for a worker."""
+
+    task: str
+    queue: str
+    options: TaskOptions
+    args: Template | None = None
+    """The call's arguments, one object. None: the node has no `with:`, and whatever is at hand is offered (core/calls.py)."""
+
+
+class Services(_Frozen, frozen=True, tag="services"):
+    """The same call to several tasks: a spread over names instead of items."""
+
+    names: Template
+    """Evaluates to a list of task names."""
+    queue: str
+    options: TaskOptions
+    args: Template | None = None
+
+
+class Child(_Frozen, frozen=True, tag="child"):
+    """Another workflow by name, of whatever kind, as a run of its own."""
+
+    workflow: str
+    args: Template | None = None
+
+
+class Embedded(_Frozen, frozen=True, tag="embedded"):
+    """A body within the body. `args` is its input."""
+
+    body: Body
+    args: Template | None = None
+
+
+class Choice(_Frozen, frozen=True, tag="choice"):
+    """The first case that holds names the action; none: `otherwise`, where there is one."""
+
+    cases: tuple[tuple[Expr, str], ...]
+    otherwise: str | None = None
+
+
+class Sleep(_Frozen, frozen=True, tag="sleep"):
+    """`delay` evaluates to a duration ("90s", or a number of seconds) or, with `ms`, to milliseconds."""
+
+    delay: Template
+    ms: bool = False
+
+
+class Wait(_Frozen, frozen=True, tag="wait"):
+    """For a signal. `lookup` (seed form): a value that is already there under that name in shared, params or input will do."""
+
+    signal: Template
+    lookup: bool = False
+
+
+class Approval(_Frozen, frozen=True, tag="approval"):
+    """For a promise of this name. `signals` (seed form): a signal of the same name answers it too."""
+
+    name: Template
+    details: Mapping[str, Any] = {}
+    """Assignees, title and whatever else people are shown, as written."""
+    signals: bool = False
+
+
+class Value(_Frozen, frozen=True, tag="value"):
+    """Computed on the spot."""
+
+    value: Template
+
+
+Verb = Call | Services | Child | Embedded | Choice | Sleep | Wait | Approval | Value
+
+
+# -- nodes ---------------------------------------------------------------------------------------------------------
+
+
+class Spread(_Frozen, frozen=True):
+    """One node, many executions: one of `items` and `count`, or neither for `services`, which spread over their names."""
+
+    items: Template | None = None
+    count: Template | None = None
+    concurrency: Template | None = None
+    """How many at a time; None is all of them."""
+    source: str | None = None
+    """The task whose output is spread over; it is not offered to each execution again."""
+
+
+class Write(_Frozen, frozen=True):
+    """Into shared state at a dotted path."""
+
+    to: tuple[str, ...]
+    value: Template
+    """Evaluated with `output`, the node's result, in scope."""
+
+
+class Node(_Frozen, frozen=True):
+    key: str
+    verb: Verb
+    place: Place = Place()
+    spread: Spread | None = None
+    on_error: OnError = "fail_fast"
+    timeout_us: int = 0
+    """Of one execution of a verb that is no task (tasks have theirs in their options); 0 is none."""
+    writes: tuple[Write, ...] = ()
+    # in a dag
+    deps: tuple[int, ...] = ()
+    """In the order written."""
+    arcs: tuple[tuple[int, str], ...] = ()
+    """(node, action) pairs of which at least one has to come about."""
+    run_if: RunIf = "all_success"
+    when: Expr | None = None
+    successors: tuple[int, ...] = ()
+    """Every node that has this one in its deps or arcs, once, ascending."""
+    routes: frozenset[str] = frozenset()
+    """Actions that lead somewhere: a dag's `then`, a graph's edges."""
+    # in a graph
+    edges: Mapping[str, int] = {}
+    prepare: Template | None = None
+    """The node's input; None: the result of the node before."""
+    params: Template | None = None
+    """Merged over the body's params; None: just those."""
+    action: str | None = None
+    """Fixed."""
+    action_of: Template | None = None
+    """Evaluated with `output` in scope; null is no action."""
+
+
+class Body(_Frozen, frozen=True):
+    kind: Literal["dag", "graph"]
+    nodes: tuple[Node, ...]
+    start: int = 0
+    output: Template | None = None
+    """None: in a dag an object of the outputs of its last tasks, in a graph the shared state."""
+    state: Mapping[str, Any] = {}
+    """What shared state begins with."""
+    max_steps: int = 0
+    """Node visits in a graph; never 0 there."""
+    index: Mapping[str, int] = {}
+    """Key of a node -> its place."""
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "index", {n.key: i for i, n in enumerate(self.nodes)})
+
+
+class Flow(_Frozen, frozen=True):
+    """A compiled document."""
+
+    name: str
+    body: Body
+    description: str = ""
+    input_schema: Mapping[str, Any] | None = None
+    """JSON Schema of the input, an object; None takes anything."""
+    document: Mapping[str, Any] = {}
+    """As written."""
+
+    @property
+    def kind(self) -> str:
+        return self.body.kind

@@ -1,0 +1,55 @@
+"""JSON values that are decoded when somebody looks and encoded when somebody asks, at most once each."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+_UNKNOWN: Final[Any] = object()
+
+
+class Value:
+    """One JSON value, as bytes, as objects, or both. What `obj` hands out is never changed by anybody."""
+
+    __slots__ = ("_obj", "_raw")
+
+    def __init__(self, raw: bytes | None = None, obj: Any = _UNKNOWN) -> None:
+        self._raw, self._obj = raw, obj
+
+    @classmethod
+    def of(cls, obj: Any) -> Value:
+        return cls(None, obj)
+
+    @classmethod
+    def list_of(cls, parts: list[bytes]) -> Value:
+        return cls(b"[" + b",".join(parts) + b"]")
+
+    @property
+    def obj(self) -> Any:
+        if self._obj is _UNKNOWN:
+            assert self._raw is not None
+            self._obj = msgspec.json.decode(self._raw) if self._raw else None
+        return self._obj
+
+    @property
+    def raw(self) -> bytes:
+        if self._raw is None:
+            self._raw = msgspec.json.encode(self._obj)
+        return self._raw or b"null"
+
+
+NULL: Final = Value(b"null", None)
+
+
+def written(state: dict[str, Any], path: tuple[str, ...], value: Any) -> dict[str, Any]:
+    """A copy of the state with a value at a dotted path; whatever lay in its way is replaced by objects."""
+    out = dict(state)
+    at = out
+    for key in path[:-1]:
+        inner: Any = at.get(key)
+        copy: dict[str, Any] = dict(inner) if isinstance(inner, dict) else {}
+        at[key] = copy
+        at = copy
+    at[path[-1]] = value
+    return out

@@ -1,0 +1,69 @@
+"""`flow("nightly-etl")`: a workflow that this program knows by its name alone, such as one that was deployed as a document.
+
+Its input is an object and given by keywords. Which version runs is settled when it starts: the one that is current then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Any, Final, TypeVar, overload
+
+from perdure.core.errors import PayloadMismatch
+from perdure.sdk.definitions import Startable
+from perdure.sdk.payloads import Converter
+
+T = TypeVar("T")
+
+CURRENT: Final = ""
+"""In place of a version: the current one."""
+
+
+class FlowRef(Startable[..., T]):
+    """A workflow by name. `start` hands back a handle, `run` the result; called inside a workflow it is a child run."""
+
+    def __init__(self, name: str, result: Any) -> None:
+        super().__init__(name, CURRENT)
+        self._type = result
+
+    def __repr__(self) -> str:
+        return f"<flow {self.name}>"
+
+    @property
+    def _written(self) -> str:
+        return f"flow({self.name!r})"
+
+    @cached_property
+    def signature(self) -> FlowCalls:
+        return FlowCalls(self._written, self._type)
+
+
+class FlowCalls:
+    """How calls and results of it travel: nothing is known of the parameters, so they are any JSON."""
+
+    def __init__(self, written: str, result: Any) -> None:
+        self._input, self._output = f"the input of {written}", f"the result of {written}"
+        self._returned: Converter[Any] = Converter.of(result)
+
+    def encode_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        if args:
+            raise PayloadMismatch(f"{self._input} is given by keywords, such as day='monday'; {args[0]!r} has no name")
+        return _OBJECT.encode(kwargs, self._input)
+
+    def encode_calls(self, items: Iterable[Any]) -> list[bytes]:
+        return [_OBJECT.encode(item, f"{self._input} (item {i})") for i, item in enumerate(items)]
+
+    def decode_result(self, data: bytes) -> Any:
+        return self._returned.decode(data, self._output)
+
+
+_OBJECT: Final[Converter[Any]] = Converter.of(dict[str, Any])
+
+
+@overload
+def flow(name: str) -> FlowRef[Any]: ...
+@overload
+def flow(name: str, result: type[T]) -> FlowRef[T]: ...
+def flow(name: str, result: Any = Any) -> FlowRef[Any]:
+    """A workflow by its name. Give the type of its result to have it checked."""
+    return FlowRef(name, result)

@@ -1,0 +1,281 @@
+"""`perdure.http`: one HTTP request as a task, or a call of a service that the worker knows by name.
+
+Laws:
+
+1. Nothing of one call reaches another: connections are shared, cookies are not kept.
+2. Only http and https. A redirect is followed as long as it stays where the call was sent; one that leads elsewhere is the result.
+3. What another attempt may change (no connection, 408, 429, 5xx) is an error like any other; an answer that will stay the same is final.
+
+A service is called as `POST {base}/exec/{name}` with `{"input": body, "params": {}}` and answers `{"result": ..., "error": ""}`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import re
+from collections.abc import Mapping
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+import msgspec
+
+from perdure.core.durations import to_us
+from perdure.core.errors import InvalidInput, PayloadTooLarge, PerdureError
+from perdure.core.limits import PAYLOAD_BYTES_MAX
+
+if TYPE_CHECKING:
+    import httpx
+
+CONNECT_S: Final = 10.0
+SILENCE_S: Final = 300.0
+"""A server that sends nothing for so long is taken for gone. The whole of a call is bounded by the task's timeout, or `timeout`."""
+REDIRECTS_MAX: Final = 5
+ERROR_BODY_BYTES: Final = 2_000
+"""Bytes of an error's answer that its message shows."""
+_TOKEN: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_BREAK: Final = re.compile(r"[\r\n\x00]")
+RETRYABLE: Final = frozenset({408, 429})
+"""Of the 4xx: a matter of the moment."""
+
+
+class HttpStatus(Exception):
+    """The server answered with 400 or more."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class _FinalHttpStatus(HttpStatus, PerdureError):
+    """The same, where another attempt would be answered the same way: errors of ours are final."""
+
+
+_FinalHttpStatus.__name__ = HttpStatus.__name__  # one type in every record, whatever it means for the attempt
+
+
+class HttpFailed(Exception):
+    """There was no answer."""
+
+
+class ServiceFailed(Exception):
+    """The service answered that it failed."""
+
+
+class Http:
+    """The calls of one worker."""
+
+    def __init__(self, services: Mapping[str, str]) -> None:
+        self._services = services
+        self._client: httpx.AsyncClient | None = None
+
+    async def http(
+        self,
+        url: str | None = None,
+        method: str | None = None,
+        headers: dict[str, Any] | None = None,
+        query: dict[str, Any] | None = None,
+        body: Any = None,
+        service: str | None = None,
+        timeout: float | str | None = None,
+    ) -> Any:
+        """Send an HTTP request: status, headers and body of the answer; or call a service: its result."""
+        if (url is None) == (service is None):
+            raise InvalidInput(
+                f"{'neither' if url is None else 'both'} url and service given; one of the two says where to"
+            )
+        if service is not None:
+            if method is not None or query is not None:
+                raise InvalidInput("a service is always called by POST and without a query; drop method and query")
+            answer = await self._send(
+                self._service_url(service), "POST", headers, None, {"input": body, "params": {}}, timeout
+            )
+            return _service_result(service, answer["body"])
+        assert url is not None
+        return await self._send(url, method or ("GET" if body is None else "POST"), headers, query, body, timeout)
+
+    def _service_url(self, name: str) -> str:
+        base = self._services.get(name)
+        if base is None:
+            near = difflib.get_close_matches(name, self._services, 1)
+            known = f"did you mean {near[0]!r}?" if near else f"it knows {', '.join(sorted(self._services)) or 'none'}."
+            raise InvalidInput(
+                f"this worker knows no service {name!r}; {known} Start it with --service {name}=http://host:port "
+                f"or PERDURE_SERVICES={name}=http://host:port"
+            )
+        return f"{base}/exec/{quote(name, safe='')}"
+
+    async def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+    def _open(self) -> httpx.AsyncClient:
+        if self._client is None:
+            import httpx
+
+            self._client = httpx.AsyncClient(
+                timeout=httpx.Timeout(SILENCE_S, connect=CONNECT_S),
+                cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
+                # A call is an attempt, and those are bounded by the worker's slots.
+                limits=httpx.Limits(max_connections=None, max_keepalive_connections=100),
+            )
+        return self._client
+
+    async def _send(
+        self,
+        url: str,
+        method: str,
+        headers: dict[str, Any] | None,
+        query: dict[str, Any] | None,
+        body: Any,
+        timeout: float | str | None,
+    ) -> dict[str, Any]:
+        import httpx
+
+        request = self._request(url, method, headers, query, body)
+        where = f"{request.method} {_shown(request.url)}"
+        limit_s = to_us(timeout) / 1e6 if timeout is not None else None
+        try:
+            async with asyncio.timeout(limit_s):
+                return await self._exchange(request, where)
+        except TimeoutError:
+            raise HttpFailed(f"{where}: no whole answer within {limit_s:g} s") from None
+        except (httpx.LocalProtocolError, httpx.UnsupportedProtocol) as error:
+            raise InvalidInput(f"{where} is no request that can be sent: {error}") from error
+        except (httpx.HTTPError, OSError) as error:
+            raise HttpFailed(f"{where}: {_reason(error)}") from error
+
+    def _request(
+        self, url: str, method: str, headers: dict[str, Any] | None, query: dict[str, Any] | None, body: Any
+    ) -> httpx.Request:
+        import httpx
+
+        sent = {name.lower(): _text(f"the header {name!r}", value) for name, value in (headers or {}).items()}
+        bad = [x for x in (method, *sent) if not _TOKEN.fullmatch(x)] or [x for x in sent.values() if _BREAK.search(x)]
+        if bad:
+            raise InvalidInput(
+                f"{bad[0]!r} cannot be a part of a request: the names of methods and headers are words, and nothing holds a line break"
+            )
+        content = None
+        if isinstance(body, str):
+            content = body.encode()
+            sent.setdefault("content-type", "text/plain; charset=utf-8")
+        elif body is not None:
+            content = msgspec.json.encode(body)
+            sent.setdefault("content-type", "application/json")
+        try:
+            address = httpx.URL(url)
+            if address.scheme not in ("http", "https") or not address.host:
+                raise InvalidInput(
+                    f"{url[:200]!r} is no address to send a request to: it begins with http:// or https://"
+                )
+            if query:
+                address = address.copy_merge_params(_query(query))
+            return self._open().build_request(method.upper(), address, headers=sent, content=content)
+        except (httpx.InvalidURL, ValueError, TypeError) as error:
+            raise InvalidInput(f"{method} {url[:200]!r} is no request that can be sent: {error}") from error
+
+    async def _exchange(self, request: httpx.Request, where: str) -> dict[str, Any]:
+        for _ in range(REDIRECTS_MAX + 1):
+            response = await self._open().send(request, stream=True)
+            try:
+                onward = response.next_request
+                if onward is None or not _is_same_place(request.url, onward.url):
+                    return await _answer(response, where)
+                request = onward
+            finally:
+                await response.aclose()
+        raise HttpFailed(f"{where}: redirected more than REDIRECTS_MAX={REDIRECTS_MAX} times")
+
+
+async def _answer(response: httpx.Response, where: str) -> dict[str, Any]:
+    if response.status_code >= 400:
+        head = await _read(response, ERROR_BODY_BYTES)
+        text = head[:ERROR_BODY_BYTES].decode(response.encoding or "utf-8", "replace").strip()
+        raise status_error(response.status_code, f"{where}: {response.status_code} {response.reason_phrase}", text)
+    data = await _read(response, PAYLOAD_BYTES_MAX)
+    if len(data) > PAYLOAD_BYTES_MAX:
+        raise PayloadTooLarge(
+            f"{where}: the answer has more than PAYLOAD_BYTES_MAX={PAYLOAD_BYTES_MAX:,} bytes, which is what a result may take. "
+            "Ask for less, or fetch it in a task of your own that keeps it elsewhere and returns a reference."
+        )
+    return {"status": response.status_code, "headers": dict(response.headers), "body": _body(response, data)}
+
+
+def status_error(status: int, what: str, said: str) -> HttpStatus:
+    kind = HttpStatus if status >= 500 or status in RETRYABLE else _FinalHttpStatus
+    return kind(status, f"{what.rstrip()}\n{said}" if said else what.rstrip())
+
+
+async def _read(response: httpx.Response, limit: int) -> bytes:
+    """The answer's body, or a little more than `limit` of it."""
+    data = bytearray()
+    async for chunk in response.aiter_bytes():
+        data += chunk
+        if len(data) > limit:
+            break
+    return bytes(data)
+
+
+def _body(response: httpx.Response, data: bytes) -> Any:
+    """JSON as what it says, everything else as text."""
+    media = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if data and (not media or media.endswith(("/json", "+json"))):
+        try:
+            return msgspec.json.decode(data)
+        except (msgspec.DecodeError, RecursionError):
+            pass  # then it is text that claims to be more
+    return data.decode(response.encoding or "utf-8", "replace")
+
+
+def _service_result(name: str, answer: Any) -> Any:
+    if not isinstance(answer, dict) or not {"result", "error"} & answer.keys():
+        raise ServiceFailed(
+            f"the service {name!r} did not answer with {{result, error}} but with {str(answer)[:200]!r}"
+        )
+    if answer.get("error"):
+        raise ServiceFailed(f"the service {name!r} failed: {answer['error']}")
+    return answer.get("result")
+
+
+def _query(query: dict[str, Any]) -> dict[str, str | list[str]]:
+    """Null is not sent; a list is the same name several times."""
+    found: dict[str, str | list[str]] = {}
+    for name, value in query.items():
+        if isinstance(value, list):
+            found[name] = [_text(f"the query's {name!r}", one) for one in value]
+        elif value is not None:
+            found[name] = _text(f"the query's {name!r}", value)
+    return found
+
+
+def _text(what: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str | int | float):
+        return str(value)
+    raise InvalidInput(f"{what} is a {type(value).__name__}; give text or a number")
+
+
+def _is_same_place(a: httpx.URL, b: httpx.URL) -> bool:
+    """The same host and port, or its secure side."""
+    if a.host != b.host:
+        return False
+    if a.scheme == b.scheme:
+        return a.port == b.port
+    return a.scheme == "http" and b.scheme == "https" and a.port is None and b.port is None
+
+
+def _shown(url: httpx.URL) -> str:
+    """Without what may be secret: user, password, query."""
+    return f"{url.scheme}://{url.netloc.decode('ascii', 'replace').rpartition('@')[2]}{url.path}"
+
+
+def _reason(error: Exception) -> str:
+    """The first sentence among the causes: the outermost often has none."""
+    found: BaseException | None = error
+    while found is not None and not str(found):
+        found = found.__cause__ or found.__context__
+    return f"{type(error).__name__}: {found}" if found is not None else type(error).__name__
