@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Final
 
 from perdure.core import ids
-from perdure.core.errors import Fenced
+from perdure.core.errors import Fenced, Unavailable
 from perdure.core.mail import ChildEnded, TaskEnded
 from perdure.core.work import Outcome
 from perdure.engine.active import ActiveRun
@@ -36,6 +36,10 @@ Token = tuple[bytes, int, int]
 """(run id, seq, attempt)"""
 
 
+class ClaimInDoubt(Exception):
+    """Whether a claim took effect is unknown: its answer was lost. Rows may be this session's that nobody here knows of."""
+
+
 class Claimer:
     def __init__(
         self, store: Store, loop: RunLoop, dispatcher: Dispatcher, worker: WorkerPort | None, counters: Counters
@@ -54,6 +58,9 @@ class Claimer:
         self.may_claim = True
         self.looking = True
         """It may hold a run that is not in memory yet; until it has looked once, nobody knows."""
+        self._claimed: list[ClaimedRun] = []
+        """Ours, and not in memory yet: read again when the database did not answer."""
+        self._claimed_by = 0
         self.hungry = False
         """Tasks are due that found no free slot: look again as soon as one is free."""
 
@@ -95,6 +102,8 @@ class Claimer:
         served = list(self._dispatcher.served) if self.may_claim else []
         if self._loop.to_reload:
             await self._reload()
+        if self._claimed:
+            await self._load_claimed()
         due = await self._store.next_due(workflows, served, flows=self.may_claim)
         if due.mail:
             await self._collect_mail()
@@ -113,20 +122,26 @@ class Claimer:
         if room <= 0 or not self.may_claim:
             return
         session = self.session
-        claimed = await self._store.claim_runs(session, workflows, room, with_mail=with_mail, flows=True)
+        try:
+            claimed = await self._store.claim_runs(session, workflows, room, with_mail=with_mail, flows=True)
+        except Unavailable as e:
+            raise ClaimInDoubt(str(e)) from e
         self._check_session(session)
         if claimed:
             self._counters.runs_claimed += len(claimed)
-            await self.load(claimed)
+            self._claimed, self._claimed_by = [*self._claimed, *claimed], session
+            await self._load_claimed()
             if len(claimed) == room:
                 self.poke()
 
-    async def load(self, claimed: list[ClaimedRun]) -> None:
+    async def _load_claimed(self) -> None:
         """Bring owned runs into memory."""
-        session = self.session
+        session, claimed = self.session, self._claimed
+        self._check_session(self._claimed_by)
         await self._loop.flows.ensure((c.ns, c.workflow, c.version) for c in claimed)
         loaded = await self._store.load([c.run_id for c in claimed])
         self._check_session(session)
+        self._claimed = []
         queued: dict[bytes, set[int]] = {c.run_id: set() for c in claimed}
         for run_id, seq in loaded.queued:
             queued[run_id].add(seq)
@@ -192,6 +207,7 @@ class Claimer:
     def _check_session(self, session: int) -> None:
         """What was claimed under a session that is gone belongs to somebody else by now."""
         if session != self.session:
+            self._claimed = []
             raise Fenced(f"session {session} was lost on the way")
 
     # -- tasks ------------------------------------------------------------------------------------------------------
@@ -205,7 +221,10 @@ class Claimer:
             self.hungry = True
             return
         session = self.session
-        tasks = await self._store.claim_tasks(session, open_to, free)
+        try:
+            tasks = await self._store.claim_tasks(session, open_to, free)
+        except Unavailable as e:
+            raise ClaimInDoubt(str(e)) from e
         self._check_session(session)
         self.hungry = len(tasks) == free
         if tasks:

@@ -27,7 +27,7 @@ from perdure.core.mail import TaskEnded
 from perdure.core.placement import Placement
 from perdure.core.work import Decided, LogChunk, Outcome, Report
 from perdure.engine.active import ActiveRun, Extras, RunUnit
-from perdure.engine.claims import Claimer, Token
+from perdure.engine.claims import Claimer, ClaimInDoubt, Token
 from perdure.engine.clock import DatabaseClock
 from perdure.engine.committer import Committer, Unit
 from perdure.engine.counters import Counters
@@ -321,6 +321,9 @@ class Engine:
                 await self._rejoin(session)
             except Unavailable as e:
                 log.warning("%s: %s", body.__name__, e)
+            except ClaimInDoubt as e:
+                log.warning("a claim may have taken effect without an answer; this engine starts over: %s", e)
+                await self._start_over(self.session)
             except Exception:
                 # Crash only: whatever state this left in memory is given up, and read again from the database.
                 log.exception("%s failed; this engine starts over", body.__name__)
@@ -474,17 +477,16 @@ class Engine:
     def _may_own(self, ns: int, workflow: str, version: str) -> bool:
         return self.claimer.may_claim and self.loop.reserve(ns, workflow, version)
 
-    def _look_up(self, ns: int, names: list[str], d: Decided) -> None:
-        self._soon(self._find_children(ns, names, d))
+    def _look_up(self, run: ActiveRun, names: list[str], d: Decided) -> None:
+        self._soon(self._find_children(run, names, d))
 
-    async def _find_children(self, ns: int, names: list[str], d: Decided) -> None:
-        session = self.session
+    async def _find_children(self, run: ActiveRun, names: list[str], d: Decided) -> None:
         try:
-            await self.flows.find(ns, names)
+            await self.flows.find(run.ns, names)
         except Unavailable as e:
             log.warning("cannot look up %s: %s", ", ".join(names), e)
             await asyncio.sleep(LOOK_UP_PAUSE_S)
-        if session == self.session:
+        if self.loop.runs.get(run.id) is run:  # else it was given up meanwhile, and whoever takes it up decides anew
             self.loop.decided([d])
 
     def _run_ended(self, run: ActiveRun, outcome: Outcome, successor: bytes | None) -> None:

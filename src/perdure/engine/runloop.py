@@ -77,7 +77,7 @@ class RunLoop:
         """Called when a run waits in `to_reload`."""
         self.to_reload: dict[bytes, ActiveRun] = {}
         self.flows: Flows
-        self.look_up: Callable[[int, list[str], Decided], None]
+        self.look_up: Callable[[ActiveRun, list[str], Decided], None]
         """Find out which versions of some workflows are current, then call `decided` again."""
 
     # -- runs come --------------------------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ class RunLoop:
                 self._cannot_go_on(run, d.stuck)
                 continue
             if names := self._unknown_children(run, d):
-                self.look_up(run.ns, names, d)  # and then it comes here again
+                self.look_up(run, names, d)  # and then it comes here again
                 continue
             run.deciding &= d.spontaneous
             try:

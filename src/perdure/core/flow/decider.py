@@ -30,7 +30,7 @@ from perdure.core.errors import Failure
 from perdure.core.flow.executions import ChildRun, Executions, Inner, Timer, Waiting, checked
 from perdure.core.flow.frames import FAILED, PENDING, RUNNING, DagFrame, Frame, GraphFrame, Trouble, Visit, make
 from perdure.core.flow.inputs import completed
-from perdure.core.flow.model import DEFAULT, Call, Flow
+from perdure.core.flow.model import DEFAULT, Flow
 from perdure.core.flow.values import Value
 from perdure.core.ids import text
 from perdure.core.limits import NAME_CHARS_MAX, SIGNALS_BUFFERED_MAX
@@ -133,7 +133,7 @@ class Decider(Executions):
                 self._keep(seq, raw)
                 continue
             visit = place[0]
-            if type(visit.node.verb) is Call and visit.node.spread is None:  # by far the most common: no detours
+            if visit.node.plain:  # by far the most common: no detours
                 visit.results[0], visit.over = raw, True
                 visit.handles.clear()
                 visit.frame.node_succeeded(visit, Value(raw), DEFAULT)

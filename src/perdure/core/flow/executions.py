@@ -37,6 +37,8 @@ from perdure.core.flow.values import Value
 from perdure.core.journal import Journal
 from perdure.core.limits import FANOUT_TASKS_MAX, NAME_CHARS_MAX, PAYLOAD_BYTES_MAX
 
+_encode = msgspec.json.Encoder().encode
+
 EAGER_ITEMS: Final = 5_000
 """Up to this many executions a free place is taken at once; a larger spread refills in steps of an eighth, to keep its history short."""
 SHOWN_FAILURES: Final = 3
@@ -114,11 +116,10 @@ class Executions(Host):
     def enter(self, visit: Visit) -> None:
         if visit.over:
             return
-        node = visit.node
+        verb = visit.node.verb
         try:
-            if node.spread is None and type(node.verb) is Call:  # by far the most common: no detours
-                visit.results = [None]
-                self._call(visit, node.verb, self._payload(visit, -1, node.verb.args))
+            if isinstance(verb, Call) and visit.node.spread is None:  # by far the most common: no detours
+                self._call(visit, verb)
                 return
             self._unfold(visit)
         except Trouble as e:
@@ -232,7 +233,17 @@ class Executions(Host):
 
     # -- single tasks: those that are asked for one after the other, and differ in their input alone, share a command
 
-    def _call(self, visit: Visit, call: Call, data: bytes) -> None:
+    def _call(self, visit: Visit, call: Call) -> None:
+        visit.results = [None]
+        if call.args is None:
+            data = self._payload(visit, -1, None)
+        else:
+            try:
+                data = _encode(call.args.evaluate(visit.frame.scope(visit)))
+            except ExprError as e:
+                raise Trouble(e.to_failure()) from None
+            if len(data) > PAYLOAD_BYTES_MAX:
+                checked(data, f"the input of {visit.label(-1)}")
         before = self._calls[0][1] if self._calls else call
         if before is not call and (before.task, before.queue, before.options) != (call.task, call.queue, call.options):
             self._flush()

@@ -9,9 +9,10 @@ Frames decide what comes next and know nothing of sequence numbers or history; t
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final
+
+import msgspec
 
 from perdure.core.errors import Failure
 from perdure.core.flow.expr import Expr
@@ -29,36 +30,39 @@ Scope = Callable[[str], Any]
 
 
 _NOTHING: Final[dict[int, Any]] = {}
-_NO_TODO: Final[deque[int]] = deque()
+_NO_TODO: Final = ()
 
 
-class Visit:
+def _nothing() -> dict[int, Any]:
+    return _NOTHING
+
+
+class Visit(msgspec.Struct, eq=False):
     """One node being worked on."""
 
-    __slots__ = (
-        "action", "at", "children", "count", "failures", "frame", "frames", "handles", "input", "items", "limit", "node", "over", "params", "results", "todo",
-    )  # fmt: skip
-
-    def __init__(self, frame: Frame, node: Node, at: int = -1) -> None:
-        self.frame, self.node, self.at = frame, node, at
-        self.input: Any = None
-        self.params: Any = None
-        self.count = 1
-        self.items: list[Any] | None = None
-        self.limit = 0
-        """Executions at a time; 0 is all."""
-        self.todo: deque[int] | Iterator[int] = _NO_TODO
-        self.handles: dict[int, Any] = {}
-        """Executions in flight, by index; what they are is the decider's business."""
-        self.results: list[bytes | None] = []
-        # Most visits never need these: they are made where something is put into them.
-        self.failures: dict[int, Failure] = _NOTHING
-        self.frames: dict[int, Frame] = _NOTHING
-        """Embedded bodies that failed or were stopped: a retry goes on with them."""
-        self.children: dict[int, int] = _NOTHING
-        """Child runs that failed, by index: a retry may wait for them again."""
-        self.over = False
-        self.action = DEFAULT
+    frame: Frame
+    node: Node
+    at: int = -1
+    """The node's place in its body, of a dag."""
+    input: Any = None
+    params: Any = None
+    count: int = 1
+    items: list[Any] | None = None
+    limit: int = 0
+    """Executions at a time; 0 is all."""
+    todo: Any = _NO_TODO
+    """Indexes that have not begun: a deque, or an iterator."""
+    handles: dict[int, Any] = msgspec.field(default_factory=dict[int, Any])
+    """Executions in flight, by index; what they are is the decider's business."""
+    results: list[bytes | None] = msgspec.field(default_factory=list["bytes | None"])
+    # Most visits never need these: they are made where something is put into them.
+    failures: dict[int, Failure] = msgspec.field(default_factory=_nothing)
+    frames: dict[int, Frame] = msgspec.field(default_factory=_nothing)
+    """Embedded bodies that failed or were stopped: a retry goes on with them."""
+    children: dict[int, int] = msgspec.field(default_factory=_nothing)
+    """Child runs that failed, by index: a retry may wait for them again."""
+    over: bool = False
+    action: str = DEFAULT
 
     def note_failure(self, index: int, failure: Failure) -> None:
         self.failures = self.failures or {}
@@ -277,8 +281,12 @@ class DagFrame(Frame):
         if self.over or self.status[i] != PENDING:
             return
         node = self.body.nodes[i]
-        plain = self.smooth and node.run_if == "all_success" and not node.arcs
-        reason, blame = ("", "") if plain else self._refusal(node)
+        if node.plain and self.smooth:
+            self.status[i] = RUNNING
+            visit = self.current[i] = Visit(self, node, i)
+            self.host.enter(visit)
+            return
+        reason, blame = self._refusal(node)
         if not reason and node.when is not None:
             try:
                 if not self.host.evaluate(node.when, self.scope()):

@@ -172,6 +172,13 @@ class Node(_Frozen, frozen=True):
     """Fixed."""
     action_of: Template | None = None
     """Evaluated with `output` in scope; null is no action."""
+    plain: bool = False
+    """A task that runs once, as soon as everything it depends on has succeeded: most nodes of most dags."""
+
+    def __post_init__(self) -> None:
+        once = isinstance(self.verb, Call) and self.spread is None
+        waits = self.run_if == "all_success" and not self.arcs and self.when is None
+        msgspec.structs.force_setattr(self, "plain", once and waits)
 
 
 class Body(_Frozen, frozen=True):

@@ -18,7 +18,7 @@ import msgspec
 
 from perdure.core.flow.expr import Expr, ExprError, Path, Scope, parse_at
 from perdure.core.flow.expr.functions import text_of, weigh
-from perdure.core.flow.expr.nodes import Fault, Meter
+from perdure.core.flow.expr.nodes import Fault, Get, Meter, Node, Root
 from perdure.core.limits import TEMPLATE_BYTES_MAX
 
 TEMPLATE_DEPTH_MAX: Final = 100
@@ -194,7 +194,16 @@ def _fill(form: Any) -> Fill:
 
 def _fill_expr(expr: Expr) -> Fill:
     run = expr.run
+    if _is_path(expr.tree):  # nothing in it is metered
+        unused = Meter()
+        return lambda scope: run(scope, unused)
     return lambda scope: run(scope, Meter())
+
+
+def _is_path(tree: Node) -> bool:
+    if isinstance(tree, Get):
+        return isinstance(tree.base, Root) and not any(isinstance(step, Node) for step in tree.steps)
+    return isinstance(tree, Root)
 
 
 def _fill_text(form: _Text) -> Fill:

@@ -9,13 +9,11 @@ import msgspec
 _UNKNOWN: Final[Any] = object()
 
 
-class Value:
+class Value(msgspec.Struct, eq=False, gc=False):
     """One JSON value, as bytes, as objects, or both. What `obj` hands out is never changed by anybody."""
 
-    __slots__ = ("_obj", "_raw")
-
-    def __init__(self, raw: bytes | None = None, obj: Any = _UNKNOWN) -> None:
-        self._raw, self._obj = raw, obj
+    _raw: bytes | None = None
+    _obj: Any = _UNKNOWN
 
     @classmethod
     def of(cls, obj: Any) -> Value:
