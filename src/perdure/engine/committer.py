@@ -61,6 +61,8 @@ class Committer:
     def mark(self, run: ActiveRun, *, urgent: bool) -> None:
         """The run has changes. Urgent when somebody waits for them to be durable."""
         if urgent:
+            if run in self._urgent:
+                return  # it waits already, and so does somebody to write it
             if run.dirty:
                 self._lazy.pop(run, None)
             self._urgent[run] = None
