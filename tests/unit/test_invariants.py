@@ -224,6 +224,25 @@ def test_a_task_that_began_before_what_it_needs_breaks_11() -> None:
     assert judged(two_in_order(), tasks=tasks, lines=early).keys() == {11}
 
 
+def test_a_result_that_a_worker_brought_from_a_former_owner_satisfies_11() -> None:
+    """The second owner had the task begun again before the first execution's end reached it. What ran before it had any result did not."""
+    ((_, _, _, events),) = two_in_order()
+    rows: list[Row] = [(1, 2, 0, events)]
+    tasks = [row_of(0, epoch=2), row_of(1, epoch=2)]
+    stored = [StoredRun(active=False, status=RunStatus.SUCCESS, epoch=2, events=6)]
+    lines = [
+        line("begin"),
+        line("effect", mono_us=1),
+        line("begin", epoch=2, mono_us=2),
+        line("effect", epoch=2, mono_us=9),
+    ]
+    needs = {"after": (task_id(0),), "mono_us": 5}
+    sound = [*lines, line("begin", 1, epoch=2, **needs), line("effect", 1, epoch=2, mono_us=6)]
+    assert 11 not in judged(rows, stored, tasks, lines=sound)
+    early = [*lines, line("begin", 1, epoch=1, **needs), line("effect", 1, epoch=2, mono_us=6)]
+    assert 11 in judged(rows, stored, tasks, lines=early)
+
+
 def test_a_task_scheduled_before_what_it_needs_ended_breaks_11() -> None:
     both = [STARTED, scheduled(), scheduled(1), ev.TasksSucceeded([0, 1], [b"1", b"1"]), ev.RunSucceeded(b"1")]
     lines = [

@@ -444,6 +444,18 @@ def _recorded_effect(row: StoredTask, lines: Sequence[LedgerLine]) -> LedgerLine
     return next((x for x in effects if x.epoch == row.epoch), effects[0] if effects else None)
 
 
+def _first_effect(row: StoredTask, line: LedgerLine, lines: Sequence[LedgerLine]) -> LedgerLine | None:
+    """The earliest execution whose result `line` may have been given.
+
+    The owner that recorded the result may have had it from an execution that a former owner began: a worker that lost its server brings
+    it along. So for what runs under that owner, or a later one, any execution of that attempt will do; for what ran before, only the recorded one.
+    """
+    if line.epoch < row.epoch:
+        return _recorded_effect(row, lines)
+    effects = [x for x in lines if x.phase == "effect" and x.attempt == row.attempts and x.epoch <= row.epoch]
+    return min(effects, key=lambda x: x.mono_us, default=None) or _recorded_effect(row, lines)
+
+
 def _check_attempts(
     fold: RunFold, seq: int, row: StoredTask | None, lines: Sequence[LedgerLine], findings: Findings
 ) -> None:
@@ -508,7 +520,7 @@ def _check_order(
             continue
         if me is not None and path.ended >= fold.tasks[me].scheduled:
             findings.violate(11, fold.text, f"task {me} was scheduled before task {row.seq}, which it needs, ended")
-        effect = _recorded_effect(row, by_task.get(other, []))
+        effect = _first_effect(row, line, by_task.get(other, []))
         if effect is not None and effect.mono_us > line.mono_us:
             findings.violate(
                 11,

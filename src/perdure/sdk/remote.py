@@ -284,7 +284,9 @@ class RemoteWorker:
             self._worker.assign(down.tasks)
             return
         now = self.clock_us()
-        self._reported([Report(a.run_id, a.seq, a.attempt, End.RETURNED, b"", None, now, now) for a in down.tasks])
+        self._reported(
+            [Report(a.run_id, a.seq, a.attempt, End.RETURNED, b"", None, now, now, a.epoch) for a in down.tasks]
+        )
 
     def _cancel(self, token: Token) -> None:
         """An attempt that had not begun ends without a report of its own; the server waits for one."""

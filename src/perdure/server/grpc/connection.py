@@ -25,6 +25,8 @@ class Connection:
         """The stack that blocks its event loop, as last heard."""
         self.running: dict[tuple[bytes, int], int] = {}
         """(run, seq) -> attempt of what was assigned and not reported."""
+        self.epochs: dict[tuple[bytes, int], int] = {}
+        """The epoch of each of those that was assigned here; what was brought along has none."""
         self.held: set[bytes] = set()
         """Runs whose code lives there."""
         self.parts: dict[bytes, list[Command]] = {}
@@ -48,6 +50,15 @@ class Connection:
     def free(self) -> int:
         return self.slots - len(self.running) if self.is_open and not self.draining else 0
 
+    def expects(self, r: Report) -> bool:
+        """Whether a report is about what it has. The same task may have been begun in an earlier epoch with the same number."""
+        key = (r.run_id, r.seq)
+        return self.running.get(key) == r.attempt and r.epoch in (0, self.epochs.get(key, r.epoch))
+
+    def drop(self, key: tuple[bytes, int]) -> None:
+        self.running.pop(key, None)
+        self.epochs.pop(key, None)
+
     def end(self, why: PerdureError) -> None:
         if not self.over.done():
             self.over.set_result(why)
@@ -61,6 +72,7 @@ class Connection:
     def assign(self, batch: list[Assignment]) -> None:
         for a in batch:
             self.running[a.run_id, a.seq] = a.attempt
+            self.epochs[a.run_id, a.seq] = a.epoch
         self._tasks.extend(batch)
         self._news.set()
 

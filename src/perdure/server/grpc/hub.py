@@ -117,6 +117,8 @@ class WorkerHub:
         self._by_workflow: dict[Named, list[Pool]] = {}
         self._pool_of: dict[bytes, Pool] = {}
         self._placed: dict[tuple[bytes, int], Connection] = {}
+        self._homeless: set[Token] = set()
+        """Attempts that nobody had when it was last looked at."""
         self._holder: dict[bytes, tuple[Connection, int]] = {}
         """Run -> who holds its code, and the number of the activation that is under way there (0: none)."""
         self._parked: dict[bytes, Activation] = {}
@@ -266,7 +268,18 @@ class WorkerHub:
             self._changed, self._told_us = False, now
             if self._engine.notes is not None:
                 self._engine.notes.set_workers([row_of(c) for c in self._connections.values() if c.is_open])
+        self._find_homeless()
         self._telling = asyncio.get_running_loop().call_later(TELL_CHANGES_S, self._tell_again)
+
+    def _find_homeless(self) -> None:
+        """Attempts that the engine waits for and no worker has. There should be none; seen twice, they count as lost."""
+        flights = self._engine.dispatcher.flights
+        now = {(*key, f.assignment.attempt) for key, f in flights.items() if key not in self._placed}
+        lost = now & self._homeless
+        self._homeless = now - lost
+        if lost:
+            log.warning("%d attempts are with no worker any more; they count as lost", len(lost))
+            self._run(self._engine.worker_lost(list(lost)))
 
     # -- what the streams see ---------------------------------------------------------------------------------------
 
@@ -336,6 +349,8 @@ class WorkerHub:
         for (run_id, seq), attempt in before.running.items():
             if (run_id, seq, attempt) in has:
                 c.running[run_id, seq] = attempt
+                if (run_id, seq) in before.epochs:
+                    c.epochs[run_id, seq] = before.epochs[run_id, seq]
                 self._placed[run_id, seq] = c
             else:
                 self._placed.pop((run_id, seq), None)
@@ -384,7 +399,7 @@ class WorkerHub:
         """It has not come back."""
         self._graces.pop(c.id, None)
         if self._connections.get(c.id) is c and not c.is_open:
-            tokens = [(run_id, seq, attempt) for (run_id, seq), attempt in c.running.items()]
+            tokens = [(*key, attempt) for key, attempt in c.running.items() if self._placed.get(key) is c]
             self._remove(c)
             if tokens:
                 log.warning("worker %s is gone, and with it %d attempts", c.name, len(tokens))
@@ -490,12 +505,14 @@ class WorkerHub:
             r.finished_us = max(1, min(r.finished_us, now))
             r.started_us = max(1, min(r.started_us, r.finished_us))
             key = (r.run_id, r.seq)
-            if c.running.get(key) != r.attempt or self._placed.get(key) is not c:
+            if not c.expects(r) or self._placed.get(key) is not c:
                 self.refused += 1
+                if self._placed.get(key) is not c:  # somebody else has it by now
+                    c.drop(key)
                 continue
             if len(r.value) > PAYLOAD_BYTES_MAX:
                 r.end, r.value, r.failure = End.FINAL_ERROR, b"", _too_large(len(r.value))
-            del c.running[key]
+            c.drop(key)
             del self._placed[key]
             mine.append(r)
         self._pool_of[c.id].recount(c)

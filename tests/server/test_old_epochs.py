@@ -1,0 +1,66 @@
+"""A worker that brings the result of an attempt from a former life of its run: the same numbers, another epoch."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from perdure import Client, task, workflow
+from perdure.core.retry import End
+from perdure.core.work import Report
+from perdure.sdk.channel import Access
+from perdure.wire import protocol
+from tests.server.remote import server, worker
+
+
+@task(queue="epochs")
+async def epoch_step(n: int) -> int:
+    return n
+
+
+@workflow(name="old_epochs")
+async def old_epochs(n: int) -> int:
+    return await epoch_step(n)
+
+
+async def test_the_end_of_a_former_attempt_does_not_take_the_place_of_the_present_one(dsn: str) -> None:
+    """The worker here answers with the old epoch, then goes away: the present attempt must be found lost, and run elsewhere."""
+    async with server(dsn) as s, Client(s.address), Access(addresses=(s.address,)).channel(s.address) as channel:
+        call = channel.stream_stream(protocol.CONNECT)()
+        hello = protocol.Hello(b"\x08" * 16, "old", "h", 1, "x", 1, [("epochs", "epoch_step")], {}, [])
+        await call.write(protocol.encode_up(protocol.Up(hello=hello)))
+        async with worker(s.address, queues=["default"]):  # has the code, not the task
+            handle = await old_epochs.start(5)
+            await until(lambda: any(c.running for c in s.hub.connections()))
+            (c,) = [c for c in s.hub.connections() if c.running]
+            ((run_id, seq), attempt) = next(iter(c.running.items()))
+            old = Report(run_id, seq, attempt, End.SUCCESS, b"1", None, 1, 2, epoch=99)
+            await call.write(protocol.encode_up(protocol.Up(reports=[old], reports_number=1)))
+            await until(lambda: s.hub.refused > 0)
+            assert c.running == {(run_id, seq): attempt}, "its place is still taken by the attempt it was given"
+            call.cancel()
+            async with worker(s.address, queues=["epochs"]):
+                assert await handle.result("20s") == 5
+
+
+async def test_an_attempt_that_no_worker_has_is_found_and_counts_as_lost(dsn: str) -> None:
+    """It should not happen, and if it does nobody waits for ever."""
+    async with server(dsn) as s, Client(s.address), Access(addresses=(s.address,)).channel(s.address) as channel:
+        call = channel.stream_stream(protocol.CONNECT)()
+        hello = protocol.Hello(b"\x08" * 16, "deaf", "h", 1, "x", 1, [("epochs", "epoch_step")], {}, [])
+        await call.write(protocol.encode_up(protocol.Up(hello=hello)))
+        async with worker(s.address, queues=["default"]):
+            handle = await old_epochs.start(6)
+            await until(lambda: any(c.running for c in s.hub.connections()))
+            (c,) = [c for c in s.hub.connections() if c.running]
+            s.hub._placed.clear()
+            c.running.clear()
+            async with worker(s.address, queues=["epochs"]):
+                assert await handle.result("20s") == 6
+        call.cancel()
+
+
+async def until(true: Callable[[], object]) -> None:
+    async with asyncio.timeout(10):
+        while not true():
+            await asyncio.sleep(0.01)
