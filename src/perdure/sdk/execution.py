@@ -153,9 +153,11 @@ class Execution:
         if self.sink is not None:
             capture.keep()
         self._watchdog.start()
+        definition: Any = None
         for a in batch:
             try:
-                definition = self._find(a.name)
+                if definition is None or definition.name != a.name:
+                    definition = self._find(a.name)
             except PerdureError as e:
                 now = self._clock_us()
                 self._done(ended_report(a, End.FINAL_ERROR, now, now, e.to_failure()))

@@ -229,7 +229,7 @@ class DagFrame(Frame):
         self.actions: list[str] = [""] * n
         self.blame: list[str] = [""] * n
         """The failed node that a node failed or was skipped for: not empty is tainted."""
-        self.waiting = [len({*node.deps, *(a for a, _ in node.arcs)}) for node in body.nodes]
+        self.waiting = list(body.waits)
         self.current: dict[int, Visit] = {}
         self.left = n
         self.smooth = True
@@ -391,7 +391,7 @@ class DagFrame(Frame):
     def reopen(self) -> list[Visit]:
         """Failed nodes go on; nodes that were skipped because of them are decided anew. Successes stay."""
         self.over, self.failure = False, None
-        sources = [{*node.deps, *(a for a, _ in node.arcs)} for node in self.body.nodes]
+        sources = self.body.sources
         anew = {i for i, blame in enumerate(self.blame) if blame}
         for i in anew:
             # One that waits for others of them, or never got as far as being worked on, has to become ready again.

@@ -193,9 +193,17 @@ class Body(_Frozen, frozen=True):
     """Node visits in a graph; never 0 there."""
     index: Mapping[str, int] = {}
     """Key of a node -> its place."""
+    sources: tuple[frozenset[int], ...] = ()
+    """What each node of a dag waits for: its deps and the nodes of its arcs."""
+    waits: tuple[int, ...] = ()
+    """How many those are."""
 
     def __post_init__(self) -> None:
-        msgspec.structs.force_setattr(self, "index", {n.key: i for i, n in enumerate(self.nodes)})
+        sources = tuple(frozenset((*n.deps, *(a for a, _ in n.arcs))) for n in self.nodes)
+        put = msgspec.structs.force_setattr
+        put(self, "index", {n.key: i for i, n in enumerate(self.nodes)})
+        put(self, "sources", sources)
+        put(self, "waits", tuple(map(len, sources)))
 
 
 class Flow(_Frozen, frozen=True):
