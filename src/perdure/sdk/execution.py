@@ -153,11 +153,12 @@ class Execution:
         if self.sink is not None:
             capture.keep()
         self._watchdog.start()
+        name = ""
         definition: Any = None
         for a in batch:
             try:
-                if definition is None or definition.name != a.name:
-                    definition = self._find(a.name)
+                if a.name != name:
+                    definition, name = self._find(a.name), a.name
             except PerdureError as e:
                 now = self._clock_us()
                 self._done(ended_report(a, End.FINAL_ERROR, now, now, e.to_failure()))
