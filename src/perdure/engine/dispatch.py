@@ -188,13 +188,16 @@ class Dispatcher:
         return a
 
     def adopt_running(self, tasks: list[ClaimedTask], owned: Callable[[bytes], ActiveRun | None]) -> list[Assignment]:
-        """Tasks that a worker which has just come is running already."""
+        """Tasks that a worker which has just come is running already. It began them in an epoch that is not known here."""
         now = self._now_us()
-        return [
+        adopted = [
             self._launch_claimed(t, run, now)
             for t in tasks
             if (run := owned(t.run_id)) is None or t.seq in run.state.tasks
         ]
+        for a in adopted:
+            a.epoch = 0
+        return adopted
 
     def requeue_lost(self, run: ActiveRun, seq: int, now: int) -> None:
         """A task that vanished with the engine that had it in memory."""
@@ -210,7 +213,7 @@ class Dispatcher:
         waited_us = took_us = 0
         for r in reports:
             flight = self.flights.get((r.run_id, r.seq))
-            if flight is None or flight.assignment.attempt != r.attempt or r.epoch not in (0, flight.assignment.epoch):
+            if flight is None or not _about(flight.assignment, r):
                 self._late(r)
                 continue
             del self.flights[r.run_id, r.seq]
@@ -554,6 +557,11 @@ class Dispatcher:
                 del self.flights[a.run_id, a.seq]
                 if self._worker is not None:
                     self._worker.cancel(a.run_id, a.seq, a.attempt)
+
+
+def _about(a: Assignment, r: Report) -> bool:
+    """Whether a report is the end of this attempt. An epoch that one side does not know tells nothing."""
+    return a.attempt == r.attempt and (not r.epoch or not a.epoch or r.epoch == a.epoch)
 
 
 def settle_lost(tasks: list[LostTask]) -> tuple[list[tuple[bytes, int, int]], list[tuple[bytes, bytes]]]:
