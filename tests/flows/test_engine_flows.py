@@ -29,6 +29,7 @@ from perdure import (
 from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.lifecycle import TaskStatus
+from perdure.core.work import StartRequest
 from perdure.store.registry import PostgresRegistry
 from perdure.store.verify import verify
 
@@ -109,6 +110,15 @@ tasks:
   say: {{python: engflow_do, depends_on: rest, with: {{name: {version}}}}}
 output: "${{ say }}"
 """
+
+
+async def test_a_flow_can_be_started_the_moment_it_is_deployed_elsewhere(dsn: str) -> None:
+    async with Perdure(dsn) as one, Perdure(dsn) as two:
+        with pytest.raises(NotRegistered):
+            await two.engine.use.start(StartRequest(workflow="just_now", version="", input=b"{}"))
+        await one.deploy({"flow": "just_now", "tasks": {"a": {"value": 1}}})
+        run_id = await two.engine.use.start(StartRequest(workflow="just_now", version="", input=b"{}"))
+        assert (await two.engine.use.outcome(run_id, known=True)).value == b'{"a":1}'
 
 
 async def test_a_run_ends_by_the_version_it_began_with() -> None:

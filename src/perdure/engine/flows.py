@@ -84,7 +84,7 @@ class Flows:
 
     async def pin(self, ns: int, name: str) -> str:
         """The current version of a workflow. NotRegistered when there is none."""
-        if not self.knows(ns, name):
+        if not self.knows(ns, name) or self.current(ns, name) is None:  # it may have been deployed this very moment
             await self.find(ns, [name])
         version = self.current(ns, name)
         if version is None:
