@@ -96,14 +96,14 @@ class Sleep(_Frozen, frozen=True, tag="sleep"):
 
 
 class Wait(_Frozen, frozen=True, tag="wait"):
-    """For a signal. `lookup` (seed form): a value that is already there under that name in shared, params or input will do."""
+    """For a signal. `lookup` (`kind: wait_event`): a value that is already there under that name in shared, params or input will do."""
 
     signal: Template
     lookup: bool = False
 
 
 class Approval(_Frozen, frozen=True, tag="approval"):
-    """For a promise of this name. `signals` (seed form): a signal of the same name answers it too."""
+    """For a promise of this name. `signals` (`kind: approval`): a signal of the same name answers it too."""
 
     name: Template
     details: Mapping[str, Any] = {}

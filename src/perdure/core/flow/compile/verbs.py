@@ -169,7 +169,7 @@ def _python(r: Reader, value: Any, node: NodeView, scope: Scope, execution: Exec
 def read_service(
     r: Reader, verb: str, node: NodeView, scope: Scope, execution: Execution, given: Mapping[str, str]
 ) -> Verb | None:
-    """A call in the seed's protocol. `given` has an expression for each of its arguments that `with` does not say."""
+    """A call in the protocol of services. `given` has an expression for each of its arguments that `with` does not say."""
     value: Any = node.fields.get(verb)
     args = _service_args(r, node, scope, given)
     if verb == "service":
