@@ -107,9 +107,16 @@ async def _chaos(
     """One fault every second or two, never on both servers at once; whoever fell is replaced."""
     done: Counter[str] = Counter()
     busy: set[asyncio.Task[None]] = set()
+    decks: dict[str, list[str]] = {"server": [], "worker": []}
+
+    def deal(who: str) -> str:
+        """A kind of fault from a shuffled deck: whatever the seed, four hits hold every kind."""
+        if not decks[who]:
+            decks[who] = randomness.sample(("killed", "killed", "drained", "paused"), 4)
+        return decks[who].pop()
 
     async def hit(who: str, group: list[EngineProcess], n: int, restart: Callable[[], EngineProcess]) -> None:
-        what = randomness.choice(("killed", "killed", "drained", "paused"))
+        what = deal(who)
         done[f"{who} {what}"] += 1
         victim = group[n]
         match what:
