@@ -59,15 +59,23 @@ ADVICE = {
     "PayloadMismatch": "Annotate with the exact type, or convert before passing on. After a change of signature, let the annotation accept both forms.",
     "PayloadTooLarge": "Store the data elsewhere and pass a reference. See [limits and large data](../how-to/limits-and-large-data.md).",
     "NotRegistered": "Import the module that defines it. If two functions claim one name, give one of them `name=`.",
+    "UpdateRejected": "Ask for something that the run accepts; the message is the run's own.",
+    "UpdateFailed": "Look at the traceback in `failure`, and repair the handler. What it did before it raised stays done.",
     "FlowError": "Correct the document; `problems` has each mistake with its line, column and, where one is likely, what was meant. `perdure validate` prints them.",
     "ExprError": "Correct the expression, or make sure of its values first, as in `size(list ?? [])`. In a run it fails the node, and is not retried.",
     "NotFound": "Check the id and the namespace. A run that retention has dropped is gone.",
     "Conflict": "Try again, or choose another id.",
     "RunAlreadyExists": 'Choose another id, or say `on_conflict="attach"` or `"replace"`. Attaching needs the same workflow and input.',
     "PromiseAlreadyResolved": "Nothing to do: somebody else answered first.",
+    "LimitReached": "Start it again when a run that the message names has ended, or choose the policy `queue`.",
     "RunFinished": "Start a new run. Messages to a run that continued as new are forwarded; this one has really ended.",
+    "ApprovalClosed": "Nothing to do: it is decided; the message says how and by whom.",
+    "ApprovalExpired": "Nothing to do: the run has gone on without an answer. See [approvals](../concepts/approvals.md).",
+    "LinkUsed": "Ask for a new link, if there is something left to answer.",
+    "LinkExpired": "Ask for a new link; `expires_in` says how long it works.",
     "Unauthenticated": "Send `Authorization: Bearer <key or token>` with one that is neither expired nor revoked. See [secure a server](../how-to/secure-a-server.md).",
     "Forbidden": "Use a credential whose role and scopes allow it; the message names the permission.",
+    "NotAssigned": "Let somebody who is asked answer or delegate; an administrator may answer in their name.",
     "RateLimited": "Wait as long as `Retry-After` says, then try again.",
     "Unavailable": "Try again later. Runs are not affected; they go on when the database is back.",
     "Fenced": "Nothing to do: the engine registers anew by itself. If it happens often, the process or the database stalls longer than `lease_s`.",
@@ -81,6 +89,7 @@ ADVICE = {
     "TaskLost": "See why processes die while running it (memory?). For `at_most_once` tasks find out whether the effect happened, then decide in the workflow.",
     "TaskCancelled": "Expected when the run ended or the step was cancelled.",
     "ChildFailed": "Handle it like a task error; the child's own run has the details.",
+    "ApprovalRejected": "Catch it around the await of the approval and go the other way; `error.by` and `error.comment` say who and why.",
     "WorkflowRuleBroken": "Do what the message says: `wf.now()`, `wf.random()`, `wf.sleep()`, a task, or `wf.run()`.",
     "NondeterminismError": "Restore the old path behind `wf.patched(name)`, deploy, then `Handle.resume()`. See [change code safely](../how-to/change-code-safely.md).",
     "HistoryTooLarge": "End the run earlier with `wf.continue_as_new()`, or move loops into child workflows.",
@@ -319,6 +328,8 @@ EVENT_NOTES = {
     "ChildFailed": "the child failed, or its key was taken",
     "RunRetried": "a failed run goes on; never sent to a worker, which gets the history without what this takes back",
     "PromiseResolved": "by name: it may come before the promise is created",
+    "UpdateReceived": "somebody asks for a change and waits for the answer",
+    "UpdateAnswered": "matched by `id`; whether it is a refusal must be the same at a replay",
 }
 COMMAND_NOTES = {
     "ScheduleTasks": "becomes `TasksScheduled`; at most `SCHEDULE_CHUNK_TASKS` tasks and `SCHEDULE_CHUNK_BYTES` of inputs in one",
@@ -336,6 +347,7 @@ COMMAND_NOTES = {
     "FailRun": "becomes `RunFailed`",
     "CancelRun": "becomes `RunCancelled`",
     "ContinueAsNew": "becomes `RunContinued`, and the successor's `RunStarted`",
+    "AnswerUpdate": "becomes `UpdateAnswered`; the first answer stands",
 }
 
 

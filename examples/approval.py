@@ -1,42 +1,45 @@
-"""A person decides: the run waits for a promise, however long that takes, and costs nothing while it waits.
+"""People decide: the run asks, waits however long that takes, costs nothing while it waits, and goes on with what they filled in.
 
     python examples/approval.py
 
-A promise is a typed key that is used at both ends: the workflow waits for it, anybody with the run's id resolves it, once.
+An approval is a typed key that is used at both ends: the workflow waits for it, people answer it. Two of the three who are asked have to
+agree; one no is enough. On a server they answer with `perdure approve`, over REST, or by a signed link.
 """
 
 import asyncio
 from dataclasses import dataclass
 
-from perdure import Perdure, Promise, PromiseAlreadyResolved, RunFinished, State, task, workflow
+from perdure import Approval, ApprovalClosed, ApprovalRejected, Perdure, RunFinished, State, task, workflow
 
 
 @dataclass
-class Decision:
-    approved: bool
-    by: str
+class Terms:
+    headline: str
+    price: int = 0
 
 
-decision = Promise("decision", Decision)
+publication = Approval(
+    "publication", Terms, title="Publish it?", assignees=["ada", "grace", "linus"], quorum=2, deadline="2d",
+    escalate_after="1d", escalate_to=["editor"],
+)  # fmt: skip
 stage = State("stage", "new")
 
 
 @task
-def publish(title: str) -> str:
-    return f"https://example.org/{title.lower().replace(' ', '-')}"
+def publish(headline: str, price: int) -> str:
+    return f"https://example.org/{headline.lower().replace(' ', '-')} for {price} euros"
 
 
 @workflow
 async def review(title: str) -> str:
     stage.set("waiting for a decision")
     try:
-        answer = await decision.wait(timeout="2d")
+        terms = await publication.wait(details={"title": title})
+    except ApprovalRejected as no:
+        return f"{title}: rejected by {', '.join(no.by)} ({no.comment})"
     except TimeoutError:
         return f"{title}: nobody decided within two days"
-    stage.set("decided")
-    if not answer.approved:
-        return f"{title}: rejected by {answer.by}"
-    return f"{title}: approved by {answer.by}, published at {await publish(title)}"
+    return f"{title}: published at {await publish(terms.headline, terms.price)}"
 
 
 async def main() -> None:
@@ -47,14 +50,16 @@ async def main() -> None:
                 if event.type == "PromiseCreated":
                     break
             print(f"run {handle.id} is {await stage.read(handle.id)}")
-        await decision.resolve(good.id, Decision(True, "Ada"))
-        await decision.resolve(bad.id, Decision(False, "Grace"))
+        await publication.approve(good.id, Terms("Good News"), by="ada")
+        await publication.delegate(good.id, "dennis", by="grace")
+        await publication.approve(good.id, Terms("Very Good News", 3), by="dennis", comment="with a better headline")
+        await publication.reject(bad.id, by="grace", comment="no sources")
         print(await good.result())
         print(await bad.result())
         try:
-            await decision.resolve(bad.id, Decision(True, "Mallory"))
-        except (PromiseAlreadyResolved, RunFinished) as e:
-            print(f"a second decision is refused: {type(e).__name__}")
+            await publication.approve(bad.id, Terms("Bad News"), by="ada")
+        except (ApprovalClosed, RunFinished) as e:
+            print(f"an answer after the decision is refused: {type(e).__name__}")
 
 
 if __name__ == "__main__":

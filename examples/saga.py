@@ -1,14 +1,14 @@
-"""A saga: when a later step fails, undo the earlier ones. It is a try/except, nothing more.
+"""A saga: each step names the task that undoes it, and when a later step fails, everything before it is undone.
 
     python examples/saga.py
 
-Because the workflow is durable, the compensation runs to its end as well, whatever process dies on the way.
+Nothing in the workflow deals with it. What was done is on the run's undo stack, which follows from its history, so it is unwound to its end
+whatever process dies on the way.
 """
 
 import asyncio
-from collections.abc import Callable
 
-from perdure import Perdure, Retry, Step, TaskFailed, task, workflow
+from perdure import Perdure, Retry, RunFailed, task, wf, workflow
 
 
 class CardDeclined(Exception):
@@ -16,12 +16,18 @@ class CardDeclined(Exception):
 
 
 @task
+async def cancel_booking(result: str, error: dict[str, str]) -> None:
+    """`result` is what the booking returned, `error` why it is undone. Tried five times unless it says otherwise."""
+    print(f"  cancelling {result}")
+
+
+@task(undo=cancel_booking)
 async def book_flight(city: str) -> str:
     print(f"  booking a flight to {city}")
     return f"flight-to-{city}"
 
 
-@task
+@task(undo=cancel_booking)
 async def book_hotel(city: str) -> str:
     print(f"  booking a hotel in {city}")
     return f"hotel-in-{city}"
@@ -35,24 +41,12 @@ async def charge(card: str) -> str:
     return "receipt-1"
 
 
-@task
-async def cancel_booking(booking: str) -> None:
-    print(f"  cancelling {booking}")
-
-
 @workflow
 async def trip(city: str, card: str) -> str:
-    undo: list[Callable[[], Step[None]]] = []
-    try:
-        flight = await book_flight(city)
-        undo.append(lambda: cancel_booking(flight))
-        hotel = await book_hotel(city)
-        undo.append(lambda: cancel_booking(hotel))
-        receipt = await charge(card)
-    except TaskFailed as e:
-        for compensate in reversed(undo):
-            await compensate()
-        return f"no trip: {e}"
+    await book_flight(city)
+    await book_hotel(city)
+    receipt = await charge(card)
+    wf.commit_undo()  # it is paid: from here on there is no way back
     return f"trip to {city} booked, {receipt}"
 
 
@@ -61,7 +55,10 @@ async def main() -> None:
         print("a trip that works:")
         print(f"  -> {await trip.run('Lisbon', 'good card')}")
         print("a trip whose payment fails:")
-        print(f"  -> {await trip.run('Oslo', 'expired card')}")
+        try:
+            await trip.run("Oslo", "expired card")
+        except RunFailed as e:
+            print(f"  -> no trip: {e.failure.message}")
 
 
 if __name__ == "__main__":

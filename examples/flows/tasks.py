@@ -40,6 +40,28 @@ async def create_account(name: str) -> dict[str, str]:
 
 
 @task
+async def charge(customer: str, amount: int) -> int:
+    return amount
+
+
+@task
+async def reserve(what: str) -> str:
+    return f"#{len(what)}"
+
+
+@task
+async def cancel(what: str, result: str) -> None:
+    print(f"cancelled {what} {result}")
+
+
+@task
+async def pay_by(card: str) -> str:
+    if card == "expired":
+        raise ValueError("the card has expired")
+    return f"paid by {card} card"
+
+
+@task
 async def multiply(input: float, params: dict[str, Any]) -> float:
     """A service: what flows as data call with an input and params."""
     return round(input * params["by"], 2)

@@ -15,12 +15,16 @@ if TYPE_CHECKING:
     from perdure.app.embedded import Perdure
     from perdure.app.sync import SyncHandle, SyncPerdure
     from perdure.core.errors import (
+        ApprovalClosed,
+        ApprovalExpired,
+        ApprovalRejected,
         ChildFailed,
         Conflict,
         Failure,
         Forbidden,
         HistoryTooLarge,
         InvalidInput,
+        LimitReached,
         NondeterminismError,
         NotFound,
         NotRegistered,
@@ -40,20 +44,26 @@ if TYPE_CHECKING:
         TaskTimeout,
         Unauthenticated,
         Unavailable,
+        UpdateFailed,
+        UpdateRejected,
         WorkflowRuleBroken,
     )
     from perdure.core.flow.problems import FlowError
     from perdure.engine.engine import EngineSettings
     from perdure.sdk import wf
-    from perdure.sdk.attempts import Attempt, attempt
+    from perdure.sdk.approvals import Approval
+    from perdure.sdk.attempts import Attempt, AttemptCancelled, FinalError, RetryLater, attempt
     from perdure.sdk.channel import Tls
     from perdure.sdk.client import Event, Handle, Stuck
+    from perdure.sdk.control import Debounce, Dedup, Fair, Limit, RateLimit
     from perdure.sdk.definitions import Bound, Task, Workflow, task, workflow
     from perdure.sdk.flows import FlowRef, flow
-    from perdure.sdk.messages import Promise, Signal, State
+    from perdure.sdk.messages import NamedEvent, Promise, Signal, State
     from perdure.sdk.options import Retry
     from perdure.sdk.remote_client import Client
+    from perdure.sdk.schedules import Schedule
     from perdure.sdk.step import Step
+    from perdure.sdk.updates import Update
     from perdure.testing.env import TestEnv
     from perdure.testing.replayer import export_history, replay
 
@@ -61,33 +71,39 @@ _HOME = {
     "perdure.app.embedded": ("Perdure",),
     "perdure.app.sync": ("SyncHandle", "SyncPerdure"),
     "perdure.core.errors": (
-        "ChildFailed", "Conflict", "Failure", "Forbidden", "HistoryTooLarge", "InvalidInput", "NondeterminismError", "NotFound", "NotRegistered",
+        "ApprovalClosed", "ApprovalExpired", "ApprovalRejected", "ChildFailed", "Conflict", "Failure", "Forbidden", "HistoryTooLarge", "InvalidInput", "LimitReached", "NondeterminismError", "NotFound", "NotRegistered",
         "PayloadMismatch", "PayloadTooLarge", "PerdureError", "PromiseAlreadyResolved", "RunAlreadyExists", "RunCancelled", "RunError",
         "RunFailed", "RunFinished", "TaskCancelled", "TaskError", "TaskFailed", "TaskLost", "TaskTimeout", "Unauthenticated", "Unavailable",
-        "WorkflowRuleBroken",
+        "UpdateFailed", "UpdateRejected", "WorkflowRuleBroken",
     ),
     "perdure.core.flow.problems": ("FlowError",),
     "perdure.engine.engine": ("EngineSettings",),
-    "perdure.sdk.attempts": ("Attempt", "attempt"),
+    "perdure.sdk.approvals": ("Approval",),
+    "perdure.sdk.attempts": ("Attempt", "AttemptCancelled", "FinalError", "RetryLater", "attempt"),
     "perdure.sdk.channel": ("Tls",),
     "perdure.sdk.client": ("Event", "Handle", "Stuck"),
+    "perdure.sdk.control": ("Debounce", "Dedup", "Fair", "Limit", "RateLimit"),
     "perdure.sdk.definitions": ("Bound", "Task", "Workflow", "task", "workflow"),
     "perdure.sdk.flows": ("FlowRef", "flow"),
-    "perdure.sdk.messages": ("Promise", "Signal", "State"),
+    "perdure.sdk.messages": ("NamedEvent", "Promise", "Signal", "State"),
     "perdure.sdk.options": ("Retry",),
     "perdure.sdk.remote_client": ("Client",),
+    "perdure.sdk.schedules": ("Schedule",),
     "perdure.sdk.step": ("Step",),
+    "perdure.sdk.updates": ("Update",),
     "perdure.testing.env": ("TestEnv",),
     "perdure.testing.replayer": ("export_history", "replay"),
 }  # fmt: skip
 _WHERE = {name: module for module, names in _HOME.items() for name in names} | {"wf": "perdure.sdk"}
 
 __all__ = [
-    "Attempt", "Bound", "ChildFailed", "Client", "Conflict", "EngineSettings", "Event", "Failure", "FlowError", "FlowRef", "Forbidden", "Handle", "HistoryTooLarge", "InvalidInput",
-    "NondeterminismError", "NotFound", "NotRegistered", "PayloadMismatch", "PayloadTooLarge", "Perdure", "PerdureError", "Promise",
-    "PromiseAlreadyResolved", "Retry", "RunAlreadyExists", "RunCancelled", "RunError", "RunFailed", "RunFinished", "Signal", "State", "Step",
-    "Stuck", "SyncHandle", "SyncPerdure", "Task", "TaskCancelled", "TaskError", "TaskFailed", "TaskLost", "TaskTimeout", "TestEnv", "Tls", "Unauthenticated",
-    "Unavailable", "Workflow", "WorkflowRuleBroken", "attempt", "export_history", "flow", "replay", "task", "wf", "workflow",
+    "Approval", "ApprovalClosed", "ApprovalExpired", "ApprovalRejected", "Attempt", "AttemptCancelled", "Bound", "ChildFailed", "Client", "Conflict", "Debounce", "Dedup", "EngineSettings", "Event", "Failure", "Fair",
+    "FinalError", "FlowError", "FlowRef", "Forbidden", "Handle", "HistoryTooLarge", "InvalidInput", "Limit", "LimitReached", "NamedEvent", "NondeterminismError", "NotFound",
+    "NotRegistered", "PayloadMismatch", "PayloadTooLarge", "Perdure", "PerdureError", "Promise", "PromiseAlreadyResolved", "RateLimit", "Retry",
+    "RetryLater", "RunAlreadyExists", "RunCancelled", "RunError", "RunFailed", "RunFinished", "Schedule", "Signal", "State", "Step", "Stuck", "SyncHandle",
+    "SyncPerdure", "Task", "TaskCancelled", "TaskError", "TaskFailed", "TaskLost", "TaskTimeout", "TestEnv", "Tls", "Unauthenticated", "Unavailable",
+    "Update", "UpdateFailed", "UpdateRejected", "Workflow", "WorkflowRuleBroken", "attempt", "export_history", "flow", "replay", "task", "wf",
+    "workflow",
 ]  # fmt: skip
 
 

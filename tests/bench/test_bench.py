@@ -88,21 +88,43 @@ def test_bench_prints_a_table_for_people_and_can_measure_a_given_server(tmp_path
 
 
 def test_scale_in_small_reports_each_target(tmp_path: Path) -> None:
-    sizes = ("--fanout", "3000", "--sleeping", "2000", "--retained", "50000", "--idle", "3")
+    sizes = ("--fanout", "3000", "--sleeping", "2000", "--herd", "1000", "--retained", "50000", "--idle", "3")
     done = perdure("bench", "scale", "--json", *sizes, tmp=tmp_path)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert report["fanout100k"]["workload"]["tasks"] == 3000
     assert report["fanout100k"]["peak_rss_mb"]["passed"] is True
-    assert report["sleeping"]["runs"] == 2000 and report["sleeping"]["created_per_s"] > 50
-    for figure in (report["sleeping"]["engine_cpu_percent"], report["sleeping"]["postgres_cpu_percent"]):
+    sleeping = report["sleeping"]
+    assert sleeping["runs"] == 2000 and sleeping["created_per_s"] > 50
+    for figure in (sleeping["engine_cpu_percent"], sleeping["postgres_cpu_percent"]):
         assert figure["limit"] == 2.0 and figure["figure"] < 20
+    assert 10 < sleeping["starter_rss_mb"][0] < 2_000 and 10 < sleeping["starter_rss_mb"][1] < 2_000
+    assert 0 < sleeping["run_queue_mb"] < sleeping["database_mb"] < 2_000
+    check_herd(report["herd"], runs=1000, engines=1)
     assert report["retained"]["tasks"] >= 50_000
     assert report["retained"]["slowdown"]["limit"] == 0.15 and report["retained"]["slowdown"]["figure"] < 0.9
     assert "Warning" not in done.stderr
 
 
+def check_herd(herd: dict[str, Any], runs: int, engines: int) -> None:
+    assert (herd["runs"], herd["engines"]) == (runs, engines)
+    assert herd["early"] == {"figure": 0, "limit": 1, "passed": True, "want": "below"}
+    assert herd["ratio_to_life3"]["limit"] == 0.3 and herd["ratio_to_life3"]["figure"] > 0.01
+    late = herd["late_ms"]
+    assert 0 <= late["first"] <= late["median"] <= late["last"] < 60_000
+    assert herd["cpu_us_per_run"]["engine"] > 0
+
+
+def test_a_herd_is_drained_by_several_engines(tmp_path: Path) -> None:
+    arguments = ("--only", "herd", "--herd", "2000", "--engines", "2")
+    done = perdure("bench", "scale", "--json", *arguments, tmp=tmp_path)
+    assert done.returncode == 0, done.stderr
+    check_herd(json.loads(done.stdout)["herd"], runs=2000, engines=2)
+    assert "0 early" in done.stderr
+    assert list(tmp_path.glob("perdure-bench-*")) == []
+
+
 def test_scale_refuses_a_part_it_does_not_know(tmp_path: Path) -> None:
     done = perdure("bench", "scale", "--only", "fanout100k,tea", tmp=tmp_path)
     assert done.returncode == 2
-    assert "fanout100k,sleeping,retained" in done.stderr
+    assert "fanout100k,sleeping,herd,retained" in done.stderr

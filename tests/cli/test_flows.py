@@ -86,7 +86,7 @@ def test_validate_where_there_is_nothing(here: Path) -> None:
 
 
 def test_a_warning_is_no_error_unless_it_is_asked_to_be(here: Path) -> None:
-    name = flow(here, "warned", GREETINGS + "triggers: [{cron: '0 3 * * *'}]\n")
+    name = flow(here, "warned", GREETINGS + 'state: {note: "${ input.names }"}\n')
     done = perdure("validate", name, **NOWHERE)
     assert done.code == 0 and "warning:" in done.err
     assert perdure("validate", name, "--strict", **NOWHERE).code == 1

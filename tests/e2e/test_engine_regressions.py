@@ -306,3 +306,24 @@ async def test_a_batch_that_is_split_keeps_its_session_and_loses_no_unit_when_th
         await committer.run()
     assert Refusing.sessions == [7, 7]
     assert list(committer._units) == units
+
+
+async def test_a_service_that_fails_costs_the_engine_nothing(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault in the matching of events, say, let the engine start over, again and again."""
+    async with Perdure(dsn, settings=settings()) as client:
+        engine = client.engine
+        assert engine.occasions is not None
+        session, failed = engine.session, 0
+
+        async def broken() -> None:
+            nonlocal failed
+            failed += 1
+            raise ValueError("on purpose")
+
+        monkeypatch.setattr(engine.occasions, "look", broken)
+        engine.occasions.poke()
+        async with asyncio.timeout(20):
+            while failed < 3:
+                await asyncio.sleep(0.05)
+                engine.occasions.poke()
+        assert engine.session == session

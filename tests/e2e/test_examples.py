@@ -19,7 +19,11 @@ EXPECTED: dict[str, list[str]] = {
     "hello": ["result: HELLO, WORLD!", "1 RunStarted", "RunSucceeded"],
     "fan_out": ["1,000 tasks in", "sum of squares is 332,833,500", "  3: failed (ValueError: 3 is odd)", "  4: 2"],
     "durable_sleep": ["the run sleeps", "was killed with SIGKILL", "result: a croissant and a cake"],
-    "approval": ["approved by Ada, published at https://example.org/good-news", "rejected by Grace", "is refused"],
+    "approval": [
+        "Good News: published at https://example.org/very-good-news for 3 euros",
+        "rejected by grace (no sources)",
+        "is refused",
+    ],
     "saga": [
         "trip to Lisbon booked",
         "  cancelling hotel-in-Oslo\n  cancelling flight-to-Oslo",
@@ -31,6 +35,46 @@ EXPECTED: dict[str, list[str]] = {
         "child runs: 5",
     ],
     "signals": ["closes at 78", "ended with RunContinued"],
+    "updates": [
+        "Ada sits on [1, 2]",
+        "Barbara is refused: between one and four seats, please",
+        "Grace sits on [3, 4, 5]",
+        "Edsger is refused: only 1 seats are left",
+        "asked again: Ada sits on [1, 2]",
+        "1 seat is free",
+        "the house: {'Ada': [1, 2], 'Grace': [3, 4, 5]}",
+    ],
+    "limits": [
+        "for each customer: {'ada': 2, 'grace': 2}",
+        "took a second: True",
+        "all the others: True",
+        "three starts, 1 run: indexed 'draft'",
+        "three items, 1 run: 3 events: a b c",
+        "two starts under one key, 1 run: indexed 'night'",
+    ],
+    "retries": [
+        "page of example.org at attempt 3",
+        "polite: after 0.",
+        "TaskFailed: FinalError: the card has expired",
+        "TaskTimeout: TimeoutError: the task did not end within 0.5 s of being scheduled (finish_within)",
+        "TaskTimeout: TimeoutError: the task did not begin within 0.2 s (start_within)",
+    ],
+    "cancellation": [
+        "the run was cancelled: enough",
+        "cleaned up in a process\ncleaned up in a thread\ncleaned up on the event loop",
+        "the child run unwinds\nthe parent run unwinds",
+    ],
+    "events": [
+        "the bicycle's ticket again: he has it",
+        "Ada runs to platform 4\nGrace runs to platform 4\nEdsger runs to platform 12",
+        "3 pieces for platform 4: a trunk, a hatbox, a bicycle",
+    ],
+    "schedules": [
+        "3 readings or more, 0:00:01 apart",
+        "kitchen: 21 degrees at second ",
+        "backfill of an hour ago: 5 planned, 5 started",
+        "once more: 0 started",
+    ],
     "embedded_two_processes": ["this process executed", "the other one executed", "200 tasks, 2 processes"],
 }
 

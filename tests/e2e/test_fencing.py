@@ -25,7 +25,7 @@ async def test_a_paused_engine_cannot_overwrite_what_others_did_meanwhile(dsn: s
             commits, fenced = sleeper.counters["commits"], sleeper.counters["fenced"]
             reaped = other.counters["sessions_reaped"]
             # A pause amid a transaction holds the fence until PostgreSQL ends that transaction (10 s): only then it can be reaped.
-            await until("the other one has taken over", lambda r=reaped: other.counters["sessions_reaped"] > r, 40)
+            await until("the other one has taken over", lambda r=reaped: other.counters["sessions_reaped"] > r, 80)
             sleeper.send(signal.SIGCONT)
             await until("its late write was refused", lambda f=fenced: sleeper.counters["fenced"] > f, 20)
             await until("it has rejoined and works", lambda c=commits: sleeper.counters["commits"] > c + 3, 30)

@@ -95,6 +95,10 @@ class ScriptedWorker:
         return {}
 
     @property
+    def controls(self) -> dict[Named, bytes]:
+        return {}
+
+    @property
     def served(self) -> list[Kind]:
         return [(self.ns, queue, name) for queue, name in self._kinds]
 

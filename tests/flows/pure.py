@@ -109,9 +109,9 @@ class Run:
             case cm.StartChild():
                 self._start_child(c)
             case cm.CancelChild():
-                self._stop_child(c.seq, "its parent no longer waits for it")
+                self._stop_child(c.seq, "its parent no longer waits for it", c.awaited)
             case cm.CreatePromise():
-                self.add(ev.PromiseCreated(c.seq, c.name))
+                self.add(ev.PromiseCreated(c.seq, c.name, c.spec))
             case cm.SetState():
                 self.add(ev.StateSet(c.name, c.value))
             case cm.ClearState():
@@ -130,9 +130,9 @@ class Run:
         self.children[c.seq] = child
         self.add(ev.ChildStarted(c.seq, child.id, c.workflow, c.input, c.key))
 
-    def _stop_child(self, seq: int, why: str) -> None:
+    def _stop_child(self, seq: int, why: str, awaited: bool = False) -> None:
         if seq in self.state.children:
-            self.add(ev.ChildCancelRequested(seq))
+            self.add(ev.ChildCancelRequested(seq, awaited))
             self.children[seq].ask_to_stop(why)
 
     def ask_to_stop(self, why: str) -> None:

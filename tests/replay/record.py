@@ -74,6 +74,11 @@ async def main() -> None:
         await w.approve.resolve(handle.id, True)
         await until_ended(env, handle)
         await save("messaged-1", handle)
+        await record_updates(env)
+        first, second = await env.start(w.delayed), await env.start(w.delayed)
+        await until_ended(env, first)
+        await until_ended(env, second)
+        await save("delayed-1", second)
         handle = await env.start(w.cancelled, 1)
         await handle.cancel("enough")
         await until_ended(env, handle)
@@ -98,6 +103,25 @@ async def main() -> None:
         await env.advance("1m")
         await save("messaged-waiting-1", waiting)
         await record_flows(env)
+
+
+async def record_updates(env: TestEnv) -> None:
+    handle = await env.start(w.updated, 20)
+    early = asyncio.create_task(w.reprice.ask(handle.id, w.Order("early", 2), id="early"))
+    while await count(handle, "UpdateReceived") == 0:
+        await asyncio.sleep(0.01)
+    await w.note.send(handle.id, "go")
+    asked = (
+        early,
+        w.reprice.ask(handle.id, w.Order("much", 30), id="much"),
+        w.reprice.ask(handle.id, w.Order("zero", 10), id="zero"),
+        w.label.ask(handle.id, "bad", id="bad"),
+    )
+    await asyncio.gather(*asked, return_exceptions=True)
+    await save("updated-waiting-1", handle)
+    await w.label.ask(handle.id, "last", id="last")
+    await until_ended(env, handle)
+    await save("updated-1", handle)
 
 
 # -- flows -------------------------------------------------------------------------------------------------------------
@@ -285,7 +309,11 @@ async def record_flows(env: TestEnv) -> None:
 
 
 async def count_children(handle: Handle[Any]) -> int:
-    return sum(type(r.event).__name__ == "ChildStarted" for r in await handle.history())
+    return await count(handle, "ChildStarted")
+
+
+async def count(handle: Handle[Any], kind: str) -> int:
+    return sum(type(r.event).__name__ == kind for r in await handle.history())
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from perdure import ChildFailed, Promise, Retry, Signal, State, TaskFailed, task, wf, workflow
+from perdure import ChildFailed, Limit, Promise, Retry, Signal, State, TaskFailed, Update, task, wf, workflow
 
 
 @dataclass
@@ -15,6 +15,8 @@ class Order:
 
 
 approve = Promise("approve", bool)
+reprice = Update("reprice", Order, float)
+label = Update("label", str, str)
 note = Signal("note", str)
 progress = State("progress", 0)
 
@@ -190,7 +192,56 @@ async def renewed(n: int) -> int:
     return n
 
 
+@workflow(limit=Limit(1))
+async def delayed() -> float:
+    """Began later than it was started: its clock starts when it began."""
+    began = wf.now()
+    await wf.sleep("90s")
+    return (wf.now() - began).total_seconds()
+
+
+@workflow(version="1")
+async def updated(limit: int) -> list[str]:
+    """Updates that came before their handler, were validated, refused, went wrong, awaited a task, and were taken one by one."""
+
+    async def change(order: Order) -> float:
+        total = await price(order)
+        progress.set(progress.get() + order.count)
+        return 10 / (total - 25)
+
+    def sane(order: Order) -> None:
+        if order.count > limit:
+            raise ValueError(f"{order.count} is more than {limit}")
+
+    await note.next()
+    reprice.handle(change, validate=sane)
+    labels: list[str] = []
+    async for request in label:
+        if request.value == "bad":
+            request.reject("no such label")
+            continue
+        labels.append(request.value)
+        request.reply(request.value.upper())
+        if request.value == "last":
+            break
+    return labels
+
+
 ALL = {
     w.name: w
-    for w in (chained, fanned, timed, messaged, leaf, parent, witness, cancelled, failing, renewed, persistent)
+    for w in (
+        chained,
+        fanned,
+        timed,
+        messaged,
+        leaf,
+        parent,
+        witness,
+        cancelled,
+        failing,
+        renewed,
+        persistent,
+        updated,
+        delayed,
+    )
 }

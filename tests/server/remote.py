@@ -9,12 +9,17 @@ from contextlib import asynccontextmanager
 from perdure import EngineSettings
 from perdure.core.access import Permission, Principal, Role
 from perdure.engine.engine import Engine
+from perdure.engine.occasions import Occasions
+from perdure.engine.updates import Updates
 from perdure.sdk.channel import Access
 from perdure.sdk.remote import RemoteWorker
 from perdure.sdk.worker import Worker
 from perdure.server.grpc.hub import WorkerHub
 from perdure.server.grpc.server import GrpcServer
+from perdure.store.occasions import PostgresOccasions
 from perdure.store.postgres import PostgresStore
+from perdure.store.starts import PostgresStarts
+from perdure.store.updates import PostgresUpdates
 
 
 class Everybody:
@@ -43,7 +48,9 @@ async def server(
     store = PostgresStore(dsn)
     await store.open()
     hub = WorkerHub(grace_s=grace_s)
-    engine = Engine(store, hub, settings or EngineSettings())
+    updates, starts = Updates(PostgresUpdates(store.pool)), PostgresStarts(store.pool)
+    occasions = Occasions(PostgresOccasions(store.pool))
+    engine = Engine(store, hub, settings or EngineSettings(), updates=updates, starts=starts, occasions=occasions)
     hub.bind(engine)
     await engine.open()
     grpc = GrpcServer(engine, hub, auth or Everybody(), f"127.0.0.1:{port}")  # type: ignore[arg-type]

@@ -13,13 +13,16 @@ import httpx
 import uvicorn
 
 from perdure import Perdure, Promise, Retry, Signal, State, task, wf, workflow
+from perdure.engine.rulebook import Rulebook
 from perdure.server.auth.audit import Audit
 from perdure.server.auth.authenticator import Authenticator, OpenAccess
 from perdure.server.context import Auth, Server
 from perdure.server.rest.app import create_app
+from perdure.store.dead import PostgresDeadLetters
 from perdure.store.keys import AuditLog, Keys
 from perdure.store.reads import PostgresReads
 from perdure.store.registry import PostgresRegistry
+from perdure.store.rulebook import PostgresRulebook
 
 word = Signal("rest_word", str)
 paid = Promise("rest_paid", int)
@@ -114,7 +117,8 @@ async def live(dsn: str, *, auth: Auth | None = None, keys: bool = False) -> Asy
         sock = socket.create_server(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{sock.getsockname()[1]}"
         server = Server(
-            engine=perdure.engine, reads=reads, registry=registry, auth=auth, keys=store, log=Audit(AuditLog(perdure.store.pool)), public_url=url
+            engine=perdure.engine, reads=reads, registry=registry, auth=auth, keys=store, log=Audit(AuditLog(perdure.store.pool)), public_url=url, approvals=perdure.approvals,
+            rulebook=Rulebook(PostgresRulebook(perdure.store.pool), perdure.engine.rules_changed), dead=PostgresDeadLetters(perdure.store.pool),
         )  # fmt: skip
         app = create_app(server)
         http = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=1))

@@ -18,7 +18,7 @@ import grpc
 import pytest
 from starlette.routing import BaseRoute, Route
 
-from perdure import Perdure, Promise, State, task, workflow
+from perdure import Approval, Perdure, Promise, Schedule, State, Update, task, workflow
 from perdure.app.server import ServerProcess
 from perdure.app.settings import Address, ServerSettings
 from perdure.core import ids
@@ -32,6 +32,7 @@ from perdure.store import keys as store_keys
 from perdure.store.keys import Keys
 from perdure.wire import runs as wire_runs
 from perdure.wire.pb import runs_pb2, worker_pb2
+from perdure.wire.schedules import Asked, encode_asked
 
 READ, START, OPERATE, DEVELOP, ADMIN = (
     Permission.READ, Permission.START, Permission.OPERATE, Permission.DEVELOP, Permission.ADMIN,
@@ -69,11 +70,56 @@ ROUTES: dict[str, Permission | Need] = {
     f"GET {API}/runs/{{id}}/tasks/{{task}}/logs": READ,
     f"GET {API}/runs/{{id}}/logs": READ,
     f"GET {API}/runs/{{id}}/history": READ,
+    f"GET {API}/runs/{{id}}/state": READ,
     f"GET {API}/runs/{{id}}/state/{{name}}": READ,
+    f"POST {API}/runs/{{id}}/updates/{{name}}": OPERATE,
+    f"GET {API}/runs/{{id}}/updates/{{update_id}}": READ,
     f"POST {API}/runs/{{id}}/signals/{{name}}": OPERATE,
     f"POST {API}/runs/{{id}}/promises/{{name}}": OPERATE,
+    f"POST {API}/runs/{{id}}/promises/{{name:path}}/links": OPERATE,
+    f"GET {API}/approvals": READ,
+    f"GET {API}/approvals/{{id}}/{{name:path}}": READ,
+    f"POST {API}/approvals/{{id}}/{{name:path}}/approve": OPERATE,
+    f"POST {API}/approvals/{{id}}/{{name:path}}/reject": OPERATE,
+    f"POST {API}/approvals/{{id}}/{{name:path}}/delegate": OPERATE,
+    f"POST {API}/approvals/{{id}}/{{name:path}}/links": OPERATE,
+    "GET /links/{token}": Need.PUBLIC,
+    "POST /links/{token}": Need.PUBLIC,
+    f"POST {API}/workflows/{{name}}/signal-with-start": OPERATE,
+    f"GET {API}/events": READ,
+    f"POST {API}/events/{{name}}": OPERATE,
+    f"GET {API}/webhooks": READ,
+    f"PUT {API}/webhooks/{{name}}": DEVELOP,
+    f"POST {API}/webhooks/{{name}}/rotate": DEVELOP,
+    f"DELETE {API}/webhooks/{{name}}": DEVELOP,
+    "POST /hooks/{namespace}/{name}": Need.PUBLIC,
+    f"GET {API}/dead-letters": READ,
+    f"POST {API}/dead-letters/retry": OPERATE,
+    f"GET {API}/schedules": READ,
+    f"POST {API}/schedules": DEVELOP,
+    f"POST {API}/schedules/preview": READ,
+    f"GET {API}/schedules/{{name:path}}/times": READ,
+    f"GET {API}/schedules/{{name:path}}/fires": READ,
+    f"POST {API}/schedules/{{name:path}}/pause": OPERATE,
+    f"POST {API}/schedules/{{name:path}}/resume": OPERATE,
+    f"POST {API}/schedules/{{name:path}}/trigger": OPERATE,
+    f"POST {API}/schedules/{{name:path}}/backfill": OPERATE,
+    f"GET {API}/schedules/{{name:path}}": READ,
+    f"PUT {API}/schedules/{{name:path}}": DEVELOP,
+    f"DELETE {API}/schedules/{{name:path}}": DEVELOP,
+    f"GET {API}/calendars": READ,
+    f"GET {API}/calendars/{{name:path}}": READ,
+    f"PUT {API}/calendars/{{name:path}}": DEVELOP,
+    f"DELETE {API}/calendars/{{name:path}}": DEVELOP,
     f"GET {API}/workers": READ,
     f"GET {API}/queues": READ,
+    f"GET {API}/rules": READ,
+    f"PUT {API}/rules/{{scope}}/{{name}}": OPERATE,
+    f"DELETE {API}/rules/{{scope}}/{{name}}": OPERATE,
+    f"POST {API}/queues/{{name}}/pause": OPERATE,
+    f"POST {API}/queues/{{name}}/resume": OPERATE,
+    f"POST {API}/workflows/{{name}}/pause": OPERATE,
+    f"POST {API}/workflows/{{name}}/resume": OPERATE,
     f"GET {API}/stream": READ,
     f"GET {API}/whoami": Need.ANYBODY,
     f"GET {API}/namespaces": ADMIN,
@@ -86,7 +132,15 @@ ROUTES: dict[str, Permission | Need] = {
 }
 
 PROBES = {"/livez", "/readyz", "/metrics"}
-OPEN_ROUTES = {*(f"GET {path}" for path in PROBES), "GET /static/{name}", "GET /errors", f"GET {API}/openapi.json"}
+OPEN_ROUTES = {
+    "POST /hooks/{namespace}/{name}",
+    *(f"GET {path}" for path in PROBES),
+    "GET /static/{name}",
+    "GET /errors",
+    f"GET {API}/openapi.json",
+    "GET /links/{token}",
+    "POST /links/{token}",
+}
 """What a stranger may see. Exact names: a pattern would let in whatever is added below it."""
 
 METHODS: dict[str, Permission | None] = {
@@ -101,9 +155,18 @@ METHODS: dict[str, Permission | None] = {
     "perdure.v1.Runs/ReadState": READ,
     "perdure.v1.Runs/Cancel": OPERATE,
     "perdure.v1.Runs/Signal": OPERATE,
+    "perdure.v1.Runs/SignalWithStart": OPERATE,
+    "perdure.v1.Runs/Emit": OPERATE,
     "perdure.v1.Runs/Resolve": OPERATE,
+    "perdure.v1.Runs/Vote": OPERATE,
+    "perdure.v1.Runs/Delegate": OPERATE,
+    "perdure.v1.Runs/Link": OPERATE,
+    "perdure.v1.Runs/Update": OPERATE,
     "perdure.v1.Runs/Resume": OPERATE,
     "perdure.v1.Runs/Retry": OPERATE,
+    "perdure.v1.Runs/ReadSchedule": READ,
+    "perdure.v1.Runs/OperateSchedule": OPERATE,
+    "perdure.v1.Runs/ChangeSchedule": DEVELOP,
     "perdure.v1.Runs/Session": None,
 }
 """None: anybody who is somebody; each call inside is checked on its own."""
@@ -115,6 +178,23 @@ BODIES: dict[str, Any] = {
     f"POST {API}/workflows/{{name}}/runs": {"args": ["x"]},
     f"POST {API}/runs/{{id}}/signals/{{name}}": "value",
     f"POST {API}/runs/{{id}}/promises/{{name}}": "value",
+    f"POST {API}/runs/{{id}}/promises/{{name:path}}/links": {},
+    f"POST {API}/approvals/{{id}}/{{name:path}}/approve": {"as": "ada"},
+    f"POST {API}/approvals/{{id}}/{{name:path}}/reject": {"as": "ada"},
+    f"POST {API}/approvals/{{id}}/{{name:path}}/delegate": {"to": "ben", "as": "ada"},
+    f"POST {API}/approvals/{{id}}/{{name:path}}/links": {"who": "ada"},
+    "POST /links/{token}": {"approved": True},
+    f"POST {API}/workflows/{{name}}/signal-with-start": {"id": "matrix-signalled", "args": ["x"], "signal": "go"},
+    f"POST {API}/events/{{name}}": {"payload": 1},
+    f"PUT {API}/webhooks/{{name}}": {"event": "matrix.event"},
+    f"POST {API}/runs/{{id}}/updates/{{name}}": {"value": 1, "wait": 0},
+    f"PUT {API}/rules/{{scope}}/{{name}}": {"concurrency": 1000},
+    f"POST {API}/dead-letters/retry": {"workflow": "matrix_none", "dry_run": True},
+    f"POST {API}/schedules": {"name": "matrix-made", "workflow": "matrix_flow", "args": ["x"], "spec": {"every": "1h"}},
+    f"POST {API}/schedules/preview": {"spec": {"every": "1h"}},
+    f"POST {API}/schedules/{{name:path}}/backfill": {"since": "1h", "dry_run": True},
+    f"PUT {API}/schedules/{{name:path}}": {"workflow": "matrix_flow", "args": ["x"], "spec": {"every": "1h"}},
+    f"PUT {API}/calendars/{{name:path}}": {"weekdays": ["sat"]},
     f"POST {API}/namespaces": {"name": "matrix-made"},
     f"POST {API}/keys": {"name": "made", "role": "viewer"},
 }
@@ -124,6 +204,8 @@ CALL_S = 1.0
 
 matrix_answer = Promise("matrix_answer", str)
 matrix_note = State("matrix_note", "")
+matrix_ok = Approval("matrix_ok")
+matrix_update = Update("matrix_update", int, int)
 
 
 @task
@@ -133,6 +215,7 @@ def matrix_step(text: str) -> str:
 
 @workflow
 async def matrix_flow(text: str) -> str:
+    matrix_ok.wait(details=text)
     matrix_note.set(await matrix_step(text))
     return await matrix_answer.wait()
 
@@ -193,16 +276,19 @@ class World:
             return path.replace("{id}", "nosuchkey123")
         named = {
             "id": run or ids.text(secrets.token_bytes(16)), "task": "1", "name": _name_in(path, run is not None),
-            "version": matrix_flow.version if run else "0",
+            "update_id": "matrix-one", "version": matrix_flow.version if run else "0", "scope": "queue", "token": "nothing", "namespace": "default",
         }  # fmt: skip
-        filled = re.sub(r"\{(\w+)\}", lambda m: named[m[1]], path)
+        filled = re.sub(r"\{(\w+)(?::path)?\}", lambda m: named[m[1]], path)
         return f"{filled}?run={run}" if path.endswith("/stream") and run else filled
 
 
 def _name_in(path: str, real: bool) -> str:
     if not real:
         return "nothing"
-    for part, name in (("/workflows/", "matrix_flow"), ("/promises/", "matrix_answer"), ("/state/", "matrix_note")):
+    for part, name in (
+        ("/workflows/", "matrix_flow"), ("/promises/", "matrix_answer"), ("/state/", "matrix_note"), ("/approvals/", "matrix_ok"),
+        ("/schedules/", "matrix_schedule"),
+    ):  # fmt: skip
         if part in path:
             return name
     return "anything"
@@ -279,6 +365,9 @@ async def world(dsn: str) -> AsyncIterator[World]:
             async with asyncio.timeout(30):
                 while await matrix_note.read(handle.id) != "secret words":
                     await asyncio.sleep(0.01)
+            with pytest.raises(TimeoutError):
+                await matrix_update.ask(handle.id, 1, id="matrix-one", timeout=0.01)
+            await Schedule("matrix_schedule", matrix_flow.bind("secret words"), every="1d").apply()
             keys = server.server.keys
             assert isinstance(keys, Keys)
             found = World(server._app, str(server.grpc), keys, ids.parse(handle.id))
@@ -321,7 +410,7 @@ async def test_a_role_gets_through_exactly_the_doors_it_is_granted(world: World)
 async def test_what_is_in_another_namespace_is_not_found(world: World) -> None:
     run = ids.text(world.run_id)
     for door in ROUTES:
-        if "/runs/{id}" not in door and "/workflows/{name}" not in door:
+        if not any(part in door for part in ("/runs/{id}", "/approvals/{id}", "/workflows/{name}", "/schedules/{name")):
             continue
         answer = await world.ask(door, world.address(door, run), world.foreign[Role.ADMIN])
         assert answer.status == 404, f"{door}: {answer}"
@@ -486,14 +575,23 @@ async def test_a_method_finds_nothing_of_another_namespace(world: World) -> None
         "Cancel": runs_pb2.CancelRequest(run_id=run).SerializeToString(),
         "Signal": runs_pb2.MessageRequest(run_id=run, name="x", value=b"1").SerializeToString(),
         "Resolve": runs_pb2.MessageRequest(run_id=run, name="matrix_answer", value=b'"x"').SerializeToString(),
+        "Update": runs_pb2.UpdateRequest(run_id=run, id="matrix-one", name="matrix_update", value=b"1").SerializeToString(),
+        "Vote": runs_pb2.VoteRequest(run_id=run, name="matrix_ok", approved=True).SerializeToString(),
+        "Delegate": runs_pb2.DelegateRequest(run_id=run, name="matrix_ok", to="x").SerializeToString(),
+        "Link": runs_pb2.LinkRequest(run_id=run, kind="approval", name="matrix_ok", who="x").SerializeToString(),
         "Start": runs_pb2.StartRequest(workflow="matrix_flow", input=b'["x"]').SerializeToString(),
         "Run": runs_pb2.StartRequest(workflow="matrix_flow", input=b'["x"]').SerializeToString(),
+        "SignalWithStart": runs_pb2.SignalWithStartRequest(signal="x", value=b"1").SerializeToString(),
+        "Emit": runs_pb2.EmitRequest(name="matrix.event", value=b"1").SerializeToString(),
+        "ReadSchedule": encode_asked(Asked(method="get", name="matrix_schedule")),
+        "OperateSchedule": encode_asked(Asked(method="trigger", name="matrix_schedule")),
+        "ChangeSchedule": encode_asked(Asked(method="delete", name="matrix_schedule")),
     }  # fmt: skip
     named = {m for m, permission in METHODS.items() if m.startswith("perdure.v1.Runs/") and permission is not None}
     assert {f"perdure.v1.Runs/{name}" for name in requests} == named
     async with grpc.aio.insecure_channel(world.grpc_address) as channel:
         for name, request in requests.items():
-            if name not in ("Start", "Run"):  # those make a run of their own
+            if name not in ("Start", "Run", "SignalWithStart", "Emit"):  # those make something of their own
                 code = await call(channel, f"perdure.v1.Runs/{name}", world.foreign[Role.ADMIN], request)
                 assert code is grpc.StatusCode.NOT_FOUND, f"{name}: {code}"
             picked = await call(
@@ -504,7 +602,7 @@ async def test_a_method_finds_nothing_of_another_namespace(world: World) -> None
                 **{"perdure-namespace": "default"},
             )
             assert picked is grpc.StatusCode.NOT_FOUND, f"{name}: {picked}"
-        for name in ("Describe", "History", "ReadState"):
+        for name in ("Describe", "History", "ReadState", "ReadSchedule"):
             assert (
                 await call(channel, f"perdure.v1.Runs/{name}", world.own[Role.VIEWER], requests[name])
                 is grpc.StatusCode.OK

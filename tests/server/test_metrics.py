@@ -93,6 +93,9 @@ class CountingStore:
     async def namespaces(self) -> dict[int, str]:
         return {1: "default"}
 
+    async def waits(self) -> list[tuple[int, str, str, int]]:
+        return [(1, "run", "signal", 3)]
+
     async def queue_depths(self) -> list[tuple[str, str, int, float]]:
         return self._depths
 

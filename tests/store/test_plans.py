@@ -13,8 +13,9 @@ from perdure.store.queries import queries
 
 HOT = [
     "commit_batch", "commit_batch_rest", "claim_runs", "claim_runs_with_mail", "claim_tasks", "next_due", "inbox_of_owner",
-    "load_queued_tasks", "load_history", "load_inbox", "requeue_tasks", "drop_tasks_into_inbox", "read_back", "post_message",
+    "load_runs", "requeue_tasks", "drop_tasks_into_inbox", "read_back", "post_message",
     "resolve_promise", "ended_runs", "last_rows",
+    "due_schedules", "calendars_by_name", "active_of_schedules", "add_fires", "start_scheduled", "cancel_runs", "advance_schedules",
 ]  # fmt: skip
 BY_TYPE = {
     "int8": "1",

@@ -208,7 +208,8 @@ async def test_a_reader_reads_and_does_nothing_else(granted: Roles, statement: s
         with pytest.raises(DENIED):
             await c.execute(statement)
         for table in roles.READER_GRANTS:
-            await c.execute(f"select {'id, name' if table == 'api_key' else '*'} from perdure.{table} limit 1")
+            columns = {"api_key": "id, name", "secret": "name", "webhook": "name, event"}.get(table, "*")
+            await c.execute(f"select {columns} from perdure.{table} limit 1")
     finally:
         await c.close()
 

@@ -10,6 +10,7 @@ from perdure.core.work import Report
 from perdure.engine.active import ActiveRun
 from perdure.engine.counters import Counters
 from perdure.engine.dispatch import Dispatcher
+from perdure.engine.lines import Lines
 from perdure.engine.ports import ClaimedTask
 from perdure.wire.codec import encode_options
 
@@ -26,7 +27,15 @@ def run_in_epoch(epoch: int) -> ActiveRun:
 
 def dispatcher() -> Dispatcher:
     return Dispatcher(
-        None, Counters(), lambda: 5, Placement(), lambda *_: None, lambda *_: None, lambda _: None, lambda *_: None
+        None,
+        Counters(),
+        lambda: 5,
+        Placement(),
+        lambda *_: None,
+        lambda *_: None,
+        lambda _: None,
+        lambda *_: None,
+        Lines(None, lambda: 5),  # type: ignore[arg-type]
     )
 
 

@@ -9,6 +9,7 @@ from perdure.core.retry import TaskOptions
 from perdure.core.work import Assignment, Beat
 from perdure.engine.counters import Counters
 from perdure.engine.dispatch import LATE_TICKS_MAX, Dispatcher, Flight
+from perdure.engine.lines import Lines
 
 S = 1_000_000
 RUN = bytes(16)
@@ -30,6 +31,7 @@ class World:
             ended.append,
             lambda _: None,
             lambda *_: None,
+            Lines(None, lambda: self.now),  # type: ignore[arg-type]
         )
         a = Assignment(RUN, 0, 1, 1, "t", b"", TaskOptions(heartbeat_us=S // 2))
         self.dispatcher.flights[RUN, 0] = Flight(a, None, "t", "default", 0, self.now, self.now, self.now, True)

@@ -110,7 +110,7 @@ def test_promises_operations_and_state_are_remembered() -> None:
         ev.PatchRecorded("p"),
         ev.SignalReceived("s", b"1"),
     )
-    assert state.promises == {"publish"}
+    assert state.promises == {"publish": b""}
     assert state.resolved == {"publish", "early"}
     assert state.operations == {0}
     assert state.state == {"a": b"2"}

@@ -17,6 +17,7 @@ from perdure.core.retry import Fail, Succeed, TaskOptions
 from perdure.engine.active import SEGMENT_ROWS, ActiveRun, Changes
 from perdure.engine.counters import Counters
 from perdure.engine.dispatch import Dispatcher
+from perdure.engine.lines import Lines
 from perdure.engine.runloop import RunLoop
 from perdure.wire.codec import encode_mail
 
@@ -31,8 +32,17 @@ def world(tasks: int = 1) -> tuple[RunLoop, ActiveRun, ev.TasksScheduled]:
     """A run with queued tasks, a child, and a segment that has room for one more row."""
     loop = RunLoop(None, Counters(), lambda: 5, lambda: ids.run_id(2_000, 0, 9), Placement(), 10)
     loop.committer = Marks()  # type: ignore[assignment]
+    loop.lines = Lines(None, lambda: 5)  # type: ignore[arg-type]
     loop.dispatcher = Dispatcher(
-        None, Counters(), lambda: 5, Placement(), lambda *_: None, lambda *_: None, lambda _: None, lambda *_: None
+        None,
+        Counters(),
+        lambda: 5,
+        Placement(),
+        lambda *_: None,
+        lambda *_: None,
+        lambda _: None,
+        lambda *_: None,
+        Lines(None, lambda: 5),  # type: ignore[arg-type]
     )
     run = ActiveRun(RUN, 1, "w", "v", 1)
     loop.runs[run.id] = run

@@ -28,6 +28,7 @@ STEPS_MAX = 20_000
 
 ASKED = (
     ev.TasksScheduled, ev.TimerStarted, ev.ChildStarted, ev.PromiseCreated, ev.StateSet, ev.StateCleared, ev.PatchRecorded,
+    ev.UpdateAnswered,
 )  # fmt: skip
 """Events that record what the code asked for, one per command and in their order."""
 CANCELS = (cm.CancelTasks, cm.CancelTimer, cm.CancelChild)
@@ -114,6 +115,8 @@ class World:
                 self.add(ev.StateCleared(c.name))
             case cm.RecordPatch():
                 self.add(ev.PatchRecorded(c.name))
+            case cm.AnswerUpdate():
+                self.add(ev.UpdateAnswered(c.id, c.value, c.failure))
             case cm.CompleteRun() | cm.FailRun() | cm.CancelRun() | cm.ContinueAsNew():
                 self.closing = c
             case _:

@@ -4,33 +4,53 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from contextvars import Token
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
+
+import msgspec
 
 from perdure.app.collector import CollectorPace
+from perdure.app.nearby import server_url
 from perdure.app.tracing import Tracing
 from perdure.core import events as ev
 from perdure.core import ids
-from perdure.core.mail import Mail
-from perdure.core.work import Outcome, RunView, StartRequest
+from perdure.core.links import Kind
+from perdure.core.mail import Mail, SignalSent, UpdateAsked
+from perdure.core.work import Answer, Outcome, RunView, StartRequest
+from perdure.engine.approvals import NOBODY, Actor, Approvals, Ballot, link_url
 from perdure.engine.engine import Engine, EngineSettings
+from perdure.engine.expiry import Expiry
 from perdure.engine.notes import Notes
-from perdure.sdk.client import Backend, Handle, ambient
+from perdure.engine.occasions import Occasions
+from perdure.engine.updates import Updates
+from perdure.sdk.client import Backend, Handle, Schedules, ambient
 from perdure.sdk.definitions import Startable
 from perdure.sdk.execution import PROCESSES_DEFAULT
 from perdure.sdk.worker import SLOTS_DEFAULT, THREADS_DEFAULT, Worker
+from perdure.store.approvals import PostgresApprovals
 from perdure.store.cluster import PrivateCluster, default_directory
+from perdure.store.expiry import PostgresExpiries
 from perdure.store.migrate import check, migrate
 from perdure.store.notes import PostgresNotes
+from perdure.store.occasions import PostgresOccasions
 from perdure.store.postgres import PostgresStore
 from perdure.store.registry import PostgresRegistry
+from perdure.store.schedules import PostgresSchedules
+from perdure.store.starts import PostgresStarts
+from perdure.store.updates import PostgresUpdates
+
+if TYPE_CHECKING:
+    from perdure.sdk.schedules import Schedule
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+CODE = "code"
+"""Who changes schedules from a program."""
 
 
 class Perdure:
@@ -41,6 +61,7 @@ class Perdure:
     collector looks less often (`tune_gc=False` leaves it alone). Spans are exported when OTEL_EXPORTER_OTLP_ENDPOINT is set, or as
     `tracing` says. The worker serves the built-in tasks as well (`verbs=False`: it does not): `perdure.http`, with `services` by name,
     and with `allow_run=True` `perdure.run`, which runs any command; unless given, PERDURE_SERVICES and PERDURE_ALLOW_RUN say.
+    `schedules` are applied when it opens.
     """
 
     def __init__(
@@ -59,8 +80,10 @@ class Perdure:
         auto_migrate: bool = True,
         tune_gc: bool = True,
         tracing: bool | None = None,
+        schedules: Sequence[Schedule[Any]] = (),
     ) -> None:
         self._dsn = dsn
+        self._schedules = schedules
         self._auto_migrate, self._traced = auto_migrate, tracing
         self._gc = CollectorPace() if tune_gc else None
         self.settings = settings or EngineSettings()
@@ -82,6 +105,7 @@ class Perdure:
         )
         self.store: PostgresStore
         self.engine: Engine
+        self.approvals: Approvals
         self._token: Token[Backend] | None = None
         self._cluster: PrivateCluster | None = None
         self._adopted: set[int] = set()
@@ -95,12 +119,32 @@ class Perdure:
             self.worker.refresh()
         self.store = PostgresStore(dsn)
         await self.store.open()
-        self.engine = Engine(self.store, self.worker, self.settings, Notes(PostgresNotes(self.store.pool)))
+        self.engine = Engine(
+            self.store,
+            self.worker,
+            self.settings,
+            Notes(PostgresNotes(self.store.pool)),
+            Updates(PostgresUpdates(self.store.pool)),
+            expiry=Expiry(PostgresExpiries(self.store.pool)),
+            starts=PostgresStarts(self.store.pool),
+            schedules=PostgresSchedules(self.store.pool),
+            occasions=Occasions(PostgresOccasions(self.store.pool)),
+        )
+        self.approvals = Approvals(PostgresApprovals(self.store.pool))
         self._tracing = Tracing(engine=self.engine, worker=self.worker, service="perdure", asked=self._traced)
         await self.engine.open()
         if self._gc is not None:
             self._gc.slow_down()
+        await self._apply_schedules()
         return self
+
+    async def _apply_schedules(self) -> None:
+        try:
+            for one in self._schedules:
+                await one.apply_on(self)
+        except BaseException:
+            await self.close()
+            raise
 
     async def _private_dsn(self) -> str:
         self._cluster = PrivateCluster(default_directory())
@@ -155,14 +199,18 @@ class Perdure:
         `flow` is a file, the text of one, or the document itself. `name` is for a document that has none; a file's own unless given.
         """
         from perdure.app.flow_files import draft
+        from perdure.core.scheduled import trigger_requests
 
         made = draft(flow, name)
         use = self.engine.use
         await PostgresRegistry(self.store.pool).deploy(
             use.ns, made.flow.name, made.version, made.flow.kind, made.flow.description or None, made.document,
-            made.source, activate=activate,
+            made.source, activate=activate, triggers=trigger_requests(made.flow), by=CODE,
+            control=made.control,
         )  # fmt: skip
         use.moved(made.flow.name)
+        if self.engine.scheduler is not None:
+            self.engine.scheduler.changed()
         return made.version
 
     # -- the Backend port -------------------------------------------------------------------------------------------
@@ -183,11 +231,41 @@ class Perdure:
     async def outcome(self, run_id: bytes) -> Outcome:
         return await self.engine.use.outcome(run_id, known=run_id in self.engine.loop.runs)
 
-    async def post(self, run_id: bytes, mail: Mail) -> None:
-        await self.engine.use.post(run_id, mail)
+    async def post(self, run_id: bytes, mail: Mail, key: str = "") -> bool:
+        return await self.engine.use.post(run_id, mail, key)
+
+    async def signal_with_start(self, request: StartRequest, signal: SignalSent, key: str) -> tuple[bytes, bool]:
+        await self._register_new()
+        return await self.engine.use.signal_with_start(request, signal, key)
+
+    async def emit(self, name: str, value: bytes, key: str) -> bool:
+        assert self.engine.occasions is not None
+        return (await self.engine.occasions.emit(self.engine.use.ns, name, value, key=key, source="sdk")).fresh
+
+    async def find_run(self, key: str) -> bytes:
+        return await self.engine.use.run_of(key)
 
     async def resolve(self, run_id: bytes, name: str, value: bytes) -> None:
         await self.engine.use.resolve(run_id, name, value)
+
+    async def update(self, run_id: bytes, asked: UpdateAsked, seconds: float) -> Answer | None:
+        assert self.engine.updates is not None
+        return await self.engine.updates.ask(self.engine.use, run_id, asked, seconds)
+
+    async def vote(self, run_id: bytes, name: str, approved: bool, value: bytes, comment: str, by: str) -> bool:
+        ballot = Ballot(approved, msgspec.json.decode(value), comment)
+        after = await self.approvals.vote(self.engine.use, run_id, name, _actor(by), ballot)
+        return after.resolved_us is not None
+
+    async def delegate(self, run_id: bytes, name: str, to: str, by: str) -> None:
+        await self.approvals.delegate(self.engine.use, run_id, name, _actor(by), to)
+
+    async def link(self, run_id: bytes, kind: Kind, name: str, who: str, lasts_us: int) -> str:
+        """The page is a server's: where that is, PERDURE_URL says, or a `perdure dev` of this directory."""
+        url = os.environ.get("PERDURE_URL") or server_url(Path.cwd())
+        use, namespace = self.engine.use, self.engine.settings.namespace
+        token, _ = await self.approvals.issue(use, namespace, kind, run_id, name, _actor(""), who, lasts_us or None)
+        return link_url(url, token)
 
     async def read_state(self, run_id: bytes, name: str) -> bytes | None:
         return await self.engine.use.read_state(run_id, name)
@@ -204,6 +282,11 @@ class Perdure:
     async def retry(self, run_id: bytes) -> None:
         await self.engine.use.retry(run_id)
 
+    async def schedules(self) -> Schedules:
+        await self._register_new()
+        assert self.engine.scheduler is not None
+        return self.engine.scheduler.of(self.engine.use.ns, CODE)
+
     def adopt(self, definition: Any) -> None:
         """A workflow object that is started here is served here, with everything defined since."""
         if self.worker is None or id(definition.fn) in self._adopted:
@@ -213,3 +296,8 @@ class Perdure:
         self.worker.refresh()
         self.engine.serve()
         self._unregistered = True
+
+
+def _actor(by: str) -> Actor:
+    """Whoever has the database may speak for anybody."""
+    return Actor("embedded", (by or NOBODY,), "sdk", True)

@@ -129,6 +129,9 @@ class Api:
         headers = {"Idempotency-Key": idempotency_key} if idempotency_key else {}
         return self._answer("POST", path, body=body, headers=headers, repeatable=idempotency_key is not None)
 
+    def put(self, path: str, body: Any) -> Any:
+        return self._answer("PUT", path, body=body, repeatable=True)
+
     def delete(self, path: str) -> Any:
         return self._answer("DELETE", path, repeatable=True)
 
@@ -227,7 +230,7 @@ class Api:
                 f"The server at {self.url} wants an API key: pass --key or set PERDURE_API_KEY. "
                 "Whoever runs the server makes one with `perdure key create`."
             )
-        if status == 403:
+        if status == 403 and code != "not_assigned":
             return "Use a key with another role; `perdure key list` shows what there is."
         if status == 429:
             return "Try again in a moment; the key's rate can be raised by whoever runs the server."

@@ -29,20 +29,33 @@ from perdure.app.signals import signals
 from perdure.app.task_types import TaskTypes
 from perdure.app.tracing import Tracing
 from perdure.core.errors import Unavailable
+from perdure.engine.approvals import Approvals
 from perdure.engine.engine import Engine
+from perdure.engine.expiry import Expiry
 from perdure.engine.notes import Notes
+from perdure.engine.occasions import Occasions
+from perdure.engine.rulebook import Rulebook
+from perdure.engine.updates import Updates
 from perdure.server import health
 from perdure.server.auth import Audit, Authenticator, OpenAccess, Tokens
 from perdure.server.context import Server
 from perdure.server.grpc.hub import WorkerHub
 from perdure.server.grpc.server import GrpcServer, Tls
 from perdure.server.rest.app import create_app
+from perdure.store.approvals import PostgresApprovals
+from perdure.store.dead import PostgresDeadLetters
+from perdure.store.expiry import PostgresExpiries
 from perdure.store.keys import AuditLog, Keys
 from perdure.store.migrate import check, migrate
 from perdure.store.notes import PostgresNotes
+from perdure.store.occasions import PostgresOccasions
 from perdure.store.postgres import PostgresStore
 from perdure.store.reads import PostgresReads
 from perdure.store.registry import PostgresRegistry
+from perdure.store.rulebook import PostgresRulebook
+from perdure.store.schedules import PostgresSchedules
+from perdure.store.starts import PostgresStarts
+from perdure.store.updates import PostgresUpdates
 
 log = logging.getLogger("perdure.server")
 
@@ -92,7 +105,19 @@ class ServerProcess:
             await one.open()
         notes = PostgresNotes(store.pool)
         hub = self._hub = WorkerHub()
-        engine = Engine(store, hub, s.engine_settings, Notes(notes))
+        updates, expiry = Updates(PostgresUpdates(store.pool)), Expiry(PostgresExpiries(store.pool))
+        starts, schedules = PostgresStarts(store.pool), PostgresSchedules(store.pool)
+        engine = Engine(
+            store,
+            hub,
+            s.engine_settings,
+            Notes(notes),
+            updates,
+            expiry=expiry,
+            starts=starts,
+            schedules=schedules,
+            occasions=Occasions(PostgresOccasions(store.pool)),
+        )
         hub.bind(engine)
         types = TaskTypes(registry)
         hub.on_signatures = types.heard
@@ -106,13 +131,24 @@ class ServerProcess:
         tokens = Tokens(s.oidc) if s.oidc is not None else None
         auth = OpenAccess(s.http.host) if s.auth == "open" else Authenticator(keys, tokens)
         grpc = GrpcServer(engine, hub, auth, str(s.grpc), tls=grpc_tls(s.grpc_tls), audit=audit.record)
+        self.url = s.url_of(bound(http))
+        approvals = grpc.approvals = Approvals(PostgresApprovals(store.pool))
+        grpc.public_url = self.url
         self._stack.push_async_callback(grpc.stop, s.drain_s * GRPC_SHARE)
         self._stack.push_async_callback(engine.close)
         await grpc.start()
         self.grpc = Address(s.grpc.host, grpc.port)
-        self.url = s.url_of(bound(http))
         self.server = Server(
-            engine=engine, reads=reads, registry=registry, auth=auth, keys=keys, log=audit, public_url=self.url
+            engine=engine,
+            reads=reads,
+            registry=registry,
+            auth=auth,
+            keys=keys,
+            log=audit,
+            approvals=approvals,
+            public_url=self.url,
+            rulebook=Rulebook(PostgresRulebook(store.pool), engine.rules_changed),
+            dead=PostgresDeadLetters(store.pool),
         )
         await self._open_doors(http, metrics, health.routes(engine, notes, lambda: self.is_draining))
 

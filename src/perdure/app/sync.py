@@ -13,6 +13,7 @@ from perdure.core.durations import Duration
 from perdure.sdk.client import Handle, ambient
 from perdure.sdk.definitions import Startable
 from perdure.sdk.messages import Promise, Signal, State
+from perdure.sdk.updates import Update
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -97,6 +98,11 @@ class SyncPerdure:
 
     def resolve(self, promise: Promise[T], run_id: str, value: T) -> None:
         self._here(promise.resolve(run_id, value))
+
+    def ask(
+        self, update: Update[T, R], run_id: str, value: T, *, id: str | None = None, timeout: Duration = "30s"
+    ) -> R:
+        return self._here(update.ask(run_id, value, id=id, timeout=timeout))
 
     def read(self, state: State[T], run_id: str) -> T:
         return self._here(state.read(run_id))

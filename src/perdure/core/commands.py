@@ -51,11 +51,15 @@ class StartChild(_Command, frozen=True, gc=False, tag=5):
 
 class CancelChild(_Command, frozen=True, gc=False, tag=6):
     seq: int
+    awaited: bool = False
+    """As in the event."""
 
 
 class CreatePromise(_Command, frozen=True, gc=False, tag=7):
     seq: int
     name: str
+    spec: bytes = b""
+    """As in the event."""
 
 
 class RecordOperation(_Command, frozen=True, gc=False, tag=8):
@@ -112,14 +116,20 @@ class SkipTasks(_Command, frozen=True, gc=False, tag=16):
     reason: str = ""
 
 
+class AnswerUpdate(_Command, frozen=True, gc=False, tag=17):
+    id: str
+    value: bytes
+    failure: Failure | None = None
+
+
 Command = (
     ScheduleTasks | CancelTasks | StartTimer | CancelTimer | StartChild | CancelChild | CreatePromise
     | RecordOperation | SetState | ClearState | RecordPatch | CompleteRun | FailRun | CancelRun | ContinueAsNew
-    | SkipTasks
+    | SkipTasks | AnswerUpdate
 )  # fmt: skip
 
 COMMAND_TYPES: tuple[type[_Command], ...] = (
     ScheduleTasks, CancelTasks, StartTimer, CancelTimer, StartChild, CancelChild, CreatePromise,
     RecordOperation, SetState, ClearState, RecordPatch, CompleteRun, FailRun, CancelRun, ContinueAsNew,
-    SkipTasks,
+    SkipTasks, AnswerUpdate,
 )  # fmt: skip

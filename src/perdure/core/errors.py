@@ -7,6 +7,7 @@ Every error has a stable `code` (documented under docs/reference/errors.md) and 
     |   +-- PayloadMismatch          payload_mismatch       a value does not fit the declared type
     |   +-- PayloadTooLarge          payload_too_large      a value is over the inline limit
     |   +-- NotRegistered            not_registered         no workflow or task of that name is known here
+    |   +-- UpdateRejected           update_rejected        the run refuses an update
     |   +-- FlowError                invalid_flow           the document of a flow has mistakes (core/flow/problems.py)
     |   +-- ExprError                expression_error       an expression cannot be read or evaluated (core/flow/expr)
     +-- NotFound                     not_found              no such run in this namespace
@@ -14,8 +15,14 @@ Every error has a stable `code` (documented under docs/reference/errors.md) and 
     |   +-- RunAlreadyExists         run_already_exists     the run id is taken
     |   +-- PromiseAlreadyResolved   promise_already_resolved
     |   +-- RunFinished              run_finished           the run has ended and takes no more messages
+    |   +-- ApprovalClosed           approval_closed        the approval is decided
+    |   +-- ApprovalExpired          approval_expired       its deadline has passed
+    |   +-- LinkUsed                 link_used              a signed link works once
+    +-- LinkExpired                  link_expired           a signed link works for a while
+    |   +-- LimitReached             limit_reached          a limit with the policy skip is reached: nothing was started
     +-- Unauthenticated              unauthenticated        no credential was given, or it does not hold
     +-- Forbidden                    forbidden              the credential holds but does not allow this
+    |   +-- NotAssigned              not_assigned           somebody else is asked for this approval
     +-- RateLimited                  rate_limited           too many requests under one credential
     +-- Unavailable                  unavailable            try again later: database away, engine stopping
     |   +-- Fenced                   fenced                 this engine's session has expired; its write was refused
@@ -27,7 +34,9 @@ Every error has a stable `code` (documented under docs/reference/errors.md) and 
     |   +-- TaskTimeout              task_timeout           no attempt ended in time
     |   +-- TaskLost                 task_lost              its worker vanished too often, or once if at most once
     |   +-- TaskCancelled            task_cancelled
+    +-- ApprovalRejected             approval_rejected      people said no, raised at the await of an approval
     +-- ChildFailed                  child_failed           a child run ended without success
+    +-- UpdateFailed                 update_failed          the code that handled an update raised
     +-- WorkflowRuleBroken           workflow_rule_broken   workflow code did what only a task may do
     |   +-- NondeterminismError      nondeterminism         code and history disagree
     +-- HistoryTooLarge              history_too_large
@@ -51,6 +60,8 @@ class Failure(msgspec.Struct, frozen=True, array_like=True):
     message: str
     type: str = ""
     traceback: str = ""
+    retry_after_us: int = 0
+    """How long the error itself asks to be left alone (`Retry-After`); 0: it does not say."""
 
 
 class PerdureError(Exception):
@@ -78,6 +89,12 @@ class NotRegistered(InvalidInput):
     code = "not_registered"
 
 
+class UpdateRejected(InvalidInput):
+    """Raised by workflow code to refuse an update, and at the one who asked for it."""
+
+    code = "update_rejected"
+
+
 class NotFound(PerdureError):
     code = "not_found"
 
@@ -98,12 +115,36 @@ class RunFinished(Conflict):
     code = "run_finished"
 
 
+class ApprovalClosed(Conflict):
+    code = "approval_closed"
+
+
+class ApprovalExpired(Conflict):
+    code = "approval_expired"
+
+
+class LinkUsed(Conflict):
+    code = "link_used"
+
+
+class LinkExpired(PerdureError):
+    code = "link_expired"
+
+
+class LimitReached(Conflict):
+    code = "limit_reached"
+
+
 class Unauthenticated(PerdureError):
     code = "unauthenticated"
 
 
 class Forbidden(PerdureError):
     code = "forbidden"
+
+
+class NotAssigned(Forbidden):
+    code = "not_assigned"
 
 
 class RateLimited(PerdureError):
@@ -176,6 +217,20 @@ class ChildFailed(RecordedError):
     code = "child_failed"
 
 
+class ApprovalRejected(RecordedError):
+    """People said no. Workflow code may catch it and go on."""
+
+    code = "approval_rejected"
+
+    def __init__(self, failure: Failure, by: tuple[str, ...] = (), comment: str = "") -> None:
+        super().__init__(failure)
+        self.by, self.comment = by, comment
+
+
+class UpdateFailed(RecordedError):
+    code = "update_failed"
+
+
 class WorkflowRuleBroken(PerdureError):
     code = "workflow_rule_broken"
 
@@ -215,6 +270,15 @@ TASK_ERRORS: dict[str, type[TaskError]] = {c.code: c for c in (TaskFailed, TaskT
 def task_error(failure: Failure) -> TaskError:
     """The exception a workflow sees for a recorded task failure."""
     return TASK_ERRORS.get(failure.code, TaskFailed)(failure)
+
+
+_ANSWERS: dict[str, type[PerdureError]] = {c.code: c for c in (UpdateRejected, RunFinished, Conflict)}
+
+
+def update_error(failure: Failure) -> PerdureError:
+    """The exception that whoever asked for an update sees for a recorded refusal."""
+    known = _ANSWERS.get(failure.code)
+    return known(failure.message) if known is not None else UpdateFailed(failure)
 
 
 def clip(text: str, limit: int = ERROR_CHARS_MAX) -> str:

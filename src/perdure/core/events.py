@@ -43,6 +43,10 @@ class RunStarted(_Event, frozen=True, gc=False, tag=1):
     """W3C traceparent of whoever started the run."""
     known_as: bytes = b""
     """The id that the parent knows this child by, when it continues another run; empty: its own."""
+    schedule: str = ""
+    """The schedule that started it."""
+    nominal_us: int = 0
+    """The moment it was scheduled for; 0 when no schedule started it."""
 
 
 class CancelRequested(_Event, frozen=True, gc=False, tag=2):
@@ -84,6 +88,18 @@ class RunRetried(_Event, frozen=True, gc=False, tag=7):
     """Timers that ran out, brought the code down, and start over."""
     revived_children: list[int] = []
     """Of a declarative run, where nothing is taken back (`cut` is 0): failed children that were retried themselves and are waited for again."""
+
+
+class RunBegan(_Event, frozen=True, gc=False, tag=8):
+    """The run began later than it was started: it waited for a limit, or for somebody who has its code. Always event 2, and heard together
+    with event 1: the clock of the code begins here."""
+
+
+def from_beginning(records: list[Recorded]) -> list[Recorded]:
+    """A whole history, as the code is to hear it: with its clock set to when the run began."""
+    if len(records) > 1 and type(records[1].event) is RunBegan:
+        return [Recorded(records[0].seq, records[1].at_us, records[0].event), *records[1:]]
+    return records
 
 
 # -- tasks ---------------------------------------------------------------------------------------------------------
@@ -175,6 +191,8 @@ class ChildCancelled(_Event, frozen=True, gc=False, tag=33):
 
 class ChildCancelRequested(_Event, frozen=True, gc=False, tag=34):
     seq: int
+    awaited: bool = False
+    """Whoever waited for the child goes on when it has ended. False: at once, as before this was recorded, or nobody waits."""
 
 
 # -- messages from outside -----------------------------------------------------------------------------------------
@@ -188,11 +206,31 @@ class SignalReceived(_Event, frozen=True, gc=False, tag=40):
 class PromiseCreated(_Event, frozen=True, gc=False, tag=41):
     seq: int
     name: str
+    spec: bytes = b""
+    """JSON of what makes it an approval (core/approval.py) or the wait for a named event (core/occasion.py); empty: a plain promise."""
 
 
 class PromiseResolved(_Event, frozen=True, gc=False, tag=42):
     name: str
     value: bytes
+    sure: bool = True
+    """False: from somebody who may not answer for others. An approval with assignees or a quorum that is asked for later does not take it."""
+
+
+class UpdateReceived(_Event, frozen=True, gc=False, tag=43):
+    """Somebody asks the run to change something, and waits for its answer."""
+
+    id: str
+    name: str
+    value: bytes
+
+
+class UpdateAnswered(_Event, frozen=True, gc=False, tag=44):
+    """`value` when it was done, `failure` when it was refused or went wrong."""
+
+    id: str
+    value: bytes
+    failure: Failure | None = None
 
 
 # -- records -------------------------------------------------------------------------------------------------------
@@ -221,26 +259,26 @@ class PatchRecorded(_Event, frozen=True, gc=False, tag=53):
 
 
 Event = (
-    RunStarted | CancelRequested | RunSucceeded | RunFailed | RunCancelled | RunContinued | RunRetried
+    RunStarted | CancelRequested | RunSucceeded | RunFailed | RunCancelled | RunContinued | RunRetried | RunBegan
     | TasksScheduled | TasksSucceeded | TaskFailed | TasksCancelled | TasksSkipped
     | TimerStarted | TimerFired | TimerCancelled
     | ChildStarted | ChildSucceeded | ChildFailed | ChildCancelled | ChildCancelRequested
-    | SignalReceived | PromiseCreated | PromiseResolved
+    | SignalReceived | PromiseCreated | PromiseResolved | UpdateReceived | UpdateAnswered
     | OperationRecorded | StateSet | StateCleared | PatchRecorded
 )  # fmt: skip
 
 TERMINAL = (RunSucceeded, RunFailed, RunCancelled, RunContinued)
 FACTS = (
-    RunStarted, CancelRequested, TasksSucceeded, TaskFailed, TimerFired, ChildSucceeded, ChildFailed, ChildCancelled,
-    SignalReceived, PromiseResolved, OperationRecorded,
+    RunStarted, RunBegan, CancelRequested, TasksSucceeded, TaskFailed, TimerFired, ChildSucceeded, ChildFailed, ChildCancelled,
+    SignalReceived, PromiseResolved, UpdateReceived, OperationRecorded,
 )  # fmt: skip
 """Events that workflow code resumes on."""
 EVENT_TYPES: tuple[type[_Event], ...] = (
-    RunStarted, CancelRequested, RunSucceeded, RunFailed, RunCancelled, RunContinued, RunRetried,
+    RunStarted, CancelRequested, RunSucceeded, RunFailed, RunCancelled, RunContinued, RunRetried, RunBegan,
     TasksScheduled, TasksSucceeded, TaskFailed, TasksCancelled, TasksSkipped,
     TimerStarted, TimerFired, TimerCancelled,
     ChildStarted, ChildSucceeded, ChildFailed, ChildCancelled, ChildCancelRequested,
-    SignalReceived, PromiseCreated, PromiseResolved,
+    SignalReceived, PromiseCreated, PromiseResolved, UpdateReceived, UpdateAnswered,
     OperationRecorded, StateSet, StateCleared, PatchRecorded,
 )  # fmt: skip
 

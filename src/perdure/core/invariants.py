@@ -40,6 +40,7 @@ INVARIANTS: Final[dict[int, str]] = {
     11: "no task starts before its dependencies are satisfied",
     12: "a fan-out of N has exactly N ends 0..N-1 and one join",
     14: "timers never early by the database clock, fired once",
+    15: "one run per schedule and nominal time",
     17: "at rest the inbox is empty and no row is an orphan",
     21: "at rest every run that is not waiting for input has ended",
 }
@@ -164,6 +165,8 @@ class RunFold:
         """An event did not fit; what follows from the fold is not judged any more."""
         self.retries: list[int] = []
         """For each retry the epoch of the run that had failed; what came after is of a later one."""
+        self.scheduled: tuple[str, int] | None = None
+        """The schedule that started it, and the nominal time it was started for."""
         self._terminal: tuple[int, ev.Event] | None = None
         self._fired: set[int] = set()
         self._fanouts: list[tuple[int, int]] = []
@@ -197,6 +200,8 @@ class RunFold:
         f.examine(5)
         f.examine(6)
         end = self._terminal[1] if self._terminal else None
+        if isinstance(event, ev.RunStarted) and event.schedule:
+            self.scheduled = (event.schedule, event.nominal_us)
         if isinstance(event, ev.RunRetried):
             if not isinstance(end, ev.RunFailed):
                 self._violate(5, f"event {seq} retries a run that has not failed")

@@ -2,7 +2,8 @@
 
 Laws:
 
-1. Commands are matched per kind and sequence number, never by position, so code may await in any order.
+1. Commands are matched per kind and sequence number, never by position, so code may await in any order. Answers to updates are matched
+   by the update's id.
 2. A command that the history already holds is skipped when identical and refused when different: `NondeterminismError`
    names the place, what the history expects and what the code did. The first mismatch is kept in `mismatch`, because user
    code may swallow the exception.
@@ -20,19 +21,24 @@ from collections.abc import Callable
 from perdure.core import commands as cm
 from perdure.core import events as ev
 from perdure.core import ids
-from perdure.core.errors import InvalidInput, NondeterminismError
+from perdure.core.errors import Failure, InvalidInput, NondeterminismError
 from perdure.core.limits import FANOUT_TASKS_MAX, SCHEDULE_CHUNK_BYTES, SCHEDULE_CHUNK_TASKS
 from perdure.core.retry import TaskOptions
+from perdure.core.undo import is_undo
 
 _STATE = 100  # state writes and patches are matched like everything else, under kinds of their own
 _PATCH = 101
+_FACTS = frozenset(ev.FACTS)
 
 
 class Journal:
     def __init__(self) -> None:
         self._next: dict[int, int] = {}
         self._expected: dict[tuple[int, int], ev.Event] = {}
+        self._answers: dict[str, ev.UpdateAnswered] = {}
         self._cancelled: set[tuple[int, int]] = set()
+        self._awaited: set[int] = set()
+        """Children that were cancelled and whose end was waited for."""
         self._patches: set[str] = set()
         self._patch_answers: dict[str, bool] = {}
         self._commands: list[cm.Command] = []
@@ -47,6 +53,10 @@ class Journal:
         states = 0
         for record in history:
             e = record.event
+            if type(e) in _FACTS:
+                self.facts_ahead += 1
+                if type(e) is not ev.OperationRecorded:
+                    continue
             match e:
                 case ev.TasksScheduled() | ev.TasksSkipped():
                     self._expected[ids.TASK, e.first] = e
@@ -67,16 +77,18 @@ class Journal:
                     self._cancelled.add((ids.TIMER, e.seq))
                 case ev.ChildCancelRequested():
                     self._cancelled.add((ids.CHILD, e.seq))
+                    if e.awaited:
+                        self._awaited.add(e.seq)
                 case ev.PatchRecorded():
                     self._patches.add(e.name)
+                case ev.UpdateAnswered():
+                    self._answers[e.id] = e
                 case _:
                     pass
-            if isinstance(e, ev.FACTS):
-                self.facts_ahead += 1
 
     @property
     def is_replaying(self) -> bool:
-        return self.facts_ahead > 0 or bool(self._expected)
+        return self.facts_ahead > 0 or bool(self._expected) or bool(self._answers)
 
     # -- commands out -----------------------------------------------------------------------------------------------
 
@@ -112,7 +124,12 @@ class Journal:
                 self._refuse(
                     f"task {first}", f"{type(expected).__name__} {_describe(expected)}", _tasks_text(name, chunk)
                 )
-            elif expected.name != name or expected.inputs != chunk or not _same_nodes(expected, nodes, first - start):
+            elif (
+                expected.name != name
+                or not _same_nodes(expected, nodes, first - start)
+                # What an undo is told of the error may differ: texts of exceptions hold addresses, too.
+                or (expected.inputs != chunk and not is_undo(nodes))
+            ):
                 self._refuse(f"task {first}", _describe(expected), _tasks_text(name, chunk))
             first += len(chunk)
         return start
@@ -147,11 +164,12 @@ class Journal:
                          f"child workflow {workflow!r} key={key!r} input={_short(data)}")  # fmt: skip
         return seq
 
-    def create_promise(self, name: str) -> int:
+    def create_promise(self, name: str, spec: bytes = b"") -> int:
+        """`spec` makes it an approval or the wait for an event. What is recorded stands: words for people may change in the code."""
         seq = self._take(ids.PROMISE)
         expected = self._expected.pop((ids.PROMISE, seq), None)
         if expected is None:
-            self._commands.append(cm.CreatePromise(seq, name))
+            self._commands.append(cm.CreatePromise(seq, name, spec))
             return seq
         assert isinstance(expected, ev.PromiseCreated)
         if expected.name != name:
@@ -181,6 +199,18 @@ class Journal:
         if (expected.name, before) != (name, value):
             self._refuse(f"state write {seq}", f"{expected.name!r} = {_short(before)}", f"{name!r} = {_short(value)}")
 
+    def answer_update(self, id: str, value: bytes, failure: Failure | None) -> None:
+        """A repeated answer must be of the same kind; its words may have changed, whoever asked has the first ones."""
+        expected = self._answers.pop(id, None)
+        if expected is None:
+            self._commands.append(cm.AnswerUpdate(id, value, failure))
+        elif (expected.failure is None) != (failure is None):
+            self._refuse(
+                f"the answer to update {id}",
+                _answer_text(expected.value, expected.failure),
+                _answer_text(value, failure),
+            )
+
     def cancel_tasks(self, seqs: list[int]) -> None:
         fresh = [s for s in seqs if (ids.TASK, s) not in self._cancelled]
         if fresh:
@@ -190,9 +220,15 @@ class Journal:
         if (ids.TIMER, seq) not in self._cancelled:
             self._commands.append(cm.CancelTimer(seq))
 
-    def cancel_child(self, seq: int) -> None:
-        if (ids.CHILD, seq) not in self._cancelled:
-            self._commands.append(cm.CancelChild(seq))
+    def cancel_child(self, seq: int, *, awaited: bool = False) -> bool:
+        """Whether its end is to be waited for: as the history says, where it says anything, so that old ones go on as they went."""
+        if (ids.CHILD, seq) in self._cancelled:
+            return seq in self._awaited
+        self._cancelled.add((ids.CHILD, seq))
+        if awaited:
+            self._awaited.add(seq)
+        self._commands.append(cm.CancelChild(seq, awaited))
+        return awaited
 
     def patched(self, name: str) -> bool:
         """True on a run that started, or got here for the first time, with the patch in its code."""
@@ -215,6 +251,11 @@ class Journal:
             (kind, seq), event = next(iter(self._expected.items()))
             self.mismatch = NondeterminismError(
                 f"{_KINDS[kind]} {seq}", f"{type(event).__name__} {_describe(event)}", actual()
+            )
+        elif self._answers and self.mismatch is None:
+            answer = next(iter(self._answers.values()))
+            self.mismatch = NondeterminismError(
+                f"the answer to update {answer.id}", _answer_text(answer.value, answer.failure), actual()
             )
 
     # -- matching ---------------------------------------------------------------------------------------------------
@@ -279,6 +320,10 @@ def _describe(event: ev.Event) -> str:
             return repr(event.name)
         case _:
             return ""
+
+
+def _answer_text(value: bytes, failure: Failure | None) -> str:
+    return f"the answer {_short(value)}" if failure is None else f"the refusal {failure.code}: {failure.message}"
 
 
 def _short(data: bytes | None) -> str:

@@ -15,6 +15,14 @@ PENDING_TASKS_MAX: Final = 200_000
 """Tasks of one run that are scheduled and not ended."""
 SIGNALS_BUFFERED_MAX: Final = 10_000
 """Signals received by a run and not yet consumed by its code."""
+UPDATES_OPEN_MAX: Final = 1_000
+"""Updates that a run was asked for and has not answered; further ones are refused."""
+UPDATE_WAIT_S_MAX: Final = 30
+"""Seconds that one request may wait for the answer to an update; whoever asks again under the same id waits on."""
+UPDATE_ANSWERS_KEPT_S: Final = 7 * 86_400
+"""Seconds that the answer to an update is kept for those who ask again."""
+WAITING_NAMES_MAX: Final = 100
+"""Names of signals and updates that a run's code says it waits for."""
 NAME_CHARS_MAX: Final = 200
 """Characters in the name of a workflow, task, queue, signal, promise, state key or run key."""
 ERROR_CHARS_MAX: Final = 16_000
@@ -32,6 +40,20 @@ ATTEMPTS_DEFAULT: Final = 3
 ATTEMPTS_MAX: Final = 1_000
 LOST_WORKERS_MAX: Final = 10
 """Times a task may lose its worker before it fails; counted apart from `max_attempts`."""
+RETRY_AFTER_S_MAX: Final = 86_400
+"""Seconds that an error may put off the next attempt (`RetryLater`, `Retry-After`); a longer wish is cut to this."""
+BULK_RETRY_MAX: Final = 100
+"""Runs that one request to retry dead letters may open again."""
+
+# -- undo ------------------------------------------------------------------------------------------------------------
+UNDO_STACK_MAX: Final = 10_000
+"""Tasks with an undo in one run that have succeeded, or may still, and were neither undone nor committed."""
+UNDO_ATTEMPTS_DEFAULT: Final = 5
+"""Total executions of an undo that names no retry policy of its own."""
+UNDO_FAILURES_SHOWN: Final = 3
+"""Failed undos that the text of a run's end quotes."""
+UNWIND_GRACE_US: Final = 3_600_000_000
+"""How long a run past its deadline may go on undoing before it is failed as it stands."""
 
 # -- what an attempt says while it runs -----------------------------------------------------------------------------
 LOG_LINE_CHARS_MAX: Final = 8_000
@@ -42,6 +64,24 @@ DETAILS_BYTES_MAX: Final = 16 * 1024
 """Bytes of the JSON given to `attempt().heartbeat(details)`."""
 BLOCKED_STACK_CHARS_MAX: Final = 4_000
 """Characters kept of the stack that holds a worker's event loop; the innermost frames are kept."""
+
+# -- approvals and links --------------------------------------------------------------------------------------------
+APPROVAL_BYTES_MAX: Final = 64 * 1024
+"""Bytes of what an approval asks as JSON: title, form, assignees and details together."""
+APPROVAL_VALUE_BYTES_MAX: Final = 64 * 1024
+"""Bytes of the value that somebody gives with an answer to an approval."""
+APPROVAL_NAMES_MAX: Final = 50
+"""Names among the assignees of an approval, among those it escalates to, and people who answer it."""
+APPROVAL_TITLE_CHARS_MAX: Final = 500
+"""Characters of an approval's title."""
+COMMENT_CHARS_MAX: Final = 1_000
+"""Characters of a comment to an answer."""
+LINK_CHARS_MAX: Final = 4_000
+"""Characters of a signed link's token."""
+LINK_US_DEFAULT: Final = 7 * 86_400 * 1_000_000
+"""Microseconds that a signed link works for unless it is told: seven days."""
+LINK_US_MAX: Final = 366 * 86_400 * 1_000_000
+"""Microseconds that a signed link may work for."""
 
 # -- declarative flows ----------------------------------------------------------------------------------------------
 DOCUMENT_BYTES_MAX: Final = 1024 * 1024
@@ -72,3 +112,89 @@ EXPR_BYTES_MAX: Final = 1_000_000
 """Characters of a text, or elements of a list, that an expression may build."""
 TEMPLATE_BYTES_MAX: Final = 1024 * 1024
 """Roughly the bytes of JSON that a template may evaluate to."""
+
+# -- flow control ---------------------------------------------------------------------------------------------------
+LIMITS_PER_TASK_MAX: Final = 5
+"""Limits of one task or workflow."""
+RATES_PER_TASK_MAX: Final = 5
+"""Rates of one task or workflow."""
+CONCURRENCY_MAX: Final = 1_000_000
+"""What a limit may be at most."""
+RATE_COUNT_MAX: Final = 1_000_000_000
+"""Units of a rate, and of its burst."""
+PUT_OFF_US_MAX: Final = 7 * 86_400_000_000
+"""How long a debounced or batched start may be put off, and how long a dedup key may last: a week."""
+BATCH_ITEMS_MAX: Final = 10_000
+"""Items that one run of a batch gets. Its input is bounded by PAYLOAD_BYTES_MAX as well: a batch that would be larger begins at once."""
+
+# -- messages and events --------------------------------------------------------------------------------------------
+POSTS_PER_BATCH: Final = 500
+"""Messages into runs that one statement writes."""
+POST_BATCH_BYTES: Final = 4 * 1024 * 1024
+"""Bytes of messages after which a statement is full."""
+POSTS_WAITING_MAX: Final = 20_000
+"""Messages that wait in one engine for their turn to be written; more are refused with `unavailable`."""
+POSTS_WAITING_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Bytes of those."""
+MESSAGE_KEY_CHARS_MAX: Final = 200
+"""Characters of the key that a sender gives to a message or an event."""
+MESSAGE_KEYS_KEPT_S: Final = 86_400
+"""Seconds after which the key of a message is forgotten; the end of its run is earlier, if it does not continue."""
+EVENT_WAITS_PAGE: Final = 500
+"""Waits for one event that are looked at in one transaction."""
+EVENTS_PER_LOOK: Final = 20
+"""Events that are matched in one transaction."""
+EVENTS_KEPT_S: Final = 7 * 86_400
+"""Seconds for which an event that has reached everybody is still shown."""
+EVENT_SPEC_BYTES_MAX: Final = 16 * 1024
+"""Bytes of a wait for an event: its expression and the values that were bound to it."""
+WEBHOOK_SKEW_S: Final = 300
+"""How far the time in a webhook's signature may be from the server's."""
+WEBHOOK_BODY_BYTES_MAX: Final = 256 * 1024
+"""Bytes of the body of a webhook."""
+WEBHOOKS_MAX: Final = 1_000
+"""Webhooks of one namespace."""
+
+# -- schedules ------------------------------------------------------------------------------------------------------
+SCHEDULE_CRONS_MAX: Final = 20
+"""Cron expressions of one schedule."""
+CRON_CHARS_MAX: Final = 300
+"""Characters of one cron expression."""
+CRON_SEARCH_YEARS: Final = 50
+"""Years that are searched for the next time of a schedule; one that has none within them is over."""
+SCHEDULE_TIMES_MAX: Final = 1_000
+"""Moments of one schedule's `at`."""
+SCHEDULE_CALENDARS_MAX: Final = 20
+"""Names in `calendars`, and in `exclude`, of one schedule."""
+SCHEDULE_EVERY_US_MIN: Final = 1_000_000
+"""Microseconds of the shortest `every`: a second."""
+SCHEDULE_EVERY_US_MAX: Final = 10 * 366 * 86_400_000_000
+"""Microseconds of the longest `every`: ten years."""
+SCHEDULE_JITTER_US_MAX: Final = 86_400_000_000
+"""Microseconds of the largest `jitter`: a day."""
+SCHEDULE_YEAR_MAX: Final = 2199
+"""The last year in which a schedule can have times."""
+MISSED_COUNTED_MAX: Final = 10_000
+"""Missed times of a schedule that are counted one by one; an outage that missed more counts as this many."""
+CALENDAR_DAYS_MAX: Final = 5_000
+"""Entries of one calendar: dates, yearly days and ranges together."""
+CALENDAR_DEPTH_MAX: Final = 3
+"""Levels of `not` within `not` in a calendar."""
+SCHEDULES_MAX: Final = 10_000
+"""Schedules of one namespace."""
+CALENDARS_MAX: Final = 1_000
+"""Calendars of one namespace."""
+TRIGGERS_MAX: Final = 50
+"""Triggers of one flow."""
+SCHEDULES_PER_LOOK: Final = 50
+"""Schedules that one transaction fires."""
+FIRES_PER_LOOK: Final = 20
+"""Times of one schedule that one transaction fires; what was missed for long is caught up in several."""
+MISSED_ROWS_MAX: Final = 100
+"""Missed times of a schedule that one look writes down one by one; more are only counted."""
+SCHEDULE_RUNS_LOOKED_AT: Final = 50
+"""Latest runs of a schedule among which `overlap` looks for active ones."""
+BACKFILL_TIMES_MAX: Final = 1_000
+"""Nominal times of one backfill."""
+PREVIEW_TIMES_MAX: Final = 500
+"""Nominal times that are shown ahead."""

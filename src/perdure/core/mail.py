@@ -23,6 +23,8 @@ class CancelAsked(_Mail, frozen=True, gc=False, tag=2):
 class PromiseKept(_Mail, frozen=True, gc=False, tag=3):
     name: str
     value: bytes
+    sure: bool = False
+    """It comes from votes, or from somebody who may go past them: an approval with assignees or a quorum takes nothing else."""
 
 
 class ChildEnded(_Mail, frozen=True, gc=False, tag=4):
@@ -50,4 +52,12 @@ class TaskEnded(_Mail, frozen=True, gc=False, tag=5):
     finished_us: int
 
 
-Mail = SignalSent | CancelAsked | PromiseKept | ChildEnded | TaskEnded
+class UpdateAsked(_Mail, frozen=True, gc=False, tag=6):
+    """`id` is the asker's: asking again under it is asking once."""
+
+    id: str
+    name: str
+    value: bytes
+
+
+Mail = SignalSent | CancelAsked | PromiseKept | ChildEnded | TaskEnded | UpdateAsked

@@ -8,7 +8,8 @@ Theory. A history is never changed, so a retry is one more event, `RunRetried`, 
 
 - before the cut everything stays as it is;
 - from the cut on, what the code asked for is gone (it will ask again, or for something else), and so is every failure. What the world said
-  about earlier requests stays: successes, fired timers, signals, kept promises. The code hears of it at the moment of the retry;
+  about earlier requests stays: successes, fired timers, signals, updates, kept promises. The code hears of it at the moment of the retry,
+  and answers the updates again; those who asked keep the answer they got;
 - the cancellations with which the failing run was closed are gone with it, so that what they stopped goes on;
 - the deadline is gone, and the time between failure and retry does not count for running timers.
 
@@ -38,6 +39,7 @@ from perdure.core.errors import Conflict, IllegalTransition
 from perdure.core.events import Recorded
 from perdure.core.limits import HISTORY_EVENTS_MAX
 from perdure.core.runstate import RunState
+from perdure.core.undo import refuse_undone
 
 ENDED_BY_ENGINE: Final = frozenset({"run_timeout", "history_too_large", "limit_exceeded"})
 """Codes of ends that no step of the run is to blame for."""
@@ -55,6 +57,7 @@ def plan(history: list[Recorded], by: str = "", living: Collection[int] = ()) ->
         raise Conflict(
             f"the run's history has reached HISTORY_EVENTS_MAX={HISTORY_EVENTS_MAX} events and has no room for another epoch; start a new run"
         )
+    refuse_undone(history)
     seen = effective(history)
     cut = _cut(seen, end)
     head, tail = _split(seen, cut)
@@ -161,7 +164,7 @@ def _fold(records: list[Recorded]) -> tuple[RunState, set[int]]:
 def _kept(event: ev.Event, state: RunState, stopped: Collection[int], voided_timers: list[int]) -> ev.Event | None:
     """What is left of an event from the cut on: facts about what was outstanding at the cut, and what came from outside."""
     match event:
-        case ev.SignalReceived() | ev.PromiseResolved():
+        case ev.SignalReceived() | ev.PromiseResolved() | ev.UpdateReceived():
             return event
         case ev.TasksSucceeded():
             return _of(event, state)

@@ -5,7 +5,8 @@ Laws:
 1. `max_attempts` counts executions. A lost worker has a budget of its own and does not use up an attempt the user asked for.
 2. Exit, exception, timeout, stale heartbeat, never-started and lost worker all pass through `settle`.
 3. Backoff is exponential, capped and jittered; the jitter comes from the task's id and attempt, so it is the same wherever
-   it is computed and different for neighbours.
+   it is computed and different for neighbours. An error that names a delay of its own (`retry_after_us`) gets that one instead.
+4. Nothing begins after its time: a retry that could not begin before the task must have ended (`to_close_us`) is not tried.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from hashlib import blake2b
 
 import msgspec
 
+from perdure.core.control import Control
 from perdure.core.errors import Failure
-from perdure.core.limits import ATTEMPTS_DEFAULT, LOST_WORKERS_MAX
+from perdure.core.limits import ATTEMPTS_DEFAULT, LOST_WORKERS_MAX, RETRY_AFTER_S_MAX
 
 
 class TaskOptions(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
@@ -37,6 +39,14 @@ class TaskOptions(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """Names of exception types that are final at once."""
     on: tuple[str, ...] = ()
     """Names of exception types worth another attempt; empty means every one."""
+    to_start_us: int = 0
+    """Schedule to start: a task that has not begun by then fails; 0 is no limit. A retry begins within it anew."""
+    to_close_us: int = 0
+    """Schedule to close, over all attempts; 0 is no limit."""
+    undo: str = ""
+    """The task that takes back what this one did, if the run fails or is cancelled later; empty: none."""
+    control: Control | None = None
+    """Flow control; None where the task asks for none."""
 
 
 class End(Enum):
@@ -48,6 +58,8 @@ class End(Enum):
     """The user's code or policy says that another attempt is pointless."""
     TIMEOUT = "timeout"
     HEARTBEAT = "heartbeat"
+    EXPIRED = "expired"
+    """Its time was over before it began, or over all attempts: there is no other attempt."""
     LOST = "lost"
     """The worker or its engine vanished; whether the attempt had an effect is unknown."""
     CANCELLED = "cancelled"
@@ -79,20 +91,70 @@ class Requeue(msgspec.Struct, frozen=True):
 Verdict = Succeed | Fail | Cancel | Requeue
 
 
-def settle(options: TaskOptions, task_id: bytes, attempt: int, lost: int, end: End, failure: Failure | None) -> Verdict:
-    """Decide what the end of an attempt means. `attempt` counts executions from 1, `lost` the workers lost before."""
+def settle(
+    options: TaskOptions,
+    task_id: bytes,
+    attempt: int,
+    lost: int,
+    end: End,
+    failure: Failure | None,
+    left_us: int | None = None,
+) -> Verdict:
+    """Decide what the end of an attempt means. `attempt` counts executions from 1, `lost` the workers lost before. `left_us` is the
+    time until the task must have ended, where it has such a limit and somebody knows what time it is."""
     if end is End.SUCCESS:
         return Succeed()
     if end is End.CANCELLED:
         return Cancel()
     if end is End.LOST:
-        return _settle_lost(options, attempt, lost)
+        return _in_time(options, _settle_lost(options, attempt, lost), left_us)
     if end is End.RETURNED:
-        return Requeue(attempt, lost, 0, failure or Failure("task_returned", "the worker gave the task back unstarted"))
+        returned = failure or Failure("task_returned", "the worker gave the task back unstarted")
+        return _in_time(options, Requeue(attempt, lost, 0, returned), left_us)
     assert failure is not None
-    if end is End.FINAL_ERROR or options.at_most_once or attempt - lost >= options.max_attempts:
+    final = end is End.FINAL_ERROR or end is End.EXPIRED
+    if final or options.at_most_once or attempt - lost >= options.max_attempts:
         return Fail(failure)
-    return Requeue(attempt + 1, lost, backoff_us(options, task_id, attempt - lost), failure)
+    delay_us = min(failure.retry_after_us, RETRY_AFTER_S_MAX * 1_000_000) or backoff_us(
+        options, task_id, attempt - lost
+    )
+    return _in_time(options, Requeue(attempt + 1, lost, delay_us, failure), left_us)
+
+
+def _in_time(options: TaskOptions, verdict: Verdict, left_us: int | None) -> Verdict:
+    """The verdict, or the failure that it comes to because its next attempt would begin too late."""
+    if left_us is None or not isinstance(verdict, Requeue) or verdict.delay_us < left_us:
+        return verdict
+    why = (
+        f"No other attempt: it could begin in {verdict.delay_us / 1e6:g} s" if verdict.delay_us else "No other attempt"
+    )
+    text = f"{why}, and the task must end within {options.to_close_us / 1e6:g} s of being scheduled (finish_within)"
+    return Fail(msgspec.structs.replace(verdict.failure, message=f"{verdict.failure.message}\n{text}"))
+
+
+def left_us(options: TaskOptions, scheduled_us: int, now_us: int) -> int | None:
+    """Time until the task must have ended; None: it has no such limit."""
+    return scheduled_us + options.to_close_us - now_us if options.to_close_us else None
+
+
+def waits_until_us(options: TaskOptions, scheduled_us: int, due_us: int) -> int | None:
+    """The moment by which a task that may begin at `due_us` must have begun; None: it may wait for ever."""
+    moments = [due_us + options.to_start_us] if options.to_start_us else []
+    if options.to_close_us:
+        moments.append(scheduled_us + options.to_close_us)
+    return min(moments, default=None)
+
+
+def expired(options: TaskOptions, waited_us: int, attempt: int, why: str) -> Failure:
+    """The failure of a task whose time was over while it waited for an attempt. `why` says what it waited for, where that is known."""
+    what = f"attempt {attempt} did not begin" if attempt > 1 else "the task did not begin"
+    if options.to_close_us and waited_us >= options.to_close_us:
+        text = (
+            f"{what} before the task had to end, {options.to_close_us / 1e6:g} s after it was scheduled (finish_within)"
+        )
+    else:
+        text = f"{what} within {options.to_start_us / 1e6:g} s (start_within)"
+    return Failure("task_timeout", f"{text}. {why}" if why else text, "TimeoutError")
 
 
 def _settle_lost(options: TaskOptions, attempt: int, lost: int) -> Verdict:

@@ -10,12 +10,16 @@ from collections.abc import Callable
 from typing import Any
 
 from perdure.core import events as ev
+from perdure.core.approval import is_guarded
 from perdure.core.errors import IllegalTransition
 from perdure.core.lifecycle import RunStatus, next_run_status
+from perdure.core.limits import UNWIND_GRACE_US
+from perdure.core.undo import COMMITTED, DEADLINE
 
 
 class RunState:
     __slots__ = (
+        "answered",
         "cancel_requested",
         "children",
         "deadline_us",
@@ -30,9 +34,14 @@ class RunState:
         "resolved",
         "state",
         "status",
+        "stopping",
         "tasks",
+        "timed_out",
         "timers",
         "trace",
+        "undoable",
+        "unsure",
+        "updates",
     )
 
     def __init__(self) -> None:
@@ -43,15 +52,28 @@ class RunState:
         self.timers: dict[int, int] = {}
         """Started and not fired or cancelled: sequence number -> fire_at_us."""
         self.children: dict[int, bytes] = {}
+        self.stopping: set[int] = set()
+        """Children that were asked to stop, and whose end the run waits for."""
         self.failed_children: dict[int, bytes] = {}
         """Ended, and not well; the retry of a declarative run may wait for them again."""
-        self.promises: set[str] = set()
+        self.promises: dict[str, bytes] = {}
+        """Created: name -> what makes it an approval or the wait for an event; empty for a plain promise."""
         self.resolved: set[str] = set()
+        self.unsure: set[str] = set()
+        """Resolved by somebody who may not answer for others."""
+        self.updates: dict[str, ev.UpdateReceived] = {}
+        """Asked for and not answered, by id."""
+        self.answered: set[str] = set()
+        """Ids of updates that were answered; asked for again, they are not handled again."""
         self.state: dict[str, bytes] = {}
         self.operations: set[int] = set()
         """Side effects whose outcome is recorded; a second outcome of the same one is dropped."""
         self.cancel_requested = False
         self.deadline_us = 0
+        self.timed_out = False
+        """The deadline has passed, and the run is undoing what it did; `deadline_us` is when that has to end."""
+        self.undoable = 0
+        """Tasks with an undo that have succeeded, and undos that code pushed: a run with any of them unwinds before it fails at its deadline."""
         self.parent_id = b""
         self.parent_seq = -1
         self.is_successor = False
@@ -90,6 +112,10 @@ def _started(s: RunState, e: ev.RunStarted) -> None:
 
 def _cancel_requested(s: RunState, e: ev.CancelRequested) -> None:
     s.cancel_requested = True
+    if e.reason == DEADLINE and not s.timed_out:
+        s.timed_out = True
+        if s.deadline_us:
+            s.deadline_us += UNWIND_GRACE_US
 
 
 def _end(act: str) -> Callable[[RunState, Any], None]:
@@ -106,7 +132,7 @@ def _scheduled(s: RunState, e: ev.TasksScheduled) -> None:
 
 def _succeeded(s: RunState, e: ev.TasksSucceeded) -> None:
     for seq in e.seqs:
-        del s.tasks[seq]
+        s.undoable += bool(s.tasks.pop(seq).options.undo)
 
 
 def _failed(s: RunState, e: ev.TaskFailed) -> None:
@@ -130,23 +156,44 @@ def _child_started(s: RunState, e: ev.ChildStarted) -> None:
     s.children[e.seq] = e.run_id
 
 
+def _child_stopping(s: RunState, e: ev.ChildCancelRequested) -> None:
+    if e.awaited:
+        s.stopping.add(e.seq)
+
+
 def _child_succeeded(s: RunState, e: ev.ChildSucceeded) -> None:
     del s.children[e.seq]
+    s.stopping.discard(e.seq)
 
 
 def _child_failed(s: RunState, e: ev.ChildFailed | ev.ChildCancelled) -> None:
     s.failed_children[e.seq] = s.children.pop(e.seq)
+    s.stopping.discard(e.seq)
 
 
 def _promise_created(s: RunState, e: ev.PromiseCreated) -> None:
-    s.promises.add(e.name)
+    s.promises.setdefault(e.name, e.spec)
+    if e.name in s.unsure and is_guarded(e.spec):
+        s.resolved.discard(e.name)
+
+
+def _update_received(s: RunState, e: ev.UpdateReceived) -> None:
+    s.updates[e.id] = e
+
+
+def _update_answered(s: RunState, e: ev.UpdateAnswered) -> None:
+    del s.updates[e.id]
+    s.answered.add(e.id)
 
 
 def _promise_resolved(s: RunState, e: ev.PromiseResolved) -> None:
     s.resolved.add(e.name)
+    if not e.sure:
+        s.unsure.add(e.name)
 
 
 def _state_set(s: RunState, e: ev.StateSet) -> None:
+    s.undoable += e.name == COMMITTED
     s.state[e.name] = e.value
 
 
@@ -163,6 +210,7 @@ def _retried(s: RunState, e: ev.RunRetried) -> None:
         raise IllegalTransition("a history with a retry is folded through reopen.effective()")
     s.status = next_run_status(s.status, "retry")
     s.deadline_us = 0
+    s.stopping.clear()
     for seq in e.revived_children:
         s.children[seq] = s.failed_children.pop(seq)
 
@@ -179,6 +227,7 @@ _APPLY: dict[type, Callable[[RunState, Any], None]] = {
     ev.RunCancelled: _end("cancel"),
     ev.RunContinued: _end("succeed"),
     ev.RunRetried: _retried,
+    ev.RunBegan: _nothing,
     ev.TasksScheduled: _scheduled,
     ev.TasksSucceeded: _succeeded,
     ev.TaskFailed: _failed,
@@ -191,10 +240,12 @@ _APPLY: dict[type, Callable[[RunState, Any], None]] = {
     ev.ChildSucceeded: _child_succeeded,
     ev.ChildFailed: _child_failed,
     ev.ChildCancelled: _child_failed,
-    ev.ChildCancelRequested: _nothing,
+    ev.ChildCancelRequested: _child_stopping,
     ev.SignalReceived: _nothing,
     ev.PromiseCreated: _promise_created,
     ev.PromiseResolved: _promise_resolved,
+    ev.UpdateReceived: _update_received,
+    ev.UpdateAnswered: _update_answered,
     ev.OperationRecorded: _operation,
     ev.StateSet: _state_set,
     ev.StateCleared: _state_cleared,

@@ -12,6 +12,7 @@ from perdure.core.errors import Failure
 from perdure.core.events import Recorded
 from perdure.core.lifecycle import RunStatus
 from perdure.core.retry import End, TaskOptions
+from perdure.core.starts import Dedup, Later
 
 
 class Assignment(msgspec.Struct, gc=False):
@@ -96,6 +97,8 @@ class Decided(msgspec.Struct, gc=False):
     """Side effects the worker is executing for this run; each will arrive as a RecordOperation."""
     spontaneous: bool = False
     """It answers no activation: a side effect has ended."""
+    waiting: list[str] = []
+    """What the code waits for that no record shows: `signal:NAME`, `update:NAME`. At most WAITING_NAMES_MAX."""
 
 
 class StartRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,6 +115,11 @@ class StartRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A flat JSON object that people find the run by; empty for none."""
     trace: str = ""
     """W3C traceparent of the caller."""
+    later: Later | None = None
+    """Put off: the run begins later, together with other starts. See starts.py."""
+    dedup: Dedup | None = None
+    once: str = ""
+    """Of a batched start: a text under which its items are added once, however often it is sent."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -125,6 +133,13 @@ class Outcome(msgspec.Struct, frozen=True):
     def is_handover(self) -> bool:
         """It ended by continuing in a successor: a success without a value, which even None has."""
         return self.status == RunStatus.SUCCESS and self.value == b""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What a run said to an update: `value` when it was done, `failure` when it was refused or went wrong."""
+
+    value: bytes
+    failure: Failure | None = None
 
 
 class RunView(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,9 +18,11 @@ from perdure.core.durations import FOREVER_US
 from perdure.core.errors import Failure
 from perdure.core.flow.decider import Decider
 from perdure.core.lifecycle import RunStatus, TaskStatus
+from perdure.core.lines import Line
 from perdure.core.mail import Mail
 from perdure.core.runstate import RunState
 from perdure.engine.batch import Batch
+from perdure.engine.lines import Lines
 from perdure.wire.codec import encode_events, encode_mail, encode_options
 
 SEGMENT_ROWS = 500
@@ -30,19 +32,27 @@ SEGMENT_BYTES = 2 * 1024 * 1024
 class ChildStart:
     """A run to be created together with the event that mentions it."""
 
-    __slots__ = ("input_hash", "key", "own", "run_id", "seq", "started", "version")
+    __slots__ = ("input_hash", "key", "line", "own", "run_id", "seq", "started", "version")
 
     def __init__(
-        self, run_id: bytes, seq: int, version: str, key: str, input_hash: bytes, own: bool, started: ev.RunStarted
+        self,
+        run_id: bytes,
+        seq: int,
+        version: str,
+        key: str,
+        input_hash: bytes,
+        own: bool,
+        started: ev.RunStarted,
+        line: Line | None = None,
     ) -> None:
         self.run_id, self.seq, self.version, self.key = run_id, seq, version, key
-        self.input_hash, self.own, self.started = input_hash, own, started
+        self.input_hash, self.own, self.started, self.line = input_hash, own, started, line
 
 
 class Extras:
     """What most segments do not have."""
 
-    __slots__ = ("consumed", "posts", "promises", "queue_ops", "starts", "states")
+    __slots__ = ("answers", "consumed", "lines", "noted", "posts", "promises", "queue_ops", "starts", "states")
 
     def __init__(self) -> None:
         self.queue_ops: dict[bytes, tuple[Any, ...] | None] = {}
@@ -50,7 +60,14 @@ class Extras:
         self.posts: list[tuple[bytes, bytes]] = []
         self.consumed: list[int] = []
         self.starts: list[ChildStart] = []
-        self.promises: list[str] = []
+        self.promises: list[tuple[str, bytes]] = []
+        """Name, and what makes it more than a plain promise."""
+        self.lines: dict[bytes, tuple[Any, ...]] = {}
+        """Lines that tasks or runs of this segment join: id -> row."""
+        self.noted: tuple[str | None, str | None] | None = None
+        """What the run waits for, while it stays in memory: the word for lists, and all of it as JSON."""
+        self.answers: list[tuple[str, bytes, bytes | None]] = []
+        """Answers to updates: id, value, failure."""
         self.states: dict[str, bytes | None] = {}
 
 
@@ -63,7 +80,8 @@ class Changes:
         self.events: list[ev.Event] = []
         self.tasks: list[tuple[Any, ...]] = []
         self.close: tuple[RunStatus, Failure | None, bytes | None] | None = None
-        self.release: tuple[int | None, str | None] | None = None
+        self.release: tuple[int | None, str | None, str | None, str | None] | None = None
+        """Wake at, stuck with, and what it waits for: the word, and all of it as JSON."""
         self._extras: Extras | None = None
         self.rows = 0
         self.bytes = 0
@@ -81,13 +99,17 @@ class Changes:
 
 class ActiveRun:
     __slots__ = (
-        "closing", "decider", "deciding", "deliver", "dirty", "epoch", "evicted", "id", "idle_since", "mail_seen", "ns", "operations",
-        "outcome", "pending", "queued", "reloading", "reopened", "replay", "seq", "state", "trace", "unseen", "version", "waiting_activation", "workflow", "writing",
+        "closing", "decider", "deciding", "deliver", "dirty", "epoch", "evicted", "id", "idle_since", "keys", "lines", "mail_seen", "noted", "ns", "operations",
+        "outcome", "pending", "queued", "reloading", "reopened", "replay", "seq", "state", "trace", "unseen", "version", "waiting", "waiting_activation", "workflow", "writing",
     )  # fmt: skip
 
     def __init__(self, run_id: bytes, ns: int, workflow: str, version: str, epoch: int) -> None:
         self.id, self.ns, self.workflow, self.version, self.epoch = run_id, ns, workflow, version, epoch
         self.state = RunState()
+        self.lines: Lines | None = None
+        """Flow control; the loop gives it to every run that it takes in."""
+        self.keys: tuple[str, ...] = ()
+        """What the run itself holds: keys of its slots."""
         self.decider: Decider | None = None
         """Decides a declarative run; None for code, which a worker holds."""
         self.trace = ""
@@ -101,6 +123,8 @@ class ActiveRun:
         """Facts from outside that are recorded, or on their way there, and that the code has not been given yet."""
         self.replay = True
         """The worker does not hold this run: the next activation carries the whole history."""
+        self.waiting: list[str] = []
+        """What its code last said it waits for that no record shows: `signal:NAME`, `update:NAME`."""
         self.waiting_activation = False
         self.deciding = False
         """The code has been activated and has not answered yet; what comes meanwhile waits for the answer."""
@@ -117,6 +141,8 @@ class ActiveRun:
         self.reopened: tuple[int, int] = (0, 0)
         """When the run was last retried, and for how long it had been at rest by then."""
         self.mail_seen = False
+        self.noted: tuple[str | None, str | None] = (None, None)
+        """What is written of what it waits for, while it is in memory."""
         self.idle_since = 0.0
         self.outcome: tuple[RunStatus, bytes, Failure | None, bytes | None] | None = None
 
@@ -145,7 +171,7 @@ class ActiveRun:
         changes = self.segment()
         last = changes.events[-1] if changes.events else None
         if type(last) is ev.TasksSucceeded:
-            del self.state.tasks[seq]
+            self.state.undoable += bool(self.state.tasks.pop(seq).options.undo)
             last.seqs.append(seq)
             last.results.append(value)
         else:
@@ -187,16 +213,25 @@ class ActiveRun:
         delay_us: int,
         scheduled_us: int,
         error: str | None,
+        expires_us: int | None = None,
     ) -> None:
-        """Write the task's row in the shared queue, or bring it up to date."""
+        """Write the task's row in the shared queue, or bring it up to date. `expires_us`: not begun by then, it fails."""
         self.queued.add(seq)
         task_id = ids.derive(self.id, ids.TASK, seq)
         changes = self.segment()
         changes.rows += 1
+        line = None
+        if status is TaskStatus.PENDING and self.lines is not None:
+            line = self.lines.of_task(self.ns, self.workflow, scheduled, seq)
+            if line is not None:
+                joined = changes.extras.lines.get(line.id)
+                if joined is None or delay_us < joined[-1]:
+                    changes.extras.lines[line.id] = line.row(delay_us)
         changes.extras.queue_ops[task_id] = (
             task_id, self.ns, self.id, seq, scheduled.name, scheduled.queue, status, attempt, lost, delay_us, scheduled_us,
             encode_options(scheduled.options), scheduled.inputs[seq - scheduled.first], error,
-            self.trace or None, ev.label(scheduled, seq) if scheduled.nodes else None,
+            self.trace or None, ev.label(scheduled, seq) if scheduled.nodes else None, line.id if line is not None else None,
+            expires_us,
         )  # fmt: skip
 
     def unqueue(self, seq: int) -> None:
@@ -247,30 +282,45 @@ class RunUnit:
             if s.close is not None:
                 self._fill_close(batch, *s.close)
             if s.release is not None:
-                batch.releases.add(run.id, FOREVER_US if s.release[0] is None else s.release[0], s.release[1])
+                batch.releases.add(run.id, FOREVER_US if s.release[0] is None else s.release[0], *s.release[1:])
         extras = [s.extras for s in self.segments if s.has_extras]
         if extras:
             self._fill_extras(batch, extras)
 
     def _fill_extras(self, batch: Batch, extras: list[Extras]) -> None:
-        """Of several writes to one queue row or state in a commit only the last one counts."""
+        """Of several writes to one queue row or state in a commit only the last one counts, of several answers the first."""
         run = self.run
         queue_ops: dict[bytes, tuple[Any, ...] | None] = {}
         states: dict[str, bytes | None] = {}
+        lines: dict[bytes, tuple[Any, ...]] = {}
+        noted: tuple[str | None, str | None] | None = None
+        answers: dict[str, tuple[bytes, bytes | None]] = {}
         for x in extras:
             queue_ops.update(x.queue_ops)
             states.update(x.states)
             for child in x.starts:
                 _fill_start(batch, child, run)
+                if child.line is not None:
+                    lines[child.line.id] = child.line.row(0)
             batch.posts.rows.extend(x.posts)
             batch.consumed.rows.extend((i,) for i in x.consumed)
-            batch.promises.rows.extend((run.id, name, run.ns) for name in x.promises)
+            batch.promises.rows.extend(
+                (run.id, name, run.ns, promise_kind(spec), spec.decode() or None) for name, spec in x.promises
+            )
+            lines.update(x.lines)
+            noted = x.noted or noted
+            for id, value, failure in x.answers:
+                answers.setdefault(id, (value, failure))
         for task_id, row in queue_ops.items():
             if row is None:
                 batch.unqueued.add(task_id)
             else:
                 batch.queued.rows.append(row)
         batch.states.rows.extend((run.id, name, run.ns, value) for name, value in states.items())
+        batch.lines.rows.extend(lines.values())
+        batch.answers.rows.extend((run.id, id, run.ns, *answer) for id, answer in answers.items())
+        if noted is not None:
+            batch.noted.add(run.id, *noted)
 
     def _fill_close(self, batch: Batch, status: RunStatus, failure: Failure | None, successor: bytes | None) -> None:
         run = self.run
@@ -278,6 +328,13 @@ class RunUnit:
         batch.closes.add(run.id, status, self.first + len(self.events) - 1, code, text, successor)
         if run.mail_seen or run.state.promises or run.state.resolved or successor is not None:
             batch.ended.add(run.id, successor)
+
+
+def promise_kind(spec: bytes) -> int:
+    """0 a plain promise, 1 an approval, 2 the wait for a named event."""
+    if not spec:
+        return 0
+    return 1 if spec.startswith(b'{"title":') else 2  # their encoders write that first; anything else may be in a spec
 
 
 def attributes_text(attributes: bytes) -> str | None:
@@ -289,4 +346,5 @@ def _fill_start(batch: Batch, child: ChildStart, parent: ActiveRun) -> None:
     batch.starts.add(
         child.run_id, parent.ns, e.workflow, child.version, child.key or None, child.input_hash, e.parent_id or None,
         e.parent_seq if e.parent_id else None, child.own, encode_events([e]), attributes_text(e.attributes),
+        child.line.id if child.line is not None else None,
     )  # fmt: skip

@@ -7,7 +7,7 @@ index, not as 100,000 objects, and does not hold up the next run's single task.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from perdure.core.events import TasksScheduled
 from perdure.engine.active import ActiveRun
@@ -48,6 +48,18 @@ class Line:
     def drop(self, run: ActiveRun) -> None:
         for chunk in self._runs.pop(run, ()):
             self.size -= len(chunk.event.inputs) - chunk.next
+
+    def take_where(self, wanted: Callable[[ActiveRun, TasksScheduled], bool]) -> Iterator[Waiting]:
+        for run, chunks in list(self._runs.items()):
+            for chunk in [c for c in chunks if wanted(run, c.event)]:
+                chunks.remove(chunk)
+                for i in range(chunk.next, len(chunk.event.inputs)):
+                    self.size -= 1
+                    seq = chunk.event.first + i
+                    if seq in run.state.tasks:
+                        yield run, seq, chunk.event, chunk.scheduled_us
+            if not chunks:
+                del self._runs[run]
 
     def take(self, count: int) -> Iterator[Waiting]:
         """Up to `count` tasks, fairly over runs. Cancelled ones are passed over."""
@@ -112,6 +124,10 @@ class Backlog:
             for one in line.take(count):
                 count -= 1
                 yield one
+
+    def take_where(self, limits: Callable[[int, TasksScheduled, str], bool]) -> list[Waiting]:
+        """Tasks that flow control is about: whole chunks, whatever their turn."""
+        return [one for _, line in self.lines() for one in line.take_where(lambda r, e: limits(r.ns, e, r.workflow))]
 
     def take_unserved(self, served: frozenset[Kind]) -> Iterator[Waiting]:
         """Tasks that no worker here serves any more."""

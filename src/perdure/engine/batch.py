@@ -31,18 +31,18 @@ class Batch:
     """One transaction. Field comments name the columns."""
 
     def __init__(self) -> None:
-        # run_id ns workflow version key input_hash parent_id parent_seq own body attributes
-        self.starts = Rows(11)
+        # run_id ns workflow version key input_hash parent_id parent_seq own body attributes line
+        self.starts = Rows(12)
         # run_id seq last ns epoch body
         self.appends = Rows(6)
         # run_id status events error_code error successor
         self.closes = Rows(6)
-        # run_id wake_us stuck
-        self.releases = Rows(3)
+        # run_id wake_us stuck waiting_on waits
+        self.releases = Rows(5)
         # id ns run_id seq name queue status attempts lost epoch scheduled_us started_us finished_us error node
         self.tasks = Rows(15)
-        # id ns run_id seq name queue status attempt lost delay_us scheduled_us options input error trace node
-        self.queued = Rows(16)
+        # id ns run_id seq name queue status attempt lost delay_us scheduled_us options input error trace node line expires_us
+        self.queued = Rows(18)
         # id
         self.unqueued = Rows(1)
         # id attempt body
@@ -53,12 +53,18 @@ class Batch:
         self.consumed = Rows(1)
         # run_id successor: runs whose mail and promises go with them
         self.ended = Rows(2)
-        # run_id name ns
-        self.promises = Rows(3)
+        # run_id name ns kind spec
+        self.promises = Rows(5)
         # run_id name ns value
         self.states = Rows(4)
-        # id attempt lost delay_us error
-        self.requeued = Rows(5)
+        # id attempt lost delay_us error expires_us
+        self.requeued = Rows(6)
+        # id ns kind queue name workflow fair weight priority needs delay_us
+        self.lines = Rows(11)
+        # run_id waiting_on waits
+        self.noted = Rows(3)
+        # run_id id ns value failure
+        self.answers = Rows(5)
 
     def _main(self) -> tuple[Rows, ...]:
         return self.starts, self.appends, self.closes, self.releases, self.tasks
@@ -66,17 +72,20 @@ class Batch:
     def _rest(self) -> tuple[Rows, ...]:
         return (
             self.queued, self.unqueued, self.reports, self.posts, self.consumed, self.ended, self.promises, self.states,
-            self.requeued,
+            self.requeued, self.lines, self.noted, self.answers,
         )  # fmt: skip
 
     def main(self) -> list[Any]:
-        """The last column of the starts comes last."""
+        """The last columns of the starts come last."""
         starts = self.starts.columns()
         rest = [column for group in self._main()[1:] for column in group.columns()]
-        return [*starts[:-1], *rest, starts[-1]]
+        return [*starts[:10], *rest, *starts[10:]]
 
     def rest(self) -> list[Any]:
-        return [column for group in self._rest() for column in group.columns()]
+        """The last column of what is queued again comes last."""
+        requeued = self.requeued.columns()
+        groups = (group.columns() if group is not self.requeued else requeued[:-1] for group in self._rest())
+        return [*(column for group in groups for column in group), requeued[-1]]
 
     @property
     def has_rest(self) -> bool:

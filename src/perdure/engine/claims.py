@@ -20,11 +20,16 @@ from perdure.core.work import Outcome
 from perdure.engine.active import ActiveRun
 from perdure.engine.counters import Counters
 from perdure.engine.dispatch import Dispatcher
-from perdure.engine.ports import ClaimedRun, Kind, MailRow, Named, Store, WorkerPort
+from perdure.engine.lines import Lines
+from perdure.engine.ports import ClaimedRun, Due, Kind, MailRow, Named, Store, WorkerPort
 from perdure.engine.runloop import RunLoop
 from perdure.wire.codec import decode_mail
 
-CLAIM_RUNS_MAX: Final = 200
+CLAIM_RUNS_MAX: Final = 250
+PAGES_MAX: Final = 4
+"""Pages of due runs that are claimed in one look; then mail, lines and tasks have their turn."""
+FULL_US: Final = 100_000
+"""Runs are due and memory is full: look again after this time."""
 MAIL_MAX: Final = 1_000
 SUCCESSORS_MAX: Final = 1_000
 """Times a run may have continued as new between two looks at it."""
@@ -42,8 +47,15 @@ class ClaimInDoubt(Exception):
 
 class Claimer:
     def __init__(
-        self, store: Store, loop: RunLoop, dispatcher: Dispatcher, worker: WorkerPort | None, counters: Counters
+        self,
+        store: Store,
+        loop: RunLoop,
+        dispatcher: Dispatcher,
+        worker: WorkerPort | None,
+        counters: Counters,
+        lines: Lines,
     ) -> None:
+        self._lines = lines
         self._store, self._loop, self._dispatcher, self._worker, self._counters = (
             store,
             loop,
@@ -61,6 +73,8 @@ class Claimer:
         self._claimed: list[ClaimedRun] = []
         """Ours, and not in memory yet: read again when the database did not answer."""
         self._claimed_by = 0
+        self.mail_left = False
+        """The last look met a whole page of mail: there may be more behind it, once that is consumed."""
         self.hungry = False
         """Tasks are due that found no free slot: look again as soon as one is free."""
 
@@ -97,6 +111,7 @@ class Claimer:
 
     async def look(self) -> None:
         self._counters.polls += 1
+        self.hungry = False
         self._loop.mail_done.clear()  # what is gone by now is not in anything read from here on
         workflows = list(self._loop.workflows) if self.may_claim else []
         served = list(self._dispatcher.served) if self.may_claim else []
@@ -104,23 +119,64 @@ class Claimer:
             await self._reload()
         if self._claimed:
             await self._load_claimed()
+        freed = self._lines.take_freed()
+        if freed:
+            await self._store.wake_lines(freed)
         due = await self._store.next_due(workflows, served, flows=self.may_claim)
+        if await self._lines.refresh(due.rules_us):
+            self._dispatcher.line_up()
         if due.mail:
             await self._collect_mail()
-        if due.run_at_us is not None and due.run_at_us <= due.clock_us and self._loop.has_room:
-            await self._claim_runs(workflows, with_mail=False)
+        if due.run_line_at_us is not None and due.run_line_at_us <= due.clock_us and self.may_claim:
+            await self._let_in(due)
+        if due.run_at_us is not None and due.run_at_us <= due.clock_us:
+            if self._loop.has_room:
+                await self._claim_runs(workflows, with_mail=False)
+            elif self.may_claim:
+                self.poke_in(FULL_US)
+        if due.line_at_us is not None and due.line_at_us <= due.clock_us and served:
+            await self._claim_from_lines(served, due)
+        elif self._dispatcher.held_back:
+            self._dispatcher.held_back = 0
+            self._dispatcher.refill()
         if due.task_at_us is not None and due.task_at_us <= due.clock_us:
             await self._claim_tasks(served)
-        upcoming = [t - due.clock_us for t in (due.run_at_us, due.task_at_us) if t is not None and t > due.clock_us]
-        if upcoming and min(upcoming) < POLL_S * 1e6:
-            self.poke_in(min(upcoming))
+        for at_us in (due.run_at_us, due.task_at_us, due.line_at_us, due.run_line_at_us):
+            self._come_back(at_us, due.clock_us)
+
+    def _come_back(self, at_us: int | None, now_us: int) -> None:
+        """Look again when something falls due that is nearer than the next look."""
+        if at_us is not None and now_us < at_us < now_us + POLL_S * 1e6:
+            self.poke_in(at_us - now_us)
 
     # -- runs -------------------------------------------------------------------------------------------------------
 
     async def _claim_runs(self, workflows: list[Named], *, with_mail: bool) -> None:
-        room = min(CLAIM_RUNS_MAX, self._loop.runs_max - len(self._loop.runs))
-        if room <= 0 or not self.may_claim:
-            return
+        """Page after page while many are due: one is read while the next is claimed."""
+        full = await self._claim_page(workflows, with_mail)
+        for _ in range(PAGES_MAX - 1):
+            if not full:
+                break
+            found = await asyncio.gather(
+                self._claim_page(workflows, with_mail), self._load_claimed(), return_exceptions=True
+            )
+            for one in found:
+                if isinstance(one, BaseException):
+                    raise one
+            full = bool(found[0])
+        if self._claimed:
+            await self._load_claimed()
+        if full:
+            self.poke()
+
+    async def _claim_page(self, workflows: list[Named], with_mail: bool) -> bool:
+        """Whether there may be more and it is worth asking at once."""
+        if not self.may_claim:
+            return False
+        room = min(CLAIM_RUNS_MAX, self._loop.runs_max - len(self._loop.runs) - len(self._claimed))
+        if room <= 0:
+            self.poke_in(FULL_US)
+            return False
         session = self.session
         try:
             claimed = await self._store.claim_runs(session, workflows, room, with_mail=with_mail, flows=True)
@@ -130,9 +186,7 @@ class Claimer:
         if claimed:
             self._counters.runs_claimed += len(claimed)
             self._claimed, self._claimed_by = [*self._claimed, *claimed], session
-            await self._load_claimed()
-            if len(claimed) == room:
-                self.poke()
+        return len(claimed) == room
 
     async def _load_claimed(self) -> None:
         """Bring owned runs into memory."""
@@ -141,7 +195,7 @@ class Claimer:
         await self._loop.flows.ensure((c.ns, c.workflow, c.version) for c in claimed)
         loaded = await self._store.load([c.run_id for c in claimed])
         self._check_session(session)
-        self._claimed = []
+        self._claimed = self._claimed[len(claimed) :]
         queued: dict[bytes, set[int]] = {c.run_id: set() for c in claimed}
         for run_id, seq in loaded.queued:
             queued[run_id].add(seq)
@@ -150,9 +204,11 @@ class Claimer:
         fresh: list[ActiveRun] = []
         for c in claimed:
             run = ActiveRun(c.run_id, c.ns, c.workflow, c.version, c.epoch)
+            run.keys = c.keys
             self._loop.load(run, loaded.history[c.run_id], queued[c.run_id])
             fresh.append(run)
         self._deliver(loaded.mail)
+        self._loop.fire_timers()  # after the mail: what came while the run slept came before it woke
         await self._catch_up_children(fresh)
 
     async def _reload(self) -> None:
@@ -210,6 +266,38 @@ class Claimer:
             self._claimed = []
             raise Fenced(f"session {session} was lost on the way")
 
+    # -- lines ------------------------------------------------------------------------------------------------------
+
+    async def _let_in(self, due: Due) -> None:
+        """Runs that waited for their workflow's limits. They are woken here and claimed like any other."""
+        entered = await self._store.let_in(self.session, self._lines.rules)
+        self._counters.runs_let_in += entered.runs
+        self._come_back(entered.next_us, due.clock_us)
+        if entered.runs or entered.cancelled:
+            self.poke()
+
+    async def _claim_from_lines(self, served: list[Kind], due: Due) -> None:
+        if self._worker is None:
+            return
+        free = self._worker.slots_free
+        open_to = [(kind, min(n, free)) for kind in served if (n := self._worker.free_for(kind)) > 0]
+        if free <= 0 or not open_to:
+            self._dispatcher.held_back = _kept_for_lines(self._worker.slots, due.line_priority or 0)
+            self.hungry = True
+            return
+        session = self.session
+        try:
+            found = await self._store.claim_from_lines(session, open_to, free, self._lines.rules)
+        except Unavailable as e:
+            raise ClaimInDoubt(str(e)) from e
+        self._check_session(session)
+        self._come_back(found.next_us, due.clock_us)
+        if found.tasks:
+            self._dispatcher.launch_claimed(found.tasks, self._loop.runs.get)
+        if len(found.tasks) == free:
+            self.hungry = True
+        self._dispatcher.held_back = 0  # the backlog has its turn; if lines are left they have theirs after that
+
     # -- tasks ------------------------------------------------------------------------------------------------------
 
     async def _claim_tasks(self, served: list[Kind]) -> None:
@@ -226,7 +314,7 @@ class Claimer:
         except Unavailable as e:
             raise ClaimInDoubt(str(e)) from e
         self._check_session(session)
-        self.hungry = len(tasks) == free
+        self.hungry |= len(tasks) == free
         if tasks:
             self._dispatcher.launch_claimed(tasks, self._loop.runs.get)
 
@@ -276,6 +364,7 @@ class Claimer:
 
     async def _collect_mail(self) -> None:
         rows = await self._store.owned_mail(self.session, MAIL_MAX)
+        self.mail_left = len(rows) == MAIL_MAX
         self._deliver(rows)
         if self._loop.has_room:
             await self._claim_runs(list(self._loop.workflows) if self.may_claim else [], with_mail=True)
@@ -285,6 +374,14 @@ class Claimer:
             run = self._loop.runs.get(row.run_id)
             if run is not None:
                 self._loop.deliver_row(run, row)
+
+
+def _kept_for_lines(slots: int, priority: int) -> int:
+    """The local backlog takes every slot as it becomes free: how many are left to those who wait in lines. What is in the backlog has
+    priority 0, so what has more goes first, and what has as much gets its share."""
+    if priority > 0:
+        return slots
+    return max(1, slots // 4) if priority == 0 else slots // 10
 
 
 def _ends(rows: list[MailRow]) -> Iterator[tuple[bytes, int]]:

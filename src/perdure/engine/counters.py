@@ -64,6 +64,7 @@ class Counters:
     poisoned: int = 0
     runs_started: int = 0
     runs_claimed: int = 0
+    runs_let_in: int = 0
     runs_ended: int = 0
     runs_failed: int = 0
     runs_cancelled: int = 0
@@ -75,10 +76,16 @@ class Counters:
     tasks_failed: int = 0
     tasks_retried: int = 0
     tasks_lost: int = 0
+    tasks_expired: int = 0
+    """Tasks that had not begun in time."""
     tasks_spilled: int = 0
     tasks_claimed: int = 0
     late_reports: int = 0
     sessions_reaped: int = 0
+    schedules_fired: int = 0
+    """Runs that this engine started because a schedule said so."""
+    schedules_missed: int = 0
+    schedules_skipped: int = 0
     polls: int = 0
     notifications: int = 0
     log_chunks: int = 0

@@ -2,6 +2,7 @@
 
     ScheduleTasks --> backlog --> worker --> report --> settle --> event + task row
                  \\-> task_queue (no local worker, at most once, retry, spill) --> claimed by any engine --> ...
+                                                                             \\-> not begun in time: expiry.py
 
 Laws:
 
@@ -9,7 +10,8 @@ Laws:
 2. A retry is a row with a time, never a sleeping worker.
 3. A task without a row in task_queue, that its run's history holds as outstanding and that is not in flight here, is lost:
    the engine that had it in memory is gone.
-4. An at-most-once task goes through task_queue always, so that its dispatch is durable before it is sent.
+4. An at-most-once task goes through task_queue always, so that its dispatch is durable before it is sent. So does a task that must
+   begin, or end over all attempts, within some time: its row carries the moment, for whichever engine finds that it has passed.
 """
 
 from __future__ import annotations
@@ -24,13 +26,25 @@ from perdure.core.errors import Failure
 from perdure.core.lifecycle import TaskStatus
 from perdure.core.mail import TaskEnded
 from perdure.core.placement import Placement
-from perdure.core.retry import Cancel, End, Fail, Requeue, Succeed, TaskOptions, Verdict, settle
+from perdure.core.retry import (
+    Cancel,
+    End,
+    Fail,
+    Requeue,
+    Succeed,
+    TaskOptions,
+    Verdict,
+    left_us,
+    settle,
+    waits_until_us,
+)
 from perdure.core.work import Assignment, Beat, Report
 from perdure.engine.active import ActiveRun
 from perdure.engine.backlog import TURN_TASKS, Backlog, Line
 from perdure.engine.batch import Batch
 from perdure.engine.counters import Counters
-from perdure.engine.ports import ClaimedTask, Kind, LostTask, WorkerPort
+from perdure.engine.lines import Lines
+from perdure.engine.ports import Again, ClaimedTask, Kind, LostTask, WorkerPort
 from perdure.wire.codec import decode_options, encode_mail
 
 ALL_SLOTS = 1_000_000
@@ -68,6 +82,7 @@ class ReportUnit:
     """The end of a task whose run lives elsewhere: its row goes, mail to the run comes."""
 
     def __init__(self, task_id: bytes, attempt: int, mail: TaskEnded) -> None:
+        self.task_id = task_id
         self._row = (task_id, attempt, encode_mail(mail))
 
     def fill(self, batch: Batch) -> None:
@@ -77,8 +92,9 @@ class ReportUnit:
 class RequeueUnit:
     """Another attempt of a task whose run lives elsewhere."""
 
-    def __init__(self, task_id: bytes, verdict: Requeue) -> None:
-        self._row = (task_id, verdict.attempt, verdict.lost, verdict.delay_us, verdict.failure.message)
+    def __init__(self, task_id: bytes, verdict: Requeue, expires_us: int | None) -> None:
+        self.task_id = task_id
+        self._row = (task_id, verdict.attempt, verdict.lost, verdict.delay_us, verdict.failure.message, expires_us)
 
     def fill(self, batch: Batch) -> None:
         batch.requeued.add(*self._row)
@@ -95,9 +111,13 @@ class Dispatcher:
         add: Callable[[ReportUnit | RequeueUnit], None],
         wake_claims: Callable[[int], None],
         stray_ended: Callable[[bytes, int, TaskEnded], None],
+        lines: Lines,
     ) -> None:
         self._worker, self._counters, self._now_us, self._placement = worker, counters, now_us, placement
         self._mark, self._add, self._wake_claims, self.stray_ended = mark, add, wake_claims, stray_ended
+        self.lines = lines
+        self.held_back = 0
+        """Slots that are kept for tasks in lines, while the local backlog would take them all."""
         self.backlog = Backlog()
         self.flights: dict[tuple[bytes, int], Flight] = {}
         self.served: frozenset[Kind] = frozenset()
@@ -108,18 +128,29 @@ class Dispatcher:
         self.tick_us = 100_000
         """How often `tick` is meant to be called."""
         self._ticked_us = self._late_ticks = 0
+        self.expires: Callable[[int], None] = lambda at_us: None
+        """Told of every moment by which a task that waits in task_queue must have begun."""
 
     # -- out --------------------------------------------------------------------------------------------------------
 
     def schedule(self, run: ActiveRun, event: ev.TasksScheduled) -> None:
         """Tasks the run just asked for. Their event is recorded but need not be durable yet."""
         now = self._now_us()
-        if (run.ns, event.queue, event.name) in self.served and not event.options.at_most_once:
+        served = (run.ns, event.queue, event.name) in self.served
+        if served and not _needs_row(event.options) and not self.lines.limits(run.ns, event, run.workflow):
             self.backlog.push(run, event, now)
         else:
+            expires_us = self._expires(event.options, now, now)
             for seq in range(event.first, event.first + len(event.inputs)):
-                run.queue_row(seq, event, TaskStatus.PENDING, 1, 0, 0, now, None)
+                run.queue_row(seq, event, TaskStatus.PENDING, 1, 0, 0, now, None, expires_us)
             self._wake_claims(0)
+
+    def _expires(self, options: TaskOptions, scheduled_us: int, due_us: int) -> int | None:
+        """For the row of a task that waits: the moment by which it must have begun."""
+        expires_us = waits_until_us(options, scheduled_us, due_us)
+        if expires_us is not None:
+            self.expires(expires_us)
+        return expires_us
 
     def refill(self) -> None:
         """Give workers as much as they have slots for: kinds that share slots take turns."""
@@ -133,7 +164,7 @@ class Dispatcher:
     def _refill(self, kind: Kind, line: Line, turn: int) -> bool:
         """Whether there may be more to do for this kind."""
         assert self._worker is not None
-        free = min(self._worker.free_for(kind), turn)
+        free = min(self._worker.free_for(kind), turn, self._worker.slots_free - self.held_back)
         if free <= 0 or line.size <= 0:
             return False
         now = self._now_us()
@@ -183,6 +214,7 @@ class Dispatcher:
             run.trace if run else t.trace or "", t.queue,
         )  # fmt: skip
         self.flights[t.run_id, t.seq] = Flight(a, run, t.name, t.queue, t.lost, t.scheduled_us, now, now, True)
+        self.lines.launched(t.id, t.keys)
         if run is not None:
             run.queued.add(t.seq)
         return a
@@ -269,7 +301,8 @@ class Dispatcher:
         task_id = ids.derive(a.run_id, ids.TASK, a.seq)
         if end is End.CANCELLED:  # cancelled by nobody we know of: the worker is shutting down
             end = End.LOST
-        verdict = settle(a.options, task_id, a.attempt, flight.lost, end, failure)
+        left = left_us(a.options, flight.scheduled_us, self._now_us())
+        verdict = settle(a.options, task_id, a.attempt, flight.lost, end, failure, left)
         run = flight.run
         if run is None:
             self._end_foreign(flight, task_id, verdict, value, times)
@@ -314,6 +347,7 @@ class Dispatcher:
                     verdict.delay_us,
                     times[0],
                     verdict.failure.message,
+                    self._expires(scheduled.options, times[0], self._now_us() + verdict.delay_us),
                 )
                 self._counters.tasks_retried += 1
                 self._wake_claims(verdict.delay_us)
@@ -331,7 +365,8 @@ class Dispatcher:
         match verdict:
             case Requeue():
                 self._counters.tasks_retried += 1
-                self._add(RequeueUnit(task_id, verdict))
+                expires_us = self._expires(a.options, flight.scheduled_us, self._now_us() + verdict.delay_us)
+                self._add(RequeueUnit(task_id, verdict, expires_us))
                 self._wake_claims(verdict.delay_us)
             case Fail(failure):
                 self._counters.tasks_failed += 1
@@ -357,7 +392,8 @@ class Dispatcher:
         flight = self.flights.pop((run.id, mail.seq), None)
         if flight is not None and self._worker is not None:
             self._worker.cancel(run.id, mail.seq, flight.assignment.attempt)
-        times = (mail.scheduled_us, mail.started_us, mail.finished_us)
+        now = self._now_us()  # whoever takes a task from a dead engine does not know its times
+        times = (mail.scheduled_us or now, mail.started_us or None, mail.finished_us or now)
         if mail.status == TaskStatus.SUCCESS:
             run.record_success(
                 mail.seq,
@@ -422,6 +458,12 @@ class Dispatcher:
         self._late_ticks = self._late_ticks + 1 if late else 0
         return late
 
+    def line_up(self) -> None:
+        """Rules have changed: what they are about waits in lines from now on."""
+        for run, seq, event, scheduled_us in self.backlog.take_where(self.lines.limits):
+            run.queue_row(seq, event, TaskStatus.PENDING, 1, 0, 0, scheduled_us, None)
+            self._mark(run, True)
+
     def unserved(self) -> None:
         """Workers left: what only they could run goes to the shared queue."""
         for run, seq, event, scheduled_us in self.backlog.take_unserved(self.served):
@@ -448,6 +490,13 @@ class Dispatcher:
                 flight,
                 End.TIMEOUT,
                 f"attempt {a.attempt} did not end within its timeout of {o.timeout_us / 1e6:g} s",
+                now,
+            )
+        elif o.to_close_us and now - flight.scheduled_us > o.to_close_us:
+            self._abort(
+                flight,
+                End.EXPIRED,
+                f"the task did not end within {o.to_close_us / 1e6:g} s of being scheduled (finish_within); attempt {a.attempt} was stopped",
                 now,
             )
         elif o.heartbeat_us and now - flight.beat_us > o.heartbeat_us and not patient:
@@ -513,9 +562,13 @@ class Dispatcher:
             self._mark(run, True)
         self.served = frozenset()
 
+    def flying_runs(self) -> set[ActiveRun]:
+        """Runs with tasks at work here."""
+        return {f.run for f in self.flights.values() if f.run is not None}
+
     def busy_runs(self) -> set[ActiveRun]:
         """Runs with tasks in this engine's memory."""
-        busy = {f.run for f in self.flights.values() if f.run is not None}
+        busy = self.flying_runs()
         busy.update(self.backlog.runs())
         return busy
 
@@ -564,15 +617,20 @@ def _about(a: Assignment, r: Report) -> bool:
     return a.attempt == r.attempt and (not r.epoch or not a.epoch or r.epoch == a.epoch)
 
 
-def settle_lost(tasks: list[LostTask]) -> tuple[list[tuple[bytes, int, int]], list[tuple[bytes, bytes]]]:
-    """For the reaper: what becomes of tasks whose engine is gone."""
-    again: list[tuple[bytes, int, int]] = []
+def _needs_row(o: TaskOptions) -> bool:
+    """Whether it goes through task_queue even where a worker is at hand."""
+    return o.at_most_once or bool(o.to_start_us or o.to_close_us)
+
+
+def settle_lost(tasks: list[LostTask]) -> tuple[list[Again], list[tuple[bytes, bytes]]]:
+    """For the reaper: what becomes of tasks whose engine is gone. One whose time is over by now fails in its turn, by expiry."""
+    again: list[Again] = []
     failed: list[tuple[bytes, bytes]] = []
     for t in tasks:
         options: TaskOptions = decode_options(t.options)
         match settle(options, t.id, t.attempt, t.lost, End.LOST, None):
             case Requeue(attempt, lost):
-                again.append((t.id, attempt, lost))
+                again.append((t.id, attempt, lost, options.to_start_us or None, options.to_close_us or None))
             case Fail(failure):
                 mail = TaskEnded(t.seq, TaskStatus.FAILED, b"", failure, t.attempt, t.lost + 1, 0, 0, 0)
                 failed.append((t.id, encode_mail(mail)))

@@ -21,22 +21,31 @@ from typing import Any, Final
 import msgspec
 
 from perdure.core import ids
+from perdure.core.calls import BUILT_IN
+from perdure.core.commands import StartChild
 from perdure.core.commit_policy import CommitPolicy
 from perdure.core.errors import Failure, Fenced, NotFound, Unavailable
 from perdure.core.mail import TaskEnded
 from perdure.core.placement import Placement
-from perdure.core.work import Decided, LogChunk, Outcome, Report
+from perdure.core.work import Decided, LogChunk, Outcome, Report, RunView
 from perdure.engine.active import ActiveRun, Extras, RunUnit
 from perdure.engine.claims import Claimer, ClaimInDoubt, Token
 from perdure.engine.clock import DatabaseClock
 from perdure.engine.committer import Committer, Unit
 from perdure.engine.counters import Counters
-from perdure.engine.dispatch import Dispatcher, settle_lost
+from perdure.engine.dispatch import Dispatcher, ReportUnit, RequeueUnit, settle_lost
+from perdure.engine.expiry import Expiry
 from perdure.engine.flows import Flows
+from perdure.engine.lines import Lines
 from perdure.engine.maintenance import Maintenance
-from perdure.engine.notes import Notes
+from perdure.engine.notes import Notes, WorkerRow
+from perdure.engine.occasions import Occasions
 from perdure.engine.ports import Committed, Named, Store, WorkerPort
+from perdure.engine.postbox import Postbox
 from perdure.engine.runloop import RunLoop
+from perdure.engine.schedules import Scheduler, ScheduleStore
+from perdure.engine.starts import Starts, StartStore
+from perdure.engine.updates import Updates
 from perdure.engine.usecases import StartUnit, UseCases, Waiters
 from perdure.wire.codec import encode_mail
 
@@ -47,6 +56,8 @@ NAMESPACE_TRUST_US: Final = 5_000_000
 """How long a namespace that was found counts as existing; another server may delete it."""
 
 
+SERVICE_PAUSE_S_MAX: Final = 5.0
+"""Before a service that keeps failing is tried again."""
 LOOK_UP_PAUSE_S: Final = 0.5
 """Before a look-up that the database did not answer is tried again."""
 
@@ -72,13 +83,25 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 class Engine:
     def __init__(
-        self, store: Store, worker: WorkerPort | None, settings: EngineSettings, notes: Notes | None = None
+        self,
+        store: Store,
+        worker: WorkerPort | None,
+        settings: EngineSettings,
+        notes: Notes | None = None,
+        updates: Updates | None = None,
+        *,
+        expiry: Expiry | None = None,
+        starts: StartStore | None = None,
+        schedules: ScheduleStore | None = None,
+        occasions: Occasions | None = None,
     ) -> None:
-        self._store, self._worker, self.settings, self.notes = store, worker, settings, notes
+        self._store, self._worker, self.settings, self.notes, self.expiry = store, worker, settings, notes, expiry
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         self.counters = Counters()
         self.clock = DatabaseClock()
         self.session = 0
+        self._worker_id = urandom(16)
+        self._opened_us = 0
         self._others = self._others_free = 0
         self._tasks: list[asyncio.Task[None]] = []
         self._rejoining = asyncio.Lock()
@@ -93,6 +116,7 @@ class Engine:
         self.committer = Committer(
             store, settings.commit, self.counters, self.clock.now_us, self._committed, self._refused
         )
+        self.lines = self.loop.lines = Lines(store, self.clock.now_us)
         self.dispatcher = Dispatcher(
             worker,
             self.counters,
@@ -102,16 +126,39 @@ class Engine:
             self.committer.add,
             self._wake_claims,
             self._stray_ended,
+            self.lines,
         )
         self.dispatcher.tick_us = int(settings.tick_s * 1e6)
         self.loop.committer, self.loop.dispatcher = self.committer, self.dispatcher
-        self.claimer = Claimer(store, self.loop, self.dispatcher, worker, self.counters)
+        self.claimer = Claimer(store, self.loop, self.dispatcher, worker, self.counters, self.lines)
         self.waiters = Waiters(store)
+        self.postbox = Postbox(store, self._described, self._mail_posted)
+        self.occasions = occasions
+        if occasions is not None:
+            occasions.posted = self._mail_posted
+        self.starts: Starts | None = None
+        if starts is not None:
+            self.starts = Starts(starts, self.clock.now_us, self.new_run_id, self.lines, self._begun)
+            self.waiters.expected = self.starts.expected
+        self.scheduler: Scheduler | None = None
+        if schedules is not None:
+            self.scheduler = Scheduler(
+                schedules,
+                self.counters,
+                self.new_run_id,
+                self.lines,
+                self._begun,
+                lambda: self._notify("schedule"),
+                settings.retention_days,
+            )
         self.flows = self.loop.flows = Flows(store, self.clock.now_us)
         self.loop.look_up = self._look_up
         self.loop.ended = self._run_ended
         self.loop.released = self._run_released
         self.loop.reload = self.claimer.poke
+        self.updates = updates
+        if updates is not None:
+            self.loop.on_answers = updates.answered
         self.maintenance = Maintenance(store, settings.retention_days, settings.partitions_ahead_days)
         self.use: UseCases
 
@@ -124,6 +171,7 @@ class Engine:
         if self._worker is not None:
             self._worker.ns = ns
         await self._register()
+        self._opened_us = self.clock.now_us()
         await self.refresh()
         if self._worker is not None:
             self._worker.open(self.clock.now_us, self._reported, self.loop.decided, self.dispatcher.beats, self._logged)
@@ -137,6 +185,13 @@ class Engine:
             self._wait_for_others,
             self.maintenance.run,
         ]
+        services: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        if self.expiry is not None:
+            self.expiry.attach(self.counters, lambda: self.session, self.clock.now_us, self._mail_posted)
+            self.dispatcher.expires = self.expiry.wish
+            services.append(self.expiry.run)
+        if self.occasions is not None:
+            services.append(self.occasions.run)
         if self.notes is not None:
             self.notes.attach(
                 self.counters,
@@ -144,8 +199,15 @@ class Engine:
                 lambda: self.dispatcher.flights.values(),
                 self._worker.name_of if self._worker is not None else lambda run_id, seq: "",
             )
-            loops.append(self.notes.run)
-        self._tasks = [asyncio.create_task(self._forever(one), name=f"perdure-{one.__name__}") for one in loops]
+            services.append(self.notes.run)
+        if self.starts is not None:
+            services.append(self.starts.run)
+        if self.scheduler is not None:
+            services.append(self.scheduler.run)
+        self._tasks = [
+            *(asyncio.create_task(self._forever(one), name=f"perdure-{one.__qualname__}") for one in loops),
+            *(asyncio.create_task(self._keep(one), name=f"perdure-{one.__qualname__}") for one in services),
+        ]
         self.claimer.poke()
 
     async def use_of(self, namespace: str) -> UseCases:
@@ -178,7 +240,10 @@ class Engine:
             self._may_own,
             self.waiters,
             self._mail_posted,
+            self.postbox,
             self.flows,
+            self.lines,
+            self.starts,
         )
 
     async def refresh(self) -> None:
@@ -188,8 +253,25 @@ class Engine:
         self.serve()
         fresh = {n: v for n, v in self.loop.workflows.items() if self._registered.get(n) != v}
         for ns in {ns for ns, _ in fresh}:
-            await self._store.register_versions(ns, {name: v for (of, name), v in fresh.items() if of == ns})
+            versions = {name: v for (of, name), v in fresh.items() if of == ns}
+            controls = {name: c for (of, name), c in self._worker.controls.items() if of == ns}
+            await self._store.register_versions(ns, versions, controls)
+            for name, version in versions.items():
+                self.lines.learn((ns, name, version), controls.get(name), own=True)
         self._registered.update(fresh)
+        if self.notes is not None and not self._worker.outlives_engine:
+            self.notes.set_workers([self._own_worker(self._worker)])
+
+    def _own_worker(self, worker: WorkerPort) -> WorkerRow:
+        """The worker in this process, as people see it."""
+        now_us = self.clock.now_us()
+        served = worker.served
+        return WorkerRow(
+            id=self._worker_id, ns=worker.ns, name=self.name, host=socket.gethostname(), pid=os.getpid(), sdk="embedded",
+            queues=sorted({queue for _, queue, _ in served}), tasks=sorted({name for _, _, name in served} - BUILT_IN),
+            workflows=sorted(name for _, name in worker.workflows), slots=worker.slots, slots_used=worker.slots - worker.slots_free,
+            runs_held=len(self.loop.runs), draining=not self.claimer.may_claim, connected_us=self._opened_us, seen_us=now_us,
+        )  # fmt: skip
 
     def serve(self) -> None:
         """Claim and run what workers define by now; `refresh` registers it as well."""
@@ -258,6 +340,7 @@ class Engine:
         self.claimer.may_claim = False
         try:
             async with asyncio.timeout(self.settings.close_grace_s):
+                await self.postbox.close()
                 self.dispatcher.hand_back()
                 if self._worker is not None and self._worker.outlives_engine:
                     self.dispatcher.write_rows()
@@ -333,6 +416,23 @@ class Engine:
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))
             pause_s = min(pause_s * 2, 1.0)
 
+    async def _keep(self, body: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Keep a service going that holds nothing of the engine's memory: a fault of it costs nobody their session."""
+        pause_s = 0.05
+        while True:
+            began = asyncio.get_running_loop().time()
+            try:
+                await body()
+                return
+            except Unavailable as e:
+                log.warning("%s: %s", body.__qualname__, e)
+            except Exception:
+                log.exception("%s failed; it is tried again", body.__qualname__)
+            if asyncio.get_running_loop().time() - began > 5:
+                pause_s = 0.05
+            await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))
+            pause_s = min(pause_s * 2, SERVICE_PAUSE_S_MAX)
+
     async def _start_over(self, session: int) -> None:
         try:
             await self._store.leave(session, settle_lost)
@@ -350,6 +450,7 @@ class Engine:
             # No session from here on: an answer to anything asked under the old one is late, whenever it arrives.
             self.session = self.committer.session = self.claimer.session = 0
             self.loop.forget_all()
+            self.lines.forget_all()
             while True:
                 try:
                     await self._register()
@@ -409,7 +510,11 @@ class Engine:
             elif isinstance(unit, StartUnit):
                 self._started(unit, unit.run_id in result.started, result.at_us)
             else:
+                if isinstance(unit, ReportUnit | RequeueUnit):
+                    self.lines.released(unit.task_id)
                 self._notify("mail")
+        if self.lines.freed or self.claimer.mail_left:
+            self.claimer.poke()
         self.dispatcher.refill()
 
     def _committed_too_late(self, units: list[Unit], result: Committed) -> None:
@@ -483,11 +588,18 @@ class Engine:
     async def _find_children(self, run: ActiveRun, names: list[str], d: Decided) -> None:
         try:
             await self.flows.find(run.ns, names)
+            await self.lines.find(run.ns, self._versions(run.ns, d))
         except Unavailable as e:
             log.warning("cannot look up %s: %s", ", ".join(names), e)
             await asyncio.sleep(LOOK_UP_PAUSE_S)
         if self.loop.runs.get(run.id) is run:  # else it was given up meanwhile, and whoever takes it up decides anew
             self.loop.decided([d])
+
+    def _versions(self, ns: int, d: Decided) -> list[tuple[str, str]]:
+        """The versions that a decision starts children of."""
+        children = [c for c in d.commands if isinstance(c, StartChild)]
+        found = [(c.workflow, c.version or self.flows.current(ns, c.workflow)) for c in children]
+        return [(workflow, version) for workflow, version in found if version]
 
     def _run_ended(self, run: ActiveRun, outcome: Outcome, successor: bytes | None) -> None:
         self.waiters.ended(run.ns, run.id, outcome, successor)
@@ -498,6 +610,26 @@ class Engine:
             delay_us = wake_us - self.clock.now_us()
             if delay_us < 1_000_000:
                 self.claimer.poke_in(delay_us)
+
+    def _begun(self, runs: int) -> None:
+        """Runs were written that nobody owns yet."""
+        self.counters.runs_started += runs
+        self.claimer.poke()
+        self._notify("run")
+
+    async def rules_changed(self) -> None:
+        """People set or took back rules of flow control, or paused something. They hold here before anybody is told that they are set;
+        the other engines are to look at once."""
+        await self.lines.read_rules()
+        self.dispatcher.line_up()
+        self.claimer.poke()
+        self._notify("rule")
+
+    async def _described(self, run_id: bytes, ns: int) -> RunView:
+        view = await self._store.describe(run_id, ns)
+        if view is None:
+            raise NotFound(f"no run {ids.text(run_id)} in this namespace")
+        return view
 
     def _mail_posted(self, run_id: bytes) -> None:
         self.claimer.poke()
@@ -516,8 +648,16 @@ class Engine:
         if x.posts:
             self.claimer.poke()
             self._notify("mail")
-        if any(row is not None and row[6] == 0 for row in x.queue_ops.values()):
+        if x.answers:
+            self._notify("answer")
+        waiting = [row[9] for row in x.queue_ops.values() if row is not None and row[6] == 0]
+        if waiting:
+            self.claimer.poke_in(min(waiting))  # it can be claimed from now on, here as elsewhere
             self._notify("task")
+        if self.lines.holding:
+            for task_id, row in x.queue_ops.items():
+                if row is None or row[6] == 0:
+                    self.lines.released(task_id)
         if any(not c.own for c in x.starts):
             self.claimer.poke_in(1_000)
             self._notify("run")
@@ -539,7 +679,11 @@ class Engine:
     def _heard(self, topics: str) -> None:
         if "end" in topics:
             self.waiters.wake()
-        if "mail" in topics or "run" in topics or "task" in topics:
+        if self.updates is not None and "answer" in topics:
+            self.updates.wake()
+        if self.scheduler is not None and "schedule" in topics:
+            self.scheduler.poke()
+        if "mail" in topics or "run" in topics or "task" in topics or "rule" in topics:
             # Spread over a few milliseconds, so that one notification does not bring every engine to the same row at once.
             self.claimer.poke_in(random.randrange(200, 5_000))
 
@@ -547,11 +691,13 @@ class Engine:
     def is_quiet(self) -> bool:
         """Nothing runs, nothing is being written, nothing waits to be looked at: only time or mail can change anything."""
         busy = self.dispatcher.flights or self.dispatcher.backlog.size or not self.committer.is_idle
+        busy = busy or (self.scheduler is not None and self.scheduler.looking)
         return not busy and not self.claimer.looking and all(run.is_idle for run in self.loop.runs.values())
 
     def next_wake_us(self) -> int | None:
         """The next moment at which a run in memory has something to do."""
-        wakes = (run.state.next_wake_us() for run in self.loop.runs.values())
+        wakes = [run.state.next_wake_us() for run in self.loop.runs.values()]
+        wakes.append(self.expiry.next_us if self.expiry is not None else None)
         return min((w for w in wakes if w is not None), default=None)
 
     def new_run_id(self) -> bytes:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import msgspec
 
+from perdure.core.grant import Held
+from perdure.core.lines import Line, Rules
 from perdure.core.work import Activation, Assignment, Beat, Decided, LogChunk, Outcome, Report, RunView
 from perdure.engine.batch import Batch
 
@@ -50,6 +52,8 @@ class ClaimedRun(msgspec.Struct, frozen=True):
     workflow: str
     version: str
     epoch: int
+    keys: tuple[str, ...] = ()
+    """What it holds: keys of its slots."""
 
 
 class ClaimedTask(msgspec.Struct, frozen=True):
@@ -65,6 +69,23 @@ class ClaimedTask(msgspec.Struct, frozen=True):
     options: bytes
     input: bytes
     trace: str | None = None
+    keys: tuple[tuple[int, str], ...] = ()
+    """What it holds: (namespace, key) of its slots."""
+
+
+class FromLines(msgspec.Struct, frozen=True):
+    """What flow control let begin, and when it is worth looking again."""
+
+    tasks: list[ClaimedTask]
+    next_us: int | None
+
+
+class Entered(msgspec.Struct, frozen=True):
+    """Runs that were let in, and those that were asked to go instead."""
+
+    runs: int
+    cancelled: int
+    next_us: int | None
 
 
 class HistoryRow(msgspec.Struct, frozen=True):
@@ -79,6 +100,10 @@ class MailRow(msgspec.Struct, frozen=True):
     id: int
     run_id: bytes
     body: bytes
+
+
+PostRow = tuple[bytes, int, bytes, str | None, bytes, bool]
+"""(run, namespace, body, the sender's key, the run as the sender calls it, whether it asks to stop)"""
 
 
 class Adopted(msgspec.Struct, frozen=True):
@@ -103,6 +128,12 @@ class Due(msgspec.Struct, frozen=True):
     run_at_us: int | None
     task_at_us: int | None
     mail: bool
+    line_at_us: int | None = None
+    run_line_at_us: int | None = None
+    rules_us: int | None = None
+    """When the rules of flow control last changed."""
+    line_priority: int | None = None
+    """The highest priority in lines that are due."""
 
 
 class LostTask(msgspec.Struct, frozen=True):
@@ -123,6 +154,9 @@ class QueuedTask(msgspec.Struct, frozen=True):
     queue: str
     options: bytes
     input: bytes
+    wait_us: int | None = None
+    """Not begun within this time, it fails; None: it may wait for ever."""
+    line: Line | None = None
 
 
 class Reopening(msgspec.Struct, frozen=True):
@@ -138,16 +172,20 @@ class Reopening(msgspec.Struct, frozen=True):
     """Tasks whose rows go, because they have not ended any more."""
     stale_seqs: list[int]
     queued: list[QueuedTask]
-    promises: dict[str, bool]
-    """Promises that the code waits for or that were kept -> whether they were."""
+    promises: dict[str, tuple[bool, bytes]]
+    """Promises that the code waits for or that were kept -> whether they were, and what makes them approvals or waits for events."""
     states: dict[str, bytes | None]
     """State values that differ from what is stored."""
     orphans: list[bytes]
     """Children that are not this run's any more; their ids may be given to others."""
+    line: Line | None = None
+    """Where the run waits to be let in again."""
 
 
-Settle = Callable[[list[LostTask]], tuple[list[tuple[bytes, int, int]], list[tuple[bytes, bytes]]]]
-"""Lost tasks -> (id, attempt, lost) to queue again, (id, mail) that fail their task."""
+Again = tuple[bytes, int, int, int | None, int | None]
+"""(id, attempt, lost, how long it may wait from now on, and from its scheduling on)"""
+Settle = Callable[[list[LostTask]], tuple[list[Again], list[tuple[bytes, bytes]]]]
+"""Lost tasks -> those to queue again, (id, mail) that fail their task."""
 
 
 class Store(Protocol):
@@ -159,11 +197,16 @@ class Store(Protocol):
     # writing
     async def commit(self, session: int, number: int, batch: Batch) -> Committed: ...
     async def post(self, run_id: bytes, ns: int, body: bytes) -> int | None: ...
-    async def resolve_promise(self, run_id: bytes, ns: int, name: str, body: bytes) -> tuple[bool, bool]: ...
+    async def post_many(self, rows: Sequence[PostRow]) -> list[int]: ...
+    async def remember_message(self, run_id: bytes, key: str) -> None: ...
+    async def resolve_promise(self, run_id: bytes, ns: int, name: str, body: bytes, *, sure: bool) -> tuple[bool, bool]:
+        """(is the run active, did this one win). `sure`: it may resolve an approval past those who are asked."""
+        ...
+
     async def forget_key(self, ns: int, key: str, run_id: bytes) -> None: ...
     async def unstick(self, run_id: bytes, ns: int) -> bool: ...
     async def reopen(self, r: Reopening) -> bool: ...
-    async def register_versions(self, ns: int, versions: dict[str, str]) -> None: ...
+    async def register_versions(self, ns: int, versions: dict[str, str], controls: dict[str, bytes]) -> None: ...
     async def current_versions(self, ns: int, names: Sequence[str]) -> dict[str, str]: ...
     async def document(self, ns: int, workflow: str, version: str) -> bytes | None: ...
     # claiming
@@ -172,6 +215,14 @@ class Store(Protocol):
         self, session: int, workflows: Sequence[Named], limit: int, *, with_mail: bool, flows: bool
     ) -> list[ClaimedRun]: ...
     async def claim_tasks(self, session: int, served: Sequence[tuple[Kind, int]], limit: int) -> list[ClaimedTask]: ...
+    async def claim_from_lines(
+        self, session: int, served: Sequence[tuple[Kind, int]], limit: int, rules: Rules
+    ) -> FromLines: ...
+    async def let_in(self, session: int, rules: Rules) -> Entered: ...
+    async def wake_lines(self, keys: Iterable[tuple[int, str]]) -> None: ...
+    async def held_by(self, ns: int, key: str) -> Held: ...
+    async def rules(self) -> Rules: ...
+    async def controls(self, ns: int, workflows: Sequence[tuple[str, str]]) -> dict[tuple[str, str], bytes]: ...
     async def adopt_tasks(self, session: int, ns: int, tokens: Sequence[tuple[bytes, int]]) -> Adopted: ...
     async def still_mine(self, session: int, ids: Sequence[bytes]) -> set[bytes]: ...
     async def load(self, run_ids: Sequence[bytes]) -> Loaded: ...
@@ -202,6 +253,11 @@ class WorkerPort(Protocol):
 
     @property
     def workflows(self) -> dict[Named, str]: ...
+    @property
+    def controls(self) -> dict[Named, bytes]:
+        """What they say about flow control of their runs, as JSON; those that say nothing are left out."""
+        ...
+
     @property
     def served(self) -> list[Kind]: ...
     @property

@@ -18,6 +18,8 @@ from typing import Annotated, Final, Protocol
 import msgspec
 
 from perdure.core.events import Recorded
+from perdure.core.scheduled import ScheduleRequest
+from perdure.core.why import Wait
 from perdure.core.work import LogLine
 
 SCAN_ROWS_MAX: Final = 5_000
@@ -54,6 +56,8 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
     """JSON objects; the run's attributes must contain one of them."""
     text: str = ""
     """Part of the key, the workflow's name or the error, or the beginning of the id; case does not matter."""
+    waiting_on: str = ""
+    """One of why.CODES: active runs that wait for this. Goes with a workflow and times, not with the other filters."""
 
 
 class RunItem(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,6 +79,8 @@ class RunItem(msgspec.Struct, frozen=True, kw_only=True):
     events: int | None
     parent_id: bytes | None
     successor: bytes | None
+    waits: list[Wait] = []
+    """What it waits for, where a list was asked for that."""
 
 
 class RunPage(msgspec.Struct, frozen=True):
@@ -93,6 +99,7 @@ class Outstanding(msgspec.Struct, frozen=True, kw_only=True):
     children: int
     promises: list[str]
     cancel_requested: bool
+    waits: list[Wait] = []
 
 
 class RunDetail(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,6 +113,8 @@ class RunDetail(msgspec.Struct, frozen=True, kw_only=True):
     """TaskStatus -> how many, up to TASKS_COUNTED_MAX in all."""
     outstanding: Outstanding | None
     """None for an ended run and for one whose history is too large to fold for a reader."""
+    waits: list[Wait] = []
+    """What an active run waits for, the most telling first."""
 
 
 class TaskItem(msgspec.Struct, frozen=True, kw_only=True):
@@ -290,12 +299,17 @@ class Registry(Protocol):
         source: str,
         *,
         activate: bool = True,
+        triggers: Sequence[ScheduleRequest] = (),
+        by: str = "",
+        control: bytes | None = None,
     ) -> bool:
-        """A declarative version, and with `activate` the pointer to it. True when the version is new."""
+        """A declarative version, and with `activate` the pointer to it and its schedules. True when the version is new."""
         ...
 
-    async def move(self, ns: int, name: str, version: str) -> bool:
-        """Point a workflow at another of its versions. False when it has none such."""
+    async def move(
+        self, ns: int, name: str, version: str, *, triggers: Sequence[ScheduleRequest] = (), by: str = ""
+    ) -> bool:
+        """Point a workflow at another of its versions, with the schedules of that one. False when it has none such."""
         ...
 
     async def save_task_types(self, ns: int, signatures: dict[str, bytes]) -> None: ...

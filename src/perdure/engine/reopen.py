@@ -7,6 +7,7 @@ goes on and a parent that is still failed; retrying the parent again finds the c
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from perdure.core import events as ev
@@ -15,11 +16,15 @@ from perdure.core.errors import Conflict, Failure, NotFound
 from perdure.core.events import Recorded
 from perdure.core.flow.model import is_flow
 from perdure.core.lifecycle import RunStatus
+from perdure.core.lines import Line
 from perdure.core.reopen import effective, plan
+from perdure.core.retry import waits_until_us
 from perdure.core.runstate import RunState
+from perdure.core.undo import refuse_undone
 from perdure.core.work import RunView
 from perdure.engine.claims import SUCCESSORS_MAX
 from perdure.engine.flows import Flows
+from perdure.engine.lines import Lines
 from perdure.engine.ports import QueuedTask, Reopening, Store
 from perdure.wire.codec import decode_row, encode_events, encode_options
 
@@ -29,8 +34,8 @@ GENERATIONS_MAX: Final = 100
 
 
 class Reopener:
-    def __init__(self, store: Store, ns: int, flows: Flows, woken: Callable[[bytes], None]) -> None:
-        self._store, self._ns, self._flows, self._woken = store, ns, flows, woken
+    def __init__(self, store: Store, ns: int, flows: Flows, lines: Lines, woken: Callable[[bytes], None]) -> None:
+        self._store, self._ns, self._flows, self._lines, self._woken = store, ns, flows, lines, woken
 
     async def retry(self, run_id: bytes, by: str, generation: int = 0) -> None:
         """Open a failed run again. Raises NotFound, or Conflict when it has not failed or somebody else was faster."""
@@ -45,13 +50,20 @@ class Reopener:
         else:
             living = await self._revive(history, plan(history, by), by, generation)
             event = plan(history, by, living)
-        change = reopening(run_id, self._ns, history, event)
+        await self._lines.find(self._ns, [(view.workflow, view.version)])
+        started = history[0].event
+        assert isinstance(started, ev.RunStarted)
+        line = self._lines.of_run((self._ns, view.workflow, view.version), started.input)
+        change = reopening(
+            run_id, self._ns, history, event, partial(self._lines.of_task, self._ns, view.workflow), line
+        )
         if not await self._store.reopen(change):
             raise Conflict(f"run {ids.text(run_id)} was retried by somebody else at the same moment")
         self._woken(run_id)
 
     async def _plan_flow(self, view: RunView, history: list[Recorded], by: str, generation: int) -> ev.RunRetried:
         """Nothing is taken back: the decider goes on from where it was. It says which failed children it would wait for again."""
+        refuse_undone(history)
         await self._flows.ensure([(self._ns, view.workflow, view.version)])
         decider = self._flows.decider(self._ns, view.workflow, view.version, view.run_id)
         if isinstance(decider, Failure):
@@ -102,7 +114,14 @@ class Reopener:
         return None
 
 
-def reopening(run_id: bytes, ns: int, history: list[Recorded], event: ev.RunRetried) -> Reopening:
+def reopening(
+    run_id: bytes,
+    ns: int,
+    history: list[Recorded],
+    event: ev.RunRetried,
+    line_of: Callable[[ev.TasksScheduled, int], Line | None],
+    line: Line | None,
+) -> Reopening:
     """The rows that a retry changes: the difference between the run as it failed and as it goes on."""
     before = effective(history)
     last = history[-1]
@@ -118,10 +137,14 @@ def reopening(run_id: bytes, ns: int, history: list[Recorded], event: ev.RunRetr
         body=encode_events([event]),
         stale=[ids.derive(run_id, ids.TASK, seq) for seq in stale],
         stale_seqs=stale,
-        queued=[_queued(run_id, seq, e) for seq, e in sorted(reopened.tasks.items())],
-        promises={n: n in reopened.resolved for n in reopened.promises | reopened.resolved},
+        queued=[_queued(run_id, seq, e, line_of(e, seq)) for seq, e in sorted(reopened.tasks.items())],
+        promises={
+            n: (n in reopened.resolved, reopened.promises.get(n, b""))
+            for n in reopened.promises.keys() | reopened.resolved
+        },
         states={n: v for n, v in values.items() if v != failed.state.get(n)},
         orphans=[r.event.run_id for r in before if isinstance(r.event, ev.ChildStarted) and r.event.run_id not in kept],
+        line=line,
     )
 
 
@@ -145,7 +168,8 @@ def _ended_tasks(records: list[Recorded]) -> set[int]:
     return ended
 
 
-def _queued(run_id: bytes, seq: int, event: ev.TasksScheduled) -> QueuedTask:
+def _queued(run_id: bytes, seq: int, event: ev.TasksScheduled, line: Line | None) -> QueuedTask:
     return QueuedTask(
-        ids.derive(run_id, ids.TASK, seq), seq, event.name, event.queue, encode_options(event.options), event.inputs[seq - event.first]
+        ids.derive(run_id, ids.TASK, seq), seq, event.name, event.queue, encode_options(event.options), event.inputs[seq - event.first],
+        waits_until_us(event.options, 0, 0), line,
     )  # fmt: skip

@@ -15,22 +15,26 @@ from typing import Any
 
 from perdure.core import commands as cm
 from perdure.core import events as ev
+from perdure.core import why
+from perdure.core.approval import is_guarded
 from perdure.core.errors import Failure, HistoryTooLarge, NondeterminismError, clip
 from perdure.core.flow.model import is_flow
 from perdure.core.lifecycle import RunStatus
-from perdure.core.limits import HISTORY_EVENTS_MAX, PENDING_TASKS_MAX
-from perdure.core.mail import CancelAsked, ChildEnded, Mail, PromiseKept, SignalSent, TaskEnded
+from perdure.core.limits import HISTORY_EVENTS_MAX, PENDING_TASKS_MAX, UNWIND_GRACE_US, UPDATES_OPEN_MAX
+from perdure.core.mail import CancelAsked, ChildEnded, Mail, PromiseKept, SignalSent, TaskEnded, UpdateAsked
 from perdure.core.placement import Placement
 from perdure.core.reopen import effective, pause
 from perdure.core.trace import run_traceparent
+from perdure.core.undo import DEADLINE, TIMED_OUT
 from perdure.core.work import Activation, Decided, Outcome
 from perdure.engine.active import ActiveRun, ChildStart, RunUnit
 from perdure.engine.committer import Committer
 from perdure.engine.counters import Counters
 from perdure.engine.dispatch import Dispatcher
 from perdure.engine.flows import Flows, not_registered
+from perdure.engine.lines import Lines
 from perdure.engine.ports import HistoryRow, MailRow, Named, WorkerPort
-from perdure.wire.codec import decode_mail, decode_row
+from perdure.wire.codec import decode_mail, decode_row, encode_failure
 
 log = logging.getLogger("perdure.engine")
 
@@ -38,6 +42,10 @@ ACTIVATIONS_MAX = 256
 """Runs activated before the rest of the loop has a turn."""
 
 
+BEGAN_LATE_US = 1_000_000
+"""A run that has waited longer than this to begin is told so: its clock starts when it begins."""
+NOTE_S = 1.0
+"""A run that has waited this long in memory says what for."""
 TIMERS_MIN = 1_024
 """Size of the timer heap below which it is never cleaned."""
 
@@ -61,6 +69,8 @@ class RunLoop:
         self.released: Callable[[int | None], None]
         self.on_closed: Callable[[ActiveRun], None] | None = None
         """Told of every run that ended here, once that is durable. For observers: it must not raise."""
+        self.on_answers: Callable[[ActiveRun, list[tuple[str, bytes, bytes | None]]], None] | None = None
+        """Told of answers to updates, once they are durable: id, value, failure."""
         self.reserved = 0
         self._ready: dict[ActiveRun, None] = {}
         self._timers: list[tuple[int, bytes, int]] = []
@@ -77,6 +87,7 @@ class RunLoop:
         """Called when a run waits in `to_reload`."""
         self.to_reload: dict[bytes, ActiveRun] = {}
         self.flows: Flows
+        self.lines: Lines
         self.look_up: Callable[[ActiveRun, list[str], Decided], None]
         """Find out which versions of some workflows are current, then call `decided` again."""
 
@@ -96,6 +107,7 @@ class RunLoop:
 
     def begin(self, run: ActiveRun, started: ev.RunStarted, at_us: int) -> None:
         """A run whose start this engine just committed."""
+        run.lines = self.lines
         run.state.apply(started)
         _place_in_trace(run)
         run.seq = 1
@@ -103,12 +115,14 @@ class RunLoop:
         self.runs[run.id] = run
         if not self._give_decider(run):
             return
+        _bound(run, at_us)
         if run.state.deadline_us:
             self._push_timer(run, run.state.deadline_us, -1)
         self._make_ready(run)
 
     def load(self, run: ActiveRun, rows: list[HistoryRow], queued: set[int]) -> None:
         """A claimed run with its whole history."""
+        run.lines = self.lines
         self.runs[run.id] = run
         if not self._give_decider(run):
             return
@@ -122,21 +136,32 @@ class RunLoop:
         seen = effective(history)
         for record in seen:
             run.state.apply(record.event)
+            if record.seq == 1:
+                _bound(run, record.at_us)
+            if type(record.event) in _MAILED and (mail := _as_mail(record.event)) is not None:
+                run.unseen.append(mail)
         _place_in_trace(run)
         run.seq = run.state.events = history[-1].seq
         run.reopened = pause(history) if seen is not history else (0, 0)
         run.queued = queued
         run.deliver = seen
-        run.unseen = [mail for r in seen if (mail := _as_mail(r.event)) is not None]
-        self.dispatcher.adopt(run)
         now = self._now_us()
-        for seq in [s for s in run.state.tasks if s not in queued and (run.id, s) not in self.dispatcher.flights]:
-            self.dispatcher.requeue_lost(run, seq, now)
+        if run.state.tasks:
+            self.dispatcher.adopt(run)
+            for seq in [s for s in run.state.tasks if s not in queued and (run.id, s) not in self.dispatcher.flights]:
+                self.dispatcher.requeue_lost(run, seq, now)
+        woken = False
         for seq, fire_at_us in run.state.timers.items():
             self._push_timer(run, fire_at_us, seq)
+            woken |= fire_at_us <= now
         if run.state.deadline_us:
             self._push_timer(run, run.state.deadline_us, -1)
-        self._make_ready(run)
+        # One that a timer woke has nothing to say before that has fired: its code gets the whole history with it, once that is durable.
+        if len(history) == 1 and now - history[0].at_us > BEGAN_LATE_US:
+            run.record(ev.RunBegan())
+            self.committer.mark(run, urgent=True)
+        elif not woken:
+            self._make_ready(run)
 
     def _give_decider(self, run: ActiveRun) -> bool:
         """Declarative runs are decided here. False: their definition is not to be had, and the run is stuck."""
@@ -189,7 +214,7 @@ class RunLoop:
         records, replay = run.deliver, run.replay
         run.deliver, run.replay, run.deciding = [], False, True
         try:
-            return Decided(run.id, run.decider.activate(records, replay=replay))
+            return Decided(run.id, run.decider.activate(records, replay=replay), waiting=run.decider.waiting)
         except NondeterminismError as e:
             return Decided(run.id, [], e.to_failure())
         except Exception as e:
@@ -208,7 +233,8 @@ class RunLoop:
             if names := self._unknown_children(run, d):
                 self.look_up(run, names, d)  # and then it comes here again
                 continue
-            run.deciding &= d.spontaneous
+            if not d.spontaneous:
+                run.deciding, run.waiting = False, d.waiting
             try:
                 self._carry_out(run, d)
             except Exception as e:
@@ -219,11 +245,16 @@ class RunLoop:
 
     def _unknown_children(self, run: ActiveRun, d: Decided) -> list[str]:
         """Workflows that are to be started in whatever version is current, which has to be looked up first."""
-        return [
-            c.workflow
-            for c in d.commands
-            if type(c) is cm.StartChild and not c.version and not self.flows.knows(run.ns, c.workflow)
-        ]
+        return [c.workflow for c in d.commands if type(c) is cm.StartChild and not self._knows(run.ns, c)]
+
+    def _knows(self, ns: int, c: cm.StartChild) -> bool:
+        """Which version it is, and what that says about flow control."""
+        version = c.version
+        if not version:
+            if not self.flows.knows(ns, c.workflow):
+                return False
+            version = self.flows.current(ns, c.workflow) or ""
+        return not version or self.lines.knows((ns, c.workflow, version))
 
     def _cannot_go_on(self, run: ActiveRun, why: Failure) -> None:
         if why.code == "cache_miss":  # nobody holds the code: another worker, or the same one, gets the whole history
@@ -333,10 +364,11 @@ class RunLoop:
         deadline = self._now_us() + c.timeout_us if c.timeout_us else 0
         trace = run.trace or run_traceparent(run.id, "")
         started = ev.RunStarted(c.workflow, version, c.input, c.key, run.id, c.seq, deadline, trace=trace)
-        own = self.reserve(run.ns, c.workflow, version)
+        line = self.lines.of_run((run.ns, c.workflow, version), c.input)
+        own = line is None and self.reserve(run.ns, c.workflow, version)
         changes = run.record(ev.ChildStarted(c.seq, child_id, c.workflow, c.input, c.key), len(c.input))
         changes.extras.starts.append(
-            ChildStart(child_id, c.seq, version, c.key, input_hash(c.workflow, c.input), own, started)
+            ChildStart(child_id, c.seq, version, c.key, input_hash(c.workflow, c.input), own, started, line)
         )
         changes.rows += 2
         return True
@@ -345,11 +377,11 @@ class RunLoop:
         child_id = run.state.children.get(c.seq)
         if child_id is not None:
             run.post(child_id, CancelAsked("its parent no longer waits for it"))
-            run.record(ev.ChildCancelRequested(c.seq))
+            run.record(ev.ChildCancelRequested(c.seq, c.awaited))
         return True
 
     def _create_promise(self, run: ActiveRun, c: cm.CreatePromise) -> bool:
-        run.record(ev.PromiseCreated(c.seq, c.name)).extras.promises.append(c.name)
+        run.record(ev.PromiseCreated(c.seq, c.name, c.spec)).extras.promises.append((c.name, c.spec))
         return True
 
     def _record_operation(self, run: ActiveRun, c: cm.RecordOperation) -> bool:
@@ -365,6 +397,12 @@ class RunLoop:
     def _clear_state(self, run: ActiveRun, c: cm.ClearState) -> bool:
         run.record(ev.StateCleared(c.name)).extras.states[c.name] = None
         return False
+
+    def _answer_update(self, run: ActiveRun, c: cm.AnswerUpdate) -> bool:
+        if c.id in run.state.updates:
+            changes = run.record(ev.UpdateAnswered(c.id, c.value, c.failure), len(c.value))
+            changes.extras.answers.append((c.id, c.value, encode_failure(c.failure) if c.failure else None))
+        return True
 
     def _record_patch(self, run: ActiveRun, c: cm.RecordPatch) -> bool:
         run.record(ev.PatchRecorded(c.name))
@@ -390,7 +428,8 @@ class RunLoop:
         return True
 
     def _continue(self, run: ActiveRun, c: cm.ContinueAsNew) -> bool:
-        """The successor carries the parent link and the waiting signals; the old run ends in success."""
+        """The successor carries the parent link, the waiting signals, and the updates that nobody began to handle; the old run ends in
+        success."""
         next_id = self._new_run_id()
         started = ev.RunStarted(
             run.workflow,
@@ -410,6 +449,7 @@ class RunLoop:
             *(PromiseKept(name, value) for name, value in c.promises),
             *(CancelAsked(reason) for reason in c.cancels),
             *run.unseen,  # it came while the code was deciding to go on elsewhere
+            *(UpdateAsked(u.id, u.name, u.value) for u in run.state.updates.values()),
         ]
 
         def hand_over() -> None:
@@ -446,6 +486,8 @@ class RunLoop:
             run.record(ev.ChildCancelRequested(seq))
         if hand_over is not None:
             hand_over()
+        elif run.state.updates:
+            self._leave_unanswered(run, status)
         # The parent of a run that lives here is told after the commit; one that lives elsewhere gets mail in it.
         parent = self.runs.get(run.state.parent_id)
         if successor is None and run.state.parent_id and (parent is None or parent.evicted):
@@ -458,6 +500,13 @@ class RunLoop:
         self.dispatcher.abandon(run)
         self.committer.mark(run, urgent=True)
 
+    def _leave_unanswered(self, run: ActiveRun, status: RunStatus) -> None:
+        """Nobody waits for ever: the end of the run answers the updates that its code did not. No event says so, because a retry of the run
+        takes the end back, and its code may answer after all."""
+        why = f"the run ended ({status.word}) before it answered; it may have begun to act on the update"
+        for id in run.state.updates:
+            _refuse(run, id, "run_finished", why)
+
     def _stop(self, run: ActiveRun, failure: Failure) -> None:
         """The code cannot go on. The run keeps its history and waits for somebody to act."""
         self._counters.runs_stuck += 1
@@ -467,13 +516,29 @@ class RunLoop:
     def release(self, run: ActiveRun, stuck: str | None = None) -> None:
         """Let go of a run: it sleeps in the database until its next timer, mail or retry."""
         wake = run.state.next_wake_us() if self._can_sleep(run) else 0
-        run.segment().release = (None if stuck else wake, stuck)
+        word, waits = why.encode(self._waits(run)) if not stuck and wake != 0 else (None, None)
+        run.segment().release = (None if stuck else wake, stuck, word, waits)
         run.evicted = True
         self.dispatcher.abandon(run)
         if self._worker is not None:
             self._worker.forget(run.id)
         self.committer.mark(run, urgent=stuck is not None)
         self.released(wake)
+
+    def _waits(self, run: ActiveRun) -> list[why.Wait]:
+        return why.of_run(run.state, run.waiting, run.decider.blocked(why.WAITS_MAX) if run.decider is not None else ())
+
+    def _note_waits(self, run: ActiveRun, backlog: bool) -> None:
+        """A run that stays in memory and waits: for a child that lives here, for a slot, for tasks at work."""
+        waits = self._waits(run)
+        if backlog:
+            waits.append(why.backlog(why.task_names(run.state)))
+        self._note(run, why.encode(waits))
+
+    def _note(self, run: ActiveRun, noted: tuple[str | None, str | None]) -> None:
+        if noted != run.noted:
+            run.noted = run.segment().extras.noted = noted
+            self.committer.mark(run, urgent=False)
 
     def _can_sleep(self, run: ActiveRun) -> bool:
         """Whether only time or mail can move it: nothing to see, and every unfinished task has a row that brings mail."""
@@ -491,6 +556,8 @@ class RunLoop:
             if s.has_extras:
                 self.mail_pending.difference_update(s.extras.consumed)
                 self.mail_done.update(s.extras.consumed)
+                if s.extras.answers and self.on_answers is not None:
+                    self.on_answers(run, s.extras.answers)
         for child in unit.started_children:
             self._child_committed(run, child, at_us, started)
         if run.outcome is not None and not run.pending:
@@ -530,6 +597,9 @@ class RunLoop:
         retried = self.runs.get(run.id) is not run
         if not retried:
             self.runs.pop(run.id, None)
+        if run.keys:
+            self.lines.freed.update((run.ns, key) for key in run.keys)
+            self.reload()
         self._counters.runs_ended += 1
         self._counters.runs_failed += status is RunStatus.FAILED
         self._counters.runs_cancelled += status is RunStatus.CANCELLED
@@ -546,7 +616,7 @@ class RunLoop:
 
     def deliver_row(self, run: ActiveRun, row: MailRow) -> None:
         """A row that cannot be read, or that the run cannot take, stops that run and no other."""
-        if run.closing or run.evicted:
+        if run.closing or run.evicted or row.id in self.mail_pending or row.id in self.mail_done:
             return
         try:
             self.deliver(run, decode_mail(row.body), row.id)
@@ -573,17 +643,36 @@ class RunLoop:
                 run.unseen.append(mail)
                 run.record(ev.SignalReceived(mail.name, mail.value), len(mail.value))
             case CancelAsked():
-                if not run.state.cancel_requested:
+                # A second one says that children which do not stop are not to be waited for any longer.
+                if not run.state.cancel_requested or run.state.stopping:
                     run.unseen.append(mail)
                     run.record(ev.CancelRequested(mail.reason))
             case PromiseKept():
-                if mail.name not in run.state.resolved:
+                allowed = mail.sure or not is_guarded(run.state.promises.get(mail.name, b""))
+                if allowed and mail.name not in run.state.resolved:
                     run.unseen.append(mail)
-                    run.record(ev.PromiseResolved(mail.name, mail.value), len(mail.value))
+                    run.record(ev.PromiseResolved(mail.name, mail.value, mail.sure), len(mail.value))
+            case UpdateAsked():
+                self._update_asked(run, mail)
             case TaskEnded():
                 self.dispatcher.arrived(run, mail)
             case ChildEnded():
                 self._child_ended(run, mail)
+
+    def _update_asked(self, run: ActiveRun, mail: UpdateAsked) -> None:
+        """Asked for twice under one id, an update is handled once."""
+        if mail.id in run.state.updates:
+            return
+        if mail.id in run.state.answered:  # where the answer is still kept it stands, and this one is nothing
+            _refuse(run, mail.id, "conflict", "the run answered this update before, and the answer is no longer kept")
+        elif run.decider is not None:
+            why = "a declarative flow takes no updates; send it a signal, or resolve a promise"
+            _refuse(run, mail.id, "update_rejected", why)
+        elif len(run.state.updates) >= UPDATES_OPEN_MAX:
+            why = f"the run has UPDATES_OPEN_MAX={UPDATES_OPEN_MAX} updates to answer already; ask again later, under another id"
+            _refuse(run, mail.id, "update_rejected", why)
+        else:
+            run.record(ev.UpdateReceived(mail.id, mail.name, mail.value), len(mail.value))
 
     def _child_ended(self, run: ActiveRun, mail: ChildEnded) -> None:
         child = run.state.children.get(mail.seq)
@@ -602,8 +691,9 @@ class RunLoop:
     def _push_timer(self, run: ActiveRun, fire_at_us: int, seq: int) -> None:
         if len(self._timers) >= self._timers_max:
             self._compact_timers()
+        first = not self._timers or fire_at_us < self._timers[0][0]
         heapq.heappush(self._timers, (fire_at_us, run.id, seq))
-        if self._timers[0][0] == fire_at_us:
+        if first:
             self._arm()
 
     def _compact_timers(self) -> None:
@@ -633,11 +723,22 @@ class RunLoop:
                 continue
             if seq < 0:
                 if fire_at_us == run.state.deadline_us:
-                    self._fail(run, Failure("run_timeout", "the run did not end before its deadline", "TimeoutError"))
+                    self._time_out(run)
             elif run.state.timers.get(seq) == fire_at_us:
                 run.record(ev.TimerFired(seq))
                 self.committer.mark(run, urgent=True)
         self._arm()
+
+    def _time_out(self, run: ActiveRun) -> None:
+        """A run that did something it can undo is told to, and has a while for it. It fails by itself, with the same failure."""
+        undoable = run.state.undoable or (run.decider is not None and run.decider.flow.compensates)
+        if undoable and not run.state.timed_out:
+            run.unseen.append(CancelAsked(DEADLINE))
+            run.record(ev.CancelRequested(DEADLINE))
+            self._push_timer(run, run.state.deadline_us, -1)
+            self.committer.mark(run, urgent=True)
+        else:
+            self._fail(run, TIMED_OUT)
 
     # -- memory -----------------------------------------------------------------------------------------------------
 
@@ -645,12 +746,19 @@ class RunLoop:
         """Runs that only wait for the outside leave memory; they come back when their time or mail comes."""
         crowded = len(self.runs) > self.runs_max // 2
         now_s, now_us = asyncio.get_running_loop().time(), self._now_us()
-        busy = self.dispatcher.busy_runs()
+        busy, flying = self.dispatcher.busy_runs(), self.dispatcher.flying_runs()
         for run in list(self.runs.values()):
-            if run.closing or run.evicted or not run.is_idle or run in busy:
+            if run.closing or run.evicted:
                 continue
-            if any(child in self.runs for child in run.state.children.values()):
-                continue  # a child that ends here tells its parent in memory; the parent must not have left
+            if not run.is_idle:
+                if run.noted[0] is not None and not run.dirty:
+                    self._note(run, (None, None))  # it goes on
+                continue
+            # A child that ends here tells its parent in memory; the parent must not have left.
+            if run in busy or any(child in self.runs for child in run.state.children.values()):
+                if now_s - run.idle_since >= NOTE_S:
+                    self._note_waits(run, backlog=run in busy and run not in flying)
+                continue
             wake = run.state.next_wake_us()
             wake_in_s = (wake - now_us) / 1e6 if wake is not None else None
             if self._placement.may_evict(now_s - run.idle_since, wake_in_s, crowded):
@@ -682,6 +790,13 @@ _FACTS = frozenset(ev.FACTS)
 _MAILED = frozenset({ev.SignalReceived, ev.CancelRequested, ev.PromiseResolved})
 
 
+def _bound(run: ActiveRun, started_us: int) -> None:
+    """A flow may say how long its runs may take; whoever starts one may say otherwise."""
+    if run.decider is not None and run.decider.flow.timeout_us and not run.state.deadline_us:
+        grace_us = UNWIND_GRACE_US if run.state.timed_out else 0
+        run.state.deadline_us = started_us + run.decider.flow.timeout_us + grace_us
+
+
 def _place_in_trace(run: ActiveRun) -> None:
     """A run that nobody traced needs no words about it: its place follows from its id alone."""
     if run.state.trace:
@@ -696,7 +811,7 @@ def _as_mail(event: ev.Event) -> Mail | None:
         case ev.CancelRequested():
             return CancelAsked(event.reason)
         case ev.PromiseResolved():
-            return PromiseKept(event.name, event.value)
+            return PromiseKept(event.name, event.value, event.sure)
         case _:
             return None
 
@@ -714,11 +829,17 @@ _COMMANDS: dict[type, Callable[[RunLoop, ActiveRun, Any], bool]] = {
     cm.SetState: RunLoop._set_state,
     cm.ClearState: RunLoop._clear_state,
     cm.RecordPatch: RunLoop._record_patch,
+    cm.AnswerUpdate: RunLoop._answer_update,
     cm.CompleteRun: RunLoop._complete,
     cm.FailRun: RunLoop._fail_run,
     cm.CancelRun: RunLoop._cancel_run,
     cm.ContinueAsNew: RunLoop._continue,
 }
+
+
+def _refuse(run: ActiveRun, update: str, code: str, message: str) -> None:
+    """An answer that the engine gives in the code's place."""
+    run.segment().extras.answers.append((update, b"", encode_failure(Failure(code, message))))
 
 
 def input_hash(workflow: str, data: bytes) -> bytes:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -24,16 +24,21 @@ from perdure.core.errors import (
     Unavailable,
 )
 from perdure.core.ids import text
-from perdure.core.limits import NAME_CHARS_MAX, PAYLOAD_BYTES_MAX
+from perdure.core.limits import MESSAGE_KEY_CHARS_MAX, NAME_CHARS_MAX, PAYLOAD_BYTES_MAX
+from perdure.core.lines import Line
 from perdure.core.mail import CancelAsked, Mail, PromiseKept, SignalSent
+from perdure.core.starts import check_later
 from perdure.core.work import Outcome, RunView, StartRequest
 from perdure.engine.active import attributes_text
 from perdure.engine.batch import Batch
 from perdure.engine.claims import SUCCESSORS_MAX
 from perdure.engine.flows import Flows
+from perdure.engine.lines import Lines
 from perdure.engine.ports import HistoryRow, Store
+from perdure.engine.postbox import Postbox
 from perdure.engine.reopen import Reopener
 from perdure.engine.runloop import input_hash
+from perdure.engine.starts import Begun, Starts
 from perdure.wire.codec import decode_row, encode_events, encode_mail
 
 EVENTS_PAGE = 1_000
@@ -43,8 +48,19 @@ START_TRIES = 5
 class StartUnit:
     """A run to be created, with somebody waiting for the answer: True when it was, False when its key is taken."""
 
-    def __init__(self, run_id: bytes, ns: int, request: StartRequest, started: ev.RunStarted, own: bool) -> None:
-        self.run_id, self.ns, self.request, self.started, self.own = run_id, ns, request, started, own
+    def __init__(
+        self,
+        run_id: bytes,
+        ns: int,
+        request: StartRequest,
+        started: ev.RunStarted,
+        own: bool,
+        line: Line | None = None,
+        mail: tuple[bytes, ...] = (),
+    ) -> None:
+        self.mail = mail
+        """What lies in its inbox from the beginning. Where the key is taken there is no such run, and it goes nowhere."""
+        self.run_id, self.ns, self.request, self.started, self.own, self.line = run_id, ns, request, started, own, line
         self.hash = input_hash(request.workflow, request.input) if request.key else b""
         self.created: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
@@ -52,8 +68,12 @@ class StartUnit:
         r = self.request
         batch.starts.add(
             self.run_id, self.ns, r.workflow, r.version, r.key or None, self.hash, None, None, self.own, encode_events([self.started]),
-            attributes_text(r.attributes),
+            attributes_text(r.attributes), self.line.id if self.line is not None else None,
         )  # fmt: skip
+        if self.line is not None:
+            batch.lines.rows.append(self.line.row(0))
+        for body in self.mail:
+            batch.posts.add(self.run_id, body)
 
 
 Where = tuple[int, bytes]
@@ -73,6 +93,8 @@ class Waiters:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self.expected: Callable[[int, Sequence[bytes]], Awaitable[set[bytes]]] = store.existing
+        """Which runs are there, or will come."""
         self._futures: dict[Where, list[asyncio.Future[Outcome]]] = {}
         self._unknown: set[Where] = set()
         """Runs somebody waits for that nobody has seen yet."""
@@ -160,7 +182,7 @@ class Waiters:
         if self._unknown:
             unknown, self._unknown = self._unknown, set()
             for ns, run_ids in _by_namespace(unknown).items():
-                for run_id in set(run_ids) - await self._store.existing(ns, run_ids):
+                for run_id in set(run_ids) - await self.expected(ns, run_ids):
                     for future in self._futures.pop((ns, run_id), ()):
                         if not future.done():
                             future.set_exception(NotFound(f"no run {text(run_id)} in this namespace"))
@@ -188,16 +210,22 @@ class UseCases:
         may_own: Callable[[int, str, str], bool],
         waiters: Waiters,
         mail_posted: Callable[[bytes], None],
+        postbox: Postbox,
         flows: Flows,
+        lines: Lines,
+        starts: Starts | None = None,
     ) -> None:
         self._store, self.ns, self._new_run_id, self._now_us = store, ns, new_run_id, now_us
+        self._postbox = postbox
+        self._starts = starts
         self._submit, self._may_own, self._waiters, self._mail_posted = submit, may_own, waiters, mail_posted
-        self._flows = flows
+        self._flows, self._lines = flows, lines
 
     async def start(self, r: StartRequest) -> bytes:
-        """Create a run and return its id once that is durable."""
-        _check_size(r)
-        r = r if r.version else await self._pinned(r)
+        """Create a run and return its id once that is durable. One that is put off is there later, under that id."""
+        if r.later is not None or r.dedup is not None:
+            return (await self.start_later(r)).run_id
+        r = await self._ready(r)
         for _ in range(START_TRIES):
             unit = self._submitted(r)
             if await unit.created:
@@ -207,6 +235,14 @@ class UseCases:
                 return holder
         raise Conflict(f"the run id {r.key!r} kept changing hands while this start tried to take it; try again")
 
+    async def start_later(self, r: StartRequest) -> Begun:
+        """A start that is put off, or answered with a run that is there already. See core/starts.py."""
+        if self._starts is None:
+            raise Unavailable("this engine was opened without a place for starts that are put off or deduplicated")
+        check_later(r.later, r.dedup, r.key)
+        _check_size(r)
+        return await self._starts.start(self.ns, r if r.version else await self._pinned(r))
+
     async def _pinned(self, r: StartRequest) -> StartRequest:
         """A start that names no version gets the current one, and stays with it."""
         return msgspec.structs.replace(r, version=await self._flows.pin(self.ns, r.workflow))
@@ -215,32 +251,44 @@ class UseCases:
         """Another version of a workflow is current now."""
         self._flows.forget(self.ns, workflow)
 
-    def _submitted(self, r: StartRequest) -> StartUnit:
+    async def _ready(self, r: StartRequest) -> StartRequest:
+        """Checked, pinned to a version, and that version's flow control at hand. LimitReached where it says that this start is not to be."""
+        _check_size(r)
+        r = r if r.version else await self._pinned(r)
+        version = (self.ns, r.workflow, r.version)
+        if not self._lines.knows(version):
+            await self._lines.find(self.ns, [version[1:]])
+        line = self._lines.of_run(version, r.input)
+        if line is not None:
+            await self._lines.check_skip(line)
+        return r
+
+    def _submitted(self, r: StartRequest, run_id: bytes | None = None, mail: tuple[bytes, ...] = ()) -> StartUnit:
         deadline_us = self._now_us() + r.timeout_us if r.timeout_us else 0
         started = ev.RunStarted(
             r.workflow, r.version, r.input, r.key, deadline_us=deadline_us, attributes=r.attributes, trace=r.trace
         )
-        unit = StartUnit(self._new_run_id(), self.ns, r, started, self._may_own(self.ns, r.workflow, r.version))
+        line = self._lines.of_run((self.ns, r.workflow, r.version), r.input)
+        own = line is None and self._may_own(self.ns, r.workflow, r.version)
+        unit = StartUnit(run_id or self._new_run_id(), self.ns, r, started, own, line, mail)
         self._submit(unit)
         return unit
 
     async def run(self, r: StartRequest) -> tuple[bytes, Outcome]:
         """Start a run and wait for its end: one wake-up of the caller instead of two, where no id has to be contended for."""
-        if r.key:
+        if r.key or r.later is not None or r.dedup is not None:
             run_id = await self.start(r)
             return run_id, await self._waiters.wait(self.ns, run_id, known=False)
-        _check_size(r)
-        r = r if r.version else await self._pinned(r)
+        r = await self._ready(r)
         unit = self._submitted(r)
         return unit.run_id, await self._waiters.wait_from_start(unit)
 
     async def run_within(self, r: StartRequest, seconds: float) -> tuple[bytes, Outcome | None]:
         """The same for somebody who cannot wait for ever; None when it has not ended by then."""
-        if r.key:
+        if r.key or r.later is not None or r.dedup is not None:
             run_id = await self.start(r)
             return run_id, await _within(seconds, self._waiters.wait(self.ns, run_id, known=False))
-        _check_size(r)
-        r = r if r.version else await self._pinned(r)
+        r = await self._ready(r)
         unit = self._submitted(r)
         return unit.run_id, await _within(seconds, self._waiters.wait_from_start(unit))
 
@@ -273,17 +321,43 @@ class UseCases:
     async def outcome(self, run_id: bytes, *, known: bool) -> Outcome:
         return await self._waiters.wait(self.ns, run_id, known=known)
 
-    async def post(self, run_id: bytes, mail: Mail) -> None:
-        """Put a fact into a run's inbox; a run that continued as new is followed to its successor."""
+    async def post(self, run_id: bytes, mail: Mail, key: str = "") -> bool:
+        """Put a fact into a run's inbox; a run that continued as new is followed to its successor. With a key of the sender's own, a second
+        one under that key is the first one sent again: False, and nothing more comes of it."""
         if isinstance(mail, SignalSent):
             _check_message("signal", mail.name, mail.value)
-        body = encode_mail(mail)
-        for _ in range(SUCCESSORS_MAX):
-            if await self._store.post(run_id, self.ns, body) is not None:
+        check_message_key(key)
+        stops = isinstance(mail, CancelAsked)
+        return await self._postbox.post(self.ns, run_id, encode_mail(mail), key=key, stops=stops)
+
+    async def signal_with_start(self, r: StartRequest, signal: SignalSent, key: str = "") -> tuple[bytes, bool]:
+        """Send a signal to the run under an id, and start that run if none is active there: run and signal are written together. Answers the
+        run, and whether it was started for this."""
+        if not r.key:
+            raise InvalidInput(
+                "a run that a signal may start needs an id of your own, by which the next signal finds it"
+            )
+        if r.later is not None or r.dedup is not None:
+            raise InvalidInput("a start that is put off, or answered with an earlier run, cannot bring a signal along")
+        _check_message("signal", signal.name, signal.value)
+        check_message_key(key)
+        body = encode_mail(signal)
+        for _ in range(START_TRIES):
+            found = await self._store.run_by_key(self.ns, r.key)
+            if found is not None:
+                try:
+                    await self._postbox.post(self.ns, found[0], body, key=key)
+                    return found[0], False
+                except (RunFinished, NotFound):
+                    await self._store.forget_key(self.ns, r.key, found[0])
+            r = await self._ready(r)
+            run_id = self._new_run_id()
+            if key:
+                await self._store.remember_message(run_id, key)
+            if await self._submitted(r, run_id, (body,)).created:
                 self._mail_posted(run_id)
-                return
-            run_id = self._follow(await self.describe(run_id))
-        raise RunFinished("the run was continued too many times to follow")
+                return run_id, True
+        raise Conflict(f"the run id {r.key!r} kept changing hands while this signal tried to reach it; try again")
 
     def posted(self, run_id: bytes) -> None:
         """Somebody put a fact into this run's inbox in a statement of their own: look for it."""
@@ -294,11 +368,12 @@ class UseCases:
             raise RunFinished(f"run {text(view.run_id)} has ended and takes no more messages")
         return view.successor
 
-    async def resolve(self, run_id: bytes, name: str, value: bytes) -> None:
+    async def resolve(self, run_id: bytes, name: str, value: bytes, *, sure: bool = True) -> None:
+        """`sure`: whoever asks may resolve an approval past those who are asked."""
         _check_message("promise", name, value)
-        body = encode_mail(PromiseKept(name, value))
+        body = encode_mail(PromiseKept(name, value, sure))
         for _ in range(SUCCESSORS_MAX):
-            active, won = await self._store.resolve_promise(run_id, self.ns, name, body)
+            active, won = await self._store.resolve_promise(run_id, self.ns, name, body, sure=sure)
             if won:
                 self._mail_posted(run_id)
                 return
@@ -332,7 +407,7 @@ class UseCases:
 
     async def retry(self, run_id: bytes, by: str = "") -> None:
         """Let a failed run go on: what failed runs again, what succeeded keeps its result. See core/reopen.py."""
-        await Reopener(self._store, self.ns, self._flows, self._mail_posted).retry(run_id, by)
+        await Reopener(self._store, self.ns, self._flows, self._lines, self._mail_posted).retry(run_id, by)
 
     async def resume(self, run_id: bytes) -> bool:
         """Let a stuck run try again."""
@@ -357,6 +432,13 @@ def _check_message(kind: str, name: str, value: bytes) -> None:
     if len(value) > PAYLOAD_BYTES_MAX:
         raise PayloadTooLarge(
             f"the value of {kind} {name!r} has {len(value)} bytes, over the limit PAYLOAD_BYTES_MAX={PAYLOAD_BYTES_MAX}"
+        )
+
+
+def check_message_key(key: str) -> None:
+    if len(key) > MESSAGE_KEY_CHARS_MAX or "\x00" in key:
+        raise InvalidInput(
+            f"{key[:50]!r} is no key of a message: it has up to MESSAGE_KEY_CHARS_MAX={MESSAGE_KEY_CHARS_MAX} characters"
         )
 
 

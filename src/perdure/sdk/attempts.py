@@ -1,11 +1,13 @@
-"""What a running task may know about itself: `perdure.attempt()`."""
+"""What a running task may know about itself, `perdure.attempt()`, and what it may raise to say how it goes on."""
 
 from __future__ import annotations
 
+import asyncio
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 
 from perdure.core import ids
+from perdure.core.durations import Duration, to_us
 from perdure.core.errors import PayloadMismatch, PayloadTooLarge, PerdureError
 from perdure.core.limits import DETAILS_BYTES_MAX
 from perdure.core.work import Assignment, Beat
@@ -14,8 +16,33 @@ from perdure.sdk.converters import _ENCODER as JSON
 if TYPE_CHECKING:
     from perdure.sdk.capture import Output, Sink
 
+CLEANUP_S = 30.0
+"""How long an attempt that was told to stop may take to clean up before it is told again."""
+STOPS_MAX = 10
+"""Times it is told."""
 BEAT_EVERY_S = 0.25
 """Heartbeats of one attempt are forwarded this often at most; details given in between are sent with the next one."""
+
+
+class RetryLater(Exception):
+    """Raised by a task that should be tried again, and not before `after`: instead of the delay that its policy gives.
+
+    It counts as a failed attempt like any other, so it takes one that is left. Any exception with an attribute `retry_after`, in
+    seconds or a timedelta, works the same way.
+    """
+
+    def __init__(self, after: Duration, message: str = "") -> None:
+        self.retry_after = to_us(after) / 1e6
+        super().__init__(message or f"try again in {self.retry_after:g} s")
+
+
+class FinalError(Exception):
+    """Raised by a task that need not be tried again: it fails for good, however many attempts are left."""
+
+
+class AttemptCancelled(asyncio.CancelledError):
+    """Raised inside a task in a thread or a process when it is to stop. What an async task gets at its `await` is its base class, so
+    `except asyncio.CancelledError` and `finally` work alike everywhere; `except Exception` lets it pass."""
 
 
 class Host(Protocol):
@@ -31,17 +58,20 @@ class Host(Protocol):
 class Attempt:
     """One execution of a task. `number` counts from 1; (task_id, number, epoch) is unique among executions."""
 
-    __slots__ = ("_assignment", "_host", "_output", "_pulse", "_runner", "cancelled")
+    __slots__ = ("_assignment", "_host", "_output", "_over", "_pulse", "_runner", "cancelled")
 
     def __init__(self, assignment: Assignment, host: Host, runner: Any = None) -> None:
         self._assignment, self._host = assignment, host
         self._runner = runner
-        """What executes it: an asyncio task, a lane of threads or processes; None while it waits for one."""
+        """What executes it: an asyncio task, a thread held for it, a process; a lane while it looks for one, None while it waits."""
         # Made by the first line and by the first heartbeat; most attempts say nothing.
         self._output: Output | None = None
         self._pulse: Pulse | None = None
+        self._over = False
+        """Its code has ended, one way or another."""
         self.cancelled = False
-        """Set when the engine no longer wants the result; sync tasks may look at it to stop early."""
+        """Set when nobody wants the result any more: the task was cancelled, or its time is over. Plain functions may look at it, or
+        call `raise_if_cancelled`, where stopping is convenient; a moment later they are interrupted wherever they are."""
 
     @property
     def run_id(self) -> str:
@@ -66,6 +96,11 @@ class Attempt:
     @property
     def epoch(self) -> int:
         return self._assignment.epoch
+
+    def raise_if_cancelled(self) -> None:
+        """Stop here if the task is to stop."""
+        if self.cancelled:
+            raise AttemptCancelled
 
     def heartbeat(self, details: Any = None) -> None:
         """Say that this attempt is alive, and how far it is: `details` is any JSON-able value, shown to people.

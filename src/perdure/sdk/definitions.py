@@ -5,26 +5,32 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import inspect
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property, update_wrapper
-from typing import Any, Generic, Literal, ParamSpec, Protocol, Self, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, Self, TypeVar, cast, overload
 
 from perdure.core import events as ev
+from perdure.core import starts
 from perdure.core.calls import RESERVED
 from perdure.core.durations import Duration, to_us
 from perdure.core.errors import InvalidInput, PerdureError
 from perdure.core.retry import TaskOptions
+from perdure.core.starts import Later
 from perdure.core.work import StartRequest
-from perdure.sdk import guards, registry
+from perdure.sdk import guards, registry, undo
 from perdure.sdk.client import Backend, Handle, backend, value_of
+from perdure.sdk.control import Debounce, Dedup, Fair, Limit, RateLimit, Said, control_of
 from perdure.sdk.fanout import Fanout, child_fanout
 from perdure.sdk.options import Retry, TaskSettings, checked_name
 from perdure.sdk.payloads import Signature
 from perdure.sdk.runtime import Waiter, current
 from perdure.sdk.step import Step
 from perdure.sdk.tracing import current_traceparent
+
+if TYPE_CHECKING:
+    from perdure.sdk.messages import Signal
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -34,6 +40,7 @@ S = TypeVar("S")
 
 OnConflict = Literal["fail", "attach", "replace"]
 DEFAULT_QUEUE = "default"
+NOTHING_SAID = Said()
 
 
 class Task(Generic[P, R]):
@@ -55,6 +62,10 @@ class Task(Generic[P, R]):
                 f"@task(process=True) needs a plain `def` function; {name} is `async def`, which runs on the event loop. "
                 "Drop `async`, or drop process=True and call asyncio.to_thread() for what blocks"
             )
+        if settings.undo is not None:
+            undo.name_of(settings.undo)
+            undo.check(fn, name, settings.undo)
+        self.control = control_of(settings.said, fn, f"task {name}", "task")
         update_wrapper(self, fn)
 
     def __repr__(self) -> str:
@@ -66,14 +77,26 @@ class Task(Generic[P, R]):
 
     @cached_property
     def effective(self) -> TaskOptions:
-        return self._settings.effective()
+        return self._settings.effective(self.control)
+
+    @property
+    def undo(self) -> Any:
+        """The task that takes it back, or its name; None: nothing does."""
+        return self._settings.undo
+
+    @property
+    def says_retry(self) -> bool:
+        """Whether how often it is tried was said, and not left to the default."""
+        return self._settings.retry is not None or self._settings.at_most_once
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Step[R]:
         runtime = current.get(None)
         if runtime is None:
             return _run_here(self.fn, self.is_async, args, kwargs)
         data = self.signature.encode_call(args, kwargs)
-        return runtime.schedule_task(self.name, self.queue, data, self.effective, self.signature.decode_result)
+        return runtime.schedule_task(
+            self.name, self.queue, data, self.effective, self.signature.decode_result, self._settings.undo
+        )
 
     def options(
         self,
@@ -82,7 +105,15 @@ class Task(Generic[P, R]):
         timeout: Duration | None = None,
         queue: str | None = None,
         heartbeat: Duration | None = None,
+        start_within: Duration | None = None,
+        finish_within: Duration | None = None,
         at_most_once: bool | None = None,
+        undo: Task[..., Any] | str | None = None,
+        limit: Limit | Sequence[Limit] | None = None,
+        rate: RateLimit | Sequence[RateLimit] | None = None,
+        priority: int | None = None,
+        fair: Fair | str | None = None,
+        weight: float | str | None = None,
     ) -> Task[P, R]:
         """The same task, executed differently this time."""
         given = {
@@ -90,7 +121,15 @@ class Task(Generic[P, R]):
             "timeout": timeout,
             "queue": queue,
             "heartbeat": heartbeat,
+            "start_within": start_within,
+            "finish_within": finish_within,
             "at_most_once": at_most_once,
+            "undo": undo,
+            "limit": limit,
+            "rate": rate,
+            "priority": priority,
+            "fair": fair,
+            "weight": weight,
         }
         settings = replace(self._settings, **{k: v for k, v in given.items() if v is not None})  # type: ignore[arg-type]
         return Task(self.fn, self.name, settings)
@@ -151,6 +190,8 @@ class Startable(Generic[P, R]):
         self.version = version
         self._key, self._timeout = key, timeout
         self._on_conflict: OnConflict = on_conflict
+        self._later: Later | None = None
+        self._dedup: starts.Dedup | None = None
 
     @cached_property
     def signature(self) -> CallShape:
@@ -160,6 +201,22 @@ class Startable(Generic[P, R]):
     def _written(self) -> str:
         """As it stands in the user's code."""
         return self.name
+
+    @property
+    def timeout(self) -> Duration | None:
+        return self._timeout
+
+    def refused_by_schedules(self) -> str:
+        """Options that mean nothing where runs start again and again; empty when there are none."""
+        if self._key:
+            return f"an id can be given to one run only; drop options(id={self._key!r})"
+        if self._later is not None or self._dedup is not None:
+            return "a schedule says itself when runs start; drop debounce and dedup"
+        return ""
+
+    def prepare(self, target: Backend) -> None:
+        """Before it is to be started there by somebody else."""
+        self._prepare(target)
 
     def _prepare(self, target: Backend) -> None:
         """Before it is started there."""
@@ -174,6 +231,10 @@ class Startable(Generic[P, R]):
         return self._child(self.signature.encode_call(args, kwargs))
 
     def _child(self, data: bytes) -> Step[R]:
+        if self._later is not None or self._dedup is not None:
+            raise InvalidInput(
+                f"{self._written}: a child run is neither put off nor deduplicated: its parent waits for it. Drop debounce and dedup"
+            )
         timeout_us = to_us(self._timeout) if self._timeout is not None else 0
         decode = self.signature.decode_result
         return current.get().start_child(
@@ -214,6 +275,14 @@ class Startable(Generic[P, R]):
         result: R = value_of(outcome, run_id, self.signature.decode_result)
         return result
 
+    async def signal_with_start(self, signal: Signal[A], value: A, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+        """Send a signal to the run under the id of `options(id=...)`, and start that run, with these arguments, if none is active there.
+        Both are written together: the run cannot be there without the signal."""
+        target = backend()
+        request = self._request(target, self.signature.encode_call(args, kwargs))
+        run_id, _ = await target.signal_with_start(request, signal.message(value), signal.key)
+        return Handle(target, run_id, self.signature.decode_result)
+
     async def start_on(self, target: Backend, data: bytes) -> Handle[R]:
         return Handle(target, await target.start(self._request(target, data)), self.signature.decode_result)
 
@@ -232,23 +301,59 @@ class Startable(Generic[P, R]):
             on_conflict=self._on_conflict,
             timeout_us=to_us(self._timeout) if self._timeout is not None else 0,
             trace=current_traceparent(),
+            later=self._later,
+            dedup=self._dedup,
         )
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Bound[R]:
         return Bound(self, self.signature.encode_call(args, kwargs))
 
-    def options(
-        self, *, id: str | None = None, timeout: Duration | None = None, on_conflict: OnConflict | None = None
-    ) -> Self:
-        """The same workflow under an id of your own, with a deadline, or with another way to treat a taken id."""
+    def batch(self, *, key: str, size: int, every: Duration = "10s") -> Batched[R]:
+        """Gather items of many starts for one run: `await ingest.batch(key="eu", size=100, every="10s").add(event)`.
+
+        The workflow takes one list. The run begins with `size` items, or `every` so long after the first one.
+        """
         twin = copy(self)
+        twin._later = starts.Batch(key, size, to_us(every))
+        starts.check_later(twin._later, twin._dedup, twin._key)
+        return Batched(twin)
+
+    def options(
+        self,
+        *,
+        id: str | None = None,
+        timeout: Duration | None = None,
+        on_conflict: OnConflict | None = None,
+        debounce: Debounce | None = None,
+        dedup: Dedup | None = None,
+    ) -> Self:
+        """The same workflow under an id of your own, with a deadline, with another way to treat a taken id, or with a start that is
+        put off (`debounce`) or answered with a run that is there already (`dedup`)."""
+        twin = copy(self)
+        if debounce is not None:
+            twin._later = debounce.recorded
+        if dedup is not None:
+            twin._dedup = dedup.recorded
         if id is not None:
             twin._key = checked_name("run id", id)
         if timeout is not None:
             twin._timeout = timeout
         if on_conflict is not None:
             twin._on_conflict = on_conflict
+        starts.check_later(twin._later, twin._dedup, twin._key)
         return twin
+
+
+class Batched(Generic[R_co]):
+    """A workflow whose runs get the items of many starts. See `Startable.batch`."""
+
+    def __init__(self, workflow: Startable[..., Any]) -> None:
+        self._workflow = workflow
+
+    async def add(self, *items: Any, **lists: list[Any]) -> Handle[R_co]:
+        """Add items to the batch; a handle to the run that will get them. A flow's list is given by its name: `add(events=[event])`."""
+        args = () if lists else (list(items),)
+        return await self._workflow.start_on(backend(), self._workflow.signature.encode_call(args, lists))
 
 
 class Workflow(Startable[P, R]):
@@ -261,11 +366,14 @@ class Workflow(Startable[P, R]):
         version: str | None,
         *,
         timeout: Duration | None = None,
+        said: Said = NOTHING_SAID,
     ) -> None:
         if not inspect.iscoroutinefunction(fn):
             raise InvalidInput(f"@workflow needs an `async def` function; {name} is not one")
         super().__init__(name, _checked_version(version) if version else _source_hash(fn), timeout=timeout)
         self.fn = fn
+        self.control = control_of(said, fn, f"workflow {name}", "workflow")
+        """Of its runs; None: nothing was said."""
         update_wrapper(self, fn)
 
     def __repr__(self) -> str:
@@ -317,8 +425,16 @@ def task(
     timeout: Duration | None = None,
     queue: str | None = None,
     heartbeat: Duration | None = None,
+    start_within: Duration | None = None,
+    finish_within: Duration | None = None,
     at_most_once: bool = False,
     process: bool = False,
+    undo: Task[..., Any] | str | None = None,
+    limit: Limit | Sequence[Limit] | None = None,
+    rate: RateLimit | Sequence[RateLimit] | None = None,
+    priority: int | None = None,
+    fair: Fair | str | None = None,
+    weight: float | str | None = None,
 ) -> _TaskDecorator: ...
 def task(
     fn: Callable[..., Any] | None = None,
@@ -329,21 +445,49 @@ def task(
     timeout: Duration | None = None,
     queue: str | None = None,
     heartbeat: Duration | None = None,
+    start_within: Duration | None = None,
+    finish_within: Duration | None = None,
     at_most_once: bool = False,
     process: bool = False,
+    undo: Task[..., Any] | str | None = None,
+    limit: Limit | Sequence[Limit] | None = None,
+    rate: RateLimit | Sequence[RateLimit] | None = None,
+    priority: int | None = None,
+    fair: Fair | str | None = None,
+    weight: float | str | None = None,
 ) -> Any:
     """Make a function a task. Async ones run on the loop, sync ones in threads, or with `process=True` in processes of
-    their own: for work that keeps a CPU busy, crashes, or must end when it is cancelled."""
-    decorator = _TaskDecorator(name, TaskSettings(retry, timeout, queue, heartbeat, at_most_once, process))
+    their own: for work that keeps a CPU busy, crashes, or must end when it is cancelled. `timeout` bounds one attempt,
+    `start_within` the wait for one, `finish_within` all of it from scheduling to the end. `undo` names the task that takes back what
+    this one did, if the run fails or is cancelled later."""
+    decorator = _TaskDecorator(
+        name,
+        TaskSettings(
+            retry,
+            timeout,
+            queue,
+            heartbeat,
+            at_most_once,
+            process,
+            start_within,
+            finish_within,
+            undo=undo,
+            limit=limit,
+            rate=rate,
+            priority=priority,
+            fair=fair,
+            weight=weight,
+        ),
+    )
     return decorator if fn is None else decorator(fn)
 
 
 class _WorkflowDecorator:
-    def __init__(self, name: str | None, version: str | None, timeout: Duration | None) -> None:
-        self._name, self._version, self._timeout = name, version, timeout
+    def __init__(self, name: str | None, version: str | None, timeout: Duration | None, said: Said) -> None:
+        self._name, self._version, self._timeout, self._said = name, version, timeout, said
 
     def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]]) -> Workflow[P, R]:
-        made = Workflow(fn, self._name or fn.__name__, self._version, timeout=self._timeout)
+        made = Workflow(fn, self._name or fn.__name__, self._version, timeout=self._timeout, said=self._said)
         registry.add(made)
         return made
 
@@ -352,7 +496,15 @@ class _WorkflowDecorator:
 def workflow(fn: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
 @overload
 def workflow(
-    *, name: str | None = None, version: str | None = None, timeout: Duration | None = None
+    *,
+    name: str | None = None,
+    version: str | None = None,
+    timeout: Duration | None = None,
+    limit: Limit | Sequence[Limit] | None = None,
+    rate: RateLimit | Sequence[RateLimit] | None = None,
+    priority: int | None = None,
+    fair: Fair | str | None = None,
+    weight: float | str | None = None,
 ) -> _WorkflowDecorator: ...
 def workflow(
     fn: Callable[..., Any] | None = None,
@@ -361,9 +513,14 @@ def workflow(
     name: str | None = None,
     version: str | None = None,
     timeout: Duration | None = None,
+    limit: Limit | Sequence[Limit] | None = None,
+    rate: RateLimit | Sequence[RateLimit] | None = None,
+    priority: int | None = None,
+    fair: Fair | str | None = None,
+    weight: float | str | None = None,
 ) -> Any:
-    """Make an `async def` function a durable workflow."""
-    decorator = _WorkflowDecorator(name, version, timeout)
+    """Make an `async def` function a durable workflow. `limit`, `rate`, `priority`, `fair` and `weight` are about its runs."""
+    decorator = _WorkflowDecorator(name, version, timeout, Said(limit, rate, priority, fair, weight))
     return decorator if fn is None else decorator(fn)
 
 

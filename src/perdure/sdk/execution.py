@@ -7,6 +7,11 @@ first, hence as many run side by side as there are slots, and a thousand no-ops 
 A runner whose user code changed context variables, or that was cancelled, retires and a fresh one takes its place: nothing leaks
 from one task into the next.
 
+Stopping. Cancellation, timeouts and a worker that leaves take one way: an attempt is told to stop, its code unwinds (`finally` runs) and
+its slot is free again. On the loop it is told by CancelledError at its `await`; in a thread by `attempt().cancelled` and, THREAD_GRACE_S
+later, by AttemptCancelled wherever it is; in a process by SIGTERM, which raises AttemptCancelled there, and SIGKILL after a grace. One that
+is still there after CLEANUP_S is told again, so that a clean-up that hangs ends too.
+
     assign -> queue -> runner on the loop ----.
          \\-> thread lane --------------------+-> _done -> reports of this turn of the loop, after what the attempts wrote
           \\-> process lane (a thread each) --'
@@ -27,9 +32,9 @@ from perdure.core.errors import PerdureError
 from perdure.core.retry import End
 from perdure.core.work import Assignment, Beat, LogChunk, LogLine, Report
 from perdure.sdk import capture
-from perdure.sdk.attempts import Attempt, Slot, beat_of, current_slot, pulse_of
+from perdure.sdk.attempts import CLEANUP_S, STOPS_MAX, Attempt, AttemptCancelled, Slot, beat_of, current_slot, pulse_of
 from perdure.sdk.capture import Outbox
-from perdure.sdk.lanes import Lane
+from perdure.sdk.lanes import Hold, Lane
 from perdure.sdk.processes import KILL_GRACE_S, Child, Children
 from perdure.sdk.reports import ended_report, error_report, success_report
 from perdure.sdk.tracing import TaskTracer
@@ -39,6 +44,8 @@ BURST_TASKS = 64
 """Tasks a runner executes without suspension before it lets the rest of the loop have a turn."""
 UNWIND_S = 1.0
 """How long a drain waits for cancelled attempts to unwind before it reports them on their behalf."""
+THREAD_GRACE_S = 0.5
+"""How long a plain function may take to find out by itself that it is to stop, before it is interrupted; less than UNWIND_S."""
 CLOSE_S = 5.0
 """How long closing waits for what it cancelled."""
 PROCESSES_DEFAULT = os.cpu_count() or 1
@@ -196,11 +203,20 @@ class Execution:
             runner = info._runner
         if isinstance(runner, asyncio.Task):
             self._cancelling.add(runner)
-            runner.cancel()
+            self._tell(info, runner.cancel)
+        elif isinstance(runner, Hold):
+            self._loop.call_later(THREAD_GRACE_S, self._tell, info, runner.interrupt)
         elif isinstance(runner, Child):
             runner.terminate(info)
             self._loop.call_later(KILL_GRACE_S, runner.kill, info)
         return runner is None
+
+    def _tell(self, info: Attempt, stop: Callable[[], object], times: int = 1) -> None:
+        """To stop. One that has not after CLEANUP_S, because it hangs while it cleans up or took no notice, is told again."""
+        if not info._over:
+            stop()
+            if times < STOPS_MAX:
+                self._loop.call_later(CLEANUP_S, self._tell, info, stop, times + 1)
 
     def _claim(self, info: Attempt, lane: Lane) -> bool:
         """In a lane's thread: whether the attempt is still wanted; from then on it counts as begun."""
@@ -355,13 +371,28 @@ class Execution:
     # -- thread lane ------------------------------------------------------------------------------------------------
 
     def _run_sync(self, info: Attempt) -> Report:
-        """In a thread: the user's plain function."""
+        """In a thread: the user's plain function. An interruption may arrive anywhere between the two ends of the hold."""
+        started = self._clock_us()
+        report: Report | None = None
+        hold = Hold()
+        while True:
+            try:
+                if report is None:
+                    with self._claims:
+                        info._runner = hold
+                    report = self._call_sync(info, started)
+                hold.close()
+                return report
+            except AttemptCancelled:
+                report = report or ended_report(info._assignment, End.CANCELLED, started, self._clock_us())
+
+    def _call_sync(self, info: Attempt, started: int) -> Report:
         a = info._assignment
         slot = Slot(info)
         context = self._context.copy()
         context.run(current_slot.set, slot)
-        started = self._clock_us()
         try:
+            info.raise_if_cancelled()  # between its claim and its hold
             definition = self._find(a.name)
             args, kwargs = definition.signature.decode_call(a.input)
             fn = definition.fn if self.tracer is None else self.tracer.around(a, definition.fn)
@@ -370,6 +401,8 @@ class Execution:
                 return ended_report(a, End.CANCELLED, started, self._clock_us())
             return success_report(a, value, started, self._clock_us())
         except BaseException as e:  # even SystemExit: it is the task that ends, not the thread
+            if info.cancelled:
+                return ended_report(a, End.CANCELLED, started, self._clock_us())
             return error_report(a, e, started, self._clock_us())
         finally:
             slot.attempt = None
@@ -445,6 +478,7 @@ class Execution:
 
     def _forget(self, info: Attempt) -> None:
         """Only its own entry: an attempt that was given up may still unwind while the next one runs."""
+        info._over = True
         a = info._assignment
         key = (a.run_id, a.seq)
         if self._running.get(key) is info:

@@ -44,7 +44,8 @@ class Fanout:
         chunk = self._inputs[self._issued : self._issued + count]
         if not chunk:
             return
-        first = self._runtime.schedule_fanout(self._task.name, self._task.queue, chunk, self._task.effective, self)
+        task = self._task
+        first = self._runtime.schedule_fanout(task.name, task.queue, chunk, task.effective, self, task.undo)
         self._offsets.append((first, first + len(chunk), self._issued))
         self._issued += len(chunk)
 
@@ -116,6 +117,8 @@ def child_fanout(
     out = runtime.new_step(ids.CHILD, -1)
     results: list[Any] = [None] * len(inputs)
     live: dict[int, Step[Any]] = {}
+    cancelled: list[Any] = []
+    """The words of the cancellation, once there was one."""
     queue = iter(enumerate(inputs))
 
     def launch() -> None:
@@ -127,7 +130,9 @@ def child_fanout(
 
     def ended(index: int, step: Step[Any]) -> None:
         live.pop(index, None)
-        if out.done():
+        if cancelled and not live:
+            out.finish_cancel(cancelled[0])
+        if cancelled or out.done():
             return
         if step.cancelled():
             out.cancel()
@@ -146,7 +151,14 @@ def child_fanout(
         for step in list(live.values()):
             step.cancel()
 
-    out._on_cancel = cancel_rest
+    def defer(reason: Any) -> bool:
+        """Leaves first: as for one child, for all of them."""
+        if not cancelled:
+            cancelled.append(reason)
+            cancel_rest()
+        return any(not step.done() for step in live.values())
+
+    out._defer = defer
     launch()
     if not inputs:
         out.set_result([])

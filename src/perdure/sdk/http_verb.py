@@ -5,6 +5,7 @@ Laws:
 1. Nothing of one call reaches another: connections are shared, cookies are not kept.
 2. Only http and https. A redirect is followed as long as it stays where the call was sent; one that leads elsewhere is the result.
 3. What another attempt may change (no connection, 408, 429, 5xx) is an error like any other; an answer that will stay the same is final.
+   A server that says when to come back (`Retry-After` with 429 or 503) is asked again then, if an attempt is left.
 
 A service is called as `POST {base}/exec/{name}` with `{"input": body, "params": {}}` and answers `{"result": ..., "error": ""}`.
 """
@@ -15,6 +16,8 @@ import asyncio
 import difflib
 import re
 from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
@@ -38,14 +41,16 @@ _TOKEN: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _BREAK: Final = re.compile(r"[\r\n\x00]")
 RETRYABLE: Final = frozenset({408, 429})
 """Of the 4xx: a matter of the moment."""
+SAYS_WHEN: Final = frozenset({429, 503})
+"""Statuses whose Retry-After counts."""
 
 
 class HttpStatus(Exception):
-    """The server answered with 400 or more."""
+    """The server answered with 400 or more. `retry_after`: seconds after which it wants to be asked again; None: it does not say."""
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, retry_after: float | None = None) -> None:
         super().__init__(message)
-        self.status = status
+        self.status, self.retry_after = status, retry_after
 
 
 class _FinalHttpStatus(HttpStatus, PerdureError):
@@ -194,7 +199,8 @@ async def _answer(response: httpx.Response, where: str) -> dict[str, Any]:
     if response.status_code >= 400:
         head = await _read(response, ERROR_BODY_BYTES)
         text = head[:ERROR_BODY_BYTES].decode(response.encoding or "utf-8", "replace").strip()
-        raise status_error(response.status_code, f"{where}: {response.status_code} {response.reason_phrase}", text)
+        what = f"{where}: {response.status_code} {response.reason_phrase}"
+        raise status_error(response.status_code, what, text, _retry_after(response))
     data = await _read(response, PAYLOAD_BYTES_MAX)
     if len(data) > PAYLOAD_BYTES_MAX:
         raise PayloadTooLarge(
@@ -204,9 +210,31 @@ async def _answer(response: httpx.Response, where: str) -> dict[str, Any]:
     return {"status": response.status_code, "headers": dict(response.headers), "body": _body(response, data)}
 
 
-def status_error(status: int, what: str, said: str) -> HttpStatus:
+def status_error(status: int, what: str, said: str, retry_after: float | None = None) -> HttpStatus:
     kind = HttpStatus if status >= 500 or status in RETRYABLE else _FinalHttpStatus
-    return kind(status, f"{what.rstrip()}\n{said}" if said else what.rstrip())
+    return kind(status, f"{what.rstrip()}\n{said}" if said else what.rstrip(), retry_after)
+
+
+def _retry_after(response: httpx.Response) -> float | None:
+    """Seconds, or a date: how far that is ahead by the server's own clock, or by ours where it does not tell its time."""
+    said = response.headers.get("retry-after", "").strip()
+    if response.status_code not in SAYS_WHEN or not said:
+        return None
+    if said.isascii() and said.isdigit():
+        return float(said[:9])
+    until = _date(said)
+    if until is None:
+        return None
+    now = _date(response.headers.get("date", "")) or datetime.now(UTC)
+    return max(0.0, (until - now).total_seconds())
+
+
+def _date(text: str) -> datetime | None:
+    try:
+        found = parsedate_to_datetime(text)
+    except (ValueError, TypeError):
+        return None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
 async def _read(response: httpx.Response, limit: int) -> bytes:

@@ -1,17 +1,58 @@
-"""A lane: a few threads that execute attempts and hand the ends back in batches."""
+"""A lane: a few threads that execute attempts and hand the ends back in batches. A hold: one of them, while it executes one attempt."""
 
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import queue
 import threading
 from collections import deque
 from collections.abc import Callable
 
 from perdure.core.work import Report
-from perdure.sdk.attempts import Attempt
+from perdure.sdk.attempts import Attempt, AttemptCancelled
 
 Ended = tuple[Attempt, Report | None]
+
+
+class Hold:
+    """The thread that made it, until `close`: the only time at which AttemptCancelled may be raised there.
+
+    Python raises it between two of the thread's instructions, so it may also arrive in the lines around the user's code, even in
+    `close`; whoever runs that code is ready for it there (`Execution._run_sync`). What was raised and has not arrived when `close` ends is
+    taken back: nothing reaches the next attempt. The lock is taken without waiting on one side and may be taken again on the other,
+    because an exception that arrives right after it was taken would leave it taken.
+    """
+
+    __slots__ = ("_lock", "_open", "_raised", "_thread")
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._thread = threading.get_ident()
+        self._open, self._raised = True, False
+
+    def interrupt(self) -> None:
+        """From another thread: stop what the thread is doing, if that is still this."""
+        if not self._lock.acquire(blocking=False):
+            return  # it is just closing
+        try:
+            if self._open:
+                self._raised = True
+                _raise_in(self._thread, ctypes.py_object(AttemptCancelled))
+        finally:
+            self._lock.release()
+
+    def close(self) -> None:
+        """In the thread itself, after the attempt's code."""
+        with self._lock:
+            self._open = False
+            if self._raised:
+                _raise_in(self._thread, None)
+
+
+def _raise_in(thread: int, error: ctypes.py_object[type[AttemptCancelled]] | None) -> None:
+    """None takes back what has not arrived. A call that blocks outside Python, such as a sleep, is not cut short: it arrives afterwards."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), error)
 
 
 class Lane:

@@ -1,21 +1,27 @@
-"""Typed keys used at both ends: signals, promises and state of a run."""
+"""Typed keys used at both ends: signals, events, promises and state of a run."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any, Generic, TypeVar
+from copy import copy
+from typing import Any, Final, Generic, Self, TypeVar
+
+import msgspec
 
 from perdure.core import ids
 from perdure.core.durations import Duration, to_us
 from perdure.core.errors import PerdureError
 from perdure.core.mail import SignalSent
-from perdure.sdk.client import backend
+from perdure.sdk.client import Backend, backend
 from perdure.sdk.options import checked_name
 from perdure.sdk.payloads import Converter
 from perdure.sdk.runtime import Runtime, current
 from perdure.sdk.step import Step
 
 T = TypeVar("T")
+
+BY_KEY: Final = "key:"
+"""How the name of a run begins that is the id its starter gave it."""
 
 
 def _runtime(what: str) -> Runtime:
@@ -31,6 +37,14 @@ class Signal(Generic[T]):
     def __init__(self, name: str, type: type[T]) -> None:
         self.name = checked_name("signal name", name)
         self._converter: Converter[T] = Converter.of(type)
+        self.key = ""
+        """Of `keyed`."""
+
+    def keyed(self, key: str) -> Self:
+        """The same signal for `signal_with_start`, under a key of your own: sent again under that key, it is the same message."""
+        twin = copy(self)
+        twin.key = key
+        return twin
 
     def next(self, timeout: Duration | None = None) -> Step[T]:
         """The next message; raises TimeoutError when none comes in time."""
@@ -42,9 +56,51 @@ class Signal(Generic[T]):
         while True:
             yield await self.next()
 
-    async def send(self, run_id: str, value: T) -> None:
-        """Returns when the message is durable."""
-        await backend().post(ids.parse(run_id), SignalSent(self.name, self._converter.encode(value)))
+    async def send(self, run_id: str, value: T, *, key: str = "") -> bool:
+        """Returns when the message is durable. `run_id` may also be `key:` and the id that the run was started under (`options(id=...)`).
+        With a key of your own, a second message to the run under that key is the first one sent again, and False comes back."""
+        target = backend()
+        return await target.post(await _run_of(target, run_id), self.message(value), key or self.key)
+
+    def message(self, value: T) -> SignalSent:
+        return SignalSent(self.name, self._converter.encode(value))
+
+
+async def _run_of(target: Backend, run_id: str) -> bytes:
+    if run_id.startswith(BY_KEY):
+        return await target.find_run(run_id.removeprefix(BY_KEY))
+    return ids.parse(run_id)
+
+
+class NamedEvent(Generic[T]):
+    """Something that happens outside, by name: every run that waits for it hears of it."""
+
+    def __init__(self, name: str, type: type[T]) -> None:
+        self.name = checked_name("event name", name)
+        self._converter: Converter[T] = Converter.of(type)
+
+    def wait(self, match: str = "", timeout: Duration | None = None, **bound: Any) -> Step[T]:
+        """The next event of this name for which `match` is true: an expression over `event`, its payload, over `input`, the arguments of
+        this run, and over the values bound here by name. Without one, the next event of this name. Raises TimeoutError when none comes."""
+        from perdure.core.occasion import parsed, wait_spec  # only who waits for events pays for expressions
+
+        runtime = _runtime(f"NamedEvent({self.name!r}).wait()")
+        values = {name: _plain(value) for name, value in bound.items()}
+        if match and "input" not in values and "input" in parsed(match, self.name).roots:
+            values["input"] = runtime.input_object()
+        spec = wait_spec(self.name, match, values)
+        timeout_us = to_us(timeout) if timeout is not None else 0
+        return runtime.wait_event(self.name, spec, self._converter.decode, timeout_us)
+
+    async def emit(self, value: T, *, key: str = "") -> bool:
+        """Tell of it; returns when that is durable, which is before anybody has heard of it. With a key of your own, a second event of
+        this name under that key is the first one sent again, and False comes back."""
+        return await backend().emit(self.name, self._converter.encode(value), key)
+
+
+def _plain(value: Any) -> Any:
+    """As JSON has it."""
+    return msgspec.json.decode(Converter.of(type(value)).encode(value))
 
 
 class Promise(Generic[T]):
@@ -62,6 +118,11 @@ class Promise(Generic[T]):
     async def resolve(self, run_id: str, value: T) -> None:
         """The first one wins; a second one raises PromiseAlreadyResolved."""
         await backend().resolve(ids.parse(run_id), self.name, self._converter.encode(value))
+
+    async def link(self, run_id: str, who: str = "", *, expires_in: Duration | None = None) -> str:
+        """The address of a page where whoever has it can give the value, once and without any credential."""
+        lasts_us = to_us(expires_in) if expires_in is not None else 0
+        return await backend().link(ids.parse(run_id), "promise", self.name, who, lasts_us)
 
 
 class State(Generic[T]):

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from perdure.core.control import Control
 from perdure.core.durations import Duration, to_us
 from perdure.core.errors import InvalidInput
 from perdure.core.limits import ATTEMPTS_DEFAULT, ATTEMPTS_MAX, NAME_CHARS_MAX
 from perdure.core.retry import TaskOptions
+from perdure.sdk import undo
+from perdure.sdk.control import Fair, Limit, RateLimit, Said
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +64,22 @@ class TaskSettings:
     heartbeat: Duration | None = None
     at_most_once: bool = False
     process: bool = False
+    start_within: Duration | None = None
+    finish_within: Duration | None = None
+    undo: Any = None
+    """The task that takes it back, or its name."""
+    limit: Limit | Sequence[Limit] | None = None
+    rate: RateLimit | Sequence[RateLimit] | None = None
+    priority: int | None = None
+    fair: Fair | str | None = None
+    weight: float | str | None = None
 
-    def effective(self) -> TaskOptions:
+    @property
+    def said(self) -> Said:
+        """About flow control."""
+        return Said(self.limit, self.rate, self.priority, self.fair, self.weight)
+
+    def effective(self, control: Control | None = None) -> TaskOptions:
         retry = (
             self.retry
             if isinstance(self.retry, Retry)
@@ -68,6 +87,7 @@ class TaskSettings:
         )
         if self.at_most_once and self.retry is not None and retry.max > 1:
             raise InvalidInput("a task cannot be both at_most_once and retried; drop one of the two")
+        start_us, close_us = _within("start_within", self.start_within), _within("finish_within", self.finish_within)
         return TaskOptions(
             max_attempts=1 if self.at_most_once else retry.max,
             initial_us=to_us(retry.initial),
@@ -79,7 +99,20 @@ class TaskSettings:
             at_most_once=self.at_most_once,
             never=tuple(qualified(t) for t in retry.never),
             on=() if retry.on == (Exception,) else tuple(qualified(t) for t in retry.on),
+            to_start_us=start_us,
+            to_close_us=close_us,
+            undo="" if self.undo is None else undo.name_of(self.undo),
+            control=control,
         )
+
+
+def _within(name: str, given: Duration | None) -> int:
+    if given is None:
+        return 0
+    us = to_us(given)
+    if us <= 0:
+        raise InvalidInput(f"{name}={given!r}: nothing can happen in no time; give a longer one, or leave it out")
+    return us
 
 
 def qualified(t: type) -> str:

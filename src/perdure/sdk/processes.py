@@ -9,7 +9,8 @@ sends back the result's bytes. Nothing of the user's is ever pickled.
 
 Laws:
 
-1. Stopping an attempt ends its process: SIGTERM, and SIGKILL after a grace. The next attempt gets a fresh one.
+1. Stopping an attempt ends its process: SIGTERM raises AttemptCancelled in the user's code, so that it can clean up; SIGKILL comes after a
+   grace. The next attempt gets a fresh process.
 2. A child that dies is an error of the attempt it ran, which says how it died. Whether to try again is for the task's policy.
 3. No child outlives its parent: the kernel ends it (Linux), or the end of its pipe does.
 """
@@ -38,7 +39,7 @@ from perdure.core.errors import Failure, NotRegistered, clip
 from perdure.core.retry import End
 from perdure.core.work import Assignment, LogLine, Report
 from perdure.sdk import capture, registry
-from perdure.sdk.attempts import Attempt, Slot, current_slot, pulse_of
+from perdure.sdk.attempts import Attempt, AttemptCancelled, Slot, current_slot, pulse_of
 from perdure.sdk.capture import FLUSH_LINES, FLUSH_S, Output
 from perdure.sdk.reports import ended_report, error_report, success_report
 
@@ -270,7 +271,9 @@ def serve(connection: Connection, parent: int) -> None:
     signal.signal(signal.SIGINT, _let_pass)
     # It is a daemon so that the parent does not wait for it at exit. The user's code may start processes all the same.
     multiprocessing.process.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
-    Server(connection).run()
+    server = Server(connection)
+    signal.signal(signal.SIGTERM, server.stop)
+    server.run()
 
 
 def _let_pass(number: int, frame: FrameType | None) -> None:
@@ -298,6 +301,8 @@ class Server:
         """The thread that is sending: a finalizer that prints there must not send as well."""
         self._busy = False
         self._attempt: Attempt | None = None
+        self._interruptible = self._stop_due = False
+        """The user's code runs, and may be interrupted; it is to be as soon as a message is out."""
         self._output: Output | None = None
         self._lines = 0
         self._flushed = 0.0
@@ -314,6 +319,7 @@ class Server:
 
     def _read(self) -> None:
         """Ends the process when its parent is gone, wherever the user's code is."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # it must cut short what the main thread waits for
         try:
             while True:
                 while not self._connection.poll(FLUSH_S if self._busy else None):
@@ -325,12 +331,35 @@ class Server:
 
     def _send(self, message: Answer) -> None:
         data = _encode(message)
+        me = threading.get_ident()
         with self._sending:
-            self._sender = threading.get_ident()
+            self._sender = me
             try:
                 self._connection.send_bytes(data)
             finally:
                 self._sender = 0
+        if self._stop_due and me == threading.main_thread().ident:
+            self._stop_due = False
+            self._interrupt()
+
+    def stop(self, number: int, frame: FrameType | None) -> None:
+        """On SIGTERM, in the main thread: interrupt the attempt, wherever its code is, but not in the middle of a message."""
+        attempt = self._attempt
+        if attempt is None:  # somebody else's idea
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+            return
+        attempt.cancelled = True
+        if self._sender == threading.get_ident():
+            self._stop_due = True
+        else:
+            self._interrupt()
+
+    def _interrupt(self) -> None:
+        """Once: a second one would cut off what the first one made it clean up."""
+        if self._interruptible:
+            self._interruptible = False
+            raise AttemptCancelled
 
     def _do(self, job: Job) -> None:
         a = job.assignment
@@ -344,13 +373,14 @@ class Server:
         capture.keep()
         self._send(Begun())
         started = self.now_us()
+        report: Report | None = None
         try:
-            task = find(job.module, job.qualname, a.name)
-            args, kwargs = task.signature.decode_call(a.input)
-            value = context.run(task.fn, *args, **kwargs)
-            report = success_report(a, task.signature.encode_result(value), started, self.now_us())
-        except BaseException as e:
-            report = error_report(a, e, started, self.now_us())
+            report = self._call(job, attempt, context, started)
+        except AttemptCancelled:  # it came when the code had just ended
+            pass
+        self._interruptible = self._stop_due = False
+        if report is None or (attempt.cancelled and report.end is not End.SUCCESS):
+            report = ended_report(a, End.CANCELLED, started, self.now_us())
         slot.attempt = self._attempt = None
         if attempt._output is not None:
             attempt._output.close()
@@ -360,6 +390,18 @@ class Server:
                 stream.flush()
         self._busy = False
         self._send(Ended(report))
+
+    def _call(self, job: Job, attempt: Attempt, context: contextvars.Context, started: int) -> Report:
+        a = job.assignment
+        try:
+            self._interruptible = True
+            attempt.raise_if_cancelled()
+            task = find(job.module, job.qualname, a.name)
+            args, kwargs = task.signature.decode_call(a.input)
+            value = context.run(task.fn, *args, **kwargs)
+            return success_report(a, task.signature.encode_result(value), started, self.now_us())
+        except BaseException as e:
+            return error_report(a, e, started, self.now_us())
 
     # -- what the attempt says ---------------------------------------------------------------------------------------
 

@@ -178,6 +178,7 @@ class RemoteWorker:
             {name: version for (_, name), version in w.workflows.items()},
             [*w.running(), *((r.run_id, r.seq, r.attempt) for r in self._reports)],
             signatures=protocol.bounded_signatures(w.signatures),
+            controls={name: control for (_, name), control in w.controls.items()},
         )
         return Up(hello=hello)
 

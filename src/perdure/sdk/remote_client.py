@@ -16,17 +16,19 @@ import grpc
 from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.errors import PerdureError, Unavailable
-from perdure.core.mail import CancelAsked, Mail, SignalSent
-from perdure.core.work import Outcome, RunView, StartRequest
+from perdure.core.limits import UPDATE_WAIT_S_MAX
+from perdure.core.links import Kind
+from perdure.core.mail import CancelAsked, Mail, SignalSent, UpdateAsked
+from perdure.core.work import Answer, Outcome, RunView, StartRequest
 from perdure.sdk.channel import Tls, access, end_of, error_for, error_of
-from perdure.sdk.client import Backend, Handle, ambient
+from perdure.sdk.client import Backend, Handle, Schedules, ambient
 from perdure.sdk.definitions import Startable
 from perdure.wire import runs
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-REPEATABLE: Final = frozenset({"Outcome", "Describe", "Find", "History", "ReadState", "Cancel"})
+REPEATABLE: Final = frozenset({"Outcome", "Describe", "Find", "History", "ReadState", "Cancel", "Update"})
 """Calls that have the same effect twice as once. Whether a start or a signal arrived before a stream broke nobody knows."""
 RETRY_S: Final = 30.0
 PART_CALLS: Final = 1_000
@@ -86,10 +88,9 @@ class Client:
 
     async def find(self, id: str, workflow: Startable[Any, R] | None = None) -> Handle[R]:
         """A handle to the run that was started under an id of your own (`options(id=...)`)."""
-        found = await self._call("Find", runs.encode_find(id), runs.decode_id)
-        return self.handle(ids.text(found), workflow)
+        return self.handle(ids.text(await self.find_run(id)), workflow)
 
-    async def _call(self, method: str, request: bytes, decode: Callable[[bytes], R]) -> R:
+    async def _call(self, method: str, request: bytes, decode: Callable[[bytes], R], *, repeatable: bool = False) -> R:
         """One message carries all calls that are ready; the stream is opened with the first one, and again when it broke.
 
         What can be asked twice is asked again for a while, so that a server that is restarted is not noticed.
@@ -103,8 +104,8 @@ class Client:
             except Unavailable:
                 self._was_there |= session.was_open
                 nobody = not self._was_there and self._turn >= len(self._access.addresses)
-                repeatable = method in REPEATABLE or not session.was_open
-                if nobody or not repeatable or time.monotonic() > deadline:
+                again = repeatable or method in REPEATABLE or not session.was_open
+                if nobody or not again or time.monotonic() > deadline:
                     raise
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))
             pause_s = min(2 * pause_s, 1.0)
@@ -135,17 +136,48 @@ class Client:
             if outcome is not None:
                 return outcome
 
-    async def post(self, run_id: bytes, mail: Mail) -> None:
+    async def post(self, run_id: bytes, mail: Mail, key: str = "") -> bool:
         match mail:
             case CancelAsked():
                 await self._call("Cancel", runs.encode_cancel(run_id, mail.reason), bytes)
+                return True
             case SignalSent():
-                await self._call("Signal", runs.encode_message(run_id, mail.name, mail.value), bytes)
+                request = runs.encode_message(run_id, mail.name, mail.value, key)
+                return await self._call("Signal", request, runs.decode_sent, repeatable=bool(key))
             case _:
                 raise AssertionError(f"a client does not send {type(mail).__name__}")
 
+    async def signal_with_start(self, request: StartRequest, signal: SignalSent, key: str) -> tuple[bytes, bool]:
+        data = runs.encode_signal_with_start(request, signal, key)
+        return await self._call("SignalWithStart", data, runs.decode_signalled, repeatable=bool(key))
+
+    async def emit(self, name: str, value: bytes, key: str) -> bool:
+        return await self._call("Emit", runs.encode_emit(name, value, key), runs.decode_sent, repeatable=bool(key))
+
+    async def find_run(self, key: str) -> bytes:
+        return await self._call("Find", runs.encode_find(key), runs.decode_id)
+
     async def resolve(self, run_id: bytes, name: str, value: bytes) -> None:
         await self._call("Resolve", runs.encode_message(run_id, name, value), bytes)
+
+    async def update(self, run_id: bytes, asked: UpdateAsked, seconds: float) -> Answer | None:
+        deadline = time.monotonic() + seconds
+        while True:
+            left_s = max(0.0, deadline - time.monotonic())
+            request = runs.encode_update(run_id, asked, int(min(left_s, UPDATE_WAIT_S_MAX) * 1000))
+            answer = await self._call("Update", request, runs.decode_answer)
+            if answer is not None or time.monotonic() >= deadline:
+                return answer
+
+    async def vote(self, run_id: bytes, name: str, approved: bool, value: bytes, comment: str, by: str) -> bool:
+        vote = runs.VoteCast(run_id, name, approved, value, comment, by)
+        return await self._call("Vote", runs.encode_vote(vote), runs.decode_voted)
+
+    async def delegate(self, run_id: bytes, name: str, to: str, by: str) -> None:
+        await self._call("Delegate", runs.encode_delegate(run_id, name, to, by), bytes)
+
+    async def link(self, run_id: bytes, kind: Kind, name: str, who: str, lasts_us: int) -> str:
+        return await self._call("Link", runs.encode_link_request(run_id, kind, name, who, lasts_us), runs.decode_link)
 
     async def read_state(self, run_id: bytes, name: str) -> bytes | None:
         return await self._call("ReadState", runs.encode_name(run_id, name), runs.decode_value)
@@ -164,6 +196,11 @@ class Client:
 
     def adopt(self, definition: Any) -> None:
         """Nothing is served here."""
+
+    async def schedules(self) -> Schedules:
+        from perdure.sdk.remote_schedules import RemoteSchedules
+
+        return RemoteSchedules(self._call)
 
 
 class _Session:

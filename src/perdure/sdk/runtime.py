@@ -18,16 +18,21 @@ import random
 import traceback
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
+
+import msgspec
 
 from perdure.core import commands as cm
 from perdure.core import events as ev
 from perdure.core import ids
+from perdure.core.approval import is_guarded
 from perdure.core.errors import (
     ChildFailed,
     Failure,
+    InvalidInput,
     NondeterminismError,
     PerdureError,
     RecordedError,
@@ -36,16 +41,21 @@ from perdure.core.errors import (
     task_error,
 )
 from perdure.core.journal import Journal
-from perdure.core.limits import SIGNALS_BUFFERED_MAX
+from perdure.core.limits import SIGNALS_BUFFERED_MAX, WAITING_NAMES_MAX
 from perdure.core.retry import TaskOptions
+from perdure.core.undo import DEADLINE, TIMED_OUT, told_of, why
 from perdure.sdk.loop import WorkflowLoop
 from perdure.sdk.step import Step
+from perdure.sdk.undo import UndoStack
 
 if TYPE_CHECKING:
     from perdure.sdk.capture import Output, Sink
 
 current: contextvars.ContextVar[Runtime] = contextvars.ContextVar("perdure_run")
 """The run whose workflow code is executing; unset everywhere else."""
+
+
+CONTINUED = "the run continued as a new one while it was handling the update; it may have begun to act on it"
 
 
 class ContinueAsNewRequest(BaseException):
@@ -68,12 +78,18 @@ class Operation:
 class Completion:
     """What an activation led to."""
 
-    __slots__ = ("commands", "operations", "run_id", "stuck")
+    __slots__ = ("commands", "operations", "run_id", "stuck", "waiting")
 
     def __init__(
-        self, run_id: bytes, commands: list[cm.Command], operations: list[Operation], stuck: Failure | None = None
+        self,
+        run_id: bytes,
+        commands: list[cm.Command],
+        operations: list[Operation],
+        stuck: Failure | None = None,
+        waiting: list[str] | None = None,
     ) -> None:
         self.run_id, self.commands, self.operations, self.stuck = run_id, commands, operations, stuck
+        self.waiting: list[str] = waiting or []
 
 
 class Waiter:
@@ -83,6 +99,10 @@ class Waiter:
 
     def __init__(self, step: Step[Any], decode: Callable[[bytes], Any]) -> None:
         self.step, self.decode = step, decode
+
+    @property
+    def done(self) -> bool:
+        return self.step.done()
 
     def succeed(self, seq: int, value: bytes) -> None:
         if not self.step.done():
@@ -119,17 +139,36 @@ class Runtime:
         self._segments: list[tuple[int, int, Any]] = []  # (first, end, waiter) of fan-outs, ascending
         self._timers: dict[int, Callable[[], None]] = {}
         self._children: dict[int, Any] = {}
+        self._stopping: dict[int, tuple[Step[Any], Any]] = {}
+        """Children that were cancelled and have not ended: who waits for that, and the words of the cancellation."""
         self._promises: dict[str, list[Waiter]] = {}
         self._promise_values: dict[str, bytes] = {}
+        self._unsure: set[str] = set()
+        """Resolved by somebody who may not answer for others."""
         self._awaited: set[str] = set()
+        self._waits_left: dict[bytes, list[tuple[str, int]]] = {}
+        """Waits for events that nobody waits for any more, by spec: names and numbers of their promises."""
+        self._asked: dict[str, int] = {}
+        """How often an approval of a name was asked for."""
         self._operations: dict[int, Waiter] = {}
         self._new_operations: list[Operation] = []
         self._signals: dict[str, deque[bytes]] = {}
         self._signal_waiters: dict[str, deque[Waiter]] = {}
+        self._updates: dict[str, deque[ev.UpdateReceived]] = {}
+        """Updates that nobody has begun to handle, by name."""
+        self._update_handlers: dict[str, Callable[[ev.UpdateReceived], None]] = {}
+        self._update_waiters: dict[str, deque[Waiter]] = {}
+        self._updates_begun: dict[str, None] = {}
+        """Ids of updates that the code has taken and not answered, in their order."""
         self._handover: cm.ContinueAsNew | None = None
         """Set once the code has asked to continue in a new run: what arrives from then on is for that one."""
         self.state: dict[str, bytes] = {}
         self._cancel_reason: str | None = None
+        self._undo: UndoStack | None = None
+        self._ending: cm.FailRun | cm.CancelRun | None = None
+        """How the run ends once everything is undone. From then on the code does not run any more."""
+        self._barriers: set[int] = set()
+        """Timers by which unwinding waits for what was said before."""
         self._random: random.Random | None = None
         self._timer_fired = 0
         """Number of the event by which a timer last fired."""
@@ -141,6 +180,7 @@ class Runtime:
         """Apply events. `replay` says that they are a whole history, whose commands the code must issue again."""
         try:
             if replay:
+                events = ev.from_beginning(events)
                 self.journal.load(events)
             for record in events:
                 self._apply(record)
@@ -155,7 +195,24 @@ class Runtime:
         if self.journal.mismatch is not None:
             return self._stuck(self.journal.mismatch.to_failure())
         operations, self._new_operations = self._new_operations, []
-        return Completion(self.run_id, self.journal.take_commands(), operations)
+        waiting = self._waiting() if self._signal_waiters or self._update_waiters else None
+        return Completion(self.run_id, self.journal.take_commands(), operations, None, waiting)
+
+    def _waiting(self) -> list[str]:
+        """What the code waits for that no record shows. Waiters that gave up are thrown out on the way."""
+        if self.closed:
+            return []
+        names = []
+        for kind, book in (("signal", self._signal_waiters), ("update", self._update_waiters)):
+            for name in list(book):
+                waiters = book[name]
+                while waiters and waiters[0].done:
+                    waiters.popleft()
+                if waiters:
+                    names.append(f"{kind}:{name}")
+                else:
+                    del book[name]
+        return names[:WAITING_NAMES_MAX]
 
     def _stuck(self, failure: Failure) -> Completion:
         return Completion(self.run_id, [], [], failure)
@@ -168,19 +225,60 @@ class Runtime:
         if self.journal.facts_ahead:
             self.journal.facts_ahead -= 1
         self.now_us, self.event_seq = record.at_us, record.seq
-        apply(self, event)
-        self.loop.run_until_idle()
-        if self._main is not None and self._main.done() and not self.closed:
-            self._finish(self._main)
+        if self._ending is None:
+            apply(self, event)
+            if self._ending is None:
+                self.loop.run_until_idle()
+            if self._main is not None and self._main.done() and not self.closed and self._ending is None:
+                self._finish(self._main)
+        elif type(event) in _UNWINDS:
+            apply(self, event)
+            self._close_undone()
 
     def _finish(self, main: asyncio.Task[Any]) -> None:
-        self.closed = True
         try:
-            self.journal.close(self._closing_command(main))
+            command = self._closing_command(main)
         except PerdureError as e:  # the result does not fit its declared type, or is too large
-            self.journal.close(cm.FailRun(e.to_failure()))
+            command = cm.FailRun(e.to_failure())
+        self._end_with(command)
+
+    def _end_with(self, command: cm.Command) -> None:
+        """A run that does not end well takes back first what it did."""
+        if not isinstance(command, cm.FailRun | cm.CancelRun) or self._undo is None or not self._undo.is_needed:
+            self.closed = True
+            self.journal.close(command)
+            return
+        self._ending = command
+        self._stop_all()
+        self._undo.wind_up(why(command))
+        self._close_undone()
+
+    def _stop_all(self) -> None:
+        """Nothing that the code left running may change anything while it is being undone."""
+        running = [seq for seq, waiter in self._tasks.items() if isinstance(waiter, Waiter)]
+        for seq in running:
+            del self._tasks[seq]
+        if running:
+            self.journal.cancel_tasks(running)
+        for fanout in dict.fromkeys(waiter for _, _, waiter in self._segments):
+            fanout._cancel_rest()
+        for seq in [s for s in self._timers if s not in self._barriers]:
+            del self._timers[seq]
+            self.journal.cancel_timer(seq)
+        for seq in self._children:
+            self.journal.cancel_child(seq)
+        for book in (self._children, self._stopping, self._signal_waiters, self._update_waiters):
+            book.clear()
+
+    def _close_undone(self) -> None:
+        assert self._undo is not None and self._ending is not None
+        if not self.closed and self._undo.is_done:
+            self.closed = True
+            self.journal.close(told_of(self._ending, self._undo.failures))
 
     def _closing_command(self, main: asyncio.Task[Any]) -> cm.Command:
+        if self._cancel_reason == DEADLINE:  # the engine would have failed it then, had there been nothing to undo
+            return cm.FailRun(TIMED_OUT)
         if main.cancelled():
             if self._cancel_reason is not None:
                 return cm.CancelRun(self._cancel_reason)
@@ -193,9 +291,16 @@ class Runtime:
         if error is None:
             return cm.CompleteRun(self._workflow.signature.encode_result(main.result()))
         if isinstance(error, ContinueAsNewRequest):
+            self.refuse_left_undos()
             signals = [(name, value) for name, values in self._signals.items() for value in values]
-            promises = [(n, value) for n, value in self._promise_values.items() if n not in self._awaited]
+            kept = {n: v for n, v in self._promise_values.items() if n not in self._awaited}
+            promises = [
+                (n, v) for n, v in kept.items() if not n.startswith("event:")
+            ]  # those came late for an earlier run
             self._handover = cm.ContinueAsNew(error.data, signals, promises, [])
+            # What was begun cannot be begun again elsewhere; the others the engine hands on.
+            for id in self._updates_begun:
+                self.journal.answer_update(id, b"", Failure("run_finished", CONTINUED))
             return self._handover
         return cm.FailRun(failure_of(error, "run_failed"), cause_of(error, self._timer_fired))
 
@@ -212,9 +317,12 @@ class Runtime:
         self.loop.throw_away()
         # Cut what refers back to itself: thousands of ended runs a second are not left to the collector.
         del self.loop.owner, self._context
-        for book in (self._tasks, self._timers, self._children, self._promises, self._operations, self._signal_waiters):
+        books = (self._tasks, self._timers, self._children, self._promises, self._operations, self._signal_waiters)
+        self._stopping.clear()
+        for book in (*books, self._update_waiters, self._update_handlers):
             book.clear()
         self._segments = []
+        self._undo = None
 
     # -- facts ------------------------------------------------------------------------------------------------------
 
@@ -229,21 +337,31 @@ class Runtime:
     def _create_main(self, e: ev.RunStarted) -> asyncio.Task[Any]:
         return self.loop.create_task(self._workflow.body(e), name="main", context=self._context)
 
+    def _on_began(self, e: ev.RunBegan) -> None:
+        """Heard with the start, whose time it has set."""
+
     def _on_cancel(self, e: ev.CancelRequested) -> None:
         if self._handover is not None:
             self._handover.cancels.append(e.reason)
             return
-        if self._cancel_reason is None and self._main is not None:
+        if self._cancel_reason is not None:  # asked again: nobody waits for children that do not stop
+            for seq in list(self._stopping):
+                self._child_of(seq)
+        elif self._main is not None:
             self._cancel_reason = e.reason
             self._main.cancel(e.reason or "the run was cancelled")
 
     def _on_succeeded(self, e: ev.TasksSucceeded) -> None:
         for seq, value in zip(e.seqs, e.results, strict=True):
+            if self._undo is not None:
+                self._undo.succeeded(seq, value)
             waiter = self._tasks.pop(seq, None) or self._segment(seq)
             if waiter is not None:
                 waiter.succeed(seq, value)
 
     def _on_failed(self, e: ev.TaskFailed) -> None:
+        if self._undo is not None:
+            self._undo.failed(e.seq)
         waiter = self._tasks.pop(e.seq, None) or self._segment(e.seq)
         if waiter is not None:
             waiter.fail(e.seq, self._from_here(task_error(e.failure)))
@@ -260,17 +378,17 @@ class Runtime:
             fired()
 
     def _on_child_succeeded(self, e: ev.ChildSucceeded) -> None:
-        waiter = self._children.pop(e.seq, None)
+        waiter = self._child_of(e.seq)
         if waiter is not None:
             waiter.succeed(e.seq, e.result)
 
     def _on_child_failed(self, e: ev.ChildFailed) -> None:
-        waiter = self._children.pop(e.seq, None)
+        waiter = self._child_of(e.seq)
         if waiter is not None:
             waiter.fail(e.seq, self._from_here(ChildFailed(e.failure)))
 
     def _on_child_cancelled(self, e: ev.ChildCancelled) -> None:
-        waiter = self._children.pop(e.seq, None)
+        waiter = self._child_of(e.seq)
         if waiter is not None:
             failure = Failure("run_cancelled", e.reason or "the child run was cancelled", "RunCancelled")
             waiter.fail(e.seq, self._from_here(ChildFailed(failure)))
@@ -288,15 +406,36 @@ class Runtime:
         buffer = self._signals.setdefault(e.name, deque())
         buffer.append(e.value)
         if len(buffer) > SIGNALS_BUFFERED_MAX and not self.closed:
-            self.closed = True
             text = f"more than SIGNALS_BUFFERED_MAX={SIGNALS_BUFFERED_MAX} signals {e.name!r} wait to be consumed; read them faster"
-            self.journal.close(cm.FailRun(Failure("limit_exceeded", text)))
+            self._end_with(cm.FailRun(Failure("limit_exceeded", text)))
+
+    def _on_update(self, e: ev.UpdateReceived) -> None:
+        if self.closed:
+            return  # the engine hands it on, or answers it
+        handler = self._update_handlers.get(e.name)
+        if handler is not None:
+            self._begin_update(e, handler)
+            return
+        waiters = self._update_waiters.get(e.name)
+        while waiters:
+            waiter = waiters.popleft()
+            if not waiter.done:
+                self._begin_update(e, waiter.step.set_result)
+                return
+        self._updates.setdefault(e.name, deque()).append(e)
+
+    def _begin_update(self, e: ev.UpdateReceived, give: Callable[[ev.UpdateReceived], None]) -> None:
+        self._updates_begun[e.id] = None
+        give(e)
 
     def _on_promise(self, e: ev.PromiseResolved) -> None:
         if self._handover is not None:
-            self._handover.promises.append((e.name, e.value))
+            if not e.name.startswith("event:"):  # an event for a wait of this run
+                self._handover.promises.append((e.name, e.value))
             return
         self._promise_values.setdefault(e.name, e.value)
+        if not e.sure:
+            self._unsure.add(e.name)
         for waiter in self._promises.pop(e.name, ()):
             waiter.succeed(-1, e.value)
 
@@ -318,9 +457,19 @@ class Runtime:
         return step
 
     def schedule_task(
-        self, name: str, queue: str, data: bytes, options: TaskOptions, decode: Callable[[bytes], Any]
+        self,
+        name: str,
+        queue: str,
+        data: bytes,
+        options: TaskOptions,
+        decode: Callable[[bytes], Any],
+        undo: Any = None,
     ) -> Step[Any]:
+        if undo is not None:
+            self.undo.check_room(1)
         seq = self.journal.schedule_tasks(name, queue, [data], options)
+        if undo is not None:
+            self.undo.expect(seq, [data], name, undo)
         step = self.new_step(ids.TASK, seq)
         self._tasks[seq] = Waiter(step, decode)
         step._runtime = self
@@ -330,11 +479,34 @@ class Runtime:
         if self._tasks.pop(seq, None) is not None and not self.closed:
             self.journal.cancel_tasks([seq])
 
-    def schedule_fanout(self, name: str, queue: str, inputs: list[bytes], options: TaskOptions, waiter: Any) -> int:
+    def schedule_fanout(
+        self, name: str, queue: str, inputs: list[bytes], options: TaskOptions, waiter: Any, undo: Any = None
+    ) -> int:
         """Many tasks behind one waiter, which is told each outcome by sequence number."""
+        if undo is not None:
+            self.undo.check_room(len(inputs))
         first = self.journal.schedule_tasks(name, queue, inputs, options)
+        if undo is not None:
+            self.undo.expect(first, inputs, name, undo)
         self._segments.append((first, first + len(inputs), waiter))
         return first
+
+    @property
+    def undo(self) -> UndoStack:
+        if self._undo is None:
+            self._undo = UndoStack(self)
+        return self._undo
+
+    def await_undo(self, seq: int, waiter: Any) -> None:
+        """A task that takes something back; nothing cancels it."""
+        self._tasks[seq] = waiter
+
+    def refuse_left_undos(self) -> None:
+        if self._undo is not None and not self._undo.is_empty:
+            raise InvalidInput(
+                "the run cannot continue as new: its undo stack is not empty, and a fresh run does not know of it. Call "
+                "`await wf.unwind()` to undo it, or wf.commit_undo() if there is no way back, before wf.continue_as_new()"
+            )
 
     def forget_fanout(self, waiter: Any) -> None:
         self._segments = [s for s in self._segments if s[2] is not waiter]
@@ -356,6 +528,10 @@ class Runtime:
         self._timers[seq] = fired
         return seq
 
+    def open_barrier(self, lifted: Callable[[], None]) -> None:
+        """Tell when everything has been heard that was said before what is asked for now."""
+        self._barriers.add(self.open_timer(self.now_us, lifted))
+
     def close_timer(self, seq: int) -> None:
         if self._timers.pop(seq, None) is not None and not self.closed:
             self.journal.cancel_timer(seq)
@@ -367,24 +543,79 @@ class Runtime:
         step = self.new_step(ids.CHILD, seq)
         self._children[seq] = waiter_of(step)
 
-        def cancel() -> None:
-            if self._children.pop(seq, None) is not None and not self.closed:
-                self.journal.cancel_child(seq)
-
-        step._on_cancel = cancel
+        step._defer = partial(self._cancel_child, seq, step)
         return step
 
-    def wait_promise(self, name: str, decode: Callable[[bytes], Any], timeout_us: int) -> Step[Any]:
+    def _cancel_child(self, seq: int, step: Step[Any], reason: Any) -> bool:
+        """Leaves first: the child unwinds before the code that waits for it goes on. True: it is asked to, and has not ended yet."""
+        if self.closed or seq not in self._children:
+            return False
+        if seq in self._stopping or self.journal.cancel_child(seq, awaited=True):
+            self._stopping.setdefault(seq, (step, reason))
+            return True
+        del self._children[seq]
+        return False
+
+    def _child_of(self, seq: int) -> Any:
+        """Whoever waits for a child that has ended. Nobody, if it was cancelled: then the code that cancelled it goes on."""
+        waiter = self._children.pop(seq, None)
+        stopped = self._stopping.pop(seq, None)
+        if stopped is None:
+            return waiter
+        step, reason = stopped
+        step.finish_cancel(reason)
+        return None
+
+    def wait_promise(
+        self, name: str, decode: Callable[[bytes], Any], timeout_us: int, spec: bytes = b"", late: str = ""
+    ) -> Step[Any]:
+        """`spec` makes it an approval or the wait for an event. `late` is what is said when nothing came in time."""
         self._awaited.add(name)
-        seq = self.journal.create_promise(name)
+        seq = self.journal.create_promise(name, spec)
+        if name in self._unsure and is_guarded(spec):
+            self._promise_values.pop(name, None)
         step = self.new_step(ids.PROMISE, seq)
         waiter = Waiter(step, decode)
         if name in self._promise_values:
             waiter.succeed(-1, self._promise_values[name])
         else:
             self._promises.setdefault(name, []).append(waiter)
-            self._limit(step, timeout_us, f"promise {name!r} was not resolved in time")
+            self._limit(step, timeout_us, late or f"promise {name!r} was not resolved in time")
         return step
+
+    def wait_event(self, event: str, spec: bytes, decode: Callable[[bytes], Any], timeout_us: int) -> Step[Any]:
+        """A wait that was given up is taken up by the next one of the same spec: what came in between is not missed, and a loop that looks
+        again and again leaves one wait behind, not many."""
+        left = self._waits_left.setdefault(spec, [])
+        if left:
+            name, seq = left.pop()
+        else:
+            from perdure.core.occasion import promise_name  # only who waits for events pays for expressions
+
+            kind = f"event:{event}"
+            n = self._asked[kind] = self._asked.get(kind, 0) + 1
+            name = promise_name(event, n, self.run_id)
+            seq = self.journal.create_promise(name, spec)
+            self._awaited.add(name)
+        step = self.new_step(ids.PROMISE, seq)
+        waiter = Waiter(step, decode)
+        if name in self._promise_values:
+            waiter.succeed(-1, self._promise_values[name])
+            return step
+        self._promises.setdefault(name, []).append(waiter)
+        self._limit(step, timeout_us, f"no event {event!r} that fits came in time")
+        step.add_done_callback(lambda _: None if name in self._promise_values else left.append((name, seq)))
+        return step
+
+    def input_object(self) -> Any:
+        """The arguments of the run by their names."""
+        assert self.started is not None
+        return msgspec.json.decode(self.encode_input(*self._workflow.signature.decode_call(self.started.input)))
+
+    def ask_again(self, name: str) -> str:
+        """The name of the promise of an approval: every time it is asked for, it is another question."""
+        n = self._asked[name] = self._asked.get(name, 0) + 1
+        return name if n == 1 else f"{name}#{n}"
 
     def next_signal(self, name: str, decode: Callable[[bytes], Any], timeout_us: int) -> Step[Any]:
         step = self.new_step(ids.RANDOM, -1)
@@ -396,6 +627,32 @@ class Runtime:
             self._signal_waiters.setdefault(name, deque()).append(waiter)
             self._limit(step, timeout_us, f"no signal {name!r} arrived in time")
         return step
+
+    def handle_updates(self, name: str, handler: Callable[[ev.UpdateReceived], None]) -> None:
+        """From now on `handler` is told of each update of that name, first of those that wait. It must not block or raise."""
+        self._update_handlers[name] = handler
+        for e in self._updates.pop(name, ()):
+            self._begin_update(e, handler)
+
+    def next_update(self, name: str, timeout_us: int) -> Step[Any]:
+        step = self.new_step(ids.RANDOM, -1)
+        asked = self._updates.get(name)
+        if asked:
+            self._begin_update(asked.popleft(), step.set_result)
+        else:
+            self._update_waiters.setdefault(name, deque()).append(Waiter(step, bytes))
+            self._limit(step, timeout_us, f"no update {name!r} was asked for in time")
+        return step
+
+    def answer_update(self, id: str, value: bytes, failure: Failure | None) -> None:
+        """The first answer stands."""
+        if id in self._updates_begun and not self.closed:
+            del self._updates_begun[id]
+            self.journal.answer_update(id, value, failure)
+
+    def begin_task(self, coro: Coroutine[Any, Any, None], name: str) -> None:
+        """Code of the workflow beside its own function."""
+        self.loop.create_task(coro, name=name, context=self._context.copy())
 
     def run_operation(
         self, name: str, call: Callable[[], Any], encode: Callable[[Any], bytes], decode: Callable[[bytes], Any]
@@ -438,6 +695,7 @@ class Runtime:
 
 _APPLY: dict[type, Callable[[Runtime, Any], None]] = {
     ev.RunStarted: Runtime._on_started,
+    ev.RunBegan: Runtime._on_began,
     ev.CancelRequested: Runtime._on_cancel,
     ev.TasksSucceeded: Runtime._on_succeeded,
     ev.TaskFailed: Runtime._on_failed,
@@ -447,8 +705,12 @@ _APPLY: dict[type, Callable[[Runtime, Any], None]] = {
     ev.ChildCancelled: Runtime._on_child_cancelled,
     ev.SignalReceived: Runtime._on_signal,
     ev.PromiseResolved: Runtime._on_promise,
+    ev.UpdateReceived: Runtime._on_update,
     ev.OperationRecorded: Runtime._on_operation,
 }
+
+_UNWINDS = frozenset({ev.TasksSucceeded, ev.TaskFailed, ev.TimerFired})
+"""Facts that matter to a run whose code has ended and which is undoing what it did."""
 
 
 def failure_of(error: BaseException, code: str) -> Failure:

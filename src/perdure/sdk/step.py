@@ -32,6 +32,8 @@ class Step(_Future[R]):
     _seq: int = -1
     _number: int = 0
     _on_cancel: Callable[[], None] | None = None
+    _defer: Callable[[Any], bool] | None = None
+    """Asked before a cancellation takes effect: True when it is put off until the work behind has ended (`finish_cancel`)."""
     _runtime: Any = None
     """Set on the step of a single task: what its cancellation goes to, without a closure for each."""
 
@@ -41,7 +43,9 @@ class Step(_Future[R]):
         return UUID(bytes=ids.derive(self._run_id, self._kind, self._seq))
 
     def cancel(self, msg: Any = None) -> bool:
-        """Stop waiting and ask for the work behind it to be cancelled."""
+        """Ask for the work behind it to be cancelled, and stop waiting: at once, or for a child run once that has ended."""
+        if self._defer is not None and not self.done() and self._defer(msg):
+            return True
         if not super().cancel(msg):
             return False
         if self._runtime is not None:
@@ -49,6 +53,10 @@ class Step(_Future[R]):
         elif self._on_cancel is not None:
             self._on_cancel()
         return True
+
+    def finish_cancel(self, msg: Any) -> None:
+        """The cancellation that was put off takes effect."""
+        super().cancel(msg)
 
     def __hash__(self) -> int:
         return self._number or id(self)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Coroutine, Iterable
 from datetime import datetime
 from typing import Any, Literal, NoReturn, ParamSpec, TypeVar, overload
@@ -9,11 +10,12 @@ from uuid import UUID
 
 from perdure.core.durations import Duration, datetime_of, to_us, us_of
 from perdure.core.errors import InvalidInput, PerdureError
-from perdure.sdk.definitions import DEFAULT_QUEUE
+from perdure.sdk.definitions import DEFAULT_QUEUE, Task
 from perdure.sdk.options import Retry, TaskSettings
 from perdure.sdk.payloads import Converter, Signature
 from perdure.sdk.runtime import ContinueAsNewRequest, Runtime, current
 from perdure.sdk.step import Step
+from perdure.sdk.undo import UndoScope
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -76,11 +78,37 @@ def schedule(
     queue: str = DEFAULT_QUEUE,
     retry: Retry | int | None = None,
     timeout: Duration | None = None,
+    start_within: Duration | None = None,
+    finish_within: Duration | None = None,
+    undo: Task[..., Any] | str | None = None,
 ) -> Step[Any]:
     """A task by name, untyped: for tasks defined elsewhere. `input` maps parameter names to values."""
     converter: Converter[Any] = Converter.of(Any)
-    options = TaskSettings(retry=retry, timeout=timeout, queue=queue).effective()
-    return _runtime("schedule()").schedule_task(name, queue, converter.encode(input or {}), options, converter.decode)
+    options = TaskSettings(
+        retry=retry, timeout=timeout, queue=queue, start_within=start_within, finish_within=finish_within, undo=undo
+    ).effective()
+    data = converter.encode(input or {})
+    return _runtime("schedule()").schedule_task(name, queue, data, options, converter.decode, undo)
+
+
+def undo(task: Task[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> None:
+    """Put a call on the undo stack: it is made if the run fails or is cancelled from here on. For what no task of its own did."""
+    _runtime("undo()").undo.push(task.name, task, task.signature.encode_call(args, kwargs))
+
+
+def unwind() -> Step[None]:
+    """Undo everything on the undo stack, newest first, and go on with an empty one. TaskFailed, once all were tried, if some failed."""
+    return _runtime("unwind()").undo.unwind(sys.exception())
+
+
+def undo_scope() -> UndoScope:
+    """`async with wf.undo_scope():` undoes what was done inside when an exception leaves it, and nothing else."""
+    return UndoScope(_runtime("undo_scope()"))
+
+
+def commit_undo() -> None:
+    """The point of no return: empty the undo stack without undoing anything."""
+    _runtime("commit_undo()").undo.commit()
 
 
 def now() -> datetime:
@@ -110,7 +138,14 @@ def run_id() -> str:
     return ids.text(_runtime("run_id()").run_id)
 
 
+def nominal_time() -> datetime | None:
+    """The time that a schedule meant this run for, however late it started; None when no schedule started it."""
+    started = _runtime("nominal_time()").started
+    return datetime_of(started.nominal_us) if started is not None and started.nominal_us else None
+
+
 def continue_as_new(*args: Any, **kwargs: Any) -> NoReturn:
     """End this run and go on in a fresh one of the same workflow with these arguments and an empty history."""
     runtime = _runtime("continue_as_new()")
+    runtime.refuse_left_undos()
     raise ContinueAsNewRequest(runtime.encode_input(args, kwargs))

@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
+import msgspec
+
 from perdure.core import commands as cm
 from perdure.core.errors import Failure, PerdureError
 from perdure.core.work import Activation, Assignment, Beat, Decided, LogChunk, Report
@@ -99,6 +101,15 @@ class Worker:
     def workflows(self) -> dict[tuple[int, str], str]:
         """(namespace, name) -> version."""
         return {(self.ns, w.name): w.version for w in self._workflows.values()}
+
+    @property
+    def controls(self) -> dict[tuple[int, str], bytes]:
+        """(namespace, name) -> what the workflow says about flow control of its runs."""
+        return {
+            (self.ns, w.name): msgspec.json.encode(control)
+            for w in self._workflows.values()
+            if (control := getattr(w, "control", None)) is not None
+        }
 
     @property
     def served(self) -> list[tuple[int, str, str]]:
@@ -254,7 +265,7 @@ class Worker:
         if done.operations:
             self._operating[runtime] += len(done.operations)
             self._begun.extend((runtime, operation) for operation in done.operations)
-        return Decided(a.run_id, done.commands, done.stuck, len(done.operations))
+        return Decided(a.run_id, done.commands, done.stuck, len(done.operations), False, done.waiting)
 
     def _make_room(self) -> None:
         """Forget the run that has been idle longest. One whose side effects are being executed is not idle."""

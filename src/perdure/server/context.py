@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from perdure.core.access import Permission, Principal
+from perdure.engine.approvals import Approvals
+from perdure.engine.dead import DeadLetters
 from perdure.engine.engine import Engine
 from perdure.engine.reads import Reads, Registry
+from perdure.engine.rulebook import Rulebook
 from perdure.server.auth.audit import Audit
 from perdure.server.auth.ports import Detail, KeyAdmin
 
@@ -34,6 +37,9 @@ class Server:
     keys: KeyAdmin
     log: Audit
     public_url: str
+    rulebook: Rulebook
+    approvals: Approvals
+    dead: DeadLetters
 
     async def audit(
         self, principal: Principal, action: str, target: str, detail: Detail | None = None, *, ns: int | None = None

@@ -38,6 +38,7 @@ COUNTED: Final = {
     "fenced": ("perdure_sessions_fenced", "Times this engine was refused because its session had expired, and started over."),
     "poisoned": ("perdure_records_refused", "Records the database would not take; their runs were set aside."),
     "runs_started": ("perdure_runs_started", "Runs created by this engine."),
+    "runs_let_in": ("perdure_runs_let_in", "Runs that waited for a limit of their workflow and were let in."),
     "runs_claimed": ("perdure_runs_claimed", "Runs taken over from the database: woken, or left by another engine."),
     "runs_ended": ("perdure_runs_ended", "Runs that ended in this engine, however."),
     "runs_failed": ("perdure_runs_failed", "Runs that ended in this engine by failing."),
@@ -50,10 +51,14 @@ COUNTED: Final = {
     "tasks_failed": ("perdure_tasks_failed", "Tasks that failed for good."),
     "tasks_retried": ("perdure_tasks_retried", "Attempts that are followed by another one."),
     "tasks_lost": ("perdure_tasks_lost", "Attempts that vanished with their engine."),
+    "tasks_expired": ("perdure_tasks_expired", "Tasks that had not begun in time."),
     "tasks_spilled": ("perdure_tasks_spilled", "Tasks offered to other engines because the workers here were busy."),
     "tasks_claimed": ("perdure_tasks_claimed", "Tasks taken from the shared queue."),
     "late_reports": ("perdure_late_reports", "Results that came when nobody waited for them any more."),
     "sessions_reaped": ("perdure_sessions_reaped", "Expired sessions of other engines that this one cleaned up after."),
+    "schedules_fired": ("perdure_schedules_fired", "Runs that this engine started because a schedule said so."),
+    "schedules_missed": ("perdure_schedules_missed", "Times of schedules that went by and were not made up for."),
+    "schedules_skipped": ("perdure_schedules_skipped", "Times of schedules that started nothing because an earlier run was active."),
     "polls": ("perdure_polls", "Times this engine asked the database whether anything is due."),
     "notifications": ("perdure_notifications", "Notifications sent to wake other engines."),
     "log_chunks": ("perdure_log_chunks", "Chunks of task output that were stored."),
@@ -79,6 +84,7 @@ class ObservedStore(Protocol):
     async def live_sessions(self) -> int: ...
     async def namespaces(self) -> dict[int, str]: ...
     async def queue_depths(self) -> list[tuple[str, str, int, float]]: ...
+    async def waits(self) -> list[tuple[int, str, str, int]]: ...
 
 
 class Reading(msgspec.Struct, frozen=True):
@@ -88,6 +94,8 @@ class Reading(msgspec.Struct, frozen=True):
     namespaces: dict[int, str]
     depths: list[tuple[str, str, int, float]]
     """(namespace, queue, tasks that are due, age of the oldest in seconds)"""
+    waits: list[tuple[int, str, str, int]]
+    """(namespace, run or task, what for, how many)"""
 
 
 class Metrics:
@@ -123,6 +131,7 @@ class Metrics:
                         await self._store.live_sessions(),
                         await self._store.namespaces(),
                         await self._store.queue_depths(),
+                        await self._store.waits(),
                     )
             except Exception as e:
                 log.warning("metrics do without the database's figures: %s", e or type(e).__name__)
@@ -197,6 +206,14 @@ def _read_gauges(reading: Reading) -> Iterator[Metric]:
         oldest.add_metric(key, age_s)
     yield waiting
     yield oldest
+    waits = GaugeMetricFamily(
+        "perdure_waiting",
+        "Runs, and tasks in lines, that wait, by reason; each counted up to 10,000. The words are those of lists and of the run's page.",
+        labels=["namespace", "what", "reason"],
+    )
+    for ns, what, reason, count in reading.waits:
+        waits.add_metric([reading.namespaces.get(ns, str(ns)), what, reason], count)
+    yield waits
 
 
 def _worker_gauges(workers: Iterable[WorkerRow], names: dict[int, str]) -> Iterator[Metric]:

@@ -33,6 +33,8 @@ RESULT: Final = b"12345"
 DAY_MS: Final = 86_400_000
 COPY_TASKS: Final = 250_000
 """Tasks copied by one statement of `copy_run`, so that progress can be shown."""
+HISTORY_ROWS: Final = 5_000
+"""Rows of histories that are fetched at a time."""
 _HISTORY_COLUMNS: Final = ("run_id", "seq", "kind", "task_id", "body")
 # The driver's own id type: it is sent without a conversion, which a plain UUID is not.
 _Uuid: Any = pgproto.UUID
@@ -117,6 +119,31 @@ class Bare:
 
     async def sleeping(self) -> int:
         return int(await self._c.fetchval(self._q["bare_sleeping"]))
+
+    async def sizes_mb(self) -> tuple[float, float]:
+        """Of the whole database, and of the table of active runs with its indexes."""
+        r = await self._c.fetchrow(self._q["bare_sizes"])
+        return r["of_database"] / 2**20, r["of_runs"] / 2**20
+
+    async def now_us(self) -> int:
+        return int(await self._c.fetchval(self._q["bare_now"]))
+
+    async def ends(self, workflow: str) -> tuple[int, int | None]:
+        """How many runs of a workflow ended well, and the moment of the last end."""
+        r = await self._c.fetchrow(self._q["bare_ends"], workflow)
+        return r["runs"], r["last_us"]
+
+    async def has_runs(self, workflow: str) -> bool:
+        return bool(await self._c.fetchval(self._q["bare_has_runs"], workflow))
+
+    async def engines(self) -> int:
+        return int(await self._c.fetchval(self._q["bare_engines"]))
+
+    async def histories(self, workflow: str) -> AsyncGenerator[tuple[int, int, bytes]]:
+        """Rows of the ended runs of a workflow, run by run: first event, moment, body."""
+        async with self._c.transaction():
+            async for r in self._c.cursor(self._q["bare_histories"], workflow, prefetch=HISTORY_ROWS):
+                yield r["seq"], r["at_us"], r["body"]
 
     async def settle(self) -> None:
         """Do now what the server would do about past writes in the middle of the next measurement."""

@@ -16,6 +16,9 @@ NAMESPACES_MAX: Final = 1_000
 DEPTH_MAX: Final = 50_000
 """Waiting tasks that are counted in all, the same share of every kind; a longer queue shows as that long."""
 
+WAITS_COUNTED: Final = 10_000
+"""Runs, or tasks of one line, that wait for one thing and are counted."""
+
 
 class PostgresNotes:
     def __init__(self, pool: Connections) -> None:
@@ -65,6 +68,16 @@ class PostgresNotes:
         async with self._pool.take() as c:
             rows = await c.fetch(self._q["queue_depths"], KINDS_MAX, DEPTH_MAX)
             return [(r["namespace"], r["queue"], r["due"], r["oldest_s"] or 0.0) for r in rows]
+
+    async def waits(self) -> list[tuple[int, str, str, int]]:
+        """(namespace, runs or tasks, what they wait for, how many), each counted up to WAITS_COUNTED."""
+        async with self._pool.take() as c:
+            runs = await c.fetch(self._q["count_waiting"], WAITS_COUNTED)
+            tasks = await c.fetch(self._q["count_waiting_tasks"], WAITS_COUNTED)
+        return [
+            *((r["ns"], "run", r["waiting_on"], r["runs"]) for r in runs),
+            *((r["ns"], "task", r["waiting_on"], r["tasks"]) for r in tasks),
+        ]
 
     async def _run(self, name: str, *args: Any) -> None:
         async with self._pool.take() as c:

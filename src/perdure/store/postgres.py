@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -17,7 +17,10 @@ from asyncpg import exceptions as pg
 from perdure.core import events as ev
 from perdure.core.durations import FOREVER_US
 from perdure.core.errors import Failure, Fenced, Unavailable
+from perdure.core.grant import Held
 from perdure.core.lifecycle import RunStatus
+from perdure.core.limits import MESSAGE_KEYS_KEPT_S, UPDATE_ANSWERS_KEPT_S
+from perdure.core.lines import Rules
 from perdure.core.work import Outcome, RunView
 from perdure.engine.batch import Batch
 from perdure.engine.ports import (
@@ -26,6 +29,8 @@ from perdure.engine.ports import (
     ClaimedTask,
     Committed,
     Due,
+    Entered,
+    FromLines,
     HistoryRow,
     Kind,
     Loaded,
@@ -34,12 +39,13 @@ from perdure.engine.ports import (
     Named,
     NotCommitted,
     Poison,
+    PostRow,
     Renewed,
     Reopening,
     Session,
     Settle,
 )
-from perdure.store import arrays, partitions
+from perdure.store import arrays, lines, partitions
 from perdure.store.connections import TROUBLE, Connections, connect, shift_clock
 from perdure.store.queries import queries
 from perdure.store.reopen import reopen
@@ -48,8 +54,13 @@ from perdure.wire.codec import decode_events
 log = logging.getLogger("perdure.store")
 
 CHANNEL: Final = "perdure"
-MAIL_PER_LOAD: Final = 10_000
+MAIL_PART, HISTORY_PART = 1, 2
+"""Parts of `load_runs`."""
 DOUBT_PAUSE_S: Final = 0.2
+TRIM_ROWS: Final = 5_000
+"""Old answers to updates that one sweep deletes."""
+KEYS_TRIMMED: Final = 10_000
+"""Keys of messages that one sweep forgets."""
 
 
 class PostgresStore:
@@ -58,6 +69,8 @@ class PostgresStore:
         self._q = queries()
         self._pool = Connections(dsn)
         self._committing: Any = None
+        self._posting: Any = None
+        self._posting_one = asyncio.Lock()
         self._listening: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -68,6 +81,7 @@ class PostgresStore:
             self._listening.cancel()
             await asyncio.gather(self._listening, return_exceptions=True)
         self._drop_committing()
+        self._drop_posting()
         await self._pool.close()
 
     @property
@@ -208,8 +222,49 @@ class PostgresStore:
         row = await self._row("post_message", run_id, ns, body)
         return None if row is None else row["owner"] or 0
 
-    async def resolve_promise(self, run_id: bytes, ns: int, name: str, body: bytes) -> tuple[bool, bool]:
-        row = await self._row("resolve_promise", run_id, ns, name, body)
+    async def post_many(self, rows: Sequence[PostRow]) -> list[int]:
+        """An outcome for each, in order; see post_messages. Raises NotCommitted (write it again), Poison or Unavailable.
+
+        On a connection of its own: whoever reads much must not stand in the way of messages."""
+        places: dict[tuple[bytes, int], int] = {}
+        at = [places.setdefault((r[0], r[1]), len(places) + 1) for r in rows]
+        _, _, bodies, keys, named, stops = _columns(rows, 6)
+        runs = _columns(list(places), 2)
+        try:
+            async with self._posting_one:
+                connection = await self._post_connection()
+                row = await connection.fetchrow(self._q["post_messages"], *runs, at, bodies, keys, named, stops)
+        except (pg.UniqueViolationError, pg.DeadlockDetectedError, pg.LockNotAvailableError) as e:
+            raise NotCommitted(str(e)) from e
+        except TROUBLE as e:
+            self._drop_posting()
+            raise Unavailable(f"the database is away: {e or type(e).__name__}") from e
+        except asyncio.CancelledError:
+            self._drop_posting()
+            raise
+        except (pg.PostgresError, ValueError, OverflowError, TypeError) as e:
+            raise Poison(f"{type(e).__name__}: {e}") from e
+        outcomes: list[int] = row["outcomes"]
+        return outcomes
+
+    async def remember_message(self, run_id: bytes, key: str) -> None:
+        await self._fetch("remember_message", run_id, key)
+
+    async def _post_connection(self) -> Any:
+        if self._posting is None or self._posting.is_closed():
+            self._posting = await connect(self._dsn)
+            arrays.install(self._posting)
+        if self._pool.clock_offset_s:
+            await shift_clock(self._posting, self._pool.clock_offset_s)
+        return self._posting
+
+    def _drop_posting(self) -> None:
+        if self._posting is not None:
+            self._posting.terminate()
+            self._posting = None
+
+    async def resolve_promise(self, run_id: bytes, ns: int, name: str, body: bytes, *, sure: bool) -> tuple[bool, bool]:
+        row = await self._row("resolve_promise", run_id, ns, name, body, sure)
         return row["active"], row["won"]
 
     async def forget_key(self, ns: int, key: str, run_id: bytes) -> None:
@@ -222,8 +277,9 @@ class PostgresStore:
         async with self._pool.take() as c:
             return await reopen(c, r)
 
-    async def register_versions(self, ns: int, versions: dict[str, str]) -> None:
-        await self._fetch("register_versions", ns, list(versions), list(versions.values()))
+    async def register_versions(self, ns: int, versions: dict[str, str], controls: dict[str, bytes]) -> None:
+        said = [controls[w].decode() if w in controls else None for w in versions]
+        await self._fetch("register_versions", ns, list(versions), list(versions.values()), said)
 
     async def current_versions(self, ns: int, names: Sequence[str]) -> dict[str, str]:
         return {r["name"]: r["current"] for r in await self._fetch("current_versions", ns, list(names))}
@@ -236,18 +292,57 @@ class PostgresStore:
 
     async def next_due(self, workflows: Sequence[Named], served: Sequence[Kind], *, flows: bool) -> Due:
         row = await self._row("next_due", *_columns(workflows, 2), *_columns(served, 3), flows)
-        return Due(row["clock"], row["run_at"], row["task_at"], row["mail"])
+        return Due(
+            row["clock"],
+            row["run_at"],
+            row["task_at"],
+            row["mail"],
+            row["line_at"],
+            row["run_line_at"],
+            row["rules_at"],
+            row["line_priority"],
+        )
 
     async def claim_runs(
         self, session: int, workflows: Sequence[Named], limit: int, *, with_mail: bool, flows: bool
     ) -> list[ClaimedRun]:
         name = "claim_runs_with_mail" if with_mail else "claim_runs"
         rows = await self._fetch(name, session, *_columns(workflows, 2), limit, flows)
-        return [ClaimedRun(r["run_id"], r["ns"], r["workflow"], r["version"], r["epoch"]) for r in rows]
+        return [
+            ClaimedRun(r["run_id"], r["ns"], r["workflow"], r["version"], r["epoch"], tuple(r["keys"] or ()))
+            for r in rows
+        ]
 
     async def claim_tasks(self, session: int, served: Sequence[tuple[Kind, int]], limit: int) -> list[ClaimedTask]:
         kinds = _columns([(*kind, free) for kind, free in served], 4)
         return [ClaimedTask(*r.values()) for r in await self._fetch("claim_tasks", session, *kinds, limit)]
+
+    async def claim_from_lines(
+        self, session: int, served: Sequence[tuple[Kind, int]], limit: int, rules: Rules
+    ) -> FromLines:
+        async with self._pool.take() as c:
+            return await lines.claim_from_lines(c, session, served, limit, rules)
+
+    async def let_in(self, session: int, rules: Rules) -> Entered:
+        async with self._pool.take() as c:
+            return await lines.let_in(c, session, rules)
+
+    async def wake_lines(self, keys: Iterable[tuple[int, str]]) -> None:
+        async with self._pool.take() as c:
+            await lines.wake_lines(c, keys)
+
+    async def held_by(self, ns: int, key: str) -> Held:
+        async with self._pool.take() as c:
+            return await lines.held_by(c, ns, key)
+
+    async def rules(self) -> Rules:
+        async with self._pool.take() as c:
+            return await lines.read_rules(c)
+
+    async def controls(self, ns: int, workflows: Sequence[tuple[str, str]]) -> dict[tuple[str, str], bytes]:
+        """What versions of workflows say about flow control of their runs; those that say nothing are left out."""
+        rows = await self._fetch("workflow_controls", ns, *_columns(workflows, 2))
+        return {(r["workflow"], r["version"]): r["control"].encode() for r in rows}
 
     async def adopt_tasks(self, session: int, ns: int, tokens: Sequence[tuple[bytes, int]]) -> Adopted:
         """Take over running tasks with the worker that runs them; the engine it comes from finds out by looking."""
@@ -259,19 +354,21 @@ class PostgresStore:
         return {r["id"] for r in await self._fetch("claimed_tasks_alive", session, list(ids))}
 
     async def load(self, run_ids: Sequence[bytes]) -> Loaded:
-        """Queued tasks first: what has no row by then has its end in the inbox or in the history, which are read later."""
+        """One statement, hence one snapshot: a task is in the queue, or its end is in the inbox or the history, or it is lost. Read one after
+        the other, an end that moves from the inbox into the history in between would be seen in neither, unless the history came last; so
+        would the end of a task, unless the queue came first. All of the mail: a task whose end were left out would be taken for lost."""
         wanted = list(run_ids)
-        async with self._pool.take() as c:
-            queued = await c.fetch(self._q["load_queued_tasks"], wanted)
-            mail: list[Any] = []
-            while page := await c.fetch(self._q["load_inbox"], wanted, mail[-1]["id"] if mail else 0, MAIL_PER_LOAD):
-                # All of it: a task whose end were left out would be taken for lost.
-                mail.extend(page)
-            rows = await c.fetch(self._q["load_history"], wanted)
+        queued: set[tuple[bytes, int]] = set()
+        mail: list[MailRow] = []
         history: dict[bytes, list[HistoryRow]] = {r: [] for r in wanted}
-        for r in rows:
-            history[r["run_id"]].append(HistoryRow(*r.values()))
-        return Loaded({(r["run_id"], r["seq"]) for r in queued}, history, [MailRow(*r.values()) for r in mail])
+        for part, run_id, n, last, at_us, body in await self._fetch("load_runs", wanted):
+            if part == HISTORY_PART:
+                history[run_id].append(HistoryRow(run_id, n, last, at_us, body))
+            elif part == MAIL_PART:
+                mail.append(MailRow(n, run_id, body))
+            else:
+                queued.add((run_id, n))
+        return Loaded(queued, history, mail)
 
     async def owned_mail(self, session: int, limit: int) -> list[MailRow]:
         return [MailRow(*r.values()) for r in await self._fetch("inbox_of_owner", session, limit)]
@@ -331,7 +428,11 @@ class PostgresStore:
         forwarded = await self._fetch("forward_orphan_mail")
         await self._fetch("sweep_orphan_mail")
         await self._fetch("sweep_orphan_promises")
+        await self._fetch("trim_message_keys", float(MESSAGE_KEYS_KEPT_S), KEYS_TRIMMED)
         await self._fetch("sweep_workers")
+        async with self._pool.take() as c:
+            await lines.sweep(c)
+        await self._fetch("trim_updates", float(UPDATE_ANSWERS_KEPT_S), TRIM_ROWS)
         return len(forwarded)
 
     async def create_partitions(self, ahead_days: int) -> int:

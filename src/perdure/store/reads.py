@@ -14,6 +14,7 @@ import msgspec
 
 from perdure.core import events as ev
 from perdure.core import ids
+from perdure.core import why as why_core
 from perdure.core.durations import FOREVER_US
 from perdure.core.errors import IllegalTransition
 from perdure.core.lifecycle import RUN_TERMINAL, RunStatus, TaskStatus
@@ -45,6 +46,7 @@ from perdure.engine.reads import (
     WorkerItem,
     WorkflowItem,
 )
+from perdure.store import why
 from perdure.store.connections import Connections
 from perdure.store.queries import queries
 from perdure.wire.codec import decode_row
@@ -109,11 +111,29 @@ class PostgresReads:
 
     async def runs(self, ns: int, wanted: RunFilter, below: bytes | None, limit: int) -> RunPage:
         low, high = _bounds(wanted, below)
+        if wanted.waiting_on:
+            return await self._waiting(ns, wanted, low, high, limit)
         async with self._snapshot() as c:
             page = _merged([await self._list(c, s, ns, wanted, low, high, limit) for s in _walks(wanted)], limit)
             if wanted.attributes and len(page.items) < limit and page.next is not None:
                 page = _merged(await self._by_attributes(c, ns, wanted, low, high, limit), limit)
         return page
+
+    async def _waiting(self, ns: int, f: RunFilter, low: bytes, high: bytes, limit: int) -> RunPage:
+        """Active runs that wait for one thing, each with all that it waits for."""
+        async with self._snapshot() as c:
+            found, floor = await why.waiting_on(c, ns, f.waiting_on, low, high, limit + 1)
+            rows = await c.fetch(self._q["run_items"], found[:limit], ns)
+            items = [
+                msgspec.structs.replace(
+                    _run_item(r), waits=_asked(await why.waits_of(c, ns, r["run_id"]), f.waiting_on)
+                )
+                for r in rows
+                if not f.workflow or r["workflow"] == f.workflow
+            ]
+        if len(found) > limit:
+            return RunPage(items, found[limit - 1])
+        return RunPage(items, floor)
 
     async def _list(
         self, c: Any, walk: tuple[str, list[int] | None], ns: int, f: RunFilter, low: bytes, high: bytes, limit: int
@@ -162,6 +182,9 @@ class PostgresReads:
             ends = await c.fetchrow(self._q["history_ends"], run_id, ns)
             counts = await self._counts(c, ns, run_id)
             outstanding = await self._outstanding(c, ns, item, ends["events"] if ends else 0)
+            waits = await why.waits_of(c, ns, run_id)
+            if not waits and outstanding is not None:  # its engine has it in memory
+                waits = why_core.ordered(outstanding.waits)
         if outstanding is not None:  # those that have no row yet
             counts[_unwritten(item)] += max(0, len(outstanding.tasks) - sum(counts[s] for s in _UNENDED))
         return RunDetail(
@@ -171,6 +194,7 @@ class PostgresReads:
             events=ends["events"] if ends else item.events or 0,
             tasks=counts,
             outstanding=outstanding,
+            waits=waits or [],
         )
 
     async def _counts(self, c: Any, ns: int, run_id: bytes) -> dict[int, int]:
@@ -437,8 +461,13 @@ def _run_item(r: Any) -> RunItem:
         run_id=r["run_id"], workflow=r["workflow"], version=r["version"], key=r["key"], status=r["status"], created_us=r["created_at"],
         finished_us=r["finished_at"], attributes=(r["attributes"] or "").encode(), error_code=r["error_code"], error=r["error"], stuck=r["stuck"],
         wake_us=None if r["wake_at"] in (None, FOREVER_US) else r["wake_at"], owned=r["owned"], epoch=r["epoch"], events=r["events"],
-        parent_id=r["parent_id"], successor=r["successor"],
+        parent_id=r["parent_id"], successor=r["successor"], waits=why_core.decode(r["waits"]),
     )  # fmt: skip
+
+
+def _asked(waits: list[why_core.Wait] | None, on: str) -> list[why_core.Wait]:
+    """What was asked for comes first."""
+    return sorted(waits or [], key=lambda w: w.on != on)
 
 
 def _task_range(run_id: bytes) -> tuple[bytes, bytes]:
@@ -501,8 +530,9 @@ def fold(rows: Sequence[Any]) -> Outstanding | None:
         tasks={seq: (e.name, e.queue, scheduled[seq], ev.label(e, seq)) for seq, e in state.tasks.items()},
         timer_us=min(state.timers.values(), default=None),
         children=len(state.children),
-        promises=sorted(state.promises - state.resolved),
+        promises=sorted(state.promises.keys() - state.resolved),
         cancel_requested=state.cancel_requested,
+        waits=why_core.of_run(state),
     )
 
 

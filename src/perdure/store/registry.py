@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from perdure.core.errors import Conflict
+from perdure.core.scheduled import ScheduleRequest
 from perdure.engine.reads import Posted, Remembered
 from perdure.store.connections import Connections
 from perdure.store.queries import queries
+from perdure.store.schedules import replace_triggers
 
 KEPT_S: Final = 7 * 86_400.0
 """How long an idempotency key is remembered."""
@@ -51,14 +54,29 @@ class PostgresRegistry:
         source: str,
         *,
         activate: bool = True,
+        triggers: Sequence[ScheduleRequest] = (),
+        by: str = "",
+        control: bytes | None = None,
     ) -> bool:
-        row = await self._row(
-            "deploy_workflow", ns, name, version, kind, description, document.decode(), source, activate
-        )
+        """The schedules of a flow change with it: both or neither."""
+        async with self._pool.take() as c, c.transaction():
+            row = await c.fetchrow(
+                self._q["deploy_workflow"], ns, name, version, kind, description, document.decode(), source, activate,
+                control.decode() if control is not None else None,
+            )  # fmt: skip
+            found = await c.fetchrow(self._q["current_versions"], ns, [name])
+            if found["current"] == version:
+                await replace_triggers(c, ns, name, triggers, by)
         return bool(row["added"])
 
-    async def move(self, ns: int, name: str, version: str) -> bool:
-        return await self._row("move_workflow", ns, name, version) is not None
+    async def move(
+        self, ns: int, name: str, version: str, *, triggers: Sequence[ScheduleRequest] = (), by: str = ""
+    ) -> bool:
+        async with self._pool.take() as c, c.transaction():
+            if await c.fetchrow(self._q["move_workflow"], ns, name, version) is None:
+                return False
+            await replace_triggers(c, ns, name, triggers, by)
+            return True
 
     async def save_task_types(self, ns: int, signatures: dict[str, bytes]) -> None:
         names = sorted(signatures)
@@ -71,7 +89,11 @@ class PostgresRegistry:
         return {r["name"]: r["signature"].encode() for r in rows}
 
     async def delete(self, ns: int, name: str) -> bool:
-        return await self._row("delete_workflow", ns, name) is not None
+        async with self._pool.take() as c, c.transaction():
+            if await c.fetchrow(self._q["delete_workflow"], ns, name) is None:
+                return False
+            await replace_triggers(c, ns, name, (), "")
+            return True
 
     async def create_namespace(self, name: str) -> bool:
         return await self._row("open_namespace", name) is not None

@@ -142,6 +142,7 @@ class _Reader:
         for run_id, fold in page.folds.items():
             if fold.retries and not fold.broken:
                 fold.again(await self._whole(run_id))
+        await self._fires(page)
         lowest, highest = run_ids[0][:8] + bytes(8), run_ids[-1][:8] + b"\xff" * 8
         for r in await self._c.fetch(self._q["verify_tasks"], lowest, highest, run_ids):
             run_id, *fields = r.values()
@@ -156,6 +157,17 @@ class _Reader:
                 r["run_id"] for r in await self._c.fetch(self._q["verify_active"], children)
             )
         return page
+
+    async def _fires(self, page: _Page) -> None:
+        """A nominal time names one run. Every run that a schedule started must be the one that its time names."""
+        asked = [(run_id, *fold.scheduled) for run_id, fold in page.folds.items() if fold.scheduled is not None]
+        if not asked:
+            return
+        self._findings.examine(15, len(asked))
+        columns = [list(column) for column in zip(*asked, strict=True)]
+        for r in await self._c.fetch(self._q["verify_fires"], *columns):
+            what = f"the schedule {r['name']} started it, and its nominal time belongs to {r['other'] or 'no run'}"
+            self._findings.violate(15, ids.text(r["run_id"]), what)
 
     async def _whole(self, run_id: bytes) -> list[Recorded]:
         rows = await self._c.fetch(self._q["verify_history"], [run_id])

@@ -8,7 +8,8 @@
 Declarative flows are deployed first and started by name: `await env.deploy("nightly.yaml")`, `await env.run(flow("nightly"), day="mo")`.
 
 Time. The environment shifts the database clock of its own connections. `run` skips over every wait by itself; after `start`
-time moves only by `advance`, which stops at each timer on the way, so that everything happens in the order it would have.
+time moves only by `advance`, which stops at each timer and at each time of a schedule on the way, so that everything happens in the order
+it would have.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ class TestEnv:
                 await self._settle()
                 wake = await self._next_wake_us()
                 if wake is not None and not result.done():
-                    await self._jump(wake)
+                    await self._jump(min(wake, await self._next_fire_us() or wake))
                     waited_s = 0.0
                 await asyncio.wait([result], timeout=0.01)
                 waited_s += 0.01
@@ -127,7 +128,7 @@ class TestEnv:
         """Let time pass. Timers on the way fire in order, each followed by everything it sets off."""
         target = self.client.engine.clock.now_us() + to_us(d)
         await self._settle()
-        while (wake := await self._next_wake_us()) is not None and wake <= target:
+        while (wake := await self._next_us()) is not None and wake <= target:
             await self._jump(wake)
         await self._jump(target)
 
@@ -144,8 +145,24 @@ class TestEnv:
     async def _next_wake_us(self) -> int | None:
         engine = self.client.engine
         due = await self.client.store.next_due(list(engine.loop.workflows), list(engine.dispatcher.served), flows=True)
-        wakes = [w for w in (engine.next_wake_us(), due.run_at_us, due.task_at_us) if w is not None and w < 1 << 62]
+        begin_us = await self._next_start_us()
+        moments = (engine.next_wake_us(), due.run_at_us, due.task_at_us, begin_us)
+        wakes = [w for w in moments if w is not None and w < 1 << 62]
         return min(wakes, default=None)
+
+    async def _next_us(self) -> int | None:
+        """When anything happens next: a run wakes, or a schedule fires."""
+        moments = (await self._next_wake_us(), await self._next_fire_us())
+        return min((m for m in moments if m is not None), default=None)
+
+    async def _next_fire_us(self) -> int | None:
+        scheduler = self.client.engine.scheduler
+        return (await scheduler.store.next_fire()).fire_us if scheduler is not None else None
+
+    async def _next_start_us(self) -> int | None:
+        """When the next start that was put off begins."""
+        starts = self.client.engine.starts
+        return (await starts.next_due())[1] if starts is not None else None
 
     async def _settle(self) -> None:
         """Wait until only time or a message can change anything."""
@@ -158,10 +175,19 @@ class TestEnv:
                 if engine.is_quiet and not await self._anything_due() and engine.is_quiet:
                     return
                 engine.claimer.poke()
+                if engine.expiry is not None:
+                    engine.expiry.poke()
                 await asyncio.sleep(0.002)
 
     async def _anything_due(self) -> bool:
         engine = self.client.engine
         due = await self.client.store.next_due(list(engine.loop.workflows), list(engine.dispatcher.served), flows=True)
-        moments = (due.run_at_us, due.task_at_us, engine.next_wake_us())
+        fire_us = await self._next_fire_us()
+        if engine.scheduler is not None and fire_us is not None and fire_us <= due.clock_us:
+            engine.scheduler.poke()
+        begin_us = await self._next_start_us()
+        if engine.starts is not None and (engine.starts.is_busy or (begin_us or due.clock_us + 1) <= due.clock_us):
+            engine.starts.poke()
+            return True
+        moments = (due.run_at_us, due.task_at_us, due.line_at_us, due.run_line_at_us, engine.next_wake_us(), fire_us)
         return due.mail or any(m is not None and m <= due.clock_us for m in moments)

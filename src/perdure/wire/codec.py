@@ -12,7 +12,7 @@ import msgspec
 
 from perdure.core import events as ev
 from perdure.core.commands import Command
-from perdure.core.errors import InvalidInput
+from perdure.core.errors import Failure, InvalidInput
 from perdure.core.events import Event, Recorded
 from perdure.core.mail import Mail
 from perdure.core.retry import TaskOptions
@@ -25,6 +25,7 @@ _mail = msgspec.msgpack.Decoder(Mail)
 _recorded = msgspec.msgpack.Decoder(list[Recorded])
 _commands = msgspec.msgpack.Decoder(list[Command])
 _options = msgspec.msgpack.Decoder(TaskOptions)
+_failure = msgspec.msgpack.Decoder(Failure)
 
 
 def encode_events(events: list[Event]) -> bytes:
@@ -67,6 +68,14 @@ def encode_options(options: TaskOptions) -> bytes:
 
 def decode_options(data: bytes) -> TaskOptions:
     return _options.decode(_body(data))
+
+
+def encode_failure(failure: Failure) -> bytes:
+    return VERSION + _encoder.encode(failure)
+
+
+def decode_failure(data: bytes) -> Failure:
+    return _failure.decode(_body(data))
 
 
 def _body(data: bytes) -> memoryview:
@@ -119,7 +128,7 @@ def _to_plain(value: Any) -> Any:
             return {"text": value.decode()}
         except UnicodeDecodeError:
             return {"base64": base64.b64encode(value).decode()}
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [_to_plain(v) for v in value]
     if isinstance(value, msgspec.Struct):
         return {f: _to_plain(getattr(value, f)) for f in value.__struct_fields__}
@@ -146,6 +155,7 @@ def _from_plain(value: Any, hint: Any) -> Any:
         parts = {f.name: f.type for f in msgspec.structs.fields(struct)}
         return struct(**{k: _from_plain(v, parts[k]) for k, v in value.items()})
     if isinstance(value, list):
-        items = [_from_plain(v, None) for v in value]
+        of = getattr(hint, "__args__", (None,))[0]
+        items = [_from_plain(v, of) for v in value]
         return tuple(items) if getattr(hint, "__origin__", None) is tuple else items
     return value

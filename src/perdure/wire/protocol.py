@@ -15,6 +15,7 @@ import msgspec
 from perdure.core.commands import COMMAND_TYPES, Command, ContinueAsNew
 from perdure.core.errors import Failure, InvalidInput
 from perdure.core.events import EVENT_TYPES, Recorded
+from perdure.core.limits import WAITING_NAMES_MAX
 from perdure.core.retry import End, TaskOptions
 from perdure.core.work import Activation, Assignment, Beat, Decided, LogChunk, LogLine, Report
 from perdure.wire.codec import decode_commands, decode_recorded, encode_commands, encode_recorded
@@ -64,6 +65,8 @@ class Hello(msgspec.Struct):
     protocol: int = PROTOCOL
     signatures: dict[str, bytes] = {}
     """Task -> JSON Schema of its call."""
+    controls: dict[str, bytes] = {}
+    """Workflow -> what it says about flow control of its runs, as JSON."""
 
 
 class Welcome(msgspec.Struct):
@@ -134,6 +137,8 @@ def encode_up(up: Up) -> bytes:
             decision.commands = encode_commands(d.commands)
         if d.stuck is not None:
             decision.stuck.CopyFrom(_failure(d.stuck))
+        if d.waiting:
+            decision.waiting.extend(d.waiting)
     for b in up.beats:
         m.beats.add(run_id=b.run_id, seq=b.seq, attempt=b.attempt, details=b.details, blocked=b.blocked)
     for chunk in up.logs:
@@ -163,6 +168,7 @@ def decode_up(data: bytes) -> Up:
                     _failure_of(d.stuck) if d.HasField("stuck") else None,
                     d.operations,
                     d.number == 0,
+                    list(d.waiting[:WAITING_NAMES_MAX]) if d.waiting else [],
                 ),
                 d.more,
             )
@@ -199,7 +205,10 @@ def _hello(h: Hello) -> pb.Hello:
     return pb.Hello(
         protocol=h.protocol, worker_id=h.worker_id, name=h.name, host=h.host, pid=h.pid, sdk=h.sdk, slots=h.slots,
         tasks=[pb.Served(queue=queue, name=name) for queue, name in h.tasks],
-        workflows=[pb.Workflow(name=name, version=version) for name, version in h.workflows.items()],
+        workflows=[
+            pb.Workflow(name=name, version=version, control=h.controls.get(name, b""))
+            for name, version in h.workflows.items()
+        ],
         running=[pb.Token(run_id=r, seq=s, attempt=a) for r, s, a in h.running], signatures=h.signatures,
     )  # fmt: skip
 
@@ -209,6 +218,7 @@ def _hello_of(m: pb.Hello) -> Hello:
         m.worker_id, m.name, m.host, m.pid, m.sdk, m.slots,
         [(t.queue, t.name) for t in m.tasks], {w.name: w.version for w in m.workflows},
         [(t.run_id, t.seq, t.attempt) for t in m.running], m.protocol, dict(m.signatures),
+        {w.name: w.control for w in m.workflows if w.control},
     )  # fmt: skip
 
 
@@ -225,11 +235,13 @@ def bounded_signatures(signatures: Mapping[str, Any]) -> dict[str, bytes]:
 
 
 def _failure(f: Failure) -> pb.Failure:
-    return pb.Failure(code=f.code, message=f.message, type=f.type, traceback=f.traceback)
+    return pb.Failure(
+        code=f.code, message=f.message, type=f.type, traceback=f.traceback, retry_after_us=f.retry_after_us
+    )
 
 
 def _failure_of(m: pb.Failure) -> Failure:
-    return Failure(m.code, m.message, m.type, m.traceback)
+    return Failure(m.code, m.message, m.type, m.traceback, m.retry_after_us)
 
 
 # -- down ------------------------------------------------------------------------------------------------------------
@@ -357,7 +369,7 @@ def decision_parts(number: int, d: Decided) -> Iterator[tuple[int, Decided, bool
         return
     parts = list(_cut(d.commands, _command_size))
     for i, commands in enumerate(parts):
-        yield number, Decided(d.run_id, commands, d.stuck, d.operations, d.spontaneous), i < len(parts) - 1
+        yield number, Decided(d.run_id, commands, d.stuck, d.operations, d.spontaneous, d.waiting), i < len(parts) - 1
 
 
 def activation_size(a: Activation) -> int:

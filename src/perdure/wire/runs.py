@@ -8,7 +8,10 @@ import msgspec
 
 from perdure.core.errors import Failure, InvalidInput
 from perdure.core.events import Recorded
-from perdure.core.work import Outcome, RunView, StartRequest
+from perdure.core.links import Kind
+from perdure.core.mail import SignalSent, UpdateAsked
+from perdure.core.starts import Batch, Debounce, Dedup, Later
+from perdure.core.work import Answer, Outcome, RunView, StartRequest
 from perdure.wire.codec import decode_recorded, encode_recorded
 from perdure.wire.pb import runs_pb2 as pb
 from perdure.wire.pb import worker_pb2
@@ -20,8 +23,22 @@ EMPTY: Final = b""
 def encode_start(r: StartRequest) -> bytes:
     return pb.StartRequest(
         workflow=r.workflow, version=r.version, input=r.input, key=r.key, on_conflict=r.on_conflict, timeout_us=r.timeout_us,
-        attributes=r.attributes, trace=r.trace,
+        attributes=r.attributes, trace=r.trace, debounce=_debounce(r), batch=_batch(r), dedup=_dedup(r), once=r.once,
     ).SerializeToString()  # fmt: skip
+
+
+def _debounce(r: StartRequest) -> pb.Debounce | None:
+    d = r.later
+    return pb.Debounce(key=d.key, quiet_us=d.quiet_us, most_us=d.most_us) if isinstance(d, Debounce) else None
+
+
+def _batch(r: StartRequest) -> pb.Batch | None:
+    b = r.later
+    return pb.Batch(key=b.key, size=b.size, every_us=b.every_us) if isinstance(b, Batch) else None
+
+
+def _dedup(r: StartRequest) -> pb.Dedup | None:
+    return pb.Dedup(key=r.dedup.key, for_us=r.dedup.for_us) if r.dedup is not None else None
 
 
 def decode_start(data: bytes, namespace: str) -> StartRequest:
@@ -30,8 +47,17 @@ def decode_start(data: bytes, namespace: str) -> StartRequest:
         raise InvalidInput(f"on_conflict is fail, attach or replace, not {m.on_conflict!r}")
     return StartRequest(
         namespace=namespace, workflow=m.workflow, version=m.version, input=m.input, key=m.key, on_conflict=m.on_conflict or "fail",
-        timeout_us=m.timeout_us, attributes=m.attributes, trace=m.trace,
+        timeout_us=m.timeout_us, attributes=m.attributes, trace=m.trace, later=_later(m),
+        dedup=Dedup(m.dedup.key, m.dedup.for_us) if m.HasField("dedup") else None, once=m.once,
     )  # fmt: skip
+
+
+def _later(m: pb.StartRequest) -> Later | None:
+    if m.HasField("debounce") and m.HasField("batch"):
+        raise InvalidInput("a start is debounced or batched, not both")
+    if m.HasField("debounce"):
+        return Debounce(m.debounce.key, m.debounce.quiet_us, m.debounce.most_us)
+    return Batch(m.batch.key, m.batch.size, m.batch.every_us) if m.HasField("batch") else None
 
 
 def encode_id(run_id: bytes) -> bytes:
@@ -139,13 +165,139 @@ def decode_cancel(data: bytes) -> tuple[bytes, str]:
     return _checked(m.run_id), m.reason
 
 
-def encode_message(run_id: bytes, name: str, value: bytes) -> bytes:
-    return pb.MessageRequest(run_id=run_id, name=name, value=value).SerializeToString()
+def encode_message(run_id: bytes, name: str, value: bytes, key: str = "") -> bytes:
+    return pb.MessageRequest(run_id=run_id, name=name, value=value, key=key).SerializeToString()
 
 
 def decode_message(data: bytes) -> tuple[bytes, str, bytes]:
     m = pb.MessageRequest.FromString(data)
     return _checked(m.run_id), m.name, m.value
+
+
+def encode_update(run_id: bytes, asked: UpdateAsked, wait_ms: int) -> bytes:
+    return pb.UpdateRequest(
+        run_id=run_id, id=asked.id, name=asked.name, value=asked.value, wait_ms=wait_ms
+    ).SerializeToString()
+
+
+def decode_update(data: bytes) -> tuple[bytes, UpdateAsked, int]:
+    m = pb.UpdateRequest.FromString(data)
+    return _checked(m.run_id), UpdateAsked(m.id, m.name, m.value), m.wait_ms
+
+
+def encode_answer(answer: Answer | None) -> bytes:
+    if answer is None:
+        return pb.UpdateReply(pending=True).SerializeToString()
+    f = answer.failure or Failure("", "")
+    return pb.UpdateReply(
+        value=answer.value, error_code=f.code, error_message=f.message, error_type=f.type, error_traceback=f.traceback
+    ).SerializeToString()
+
+
+def decode_answer(data: bytes) -> Answer | None:
+    m = pb.UpdateReply.FromString(data)
+    if m.pending:
+        return None
+    failure = Failure(m.error_code, m.error_message, m.error_type, m.error_traceback) if m.error_code else None
+    return Answer(m.value, failure)
+
+
+class VoteCast(msgspec.Struct, frozen=True):
+    run_id: bytes
+    name: str
+    approved: bool
+    value: bytes
+    comment: str
+    by: str
+
+
+def encode_vote(v: VoteCast) -> bytes:
+    return pb.VoteRequest(
+        run_id=v.run_id, name=v.name, approved=v.approved, value=v.value, comment=v.comment, by=v.by
+    ).SerializeToString()
+
+
+def decode_vote(data: bytes) -> VoteCast:
+    m = pb.VoteRequest.FromString(data)
+    return VoteCast(_checked(m.run_id), m.name, m.approved, m.value, m.comment, m.by)
+
+
+def encode_voted(decided: bool) -> bytes:
+    return pb.VoteReply(decided=decided).SerializeToString()
+
+
+def decode_voted(data: bytes) -> bool:
+    return pb.VoteReply.FromString(data).decided
+
+
+def encode_delegate(run_id: bytes, name: str, to: str, by: str) -> bytes:
+    return pb.DelegateRequest(run_id=run_id, name=name, to=to, by=by).SerializeToString()
+
+
+def decode_delegate(data: bytes) -> tuple[bytes, str, str, str]:
+    m = pb.DelegateRequest.FromString(data)
+    return _checked(m.run_id), m.name, m.to, m.by
+
+
+def encode_link_request(run_id: bytes, kind: Kind, name: str, who: str, lasts_us: int) -> bytes:
+    return pb.LinkRequest(run_id=run_id, kind=kind, name=name, who=who, lasts_us=lasts_us).SerializeToString()
+
+
+def decode_link_request(data: bytes) -> tuple[bytes, Kind, str, str, int]:
+    m = pb.LinkRequest.FromString(data)
+    if m.kind not in ("approval", "promise"):
+        raise InvalidInput(f"a link is for an approval or a promise, not for {m.kind!r}")
+    kind: Kind = "approval" if m.kind == "approval" else "promise"
+    return _checked(m.run_id), kind, m.name, m.who, m.lasts_us
+
+
+def encode_link(url: str) -> bytes:
+    return pb.LinkReply(url=url).SerializeToString()
+
+
+def decode_link(data: bytes) -> str:
+    return pb.LinkReply.FromString(data).url
+
+
+def decode_signal(data: bytes) -> tuple[bytes, SignalSent, str]:
+    m = pb.MessageRequest.FromString(data)
+    return _checked(m.run_id), SignalSent(m.name, m.value), m.key
+
+
+def encode_sent(fresh: bool) -> bytes:
+    return pb.SentReply(known=not fresh).SerializeToString()
+
+
+def decode_sent(data: bytes) -> bool:
+    return not pb.SentReply.FromString(data).known
+
+
+def encode_signal_with_start(r: StartRequest, signal: SignalSent, key: str) -> bytes:
+    start = pb.StartRequest.FromString(encode_start(r))
+    return pb.SignalWithStartRequest(start=start, signal=signal.name, value=signal.value, key=key).SerializeToString()
+
+
+def decode_signal_with_start(data: bytes, namespace: str) -> tuple[StartRequest, SignalSent, str]:
+    m = pb.SignalWithStartRequest.FromString(data)
+    return decode_start(m.start.SerializeToString(), namespace), SignalSent(m.signal, m.value), m.key
+
+
+def encode_signalled(run_id: bytes, started: bool) -> bytes:
+    return pb.SignalWithStartReply(run_id=run_id, started=started).SerializeToString()
+
+
+def decode_signalled(data: bytes) -> tuple[bytes, bool]:
+    m = pb.SignalWithStartReply.FromString(data)
+    return m.run_id, m.started
+
+
+def encode_emit(name: str, value: bytes, key: str) -> bytes:
+    return pb.EmitRequest(name=name, value=value, key=key).SerializeToString()
+
+
+def decode_emit(data: bytes) -> tuple[str, bytes, str]:
+    m = pb.EmitRequest.FromString(data)
+    return m.name, m.value, m.key
 
 
 def encode_resumed(resumed: bool) -> bytes:

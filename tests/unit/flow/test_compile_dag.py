@@ -103,7 +103,7 @@ def test_the_nightly_flow() -> None:
     assert process.verb.args == Template.make({"service": "transform", "body": "${ item }"})
     assert route.verb == Choice(cases=((expr.parse("size(process) > 100"), "review"),), otherwise="publish")
     assert (route.routes, route.successors) == (frozenset({"review", "publish"}), (3, 4))
-    assert review.verb == Approval(name=Template.literal("review"), details={"assignees": ["ops"]})
+    assert review.verb == Approval(name=Template.literal("review"), shown=Template.literal({"assignees": ["ops"]}))
     assert (review.timeout_us, review.arcs, review.deps) == (2 * 86_400_000_000, ((2, "review"),), ())
     assert review.routes == {"approved", "rejected"}
     assert publish.verb == Child(workflow="publish-report", args=Template.make({"files": "${ process }"}))
@@ -111,9 +111,9 @@ def test_the_nightly_flow() -> None:
     assert publish.successors == ()
     assert (cleanup.run_if, cleanup.arcs) == ("any_failed", ((3, "rejected"),))
     assert flow.body.output == Template.make("${ publish }")
-    assert [str(w).splitlines()[0] for w in c.warnings] == [
-        "flow.yaml:3:1: warning: triggers are kept but not acted on yet; until then start runs with perdure run"
-    ]
+    assert c.warnings == []
+    (trigger,) = flow.triggers
+    assert (trigger.name, trigger.spec.cron, trigger.spec.tz) == ("nightly-etl", ("0 8 * * *",), "Europe/Paris")
 
 
 def test_a_stored_document_compiles_to_the_same_flow() -> None:
@@ -172,7 +172,7 @@ def call(task: str, args: Any = None, options: TaskOptions = PLAIN, queue: str =
         ("{approval: }", Approval(name=Template.literal("n"))),
         ("{approval: {}}", Approval(name=Template.literal("n"))),
         ("{approval: ok}", Approval(name=Template.literal("ok"))),
-        ("{approval: {name: ok, title: T, form: {a: 1}, assignees: me}}", Approval(name=Template.literal("ok"), details={"title": "T", "form": {"a": 1}, "assignees": "me"})),
+        ("{approval: {name: ok, title: T, form: {a: {type: integer}}, assignees: me}}", Approval(name=Template.literal("ok"), shown=Template.literal({"title": "T", "assignees": ["me"]}), form={"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False})),
         ("{value: }", Value(value=Template.literal(None))),
         ("{value: {a: '${ input.x }'}}", Value(value=Template.make({"a": "${ input.x }"}))),
     ],

@@ -7,7 +7,7 @@ import statistics
 import sys
 import time
 from importlib import metadata
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -131,6 +131,24 @@ def settings_of(server: Server, *, loop: str, filesystem: str | None, tasks: int
         repeats=repeats,
         cores=cores(),
     )
+
+
+class Target(msgspec.Struct, frozen=True):
+    figure: float | None
+    """None where it cannot be measured, as the CPU time of a server on another machine."""
+    limit: float
+    passed: bool | None
+    want: Literal["below", "at least"] = "below"
+
+
+def below(figure: float | None, limit: float, digits: int) -> Target:
+    if figure is None:
+        return Target(None, limit, None)
+    return Target(round(figure, digits), limit, figure < limit)
+
+
+def at_least(figure: float, limit: float, digits: int) -> Target:
+    return Target(round(figure, digits), limit, figure >= limit, "at least")
 
 
 class Progress:

@@ -1,7 +1,8 @@
-"""`perdure bench scale`: does it hold at size? Three parts, each with a target.
+"""`perdure bench scale`: does it hold at size? Four parts, each with a target.
 
     fanout100k   one run of 100,000 tasks ends, within a bound of memory
     sleeping     200,000 sleeping runs cost an idle engine next to no CPU time
+    herd         100,000 runs asleep in the database fall due at the same moment, and none goes on early
     retained     5,000,000 tasks of ended runs slow new work down by little
 
 Smaller sizes make a quick check that the parts work; the targets are meant for the full sizes.
@@ -18,16 +19,17 @@ from typing import Final
 import msgspec
 
 from perdure.app.bench import workloads
+from perdure.app.bench.herd import HERD_RUNS, Herd, all_asleep, measure_herd
 from perdure.app.bench.processes import PeakRss, Processes
-from perdure.app.bench.report import Progress, Repeat, Settings, Workload, settings_of, summary
+from perdure.app.bench.report import Progress, Repeat, Settings, Target, Workload, below, settings_of, summary
 from perdure.app.bench.suite import REPEATS, Place, Series, check_kept, warm
 from perdure.app.embedded import Perdure
-from perdure.core.errors import Unavailable
-from perdure.store.bare import Bare, bare, scratch_database
+from perdure.store.bare import bare, scratch_database
 
-PARTS: Final = ("fanout100k", "sleeping", "retained")
+PARTS: Final = ("fanout100k", "sleeping", "herd", "retained")
 
 FANOUT_TASKS: Final = 100_000
+SLEEPING_RUNS: Final = 200_000
 FANOUT_RSS_MB_MAX: Final = 600.0
 IDLE_CPU_PERCENT_MAX: Final = 2.0
 RETAINED_SLOWDOWN_MAX: Final = 0.15
@@ -35,14 +37,6 @@ BARE_TASKS: Final = 20_000
 RETAINED_RUN_TASKS: Final = 100
 """Tasks of each run that is retained."""
 RETAINED_REPEATS: Final = 5
-EVICTION_S_MAX: Final = 120.0
-
-
-class Target(msgspec.Struct, frozen=True):
-    figure: float | None
-    """None where it cannot be measured, as the CPU time of a server on another machine."""
-    limit: float
-    passed: bool | None
 
 
 class Fanout(msgspec.Struct, frozen=True):
@@ -59,6 +53,13 @@ class Sleeping(msgspec.Struct, frozen=True):
     engine_cpu_percent: Target
     postgres_cpu_percent: Target
     rss_mb: float
+    """While the engine idles. It is the process that started them: what Python has not given back since is in it."""
+    starter_rss_mb: tuple[float, float]
+    """Of the engine that started them: before the first one, and when all were asleep."""
+    database_mb: float
+    run_queue_mb: float
+    """The part of it that the table of active runs has, with its indexes."""
+    seconds: float
 
 
 class Retained(msgspec.Struct, frozen=True):
@@ -75,12 +76,15 @@ class ScaleReport(msgspec.Struct, frozen=True, omit_defaults=True):
     passed: bool
     fanout100k: Fanout | None = None
     sleeping: Sleeping | None = None
+    herd: Herd | None = None
     retained: Retained | None = None
 
 
 class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     fanout: int = FANOUT_TASKS
-    sleeping: int = 200_000
+    sleeping: int = SLEEPING_RUNS
+    herd: int = HERD_RUNS
+    engines: int = 1
     retained: int = 5_000_000
     idle_s: float = 20.0
 
@@ -90,16 +94,11 @@ async def run_scale(where: Place, parts: Collection[str], sizes: Sizes, *, loop:
         server = await c.server()
     fanout = await _fanout(where, sizes, say) if "fanout100k" in parts else None
     sleeping = await _sleeping(where, sizes, say) if "sleeping" in parts else None
+    herd = await measure_herd(where, sizes.herd, sizes.engines, say) if "herd" in parts else None
     retained = await _retained(where, sizes, say) if "retained" in parts else None
     settings = settings_of(server, loop=loop, filesystem=where.filesystem, tasks=sizes.fanout, repeats=REPEATS)
-    found = ScaleReport(settings, round(say.seconds, 1), True, fanout, sleeping, retained)
+    found = ScaleReport(settings, round(say.seconds, 1), True, fanout, sleeping, herd, retained)
     return msgspec.structs.replace(found, passed=all(t.passed is not False for _, t in _targets(found)))
-
-
-def _below(figure: float | None, limit: float, digits: int) -> Target:
-    if figure is None:
-        return Target(None, limit, None)
-    return Target(round(figure, digits), limit, figure < limit)
 
 
 # -- a large fan-out ------------------------------------------------------------------------------------------------------
@@ -117,25 +116,29 @@ async def _fanout(where: Place, sizes: Sizes, say: Progress) -> Fanout:
                 repeats.append(await series.measure(text, workloads.run("fanout", sizes.fanout)))
         await check_kept(yardstick, client)
     say(f"peak memory {peak.mb:.0f} MB")
-    return Fanout(summary(repeats), _below(peak.mb, FANOUT_RSS_MB_MAX, 1))
+    return Fanout(summary(repeats), below(peak.mb, FANOUT_RSS_MB_MAX, 1))
 
 
 # -- sleeping runs --------------------------------------------------------------------------------------------------------
 
 
 async def _sleeping(where: Place, sizes: Sizes, say: Progress) -> Sleeping:
+    began_all = time.perf_counter()
     async with scratch_database(where.dsn) as dsn, bare(dsn) as yardstick:
         processes = Processes((await yardstick.server()).pid)
         async with Perdure(dsn):
+            rss_before = processes.rss_mb()
             began = time.perf_counter()
             for first in range(0, sizes.sleeping, part := max(1, sizes.sleeping // 5)):
                 await workloads.many_times(workloads.sleeper.start, min(part, sizes.sleeping - first))
                 say(f"sleeping runs: {min(first + part, sizes.sleeping):,} started")
             rate = sizes.sleeping / (time.perf_counter() - began)
-            await _all_asleep(yardstick, sizes.sleeping)
+            await all_asleep(yardstick, sizes.sleeping)
             asleep_rate = sizes.sleeping / (time.perf_counter() - began)
+            rss_after = processes.rss_mb()
         say(f"sleeping runs: all asleep in the database, {rate:,.0f} started per second")
         await yardstick.settle()
+        database_mb, run_queue_mb = await yardstick.sizes_mb()
         # A new engine, that has never seen any of them.
         async with Perdure(dsn):
             await asyncio.sleep(min(2.0, sizes.idle_s))
@@ -150,20 +153,14 @@ async def _sleeping(where: Place, sizes: Sizes, say: Progress) -> Sleeping:
         created_per_s=round(rate),
         asleep_per_s=round(asleep_rate),
         idle_s=round(idle_s, 1),
-        engine_cpu_percent=_below(engine, IDLE_CPU_PERCENT_MAX, 2),
-        postgres_cpu_percent=_below(postgres, IDLE_CPU_PERCENT_MAX, 2),
+        engine_cpu_percent=below(engine, IDLE_CPU_PERCENT_MAX, 2),
+        postgres_cpu_percent=below(postgres, IDLE_CPU_PERCENT_MAX, 2),
         rss_mb=round(rss_mb, 1),
+        starter_rss_mb=(round(rss_before, 1), round(rss_after, 1)),
+        database_mb=round(database_mb, 1),
+        run_queue_mb=round(run_queue_mb, 1),
+        seconds=round(time.perf_counter() - began_all, 1),
     )
-
-
-async def _all_asleep(yardstick: Bare, runs: int) -> None:
-    deadline = time.monotonic() + EVICTION_S_MAX
-    while (asleep := await yardstick.sleeping()) < runs:
-        if time.monotonic() > deadline:
-            raise Unavailable(
-                f"after {EVICTION_S_MAX:.0f} s only {asleep} of {runs} runs have left the engine's memory"
-            )
-        await asyncio.sleep(0.25)
 
 
 # -- retained runs --------------------------------------------------------------------------------------------------------
@@ -186,7 +183,7 @@ async def _retained(where: Place, sizes: Sizes, say: Progress) -> Retained:
                     found.append(await series.measure(text, workloads.run("fanout", BARE_TASKS)))
     # Neighbours are compared with each other: what was measured minutes apart was measured on another machine.
     pairs = [1 - b.ratio / a.ratio for a, b in zip(without, with_them, strict=True)]
-    slowdown = _below(statistics.median(pairs), RETAINED_SLOWDOWN_MAX, 3)
+    slowdown = below(statistics.median(pairs), RETAINED_SLOWDOWN_MAX, 3)
     return Retained(kept, round(rate), summary(without), summary(with_them), slowdown)
 
 
@@ -209,13 +206,27 @@ def print_scale(report: ScaleReport) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    console = Console()
     table = Table(box=None, pad_edge=False)
-    for title in ("target", "figure", "below", ""):
-        table.add_column(title, justify="right" if title in ("figure", "below") else "left")
+    for title in ("target", "figure", "is to be", ""):
+        table.add_column(title, justify="right" if title in ("figure", "is to be") else "left")
     for text, target in _targets(report):
         word = {True: "[green]pass", False: "[bold red]fail", None: "[dim]not measured"}[target.passed]
-        table.add_row(text, "" if target.figure is None else f"{target.figure:g}", f"{target.limit:g}", word)
-    Console().print(table)
+        figure = "" if target.figure is None else f"{target.figure:g}"
+        table.add_row(text, figure, f"{target.want} {target.limit:g}", word)
+    console.print(table)
+    if report.sleeping:
+        s = report.sleeping
+        console.print(
+            f"\n{s.runs:,} sleeping runs: {s.created_per_s:,} started a second; memory of the engine that started them {s.starter_rss_mb[0]:.0f} MB before and "
+            f"{s.starter_rss_mb[1]:.0f} MB after, of an idle one {s.rss_mb:.0f} MB; database {s.database_mb:,.0f} MB"
+        )
+    if report.herd:
+        h = report.herd
+        console.print(
+            f"\na herd of {h.runs:,}: {h.ended_per_s:,} ended a second, bare life3 {h.life3:,}; timers fired {h.late_ms.first:,.0f} ms late "
+            f"(first), {h.late_ms.median:,.0f} ms (median), {h.late_ms.last:,.0f} ms (last)"
+        )
 
 
 def _targets(r: ScaleReport) -> list[tuple[str, Target]]:
@@ -225,6 +236,9 @@ def _targets(r: ScaleReport) -> list[tuple[str, Target]]:
     if r.sleeping:
         found.append((f"engine CPU % beside {r.sleeping.runs:,} sleeping runs", r.sleeping.engine_cpu_percent))
         found.append((f"PostgreSQL CPU % beside {r.sleeping.runs:,} sleeping runs", r.sleeping.postgres_cpu_percent))
+    if r.herd:
+        found.append((f"ends of a herd of {r.herd.runs:,}, of life3", r.herd.ratio_to_life3))
+        found.append(("timers of it that fired early", r.herd.early))
     if r.retained:
         found.append((f"slowdown beside {r.retained.tasks:,} retained tasks", r.retained.slowdown))
     return found

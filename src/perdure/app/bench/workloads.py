@@ -9,6 +9,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 from perdure.sdk import wf
@@ -48,6 +49,13 @@ async def single(n: int) -> int:
 @workflow(name="perdure.bench.sleeper")
 async def sleeper(n: int) -> int:
     await wf.sleep("30d")
+    return n
+
+
+@workflow(name="perdure.bench.herd")
+async def herd(n: int, moment_us: int) -> int:
+    """All of a herd sleep until the same moment."""
+    await wf.sleep(datetime.fromtimestamp(moment_us / 1_000_000, UTC))
     return n
 
 

@@ -1,4 +1,4 @@
-"""Commands that look at runs: `list`, `show`, `watch`, `logs`, `history`, `state`, `open`."""
+"""Commands that look at runs: `list`, `show`, `watch`, `logs`, `history`, `open`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LOG_LATENCY_S = 1.0
 
 def register(app: typer.Typer) -> None:
     app.command("list")(list_runs)
-    for command in (show, watch, logs, history, state):
+    for command in (show, watch, logs, history):
         app.command()(command)
     app.command("open")(open_run)
 
@@ -53,6 +53,12 @@ def list_runs(
         list[str] | None, typer.Option("--attr", metavar="NAME=VALUE", help="With this attribute; repeatable.")
     ] = None,
     text: Annotated[str | None, typer.Option("--text", "-q", help="Whose id, key or workflow contains this.")] = None,
+    waiting_on: Annotated[
+        str | None,
+        typer.Option(
+            "--waiting-on", metavar="WORD", help="Active runs that wait for this: approval, limit, retry, ..."
+        ),
+    ] = None,
     limit: Annotated[int, typer.Option("--limit", "-l", min=1, help="At most so many.")] = LIST_DEFAULT,
     everything: Annotated[bool, typer.Option("--all", help="All of them, page by page.")] = False,
 ) -> None:
@@ -63,16 +69,30 @@ def list_runs(
         ("since", moment_given(since, "--since")),
         ("until", moment_given(until, "--until")),
     ]
-    params += [("attr", attribute(a)) for a in attr or []] + [("q", text)]
+    params += [("attr", attribute(a)) for a in attr or []] + [("q", text), ("waiting_on", waiting_word(waiting_on))]
     runs = server.api.items("/runs", params, limit=None if everything else limit)
-    filtered = bool(status or workflow or since or until or attr or text)
+    filtered = bool(status or workflow or since or until or attr or text or waiting_on)
     empty = "no run matches" if filtered else "no runs yet; start one: perdure run WORKFLOW"
-    shown = server.out.rows(runs, run_columns(), empty=empty)
+    shown = server.out.rows(runs, run_columns(waiting=waiting_on is not None), empty=empty)
     if shown == limit and not everything and server.out.is_for_people:
         server.out.say(f"the newest {limit}; --limit or --all shows more")
 
 
-def run_columns() -> list[Column]:
+def waiting_word(word: str | None) -> str | None:
+    """Checked here, so that a slip is told with the words there are."""
+    from difflib import get_close_matches
+
+    from perdure.core.errors import InvalidInput
+    from perdure.core.why import CODES
+
+    if word is not None and word not in CODES:
+        near = get_close_matches(word, CODES, 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise InvalidInput(f"--waiting-on: nothing waits on {word!r}{hint} There are: {', '.join(CODES)}")
+    return word
+
+
+def run_columns(*, waiting: bool = False) -> list[Column]:
     from perdure.app.cli.render import Column, ago, duration, seconds_between, status_shown, status_style, status_word
 
     def took(r: dict[str, Any]) -> float | None:
@@ -85,6 +105,7 @@ def run_columns() -> list[Column]:
         Column("key", lambda r: r.get("key")),
         Column("started", lambda r: r["created_at"], lambda r: ago(r["created_at"]), "dim"),
         Column("took", took, lambda r: duration(took(r)), "dim", right=True),
+        *([Column("waiting for", lambda r: r.get("waiting_for"))] if waiting else []),
     ]
 
 
@@ -316,21 +337,6 @@ def _events(server: Remote, path: str, after: int) -> Iterator[dict[str, Any]]:
 
 def _clip(text: str, most: int = 60) -> str:
     return text if len(text) <= most else f"{text[:most]}…"
-
-
-@remote
-def state(
-    server: Remote,
-    run: RunId,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the state.", show_default=False)],
-) -> None:
-    """Print a state value that a run has set."""
-    import json
-
-    found = server.api.get(server.path(run, "state", name))
-    value = found["value"]
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    server.out.one(found, people=lambda: print(text), plain=[text])
 
 
 @remote

@@ -10,6 +10,7 @@ from perdure.app.cli import suggest
 from perdure.app.cli.remote import Remote, RunId, json_argument, remote, value_of
 
 OnConflict = Literal["fail", "attach", "replace"]
+PUT_OFF_POLL_S = 0.5
 
 
 def register(app: typer.Typer) -> None:
@@ -53,6 +54,19 @@ def run(
         str | None, typer.Option(metavar="DURATION", help='It fails when it has not ended by then: "90s", "2h".')
     ] = None,
     version: Annotated[str | None, typer.Option(help="Another version than the current one.")] = None,
+    dedup: Annotated[
+        str | None, typer.Option(metavar="KEY", help="One run at a time under this key: this, or the one there is.")
+    ] = None,
+    dedup_for: Annotated[
+        str | None, typer.Option("--for", metavar="DURATION", help="With --dedup: one run within this time.")
+    ] = None,
+    debounce: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Begin when no start under the key came for so long.")
+    ] = None,
+    start_key: Annotated[
+        str | None,
+        typer.Option("--debounce-key", metavar="KEY", help="With --debounce; the workflow's name unless given."),
+    ] = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Stay until it ends, and end as it did.")] = False,
 ) -> None:
     """Start a run of a workflow.
@@ -75,6 +89,8 @@ def run(
             "timeout": timeout,
             "version": version,
             "attributes": pairs(attr or [], "--attr") or None,
+            "dedup": _dedup(dedup, dedup_for),
+            "debounce": _debounce(debounce, start_key, workflow),
         }.items()
         if value is not None
     }
@@ -83,11 +99,62 @@ def run(
     except ApiError as error:
         raise _unknown_workflow(server, workflow, error) from None
     server.remember(started["id"])
+    if "due_at" in started:
+        _put_off(server, started)
+        if watch:
+            _until_there(server, started)
+        else:
+            return
     if watch:
         from perdure.app.cli.watch import follow
 
         raise typer.Exit(follow(server, started["id"]))
     announce(server, started, "started", "perdure watch @last", "perdure logs @last -f")
+
+
+def _dedup(key: str | None, time: str | None) -> dict[str, Any] | None:
+    from perdure.core.errors import InvalidInput
+
+    if key is None and time is not None:
+        raise InvalidInput("--for goes with --dedup: it says how long its key lasts")
+    return None if key is None else {"key": key} | ({"for": time} if time is not None else {})
+
+
+def _debounce(quiet: str | None, key: str | None, workflow: str) -> dict[str, Any] | None:
+    from perdure.core.errors import InvalidInput
+
+    if quiet is None and key is not None:
+        raise InvalidInput("--debounce-key goes with --debounce: it says whose last start counts")
+    return None if quiet is None else {"key": key or workflow, "quiet": quiet}
+
+
+def _put_off(server: Remote, started: dict[str, Any]) -> None:
+    from perdure.app.cli.render import local_time
+
+    server.out.one(
+        started,
+        people=lambda: print(
+            f"put off {started['workflow']}  {started['id']}  begins {local_time(started['due_at'])} unless more starts come"
+        ),
+        plain=[started["id"], "put off", started["due_at"]],
+    )
+    server.out.next("perdure watch @last")
+
+
+def _until_there(server: Remote, started: dict[str, Any]) -> None:
+    """Wait until a run that was put off has begun."""
+    from time import sleep
+
+    from perdure.app.http import ApiError
+
+    while True:
+        try:
+            server.api.get(server.path(started["id"]))
+            return
+        except ApiError as error:
+            if error.status != 404:
+                raise
+        sleep(PUT_OFF_POLL_S)
 
 
 def _deployed(server: Remote, file: str) -> tuple[str, str]:
@@ -227,12 +294,57 @@ def signal(
     run: RunId,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Of the signal.", show_default=False)],
     value: Value = "null",
+    message_key: Annotated[
+        str | None,
+        typer.Option("--message-key", metavar="TEXT", help="Of your own: sent twice under it, it is one message."),
+    ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WORKFLOW",
+            help="Start a run of it under key:ID if none is active there.",
+            autocompletion=suggest.workflows,
+        ),
+    ] = None,
+    input_json: Annotated[
+        str | None, typer.Option("--input", "-i", metavar="JSON", help="With --start: the arguments of the run.")
+    ] = None,
 ) -> None:
-    """Send a signal to a run."""
+    """Send a signal to a run.
+
+    perdure signal key:order-42 add '"book"' --start checkout
+    """
     from uuid import uuid4
 
-    answer = server.api.post(server.path(run, "signals", name), value_of(value), idempotency_key=uuid4().hex)
+    if start is not None:
+        _signal_with_start(
+            server, run, start, {"signal": name, "value": value_of(value), "key": message_key}, input_json
+        )
+        return
+    path = server.path(run, "signals", name)
+    if message_key is not None:
+        from urllib.parse import quote
+
+        path = f"{path}?key={quote(message_key, safe='')}"
+    answer = server.api.post(path, value_of(value), idempotency_key=uuid4().hex)
     _after(server, run, answer, f"sent {name} to", "perdure show @last")
+
+
+def _signal_with_start(server: Remote, run: str, workflow: str, sent: dict[str, Any], input_json: str | None) -> None:
+    from perdure.app.http import ApiError, segment
+    from perdure.core.errors import InvalidInput
+
+    if not run.startswith("key:"):
+        raise InvalidInput(f"--start needs the run's own id: key:{run} instead of {run}")
+    body = {**sent, "id": run.removeprefix("key:")}
+    if input_json is not None:
+        body["input"] = json_argument(input_json, "--input")
+    try:
+        found = server.api.post(f"/workflows/{segment(workflow)}/signal-with-start", body)
+    except ApiError as error:
+        raise _unknown_workflow(server, workflow, error) from None
+    server.remember(found["id"])
+    announce(server, found, f"sent {sent['signal']} to", "perdure show @last")
 
 
 @remote

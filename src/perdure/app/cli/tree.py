@@ -32,6 +32,8 @@ GROUP_FROM = 6
 """So many tasks of one name in a row are drawn as one line."""
 SINGLED_OUT_MAX = 5
 """Of a group, some tasks are also shown by themselves, up to this many."""
+UNDO_SHOWN_MAX = 10
+"""Of the undo stack."""
 LINES_MAX = 60
 """Of tasks on one screen."""
 OUR_FRAME = re.compile(r'^  File "[^"\n]*/perdure/(?:sdk|core|app)/[^\n]*\n(?:    [^\n]*\n)*', re.MULTILINE)
@@ -68,6 +70,10 @@ class Group:
         running = [t for t in self.tasks if t["status"] == "running"]
         blocking = [t for t in running if t.get("blocked")]
         return failed[:SINGLED_OUT_MAX] + (running if len(running) <= SINGLED_OUT_MAX else blocking[:SINGLED_OUT_MAX])
+
+
+BLOCKED_SHOWN = 3
+"""Nodes that wait for others in `show`."""
 
 
 def label(task: Item) -> str:
@@ -150,12 +156,28 @@ def _detail_rows(run: Item) -> Iterable[tuple[str, str, str]]:
         yield "stuck", str(run["stuck"]), STYLES["failed"]
     if run.get("waiting") and not run.get("finished_at"):
         yield "waiting", waiting_text(run["waiting"]), "yellow"
+        yield from (("blocked", text, "dim") for text in blocked_texts(run["waiting"]))
     if run.get("input") not in (None, {}, []):
         yield "input", pretty(run["input"]), ""
+    if run.get("undo"):
+        yield "undo", undo_text(run["undo"]), ""
     if run["status"] == "success":
         yield "result", pretty(run.get("result")), "bold"
     if run.get("url"):
         yield "page", run["url"], "blue"
+
+
+def undo_text(undo: list[Item]) -> str:
+    """The undo stack, newest first: `pack undone, charge by refund`."""
+    words = [f"{u['name']} by {u['undo']}" if u["status"] == "ready" else f"{u['name']} {u['status']}" for u in undo]
+    more = f", and {len(words) - UNDO_SHOWN_MAX} more" if len(words) > UNDO_SHOWN_MAX else ""
+    return ", ".join(words[::-1][:UNDO_SHOWN_MAX]) + more
+
+
+def blocked_texts(waiting: Any) -> list[str]:
+    """Nodes of a flow that wait for others; where that is the first reason it is told already."""
+    waits = waiting.get("waits", []) if isinstance(waiting, dict) else []
+    return [w["text"] for w in waits[1:] if w["on"] == "dependency"][:BLOCKED_SHOWN]
 
 
 def waiting_text(waiting: Any) -> str:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -26,14 +27,16 @@ import msgspec
 from perdure.core import commands as cm
 from perdure.core import events as ev
 from perdure.core.calls import OFFER
+from perdure.core.durations import datetime_of
 from perdure.core.errors import Failure
-from perdure.core.flow.executions import ChildRun, Executions, Inner, Timer, Waiting, checked
+from perdure.core.flow.executions import ChildRun, Done, Executions, Inner, Timer, Waiting, checked
 from perdure.core.flow.frames import FAILED, PENDING, RUNNING, DagFrame, Frame, GraphFrame, Trouble, Visit, make
 from perdure.core.flow.inputs import completed
 from perdure.core.flow.model import DEFAULT, Flow
 from perdure.core.flow.values import Value
 from perdure.core.ids import text
-from perdure.core.limits import NAME_CHARS_MAX, SIGNALS_BUFFERED_MAX
+from perdure.core.limits import NAME_CHARS_MAX, SIGNALS_BUFFERED_MAX, WAITING_NAMES_MAX
+from perdure.core.undo import DEADLINE, PREFIX, TIMED_OUT, CannotUndo, Unwinding, error_value, offer, told_of, why
 
 _NOWHERE: Any = object()
 
@@ -43,8 +46,19 @@ class Decider(Executions):
         super().__init__()
         self.flow, self.run_id = flow, run_id
         self.ended = False
+        self._scheduled: dict[str, str] = {}
+        """Which schedule started the run, and the time it was meant for."""
         self.root: Frame | None = None
         self._end: cm.Command | None = None
+        self._cancelling: str | None = None
+        """Why the run was cancelled, while it waits for `_leaves`: child runs that were asked to stop."""
+        self._leaves: set[int] = set()
+        self._undoing: Unwinding[Done] | None = None
+        """Set once the run has failed or stopped and takes back what it did."""
+        self._barrier = -1
+        """The timer after which every success of a task that was stopped has been heard of."""
+        self._doubtful: set[int] = set()
+        """Child runs that were stopped and may succeed all the same."""
         self._skips: list[tuple[str, str]] = []
         self._written: dict[str, None] = {}
         self._revived: frozenset[int] = frozenset()
@@ -57,20 +71,28 @@ class Decider(Executions):
     def activate(self, records: list[ev.Recorded], *, replay: bool) -> list[cm.Command]:
         """Apply records in their order; answers what has to happen. With `replay` they are the whole history."""
         if replay:
+            records = ev.from_beginning(records)
             self._journal.load(records)
         for record in records:
             act = _FACTS.get(type(record.event))
             if act is None:
                 continue
             self._now_us, self._at = record.at_us, record.seq
-            if self._end is None or type(record.event) is ev.RunRetried:
+            if self._undoing is not None:
+                self._undo_went(self._undoing, record.event)
+                continue
+            if self._cancelling is not None and self._end is None:
+                self._unwind(record.event)
+            elif self._end is None or type(record.event) is ev.RunRetried:
                 act(self, record.event)
                 self._work_off()
             else:
                 self._note(record.event)
-        if self._end is not None:
+            if self._end is not None:
+                self._wind_up()
+        if self._end is not None and (self._undoing is None or self._undoing.done):
             self.ended = True
-            self._journal.close(self._end)
+            self._journal.close(self._told_end())
         elif replay:
             self._journal.check_all_matched(lambda: "nothing")
         if self._journal.mismatch is not None:
@@ -115,6 +137,8 @@ class Decider(Executions):
     # -- facts ------------------------------------------------------------------------------------------------------
 
     def _run_started(self, e: ev.RunStarted) -> None:
+        if e.schedule:
+            self._scheduled = {"schedule": e.schedule, "nominal": datetime_of(e.nominal_us).isoformat()}
         data, offered = _input_of(e.input)
         data, problem = completed(self.flow.input_schema, data, offered=offered)
         if problem:
@@ -124,7 +148,24 @@ class Decider(Executions):
         self.root.begin()
 
     def _cancel_requested(self, e: ev.CancelRequested) -> None:
-        self._end = cm.CancelRun(e.reason)
+        """Leaves first: everything stops, and the run ends when its child runs have."""
+        self._leaves = {seq for seq in self._children if self._journal.cancel_child(seq, awaited=True)}
+        if not self._leaves:
+            self._end = _cancelled(e.reason)
+            return
+        self._cancelling = e.reason
+        self._journal.cancel_tasks(sorted(self._tasks))
+        for seq in self._timers:
+            self._journal.cancel_timer(seq)
+
+    def _unwind(self, event: ev.Event) -> None:
+        """While the run waits for its children to stop. To be cancelled once more ends the wait."""
+        assert self._cancelling is not None
+        if isinstance(event, ev.ChildSucceeded | ev.ChildFailed | ev.ChildCancelled):
+            self._leaves.discard(event.seq)
+        if isinstance(event, ev.CancelRequested) or not self._leaves:
+            self._end = _cancelled(self._cancelling)
+        self._note(event)
 
     def _tasks_succeeded(self, e: ev.TasksSucceeded) -> None:
         for seq, raw in zip(e.seqs, e.results, strict=True):
@@ -136,6 +177,8 @@ class Decider(Executions):
             if visit.node.plain:  # by far the most common: no detours
                 visit.results[0], visit.over = raw, True
                 visit.handles.clear()
+                if visit.node.compensate is not None:
+                    self._done(visit, 0, raw)
                 visit.frame.node_succeeded(visit, Value(raw), DEFAULT)
             else:
                 self._succeeded(*place, raw)
@@ -144,6 +187,8 @@ class Decider(Executions):
         place = self._tasks.pop(e.seq, None)
         if place is not None:
             self._failed(*place, e.failure)
+        else:
+            self._stopped.pop(e.seq, None)
 
     def _timer_fired(self, e: ev.TimerFired) -> None:
         place = self._timers.pop(e.seq, None)
@@ -177,6 +222,8 @@ class Decider(Executions):
             self._failed(visit, index, e.failure if isinstance(e, ev.ChildFailed) else cancelled)
         elif e.seq in self._revived:
             self._early[e.seq] = e
+        else:
+            self._stopped.pop(-1 - e.seq, None)
 
     def _signal_received(self, e: ev.SignalReceived) -> None:
         waiting = self._waiting.get(e.name)
@@ -199,6 +246,8 @@ class Decider(Executions):
             self._answered(*place, e.name, e.value)
         else:
             self._kept[e.name] = e.value
+            if not e.sure:
+                self._unsure.add(e.name)
 
     def _run_retried(self, e: ev.RunRetried) -> None:
         self._end, self.ended, self._cause = None, False, 0
@@ -221,15 +270,95 @@ class Decider(Executions):
         elif isinstance(event, ev.ChildSucceeded):
             self._stopped.setdefault(-1 - event.seq, self._children.pop(event.seq, _NOWHERE))
             self._keep(-1 - event.seq, event.result or b"null")
+        elif isinstance(event, ev.TaskFailed):
+            self._tasks.pop(event.seq, None)
+            self._stopped.pop(event.seq, None)
+        elif isinstance(event, ev.ChildFailed | ev.ChildCancelled):
+            self._children.pop(event.seq, None)
+            self._stopped.pop(-1 - event.seq, None)
 
     def _keep(self, key: int, raw: bytes) -> None:
         """An execution that was stopped had succeeded all the same: if its node is retried, it is not executed again."""
         place = self._stopped.pop(key, None)
         if place is not None and place is not _NOWHERE:
             visit, index = place
+            self._done(visit, index, raw)
             if visit.results[index] is None:
                 visit.results[index] = raw
                 visit.handles.pop(index, None)
+
+    # -- taking back what was done (core/undo.py) -------------------------------------------------------------------
+
+    def _wind_up(self) -> None:
+        """The run ends, and not well. What can be taken back is, before the end is asked for. First everything stops; of tasks and
+        child runs that may have succeeded all the same, their end is waited for."""
+        if not isinstance(self._end, cm.FailRun | cm.CancelRun):
+            return
+        open_ = {**self._tasks, **{-1 - seq: place for seq, place in self._children.items()}, **self._stopped}
+        doubtful = [k for k, place in open_.items() if place is not _NOWHERE and place[0].node.compensate is not None]
+        if not self._undo and not doubtful:
+            return
+        self._stopped = open_
+        self._journal.cancel_tasks(sorted(self._tasks))
+        for seq in self._timers:
+            self._journal.cancel_timer(seq)
+        for seq in self._children:
+            self._journal.cancel_child(seq)
+        for table in (self._tasks, self._timers, self._children, self._waiting, self._promises):
+            table.clear()
+        self._undoing = Unwinding(self._undo, self._take_back, lambda done: done.visit.label(done.index))
+        self._doubtful = {-1 - k for k in doubtful if k < 0}
+        if any(k >= 0 for k in doubtful):
+            self._barrier = self._journal.start_timer(self._now_us)
+        self._lift(self._undoing)
+
+    def _lift(self, undoing: Unwinding[Done]) -> None:
+        undoing.barrier = self._barrier >= 0 or bool(self._doubtful)
+        undoing.go_on()
+
+    def _take_back(self, done: Done) -> int:
+        visit, call = done.visit, done.visit.node.compensate
+        assert call is not None and isinstance(self._end, cm.FailRun | cm.CancelRun)
+        error = why(self._end)
+        scope = visit.frame.scope(visit, self._place(visit, done.index), Value(done.result))
+        try:
+            if call.args is None:
+                data = offer(done.given, done.result, error)
+            else:
+                told = error_value(error)
+                made = self.evaluate(call.args, lambda name: told if name == "error" else scope(name))
+                data = checked(msgspec.json.encode(made), "the input of what compensates")
+        except Trouble as e:
+            raise CannotUndo(e.failure.message) from None
+        label = PREFIX + visit.label(done.index)
+        return self._journal.schedule_tasks(call.task, call.queue, [data], call.options, [label])
+
+    def _undo_went(self, undoing: Unwinding[Done], event: ev.Event) -> None:
+        match event:
+            case ev.TasksSucceeded():
+                for seq, raw in zip(event.seqs, event.results, strict=True):
+                    if seq == undoing.seq:
+                        undoing.ended(None)
+                    else:
+                        self._keep(seq, raw)
+            case ev.TaskFailed() if event.seq == undoing.seq:
+                undoing.ended(event.failure)
+            case ev.TimerFired() if event.seq == self._barrier:
+                self._barrier = -1
+                self._lift(undoing)
+            case ev.ChildSucceeded() | ev.ChildFailed() | ev.ChildCancelled() if event.seq in self._doubtful:
+                self._doubtful.discard(event.seq)
+                if isinstance(event, ev.ChildSucceeded):
+                    self._keep(-1 - event.seq, event.result or b"null")
+                self._lift(undoing)
+            case _:
+                pass
+
+    def _told_end(self) -> cm.Command:
+        assert self._end is not None
+        if self._undoing is None or not isinstance(self._end, cm.FailRun | cm.CancelRun):
+            return self._end
+        return told_of(self._end, self._undoing.failures)
 
     # -- retry ------------------------------------------------------------------------------------------------------
 
@@ -290,7 +419,7 @@ class Decider(Executions):
 
     def scope_roots(self, name: str) -> Any:
         if name == "run":
-            return {"id": text(self.run_id), "workflow": self.flow.name}
+            return {"id": text(self.run_id), "workflow": self.flow.name, **self._scheduled}
         if name == "now":
             return self._now_us / 1e6
         raise KeyError(name)
@@ -322,6 +451,18 @@ class Decider(Executions):
                 self._end = cm.FailRun(e.failure, self._cause)
 
     # -- for people -------------------------------------------------------------------------------------------------
+
+    @property
+    def waiting(self) -> list[str]:
+        """Signals that nodes wait for, as `signal:NAME`."""
+        if not self._waiting:
+            return []
+        names = (f"signal:{name}" for name, places in self._waiting.items() if places)
+        return list(islice(names, WAITING_NAMES_MAX))
+
+    def blocked(self, limit: int) -> list[tuple[str, list[str]]]:
+        """Nodes of the flow itself that wait for others, each with those."""
+        return self.root.blocked(limit) if self.root is not None else []
 
     def statuses(self) -> dict[str, str]:
         """Status words of the nodes by label. Of bodies within, those that are open or failed."""
@@ -360,6 +501,10 @@ _FACTS: dict[type, Callable[[Decider, Any], None]] = {
     ev.SignalReceived: Decider._signal_received,
     ev.PromiseResolved: Decider._promise_resolved,
 }
+
+
+def _cancelled(reason: str) -> cm.Command:
+    return cm.FailRun(TIMED_OUT) if reason == DEADLINE else cm.CancelRun(reason)
 
 
 def _input_of(raw: bytes) -> tuple[Any, bool]:

@@ -24,6 +24,11 @@ class Draft(NamedTuple):
     def flow(self) -> Flow:
         return self.compiled.flow
 
+    @property
+    def control(self) -> bytes | None:
+        """What it says about flow control of its runs, as JSON; None: nothing."""
+        return msgspec.json.encode(self.flow.control) if self.flow.control is not None else None
+
 
 def draft_text(text: str, *, name: str | None = None, file: str = "document") -> Draft:
     """FlowError with everything that is wrong."""

@@ -13,6 +13,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from perdure.core.approval import Spec, check_names, encode_spec, read_answer
 from perdure.core.calls import encode_offer
 from perdure.core.durations import to_us
 from perdure.core.errors import Failure, InvalidInput, clip
@@ -35,7 +36,8 @@ from perdure.core.flow.model import Value as Computed
 from perdure.core.flow.template import Template
 from perdure.core.flow.values import Value
 from perdure.core.journal import Journal
-from perdure.core.limits import FANOUT_TASKS_MAX, NAME_CHARS_MAX, PAYLOAD_BYTES_MAX
+from perdure.core.limits import FANOUT_TASKS_MAX, NAME_CHARS_MAX, PAYLOAD_BYTES_MAX, UNDO_STACK_MAX
+from perdure.core.occasion import EVENT, promise_name, wait_spec
 
 _encode = msgspec.json.Encoder().encode
 
@@ -51,6 +53,8 @@ class Waiting(msgspec.Struct):
     name: str
     timer: int = -1
     promise: bool = False
+    spec: bytes = b""
+    """Of the wait for an event, while it has not come."""
 
 
 class Inner(msgspec.Struct):
@@ -68,8 +72,20 @@ class Timer(msgspec.Struct):
     seq: int
 
 
+class Done(msgspec.Struct, eq=False):
+    """An execution that succeeded and can be taken back: an entry of the undo stack (core/undo.py)."""
+
+    visit: Visit
+    index: int
+    given: bytes
+    """What it was called with, as far as its undo may want that."""
+    result: bytes
+
+
 class Executions(Host):
     """What is in flight, and how it gets there and away."""
+
+    run_id: bytes
 
     def __init__(self) -> None:
         self._journal = Journal()
@@ -82,14 +98,21 @@ class Executions(Host):
         self._children: dict[int, tuple[Visit, int]] = {}
         self._stopped: dict[int, tuple[Visit, int]] = {}
         """Tasks, and under -1 - n child runs, that were told to stop: they may have succeeded before they heard of it."""
+        self._undo: list[Done] = []
+        self._given: dict[tuple[Visit, int], bytes] = {}
+        """What executions that can be taken back were called with."""
         self._timers: dict[int, tuple[Visit, int]] = {}
         self._promises: dict[str, tuple[Visit, int]] = {}
         self._kept: dict[str, bytes] = {}
         """Promises that were resolved before anybody asked for them."""
+        self._unsure: set[str] = set()
+        """Those of them that were resolved by somebody who may not answer for others."""
         self._waiting: dict[str, deque[tuple[Visit, int]]] = {}
         self._signals: dict[str, deque[bytes]] = {}
         self._buffered = 0
         self._signalled: set[str] = set()
+        self._left: dict[bytes, list[str]] = {}
+        """Waits for events that were given up, by spec: names of their promises."""
         self._names: dict[str, int] = {}
         """How often a promise of a name was asked for."""
         self._now_us = 0
@@ -118,6 +141,8 @@ class Executions(Host):
             return
         verb = visit.node.verb
         try:
+            if visit.node.compensate is not None:
+                self._check_room(visit)
             if isinstance(verb, Call) and visit.node.spread is None:  # by far the most common: no detours
                 self._call(visit, verb)
                 return
@@ -174,6 +199,8 @@ class Executions(Host):
                     )
                 )
             visit.limit = limit
+        if node.compensate is not None:
+            self._check_room(visit)
         visit.results = [None] * visit.count
         visit.todo = iter(range(visit.count))
 
@@ -223,6 +250,8 @@ class Executions(Host):
                 self._failed(visit, index, failure)
 
     def _bulk(self, visit: Visit, call: Call, first: int, inputs: list[bytes]) -> None:
+        if visit.node.compensate is not None:
+            self._given.update({(visit, first + i): data for i, data in enumerate(inputs)})
         at = first if visit.is_spread else -1
         label = visit.frame.prefix + visit.node.key
         seq = self._ask.schedule_tasks(call.task, call.queue, inputs, call.options, [label], at)
@@ -248,6 +277,8 @@ class Executions(Host):
         if before is not call and (before.task, before.queue, before.options) != (call.task, call.queue, call.options):
             self._flush()
         visit.handles[0] = None
+        if visit.node.compensate is not None:
+            self._given[visit, 0] = data
         self._calls.append((visit, call, data))
 
     def _flush(self) -> None:
@@ -292,6 +323,8 @@ class Executions(Host):
         assert visit.items is not None
         data = self._payload(visit, index, verb.args)
         label = visit.frame.prefix + visit.node.key
+        if visit.node.compensate is not None:
+            self._given[visit, index] = data
         seq = self._ask.schedule_tasks(visit.items[index], verb.queue, [data], verb.options, [label], index)
         self._tasks[seq] = (visit, index)
         visit.handles[index] = seq
@@ -301,6 +334,8 @@ class Executions(Host):
         offered = verb.args is None and isinstance(given, dict)
         data = encode_offer(given) if offered else msgspec.json.encode(given)
         checked(data, f"the input of {visit.label(index)}")
+        if visit.node.compensate is not None:
+            self._given[visit, index] = data
         seq = self._ask.start_child(verb.workflow, "", data, "", visit.node.timeout_us)
         self._children[seq] = (visit, index)
         visit.handles[index] = ChildRun(seq)
@@ -321,6 +356,8 @@ class Executions(Host):
             self.reopen(stopped)
             return
         data = self._passed(visit, index, verb.args)
+        if visit.node.compensate is not None:
+            self._given[visit, index] = _encode(data)
         own: Any = data if isinstance(data, dict) else {}
         params = visit.params if isinstance(visit.frame, GraphFrame) else own
         frame = make(self, verb.body, data, params, f"{visit.label(index)}.", (visit, index))
@@ -347,6 +384,9 @@ class Executions(Host):
 
     def _start_wait(self, visit: Visit, index: int, verb: Wait) -> None:
         scope = visit.frame.scope(visit, self._place(visit, index))
+        if verb.event:
+            self._start_event(visit, index, verb, scope)
+            return
         name = _name(self.evaluate(verb.signal, scope), visit, "signal")
         waiting = visit.handles[index] = Waiting(name)
         buffered = self._signals.get(name)
@@ -362,6 +402,29 @@ class Executions(Host):
         self._waiting.setdefault(name, deque()).append((visit, index))
         waiting.timer = self._limit(visit, index)
 
+    def _start_event(self, visit: Visit, index: int, verb: Wait, scope: Scope) -> None:
+        """A wait that was given up is taken up by the next one of the same spec: what came in between is not missed."""
+        event = _name(self.evaluate(verb.signal, scope), visit, "event")
+        roots = verb.match.roots - {EVENT} if verb.match is not None else frozenset[str]()
+        try:
+            spec = wait_spec(event, verb.match.text if verb.match is not None else "", {r: scope(r) for r in roots})
+        except InvalidInput as e:
+            raise Trouble(Failure("expression_error", f"{visit.label(index)}: {e}")) from None
+        left = self._left.get(spec)
+        if left:
+            name = left.pop()
+        else:
+            kind = f"event:{event}"
+            n = self._names[kind] = self._names.get(kind, 0) + 1
+            name = promise_name(event, n, self.run_id)
+            self._ask.create_promise(name, spec)
+        waiting = visit.handles[index] = Waiting(name, promise=True, spec=spec)
+        if name in self._kept:
+            self._answered(visit, index, name, self._kept.pop(name))
+            return
+        self._promises[name] = (visit, index)
+        waiting.timer = self._limit(visit, index)
+
     def _start_approval(self, visit: Visit, index: int, verb: Approval) -> None:
         scope = visit.frame.scope(visit, self._place(visit, index))
         base = _name(self.evaluate(verb.name, scope), visit, "approval")
@@ -370,19 +433,44 @@ class Executions(Host):
         n = self._names[base] = self._names.get(base, 0) + 1
         name = base if n == 1 else f"{base}#{n}"
         waiting = visit.handles[index] = Waiting(name, promise=True)
-        buffered = self._signals.get(base) if verb.signals else None
+        spec = self._spec(visit, name, verb, scope)
+        buffered = self._signals.get(base) if verb.signals and not spec.is_guarded else None
         if buffered:
             self._buffered -= 1
             self._answered(visit, index, base, buffered.popleft())
             return
-        self._ask.create_promise(name)
+        self._ask.create_promise(name, encode_spec(spec))
+        if spec.is_guarded and name in self._unsure:
+            self._kept.pop(name, None)
         if name in self._kept:
             self._answered(visit, index, name, self._kept.pop(name))
             return
         self._promises[name] = (visit, index)
-        if verb.signals:
+        if verb.signals and not spec.is_guarded:
             self._waiting.setdefault(base, deque()).append((visit, index))
         waiting.timer = self._limit(visit, index)
+
+    def _spec(self, visit: Visit, name: str, verb: Approval, scope: Scope) -> Spec:
+        """What people are asked. Moments count from the record that is being worked off."""
+        shown = {} if verb.shown is None else self.evaluate(verb.shown, scope)
+        timeout_us = visit.node.timeout_us
+        try:
+            spec = Spec(
+                title=_text(shown, "title") or name,
+                quorum=verb.quorum,
+                reject_quorum=verb.reject_quorum,
+                description=_text(shown, "description"),
+                form=dict(verb.form) if verb.form is not None else None,
+                assignees=_people(shown, "assignees"),
+                deadline_us=self._now_us + timeout_us if timeout_us else None,
+                escalate_us=self._now_us + verb.escalate_us if verb.escalate_us else None,
+                escalate_to=_people(shown, "escalate_to"),
+                details=shown.get("details"),
+            )
+            encode_spec(spec)
+        except InvalidInput as e:
+            raise Trouble(Failure("expression_error", f"{visit.label(-1)}: {e}")) from None
+        return spec
 
     def _start_value(self, visit: Visit, index: int, verb: Computed) -> None:
         value = self.evaluate(verb.value, visit.frame.scope(visit, self._place(visit, index)))
@@ -397,6 +485,9 @@ class Executions(Host):
 
     def _answered(self, visit: Visit, index: int, name: str, raw: bytes) -> None:
         """A message that an execution waited for has come."""
+        waiting = visit.handles[index]
+        assert isinstance(waiting, Waiting)
+        waiting.spec = b""
         self._unwait(visit, index)
         verb = visit.node.verb
         value = Value(raw or b"null")
@@ -407,7 +498,9 @@ class Executions(Host):
             self._failed(visit, index, Failure("payload_mismatch", f"what came for {name!r} is no JSON: {e}"))
             return
         if isinstance(verb, Approval):
+            answer = read_answer(obj)
             action = _verdict(obj)
+            value = value if answer is None else Value.of(answer.as_output())
         elif isinstance(verb, Wait) and verb.lookup:
             self._signalled.add(name)
             try:
@@ -425,6 +518,8 @@ class Executions(Host):
             waiting.timer = -1
         if waiting.promise:
             self._promises.pop(waiting.name, None)
+        if waiting.spec:
+            self._left.setdefault(waiting.spec, []).append(waiting.name)
         place = (visit, index)
         names = (waiting.name, waiting.name.partition("#")[0]) if waiting.promise else (waiting.name,)
         for name in names:
@@ -438,7 +533,18 @@ class Executions(Host):
 
     # -- ends of executions -----------------------------------------------------------------------------------------
 
+    def _check_room(self, visit: Visit) -> None:
+        if len(self._undo) + len(self._given) + visit.count > UNDO_STACK_MAX:
+            message = f"the run would have more than UNDO_STACK_MAX={UNDO_STACK_MAX} executions to compensate; make a flow of its own of some"
+            raise Trouble(Failure("limit_exceeded", message))
+
+    def _done(self, visit: Visit, index: int, raw: bytes) -> None:
+        """It succeeded, whether anybody still waits for that or not: it can be taken back, if its node says how."""
+        if visit.node.compensate is not None:
+            self._undo.append(Done(visit, index, self._given.pop((visit, index), b""), raw))
+
     def _succeeded(self, visit: Visit, index: int, raw: bytes, action: str = DEFAULT) -> None:
+        self._done(visit, index, raw)
         visit.results[index] = raw
         del visit.handles[index]
         if visit.is_spread:
@@ -449,6 +555,8 @@ class Executions(Host):
 
     def _failed(self, visit: Visit, index: int, failure: Failure) -> None:
         visit.handles.pop(index, None)
+        if visit.node.compensate is not None:
+            self._given.pop((visit, index), None)
         if visit.node.on_error == "ignore":
             visit.results[index] = b"null"
             visit.frames.pop(index, None)
@@ -566,6 +674,19 @@ def _found(name: str, visit: Visit) -> Any:
             if value is not None:
                 return value
     return None
+
+
+def _text(shown: dict[str, Any], key: str) -> str:
+    value = shown.get(key)
+    return value if isinstance(value, str) else "" if value is None else _shown(value)
+
+
+def _people(shown: dict[str, Any], key: str) -> list[str]:
+    """A name, or a list of names; each once."""
+    value = shown.get(key)
+    names: list[Any] = [] if value is None else value if isinstance(value, list) else [value]
+    check_names(names, key)
+    return list(dict.fromkeys(names))
 
 
 _YES: Final = frozenset({APPROVED, "approve", "yes", "true", "ok"})

@@ -148,6 +148,9 @@ class Frame:
     def node_failed(self, visit: Visit, failure: Failure, *, timeout: bool) -> None:
         raise NotImplementedError
 
+    def blocked(self, limit: int) -> list[tuple[str, list[str]]]:
+        return []
+
     def visits(self) -> list[Visit]:
         """Nodes that are being worked on or have failed, in the order of the body."""
         raise NotImplementedError
@@ -387,6 +390,16 @@ class DagFrame(Frame):
 
     def visits(self) -> list[Visit]:
         return [self.current[i] for i in sorted(self.current)]
+
+    def blocked(self, limit: int) -> list[tuple[str, list[str]]]:
+        """Nodes that wait, each with those that it waits for."""
+        open_ = (PENDING, RUNNING)
+        out: list[tuple[str, list[str]]] = []
+        for i, node in enumerate(self.body.nodes):
+            if self.status[i] == PENDING and self.waiting[i] and len(out) < limit:
+                before = [*node.deps, *(a for a, _ in node.arcs)]
+                out.append((node.key, [self.body.nodes[d].key for d in before if self.status[d] in open_]))
+        return out
 
     def reopen(self) -> list[Visit]:
         """Failed nodes go on; nodes that were skipped because of them are decided anew. Successes stay."""

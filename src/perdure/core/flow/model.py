@@ -11,9 +11,11 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from perdure.core.control import Control
 from perdure.core.flow.expr import Expr
 from perdure.core.flow.template import Template
 from perdure.core.retry import TaskOptions
+from perdure.core.schedule import ScheduleSpec
 
 DEFAULT: Final = "default"
 """The action of a node that names none, and the edge that catches actions without one of their own."""
@@ -100,14 +102,24 @@ class Wait(_Frozen, frozen=True, tag="wait"):
 
     signal: Template
     lookup: bool = False
+    event: bool = False
+    """For a named event instead; `signal` evaluates to its name."""
+    match: Expr | None = None
+    """Which of those: over `event` and whatever is in scope when the wait begins. None: any."""
 
 
 class Approval(_Frozen, frozen=True, tag="approval"):
     """For a promise of this name. `signals` (`kind: approval`): a signal of the same name answers it too."""
 
     name: Template
-    details: Mapping[str, Any] = {}
-    """Assignees, title and whatever else people are shown, as written."""
+    shown: Template | None = None
+    """What people are shown and who is asked: an object of title, description, details, assignees and escalate_to, as far as they are said."""
+    form: Mapping[str, Any] | None = None
+    """JSON Schema of the value of an answer."""
+    quorum: int = 1
+    reject_quorum: int = 1
+    escalate_us: int = 0
+    """After how long those in escalate_to may answer too; 0 is never."""
     signals: bool = False
 
 
@@ -151,6 +163,9 @@ class Node(_Frozen, frozen=True):
     timeout_us: int = 0
     """Of one execution of a verb that is no task (tasks have theirs in their options); 0 is none."""
     writes: tuple[Write, ...] = ()
+    compensate: Call | None = None
+    """Takes back what an execution did, if the run fails or is cancelled later. Its arguments are evaluated with `output`, the
+    execution's result, and `error` in scope."""
     # in a dag
     deps: tuple[int, ...] = ()
     """In the order written."""
@@ -206,6 +221,16 @@ class Body(_Frozen, frozen=True):
         put(self, "waits", tuple(map(len, sources)))
 
 
+class Trigger(_Frozen, frozen=True):
+    """A schedule that comes and goes with the document."""
+
+    name: str
+    """Of the schedule: the flow's, and its own behind a slash."""
+    spec: ScheduleSpec
+    input: bytes
+    """JSON with expressions; see core/scheduled.py."""
+
+
 class Flow(_Frozen, frozen=True):
     """A compiled document."""
 
@@ -216,7 +241,24 @@ class Flow(_Frozen, frozen=True):
     """JSON Schema of the input, an object; None takes anything."""
     document: Mapping[str, Any] = {}
     """As written."""
+    triggers: tuple[Trigger, ...] = ()
+    control: Control | None = None
+    """Flow control of its runs."""
+    timeout_us: int = 0
+    """How long a run may take, unless its starter says; 0: as long as it takes."""
 
     @property
     def kind(self) -> str:
         return self.body.kind
+
+    @property
+    def compensates(self) -> bool:
+        """Whether there is anything in it that can be taken back."""
+        bodies = [self.body]
+        while bodies:
+            for node in bodies.pop().nodes:
+                if node.compensate is not None:
+                    return True
+                if isinstance(node.verb, Embedded):
+                    bodies.append(node.verb.body)
+        return False

@@ -76,6 +76,7 @@ class Pool:
     def __init__(self, ns: int, hello: Hello) -> None:
         self.kinds: frozenset[Kind] = frozenset((ns, queue, name) for queue, name in hello.tasks)
         self.workflows: dict[Named, str] = {(ns, name): version for name, version in hello.workflows.items()}
+        self.controls: dict[Named, bytes] = {(ns, name): control for name, control in hello.controls.items()}
         self.members: deque[Connection] = deque()
         self.free = 0
 
@@ -156,6 +157,10 @@ class WorkerHub:
     @property
     def workflows(self) -> dict[Named, str]:
         return {named: version for pool in self._pools.values() for named, version in pool.workflows.items()}
+
+    @property
+    def controls(self) -> dict[Named, bytes]:
+        return {named: control for pool in self._pools.values() for named, control in pool.controls.items()}
 
     @property
     def served(self) -> list[Kind]:
@@ -435,7 +440,8 @@ class WorkerHub:
 
     def _enter_pool(self, c: Connection) -> bool:
         """Whether it serves what nobody else here serves in this combination."""
-        key = (c.ns, frozenset(c.hello.tasks), frozenset(c.hello.workflows.items()))
+        h = c.hello
+        key = (c.ns, frozenset(h.tasks), frozenset(h.workflows.items()), frozenset(h.controls.items()))
         pool = self._pools.get(key)
         is_new = pool is None
         if pool is None:

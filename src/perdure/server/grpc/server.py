@@ -25,14 +25,18 @@ from perdure.core.errors import (
     Unauthenticated,
     Unavailable,
 )
-from perdure.core.mail import CancelAsked, SignalSent
+from perdure.core.limits import UPDATE_WAIT_S_MAX
+from perdure.core.mail import CancelAsked
 from perdure.core.work import Outcome
+from perdure.engine.approvals import Approvals, Ballot, link_url
 from perdure.engine.engine import Engine
 from perdure.engine.usecases import UseCases
 from perdure.server.grpc.connection import Connection
 from perdure.server.grpc.hub import WorkerHub
+from perdure.server.grpc.schedules import answer, audited
 from perdure.server.grpc.status import CODE_KEY, status_of
 from perdure.wire import protocol, runs
+from perdure.wire.schedules import Asked, decode_asked, encode_answered
 
 log = logging.getLogger("perdure.server")
 
@@ -50,9 +54,18 @@ METHODS: Final[dict[str, Permission | None]] = {
     f"{RUNS}/ReadState": Permission.READ,
     f"{RUNS}/Cancel": Permission.OPERATE,
     f"{RUNS}/Signal": Permission.OPERATE,
+    f"{RUNS}/SignalWithStart": Permission.OPERATE,
+    f"{RUNS}/Emit": Permission.OPERATE,
     f"{RUNS}/Resolve": Permission.OPERATE,
+    f"{RUNS}/Vote": Permission.OPERATE,
+    f"{RUNS}/Delegate": Permission.OPERATE,
+    f"{RUNS}/Link": Permission.OPERATE,
+    f"{RUNS}/Update": Permission.OPERATE,
     f"{RUNS}/Resume": Permission.OPERATE,
     f"{RUNS}/Retry": Permission.OPERATE,
+    f"{RUNS}/ReadSchedule": Permission.READ,
+    f"{RUNS}/OperateSchedule": Permission.OPERATE,
+    f"{RUNS}/ChangeSchedule": Permission.DEVELOP,
     f"{RUNS}/Session": None,
 }
 """None: anybody who is somebody. Calls inside a session are each checked against their own line."""
@@ -100,6 +113,9 @@ class GrpcServer:
         self._engine, self._hub, self._auth, self._audit = engine, hub, auth, audit
         self._address, self._tls = address, tls
         self.port = 0
+        self.approvals: Approvals | None = None
+        self.public_url = ""
+        """Where the pages are that links lead to."""
         self._server: Any = None
         self._streams: dict[Connection | Session, Principal] = {}
         self._watching: asyncio.Task[None] | None = None
@@ -334,13 +350,65 @@ class GrpcServer:
         return runs.EMPTY
 
     async def signal(self, caller: Caller, request: bytes) -> bytes:
-        run_id, name, value = runs.decode_message(request)
-        await caller.use.post(run_id, SignalSent(name, value))
-        return runs.EMPTY
+        return runs.encode_sent(await caller.use.post(*runs.decode_signal(request)))
+
+    async def signal_with_start(self, caller: Caller, request: bytes) -> bytes:
+        """Sending is what its line in METHODS is for; starting needs a permission of its own."""
+        if not caller.principal.may(Permission.START):
+            raise Forbidden(f"{caller.principal.subject} has no permission to start runs")
+        asked = runs.decode_signal_with_start(request, caller.namespace)
+        run_id, started = await caller.use.signal_with_start(*asked)
+        return runs.encode_signalled(run_id, started)
+
+    async def emit(self, caller: Caller, request: bytes) -> bytes:
+        name, value, key = runs.decode_emit(request)
+        if self._engine.occasions is None:
+            raise Unavailable("this server takes no events")
+        source = f"grpc:{caller.principal.subject}"
+        return runs.encode_sent(
+            (await self._engine.occasions.emit(caller.use.ns, name, value, key=key, source=source)).fresh
+        )
 
     async def resolve(self, caller: Caller, request: bytes) -> bytes:
-        await caller.use.resolve(*runs.decode_message(request))
+        run_id, name, value = runs.decode_message(request)
+        if self.approvals is not None:
+            await self.approvals.check_resolve(caller.use, run_id, name, caller.principal)
+        await caller.use.resolve(run_id, name, value, sure=caller.principal.may(Permission.ADMIN))
         return runs.EMPTY
+
+    async def vote(self, caller: Caller, request: bytes) -> bytes:
+        v = runs.decode_vote(request)
+        actor = await self._approvals.actor(caller.principal, v.by, "sdk")
+        ballot = Ballot(v.approved, msgspec.json.decode(v.value or b"null"), v.comment)
+        after = await self._approvals.vote(caller.use, v.run_id, v.name, actor, ballot)
+        return runs.encode_voted(after.resolved_us is not None)
+
+    async def delegate(self, caller: Caller, request: bytes) -> bytes:
+        run_id, name, to, by = runs.decode_delegate(request)
+        actor = await self._approvals.actor(caller.principal, by, "sdk")
+        await self._approvals.delegate(caller.use, run_id, name, actor, to)
+        return runs.EMPTY
+
+    async def link(self, caller: Caller, request: bytes) -> bytes:
+        run_id, kind, name, who, lasts_us = runs.decode_link_request(request)
+        actor = await self._approvals.actor(caller.principal, None, "sdk")
+        token, _ = await self._approvals.issue(
+            caller.use, caller.namespace, kind, run_id, name, actor, who, lasts_us or None
+        )
+        return runs.encode_link(link_url(self.public_url, token))
+
+    @property
+    def _approvals(self) -> Approvals:
+        if self.approvals is None:
+            raise Unavailable("this server has no approvals")
+        return self.approvals
+
+    async def update(self, caller: Caller, request: bytes) -> bytes:
+        run_id, asked, wait_ms = runs.decode_update(request)
+        if self._engine.updates is None:
+            raise Unavailable("this server answers no updates")
+        answer = await self._engine.updates.ask(caller.use, run_id, asked, min(wait_ms / 1000, UPDATE_WAIT_S_MAX))
+        return runs.encode_answer(answer)
 
     async def resume(self, caller: Caller, request: bytes) -> bytes:
         run_id, _ = runs.decode_run(request)
@@ -356,6 +424,25 @@ class GrpcServer:
         await caller.use.retry(run_id, caller.principal.subject)
         await self.record(caller, "run.retry", run_id)
         return runs.EMPTY
+
+    async def read_schedule(self, caller: Caller, request: bytes) -> bytes:
+        return await self._schedule(caller, decode_asked(request, "ReadSchedule"))
+
+    async def operate_schedule(self, caller: Caller, request: bytes) -> bytes:
+        return await self._schedule(caller, decode_asked(request, "OperateSchedule"))
+
+    async def change_schedule(self, caller: Caller, request: bytes) -> bytes:
+        return await self._schedule(caller, decode_asked(request, "ChangeSchedule"))
+
+    async def _schedule(self, caller: Caller, asked: Asked) -> bytes:
+        if self._engine.scheduler is None:
+            raise Unavailable("this server has no schedules")
+        use = self._engine.scheduler.of(caller.use.ns, caller.principal.subject)
+        answered = await answer(use, asked)
+        line = audited(asked)
+        if line is not None and self._audit is not None:
+            await self._audit(caller.principal, *line, caller.use.ns)
+        return encode_answered(answered)
 
 
 class Session:
@@ -456,9 +543,18 @@ _CALLS: Final[dict[str, Callable[[GrpcServer, Caller, bytes], Awaitable[bytes]]]
     f"{RUNS}/ReadState": GrpcServer.read_state,
     f"{RUNS}/Cancel": GrpcServer.cancel,
     f"{RUNS}/Signal": GrpcServer.signal,
+    f"{RUNS}/SignalWithStart": GrpcServer.signal_with_start,
+    f"{RUNS}/Emit": GrpcServer.emit,
     f"{RUNS}/Resolve": GrpcServer.resolve,
+    f"{RUNS}/Vote": GrpcServer.vote,
+    f"{RUNS}/Delegate": GrpcServer.delegate,
+    f"{RUNS}/Link": GrpcServer.link,
+    f"{RUNS}/Update": GrpcServer.update,
     f"{RUNS}/Resume": GrpcServer.resume,
     f"{RUNS}/Retry": GrpcServer.retry,
+    f"{RUNS}/ReadSchedule": GrpcServer.read_schedule,
+    f"{RUNS}/OperateSchedule": GrpcServer.operate_schedule,
+    f"{RUNS}/ChangeSchedule": GrpcServer.change_schedule,
 }
 
 

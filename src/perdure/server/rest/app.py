@@ -10,8 +10,25 @@ from fastapi.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from perdure.core.access import Permission
+from perdure.server.auth.rates import Buckets
 from perdure.server.context import Server
-from perdure.server.rest import admin, flows, messages, pages, runs, stream, workers, workflows
+from perdure.server.rest import (
+    admin,
+    approvals,
+    dead,
+    events,
+    flows,
+    messages,
+    pages,
+    rules,
+    runs,
+    schedules,
+    stream,
+    updates,
+    webhooks,
+    workers,
+    workflows,
+)
 from perdure.server.rest.guard import NAMESPACE_HEADER, Anyone, GuardedRoute, Need, need_of
 from perdure.server.rest.models import Problem
 from perdure.server.rest.problems import MEDIA_TYPE, install
@@ -20,7 +37,8 @@ from perdure.server.rest.stream import Streams
 API: Final = "/api/v1"
 API_VERSION: Final = "1.0.0"
 API_ROUTERS: Final = (
-    workflows.router, flows.router, runs.router, messages.router, workers.router, stream.router, admin.router,
+    workflows.router, flows.router, runs.router, messages.router, approvals.router, updates.router, rules.router, workers.router, stream.router, admin.router,
+    dead.router, schedules.router, events.router, webhooks.router,
 )  # fmt: skip
 DESCRIPTION: Final = """Durable workflows on PostgreSQL.
 
@@ -39,6 +57,7 @@ def create_app(server: Server) -> FastAPI:
     app = application()
     app.state.server = server
     app.state.streams = Streams(server)
+    app.state.link_rates = Buckets()
     return app
 
 
@@ -57,6 +76,8 @@ def application() -> FastAPI:
     for router in (*API_ROUTERS, described):
         app.include_router(router, prefix=API)
     app.include_router(pages.router)
+    app.include_router(approvals.links)
+    app.include_router(webhooks.hooks)
     app.add_middleware(SafeHeaders)
     app.openapi = lambda: _document(app)  # type: ignore[method-assign]
     return app
@@ -64,7 +85,7 @@ def application() -> FastAPI:
 
 def guarded_routes() -> list[GuardedRoute]:
     """Every route there is, for those who want to know what each needs."""
-    routers = (*API_ROUTERS, described, pages.router)
+    routers = (*API_ROUTERS, described, pages.router, approvals.links, webhooks.hooks)
     return [route for router in routers for route in router.routes if isinstance(route, GuardedRoute)]
 
 
@@ -119,7 +140,7 @@ def _completed(document: dict[str, Any]) -> dict[str, Any]:
     schemas["Problem"] = problem
     document["components"]["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
     needs = {
-        (f"{API}{route.path}", method.lower()): need_of(route.dependant)
+        (f"{API}{route.path_format}", method.lower()): need_of(route.dependant)
         for route in guarded_routes()
         for method in route.methods or ()
     }

@@ -17,6 +17,7 @@ from perdure.core.flow.drawing.svg import svg
 from perdure.core.flow.model import Flow
 from perdure.core.flow.progress import statuses_of
 from perdure.core.flow.schema import document_schema
+from perdure.core.scheduled import trigger_requests
 from perdure.server.rest import models as m
 from perdure.server.rest import views
 from perdure.server.rest.documents import FlowRoute, changes_of, draft_of, kept
@@ -93,9 +94,15 @@ async def move_current(caller: Developer, name: WorkflowName, body: m.MoveCurren
     before = await known(caller, name)
     version = await version_known(caller, name, body.version)
     if version != before.current:
-        if not await caller.server.registry.move(caller.ns, name, version):
+        flow = await kept.flow(caller, name, version)
+        triggers = trigger_requests(flow) if flow is not None else []
+        if not await caller.server.registry.move(
+            caller.ns, name, version, triggers=triggers, by=caller.principal.subject
+        ):
             raise NotRegistered(f"the workflow {name!r} has no version {version!r}")
         caller.use.moved(name)
+        if caller.server.engine.scheduler is not None:
+            caller.server.engine.scheduler.changed()
         await caller.server.audit(
             caller.principal, "workflow.move", name, {"from": before.current, "to": version}, ns=caller.ns
         )

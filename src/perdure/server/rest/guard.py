@@ -105,7 +105,7 @@ class GuardedRoute(APIRoute):
             try:
                 request.state.caller = await admit(request.app.state.server, request, need)
                 check_address(request)
-                await check_body(request)
+                await check_body(request, self.parse)
                 return await inner(request)
             except (HTTPException, RequestValidationError, ClientDisconnect):
                 raise
@@ -115,6 +115,10 @@ class GuardedRoute(APIRoute):
                 return internal(request, error)
 
         return guarded
+
+    def parse(self, request: Request, body: bytes) -> Any:
+        """What a body says: JSON, unless a route of its own kind knows more."""
+        return parse_json(body)
 
     def refused(self, request: Request, error: PerdureError) -> Response:
         return problem_of(request, error)
@@ -133,15 +137,15 @@ def check_address(request: Request) -> None:
         check_text(value)
 
 
-async def check_body(request: Request) -> None:
-    """Read the body, bounded. JSON that is fit to be read is left in `request.state.value`, None for no body at all."""
+async def check_body(request: Request, parse: Callable[[Request, bytes], Any]) -> None:
+    """Read the body, bounded. What it says, once it is fit to be read, is left in `request.state.value`; None for no body at all."""
     request.state.value = None
     if request.method in ("GET", "HEAD"):
         return
     body = await _bounded(request)
     request._body = body  # what Starlette keeps once it has read a body; it will not read it again
     if body:
-        request.state.value = parse_json(body)
+        request.state.value = parse(request, body)
 
 
 async def _bounded(request: Request) -> bytes:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Header, Path, Request, Response
+from fastapi import APIRouter, Header, Path, Query, Request, Response
 
 from perdure.core import ids
+from perdure.core.access import Permission
 from perdure.core.errors import InvalidInput, RunFinished
-from perdure.core.limits import NAME_CHARS_MAX
+from perdure.core.limits import MESSAGE_KEY_CHARS_MAX, NAME_CHARS_MAX
 from perdure.core.mail import SignalSent
 from perdure.engine.claims import SUCCESSORS_MAX
 from perdure.server.rest import views
@@ -39,14 +40,18 @@ router = APIRouter(prefix="/runs", tags=["messages"], route_class=GuardedRoute)
 
 @router.post("/{id}/signals/{name}", status_code=202, response_class=Response, openapi_extra=ANY_JSON, responses=responses(401, 403, 404, 409, 413, 422))  # fmt: skip
 async def send_signal(
-    request: Request, caller: Operator, id: RunName, name: MessageName, idempotency_key: IdempotencyKey = None
-) -> Response:
+    request: Request,
+    caller: Operator,
+    id: RunName,
+    name: MessageName,
+    key: Annotated[str, Query(max_length=MESSAGE_KEY_CHARS_MAX, description="The message's own key: a second message to this run under it, by whatever way, is the first one.")] = "",
+    idempotency_key: IdempotencyKey = None,
+) -> Response:  # fmt: skip
     """Send a signal. Answered once it is durable; a run that continued as new is followed."""
     run_id = await resolve(caller, id)
     mail = SignalSent(name, views.payload(request.state.value, f"the signal {name!r}"))
-    if idempotency_key is None:
-        await caller.use.post(run_id, mail)
-        sent = True
+    if key or idempotency_key is None:
+        sent = await caller.use.post(run_id, mail, key)
     else:
         sent = await _post_once(caller, run_id, mail, check_key(idempotency_key))
     if sent:
@@ -77,7 +82,9 @@ async def _post_once(caller: Caller, run_id: bytes, mail: SignalSent, key: str) 
 async def resolve_promise(request: Request, caller: Operator, id: RunName, name: MessageName) -> Response:
     """Give a promise its value. The first value stands; a second one is refused."""
     run_id = await resolve(caller, id)
-    await caller.use.resolve(run_id, name, views.payload(request.state.value, f"the promise {name!r}"))
+    await caller.server.approvals.check_resolve(caller.use, run_id, name, caller.principal)
+    value = views.payload(request.state.value, f"the promise {name!r}")
+    await caller.use.resolve(run_id, name, value, sure=caller.principal.may(Permission.ADMIN))
     await audit(caller, "run.resolve", run_id, name=name)
     return Response(status_code=202)
 

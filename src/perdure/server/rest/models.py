@@ -21,7 +21,7 @@ from pydantic import (
 
 from perdure.core.access import NAMESPACE_CHARS_MAX
 from perdure.core.durations import DURATION_US_MAX
-from perdure.core.limits import NAME_CHARS_MAX
+from perdure.core.limits import BATCH_ITEMS_MAX, NAME_CHARS_MAX
 
 ATTRIBUTES_MAX: Final = 32
 """Attributes of one run."""
@@ -43,6 +43,7 @@ T = TypeVar("T")
 
 RunStatusWord = Literal["pending", "running", "success", "failed", "cancelled"]
 TaskStatusWord = Literal["pending", "dispatched", "running", "success", "failed", "skipped", "cancelled"]
+UndoStatusWord = Literal["ready", "undoing", "undone", "failed", "kept"]
 GraphStatusWord = Literal["pending", "waiting", "running", "success", "failed", "skipped", "cancelled"]
 RoleWord = Literal["viewer", "operator", "developer", "worker", "admin"]
 PermissionWord = Literal["read", "start", "operate", "develop", "work", "admin"]
@@ -110,6 +111,25 @@ class Problem(BaseModel):
 # -- runs ----------------------------------------------------------------------------------------------------------
 
 
+class Debounce(Body):
+    key: Name
+    quiet: Seconds | DurationText = Field(description="The run begins when no start has come for this long.")
+    max: Seconds | DurationText | None = Field(default=None, description="And at the latest this long after the first; a week unless given.")  # fmt: skip
+
+
+class Batch(Body):
+    key: Name
+    size: Annotated[int, Field(ge=1, le=BATCH_ITEMS_MAX)] = Field(description="The run begins with so many items.")
+    every: Seconds | DurationText = Field(description="And at the latest this long after the first.")
+
+
+class Dedup(Body):
+    key: Name
+    for_: Seconds | DurationText | None = Field(
+        default=None, alias="for", description="How long the key belongs to the first run; until that run has ended unless given."
+    )  # fmt: skip
+
+
 class StartRun(Body):
     """Arguments come as `input` or as `args` and `kwargs`. An object as `input` gives them by name; any other value is the one argument."""
 
@@ -135,6 +155,18 @@ class StartRun(Body):
     version: Annotated[str, Field(min_length=1, max_length=VERSION_CHARS_MAX)] | None = Field(
         default=None, description="A registered version; the current one unless given."
     )
+    debounce: Debounce | None = Field(default=None, description="Put off: of several starts under a key the last counts.")  # fmt: skip
+    batch: Batch | None = Field(default=None, description="Put off: the lists that several starts under a key bring are joined for one run.")  # fmt: skip
+    dedup: Dedup | None = Field(default=None, description="A second start under a key is answered with the run of the first.")  # fmt: skip
+
+
+class PutOff(BaseModel):
+    """A start that was put off. The run is there from `due_at` on, under this id."""
+
+    id: str = Field(examples=[ID])
+    workflow: str
+    due_at: Moment = Field(description="When the run begins, unless more starts come.")
+    url: str
 
 
 class CancelRun(Body):
@@ -165,16 +197,40 @@ class RunSummary(BaseModel):
     attributes: dict[str, Any]
     error: ErrorInfo | None
     stuck: str | None = Field(description="Why an active run cannot go on until somebody resumes it.")
+    waiting_on: str | None = Field(
+        default=None, description="What an active run waits for, in one word, as far as it is recorded."
+    )
+    waiting_for: str | None = Field(default=None, description="The same in words.")
     epoch: int = Field(description="How often the run has changed hands.")
     parent_id: str | None
     successor: str | None = Field(description="The run in which this one continued.")
     url: str = Field(description="Its page.")
 
 
+WaitWord = Literal[
+    "stuck", "approval", "signal", "event", "promise", "update", "child", "limit", "rate", "paused", "retry", "no_worker", "version", "slot",
+    "dependency", "task", "timer",
+]  # fmt: skip
+
+
+class Wait(BaseModel):
+    """One thing that is waited for."""
+
+    on: str = Field(description="The kind of wait, the word that lists are filtered by.", examples=["approval"])
+    text: str = Field(description='In words, to be read after "waiting for".')
+    name: str | None = Field(default=None, description="Of the signal, promise, approval, event, task or node.")
+    key: str | None = Field(default=None, description="The limit, rate or rule.")
+    until: Moment | None = None
+    runs: list[str] = Field(default=[], description="Runs that hold the limit, or the child run.")
+    by: list[str] = Field(default=[], description="Who is to approve, or who paused it.")
+
+
 class Waiting(BaseModel):
     """What an active run waits for."""
 
     reason: str = Field(description="In one sentence.")
+    on: str = Field(description="The most telling kind of wait.", examples=["approval"])
+    waits: list[Wait]
     tasks: int
     children: int
     promises: list[str]
@@ -193,6 +249,17 @@ class TaskCounts(BaseModel):
     cancelled: int = 0
 
 
+class Undoable(BaseModel):
+    """Something a run did, and the task that takes it back."""
+
+    task: int = Field(description="Number of the task that did it.")
+    name: str = Field(description="Its node in a flow, its name in code.", examples=["charge"])
+    undo: str = Field(description="The task that takes it back.", examples=["refund"])
+    status: UndoStatusWord
+    by: int | None = Field(description="Number of the task that took it back.")
+    error: str | None = Field(description="Why it could not be taken back.")
+
+
 class Run(RunSummary):
     """A run in full."""
 
@@ -201,6 +268,10 @@ class Run(RunSummary):
     events: int = Field(description="Length of its history.")
     waiting: Waiting | None
     tasks: TaskCounts
+    undo: list[Undoable] | None = Field(
+        default=None,
+        description="What it did that can be taken back, in the order in which it was done. Null where the history is too long to tell here.",
+    )
 
 
 class RunResult(BaseModel):

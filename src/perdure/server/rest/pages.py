@@ -131,6 +131,11 @@ def _environment() -> Environment:
     return environment
 
 
+def render(name: str, *, status_code: int = 200, **values: Any) -> HTMLResponse:
+    """A page for somebody who is nobody in particular."""
+    return HTMLResponse(_environment().get_template(name).render(**values), status_code)
+
+
 def _render(name: str, caller: Caller, **values: Any) -> HTMLResponse:
     text = _environment().get_template(name).render(namespace=caller.namespace, **values)
     return HTMLResponse(text)

@@ -28,6 +28,7 @@ RETRY_UNAVAILABLE_S: Final = 1
 CODES: Final[dict[str, tuple[int, str]]] = {
     "unauthenticated": (401, "No credential was given, or it does not hold."),
     "forbidden": (403, "The credential holds but does not allow this."),
+    "not_assigned": (403, "Others are asked for this approval; the detail names them."),
     "not_found": (404, "There is no such thing in this namespace."),
     "not_registered": (404, "No workflow of that name or version is known in this namespace."),
     "method_not_allowed": (405, "The path is right, the method is not."),
@@ -35,6 +36,11 @@ CODES: Final[dict[str, tuple[int, str]]] = {
     "run_already_exists": (409, "The run id is taken; choose another, or `attach`, or `replace`."),
     "run_finished": (409, "The run has ended and takes no more messages."),
     "promise_already_resolved": (409, "The promise has its value; the first one stands."),
+    "approval_closed": (409, "The approval is decided; the detail says how and by whom."),
+    "approval_expired": (409, "The deadline of the approval has passed."),
+    "link_used": (409, "The signed link was used; it works once."),
+    "link_expired": (410, "The signed link has expired; ask for a new one."),
+    "update_failed": (409, "The code that handled the update raised; the detail says what."),
     "workflow_deleted": (409, "The workflow was deleted and takes no new runs; registering it again brings it back."),
     "idempotency_conflict": (409, "The idempotency key was used for a different request; use a new key."),
     "body_too_large": (
@@ -43,6 +49,7 @@ CODES: Final[dict[str, tuple[int, str]]] = {
     ),
     "invalid_input": (422, "The request can never work as it is; the detail names what is wrong."),
     "invalid_flow": (422, "The flow's document is not valid; `problems` says what is wrong and where."),
+    "update_rejected": (422, "The run refuses the update; the detail says why."),
     "payload_mismatch": (422, "A value does not fit the declared type."),
     "payload_too_large": (422, "A value is over the limit for values inside a run."),
     "rate_limited": (429, "Too many requests under one credential; wait as long as `Retry-After` says."),

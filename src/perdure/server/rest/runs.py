@@ -8,10 +8,12 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Path, Query, Response
 
 from perdure.core import ids
-from perdure.core.errors import Conflict, NotFound
+from perdure.core.errors import Conflict, InvalidInput, NotFound
 from perdure.core.lifecycle import RunStatus, TaskStatus
 from perdure.core.limits import NAME_CHARS_MAX
 from perdure.core.mail import CancelAsked
+from perdure.core.reopen import effective
+from perdure.core.undo import stack_of
 from perdure.core.work import Outcome
 from perdure.engine.claims import SUCCESSORS_MAX
 from perdure.engine.reads import LogPosition, RunFilter
@@ -26,6 +28,8 @@ WAIT_S_MAX: Final = 60
 """Seconds a request for a result may wait."""
 HISTORY_PAGE_BYTES: Final = 4 * 1024 * 1024
 """Bytes of encoded history after which a page ends."""
+UNDO_EVENTS_MAX: Final = 1_000
+"""Events up to which the undo stack of a run is shown with it."""
 SEQ_MAX: Final = 2**31 - 1
 TASKS_OF_ONE_NAME_MAX: Final = 1_000
 """Tasks of one name whose lines are shown together."""
@@ -47,10 +51,13 @@ async def list_runs(
     attr: Annotated[list[Annotated[str, Query(max_length=m.ATTRIBUTE_NAME_CHARS_MAX + m.ATTRIBUTE_VALUE_CHARS_MAX)]],
                     Query(max_length=8, description="`name:value`; all of them must fit.", examples=[["env:prod"]])] = [],  # noqa: B006
     q: Annotated[str, Query(max_length=NAME_CHARS_MAX, description="Part of the key, the workflow's name or the error, or the beginning of the id.")] = "",
+    waiting_on: Annotated[m.WaitWord | None, Query(description="Active runs that wait for this. Goes with `workflow`, `since` and `until` only.")] = None,
     limit: Limit = LIMIT_DEFAULT,
     cursor: Cursor = None,
 ) -> m.Page[m.RunSummary]:  # fmt: skip
     """Runs, newest first."""
+    if waiting_on is not None and (status or attr or q):
+        raise InvalidInput("waiting_on goes with workflow, since and until only: drop status, attr and q")
     now_us = caller.server.engine.clock.now_us()
     wanted = RunFilter(
         statuses=frozenset(int(RunStatus[w.upper()]) for w in status),
@@ -59,6 +66,7 @@ async def list_runs(
         until_us=views.read_moment(until, "until", now_us),
         attributes=views.read_attributes(attr),
         text=q,
+        waiting_on=waiting_on or "",
     )
     page = await caller.server.reads.runs(caller.ns, wanted, views.read_id_cursor(cursor), limit)
     items = [views.summary(item, caller.server.public_url) for item in page.items]
@@ -68,7 +76,20 @@ async def list_runs(
 @router.get("/{id}", responses=responses(401, 403, 404, 409))
 async def get_run(caller: Reader, id: RunName) -> m.Run:
     """A run in full."""
-    return await shown(caller, await resolve(caller, id))
+    run_id = await resolve(caller, id)
+    run = await shown(caller, run_id)
+    run.undo = await _undo_stack(caller, run_id, run.events)
+    return run
+
+
+async def _undo_stack(caller: Caller, run_id: bytes, events: int) -> list[m.Undoable] | None:
+    """It follows from the history; of a long one that is too much work for a look at a run."""
+    if events > UNDO_EVENTS_MAX:
+        return None
+    history = await caller.server.reads.history(caller.ns, run_id, 0, UNDO_EVENTS_MAX, HISTORY_PAGE_BYTES)
+    if len(history) < events:
+        return None
+    return [views.undoable(u) for u in stack_of(effective(history))]
 
 
 async def shown(caller: Caller, run_id: bytes) -> m.Run:

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from perdure.core import events as ev
-from perdure.core import ids
+from perdure.core import ids, why
 from perdure.core.calls import encode_call, encode_json
 from perdure.core.durations import datetime_of, to_us, us_of
 from perdure.core.errors import Failure, InvalidInput, PayloadTooLarge
@@ -24,6 +24,7 @@ from perdure.core.flow.drawing.chart import Chart, as_graph
 from perdure.core.flow.problems import Problem
 from perdure.core.lifecycle import RunStatus, TaskStatus
 from perdure.core.limits import PAYLOAD_BYTES_MAX
+from perdure.core.undo import Undoable
 from perdure.engine import reads as r
 from perdure.server.rest import models as m
 from perdure.wire.codec import decode_events
@@ -114,6 +115,11 @@ def failure(f: Failure) -> m.ErrorInfo:
     return m.ErrorInfo(code=f.code, message=f.message, type=f.type, traceback=f.traceback)
 
 
+def own_key(key: str | None) -> str | None:
+    """The id that a starter gave; not the one that stands for an idempotency key."""
+    return None if key is None or key.startswith(IDEMPOTENT_KEY) else key
+
+
 def summary(item: r.RunItem, public_url: str) -> m.RunSummary:
     error = None
     if item.error_code is not None or item.error is not None:
@@ -122,13 +128,15 @@ def summary(item: r.RunItem, public_url: str) -> m.RunSummary:
         id=ids.text(item.run_id),
         workflow=item.workflow,
         version=item.version,
-        key=None if item.key is None or item.key.startswith(IDEMPOTENT_KEY) else item.key,
+        key=own_key(item.key),
         status=word(item.status),
         created_at=moment(item.created_us),
         finished_at=moment_or_none(item.finished_us),
         attributes=plain(item.attributes) or {},
         error=error,
         stuck=item.stuck,
+        waiting_on=item.waits[0].on if item.waits else "stuck" if item.stuck else None,
+        waiting_for=why.sentence(item.waits) or None,
         epoch=item.epoch,
         parent_id=_text_or_none(item.parent_id),
         successor=_text_or_none(item.successor),
@@ -151,7 +159,7 @@ def _text_or_none(ident: bytes | None) -> str | None:
 def run(d: r.RunDetail, public_url: str) -> m.Run:
     started = decode_events(d.started)[0] if d.started else None
     last = decode_events(d.last)[-1] if d.last else None
-    head = summary(d.item, public_url)
+    head = summary(msgspec.structs.replace(d.item, waits=d.waits), public_url)
     ended = d.item.finished_us is not None
     if ended and isinstance(last, ev.RunFailed):
         head.error = failure(last.failure)
@@ -165,17 +173,30 @@ def run(d: r.RunDetail, public_url: str) -> m.Run:
     )
 
 
+def undoable(u: Undoable) -> m.Undoable:
+    by, error = u.by if u.by >= 0 else None, u.error or None
+    return m.Undoable(task=u.task, name=u.name, undo=u.undo, status=u.status, by=by, error=error)
+
+
 def waiting(d: r.RunDetail) -> m.Waiting | None:
     item, out = d.item, d.outstanding
     if item.finished_us is not None:
         return None
     return m.Waiting(
-        reason=_reason(item, out, d.tasks),
+        reason=why.sentence(d.waits) or _reason(item, out, d.tasks),
+        on=d.waits[0].on if d.waits else "task",
+        waits=[wait(w) for w in d.waits],
         tasks=sum(d.tasks.get(s, 0) for s in (TaskStatus.PENDING, TaskStatus.DISPATCHED, TaskStatus.RUNNING)),
         children=out.children if out else 0,
         promises=out.promises if out else [],
         timer_at=moment_or_none(out.timer_us if out else item.wake_us),
     )
+
+
+def wait(w: why.Wait) -> m.Wait:
+    return m.Wait(
+        on=w.on, text=w.text, name=w.name or None, key=w.key or None, until=moment_or_none(w.until_us or None), runs=list(w.runs), by=list(w.by)
+    )  # fmt: skip
 
 
 def _reason(item: r.RunItem, out: r.Outstanding | None, counts: dict[int, int]) -> str:

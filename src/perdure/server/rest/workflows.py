@@ -8,12 +8,14 @@ from typing import Annotated, Final
 
 import msgspec
 from fastapi import APIRouter, Header, Path, Query, Response
+from fastapi.responses import JSONResponse
 
-from perdure.core import ids
+from perdure.core import ids, starts
 from perdure.core.calls import encode_json
 from perdure.core.errors import InvalidInput, NotFound, NotRegistered, RunAlreadyExists
 from perdure.core.flow.model import VERSION_PREFIX, is_flow
 from perdure.core.limits import NAME_CHARS_MAX
+from perdure.core.scheduled import trigger_requests
 from perdure.core.work import StartRequest
 from perdure.engine.reads import WorkflowItem
 from perdure.server.rest import models as m
@@ -76,8 +78,13 @@ async def _deploy(caller: Caller, body: m.DeployFlow, response: Response) -> m.W
         draft.document,
         draft.source,
         activate=body.activate,
+        triggers=trigger_requests(draft.flow),
+        by=caller.principal.subject,
+        control=draft.control,
     )
     caller.use.moved(name)
+    if caller.server.engine.scheduler is not None:
+        caller.server.engine.scheduler.changed()
     await caller.server.audit(
         caller.principal, "workflow.deploy", name, {"version": draft.version, "activate": body.activate}, ns=caller.ns
     )
@@ -140,7 +147,7 @@ async def _unknown(caller: Caller, name: str) -> str:
 # -- starting ------------------------------------------------------------------------------------------------------
 
 
-@router.post("/{name}/runs", status_code=201, responses=responses(401, 403, 404, 409, 413, 422, s200={"model": m.Run, "description": "The run was there already."}))  # fmt: skip
+@router.post("/{name}/runs", status_code=201, response_model=m.Run, responses=responses(401, 403, 404, 409, 413, 422, s200={"model": m.Run, "description": "The run was there already."}, s202={"model": m.PutOff, "description": "The start was put off."}))  # fmt: skip
 async def start_run(
     caller: Starter,
     name: WorkflowName,
@@ -148,9 +155,11 @@ async def start_run(
     body: m.StartRun | None = None,
     idempotency_key: IdempotencyKey = None,
     traceparent: Annotated[str | None, Header(max_length=100)] = None,
-) -> m.Run:
-    """Start a run. Answered once it is durable."""
-    request = await _request(caller, name, body or m.StartRun.model_validate({}), traceparent)
+) -> m.Run | JSONResponse:
+    """Start a run. Answered once it is durable. A start that is debounced or batched is answered with 202 and the id of the run that will come."""
+    request = await request_of(caller, name, body or m.StartRun.model_validate({}), traceparent)
+    if request.later is not None or request.dedup is not None:
+        return await _start_later(caller, request, response, idempotency_key)
     if idempotency_key is not None:
         request = await _idempotent(caller, request, check_key(idempotency_key))
     before = await _holder(caller, request.key)
@@ -162,7 +171,7 @@ async def start_run(
     return await shown(caller, run_id)
 
 
-async def _request(caller: Caller, name: str, body: m.StartRun, traceparent: str | None) -> StartRequest:
+async def request_of(caller: Caller, name: str, body: m.StartRun, traceparent: str | None) -> StartRequest:
     if body.id is not None and body.id.startswith(views.IDEMPOTENT_KEY):
         raise InvalidInput(f"id: one that begins with {views.IDEMPOTENT_KEY!r} is made by the server; choose another")
     version = await _version(caller, name, body.version)
@@ -177,7 +186,40 @@ async def _request(caller: Caller, name: str, body: m.StartRun, traceparent: str
         timeout_us=views.duration_us(body.timeout),
         attributes=encode_json(body.attributes) if body.attributes else b"",
         trace=traceparent if traceparent and TRACEPARENT.fullmatch(traceparent) else "",
+        later=_later(body),
+        dedup=starts.Dedup(body.dedup.key, views.duration_us(body.dedup.for_)) if body.dedup is not None else None,
     )
+
+
+def _later(body: m.StartRun) -> starts.Later | None:
+    if body.debounce is not None and body.batch is not None:
+        raise InvalidInput("a start is debounced or batched, not both")
+    if body.debounce is not None:
+        d = body.debounce
+        return starts.Debounce(d.key, views.duration_us(d.quiet), views.duration_us(d.max))
+    b = body.batch
+    return starts.Batch(b.key, b.size, views.duration_us(b.every)) if b is not None else None
+
+
+async def _start_later(
+    caller: Caller, request: StartRequest, response: Response, idempotency_key: str | None
+) -> m.Run | JSONResponse:
+    """Put off, or at most once. A repetition of either has no further effect, but items would be added twice: their key sees to that."""
+    if isinstance(request.later, starts.Batch) and idempotency_key is not None:
+        request = msgspec.structs.replace(request, once=check_key(idempotency_key))
+    begun = await caller.use.start_later(request)
+    where = f"/api/v1/runs/{ids.text(begun.run_id)}"
+    if begun.created:
+        await audit(caller, "run.start", begun.run_id, workflow=request.workflow)
+    if begun.due_us is None:
+        response.status_code = 201 if begun.created else 200
+        response.headers["Location"] = where
+        return await shown(caller, begun.run_id)
+    body = m.PutOff(
+        id=ids.text(begun.run_id), workflow=request.workflow, due_at=views.moment(begun.due_us),
+        url=f"{caller.server.public_url}/runs/{ids.text(begun.run_id)}",
+    )  # fmt: skip
+    return JSONResponse(body.model_dump(mode="json"), status_code=202, headers={"Location": where})
 
 
 async def _version(caller: Caller, name: str, wanted: str | None) -> str:

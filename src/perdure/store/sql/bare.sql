@@ -103,6 +103,30 @@ select count(*) from perdure.task;
 -- Runs that nobody holds in memory and that are not due.
 select count(*) from perdure.run_queue where owner is null and wake_at > perdure.clock();
 
+-- name: bare_sizes
+-- Bytes of the whole database, and of the table of active runs with its indexes.
+select pg_database_size(current_database()) as of_database, pg_total_relation_size('perdure.run_queue') as of_runs;
+
+-- name: bare_now
+select (extract(epoch from perdure.clock()) * 1000000)::bigint as now_us;
+
+-- name: bare_ends
+-- $1 a workflow: how many runs of it ended well, and when the last one did.
+select count(*) as runs, (extract(epoch from max(finished_at)) * 1000000)::bigint as last_us
+  from perdure.run where workflow = $1 and status = 2;
+
+-- name: bare_has_runs
+-- $1 a workflow: whether runs of it are active.
+select exists(select from perdure.run_queue where workflow = $1);
+
+-- name: bare_engines
+select count(*) from perdure.engine_session where expires_at > now();
+
+-- name: bare_histories
+-- $1 a workflow: the rows of all its ended runs.
+select h.seq, (extract(epoch from h.at) * 1000000)::bigint as at_us, h.body
+  from perdure.run r, perdure.history h where r.workflow = $1 and h.run_id = r.run_id order by h.run_id, h.seq;
+
 -- name: bare_vacuum
 vacuum (analyze);
 

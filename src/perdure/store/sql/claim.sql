@@ -21,9 +21,9 @@ due as materialized (
   ) a
   limit $4
 )
-update perdure.run_queue q set owner = $1, status = 1, epoch = q.epoch + 1, wake_at = 'infinity'
+update perdure.run_queue q set owner = $1, status = 1, epoch = q.epoch + 1, wake_at = 'infinity', waiting_on = null, waits = null
   from due where q.ctid = due.place
-returning q.run_id, q.ns, q.workflow, q.version, q.epoch;
+returning q.run_id, q.ns, q.workflow, q.version, q.epoch, case when q.line is not null then array(select s.key from perdure.slot s where s.holder = q.run_id) end as keys;
 
 -- name: claim_runs_with_mail
 -- Runs that sleep while facts wait for them in the inbox. The inbox is small: its rows are consumed as soon as they are seen.
@@ -32,17 +32,19 @@ mailed as materialized (select distinct i.run_id from perdure.inbox i),
 due as materialized (
   -- From the few mailed runs to their rows, never from the many sleeping rows to the inbox.
   select d.place from fence, mailed m cross join lateral (
+    select r.ctid as place from perdure.run_queue r where r.run_id = m.run_id offset 0
+  ) at cross join lateral (
     select q.ctid as place from perdure.run_queue q
-     where q.run_id = m.run_id and q.owner is null and q.stuck is null
+     where q.ctid = at.place and q.owner is null and q.stuck is null
        and case when left(q.version, 5) = 'flow-' then $5
                 else exists(select from unnest($2::int[], $3::text[]) as w(ns, workflow) where w.ns = q.ns and w.workflow = q.workflow) end
      for update skip locked
   ) d
   limit $4
 )
-update perdure.run_queue q set owner = $1, status = 1, epoch = q.epoch + 1, wake_at = 'infinity'
-  from due where q.ctid = due.place
-returning q.run_id, q.ns, q.workflow, q.version, q.epoch;
+update perdure.run_queue q set owner = $1, status = 1, epoch = q.epoch + 1, wake_at = 'infinity', waiting_on = null, waits = null
+  from due where q.ctid = due.place and (q.line is null or q.admitted_at is not null)
+returning q.run_id, q.ns, q.workflow, q.version, q.epoch, case when q.line is not null then array(select s.key from perdure.slot s where s.holder = q.run_id) end as keys;
 
 -- name: claim_tasks
 -- $2, $3 and $4 are (namespace, queue, task name) that workers here serve, $5 how many of each they can take; $6 how many in all.
@@ -50,7 +52,8 @@ with fence as materialized (select id from perdure.engine_session where id = $1 
 due as materialized (
   select d.place from fence, unnest($2::int[], $3::text[], $4::text[], $5::int[]) as w(ns, queue, name, free) cross join lateral (
     select t.ctid as place from perdure.task_queue t
-     where t.ns = w.ns and t.queue = w.queue and t.name = w.name and t.owner is null and t.run_at <= perdure.clock()
+     where t.ns = w.ns and t.queue = w.queue and t.name = w.name and t.owner is null and t.line is null and t.run_at <= perdure.clock()
+       and (t.expires_at is null or t.expires_at > perdure.clock())
      order by t.run_at limit w.free for update skip locked
   ) d
   limit $6
@@ -82,19 +85,26 @@ select perdure.clock() as clock,
       order by q.wake_at limit 1)) as run_at,
   (select min(m.run_at) from unnest($3::int[], $4::text[], $5::text[]) as w(ns, queue, name) cross join lateral (
      select t.run_at from perdure.task_queue t where t.ns = w.ns and t.queue = w.queue and t.name = w.name and t.owner is null
+        and t.line is null
       order by t.run_at limit 1) m) as task_at,
+  (select l.next_at from perdure.line l where l.kind = 0 order by l.next_at limit 1) as line_at,
+  (select max(d.priority) from (
+     select l.priority from perdure.line l where l.kind = 0 and l.next_at <= perdure.clock() order by l.next_at limit 100) d) as line_priority,
+  (select l.next_at from perdure.line l where l.kind = 1 order by l.next_at limit 1) as run_line_at,
+  (select r.updated_at from perdure.flow_rule r where r.updated_at > '-infinity' order by r.updated_at desc limit 1) as rules_at,
   exists(select from perdure.inbox) as mail;
 
--- name: load_queued_tasks
--- Must be read before history and inbox: a task that has no row here has its result there.
-select run_id, seq from perdure.task_queue where run_id = any($1::uuid[]);
-
--- name: load_history
-select run_id, seq, last, at, body from perdure.history where run_id = any($1::uuid[]) order by run_id, seq;
-
--- name: load_inbox
--- $2 after this row, $3 how many. Whatever was committed before the first page is in one of them.
-select id, run_id, body from perdure.inbox where run_id = any($1::uuid[]) and id > $2 order by id limit $3;
+-- name: load_runs
+-- All that there is about some runs, as of one moment: whoever takes a row out of task_queue or inbox writes in the same transaction what
+-- became of it, so a task that has no row here has its end in the inbox or in the history here, or is lost.
+-- part 0 tasks in the queue, 1 mail, 2 history; n orders the rows of a part within each run.
+select 0 as part, t.run_id, t.seq::bigint as n, 0 as last, null::timestamptz as at, null::bytea as body
+  from perdure.task_queue t where t.run_id = any($1::uuid[])
+union all
+select 1, i.run_id, i.id, 0, null, i.body from perdure.inbox i where i.run_id = any($1::uuid[])
+union all
+select 2, h.run_id, h.seq, h.last, h.at, h.body from perdure.history h where h.run_id = any($1::uuid[])
+ order by part, n;
 
 -- name: inbox_of_owner
 -- Mail for runs this session owns.
@@ -115,3 +125,9 @@ select id from perdure.task_queue where owner = $1 and id = any($2::uuid[]);
 
 -- name: last_rows
 select distinct on (run_id) run_id, seq, at, body from perdure.history where run_id = any($1::uuid[]) order by run_id, seq desc;
+
+-- name: workflow_controls
+-- $1 namespace, $2 and $3 workflows and versions.
+select v.workflow, v.version, v.control from unnest($2::text[], $3::text[]) as u(workflow, version) cross join lateral (
+  select x.workflow, x.version, x.control from perdure.workflow_version x
+   where x.ns = $1 and x.workflow = u.workflow and x.version = u.version and x.control is not null offset 0) v;

@@ -18,8 +18,8 @@ mark as (
 start_rows as materialized (
   select u.*, f.at
     from unnest($3::uuid[], $4::int[], $5::text[], $6::text[], $7::text[], $8::bytea[], $9::uuid[], $10::int[],
-                $11::bool[], $12::bytea[], $43::text[])
-      as u(run_id, ns, workflow, version, key, input_hash, parent_id, parent_seq, own, body, attributes), fence f
+                $11::bool[], $12::bytea[], $45::text[], $46::uuid[])
+      as u(run_id, ns, workflow, version, key, input_hash, parent_id, parent_seq, own, body, attributes, line), fence f
 ),
 keyed as (
   insert into perdure.run_key (ns, key, run_id, input_hash)
@@ -29,9 +29,9 @@ keyed as (
 ),
 started as (
   insert into perdure.run_queue (run_id, ns, workflow, version, key, parent_id, parent_seq, status, created_at, wake_at, owner, epoch,
-                                 attributes)
-  select run_id, ns, workflow, version, key, parent_id, parent_seq, own::int, at, at,
-         case when own then $1 end, own::int, attributes::jsonb
+                                 attributes, line)
+  select run_id, ns, workflow, version, key, parent_id, parent_seq, own::int, at, case when line is null then at else 'infinity' end,
+         case when own then $1 end, own::int, attributes::jsonb, line
     from start_rows where key is null or run_id in (select run_id from keyed)
   returning run_id
 ),
@@ -64,16 +64,16 @@ archived as (
 ),
 -- Runs let go: they sleep until wake_at, or are stuck with a reason.
 released as (
-  update perdure.run_queue q set owner = null, wake_at = u.wake_at, stuck = u.stuck
-    from unnest($25::uuid[], $26::timestamptz[], $27::text[]) as u(run_id, wake_at, stuck), fence f,
+  update perdure.run_queue q set owner = null, wake_at = u.wake_at, stuck = u.stuck, waiting_on = u.waiting_on, waits = u.waits
+    from unnest($25::uuid[], $26::timestamptz[], $27::text[], $28::text[], $29::text[]) as u(run_id, wake_at, stuck, waiting_on, waits), fence f,
          lateral (select r.ctid as place, r.owner from perdure.run_queue r where r.run_id = u.run_id offset 0) at
    where q.ctid = at.place and at.owner = f.id
 ),
 -- Tasks that ended.
 task_rows as (
   insert into perdure.task (id, ns, run_id, seq, name, queue, status, attempts, lost, epoch, scheduled_at, started_at, finished_at, error, node)
-  select u.* from unnest($28::uuid[], $29::int[], $30::uuid[], $31::int[], $32::text[], $33::text[], $34::smallint[], $35::int[],
-                         $36::int[], $37::int[], $38::timestamptz[], $39::timestamptz[], $40::timestamptz[], $41::text[], $42::text[]) as u, fence
+  select u.* from unnest($30::uuid[], $31::int[], $32::uuid[], $33::int[], $34::text[], $35::text[], $36::smallint[], $37::int[],
+                         $38::int[], $39::int[], $40::timestamptz[], $41::timestamptz[], $42::timestamptz[], $43::text[], $44::text[]) as u, fence
 )
 select exists(select from fence) as held, coalesce((select at from fence), now()) as at,
        (select coalesce(array_agg(run_id), '{}') from started) as started;
@@ -86,31 +86,36 @@ with fence as materialized (
 ),
 -- Tasks that leave their slot or stay in it for a while. delay_us is counted from the database's clock.
 queued as (
-  insert into perdure.task_queue (id, ns, run_id, seq, name, queue, status, attempt, lost, run_at, owner, scheduled_at, options, input, error, trace, node)
+  insert into perdure.task_queue (id, ns, run_id, seq, name, queue, status, attempt, lost, run_at, owner, scheduled_at, options, input, error, trace, node, line, expires_at)
   select u.id, u.ns, u.run_id, u.seq, u.name, u.queue, u.status, u.attempt, u.lost, f.at + u.delay_us * interval '1 microsecond',
-         case when u.status > 0 then $1 end, u.scheduled_at, u.options, u.input, u.error, u.trace, u.node
+         case when u.status > 0 then $1 end, u.scheduled_at, u.options, u.input, u.error, u.trace, u.node, u.line, u.expires_at
     from unnest($2::uuid[], $3::int[], $4::uuid[], $5::int[], $6::text[], $7::text[], $8::smallint[], $9::int[], $10::int[],
-                $11::bigint[], $12::timestamptz[], $13::bytea[], $14::bytea[], $15::text[], $16::text[], $17::text[])
-      as u(id, ns, run_id, seq, name, queue, status, attempt, lost, delay_us, scheduled_at, options, input, error, trace, node), fence f
+                $11::bigint[], $12::timestamptz[], $13::bytea[], $14::bytea[], $15::text[], $16::text[], $17::text[], $18::uuid[],
+                $19::timestamptz[])
+      as u(id, ns, run_id, seq, name, queue, status, attempt, lost, delay_us, scheduled_at, options, input, error, trace, node, line, expires_at),
+         fence f
   on conflict (id) do update
-    set status = excluded.status, attempt = excluded.attempt, lost = excluded.lost, run_at = excluded.run_at,
-        owner = excluded.owner, error = excluded.error, worker = null, started_at = null, beat_at = null, blocked = null
+    set line = case when excluded.status = 0 then excluded.line else task_queue.line end,
+        status = excluded.status, attempt = excluded.attempt, lost = excluded.lost, run_at = excluded.run_at,
+        owner = excluded.owner, error = excluded.error, expires_at = excluded.expires_at, worker = null, started_at = null, beat_at = null,
+        blocked = null
 ),
 -- A claimed task of a run that lives elsewhere goes back for another attempt, if the claim still stands.
 requeued as (
   update perdure.task_queue t
      set status = 0, owner = null, attempt = u.attempt, lost = u.lost, run_at = f.at + u.delay_us * interval '1 microsecond', error = u.error,
-         worker = null, started_at = null, beat_at = null, blocked = null
-    from unnest($34::uuid[], $35::int[], $36::int[], $37::bigint[], $38::text[]) as u(id, attempt, lost, delay_us, error), fence f,
+         expires_at = u.expires_at, worker = null, started_at = null, beat_at = null, blocked = null
+    from unnest($38::uuid[], $39::int[], $40::int[], $41::bigint[], $42::text[], $62::timestamptz[])
+           as u(id, attempt, lost, delay_us, error, expires_at), fence f,
          lateral (select r.ctid as place, r.owner from perdure.task_queue r where r.id = u.id offset 0) at
    where t.ctid = at.place and at.owner = f.id
 ),
 unqueued as (
-  delete from perdure.task_queue t where t.id = any($18::uuid[]) and exists(select from fence)
+  delete from perdure.task_queue t where t.id = any($20::uuid[]) and exists(select from fence)
 ),
 -- Results of tasks whose run lives elsewhere: only the engine that still holds the claim may report.
 reported as (
-  delete from perdure.task_queue t using unnest($19::uuid[], $20::int[], $21::bytea[]) as u(id, attempt, body), fence f,
+  delete from perdure.task_queue t using unnest($21::uuid[], $22::int[], $23::bytea[]) as u(id, attempt, body), fence f,
          lateral (select r.ctid as place, r.owner, r.attempt from perdure.task_queue r where r.id = u.id offset 0) at
    where t.ctid = at.place and at.owner = f.id and at.attempt = u.attempt
   returning t.ns, t.run_id, u.body
@@ -121,9 +126,9 @@ report_rows as (
 -- Facts that still wait for a run that continues go on to its successor, except those that this very commit consumes.
 forwarded as (
   delete from perdure.inbox i
-   using unnest($25::uuid[], $26::uuid[]) as u(run_id, successor), fence f,
+   using unnest($27::uuid[], $28::uuid[]) as u(run_id, successor), fence f,
          lateral (select r.ctid as place from perdure.inbox r where r.run_id = u.run_id offset 0) at
-   where i.ctid = at.place and u.successor is not null and i.id <> all($24::bigint[])
+   where i.ctid = at.place and u.successor is not null and i.id <> all($26::bigint[])
   returning i.id, i.ns, u.successor as run_id, i.body
 ),
 -- Facts for other runs. A run that has ended takes none; one that continued does, and upkeep forwards it to the successor. Forwarded ones come last: they are younger than what the ending run
@@ -132,7 +137,7 @@ posted as (
   insert into perdure.inbox (ns, run_id, body)
   select m.ns, m.run_id, m.body from (
     select q.ns, q.run_id, u.body, 0 as line, u.n
-      from unnest($22::uuid[], $23::bytea[]) with ordinality as u(run_id, body, n), fence f,
+      from unnest($24::uuid[], $25::bytea[]) with ordinality as u(run_id, body, n), fence f,
            lateral (select r.ns, r.run_id from perdure.run_queue r where r.run_id = u.run_id
                     union all
                     select e.ns, e.run_id from perdure.run e where e.run_id = u.run_id and e.successor is not null offset 0) q
@@ -142,27 +147,83 @@ posted as (
   order by m.line, m.n
 ),
 consumed as (
-  delete from perdure.inbox i where i.id = any($24::bigint[]) and exists(select from fence)
+  delete from perdure.inbox i where i.id = any($26::bigint[]) and exists(select from fence)
 ),
 -- Facts that were still waiting for runs that now end for good.
 dropped as (
   delete from perdure.inbox i
-   where i.run_id = any(array(select u.run_id from unnest($25::uuid[], $26::uuid[]) as u(run_id, successor) where u.successor is null))
+   where i.run_id = any(array(select u.run_id from unnest($27::uuid[], $28::uuid[]) as u(run_id, successor) where u.successor is null))
      and exists(select from fence)
 ),
+-- kind 1 and 2 bring a spec (core/approval.py, core/occasion.py): the columns that people and events look for are taken from it.
 promised as (
-  insert into perdure.promise (run_id, name, ns, created_at)
-  select u.run_id, u.name, u.ns, f.at from unnest($27::uuid[], $28::text[], $29::int[]) as u(run_id, name, ns), fence f
-   where u.run_id <> all($25::uuid[])  -- what is created and gone in one commit is never there
+  insert into perdure.promise (run_id, name, ns, created_at, kind, spec, event, assignees, quorum, deadline_at, escalate_at, escalate_to)
+  select u.run_id, u.name, u.ns, f.at, u.kind, u.spec, s.v->>'event',
+         case when u.kind = 1 then array(select jsonb_array_elements_text(coalesce(s.v->'assignees', '[]'))) end, (s.v->>'quorum')::int,
+         to_timestamp((s.v->>'deadline_us')::bigint / 1e6), to_timestamp((s.v->>'escalate_us')::bigint / 1e6),
+         case when u.kind = 1 then array(select jsonb_array_elements_text(coalesce(s.v->'escalate_to', '[]'))) end
+    from unnest($29::uuid[], $30::text[], $31::int[], $32::smallint[], $33::text[]) as u(run_id, name, ns, kind, spec), fence f,
+         lateral (select u.spec::jsonb as v) s
+   where u.run_id <> all($27::uuid[])  -- what is created and gone in one commit is never there
   on conflict do nothing
 ),
+-- An approval with assignees or a quorum that somebody who may not answer for others had resolved before it was asked: it is open.
+unanswered as (
+  update perdure.promise p
+     set resolved_at = null, created_at = f.at, kind = 1, spec = u.spec, quorum = (s.v->>'quorum')::int,
+         assignees = array(select jsonb_array_elements_text(coalesce(s.v->'assignees', '[]'))),
+         deadline_at = to_timestamp((s.v->>'deadline_us')::bigint / 1e6), escalate_at = to_timestamp((s.v->>'escalate_us')::bigint / 1e6),
+         escalate_to = array(select jsonb_array_elements_text(coalesce(s.v->'escalate_to', '[]')))
+    from unnest($29::uuid[], $30::text[], $32::smallint[], $33::text[]) as u(run_id, name, kind, spec), fence f,
+         lateral (select u.spec::jsonb as v) s,
+         lateral (select x.ctid as place, x.kind, x.sure from perdure.promise x where x.run_id = u.run_id and x.name = u.name offset 0) at
+   where p.ctid = at.place and at.kind = 0 and not at.sure and u.kind = 1 and u.run_id <> all($27::uuid[])
+     and (s.v ? 'assignees' or (s.v->>'quorum')::int > 1)
+),
 unpromised as (
-  delete from perdure.promise p where p.run_id = any($25::uuid[]) and exists(select from fence)
+  delete from perdure.promise p where p.run_id = any($27::uuid[]) and exists(select from fence)
+),
+unvoted as (
+  delete from perdure.vote v where v.run_id = any($27::uuid[]) and exists(select from fence)
+),
+-- Not those of a run that continues: its senders still call it by the id of the first.
+unkeyed as (
+  delete from perdure.message_key k
+   where k.run_id = any(array(select u.run_id from unnest($27::uuid[], $28::uuid[]) as u(run_id, successor) where u.successor is null))
+     and exists(select from fence)
 ),
 stated as (
   insert into perdure.run_state (run_id, name, ns, value)
-  select u.run_id, u.name, u.ns, u.value from unnest($30::uuid[], $31::text[], $32::int[], $33::bytea[]) as u(run_id, name, ns, value), fence f
+  select u.run_id, u.name, u.ns, u.value from unnest($34::uuid[], $35::text[], $36::int[], $37::bytea[]) as u(run_id, name, ns, value), fence f
   on conflict (run_id, name) do update set value = excluded.value
+),
+-- Lines that something has joined. In order of their ids, so that two engines never wait for each other crosswise.
+lined as (
+  insert into perdure.line as l (id, ns, kind, queue, name, workflow, fair, weight, priority, needs, turn, head_at, next_at)
+  select distinct on (u.id) u.id, u.ns, u.kind, u.queue, u.name, u.workflow, u.fair, u.weight, u.priority, u.needs,
+         coalesce((select o.turn from perdure.line o where o.ns = u.ns and o.kind = u.kind and o.queue = u.queue and o.name = u.name
+                      and o.priority = u.priority order by o.turn limit 1), 0),
+         f.at, f.at + u.delay_us * interval '1 microsecond'
+    from unnest($43::uuid[], $44::int[], $45::smallint[], $46::text[], $47::text[], $48::text[], $49::text[], $50::float8[], $51::smallint[],
+                $52::text[], $53::bigint[])
+           as u(id, ns, kind, queue, name, workflow, fair, weight, priority, needs, delay_us), fence f
+   order by u.id, u.delay_us
+  on conflict (id) do update set next_at = least(l.next_at, excluded.next_at)
+),
+-- Runs that stay in memory and wait: what for.
+noted as (
+  update perdure.run_queue q set waiting_on = u.waiting_on, waits = u.waits
+    from unnest($54::uuid[], $55::text[], $56::text[]) as u(run_id, waiting_on, waits), fence f,
+         lateral (select r.ctid as place, r.owner from perdure.run_queue r where r.run_id = u.run_id offset 0) at
+   where q.ctid = at.place and at.owner = f.id
+),
+-- Answers to updates, for whoever asked. The first answer stands.
+answered as (
+  insert into perdure.update_answer (run_id, id, ns, at, value, failure)
+  select u.run_id, u.id, u.ns, f.at, u.value, u.failure
+    from unnest($57::uuid[], $58::text[], $59::int[], $60::bytea[], $61::bytea[]) as u(run_id, id, ns, value, failure), fence f
+  on conflict (run_id, id) do update set at = excluded.at, value = excluded.value, failure = excluded.failure
+    where update_answer.value is null and update_answer.failure is null
 )
 select exists(select from fence) as held, coalesce((select array_agg(run_id) from reported), '{}') as reported;
 

@@ -10,7 +10,7 @@
 with scanned as materialized (
   select run_id, workflow, version, key, status, created_at, null::timestamptz as finished_at, attributes::text as attributes,
          null::text as error_code, null::text as error, stuck, wake_at, owner is not null as owned, epoch, null::int as events,
-         parent_id, null::uuid as successor
+         parent_id, null::uuid as successor, waits
     from perdure.run_queue
    where run_id >= $2 and run_id < $3 and (ns, run_id) >= ($1, $2) and (ns, run_id) < ($1, $3)
    order by ns desc, run_id desc limit $8
@@ -31,7 +31,7 @@ select e.scanned, e.floor, m.*
 -- Walks run_list.
 with scanned as materialized (
   select run_id, workflow, version, key, status, created_at, finished_at, attributes::text as attributes, error_code, error,
-         null::text as stuck, null::timestamptz as wake_at, false as owned, epoch, events, parent_id, successor
+         null::text as stuck, null::timestamptz as wake_at, false as owned, epoch, events, parent_id, successor, null::text as waits
     from perdure.run
    where run_id >= $2 and run_id < $3 and (ns, run_id) >= ($1, $2) and (ns, run_id) < ($1, $3)
    order by ns desc, run_id desc limit $8
@@ -52,7 +52,7 @@ select e.scanned, e.floor, m.*
 -- Walks run_list_by_workflow.
 with scanned as materialized (
   select run_id, workflow, version, key, status, created_at, finished_at, attributes::text as attributes, error_code, error,
-         null::text as stuck, null::timestamptz as wake_at, false as owned, epoch, events, parent_id, successor
+         null::text as stuck, null::timestamptz as wake_at, false as owned, epoch, events, parent_id, successor, null::text as waits
     from perdure.run
    where run_id >= $2 and run_id < $3 and (ns, workflow, run_id) >= ($1, $5, $2) and (ns, workflow, run_id) < ($1, $5, $3)
    order by ns desc, workflow desc, run_id desc limit $8
@@ -73,7 +73,7 @@ select e.scanned, e.floor, m.*
 -- Walks run_list_ended_badly; $4 holds one status.
 with scanned as materialized (
   select run_id, workflow, version, key, status, created_at, finished_at, attributes::text as attributes, error_code, error,
-         null::text as stuck, null::timestamptz as wake_at, false as owned, epoch, events, parent_id, successor
+         null::text as stuck, null::timestamptz as wake_at, false as owned, epoch, events, parent_id, successor, null::text as waits
     from perdure.run
    where status in (3, 4) and run_id >= $2 and run_id < $3 and (ns, status, run_id) >= ($1, ($4::smallint[])[1], $2) and (ns, status, run_id) < ($1, ($4::smallint[])[1], $3)
    order by ns desc, status desc, run_id desc limit $8
@@ -98,7 +98,7 @@ with found as materialized (
 scanned as materialized (
   select run_id, workflow, version, key, status, created_at, null::timestamptz as finished_at, attributes::text as attributes,
          null::text as error_code, null::text as error, stuck, wake_at, owner is not null as owned, epoch, null::int as events,
-         parent_id, null::uuid as successor
+         parent_id, null::uuid as successor, waits
     from found order by run_id desc limit $8
 )
 select e.scanned, e.floor, m.*
@@ -120,7 +120,7 @@ with found as materialized (
 ),
 scanned as materialized (
   select run_id, workflow, version, key, status, created_at, finished_at, attributes::text as attributes, error_code, error,
-         null::text as stuck, null::timestamptz as wake_at, false as owned, epoch, events, parent_id, successor
+         null::text as stuck, null::timestamptz as wake_at, false as owned, epoch, events, parent_id, successor, null::text as waits
     from found order by run_id desc limit $8
 )
 select e.scanned, e.floor, m.*
@@ -138,11 +138,11 @@ select e.scanned, e.floor, m.*
 -- name: run_item
 select run_id, workflow, version, key, status, created_at, null::timestamptz as finished_at, attributes::text as attributes,
          null::text as error_code, null::text as error, stuck, wake_at, owner is not null as owned, epoch, null::int as events,
-         parent_id, null::uuid as successor
+         parent_id, null::uuid as successor, waits
   from perdure.run_queue where run_id = $1 and ns = $2
 union all
 select run_id, workflow, version, key, status, created_at, finished_at, attributes::text as attributes, error_code, error,
-         null::text as stuck, null::timestamptz as wake_at, false as owned, epoch, events, parent_id, successor
+         null::text as stuck, null::timestamptz as wake_at, false as owned, epoch, events, parent_id, successor, null::text as waits
   from perdure.run where run_id = $1 and ns = $2;
 
 -- name: find_runs
@@ -261,21 +261,32 @@ select w.id, w.name, w.host, w.pid, w.sdk, w.queues, w.tasks, w.workflows, w.slo
   from perdure.worker w where w.ns = $1 and w.id > $2 order by w.id limit $3;
 
 -- name: waiting_tasks
--- Kinds of tasks that wait, found by jumping from one to the next in task_queue_due; each counted up to $3.
-with recursive kinds as (
-  (select queue, name from perdure.task_queue where ns = $1 and owner is null order by queue, name limit 1)
+-- Kinds of tasks that wait, found by jumping from one to the next in task_queue_due, and those that wait in lines; each counted up to $3.
+with recursive unlined as (
+  (select queue, name from perdure.task_queue where ns = $1 and owner is null and line is null order by queue, name limit 1)
   union all
-  select n.queue, n.name from kinds k cross join lateral (
+  select n.queue, n.name from unlined k cross join lateral (
     select t.queue, t.name from perdure.task_queue t
-     where t.ns = $1 and t.owner is null and (t.queue, t.name) > (k.queue, k.name) order by t.queue, t.name limit 1) n
+     where t.ns = $1 and t.owner is null and t.line is null and (t.queue, t.name) > (k.queue, k.name) order by t.queue, t.name limit 1) n
+),
+kinds as (
+  (select queue, name from unlined limit $2)
+  union
+  (select l.queue, l.name from perdure.line l where l.ns = $1 and l.kind = 0 limit $3)
 )
 select k.queue, k.name,
        (select count(*)::int from (
-          select from perdure.task_queue t where t.ns = $1 and t.queue = k.queue and t.name = k.name and t.owner is null limit $3) c) as pending,
-       extract(epoch from perdure.clock() - (
-          select t.run_at from perdure.task_queue t
-           where t.ns = $1 and t.queue = k.queue and t.name = k.name and t.owner is null order by t.run_at limit 1))::float8 as age_s
-  from kinds k limit $2;
+          select from perdure.task_queue t where t.ns = $1 and t.queue = k.queue and t.name = k.name and t.owner is null and t.line is null limit $3) c)
+       + (select count(*)::int from (
+          select from perdure.line l cross join lateral (
+              select from perdure.task_queue t where t.line = l.id and t.owner is null limit $3) x
+           where l.ns = $1 and l.kind = 0 and l.queue = k.queue and l.name = k.name limit $3) c) as pending,
+       extract(epoch from perdure.clock() - least(
+         (select t.run_at from perdure.task_queue t
+           where t.ns = $1 and t.queue = k.queue and t.name = k.name and t.owner is null and t.line is null order by t.run_at limit 1),
+         (select l.head_at from perdure.line l where l.ns = $1 and l.kind = 0 and l.queue = k.queue and l.name = k.name
+           order by l.head_at limit 1)))::float8 as age_s
+  from kinds k order by k.queue, k.name limit $2;
 
 -- name: held_tasks
 -- Bounded by the slots of the engines that are alive.
@@ -288,13 +299,13 @@ select name, created_at from perdure.namespace where deleted_at is null and name
 -- Active runs above an id, oldest first.
 select run_id, workflow, version, key, status, created_at, null::timestamptz as finished_at, attributes::text as attributes,
          null::text as error_code, null::text as error, stuck, wake_at, owner is not null as owned, epoch, null::int as events,
-         parent_id, null::uuid as successor
+         parent_id, null::uuid as successor, waits
   from perdure.run_queue where (ns, run_id) > ($1, $2) and ns <= $1 order by ns, run_id limit $3;
 
 -- name: ended_since
 -- Runs that ended after a moment and an id, oldest end first; those of one commit ended at the same moment.
 select run_id, workflow, version, key, status, created_at, finished_at, attributes::text as attributes, error_code, error,
-         null::text as stuck, null::timestamptz as wake_at, false as owned, epoch, events, parent_id, successor
+         null::text as stuck, null::timestamptz as wake_at, false as owned, epoch, events, parent_id, successor, null::text as waits
   from perdure.run where ns = $1 and finished_at >= $2 and (finished_at, run_id) > ($2, $3::uuid) order by finished_at, run_id limit $4;
 
 -- name: read_clock

@@ -59,25 +59,32 @@ select count(*) as live from perdure.engine_session where expires_at > now();
 -- Tasks that wait for a worker, per namespace and queue. Bounded: $1 kinds of task (queue and name) are looked at, and about $2 rows are
 -- counted in all, of each kind the same share. Kinds are found by leaping through the index task_queue_due from one to the next.
 with recursive kind as (
-  (select t.ns, t.queue, t.name, 1 as n from perdure.task_queue t where t.owner is null order by t.ns, t.queue, t.name limit 1)
+  (select t.ns, t.queue, t.name, 1 as n from perdure.task_queue t where t.owner is null and t.line is null order by t.ns, t.queue, t.name limit 1)
   union all
   select leap.ns, leap.queue, leap.name, k.n + 1
     from kind k, lateral (select t.ns, t.queue, t.name from perdure.task_queue t
-                           where t.owner is null and (t.ns, t.queue, t.name) > (k.ns, k.queue, k.name)
+                           where t.owner is null and t.line is null and (t.ns, t.queue, t.name) > (k.ns, k.queue, k.name)
                            order by t.ns, t.queue, t.name limit 1) leap
    where k.n < $1
 ),
 share as materialized (select greatest($2::bigint / greatest(count(*), 1), 20) as rows from kind)
-select s.name as namespace, k.queue, sum(d.due)::bigint as due,
-       greatest(extract(epoch from perdure.clock() - min(d.oldest)), 0)::float8 as oldest_s
-  from kind k
-  join perdure.namespace s on s.id = k.ns,
-       lateral (select count(*) as due, min(w.run_at) as oldest
-                  from (select t.run_at from perdure.task_queue t
-                         where t.ns = k.ns and t.queue = k.queue and t.name = k.name and t.owner is null and t.run_at <= perdure.clock()
-                         order by t.run_at limit (select rows from share)) w) d
- group by s.name, k.queue
- order by s.name, k.queue;
+select s.name as namespace, e.queue, sum(e.due)::bigint as due, greatest(extract(epoch from perdure.clock() - min(e.oldest)), 0)::float8 as oldest_s
+  from (
+    select k.ns, k.queue, d.due, d.oldest from kind k,
+           lateral (select count(*) as due, min(w.run_at) as oldest
+                      from (select t.run_at from perdure.task_queue t
+                             where t.ns = k.ns and t.queue = k.queue and t.name = k.name and t.owner is null and t.line is null
+                               and t.run_at <= perdure.clock()
+                             order by t.run_at limit (select rows from share)) w) d
+    union all
+    select l.ns, l.queue, d.due, d.oldest from (select x.id, x.ns, x.queue from perdure.line x where x.kind = 0 order by x.kind, x.next_at limit $1) l,
+           lateral (select count(*) as due, min(w.run_at) as oldest
+                      from (select t.run_at from perdure.task_queue t where t.line = l.id and t.owner is null and t.run_at <= perdure.clock()
+                             order by t.run_at limit (select rows from share)) w) d
+  ) e
+  join perdure.namespace s on s.id = e.ns
+ group by s.name, e.queue
+ order by s.name, e.queue;
 
 -- name: namespace_names
 select id, name from perdure.namespace order by id limit $1;

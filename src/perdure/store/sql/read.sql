@@ -9,9 +9,9 @@ insert into perdure.namespace (name) values ($1) on conflict (name) do update se
 -- name: register_versions
 -- What a process serves is the current version of its workflows; one that was deleted comes back to life.
 with added as (
-  insert into perdure.workflow_version (ns, workflow, version, kind)
-  select $1, u.workflow, u.version, 'code' from unnest($2::text[], $3::text[]) as u(workflow, version)
-  on conflict do nothing
+  insert into perdure.workflow_version as v (ns, workflow, version, kind, control)
+  select $1, u.workflow, u.version, 'code', u.control from unnest($2::text[], $3::text[], $4::text[]) as u(workflow, version, control) order by u.workflow
+  on conflict (ns, workflow, version) do update set control = excluded.control where v.control is distinct from excluded.control
 )
 insert into perdure.workflow (ns, name, kind, current)
 select $1, u.workflow, 'code', u.version from unnest($2::text[], $3::text[]) as u(workflow, version) order by u.workflow

@@ -35,10 +35,12 @@ select id, ns, run_id, seq, name, attempt, lost, options
 update perdure.run_queue set owner = null, wake_at = perdure.clock() where owner = any($1::bigint[]) returning run_id;
 
 -- name: requeue_tasks
+-- $4 and $5: how long a task may wait from now on, and from its scheduling on; null for ever.
 update perdure.task_queue t
    set status = 0, owner = null, attempt = u.attempt, lost = u.lost, run_at = perdure.clock(),
+       expires_at = least(perdure.clock() + u.start_us * interval '1 microsecond', t.scheduled_at + u.close_us * interval '1 microsecond'),
        worker = null, started_at = null, beat_at = null, blocked = null
-  from unnest($1::uuid[], $2::int[], $3::int[]) as u(id, attempt, lost),
+  from unnest($1::uuid[], $2::int[], $3::int[], $4::bigint[], $5::bigint[]) as u(id, attempt, lost, start_us, close_us),
        lateral (select r.ctid as place from perdure.task_queue r where r.id = u.id offset 0) at
  where t.ctid = at.place;
 

@@ -52,6 +52,19 @@ select p.id, p.run_id, p.seq,
        and not exists (select from perdure.run r where r.run_id = p.run_id) as orphan
   from page p order by p.id;
 
+-- name: verify_fires
+-- Runs ($1) that a schedule ($2) started for a nominal time ($3) which names another run, or none although older times are still on record.
+-- Times are forgotten oldest first, so those tell whether this one was. A name may have been given to several schedules in turn.
+select u.run_id, u.name,
+       (select x.run_id::text from perdure.schedule s join perdure.schedule_fire x on x.schedule_id = s.id and x.nominal_at = u.nominal_at
+         where s.ns = h.ns and s.name = u.name limit 1) as other
+  from unnest($1::uuid[], $2::text[], $3::timestamptz[]) as u(run_id, name, nominal_at)
+ cross join lateral (select f.ns from perdure.history f where f.run_id = u.run_id and f.seq = 1) h
+ where not exists (select from perdure.schedule s join perdure.schedule_fire x on x.schedule_id = s.id and x.nominal_at = u.nominal_at
+                    where s.ns = h.ns and s.name = u.name and x.run_id = u.run_id)
+   and exists (select from perdure.schedule s join perdure.schedule_fire x on x.schedule_id = s.id and x.nominal_at <= u.nominal_at
+                where s.ns = h.ns and s.name = u.name);
+
 -- name: verify_leftovers
 -- What must not be there when nothing is going on. $1 how many examples of each kind.
 (select 'mail' as kind, i.run_id, 'inbox row ' || i.id as what from perdure.inbox i order by i.id limit $1)

@@ -141,6 +141,10 @@ class StartRequest(_message.Message):
     TIMEOUT_US_FIELD_NUMBER: _builtins.int
     ATTRIBUTES_FIELD_NUMBER: _builtins.int
     TRACE_FIELD_NUMBER: _builtins.int
+    DEBOUNCE_FIELD_NUMBER: _builtins.int
+    BATCH_FIELD_NUMBER: _builtins.int
+    DEDUP_FIELD_NUMBER: _builtins.int
+    ONCE_FIELD_NUMBER: _builtins.int
     workflow: _builtins.str
     version: _builtins.str
     input: _builtins.bytes
@@ -151,6 +155,16 @@ class StartRequest(_message.Message):
     attributes: _builtins.bytes
     """A flat JSON object."""
     trace: _builtins.str
+    once: _builtins.str
+    """Of a batched start: a text under which its items are added once, however often it is sent."""
+    @_builtins.property
+    def debounce(self) -> Global___Debounce:
+        """At most one of these three, and none together with a key."""
+
+    @_builtins.property
+    def batch(self) -> Global___Batch: ...
+    @_builtins.property
+    def dedup(self) -> Global___Dedup: ...
     def __init__(
         self,
         *,
@@ -162,14 +176,98 @@ class StartRequest(_message.Message):
         timeout_us: _builtins.int = ...,
         attributes: _builtins.bytes = ...,
         trace: _builtins.str = ...,
+        debounce: Global___Debounce | None = ...,
+        batch: Global___Batch | None = ...,
+        dedup: Global___Dedup | None = ...,
+        once: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "debounce", b"debounce", "dedup", b"dedup"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attributes", b"attributes", "input", b"input", "key", b"key", "on_conflict", b"on_conflict", "timeout_us", b"timeout_us", "trace", b"trace", "version", b"version", "workflow", b"workflow"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attributes", b"attributes", "batch", b"batch", "debounce", b"debounce", "dedup", b"dedup", "input", b"input", "key", b"key", "on_conflict", b"on_conflict", "once", b"once", "timeout_us", b"timeout_us", "trace", b"trace", "version", b"version", "workflow", b"workflow"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StartRequest: _TypeAlias = StartRequest  # noqa: Y015
+
+@_typing.final
+class Debounce(_message.Message):
+    """The last of several starts under a key counts, once none has come for a while."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    QUIET_US_FIELD_NUMBER: _builtins.int
+    MOST_US_FIELD_NUMBER: _builtins.int
+    key: _builtins.str
+    quiet_us: _builtins.int
+    most_us: _builtins.int
+    """At the latest so long after the first; 0: the server's own limit."""
+    def __init__(
+        self,
+        *,
+        key: _builtins.str = ...,
+        quiet_us: _builtins.int = ...,
+        most_us: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "most_us", b"most_us", "quiet_us", b"quiet_us"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Debounce: _TypeAlias = Debounce  # noqa: Y015
+
+@_typing.final
+class Batch(_message.Message):
+    """The lists that several starts bring are joined for one run."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    SIZE_FIELD_NUMBER: _builtins.int
+    EVERY_US_FIELD_NUMBER: _builtins.int
+    key: _builtins.str
+    size: _builtins.int
+    every_us: _builtins.int
+    def __init__(
+        self,
+        *,
+        key: _builtins.str = ...,
+        size: _builtins.int = ...,
+        every_us: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["every_us", b"every_us", "key", b"key", "size", b"size"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Batch: _TypeAlias = Batch  # noqa: Y015
+
+@_typing.final
+class Dedup(_message.Message):
+    """A second start under a key is answered with the run of the first."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    FOR_US_FIELD_NUMBER: _builtins.int
+    key: _builtins.str
+    for_us: _builtins.int
+    """0: until that run has ended."""
+    def __init__(
+        self,
+        *,
+        key: _builtins.str = ...,
+        for_us: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["for_us", b"for_us", "key", b"key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Dedup: _TypeAlias = Dedup  # noqa: Y015
 
 @_typing.final
 class StartReply(_message.Message):
@@ -444,23 +542,302 @@ class MessageRequest(_message.Message):
     RUN_ID_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     VALUE_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
     run_id: _builtins.bytes
     name: _builtins.str
     value: _builtins.bytes
+    key: _builtins.str
+    """Signal only: the sender's own. A second one under it is the first one."""
     def __init__(
         self,
         *,
         run_id: _builtins.bytes = ...,
         name: _builtins.str = ...,
         value: _builtins.bytes = ...,
+        key: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "run_id", b"run_id", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "name", b"name", "run_id", b"run_id", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___MessageRequest: _TypeAlias = MessageRequest  # noqa: Y015
+
+@_typing.final
+class SentReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KNOWN_FIELD_NUMBER: _builtins.int
+    known: _builtins.bool
+    """It was sent before, under the same key."""
+    def __init__(
+        self,
+        *,
+        known: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["known", b"known"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SentReply: _TypeAlias = SentReply  # noqa: Y015
+
+@_typing.final
+class SignalWithStartRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    START_FIELD_NUMBER: _builtins.int
+    SIGNAL_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    signal: _builtins.str
+    value: _builtins.bytes
+    key: _builtins.str
+    """Of the signal."""
+    @_builtins.property
+    def start(self) -> Global___StartRequest: ...
+    def __init__(
+        self,
+        *,
+        start: Global___StartRequest | None = ...,
+        signal: _builtins.str = ...,
+        value: _builtins.bytes = ...,
+        key: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["start", b"start"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "signal", b"signal", "start", b"start", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SignalWithStartRequest: _TypeAlias = SignalWithStartRequest  # noqa: Y015
+
+@_typing.final
+class SignalWithStartReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    STARTED_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.bytes
+    started: _builtins.bool
+    def __init__(
+        self,
+        *,
+        run_id: _builtins.bytes = ...,
+        started: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["run_id", b"run_id", "started", b"started"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SignalWithStartReply: _TypeAlias = SignalWithStartReply  # noqa: Y015
+
+@_typing.final
+class EmitRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    value: _builtins.bytes
+    key: _builtins.str
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        value: _builtins.bytes = ...,
+        key: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "name", b"name", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EmitRequest: _TypeAlias = EmitRequest  # noqa: Y015
+
+@_typing.final
+class VoteRequest(_message.Message):
+    """An answer to an approval."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    APPROVED_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    COMMENT_FIELD_NUMBER: _builtins.int
+    BY_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.bytes
+    name: _builtins.str
+    approved: _builtins.bool
+    value: _builtins.bytes
+    """JSON, by the approval's form."""
+    comment: _builtins.str
+    by: _builtins.str
+    """In whose name; empty: the caller's own."""
+    def __init__(
+        self,
+        *,
+        run_id: _builtins.bytes = ...,
+        name: _builtins.str = ...,
+        approved: _builtins.bool = ...,
+        value: _builtins.bytes = ...,
+        comment: _builtins.str = ...,
+        by: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approved", b"approved", "by", b"by", "comment", b"comment", "name", b"name", "run_id", b"run_id", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VoteRequest: _TypeAlias = VoteRequest  # noqa: Y015
+
+@_typing.final
+class VoteReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DECIDED_FIELD_NUMBER: _builtins.int
+    decided: _builtins.bool
+    """Whether this vote decided it."""
+    def __init__(
+        self,
+        *,
+        decided: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decided", b"decided"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VoteReply: _TypeAlias = VoteReply  # noqa: Y015
+
+@_typing.final
+class DelegateRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    TO_FIELD_NUMBER: _builtins.int
+    BY_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.bytes
+    name: _builtins.str
+    to: _builtins.str
+    by: _builtins.str
+    def __init__(
+        self,
+        *,
+        run_id: _builtins.bytes = ...,
+        name: _builtins.str = ...,
+        to: _builtins.str = ...,
+        by: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by", b"by", "name", b"name", "run_id", b"run_id", "to", b"to"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DelegateRequest: _TypeAlias = DelegateRequest  # noqa: Y015
+
+@_typing.final
+class LinkRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    WHO_FIELD_NUMBER: _builtins.int
+    LASTS_US_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.bytes
+    kind: _builtins.str
+    """approval or promise"""
+    name: _builtins.str
+    who: _builtins.str
+    lasts_us: _builtins.int
+    """0: as long as links work unless told."""
+    def __init__(
+        self,
+        *,
+        run_id: _builtins.bytes = ...,
+        kind: _builtins.str = ...,
+        name: _builtins.str = ...,
+        who: _builtins.str = ...,
+        lasts_us: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "lasts_us", b"lasts_us", "name", b"name", "run_id", b"run_id", "who", b"who"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LinkRequest: _TypeAlias = LinkRequest  # noqa: Y015
+
+@_typing.final
+class LinkReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    URL_FIELD_NUMBER: _builtins.int
+    url: _builtins.str
+    def __init__(
+        self,
+        *,
+        url: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["url", b"url"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LinkReply: _TypeAlias = LinkReply  # noqa: Y015
+
+@_typing.final
+class ScheduleCall(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BODY_FIELD_NUMBER: _builtins.int
+    body: _builtins.bytes
+    """JSON."""
+    def __init__(
+        self,
+        *,
+        body: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ScheduleCall: _TypeAlias = ScheduleCall  # noqa: Y015
+
+@_typing.final
+class ScheduleReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BODY_FIELD_NUMBER: _builtins.int
+    body: _builtins.bytes
+    """JSON."""
+    def __init__(
+        self,
+        *,
+        body: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ScheduleReply: _TypeAlias = ScheduleReply  # noqa: Y015
 
 @_typing.final
 class ResumeReply(_message.Message):
@@ -480,3 +857,72 @@ class ResumeReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ResumeReply: _TypeAlias = ResumeReply  # noqa: Y015
+
+@_typing.final
+class UpdateRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    WAIT_MS_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.bytes
+    id: _builtins.str
+    """Chosen by the client."""
+    name: _builtins.str
+    value: _builtins.bytes
+    wait_ms: _builtins.int
+    """Answer `pending` after this long; the server has a limit of its own."""
+    def __init__(
+        self,
+        *,
+        run_id: _builtins.bytes = ...,
+        id: _builtins.str = ...,
+        name: _builtins.str = ...,
+        value: _builtins.bytes = ...,
+        wait_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "name", b"name", "run_id", b"run_id", "value", b"value", "wait_ms", b"wait_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateRequest: _TypeAlias = UpdateRequest  # noqa: Y015
+
+@_typing.final
+class UpdateReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PENDING_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    ERROR_CODE_FIELD_NUMBER: _builtins.int
+    ERROR_MESSAGE_FIELD_NUMBER: _builtins.int
+    ERROR_TYPE_FIELD_NUMBER: _builtins.int
+    ERROR_TRACEBACK_FIELD_NUMBER: _builtins.int
+    pending: _builtins.bool
+    """It has not been answered within the time; ask again under the same id."""
+    value: _builtins.bytes
+    error_code: _builtins.str
+    """Set when it was refused or went wrong."""
+    error_message: _builtins.str
+    error_type: _builtins.str
+    error_traceback: _builtins.str
+    def __init__(
+        self,
+        *,
+        pending: _builtins.bool = ...,
+        value: _builtins.bytes = ...,
+        error_code: _builtins.str = ...,
+        error_message: _builtins.str = ...,
+        error_type: _builtins.str = ...,
+        error_traceback: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error_code", b"error_code", "error_message", b"error_message", "error_traceback", b"error_traceback", "error_type", b"error_type", "pending", b"pending", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateReply: _TypeAlias = UpdateReply  # noqa: Y015

@@ -260,17 +260,21 @@ class Workflow(_message.Message):
 
     NAME_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    CONTROL_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     version: _builtins.str
+    control: _builtins.bytes
+    """What it says about flow control of its runs, as JSON; empty: nothing."""
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         version: _builtins.str = ...,
+        control: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["control", b"control", "name", b"name", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -450,10 +454,13 @@ class Failure(_message.Message):
     MESSAGE_FIELD_NUMBER: _builtins.int
     TYPE_FIELD_NUMBER: _builtins.int
     TRACEBACK_FIELD_NUMBER: _builtins.int
+    RETRY_AFTER_US_FIELD_NUMBER: _builtins.int
     code: _builtins.str
     message: _builtins.str
     type: _builtins.str
     traceback: _builtins.str
+    retry_after_us: _builtins.int
+    """The error asks not to be tried again before that; 0: it does not say."""
     def __init__(
         self,
         *,
@@ -461,10 +468,11 @@ class Failure(_message.Message):
         message: _builtins.str = ...,
         type: _builtins.str = ...,
         traceback: _builtins.str = ...,
+        retry_after_us: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "message", b"message", "traceback", b"traceback", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "message", b"message", "retry_after_us", b"retry_after_us", "traceback", b"traceback", "type", b"type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -522,6 +530,7 @@ class Decision(_message.Message):
     STUCK_FIELD_NUMBER: _builtins.int
     OPERATIONS_FIELD_NUMBER: _builtins.int
     MORE_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
     run_id: _builtins.bytes
     number: _builtins.int
     """Of the activation it answers; 0 when a side effect has ended."""
@@ -535,6 +544,10 @@ class Decision(_message.Message):
     def stuck(self) -> Global___Failure:
         """Why the code cannot go on. Code `cache_miss` asks for the whole history."""
 
+    @_builtins.property
+    def waiting(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What the code waits for now and no record shows: signal:NAME, update:NAME. At most 100. May be left out."""
+
     def __init__(
         self,
         *,
@@ -544,10 +557,11 @@ class Decision(_message.Message):
         stuck: Global___Failure | None = ...,
         operations: _builtins.int = ...,
         more: _builtins.bool = ...,
+        waiting: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["stuck", b"stuck"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["commands", b"commands", "more", b"more", "number", b"number", "operations", b"operations", "run_id", b"run_id", "stuck", b"stuck"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["commands", b"commands", "more", b"more", "number", b"number", "operations", b"operations", "run_id", b"run_id", "stuck", b"stuck", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -18,13 +18,15 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from perdure.core.flow.compile.control import CONTROL_KEYS, read_control
 from perdure.core.flow.compile.dag import compile_dag
 from perdure.core.flow.compile.graph import GRAPH_KEYS, compile_graph
 from perdure.core.flow.compile.input import read_input
 from perdure.core.flow.compile.options import Execution, read_defaults
 from perdure.core.flow.compile.reading import Reader, leaves
+from perdure.core.flow.compile.triggers import read_triggers
 from perdure.core.flow.compile.verbs import Bodies
-from perdure.core.flow.model import VERSION_PREFIX, Body, Flow
+from perdure.core.flow.model import VERSION_PREFIX, Body, Flow, Trigger
 from perdure.core.flow.problems import FlowError, Path, Problem
 from perdure.core.flow.source.document import INTEGER_MAX, INTEGER_MIN, UNSTORABLE, Document
 from perdure.core.limits import (
@@ -39,7 +41,9 @@ from perdure.core.limits import (
 VERSION_HEX_CHARS: Final = 20
 
 BODY_KEYS: Final = ("tasks", "graph", *GRAPH_KEYS, "state", "max_steps", "output")
-DOCUMENT_KEYS: Final = ("$schema", "flow", "description", "input", "triggers", "defaults", *BODY_KEYS)
+DOCUMENT_KEYS: Final = (
+    "$schema", "flow", "description", "input", "triggers", "defaults", "timeout", *CONTROL_KEYS, *BODY_KEYS,
+)  # fmt: skip
 
 
 class Compiled(msgspec.Struct, frozen=True):
@@ -85,13 +89,26 @@ def _compile(r: Reader, value: Any, name: str | None) -> Compiled:
     before = len(r.problems)
     schema = read_input(r, fields.get("input"), ("input",))
     types: dict[str, Any] = {"input": schema} if schema is not None and len(r.problems) == before else {}
-    _check_triggers(r, fields.get("triggers"))
+    triggers = _triggers(r, title, fields.get("triggers"), types.get("input"))
+    control = read_control(r, fields, (), runs=True, schema=types.get("input"))
     execution = read_defaults(r, fields.get("defaults"), ("defaults",))
+    timeout_us = 0
+    if fields.get("timeout") is not None:
+        timeout_us = r.duration(fields["timeout"], ("timeout",), "timeout") or 0
     body = _Bodies(r, execution).compile(fields, (), "the document", types)
     if r.problems:
         raise FlowError(r.problems)
     assert body is not None
-    flow = Flow(name=title, body=body, description=description, input_schema=schema, document=fields)
+    flow = Flow(
+        name=title,
+        body=body,
+        description=description,
+        input_schema=schema,
+        document=fields,
+        triggers=triggers,
+        control=control,
+        timeout_us=timeout_us,
+    )
     return Compiled(flow, r.warnings)
 
 
@@ -104,16 +121,14 @@ def _name(r: Reader, fields: Mapping[str, Any], name: str | None) -> str:
     return name
 
 
-def _check_triggers(r: Reader, value: Any) -> None:
-    if value is None:
-        return
-    items = r.list_of(value, ("triggers",), "triggers") or []
-    for i, item in enumerate(items):
-        r.mapping(item, ("triggers", i), "a trigger")
-    if items:
-        r.warn(
-            ("triggers",), "triggers are kept but not acted on yet", "until then start runs with perdure run", key=True
-        )
+def _triggers(r: Reader, flow: str, value: Any, schema: Mapping[str, Any] | None) -> tuple[Trigger, ...]:
+    """Those of a stored document were looked at when it was published; what cannot be read of them now is left out."""
+    try:
+        return read_triggers(r if r.typed else Reader(r.name, typed=False), flow, value, schema)
+    except FlowError:
+        if r.typed:
+            raise
+        return ()
 
 
 class _Bodies:

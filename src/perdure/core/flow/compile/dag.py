@@ -330,6 +330,7 @@ def _node(
         on_error=parts.on_error,
         timeout_us=parts.timeout_us,
         writes=parts.writes,
+        compensate=parts.compensate,
         deps=tuple(w.deps),
         arcs=tuple(w.arcs),
         run_if=_run_if(r, view),

@@ -19,11 +19,11 @@ _SIZES: Final = ("minLength", "maxLength", "minItems", "maxItems", "minPropertie
 _ALL_OF: Final = ("anyOf", "oneOf", "allOf")
 
 
-def read_input(r: Reader, value: Any, path: Path) -> dict[str, Any] | None:
-    """None takes anything."""
+def read_input(r: Reader, value: Any, path: Path, what: str = "input") -> dict[str, Any] | None:
+    """None takes anything. `what` it is called in messages."""
     if value is None:
         return None
-    fields = r.mapping(value, path, "input")
+    fields = r.mapping(value, path, what)
     if fields is None:
         return None
     if fields.get("type") == "object":
@@ -32,8 +32,10 @@ def read_input(r: Reader, value: Any, path: Path) -> dict[str, Any] | None:
     if isinstance(fields.get("type"), str):
         r.error(
             (*path, "type"),
-            f"the input's type is {fields['type']!r}",
-            "an input is an object: type: object, or its properties by name",
+            f"the {what}'s type is {fields['type']!r}",
+            f"an {what} is an object: type: object, or its properties by name"
+            if what == "input"
+            else f"a {what} is an object: type: object, or its properties by name",
         )
         return None
     _check_count(r, fields, path)
@@ -41,7 +43,7 @@ def read_input(r: Reader, value: Any, path: Path) -> dict[str, Any] | None:
     required: list[str] = []
     for name, item in fields.items():
         at = (*path, name)
-        schema = {} if item is None else _property(r, name, item, at)
+        schema = {} if item is None else _property(r, name, item, at, what)
         _check(r, schema, at, 1)
         properties[name] = {k: v for k, v in schema.items() if k != "required" or not isinstance(v, bool)}
         if "default" not in schema and schema.get("required") is not False:
@@ -49,13 +51,13 @@ def read_input(r: Reader, value: Any, path: Path) -> dict[str, Any] | None:
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 
-def _property(r: Reader, name: str, item: Any, path: Path) -> dict[str, Any]:
+def _property(r: Reader, name: str, item: Any, path: Path, what: str) -> dict[str, Any]:
     if len(name) > NAME_CHARS_MAX:
         r.error(path, f"a property has more than NAME_CHARS_MAX={NAME_CHARS_MAX} characters", key=True)
     if isinstance(item, dict):
         return cast(dict[str, Any], item)
     hint = f"write {{type: {item}}}" if item in TYPES else "write what it looks like, such as {type: string}"
-    r.error(path, f"the input {name[:NAME_CHARS_MAX]!r} is {found(item)}; it must be a schema", hint)
+    r.error(path, f"the {what} {name[:NAME_CHARS_MAX]!r} is {found(item)}; it must be a schema", hint)
     return {}
 
 

@@ -12,11 +12,11 @@ import msgspec
 
 from perdure.core.durations import DURATION_US_MAX
 from perdure.core.flow import expr
-from perdure.core.flow.compile.nodes import BROKEN, Parts
+from perdure.core.flow.compile.nodes import BROKEN, ITEM_ROOTS, Parts, read_compensate, undone_by
 from perdure.core.flow.compile.options import Execution, read_execution
 from perdure.core.flow.compile.prepost import PREPOST_KEYS, Exits, read_exits, settle_choice
 from perdure.core.flow.compile.reading import Reader, Scope
-from perdure.core.flow.compile.verbs import Bodies, NodeView, read_names
+from perdure.core.flow.compile.verbs import Bodies, NodeView, read_approval, read_names
 from perdure.core.flow.expr import Expr
 from perdure.core.flow.model import Approval, Call, Choice, Embedded, OnError, Services, Sleep, Spread, Verb, Wait
 from perdure.core.flow.template import Template
@@ -24,13 +24,14 @@ from perdure.core.limits import ATTEMPTS_MAX, FANOUT_TASKS_MAX
 
 _COMMON: Final = ("kind", *PREPOST_KEYS, "description")
 _RETRY: Final = ("max_retries", "wait_ms", "max_attempts", "attempt_delay_ms", "weighted_by_load")
-_TASK: Final = (*_RETRY, "queue", "timeout", "heartbeat")
+_EXECUTION: Final = ("queue", "timeout", "heartbeat", "start_within", "finish_within")
+_TASK: Final = (*_RETRY, *_EXECUTION, "compensate")
 _MANY: Final = ("parallel_mode", "max_parallel", "failure_strategy")
 KINDS: Final[dict[str, tuple[str, ...]]] = {
     "executor": (*_COMMON, "service", *_TASK),
     "choice": (*_COMMON, "choice_cases"),
     "parallel": (*_COMMON, "parallel_services", *_MANY, *_TASK),
-    "subflow": (*_COMMON, "subflow", "timeout"),
+    "subflow": (*_COMMON, "subflow", "timeout", "compensate"),
     "timer": _COMMON,
     "foreach": (*_COMMON, "service", *_MANY, *_TASK),
     "wait_event": _COMMON,
@@ -45,6 +46,8 @@ STRATEGIES: Final[dict[str, OnError]] = {
     "ignore_errors": "ignore",
 }
 CASE_KEYS: Final = ("action", "expr")
+ASKING: Final = ("title", "description", "details", "assignees", "quorum", "reject_quorum", "form", "escalate")
+"""Params of an approval beside its key."""
 DELAY_MS_MAX: Final = DURATION_US_MAX // 1000
 
 
@@ -58,6 +61,11 @@ def read_kind(r: Reader, view: NodeView, scope: Scope, bodies: Bodies) -> tuple[
     _check_fields(r, view, word)
     exits = read_exits(r, view, scope, chooses=word in {"choice", "approval"})
     execution = _execution(r, view, bodies.execution) if "queue" in KINDS[word] else bodies.execution
+    compensate = None
+    if "compensate" in KINDS[word]:
+        inner = scope.plus(*ITEM_ROOTS) if word == "foreach" else scope
+        compensate = read_compensate(r, view, inner, bodies, {"input": "input", "params": "params"})
+        execution = undone_by(compensate, execution)
     timeout_us = 0
     verb: Verb | None = None
     match word:
@@ -74,7 +82,7 @@ def read_kind(r: Reader, view: NodeView, scope: Scope, bodies: Bodies) -> tuple[
             verb = Wait(signal=_param("signal_key"), lookup=True)
             timeout_us = _param_ms(r, view, "timeout_ms") * 1000
         case "approval":
-            verb = Approval(name=_param("approval_key"), signals=True)
+            verb = _approval(r, view, scope)
             timeout_us = _timeout(r, view) or _param_ms(r, view, "timeout_ms") * 1000
             if exits.default is not None:
                 r.warn(
@@ -85,7 +93,7 @@ def read_kind(r: Reader, view: NodeView, scope: Scope, bodies: Bodies) -> tuple[
         case _:
             verb, exits = _choice(r, view, scope, exits)
     spread = _spread(r, view, word)
-    return Parts(verb or BROKEN, spread, _on_error(r, view), timeout_us, ()), exits
+    return Parts(verb or BROKEN, spread, _on_error(r, view), timeout_us, (), compensate), exits
 
 
 def _check_fields(r: Reader, view: NodeView, kind: str) -> None:
@@ -145,6 +153,23 @@ def _subflow(r: Reader, view: NodeView, bodies: Bodies) -> Embedded | None:
     return None if body is None else Embedded(body=body, args=Template.of(expr.parse("input")))
 
 
+def _approval(r: Reader, view: NodeView, scope: Scope) -> Approval:
+    """What people are asked stands in the node's own params; those of the run may mean anything."""
+    own: Any = view.fields.get("params")
+    given = cast(dict[str, Any], own) if isinstance(own, dict) else {}
+    fields = {k: v for k, v in given.items() if k in ASKING and v is not None}
+    name = _param("approval_key")
+    read = read_approval(r, {**fields, "name": "approval"}, view.at("params"), view, scope) if fields else None
+    if read is None:
+        return Approval(name=name, signals=True)
+    shown = (
+        {k: f"${{ params.{'escalate.to' if k == 'escalate_to' else k} }}" for k in read.shown.form}
+        if read.shown
+        else {}
+    )
+    return msgspec.structs.replace(read, name=name, shown=Template.make(shown) if shown else None, signals=True)
+
+
 def _timer(r: Reader, view: NodeView) -> Sleep:
     params: Any = view.fields.get("params")
     delay: Any = cast(dict[str, Any], params).get("delay_ms") if isinstance(params, dict) else None
@@ -177,7 +202,7 @@ def _choice(r: Reader, view: NodeView, scope: Scope, exits: Exits) -> tuple[Choi
 
 def _execution(r: Reader, view: NodeView, base: Execution) -> Execution:
     """Retries only when told to: executions are max_retries times max_attempts, the pause between them is always the same."""
-    given = {k: view.fields[k] for k in ("queue", "timeout", "heartbeat") if view.has(k)}
+    given = {k: view.fields[k] for k in _EXECUTION if view.has(k)}
     execution = read_execution(r, given, view.path, base)
     rounds = _count(r, view, "max_retries") or 1
     tries = _count(r, view, "max_attempts") or 1

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Final, cast
+from collections.abc import Collection, Mapping
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -19,12 +19,14 @@ from perdure.core.flow.compile.verbs import (
     read_service,
     read_timeout,
     read_verb,
+    verb_of,
 )
 from perdure.core.flow.expr import Expr
-from perdure.core.flow.model import OnError, Spread, Value, Verb, Write
+from perdure.core.flow.model import Call, OnError, Spread, Value, Verb, Write
 from perdure.core.flow.problems import Path
 from perdure.core.flow.template import Template
-from perdure.core.limits import FANOUT_TASKS_MAX, NODE_KEY_CHARS_MAX
+from perdure.core.limits import FANOUT_TASKS_MAX, NODE_KEY_CHARS_MAX, UNDO_ATTEMPTS_DEFAULT
+from perdure.core.undo import PREFIX
 
 WRITES_MAX: Final = 200
 """Entries of one node's `set`."""
@@ -33,6 +35,9 @@ DEPENDENCIES_MAX: Final = 20_000
 
 ON_ERROR: Final = ("fail_fast", "collect", "ignore")
 ITEM_ROOTS: Final = ("item", "index", "count")
+UNDO_ROOTS: Final = ("output", "error")
+UNDO_VERBS: Final = ("python", "http", "run", "service")
+UNDO_KEYS: Final = (*UNDO_VERBS, "with", *OPTION_KEYS, "description")
 MODIFIERS: Final = tuple(dict.fromkeys((*TAKES, *OPTION_KEYS, "set", "description")))
 BROKEN: Final = Value(value=Template.literal(None))
 """Stands in for a verb with problems, so that the rest can be read; never leaves the compiler."""
@@ -46,6 +51,7 @@ class Parts(msgspec.Struct, frozen=True):
     on_error: OnError
     timeout_us: int
     writes: tuple[Write, ...]
+    compensate: Call | None = None
 
 
 def known_keys(*more: str) -> tuple[str, ...]:
@@ -67,6 +73,8 @@ def read_parts(
     inner = scope.plus(*ITEM_ROOTS) if spread is not None and verb != "services" else scope
     is_task = verb in TASK_VERBS or not verb
     execution = read_execution(r, node.fields, node.path, bodies.execution) if is_task else Execution()
+    compensate = read_compensate(r, node, inner, bodies, given)
+    execution = undone_by(compensate, execution)
     made: Verb | None
     if verb in {"service", "services"}:
         if spread is not None and spread.items is not None:
@@ -80,7 +88,49 @@ def read_parts(
         on_error=read_on_error(r, node),
         timeout_us=0 if is_task else read_timeout(r, verb, node),
         writes=read_writes(r, node, scope),
+        compensate=compensate,
     )
+
+
+# -- compensation --------------------------------------------------------------------------------------------------------
+
+
+def undone_by(compensate: Call | None, execution: Execution) -> Execution:
+    """Tasks are recorded with the name of the one that takes them back."""
+    if compensate is None:
+        return execution
+    return Execution(execution.queue, msgspec.structs.replace(execution.options, undo=compensate.task))
+
+
+def read_compensate(r: Reader, node: NodeView, scope: Scope, bodies: Bodies, given: Mapping[str, str]) -> Call | None:
+    """The call that takes back what an execution did: a verb with its modifiers, or just the name of a function."""
+    if not node.has("compensate"):
+        return None
+    value, path = node.fields["compensate"], node.at("compensate")
+    where = f"compensate of {node.where}"
+    if isinstance(value, str):
+        name = r.name_of(value, path, where)
+        fields: dict[str, Any] | None = None if name is None else {"python": name}
+    else:
+        fields = r.mapping(value, path, where)
+    if fields is None:
+        return None
+    r.keys(fields, path, where, UNDO_KEYS)
+    view = NodeView(node.key, fields, path, where)
+    verb = verb_of(r, view)
+    if not verb or verb not in UNDO_VERBS:
+        if verb == "":
+            r.error(path, f"{where} does not say what to do", f"give it one of {', '.join(UNDO_VERBS)}", key=True)
+        return None
+    check_modifiers(r, view, verb)
+    options = msgspec.structs.replace(bodies.execution.options, max_attempts=UNDO_ATTEMPTS_DEFAULT)
+    execution = read_execution(r, fields, path, Execution(bodies.execution.queue, options))
+    inner = scope.plus(*UNDO_ROOTS)
+    if verb == "service":
+        made = read_service(r, verb, view, inner, execution, {**given, "input": "output"})
+    else:
+        made = read_verb(r, verb, view, inner, bodies, execution)
+    return made if isinstance(made, Call) else None
 
 
 def read_on_error(r: Reader, node: NodeView) -> OnError:
@@ -164,3 +214,5 @@ def usable_key(r: Reader, key: str, path: Path) -> None:
     if not key or len(key) > NODE_KEY_CHARS_MAX or not key.isprintable() or key != key.strip():
         message = f"{key[:NODE_KEY_CHARS_MAX]!r} is no usable key: give it 1 to NODE_KEY_CHARS_MAX={NODE_KEY_CHARS_MAX} printable characters"
         r.error((*path, key), message, key=True)
+    elif key.startswith(PREFIX) and r.typed:  # a document that is in use goes on
+        r.error((*path, key), f"{key!r} cannot be a key: {PREFIX!r} marks tasks that compensate", key=True)

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from perdure.core.flow.compile.control import CONTROL_KEYS, read_control
 from perdure.core.flow.compile.reading import Reader
 from perdure.core.flow.problems import Path
 from perdure.core.limits import ATTEMPTS_MAX, NAME_CHARS_MAX
@@ -19,8 +20,13 @@ ERROR_NAMES_MAX: Final = 100
 """Names in `retry.on` or `retry.never`."""
 
 RETRY_KEYS: Final = ("max_attempts", "delay", "factor", "max_delay", "jitter", "on", "never")
-DEFAULTS_KEYS: Final = ("retry", "timeout", "queue", "heartbeat")
-OPTION_KEYS: Final = ("retry", "max_retries", "timeout", "heartbeat", "queue", "at_most_once")
+DEFAULTS_KEYS: Final = ("retry", "timeout", "queue", "heartbeat", "start_within", "finish_within")
+OPTION_KEYS: Final = (
+    "retry", "max_retries", "timeout", "heartbeat", "queue", "at_most_once", "start_within", "finish_within", *CONTROL_KEYS,
+)  # fmt: skip
+DURATION_KEYS: Final = (
+    ("timeout", "timeout_us"), ("heartbeat", "heartbeat_us"), ("start_within", "to_start_us"), ("finish_within", "to_close_us"),
+)  # fmt: skip
 
 
 class Execution(msgspec.Struct, frozen=True):
@@ -51,11 +57,14 @@ def read_execution(r: Reader, node: Mapping[str, Any], path: Path, base: Executi
             r.error((*path, "max_retries"), "max_retries and retry say the same thing", "keep retry", key=True)
     elif node.get("max_retries") is not None:
         changed["max_attempts"] = _attempts(r, node["max_retries"], (*path, "max_retries"), "max_retries")
-    for key, field in (("timeout", "timeout_us"), ("heartbeat", "heartbeat_us")):
+    for key, field in DURATION_KEYS:
         if node.get(key) is not None:
             changed[field] = r.duration(node[key], (*path, key), key)
     if node.get("at_most_once") is not None:
         changed["at_most_once"] = r.boolean(node["at_most_once"], (*path, "at_most_once"), "at_most_once")
+    control = read_control(r, node, path)
+    if control is not None:
+        changed["control"] = control
     queue = base.queue
     if node.get("queue") is not None:
         queue = r.name_of(node["queue"], (*path, "queue"), "queue") or queue

@@ -8,11 +8,14 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from perdure.core.flow.compile.control import CONTROL_KEYS
+from perdure.core.flow.compile.input import read_input
 from perdure.core.flow.compile.options import Execution
 from perdure.core.flow.compile.reading import Reader, Scope, found
 from perdure.core.flow.model import Approval, Body, Call, Child, Embedded, Services, Sleep, Value, Verb, Wait
 from perdure.core.flow.problems import Path
 from perdure.core.flow.template import Template
+from perdure.core.limits import APPROVAL_NAMES_MAX
 
 HTTP_TASK: Final = "perdure.http"
 RUN_TASK: Final = "perdure.run"
@@ -25,8 +28,11 @@ VERBS: Final = (*TASK_VERBS, "flow", *BODY_VERBS, "choice", "sleep", "wait", "ap
 HTTP_KEYS: Final = ("url", "method", "headers", "query", "body", "service")
 HTTP_METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")
 RUN_KEYS: Final = ("command", "env", "cwd", "stdin")
-WAIT_KEYS: Final = ("signal", "timeout")
-APPROVAL_KEYS: Final = ("name", "assignees", "title", "description", "form", "timeout")
+WAIT_KEYS: Final = ("signal", "event", "match", "timeout")
+APPROVAL_KEYS: Final = (
+    "name", "title", "description", "details", "assignees", "quorum", "reject_quorum", "form", "escalate", "timeout",
+)  # fmt: skip
+ESCALATE_KEYS: Final = ("after", "to")
 
 TAKES: Final[Mapping[str, tuple[str, ...]]] = {
     "with": ("", "python", "service", "services", "flow", *BODY_VERBS),
@@ -37,8 +43,12 @@ TAKES: Final[Mapping[str, tuple[str, ...]]] = {
     "retry": ("", *TASK_VERBS),
     "max_retries": ("", *TASK_VERBS),
     "heartbeat": ("", *TASK_VERBS),
+    "start_within": ("", *TASK_VERBS),
+    "finish_within": ("", *TASK_VERBS),
     "queue": ("", *TASK_VERBS),
     "at_most_once": ("", *TASK_VERBS),
+    **dict.fromkeys(CONTROL_KEYS, ("", *TASK_VERBS)),
+    "compensate": ("", *TASK_VERBS, "flow", *BODY_VERBS),
     "timeout": ("", *TASK_VERBS, "flow", *BODY_VERBS, "wait", "approval"),
     "output": ("tasks", "graph"),
     "state": ("tasks", "graph"),
@@ -313,9 +323,26 @@ def _wait(r: Reader, value: Any, node: NodeView, scope: Scope) -> Wait | None:
     if isinstance(value, dict):
         fields: dict[str, Any] = value
         r.keys(fields, path, f"wait of {node.where}", WAIT_KEYS)
+        if fields.get("event") is not None:
+            return _wait_event(r, fields, node, scope)
+        if fields.get("match") is not None:
+            r.error((*path, "match"), f"match of {node.where} goes with event", "a signal is for one run", key=True)
         value, at = fields.get("signal"), (*path, "signal")
     made = _message_name(r, value, at, "the signal's name", scope)
     return None if made is None else Wait(signal=made)
+
+
+def _wait_event(r: Reader, fields: Mapping[str, Any], node: NodeView, scope: Scope) -> Wait | None:
+    path = node.at("wait")
+    if fields.get("signal") is not None:
+        r.error((*path, "signal"), f"{node.where} waits for a signal and for an event; a node does one thing", key=True)
+    name = _message_name(r, fields["event"], (*path, "event"), "the event's name", scope)
+    match = None
+    if fields.get("match") is not None:
+        match = r.expression(fields["match"], (*path, "match"), "match", scope.plus("event"))
+        if match is None:
+            return None
+    return None if name is None else Wait(signal=name, event=True, match=match)
 
 
 def _approval(r: Reader, value: Any, node: NodeView, scope: Scope) -> Approval | None:
@@ -324,20 +351,77 @@ def _approval(r: Reader, value: Any, node: NodeView, scope: Scope) -> Approval |
         made = _message_name(r, node.key if value is None else value, path, "the approval's name", scope)
         return None if made is None else Approval(name=made)
     fields = r.mapping(value, path, "approval")
-    if fields is None:
-        return None
+    return None if fields is None else read_approval(r, fields, path, node, scope)
+
+
+def read_approval(r: Reader, fields: Mapping[str, Any], path: Path, node: NodeView, scope: Scope) -> Approval | None:
     r.keys(fields, path, f"approval of {node.where}", APPROVAL_KEYS)
     for key in ("title", "description"):
         if fields.get(key) is not None:
             r.text(fields[key], (*path, key), key)
-    if fields.get("assignees") is not None:
-        r.names(fields["assignees"], (*path, "assignees"), "assignees")
-    if fields.get("form") is not None:
-        r.mapping(fields["form"], (*path, "form"), "form")
+    form = read_input(r, fields["form"], (*path, "form"), "form") if fields.get("form") is not None else None
     name = fields.get("name")
     made = _message_name(r, node.key if name is None else name, (*path, "name"), "the approval's name", scope)
-    details = {k: v for k, v in fields.items() if k not in {"name", "timeout"} and v is not None}
-    return None if made is None else Approval(name=made, details=details)
+    shown = {k: fields[k] for k in ("title", "description", "details") if fields.get(k) is not None}
+    asked = _people(r, fields.get("assignees"), (*path, "assignees"), "assignees")
+    after_us, later = _escalate(r, fields.get("escalate"), (*path, "escalate"), node)
+    quorum, reject_quorum = (_quorum(r, fields, key, path) for key in ("quorum", "reject_quorum"))
+    shown |= {k: v for k, v in (("assignees", asked), ("escalate_to", later)) if v is not None}
+    _check_reachable(r, shown, quorum, path, node)
+    what = r.template(shown, path, scope) if _readable(r, shown, path, scope) else None
+    if made is None or what is None:
+        return None
+    return Approval(
+        name=made, shown=what if shown else None, form=form, quorum=quorum, reject_quorum=reject_quorum, escalate_us=after_us
+    )  # fmt: skip
+
+
+def _readable(r: Reader, shown: dict[str, Any], path: Path, scope: Scope) -> bool:
+    """Each by itself first, so that what is wrong is found where it stands."""
+    before = len(r.problems)
+    for key, value in shown.items():
+        r.template(value, (*path, "escalate", "to") if key == "escalate_to" else (*path, key), scope)
+    return len(r.problems) == before
+
+
+def _people(r: Reader, value: Any, path: Path, what: str) -> Any:
+    """Names, or an expression that makes a list of them."""
+    if value is None or (isinstance(value, str) and "${" in value):
+        return value
+    return [name for name, _ in r.names(value, path, what)]
+
+
+def _escalate(r: Reader, value: Any, path: Path, node: NodeView) -> tuple[int, Any]:
+    if value is None:
+        return 0, None
+    fields = r.mapping(value, path, f"escalate of {node.where}")
+    if fields is None:
+        return 0, None
+    r.keys(fields, path, f"escalate of {node.where}", ESCALATE_KEYS)
+    for key, hint in (("after", "say after how long"), ("to", "say to whom")):
+        if fields.get(key) is None:
+            r.error(path, f"escalate of {node.where} has no {key}", hint, key=True)
+    after_us = r.duration(fields["after"], (*path, "after"), "after") if fields.get("after") is not None else None
+    return after_us or 0, _people(r, fields.get("to"), (*path, "to"), "to")
+
+
+def _quorum(r: Reader, fields: Mapping[str, Any], key: str, path: Path) -> int:
+    if fields.get(key) is None:
+        return 1
+    return r.integer(fields[key], (*path, key), key, 1, APPROVAL_NAMES_MAX) or 1
+
+
+def _check_reachable(r: Reader, shown: Mapping[str, Any], quorum: int, path: Path, node: NodeView) -> None:
+    """As far as the names are written out."""
+    asked, later = shown.get("assignees"), shown.get("escalate_to", [])
+    if not isinstance(asked, list) or not isinstance(later, list):
+        return
+    names: list[Any] = [*asked, *later]
+    people = {str(n) for n in names}
+    if asked and quorum > len(people):
+        r.error(
+            (*path, "quorum"), f"the quorum of {node.where} is {quorum}, and only {len(people)} may answer", key=True
+        )
 
 
 def _message_name(r: Reader, value: Any, path: Path, what: str, scope: Scope) -> Template | None:

@@ -180,7 +180,7 @@ def _words(node: Node) -> tuple[str, str]:
         case Sleep():
             return "sleep", f"{_shown(verb.delay.form)}{' ms' if verb.ms else ''}"
         case Wait():
-            return "wait", _shown(verb.signal.form)
+            return ("event" if verb.event else "wait"), _shown(verb.signal.form)
         case Approval():
             return "approval", _shown(verb.name.form)
         case Choice():

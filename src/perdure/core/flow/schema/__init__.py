@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from perdure.core.control import POLICIES, PRIORITY_MAX, PRIORITY_MIN
 from perdure.core.flow.compile import DOCUMENT_KEYS
+from perdure.core.flow.compile.control import CONTROL_KEYS
 from perdure.core.flow.compile.dag import RESERVED
 from perdure.core.flow.compile.kinds import KINDS
 from perdure.core.flow.compile.options import FACTOR_MAX
+from perdure.core.flow.compile.triggers import TRIGGER_KEYS
 from perdure.core.flow.schema.nodes import (
     EXPRESSION_IN_TEXT,
     Schema,
@@ -25,7 +28,15 @@ from perdure.core.flow.schema.nodes import (
     said,
     task_schema,
 )
-from perdure.core.limits import ATTEMPTS_MAX, GRAPH_STEPS_DEFAULT, GRAPH_STEPS_MAX, NAME_CHARS_MAX
+from perdure.core.limits import (
+    ATTEMPTS_MAX,
+    CONCURRENCY_MAX,
+    GRAPH_STEPS_DEFAULT,
+    GRAPH_STEPS_MAX,
+    LIMITS_PER_TASK_MAX,
+    NAME_CHARS_MAX,
+)
+from perdure.core.schedule import MISSED, OVERLAPS
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 IDENTIFIER: Final = "urn:perdure:flow"
@@ -53,7 +64,8 @@ def _document() -> Schema:
         "flow": ref("name", "The flow's name. Without it, the file's."),
         "description": said("For people.", type="string"),
         "input": ref("input"),
-        "triggers": said("Kept, not acted on yet.", type=["array", "null"], items={"type": "object"}),
+        "triggers": _triggers(),
+        "timeout": ref("duration", "How long a run may take, unless whoever starts it says otherwise."),
         "defaults": object_(
             "For every task that does not say otherwise.",
             {
@@ -61,13 +73,44 @@ def _document() -> Schema:
                 "timeout": ref("timeout"),
                 "queue": ref("queue"),
                 "heartbeat": ref("heartbeat"),
+                "start_within": ref("start_within"),
+                "finish_within": ref("finish_within"),
             },
             type=["object", "null"],
         ),
+        **{key: ref(key) for key in CONTROL_KEYS},
         **_body(),
     }
     assert set(out) == set(DOCUMENT_KEYS)
     return out
+
+
+def _triggers() -> Schema:
+    words = {"type": ["string", "null"]}
+    several = {"type": ["string", "array", "null"], "items": {"type": "string"}}
+    span = {"type": ["string", "number", "null"]}
+    fields = {
+        "name": said("Behind the flow's name and a slash, the schedule's name.", **words),
+        "with": said(
+            "The input of its runs. `${ day }`, `${ nominal }` and `${ schedule }` are known.", type=["object", "null"]
+        ),
+        "cron": said("5 fields (minute first) or 6 (second first), or @daily and the like; one or several.", **several),
+        "every": said("An interval, such as 15m.", **span),
+        "anchor": said("A moment that the interval is counted from.", **words),
+        "at": said("A moment, or several.", **several),
+        "tz": said("The zone of cron expressions and days, such as Europe/Paris.", **words),
+        "calendars": said("Only on days of these calendars.", **several),
+        "exclude": said("Not on days of these calendars.", **several),
+        "start": said("Nothing before this moment.", **words),
+        "end": said("Nothing from this moment on.", **words),
+        "jitter": said("Each firing is put off by up to this much.", **span),
+        "overlap": said("When an earlier run is still active.", enum=[*OVERLAPS, None]),
+        "missed": said("What is made up for after an outage.", enum=[*MISSED, None]),
+        "window": said("How far back that goes.", **span),
+    }
+    assert set(fields) == set(TRIGGER_KEYS)
+    trigger = object_("A schedule that comes and goes with the flow.", fields)
+    return said("When runs start by themselves.", type=["array", "null"], items=trigger)
 
 
 def _body() -> Schema:
@@ -190,8 +233,61 @@ def _options() -> Schema:
         "max_retries": any_of("Executions in all; retry says more.", attempts, {"type": "null"}),
         "timeout": ref("duration", "How long one execution may take, or a wait may last."),
         "heartbeat": ref("duration", "An execution that stays silent longer is ended."),
+        "start_within": ref("duration", "How long a task may wait for an execution to begin."),
+        "finish_within": ref("duration", "How long a task may take from scheduling to its end, over all executions."),
         "queue": said(
             "Where workers look for the task.", type=["string", "null"], minLength=1, maxLength=NAME_CHARS_MAX
         ),
         "at_most_once": said("Never execute again, whatever happened.", type=["boolean", "null"]),
+        **_control(),
     }
+
+
+def _control() -> Schema:
+    path = {"type": "string", "minLength": 1}
+    key = said("Limits of the same key share what they count.", type=["string", "null"], maxLength=NAME_CHARS_MAX)
+    number = {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "minLength": 1}, {"type": "null"}]}
+    most = {"type": "integer", "minimum": 1, "maximum": CONCURRENCY_MAX}
+    limit = object_(
+        "How many at a time.",
+        {
+            "max": said("At most so many at a time.", **most),
+            "by": said(
+                "An argument, or an expression over input: each value has a limit of its own.", type=["string", "null"]
+            ),
+            "key": key,
+            "policy": said("Of runs: what becomes of one that finds the limit reached.", enum=[*POLICIES, None]),
+        },
+        required=["max"],
+    )
+    rate = object_(
+        "How many per time.",
+        {
+            "count": said("So many units,", type="number", exclusiveMinimum=0),
+            "per": ref("duration", "within this time; a second by default."),
+            "by": said("Each value of this has a rate of its own.", type=["string", "null"]),
+            "key": key,
+            "units": {"description": "What one counts; 1 by default.", **number},
+            "burst": said("So many may begin at once.", type=["number", "null"], minimum=1),
+        },
+        required=["count"],
+    )
+    fair = object_(
+        "What takes turns.",
+        {
+            "by": said("An argument.", **path),
+            "weight": {"description": "How often a value has its turn; 1 by default.", **number},
+        },
+        required=["by"],
+    )
+    return {
+        "limit": any_of("At most so many at a time.", most, limit, _several(most, limit), {"type": "null"}),
+        "rate": any_of("At most so many per time.", rate, _several(rate), {"type": "null"}),
+        "priority": said("Higher goes first.", type=["integer", "null"], minimum=PRIORITY_MIN, maximum=PRIORITY_MAX),
+        "fair": any_of("Its values take turns, however many wait for each.", path, fair, {"type": "null"}),
+        "weight": {"description": "How often a value of fair has its turn, relative to the others.", **number},
+    }
+
+
+def _several(*items: Schema) -> Schema:
+    return {"type": "array", "items": {"anyOf": list(items)}, "maxItems": LIMITS_PER_TASK_MAX}

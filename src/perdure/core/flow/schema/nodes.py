@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from perdure.core.flow.compile.control import CONTROL_KEYS
 from perdure.core.flow.compile.dag import DAG_ONLY, ON_FAILURE, ROUTES, RUN_IF
 from perdure.core.flow.compile.kinds import KINDS, MODES, STRATEGIES
-from perdure.core.flow.compile.nodes import ON_ERROR
+from perdure.core.flow.compile.nodes import ON_ERROR, UNDO_KEYS, UNDO_VERBS
+from perdure.core.flow.compile.options import OPTION_KEYS
 from perdure.core.flow.compile.verbs import HTTP_METHODS, TAKES, VERBS
-from perdure.core.limits import FANOUT_TASKS_MAX
+from perdure.core.limits import APPROVAL_NAMES_MAX, FANOUT_TASKS_MAX
 
 Schema = dict[str, Any]
 Signatures = Mapping[str, Mapping[str, Any]]
@@ -144,6 +146,12 @@ def _verbs(signatures: Signatures, case: str) -> Schema:
         ]
         python = any_of("A task of a Python worker: module:function, or its name.", *names, ref("name"))
     wait = object_("Wait for a signal.", {"signal": ref("name"), "timeout": ref("timeout")}, required=["signal"])
+    match = ref("expression", "Which events: over `event`, its payload, and what is known here.")
+    event = object_(
+        "Wait for a named event.",
+        {"event": ref("name"), "match": match, "timeout": ref("timeout")},
+        required=["event"],
+    )
     out = {
         "python": python,
         "http": _http(),
@@ -160,7 +168,7 @@ def _verbs(signatures: Signatures, case: str) -> Schema:
         "subflow": ref("body", "A body within this node."),
         "choice": said("The first case that holds says where it goes on.", type="array", items=ref(case), minItems=1),
         "sleep": any_of("Wait for a while.", ref("duration"), {"type": "string", "pattern": EXPRESSION_IN_TEXT}),
-        "wait": any_of("Wait for a signal.", ref("name"), wait),
+        "wait": any_of("Wait for a signal, or for a named event.", ref("name"), wait, event),
         "approval": _approval(),
         "value": ref("template", "Computed on the spot."),
     }
@@ -212,6 +220,7 @@ def _run() -> Schema:
 
 
 def _approval() -> Schema:
+    quorum: Schema = {"type": ["integer", "null"], "minimum": 1, "maximum": APPROVAL_NAMES_MAX}
     return any_of(
         "Wait for somebody to say yes or no.",
         {"type": "null"},
@@ -220,10 +229,19 @@ def _approval() -> Schema:
             "Wait for somebody to say yes or no.",
             {
                 "name": said("By default the node's key.", type=["string", "null"]),
-                "assignees": any_of("Who may answer.", ref("names"), {"type": "null"}),
                 "title": said("What is asked.", type=["string", "null"]),
                 "description": said("More about it.", type=["string", "null"]),
-                "form": said("JSON Schema of the answer.", type=["object", "null"]),
+                "details": ref("template", "Shown to people as it is."),
+                "assignees": any_of("Who may answer; anybody unless given.", ref("names"), {"type": "null"}),
+                "quorum": said("So many have to say yes.", **quorum),
+                "reject_quorum": said("So many have to say no.", **quorum),
+                "form": said("What an answer brings along: fields by name, or a JSON Schema.", type=["object", "null"]),
+                "escalate": object_(
+                    "Who may answer too after a while.",
+                    {"after": ref("duration", "How long."), "to": any_of("Who.", ref("names"))},
+                    type=["object", "null"],
+                    required=["after", "to"],
+                ),
                 "timeout": ref("timeout"),
             },
         ),
@@ -240,7 +258,21 @@ def _modifiers() -> Schema:
             "At most so many at a time.", {**count, "minimum": 1}, {"type": "string"}, {"type": "null"}
         ),
         "on_error": said("What one failed execution among many means.", enum=[*ON_ERROR, None]),
-        **{k: ref(k) for k in ("retry", "max_retries", "timeout", "heartbeat", "queue", "at_most_once")},
+        **{
+            k: ref(k)
+            for k in (
+                "retry",
+                "max_retries",
+                "timeout",
+                "heartbeat",
+                "queue",
+                "at_most_once",
+                "start_within",
+                "finish_within",
+                *CONTROL_KEYS,
+            )
+        },
+        "compensate": _compensate(),
         "set": said(
             "Written to shared state: dotted paths to values; `output` is the result.", type=["object", "null"]
         ),
@@ -249,6 +281,25 @@ def _modifiers() -> Schema:
         "max_steps": ref("max_steps"),
         "description": said("For people."),
     }
+
+
+def _compensate() -> Schema:
+    properties = {
+        "python": ref("name", "A task of a Python worker: module:function, or its name."),
+        "http": _http(),
+        "run": _run(),
+        "service": ref("name", "A task that takes {input, params}; by default `output` is its input."),
+        "with": ref("template", "The arguments, by name; `output` is the result of what is taken back, `error` why."),
+        **{k: ref(k) for k in OPTION_KEYS},
+        "description": said("For people."),
+    }
+    assert set(properties) == set(UNDO_KEYS)
+    return any_of(
+        "What takes it back, if the run fails or is cancelled later.",
+        {"type": "null"},
+        ref("name"),
+        object_("A call.", properties, oneOf=[{"required": [v]} for v in UNDO_VERBS]),
+    )
 
 
 def _around() -> Schema:
@@ -322,7 +373,8 @@ def kind_schema(kind: str) -> Schema:
         "attempt_delay_ms": said("Between attempts.", **number),
         "weighted_by_load": said("Kept without effect.", type=["boolean", "null"]),
         "description": said("For people."),
-        **{k: ref(k) for k in ("queue", "timeout", "heartbeat")},
+        **{k: ref(k) for k in ("queue", "timeout", "heartbeat", "start_within", "finish_within")},
+        "compensate": _compensate(),
         **_around(),
     }
     required = {"executor": ["service"], "foreach": ["service"], "subflow": ["subflow"]}.get(kind, [])

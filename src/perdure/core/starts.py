@@ -1,0 +1,146 @@
+"""Starts that are put off, gathered, or answered with a run that is there already. The pure part: what is asked, and how inputs are joined.
+
+    debounce  the last of several starts counts, once none has come for a while: due = min(now + quiet, first + most)
+    batch     the lists that several starts bring are joined, in order, into the list that one run gets
+    dedup     a second start under a key is answered with the run of the first, for a time or until that run has ended
+
+Laws:
+
+1. A start asks for one of these at most, and for none of them together with an id of its own, which is another way to say the same.
+2. The id of the run that will come is drawn with the first start, and every start under the key is answered with it.
+3. `joined` of inputs is the input that one call with all the items would have had.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from perdure.core.durations import human
+from perdure.core.errors import InvalidInput
+from perdure.core.limits import BATCH_ITEMS_MAX, NAME_CHARS_MAX, PUT_OFF_US_MAX
+
+
+class Debounce(msgspec.Struct, frozen=True, tag="debounce"):
+    key: str
+    quiet_us: int
+    """The run begins when no start has come for this long."""
+    most_us: int = 0
+    """And at the latest this long after the first one; 0: PUT_OFF_US_MAX."""
+
+    @property
+    def latest_us(self) -> int:
+        return self.most_us or PUT_OFF_US_MAX
+
+
+class Batch(msgspec.Struct, frozen=True, tag="batch"):
+    key: str
+    size: int
+    """The run begins with so many items."""
+    every_us: int
+    """And at the latest this long after the first one."""
+
+
+class Dedup(msgspec.Struct, frozen=True):
+    key: str
+    for_us: int = 0
+    """How long the key belongs to the first run; 0: until that run has ended."""
+
+
+Later = Debounce | Batch
+
+
+class Gathered(msgspec.Struct, frozen=True):
+    """A call whose one argument is a list."""
+
+    argument: str
+    """Its name; "*" for a call by position."""
+    items: list[msgspec.Raw]
+    """As they were written: nothing is decoded on the way."""
+
+
+def check_later(later: Later | None, dedup: Dedup | None, run_key: str) -> None:
+    """InvalidInput for what can never work."""
+    asked = [
+        word
+        for word, said in (
+            ("debounce", isinstance(later, Debounce)),
+            ("batch", isinstance(later, Batch)),
+            ("dedup", dedup is not None),
+            ("an id of its own", bool(run_key)),
+        )
+        if said
+    ]
+    if len(asked) > 1:
+        raise InvalidInput(f"a start has {' and '.join(asked)}; each of these decides alone which run it is: keep one")
+    match later:
+        case Debounce():
+            _check_time("debounce", later.quiet_us)
+            _check_time("the most of a debounce", later.latest_us)
+            if later.latest_us < later.quiet_us:
+                raise InvalidInput(
+                    f"debounce: max={human(later.latest_us)} is shorter than the quiet time {human(later.quiet_us)}; make it longer"
+                )
+        case Batch():
+            _check_time("every of a batch", later.every_us)
+            if not 1 <= later.size <= BATCH_ITEMS_MAX:
+                raise InvalidInput(
+                    f"batch: size is {later.size}; it must lie between 1 and BATCH_ITEMS_MAX={BATCH_ITEMS_MAX}"
+                )
+        case None:
+            pass
+    if dedup is not None and dedup.for_us:
+        _check_time("the time of dedup", dedup.for_us)
+    for one in (later, dedup):
+        if one is not None and (not one.key or len(one.key) > NAME_CHARS_MAX or "\x00" in one.key):
+            raise InvalidInput(f"{one.key[:50]!r} is no key: it has 1 to NAME_CHARS_MAX={NAME_CHARS_MAX} characters")
+
+
+def _check_time(what: str, us: int) -> None:
+    if not 0 < us <= PUT_OFF_US_MAX:
+        raise InvalidInput(f"{what} must lie between 0 and PUT_OFF_US_MAX ({human(PUT_OFF_US_MAX)})")
+
+
+_CALL: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_ITEMS: Final = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+def gathered(data: bytes) -> Gathered:
+    """The one list of a call, which a batch joins with those of others. InvalidInput when the call is another."""
+    try:
+        call = _CALL.decode(data)
+        if len(call) == 1:
+            name, value = next(iter(call.items()))
+            items = _ITEMS.decode(value)
+            if name == "*" and len(items) == 1:
+                items = _ITEMS.decode(items[0])
+                return Gathered(name, items)
+            if name not in ("*", "**"):
+                return Gathered(name, items)
+    except msgspec.DecodeError:
+        pass
+    raise InvalidInput(
+        'a batched start brings one list, such as {"events": [...]}: the lists of all starts under the key are joined, '
+        "and one run gets the whole; this one brings something else"
+    )
+
+
+def joined(inputs: list[bytes]) -> bytes:
+    """One call for several, whose lists have the same argument. Never longer than they are together."""
+    parts = [gathered(data) for data in inputs]
+    items = b",".join(bytes(item) for part in parts for item in part.items)
+    argument = parts[0].argument
+    body = b"[[%b]]" % items if argument == "*" else b"[%b]" % items
+    return b"{%b:%b}" % (msgspec.json.encode(argument), body)
+
+
+def same_shape(first: str, argument: str) -> None:
+    if first != argument:
+        raise InvalidInput(
+            f"the starts of one batch give their list the same way: the first one under this key gave it {_given(first)}, this one {_given(argument)}"
+        )
+
+
+def _given(argument: str) -> str:
+    return "by position" if argument == "*" else f"as {argument!r}"

@@ -1,0 +1,85 @@
+"""Why runs wait: the rows behind core/why.py, for one run and for lists."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from perdure.core import why
+from perdure.core.flow.model import is_flow
+from perdure.core.grant import Reason
+from perdure.core.lifecycle import RunStatus
+from perdure.engine.reads import SCAN_ROWS_MAX
+from perdure.store.queries import queries
+from perdure.wire.codec import decode_options
+
+_RECORDED: Final = frozenset({"approval", "signal", "event", "promise", "update", "child", "timer", "task"})
+"""Words that are recorded with the run as the first thing it waits for."""
+_IN_LINE: Final = frozenset({"limit", "rate", "paused"})
+_reason = msgspec.json.Decoder(Reason)
+
+
+async def waits_of(c: Any, ns: int, run_id: bytes) -> list[why.Wait] | None:
+    """None for a run that is not active."""
+    q = queries()
+    r = await c.fetchrow(q["run_waits"], run_id, ns)
+    if r is None:
+        return None
+    if r["stuck"] is not None:
+        return [why.stuck(r["stuck"])]
+    if r["outside"]:
+        return [
+            why.of_reason(_reason.decode(r["reason"]), r["workflow"])
+            if r["reason"]
+            else why.about_to_start(r["workflow"])
+        ]
+    tasks = [_of_task(t) for t in await c.fetch(q["task_waits"], run_id, ns, why.WAITS_MAX)]
+    found = [*why.decode(r["waits"]), *tasks]
+    if not r["owned"] and r["due"] and not r["served"] and not is_flow(r["version"]):
+        found.append(why.no_code(r["workflow"], r["version"]))
+    elif r["status"] == RunStatus.PENDING and not found:
+        found.append(why.about_to_start(r["workflow"]))
+    return why.ordered(found)
+
+
+def _of_task(t: Any) -> why.Wait:
+    return why.of_task(
+        why.TaskWaiting(
+            name=t["name"], queue=t["queue"], node=t["node"] or "", attempt=t["attempt"], lost=t["lost"],
+            max_attempts=decode_options(t["options"]).max_attempts, run_at_us=t["run_at"], now_us=t["now"],
+            reason=_reason.decode(t["reason"]) if t["reason"] else None, served=t["served"],
+        )
+    )  # fmt: skip
+
+
+async def waiting_on(
+    c: Any, ns: int, code: str, low: bytes, high: bytes, limit: int
+) -> tuple[list[bytes], bytes | None]:
+    """Runs that wait for this, newest first, and how far the search got; None: all the way."""
+    q = queries()
+    if code in _RECORDED:
+        rows = await c.fetch(q["waiting_recorded"], ns, low, high, limit, code)
+        return [r["run_id"] for r in rows], None
+    if code in _IN_LINE:
+        rows = await c.fetch(q["waiting_in_line"], ns, low, high, limit, code)
+        return [r["run_id"] for r in rows], None
+    name, more = {
+        "retry": ("waiting_for_retry", ()),
+        "no_worker": ("waiting_for_worker", (False,)),
+        "slot": ("waiting_for_worker", (True,)),
+        "version": ("waiting_for_code", ()),
+        "stuck": ("waiting_stuck", ()),
+    }.get(code, ("waiting_also", (code,)))
+    rows = await c.fetch(q[name], ns, low, high, limit, SCAN_ROWS_MAX, *more)
+    found = [r["run_id"] for r in rows if r["run_id"] is not None]
+    if code == "slot":  # tasks of fan-outs that wait in memory have no row; their run says so
+        also, _ = await _also(c, ns, code, low, high, limit)
+        found = sorted({*found, *also}, reverse=True)[:limit]
+    full = rows and rows[0]["scanned"] >= SCAN_ROWS_MAX
+    return found, rows[0]["floor"] if full else None
+
+
+async def _also(c: Any, ns: int, code: str, low: bytes, high: bytes, limit: int) -> tuple[list[bytes], None]:
+    rows = await c.fetch(queries()["waiting_recorded"], ns, low, high, limit, code)
+    return [r["run_id"] for r in rows], None

@@ -1,0 +1,515 @@
+"""Cancellation reaches whatever is running, lets it clean up, and goes from the leaves to the root."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import threading
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from perdure import (
+    AttemptCancelled,
+    Handle,
+    NondeterminismError,
+    Perdure,
+    RunCancelled,
+    RunFailed,
+    Signal,
+    Workflow,
+    attempt,
+    flow,
+    task,
+    wf,
+    workflow,
+)
+from perdure.core import events as ev
+from perdure.core import ids
+from perdure.core.retry import End, TaskOptions
+from perdure.core.work import Assignment, Report
+from perdure.sdk.execution import THREAD_GRACE_S, Execution
+from perdure.testing.replayer import replay_one
+
+LIMIT_S = 60
+SOON_S = 8.0
+"""More than anything here takes, on a machine that has other things to do; far less than what the tasks would take."""
+began: dict[str, threading.Event] = {}
+cleaned: dict[str, float] = {}
+notes: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def clean_slate() -> None:
+    began.clear()
+    cleaned.clear()
+    notes.clear()
+
+
+@pytest.fixture
+async def client(dsn: str) -> AsyncIterator[Perdure]:
+    async with Perdure(dsn, processes=1, threads=2, allow_run=True) as perdure:
+        yield perdure
+
+
+def begun(name: str) -> threading.Event:
+    return began.setdefault(name, threading.Event())
+
+
+# -- what tasks do -----------------------------------------------------------------------------------------------
+
+
+@task(name="ca_async", retry=1)
+async def on_the_loop() -> None:
+    try:
+        begun("async").set()
+        await asyncio.sleep(600)
+    finally:
+        await asyncio.sleep(0.05)  # it may await while it cleans up
+        cleaned["async"] = time.monotonic()
+
+
+@task(name="ca_thread", retry=1)
+def in_a_thread(polite: bool) -> None:
+    name = "polite" if polite else "thread"
+    try:
+        begun(name).set()
+        while True:  # a plain loop that knows nothing of Perdure, unless it is polite
+            if polite:
+                attempt().raise_if_cancelled()
+            time.sleep(0.01)
+    finally:
+        cleaned[name] = time.monotonic()
+
+
+@task(name="ca_timeout", timeout="400ms", retry=1)
+def overdue() -> None:
+    try:
+        begun("overdue").set()
+        while True:
+            time.sleep(0.01)
+    except asyncio.CancelledError as error:
+        assert isinstance(error, AttemptCancelled) and attempt().cancelled
+        cleaned["overdue"] = time.monotonic()
+        raise
+
+
+@task(name="ca_process", process=True, retry=1)
+def in_a_process(place: str) -> None:
+    try:
+        Path(place, "begun").write_text(str(os.getpid()))
+        time.sleep(600)
+    except asyncio.CancelledError:
+        Path(place, "told").write_text(str(attempt().cancelled))
+        raise
+    finally:
+        Path(place, "cleaned").write_text(str(time.monotonic()))
+
+
+@task(name="ca_stubborn", process=True, retry=1)
+def stubborn(place: str) -> None:
+    while True:
+        with contextlib.suppress(BaseException):
+            Path(place, "begun").write_text(str(os.getpid()))
+            time.sleep(600)
+
+
+@task(name="ca_pid", process=True)
+def pid() -> int:
+    return os.getpid()
+
+
+@task(name="ca_double")
+def double(n: int) -> int:
+    return 2 * n
+
+
+@workflow(name="ca_one")
+async def one(which: str, place: str = "") -> None:
+    match which:
+        case "async":
+            await on_the_loop()
+        case "thread" | "polite":
+            await in_a_thread(which == "polite")
+        case "overdue":
+            await overdue()
+        case "process":
+            await in_a_process(place)
+        case "stubborn":
+            await stubborn(place)
+        case _:
+            await wf.schedule("perdure.run", {"command": which}, retry=1)
+
+
+@workflow(name="ca_pid_of")
+async def pid_of() -> int:
+    return await pid()
+
+
+@workflow(name="ca_doubled")
+async def doubled(n: int) -> int:
+    return await double(n)
+
+
+async def until(what: threading.Event | Path) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        while not (what.is_set() if isinstance(what, threading.Event) else what.exists() and what.read_text()):
+            await asyncio.sleep(0.01)
+
+
+async def cancelled(handle: Handle[object]) -> float:
+    """Cancel a run; the moment at which that was asked for."""
+    at = time.monotonic()
+    await handle.cancel("enough")
+    with pytest.raises(RunCancelled, match="enough"):
+        await asyncio.wait_for(handle.result(), LIMIT_S)
+    return at
+
+
+async def eventually(key: str) -> float:
+    async with asyncio.timeout(LIMIT_S):
+        while key not in cleaned:
+            await asyncio.sleep(0.01)
+    return cleaned[key]
+
+
+# -- the attempt ---------------------------------------------------------------------------------------------------
+
+
+async def test_an_async_task_unwinds_at_its_await_and_may_await_in_finally(client: Perdure) -> None:
+    handle = await one.start("async")
+    await until(begun("async"))
+    at = await cancelled(handle)
+    assert await eventually("async") - at < SOON_S
+
+
+@pytest.mark.parametrize("which", ["thread", "polite"])
+async def test_a_plain_function_in_a_thread_is_interrupted_and_its_finally_runs(client: Perdure, which: str) -> None:
+    handle = await one.start(which)
+    await until(begun(which))
+    at = await cancelled(handle)
+    took = await eventually(which) - at
+    assert took < SOON_S
+    if which == "thread":
+        assert took >= THREAD_GRACE_S, "first it has the chance to find out by itself"
+    assert await asyncio.wait_for(doubled.run(21), LIMIT_S) == 42, "the threads go on"
+
+
+async def test_a_timeout_takes_the_same_way(client: Perdure) -> None:
+    handle = await one.start("overdue")
+    with pytest.raises(RunFailed, match=r"did not end within its timeout of 0\.4 s"):
+        await asyncio.wait_for(handle.result(), LIMIT_S)
+    await eventually("overdue")
+
+
+async def test_a_task_in_a_process_cleans_up_and_the_pool_survives(client: Perdure, tmp_path: Path) -> None:
+    before = await asyncio.wait_for(pid_of.run(), LIMIT_S)
+    handle = await one.start("process", str(tmp_path))
+    await until(tmp_path / "begun")
+    assert int((tmp_path / "begun").read_text()) == before, "one process serves one after the other"
+    at = await cancelled(handle)
+    await until(tmp_path / "cleaned")
+    assert float((tmp_path / "cleaned").read_text()) - at < SOON_S  # one clock for all processes of a machine
+    assert (tmp_path / "told").read_text() == "True"
+    assert await asyncio.wait_for(pid_of.run(), LIMIT_S) != before, "the next one gets a fresh process"
+
+
+async def test_a_process_that_takes_no_notice_is_killed(
+    client: Perdure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perdure.sdk.execution.KILL_GRACE_S", 0.5)
+    handle = await one.start("stubborn", str(tmp_path))
+    await until(tmp_path / "begun")
+    victim = int((tmp_path / "begun").read_text())
+    await cancelled(handle)
+    async with asyncio.timeout(LIMIT_S):
+        while _is_there(victim):
+            await asyncio.sleep(0.02)
+    assert await asyncio.wait_for(pid_of.run(), LIMIT_S) != victim
+
+
+async def test_a_command_and_all_it_started_get_the_time_to_clean_up(client: Perdure, tmp_path: Path) -> None:
+    command = (
+        f"trap 'echo yes > {tmp_path}/cleaned; exit 0' TERM; sleep 600 & echo $! > {tmp_path}/child; "
+        f"echo $$ > {tmp_path}/begun; wait"
+    )
+    handle = await one.start(command)
+    await until(tmp_path / "begun")
+    at = time.monotonic()
+    await cancelled(handle)
+    await until(tmp_path / "cleaned")
+    assert time.monotonic() - at < SOON_S
+    async with asyncio.timeout(LIMIT_S):
+        while any(_is_there(int((tmp_path / name).read_text())) for name in ("begun", "child")):
+            await asyncio.sleep(0.02)
+
+
+def _is_there(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    try:  # one that nobody has waited for yet is gone all the same
+        return "Z" not in Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+async def test_an_interruption_never_reaches_the_next_task_of_the_thread() -> None:
+    """One thread, hundreds of attempts, each cancelled about when it ends. What was not cancelled must succeed."""
+    chance = random.Random(5)
+    ends: dict[int, Report] = {}
+    lasts: dict[int, float] = {n: chance.uniform(0.0, 0.004) for n in range(600)}
+
+    class Plain:
+        name, is_async, process = "plain", False, False
+
+        class signature:
+            @staticmethod
+            def decode_call(data: bytes) -> tuple[tuple[int], dict[str, object]]:
+                return (int(data),), {}
+
+            @staticmethod
+            def encode_result(value: int) -> bytes:
+                return str(value).encode()
+
+        @staticmethod
+        def fn(n: int) -> int:
+            until_s = time.monotonic() + lasts[n]
+            while time.monotonic() < until_s:
+                pass
+            return n
+
+    def reported(reports: list[Report]) -> None:
+        ends.update({r.seq: r for r in reports})
+
+    import perdure.sdk.execution as module
+
+    grace, module.THREAD_GRACE_S = module.THREAD_GRACE_S, 0.0
+    execution = Execution(lambda _: Plain, lambda: time.monotonic_ns() // 1000, 10, 1, reported, lambda _: None)
+    wanted: set[int] = set()
+    try:
+        for n in range(600):
+            execution.assign([Assignment(b"r" * 16, n, 1, 1, "plain", str(n).encode(), TaskOptions())])
+            if n % 2:
+                asyncio.get_running_loop().call_later(chance.uniform(0, 0.005), execution.cancel, b"r" * 16, n, 1)
+            else:
+                wanted.add(n)
+            while execution.in_use > 3:
+                await asyncio.sleep(0.0005)
+        async with asyncio.timeout(LIMIT_S):
+            while execution.in_use:
+                await asyncio.sleep(0.005)
+            while not wanted <= ends.keys():
+                await asyncio.sleep(0.005)
+    finally:
+        module.THREAD_GRACE_S = grace
+        await execution.close()
+    assert {n: ends[n].end for n in wanted} == dict.fromkeys(wanted, End.SUCCESS)
+    assert any(r.end is End.CANCELLED for r in ends.values()), "some were hit"
+
+
+# -- leaves first --------------------------------------------------------------------------------------------------
+
+
+@task(name="ca_note")
+async def note(text: str) -> None:
+    notes.append(text)
+
+
+stop_it = Signal("ca_stop_it", str)
+
+
+@workflow(name="ca_grandchild")
+async def grandchild() -> None:
+    try:
+        begun("grandchild").set()
+        await asyncio.sleep(3600)
+    finally:
+        await wf.sleep("300ms")
+        await note("grandchild")
+
+
+@workflow(name="ca_child")
+async def child() -> None:
+    try:
+        await grandchild()
+    finally:
+        await note("child")
+
+
+@workflow(name="ca_parent")
+async def parent() -> None:
+    try:
+        await child()
+    finally:
+        await note("parent")
+
+
+@workflow(name="ca_many")
+async def many() -> None:
+    try:
+        await wf.map(leaf, [0, 1, 2])
+    finally:
+        await note("root")
+
+
+@workflow(name="ca_leaf")
+async def leaf(n: int) -> None:
+    try:
+        begun(f"leaf {n}").set()
+        await asyncio.sleep(3600)
+    finally:
+        await note("leaf")
+
+
+@workflow(name="ca_impatient")
+async def impatient() -> str:
+    try:
+        async with asyncio.timeout(0.5):
+            await grandchild()
+    except TimeoutError:
+        await note("impatient")
+    return "went on"
+
+
+@workflow(name="ca_unmoved")
+async def unmoved() -> str:
+    while True:
+        with contextlib.suppress(asyncio.CancelledError):
+            return await stop_it.next()
+
+
+@workflow(name="ca_patient")
+async def patient() -> str:
+    try:
+        return await unmoved()
+    finally:
+        await note("patient")
+
+
+async def events_of(handle: Handle[object]) -> list[ev.Event]:
+    return [r.event for r in await handle.history()]
+
+
+async def replayed(of: Workflow[..., object], handle: Handle[object]) -> None:
+    """The code takes the same way again."""
+    replay_one(of, handle._run_id, await handle.history())
+
+
+async def test_a_grandchild_cleans_up_before_the_child_and_the_child_before_the_parent(client: Perdure) -> None:
+    handle = await parent.start()
+    await until(begun("grandchild"))
+    await cancelled(handle)
+    assert notes == ["grandchild", "child", "parent"]
+    events = await events_of(handle)
+    order = [type(e).__name__ for e in events]
+    assert order.index("ChildCancelRequested") < order.index("ChildCancelled") < order.index("TasksScheduled")
+    assert ev.ChildCancelRequested(0, True) in events
+    await replayed(parent, handle)
+
+
+async def test_a_history_from_before_leaves_came_first_is_replayed_as_it_went(client: Perdure) -> None:
+    """Then the code went on at once: its clean-up was asked for before the child had ended."""
+    handle = await parent.start()
+    await until(begun("grandchild"))
+    await cancelled(handle)
+    now = [r.event for r in await handle.history()]
+    old = [
+        ev.ChildCancelRequested(0) if e == ev.ChildCancelRequested(0, True) else e
+        for e in now
+        if not isinstance(e, ev.ChildCancelled)
+    ]
+    replay_one(parent, handle._run_id, [ev.Recorded(i, i, e) for i, e in enumerate(old, 1)])
+    new = [e for e in now if not isinstance(e, ev.ChildCancelled)]
+    with pytest.raises(NondeterminismError, match="child 0"):
+        replay_one(parent, handle._run_id, [ev.Recorded(i, i, e) for i, e in enumerate(new, 1)])
+
+
+async def test_all_children_of_a_map_have_ended_before_the_code_goes_on(client: Perdure) -> None:
+    handle = await many.start()
+    for n in range(3):
+        await until(begun(f"leaf {n}"))
+    await cancelled(handle)
+    assert notes == ["leaf", "leaf", "leaf", "root"]
+    await replayed(many, handle)
+
+
+async def test_a_child_that_took_too_long_has_ended_when_its_parent_hears_of_the_timeout(client: Perdure) -> None:
+    handle = await impatient.start()
+    assert await asyncio.wait_for(handle.result(), LIMIT_S) == "went on"
+    assert notes == ["grandchild", "impatient"]
+    await replayed(impatient, handle)
+
+
+async def test_to_cancel_again_ends_the_wait_for_a_child_that_does_not_stop(client: Perdure) -> None:
+    handle = await patient.start()
+    async with asyncio.timeout(LIMIT_S):
+        while not any(isinstance(e, ev.ChildStarted) for e in await events_of(handle)):
+            await asyncio.sleep(0.01)
+    await handle.cancel("enough")
+    async with asyncio.timeout(LIMIT_S):
+        while ev.ChildCancelRequested(0, True) not in await events_of(handle):
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(0.3)
+    assert (await handle.describe()).finished_us is None and notes == [], "it waits for its child"
+    await cancelled(handle)
+    assert notes == ["patient"]
+    await replayed(patient, handle)
+
+
+async def test_a_deadline_ends_the_wait_as_well(client: Perdure) -> None:
+    handle = await patient.options(timeout="1500ms").start()
+    async with asyncio.timeout(LIMIT_S):
+        while not any(isinstance(e, ev.ChildStarted) for e in await events_of(handle)):
+            await asyncio.sleep(0.01)
+    await handle.cancel("enough")
+    with pytest.raises(RunFailed, match="deadline"):
+        await asyncio.wait_for(handle.result(), LIMIT_S)
+
+
+async def test_a_flow_ends_after_the_flows_it_started(client: Perdure, dsn: str) -> None:
+    inner = {"flow": "ca-inner", "tasks": {"child": {"flow": "ca_child"}}}
+    outer = {
+        "flow": "ca-outer",
+        "tasks": {"inner": {"flow": "ca-inner"}, "pause": {"sleep": "1h"}, "work": {"python": "ca_async"}},
+    }
+    await client.deploy(inner)
+    await client.deploy(outer)
+    handle = await flow("ca-outer").start()
+    await until(begun("grandchild"))
+    await until(begun("async"))
+    await cancelled(handle)
+    await eventually("async")
+    assert notes == ["grandchild", "child"]
+    connection = await asyncpg.connect(dsn)
+    try:
+        ended = await connection.fetch("select workflow, status from perdure.run order by finished_at")
+    finally:
+        await connection.close()
+    assert [r["workflow"] for r in ended] == ["ca_grandchild", "ca_child", "ca-inner", "ca-outer"]
+    assert {r["status"] for r in ended} == {4}
+
+
+async def test_a_run_that_moves_to_another_engine_still_waits_for_its_leaves(dsn: str) -> None:
+    async with Perdure(dsn) as first:
+        handle = await patient.start()
+        while not any(isinstance(e, ev.ChildStarted) for e in await events_of(handle)):
+            await asyncio.sleep(0.01)
+        await handle.cancel("enough")
+        while ev.ChildCancelRequested(0, True) not in await events_of(handle):
+            await asyncio.sleep(0.01)
+        del first
+    async with Perdure(dsn) as second:
+        again = second.handle(handle.id, patient)
+        (started,) = [e for e in await events_of(again) if isinstance(e, ev.ChildStarted)]
+        assert notes == []
+        await stop_it.send(ids.text(started.run_id), "all right")
+        with pytest.raises(RunCancelled, match="enough"):
+            await asyncio.wait_for(again.result(), LIMIT_S)
+        assert notes == ["patient"]

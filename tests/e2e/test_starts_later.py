@@ -1,0 +1,423 @@
+"""Starts that are put off, gathered, or answered with a run that is there already: real engines, real PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+
+import asyncpg
+import msgspec
+import pytest
+
+from perdure import (
+    Client,
+    Conflict,
+    Debounce,
+    Dedup,
+    EngineSettings,
+    InvalidInput,
+    Limit,
+    NotFound,
+    Perdure,
+    Signal,
+    TestEnv,
+    wf,
+    workflow,
+)
+from perdure.core import ids
+from perdure.core.limits import PAYLOAD_BYTES_MAX
+from perdure.core.starts import Batch, joined
+from perdure.core.work import StartRequest
+from perdure.engine.starts import Asked, NewRun
+from perdure.store.starts import PostgresStarts
+from tests.server.remote import server, worker
+
+go = Signal("starts_go", str)
+
+
+@workflow(name="starts_echo")
+async def echo(text: str) -> str:
+    return text
+
+
+@workflow(name="starts_sum")
+async def gather(numbers: list[int]) -> list[int]:
+    return numbers
+
+
+@workflow(name="starts_wait")
+async def wait(text: str) -> str:
+    return text + await go.next()
+
+
+@workflow(name="starts_twice")
+async def twice(left: int) -> str:
+    """Goes on as new, then waits."""
+    return wf.continue_as_new(left - 1) if left else await go.next()
+
+
+@workflow(name="starts_limited", limit=Limit(1))
+async def one_at_a_time(text: str) -> str:
+    return text + await go.next()
+
+
+DEFINITIONS = (echo, gather, wait, twice, one_at_a_time)
+
+
+def embedded(dsn: str, **settings: Any) -> Perdure:
+    client = Perdure(dsn, settings=EngineSettings(**{"lease_s": 3.0, "heartbeat_s": 0.2, **settings}))
+    assert client.worker is not None
+    for one in DEFINITIONS:
+        client.worker.adopt(one)
+    return client
+
+
+@pytest.fixture
+async def client(dsn: str) -> AsyncIterator[Perdure]:
+    async with embedded(dsn) as one:
+        yield one
+
+
+async def counted(dsn: str, workflow: str) -> int:
+    """Runs of a workflow, ended or not."""
+    connection = await asyncpg.connect(dsn)
+    try:
+        found: int = await connection.fetchval(
+            "select (select count(*) from perdure.run where workflow = $1) + (select count(*) from perdure.run_queue where workflow = $1)",
+            workflow,
+        )
+        return found
+    finally:
+        await connection.close()
+
+
+async def left_over(dsn: str) -> int:
+    connection = await asyncpg.connect(dsn)
+    try:
+        found: int = await connection.fetchval(
+            "select (select count(*) from perdure.start_later) + (select count(*) from perdure.start_input)"
+        )
+        return found
+    finally:
+        await connection.close()
+
+
+# -- debounce ------------------------------------------------------------------------------------------------------
+
+
+async def test_of_several_starts_the_last_counts_and_all_have_the_same_handle(client: Perdure, dsn: str) -> None:
+    one = echo.options(debounce=Debounce("400ms", key="k"))
+    handles = [await one.start(f"input {n}") for n in range(5)]
+    assert len({h.id for h in handles}) == 1
+    assert await handles[0].result("20s") == "input 4"
+    assert await handles[4].result("20s") == "input 4"
+    assert await counted(dsn, "starts_echo") == 1
+    assert await left_over(dsn) == 0
+
+
+async def test_keys_are_put_off_apart(client: Perdure, dsn: str) -> None:
+    handles = [await echo.options(debounce=Debounce("100ms", key=f"k{n % 3}")).start(f"input {n}") for n in range(6)]
+    assert [await h.result("20s") for h in handles] == ["input 3", "input 4", "input 5"] * 2
+    assert await counted(dsn, "starts_echo") == 3
+
+
+async def test_a_debounce_is_not_put_off_beyond_its_most(client: Perdure, dsn: str) -> None:
+    one = echo.options(debounce=Debounce("2s", key="k", max="2.5s"))
+    began = time.monotonic()
+    first = await one.start("first")
+    result = asyncio.create_task(first.result("20s"))
+    while not result.done():
+        await one.start("again")
+        await asyncio.sleep(0.1)
+    elapsed = time.monotonic() - began
+    assert result.result() == "again"
+    assert 2.4 <= elapsed < 6
+    again = await one.start("again")
+    assert again.id != first.id  # what comes after the run has begun is for the next one
+
+
+async def test_the_run_is_unknown_until_it_begins_but_its_result_can_be_waited_for(client: Perdure) -> None:
+    handle = await echo.options(debounce=Debounce("700ms", key="k")).start("x")
+    with pytest.raises(NotFound):
+        await handle.describe()
+    assert await handle.result("20s") == "x"
+    assert (await handle.describe()).workflow == "starts_echo"
+    with pytest.raises(NotFound):
+        await client.handle(ids.text(client.engine.new_run_id())).result("20s")
+
+
+async def test_run_waits_for_a_debounced_start(client: Perdure) -> None:
+    assert await echo.options(debounce=Debounce("50ms", key="k")).run("x") == "x"
+
+
+async def test_time_can_be_skipped_over_a_debounce(dsn: str) -> None:
+    async with TestEnv(dsn) as env:
+        handle = await env.start(echo.options(debounce=Debounce("1h", key="k")), "later")
+        with pytest.raises(NotFound):
+            await handle.describe()
+        await env.advance("59m")
+        with pytest.raises(NotFound):
+            await handle.describe()
+        await env.advance("2m")
+        assert await handle.result("10s") == "later"
+        assert await env.run(echo.options(debounce=Debounce("1d", key="k")), "run") == "run"
+
+
+# -- batch ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_batch_begins_when_it_has_enough_items(client: Perdure, dsn: str) -> None:
+    batch = gather.batch(key="k", size=5, every="1h")
+    handles = [await batch.add(n) for n in range(5)]
+    assert len({h.id for h in handles}) == 1
+    assert await handles[0].result("20s") == [0, 1, 2, 3, 4]
+    later = await batch.add(5)
+    assert later.id != handles[0].id
+    assert await left_over(dsn) == 2
+
+
+async def test_a_batch_begins_after_its_time(client: Perdure, dsn: str) -> None:
+    batch = gather.batch(key="k", size=1000, every="300ms")
+    first = await batch.add(1, 2)
+    second = await batch.add(3)
+    assert first.id == second.id
+    assert await first.result("20s") == [1, 2, 3]
+    assert await left_over(dsn) == 0
+
+
+async def test_what_many_engines_add_at_once_is_in_exactly_one_run(dsn: str) -> None:
+    async with embedded(dsn) as a, embedded(dsn) as b, embedded(dsn) as c:
+        clients = [a, b, c]
+
+        async def add(n: int) -> str:
+            request = StartRequest(
+                workflow="starts_sum",
+                version=gather.version,
+                input=b'{"numbers":[%d]}' % n,
+                later=Batch("k", 10, 300_000),
+            )
+            return ids.text(await clients[n % 3].start(request))
+
+        found = await asyncio.gather(*(add(n) for n in range(200)))
+        by_run: dict[str, list[int]] = {}
+        for n, run_id in enumerate(found):
+            by_run.setdefault(run_id, []).append(n)
+        results = {run_id: await a.handle(run_id, gather).result("30s") for run_id in by_run}
+    assert {run_id: sorted(items) for run_id, items in results.items()} == by_run
+    assert Counter(n for items in results.values() for n in items) == Counter(range(200))
+    assert all(len(items) <= 10 for items in results.values())
+    assert await left_over(dsn) == 0
+
+
+async def test_a_batch_that_would_be_too_large_begins_at_once_and_a_new_one_is_opened(
+    client: Perdure, dsn: str
+) -> None:
+    later = Batch("k", 10_000, 3_600_000_000)
+    half = [10**30] * (PAYLOAD_BYTES_MAX // 32 // 2)
+    first = await client.start(_numbers(half, later))
+    assert await client.start(_numbers([1], later)) == first
+    second = await client.start(_numbers(half, later))
+    assert second != first
+    assert len(await client.handle(ids.text(first), gather).result("20s")) == len(half) + 1
+    assert await client.start(_numbers([2], later)) == second
+    with pytest.raises(InvalidInput, match="BATCH_ITEMS_MAX"):
+        gather.batch(key="k", size=10_001, every="1h")
+
+
+def _numbers(items: list[int], later: Batch, once: str = "") -> StartRequest:
+    body = ",".join(map(str, items)).encode()
+    return StartRequest(
+        workflow="starts_sum", version=gather.version, input=b'{"numbers":[%b]}' % body, later=later, once=once
+    )
+
+
+async def test_items_that_are_sent_twice_under_a_key_are_added_once(client: Perdure) -> None:
+    later = Batch("k", 3, 3_600_000_000)
+    first = await client.start(_numbers([1], later, "sent-1"))
+    assert await client.start(_numbers([1], later, "sent-1")) == first
+    with pytest.raises(Conflict, match="other items"):
+        await client.start(_numbers([9], later, "sent-1"))
+    await client.start(_numbers([2, 3], later, "sent-2"))
+    assert await client.start(_numbers([1], later, "sent-1")) == first
+    assert await client.handle(ids.text(first), gather).result("20s") == [1, 2, 3]
+
+
+async def test_a_batched_start_brings_one_list_the_same_way(client: Perdure) -> None:
+    later = Batch("k", 100, 3_600_000_000)
+    for wrong in (b"{}", b'{"a":1}', b'{"a":[1],"b":[2]}', b'{"**":{"a":[1]}}', b'{"*":[1]}', b"[1]"):
+        with pytest.raises(InvalidInput, match="one list"):
+            await client.start(StartRequest(workflow="starts_sum", version="v", input=wrong, later=later))
+    with pytest.raises(InvalidInput, match="no items"):
+        await client.start(_numbers([], later))
+    await client.start(_numbers([1], later))
+    with pytest.raises(InvalidInput, match="the same way"):
+        await client.start(StartRequest(workflow="starts_sum", version="v", input=b'{"*":[[1]]}', later=later))
+
+
+def test_inputs_are_joined_as_they_were_written() -> None:
+    assert joined([b'{"a": [1.0, {"b":"\\u00e9"}]}', b'{"a":[]}', b'{"a":[1e5]}']) == b'{"a":[1.0,{"b":"\\u00e9"},1e5]}'
+    assert joined([b'{"*":[[1]]}', b'{"*":[[2,3]]}']) == b'{"*":[[1,2,3]]}'
+
+
+# -- crashes -------------------------------------------------------------------------------------------------------
+
+
+async def test_an_engine_that_dies_with_a_due_start_in_hand_leaves_it_to_another(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perdure.store.starts.LEASE_S", 0.5)
+    async with embedded(dsn) as gone:
+        ns, run_id = gone.engine.use.ns, gone.engine.new_run_id()
+    store = PostgresStarts(dsn)
+    await store.open()
+    request = msgspec.msgpack.encode(StartRequest(workflow="starts_echo", version=echo.version, input=b""))
+    later = Debounce("1ms", key="k").recorded
+    await store.put_off(Asked(ns, run_id, "starts_echo", later, request, b'{"text":"survived"}'))
+    while not (taken := await store.take_due(10)):
+        await asyncio.sleep(0.002)
+    assert [t.run_id for t in taken] == [run_id]  # and this is where it dies
+    assert await store.take_due(10) == []
+    async with embedded(dsn) as client:
+        assert await client.handle(ids.text(run_id), echo).result("20s") == "survived"
+    late = NewRun(run_id, ns, "starts_echo", echo.version, b"", None, None)
+    assert await store.begin_due(late) is False  # it was not dead after all, only slow
+    await store.close()
+    assert await counted(dsn, "starts_echo") == 1
+    assert await left_over(dsn) == 0
+
+
+async def test_a_start_that_cannot_be_read_does_not_hold_up_the_others(client: Perdure, dsn: str, caplog: Any) -> None:
+    store = PostgresStarts(client.store.pool)
+    later = Debounce("1ms", key="broken").recorded
+    broken = Asked(client.engine.use.ns, client.engine.new_run_id(), "starts_echo", later, b"no request", b"{}")
+    await store.put_off(broken)
+    assert await echo.options(debounce=Debounce("20ms", key="k")).run("goes on") == "goes on"
+    assert "cannot be made a run of" in caplog.text
+    assert await left_over(dsn) == 1
+
+
+# -- flow control --------------------------------------------------------------------------------------------------
+
+
+async def test_runs_of_put_off_and_deduplicated_starts_wait_for_their_limit(client: Perdure) -> None:
+    first = await one_at_a_time.options(dedup=Dedup("a")).start("a")
+    while await first.status() != "running":
+        await asyncio.sleep(0.02)
+    second = await one_at_a_time.options(dedup=Dedup("b")).start("b")
+    third = await one_at_a_time.options(debounce=Debounce("10ms", key="c")).start("c")
+    await asyncio.sleep(1.5)
+    assert [await h.status() for h in (first, second, third)] == ["running", "pending", "pending"]
+    for handle, expected in ((first, "a!"), (second, "b!"), (third, "c!")):
+        await go.send(handle.id, "!")
+        assert await handle.result("20s") == expected
+
+
+# -- from afar -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_client_of_a_server_puts_off_gathers_and_deduplicates(dsn: str) -> None:
+    async with server(dsn) as s, worker(s.address), Client(s.address):
+        one = echo.options(debounce=Debounce("200ms", key="k"))
+        handles = [await one.start(f"input {n}") for n in range(3)]
+        assert len({h.id for h in handles}) == 1
+        assert await handles[0].result("20s") == "input 2"
+        assert await echo.options(debounce=Debounce("50ms", key="k")).run("run") == "run"
+        batch = gather.batch(key="k", size=3, every="1h")
+        added = [await batch.add(n) for n in range(3)]
+        assert await added[0].result("20s") == [0, 1, 2]
+        first = await echo.options(dedup=Dedup("k", for_="1h")).start("a")
+        second = await echo.options(dedup=Dedup("k", for_="1h")).start("b")
+        assert first.id == second.id
+        with pytest.raises(InvalidInput, match="Expected `array`"):
+            await gather.batch(key="k", size=3, every="1h").add(numbers={"a": 1})  # type: ignore[arg-type]
+
+
+# -- dedup ---------------------------------------------------------------------------------------------------------
+
+
+async def test_fifty_starts_at_once_under_a_key_are_one_run(dsn: str) -> None:
+    async with embedded(dsn) as a, embedded(dsn) as b:
+        one = wait.options(dedup=Dedup("k"))
+        handles = await asyncio.gather(*((a if n % 2 else b).start_workflow(one, f"input {n}") for n in range(50)))
+        assert len({h.id for h in handles}) == 1
+        await a.engine.use.describe(ids.parse(handles[0].id))
+        await go.send(handles[0].id, "!")
+        results = {await h.result("20s") for h in handles}
+        assert len(results) == 1
+    assert await counted(dsn, "starts_wait") == 1
+
+
+async def test_a_key_is_free_again_when_its_run_has_ended(client: Perdure, dsn: str) -> None:
+    one = wait.options(dedup=Dedup("k"))
+    first = await one.start("a")
+    assert (await one.start("b")).id == first.id
+    assert (await wait.options(dedup=Dedup("other")).start("c")).id != first.id
+    assert (await echo.options(dedup=Dedup("k")).start("d")).id != first.id  # keys belong to a workflow
+    await go.send(first.id, "!")
+    assert await first.result("20s") == "a!"
+    second = await one.start("e")
+    assert second.id != first.id
+
+
+async def test_a_run_that_continues_as_new_keeps_its_key(client: Perdure) -> None:
+    one = twice.options(dedup=Dedup("k"))
+    first = await one.start(2)
+    while not (await first.describe()).successor:
+        await asyncio.sleep(0.02)
+    assert (await one.start(2)).id == first.id
+    view = await first.describe()
+    while view.successor:
+        view = await client.engine.use.describe(view.successor)
+    await go.send(ids.text(view.run_id), "end")
+    assert await first.result("20s") == "end"
+    assert (await one.start(0)).id != first.id
+
+
+async def test_a_key_for_a_time_outlasts_its_run(dsn: str) -> None:
+    async with TestEnv(dsn) as env:
+        one = echo.options(dedup=Dedup("k", for_="10m"))
+        first = await env.start(one, "a")
+        assert await first.result("10s") == "a"
+        await env.advance("9m")
+        again = await env.start(one, "b")
+        assert again.id == first.id
+        assert await again.result("10s") == "a"
+        await env.advance("2m")
+        third = await env.start(one, "c")
+        assert third.id != first.id
+        assert await third.result("10s") == "c"
+
+
+async def test_keys_that_say_nothing_any_more_are_forgotten(client: Perdure, dsn: str) -> None:
+    active = await wait.options(dedup=Dedup("active")).start("x")
+    ended = await echo.options(dedup=Dedup("ended")).start("x")
+    timed = await echo.options(dedup=Dedup("timed", for_="1ms")).start("x")
+    lasting = await echo.options(dedup=Dedup("lasting", for_="1h")).start("x")
+    for h in (ended, timed, lasting):
+        await h.result("20s")
+    await asyncio.sleep(0.01)
+    store = PostgresStarts(client.store.pool)
+    await store.sweep()
+    connection = await asyncpg.connect(dsn)
+    try:
+        keys = {r["key"] for r in await connection.fetch("select key from perdure.dedup")}
+    finally:
+        await connection.close()
+    assert keys == {"active", "lasting"}
+    await active.cancel()
+
+
+async def test_a_start_asks_for_one_of_them_at_most(client: Perdure) -> None:
+    with pytest.raises(InvalidInput, match="debounce and dedup"):
+        echo.options(debounce=Debounce("1s", key="k"), dedup=Dedup("k"))
+    with pytest.raises(InvalidInput, match="dedup and an id of its own"):
+        echo.options(dedup=Dedup("k"), id="x")
+    with pytest.raises(InvalidInput, match="no key"):
+        Dedup("")
+    with pytest.raises(InvalidInput, match="shorter than the quiet time"):
+        Debounce("1m", key="k", max="1s")
+    with pytest.raises(InvalidInput, match="PUT_OFF_US_MAX"):
+        Debounce("30d", key="k")

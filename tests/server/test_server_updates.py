@@ -1,0 +1,163 @@
+"""Updates and queries through the doors of a server: REST, gRPC and the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perdure import Client, RunFinished, Signal, State, Update, UpdateFailed, UpdateRejected, workflow
+from perdure.core import ids
+from tests.server.remote import server, worker
+from tests.server.rest_live import Live, live
+
+fill = Update("rest_fill", int, int)
+stop = Signal("rest_stop", bool)
+level = State("rest_level", 0)
+unit = State("rest_unit", "l")
+
+
+@workflow(name="rest_tank")
+async def tank() -> int:
+    def add(n: int) -> int:
+        if n == 13:
+            raise RuntimeError("a leak")
+        level.set(level.get() + n)
+        unit.set("l")
+        return level.get()
+
+    def fits(n: int) -> None:
+        if n > 100:
+            raise UpdateRejected("it would overflow")
+
+    fill.handle(add, validate=fits)
+    await stop.next()
+    return level.get()
+
+
+async def started(api: Live) -> str:
+    handle = await api.perdure.start_workflow(tank)
+    return handle.id
+
+
+async def test_an_update_over_rest(dsn: str) -> None:
+    async with live(dsn) as api:
+        run = await started(api)
+        path = f"/runs/{run}/updates"
+        assert await api.post(f"{path}/rest_fill", {"value": 5, "id": "one"}, 200) == {
+            "id": "one", "status": "done", "value": 5,
+        }  # fmt: skip
+        assert (await api.post(f"{path}/rest_fill", {"value": 7, "id": "one"}, 200))["value"] == 5
+        assert await api.get(f"{path}/one") == {"id": "one", "status": "done", "value": 5}
+        refused = await api.post(f"{path}/rest_fill", {"value": 500, "id": "big"}, 422)
+        assert (refused["code"], refused["detail"]) == ("update_rejected", "it would overflow")
+        assert (await api.get(f"{path}/big", 422))["code"] == "update_rejected"
+        assert (await api.post(f"{path}/rest_fill", {"value": "much"}, 422))["code"] == "update_rejected"
+        failed = await api.post(f"{path}/rest_fill", {"value": 13}, 409)
+        assert failed["code"] == "update_failed"
+        assert "a leak" in failed["detail"]
+        later = await api.post(f"{path}/nobody", {"value": 1, "id": "later", "wait": 0}, 202)
+        assert later == {"id": "later", "status": "pending", "value": None}
+        assert await api.get(f"{path}/later", 202) == later
+        assert (await api.get(f"{path}/never", 404))["code"] == "not_found"
+        assert (await api.post(f"{path}/rest_fill", {"value": 1, "wait": 31}, 422))["code"] == "invalid_input"
+        await api.post(f"/runs/{run}/signals/rest_stop", True, 202)
+        await api.get(f"/runs/{run}/result", wait=30)
+        assert (await api.get(f"{path}/later", 409))["code"] == "run_finished"
+        assert (await api.post(f"{path}/rest_fill", {"value": 1}, 409))["code"] == "run_finished"
+        actions = {entry["action"] for entry in (await api.get("/audit"))["items"]}
+        assert "run.update" in actions
+
+
+async def test_states_are_read_without_disturbing_the_run(dsn: str) -> None:
+    async with live(dsn) as api:
+        run = await started(api)
+        await api.post(f"/runs/{run}/updates/rest_fill", {"value": 5}, 200)
+        run_id = ids.parse(run)
+        api.perdure.engine.loop.release(api.perdure.engine.loop.runs[run_id])  # it sleeps
+        async with asyncio.timeout(10):
+            while (await api.perdure.describe(run_id)).owner is not None:
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.2)
+        before = await api.perdure.describe(run_id)
+        events = len(await api.perdure.history(run_id, 0))
+        first = await api.get(f"/runs/{run}/state", limit=1)
+        assert first["items"] == [{"name": "rest_level", "value": 5}]
+        rest = await api.get(f"/runs/{run}/state", limit=1, cursor=first["next"])
+        assert rest == {"items": [{"name": "rest_unit", "value": "l"}], "next": None}
+        assert (await api.get(f"/runs/{run}/state/rest_level"))["value"] == 5
+        code, out = await perdure("state", run, url=api.url)
+        assert (code, out.splitlines()) == (0, ["rest_level\t5", "rest_unit\tl"])
+        code, out = await perdure("state", run, "rest_level", url=api.url)
+        assert (code, out.strip()) == (0, "5")
+        await asyncio.sleep(0.3)
+        assert await api.perdure.describe(run_id) == before
+        assert (before.owner, before.epoch) == (None, 1)
+        assert len(await api.perdure.history(run_id, 0)) == events
+        assert run_id not in api.perdure.engine.loop.runs
+        assert (await api.get(f"/runs/{ids.text(bytes(16))}/state", 404))["code"] == "not_found"
+
+
+async def perdure(*words: str, url: str) -> tuple[int, str]:
+    program = Path(sys.executable).parent / "perdure"
+    made = await asyncio.create_subprocess_exec(
+        str(program), *words, env={**os.environ, "PERDURE_URL": url, "NO_COLOR": "1"},
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    out, err = await made.communicate()
+    return made.returncode or 0, out.decode() or err.decode()
+
+
+async def test_an_update_from_the_command_line(dsn: str) -> None:
+    async with live(dsn) as api:
+        run = await started(api)
+        assert await perdure("update", run, "rest_fill", "5", url=api.url) == (0, "5\n")
+        code, out = await perdure("update", run, "rest_fill", "5", "-o", "json", "--id", "x", url=api.url)
+        assert (code, json.loads(out)) == (0, {"id": "x", "status": "done", "value": 10})
+        code, out = await perdure("update", run, "rest_fill", "500", url=api.url)
+        assert code == 2
+        assert "it would overflow" in out
+        code, out = await perdure("update", run, "rest_fill", "13", url=api.url)
+        assert code == 1
+        assert "a leak" in out
+        code, out = await perdure("update", run, "nobody", "1", "--wait", "0", "--id", "p", url=api.url)
+        assert (code, out) == (0, "p\tpending\n")
+
+
+async def test_a_remote_client_asks_a_run_on_a_remote_worker(dsn: str) -> None:
+    async with server(dsn) as served, worker(served.address), Client(served.address) as client:
+        handle = await client.start_workflow(tank)
+        assert await fill.ask(handle.id, 4) == 4
+        assert await fill.ask(handle.id, 4, id="twice") == 8
+        assert await fill.ask(handle.id, 4, id="twice") == 8
+        with pytest.raises(UpdateRejected, match="overflow"):
+            await fill.ask(handle.id, 101)
+        with pytest.raises(UpdateFailed, match="a leak") as caught:
+            await fill.ask(handle.id, 13)
+        assert caught.value.failure.type == "RuntimeError"
+        with pytest.raises(TimeoutError):
+            await Update("nobody", int, int).ask(handle.id, 1, timeout=0.05)
+        run = served.engine.loop.runs[ids.parse(handle.id)]
+        assert run.waiting == ["signal:rest_stop"]
+        await stop.send(handle.id, True)
+        assert await handle.result("30s") == 8
+        with pytest.raises(RunFinished):
+            await fill.ask(handle.id, 1)
+
+
+async def test_namespaces_do_not_see_each_other(dsn: str) -> None:
+    async with live(dsn) as api:
+        run = await started(api)
+        await api.post("/namespaces", {"name": "other"}, 201)
+        elsewhere: dict[str, Any] = {"headers": {"Perdure-Namespace": "other"}}
+        for method, path, body in (
+            ("POST", f"/runs/{run}/updates/rest_fill", {"value": 1}),
+            ("GET", f"/runs/{run}/updates/one", None),
+            ("GET", f"/runs/{run}/state", None),
+        ):
+            assert (await api.ask(method, path, 404, json=body, **elsewhere))["code"] == "not_found"

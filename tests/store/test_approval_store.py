@@ -1,0 +1,167 @@
+"""The store of approvals: what the columns hold, what goes with a run, locks, the secret, and used links."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import asyncpg
+import pytest
+
+from perdure import Approval, Perdure, workflow
+from perdure.core import ids
+from perdure.core.approval import Vote
+from perdure.store.approvals import PostgresApprovals
+
+ok = Approval(
+    "store_ok",
+    assignees=["ada", "ben"],
+    quorum=2,
+    deadline="1h",
+    escalate_after="30m",
+    escalate_to=["lead"],
+    title="Ok?",
+)
+anybody = Approval("store_anybody")
+
+
+@workflow
+async def store_ok_flow() -> str:
+    await ok.wait(details={"event": "x"})
+    return "done"
+
+
+@workflow
+async def store_anybody_flow() -> None:
+    await anybody.wait()
+
+
+@pytest.fixture
+async def perdure(dsn: str) -> AsyncIterator[Perdure]:
+    async with Perdure(dsn) as found:
+        yield found
+
+
+async def ask(perdure: Perdure, flow: Any = store_ok_flow) -> bytes:
+    run = ids.parse((await flow.start()).id)
+    async with asyncio.timeout(20):
+        while not await perdure.approvals.of_run(perdure.engine.use, run):
+            await asyncio.sleep(0.02)
+    return run
+
+
+async def test_the_columns_are_filled_from_what_was_recorded(perdure: Perdure, dsn: str) -> None:
+    run = await ask(perdure)
+    c = await asyncpg.connect(dsn)
+    try:
+        row = await c.fetchrow("select * from perdure.promise where run_id = $1", ids.text(run))
+    finally:
+        await c.close()
+    assert (row["kind"], row["assignees"], row["quorum"], row["escalate_to"]) == (1, ["ada", "ben"], 2, ["lead"])
+    assert (row["deadline_at"] - row["escalate_at"]).total_seconds() == 1800
+    found = await perdure.approvals.find(perdure.engine.use, run, "store_ok")
+    assert found.spec.deadline_us == round(row["deadline_at"].timestamp() * 1e6)
+    assert (found.workflow, found.spec.details, found.votes) == ("store_ok_flow", {"event": "x"}, [])
+
+
+async def test_votes_and_the_promise_go_with_the_run_and_the_audit_stays(perdure: Perdure, dsn: str) -> None:
+    run = await ask(perdure)
+    for who in ("ada", "ben"):
+        await ok.approve(ids.text(run), by=who)
+    assert await perdure.handle(ids.text(run)).result("20s") == "done"
+    c = await asyncpg.connect(dsn)
+    try:
+        for table in ("promise", "vote", "inbox"):
+            assert await c.fetchval(f"select count(*) from perdure.{table}") == 0, table
+        assert await c.fetchval("select count(*) from perdure.audit where action = 'approval.approve'") == 2
+    finally:
+        await c.close()
+
+
+async def test_who_holds_an_approval_holds_it_alone_and_undoes_everything_by_failing(perdure: Perdure) -> None:
+    run, ns, store = await ask(perdure), perdure.engine.use.ns, PostgresApprovals(perdure.store.pool)
+    order: list[str] = []
+    held_now = asyncio.Event()
+
+    async def first() -> None:
+        async with store.hold(ns, run, "store_ok") as held:
+            await held.cast(Vote(who="ada", approved=True))
+            held_now.set()
+            await asyncio.sleep(0.3)
+            order.append("first")
+            raise KeyError("changed my mind")
+
+    async def second() -> None:
+        await held_now.wait()
+        async with store.hold(ns, run, "store_ok") as held:
+            order.append("second")
+            assert held.standing is not None and held.standing.votes == []
+
+    with pytest.raises(KeyError):
+        await asyncio.gather(first(), second())
+    async with asyncio.timeout(10):
+        while order != ["first", "second"]:
+            await asyncio.sleep(0.02)
+
+
+async def test_a_run_cannot_end_while_somebody_answers(perdure: Perdure) -> None:
+    run, ns, store = await ask(perdure), perdure.engine.use.ns, PostgresApprovals(perdure.store.pool)
+    handle = perdure.handle(ids.text(run))
+    async with store.hold(ns, run, "store_ok") as held:
+        assert held.is_active
+        await handle.cancel("enough")
+        await asyncio.sleep(0.3)
+        assert await handle.status() == "running"
+    async with asyncio.timeout(20):
+        while await handle.status() != "cancelled":
+            await asyncio.sleep(0.02)
+    async with store.hold(ns, run, "store_ok") as gone:
+        assert (gone.is_active, gone.standing) == (False, None)
+
+
+async def test_another_namespace_holds_and_finds_nothing(perdure: Perdure) -> None:
+    run, store = await ask(perdure), PostgresApprovals(perdure.store.pool)
+    other = perdure.engine.use.ns + 1
+    assert await store.find(other, run, "store_ok") is None
+    assert await store.of_run(other, run, 10) == []
+    assert (await store.page(other, None, None, None, 10)).items == []
+    async with store.hold(other, run, "store_ok") as held:
+        assert (held.is_active, held.standing) == (False, None)
+
+
+async def test_the_secret_is_made_once_whoever_asks_first(dsn: str) -> None:
+    stores = [PostgresApprovals(dsn) for _ in range(4)]
+    try:
+        await asyncio.gather(*(s.open() for s in stores))
+        found = {await s.secret() for s in stores} | set(await asyncio.gather(*(s.secret() for s in stores)))
+        assert len(found) == 1 and len(found.pop()) == 32
+    finally:
+        await asyncio.gather(*(s.close() for s in stores))
+
+
+async def test_a_link_is_used_once_and_forgotten_after_it_has_expired(
+    perdure: Perdure, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perdure.store.approvals.SWEEP_EVERY", 1)
+    run, ns, store = (
+        await ask(perdure, store_anybody_flow),
+        perdure.engine.use.ns,
+        PostgresApprovals(perdure.store.pool),
+    )
+    now = await store.now_us()
+    day = 86_400_000_000
+    for expires, id in ((now - 2 * day, b"old"), (now + day, b"new")):
+        async with store.hold(ns, run, "store_anybody") as held:
+            assert await held.use_link(id, expires)
+    async with store.hold(ns, run, "store_anybody") as held:
+        assert not await held.use_link(b"new", now + day)
+    assert (await store.was_used(b"old"), await store.was_used(b"new")) == (False, True)
+
+
+async def test_a_waiting_approval_of_a_run_that_is_gone_is_not_shown(perdure: Perdure, dsn: str) -> None:
+    run = await ask(perdure)
+    await perdure.handle(ids.text(run)).cancel()
+    async with asyncio.timeout(20):
+        while (await perdure.approvals.page(perdure.engine.use, None, None, None, 10)).items:
+            await asyncio.sleep(0.02)
