@@ -540,6 +540,7 @@ class Engine:
         """A record the database will not take. The run behind it is set aside with the reason; nobody else suffers."""
         failure = Failure("poison", f"the database refuses a record of this run: {why}")
         if isinstance(unit, StartUnit):
+            self.loop.reserved = max(0, self.loop.reserved - unit.own)
             asyncio.get_running_loop().create_task(self._refused_start(unit, failure.message))
         elif isinstance(unit, RunUnit):
             run = unit.run
