@@ -74,12 +74,7 @@ async def waiting_on(
     rows = await c.fetch(q[name], ns, low, high, limit, SCAN_ROWS_MAX, *more)
     found = [r["run_id"] for r in rows if r["run_id"] is not None]
     if code == "slot":  # tasks of fan-outs that wait in memory have no row; their run says so
-        also, _ = await _also(c, ns, code, low, high, limit)
-        found = sorted({*found, *also}, reverse=True)[:limit]
+        noted = await c.fetch(q["waiting_recorded"], ns, low, high, limit, code)
+        found = sorted({*found, *(r["run_id"] for r in noted)}, reverse=True)[:limit]
     full = rows and rows[0]["scanned"] >= SCAN_ROWS_MAX
     return found, rows[0]["floor"] if full else None
-
-
-async def _also(c: Any, ns: int, code: str, low: bytes, high: bytes, limit: int) -> tuple[list[bytes], None]:
-    rows = await c.fetch(queries()["waiting_recorded"], ns, low, high, limit, code)
-    return [r["run_id"] for r in rows], None
