@@ -235,7 +235,7 @@ def listen(address: Address, option: str) -> socket.socket:
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0]
     except OSError as error:
         raise Unavailable(f"{option}: {address.host!r} is not an address of this machine: {error.strerror}") from None
-    sock = socket.socket(found[0], found[1])
+    sock = socket.socket(*found[:3])  # with the protocol: asyncio turns Nagle's delay off only where it reads TCP there
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         sock.bind(found[4])
