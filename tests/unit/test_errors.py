@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +20,8 @@ from perdure.core.errors import (
     clip,
     task_error,
 )
+from perdure.core.flow.expr import ExprError
+from perdure.core.flow.problems import FlowError
 
 # Once published, a code never changes its meaning: people match on it, docs link to it. Add lines, never edit them.
 CODES = {
@@ -84,6 +87,19 @@ def test_the_tree_in_the_docstring_names_every_error_with_its_code() -> None:
             continue
         line = next((line for line in tree.splitlines() if f" {name} " in f"{line} "), "")
         assert code in line, f"{name} is missing from the tree, or its code is"
+
+
+def test_every_error_is_drawn_below_its_class() -> None:
+    """docs/generate.py reads the drawing."""
+    lines = re.findall(r"^    ((?:\|   |    )*)\+-- (\w+)", errors.__doc__ or "", re.MULTILINE)
+    drawn = {"PerdureError", *(name for _, name in lines)}
+    above = ["PerdureError"]
+    for indent, name in lines:
+        above[len(indent) // 4 + 1 :] = [name]
+        kind: type = {"FlowError": FlowError, "ExprError": ExprError}.get(name) or vars(errors)[name]
+        parent = next(c.__name__ for c in kind.__mro__[1:] if c.__name__ in drawn)
+        assert above[-2] == parent, f"{name} is drawn below {above[-2]}; its class is below {parent}"
+    assert {name for name in CODES if name != "Stuck"} <= drawn
 
 
 def test_an_error_becomes_a_record_with_its_code_message_and_type() -> None:

@@ -18,8 +18,8 @@ Every error has a stable `code` (documented under docs/reference/errors.md) and 
     |   +-- ApprovalClosed           approval_closed        the approval is decided
     |   +-- ApprovalExpired          approval_expired       its deadline has passed
     |   +-- LinkUsed                 link_used              a signed link works once
-    +-- LinkExpired                  link_expired           a signed link works for a while
     |   +-- LimitReached             limit_reached          a limit with the policy skip is reached: nothing was started
+    +-- LinkExpired                  link_expired           a signed link works for a while
     +-- Unauthenticated              unauthenticated        no credential was given, or it does not hold
     +-- Forbidden                    forbidden              the credential holds but does not allow this
     |   +-- NotAssigned              not_assigned           somebody else is asked for this approval

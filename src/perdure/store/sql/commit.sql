@@ -79,8 +79,8 @@ select exists(select from fence) as held, coalesce((select at from fence), now()
        (select coalesce(array_agg(run_id), '{}') from started) as started;
 
 -- name: commit_batch_rest
--- The rarer parts of a commit, run in the same transaction before commit_batch when there are any. It takes the fence itself,
--- so that it writes nothing for a stale engine either.
+-- The rarer parts of a commit. When there are any, it runs after commit_batch in the same transaction, and only if that one held
+-- the session. It takes the fence itself, so that it writes nothing for a stale engine either.
 with fence as materialized (
   select id, perdure.clock() as at from perdure.engine_session where id = $1 for key share
 ),
