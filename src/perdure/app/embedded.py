@@ -27,7 +27,7 @@ from perdure.engine.expiry import Expiry
 from perdure.engine.notes import Notes
 from perdure.engine.occasions import Occasions
 from perdure.engine.updates import Updates
-from perdure.sdk.client import Backend, Handle, Schedules, ambient
+from perdure.sdk.client import Backend, Handle, Schedules, ambient, closed, opened
 from perdure.sdk.definitions import Startable
 from perdure.sdk.execution import PROCESSES_DEFAULT
 from perdure.sdk.worker import SLOTS_DEFAULT, THREADS_DEFAULT, Worker
@@ -133,6 +133,7 @@ class Perdure:
         self.approvals = Approvals(PostgresApprovals(self.store.pool))
         self._tracing = Tracing(engine=self.engine, worker=self.worker, service="perdure", asked=self._traced)
         await self.engine.open()
+        opened(self)
         if self._gc is not None:
             self._gc.slow_down()
         await self._apply_schedules()
@@ -163,6 +164,7 @@ class Perdure:
 
     async def close(self) -> None:
         """Finish what is at hand, hand the rest back to the database, and let go of it."""
+        closed(self)
         if self._gc is not None:
             self._gc.restore()
         try:

@@ -63,16 +63,42 @@ class Backend(Protocol):
 
 
 ambient: ContextVar[Backend] = ContextVar("perdure_client")
+_opened: list[tuple[asyncio.AbstractEventLoop, Backend]] = []
+"""Clients that are open in this process, each with the loop it belongs to."""
+
+
+def opened(client: Backend) -> None:
+    """From now on code of this loop finds the client, also where the context of its `async with` does not reach."""
+    _opened.append((asyncio.get_running_loop(), client))
+
+
+def closed(client: Backend) -> None:
+    _opened[:] = [entry for entry in _opened if entry[1] is not client]
 
 
 def backend() -> Backend:
-    """The client of the surrounding `async with Perdure(...)`."""
+    """The client of the surrounding `async with Perdure(...)`; else the only one that is open on this loop.
+
+    A web framework opens its lifespan in one task and runs each request in another, so the context variable is not set there.
+    """
     found = ambient.get(None)
-    if found is None:
+    if found is not None:
+        return found
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        loop = None
+    here = [client for owner, client in _opened if owner is loop]
+    if len(here) == 1:
+        return here[0]
+    if here:
         raise PerdureError(
-            "no Perdure client here: wrap the code in `async with Perdure():` (or TestEnv), or use the methods of a client you hold"
+            f"{len(here)} Perdure clients are open on this event loop and this code runs inside the `async with` of none: "
+            "use the methods of the client you mean, or open it around this code"
         )
-    return found
+    raise PerdureError(
+        "no Perdure client here: wrap the code in `async with Perdure():` (or TestEnv), or use the methods of a client you hold"
+    )
 
 
 class Stuck(PerdureError):

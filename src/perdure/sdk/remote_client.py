@@ -21,7 +21,7 @@ from perdure.core.links import Kind
 from perdure.core.mail import CancelAsked, Mail, SignalSent, UpdateAsked
 from perdure.core.work import Answer, Outcome, RunView, StartRequest
 from perdure.sdk.channel import Tls, access, end_of, error_for, error_of
-from perdure.sdk.client import Backend, Handle, Schedules, ambient
+from perdure.sdk.client import Backend, Handle, Schedules, ambient, closed, opened
 from perdure.sdk.definitions import Startable
 from perdure.wire import runs
 
@@ -36,7 +36,7 @@ PART_CALLS: Final = 1_000
 
 
 class Client:
-    """A client of a server. Inside the `async with`, `workflow.start()`, `signal.send()` and the like find it by themselves.
+    """A client of a server. While it is open, `workflow.start()`, `signal.send()` and the like find it by themselves.
 
     Without an address it takes PERDURE_GRPC, then a server on this machine; without a key PERDURE_API_KEY.
     """
@@ -61,12 +61,14 @@ class Client:
 
     async def __aenter__(self) -> Self:
         self._token = ambient.set(self)
+        opened(self)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         token, self._token = self._token, None
+        closed(self)
         if self._session is not None:
             await self._session.close()
         for channel in self._channels.values():
