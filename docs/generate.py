@@ -59,6 +59,7 @@ ADVICE = {
     "PayloadMismatch": "Annotate with the exact type, or convert before passing on. After a change of signature, let the annotation accept both forms.",
     "PayloadTooLarge": "Store the data elsewhere and pass a reference. See [limits and large data](../how-to/limits-and-large-data.md).",
     "NotRegistered": "Import the module that defines it. If two functions claim one name, give one of them `name=`.",
+    "AddressRefused": "Allow the host where the worker runs, with `--http-allow` or `PERDURE_HTTP_ALLOW`, if flows are meant to reach it. See [built-in tasks](sdk.md#built-in-tasks).",
     "UpdateRejected": "Ask for something that the run accepts; the message is the run's own.",
     "UpdateFailed": "Look at the traceback in `failure`, and repair the handler. What it did before it raised stays done.",
     "FlowError": "Correct the document; `problems` has each mistake with its line, column and, where one is likely, what was meant. `perdure validate` prints them.",

@@ -66,7 +66,7 @@ async def test_a_remote_worker_sends_requests(dsn: str) -> None:
     listening = await asyncio.start_server(answer, "127.0.0.1", 0)
     port = listening.sockets[0].getsockname()[1]
     try:
-        async with server(dsn) as s, worker(s.address), Client(s.address):
+        async with server(dsn) as s, worker(s.address, http_allow=["127.0.0.1"]), Client(s.address):
             assert await request.run(f"http://127.0.0.1:{port}/") == {"n": 1}
     finally:
         listening.close()

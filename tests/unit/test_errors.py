@@ -40,6 +40,7 @@ CODES = {
     "LinkUsed": "link_used",
     "LinkExpired": "link_expired",
     "LimitReached": "limit_reached",
+    "AddressRefused": "address_refused",
     "UpdateRejected": "update_rejected",
     "UpdateFailed": "update_failed",
     "Unauthenticated": "unauthenticated",

@@ -225,6 +225,6 @@ NOW = datetime_of(1_800_000_000 * SECOND)
     ],
 )  # fmt: skip
 async def test_a_server_that_says_when_is_heard(status: int, headers: dict[str, str], us: int) -> None:
-    async with web(lambda *_: (status, headers, b"busy")) as w, Bench() as b:
+    async with web(lambda *_: (status, headers, b"busy")) as w, Bench(http_allow=["127.0.0.1"]) as b:
         report = await b.report("perdure.http", url=w.url)
         assert report.end is End.ERROR and report.failure is not None and report.failure.retry_after_us == us

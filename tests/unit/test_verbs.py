@@ -121,6 +121,11 @@ def echo(method: str, path: str, headers: dict[str, str], body: bytes) -> Answer
     return 200, {"content-type": "application/json; charset=utf-8", "set-cookie": "a=b"}, json.dumps(said).encode()
 
 
+@pytest.fixture(autouse=True)
+def reach_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PERDURE_HTTP_ALLOW", "127.0.0.0/8")
+
+
 # -- http ----------------------------------------------------------------------------------------------------------------
 
 

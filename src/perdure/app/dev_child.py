@@ -18,7 +18,9 @@ import msgspec
 
 from perdure.app.modules import BrokenModule, load
 from perdure.app.working import WorkerOptions, worker_of
+from perdure.core.egress import LOOPBACK
 from perdure.core.errors import PerdureError
+from perdure.sdk.verbs import HTTP_ALLOW_ENV
 
 SERVE: Final = b"s"
 DRAIN: Final = b"d"
@@ -59,8 +61,9 @@ def _load(files: list[str]) -> Hello:
 
 
 def _options(server: str) -> WorkerOptions:
-    """Commands are allowed: it runs the user's own code on the user's own machine anyway."""
-    return WorkerOptions(server=server, drain_s=DRAIN_S, allow_run=True)
+    """Commands and services of this machine are allowed: it runs the user's own code on the user's own machine anyway."""
+    http_allow = None if HTTP_ALLOW_ENV in os.environ else LOOPBACK
+    return WorkerOptions(server=server, drain_s=DRAIN_S, allow_run=True, http_allow=http_allow)
 
 
 async def _serve(server: str, parent: socket.socket) -> None:

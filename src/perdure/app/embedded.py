@@ -59,8 +59,9 @@ class Perdure:
     Without a DSN it takes DATABASE_URL, then starts a private PostgreSQL in ./.perdure. Inside the `async with`,
     `workflow.start()`, `signal.send()` and the like find this client by themselves. While it is open, Python's garbage
     collector looks less often (`tune_gc=False` leaves it alone). Spans are exported when OTEL_EXPORTER_OTLP_ENDPOINT is set, or as
-    `tracing` says. The worker serves the built-in tasks as well (`verbs=False`: it does not): `perdure.http`, with `services` by name,
-    and with `allow_run=True` `perdure.run`, which runs any command; unless given, PERDURE_SERVICES and PERDURE_ALLOW_RUN say.
+    `tracing` says. The worker serves the built-in tasks as well (`verbs=False`: it does not): `perdure.http`, with `services` by name
+    and with `http_allow` for hosts and networks beside the public internet, and with `allow_run=True` `perdure.run`, which runs any
+    command; unless given, PERDURE_SERVICES, PERDURE_HTTP_ALLOW and PERDURE_ALLOW_RUN say.
     `schedules` are applied when it opens.
     """
 
@@ -76,6 +77,7 @@ class Perdure:
         verbs: bool = True,
         services: Mapping[str, str] | None = None,
         allow_run: bool | None = None,
+        http_allow: Sequence[str] | None = None,
         settings: EngineSettings | None = None,
         auto_migrate: bool = True,
         tune_gc: bool = True,
@@ -99,6 +101,7 @@ class Perdure:
                 verbs=verbs,
                 services=services,
                 allow_run=allow_run,
+                http_allow=http_allow,
             )
             if worker
             else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +40,8 @@ class WorkerOptions:
     """None: PERDURE_SERVICES."""
     allow_run: bool | None = None
     """None: PERDURE_ALLOW_RUN."""
+    http_allow: Sequence[str] | None = None
+    """None: PERDURE_HTTP_ALLOW."""
 
 
 @asynccontextmanager
@@ -57,6 +59,7 @@ async def worker_of(options: WorkerOptions) -> AsyncGenerator[RemoteWorker]:
         verbs=options.verbs,
         services=options.services,
         allow_run=options.allow_run,
+        http_allow=options.http_allow,
     )
     tracing = Tracing(engine=None, worker=inner, service=SERVICE)
     try:

@@ -7,6 +7,7 @@ Every error has a stable `code` (documented under docs/reference/errors.md) and 
     |   +-- PayloadMismatch          payload_mismatch       a value does not fit the declared type
     |   +-- PayloadTooLarge          payload_too_large      a value is over the inline limit
     |   +-- NotRegistered            not_registered         no workflow or task of that name is known here
+    |   +-- AddressRefused           address_refused        `http:` may not connect to this address
     |   +-- UpdateRejected           update_rejected        the run refuses an update
     |   +-- FlowError                invalid_flow           the document of a flow has mistakes (core/flow/problems.py)
     |   +-- ExprError                expression_error       an expression cannot be read or evaluated (core/flow/expr)
@@ -87,6 +88,10 @@ class PayloadTooLarge(InvalidInput):
 
 class NotRegistered(InvalidInput):
     code = "not_registered"
+
+
+class AddressRefused(InvalidInput):
+    code = "address_refused"
 
 
 class UpdateRejected(InvalidInput):

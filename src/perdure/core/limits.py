@@ -64,6 +64,8 @@ DETAILS_BYTES_MAX: Final = 16 * 1024
 """Bytes of the JSON given to `attempt().heartbeat(details)`."""
 BLOCKED_STACK_CHARS_MAX: Final = 4_000
 """Characters kept of the stack that holds a worker's event loop; the innermost frames are kept."""
+HTTP_ALLOW_MAX: Final = 1_000
+"""Hosts and networks that one worker's `http_allow` may name."""
 
 # -- approvals and links --------------------------------------------------------------------------------------------
 APPROVAL_BYTES_MAX: Final = 64 * 1024

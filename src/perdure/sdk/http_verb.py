@@ -3,7 +3,9 @@
 Laws:
 
 1. Nothing of one call reaches another: connections are shared, cookies are not kept.
-2. Only http and https. A redirect is followed as long as it stays where the call was sent; one that leads elsewhere is the result.
+2. Only http and https, and only addresses of the public internet and those that the worker allows (core/egress.py). A service's own
+   address is allowed for calls of that service. A redirect is followed as long as it stays where the call was sent; one that
+   leads elsewhere is the result.
 3. What another attempt may change (no connection, 408, 429, 5xx) is an error like any other; an answer that will stay the same is final.
    A server that says when to come back (`Retry-After` with 429 or 503) is asked again then, if an attempt is left.
 
@@ -15,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http.cookiejar import CookieJar, DefaultCookiePolicy
@@ -25,7 +27,8 @@ from urllib.parse import quote
 import msgspec
 
 from perdure.core.durations import to_us
-from perdure.core.errors import InvalidInput, PayloadTooLarge, PerdureError
+from perdure.core.egress import Egress
+from perdure.core.errors import AddressRefused, InvalidInput, PayloadTooLarge, PerdureError
 from perdure.core.limits import PAYLOAD_BYTES_MAX
 
 if TYPE_CHECKING:
@@ -71,9 +74,12 @@ class ServiceFailed(Exception):
 class Http:
     """The calls of one worker."""
 
-    def __init__(self, services: Mapping[str, str]) -> None:
+    def __init__(self, services: Mapping[str, str], allow: Sequence[str] = ()) -> None:
         self._services = services
-        self._client: httpx.AsyncClient | None = None
+        self._allow = tuple(allow)
+        Egress(self._allow)  # a mistake in it stops the worker, not the first call
+        # A connection to a service must not serve a call by URL, to which its address may be closed: one client each.
+        self._clients: dict[bool, httpx.AsyncClient] = {}
 
     async def http(
         self,
@@ -94,7 +100,7 @@ class Http:
             if method is not None or query is not None:
                 raise InvalidInput("a service is always called by POST and without a query; drop method and query")
             answer = await self._send(
-                self._service_url(service), "POST", headers, None, {"input": body, "params": {}}, timeout
+                self._service_url(service), "POST", headers, None, {"input": body, "params": {}}, timeout, True
             )
             return _service_result(service, answer["body"])
         assert url is not None
@@ -112,21 +118,24 @@ class Http:
         return f"{base}/exec/{quote(name, safe='')}"
 
     async def close(self) -> None:
-        client, self._client = self._client, None
-        if client is not None:
+        clients, self._clients = self._clients, {}
+        for client in clients.values():
             await client.aclose()
 
-    def _open(self) -> httpx.AsyncClient:
-        if self._client is None:
+    def _client(self, is_service: bool) -> httpx.AsyncClient:
+        client = self._clients.get(is_service)
+        if client is None:
             import httpx
 
-            self._client = httpx.AsyncClient(
+            from perdure.sdk.http_transport import CheckedTransport
+
+            hosts = [httpx.URL(url).raw_host.decode() for url in self._services.values()] if is_service else []
+            client = self._clients[is_service] = httpx.AsyncClient(
                 timeout=httpx.Timeout(SILENCE_S, connect=CONNECT_S),
                 cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
-                # A call is an attempt, and those are bounded by the worker's slots.
-                limits=httpx.Limits(max_connections=None, max_keepalive_connections=100),
+                transport=CheckedTransport(Egress([*self._allow, *hosts])),
             )
-        return self._client
+        return client
 
     async def _send(
         self,
@@ -136,63 +145,77 @@ class Http:
         query: dict[str, Any] | None,
         body: Any,
         timeout: float | str | None,
+        is_service: bool = False,
     ) -> dict[str, Any]:
         import httpx
 
-        request = self._request(url, method, headers, query, body)
+        from perdure.sdk import http_transport
+
+        client = self._client(is_service)
+        request = _request(client, url, method, headers, query, body)
         where = f"{request.method} {_shown(request.url)}"
         limit_s = to_us(timeout) / 1e6 if timeout is not None else None
         try:
             async with asyncio.timeout(limit_s):
-                return await self._exchange(request, where)
+                return await _exchange(client, request, where)
+        except AddressRefused as error:
+            raise AddressRefused(
+                f"{where} is refused: {error}. A worker reaches only the public internet unless it is told more: start it with "
+                f"--http-allow {_netloc(request.url)} or PERDURE_HTTP_ALLOW={_netloc(request.url)}"
+            ) from None
         except TimeoutError:
             raise HttpFailed(f"{where}: no whole answer within {limit_s:g} s") from None
-        except (httpx.LocalProtocolError, httpx.UnsupportedProtocol) as error:
+        except http_transport.UNSENDABLE as error:
             raise InvalidInput(f"{where} is no request that can be sent: {error}") from error
-        except (httpx.HTTPError, OSError) as error:
+        except (httpx.HTTPError, *http_transport.ERRORS, OSError) as error:
             raise HttpFailed(f"{where}: {_reason(error)}") from error
 
-    def _request(
-        self, url: str, method: str, headers: dict[str, Any] | None, query: dict[str, Any] | None, body: Any
-    ) -> httpx.Request:
-        import httpx
 
-        sent = {name.lower(): _text(f"the header {name!r}", value) for name, value in (headers or {}).items()}
-        bad = [x for x in (method, *sent) if not _TOKEN.fullmatch(x)] or [x for x in sent.values() if _BREAK.search(x)]
-        if bad:
-            raise InvalidInput(
-                f"{bad[0]!r} cannot be a part of a request: the names of methods and headers are words, and nothing holds a line break"
-            )
-        content = None
-        if isinstance(body, str):
-            content = body.encode()
-            sent.setdefault("content-type", "text/plain; charset=utf-8")
-        elif body is not None:
-            content = msgspec.json.encode(body)
-            sent.setdefault("content-type", "application/json")
+def _request(
+    client: httpx.AsyncClient,
+    url: str,
+    method: str,
+    headers: dict[str, Any] | None,
+    query: dict[str, Any] | None,
+    body: Any,
+) -> httpx.Request:
+    import httpx
+
+    sent = {name.lower(): _text(f"the header {name!r}", value) for name, value in (headers or {}).items()}
+    bad = [x for x in (method, *sent) if not _TOKEN.fullmatch(x)] or [x for x in sent.values() if _BREAK.search(x)]
+    if bad:
+        raise InvalidInput(
+            f"{bad[0]!r} cannot be a part of a request: the names of methods and headers are words, and nothing holds a line break"
+        )
+    content = None
+    if isinstance(body, str):
+        content = body.encode()
+        sent.setdefault("content-type", "text/plain; charset=utf-8")
+    elif body is not None:
+        content = msgspec.json.encode(body)
+        sent.setdefault("content-type", "application/json")
+    try:
+        address = httpx.URL(url)
+        if address.scheme not in ("http", "https") or not address.host:
+            raise InvalidInput(f"{url[:200]!r} is no address to send a request to: it begins with http:// or https://")
+        if query:
+            address = address.copy_merge_params(_query(query))
+        return client.build_request(method.upper(), address, headers=sent, content=content)
+    except (httpx.InvalidURL, ValueError, TypeError) as error:
+        raise InvalidInput(f"{method} {url[:200]!r} is no request that can be sent: {error}") from error
+
+
+async def _exchange(client: httpx.AsyncClient, request: httpx.Request, where: str) -> dict[str, Any]:
+    for _ in range(REDIRECTS_MAX + 1):
+        response = await client.send(request, stream=True)
         try:
-            address = httpx.URL(url)
-            if address.scheme not in ("http", "https") or not address.host:
-                raise InvalidInput(
-                    f"{url[:200]!r} is no address to send a request to: it begins with http:// or https://"
-                )
-            if query:
-                address = address.copy_merge_params(_query(query))
-            return self._open().build_request(method.upper(), address, headers=sent, content=content)
-        except (httpx.InvalidURL, ValueError, TypeError) as error:
-            raise InvalidInput(f"{method} {url[:200]!r} is no request that can be sent: {error}") from error
-
-    async def _exchange(self, request: httpx.Request, where: str) -> dict[str, Any]:
-        for _ in range(REDIRECTS_MAX + 1):
-            response = await self._open().send(request, stream=True)
-            try:
-                onward = response.next_request
-                if onward is None or not _is_same_place(request.url, onward.url):
-                    return await _answer(response, where)
-                request = onward
-            finally:
-                await response.aclose()
-        raise HttpFailed(f"{where}: redirected more than REDIRECTS_MAX={REDIRECTS_MAX} times")
+            onward = response.next_request
+            if onward is None or not _is_same_place(request.url, onward.url):
+                return await _answer(response, where)
+            request = onward
+        finally:
+            await response.aclose()
+    raise HttpFailed(f"{where}: redirected more than REDIRECTS_MAX={REDIRECTS_MAX} times")
 
 
 async def _answer(response: httpx.Response, where: str) -> dict[str, Any]:
@@ -298,7 +321,11 @@ def _is_same_place(a: httpx.URL, b: httpx.URL) -> bool:
 
 def _shown(url: httpx.URL) -> str:
     """Without what may be secret: user, password, query."""
-    return f"{url.scheme}://{url.netloc.decode('ascii', 'replace').rpartition('@')[2]}{url.path}"
+    return f"{url.scheme}://{_netloc(url)}{url.path}"
+
+
+def _netloc(url: httpx.URL) -> str:
+    return url.netloc.decode("ascii", "replace").rpartition("@")[2]
 
 
 def _reason(error: Exception) -> str:

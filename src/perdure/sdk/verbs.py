@@ -7,7 +7,7 @@ in the registry: nobody has defined them, and lists of what a worker serves leav
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -18,6 +18,7 @@ from perdure.sdk.run_verb import run
 from perdure.sdk.signatures import Signature
 
 SERVICES_ENV: Final = "PERDURE_SERVICES"
+HTTP_ALLOW_ENV: Final = "PERDURE_HTTP_ALLOW"
 ALLOW_RUN_ENV: Final = "PERDURE_ALLOW_RUN"
 SERVICES_MAX: Final = 1_000
 """Services that one worker may know by name."""
@@ -39,10 +40,17 @@ class Verb:
 class Verbs:
     """The built-in tasks of one worker. None: what the environment says."""
 
-    def __init__(self, services: Mapping[str, str] | None = None, allow_run: bool | None = None) -> None:
+    def __init__(
+        self,
+        services: Mapping[str, str] | None = None,
+        allow_run: bool | None = None,
+        http_allow: Sequence[str] | None = None,
+    ) -> None:
         if services is None:
             services = parse_services(os.environ.get(SERVICES_ENV, "").split(","))
-        self._http = Http({name: checked_service(name, url) for name, url in services.items()})
+        if http_allow is None:
+            http_allow = os.environ.get(HTTP_ALLOW_ENV, "").split(",")
+        self._http = Http({name: checked_service(name, url) for name, url in services.items()}, http_allow)
         self.tasks = {HTTP: Verb(HTTP, self._http.http)}
         if allow_run if allow_run is not None else _is_run_allowed():
             self.tasks[RUN] = Verb(RUN, run)

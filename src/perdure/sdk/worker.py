@@ -10,7 +10,7 @@ import asyncio
 import os
 import socket
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -44,7 +44,8 @@ class Worker:
     (`"ignore"`).
 
     Beside what is defined it serves the built-in tasks (verbs.py), unless `verbs=False`: `perdure.http`, which calls `services` by
-    their names, and with `allow_run` also `perdure.run`. What is not given comes from PERDURE_SERVICES and PERDURE_ALLOW_RUN.
+    their names and reaches the public internet and what `http_allow` names, and with `allow_run` also `perdure.run`. What is not
+    given comes from PERDURE_SERVICES, PERDURE_HTTP_ALLOW and PERDURE_ALLOW_RUN.
     """
 
     def __init__(
@@ -59,9 +60,10 @@ class Worker:
         verbs: bool = True,
         services: Mapping[str, str] | None = None,
         allow_run: bool | None = None,
+        http_allow: Sequence[str] | None = None,
     ) -> None:
         guards.install()
-        self._verbs = Verbs(services, allow_run) if verbs else None
+        self._verbs = Verbs(services, allow_run, http_allow) if verbs else None
         self._tasks = registry.tasks.copy()
         self._workflows = registry.workflows.copy()
         self._queues = queues

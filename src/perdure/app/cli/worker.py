@@ -76,6 +76,14 @@ def worker(
             help="A service for `http: {service: NAME}`; also PERDURE_SERVICES. Repeatable.",
         ),
     ] = None,
+    http_allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--http-allow",
+            metavar="HOST",
+            help="A host or network for `http:` beside the public internet; also PERDURE_HTTP_ALLOW. Repeatable.",
+        ),
+    ] = None,
     allow_run: Annotated[
         bool,
         typer.Option("--allow-run", envvar="PERDURE_ALLOW_RUN", help="Run commands for flows, as this user."),
@@ -110,7 +118,7 @@ def worker(
         )
     from perdure.app.nearby import server_grpc
     from perdure.app.working import WorkerOptions, work
-    from perdure.sdk.verbs import SERVICES_ENV, parse_services
+    from perdure.sdk.verbs import HTTP_ALLOW_ENV, SERVICES_ENV, parse_services
 
     server = server or server_grpc(Path.cwd())
     sizes = {name: size for name, size in (("slots", slots), ("threads", threads), ("processes", processes)) if size}
@@ -128,6 +136,7 @@ def worker(
         verbs=verbs,
         services=parse_services([*os.environ.get(SERVICES_ENV, "").split(","), *(service or [])]),
         allow_run=allow_run,
+        http_allow=[*os.environ.get(HTTP_ALLOW_ENV, "").split(","), *(http_allow or [])],
     )
     print(f"serving {defined} on {server} (pid {os.getpid()}; Ctrl-C stops)", file=sys.stderr, flush=True)
     import asyncio
