@@ -20,7 +20,7 @@ from perdure.core.schedule import parse_calendar, parse_spec
 from perdure.core.scheduled import ScheduleRequest
 from perdure.engine.counters import Counters
 from perdure.engine.lines import Lines
-from perdure.engine.schedules import Scheduler, Schedules
+from perdure.engine.schedules import PRUNE_S, Scheduler, Schedules
 from perdure.store.connections import Connections
 from perdure.store.schedules import PostgresSchedules
 from perdure.store.verify import verify
@@ -535,6 +535,26 @@ async def test_old_times_go_with_retention(bench: Bench) -> None:
     await bench.use.backfill("s", now - 5 * HOUR_US, now)
     await bench.schedulers[0]._prune()
     assert len(await bench.use.fires("s", None, 500)) == 5
+
+
+async def test_old_times_go_on_a_machine_that_has_just_booted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The monotonic clock counts from the boot: its zero is no moment long ago."""
+    uptime_s = 3.0
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: uptime_s)
+    await bench.put(every="1h")
+    now = us_of(await bench.now())
+
+    async def left_after_pruning() -> int:
+        await bench.schedulers[0]._prune()
+        return len(await bench.use.fires("s", None, 500))
+
+    await bench.use.backfill("s", now - 20 * 24 * HOUR_US, now - 18 * 24 * HOUR_US)
+    assert await left_after_pruning() == 0
+    await bench.use.backfill("s", now - 20 * 24 * HOUR_US, now - 18 * 24 * HOUR_US)
+    uptime_s += PRUNE_S - 1
+    assert await left_after_pruning() == 48, "not more often than once an hour"
+    uptime_s += 1
+    assert await left_after_pruning() == 0
 
 
 async def test_the_verifier_finds_a_second_run_of_a_nominal_time(bench: Bench) -> None:

@@ -143,7 +143,7 @@ class ActiveRun:
         self.mail_seen = False
         self.noted: tuple[str | None, str | None] = (None, None)
         """What is written of what it waits for, while it is in memory."""
-        self.idle_since = 0.0
+        self.idle_since = float("-inf")
         self.outcome: tuple[RunStatus, bytes, Failure | None, bytes | None] | None = None
 
     @property

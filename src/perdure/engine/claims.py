@@ -65,7 +65,7 @@ class Claimer:
         )
         self._poked = asyncio.Event()
         self._handle: asyncio.TimerHandle | None = None
-        self._handle_at = 0.0
+        self._handle_at = float("-inf")
         self.session = 0
         self.may_claim = True
         self.looking = True

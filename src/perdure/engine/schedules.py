@@ -340,7 +340,7 @@ class Scheduler:
         self._decide = Decider(new_run_id, lines)
         self._poked = asyncio.Event()
         self._limit = SCHEDULES_PER_LOOK
-        self._pruned = 0.0
+        self._pruned = float("-inf")
         self.looking = True
         """Something may be due that has not been looked at; until it has looked once, nobody knows."""
 

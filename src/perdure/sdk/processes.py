@@ -305,7 +305,7 @@ class Server:
         """The user's code runs, and may be interrupted; it is to be as soon as a message is out."""
         self._output: Output | None = None
         self._lines = 0
-        self._flushed = 0.0
+        self._flushed = float("-inf")
         self._ahead_us = 0
         self.tee = True
         self.sink = None
