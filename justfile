@@ -1,5 +1,7 @@
 # `just check` is what CI runs.
 
+export UV_FROZEN := "1"
+
 default: check
 
 check: lint types contracts test
@@ -17,6 +19,10 @@ contracts:
 
 test *args:
     uv run pytest {{args}}
+
+# As CI does: a failed test runs once more by itself, and is listed as flaky if it passes then.
+rerun *args:
+    uv run python tests/rerun.py {{args}}
 
 unit:
     uv run pytest tests/unit -q

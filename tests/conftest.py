@@ -1,10 +1,14 @@
-"""Databases for tests: one server for the whole session, a fresh database for every test."""
+"""Databases for tests: one server for the whole session, a fresh database for every test. And Hypothesis: other examples each time.
+
+The examples follow from PERDURE_HYPOTHESIS_SEED, which is drawn when it is not given, and printed in either case.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 import os
+import random
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -16,6 +20,8 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 import pytest
+from hypothesis import core as hypothesis_core
+from hypothesis import settings
 
 from perdure.store.cluster import PrivateCluster
 from perdure.store.migrate import migrate
@@ -24,6 +30,21 @@ from perdure.store.migrate import migrate
 FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "max_connections": "200"}
 TEMPLATE = "perdure_template"
 _numbers = itertools.count(1)
+
+# In the environment, so that pytest-xdist's workers and the second run of a failed test try the same examples.
+HYPOTHESIS_SEED = os.environ.setdefault("PERDURE_HYPOTHESIS_SEED", str(random.SystemRandom().getrandbits(32)))
+# On a slow machine: no deadline per example. No database of failures, which would depend on what ran before.
+settings.register_profile("perdure", deadline=None, max_examples=60, print_blob=True, database=None)
+settings.load_profile("perdure")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if hypothesis_core.global_force_seed is None:  # else pytest was given --hypothesis-seed
+        hypothesis_core.global_force_seed = int(HYPOTHESIS_SEED)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    terminalreporter.write_line(f"Hypothesis tried the examples of PERDURE_HYPOTHESIS_SEED={HYPOTHESIS_SEED}")
 
 
 @pytest.fixture(scope="session")

@@ -161,9 +161,11 @@ async def test_triggers_of_a_flow_have_a_slash_in_their_name(api: Live) -> None:
     assert (found["origin"], found["spec"]) == ("flow:rest_etl", {"every": "1h"})
     assert await api.get("/schedules/rest_etl%2Foften") == found
     assert len((await api.get("/schedules/rest_etl/often/times"))["times"]) == 5
+    days = [datetime.now(UTC).date().isoformat()]
     triggered = await api.post("/schedules/rest_etl/often/trigger", None, 201)
+    days.append(datetime.now(UTC).date().isoformat())
     result = await api.get(f"/runs/{triggered['run_id']}/result", wait=30)
-    assert result["result"] == {"a": datetime.now(UTC).date().isoformat()}
+    assert result["result"] in [{"a": day} for day in days]
     body = {"workflow": "rest_etl", "input": {"day": "x"}, "spec": {"every": "2h"}}
     refused = await api.ask("PUT", "/schedules/rest_etl%2Foften", 409, json=body)
     assert "comes from the triggers of the flow 'rest_etl'" in refused["detail"]
@@ -207,7 +209,7 @@ async def test_python_without_a_database_applies_schedules_through_a_server(dsn:
         async with Client(str(server.grpc)):
             view = await daily.apply()
             assert (view.origin, view.workflow, view.created_by) == ("code", "rest_sum", "dev")
-            assert (await daily.next(1))[0] == (await daily.next(2))[0]
+            assert (await daily.next(1))[0] in await daily.next(2)
             await daily.pause("not yet")
             assert (await daily.describe()).pause_reason == "not yet"
             await daily.resume()

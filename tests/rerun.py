@@ -1,0 +1,80 @@
+"""Run pytest; run each failed test once more by itself. One that passes then is flaky: both outputs are printed, and it does not fail CI.
+
+Usage: `python tests/rerun.py PYTEST-ARGUMENTS...`. The last line printed is pytest's closing line with what the second runs changed.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from typing import Final
+
+import pytest
+
+RERUNS_MAX: Final = 10
+"""More failures than this are no accident of the machine: none of them is run again."""
+RERUN_S_MAX: Final = 600
+KINDS: Final = ("failed", "passed", "skipped", "deselected", "xfailed", "xpassed", "warnings", "error")
+"""What pytest's closing line counts, in its order."""
+
+
+class Recorder:
+    """Remembers each test's failures, and which tests there were of each kind."""
+
+    def __init__(self) -> None:
+        self.failures: dict[str, list[str]] = {}
+        self.ids: dict[str, list[str]] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            sections = [f"-- {title}\n{text}" for title, text in report.sections]
+            self.failures.setdefault(report.nodeid, []).append("\n".join([report.longreprtext, *sections]))
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        for kind in KINDS:
+            found = terminalreporter.stats.get(kind, [])
+            self.ids[kind] = [
+                getattr(report, "nodeid", "") for report in found if getattr(report, "count_towards_summary", True)
+            ]
+
+    def closing_line(self, flaky: list[str], took_s: float) -> str:
+        """As pytest's, but a flaky test counts as flaky and not as failed, erroneous or passed."""
+        kept = {kind: [test for test in tests if test not in flaky] for kind, tests in self.ids.items()}
+        shown = [f"{len(tests)} {kind}" for kind, tests in kept.items() if tests]
+        if flaky:
+            shown.append(f"{len(flaky)} flaky")
+        minutes = f" ({time.strftime('%H:%M:%S', time.gmtime(took_s)).lstrip('0:') or '0'})" if took_s >= 60 else ""
+        return f"{', '.join(shown) or 'no tests ran'} in {took_s:.2f}s{minutes}"
+
+
+def main(args: list[str]) -> int:
+    recorder, began = Recorder(), time.monotonic()
+    code = int(pytest.main(args, plugins=[recorder]))
+    if code != pytest.ExitCode.TESTS_FAILED:
+        return code
+    flaky: list[str] = []
+    if len(recorder.failures) > RERUNS_MAX:
+        print(f"\n{len(recorder.failures)} tests failed, more than {RERUNS_MAX}: none is run again.")
+    else:
+        flaky = [test for test, outputs in recorder.failures.items() if _passes_alone(test, "\n".join(outputs))]
+    if flaky:
+        print(f"\n== flaky tests: {len(flaky)} failed and then passed alone", *flaky, sep="\n  ")
+    print(recorder.closing_line(flaky, time.monotonic() - began), flush=True)
+    return code if len(flaky) < len(recorder.failures) else 0
+
+
+def _passes_alone(test: str, first: str) -> bool:
+    command = [sys.executable, "-m", "pytest", "-q", "--durations=0", "--durations-min=5", test]
+    try:
+        run = subprocess.run(command, capture_output=True, text=True, timeout=RERUN_S_MAX, check=False)
+        passed, second = run.returncode == 0, run.stdout + run.stderr
+    except subprocess.TimeoutExpired as e:
+        passed, second = False, f"not over after {RERUN_S_MAX} s\n{e.stdout!r}"
+    print(f"\n== {'FLAKY' if passed else 'FAILED TWICE'} {test}")
+    print(f"-- the first time, among the others\n{first}\n-- the second time, alone\n{second}", flush=True)
+    return passed
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
