@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, TextIO
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
+from perdure.app.log_repeats import RepeatsHandler
 from perdure.core import ids
 from perdure.sdk.attempts import current_slot
 from perdure.sdk.runtime import current
@@ -66,7 +67,7 @@ def configure(
     target = stream if stream is not None else sys.stderr
     colored = color if color is not None else format == "text" and target.isatty()
     shared = _shared(always)
-    handler = logging.StreamHandler(target)
+    handler = RepeatsHandler(target)
     handler.set_name(_HANDLER)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
@@ -77,8 +78,11 @@ def configure(
     root = logging.getLogger()
     for old in [h for h in root.handlers if h.get_name() == _HANDLER]:
         root.removeHandler(old)
+        old.close()
     root.addHandler(handler)
     root.setLevel(level.upper())
+    # The pool logs a traceback for every failed reconnection; the work that needs the connection says the same in one line.
+    logging.getLogger("asyncpg.pool").setLevel("DEBUG" if level.lower() == "debug" else "ERROR")
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),

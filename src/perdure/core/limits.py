@@ -200,3 +200,15 @@ BACKFILL_TIMES_MAX: Final = 1_000
 """Nominal times of one backfill."""
 PREVIEW_TIMES_MAX: Final = 500
 """Nominal times that are shown ahead."""
+
+# -- log lines ------------------------------------------------------------------------------------------------------
+LOG_REPEATS_SHOWN: Final = 5
+"""Warnings of one kind that a process logs in one window before it counts them instead."""
+LOG_WINDOW_S: Final = 60
+"""Seconds after which warnings that were counted are summed up in one line."""
+LOG_KINDS_MAX: Final = 1_000
+"""Kinds of warnings that are counted at once; with more, the oldest is summed up early."""
+OUTAGE_LOG_S: Final = 60
+"""Seconds between two lines about work that keeps failing."""
+OUTAGE_OVER_S: Final = 15
+"""Seconds without a failure after which such work counts as working again."""

@@ -16,6 +16,7 @@ import random
 import socket
 from collections.abc import Callable, Coroutine
 from os import urandom  # bound here, before workflow guards wrap it
+from time import monotonic
 from typing import Any, Final
 
 import msgspec
@@ -25,7 +26,9 @@ from perdure.core.calls import BUILT_IN
 from perdure.core.commands import StartChild
 from perdure.core.commit_policy import CommitPolicy
 from perdure.core.errors import Failure, Fenced, NotFound, Unavailable
+from perdure.core.limits import OUTAGE_OVER_S
 from perdure.core.mail import TaskEnded
+from perdure.core.outage import Outage
 from perdure.core.placement import Placement
 from perdure.core.work import Decided, LogChunk, Outcome, Report, RunView
 from perdure.engine.active import ActiveRun, Extras, RunUnit
@@ -177,21 +180,21 @@ class Engine:
             self._worker.open(self.clock.now_us, self._reported, self.loop.decided, self.dispatcher.beats, self._logged)
         if self.settings.notify:
             await self._store.listen(self._heard)
-        loops: list[Callable[[], Coroutine[Any, Any, None]]] = [
-            self.committer.run,
-            self.claimer.run,
-            self._heartbeats,
-            self._ticks,
-            self._wait_for_others,
-            self.maintenance.run,
-        ]
-        services: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        loops: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
+            "writing the progress of runs": self.committer.run,
+            "claiming runs": self.claimer.run,
+            "renewing this engine's lease": self._heartbeats,
+            "waking runs whose timers are due": self._ticks,
+            "waiting for the ends of other engines' runs": self._wait_for_others,
+            "upkeep of the database": self.maintenance.run,
+        }
+        services: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {}
         if self.expiry is not None:
             self.expiry.attach(self.counters, lambda: self.session, self.clock.now_us, self._mail_posted)
             self.dispatcher.expires = self.expiry.wish
-            services.append(self.expiry.run)
+            services["failing tasks that did not start in time"] = self.expiry.run
         if self.occasions is not None:
-            services.append(self.occasions.run)
+            services["delivering named events"] = self.occasions.run
         if self.notes is not None:
             self.notes.attach(
                 self.counters,
@@ -199,14 +202,14 @@ class Engine:
                 lambda: self.dispatcher.flights.values(),
                 self._worker.name_of if self._worker is not None else lambda run_id, seq: "",
             )
-            services.append(self.notes.run)
+            services["writing task output and progress"] = self.notes.run
         if self.starts is not None:
-            services.append(self.starts.run)
+            services["starting deferred runs"] = self.starts.run
         if self.scheduler is not None:
-            services.append(self.scheduler.run)
+            services["firing schedules"] = self.scheduler.run
         self._tasks = [
-            *(asyncio.create_task(self._forever(one), name=f"perdure-{one.__qualname__}") for one in loops),
-            *(asyncio.create_task(self._keep(one), name=f"perdure-{one.__qualname__}") for one in services),
+            *(self._looping(self._forever(what, one), one) for what, one in loops.items()),
+            *(self._looping(self._keep(what, one), one) for what, one in services.items()),
         ]
         self.claimer.poke()
 
@@ -391,43 +394,50 @@ class Engine:
         self.session = self.committer.session = self.claimer.session = session.id
         self.committer.number = 0
 
-    async def _forever(self, body: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def _looping(self, kept: Coroutine[Any, Any, None], body: Callable[[], Any]) -> asyncio.Task[None]:
+        return asyncio.create_task(kept, name=f"perdure-{body.__qualname__}")
+
+    async def _forever(self, what: str, body: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Keep a loop going through outages, with a pause; a lost session is replaced by a new one."""
-        pause_s = 0.05
+        pause_s, outage = 0.05, Outage(what, log, monotonic)
         while True:
             session = self.session
             began = asyncio.get_running_loop().time()
+            recovered = asyncio.get_running_loop().call_later(OUTAGE_OVER_S, outage.over)
             try:
                 await body()
                 return
             except Fenced:
                 await self._rejoin(session)
             except Unavailable as e:
-                log.warning("%s: %s", body.__name__, e)
+                outage.failed(e)
             except ClaimInDoubt as e:
                 log.warning("a claim may have taken effect without an answer; this engine starts over: %s", e)
                 await self._start_over(self.session)
-            except Exception:
+            except Exception as e:
                 # Crash only: whatever state this left in memory is given up, and read again from the database.
-                log.exception("%s failed; this engine starts over", body.__name__)
+                log.error("%s failed; this engine starts over", what, exc_info=e)
                 await self._start_over(self.session)  # whichever it is by now: a body may outlive several
+            finally:
+                recovered.cancel()
             if asyncio.get_running_loop().time() - began > 5:
                 pause_s = 0.05
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))
             pause_s = min(pause_s * 2, 1.0)
 
-    async def _keep(self, body: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Keep a service going that holds nothing of the engine's memory: a fault of it costs nobody their session."""
-        pause_s = 0.05
+    async def _keep(self, what: str, body: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Keep a service going that holds nothing of the engine's memory: its fault costs no session."""
+        pause_s, outage = 0.05, Outage(what, log, monotonic)
         while True:
             began = asyncio.get_running_loop().time()
+            recovered = asyncio.get_running_loop().call_later(OUTAGE_OVER_S, outage.over)
             try:
                 await body()
                 return
-            except Unavailable as e:
-                log.warning("%s: %s", body.__qualname__, e)
-            except Exception:
-                log.exception("%s failed; it is tried again", body.__qualname__)
+            except Exception as e:
+                outage.failed(e, unexpected=not isinstance(e, Unavailable))
+            finally:
+                recovered.cancel()
             if asyncio.get_running_loop().time() - began > 5:
                 pause_s = 0.05
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))
@@ -451,13 +461,15 @@ class Engine:
             self.session = self.committer.session = self.claimer.session = 0
             self.loop.forget_all()
             self.lines.forget_all()
+            outage = Outage("registering this engine", log, monotonic)
             while True:
                 try:
                     await self._register()
                     break
                 except Exception as e:
-                    log.warning("cannot register: %s", e)
+                    outage.failed(e)
                     await asyncio.sleep(0.5)
+            outage.over()
             self.claimer.poke()
 
     # -- loops ------------------------------------------------------------------------------------------------------

@@ -19,12 +19,14 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from itertools import islice
+from time import monotonic
 from typing import Final, Protocol
 
 import msgspec
 
 from perdure.core import ids
 from perdure.core.errors import Unavailable
+from perdure.core.outage import Outage
 from perdure.core.work import LogChunk, LogLine
 from perdure.engine.counters import Counters
 from perdure.engine.dispatch import Flight
@@ -110,6 +112,9 @@ class Notes:
         self._logs: deque[LogRow] = deque()
         self._log_bytes = 0
         self._counters = Counters()
+        self._output = Outage("writing task output", log, monotonic)
+        self._progress = Outage("writing the progress of attempts", log, monotonic)
+        self._workers_written = Outage("writing the list of workers", log, monotonic)
         self._session: Callable[[], int] = lambda: 0
         self._flights: Callable[[], Iterable[Flight]] = lambda: ()
         self._worker_of: Callable[[bytes, int], str] = lambda run_id, seq: ""
@@ -196,7 +201,7 @@ class Notes:
             await self._store.write_logs(batch)
         except Unavailable as e:
             self._counters.note_failures += 1
-            log.warning("output of tasks waits, the database does not take it: %s", e)
+            self._output.failed(e)
             self._put_back(batch)
             return False
         except asyncio.CancelledError:
@@ -213,6 +218,7 @@ class Notes:
                 self._put_back(batch[middle:], behind=middle)
                 return False
             return await self._write_logs(batch[middle:])
+        self._output.over()
         self._counters.log_chunks += len(batch)
         return True
 
@@ -228,15 +234,16 @@ class Notes:
         """Notes on attempts and workers. What failed is simply due again in the next round."""
         if not self._session():
             return
-        await self._quietly(self._write_task_notes)
-        await self._quietly(self._write_workers)
+        await self._quietly(self._write_task_notes, self._progress)
+        await self._quietly(self._write_workers, self._workers_written)
 
-    async def _quietly(self, write: Callable[[], Awaitable[None]]) -> None:
+    async def _quietly(self, write: Callable[[], Awaitable[None]], outage: Outage) -> None:
         try:
             await write()
+            outage.over()
         except Exception as e:
             self._counters.note_failures += 1
-            log.warning("notes on attempts and workers wait, the database does not take them: %s", e)
+            outage.failed(e)
 
     async def _write_task_notes(self) -> None:
         due = list(islice((f for f in self._flights() if f.row and not f.noted), NOTES_BATCH_ROWS))

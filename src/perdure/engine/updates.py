@@ -17,6 +17,7 @@ import logging
 import random
 from collections.abc import Sequence
 from contextlib import suppress
+from time import monotonic
 from typing import Final, Protocol
 
 import msgspec
@@ -25,6 +26,7 @@ from perdure.core.errors import Failure, InvalidInput, NotFound, PayloadTooLarge
 from perdure.core.ids import text
 from perdure.core.limits import NAME_CHARS_MAX, PAYLOAD_BYTES_MAX
 from perdure.core.mail import UpdateAsked
+from perdure.core.outage import Outage
 from perdure.core.work import Answer
 from perdure.engine.active import ActiveRun
 from perdure.engine.claims import SUCCESSORS_MAX
@@ -178,7 +180,7 @@ class Updates:
 
     async def _keep_looking(self) -> None:
         """While anybody waits. Quick at first, then slower; a notification asks at once."""
-        pause_s = PAUSE_S_MIN
+        pause_s, outage = PAUSE_S_MIN, Outage("looking for answers to updates", log, monotonic)
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause_s * random.uniform(0.8, 1.2)):
@@ -186,8 +188,9 @@ class Updates:
             self._news.clear()
             try:
                 found = await self._look_once()
+                outage.over()
             except Unavailable as e:
-                log.warning("answers to updates cannot be looked for: %s", e)
+                outage.failed(e)
                 found = 0
             pause_s = PAUSE_S_MIN if found else min(pause_s * PAUSE_FACTOR, PAUSE_S_MAX)
 

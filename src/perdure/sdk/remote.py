@@ -25,8 +25,9 @@ from typing import Any, Final
 
 import grpc
 
-from perdure.core.errors import Failure, Forbidden, InvalidInput, NotFound, Unauthenticated
+from perdure.core.errors import Failure, Forbidden, InvalidInput, NotFound, Unauthenticated, Unavailable
 from perdure.core.events import Recorded
+from perdure.core.outage import Outage
 from perdure.core.retry import End
 from perdure.core.version import VERSION
 from perdure.core.work import Activation, Beat, Decided, LogChunk, Report
@@ -66,6 +67,7 @@ class RemoteWorker:
         self._draining = asyncio.Event()
         self._drained = asyncio.Event()
         self._connected = asyncio.Event()
+        self._outage = Outage("the connection to a server", log, time.monotonic)
         self._offset_us = UNKNOWN_US
         self._alive_every_s = 10.0
         self._address = access.addresses[0]
@@ -105,7 +107,7 @@ class RemoteWorker:
         self._news.set()
 
     async def _serve(self) -> None:
-        pause_s = 0.1
+        pause_s, outage = 0.1, self._outage
         turn = random.randrange(len(self._access.addresses))
         while not self._is_done:
             self._address = self._access.addresses[turn % len(self._access.addresses)]
@@ -117,9 +119,9 @@ class RemoteWorker:
                 error = error_of(e, self._address)
                 if isinstance(error, Unauthenticated | Forbidden | NotFound | InvalidInput):
                     raise error from None
-                log.warning("%s", error)
+                outage.failed(error)
             except (TimeoutError, OSError) as e:
-                log.warning("no welcome from %s: %s", self._address, e or "it took too long")
+                outage.failed(Unavailable(f"no welcome from {self._address}: {e or 'it took too long'}"))
             finally:
                 self._connected.clear()
             if self._is_done:
@@ -151,6 +153,7 @@ class RemoteWorker:
             self._received(protocol.decode_down(first))
             self.streams += 1
             self._connected.set()
+            self._outage.over()
             self._news.set()
             await self._talk(call)
 

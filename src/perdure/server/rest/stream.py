@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
+import time
 from collections import deque
 from collections.abc import AsyncGenerator, Coroutine
 from typing import Annotated, Any, Final
@@ -29,6 +30,7 @@ from fastapi.responses import StreamingResponse
 from perdure.core import ids
 from perdure.core.access import Principal
 from perdure.core.errors import InvalidInput, Unavailable
+from perdure.core.outage import Outage
 from perdure.engine.reads import LogPosition, Reads, RunItem
 from perdure.server.context import Server
 from perdure.server.rest import views
@@ -224,14 +226,14 @@ class RunsFeed:
             self._seen.clear()
 
     async def _run(self, from_us: int) -> None:
+        outage = Outage("following the list of runs", log, time.monotonic)
         while True:
             await asyncio.sleep(POLL_S)
             try:
                 from_us = await self._poll(from_us)
-            except Unavailable as error:
-                log.warning("the runs list cannot be followed at the moment: %s", error)
-            except Exception:
-                log.exception("following the runs list failed")
+                outage.over()
+            except Exception as error:
+                outage.failed(error, unexpected=not isinstance(error, Unavailable))
 
     async def _poll(self, from_us: int) -> int:
         now_us = await self._reads.clock_us()
