@@ -16,6 +16,7 @@ from asyncpg import exceptions as pg
 
 from perdure.core.durations import FOREVER_US
 from perdure.core.errors import Unavailable
+from perdure.store import pooling
 
 _driver: Any = asyncpg  # it ships no types; what crosses this border is typed by hand
 
@@ -23,8 +24,7 @@ PG_EPOCH_US: Final = 946_684_800_000_000
 _INFINITY_PG: Final = (1 << 63) - 1
 
 POOL_MAX: Final = 8
-CONNECT_S: Final = 10.0
-COMMAND_S: Final = 60.0
+CONNECT_S: Final = pooling.CONNECT_S
 
 TROUBLE = (
     OSError,
@@ -76,14 +76,7 @@ SETTINGS: Final = {
 async def connect(dsn: str) -> Any:
     """One connection of its own."""
     try:
-        connection = await _driver.connect(
-            dsn,
-            timeout=CONNECT_S,
-            command_timeout=COMMAND_S,
-            server_settings=dict(SETTINGS),
-            statement_cache_size=256,
-            max_cached_statement_lifetime=0,
-        )
+        connection = await pooling.dial(dsn, SETTINGS)
         await _prepare(connection)
     except TROUBLE as e:
         raise Unavailable(f"cannot reach the database: {e or type(e).__name__}") from e
@@ -103,11 +96,13 @@ class Connections:
     async def open(self) -> None:
         try:
             self._pool = await _driver.create_pool(
-                self.dsn, min_size=1, max_size=POOL_MAX, timeout=CONNECT_S, command_timeout=COMMAND_S, server_settings=self._settings,
-                statement_cache_size=256, max_cached_statement_lifetime=0, init=_prepare, reset=self._reset,
-            )  # fmt: skip
+                min_size=1, max_size=POOL_MAX, connect=self._dial, init=_prepare, reset=self._reset
+            )
         except TROUBLE as e:
             raise Unavailable(f"cannot reach the database: {e or type(e).__name__}") from e
+
+    async def _dial(self, *_: Any, **__: Any) -> Any:
+        return await pooling.dial(self.dsn, self._settings)
 
     async def _reset(self, connection: Any) -> None:
         """Nothing of ours outlives a transaction, so a connection goes back as it is."""
@@ -134,4 +129,8 @@ class Connections:
 
 async def shift_clock(connection: Any, seconds: float) -> None:
     """Tests only: this connection's perdure.clock() runs ahead."""
-    await connection.execute("select set_config('perdure.clock_offset', $1, false)", f"{seconds:.6f} seconds")
+    offset = f"{seconds:.6f} seconds"
+    if pooling.of(connection) is pooling.Pooling.TRANSACTION:
+        connection.always({"perdure.clock_offset": offset})
+    else:
+        await connection.execute("select set_config('perdure.clock_offset', $1, false)", offset)

@@ -18,8 +18,10 @@ from asyncpg.exceptions import PostgresError
 
 from perdure.core.errors import MigrationError, PerdureError
 from perdure.core.ids import lowest_at
-from perdure.store import migrate
+from perdure.store import migrate, pooling
 from perdure.store.connect import connect, without_password
+from perdure.store.connections import SETTINGS
+from perdure.store.connections import connect as engine_connect
 from perdure.store.queries import queries
 
 SQL = queries()
@@ -27,6 +29,13 @@ SERVER_VERSION_MIN: Final = 14
 CLOCK_SKEW_S_MAX: Final = 1.0
 TRANSACTION_S_MAX: Final = 300.0
 CONNECTIONS_SHARE_MAX: Final = 0.8
+PROBES: Final = 5
+PROBE_S: Final = 5.0
+POOLING_ADVICE: Final = "Connect to PostgreSQL directly, or through PgBouncer in session or transaction mode."
+POLLING_ADVICE: Final = (
+    "Each statement takes three round trips more, and work of other engines is found by polling, up to about a second later. "
+    "A direct connection, or a pooler in session mode with `pooling=session` in the DSN, has neither cost."
+)
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -181,19 +190,65 @@ def first_id(at: datetime) -> str:
 
 
 async def _pooling(connection: Any, dsn: str) -> Finding:
-    """Leave a mark in the session, let a second connection take a server of the pool, and look for the mark again."""
-    mark = secrets.token_hex(8)
-    marked = await connection.fetchrow(SQL["set_probe"], mark)
-    async with connect(dsn) as other, other.transaction():
-        await other.fetchrow(SQL["read_probe"])
-        found = await connection.fetchrow(SQL["read_probe"])
-    await connection.fetchrow(SQL["set_probe"], "")
-    if found["value"] == mark and found["pid"] == marked["pid"]:
-        return Finding("pooling", "ok", "connections keep their session: no transaction-pooling proxy was noticed")
-    advice = "Perdure works through it by polling; wake-ups by NOTIFY need a direct connection and make it quicker."
-    return Finding(
-        "pooling", "ok", "a transaction-pooling proxy stands between: settings of a session do not last", advice
-    )
+    """Open a connection as an engine does, and see whether its settings hold; then find out what stands between."""
+    _, said = pooling.split(dsn)
+    try:
+        engine = await engine_connect(dsn)
+        try:
+            held, used = await pooling.hold(engine, SETTINGS), pooling.of(engine)
+        finally:
+            await engine.close(timeout=PROBE_S)
+    except (PostgresError, PerdureError, OSError) as error:
+        advice = f"{POOLING_ADVICE} Leave `pooling` out of the DSN to have it found out."
+        return Finding("pooling", "fail", f"an engine cannot use this connection: {error}", advice)
+    keeps = await _keeps_session(connection, dsn)
+    return pooling_finding(said, used, pooling.found(dsn), keeps=keeps, held=held)
+
+
+def pooling_finding(
+    said: pooling.Pooling | None, used: pooling.Pooling, found: pooling.Pooling | None, *, keeps: bool, held: bool
+) -> Finding:
+    """`said` by the DSN, `used` by engines, `found` by the first connection where the DSN says nothing; `keeps`: a connection keeps
+    its session; `held`: the engine's settings are in force."""
+    by_transaction = used is pooling.Pooling.TRANSACTION
+    if not keeps and not by_transaction:
+        what = "a transaction-pooling proxy stands between, and engines would use it as if it kept sessions"
+        return Finding("pooling", "fail", what, "Put `pooling=transaction` into the DSN: ...?pooling=transaction")
+    if not held:
+        what = "the settings that Perdure's statements depend on do not hold on this connection"
+        return Finding("pooling", "fail", what, POOLING_ADVICE)
+    if not keeps:
+        what = "PgBouncer or the like in transaction mode: engines send their settings with each transaction, and poll"
+        return Finding("pooling", "ok", what, POLLING_ADVICE)
+    if by_transaction and (said or found) is not None:
+        what = "a pooler in session mode, which engines use by the transaction, and poll"
+        return Finding(
+            "pooling", "ok", what, "Put `pooling=session` into the DSN: fewer round trips, and NOTIFY is heard."
+        )
+    if said is pooling.Pooling.SESSION:
+        return Finding("pooling", "ok", "connections keep their session, as the DSN says (pooling=session)")
+    return Finding("pooling", "ok", "direct: connections keep their session and take Perdure's settings")
+
+
+async def _keeps_session(connection: Any, dsn: str) -> bool:
+    """Leave a mark in the session, let a second connection take a server of the pool, and look for the mark again.
+
+    One look proves a pooler by transaction, not its absence: under load the second connection may get another server connection
+    by chance. So it is done several times."""
+    async with connect(dsn) as other:
+        for _ in range(PROBES):
+            mark = secrets.token_hex(8)
+            marked = await connection.fetchrow(SQL["set_probe"], mark)
+            async with other.transaction():
+                taken = await other.fetchrow(SQL["read_probe"])
+                try:
+                    found = await connection.fetchrow(SQL["read_probe"], timeout=PROBE_S)
+                except TimeoutError:
+                    return False  # one server connection for all, and `other` has it
+            if found["value"] != mark or found["pid"] != marked["pid"] or taken["pid"] == marked["pid"]:
+                return False
+        await connection.fetchrow(SQL["set_probe"], "")
+    return True
 
 
 CHECKS: Final[dict[str, Check]] = {

@@ -45,7 +45,7 @@ from perdure.engine.ports import (
     Session,
     Settle,
 )
-from perdure.store import arrays, lines, partitions
+from perdure.store import arrays, lines, partitions, pooling
 from perdure.store.connections import TROUBLE, Connections, connect, shift_clock
 from perdure.store.queries import queries
 from perdure.store.reopen import reopen
@@ -458,6 +458,11 @@ class PostgresStore:
             connection: Any = None
             try:
                 connection = await connect(self._dsn)
+                if pooling.of(connection) is pooling.Pooling.TRANSACTION:
+                    log.info(
+                        "a pooler gives every transaction another connection: NOTIFY is not heard, new work is found by polling"
+                    )
+                    return
                 lost = asyncio.Event()
                 connection.add_termination_listener(partial(_set, lost))
                 await connection.add_listener(CHANNEL, partial(_hear, heard))

@@ -37,7 +37,6 @@ from perdure.wire.codec import decode_events, decode_row
 PAGE_RUNS: Final = 200
 PAGE_TASKS: Final = 5_000
 PAGE_STARTS: Final = 1_000
-HISTORY_PREFETCH: Final = 100
 _NOTHING: Final = bytes(16)
 
 
@@ -131,14 +130,12 @@ class _Reader:
             page.runs[r["run_id"]].append(
                 StoredRun(r["active"], r["status"], r["epoch"], r["events"], r["stuck"], r["due"])
             )
-        async for r in self._c.cursor(self._q["verify_history"], run_ids, prefetch=HISTORY_PREFETCH):
-            fold = page.folds[r["run_id"]]
-            try:
-                events = decode_events(r["body"])
-            except (InvalidInput, msgspec.DecodeError) as e:
-                fold.unreadable(r["seq"], r["last"], str(e))
-            else:
-                fold.row(r["seq"], r["last"], r["epoch"], r["at"], events)
+        # A cursor by name: those of the driver need prepared statements, which a transaction-pooling proxy mixes up.
+        await self._c.execute(self._q["verify_history_cursor"], run_ids)
+        while rows := await self._c.fetch(self._q["verify_history_next"]):
+            for r in rows:
+                self._history_row(page.folds[r["run_id"]], r)
+        await self._c.execute(self._q["verify_history_close"])
         for run_id, fold in page.folds.items():
             if fold.retries and not fold.broken:
                 fold.again(await self._whole(run_id))
@@ -157,6 +154,14 @@ class _Reader:
                 r["run_id"] for r in await self._c.fetch(self._q["verify_active"], children)
             )
         return page
+
+    def _history_row(self, fold: RunFold, r: Any) -> None:
+        try:
+            events = decode_events(r["body"])
+        except (InvalidInput, msgspec.DecodeError) as e:
+            fold.unreadable(r["seq"], r["last"], str(e))
+        else:
+            fold.row(r["seq"], r["last"], r["epoch"], r["at"], events)
 
     async def _fires(self, page: _Page) -> None:
         """A nominal time names one run. Every run that a schedule started must be the one that its time names."""

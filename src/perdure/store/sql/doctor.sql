@@ -53,3 +53,8 @@ select set_config('perdure.probe', $1, false), pg_backend_pid() as pid;
 
 -- name: read_probe
 select current_setting('perdure.probe', true) as value, pg_backend_pid() as pid;
+
+-- name: settings_hold
+-- Whether each setting ($1) has its value ($2) for this statement.
+select coalesce(bool_and(current_setting(u.name, true) = u.value), true) as held
+  from unnest($1::text[], $2::text[]) as u(name, value);

@@ -1,0 +1,71 @@
+"""Debian's PgBouncer in front of a private PostgreSQL."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from perdure.store.postmaster import free_port
+from perdure.store.unprivileged import Account
+
+PROGRAM = shutil.which("pgbouncer") or "/usr/sbin/pgbouncer"
+START_S = 30.0
+
+
+class PgBouncer:
+    def __init__(self, directory: Path, server: str, mode: str, *, pool_size: int = 4, **options: str) -> None:
+        """`server` is the DSN of the PostgreSQL behind it; a small `pool_size` makes clients share; `directory` can be entered by the unprivileged user."""
+        self._directory, self._server, self.mode = directory, urlsplit(server), mode
+        self._options = {"default_pool_size": str(pool_size), **options}
+        self.port = free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def dsn(self, server: str, **parameters: str) -> str:
+        """The same database through the pooler."""
+        parts = urlsplit(server)
+        user, _, _ = parts.netloc.rpartition("@")
+        query = "&".join(f"{k}={v}" for k, v in parameters.items())
+        return urlunsplit(parts._replace(netloc=f"{user}@127.0.0.1:{self.port}", query=query))
+
+    @property
+    def log(self) -> str:
+        return (self._directory / "log").read_text(errors="replace")
+
+    def __enter__(self) -> Self:
+        account = Account.for_server(self._directory / "no-such-directory")
+        settings = {
+            "listen_addr": "127.0.0.1",
+            "listen_port": str(self.port),
+            "unix_socket_dir": "",
+            "auth_type": "trust",
+            "auth_file": str(self._directory / "users"),
+            "pool_mode": self.mode,
+            **self._options,
+        }
+        lines = "\n".join(f"{k} = {v}" for k, v in settings.items())
+        behind = f"* = host={self._server.hostname} port={self._server.port}"
+        (self._directory / "ini").write_text(f"[databases]\n{behind}\n[pgbouncer]\n{lines}\n")
+        (self._directory / "users").write_text(f'"{self._server.username}" "{unquote(self._server.password or "")}"\n')
+        with (self._directory / "log").open("wb") as log:
+            self._process = subprocess.Popen(
+                [PROGRAM, str(self._directory / "ini")], stdin=subprocess.DEVNULL, stdout=log, stderr=log, **account.popen_options()
+            )  # fmt: skip
+        deadline = time.monotonic() + START_S
+        while True:
+            assert self._process.poll() is None and time.monotonic() < deadline, self.log
+            try:
+                socket.create_connection(("127.0.0.1", self.port), 1).close()
+                return self
+            except OSError:
+                time.sleep(0.02)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait(15)
