@@ -4,10 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
-from perdure import PerdureError, Promise, Retry, RunFailed, Signal, TestEnv, task, wf, workflow
+from perdure import (
+    ChildFailed,
+    InvalidInput,
+    PerdureError,
+    Promise,
+    Retry,
+    RunFailed,
+    Signal,
+    TestEnv,
+    flow,
+    task,
+    wf,
+    workflow,
+)
 
 calls: list[str] = []
 ok = Promise("env_ok", bool)
@@ -123,3 +137,93 @@ async def test_two_environments_do_not_share_time_or_runs() -> None:
         await a.advance("10d")
         async with TestEnv() as b:
             assert a.now - b.now > timedelta(days=9)
+
+
+# -- mocked workflows -----------------------------------------------------------------------------------------------
+
+
+@workflow(name="env_child")
+async def child(order: str, copies: int = 1) -> list[str]:
+    raise AssertionError("the real child must not run in a test that mocks it")
+
+
+@workflow(name="env_parent")
+async def parent(order: str) -> str:
+    try:
+        return "+".join(await child(order, copies=2))
+    except ChildFailed as e:
+        return f"failed: {e}"
+
+
+@workflow(name="env_calls_by_name")
+async def calls_by_name(day: str) -> int:
+    return await flow("env_elsewhere", int)(day=day)
+
+
+async def test_a_child_is_mocked_by_its_definition() -> None:
+    seen: list[tuple[str, int]] = []
+
+    def fake(order: str, copies: int = 1) -> list[str]:
+        seen.append((order, copies))
+        return [order] * copies
+
+    async with TestEnv() as env:
+        env.mock(child, fake)
+        assert await env.run(parent, "ink") == "ink+ink"
+    assert seen == [("ink", 2)]
+
+
+async def test_a_child_is_mocked_by_its_name_and_may_wait() -> None:
+    async def fake(order: str, copies: int = 1) -> list[str]:
+        began = wf.now()
+        await wf.sleep("3d")
+        return [order, f"{(wf.now() - began).days}d"]
+
+    async with TestEnv() as env:
+        env.mock("env_child", fake)
+        assert await env.run(parent, "ink") == "ink+3d"
+
+
+async def test_a_mocked_child_that_raises_fails_its_run() -> None:
+    def fake(order: str, copies: int = 1) -> list[str]:
+        raise LookupError(f"no {order}")
+
+    async with TestEnv() as env:
+        env.mock(child, fake)
+        assert await env.run(parent, "ink") == "failed: LookupError: no ink"
+
+
+async def test_the_result_of_a_mocked_child_passes_through_its_type() -> None:
+    async with TestEnv() as env:
+        env.mock(child, lambda order, copies: 7)  # type: ignore[arg-type,return-value]
+        with pytest.raises(RunFailed, match="list"):
+            await env.run(child, "ink")
+
+
+async def test_a_child_that_is_only_known_by_name_is_mocked() -> None:
+    async with TestEnv() as env:
+        env.mock(flow("env_elsewhere"), lambda day: len(day))
+        assert await env.run(calls_by_name, "monday") == 6
+
+
+async def test_a_child_of_a_flow_and_a_deployed_flow_are_mocked() -> None:
+    async with TestEnv() as env:
+        await env.deploy({"flow": "env_elsewhere", "tasks": {"a": {"value": 1}}, "output": "${ 1 }"})
+        tasks = {
+            "a": {"flow": "env_elsewhere", "with": {"day": "mo"}},
+            "b": {"flow": "env_child", "with": {"order": "ink", "copies": 3}},
+        }
+        await env.deploy({"flow": "env_outer", "tasks": tasks, "output": {"a": "${ a }", "b": "${ b }"}})
+        env.mock(flow("env_elsewhere"), lambda day: f"not {day}")
+        env.mock(flow("env_child"), lambda order, copies: [order] * copies)
+        assert await env.run(flow("env_outer")) == {"a": "not mo", "b": ["ink"] * 3}
+
+
+async def test_what_cannot_be_mocked_is_refused() -> None:
+    targets: list[Any] = [poke, "env_nothing_of_that_name", print, 7]
+    async with TestEnv() as env:
+        for target in targets:
+            with pytest.raises(InvalidInput, match="cannot be mocked|no task or workflow 'env_nothing_of_that_name'"):
+                env.mock(target, lambda: None)
+        with pytest.raises(InvalidInput, match="cannot be called"):
+            env.mock(child, ["a"])  # type: ignore[call-overload]

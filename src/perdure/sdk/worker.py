@@ -16,10 +16,10 @@ from typing import Any, Literal
 import msgspec
 
 from perdure.core import commands as cm
-from perdure.core.errors import Failure, PerdureError
+from perdure.core.errors import Failure, NotRegistered, PerdureError
 from perdure.core.work import Activation, Assignment, Beat, Decided, LogChunk, Report
 from perdure.sdk import capture, guards, registry
-from perdure.sdk.definitions import DEFAULT_QUEUE, Task, Workflow
+from perdure.sdk.definitions import DEFAULT_QUEUE, Task
 from perdure.sdk.execution import PROCESSES_DEFAULT, Execution
 from perdure.sdk.loop import driving
 from perdure.sdk.processes import refuse_in_child_that_starts
@@ -84,13 +84,35 @@ class Worker:
         """Makes attempts spans; to be set before `open`."""
         self.overrides: dict[str, Any] = {}
         """Stand-ins for tasks by name, for tests."""
+        self.stand_ins: dict[str, Any] = {}
+        """The same for workflows."""
 
     # -- what it serves ---------------------------------------------------------------------------------------------
 
     def adopt(self, definition: Any) -> None:
         """Serve this very definition under its name."""
-        kind = self._workflows if isinstance(definition, Workflow) else self._tasks
+        kind = self._tasks if isinstance(definition, Task) else self._workflows
         kind.adopt(definition)
+
+    @property
+    def workflow_names(self) -> list[str]:
+        return self._workflows.names()
+
+    def defined(self, name: str) -> Any:
+        """The task or workflow of this name. NotRegistered when there is none, or one of each."""
+        in_tasks, in_workflows = name in self._tasks.names(), name in self._workflows.names()
+        if in_tasks and in_workflows:
+            raise NotRegistered(f"{name!r} is a task and a workflow here; give the one that you mean itself")
+        if in_workflows:
+            return self._workflows.get(name)
+        if not in_tasks and self._verbs is not None and name in self._verbs.tasks:
+            return self._verbs.tasks[name]
+        if not in_tasks:
+            raise NotRegistered(
+                f"no task or workflow {name!r} is defined in this program; import the module that defines it, "
+                f"or give flow({name!r}) for a workflow that is only known by its name"
+            )
+        return self._tasks.get(name)
 
     def refresh(self) -> None:
         """Take in what was defined since; a definition adopted by hand keeps its name."""
@@ -254,7 +276,7 @@ class Worker:
             if not a.replay:
                 return Decided(a.run_id, [], Failure("cache_miss", "this worker does not hold the run"))
             try:
-                runtime = Runtime(a.run_id, self._workflows.get(a.workflow))
+                runtime = Runtime(a.run_id, self.stand_ins.get(a.workflow) or self._workflows.get(a.workflow))
             except PerdureError as e:
                 return Decided(a.run_id, [], e.to_failure())
             if self._execution is not None:

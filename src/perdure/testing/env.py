@@ -1,4 +1,4 @@
-"""`TestEnv`: the real engine on a real private PostgreSQL, with tasks mocked and time that skips.
+"""`TestEnv`: the real engine on a real private PostgreSQL, with tasks and child workflows mocked and time that skips.
 
     async with TestEnv() as env:
         env.mock(fetch, lambda url: Page(url, 3))
@@ -20,19 +20,23 @@ from collections.abc import Callable, Coroutine, Mapping
 from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace, TracebackType
-from typing import Any, Final, ParamSpec, Self, TypeVar, overload
+from typing import Any, Final, ParamSpec, Self, TypeAlias, TypeVar, overload
 
 from perdure.app.embedded import Perdure
 from perdure.core.commit_policy import CommitPolicy
 from perdure.core.durations import Duration, datetime_of, to_us
-from perdure.core.errors import PerdureError
+from perdure.core.errors import InvalidInput, PerdureError
 from perdure.engine.engine import EngineSettings
 from perdure.sdk.client import Handle
-from perdure.sdk.definitions import Startable, Task
+from perdure.sdk.definitions import Startable, Task, Workflow
+from perdure.sdk.flows import FlowRef
+from perdure.sdk.verbs import Verb
 from perdure.testing.database import scratch
+from perdure.testing.stand_ins import ByName, StandIn
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Mockable: TypeAlias = Task[P, R] | Startable[P, R]
 
 SETTLE_S = 30.0
 """How long the environment waits for running tasks before it says which ones keep time from moving."""
@@ -40,6 +44,10 @@ SETTLE_S = 30.0
 
 INPUT_S = 5.0
 """How long `run` waits, in real time, for input that another part of the test may be about to send."""
+
+
+MOCKED: Final = "mocked"
+"""The version of a workflow that only a mock defines."""
 
 
 SETTINGS: Final = EngineSettings(commit=CommitPolicy(lazy_us=1_000))
@@ -73,16 +81,48 @@ class TestEnv:
     # -- running ----------------------------------------------------------------------------------------------------
 
     @overload
-    def mock(self, t: Task[P, R], fake: Callable[P, Coroutine[Any, Any, R]]) -> None: ...
+    def mock(self, target: Mockable[P, R], fake: Callable[P, Coroutine[Any, Any, R]]) -> None: ...
     @overload
-    def mock(self, t: Task[P, R], fake: Callable[P, R]) -> None: ...
-    def mock(self, t: Task[Any, Any], fake: Callable[..., Any]) -> None:
-        """Execute `fake` instead of the task. Payloads still pass through the task's own types."""
+    def mock(self, target: Mockable[P, R], fake: Callable[P, R]) -> None: ...
+    @overload
+    def mock(self, target: str, fake: Callable[..., Any]) -> None: ...
+    def mock(self, target: Any, fake: Callable[..., Any]) -> None:
+        """Execute `fake` instead of a task or of a workflow, which may be given by its name. Payloads still pass through its own types.
+
+        Runs of a mocked workflow are real runs whose code is `fake`; `async def` it may wait and call tasks like any workflow. What it
+        raises fails the run. A workflow that is not defined in this program is given as `flow(name)`; its input comes by keywords.
+        """
         assert self.client.worker is not None
-        self.client.worker.adopt(t)
-        self.client.worker.overrides[t.name] = SimpleNamespace(
-            fn=fake, name=t.name, is_async=inspect.iscoroutinefunction(fake), signature=t.signature
-        )
+        worker = self.client.worker
+        if not callable(fake):
+            raise InvalidInput(f"a mock is a function that is called instead; {fake!r} cannot be called")
+        found = worker.defined(target) if isinstance(target, str) else target
+        if isinstance(found, FlowRef):
+            self._mock_by_name(found.name, fake)
+        elif isinstance(found, Workflow):
+            self.client.adopt(found)
+            worker.stand_ins[found.name] = StandIn(found.name, found.version, found.signature, fake)
+        elif isinstance(found, Task | Verb):
+            if isinstance(found, Task):
+                worker.adopt(found)
+            worker.overrides[found.name] = SimpleNamespace(
+                fn=fake, name=found.name, is_async=inspect.iscoroutinefunction(fake), signature=found.signature
+            )
+        else:
+            raise InvalidInput(
+                f"{target!r} cannot be mocked: give a @task, a @workflow, flow(name), or the name of a task or workflow"
+            )
+
+    def _mock_by_name(self, name: str, fake: Callable[..., Any]) -> None:
+        worker, engine = self.client.worker, self.client.engine
+        assert worker is not None
+        if name in worker.workflow_names:
+            self.mock(name, fake)
+            return
+        made = StandIn(name, MOCKED, ByName(), fake)
+        worker.stand_ins[name] = made
+        self.client.adopt(made)
+        engine.flows.fixed[engine.use.ns, name] = MOCKED  # also where a flow of this name is deployed
 
     async def deploy(self, flow: str | Path | Mapping[str, Any], *, name: str | None = None) -> str:
         """Make a declarative flow known and current here; answers its version. See `Perdure.deploy`."""
