@@ -31,5 +31,13 @@ fmt:
     uv run ruff format src tests examples
     uv run ruff check --fix src tests examples
 
+# Generated messages, with the compiler of the oldest protobuf that is supported.
+generate *out:
+    uv run --frozen --isolated --only-group generate python proto/generate.py {{out}}
+
+# Tests on the oldest protobuf and grpcio that are declared, in an environment of their own. The whole suite, unless files are named.
+protobuf6 *args:
+    UV_PROJECT_ENVIRONMENT=.venv-protobuf6 uv run --frozen --all-extras --no-group protobuf7 --group protobuf6 pytest {{args}}
+
 bench *args:
     uv run perdure bench {{args}}

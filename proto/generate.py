@@ -1,4 +1,8 @@
-"""Generate src/perdure/wire/pb from the .proto files: `uv run python proto/generate.py`. A test checks that it is up to date."""
+"""Generate src/perdure/wire/pb from the .proto files: `just generate`. A test checks that it is up to date.
+
+Generated code runs on the major of protobuf that made it and on the next one. The group `generate` of pyproject.toml pins the compiler of the
+oldest protobuf that Perdure supports; its protobuf conflicts with the newest, so it is installed in an environment of its own.
+"""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
+import httpx2
 import psutil
 import pytest
 
@@ -78,7 +78,7 @@ def test_the_first_minute(installed: list[str], directory: Path) -> None:
     with started("dev", cwd=directory, program=installed) as dev:
         said = dev.until("success", FIRST_MINUTE_S)
         link = link_of(dev.until("http://"))
-        page = httpx.get(link)
+        page = httpx2.get(link)
         took = time.monotonic() - began
         assert page.status_code == 200 and "success" in page.text and "text/html" in page.headers["content-type"]
         assert took < FIRST_MINUTE_S, f"it took {took:.0f} s"
@@ -103,8 +103,8 @@ def test_the_first_minute(installed: list[str], directory: Path) -> None:
     assert not [p for p in family if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
     assert not postgres_of(directory)
     assert not (directory / ".perdure" / "dev.json").exists()
-    with pytest.raises(httpx.TransportError):
-        httpx.get(link)
+    with pytest.raises(httpx2.TransportError):
+        httpx2.get(link)
 
 
 def test_once_ends_with_the_outcome_of_the_first_run(directory: Path, dsn: str) -> None:

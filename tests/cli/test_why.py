@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
-import httpx
+import httpx2
 import pytest
 
 from perdure.core.why import CODES
@@ -50,7 +50,7 @@ def begin(cli: Cli, *words: str) -> str:
 
 
 def rest(place: Running, path: str, **params: Any) -> Any:
-    answer = httpx.get(f"{place.http}/api/v1{path}", params=params)
+    answer = httpx2.get(f"{place.http}/api/v1{path}", params=params)
     assert answer.status_code == 200, answer.text
     return answer.json()
 
@@ -224,7 +224,7 @@ def test_metrics_count_by_the_same_words(place: Running, cli: Cli) -> None:
     begin(cli, "wait_signal")
     deadline = time.monotonic() + 40
     while True:
-        text = httpx.get(f"{place.http}/metrics").text
+        text = httpx2.get(f"{place.http}/metrics").text
         lines = [line for line in text.splitlines() if line.startswith("perdure_waiting{")]
         if any('reason="signal"' in line and 'what="run"' in line for line in lines):
             break

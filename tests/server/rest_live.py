@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
+import httpx2
 import uvicorn
 
 from perdure import Perdure, Promise, Retry, Signal, State, task, wf, workflow
@@ -77,7 +77,7 @@ class Live:
     perdure: Perdure
     server: Server
     url: str
-    http: httpx.AsyncClient
+    http: httpx2.AsyncClient
 
     async def get(self, path: str, expected: int = 200, /, **params: Any) -> Any:
         return await self.ask("GET", path, expected, params=params)
@@ -127,7 +127,7 @@ async def live(dsn: str, *, auth: Auth | None = None, keys: bool = False) -> Asy
         while not http.started:
             await asyncio.sleep(0.005)
         try:
-            async with httpx.AsyncClient(base_url=f"{url}/api/v1", timeout=60) as client:
+            async with httpx2.AsyncClient(base_url=f"{url}/api/v1", timeout=60) as client:
                 yield Live(perdure, server, url, client)
         finally:
             app.state.streams.close()

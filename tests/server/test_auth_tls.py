@@ -10,7 +10,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 import grpc
-import httpx
+import httpx2
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -72,7 +72,7 @@ class World:
         context = ssl.create_default_context(cafile=str(self.servers.ca))
         if identity is not None:
             context.load_cert_chain(*identity)
-        async with httpx.AsyncClient(verify=context, trust_env=False) as client:
+        async with httpx2.AsyncClient(verify=context, trust_env=False) as client:
             headers = {"authorization": f"Bearer {self.key}"}
             return (await client.get(f"{self.process.url}/api/v1/whoami", headers=headers)).status_code
 
@@ -109,7 +109,7 @@ async def test_people_need_a_certificate_of_the_client_authority(world: World) -
     assert world.process.url.startswith("https://")
     assert await world.http(world.clients.issue("person")) == 200
     for identity in (None, world.strangers.issue("stranger"), world.servers.issue("another-server")):
-        with pytest.raises(httpx.TransportError):
+        with pytest.raises(httpx2.TransportError):
             await world.http(identity)
 
 

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx
+import httpx2
 
 from perdure import Client, NotFound
 from perdure.app.server import ServerProcess
@@ -46,13 +46,13 @@ def delays(port: int) -> dict[str, list[bool]]:
 async def test_no_connection_holds_small_packets_back(dsn: str) -> None:
     async with (
         served(dsn) as process,
-        httpx.AsyncClient(trust_env=False) as http,
+        httpx2.AsyncClient(trust_env=False) as http,
         Client(str(process.grpc)) as client,
     ):
         assert (await http.get(f"{process.url}/livez")).status_code == 200
         with suppress(NotFound):
             await client.handle("00000000-0000-7000-8000-000000000000").status()
-        for port in (httpx.URL(process.url).port or 0, process.grpc.port):
+        for port in (httpx2.URL(process.url).port or 0, process.grpc.port):
             found = delays(port)
             assert found["accepted"] and found["made"], f"no connection with port {port}"
             assert not any(found["accepted"] + found["made"]), f"port {port}: {found}"

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import asyncpg
-import httpx
+import httpx2
 import pytest
 
 from perdure import Client, NamedEvent, Signal, workflow
@@ -153,9 +153,9 @@ async def made(app: Live, name: str = "shop", event: str = "rest.paid") -> tuple
 
 async def send(
     url: str, secret: str, body: bytes = b'{"order_id": 1}', *, late_s: int = 0, header: str | None = None
-) -> httpx.Response:
+) -> httpx2.Response:
     given = webhook.header(secret.encode(), int(time.time()) + late_s, body) if header is None else header
-    async with httpx.AsyncClient() as http:
+    async with httpx2.AsyncClient() as http:
         return await http.post(url, content=body, headers={webhook.HEADER: given} if given else {})
 
 

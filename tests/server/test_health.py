@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from starlette.applications import Starlette
 
@@ -34,9 +34,9 @@ async def opened(dsn: str) -> AsyncIterator[tuple[Engine, PostgresNotes]]:
         await store.close()
 
 
-def client_of(engine: Engine, store: Any, **options: Any) -> httpx.AsyncClient:
+def client_of(engine: Engine, store: Any, **options: Any) -> httpx2.AsyncClient:
     app = Starlette(routes=routes(engine, store, **options))
-    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://server")
+    return httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://server")
 
 
 class Away:

@@ -15,7 +15,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 import uvicorn
 import yaml
@@ -285,11 +285,11 @@ def prometheus(targets: list[str], directory: Path) -> Iterator[str]:
             process.wait(20)
 
 
-async def asked(http: httpx.AsyncClient, path: str, **params: str) -> Any:
+async def asked(http: httpx2.AsyncClient, path: str, **params: str) -> Any:
     try:
         answer = await http.get(path, params=params)
         return answer.json()["data"] if answer.status_code == 200 else None
-    except httpx.TransportError:  # it is not up yet
+    except httpx2.TransportError:  # it is not up yet
         return None
 
 
@@ -298,7 +298,7 @@ async def test_prometheus_scrapes_live_servers(dsn: str, tmp_path: Path) -> None
     async with Perdure(dsn) as client, served(client) as embedded, whole_server(dsn) as server:
         await measured_flow.run(10)
         with prometheus([embedded, server], tmp_path) as url:
-            async with httpx.AsyncClient(base_url=url) as http, asyncio.timeout(UP_S_MAX):
+            async with httpx2.AsyncClient(base_url=url) as http, asyncio.timeout(UP_S_MAX):
                 found: list[Any] = []
                 while len(found) < 2:
                     answer = await asked(http, "/api/v1/query", query="perdure_tasks_ended_total")

@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import AsyncIterator
 
-import httpx
+import httpx2
 import pytest
 
 from perdure.core import ids
@@ -481,7 +481,7 @@ async def test_a_credential_gets_what_its_role_grants_in_its_namespace(dsn: str)
         assert [n["name"] for n in (await api.get("/namespaces"))["items"]] == ["default"]
 
 
-async def raw(api: Live, path: str, body: bytes, **headers: str) -> httpx.Response:
+async def raw(api: Live, path: str, body: bytes, **headers: str) -> httpx2.Response:
     return await api.http.post(path, content=body, headers={"content-type": "application/json", **headers})
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-import httpx
+import httpx2
 import pytest
 
 from perdure import Approval, Client, Promise, workflow
@@ -177,7 +177,7 @@ async def link(one: Live, run: str, **said: Any) -> str:
 async def test_the_page_shows_what_is_asked_and_nothing_that_runs(one: Live) -> None:
     run = await asked(one, title="<script>alert(1)</script> & so on")
     url = await link(one, run)
-    async with httpx.AsyncClient() as stranger:
+    async with httpx2.AsyncClient() as stranger:
         page = await stranger.get(url)
     assert page.status_code == 200 and page.headers["content-type"].startswith("text/html")
     policy = page.headers["content-security-policy"]
@@ -194,7 +194,7 @@ async def test_the_page_shows_what_is_asked_and_nothing_that_runs(one: Live) -> 
 async def test_a_browser_fills_in_the_form_and_gets_a_page_back(one: Live) -> None:
     run = await asked(one)
     url = await link(one, run)
-    async with httpx.AsyncClient() as stranger:
+    async with httpx2.AsyncClient() as stranger:
         form = {"f.price": "12", "f.size": "0", "f.ratio": "0.5", "f.urgent": "on", "f.tags": '["x"]'}
         nothing = await stranger.post(url, data=form)
         assert nothing.status_code == 422 and "neither approve nor reject" in nothing.text
@@ -217,7 +217,7 @@ async def test_a_program_asks_for_json(one: Live) -> None:
     run = await asked(one)
     url = await link(one, run, decision="reject")
     headers = {"accept": "application/json"}
-    async with httpx.AsyncClient(headers=headers) as program:
+    async with httpx2.AsyncClient(headers=headers) as program:
         found = (await program.get(url)).json()
         assert (found["kind"], found["who"], found["approval"]["title"]) == ("approval", "dev", "Publish?")
         for bad in ({}, {"approved": "yes"}, {"approved": True, "x": 1}, [], None):
@@ -234,7 +234,7 @@ async def test_what_was_delegated_away_or_decided_meanwhile_the_link_no_longer_a
     run = await asked(one, people=["dev", "ben"])
     first, second = await link(one, run), await link(one, run, who="ben")
     await one.post(path(run, "delegate"), {"to": "cleo"}, 200)
-    async with httpx.AsyncClient(headers={"accept": "application/json"}) as program:
+    async with httpx2.AsyncClient(headers={"accept": "application/json"}) as program:
         for answer in (await program.get(first), await program.post(first, json={"approved": False})):
             assert (answer.status_code, answer.json()["code"]) == (403, "not_assigned")
         await one.post(path(run, "reject"), {"as": "cleo"}, 200)
@@ -244,7 +244,7 @@ async def test_what_was_delegated_away_or_decided_meanwhile_the_link_no_longer_a
 
 
 async def test_a_refusal_is_a_page_for_people_and_a_problem_for_programs(one: Live) -> None:
-    async with httpx.AsyncClient() as stranger:
+    async with httpx2.AsyncClient() as stranger:
         page = await stranger.get(f"{one.url}/links/nothing")
         assert page.status_code == 404 and "<h1>not_found</h1>" in page.text
         problem = await stranger.get(f"{one.url}/links/nothing", headers={"accept": "application/json"})
@@ -256,7 +256,7 @@ async def test_a_refusal_is_a_page_for_people_and_a_problem_for_programs(one: Li
 async def test_addresses_that_ask_too_often_are_slowed_down(one: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rest, "LINKS_BURST", 3.0)
     monkeypatch.setattr(rest, "LINKS_PER_S", 0.01)
-    async with httpx.AsyncClient() as stranger:
+    async with httpx2.AsyncClient() as stranger:
         got = [(await stranger.get(f"{one.url}/links/x")).status_code for _ in range(5)]
     assert got == [404, 404, 404, 429, 429]
 
@@ -277,7 +277,7 @@ async def test_an_approval_is_not_answered_by_the_link_of_a_promise(one: Live) -
     made = await one.post(f"/runs/{run['id']}/promises/rest_paid/links", {})
     refused = await one.post(f"/runs/{await asked(one)}/promises/ask/links", {}, 409)
     assert "is an approval" in refused["detail"]
-    async with httpx.AsyncClient() as stranger:
+    async with httpx2.AsyncClient() as stranger:
         assert (await stranger.post(made["url"], data={"value": "7"})).status_code == 200
     assert (await one.get(f"/runs/{run['id']}/result", wait=20))["result"] == 7
     after = await one.post(f"/runs/{run['id']}/promises/rest_paid/links", {}, 409)

@@ -89,9 +89,9 @@ def test_own_frames_are_told_from_library_frames() -> None:
   File "/app/etl.py", line 41, in process
     rows = await normalise(batch)
            ^^^^^^^^^^^^^^^^^^^^^^
-  File "/venv/lib/python3.11/site-packages/httpx/_models.py", line 763, in raise_for_status
+  File "/venv/lib/python3.11/site-packages/httpx2/_models.py", line 763, in raise_for_status
     raise HTTPStatusError(message)
-httpx.HTTPStatusError: 503
+httpx2.HTTPStatusError: 503
 """
     inner, outer = frames(text)
     assert (inner.own, inner.line, outer.own, outer.file) == (False, 763, True, "/app/etl.py")

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import quote
 
-import httpx
+import httpx2
 
 from perdure.core.errors import InvalidInput, PerdureError
 from perdure.core.version import VERSION
@@ -101,10 +101,10 @@ class Api:
             headers["Authorization"] = f"Bearer {key}"
         if namespace:
             headers["Perdure-Namespace"] = namespace
-        self._http = httpx.Client(
+        self._http = httpx2.Client(
             base_url=f"{self.url}/api/v1",
             headers=headers,
-            timeout=httpx.Timeout(ANSWER_S, connect=CONNECT_S),
+            timeout=httpx2.Timeout(ANSWER_S, connect=CONNECT_S),
             trust_env=not _is_loopback(self.url),  # a proxy of the environment cannot know this machine's loopback
             verify=tls_context(os.environ)
             if self.url.startswith("https://")
@@ -151,7 +151,7 @@ class Api:
     @contextmanager
     def stream(self, path: str, params: Params = ()) -> Generator[Iterator[tuple[str, str]]]:
         """Server-sent events as (event, data). Ends when the server does; trouble on the way is `Unreachable`."""
-        timeout = httpx.Timeout(STREAM_SILENCE_S, connect=CONNECT_S)
+        timeout = httpx2.Timeout(STREAM_SILENCE_S, connect=CONNECT_S)
         headers = {"Accept": "text/event-stream"}
         try:
             with self._http.stream("GET", path, params=_clean(params), headers=headers, timeout=timeout) as response:
@@ -159,7 +159,7 @@ class Api:
                     response.read()
                     raise self._problem(response)
                 yield _events(response.iter_lines())
-        except httpx.TransportError as error:
+        except httpx2.TransportError as error:
             raise self._unreachable(error) from error
 
     def _answer(
@@ -178,9 +178,9 @@ class Api:
         for last in [False] * (TRIES - 1) + [True]:
             try:
                 response = self._http.request(method, path, params=_clean(params), content=content, headers=headers)
-            except httpx.ConnectError as error:
+            except httpx2.ConnectError as error:
                 raise self._unreachable(error) from error
-            except httpx.TransportError as error:
+            except httpx2.TransportError as error:
                 if last or not repeatable:
                     raise self._unreachable(error) from error
                 time.sleep(PAUSE_S * random.uniform(0.5, 1.5))
@@ -199,8 +199,8 @@ class Api:
     # -- what went wrong --------------------------------------------------------------------------------------------
 
     def _unreachable(self, error: Exception) -> Unreachable:
-        if isinstance(error, httpx.TimeoutException):
-            why = f"no answer within {CONNECT_S if isinstance(error, httpx.ConnectTimeout) else ANSWER_S:g} seconds"
+        if isinstance(error, httpx2.TimeoutException):
+            why = f"no answer within {CONNECT_S if isinstance(error, httpx2.ConnectTimeout) else ANSWER_S:g} seconds"
         else:
             why = re.sub(r"^\[Errno -?\d+\] ", "", str(error)).lower()
         return Unreachable(
@@ -208,7 +208,7 @@ class Api:
             "Start one with `perdure dev` or `perdure server`, or say where yours is with --url or PERDURE_URL."
         )
 
-    def _problem(self, response: httpx.Response) -> ApiError:
+    def _problem(self, response: httpx2.Response) -> ApiError:
         status = response.status_code
         try:
             problem = response.json()
@@ -218,7 +218,7 @@ class Api:
         advice = self._advice(status, code)
         return ApiError(f"{detail}\n{advice}" if advice else detail, status=status, problem_code=code)
 
-    def _stranger(self, response: httpx.Response) -> ApiError:
+    def _stranger(self, response: httpx2.Response) -> ApiError:
         said = f"{response.status_code} {response.reason_phrase}".strip()
         return ApiError(
             f"{self.url} answered {said} in a form that no Perdure server uses. Is this its address?", status=0
@@ -258,14 +258,14 @@ def segment(text: str) -> str:
 
 
 def _is_loopback(url: str) -> bool:
-    return httpx.URL(url).host in ("127.0.0.1", "localhost", "::1")
+    return httpx2.URL(url).host in ("127.0.0.1", "localhost", "::1")
 
 
 def _clean(params: Params) -> list[tuple[str, str | int | float | bool | None]]:
     return [(name, value) for name, value in params if value is not None]
 
 
-def _retry_after_s(response: httpx.Response) -> float:
+def _retry_after_s(response: httpx2.Response) -> float:
     try:
         return min(float(response.headers.get("Retry-After", "1")), RETRY_AFTER_S_MAX)
     except ValueError:

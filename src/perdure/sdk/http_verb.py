@@ -32,7 +32,7 @@ from perdure.core.errors import AddressRefused, InvalidInput, PayloadTooLarge, P
 from perdure.core.limits import PAYLOAD_BYTES_MAX
 
 if TYPE_CHECKING:
-    import httpx
+    import httpx2
 
 CONNECT_S: Final = 10.0
 SILENCE_S: Final = 300.0
@@ -79,7 +79,7 @@ class Http:
         self._allow = tuple(allow)
         Egress(self._allow)  # a mistake in it stops the worker, not the first call
         # A connection to a service must not serve a call by URL, to which its address may be closed: one client each.
-        self._clients: dict[bool, httpx.AsyncClient] = {}
+        self._clients: dict[bool, httpx2.AsyncClient] = {}
 
     async def http(
         self,
@@ -122,16 +122,16 @@ class Http:
         for client in clients.values():
             await client.aclose()
 
-    def _client(self, is_service: bool) -> httpx.AsyncClient:
+    def _client(self, is_service: bool) -> httpx2.AsyncClient:
         client = self._clients.get(is_service)
         if client is None:
-            import httpx
+            import httpx2
 
             from perdure.sdk.http_transport import CheckedTransport
 
-            hosts = [httpx.URL(url).raw_host.decode() for url in self._services.values()] if is_service else []
-            client = self._clients[is_service] = httpx.AsyncClient(
-                timeout=httpx.Timeout(SILENCE_S, connect=CONNECT_S),
+            hosts = [httpx2.URL(url).raw_host.decode() for url in self._services.values()] if is_service else []
+            client = self._clients[is_service] = httpx2.AsyncClient(
+                timeout=httpx2.Timeout(SILENCE_S, connect=CONNECT_S),
                 cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
                 transport=CheckedTransport(Egress([*self._allow, *hosts])),
             )
@@ -147,7 +147,7 @@ class Http:
         timeout: float | str | None,
         is_service: bool = False,
     ) -> dict[str, Any]:
-        import httpx
+        import httpx2
 
         from perdure.sdk import http_transport
 
@@ -167,19 +167,19 @@ class Http:
             raise HttpFailed(f"{where}: no whole answer within {limit_s:g} s") from None
         except http_transport.UNSENDABLE as error:
             raise InvalidInput(f"{where} is no request that can be sent: {error}") from error
-        except (httpx.HTTPError, *http_transport.ERRORS, OSError) as error:
+        except (httpx2.HTTPError, *http_transport.ERRORS, OSError) as error:
             raise HttpFailed(f"{where}: {_reason(error)}") from error
 
 
 def _request(
-    client: httpx.AsyncClient,
+    client: httpx2.AsyncClient,
     url: str,
     method: str,
     headers: dict[str, Any] | None,
     query: dict[str, Any] | None,
     body: Any,
-) -> httpx.Request:
-    import httpx
+) -> httpx2.Request:
+    import httpx2
 
     sent = {name.lower(): _text(f"the header {name!r}", value) for name, value in (headers or {}).items()}
     bad = [x for x in (method, *sent) if not _TOKEN.fullmatch(x)] or [x for x in sent.values() if _BREAK.search(x)]
@@ -195,17 +195,17 @@ def _request(
         content = msgspec.json.encode(body)
         sent.setdefault("content-type", "application/json")
     try:
-        address = httpx.URL(url)
+        address = httpx2.URL(url)
         if address.scheme not in ("http", "https") or not address.host:
             raise InvalidInput(f"{url[:200]!r} is no address to send a request to: it begins with http:// or https://")
         if query:
             address = address.copy_merge_params(_query(query))
         return client.build_request(method.upper(), address, headers=sent, content=content)
-    except (httpx.InvalidURL, ValueError, TypeError) as error:
+    except (httpx2.InvalidURL, ValueError, TypeError) as error:
         raise InvalidInput(f"{method} {url[:200]!r} is no request that can be sent: {error}") from error
 
 
-async def _exchange(client: httpx.AsyncClient, request: httpx.Request, where: str) -> dict[str, Any]:
+async def _exchange(client: httpx2.AsyncClient, request: httpx2.Request, where: str) -> dict[str, Any]:
     for _ in range(REDIRECTS_MAX + 1):
         response = await client.send(request, stream=True)
         try:
@@ -218,7 +218,7 @@ async def _exchange(client: httpx.AsyncClient, request: httpx.Request, where: st
     raise HttpFailed(f"{where}: redirected more than REDIRECTS_MAX={REDIRECTS_MAX} times")
 
 
-async def _answer(response: httpx.Response, where: str) -> dict[str, Any]:
+async def _answer(response: httpx2.Response, where: str) -> dict[str, Any]:
     if response.status_code >= 400:
         head = await _read(response, ERROR_BODY_BYTES)
         text = head[:ERROR_BODY_BYTES].decode(response.encoding or "utf-8", "replace").strip()
@@ -238,7 +238,7 @@ def status_error(status: int, what: str, said: str, retry_after: float | None = 
     return kind(status, f"{what.rstrip()}\n{said}" if said else what.rstrip(), retry_after)
 
 
-def _retry_after(response: httpx.Response) -> float | None:
+def _retry_after(response: httpx2.Response) -> float | None:
     """Seconds, or a date: how far that is ahead by the server's own clock, or by ours where it does not tell its time."""
     said = response.headers.get("retry-after", "").strip()
     if response.status_code not in SAYS_WHEN or not said:
@@ -260,7 +260,7 @@ def _date(text: str) -> datetime | None:
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
-async def _read(response: httpx.Response, limit: int) -> bytes:
+async def _read(response: httpx2.Response, limit: int) -> bytes:
     """The answer's body, or a little more than `limit` of it."""
     data = bytearray()
     async for chunk in response.aiter_bytes():
@@ -270,7 +270,7 @@ async def _read(response: httpx.Response, limit: int) -> bytes:
     return bytes(data)
 
 
-def _body(response: httpx.Response, data: bytes) -> Any:
+def _body(response: httpx2.Response, data: bytes) -> Any:
     """JSON as what it says, everything else as text."""
     media = response.headers.get("content-type", "").partition(";")[0].strip().lower()
     if data and (not media or media.endswith(("/json", "+json"))):
@@ -310,7 +310,7 @@ def _text(what: str, value: Any) -> str:
     raise InvalidInput(f"{what} is a {type(value).__name__}; give text or a number")
 
 
-def _is_same_place(a: httpx.URL, b: httpx.URL) -> bool:
+def _is_same_place(a: httpx2.URL, b: httpx2.URL) -> bool:
     """The same host and port, or its secure side."""
     if a.host != b.host:
         return False
@@ -319,12 +319,12 @@ def _is_same_place(a: httpx.URL, b: httpx.URL) -> bool:
     return a.scheme == "http" and b.scheme == "https" and a.port is None and b.port is None
 
 
-def _shown(url: httpx.URL) -> str:
+def _shown(url: httpx2.URL) -> str:
     """Without what may be secret: user, password, query."""
     return f"{url.scheme}://{_netloc(url)}{url.path}"
 
 
-def _netloc(url: httpx.URL) -> str:
+def _netloc(url: httpx2.URL) -> str:
     return url.netloc.decode("ascii", "replace").rpartition("@")[2]
 
 

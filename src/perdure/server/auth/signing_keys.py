@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-import httpx
+import httpx2
 import msgspec
 from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, OKPKey, RSAKey, import_key
@@ -86,14 +86,14 @@ class SigningKeys:
         self._tried_at = self._clock()
         self.fetches += 1
         try:
-            async with asyncio.timeout(JWKS_S_MAX), httpx.AsyncClient(timeout=JWKS_S_MAX) as client:
+            async with asyncio.timeout(JWKS_S_MAX), httpx2.AsyncClient(timeout=JWKS_S_MAX) as client:
                 self._keys = read_keys(await _get(client, await self._url(client)))
-        except (httpx.HTTPError, httpx.InvalidURL, OSError, TimeoutError, ValueError, RecursionError) as e:
+        except (httpx2.HTTPError, httpx2.InvalidURL, OSError, TimeoutError, ValueError, RecursionError) as e:
             log.warning("signing keys of %s were not fetched: %s", self._settings.issuer, str(e) or type(e).__name__)
             return
         self._fetched_at = self._clock()
 
-    async def _url(self, client: httpx.AsyncClient) -> str:
+    async def _url(self, client: httpx2.AsyncClient) -> str:
         if self._settings.jwks_url is not None:
             return self._settings.jwks_url
         found = msgspec.json.decode(
@@ -115,7 +115,7 @@ class _KeySet(msgspec.Struct):
     keys: list[dict[str, Any]]
 
 
-async def _get(client: httpx.AsyncClient, url: str) -> bytes:
+async def _get(client: httpx2.AsyncClient, url: str) -> bytes:
     """A body of bounded size. Redirects are not followed: the address in the settings is the one that is trusted."""
     body = bytearray()
     async with client.stream("GET", url, follow_redirects=False) as response:

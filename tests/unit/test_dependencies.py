@@ -1,0 +1,46 @@
+"""What pyproject.toml declares agrees with what the code needs."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import google.protobuf
+import pytest
+
+from perdure.wire.pb import runs_pb2, worker_pb2
+
+ROOT = Path(__file__).parents[2]
+DECLARED = {
+    re.split(r"[><=~!\[;]", line)[0]: line
+    for line in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+}
+
+
+def test_the_generated_code_runs_on_the_oldest_protobuf_that_is_declared() -> None:
+    oldest = re.search(r">=(\d+)\.(\d+)", DECLARED["protobuf"])
+    assert oldest is not None
+    for module in (runs_pb2, worker_pb2):
+        made = re.search(r"# Protobuf Python Version: (\d+)\.(\d+)", Path(module.__file__).read_text())
+        assert made is not None
+        assert made.groups() == oldest.groups()
+
+
+def test_protobuf_is_bounded_by_the_majors_that_its_generated_code_runs_on() -> None:
+    """A major's generated code runs on that major and on the next (protobuf.dev/support/cross-version-runtime-guarantee)."""
+    made = int(re.search(r">=(\d+)", DECLARED["protobuf"]).group(1))  # type: ignore[union-attr]
+    assert DECLARED["protobuf"].endswith(f",<{made + 2}")
+    assert int(google.protobuf.__version__.split(".")[0]) in (made, made + 1)
+
+
+@pytest.mark.parametrize("package", ["typer", "cronsim"])
+def test_a_package_whose_internals_are_used_has_an_upper_bound(package: str) -> None:
+    assert ",<" in DECLARED[package]
+
+
+def test_httpx_is_not_imported() -> None:
+    """It had no release since 2024; httpx2 continues it."""
+    for root in ("src", "tests", "examples"):
+        for file in (ROOT / root).rglob("*.py"):
+            assert not re.search(r"^\s*(import|from) httpx\b", file.read_text(), re.M), file
