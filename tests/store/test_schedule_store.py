@@ -17,7 +17,7 @@ from perdure.core.durations import datetime_of, us_of
 from perdure.core.errors import Conflict, InvalidInput, NotFound, NotRegistered
 from perdure.core.mail import CancelAsked
 from perdure.core.schedule import parse_calendar, parse_spec
-from perdure.core.scheduled import ScheduleRequest
+from perdure.core.scheduled import MISSED, ScheduleRequest
 from perdure.engine.counters import Counters
 from perdure.engine.lines import Lines
 from perdure.engine.schedules import PRUNE_S, Scheduler, Schedules
@@ -573,6 +573,43 @@ async def test_the_verifier_finds_a_second_run_of_a_nominal_time(bench: Bench) -
     assert f"its nominal time belongs to {first['run_id']}" in example.what
     await bench.c.execute("update perdure.schedule_fire set nominal_at = nominal_at - interval '1 minute'")
     assert {t.number: t for t in await verify(bench.dsn)}[15].violations == 2
+
+
+async def test_a_paused_one_does_not_fire_beside_another_that_is_due(bench: Bench) -> None:
+    await bench.go_to(at("2027-01-10T07:59"))
+    await bench.put(every="1h")
+    await bench.put("other", every="1h")
+    await bench.use.pause("s")
+    await bench.go_to(at("2027-01-10T08:00:01"))
+    await bench.look()
+    assert await bench.outcomes("other") == ["started"]
+    assert await bench.outcomes() == []
+
+
+@pytest.mark.parametrize("overlap", ["skip", "cancel"])
+async def test_a_backfill_is_no_overlap(bench: Bench, overlap: str) -> None:
+    await bench.go_to(at("2027-01-10T07:59"))
+    await bench.put(every="1h", overlap=overlap)
+    await bench.use.backfill("s", us_of(at("2027-01-10T05:00")), us_of(at("2027-01-10T07:30")))
+    await bench.go_to(at("2027-01-10T08:00:01"))
+    await bench.look()
+    assert (await bench.fires())[-1] == (at("2027-01-10T08:00"), "started")
+    assert await bench.c.fetchval("select count(*) from perdure.inbox") == 0, "and the backfill is not cancelled"
+
+
+async def test_a_time_that_was_missed_is_made_up_for_by_a_backfill_alone(bench: Bench) -> None:
+    """An engine that fires a time which is written down as missed, skipped or started already starts nothing."""
+    await bench.go_to(at("2027-01-10T07:59"))
+    await bench.put(every="1h")
+    nominal = at("2027-01-10T08:00")
+    schedule = await bench.c.fetchval("select id from perdure.schedule")
+    add = "insert into perdure.schedule_fire (schedule_id, nominal_at, ns, how, outcome) values ($1, $2, 1, 0, $3)"
+    await bench.c.execute(add, schedule, nominal, MISSED)
+    await bench.go_to(at("2027-01-10T08:00:01"))
+    await bench.look()
+    assert (await bench.fires(), await bench.runs()) == ([(nominal, "missed")], [])
+    await bench.use.backfill("s", us_of(nominal), us_of(nominal) + 1)
+    assert (await bench.fires(), len(await bench.runs())) == ([(nominal, "started")], 1)
 
 
 # -- calendars -----------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import asyncpg
@@ -20,6 +21,7 @@ from perdure.engine.batch import Batch
 from perdure.engine.dispatch import settle_lost
 from perdure.engine.ports import NotCommitted, Poison
 from perdure.store.postgres import PostgresStore
+from perdure.store.queries import queries
 from perdure.wire.codec import decode_mail, encode_events, encode_options
 
 NS = 1
@@ -133,50 +135,59 @@ async def test_a_renewal_keeps_a_session_and_a_reaped_one_learns_that_it_is_gone
     assert await store.renew(session, 10, 5, 3) is None
 
 
+@pytest.mark.parametrize("statement", ["commit_batch", "commit_batch_rest"])
 async def test_reaping_waits_for_a_commit_in_flight_and_frees_what_it_wrote(
-    store: PostgresStore, sql: Any, dsn: str
+    store: PostgresStore, sql: Any, dsn: str, statement: str
 ) -> None:
+    """The statements of the commit themselves take the lock: no session is reaped between them and their COMMIT."""
     session = (await store.register("busy", 10, 0)).id
     await expire(sql, session)
     run_id = new_run()
-    writing = await asyncpg.connect(dsn)
-    try:
-        transaction = writing.transaction()
-        await transaction.start()
-        await writing.fetch("select 1 from perdure.engine_session where id = $1 for key share", session)
-        reaping = asyncio.create_task(_reap_waiting(store))
-        await _blocked(sql, "engine_session")
-        assert not reaping.done()
-        await writing.execute(
-            "insert into perdure.run_queue (run_id, ns, workflow, version, status, created_at, wake_at, owner, epoch)"
-            " values ($1, 1, 'w', 'v', 1, now(), 'infinity', $2, 1)",
-            ids.text(run_id),
-            session,
-        )
-        await transaction.commit()
-        assert await reaping == 1
-    finally:
-        await writing.close()
+    if statement == "commit_batch":
+        args = [session, 1, *start_of(run_id).main()]
+    else:
+        await store.commit(session, 1, start_of(run_id))
+        args = [session, *queued_task(run_id, 0, 1).rest()]
+    async with committing(dsn) as writing:
+        await writing.fetchrow(queries()[statement], *args)
+        reaping = asyncio.create_task(store.reap(settle_lost))
+        assert await reaping == 0, "a session under which a commit is being written is passed over"
+    assert await store.reap(settle_lost) == 1
     row = await sql.fetchrow(
         "select owner, wake_at <= now() as due from perdure.run_queue where run_id = $1", ids.text(run_id)
     )
     assert (row["owner"], row["due"]) == (None, True)
+    assert await sql.fetchval("select count(*) from perdure.task_queue where owner is not null") == 0
 
 
-async def _reap_waiting(store: PostgresStore) -> int:
-    """A reaper may pass over a locked session and come back; either way it frees nothing before the commit is through."""
-    while not (reaped := await store.reap(settle_lost)):
-        await asyncio.sleep(0.01)
-    return reaped
+@asynccontextmanager
+async def committing(dsn: str) -> AsyncIterator[Any]:
+    """A connection as the store's, in a transaction that commits at the end."""
+    other = PostgresStore(dsn)
+    await other.open()
+    async with other._pool.take() as c, c.transaction():
+        yield c
+    await other.close()
+
+
+async def test_a_session_that_leaves_waits_for_a_commit_in_flight(store: PostgresStore, sql: Any, dsn: str) -> None:
+    session = (await store.register("busy", 10, 0)).id
+    run_id = new_run()
+    async with committing(dsn) as writing:
+        await writing.fetchrow(queries()["commit_batch"], session, 1, *start_of(run_id).main())
+        leaving = asyncio.create_task(store.leave(session, settle_lost))
+        await _blocked(sql, "engine_session")
+        assert not leaving.done()
+    await leaving
+    assert await sql.fetchval("select owner from perdure.run_queue where run_id = $1", ids.text(run_id)) is None
 
 
 async def _blocked(sql: Any, what: str) -> None:
-    """Until somebody waits for a lock in a statement about `what`, or has had ample time to."""
-    for _ in range(30):
+    """Until somebody waits for a lock in a statement about `what`."""
+    async with asyncio.timeout(30):
         waiting = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query like $1"
-        if await sql.fetchval(waiting, f"%{what}%"):
-            return
-        await asyncio.sleep(0.01)
+        while not await sql.fetchval(waiting, f"%{what}%"):
+            await asyncio.sleep(0.002)
 
 
 async def test_two_reapers_do_not_reap_one_session_twice(store: PostgresStore, sql: Any) -> None:
@@ -211,6 +222,32 @@ async def test_reaping_frees_runs_requeues_tasks_and_fails_those_that_may_not_ru
     heir = (await store.register("heir", 10, 0)).id
     claimed = await store.claim_runs(heir, [(1, "w")], 10, with_mail=False, flows=True)
     assert [(c.run_id, c.epoch) for c in claimed] == [(run_id, 2)]
+
+
+async def test_a_task_that_is_put_back_still_has_to_begin_in_time(store: PostgresStore, sql: Any) -> None:
+    """By its limit from the scheduling on and by its limit of waiting, which begins again, whichever comes first."""
+    session = (await store.register("dead", 10, 0)).id
+    run_id = new_run()
+    await store.commit(session, 1, start_of(run_id))
+    limits = [
+        {"to_close_us": 60_000_000},
+        {"to_start_us": 60_000_000},
+        {"to_close_us": 60_000_000, "to_start_us": 1},
+        {},
+    ]
+    for seq, options in enumerate(limits):
+        await store.commit(session, seq + 2, queued_task(run_id, seq, 1, **options))
+    await sql.execute(
+        "update perdure.task_queue set scheduled_at = scheduled_at - interval '1 hour', expires_at = null"
+    )
+    await expire(sql, session)
+    assert await store.reap(settle_lost) == 1
+    left = "select extract(epoch from expires_at - scheduled_at)::float8 as s from perdure.task_queue order by seq"
+    found = [r["s"] for r in await sql.fetch(left)]
+    assert found[0] == pytest.approx(60)
+    assert found[1] > 3600
+    assert found[2] == pytest.approx(60)
+    assert found[3] is None
 
 
 async def test_leaving_frees_rows_like_reaping_does(store: PostgresStore, sql: Any) -> None:
@@ -255,6 +292,23 @@ async def test_only_the_owner_of_a_run_can_end_or_release_it(store: PostgresStor
     await store.commit(other, 2, close)
     assert await sql.fetchval("select owner from perdure.run_queue") == owner
     assert await sql.fetchval("select count(*) from perdure.run") == 0
+
+
+async def test_a_worker_brings_along_only_tasks_of_its_own_namespace_and_the_attempt_that_runs(
+    store: PostgresStore, sql: Any
+) -> None:
+    old, heir = (await store.register("old", 10, 0)).id, (await store.register("heir", 10, 0)).id
+    run_id = new_run()
+    await store.commit(old, 1, start_of(run_id))
+    await store.commit(old, 2, queued_task(run_id, 0, 2))
+    task_id = ids.derive(run_id, ids.TASK, 0)
+    for ns, attempt in ((NS + 1, 1), (NS, 2)):
+        assert (await store.adopt_tasks(heir, ns, [(task_id, attempt)])).tasks == []
+        assert await sql.fetchval("select owner from perdure.task_queue") == old
+    assert (await store.adopt_tasks(heir, NS + 1, [(task_id, 1)])).known == set()
+    (adopted,) = (await store.adopt_tasks(heir, NS, [(task_id, 1)])).tasks
+    assert (adopted.id, adopted.ns, adopted.attempt) == (task_id, NS, 1)
+    assert await sql.fetchval("select owner from perdure.task_queue") == heir
 
 
 # -- doubt ----------------------------------------------------------------------------------------------------------------
@@ -321,7 +375,7 @@ async def test_doubt_about_a_commit_still_in_flight_waits_for_it(store: Postgres
 
 
 async def test_doubt_under_a_session_that_is_gone_is_a_fence(
-    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+    store: PostgresStore, sql: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = (await store.register("doubt", 10, 0)).id
     await store.leave(session, settle_lost)
@@ -332,6 +386,7 @@ async def test_doubt_under_a_session_that_is_gone_is_a_fence(
     monkeypatch.setattr(store, "_write", never_arrives)
     with pytest.raises(Fenced):
         await store.commit(session, 1, start_of(new_run()))
+    assert await sql.fetchval("select count(*) from perdure.commit_log") == 0, "nobody would ever remove it"
 
 
 async def test_a_record_the_database_refuses_is_poison_and_leaves_nothing_behind(

@@ -1,0 +1,303 @@
+"""Every lock that a statement of the store takes, proved with a second connection.
+
+`holds` is a statement that has to wait while the transaction of the query is open; with KEY SHARE, what changes no key does not wait. `skips` is a
+lock that somebody else holds; the query must not wait for it and must not find the row. A lock without an entry here fails a test.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import asyncpg
+import pytest
+
+import perdure.store
+from perdure.store.cluster import PrivateCluster
+from perdure.store.queries import queries
+
+RUN, FLOW, MAILED, IN_LINE, ANY = (f"00000000-0000-7000-8000-00000000000{n}" for n in range(1, 6))
+DUE, LINED, OWNED, LATE, UNLINED = (f"00000000-0000-7000-9000-00000000000{n}" for n in range(1, 6))
+TASKS, RUNS, BLOCKED = (f"00000000-0000-7000-a000-00000000000{n}" for n in range(1, 4))
+LIVE, EXPIRED = 1, 2
+NOW = datetime.now(UTC)
+
+SETUP = f"""
+insert into perdure.engine_session (engine, expires_at) values ('live', now() + interval '1 hour'), ('expired', now() - interval '1 hour');
+insert into perdure.run_queue (run_id, ns, workflow, version, status, created_at, wake_at, line) values
+  ('{RUN}', 1, 'w', 'v', 0, now(), now(), null), ('{FLOW}', 1, 'f', 'flow-1', 0, now(), now(), null),
+  ('{MAILED}', 1, 'm', 'v', 0, now(), 'infinity', null), ('{IN_LINE}', 1, 'l', 'v', 0, now(), 'infinity', '{RUNS}');
+insert into perdure.inbox (ns, run_id, body) values (1, '{MAILED}', 'x');
+insert into perdure.task_queue (id, ns, run_id, seq, name, queue, status, attempt, lost, run_at, owner, scheduled_at, options, input, line, expires_at) values
+  ('{DUE}', 1, '{RUN}', 1, 't', 'due', 0, 1, 0, now(), null, now(), '', '', null, null),
+  ('{LINED}', 1, '{RUN}', 2, 't', 'lined', 0, 1, 0, now(), null, now(), '', '', '{TASKS}', null),
+  ('{OWNED}', 1, '{RUN}', 3, 't', 'owned', 1, 1, 0, now(), {LIVE}, now(), '', '', null, null),
+  ('{LATE}', 1, '{RUN}', 4, 't', 'late', 0, 1, 0, now(), null, now(), '', '', null, now()),
+  ('{UNLINED}', 1, '{RUN}', 5, 't', 'unlined', 0, 1, 0, now(), null, now(), '', '', null, null);
+insert into perdure.line (id, ns, kind, queue, name, workflow, head_at, next_at, blocked) values
+  ('{TASKS}', 1, 0, 'lined', 't', '', now(), now() - interval '1 hour', null),
+  ('{RUNS}', 1, 1, '', '', 'l', now(), now(), null),
+  ('{BLOCKED}', 1, 0, 'blocked', 't', '', now(), now() + interval '1 hour', 'key');
+insert into perdure.promise (run_id, name, ns, created_at, kind, assignees, quorum) values ('{RUN}', 'approval', 1, now(), 1, '{{}}', 1);
+insert into perdure.promise (run_id, name, ns, created_at, kind, event) values ('{RUN}', 'event', 1, now(), 2, 'e');
+insert into perdure.schedule (ns, name, workflow, input, spec, spec_hash, created_by, fire_at) values (1, 's', 'w', '', '', '', '', now());
+insert into perdure.calendar (ns, name, spec, updated_by) values (1, 'c', '', '');
+insert into perdure.start_later (run_id, ns, workflow, key, kind, due_at, last_at, request) values ('{ANY}', 1, 'w', 'k', 0, now(), now(), '');
+insert into perdure.dedup (ns, workflow, key, run_id, expires_at) values
+  (1, 'w', 'old', '{ANY}', now() - interval '1 hour'), (1, 'w', 'until its end', '{ANY}', 'infinity');
+insert into perdure.event (ns, name, body, source) values (1, 'e', '', '');
+"""
+
+SESSION = f"delete from perdure.engine_session where id = {LIVE}"
+
+
+class Lock(NamedTuple):
+    """One lock of one query, in the order in which they are written there."""
+
+    query: str
+    args: Sequence[Any] | None
+    """None: nothing but the session. Parameters that are missing at the end are empty arrays."""
+    holds: str = ""
+    skips: str = ""
+    found: Any = None
+    """What the query answers when nothing is locked; else its rows are counted."""
+    skipped: Any = None
+    shared: bool = False
+    """KEY SHARE: what changes no key does not wait."""
+
+    @property
+    def nth(self) -> int:
+        return [lock for lock in LOCKS if lock.query == self.query].index(self)
+
+
+def row(table: str, where: str) -> tuple[str, str]:
+    """FOR UPDATE of a row: a weaker lock has to wait for it, and it is held when the query comes."""
+    found = f"select 1 from perdure.{table} where {where}"
+    return f"{found} for key share", f"{found} for update"
+
+
+def held(query: str, args: Sequence[Any], table: str, where: str) -> Lock:
+    return Lock(query, args, holds=row(table, where)[0])
+
+
+def claimed(query: str, args: Sequence[Any], table: str, where: str) -> Lock:
+    """The rows are updated or deleted by the query itself, so that only passing over them proves anything."""
+    return Lock(query, args, skips=row(table, where)[1])
+
+
+def picked(query: str, args: Sequence[Any], table: str, where: str) -> Lock:
+    return Lock(query, args, *row(table, where))
+
+
+def fenced(query: str, *args: Any) -> Lock:
+    return Lock(query, args or None, holds=SESSION, shared=True)
+
+
+def kept(query: str, *args: Any, found: Any = None) -> Lock:
+    """KEY SHARE on a run: it cannot end."""
+    return Lock(query, args, holds=f"delete from perdure.run_queue where run_id = '{RUN}'", found=found, shared=True)
+
+
+RUNS_WANTED = (LIVE, [1], ["w"], 10, True)
+TASKS_WANTED = (LIVE, [1], ["due"], ["t"], [5], 10)
+RUN_LOCKED = f"select 1 from perdure.run_queue where run_id = '{RUN}' for update"
+LOCKS = [
+    fenced("commit_batch", LIVE, 1),
+    fenced("commit_batch_rest", LIVE),
+    fenced("claim_runs", *RUNS_WANTED),
+    claimed("claim_runs", RUNS_WANTED[:4] + (False,), "run_queue", f"run_id = '{RUN}'"),
+    claimed("claim_runs", (LIVE, [], [], 10, True), "run_queue", f"run_id = '{FLOW}'"),
+    fenced("claim_runs_with_mail", *RUNS_WANTED),
+    claimed("claim_runs_with_mail", (LIVE, [1], ["m"], 10, True), "run_queue", f"run_id = '{MAILED}'"),
+    fenced("claim_tasks", *TASKS_WANTED),
+    claimed("claim_tasks", TASKS_WANTED, "task_queue", f"id = '{DUE}'"),
+    fenced("adopt_tasks", LIVE, 1, [OWNED], [1]),
+    fenced("expired_tasks", LIVE, 10),
+    picked("expired_tasks", (LIVE, 10), "task_queue", f"id = '{LATE}'"),
+    fenced("look_at_lines", LIVE, [1], ["lined"], ["t"], [5], 8),
+    picked("look_at_lines", (LIVE, [1], ["lined"], ["t"], [5], 8), "line", f"id = '{TASKS}'"),
+    fenced("look_at_run_lines", LIVE, 8, 8),
+    picked("look_at_run_lines", (LIVE, 8, 8), "line", f"id = '{RUNS}'"),
+    Lock("lock_keys", ([41, 42],), holds="select pg_advisory_xact_lock(42)"),
+    claimed("take_from_lines", (LIVE, [TASKS], [1]), "task_queue", f"id = '{LINED}'"),
+    claimed("let_in_runs", ([RUNS], [1]), "run_queue", f"run_id = '{IN_LINE}'"),
+    picked("stale_lines", (10,), "line", f"id = '{TASKS}'"),
+    claimed("wake_lines", ([1], ["key"]), "line", f"id = '{BLOCKED}'"),
+    picked("unlined_tasks", (1, "queue", "unlined", 10), "task_queue", f"id = '{UNLINED}'"),
+    claimed("note_tasks", (LIVE, [OWNED], [1], ["w"], [NOW], [NOW], [b""], [None]), "task_queue", f"id = '{OWNED}'"),
+    held("select_owned_tasks", ([LIVE],), "task_queue", f"id = '{OWNED}'"),
+    Lock("delete_expired_sessions", (), skips=f"select 1 from perdure.engine_session where id = {EXPIRED} for key share"),
+    kept("post_message", RUN, 1, b"x"),
+    Lock(
+        "post_messages", ([RUN], [1], [1], [b"x"], [None], [RUN], [False]),
+        holds=f"delete from perdure.run_queue where run_id = '{RUN}'", skips=RUN_LOCKED, found=[([0],)], skipped=[([3],)], shared=True,
+    ),
+    kept("resolve_promise", RUN, 1, "p", b"x", True),
+    kept("ask_update", RUN, 1, "u", b"x"),
+    kept("post_once", 1, "k", b"h", RUN, b"x"),
+    kept("cancel_runs", [RUN], b"x"),
+    kept("hold_approval", RUN, 1, "approval"),
+    held("hold_approval", (RUN, 1, "approval"), "promise", f"run_id = '{RUN}' and name = 'approval'"),
+    kept("hold_run", RUN, 1),
+    Lock(
+        "keep_waits", ([RUN], ["event"], [b"x"]),
+        holds=f"delete from perdure.run_queue where run_id = '{RUN}'", skips=RUN_LOCKED, found=[([1], [])], skipped=[([], [1])], shared=True,
+    ),
+    picked("claim_events", (10,), "event", "name = 'e'"),
+    picked("due_schedules", (10,), "schedule", "name = 's'"),
+    held("schedule_to_start", (1, "s"), "schedule", "name = 's'"),
+    held("lock_schedule", (1, "s"), "schedule", "name = 's'"),
+    held("lock_calendar", (1, "c"), "calendar", "name = 'c'"),
+    held("lock_schedules_page", (1, 0, 10), "schedule", "name = 's'"),
+    Lock("lock_start_key", ("a key",), holds="select pg_advisory_xact_lock(hashtextextended('a key', 5))"),
+    held("open_start", (1, "w", "k"), "start_later", "key = 'k'"),
+    claimed("take_due_starts", (10, 1.0), "start_later", "key = 'k'"),
+    held("lock_dedup", (1, "w", "old"), "dedup", "key = 'old'"),
+    claimed("forget_dedups", (10,), "dedup", "key = 'old'"),
+    picked("lasting_dedups", (0, "", "", 10), "dedup", "key = 'until its end'"),
+    Lock("lock_rulebook", (), holds="select pg_advisory_xact_lock(hashtextextended('perdure.flow_rule', 6))"),
+    Lock("lock_migrations", (), holds="select pg_advisory_xact_lock(7308895158390189421)"),
+    Lock("bare_claim", (10,), skips="select 1 from perdure_bare.task for update"),
+]  # fmt: skip
+
+
+def locks_in(sql: str) -> list[re.Match[str]]:
+    sql = re.sub(r"--[^\n]*", "", sql)
+    return list(re.finditer(r"\bfor (?:no key )?(?:key )?(?:update|share)\b|\bpg_\w*advisory\w*lock\w*", sql))
+
+
+def test_every_lock_of_every_query_has_its_proof_here() -> None:
+    there = {name: len(found) for name, sql in queries().items() if (found := locks_in(sql))}
+    assert dict(Counter(lock.query for lock in LOCKS)) == there
+
+
+def test_no_lock_is_taken_outside_of_the_queries() -> None:
+    for file in Path(perdure.store.__path__[0]).rglob("*.py"):
+        assert not re.findall(r"\bfor (?:key )?(?:update|share)\b.*\"|advisory_\w*lock", file.read_text()), file
+
+
+# -- with two connections -----------------------------------------------------------------------------------------------
+
+
+class Sides:
+    """Two connections, and a third one that sees who waits for whom."""
+
+    def __init__(self, one: Any, two: Any, observer: Any) -> None:
+        self.one, self.two, self.observer = one, two, observer
+
+    async def run(self, c: Any, lock: Lock) -> tuple[int, list[tuple[Any, ...]]]:
+        """How many rows the query changed or found, and what it answered."""
+        statement = await c.prepare(queries()[lock.query])
+        wanted = len(statement.get_parameters())
+        args = (LIVE,) if lock.args is None else tuple(lock.args)
+        rows = await statement.fetch(*args, *[[]] * (wanted - len(args)))
+        return int(statement.get_statusmsg().split()[-1]), [tuple(r) for r in rows]
+
+    async def waits(self, statement: str) -> asyncio.Task[Any]:
+        """The second connection executes this and is blocked by the first."""
+        waiting = asyncio.create_task(self.two.execute(statement))
+        pids = self.two.get_server_pid(), self.one.get_server_pid()
+        async with asyncio.timeout(30):
+            while not waiting.done():
+                if await self.observer.fetchval("select $2 = any(pg_blocking_pids($1))", *pids):
+                    return waiting
+                await asyncio.sleep(0.002)
+        pytest.fail(f"it did not have to wait: {statement}")
+
+
+@pytest.fixture(scope="module")
+def filled(cluster: PrivateCluster, migrated_template: str) -> Iterator[str]:
+    """One database for all of them: every test rolls back what it did."""
+    name = f"locks_{os.getpid()}"
+    dsn = cluster.create_database(name, template=migrated_template)
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(asyncio.run, _fill(dsn)).result()
+    yield dsn
+    cluster.drop_database(name)
+
+
+async def _fill(dsn: str) -> None:
+    c = await asyncpg.connect(dsn)
+    await c.execute(SETUP)
+    for name in ("bare_schema", "bare_task_table"):
+        await c.execute(queries()[name])
+    await c.execute(
+        f"insert into perdure_bare.task (id, run_id, seq, name, input) values ('{ANY}', '{ANY}', 1, 't', '')"
+    )
+    await c.close()
+
+
+@pytest.fixture
+async def sides(filled: str) -> AsyncIterator[Sides]:
+    made = [await asyncpg.connect(filled, server_settings={"lock_timeout": "20s"}) for _ in range(3)]
+    yield Sides(*made)
+    for c in made:
+        await c.close()
+
+
+def names(lock: Lock) -> str:
+    return f"{lock.query}-{lock.nth}"
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=names)
+async def test_a_lock_holds_off_what_it_must_and_passes_over_what_others_hold(sides: Sides, lock: Lock) -> None:
+    assert lock.holds or lock.skips
+    if lock.holds:
+        await hold(sides, lock)
+    if lock.skips:
+        await skip(sides, lock)
+
+
+async def hold(sides: Sides, lock: Lock) -> None:
+    transaction = sides.one.transaction()
+    await transaction.start()
+    _, answer = await sides.run(sides.one, lock)
+    if lock.found is not None:
+        assert answer == lock.found
+    if lock.shared:
+        await let_through(sides, lock.holds)
+    other = sides.two.transaction()
+    await other.start()
+    waiting = await sides.waits(lock.holds)
+    await transaction.rollback()
+    await waiting
+    await other.rollback()
+
+
+async def let_through(sides: Sides, statement: str) -> None:
+    """What changes no key, as a heartbeat or a claim, need not wait for KEY SHARE."""
+    found = re.fullmatch(r"delete from (\S+) where (.*)", statement)
+    assert found is not None
+    async with sides.two.transaction():
+        assert await sides.two.fetch(f"select 1 from {found[1]} where {found[2]} for no key update nowait")
+
+
+async def skip(sides: Sides, lock: Lock) -> None:
+    free = sides.one.transaction()
+    await free.start()
+    count, answer = await sides.run(sides.one, lock)
+    assert count > 0
+    if lock.found is not None:
+        assert answer == lock.found
+    await free.rollback()
+    holder = sides.two.transaction()
+    await holder.start()
+    assert await sides.two.fetch(lock.skips)
+    asking = asyncio.create_task(sides.run(sides.one, lock))
+    async with asyncio.timeout(30):
+        while not asking.done():
+            waits = await sides.observer.fetchval("select pg_blocking_pids($1) <> '{}'", sides.one.get_server_pid())
+            if waits:
+                await holder.rollback()
+                await asking
+                pytest.fail("it waited for what somebody else holds")
+            await asyncio.sleep(0.002)
+    assert await asking == ((0, []) if lock.skipped is None else (1, lock.skipped))
+    await holder.rollback()
