@@ -88,7 +88,20 @@ def test_bench_prints_a_table_for_people_and_can_measure_a_given_server(tmp_path
 
 
 def test_scale_in_small_reports_each_target(tmp_path: Path) -> None:
-    sizes = ("--fanout", "3000", "--sleeping", "2000", "--herd", "1000", "--retained", "50000", "--idle", "3")
+    sizes = (
+        "--fanout",
+        "3000",
+        "--sleeping",
+        "2000",
+        "--herd",
+        "1000",
+        "--retained",
+        "50000",
+        "--history",
+        "2000",
+        "--idle",
+        "3",
+    )
     done = perdure("bench", "scale", "--json", *sizes, tmp=tmp_path)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
@@ -103,7 +116,18 @@ def test_scale_in_small_reports_each_target(tmp_path: Path) -> None:
     check_herd(report["herd"], runs=1000, engines=1)
     assert report["retained"]["tasks"] >= 50_000
     assert report["retained"]["slowdown"]["limit"] == 0.15 and report["retained"]["slowdown"]["figure"] < 0.9
+    check_history(report["history"], events=2000)
     assert "Warning" not in done.stderr
+
+
+def check_history(history: dict[str, Any], events: int) -> None:
+    assert [row["step"] for row in history["rows"]] == ["task", "timer"]
+    for row in history["rows"]:
+        assert row["events"] == events and row["parts"][0]["engine_us"] > 0
+        assert row["parts"][-1]["until"] > events * 0.8
+    # A cost that grows with the length would show as a multiple of it; the rest is the machine's noise.
+    assert all(row["growth"]["figure"] < 5 for row in history["rows"])
+    assert [events // load["events"] for load in history["reloads"]] == [20, 5, 1]
 
 
 def check_herd(herd: dict[str, Any], runs: int, engines: int) -> None:
@@ -127,4 +151,4 @@ def test_a_herd_is_drained_by_several_engines(tmp_path: Path) -> None:
 def test_scale_refuses_a_part_it_does_not_know(tmp_path: Path) -> None:
     done = perdure("bench", "scale", "--only", "fanout100k,tea", tmp=tmp_path)
     assert done.returncode == 2
-    assert "fanout100k,sleeping,herd,retained" in done.stderr
+    assert "fanout100k,sleeping,herd,retained,history" in done.stderr

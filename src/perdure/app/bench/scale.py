@@ -1,9 +1,10 @@
-"""`perdure bench scale`: does it hold at size? Four parts, each with a target.
+"""`perdure bench scale`: does it hold at size? Five parts, each with a target.
 
     fanout100k   one run of 100,000 tasks ends, within a bound of memory
     sleeping     200,000 sleeping runs cost an idle engine next to no CPU time
     herd         100,000 runs asleep in the database fall due at the same moment, and none goes on early
     retained     5,000,000 tasks of ended runs slow new work down by little
+    history      an event costs the same at the end of a history of 48,000 as at its beginning
 
 Smaller sizes make a quick check that the parts work; the targets are meant for the full sizes.
 """
@@ -19,6 +20,7 @@ from typing import Final
 import msgspec
 
 from perdure.app.bench import workloads
+from perdure.app.bench.growth import GROWTH_EVENTS, Growth, measure_growth
 from perdure.app.bench.herd import HERD_RUNS, Herd, all_asleep, measure_herd
 from perdure.app.bench.processes import PeakRss, Processes
 from perdure.app.bench.report import Progress, Repeat, Settings, Target, Workload, below, settings_of, summary
@@ -26,7 +28,7 @@ from perdure.app.bench.suite import REPEATS, Place, Series, check_kept, warm
 from perdure.app.embedded import Perdure
 from perdure.store.bare import bare, scratch_database
 
-PARTS: Final = ("fanout100k", "sleeping", "herd", "retained")
+PARTS: Final = ("fanout100k", "sleeping", "herd", "retained", "history")
 
 FANOUT_TASKS: Final = 100_000
 SLEEPING_RUNS: Final = 200_000
@@ -78,6 +80,7 @@ class ScaleReport(msgspec.Struct, frozen=True, omit_defaults=True):
     sleeping: Sleeping | None = None
     herd: Herd | None = None
     retained: Retained | None = None
+    history: Growth | None = None
 
 
 class Sizes(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,6 +89,7 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     herd: int = HERD_RUNS
     engines: int = 1
     retained: int = 5_000_000
+    history: int = GROWTH_EVENTS
     idle_s: float = 20.0
 
 
@@ -96,8 +100,9 @@ async def run_scale(where: Place, parts: Collection[str], sizes: Sizes, *, loop:
     sleeping = await _sleeping(where, sizes, say) if "sleeping" in parts else None
     herd = await measure_herd(where, sizes.herd, sizes.engines, say) if "herd" in parts else None
     retained = await _retained(where, sizes, say) if "retained" in parts else None
+    history = await measure_growth(where, sizes.history, say) if "history" in parts else None
     settings = settings_of(server, loop=loop, filesystem=where.filesystem, tasks=sizes.fanout, repeats=REPEATS)
-    found = ScaleReport(settings, round(say.seconds, 1), True, fanout, sleeping, herd, retained)
+    found = ScaleReport(settings, round(say.seconds, 1), True, fanout, sleeping, herd, retained, history)
     return msgspec.structs.replace(found, passed=all(t.passed is not False for _, t in _targets(found)))
 
 
@@ -241,4 +246,9 @@ def _targets(r: ScaleReport) -> list[tuple[str, Target]]:
         found.append(("timers of it that fired early", r.herd.early))
     if r.retained:
         found.append((f"slowdown beside {r.retained.tasks:,} retained tasks", r.retained.slowdown))
+    if r.history:
+        for row in r.history.rows:
+            text = f"cost of an event after {row.events:,} ({row.step}s), of one of the first"
+            found.append((text, row.growth))
+        found.append(("taking up the longest history, per event, of a short one", r.history.reload_growth))
     return found

@@ -110,20 +110,21 @@ def _print_json(report: Any) -> None:
 @bench.command()
 def scale(
     as_json: AsJson = False,
-    only: Annotated[str | None, typer.Option(help="Some of fanout100k,sleeping,herd,retained.")] = None,
+    only: Annotated[str | None, typer.Option(help="Some of fanout100k,sleeping,herd,retained,history.")] = None,
     sleeping: Annotated[int, typer.Option(min=1, help="Runs that sleep.")] = 200_000,
     herd: Annotated[int, typer.Option(min=1, help="Runs that sleep until the same moment.")] = 100_000,
     engines: Annotated[
         int, typer.Option(min=1, max=16, help="Engines that the herd wakes, each a process of its own.")
     ] = 1,
     retained: Annotated[int, typer.Option(min=100, help="Tasks of ended runs that are kept.")] = 5_000_000,
+    history: Annotated[int, typer.Option(min=1_000, max=48_000, help="Events of one long run.")] = 48_000,
     fanout: Annotated[int, typer.Option(min=1, max=100_000, help="Tasks of the large fan-out.")] = 100_000,
     idle: Annotated[float, typer.Option(min=0.5, help="Seconds for which an idle engine is watched.")] = 20.0,
     strict: Annotated[bool, typer.Option("--strict", help="End with 1 where a target is missed.")] = False,
     dsn: Server = None,
     uvloop: Uvloop = False,
 ) -> None:
-    """Measure at size: a large fan-out, many sleeping runs, many due at once, many retained tasks."""
+    """Measure at size: a large fan-out, many sleeping runs, many due at once, many retained tasks, a long history."""
     from perdure.app.bench.report import Progress
     from perdure.app.bench.scale import PARTS, Sizes, print_scale, run_scale
     from perdure.app.bench.suite import place, run_on
@@ -132,7 +133,9 @@ def scale(
     if not parts <= set(PARTS):
         raise typer.BadParameter(f"choose from {','.join(PARTS)}", param_hint="--only")
     say = Progress()
-    sizes = Sizes(fanout=fanout, sleeping=sleeping, herd=herd, engines=engines, retained=retained, idle_s=idle)
+    sizes = Sizes(
+        fanout=fanout, sleeping=sleeping, herd=herd, engines=engines, retained=retained, history=history, idle_s=idle
+    )
     with place(dsn) as where:
         report = run_on(uvloop, run_scale(where, parts, sizes, loop="uvloop" if uvloop else "asyncio", say=say))
     if as_json:
