@@ -253,7 +253,7 @@ def test_the_table_of_grants() -> None:
         "operator": "operate read start",
         "developer": "develop operate read start work",
         "worker": "work",
-        "admin": "admin develop operate read start work",
+        "admin": "admin commands develop operate read start work",
     }
 
 

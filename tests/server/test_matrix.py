@@ -407,6 +407,46 @@ async def test_a_role_gets_through_exactly_the_doors_it_is_granted(world: World)
             assert (answer.status != 403) == allowed, f"{door} as {role.value}: {answer}"
 
 
+COMMANDS_FLOWS = {
+    "run": "tasks: {a: {run: [echo, hi]}}",
+    "by name": 'tasks: {a: {python: perdure.run, with: {command: "echo hi"}}}',
+    "in a body": "tasks: {a: {tasks: {b: {run: [echo, hi]}}}}",
+    "as undo": "tasks: {a: {python: matrix_step, compensate: {run: [echo, hi]}}}",
+}
+
+
+async def test_a_flow_with_commands_needs_a_permission_of_its_own(world: World) -> None:
+    """Deploying it, and moving back to a version that has them."""
+    for number, (what, text) in enumerate(COMMANDS_FLOWS.items()):
+        name = f"matrix_commands_{number}"
+        plain = {"source": f"flow: {name}\ntasks: {{a: {{value: 1}}}}"}
+        body = {"source": f"flow: {name}\n{text}"}
+        for role in Role:
+            answer = await ask(world.app, "POST", f"{API}/workflows", world.own[role], body, {})
+            allowed = {DEVELOP, Permission.COMMANDS} <= GRANTS[role]
+            assert (answer.status == 403) == (not allowed), f"{what} as {role.value}: {answer}"
+            if not allowed and DEVELOP in GRANTS[role]:
+                assert b"'commands'" in answer.body and b"'a'" in answer.body or b"'b'" in answer.body
+        version = json.loads((await ask(world.app, "GET", f"{API}/workflows/{name}", world.own[Role.ADMIN], None, {})).body)["version"]  # fmt: skip
+        for role, status in ((Role.DEVELOPER, 403), (Role.ADMIN, 200)):
+            assert (await ask(world.app, "POST", f"{API}/workflows", world.own[Role.DEVELOPER], plain, {})).status in (
+                200,
+                201,
+            )
+            answer = await ask(
+                world.app, "POST", f"{API}/workflows/{name}/current", world.own[role], {"version": version}, {}
+            )
+            assert answer.status == status, f"{what} as {role.value}: {answer}"
+    scopes = frozenset({DEVELOP, Permission.COMMANDS})
+    narrow = (await world.keys.create(NewKey(name="n", role=Role.ADMIN, scopes=scopes, created_by="test")))[1]
+    assert (await ask(world.app, "POST", f"{API}/workflows", narrow, body, {})).status == 200
+    assert (await ask(world.app, "GET", f"{API}/keys", narrow, None, {})).status == 403
+    less = (await world.keys.create(NewKey(name="n", role=Role.ADMIN, scopes=frozenset({DEVELOP}), created_by="test")))[
+        1
+    ]
+    assert (await ask(world.app, "POST", f"{API}/workflows", less, body, {})).status == 403
+
+
 async def test_what_is_in_another_namespace_is_not_found(world: World) -> None:
     run = ids.text(world.run_id)
     for door in ROUTES:

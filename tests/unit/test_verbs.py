@@ -322,6 +322,37 @@ async def test_output_that_is_one_json_value_is_parsed(out: str, expected: objec
         assert got["stdout"] == out and got.get("json") == expected and ("json" in got) == (expected is not None)
 
 
+async def test_a_command_gets_a_clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the worker's keys and databases, nor anything that nobody named."""
+    secrets = {
+        "PERDURE_API_KEY": "k",
+        "PERDURE_DSN": "d",
+        "DATABASE_URL": "d",
+        "AWS_SECRET_ACCESS_KEY": "a",
+        "PASSED": "p",
+    }
+    for name, value in secrets.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("TZ", "UTC")
+    async with Bench(allow_run=True) as b:
+        got = dict(
+            line.split("=", 1) for line in (await b.value("perdure.run", command=["env"]))["stdout"].splitlines()
+        )
+        assert not secrets.keys() & got.keys()
+        assert got.keys() <= run_verb.BASE_ENV and {"PATH", "TZ"} <= got.keys()
+        got = (await b.value("perdure.run", command=["env"], env={"PATH": None, "HOME": None, "A": 1}))["stdout"]
+        assert "A=1\n" in got and "PATH=" not in got and "HOME=" not in got
+    monkeypatch.setenv("PERDURE_RUN_ENV", "PASSED, UNKNOWN")
+    async with Bench(allow_run=True) as b:
+        assert "PASSED=p\n" in (await b.value("perdure.run", command=["env"]))["stdout"]
+
+
+@pytest.mark.parametrize("name", ["PERDURE_API_KEY", "PERDURE_DSN", "DATABASE_URL", "A=b"])
+def test_variables_of_perdure_are_not_passed_on_request_either(name: str) -> None:
+    with pytest.raises(InvalidInput, match="run_env"):
+        Worker(allow_run=True, run_env=[name])
+
+
 async def test_text_is_for_the_shell_and_a_list_is_not() -> None:
     async with Bench(allow_run=True) as b:
         assert (await b.value("perdure.run", command="echo $A | tr a b", env={"A": "aa"}))["stdout"] == "bb\n"
@@ -330,7 +361,7 @@ async def test_text_is_for_the_shell_and_a_list_is_not() -> None:
 
 async def test_a_command_gets_input_environment_and_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FROM_WORKER", "w")
-    async with Bench(allow_run=True) as b:
+    async with Bench(allow_run=True, run_env=["FROM_WORKER", "NOT_THERE"]) as b:
         assert (await b.value("perdure.run", command=["cat"], stdin="text"))["stdout"] == "text"
         assert (await b.value("perdure.run", command=["cat"], stdin={"a": 1}))["json"] == {"a": 1}
         assert (await b.value("perdure.run", command=["cat"]))["stdout"] == ""

@@ -61,7 +61,8 @@ class Perdure:
     collector looks less often (`tune_gc=False` leaves it alone). Spans are exported when OTEL_EXPORTER_OTLP_ENDPOINT is set, or as
     `tracing` says. The worker serves the built-in tasks as well (`verbs=False`: it does not): `perdure.http`, with `services` by name
     and with `http_allow` for hosts and networks beside the public internet, and with `allow_run=True` `perdure.run`, which runs any
-    command; unless given, PERDURE_SERVICES, PERDURE_HTTP_ALLOW and PERDURE_ALLOW_RUN say.
+    command, with the variables that `run_env` names; unless given, PERDURE_SERVICES, PERDURE_HTTP_ALLOW, PERDURE_ALLOW_RUN and
+    PERDURE_RUN_ENV say.
     `schedules` are applied when it opens.
     """
 
@@ -78,6 +79,7 @@ class Perdure:
         services: Mapping[str, str] | None = None,
         allow_run: bool | None = None,
         http_allow: Sequence[str] | None = None,
+        run_env: Sequence[str] | None = None,
         settings: EngineSettings | None = None,
         auto_migrate: bool = True,
         tune_gc: bool = True,
@@ -102,6 +104,7 @@ class Perdure:
                 services=services,
                 allow_run=allow_run,
                 http_allow=http_allow,
+                run_env=run_env,
             )
             if worker
             else None

@@ -42,6 +42,8 @@ class WorkerOptions:
     """None: PERDURE_ALLOW_RUN."""
     http_allow: Sequence[str] | None = None
     """None: PERDURE_HTTP_ALLOW."""
+    run_env: Sequence[str] | None = None
+    """None: PERDURE_RUN_ENV."""
 
 
 @asynccontextmanager
@@ -60,6 +62,7 @@ async def worker_of(options: WorkerOptions) -> AsyncGenerator[RemoteWorker]:
         services=options.services,
         allow_run=options.allow_run,
         http_allow=options.http_allow,
+        run_env=options.run_env,
     )
     tracing = Tracing(engine=None, worker=inner, service=SERVICE)
     try:

@@ -29,6 +29,8 @@ class Permission(Enum):
     """Cancel, retry, resume, signal, resolve."""
     DEVELOP = "develop"
     """Publish and delete workflows."""
+    COMMANDS = "commands"
+    """Publish flows that run commands on workers (`run:`), beside DEVELOP."""
     WORK = "work"
     """Hold a worker stream: get tasks and workflow code's events, report results."""
     ADMIN = "admin"

@@ -66,6 +66,8 @@ BLOCKED_STACK_CHARS_MAX: Final = 4_000
 """Characters kept of the stack that holds a worker's event loop; the innermost frames are kept."""
 HTTP_ALLOW_MAX: Final = 1_000
 """Hosts and networks that one worker's `http_allow` may name."""
+RUN_ENV_MAX: Final = 1_000
+"""Variables that one worker's `run_env` may name."""
 
 # -- approvals and links --------------------------------------------------------------------------------------------
 APPROVAL_BYTES_MAX: Final = 64 * 1024

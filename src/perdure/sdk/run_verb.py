@@ -6,6 +6,8 @@ Laws:
    SIGKILL after a grace. What is to outlive the attempt must leave the session.
 2. What it writes goes to the attempt's output as it comes; only the last of it is kept in memory.
 3. Exit code 0 is success; any other is an error like an exception.
+4. A command gets the variables of BASE_ENV, those that the worker's configuration names, and those of the call. The worker's own
+   environment holds keys and addresses that are not the flow author's.
 
 It is served only where the worker was told so: whoever can start a run could otherwise run anything as the worker's user.
 """
@@ -20,12 +22,21 @@ import shlex
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
 
 from perdure.core.errors import InvalidInput, clip
+from perdure.core.limits import RUN_ENV_MAX
 
+BASE_ENV: Final = frozenset(
+    {
+        "PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "TZ", "TMPDIR", "LANG", "LANGUAGE",
+        "LC_ALL", "LC_COLLATE", "LC_CTYPE", "LC_MESSAGES", "LC_MONETARY", "LC_NUMERIC", "LC_TIME",
+    }
+)  # fmt: skip
+"""Variables of the worker that every command gets: where programs and files are, and language and time."""
 STDOUT_BYTES_MAX: Final = 64 * 1024
 """Bytes kept of what a command wrote; its last ones."""
 JSON_BYTES_MAX: Final = 96 * 1024
@@ -48,15 +59,53 @@ class ExitCode(Exception):
         self.code = code
 
 
-async def run(
-    command: str | list[Any], env: dict[str, Any] | None = None, cwd: str | None = None, stdin: Any = None
-) -> dict[str, Any]:
+class Commands:
+    """The commands of one worker. `passed` names variables of the worker that they get beside BASE_ENV."""
+
+    def __init__(self, passed: Iterable[str] = ()) -> None:
+        self._passed = BASE_ENV | frozenset(checked_names(passed))
+
+    async def run(
+        self, command: str | list[Any], env: dict[str, Any] | None = None, cwd: str | None = None, stdin: Any = None
+    ) -> dict[str, Any]:
+        """Run a command: a list as it is, text by the shell. Its exit code, its last output, and that as JSON if it is JSON."""
+        return await run(command, environment(self._passed, env), cwd, stdin)
+
+
+def checked_names(names: Iterable[str]) -> list[str]:
+    """Names of variables that commands may get. Those that hold Perdure's own keys and databases are refused."""
+    found = [name for name in map(str.strip, names) if name]
+    if len(found) > RUN_ENV_MAX:
+        raise InvalidInput(f"run_env has {len(found)} names; RUN_ENV_MAX={RUN_ENV_MAX} are allowed")
+    for name in found:
+        if "=" in name or "\0" in name:
+            raise InvalidInput(f"run_env: {name!r} is not the name of a variable: write the name alone")
+        if name.startswith("PERDURE_") or name == "DATABASE_URL":
+            raise InvalidInput(
+                f"run_env: {name} belongs to Perdure and is not passed to commands, which could use its keys and its database. "
+                "Give a command a value of its own under another name."
+            )
+    return found
+
+
+def environment(passed: Iterable[str], env: dict[str, Any] | None) -> dict[str, str]:
+    """Of the worker's variables those that are passed, with those of the call over them; null takes a variable away."""
+    found = {name: os.environ[name] for name in passed if name in os.environ}
+    for name, value in (env or {}).items():
+        if value is None:
+            found.pop(name, None)
+        else:
+            found[name] = _word(f"the variable {name!r}", value)
+    return found
+
+
+async def run(command: str | list[Any], env: dict[str, str], cwd: str | None, stdin: Any) -> dict[str, Any]:
     """Run a command: a list as it is, text by the shell. Its exit code, its last output, and that as JSON if it is JSON."""
     argv = ["/bin/sh", "-c", command] if isinstance(command, str) else [_word("an argument", w) for w in command]
     if not command or not argv[0]:
         raise InvalidInput("there is no command: give a list of arguments, or text for the shell")
     data = None if stdin is None else stdin.encode() if isinstance(stdin, str) else msgspec.json.encode(stdin)
-    transport, process = await _start(argv, _environment(env), cwd, data is not None)
+    transport, process = await _start(argv, env, cwd, data is not None)
     try:
         if data is not None:
             pipe: Any = transport.get_pipe_transport(0)
@@ -202,17 +251,6 @@ def _signal(group: int, number: int) -> bool:
     except (ProcessLookupError, PermissionError):
         return False
     return True
-
-
-def _environment(env: dict[str, Any] | None) -> dict[str, str]:
-    """The worker's own, with these over it; null takes a variable away."""
-    found = dict(os.environ)
-    for name, value in (env or {}).items():
-        if value is None:
-            found.pop(name, None)
-        else:
-            found[name] = _word(f"the variable {name!r}", value)
-    return found
 
 
 def _word(what: str, value: Any) -> str:

@@ -14,12 +14,13 @@ from urllib.parse import urlsplit
 from perdure.core.calls import HTTP, RUN
 from perdure.core.errors import InvalidInput
 from perdure.sdk.http_verb import Http
-from perdure.sdk.run_verb import run
+from perdure.sdk.run_verb import Commands
 from perdure.sdk.signatures import Signature
 
 SERVICES_ENV: Final = "PERDURE_SERVICES"
 HTTP_ALLOW_ENV: Final = "PERDURE_HTTP_ALLOW"
 ALLOW_RUN_ENV: Final = "PERDURE_ALLOW_RUN"
+RUN_ENV_ENV: Final = "PERDURE_RUN_ENV"
 SERVICES_MAX: Final = 1_000
 """Services that one worker may know by name."""
 _YES: Final = frozenset({"1", "true", "t", "yes", "y", "on"})
@@ -45,15 +46,19 @@ class Verbs:
         services: Mapping[str, str] | None = None,
         allow_run: bool | None = None,
         http_allow: Sequence[str] | None = None,
+        run_env: Sequence[str] | None = None,
     ) -> None:
         if services is None:
             services = parse_services(os.environ.get(SERVICES_ENV, "").split(","))
         if http_allow is None:
             http_allow = os.environ.get(HTTP_ALLOW_ENV, "").split(",")
         self._http = Http({name: checked_service(name, url) for name, url in services.items()}, http_allow)
+        if run_env is None:
+            run_env = os.environ.get(RUN_ENV_ENV, "").split(",")
+        commands = Commands(run_env)
         self.tasks = {HTTP: Verb(HTTP, self._http.http)}
         if allow_run if allow_run is not None else _is_run_allowed():
-            self.tasks[RUN] = Verb(RUN, run)
+            self.tasks[RUN] = Verb(RUN, commands.run)
 
     async def close(self) -> None:
         await self._http.close()

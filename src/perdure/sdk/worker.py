@@ -44,8 +44,9 @@ class Worker:
     (`"ignore"`).
 
     Beside what is defined it serves the built-in tasks (verbs.py), unless `verbs=False`: `perdure.http`, which calls `services` by
-    their names and reaches the public internet and what `http_allow` names, and with `allow_run` also `perdure.run`. What is not
-    given comes from PERDURE_SERVICES, PERDURE_HTTP_ALLOW and PERDURE_ALLOW_RUN.
+    their names and reaches the public internet and what `http_allow` names, and with `allow_run` also `perdure.run`, whose
+    commands get the variables that `run_env` names beside a base set. What is not given comes from PERDURE_SERVICES,
+    PERDURE_HTTP_ALLOW, PERDURE_ALLOW_RUN and PERDURE_RUN_ENV.
     """
 
     def __init__(
@@ -61,9 +62,10 @@ class Worker:
         services: Mapping[str, str] | None = None,
         allow_run: bool | None = None,
         http_allow: Sequence[str] | None = None,
+        run_env: Sequence[str] | None = None,
     ) -> None:
         guards.install()
-        self._verbs = Verbs(services, allow_run, http_allow) if verbs else None
+        self._verbs = Verbs(services, allow_run, http_allow, run_env) if verbs else None
         self._tasks = registry.tasks.copy()
         self._workflows = registry.workflows.copy()
         self._queues = queues

@@ -88,6 +88,14 @@ def worker(
         bool,
         typer.Option("--allow-run", envvar="PERDURE_ALLOW_RUN", help="Run commands for flows, as this user."),
     ] = False,
+    run_env: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--run-env",
+            metavar="NAME",
+            help="A variable of this process that commands get; also PERDURE_RUN_ENV. Repeatable.",
+        ),
+    ] = None,
     verbs: Annotated[
         bool, typer.Option("--verbs/--no-verbs", envvar="PERDURE_VERBS", help="Serve `http:` and `run:` of flows.")
     ] = True,
@@ -118,7 +126,7 @@ def worker(
         )
     from perdure.app.nearby import server_grpc
     from perdure.app.working import WorkerOptions, work
-    from perdure.sdk.verbs import HTTP_ALLOW_ENV, SERVICES_ENV, parse_services
+    from perdure.sdk.verbs import HTTP_ALLOW_ENV, RUN_ENV_ENV, SERVICES_ENV, parse_services
 
     server = server or server_grpc(Path.cwd())
     sizes = {name: size for name, size in (("slots", slots), ("threads", threads), ("processes", processes)) if size}
@@ -136,6 +144,7 @@ def worker(
         verbs=verbs,
         services=parse_services([*os.environ.get(SERVICES_ENV, "").split(","), *(service or [])]),
         allow_run=allow_run,
+        run_env=[*os.environ.get(RUN_ENV_ENV, "").split(","), *(run_env or [])],
         http_allow=[*os.environ.get(HTTP_ALLOW_ENV, "").split(","), *(http_allow or [])],
     )
     print(f"serving {defined} on {server} (pid {os.getpid()}; Ctrl-C stops)", file=sys.stderr, flush=True)

@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from perdure.core.approval import Spec, check_names, encode_spec, read_answer
-from perdure.core.calls import encode_offer
+from perdure.core.calls import RESERVED, encode_offer
 from perdure.core.durations import to_us
 from perdure.core.errors import Failure, InvalidInput, clip
 from perdure.core.flow.expr import Expr, ExprError
@@ -165,6 +165,14 @@ class Executions(Host):
                 raise Trouble(
                     Failure(
                         "expression_error", f"the services of {node.key!r} must be a list of names, not {_shown(names)}"
+                    )
+                )
+            built_in = next((n for n in names if n.startswith(RESERVED)), None)
+            if built_in is not None:  # deploying a flow with `run:` needs a permission that this would go around
+                raise Trouble(
+                    Failure(
+                        "invalid_input",
+                        f"the services of {node.key!r} name {built_in!r}, which is built in: use http: or run:",
                     )
                 )
             visit.items = names

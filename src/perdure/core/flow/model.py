@@ -6,11 +6,12 @@ of the result* (writes, routes). Names are resolved to indexes, text to expressi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, Literal
 
 import msgspec
 
+from perdure.core.calls import RUN
 from perdure.core.control import Control
 from perdure.core.flow.expr import Expr
 from perdure.core.flow.template import Template
@@ -254,11 +255,21 @@ class Flow(_Frozen, frozen=True):
     @property
     def compensates(self) -> bool:
         """Whether there is anything in it that can be taken back."""
+        return any(node.compensate is not None for node in self.all_nodes())
+
+    def command_node(self) -> str | None:
+        """The first node that runs a command on a worker (`run:`, or the task behind it by name); None if there is none."""
+        for node in self.all_nodes():
+            for call in (node.verb, node.compensate):
+                if isinstance(call, Call) and call.task == RUN:
+                    return node.key
+        return None
+
+    def all_nodes(self) -> Iterator[Node]:
+        """Those of embedded bodies too."""
         bodies = [self.body]
         while bodies:
             for node in bodies.pop().nodes:
-                if node.compensate is not None:
-                    return True
+                yield node
                 if isinstance(node.verb, Embedded):
                     bodies.append(node.verb.body)
-        return False

@@ -24,7 +24,7 @@ from perdure.server.rest.documents import FlowRoute, changes_of, draft_of, kept
 from perdure.server.rest.guard import Caller, Developer, Reader
 from perdure.server.rest.lookup import RunName, detail_of, resolve
 from perdure.server.rest.problems import responses
-from perdure.server.rest.workflows import WorkflowName, get_workflow, known, version_known
+from perdure.server.rest.workflows import WorkflowName, check_commands, get_workflow, known, version_known
 
 log = logging.getLogger("perdure.server")
 
@@ -95,6 +95,8 @@ async def move_current(caller: Developer, name: WorkflowName, body: m.MoveCurren
     version = await version_known(caller, name, body.version)
     if version != before.current:
         flow = await kept.flow(caller, name, version)
+        if flow is not None:
+            check_commands(caller, flow)
         triggers = trigger_requests(flow) if flow is not None else []
         if not await caller.server.registry.move(
             caller.ns, name, version, triggers=triggers, by=caller.principal.subject

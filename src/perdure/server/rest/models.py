@@ -46,7 +46,7 @@ TaskStatusWord = Literal["pending", "dispatched", "running", "success", "failed"
 UndoStatusWord = Literal["ready", "undoing", "undone", "failed", "kept"]
 GraphStatusWord = Literal["pending", "waiting", "running", "success", "failed", "skipped", "cancelled"]
 RoleWord = Literal["viewer", "operator", "developer", "worker", "admin"]
-PermissionWord = Literal["read", "start", "operate", "develop", "work", "admin"]
+PermissionWord = Literal["read", "start", "operate", "develop", "commands", "work", "admin"]
 Name = Annotated[str, Field(min_length=1, max_length=NAME_CHARS_MAX)]
 Seconds = Annotated[float, Field(gt=0, le=SECONDS_MAX)]
 DurationText = Annotated[str, Field(min_length=1, max_length=DURATION_CHARS_MAX, examples=["30s", "1h30m"])]

@@ -11,9 +11,10 @@ from fastapi import APIRouter, Header, Path, Query, Response
 from fastapi.responses import JSONResponse
 
 from perdure.core import ids, starts
+from perdure.core.access import Permission
 from perdure.core.calls import encode_json
-from perdure.core.errors import InvalidInput, NotFound, NotRegistered, RunAlreadyExists
-from perdure.core.flow.model import VERSION_PREFIX, is_flow
+from perdure.core.errors import Forbidden, InvalidInput, NotFound, NotRegistered, RunAlreadyExists
+from perdure.core.flow.model import VERSION_PREFIX, Flow, is_flow
 from perdure.core.limits import NAME_CHARS_MAX
 from perdure.core.scheduled import trigger_requests
 from perdure.core.work import StartRequest
@@ -64,8 +65,20 @@ async def register_workflow(caller: Developer, body: m.Registration, response: R
     return await get_workflow(caller, body.name)
 
 
+def check_commands(caller: Caller, flow: Flow) -> None:
+    """A flow with `run:` executes commands as the user of a worker: more than publishing needs."""
+    node = flow.command_node()
+    if node is not None and not caller.principal.may(Permission.COMMANDS):
+        raise Forbidden(
+            f"the node {node!r} of the flow {flow.name!r} runs a command, which needs the permission "
+            f"{Permission.COMMANDS.value!r} of this credential. An administrator has it; `perdure key create --role admin "
+            f"--scope {Permission.DEVELOP.value} --scope {Permission.COMMANDS.value}` makes a key for this alone."
+        )
+
+
 async def _deploy(caller: Caller, body: m.DeployFlow, response: Response) -> m.WorkflowDetail:
     draft = await draft_of(body)
+    check_commands(caller, draft.flow)
     name = draft.flow.name
     before = await caller.server.reads.workflow(caller.ns, name)
     changed = await changes_of(caller, before, draft)
