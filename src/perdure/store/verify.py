@@ -37,6 +37,8 @@ from perdure.wire.codec import decode_events, decode_row
 PAGE_RUNS: Final = 200
 PAGE_TASKS: Final = 5_000
 PAGE_STARTS: Final = 1_000
+HISTORY_FETCHED: Final = 100
+"""Rows of history in memory at a time: histories can be larger than that."""
 _NOTHING: Final = bytes(16)
 
 
@@ -131,11 +133,11 @@ class _Reader:
                 StoredRun(r["active"], r["status"], r["epoch"], r["events"], r["stuck"], r["due"])
             )
         # A cursor by name: those of the driver need prepared statements, which a transaction-pooling proxy mixes up.
-        await self._c.execute(self._q["verify_history_cursor"], run_ids)
-        while rows := await self._c.fetch(self._q["verify_history_next"]):
+        await self._c.execute(f"declare verified_history no scroll cursor for {self._q['verify_history']}", run_ids)
+        while rows := await self._c.fetch(f"fetch {HISTORY_FETCHED} from verified_history"):
             for r in rows:
                 self._history_row(page.folds[r["run_id"]], r)
-        await self._c.execute(self._q["verify_history_close"])
+        await self._c.execute("close verified_history")
         for run_id, fold in page.folds.items():
             if fold.retries and not fold.broken:
                 fold.again(await self._whole(run_id))

@@ -21,18 +21,6 @@ select r.run_id, false, r.status, r.epoch, r.events, null, false from perdure.ru
 select h.run_id, h.seq, h.last, h.epoch, h.at, h.body from perdure.history h
  where h.run_id = any($1::uuid[]) order by h.run_id, h.seq;
 
--- name: verify_history_cursor
--- The same, as a cursor of this transaction: histories can be larger than memory.
-declare verified_history no scroll cursor for
-select h.run_id, h.seq, h.last, h.epoch, h.at, h.body from perdure.history h
- where h.run_id = any($1::uuid[]) order by h.run_id, h.seq;
-
--- name: verify_history_next
-fetch 100 from verified_history;
-
--- name: verify_history_close
-close verified_history;
-
 -- name: verify_tasks
 -- $1 and $2 bound the ids, which open with the first half of their run's id; $3 the runs.
 select t.run_id, t.id, t.seq, t.name, t.status, t.attempts, t.lost, t.epoch from perdure.task t
