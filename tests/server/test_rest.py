@@ -14,7 +14,10 @@ import pytest
 from perdure.core import ids
 from perdure.core.access import Permission
 from perdure.server.rest.app import guarded_routes
+from perdure.server.rest.approvals import LinkRoute
 from perdure.server.rest.guard import BODY_BYTES_MAX, JSON_DEPTH_MAX, Need, need_of
+from perdure.server.rest.pages import PageRoute
+from perdure.server.rest.webhooks import HookRoute
 from tests.server.rest_live import Live, live
 
 
@@ -223,6 +226,19 @@ async def test_lists_are_filtered(api: Live) -> None:
     assert await found(until="1h") == []
     assert good["id"] not in await found(since=bad["created_at"])
     assert await found(until=bad["created_at"]) in ([good["id"]], [bad["id"], good["id"]])
+
+
+async def test_a_query_parameter_that_a_route_does_not_have_is_refused(api: Live) -> None:
+    problem = await api.get("/runs", 422, stauts="failed")
+    assert "'stauts' is no query parameter" in problem["detail"] and "did you mean 'status'?" in problem["detail"]
+    assert "It takes attr, cursor, limit, q, since, status, until, waiting_on, workflow" in problem["detail"]
+    for route in guarded_routes():
+        base = api.url if isinstance(route, (PageRoute, HookRoute)) else f"{api.url}/api/v1"
+        path = re.sub(r"\{\w+(:path)?\}", "xxxxxxxx", route.path)
+        for method in route.methods:
+            answer = await api.http.request(method, f"{base}{path}?utm_source=mail")
+            refused = answer.status_code == 422 and "utm_source" in answer.text
+            assert refused is not isinstance(route, (LinkRoute, HookRoute)), (method, path, answer.text)
 
 
 async def test_pages_stay_stable_while_runs_are_added_and_end(api: Live) -> None:

@@ -261,6 +261,8 @@ async def _actor(request: Request, caller: Caller, as_: str | None) -> Actor:
 class LinkRoute(PageRoute):
     """Takes what a form of the page sends, beside JSON. Refusals are pages for people and problems for programs."""
 
+    takes_any_query = True  # programs that deliver links add parameters of their own
+
     def parse(self, request: Request, body: bytes) -> Any:
         if not request.headers.get("content-type", "").lower().startswith(FORM_TYPE):
             return parse_json(body)

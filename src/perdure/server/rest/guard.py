@@ -4,7 +4,8 @@ Laws:
 
 1. A route names exactly one need: a Permission, ANYBODY who is somebody, or PUBLIC. A route that names none cannot be built.
 2. Order: credential, namespace, size and form of the body, then the route. A stranger's body is not read.
-3. No NUL and no lone surrogate gets past: PostgreSQL and UTF-8 have no place for them.
+3. A query parameter that the route does not declare is refused, with the nearest one that it does.
+4. No NUL and no lone surrogate gets past: PostgreSQL and UTF-8 have no place for them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import json
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, ClassVar, Final
 
 from fastapi import Depends, Request, Response
 from fastapi.dependencies.models import Dependant
@@ -24,6 +25,8 @@ from starlette.requests import ClientDisconnect
 
 from perdure.core.access import Permission, Principal, namespace_of
 from perdure.core.errors import InvalidInput, PerdureError
+from perdure.core.flow.problems import did_you_mean
+from perdure.core.limits import NAME_CHARS_MAX
 from perdure.engine.usecases import UseCases
 from perdure.server.context import Server
 from perdure.server.rest.problems import BodyTooLarge, internal, problem_of
@@ -98,13 +101,17 @@ async def admit(server: Server, request: Request, need: Permission | Need) -> Ca
 class GuardedRoute(APIRoute):
     """A route behind the guard."""
 
+    takes_any_query: ClassVar[bool] = False
+    """Whether parameters that the route does not declare are ignored instead of refused."""
+
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         inner, need = super().get_route_handler(), need_of(self.dependant)
+        known = None if self.takes_any_query else query_names(self.dependant)
 
         async def guarded(request: Request) -> Response:
             try:
                 request.state.caller = await admit(request.app.state.server, request, need)
-                check_address(request)
+                check_address(request, known)
                 await check_body(request, self.parse)
                 return await inner(request)
             except (HTTPException, RequestValidationError, ClientDisconnect):
@@ -127,7 +134,14 @@ class GuardedRoute(APIRoute):
 # -- what a request may contain ------------------------------------------------------------------------------------
 
 
-def check_address(request: Request) -> None:
+def query_names(dependant: Dependant) -> frozenset[str]:
+    """The query parameters that a route and its dependencies declare."""
+    own = {field.alias for field in dependant.query_params}
+    return frozenset(own.union(*(query_names(d) for d in dependant.dependencies)))
+
+
+def check_address(request: Request, known: frozenset[str] | None) -> None:
+    """`known`: the query parameters that the route declares; None where others are ignored."""
     if len(request.url.query) > QUERY_CHARS_MAX:
         raise InvalidInput(f"the query has over QUERY_CHARS_MAX={QUERY_CHARS_MAX} characters")
     for text in request.path_params.values():
@@ -135,6 +149,17 @@ def check_address(request: Request) -> None:
     for name, value in request.query_params.multi_items():
         check_text(name)
         check_text(value)
+        if known is not None and name not in known:
+            raise InvalidInput(_unknown_parameter(name, known))
+
+
+def _unknown_parameter(name: str, known: frozenset[str]) -> str:
+    """A misspelled filter that is ignored answers with what was not asked for."""
+    shown = f"{name[:NAME_CHARS_MAX]!r} is no query parameter of this route"
+    if not known:
+        return f"{shown}: it takes none"
+    hint = did_you_mean(name, sorted(known))
+    return f"{shown}{f'; {hint}' if hint else '.'} It takes {', '.join(sorted(known))}"
 
 
 async def check_body(request: Request, parse: Callable[[Request, bytes], Any]) -> None:
