@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import html
 import re
 from collections.abc import AsyncIterator
 
@@ -28,6 +30,8 @@ async def page(api: Live, path: str, status: int = 200) -> str:
     assert "script-src 'self'" in policy and "unsafe" not in policy
     assert not re.search(r"<script(?![^>]*\bsrc=)", answer.text), "a script inside the page"
     assert not re.search(r"\bon\w+=|\bstyle=", answer.text), "an inline handler or style"
+    header = re.search(r'<header class="top">.*<span class="dim">(.*)</span></header>', answer.text)
+    assert header is not None and header[1] in ("", "default"), "the namespace, or nothing where there is none"
     return answer.text
 
 
@@ -50,6 +54,15 @@ async def test_the_latest_runs_and_one_of_them(api: Live) -> None:
     assert "rest_live.py" in failed, "the frame of the user's own code"
     waits = await page(api, f"/runs/{active['id']}")
     assert "Waiting on" in waits and "refresh.js" in waits and "data-live" in waits
+
+
+async def test_the_list_says_what_each_run_waits_for(api: Live) -> None:
+    run = await api.start("rest_pay", id="to-be-paid")
+    async with asyncio.timeout(30):
+        while not (waits_for := (await api.get("/runs"))["items"][0]["waiting_for"]):
+            await asyncio.sleep(0.05)
+    row = re.search(rf"<tr>(?:(?!</tr>).)*{run['id']}.*?</tr>", await page(api, "/"), re.S)
+    assert row is not None and waits_for in html.unescape(row[0])
 
 
 async def test_what_is_not_there_is_a_page_as_well(api: Live) -> None:

@@ -137,7 +137,8 @@ def render(name: str, *, status_code: int = 200, **values: Any) -> HTMLResponse:
 
 
 def _render(name: str, caller: Caller, **values: Any) -> HTMLResponse:
-    text = _environment().get_template(name).render(namespace=caller.namespace, **values)
+    # Not `namespace`: where a page has none, Jinja would show its own function of that name.
+    text = _environment().get_template(name).render(namespace_shown=caller.namespace, **values)
     return HTMLResponse(text)
 
 
