@@ -41,3 +41,7 @@ protobuf6 *args:
 
 bench *args:
     uv run perdure bench {{args}}
+
+# Plants one bug at a time in a copy of the tree: do the tests catch it? See tests/mutation/run.py.
+mutate *args:
+    uv run python tests/mutation/run.py {{args}}

@@ -29,6 +29,7 @@ from perdure.store.migrate import migrate
 # Nothing here has to survive a power cut, and without fsync a database is made in a fraction of the time.
 FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "max_connections": "200"}
 TEMPLATE = "perdure_template"
+SHARED_CLUSTER = os.environ.get("PERDURE_TEST_CLUSTER")
 _numbers = itertools.count(1)
 
 # In the environment, so that pytest-xdist's workers and the second run of a failed test try the same examples.
@@ -65,7 +66,11 @@ def open_directory() -> Iterator[Callable[[], Path]]:
 
 @pytest.fixture(scope="session")
 def cluster(open_directory: Callable[[], Path]) -> Iterator[PrivateCluster]:
-    """The session's server: fast, not durable."""
+    """The session's server: fast, not durable. One that is running already, with the template, where PERDURE_TEST_CLUSTER says."""
+    if SHARED_CLUSTER:
+        with PrivateCluster(SHARED_CLUSTER, settings=FAST) as shared:
+            yield shared
+        return
     server = PrivateCluster(open_directory() / "pg", settings=FAST)
     server.start()
     yield server
@@ -75,6 +80,8 @@ def cluster(open_directory: Callable[[], Path]) -> Iterator[PrivateCluster]:
 @pytest.fixture(scope="session")
 def migrated_template(cluster: PrivateCluster) -> str:
     """A migrated database to copy from: a copy costs a fraction of migrating anew."""
+    if SHARED_CLUSTER:
+        return TEMPLATE
     dsn = cluster.create_database(TEMPLATE)
     # In a thread of its own, because the event loop of the test that asks first may not be disturbed.
     with ThreadPoolExecutor(1) as thread:

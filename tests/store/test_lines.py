@@ -96,6 +96,44 @@ async def test_as_many_holders_are_asked_to_make_room_as_there_are_newcomers_and
     assert await look() == holders[:2]
 
 
+async def test_no_room_is_made_for_those_that_find_room(ends: list[Any]) -> None:
+    c = ends[0]
+    line = run_line(Control(limits=(Limit(max=2, key="shared", policy="cancel_oldest"),)), 1, "w", b"{}")
+    holder, *newcomers = [ids.run_id(n, 0, n) for n in range(1, 4)]
+    await queue_run(c, holder, None)
+    await c.execute(
+        "insert into perdure.slot (ns, key, holder, run_id, at) values (1, $1, $2, $2, now() - interval '1 second')",
+        KEY,
+        holder,
+    )
+    await lines.put_lines(c, [line])
+    for run_id in newcomers:
+        await queue_run(c, run_id, line)
+    entered = await lines.let_in(c, await session(c), Rules({}))
+    assert (entered.runs, entered.cancelled) == (1, 1)
+    assert [r["run_id"] for r in await c.fetch("select run_id from perdure.inbox")] == [holder]
+
+
+async def test_keys_are_locked_in_one_order(ends: list[Any]) -> None:
+    """Whoever waits for a key holds none that comes after it, so that two claims never wait for each other crosswise."""
+    one, two, observer = ends
+    keys = sorted(((1, f"key/{n}") for n in range(6)), key=lines._hash)
+    async with one.transaction():
+        await one.execute("select pg_advisory_xact_lock($1)", lines._hash(keys[0]))
+
+        async def look() -> None:
+            async with two.transaction():
+                await lines._keys(two, sorted(keys))
+
+        looking = asyncio.create_task(look())
+        async with asyncio.timeout(30):
+            while not await observer.fetchval("select pg_blocking_pids($1) <> '{}'", two.get_server_pid()):
+                await asyncio.sleep(0.002)
+        held = "select count(*) from pg_locks where locktype = 'advisory' and granted and pid = $1"
+        assert await observer.fetchval(held, two.get_server_pid()) == 0
+    await looking
+
+
 async def queue_run(c: Any, run_id: bytes, line: Line | None) -> None:
     await c.execute(
         "insert into perdure.run_queue (run_id, ns, workflow, version, status, created_at, wake_at, line)"

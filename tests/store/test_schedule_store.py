@@ -586,6 +586,17 @@ async def test_a_paused_one_does_not_fire_beside_another_that_is_due(bench: Benc
     assert await bench.outcomes() == []
 
 
+async def test_a_deleted_one_does_not_fire_beside_another_that_is_due(bench: Bench) -> None:
+    await bench.go_to(at("2027-01-10T07:59"))
+    await bench.put(every="1h")
+    await bench.put("other", every="1h")
+    await bench.use.delete("s")
+    await bench.go_to(at("2027-01-10T08:00:01"))
+    await bench.look()
+    assert await bench.outcomes("other") == ["started"]
+    assert len(await bench.runs()) == 1
+
+
 @pytest.mark.parametrize("overlap", ["skip", "cancel"])
 async def test_a_backfill_is_no_overlap(bench: Bench, overlap: str) -> None:
     await bench.go_to(at("2027-01-10T07:59"))

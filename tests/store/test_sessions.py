@@ -86,6 +86,7 @@ async def test_a_commit_under_a_reaped_session_writes_nothing_at_all(store: Post
     session = (await store.register("stale", 10, 0)).id
     run_id = new_run()
     await store.commit(session, 1, start_of(run_id))
+    await store.commit(session, 2, queued_task(run_id, 7, 0))
     await expire(sql, session)
     assert await store.reap(settle_lost) == 1
     before = await everything(sql)
@@ -96,10 +97,20 @@ async def test_a_commit_under_a_reaped_session_writes_nothing_at_all(store: Post
     mixed.appends.add(run_id, 2, 2, NS, 1, SUCCEEDED)
     mixed.posts.add(run_id, b"mail")
     mixed.promises.add(run_id, "p", NS, 0, None)
+    mixed.consumed.add(
+        await sql.fetchval(
+            "insert into perdure.inbox (ns, run_id, body) values (1, $1, '') returning id", ids.text(run_id)
+        )
+    )
+    mixed.unqueued.add(ids.derive(run_id, ids.TASK, 7))
+    before = await everything(sql)
     mixed.states.add(run_id, "s", NS, b"1")
     with pytest.raises(Fenced):
         await store.commit(session, 9, mixed)
     assert await everything(sql) == before
+    async with store._pool.take() as c:
+        assert not (await c.fetchrow(queries()["commit_batch_rest"], session, *mixed.rest()))["held"]
+    assert await everything(sql) == before, "nor does the second statement, if it came to that"
 
 
 async def everything(sql: Any) -> dict[str, list[Any]]:
@@ -248,6 +259,20 @@ async def test_a_task_that_is_put_back_still_has_to_begin_in_time(store: Postgre
     assert found[1] > 3600
     assert found[2] == pytest.approx(60)
     assert found[3] is None
+
+
+async def test_what_belongs_to_sessions_that_live_is_left_alone(store: PostgresStore, sql: Any) -> None:
+    dead, living = (await store.register("dead", 10, 0)).id, (await store.register("living", 10, 0)).id
+    for session in (dead, living):
+        run_id = new_run()
+        await store.commit(session, 1, start_of(run_id))
+        await store.commit(session, 2, queued_task(run_id, 0, 1))
+    await expire(sql, dead)
+    assert await store.reap(settle_lost) == 1
+    for table in ("run_queue", "task_queue"):
+        owners = [r["owner"] for r in await sql.fetch(f"select owner from perdure.{table} order by owner nulls last")]
+        assert owners == [living, None]
+    assert await sql.fetchval("select count(*) from perdure.commit_log where session_id = $1", living) == 2
 
 
 async def test_leaving_frees_rows_like_reaping_does(store: PostgresStore, sql: Any) -> None:

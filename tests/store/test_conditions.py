@@ -1,0 +1,338 @@
+"""Conditions of the store's statements, each with the row that it must leave alone beside the one that it must take."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from perdure.core import ids
+from perdure.core.control import Control, Limit
+from perdure.core.lines import Rules, task_line
+from perdure.core.retry import TaskOptions
+from perdure.engine.batch import Batch
+from perdure.store import lines
+from perdure.store.connections import connect
+from perdure.store.postgres import PostgresStore
+from perdure.store.queries import queries
+from perdure.wire.codec import encode_options
+
+NS = 1
+RUN, OTHER, THIRD = (ids.run_id(n, 0, n) for n in (1, 2, 3))
+
+
+@pytest.fixture
+async def store(dsn: str) -> AsyncIterator[PostgresStore]:
+    one = PostgresStore(dsn)
+    await one.open()
+    yield one
+    await one.close()
+
+
+@pytest.fixture
+async def c(dsn: str) -> AsyncIterator[Any]:
+    """A connection as the store makes it: ids are bytes, times microseconds."""
+    made = await connect(dsn)
+    yield made
+    await made.close()
+
+
+async def add_run(c: Any, run_id: bytes, owner: int | None = None, ns: int = NS, **columns: Any) -> None:
+    values = {
+        "run_id": run_id,
+        "ns": ns,
+        "workflow": "w",
+        "version": "v",
+        "status": int(owner is not None),
+        "owner": owner,
+    } | columns
+    places = ", ".join(f"${n}" for n in range(1, len(values) + 1))
+    await c.execute(
+        f"insert into perdure.run_queue ({', '.join(values)}, created_at, wake_at) values ({places}, now(), now())",
+        *values.values(),
+    )
+
+
+async def add_task(c: Any, seq: int, owner: int | None = None, expires: str = "null", **columns: Any) -> bytes:
+    task_id = ids.derive(RUN, ids.TASK, seq)
+    values = {
+        "id": task_id, "ns": NS, "run_id": RUN, "seq": seq, "name": "t", "queue": "q", "status": int(owner is not None), "attempt": 1, "lost": 0,
+        "owner": owner, "options": encode_options(TaskOptions()), "input": b"{}",
+    } | columns  # fmt: skip
+    places = ", ".join(f"${n}" for n in range(1, len(values) + 1))
+    await c.execute(
+        f"insert into perdure.task_queue ({', '.join(values)}, run_at, scheduled_at, expires_at) values ({places}, now(), now(), {expires})",
+        *values.values(),
+    )
+    return task_id
+
+
+async def session(store: PostgresStore, name: str = "engine") -> int:
+    return (await store.register(name, 60, 5)).id
+
+
+# -- claims -------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_task_whose_time_to_begin_is_over_is_not_claimed(store: PostgresStore, c: Any) -> None:
+    me = await session(store)
+    late = await add_task(c, 0, expires="now() - interval '1 second'")
+    wanted = [await add_task(c, 1, expires="now() + interval '1 hour'"), await add_task(c, 2)]
+    claimed = await c.fetch(queries()["claim_tasks"], me, [NS], ["q"], ["t"], [10], 10)
+    assert sorted(r["id"] for r in claimed) == sorted(wanted)
+    assert [r["id"] for r in await c.fetch(queries()["expired_tasks"], me, 10)] == [late]
+
+
+async def test_a_task_in_a_line_whose_time_to_begin_is_over_is_not_claimed(store: PostgresStore, c: Any) -> None:
+    me = await session(store)
+    line = task_line(Control(limits=(Limit(max=9),)), NS, "q", "t", "w", b"{}")
+    await lines.put_lines(c, [line])
+    await add_task(c, 0, expires="now() - interval '1 second'", line=line.id)
+    wanted = await add_task(c, 1, expires="now() + interval '1 hour'", line=line.id)
+    found = await lines.claim_from_lines(c, me, [((NS, "q", "t"), 9)], 9, Rules({}))
+    assert [t.id for t in found.tasks] == [wanted]
+
+
+async def test_tasks_are_claimed_of_the_right_namespace_queue_and_name_and_never_out_of_a_line(
+    store: PostgresStore, c: Any
+) -> None:
+    me = await session(store)
+    wanted = await add_task(c, 0)
+    await add_task(c, 1, ns=2)
+    await add_task(c, 2, queue="other")
+    await add_task(c, 3, name="other")
+    await add_task(c, 4, line=RUN)
+    await add_task(c, 5, owner=me + 1)
+    claimed = await c.fetch(queries()["claim_tasks"], me, [NS], ["q"], ["t"], [10], 10)
+    assert [r["id"] for r in claimed] == [wanted]
+
+
+async def test_runs_are_claimed_when_they_are_due_and_not_stuck_and_of_code_that_is_at_hand(
+    store: PostgresStore, c: Any
+) -> None:
+    me = await session(store)
+    await add_run(c, RUN)
+    await add_run(c, OTHER, workflow="unknown")
+    await add_run(c, THIRD, version="flow-1")
+    await add_run(c, ids.run_id(4, 0, 4), ns=2)
+    await add_run(c, ids.run_id(5, 0, 5), stuck="a reason")
+    await add_run(c, ids.run_id(6, 0, 6), owner=me + 1)
+    await add_run(c, ids.run_id(7, 0, 7))
+    await c.execute(
+        "update perdure.run_queue set wake_at = now() + interval '1 hour' where run_id = $1", ids.run_id(7, 0, 7)
+    )
+
+    async def claimed(flows: bool, with_mail: bool = False) -> list[bytes]:
+        found = await store.claim_runs(me, [(NS, "w")], 10, with_mail=with_mail, flows=flows)
+        await c.execute("update perdure.run_queue set owner = null where owner = $1", me)
+        return sorted(r.run_id for r in found)
+
+    assert await claimed(flows=False) == [RUN]
+    await c.execute("update perdure.run_queue set wake_at = now() where run_id = any($1)", [RUN])
+    assert await claimed(flows=True) == [RUN, THIRD]
+
+
+async def test_a_run_with_mail_is_claimed_unless_it_waits_in_line_or_is_stuck_or_its_code_is_elsewhere(
+    store: PostgresStore, c: Any
+) -> None:
+    me = await session(store)
+    runs = {
+        name: ids.run_id(n, 0, n)
+        for n, name in enumerate(("plain", "in line", "let in", "stuck", "elsewhere", "owned", "silent"), 1)
+    }
+    await add_run(c, runs["plain"])
+    await add_run(c, runs["in line"], line=RUN)
+    await add_run(c, runs["let in"], line=RUN)
+    await add_run(c, runs["stuck"], stuck="a reason")
+    await add_run(c, runs["elsewhere"], workflow="unknown")
+    await add_run(c, runs["owned"], owner=me + 1)
+    await add_run(c, runs["silent"])
+    await c.execute("update perdure.run_queue set admitted_at = now() where run_id = $1", runs["let in"])
+    await c.execute("update perdure.run_queue set wake_at = 'infinity'")
+    for name in runs.keys() - {"silent"}:
+        await c.execute("insert into perdure.inbox (ns, run_id, body) values (1, $1, '')", runs[name])
+    found = await store.claim_runs(me, [(NS, "w")], 10, with_mail=True, flows=True)
+    assert sorted(r.run_id for r in found) == sorted([runs["plain"], runs["let in"]])
+
+
+# -- commits --------------------------------------------------------------------------------------------------------------
+
+
+async def test_only_the_attempt_that_is_claimed_and_its_engine_may_report(store: PostgresStore, c: Any) -> None:
+    me, other = await session(store), await session(store, "other")
+    await add_run(c, RUN)
+    tasks = [
+        await add_task(c, 0, owner=me, attempt=2),
+        await add_task(c, 1, owner=me),
+        await add_task(c, 2, owner=other),
+    ]
+    batch = Batch()
+    for task_id in tasks:
+        batch.reports.add(task_id, 1, b"the end")
+    await store.commit(me, 1, batch)
+    left = [r["id"] for r in await c.fetch("select id from perdure.task_queue order by seq")]
+    assert left == [tasks[0], tasks[2]]
+    assert await c.fetchval("select count(*) from perdure.inbox") == 1
+
+
+async def test_only_the_engine_that_claimed_a_task_may_put_it_back(store: PostgresStore, c: Any) -> None:
+    me, other = await session(store), await session(store, "other")
+    tasks = [await add_task(c, 0, owner=me), await add_task(c, 1, owner=other)]
+    batch = Batch()
+    for task_id in tasks:
+        batch.requeued.add(task_id, 2, 1, 0, None, None)
+    await store.commit(me, 1, batch)
+    found = await c.fetch("select owner, attempt from perdure.task_queue order by seq")
+    assert [tuple(r) for r in found] == [(None, 2), (other, 1)]
+
+
+async def test_a_start_under_a_key_that_is_taken_writes_nothing(store: PostgresStore, c: Any) -> None:
+    me = await session(store)
+    batch = Batch()
+    for run_id, key in ((RUN, "k"), (OTHER, None)):
+        batch.starts.add(run_id, NS, "w", "v", key, b"h", None, None, False, b"", None, None)
+    await store.commit(me, 1, batch)
+    again = Batch()
+    again.starts.add(THIRD, NS, "w", "v", "k", b"h", None, None, False, b"", None, None)
+    await store.commit(me, 2, again)
+    for table in ("run_queue", "history"):
+        assert [r["run_id"] for r in await c.fetch(f"select run_id from perdure.{table} order by 1")] == [RUN, OTHER]
+
+
+async def test_mail_goes_to_runs_that_are_there_and_to_those_that_continued(store: PostgresStore, c: Any) -> None:
+    me = await session(store)
+    await add_run(c, RUN)
+    await ended(c, OTHER, successor=RUN)
+    await ended(c, THIRD)
+    batch = Batch()
+    for run_id in (RUN, OTHER, THIRD):
+        batch.posts.add(run_id, b"mail")
+    await store.commit(me, 1, batch)
+    assert [r["run_id"] for r in await c.fetch("select run_id from perdure.inbox order by 1")] == [RUN, OTHER]
+
+
+async def ended(c: Any, run_id: bytes, successor: bytes | None = None) -> None:
+    await c.execute(
+        "insert into perdure.run (run_id, ns, workflow, version, status, created_at, finished_at, epoch, events, successor)"
+        " values ($1, 1, 'w', 'v', 2, now(), now(), 1, 1, $2)",
+        run_id,
+        successor,
+    )
+
+
+@pytest.mark.parametrize(("sure", "spec", "is_open"), [
+    (False, '{"assignees": ["ada"], "quorum": 1}', True), (True, '{"assignees": ["ada"], "quorum": 1}', False),
+    (False, '{"quorum": 2}', True), (False, '{"quorum": 1}', False),
+])  # fmt: skip
+async def test_an_answer_before_the_question_stands_unless_certain_people_were_to_give_it(
+    store: PostgresStore, c: Any, sure: bool, spec: str, is_open: bool
+) -> None:
+    me = await session(store)
+    await add_run(c, RUN, owner=me)
+    await c.execute(
+        "insert into perdure.promise (run_id, name, ns, created_at, resolved_at, sure) values ($1, 'p', 1, now(), now(), $2)", RUN, sure
+    )  # fmt: skip
+    batch = Batch()
+    batch.promises.add(RUN, "p", NS, 1, spec)
+    await store.commit(me, 1, batch)
+    assert (await c.fetchval("select resolved_at from perdure.promise") is None) is is_open
+
+
+async def test_the_first_answer_to_an_update_stands(store: PostgresStore, c: Any) -> None:
+    me = await session(store)
+    for number, value in enumerate((b"first", b"second"), 1):
+        batch = Batch()
+        batch.answers.add(RUN, "u", NS, value, None)
+        await store.commit(me, number, batch)
+    assert await c.fetchval("select value from perdure.update_answer") == b"first"
+
+
+# -- upkeep ---------------------------------------------------------------------------------------------------------------
+
+
+async def test_mail_of_runs_that_are_gone_is_swept_and_that_for_a_successor_is_passed_on(c: Any) -> None:
+    await add_run(c, RUN)
+    await ended(c, OTHER, successor=RUN)
+    await ended(c, THIRD)
+    for run_id in (RUN, OTHER, THIRD):
+        await c.execute(
+            "insert into perdure.inbox (ns, run_id, body, at) values (1, $1, '', now() - interval '1 minute')", run_id
+        )
+        await c.execute("insert into perdure.inbox (ns, run_id, body) values (1, $1, '')", run_id)
+    await c.execute(queries()["sweep_orphan_mail"])
+    left = [r["run_id"] for r in await c.fetch("select run_id from perdure.inbox order by 1")]
+    assert left == [RUN, RUN, OTHER, OTHER, THIRD], "what is a moment old may belong to a run that is being written"
+    await c.execute(queries()["forward_orphan_mail"])
+    left = [r["run_id"] for r in await c.fetch("select run_id from perdure.inbox order by 1")]
+    assert left == [RUN, RUN, RUN, OTHER, THIRD]
+
+
+@pytest.mark.parametrize("member", ["waiting", "under way", "a run", "none"])
+async def test_a_line_goes_when_nothing_is_left_in_it(store: PostgresStore, c: Any, member: str) -> None:
+    me = await session(store)
+    line = task_line(Control(limits=(Limit(max=1),)), NS, "q", "t", "w", b"{}")
+    await lines.put_lines(c, [line])
+    if member == "a run":
+        await add_run(c, RUN, line=line.id)
+    elif member != "none":
+        await add_task(c, 0, owner=me if member == "under way" else None, line=line.id)
+    await c.execute(queries()["drop_empty_lines"], [line.id])
+    assert await c.fetchval("select count(*) from perdure.line") == (0 if member == "none" else 1)
+
+
+@pytest.mark.parametrize(("escalates", "names", "seen"), [
+    ("now() - interval '1 second'", ["lead"], True), ("now() + interval '1 hour'", ["lead"], False),
+    ("now() + interval '1 hour'", ["ada"], True), ("null", ["eve"], False), ("null", None, True),
+])  # fmt: skip
+async def test_an_approval_is_listed_for_those_who_may_answer_it_now(
+    c: Any, escalates: str, names: list[str] | None, seen: bool
+) -> None:
+    await add_run(c, RUN)
+    await c.execute(
+        "insert into perdure.promise (run_id, name, ns, created_at, kind, spec, assignees, quorum, escalate_at, escalate_to)"
+        f" values ($1, 'p', 1, now(), 1, '{{}}', '{{ada}}', 1, {escalates}, '{{lead}}')",
+        RUN,
+    )
+    (row,) = await c.fetch(queries()["list_approvals"], NS, names, None, None, None, None, 10)
+    assert row["matches"] is seen
+
+
+# -- people and time --------------------------------------------------------------------------------------------------
+
+
+async def test_a_message_reaches_runs_of_its_own_namespace_alone(c: Any) -> None:
+    await add_run(c, RUN, ns=2)
+    for query, args in (
+        ("post_message", (RUN, NS, b"x")), ("resolve_promise", (RUN, NS, "p", b"x", True)), ("ask_update", (RUN, NS, "u", b"x")),
+        ("post_messages", ([RUN], [NS], [1], [b"x"], [None], [RUN], [False])), ("post_once", (NS, "k", b"h", RUN, b"x")),
+    ):  # fmt: skip
+        await c.fetch(queries()[query], *args)
+        assert await c.fetchval("select count(*) from perdure.inbox") == 0, query
+    await c.fetch(queries()["post_message"], RUN, 2, b"x")
+    assert await c.fetchval("select count(*) from perdure.inbox") == 1
+
+
+async def test_a_task_that_runs_does_not_expire(store: PostgresStore, c: Any) -> None:
+    me = await session(store)
+    await add_task(c, 0, owner=me, expires="now() - interval '1 second'")
+    await add_task(c, 1, expires="now() + interval '1 hour'")
+    late = await add_task(c, 2, expires="now() - interval '1 second'")
+    assert [r["id"] for r in await c.fetch(queries()["expired_tasks"], me, 10)] == [late]
+
+
+async def test_a_run_is_reopened_as_it_was_read_and_once(c: Any) -> None:
+    await ended(c, RUN)
+
+    async def reopened(ns: int, events: int) -> bool:
+        return bool(await c.fetchval(queries()["reopen_run"], RUN, ns, events, b"", None))
+
+    assert not await reopened(NS, 1), "it succeeded"
+    await c.execute("update perdure.run set status = 3")
+    assert not await reopened(NS, 2), "it has changed since it was read"
+    assert not await reopened(2, 1), "it is of another namespace"
+    await c.execute("update perdure.run set successor = $1", OTHER)
+    assert not await reopened(NS, 1), "it has a successor"
+    await c.execute("update perdure.run set successor = null")
+    assert await reopened(NS, 1)
+    assert not await reopened(NS, 1)
