@@ -19,7 +19,7 @@ from typing import Any, Final, TextIO, cast
 
 from perdure.core.limits import LOG_KINDS_MAX, LOG_REPEATS_SHOWN, LOG_WINDOW_S
 
-OURS: Final = ("perdure", "uvicorn", "asyncio", "asyncpg", "grpc", "httpx", "httpcore", "fastapi", "starlette")
+OURS: Final = ("perdure", "uvicorn", "asyncio", "asyncpg", "grpc", "httpx2", "httpcore2", "fastapi", "starlette")
 KEY_CHARS: Final = 200
 
 Key = tuple[str, int, str]

@@ -9,26 +9,25 @@ The second signal ends the process at once: the database holds everything that w
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import socket
-import ssl
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Final
 
-import uvicorn
 from fastapi import FastAPI
 from starlette.applications import Starlette
 from starlette.routing import Route
-from starlette.types import ASGIApp
 
 from perdure.app.collector import CollectorPace
+from perdure.app.connections import descriptors
+from perdure.app.http_server import HttpServer
 from perdure.app.settings import Address, ServerSettings, TlsFiles
 from perdure.app.signals import signals
 from perdure.app.task_types import TaskTypes
 from perdure.app.tracing import Tracing
 from perdure.core.errors import Unavailable
+from perdure.core.limits import PEER_SILENT_S
 from perdure.engine.approvals import Approvals
 from perdure.engine.engine import Engine
 from perdure.engine.expiry import Expiry
@@ -78,10 +77,12 @@ class ServerProcess:
         self._stack = AsyncExitStack()
         self._app: FastAPI
         self._hub: WorkerHub
-        self._doors: list[_Http] = []
+        self._doors: list[HttpServer] = []
+        self._bounds = settings.connections
 
     async def start(self) -> None:
         s = self.settings
+        self._bounds = s.connections.within(descriptors())
         try:
             http = self._listen(s.http, "--http")
             metrics = self._listen(s.metrics, "--metrics") if s.metrics is not None else None
@@ -130,7 +131,15 @@ class ServerProcess:
         keys, audit = Keys(store.pool), Audit(AuditLog(store.pool))
         tokens = Tokens(s.oidc) if s.oidc is not None else None
         auth = OpenAccess(s.http.host) if s.auth == "open" else Authenticator(keys, tokens)
-        grpc = GrpcServer(engine, hub, auth, str(s.grpc), tls=grpc_tls(s.grpc_tls), audit=audit.record)
+        grpc = GrpcServer(
+            engine,
+            hub,
+            auth,
+            str(s.grpc),
+            tls=grpc_tls(s.grpc_tls),
+            audit=audit.record,
+            connections_max=self._bounds.grpc_max,
+        )
         self.url = s.url_of(bound(http))
         approvals = grpc.approvals = Approvals(PostgresApprovals(store.pool))
         grpc.public_url = self.url
@@ -155,13 +164,13 @@ class ServerProcess:
     async def _open_doors(self, http: socket.socket, metrics: socket.socket | None, probes: list[Route]) -> None:
         """Metrics name namespaces and queues and ask nobody who they are: only this machine or an address of their own gets them."""
         s = self.settings
-        app = create_app(self.server)
+        app = create_app(self.server, streams_max=self._bounds.streams_max)
         self._app = app
         own = metrics is None and s.http.is_loopback
         app.router.routes[:0] = [route for route in probes if own or route.path != "/metrics"]
-        self._doors.append(_Http(app, http, s.http_tls, s.drain_s * HTTP_SHARE))
+        self._doors.append(HttpServer(app, http, s.http_tls, s.drain_s * HTTP_SHARE, self._bounds))
         if metrics is not None:
-            self._doors.append(_Http(Starlette(routes=probes), metrics, None, 1.0))
+            self._doors.append(HttpServer(Starlette(routes=probes), metrics, None, 1.0, self._bounds))
         for door in self._doors:
             await door.start()
 
@@ -188,47 +197,6 @@ def grpc_tls(files: TlsFiles | None) -> Tls | None:
     return Tls(files.cert.read_bytes(), files.key.read_bytes(), client_ca)
 
 
-class _Http:
-    """uvicorn inside our loop: our socket, our signals, our logs."""
-
-    def __init__(self, app: ASGIApp, sock: socket.socket, tls: TlsFiles | None, grace_s: float) -> None:
-        config = uvicorn.Config(
-            app,
-            log_config=None,
-            access_log=False,
-            lifespan="on",
-            server_header=False,
-            timeout_graceful_shutdown=max(1, round(grace_s)),
-            ssl_certfile=tls.cert if tls else None,
-            ssl_keyfile=tls.key if tls else None,
-            ssl_ca_certs=str(tls.client_ca) if tls and tls.client_ca else None,
-            ssl_cert_reqs=ssl.CERT_REQUIRED if tls and tls.client_ca else ssl.CERT_NONE,
-        )
-        self._server = _Uvicorn(config)
-        self._socket = sock
-        self._task: asyncio.Task[None] | None = None
-
-    async def start(self) -> None:
-        self._task = asyncio.create_task(self._server.serve([self._socket]), name="perdure-http")
-        while not self._server.started:
-            if self._task.done():
-                self._task.result()
-                raise Unavailable("the HTTP server ended before it had started; its log says why")
-            await asyncio.sleep(0.005)
-
-    async def stop(self) -> None:
-        self._server.should_exit = True
-        if self._task is not None:
-            await self._task
-
-
-class _Uvicorn(uvicorn.Server):
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None]:
-        """Signals are the process's business."""
-        yield
-
-
 def listen(address: Address, option: str) -> socket.socket:
     """Take the port now, so that its being taken is told before anything is opened."""
     try:
@@ -237,6 +205,10 @@ def listen(address: Address, option: str) -> socket.socket:
         raise Unavailable(f"{option}: {address.host!r} is not an address of this machine: {error.strerror}") from None
     sock = socket.socket(*found[:3])  # with the protocol: asyncio turns Nagle's delay off only where it reads TCP there
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if hasattr(
+        socket, "TCP_USER_TIMEOUT"
+    ):  # accepted connections inherit it: a peer that has vanished is noticed by what is sent to it
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, PEER_SILENT_S * 1000)
     try:
         sock.bind(found[4])
         sock.listen(BACKLOG)

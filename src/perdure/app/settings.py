@@ -13,6 +13,7 @@ from typing import Final, Literal, TypeVar, get_args
 
 import msgspec
 
+from perdure.app.connections import ConnectionBounds
 from perdure.core.durations import to_us
 from perdure.core.errors import InvalidInput
 from perdure.engine.engine import EngineSettings
@@ -86,6 +87,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     not_ready_s: float = NOT_READY_S_DEFAULT
     """Of `drain_s`: how long a stopping server still answers, with /readyz saying no, so that load balancers notice in time."""
     engine: EngineSettings = EngineSettings()
+    connections: ConnectionBounds = ConnectionBounds()
 
     def __post_init__(self) -> None:
         check_auth(self.auth, self.http, self.grpc)
@@ -137,6 +139,8 @@ VARIABLES: Final[dict[str, str]] = {
     "PERDURE_TLS_CLIENT_CA": "only clients with a certificate of this authority are let in",
     "PERDURE_HTTP_TLS": "`off`: plain HTTP although there is a certificate, behind a proxy that ends TLS",
     "PERDURE_METRICS_BIND": "a separate address for /metrics",
+    "PERDURE_CONNECTIONS_MAX": "HTTP connections at once, `10000` unless set, and at most what `ulimit -n` leaves room for",
+    "PERDURE_CONNECTIONS_PER_ADDRESS": "of those, from one client address, `1000` unless set; raise it behind a proxy",
     "PERDURE_LOG_FORMAT": "`text` or `json`",
     "PERDURE_LOG_LEVEL": "`debug`, `info`, `warning` or `error`",
     "PERDURE_DRAIN": "how long a stopping server waits for work at hand, `30s` unless set",
@@ -174,6 +178,7 @@ def settings_from(
         "drain_s": read.one("PERDURE_DRAIN", _seconds),
         "not_ready_s": read.one("PERDURE_NOT_READY", _seconds),
         "engine": read.engine(),
+        "connections": read.connections(),
     }
     given = {name: value for name, value in (found | _given(flags)).items() if value is not None}
     if not given.get("dsn"):
@@ -228,6 +233,13 @@ class _Reader:
         given = {k: v for k, v in optional.items() if v is not None}
         return OidcSettings(issuer=issuer, audience=audience, **given)  # type: ignore[arg-type]
 
+    def connections(self) -> ConnectionBounds:
+        found = {
+            "connections_max": self.one("PERDURE_CONNECTIONS_MAX", _count),
+            "per_address_max": self.one("PERDURE_CONNECTIONS_PER_ADDRESS", _count),
+        }
+        return ConnectionBounds(**{k: v for k, v in found.items() if v is not None})
+
     def engine(self) -> EngineSettings:
         found = {
             "lease_s": self.one("PERDURE_LEASE", _seconds),
@@ -271,6 +283,13 @@ def _file(text: str) -> Path:
     if not path.is_file() or not os.access(path, os.R_OK):
         raise ValueError(f"{text} is not a file that can be read")
     return path
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError(f"{text} is not 1 or more")
+    return number
 
 
 def _seconds(text: str) -> float:

@@ -203,6 +203,36 @@ BACKFILL_TIMES_MAX: Final = 1_000
 PREVIEW_TIMES_MAX: Final = 500
 """Nominal times that are shown ahead."""
 
+# -- connections ----------------------------------------------------------------------------------------------------
+CONNECTIONS_MAX: Final = 10_000
+"""HTTP connections of one server, less where the system allows fewer descriptors. With more, the one that has waited longest without a request is closed."""
+CONNECTIONS_PER_ADDRESS_MAX: Final = 1_000
+"""HTTP connections of one client address (of one /64 network of IPv6), at most half of all."""
+REQUEST_HEADER_S: Final = 10
+"""Seconds from the first byte of a request, or from the connection, to the end of its headers; a TLS handshake has as long."""
+REQUEST_BODY_S: Final = 30
+"""Seconds for the body of a request."""
+CONNECTION_IDLE_S: Final = 75
+"""Seconds that a connection may stay open between two requests."""
+WRITE_STALL_S: Final = 30
+"""Seconds for which a client may take nothing of an answer."""
+PEER_SILENT_S: Final = 60
+"""Seconds after which a peer that acknowledges nothing that was sent to it is taken for gone."""
+STREAMS_MAX: Final = 1_000
+"""Event streams of one server, at most half of its connections."""
+GRPC_CONNECTIONS_MAX: Final = 10_000
+"""gRPC connections of one server, less where the system allows fewer descriptors."""
+GRPC_HANDSHAKE_S: Final = 10
+"""Seconds for a gRPC connection to say that it is one."""
+GRPC_IDLE_S: Final = 300
+"""Seconds after which a gRPC connection without a call is closed; the next call opens another."""
+GRPC_STREAMS_PER_CONNECTION_MAX: Final = 1_000
+"""Calls and streams at once over one gRPC connection."""
+DESCRIPTORS_WANTED: Final = 65_536
+"""File descriptors that a server asks the system for, as far as the hard limit allows."""
+DESCRIPTORS_RESERVED: Final = 128
+"""File descriptors that no client connection gets: for PostgreSQL, files and the server itself."""
+
 # -- log lines ------------------------------------------------------------------------------------------------------
 LOG_REPEATS_SHOWN: Final = 5
 """Warnings of one kind that a process logs in one window before it counts them instead."""

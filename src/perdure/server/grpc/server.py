@@ -25,7 +25,13 @@ from perdure.core.errors import (
     Unauthenticated,
     Unavailable,
 )
-from perdure.core.limits import UPDATE_WAIT_S_MAX
+from perdure.core.limits import (
+    GRPC_CONNECTIONS_MAX,
+    GRPC_HANDSHAKE_S,
+    GRPC_IDLE_S,
+    GRPC_STREAMS_PER_CONNECTION_MAX,
+    UPDATE_WAIT_S_MAX,
+)
 from perdure.core.mail import CancelAsked
 from perdure.core.work import Outcome
 from perdure.engine.approvals import Approvals, Ballot, link_url
@@ -109,9 +115,10 @@ class GrpcServer:
         *,
         tls: Tls | None = None,
         audit: Record | None = None,
+        connections_max: int = GRPC_CONNECTIONS_MAX,
     ) -> None:
         self._engine, self._hub, self._auth, self._audit = engine, hub, auth, audit
-        self._address, self._tls = address, tls
+        self._address, self._tls, self._connections_max = address, tls, connections_max
         self.port = 0
         self.approvals: Approvals | None = None
         self.public_url = ""
@@ -124,7 +131,10 @@ class GrpcServer:
         options = [
             *protocol.CHANNEL_OPTIONS,
             ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
-            ("grpc.max_concurrent_streams", 1_000),
+            ("grpc.max_concurrent_streams", GRPC_STREAMS_PER_CONNECTION_MAX),
+            ("grpc.max_allowed_incoming_connections", self._connections_max),
+            ("grpc.server_handshake_timeout_ms", GRPC_HANDSHAKE_S * 1000),
+            ("grpc.max_connection_idle_ms", GRPC_IDLE_S * 1000),
             ("grpc.so_reuseport", 0),
         ]
         server = grpc.aio.server(options=options, maximum_concurrent_rpcs=CALLS_MAX)

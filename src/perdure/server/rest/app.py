@@ -10,6 +10,7 @@ from fastapi.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from perdure.core.access import Permission
+from perdure.core.limits import STREAMS_MAX
 from perdure.server.auth.rates import Buckets
 from perdure.server.context import Server
 from perdure.server.rest import (
@@ -53,10 +54,10 @@ async def openapi(_: Anyone, request: Request) -> JSONResponse:
     return JSONResponse(request.app.openapi())
 
 
-def create_app(server: Server) -> FastAPI:
+def create_app(server: Server, *, streams_max: int = STREAMS_MAX) -> FastAPI:
     app = application()
     app.state.server = server
-    app.state.streams = Streams(server)
+    app.state.streams = Streams(server, streams_max)
     app.state.link_rates = Buckets()
     return app
 

@@ -14,6 +14,7 @@ import json
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from enum import Enum
+from http import HTTPStatus
 from typing import Annotated, Any, ClassVar, Final
 
 from fastapi import Depends, Request, Response
@@ -114,8 +115,10 @@ class GuardedRoute(APIRoute):
                 check_address(request, known)
                 await check_body(request, self.parse)
                 return await inner(request)
-            except (HTTPException, RequestValidationError, ClientDisconnect):
+            except (HTTPException, RequestValidationError):
                 raise
+            except ClientDisconnect:
+                return Response(status_code=HTTPStatus.REQUEST_TIMEOUT)  # for uvicorn alone: the client has gone
             except PerdureError as error:
                 return self.refused(request, error)
             except Exception as error:

@@ -30,6 +30,7 @@ from fastapi.responses import StreamingResponse
 from perdure.core import ids
 from perdure.core.access import Principal
 from perdure.core.errors import InvalidInput, Unavailable
+from perdure.core.limits import STREAMS_MAX
 from perdure.core.outage import Outage
 from perdure.engine.reads import LogPosition, Reads, RunItem
 from perdure.server.context import Server
@@ -337,8 +338,8 @@ async def _or_cut(client: Client, following: Coroutine[Any, Any, None]) -> None:
 class Streams:
     """The streams of one process."""
 
-    def __init__(self, server: Server) -> None:
-        self._server = server
+    def __init__(self, server: Server, streams_max: int = STREAMS_MAX) -> None:
+        self._server, self._max = server, streams_max
         self._feeds: dict[int, RunsFeed] = {}
         self._clients: set[Client] = set()
         self._by_subject: dict[str, int] = {}
@@ -353,6 +354,10 @@ class Streams:
 
     def check(self, principal: Principal) -> None:
         """TooManyStreams when one more would be too many."""
+        if len(self._clients) >= self._max:
+            raise TooManyStreams(
+                f"this server has {self._max} streams open, the most it takes (STREAMS_MAX); try again later"
+            )
         count = self._by_subject.get(principal.subject, 0)
         if count >= STREAMS_PER_PRINCIPAL_MAX:
             raise TooManyStreams(
