@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perdure.core.flow.drawing.chart import Chart, Item, Link
+from perdure.core.flow.compile import compile_value
+from perdure.core.flow.drawing.chart import Chart, Item, Link, chart_of
 from perdure.core.flow.drawing.svg import svg
 from perdure.core.flow.drawing.terminal import MARKS, cells, draw, plain
 
@@ -83,6 +84,28 @@ def test_words_details_and_badges_are_in_the_box() -> None:
     what = chart("fetch", fetch=item("fetch", "http", "GET https://example.com", "for each input.files", "timeout 5m"))
     text = shown(what)
     assert "http GET https://example.com" in text and "timeout 5m" in text
+
+
+def test_what_a_node_reads_from_its_params_is_shown_as_written_there() -> None:
+    nodes = {
+        "ask": {"kind": "approval", "params": {"approval_key": "legal"}},
+        "pause": {"kind": "timer", "params": {"delay_ms": 1500}},
+        "told": {"kind": "wait_event", "params": {"signal_key": "${ input.topic }"}},
+        "both": {"kind": "parallel", "params": {"services": ["mail", "sms"]}},
+        "open": {"kind": "timer"},
+    }
+    keys = list(nodes)
+    edges = [{"from": a, "action": "default", "to": b} for a, b in zip(keys, keys[1:], strict=False)]
+    flow = compile_value({"flow": "f", "graph": {"start": "ask", "nodes": nodes, "edges": edges}}).flow
+    assert flow is not None
+    found = {i.key: f"{i.word} {i.detail}" for i in chart_of(flow.body).items}
+    assert found == {
+        "ask": "approval legal",
+        "pause": "sleep 1500 ms",
+        "told": "wait ${input.topic}",
+        "both": "services mail sms",
+        "open": "sleep params.delay_ms ms",
+    }
 
 
 def test_a_body_within_is_drawn_within() -> None:

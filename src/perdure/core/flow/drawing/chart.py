@@ -5,6 +5,7 @@ Neutral between the kinds of bodies, and between terminals and SVG. Texts are as
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -37,6 +38,8 @@ SHOWN_CHARS_MAX: Final = 60
 """Of an expression or an argument."""
 WORDS_MAX: Final = 20
 """Of a command."""
+
+_PARAM: Final = re.compile(r"\s*params\.(\w+)\s*")
 
 
 class Item(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,21 +175,30 @@ def _words(node: Node) -> tuple[str, str]:
         case Call():
             return "task", verb.task
         case Services():
-            return "services", _shown(verb.names.form)
+            return "services", _shown(_given(node, verb.names))
         case Child():
             return "flow", verb.workflow
         case Embedded():
             return ("tasks" if verb.body.kind == "dag" else "graph"), ""
         case Sleep():
-            return "sleep", f"{_shown(verb.delay.form)}{' ms' if verb.ms else ''}"
+            return "sleep", f"{_shown(_given(node, verb.delay))}{' ms' if verb.ms else ''}"
         case Wait():
-            return ("event" if verb.event else "wait"), _shown(verb.signal.form)
+            return ("event" if verb.event else "wait"), _shown(_given(node, verb.signal))
         case Approval():
-            return "approval", _shown(verb.name.form)
+            return "approval", _shown(_given(node, verb.name))
         case Choice():
             return "choice", ""
         case Value():
             return "value", ""
+
+
+def _given(node: Node, template: Template) -> Any:
+    """What a node reads from its params, as written there; the param's name where the run gives the value."""
+    form = template.form
+    if not (isinstance(form, Expr) and (param := _PARAM.fullmatch(form.text))):
+        return form
+    params: Any = node.params.form if node.params is not None else None
+    return params.get(param[1], form.text) if isinstance(params, dict) else form.text
 
 
 def _http(verb: Call) -> str:
