@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from perdure.app.cli.render import duration, flat, pretty, project
+from perdure.app.cli.look import run_columns
+from perdure.app.cli.render import Output, duration, flat, pretty, project
 from perdure.app.cli.tree import Group, grouped, user_frames
 from perdure.core.errors import InvalidInput
 
@@ -79,3 +80,25 @@ def test_tracebacks_show_the_users_frames() -> None:
     )
     ours = 'Traceback (most recent call last):\n  File "/x/perdure/sdk/loop.py", line 1, in x\n    y()\nKeyError: 1'
     assert user_frames(ours) == ours
+
+
+@pytest.mark.parametrize("width", [40, 100, 150])
+def test_ids_and_statuses_are_never_cut(
+    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    run = {
+        "id": "0198c7a2-0000-7000-8000-000000000001",
+        "status": "running",
+        "stuck": "NonDeterminism: " + "long " * 20,
+        "workflow": "a_workflow_with_a_long_name_that_says_a_lot",
+        "key": "order-of-a-customer-with-a-long-key-2026-11-15",
+        "created_at": "2026-11-15T15:00:00.000000Z",
+        "waiting_for": "an approval 'approve-order-1' of team leads, asked 3 h ago, which nobody has answered so far",
+    }
+    Output("table").rows([run], run_columns(waiting=True), empty="")
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert head.split()[:2] == ["run", "status"]
+    assert run["id"] in rows[0] and "! stuck" in rows[0]
+    if width >= 100:
+        assert max(map(len, rows)) <= width

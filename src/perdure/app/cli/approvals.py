@@ -38,8 +38,8 @@ def approvals(
     from perdure.app.cli.render import Column, ago
 
     columns = [
-        Column("run", lambda a: a["run_id"]),
-        Column("name", lambda a: a["name"], style="bold"),
+        Column("run", lambda a: a["run_id"], whole=True),
+        Column("name", lambda a: a["name"], style="bold", whole=True),
         Column("workflow", lambda a: a["workflow"]),
         Column("title", lambda a: a["title"], fold=True),
         Column("for", lambda a: ",".join(a["answerers"]) or "anybody"),

@@ -147,7 +147,7 @@ def _columns() -> list[Column]:
     from perdure.app.cli.render import Column, ago
 
     return [
-        Column("run", lambda d: d["run_id"]),
+        Column("run", lambda d: d["run_id"], whole=True),
         Column("workflow", lambda d: d["workflow"], style="bold"),
         Column("task", lambda d: d["node"] or d["task"]),
         Column("attempts", lambda d: d["attempts"], right=True),
@@ -161,8 +161,8 @@ def _outcome_columns() -> list[Column]:
 
     styles = {"retried": "green", "refused": "red"}
     return [
-        Column("run", lambda r: r["run_id"]),
-        Column("outcome", lambda r: r["outcome"], lambda r: r["outcome"].replace("_", " "), lambda r: styles.get(r["outcome"], "")),
+        Column("run", lambda r: r["run_id"], whole=True),
+        Column("outcome", lambda r: r["outcome"], lambda r: r["outcome"].replace("_", " "), lambda r: styles.get(r["outcome"], ""), whole=True),
         Column("reason", lambda r: r["reason"], fold=True),
         Column("url", lambda r: r["url"], style="blue"),
     ]  # fmt: skip

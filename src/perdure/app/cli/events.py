@@ -68,7 +68,7 @@ def list_events(
     from perdure.app.cli.render import Column, ago
 
     columns = [
-        Column("event", lambda e: e["id"], style="bold"),
+        Column("event", lambda e: e["id"], style="bold", whole=True),
         Column("name", lambda e: e["name"]),
         Column("reached", lambda e: e["reached"], lambda e: f"{e['reached']}{'' if e['is_done'] else ' …'}"),
         Column("key", lambda e: e["key"], style="dim"),
@@ -132,9 +132,9 @@ def list_webhooks(server: Remote) -> None:
     from perdure.app.cli.render import Column, ago
 
     columns = [
-        Column("webhook", lambda w: w["name"], style="bold"),
+        Column("webhook", lambda w: w["name"], style="bold", whole=True),
         Column("event", lambda w: w["event"]),
-        Column("url", lambda w: w["url"], style="blue"),
+        Column("url", lambda w: w["url"], style="blue", whole=True),
         Column("since", lambda w: w["created_at"], lambda w: ago(w["created_at"]), "dim"),
         Column("created by", lambda w: w["created_by"], style="dim"),
     ]

@@ -26,7 +26,7 @@ def workflows(
     from perdure.app.cli.render import Column, ago
 
     columns = [
-        Column("workflow", lambda w: w["name"], style="bold"),
+        Column("workflow", lambda w: w["name"], style="bold", whole=True),
         Column("kind", lambda w: w.get("kind")),
         Column("version", lambda w: w.get("version")),
         Column("versions", lambda w: w.get("versions"), right=True),
@@ -48,7 +48,7 @@ def workers(server: Remote) -> None:
 
     columns = [
         Column("worker", lambda w: w["name"], style="bold"),
-        Column("state", state, style=lambda w: {"ready": "green"}.get(state(w), "yellow")),
+        Column("state", state, style=lambda w: {"ready": "green"}.get(state(w), "yellow"), whole=True),
         Column("slots", lambda w: f"{w.get('slots_used', 0)}/{w.get('slots', 0)}", right=True),
         Column("runs", lambda w: w.get("runs_held"), right=True),
         Column("queues", lambda w: ",".join(w.get("queues") or [])),

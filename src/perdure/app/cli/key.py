@@ -96,12 +96,12 @@ def list_(server: Remote, db: Db = None) -> None:
     from perdure.app.cli.render import Column, ago
 
     columns = [
-        Column("key", lambda k: k["id"], style="bold"),
+        Column("key", lambda k: k["id"], style="bold", whole=True),
         Column("name", lambda k: k["name"]),
         Column("role", lambda k: k["role"]),
         Column("namespace", lambda k: k["namespace"], lambda k: k["namespace"] or "*"),
         Column("scopes", lambda k: ",".join(k["scopes"]) if k["scopes"] is not None else None),
-        Column("state", _state, style=lambda k: "green" if _state(k) == "valid" else "dim"),
+        Column("state", _state, style=lambda k: "green" if _state(k) == "valid" else "dim", whole=True),
         Column("expires", lambda k: k["expires_at"]),
         Column("used", lambda k: k["last_used_at"], lambda k: ago(k["last_used_at"]), "dim"),
         Column("created by", lambda k: k["created_by"], style="dim"),

@@ -99,13 +99,13 @@ def run_columns(*, waiting: bool = False) -> list[Column]:
         return seconds_between(r.get("created_at"), r.get("finished_at"))
 
     return [
-        Column("run", lambda r: r["id"]),
-        Column("status", status_word, status_shown, status_style),
+        Column("run", lambda r: r["id"], whole=True),
+        Column("status", status_word, status_shown, status_style, whole=True),
         Column("workflow", lambda r: r["workflow"]),
         Column("key", lambda r: r.get("key")),
         Column("started", lambda r: r["created_at"], lambda r: ago(r["created_at"]), "dim"),
         Column("took", took, lambda r: duration(took(r)), "dim", right=True),
-        *([Column("waiting for", lambda r: r.get("waiting_for"))] if waiting else []),
+        *([Column("waiting for", lambda r: r.get("waiting_for"), fold=True)] if waiting else []),
     ]
 
 

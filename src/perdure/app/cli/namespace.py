@@ -40,7 +40,7 @@ def list_(server: Remote, db: Db = None) -> None:
     from perdure.app.cli.render import Column, ago
 
     columns = [
-        Column("namespace", lambda n: n["name"], style="bold"),
+        Column("namespace", lambda n: n["name"], style="bold", whole=True),
         Column("since", lambda n: n["created_at"], lambda n: ago(n["created_at"]), "dim"),
     ]
     found = _list_on(db) if db is not None else server.api.items("/namespaces")

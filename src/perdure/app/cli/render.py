@@ -42,6 +42,11 @@ MARKS = {
     "skipped": "–",
     "stuck": "!",
 }
+COLUMN_GAP = 2
+CUT_CHARS_MIN = 8
+"""Characters that are left of a text in a column that is cut."""
+WRAPPED_CHARS_MIN = 16
+"""Characters in a line of a column that is wrapped."""
 VALUE_CHARS_MAX = 2_000
 """Of a result or an input on a terminal; `-o json` shows all of it."""
 
@@ -57,6 +62,8 @@ class Column:
     right: bool = False
     fold: bool = False
     """Long texts are wrapped instead of cut."""
+    whole: bool = False
+    """Never cut, however narrow the terminal: what a command takes as an argument, and how a thing stands."""
 
 
 class Output:
@@ -76,7 +83,7 @@ class Output:
         found = list(items)
         if self.mode == "table":
             if found:
-                self.console.print(_table(found, columns))
+                self.console.print(_table(found, columns, self.console.width), crop=False)
             else:
                 self.say(empty)
         else:
@@ -145,25 +152,45 @@ def _plain_rows(items: Iterable[Item], columns: Sequence[Column]) -> int:
     return count
 
 
-def _table(items: list[Item], columns: Sequence[Column]) -> RenderableType:
+def _table(items: list[Item], columns: Sequence[Column], width: int) -> RenderableType:
+    from rich.cells import cell_len
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    for c in columns:
+    texts = [[c.shown(item) if c.shown else flat(c.value(item)) for c in columns] for item in items]
+    longest = [max(map(cell_len, (c.title, *(row[n] for row in texts)))) for n, c in enumerate(columns)]
+    widths = _widths(columns, longest, width)
+    table_width = sum(widths) + COLUMN_GAP * (len(widths) - 1)
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, COLUMN_GAP, 0, 0), width=table_width)
+    for c, column_width in zip(columns, widths, strict=True):
         table.add_column(
             c.title,
             justify="right" if c.right else "left",
             overflow="fold" if c.fold else "ellipsis",
             no_wrap=not c.fold,
+            width=column_width,
         )
-    for item in items:
-        cells = []
-        for c in columns:
-            text = c.shown(item) if c.shown else flat(c.value(item))
-            cells.append(Text(text, style=c.style(item) if callable(c.style) else c.style))
-        table.add_row(*cells)
+    for item, row in zip(items, texts, strict=True):
+        styles = [c.style(item) if callable(c.style) else c.style for c in columns]
+        table.add_row(*(Text(text, style=style) for text, style in zip(row, styles, strict=True)))
     return table
+
+
+def _widths(columns: Sequence[Column], longest: Sequence[int], width: int) -> list[int]:
+    """The widest columns give way first. Those that stay whole do not: rather than cut them the table is wider than the terminal."""
+    widths = list(longest)
+    least = [
+        n if c.whole else min(n, WRAPPED_CHARS_MIN if c.fold else CUT_CHARS_MIN)
+        for c, n in zip(columns, longest, strict=True)
+    ]
+    over = sum(widths) + COLUMN_GAP * (len(widths) - 1) - width
+    while over > 0:
+        widest = max((n for n in range(len(widths)) if widths[n] > least[n]), key=lambda n: widths[n], default=None)
+        if widest is None:
+            break
+        widths[widest] -= 1
+        over -= 1
+    return widths
 
 
 def project(item: Any, fields: Sequence[str]) -> Item:

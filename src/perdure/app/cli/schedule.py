@@ -48,10 +48,10 @@ def list_(
     from perdure.app.cli.render import Column, local_time
 
     columns = [
-        Column("schedule", lambda s: s["name"], style="bold"),
+        Column("schedule", lambda s: s["name"], style="bold", whole=True),
         Column("workflow", lambda s: s["workflow"]),
         Column("when", when),
-        Column("state", lambda s: s["state"], style=_style),
+        Column("state", lambda s: s["state"], style=_style, whole=True),
         Column("next", lambda s: _next_at(s), lambda s: local_time(_next_at(s))),
         Column("fired", lambda s: s["fired"], right=True),
         Column("skipped", lambda s: s["skipped"], right=True, style="dim"),
@@ -177,14 +177,16 @@ def fires(server: Remote, name: Name, limit: Limit = 20) -> None:
     columns = [
         Column("nominal time", lambda f: f["nominal_at"], lambda f: local_time(f["nominal_at"])),
         Column("how", lambda f: f["how"], style="dim"),
-        Column("outcome", lambda f: f["outcome"], style=lambda f: "" if f["outcome"] == "started" else "yellow"),
+        Column(
+            "outcome", lambda f: f["outcome"], style=lambda f: "" if f["outcome"] == "started" else "yellow", whole=True
+        ),
         Column(
             "run",
             lambda f: f["status"],
             lambda f: f"{MARKS.get(f['status'], ' ')} {f['status']}" if f["status"] else "",
             lambda f: STYLES.get(f["status"], ""),
         ),
-        Column("id", lambda f: f["run_id"]),
+        Column("id", lambda f: f["run_id"], whole=True),
     ]
     found = server.api.items(_path(name, "fires"), limit=limit)
     server.out.rows(found, columns, empty=f"{name} has not fired yet")
@@ -336,7 +338,7 @@ def backfill(
     columns = [
         Column("nominal time", lambda t: t["nominal_at"], lambda t: local_time(t["nominal_at"])),
         Column("", lambda t: "exists" if t["exists"] else fresh, style=lambda t: "dim" if t["exists"] else "green"),
-        Column("run", lambda t: t["run_id"]),
+        Column("run", lambda t: t["run_id"], whole=True),
     ]
     server.out.rows(made["times"], columns, empty=f"{name} has no times in that range")
     count = f"{made['started']:,} {'run' if made['started'] == 1 else 'runs'}"
