@@ -14,6 +14,7 @@ from perdure.core import ids
 from perdure.core.approval import Answer, Spec, check_names, encode_spec, read_answer
 from perdure.core.durations import Duration, to_us
 from perdure.core.errors import ApprovalRejected, Failure, InvalidInput, PerdureError
+from perdure.core.flow.inputs import schema_problem
 from perdure.sdk.client import backend
 from perdure.sdk.options import checked_name
 from perdure.sdk.payloads import Converter
@@ -23,6 +24,8 @@ from perdure.sdk.step import Step
 
 T = TypeVar("T")
 
+FORM_WORDS_DROPPED_MAX: Final = 100
+"""Formats and patterns of one form that are left to its type."""
 FORM_DEPTH_MAX: Final = 8
 """Levels of a form that are written out; what lies deeper takes anything."""
 _REF: Final = "#/$defs/"
@@ -203,7 +206,18 @@ def _people(names: Sequence[str], what: str) -> list[str]:
 def form_of(kind: Any) -> dict[str, Any]:
     """The JSON Schema of a type with everything in its place, as a form needs it."""
     schemas, definitions = schemas_of({"value": kind})
-    return _written_out(schemas["value"], definitions, 0)
+    form = _written_out(schemas["value"], definitions, 0)
+    # Libraries describe their types with formats and patterns of their own (a Decimal of pydantic has a lookahead). The type checks these.
+    for _ in range(FORM_WORDS_DROPPED_MAX):
+        unusable = schema_problem(form)
+        if unusable is None or not unusable[0] or unusable[0][-1] not in ("format", "pattern"):
+            break
+        *path, word = unusable[0]
+        rules: Any = form
+        for part in path:
+            rules = rules[part]
+        del rules[word]
+    return form
 
 
 def _written_out(schema: Mapping[str, Any], definitions: Mapping[str, Any], depth: int) -> dict[str, Any]:

@@ -1,17 +1,40 @@
-"""The input of a flow against its schema: defaults filled in, and what does not fit, in words.
+"""The input of a flow, or the answer to a form, against its JSON Schema: defaults filled in, and what does not fit, in words.
 
-A small part of JSON Schema, enough to catch a wrong call early: type, properties, required, additionalProperties, items, enum, const,
-bounds of numbers, strings and lists. What is not understood is not checked.
+jsonschema-rs decides (draft 2020-12 unless `$schema` names another), formats included. A schema comes from a flow's author and is applied on
+servers, so it must not be able to cost much or to reach out:
+
+- patterns are matched by an engine whose time is linear in the text (no lookaround, no backreferences);
+- a reference leads to a place in the same schema, and never back to where it came from: with references written out, a schema has at
+  most SCHEMA_NODES_MAX parts;
+- nothing is fetched.
+
+`schema_problem` refuses a schema that breaks one of these when it is deployed or created.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, Final, cast
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, cast
 
-DEPTH_MAX: Final = 16
-"""Levels of a schema that are looked at."""
+import msgspec
+
+from perdure.core.limits import SCHEMA_NODES_MAX, VALIDATORS_KEPT_MAX
+
+if TYPE_CHECKING:
+    import jsonschema_rs
+
+PATTERN_BYTES_MAX: Final = 1024 * 1024
+"""Memory of one compiled pattern."""
+_ONE: Final = (
+    "additionalItems", "additionalProperties", "contains", "contentSchema", "else", "if", "items", "not", "propertyNames", "then",
+    "unevaluatedItems", "unevaluatedProperties",
+)  # fmt: skip
+"""Keywords whose value is a schema."""
+_LIST: Final = ("allOf", "anyOf", "items", "oneOf", "prefixItems")
+_NAMED: Final = ("dependencies", "dependentSchemas", "patternProperties", "properties")
 
 _TYPES: Final[dict[str, tuple[type, ...]]] = {
     "object": (dict,),
@@ -19,7 +42,6 @@ _TYPES: Final[dict[str, tuple[type, ...]]] = {
     "string": (str,),
     "number": (int, float),
     "integer": (int,),
-    "boolean": (bool,),
     "null": (type(None),),
 }
 
@@ -45,87 +67,243 @@ def completed(schema: Mapping[str, Any] | None, value: Any, *, offered: bool = F
     return value, problem(schema, value, "input")
 
 
-def problem(schema: Any, value: Any, at: str, depth: int = 0) -> str:
+def problem(schema: Any, value: Any, at: str) -> str:
     """What does not fit, with its path; "" when all does."""
-    if not isinstance(schema, Mapping) or depth > DEPTH_MAX:
-        return ""
-    rules = cast(Mapping[str, Any], schema)
-    for rule in (_kind, _choices, _bounds):
-        if found := rule(rules, value, at):
-            return found
-    if isinstance(value, dict):
-        return _object(rules, cast(dict[str, Any], value), at, depth)
-    if isinstance(value, list) and "items" in rules:
-        for i, item in enumerate(value):
-            if found := problem(rules["items"], item, f"{at}[{i}]", depth + 1):
-                return found
+    if not isinstance(schema, Mapping):
+        return "" if schema is not False else f"{at} is not allowed"
+    import jsonschema_rs
+
+    try:
+        validator = _validator(msgspec.json.encode(schema))
+    except (ValueError, RecursionError) as error:  # it was deployed before this was checked, or by other means
+        path, said = _schema_said(schema, error)
+        return f"{at} cannot be checked, its schema is not usable at /{'/'.join(map(str, path))}: {said}"
+    try:
+        validator.validate(value)
+    except jsonschema_rs.ValidationError as error:
+        return _said(cast(Mapping[str, Any], schema), value, error, at)
+    except ValueError:  # deeper than the validator goes
+        return f"{at} is nested too deep"
     return ""
 
 
-def _kind(rules: Mapping[str, Any], value: Any, at: str) -> str:
-    wanted = rules.get("type")
-    if wanted is None:
-        return ""
-    kinds: list[str] = [wanted] if isinstance(wanted, str) else list(wanted)
-    if any(_is(kind, value) for kind in kinds):
-        return ""
-    return f"{at} must be {' or '.join(kinds)}, not {kind_of(value)}"
+def schema_problem(schema: Any) -> tuple[tuple[str | int, ...], str] | None:
+    """Why a schema cannot be used, and where in it; None if it can."""
+    try:
+        _validator(msgspec.json.encode(schema))
+    except (ValueError, RecursionError) as error:
+        return _schema_said(schema, error)
+    return None
 
 
-def _is(kind: str, value: Any) -> bool:
-    if isinstance(value, bool):
-        return kind == "boolean"
-    if kind == "integer" and isinstance(value, float):
-        return value.is_integer()
-    return kind not in _TYPES or isinstance(value, _TYPES[kind])
+@lru_cache(maxsize=VALIDATORS_KEPT_MAX)
+def _validator(schema: bytes) -> jsonschema_rs.Validator:
+    import jsonschema_rs
+
+    rules = msgspec.json.decode(schema)
+    _count(rules, rules, (), frozenset())
+    return jsonschema_rs.validator_for(
+        rules,
+        formats={"decimal": _is_decimal},  # what a Decimal of Python is called
+        validate_formats=True,
+        ignore_unknown_formats=False,
+        offline=True,
+        pattern_options=jsonschema_rs.RegexOptions(size_limit=PATTERN_BYTES_MAX, dfa_size_limit=PATTERN_BYTES_MAX),
+    )
+
+
+def _is_decimal(text: str) -> bool:
+    return re.fullmatch(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", text) is not None
+
+
+# -- schemas -----------------------------------------------------------------------------------------------------------
+
+
+class _Unusable(ValueError):
+    def __init__(self, path: tuple[str | int, ...], said: str) -> None:
+        super().__init__(said)
+        self.path, self.said = path, said
+
+
+def _count(
+    root: Any, schema: Any, path: tuple[str | int, ...], within: frozenset[str], budget: list[int] | None = None
+) -> None:
+    """Walk a schema with its references written out: each step costs one of the budget, whatever it repeats."""
+    left = [SCHEMA_NODES_MAX] if budget is None else budget
+    left[0] -= 1
+    if left[0] < 0:
+        raise _Unusable(
+            (), f"the schema has more than SCHEMA_NODES_MAX={SCHEMA_NODES_MAX} parts, references written out"
+        )
+    if not isinstance(schema, Mapping):
+        return
+    rules = cast(Mapping[str, Any], schema)
+    for word in ("$dynamicRef", "$recursiveRef"):
+        if word in rules:
+            raise _Unusable((*path, word), f"{word} is not supported; use $ref to a place in the same schema")
+    if "$id" in rules and path:
+        raise _Unusable((*path, "$id"), "$id is supported at the top of a schema only")
+    if "$ref" in rules:
+        ref = rules["$ref"]
+        target = _target(root, ref)
+        if target is _NOWHERE:
+            raise _Unusable(
+                (*path, "$ref"),
+                f"$ref {str(ref)[:200]!r} leads to no place in this schema; write '#/$defs/name'. Nothing is fetched.",
+            )
+        if ref in within:
+            raise _Unusable((*path, "$ref"), f"$ref {ref!r} leads back to itself; recursive schemas are not supported")
+        _count(root, target, path, within | {ref}, left)
+    for key, at, inner in _inner(rules):
+        _count(root, inner, (*path, key, *at), within, left)
+
+
+def _inner(rules: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str | int, ...], Any]]:
+    """The schemas directly within one."""
+    for key in _ONE:
+        if isinstance(rules.get(key), Mapping):
+            yield key, (), rules[key]
+    for key in _LIST:
+        if isinstance(rules.get(key), list):
+            for i, item in enumerate(rules[key]):
+                yield key, (i,), item
+    for key in _NAMED:
+        if isinstance(rules.get(key), Mapping):
+            for name, item in rules[key].items():
+                yield key, (name,), item
+
+
+_NOWHERE: Final = object()
+
+
+def _target(root: Any, ref: Any) -> Any:
+    """What a pointer such as #/$defs/name leads to."""
+    if ref == "#":
+        return root
+    if not isinstance(ref, str) or not ref.startswith("#/"):
+        return _NOWHERE
+    found = root
+    for part in ref[2:].split("/"):
+        key = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(found, Mapping) and key in found:
+            found = cast(Mapping[str, Any], found)[key]
+        elif isinstance(found, list) and key.isdigit() and int(key) < len(cast(Sequence[Any], found)):
+            found = cast(Sequence[Any], found)[int(key)]
+        else:
+            return _NOWHERE
+    return found
+
+
+def _schema_said(schema: Any, error: Exception) -> tuple[tuple[str | int, ...], str]:
+    if isinstance(error, _Unusable):
+        return error.path, error.said
+    if not hasattr(error, "instance_path"):  # the validator's own recursion limit, or Python's
+        return (), "the schema is nested too deep"
+    path = cast(tuple[str | int, ...], tuple(getattr(error, "instance_path", ())))
+    message = str(getattr(error, "message", error)).partition("\n")[0]
+    word = str(path[-1]) if path else ""
+    value = schema
+    for part in path:
+        value = value[part]
+    if not path and "meta-schema" in message:
+        value = schema.get("$schema")
+        return ("$schema",), f"$schema {str(value)[:200]!r} is not a known draft; leave it out for 2020-12"
+    if word == "format" and isinstance(value, str):
+        return path, f"the format {value[:200]!r} is not known"
+    if word == "pattern" or "patternProperties" in path:
+        return path, (
+            f"{str(value)[:200]!r} is not a usable pattern: it must be a regular expression without lookaround and "
+            "backreferences, and not too large"
+        )
+    return path, f"this is not valid JSON Schema: {message[:500]}"
+
+
+# -- what does not fit ----------------------------------------------------------------------------------------------------
 
 
 def kind_of(value: Any) -> str:
     if isinstance(value, bool):
         return "boolean"
-    return next(
-        (k for k in ("object", "array", "string", "integer", "number", "null") if isinstance(value, _TYPES[k])),
-        "unknown",
-    )
+    return next((kind for kind, types in _TYPES.items() if kind != "number" and isinstance(value, types)), "number")
 
 
-def _choices(rules: Mapping[str, Any], value: Any, at: str) -> str:
-    if "enum" in rules and value not in rules["enum"]:
-        return f"{at} must be one of {', '.join(map(repr, rules['enum']))}, not {value!r}"
-    if "const" in rules and value != rules["const"]:
-        return f"{at} must be {rules['const']!r}, not {value!r}"
-    return ""
+def _said(schema: Mapping[str, Any], root: Any, error: jsonschema_rs.ValidationError, at: str) -> str:
+    """The validator's error in our words."""
+    where, value = at, root
+    for part in error.instance_path:
+        where += f"[{part}]" if isinstance(part, int) else f".{part}"
+        value = value[part]
+    rule, limit = error.kind.name, error.kind.value
+    match rule:
+        case "type":
+            kinds = _at(schema, error.schema_path)
+            listed = [kinds] if isinstance(kinds, str) else kinds if isinstance(kinds, list) else limit
+            return f"{where} must be {' or '.join(map(str, listed))}, not {kind_of(value)}"
+        case "enum":
+            return f"{where} must be one of {', '.join(map(repr, limit))}, not {_shown(value)}"
+        case "const":
+            return f"{where} must be {_shown(limit)}, not {_shown(value)}"
+        case "minimum" | "maximum":
+            return f"{where} must be {'at least' if rule == 'minimum' else 'at most'} {limit}, not {value}"
+        case "exclusiveMinimum" | "exclusiveMaximum":
+            return f"{where} must be {'above' if rule == 'exclusiveMinimum' else 'below'} {limit}, not {value}"
+        case "multipleOf":
+            return f"{where} must be a multiple of {limit}, not {value}"
+        case "minLength" | "minItems" | "minProperties":
+            return f"{where} is too short: {rule} is {limit}"
+        case "maxLength" | "maxItems" | "maxProperties":
+            return f"{where} is too long: {rule} is {limit}"
+        case "pattern":
+            return f"{where} must match the pattern {limit!r}, not be {_shown(value)}"
+        case "format":
+            return f"{where} must be a {limit}, not {_shown(value)}"
+        case "uniqueItems":
+            return f"{where} holds the same item twice"
+        case "required" | "dependentRequired" | "dependencies":
+            return f"{where}.{limit} is missing"
+        case "additionalProperties" | "unevaluatedProperties":
+            rules = _at(schema, list(error.schema_path)[:-1])
+            return _unknown(rules if isinstance(rules, Mapping) else {}, limit[0], where)
+        case "anyOf" | "oneOf":
+            return _alternatives(schema, root, error, where, at)
+        case "falseSchema":
+            if error.schema_path[-1:] == ["additionalProperties"] and isinstance(value, dict) and value:
+                return _unknown({}, next(iter(cast(dict[str, Any], value))), where)
+            return f"{where} is not allowed"
+        case _:
+            return f"{where} does not fit: {error.message[:500]}"
 
 
-def _bounds(rules: Mapping[str, Any], value: Any, at: str) -> str:
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        for word, low in (("minimum", True), ("maximum", False)):
-            bound = rules.get(word)
-            if isinstance(bound, (int, float)) and (value < bound if low else value > bound):
-                return f"{at} must be {'at least' if low else 'at most'} {bound}, not {value}"
-    sized = {str: ("minLength", "maxLength"), list: ("minItems", "maxItems")}
-    for kind, words in sized.items():
-        if isinstance(value, kind):
-            least, most = (rules.get(w) for w in words)
-            size = len(cast(Any, value))
-            if isinstance(least, int) and size < least:
-                return f"{at} is too short: {words[0]} is {least}"
-            if isinstance(most, int) and size > most:
-                return f"{at} is too long: {words[1]} is {most}"
-    return ""
+def _alternatives(
+    schema: Mapping[str, Any], root: Any, error: jsonschema_rs.ValidationError, where: str, at: str
+) -> str:
+    context: list[list[Any]] = error.kind.context  # type: ignore[attr-defined]
+    reasons = [_said(schema, root, branch[0], at) for branch in context if branch]
+    if not reasons or type(error.kind).__name__ == "OneOfMultipleValid":
+        return f"{where} fits more than one of the {len(context)} forms of which it must fit one"
+    return f"{where} fits none of {len(context)} forms: {'; '.join(dict.fromkeys(reasons))}"[:2_000]
 
 
-def _object(rules: Mapping[str, Any], value: dict[str, Any], at: str, depth: int) -> str:
-    properties: Mapping[str, Any] = rules.get("properties", {})
-    for name in rules.get("required", ()):
-        if name not in value:
-            return f"{at}.{name} is missing"
-    for name, item in value.items():
-        if name in properties:
-            if found := problem(properties[name], item, f"{at}.{name}", depth + 1):
-                return found
-        elif rules.get("additionalProperties") is False:
-            near = get_close_matches(name, list(properties), 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(properties) or 'nothing'}"
-            return f"{at}.{name} is not known; {hint}"
-    return ""
+def _unknown(rules: Mapping[str, Any], name: str, where: str) -> str:
+    properties = list(cast(Mapping[str, Any], rules.get("properties", {})))
+    near = get_close_matches(name, properties, 1)
+    hint = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(properties) or 'nothing'}"
+    return f"{where}.{name} is not known; {hint}"
+
+
+def _at(schema: Any, path: Any) -> Any:
+    """The part of a schema that a rule stands in; None where references make the path another one."""
+    found = schema
+    for part in path:
+        if isinstance(found, Mapping) and part in found:
+            found = cast(Mapping[str, Any], found)[part]
+        elif isinstance(found, list) and isinstance(part, int) and part < len(cast(Sequence[Any], found)):
+            found = cast(Sequence[Any], found)[part]
+        else:
+            return None
+    return found
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}…"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final, cast
 
 from perdure.core.flow.compile.reading import Reader, found
-from perdure.core.flow.inputs import problem
+from perdure.core.flow.inputs import problem, schema_problem
 from perdure.core.flow.problems import Path
 from perdure.core.limits import NAME_CHARS_MAX
 
@@ -26,8 +26,11 @@ def read_input(r: Reader, value: Any, path: Path, what: str = "input") -> dict[s
     fields = r.mapping(value, path, what)
     if fields is None:
         return None
+    before = len(r.problems)
     if fields.get("type") == "object":
         _check(r, fields, path, 0)
+        if len(r.problems) == before:
+            _check_usable(r, fields, path, is_short=False)
         return fields
     if isinstance(fields.get("type"), str):
         r.error(
@@ -48,7 +51,36 @@ def read_input(r: Reader, value: Any, path: Path, what: str = "input") -> dict[s
         properties[name] = {k: v for k, v in schema.items() if k != "required" or not isinstance(v, bool)}
         if "default" not in schema and schema.get("required") is not False:
             required.append(name)
-    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+    made = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+    if len(r.problems) == before:
+        _check_usable(r, made, path, is_short=True)
+    return made
+
+
+def _check_usable(r: Reader, schema: dict[str, Any], path: Path, is_short: bool) -> None:
+    """The whole of it, as it will be used; then its defaults against it. What was published compiled then."""
+    if not r.typed:
+        return
+    unusable = schema_problem(schema)
+    if unusable is not None:
+        at, said = unusable
+        r.error((*path, *(at[1:] if is_short else at)), said)
+        return
+    shared: dict[str, Any] = {word: schema[word] for word in ("$defs", "definitions", "$schema") if word in schema}
+    for name, rules in cast(dict[str, Any], schema.get("properties", {})).items():
+        _check_default(r, shared, rules, (*path, name) if is_short else (*path, "properties", name))
+
+
+def _check_default(r: Reader, shared: dict[str, Any], rules: Any, path: Path) -> None:
+    if not isinstance(rules, dict):
+        return
+    schema = cast(dict[str, Any], rules)
+    for name, inner in cast(dict[str, Any], schema.get("properties", {})).items():
+        _check_default(r, shared, inner, (*path, "properties", name))
+    if "default" in schema and schema_problem(alone := {**shared, **schema}) is None:
+        said = problem(alone, schema["default"], "the default")
+        if said:
+            r.error((*path, "default"), said)
 
 
 def _property(r: Reader, name: str, item: Any, path: Path, what: str) -> dict[str, Any]:
@@ -71,7 +103,6 @@ def _check(r: Reader, schema: dict[str, Any], path: Path, depth: int) -> None:
     if depth > SCHEMA_DEPTH_MAX:
         r.error(path, f"the schema is nested deeper than SCHEMA_DEPTH_MAX={SCHEMA_DEPTH_MAX}")
         return
-    before = len(r.problems)
     for key, value in schema.items():
         at = (*path, key)
         if key == "type":
@@ -88,14 +119,6 @@ def _check(r: Reader, schema: dict[str, Any], path: Path, depth: int) -> None:
             r.integer(value, at, key, 0, 1 << 53)
         elif key in {"properties", "items", "additionalProperties", *_ALL_OF}:
             _check_inner(r, key, value, at, depth)
-    if "default" in schema and len(r.problems) == before:
-        said = problem(
-            {k: v for k, v in schema.items() if k != "required" or not isinstance(v, bool)},
-            schema["default"],
-            "the default",
-        )
-        if said:
-            r.error((*path, "default"), said)
 
 
 def _check_type(r: Reader, value: Any, path: Path) -> None:
