@@ -78,7 +78,7 @@ ADVICE = {
     "Forbidden": "Use a credential whose role and scopes allow it; the message names the permission.",
     "NotAssigned": "Let somebody who is asked answer or delegate; an administrator may answer in their name.",
     "RateLimited": "Wait as long as `Retry-After` says, then try again.",
-    "Unavailable": "Try again later. Runs are not affected; they go on when the database is back.",
+    "Unavailable": "Try again later; runs that exist go on when the database is back. The message of a start says whether it will not run, or whether that is unknown: then repeat it under the same id with `on_conflict=\"attach\"`.",
     "Fenced": "Nothing to do: the engine registers anew by itself. If it happens often, the process or the database stalls longer than `lease_s`.",
     "RecordedError": "Look at `error.failure.type` and `error.failure.traceback`.",
     "RunError": "Catch it around `Handle.result()` for both ends without success.",

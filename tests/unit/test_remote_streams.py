@@ -63,7 +63,7 @@ async def test_a_clients_stream_that_ends_tells_those_who_wait_and_leaves_nothin
             return lambda **_: call
 
     session = _Session(Channel(), (), "somewhere")
-    waiting = asyncio.create_task(session.call("Outcome", b""))
+    waiting = asyncio.create_task(session.call("Outcome", b"", 30.0, 0.0))
     await asyncio.sleep(0.01)
     call.cancel()
     with pytest.raises(Unavailable, match="somewhere"):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from contextvars import Token
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, cast
 
 import msgspec
 
@@ -18,6 +18,8 @@ from perdure.app.nearby import server_url
 from perdure.app.tracing import Tracing
 from perdure.core import events as ev
 from perdure.core import ids
+from perdure.core.deadlines import call_timeout_s, unanswered
+from perdure.core.durations import Duration
 from perdure.core.links import Kind
 from perdure.core.mail import Mail, SignalSent, UpdateAsked
 from perdure.core.work import Answer, Outcome, RunView, StartRequest
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 CODE = "code"
 """Who changes schedules from a program."""
@@ -63,7 +66,8 @@ class Perdure:
     and with `http_allow` for hosts and networks beside the public internet, and with `allow_run=True` `perdure.run`, which runs any
     command, with the variables that `run_env` names; unless given, PERDURE_SERVICES, PERDURE_HTTP_ALLOW, PERDURE_ALLOW_RUN and
     PERDURE_RUN_ENV say.
-    `schedules` are applied when it opens.
+    `schedules` are applied when it opens. Every call ends within `call_timeout` (30 seconds unless given) and raises Unavailable if the
+    database does not answer; only waiting for a result goes on.
     """
 
     def __init__(
@@ -85,8 +89,10 @@ class Perdure:
         tune_gc: bool = True,
         tracing: bool | None = None,
         schedules: Sequence[Schedule[Any]] = (),
+        call_timeout: Duration | None = None,
     ) -> None:
         self._dsn = dsn
+        self._timeout_s = call_timeout_s(call_timeout)
         self._schedules = schedules
         self._auto_migrate, self._traced = auto_migrate, tracing
         self._gc = CollectorPace() if tune_gc else None
@@ -196,8 +202,7 @@ class Perdure:
 
     async def find(self, id: str, workflow: Startable[Any, R] | None = None) -> Handle[R]:
         """A handle to the run that was started under an id of your own (`options(id=...)`)."""
-        found = await self.engine.use.run_of(id)
-        return self.handle(ids.text(found), workflow)
+        return self.handle(ids.text(await self.find_run(id)), workflow)
 
     async def deploy(
         self, flow: str | Path | Mapping[str, Any], *, name: str | None = None, activate: bool = True
@@ -211,11 +216,12 @@ class Perdure:
 
         made = draft(flow, name)
         use = self.engine.use
-        await PostgresRegistry(self.store.pool).deploy(
+        deploying = PostgresRegistry(self.store.pool).deploy(
             use.ns, made.flow.name, made.version, made.flow.kind, made.flow.description or None, made.document,
             made.source, activate=activate, triggers=trigger_requests(made.flow), by=CODE,
             control=made.control,
         )  # fmt: skip
+        await self._bounded(deploying)
         use.moved(made.flow.name)
         if self.engine.scheduler is not None:
             self.engine.scheduler.changed()
@@ -225,75 +231,91 @@ class Perdure:
 
     async def start(self, request: StartRequest) -> bytes:
         await self._register_new()
-        return await self.engine.use.start(request)
+        return await self.engine.use.start(request, self._timeout_s)
 
     async def run(self, request: StartRequest) -> tuple[bytes, Outcome]:
         await self._register_new()
-        return await self.engine.use.run(request)
+        return await self.engine.use.run(request, self._timeout_s)
 
     async def _register_new(self) -> None:
         if self._unregistered:
+            await self._bounded(self.engine.refresh(), effect=False)
             self._unregistered = False
-            await self.engine.refresh()
+
+    async def _bounded(self, work: Coroutine[Any, Any, T], *, effect: bool = True, waits_s: float = 0.0) -> T:
+        """A call ends in its time, also when what it does cannot be stopped at once. `waits_s`: how long it may wait by design."""
+        task = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait({task}, timeout=self._timeout_s + waits_s)
+            if task.done():
+                return task.result()
+            raise unanswered(self._timeout_s, effect=effect)
+        finally:
+            if not task.done():
+                task.add_done_callback(lambda t: t.cancelled() or t.exception())
+                task.cancel()
 
     async def outcome(self, run_id: bytes) -> Outcome:
         return await self.engine.use.outcome(run_id, known=run_id in self.engine.loop.runs)
 
     async def post(self, run_id: bytes, mail: Mail, key: str = "") -> bool:
-        return await self.engine.use.post(run_id, mail, key)
+        return await self._bounded(self.engine.use.post(run_id, mail, key))
 
     async def signal_with_start(self, request: StartRequest, signal: SignalSent, key: str) -> tuple[bytes, bool]:
         await self._register_new()
-        return await self.engine.use.signal_with_start(request, signal, key)
+        return await self._bounded(self.engine.use.signal_with_start(request, signal, key))
 
     async def emit(self, name: str, value: bytes, key: str) -> bool:
         assert self.engine.occasions is not None
-        return (await self.engine.occasions.emit(self.engine.use.ns, name, value, key=key, source="sdk")).fresh
+        emitting = self.engine.occasions.emit(self.engine.use.ns, name, value, key=key, source="sdk")
+        return (await self._bounded(emitting)).fresh
 
     async def find_run(self, key: str) -> bytes:
-        return await self.engine.use.run_of(key)
+        return await self._bounded(self.engine.use.run_of(key), effect=False)
 
     async def resolve(self, run_id: bytes, name: str, value: bytes) -> None:
-        await self.engine.use.resolve(run_id, name, value)
+        await self._bounded(self.engine.use.resolve(run_id, name, value))
 
     async def update(self, run_id: bytes, asked: UpdateAsked, seconds: float) -> Answer | None:
         assert self.engine.updates is not None
-        return await self.engine.updates.ask(self.engine.use, run_id, asked, seconds)
+        asking = self.engine.updates.ask(self.engine.use, run_id, asked, seconds)
+        return await self._bounded(asking, waits_s=seconds)
 
     async def vote(self, run_id: bytes, name: str, approved: bool, value: bytes, comment: str, by: str) -> bool:
         ballot = Ballot(approved, msgspec.json.decode(value), comment)
-        after = await self.approvals.vote(self.engine.use, run_id, name, _actor(by), ballot)
+        after = await self._bounded(self.approvals.vote(self.engine.use, run_id, name, _actor(by), ballot))
         return after.resolved_us is not None
 
     async def delegate(self, run_id: bytes, name: str, to: str, by: str) -> None:
-        await self.approvals.delegate(self.engine.use, run_id, name, _actor(by), to)
+        await self._bounded(self.approvals.delegate(self.engine.use, run_id, name, _actor(by), to))
 
     async def link(self, run_id: bytes, kind: Kind, name: str, who: str, lasts_us: int) -> str:
         """The page is a server's: where that is, PERDURE_URL says, or a `perdure dev` of this directory."""
         url = os.environ.get("PERDURE_URL") or server_url(Path.cwd())
         use, namespace = self.engine.use, self.engine.settings.namespace
-        token, _ = await self.approvals.issue(use, namespace, kind, run_id, name, _actor(""), who, lasts_us or None)
+        issuing = self.approvals.issue(use, namespace, kind, run_id, name, _actor(""), who, lasts_us or None)
+        token, _ = await self._bounded(issuing)
         return link_url(url, token)
 
     async def read_state(self, run_id: bytes, name: str) -> bytes | None:
-        return await self.engine.use.read_state(run_id, name)
+        return await self._bounded(self.engine.use.read_state(run_id, name), effect=False)
 
     async def history(self, run_id: bytes, after: int) -> list[ev.Recorded]:
-        return await self.engine.use.history(run_id, after)
+        return await self._bounded(self.engine.use.history(run_id, after), effect=False)
 
     async def describe(self, run_id: bytes) -> RunView:
-        return await self.engine.use.describe(run_id)
+        return await self._bounded(self.engine.use.describe(run_id), effect=False)
 
     async def resume(self, run_id: bytes) -> bool:
-        return await self.engine.use.resume(run_id)
+        return await self._bounded(self.engine.use.resume(run_id))
 
     async def retry(self, run_id: bytes) -> None:
-        await self.engine.use.retry(run_id)
+        await self._bounded(self.engine.use.retry(run_id))
 
     async def schedules(self) -> Schedules:
         await self._register_new()
         assert self.engine.scheduler is not None
-        return self.engine.scheduler.of(self.engine.use.ns, CODE)
+        return cast(Schedules, _BoundedSchedules(self.engine.scheduler.of(self.engine.use.ns, CODE), self._bounded))
 
     def adopt(self, definition: Any) -> None:
         """A workflow object that is started here is served here, with everything defined since."""
@@ -304,6 +326,17 @@ class Perdure:
         self.worker.refresh()
         self.engine.serve()
         self._unregistered = True
+
+
+class _BoundedSchedules:
+    """Schedules whose every call ends in its time."""
+
+    def __init__(self, schedules: Schedules, bounded: Callable[[Coroutine[Any, Any, Any]], Awaitable[Any]]) -> None:
+        self._schedules, self._within_time = schedules, bounded
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        call = getattr(self._schedules, name)
+        return lambda *args, **kwargs: self._within_time(call(*args, **kwargs))
 
 
 def _actor(by: str) -> Actor:

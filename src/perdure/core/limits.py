@@ -135,6 +135,14 @@ PUT_OFF_US_MAX: Final = 7 * 86_400_000_000
 BATCH_ITEMS_MAX: Final = 10_000
 """Items that one run of a batch gets. Its input is bounded by PAYLOAD_BYTES_MAX as well: a batch that would be larger begins at once."""
 
+# -- calls of clients -----------------------------------------------------------------------------------------------
+CALL_TIMEOUT_S: Final = 30.0
+"""Seconds in which a call of a client ends, with `unavailable` if there is no answer. Waiting for a result has no limit of its own."""
+CALL_TIMEOUT_S_MAX: Final = 600.0
+"""Seconds that `call_timeout` of a client may be at most."""
+STORE_AWAY_S: Final = 1.0
+"""Seconds after which an engine that cannot connect to its database refuses starts instead of keeping them for later."""
+
 # -- messages and events --------------------------------------------------------------------------------------------
 POSTS_PER_BATCH: Final = 500
 """Messages into runs that one statement writes."""

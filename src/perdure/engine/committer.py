@@ -18,7 +18,8 @@ from itertools import islice, takewhile
 from typing import Protocol
 
 from perdure.core.commit_policy import CommitPolicy
-from perdure.core.errors import Fenced
+from perdure.core.errors import Fenced, Unavailable
+from perdure.core.limits import STORE_AWAY_S
 from perdure.engine.active import ActiveRun, Changes, RunUnit
 from perdure.engine.batch import Batch
 from perdure.engine.counters import Counters
@@ -33,6 +34,16 @@ class Unit(Protocol):
     def fill(self, batch: Batch) -> None: ...
 
 
+class AwaitedUnit:
+    """A unit with a caller that waits for it. One whose caller has given up is not written, unless it was handed to the database."""
+
+    def __init__(self) -> None:
+        self.created: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        """True when it was written, False when its key is taken. Done before it was written: given up."""
+        self.sent = False
+        """It is in a transaction whose answer is not here: nobody knows whether it was written."""
+
+
 class Committer:
     def __init__(
         self,
@@ -42,9 +53,12 @@ class Committer:
         now_us: Callable[[], int],
         committed: Callable[[list[Unit], Committed, int], None],
         refused: Callable[[Unit, str], None],
+        dropped: Callable[[AwaitedUnit], None] = lambda _: None,
     ) -> None:
         self._store, self._policy, self._counters, self._now_us = store, policy, counters, now_us
-        self._committed, self._refused = committed, refused
+        self._committed, self._refused, self._dropped = committed, refused, dropped
+        self._awaited: list[AwaitedUnit] = []
+        """Those of the batch that is being written."""
         self._urgent: dict[ActiveRun, None] = {}
         """Runs whose changes somebody waits for."""
         self._lazy: dict[ActiveRun, int] = {}
@@ -74,6 +88,27 @@ class Committer:
     def add(self, unit: Unit) -> None:
         self._units.append(unit)
         self._want()
+
+    def refuse_if_away(self) -> None:
+        """While the database cannot be reached, callers whose units are not on their way are answered instead of kept waiting."""
+        away_s = self._store.away_s
+        if away_s <= STORE_AWAY_S:
+            return
+        for unit in (*self._units, *self._awaited):
+            if isinstance(unit, AwaitedUnit) and not unit.sent and not unit.created.done():
+                unit.created.set_exception(
+                    Unavailable(
+                        f"the database has been away for {away_s:.0f} s; the run was not started and will not run. Try again later"
+                    )
+                )
+
+    def _is_given_up(self, unit: Unit) -> bool:
+        """Its caller is gone, so it is not written. Whether it was written before, under a session that was lost, its caller does not
+        know and was told so."""
+        if not isinstance(unit, AwaitedUnit) or not unit.created.done():
+            return False
+        self._dropped(unit)
+        return True
 
     def _want(self) -> None:
         self._idle.clear()
@@ -126,7 +161,9 @@ class Committer:
         units: list[Unit] = []
         size = 0
         while self._units and len(units) < rows_max // 2:  # the other half is for runs, however many starts come in
-            units.append(self._units.popleft())
+            unit = self._units.popleft()
+            if not self._is_given_up(unit):
+                units.append(unit)
         rows = len(units)
         self._ripen()
         for run in list(islice(self._urgent, rows_max)):
@@ -186,21 +223,28 @@ class Committer:
 
     async def _commit(self, units: list[Unit], session: int) -> tuple[Committed, int]:
         """The result, and the session it was written under: that one may be history by the time the answer is here."""
-        batch = Batch()
-        try:
-            for unit in units:
-                unit.fill(batch)
-        except Exception as e:  # whatever cannot even be encoded must not take its neighbours along
-            raise Poison(f"{type(e).__name__}: {e}") from e
+        batch = _filled(units)
+        awaited = self._awaited = [unit for unit in units if isinstance(unit, AwaitedUnit)]
         while True:
             if session != self.session:
                 raise Fenced(f"session {session} was lost on the way")
             self.number += 1
             before = self._now_us()
+            for unit in awaited:
+                unit.sent = True
             try:
                 result = await self._store.commit(session, self.number, batch)
             except NotCommitted as e:
                 log.warning("a commit was lost on the way and is written again: %s", e)
+                for unit in awaited:
+                    unit.sent = False
+                self.refuse_if_away()
+                if any(unit.created.done() for unit in awaited):
+                    units[:] = [unit for unit in units if not self._is_given_up(unit)]
+                    awaited = self._awaited = [unit for unit in awaited if not unit.created.done()]
+                    batch = _filled(units)
+                if not units:
+                    return Committed(self._now_us(), frozenset(), doubtful=True), session
                 continue
             self._counters.commits += 1
             self._counters.commit_rows += batch.rows
@@ -210,3 +254,13 @@ class Committer:
             self._counters.measures.commit_rows.add(batch.rows)
             self._counters.commits_doubtful += result.doubtful
             return result, session
+
+
+def _filled(units: list[Unit]) -> Batch:
+    batch = Batch()
+    try:
+        for unit in units:
+            unit.fill(batch)
+    except Exception as e:  # whatever cannot even be encoded must not take its neighbours along
+        raise Poison(f"{type(e).__name__}: {e}") from e
+    return batch

@@ -34,7 +34,7 @@ from perdure.core.work import Decided, LogChunk, Outcome, Report, RunView
 from perdure.engine.active import ActiveRun, Extras, RunUnit
 from perdure.engine.claims import Claimer, ClaimInDoubt, Token
 from perdure.engine.clock import DatabaseClock
-from perdure.engine.committer import Committer, Unit
+from perdure.engine.committer import AwaitedUnit, Committer, Unit
 from perdure.engine.counters import Counters
 from perdure.engine.dispatch import Dispatcher, ReportUnit, RequeueUnit, settle_lost
 from perdure.engine.expiry import Expiry
@@ -117,7 +117,7 @@ class Engine:
             worker, self.counters, self.clock.now_us, self.new_run_id, settings.placement, settings.runs_max
         )
         self.committer = Committer(
-            store, settings.commit, self.counters, self.clock.now_us, self._committed, self._refused
+            store, settings.commit, self.counters, self.clock.now_us, self._committed, self._refused, self._given_up
         )
         self.lines = self.loop.lines = Lines(store, self.clock.now_us)
         self.dispatcher = Dispatcher(
@@ -499,6 +499,7 @@ class Engine:
         while True:
             await asyncio.sleep(self.settings.tick_s)
             ticks += 1
+            self.committer.refuse_if_away()
             if self.dispatcher.flights or self.dispatcher.backlog.size:
                 self.dispatcher.tick(self._others_free)
             if self.loop.runs and (ticks % 5 == 0 or len(self.loop.runs) > self.settings.runs_max // 2):
@@ -561,6 +562,11 @@ class Engine:
             run.outcome = None
             run.closing = run.writing = False
             self.loop.release(run, failure.message)
+
+    def _given_up(self, unit: AwaitedUnit) -> None:
+        """A start that is not written, because its caller does not wait for it any more."""
+        if isinstance(unit, StartUnit):
+            self.loop.reserved = max(0, self.loop.reserved - unit.own)
 
     async def _refused_start(self, unit: StartUnit, why: str) -> None:
         """A start that was written again after its session was lost is refused when the first one had counted."""

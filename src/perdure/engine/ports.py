@@ -189,6 +189,11 @@ Settle = Callable[[list[LostTask]], tuple[list[Again], list[tuple[bytes, bytes]]
 
 
 class Store(Protocol):
+    @property
+    def away_s(self) -> float:
+        """For how long no connection could be made; 0 when the last one could."""
+        ...
+
     # ownership
     async def register(self, engine: str, lease_s: float, slots: int) -> Session: ...
     async def renew(self, session: int, lease_s: float, slots: int, slots_free: int) -> Renewed | None: ...

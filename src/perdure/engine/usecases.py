@@ -24,7 +24,7 @@ from perdure.core.errors import (
     Unavailable,
 )
 from perdure.core.ids import text
-from perdure.core.limits import MESSAGE_KEY_CHARS_MAX, NAME_CHARS_MAX, PAYLOAD_BYTES_MAX
+from perdure.core.limits import CALL_TIMEOUT_S, MESSAGE_KEY_CHARS_MAX, NAME_CHARS_MAX, PAYLOAD_BYTES_MAX
 from perdure.core.lines import Line
 from perdure.core.mail import CancelAsked, Mail, PromiseKept, SignalSent
 from perdure.core.starts import check_later
@@ -32,6 +32,7 @@ from perdure.core.work import Outcome, RunView, StartRequest
 from perdure.engine.active import attributes_text
 from perdure.engine.batch import Batch
 from perdure.engine.claims import SUCCESSORS_MAX
+from perdure.engine.committer import AwaitedUnit
 from perdure.engine.flows import Flows
 from perdure.engine.lines import Lines
 from perdure.engine.ports import HistoryRow, Store
@@ -45,7 +46,7 @@ EVENTS_PAGE = 1_000
 START_TRIES = 5
 
 
-class StartUnit:
+class StartUnit(AwaitedUnit):
     """A run to be created, with somebody waiting for the answer: True when it was, False when its key is taken."""
 
     def __init__(
@@ -58,11 +59,16 @@ class StartUnit:
         line: Line | None = None,
         mail: tuple[bytes, ...] = (),
     ) -> None:
+        super().__init__()
         self.mail = mail
         """What lies in its inbox from the beginning. Where the key is taken there is no such run, and it goes nowhere."""
         self.run_id, self.ns, self.request, self.started, self.own, self.line = run_id, ns, request, started, own, line
         self.hash = input_hash(request.workflow, request.input) if request.key else b""
-        self.created: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+    def expire(self, seconds: float) -> None:
+        """The caller's time is up. Nothing comes of the start, unless the database has it already."""
+        if not self.created.done():
+            self.created.set_exception(_late(seconds, self))
 
     def fill(self, batch: Batch) -> None:
         r = self.request
@@ -112,9 +118,10 @@ class Waiters:
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
         def settled(created: asyncio.Future[bool]) -> None:
-            if created.cancelled() or created.exception() is not None:
+            error = Unavailable("the start was given up") if created.cancelled() else created.exception()
+            if error is not None:
                 if not future.done():
-                    future.set_exception(created.exception() or Unavailable("the start was given up"))
+                    future.set_exception(error)
             elif not unit.own:
                 self._remote.set()
 
@@ -181,11 +188,19 @@ class Waiters:
     async def _refuse_unknown(self) -> None:
         if self._unknown:
             unknown, self._unknown = self._unknown, set()
-            for ns, run_ids in _by_namespace(unknown).items():
-                for run_id in set(run_ids) - await self.expected(ns, run_ids):
-                    for future in self._futures.pop((ns, run_id), ()):
-                        if not future.done():
-                            future.set_exception(NotFound(f"no run {text(run_id)} in this namespace"))
+            try:
+                missing = [
+                    (ns, run_id)
+                    for ns, run_ids in _by_namespace(unknown).items()
+                    for run_id in set(run_ids) - await self.expected(ns, run_ids)
+                ]
+            except BaseException:
+                self._unknown |= unknown  # the database is away: the question stands
+                raise
+            for where in missing:
+                for future in self._futures.pop(where, ()):
+                    if not future.done():
+                        future.set_exception(NotFound(f"no run {text(where[1])} in this namespace"))
 
     async def _resolve(self, ns: int, run_id: bytes, outcome: Outcome, asked: Asked) -> None:
         successor = await self._successor(ns, run_id) if outcome.is_handover else None
@@ -221,13 +236,28 @@ class UseCases:
         self._submit, self._may_own, self._waiters, self._mail_posted = submit, may_own, waiters, mail_posted
         self._flows, self._lines = flows, lines
 
-    async def start(self, r: StartRequest) -> bytes:
-        """Create a run and return its id once that is durable. One that is put off is there later, under that id."""
+    async def start(self, r: StartRequest, within_s: float = CALL_TIMEOUT_S) -> bytes:
+        """Create a run and return its id once that is durable. One that is put off is there later, under that id.
+
+        Unavailable when it takes longer than `within_s`. Then, or when the caller is cancelled, a start that has not been handed to the
+        database is dropped and never runs; if it has been, the error says that the outcome is unknown.
+        """
+        units: list[StartUnit] = []
+        try:
+            async with asyncio.timeout(within_s):
+                return await self._start(r, units)
+        except TimeoutError as e:
+            deferred = r.later is not None or r.dedup is not None
+            raise (unknown_start(within_s) if deferred else _late(within_s, *units)) from e
+
+    async def _start(self, r: StartRequest, units: list[StartUnit]) -> bytes:
+        """`units`: what was submitted, for the caller to see how far it came."""
         if r.later is not None or r.dedup is not None:
             return (await self.start_later(r)).run_id
         r = await self._ready(r)
         for _ in range(START_TRIES):
             unit = self._submitted(r)
+            units.append(unit)
             if await unit.created:
                 return unit.run_id
             holder = await self._on_taken_key(r, unit.hash, unit.run_id)
@@ -254,13 +284,16 @@ class UseCases:
     async def _ready(self, r: StartRequest) -> StartRequest:
         """Checked, pinned to a version, and that version's flow control at hand. LimitReached where it says that this start is not to be."""
         _check_size(r)
-        r = r if r.version else await self._pinned(r)
-        version = (self.ns, r.workflow, r.version)
-        if not self._lines.knows(version):
-            await self._lines.find(self.ns, [version[1:]])
-        line = self._lines.of_run(version, r.input)
-        if line is not None:
-            await self._lines.check_skip(line)
+        try:
+            r = r if r.version else await self._pinned(r)
+            version = (self.ns, r.workflow, r.version)
+            if not self._lines.knows(version):
+                await self._lines.find(self.ns, [version[1:]])
+            line = self._lines.of_run(version, r.input)
+            if line is not None:
+                await self._lines.check_skip(line)
+        except Unavailable as e:
+            raise Unavailable(f"{e}; the run was not started and will not run") from e
         return r
 
     def _submitted(self, r: StartRequest, run_id: bytes | None = None, mail: tuple[bytes, ...] = ()) -> StartUnit:
@@ -274,23 +307,39 @@ class UseCases:
         self._submit(unit)
         return unit
 
-    async def run(self, r: StartRequest) -> tuple[bytes, Outcome]:
-        """Start a run and wait for its end: one wake-up of the caller instead of two, where no id has to be contended for."""
+    async def run(self, r: StartRequest, within_s: float = CALL_TIMEOUT_S) -> tuple[bytes, Outcome]:
+        """Start a run and wait for its end: one wake-up of the caller instead of two, where no id has to be contended for.
+        `within_s` is for the start alone, as in `start`."""
         if r.key or r.later is not None or r.dedup is not None:
-            run_id = await self.start(r)
+            run_id = await self.start(r, within_s)
             return run_id, await self._waiters.wait(self.ns, run_id, known=False)
-        r = await self._ready(r)
-        unit = self._submitted(r)
-        return unit.run_id, await self._waiters.wait_from_start(unit)
+        unit = await self._submitted_within(r, within_s)
+        return unit.run_id, await self._ended(unit, within_s)
 
-    async def run_within(self, r: StartRequest, seconds: float) -> tuple[bytes, Outcome | None]:
-        """The same for somebody who cannot wait for ever; None when it has not ended by then."""
+    async def run_within(
+        self, r: StartRequest, seconds: float, within_s: float = CALL_TIMEOUT_S
+    ) -> tuple[bytes, Outcome | None]:
+        """The same for a caller that waits `seconds` at most for the end; None when it has not come by then."""
         if r.key or r.later is not None or r.dedup is not None:
-            run_id = await self.start(r)
+            run_id = await self.start(r, within_s)
             return run_id, await _within(seconds, self._waiters.wait(self.ns, run_id, known=False))
-        r = await self._ready(r)
-        unit = self._submitted(r)
-        return unit.run_id, await _within(seconds, self._waiters.wait_from_start(unit))
+        unit = await self._submitted_within(r, within_s)
+        return unit.run_id, await _within(max(seconds, within_s), self._ended(unit, within_s))
+
+    async def _submitted_within(self, r: StartRequest, within_s: float) -> StartUnit:
+        try:
+            async with asyncio.timeout(within_s):
+                return self._submitted(await self._ready(r))
+        except TimeoutError as e:
+            raise _late(within_s) from e
+
+    async def _ended(self, unit: StartUnit, within_s: float) -> Outcome:
+        timer = asyncio.get_running_loop().call_later(within_s, unit.expire, within_s)
+        try:
+            return await self._waiters.wait_from_start(unit)
+        finally:
+            timer.cancel()
+            unit.created.cancel()  # given up by a caller that was cancelled; nothing happens to one that was created
 
     async def _on_taken_key(self, r: StartRequest, wanted: bytes, mine: bytes) -> bytes | None:
         """The holder to attach to, or None to try again."""
@@ -354,10 +403,17 @@ class UseCases:
             run_id = self._new_run_id()
             if key:
                 await self._store.remember_message(run_id, key)
-            if await self._submitted(r, run_id, (body,)).created:
+            if await self._created(self._submitted(r, run_id, (body,))):
                 self._mail_posted(run_id)
                 return run_id, True
         raise Conflict(f"the run id {r.key!r} kept changing hands while this signal tried to reach it; try again")
+
+    async def _created(self, unit: StartUnit) -> bool:
+        timer = asyncio.get_running_loop().call_later(CALL_TIMEOUT_S, unit.expire, CALL_TIMEOUT_S)
+        try:
+            return await unit.created
+        finally:
+            timer.cancel()
 
     def posted(self, run_id: bytes) -> None:
         """Somebody put a fact into this run's inbox in a statement of their own: look for it."""
@@ -414,6 +470,22 @@ class UseCases:
         done = await self._store.unstick(run_id, self.ns)
         self._mail_posted(run_id)
         return done
+
+
+def _late(seconds: float, *units: StartUnit) -> Unavailable:
+    """What a caller is told whose start was not answered in time."""
+    if any(unit.sent for unit in units):
+        return unknown_start(seconds)
+    return Unavailable(
+        f"the database did not answer within {seconds:.3g} s; the run was not started and will not run. Try again later"
+    )
+
+
+def unknown_start(seconds: float) -> Unavailable:
+    return Unavailable(
+        f"no answer within {seconds:.3g} s: whether the run was started is unknown. To repeat it safely, start it under an id of your own "
+        '(options(id=...)) with on_conflict="attach"; in REST send the same Idempotency-Key'
+    )
 
 
 async def _within(seconds: float, waiting: Coroutine[Any, Any, Outcome]) -> Outcome | None:

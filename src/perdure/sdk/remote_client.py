@@ -15,6 +15,8 @@ import grpc
 
 from perdure.core import events as ev
 from perdure.core import ids
+from perdure.core.deadlines import call_timeout_s, unanswered
+from perdure.core.durations import Duration
 from perdure.core.errors import PerdureError, Unavailable
 from perdure.core.limits import UPDATE_WAIT_S_MAX
 from perdure.core.links import Kind
@@ -30,7 +32,14 @@ R = TypeVar("R")
 
 REPEATABLE: Final = frozenset({"Outcome", "Describe", "Find", "History", "ReadState", "Cancel", "Update"})
 """Calls that have the same effect twice as once. Whether a start or a signal arrived before a stream broke nobody knows."""
-RETRY_S: Final = 30.0
+READS: Final = frozenset({"Outcome", "Describe", "Find", "History", "ReadState", "ReadSchedule"})
+"""Calls that change nothing."""
+AWAY_RETRY_S: Final = 2.0
+"""How long a call that can be repeated is asked again of a server that says it is unavailable."""
+TOLD_SHARE: Final = 0.8
+"""Of the time of a call: in that the server is to answer. The rest is for its answer to arrive, so that what it says of the outcome holds."""
+WAIT_S: Final = 60.0
+"""How long a server waits for a run to end before it answers that it has not."""
 PART_CALLS: Final = 1_000
 """Calls in one message."""
 
@@ -38,7 +47,8 @@ PART_CALLS: Final = 1_000
 class Client:
     """A client of a server. While it is open, `workflow.start()`, `signal.send()` and the like find it by themselves.
 
-    Without an address it takes PERDURE_GRPC, then a server on this machine; without a key PERDURE_API_KEY.
+    Without an address it takes PERDURE_GRPC, then a server on this machine; without a key PERDURE_API_KEY. Every call ends within
+    `call_timeout` (30 seconds unless given) and raises Unavailable if there was no answer; only waiting for a result goes on.
     """
 
     def __init__(
@@ -48,7 +58,9 @@ class Client:
         api_key: str | None = None,
         namespace: str | None = None,
         tls: Tls | None = None,
+        call_timeout: Duration | None = None,
     ) -> None:
+        self._timeout_s = call_timeout_s(call_timeout)
         self._access = access(address, api_key=api_key, namespace=namespace, tls=tls)
         self._address = self._access.addresses[0]
         self._metadata = self._access.metadata()
@@ -92,23 +104,44 @@ class Client:
         """A handle to the run that was started under an id of your own (`options(id=...)`)."""
         return self.handle(ids.text(await self.find_run(id)), workflow)
 
-    async def _call(self, method: str, request: bytes, decode: Callable[[bytes], R], *, repeatable: bool = False) -> R:
+    async def _call(
+        self,
+        method: str,
+        request: bytes,
+        decode: Callable[[bytes], R],
+        *,
+        repeatable: bool = False,
+        waits_s: float = 0.0,
+    ) -> R:
         """One message carries all calls that are ready; the stream is opened with the first one, and again when it broke.
 
-        What can be asked twice is asked again for a while, so that a server that is restarted is not noticed.
+        What can be asked twice is asked again until the call's time is up, so that a server that is restarted is not noticed; of a server
+        that answers that its database is away, only for a moment. `waits_s`: how long the server may wait by design.
         """
-        deadline = time.monotonic() + RETRY_S
+        now = time.monotonic()
+        deadline, unavailable_until = now + self._timeout_s, now + AWAY_RETRY_S
+        repeatable = repeatable or method in REPEATABLE
         pause_s = 0.05
         while True:
             session = self._open_session()
             try:
-                return decode(await session.call(method, request))
+                reply = await session.call(method, request, max(deadline - time.monotonic(), 0.001), waits_s)
+            except TimeoutError as e:
+                raise unanswered(self._timeout_s, effect=session.was_open and method not in READS) from e
             except Unavailable:
                 self._was_there |= session.was_open
                 nobody = not self._was_there and self._turn >= len(self._access.addresses)
-                again = repeatable or method in REPEATABLE or not session.was_open
-                if nobody or not again or time.monotonic() > deadline:
+                again = repeatable or not session.was_open
+                if nobody or not again or time.monotonic() + pause_s >= deadline:
                     raise
+            else:
+                self._was_there = True
+                if not reply.code:
+                    return decode(reply.reply)
+                error = error_for(reply.code, reply.error)
+                again = repeatable and isinstance(error, Unavailable)
+                if not again or time.monotonic() + pause_s >= min(deadline, unavailable_until):
+                    raise error
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))
             pause_s = min(2 * pause_s, 1.0)
 
@@ -129,12 +162,19 @@ class Client:
         return await self._call("Start", runs.encode_start(request), runs.decode_id)
 
     async def run(self, request: StartRequest) -> tuple[bytes, Outcome]:
-        run_id, outcome = await self._call("Run", runs.encode_start(request), runs.decode_outcome)
+        run_id, outcome = await self._call("Run", runs.encode_start(request), runs.decode_outcome, waits_s=WAIT_S)
         return run_id, outcome if outcome is not None else await self.outcome(run_id)
 
     async def outcome(self, run_id: bytes) -> Outcome:
+        """However long it takes: a server or a database that is away is waited for, if there has ever been an answer."""
         while True:
-            _, outcome = await self._call("Outcome", runs.encode_run(run_id), runs.decode_outcome)
+            try:
+                _, outcome = await self._call("Outcome", runs.encode_run(run_id), runs.decode_outcome, waits_s=WAIT_S)
+            except Unavailable:
+                if not self._was_there:
+                    raise
+                await asyncio.sleep(random.uniform(0.5, 1.5))
+                continue
             if outcome is not None:
                 return outcome
 
@@ -167,7 +207,8 @@ class Client:
         while True:
             left_s = max(0.0, deadline - time.monotonic())
             request = runs.encode_update(run_id, asked, int(min(left_s, UPDATE_WAIT_S_MAX) * 1000))
-            answer = await self._call("Update", request, runs.decode_answer)
+            waits_s = min(left_s, UPDATE_WAIT_S_MAX)
+            answer = await self._call("Update", request, runs.decode_answer, waits_s=waits_s)
             if answer is not None or time.monotonic() >= deadline:
                 return answer
 
@@ -211,8 +252,10 @@ class _Session:
     def __init__(self, channel: Any, metadata: tuple[tuple[str, str], ...], address: str) -> None:
         self._address = address
         self._stream = channel.stream_stream(f"/{runs.SERVICE}/Session")(metadata=metadata)
-        self._waiting: dict[int, asyncio.Future[bytes]] = {}
+        self._waiting: dict[int, asyncio.Future[runs.Reply]] = {}
         self._calls: list[runs.Call] = []
+        self._given_up: list[int] = []
+        """Calls that were sent and whose answer is not waited for any more."""
         self._number = 0
         self._news = asyncio.Event()
         self.is_over = False
@@ -220,17 +263,30 @@ class _Session:
         """A server has accepted it: a call that fails from here on may have arrived."""
         self._work = [asyncio.create_task(self._send()), asyncio.create_task(self._receive())]
 
-    async def call(self, method: str, request: bytes) -> bytes:
+    async def call(self, method: str, request: bytes, within_s: float, waits_s: float) -> runs.Reply:
+        """Unavailable when the stream breaks, TimeoutError when there is no answer in time. What is given up is dropped by the server where
+        it can be."""
         self._number += 1
         number = self._number
-        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[runs.Reply] = asyncio.get_running_loop().create_future()
         self._waiting[number] = future
-        self._calls.append(runs.Call(number, method, request))
+        call = runs.Call(number, method, request, max(int(TOLD_SHARE * within_s * 1000), 1))
+        self._calls.append(call)
         self._news.set()
         try:
-            return await future
+            async with asyncio.timeout(within_s + waits_s):
+                return await future
         finally:
-            self._waiting.pop(number, None)
+            del self._waiting[number]
+            if future.cancelled():
+                self._give_up(call)
+
+    def _give_up(self, call: runs.Call) -> None:
+        if call in self._calls:
+            self._calls.remove(call)
+        elif not self.is_over:
+            self._given_up.append(call.id)
+            self._news.set()
 
     async def close(self) -> None:
         for task in self._work:
@@ -245,9 +301,10 @@ class _Session:
             while self.was_open:
                 await self._news.wait()
                 self._news.clear()
-                while self._calls:
+                while self._calls or self._given_up:
                     part, self._calls = self._calls[:PART_CALLS], self._calls[PART_CALLS:]
-                    await self._stream.write(runs.encode_calls(part))
+                    given_up, self._given_up = self._given_up, []
+                    await self._stream.write(runs.encode_calls(part, given_up))
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             pass  # the reading side knows why
         finally:
@@ -261,10 +318,7 @@ class _Session:
                     future = self._waiting.get(r.id)
                     if future is None or future.done():
                         continue
-                    if r.code:
-                        future.set_exception(error_for(r.code, r.error))
-                    else:
-                        future.set_result(r.reply)
+                    future.set_result(r)
             error = error_of(await end_of(self._stream), self._address)
         except grpc.aio.AioRpcError as e:
             error = error_of(e, self._address)

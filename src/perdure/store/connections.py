@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
 import asyncpg
@@ -92,6 +92,7 @@ class Connections:
         self._settings = SETTINGS | dict(settings or {})
         self._pool: Any = None
         self.clock_offset_s = 0.0
+        self._away_since: float | None = None
 
     async def open(self) -> None:
         try:
@@ -115,16 +116,43 @@ class Connections:
             except TimeoutError:
                 self._pool.terminate()
 
+    @property
+    def away_s(self) -> float:
+        """For how long no connection could be made; 0 when the last one could."""
+        return 0.0 if self._away_since is None else asyncio.get_running_loop().time() - self._away_since
+
+    def reached(self, yes: bool) -> None:
+        """Whether a connection could be made."""
+        if yes:
+            self._away_since = None
+        elif self._away_since is None:
+            self._away_since = asyncio.get_running_loop().time()
+
     @asynccontextmanager
     async def take(self) -> AsyncGenerator[Any]:
-        """A connection for a moment; trouble with it becomes `Unavailable`."""
+        """A connection for a moment; trouble with it becomes `Unavailable`. Who is cancelled is let go at once: the connection is cut,
+        because a server that does not answer does not answer a request to cancel either."""
         try:
-            async with self._pool.acquire(timeout=CONNECT_S) as connection:
-                if self.clock_offset_s:
-                    await shift_clock(connection, self.clock_offset_s)
-                yield connection
+            connection = await self._pool.acquire(timeout=CONNECT_S)
+        except TROUBLE as e:
+            self.reached(False)
+            raise Unavailable(f"the database is away: {e or type(e).__name__}") from e
+        try:
+            if self.clock_offset_s:
+                await shift_clock(connection, self.clock_offset_s)
+            yield connection
+            self.reached(True)
         except TROUBLE as e:
             raise Unavailable(f"the database is away: {e or type(e).__name__}") from e
+        except asyncio.CancelledError:
+            connection.terminate()
+            raise
+        finally:
+            await self._release(connection)
+
+    async def _release(self, connection: Any) -> None:
+        with suppress(*TROUBLE):
+            await self._pool.release(connection)
 
 
 async def shift_clock(connection: Any, seconds: float) -> None:

@@ -178,9 +178,23 @@ class PostgresStore:
                 await c.fetchrow(self._q["commit_batch_rest"], session, *batch.rest())
             return row
 
+    @property
+    def away_s(self) -> float:
+        """For how long no connection could be made; 0 when the last one could."""
+        return self._pool.away_s
+
+    async def _connect(self) -> Any:
+        try:
+            made = await connect(self._dsn)
+        except Unavailable:
+            self._pool.reached(False)
+            raise
+        self._pool.reached(True)
+        return made
+
     async def _commit_connection(self) -> Any:
         if self._committing is None or self._committing.is_closed():
-            self._committing = await connect(self._dsn)
+            self._committing = await self._connect()
             arrays.install(self._committing)
         if self._pool.clock_offset_s:
             await shift_clock(self._committing, self._pool.clock_offset_s)
@@ -252,7 +266,7 @@ class PostgresStore:
 
     async def _post_connection(self) -> Any:
         if self._posting is None or self._posting.is_closed():
-            self._posting = await connect(self._dsn)
+            self._posting = await self._connect()
             arrays.install(self._posting)
         if self._pool.clock_offset_s:
             await shift_clock(self._posting, self._pool.clock_offset_s)

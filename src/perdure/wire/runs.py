@@ -312,6 +312,8 @@ class Call(msgspec.Struct, gc=False):
     id: int
     method: str
     request: bytes
+    timeout_ms: int = 0
+    """In which the server must answer; 0: its own limit."""
 
 
 class Reply(msgspec.Struct, gc=False):
@@ -323,16 +325,18 @@ class Reply(msgspec.Struct, gc=False):
     error: str = ""
 
 
-def encode_calls(calls: list[Call]) -> bytes:
-    m = pb.Calls()
+def encode_calls(calls: list[Call], given_up: list[int] | None = None) -> bytes:
+    """`given_up`: ids of earlier calls whose answer is not waited for any more."""
+    m = pb.Calls(given_up=given_up)
     add = m.calls.add
     for c in calls:
-        add(id=c.id, method=c.method, request=c.request)
+        add(id=c.id, method=c.method, request=c.request, timeout_ms=c.timeout_ms)
     return m.SerializeToString()
 
 
-def decode_calls(data: bytes) -> list[Call]:
-    return [Call(c.id, c.method, c.request) for c in pb.Calls.FromString(data).calls]
+def decode_calls(data: bytes) -> tuple[list[Call], list[int]]:
+    m = pb.Calls.FromString(data)
+    return [Call(c.id, c.method, c.request, c.timeout_ms) for c in m.calls], list(m.given_up)
 
 
 def encode_replies(replies: list[Reply]) -> bytes:

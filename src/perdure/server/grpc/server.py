@@ -16,6 +16,7 @@ import msgspec
 from google.protobuf.message import DecodeError
 
 from perdure.core.access import Permission, Principal
+from perdure.core.deadlines import unanswered
 from perdure.core.errors import (
     Forbidden,
     InvalidInput,
@@ -26,6 +27,8 @@ from perdure.core.errors import (
     Unavailable,
 )
 from perdure.core.limits import (
+    CALL_TIMEOUT_S,
+    CALL_TIMEOUT_S_MAX,
     GRPC_CONNECTIONS_MAX,
     GRPC_HANDSHAKE_S,
     GRPC_IDLE_S,
@@ -85,6 +88,8 @@ SESSION_CALLS_MAX: Final = 10_000
 CALLS_MAX: Final = 20_000
 """Calls and streams under way at once."""
 STOP_GRACE_S: Final = 5.0
+EXPIRY_SHARE: Final = 0.1
+"""Of a call's time: that much later it is answered for it, whatever it is doing."""
 
 
 class Auth(Protocol):
@@ -179,10 +184,13 @@ class GrpcServer:
 
         async def handle(request: bytes, context: Any) -> bytes:
             try:
-                caller = await self._caller(context, permission)
-                return await call(self, caller, request)
+                async with asyncio.timeout(CALL_TIMEOUT_S + _waits_s(full)):
+                    caller = await self._caller(context, permission)
+                    return await call(self, caller, request)
             except PerdureError as e:
                 await _abort(context, e)
+            except TimeoutError:
+                await _abort(context, _unanswered(full, CALL_TIMEOUT_S))
             except (DecodeError, msgspec.DecodeError, UnicodeDecodeError) as e:
                 await _abort(context, InvalidInput(f"the request cannot be read: {e}"))
             except Exception:
@@ -313,11 +321,12 @@ class GrpcServer:
         return protocol.encode_beat_reply(unknown=False)
 
     async def start_run(self, caller: Caller, request: bytes) -> bytes:
-        return runs.encode_id(await caller.use.start(runs.decode_start(request, caller.namespace)))
+        return runs.encode_id(await caller.use.start(runs.decode_start(request, caller.namespace), caller.within_s))
 
     async def run(self, caller: Caller, request: bytes) -> bytes:
         """Start and wait. A client that has to ask again does so with Outcome."""
-        run_id, outcome = await caller.use.run_within(runs.decode_start(request, caller.namespace), WAIT_MS_MAX / 1000)
+        asked = runs.decode_start(request, caller.namespace)
+        run_id, outcome = await caller.use.run_within(asked, WAIT_MS_MAX / 1000, caller.within_s)
         return runs.encode_outcome(run_id, outcome)
 
     async def outcome(self, caller: Caller, request: bytes) -> bytes:
@@ -462,7 +471,10 @@ class Session:
         self._server, self._caller, self._auth, self._context = server, caller, auth, context
         self._replies: list[runs.Reply] = []
         self._news = asyncio.Event()
-        self._calls: set[asyncio.Task[None]] = set()
+        self._calls: dict[int, asyncio.Task[None]] = {}
+        """Calls that have no answer yet, by their ids."""
+        self._ending: set[asyncio.Task[None]] = set()
+        """Calls that were answered for them, or given up, and have yet to notice."""
         self._over: asyncio.Future[PerdureError] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> None:
@@ -470,9 +482,10 @@ class Session:
         try:
             await asyncio.wait(set[asyncio.Future[Any]]([*work, self._over]), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (*work, *self._calls):
+            tasks = [*work, *self._calls.values(), *self._ending]
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*work, *self._calls, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
         if self._over.done():
             raise self._over.result()
         error = next((e for task in work if task.done() and not task.cancelled() and (e := task.exception())), None)
@@ -485,18 +498,51 @@ class Session:
 
     async def _receive(self) -> None:
         while (data := await self._context.read()) is not grpc.aio.EOF:
-            for call in runs.decode_calls(data):
-                if len(self._calls) >= SESSION_CALLS_MAX:
+            calls, given_up = runs.decode_calls(data)
+            for id in given_up:
+                self._drop(id)
+            for call in calls:
+                if call.id in self._calls:
+                    self._answer(runs.Reply(call.id, b"", InvalidInput.code, f"the call id {call.id} is in use"))
+                    continue
+                if len(self._calls) + len(self._ending) >= SESSION_CALLS_MAX:
                     limit = f"this session has SESSION_CALLS_MAX={SESSION_CALLS_MAX} calls under way"
                     self._answer(runs.Reply(call.id, b"", RateLimited.code, limit))
                     continue
-                task = asyncio.create_task(self._handle(call))
-                self._calls.add(task)
-                task.add_done_callback(self._calls.discard)
+                self._calls[call.id] = asyncio.create_task(self._handle(call))
+
+    def _drop(self, id: int) -> None:
+        """The answer is not waited for any more, or was given: what the call does is stopped where it can be."""
+        task = self._calls.pop(id, None)
+        if task is not None:
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+            task.cancel()
+
+    def _expire(self, call: runs.Call, within_s: float) -> None:
+        """Nothing a call waits for, nor what it does when it is cancelled, keeps its caller beyond the limit."""
+        if call.id in self._calls:
+            error = _unanswered(call.method, within_s)
+            self._answer(runs.Reply(call.id, b"", error.code, str(error)))
+            self._drop(call.id)
 
     async def _handle(self, call: runs.Call) -> None:
+        within_s = min(call.timeout_ms / 1000, CALL_TIMEOUT_S_MAX) or CALL_TIMEOUT_S
+        limit_s = within_s + EXPIRY_SHARE * within_s + _waits_s(call.method)
+        timer = asyncio.get_running_loop().call_later(limit_s, self._expire, call, within_s)
+        try:
+            reply = await self._replied(call, within_s)
+        finally:
+            timer.cancel()
+        if self._calls.pop(call.id, None) is not None:
+            self._answer(reply)
+
+    async def _replied(self, call: runs.Call, within_s: float) -> runs.Reply:
         full = f"{RUNS}/{call.method}"
         method = _CALLS.get(full)
+        caller = self._caller
+        if within_s != caller.within_s:
+            caller = msgspec.structs.replace(caller, within_s=within_s)
         try:
             if method is None:
                 raise InvalidInput(f"there is no method {call.method!r}")
@@ -504,14 +550,14 @@ class Session:
             permission = METHODS[full]
             if permission is None or not self._caller.principal.may(permission):
                 raise Forbidden(f"{self._caller.principal.subject} has no permission for {call.method}")
-            self._answer(runs.Reply(call.id, await method(self._server, self._caller, call.request)))
+            return runs.Reply(call.id, await method(self._server, caller, call.request))
         except PerdureError as e:
-            self._answer(runs.Reply(call.id, b"", e.code, str(e)))
+            return runs.Reply(call.id, b"", e.code, str(e))
         except (DecodeError, msgspec.DecodeError, UnicodeDecodeError) as e:
-            self._answer(runs.Reply(call.id, b"", InvalidInput.code, f"the request cannot be read: {e}"))
+            return runs.Reply(call.id, b"", InvalidInput.code, f"the request cannot be read: {e}")
         except Exception:
             log.exception("%s failed", full)
-            self._answer(runs.Reply(call.id, b"", "internal", "internal error; the server's log has the details"))
+            return runs.Reply(call.id, b"", "internal", "internal error; the server's log has the details")
 
     def _answer(self, reply: runs.Reply) -> None:
         self._replies.append(reply)
@@ -540,6 +586,23 @@ class Caller(msgspec.Struct, frozen=True):
     principal: Principal
     namespace: str
     use: UseCases
+    within_s: float = CALL_TIMEOUT_S
+    """In which this call is to be answered."""
+
+
+def _waits_s(method: str) -> float:
+    """How long a call may wait by design, beside what it does."""
+    match method.rpartition("/")[2]:
+        case "Run" | "Outcome":
+            return WAIT_MS_MAX / 1000
+        case "Update":
+            return UPDATE_WAIT_S_MAX
+        case _:
+            return 0.0
+
+
+def _unanswered(method: str, seconds: float) -> Unavailable:
+    return unanswered(seconds, effect=METHODS.get(f"{RUNS}/{method.rpartition('/')[2]}") is not Permission.READ)
 
 
 _CALLS: Final[dict[str, Callable[[GrpcServer, Caller, bytes], Awaitable[bytes]]]] = {

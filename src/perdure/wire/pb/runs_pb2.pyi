@@ -23,16 +23,22 @@ class Calls(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CALLS_FIELD_NUMBER: _builtins.int
+    GIVEN_UP_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___Call]: ...
+    @_builtins.property
+    def given_up(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Ids of earlier calls whose answer is not waited for any more. What has not been handed to the database yet is dropped."""
+
     def __init__(
         self,
         *,
         calls: _abc.Iterable[Global___Call] | None = ...,
+        given_up: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls", "given_up", b"given_up"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -45,21 +51,27 @@ class Call(_message.Message):
     ID_FIELD_NUMBER: _builtins.int
     METHOD_FIELD_NUMBER: _builtins.int
     REQUEST_FIELD_NUMBER: _builtins.int
+    TIMEOUT_MS_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """Chosen by the client; its reply carries it back. Replies come in any order."""
     method: _builtins.str
     """Name of a method of this service."""
     request: _builtins.bytes
+    timeout_ms: _builtins.int
+    """Milliseconds in which the server must answer, with "unavailable" if need be. What waits by design (Run, Outcome, Update) may
+    take that much longer than its wait. 0: the server's own limit.
+    """
     def __init__(
         self,
         *,
         id: _builtins.int = ...,
         method: _builtins.str = ...,
         request: _builtins.bytes = ...,
+        timeout_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "method", b"method", "request", b"request"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "method", b"method", "request", b"request", "timeout_ms", b"timeout_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

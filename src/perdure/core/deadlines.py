@@ -1,0 +1,31 @@
+"""How long a call of a client may take, and what its caller is told when it was not answered in that time."""
+
+from __future__ import annotations
+
+from perdure.core.durations import Duration, to_us
+from perdure.core.errors import InvalidInput, Unavailable
+from perdure.core.limits import CALL_TIMEOUT_S, CALL_TIMEOUT_S_MAX
+
+
+def call_timeout_s(given: Duration | None) -> float:
+    """What a client was given as `call_timeout`, in seconds."""
+    if given is None:
+        return CALL_TIMEOUT_S
+    seconds = to_us(given) / 1e6
+    if not 0 < seconds <= CALL_TIMEOUT_S_MAX:
+        raise InvalidInput(
+            f"call_timeout={given!r}: a call takes more than nothing and at most CALL_TIMEOUT_S_MAX={CALL_TIMEOUT_S_MAX:g} s"
+        )
+    return seconds
+
+
+def unanswered(seconds: float, *, effect: bool) -> Unavailable:
+    """`effect`: the call changes something, and may have."""
+    if not effect:
+        return Unavailable(
+            f"no answer within {seconds:.3g} s: the server or its database does not respond. Try again later"
+        )
+    return Unavailable(
+        f"no answer within {seconds:.3g} s: the server or its database does not respond, and whether the call took effect is unknown. "
+        "Look first, or repeat it under the same key or id, which makes a repeat safe"
+    )
