@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from perdure import ChildFailed, TaskFailed, task, workflow
+from perdure.app.cli.look import useful_next
 from tests.server.rest_live import Live, live
 
 broken: set[str] = {"pay", "ship"}
@@ -60,6 +61,22 @@ async def parent(name: str) -> str:
     return await order(name)
 
 
+@task(name="dl_refund")
+async def refund(order: str, *, result: str) -> None:
+    executed.append(f"refund {order}")
+
+
+@task(name="dl_charge", undo=refund)
+async def charge(order: str) -> str:
+    return f"charged {order}"
+
+
+@workflow(name="dl_sale")
+async def sale(name: str) -> str:
+    await charge(name)
+    return await ship(name)
+
+
 @workflow(name="dl_forgiving")
 async def forgiving(name: str) -> str:
     try:
@@ -71,7 +88,7 @@ async def forgiving(name: str) -> str:
 @pytest.fixture
 async def rest(dsn: str) -> AsyncIterator[Live]:
     async with live(dsn) as server:
-        for one in (order, cargo, tolerant, parent, forgiving):
+        for one in (order, cargo, tolerant, parent, forgiving, sale):
             server.perdure.adopt(one)
         await server.perdure.engine.refresh()
         yield server
@@ -150,6 +167,25 @@ async def test_a_dry_run_says_what_a_retry_then_does(rest: Live) -> None:
     assert again["items"] == []
     audited = [a for a in (await rest.get("/audit"))["items"] if a["action"] == "run.retry"]
     assert {a["target"] for a in audited} == {r["run_id"] for r in done["items"]}
+
+
+async def test_a_run_that_has_undone_its_work_is_not_offered_for_retry(rest: Live) -> None:
+    run = await rest.ended("dl_sale", kwargs={"name": "tea"})
+    assert run["status"] == "failed" and "refund tea" in executed
+    dry = await rest.post("/dead-letters/retry", {"runs": [run["id"]], "dry_run": True}, 200)
+    real = await rest.post("/dead-letters/retry", {"runs": [run["id"]]}, 200)
+    assert dry == real and real["items"][0]["outcome"] == "refused"
+    assert run["retry_refused"] == real["items"][0]["reason"]
+    assert not any("perdure retry" in line for line in useful_next(run))
+    assert any("cannot be retried" in line for line in useful_next(run))
+
+
+async def test_a_failed_run_is_offered_for_retry(rest: Live) -> None:
+    run = await rest.ended("dl_order", kwargs={"name": "tea"})
+    assert run["retry_refused"] is None and f"perdure retry {run['id']}" in useful_next(run)
+    fine = await rest.ended("rest_sum", args=[1, 2])
+    dry = await rest.post("/dead-letters/retry", {"runs": [fine["id"]], "dry_run": True}, 200)
+    assert dry["items"][0]["outcome"] == "refused" and fine["retry_refused"] is None
 
 
 async def test_runs_are_named_or_found_and_refusals_do_not_stop_the_rest(rest: Live) -> None:

@@ -47,9 +47,8 @@ _CLOSING = (ev.TasksCancelled, ev.TimerCancelled, ev.ChildCancelRequested)
 """What is written about the outstanding steps of a run that ends, just before its terminal event."""
 
 
-def plan(history: list[Recorded], by: str = "", living: Collection[int] = ()) -> ev.RunRetried:
-    """What a retry of this run takes back. `living` are children that need not be started anew although the history says that
-    they failed: they were retried themselves, or have ended well since. Raises Conflict when there is nothing to retry."""
+def check_retry(history: list[Recorded]) -> ev.RunFailed:
+    """How the run failed. Raises Conflict when it cannot be retried."""
     end = history[-1].event if history else None
     if not isinstance(end, ev.RunFailed):
         raise Conflict("only failed runs can be retried, and this one has not failed")
@@ -58,6 +57,13 @@ def plan(history: list[Recorded], by: str = "", living: Collection[int] = ()) ->
             f"the run's history has reached HISTORY_EVENTS_MAX={HISTORY_EVENTS_MAX} events and has no room for another epoch; start a new run"
         )
     refuse_undone(history)
+    return end
+
+
+def plan(history: list[Recorded], by: str = "", living: Collection[int] = ()) -> ev.RunRetried:
+    """What a retry of this run takes back. `living` are children that need not be started anew although the history says that
+    they failed: they were retried themselves, or have ended well since. Raises Conflict when there is nothing to retry."""
+    end = check_retry(history)
     seen = effective(history)
     cut = _cut(seen, end)
     head, tail = _split(seen, cut)

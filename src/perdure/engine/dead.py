@@ -75,19 +75,23 @@ class Retried(msgspec.Struct, frozen=True):
 
 
 async def retry_runs(
-    dead: DeadLetters, ns: int, run_ids: Iterable[bytes], retry: Callable[[bytes], Awaitable[None]], *, dry_run: bool
+    dead: DeadLetters,
+    ns: int,
+    run_ids: Iterable[bytes],
+    retry: Callable[[bytes], Awaitable[None]],
+    check: Callable[[bytes], Awaitable[None]],
+    *,
+    dry_run: bool,
 ) -> list[Retried]:
-    """Retry these runs, or what they belong to, each once. Only an unreachable database ends it early."""
+    """Retry these runs, or what they belong to, each once. Only an unreachable database ends it early.
+    A dry run checks each instead, so that it refuses what a retry would."""
     wanted = list(dict.fromkeys(run_ids))
     roots = await dead.roots(ns, wanted)
     done: list[Retried] = []
     for run_id in dict.fromkeys(roots[r] for r in wanted):
-        if dry_run:
-            done.append(Retried(run_id, "would_retry"))
-            continue
         try:
-            await retry(run_id)
-            done.append(Retried(run_id, "retried"))
+            await (check if dry_run else retry)(run_id)
+            done.append(Retried(run_id, "would_retry" if dry_run else "retried"))
         except Unavailable:
             raise
         except PerdureError as error:

@@ -17,10 +17,9 @@ from perdure.core.events import Recorded
 from perdure.core.flow.model import is_flow
 from perdure.core.lifecycle import RunStatus
 from perdure.core.lines import Line
-from perdure.core.reopen import effective, plan
+from perdure.core.reopen import check_retry, effective, plan
 from perdure.core.retry import waits_until_us
 from perdure.core.runstate import RunState
-from perdure.core.undo import refuse_undone
 from perdure.core.work import RunView
 from perdure.engine.claims import SUCCESSORS_MAX
 from perdure.engine.flows import Flows
@@ -38,13 +37,8 @@ class Reopener:
         self._store, self._ns, self._flows, self._lines, self._woken = store, ns, flows, lines, woken
 
     async def retry(self, run_id: bytes, by: str, generation: int = 0) -> None:
-        """Open a failed run again. Raises NotFound, or Conflict when it has not failed or somebody else was faster."""
-        view = await self._store.describe(run_id, self._ns)
-        if view is None:
-            raise NotFound(f"no run {ids.text(run_id)} in this namespace")
-        if view.status != RunStatus.FAILED:
-            raise Conflict(f"run {ids.text(run_id)} is {RunStatus(view.status).word}, only failed runs can be retried")
-        history = await self._history(run_id)
+        """Open a failed run again. Raises NotFound, or Conflict when it cannot be retried or another retry was faster."""
+        view, history = await self.check(run_id)
         if is_flow(view.version):
             event = await self._plan_flow(view, history, by, generation)
         else:
@@ -61,9 +55,19 @@ class Reopener:
             raise Conflict(f"run {ids.text(run_id)} was retried by somebody else at the same moment")
         self._woken(run_id)
 
+    async def check(self, run_id: bytes) -> tuple[RunView, list[Recorded]]:
+        """The run and its history. Raises what a retry would: NotFound, or Conflict when it cannot be retried."""
+        view = await self._store.describe(run_id, self._ns)
+        if view is None:
+            raise NotFound(f"no run {ids.text(run_id)} in this namespace")
+        if view.status != RunStatus.FAILED:
+            raise Conflict(f"run {ids.text(run_id)} is {RunStatus(view.status).word}, only failed runs can be retried")
+        history = await self._history(run_id)
+        check_retry(history)
+        return view, history
+
     async def _plan_flow(self, view: RunView, history: list[Recorded], by: str, generation: int) -> ev.RunRetried:
         """Nothing is taken back: the decider goes on from where it was. It says which failed children it would wait for again."""
-        refuse_undone(history)
         await self._flows.ensure([(self._ns, view.workflow, view.version)])
         decider = self._flows.decider(self._ns, view.workflow, view.version, view.run_id)
         if isinstance(decider, Failure):

@@ -463,7 +463,14 @@ class UseCases:
 
     async def retry(self, run_id: bytes, by: str = "") -> None:
         """Let a failed run go on: what failed runs again, what succeeded keeps its result. See core/reopen.py."""
-        await Reopener(self._store, self.ns, self._flows, self._lines, self._mail_posted).retry(run_id, by)
+        await self._reopener().retry(run_id, by)
+
+    async def check_retry(self, run_id: bytes) -> None:
+        """Raises what a retry of this run would be refused with, and changes nothing."""
+        await self._reopener().check(run_id)
+
+    def _reopener(self) -> Reopener:
+        return Reopener(self._store, self.ns, self._flows, self._lines, self._mail_posted)
 
     async def resume(self, run_id: bytes) -> bool:
         """Let a stuck run try again."""

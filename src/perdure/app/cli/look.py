@@ -191,7 +191,9 @@ def useful_next(run: dict[str, Any]) -> list[str]:
         return [f"perdure resume {run['id']}    after the code was repaired"]
     match run["status"]:
         case "failed":
-            return [f"perdure logs {run['id']}", f"perdure retry {run['id']}"]
+            refused = run.get("retry_refused")
+            again = f"it cannot be retried: {refused}" if refused else f"perdure retry {run['id']}"
+            return [f"perdure logs {run['id']}", again]
         case "pending" | "running":
             return [f"perdure watch {run['id']}"]
         case _:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, Final
 
-from perdure.app.cli.look import TASKS_SHOWN_MAX
+from perdure.app.cli.look import TASKS_SHOWN_MAX, useful_next
 from perdure.app.cli.remote import Remote
 from perdure.app.http import EXIT_CANCELLED, EXIT_FAILED
 from perdure.core.errors import PerdureError
@@ -38,7 +38,7 @@ def follow(server: Remote, run: str, *, logs: bool = False) -> int:
     if server.out.mode in ("json", "yaml"):
         server.out.data(last)
     if last["status"] == "failed":
-        server.out.next(f"perdure logs {last['id']}", f"perdure retry {last['id']}")
+        server.out.next(*useful_next(last))
     return EXIT_OF[last["status"]]
 
 

@@ -118,7 +118,7 @@ async def retry_dead_letters(caller: Operator, body: RetryDeadLetters) -> m.Page
         await caller.use.retry(run_id, by)
         await caller.server.audit(caller.principal, "run.retry", ids.text(run_id), {"bulk": True}, ns=caller.ns)
 
-    done = await retry_runs(caller.server.dead, caller.ns, run_ids, retry, dry_run=body.dry_run)
+    done = await retry_runs(caller.server.dead, caller.ns, run_ids, retry, caller.use.check_retry, dry_run=body.dry_run)
     items = [_retried(one, caller.server.public_url) for one in done]
     return m.Page[RetriedRun](items=items, next=_cursor(following))
 

@@ -272,6 +272,10 @@ class Run(RunSummary):
         default=None,
         description="What it did that can be taken back, in the order in which it was done. Null where the history is too long to tell here.",
     )
+    retry_refused: str | None = Field(
+        default=None,
+        description="Why a failed run cannot be retried. Null where it can be, and where the history is too long to tell here.",
+    )
 
 
 class RunResult(BaseModel):

@@ -9,10 +9,11 @@ from fastapi import APIRouter, Path, Query, Response
 
 from perdure.core import ids
 from perdure.core.errors import Conflict, InvalidInput, NotFound
+from perdure.core.events import Recorded
 from perdure.core.lifecycle import RunStatus, TaskStatus
 from perdure.core.limits import NAME_CHARS_MAX
 from perdure.core.mail import CancelAsked
-from perdure.core.reopen import effective
+from perdure.core.reopen import check_retry, effective
 from perdure.core.undo import stack_of
 from perdure.core.work import Outcome
 from perdure.engine.claims import SUCCESSORS_MAX
@@ -29,7 +30,7 @@ WAIT_S_MAX: Final = 60
 HISTORY_PAGE_BYTES: Final = 4 * 1024 * 1024
 """Bytes of encoded history after which a page ends."""
 UNDO_EVENTS_MAX: Final = 1_000
-"""Events up to which the undo stack of a run is shown with it."""
+"""Events up to which the undo stack of a run, and whether it can be retried, are shown with it."""
 SEQ_MAX: Final = 2**31 - 1
 TASKS_OF_ONE_NAME_MAX: Final = 1_000
 """Tasks of one name whose lines are shown together."""
@@ -78,18 +79,27 @@ async def get_run(caller: Reader, id: RunName) -> m.Run:
     """A run in full."""
     run_id = await resolve(caller, id)
     run = await shown(caller, run_id)
-    run.undo = await _undo_stack(caller, run_id, run.events)
+    history = await _short_history(caller, run_id, run.events)
+    if history is not None:
+        run.undo = [views.undoable(u) for u in stack_of(effective(history))]
+        run.retry_refused = _retry_refused(history) if run.status == "failed" else None
     return run
 
 
-async def _undo_stack(caller: Caller, run_id: bytes, events: int) -> list[m.Undoable] | None:
-    """It follows from the history; of a long one that is too much work for a look at a run."""
+async def _short_history(caller: Caller, run_id: bytes, events: int) -> list[Recorded] | None:
+    """What follows from the whole history is shown where that is short; a long one is too much work for a look at a run."""
     if events > UNDO_EVENTS_MAX:
         return None
     history = await caller.server.reads.history(caller.ns, run_id, 0, UNDO_EVENTS_MAX, HISTORY_PAGE_BYTES)
-    if len(history) < events:
-        return None
-    return [views.undoable(u) for u in stack_of(effective(history))]
+    return history if len(history) >= events else None
+
+
+def _retry_refused(history: list[Recorded]) -> str | None:
+    try:
+        check_retry(history)
+    except Conflict as refusal:
+        return str(refusal)
+    return None
 
 
 async def shown(caller: Caller, run_id: bytes) -> m.Run:
