@@ -93,6 +93,48 @@ async def test_an_invalid_index_is_a_failure(dsn: str) -> None:
     assert "doubled_n" in found.what
 
 
+RUN = "0198c7a2-0000-7000-8000-000000000001"
+INSERT_RUN = "insert into perdure.run_queue (run_id, ns, workflow, version, status, created_at, wake_at, stuck) values ($1, 1, 'order', 'v', 1, now(), now(), $2)"
+
+
+async def test_stuck_runs_are_a_failure(dsn: str) -> None:
+    found = await finding(dsn, "stuck runs")
+    assert found and found.status == "ok"
+    async with connected(dsn) as connection:
+        await connection.execute(INSERT_RUN, RUN, "expected pay,\nfound ship")
+    found = await finding(dsn, "stuck runs")
+    assert found and found.status == "fail"
+    assert "order: 1 stuck, e.g. expected pay, found ship" in found.what and "perdure resume" in found.advice
+
+
+async def test_tasks_that_nothing_begins_are_noticed(dsn: str) -> None:
+    found = await finding(dsn, "waiting tasks")
+    assert found and found.status == "ok"
+    async with connected(dsn) as connection:
+        await connection.execute(INSERT_RUN, RUN, None)
+        await connection.execute(
+            "insert into perdure.task_queue (id, run_id, ns, seq, name, queue, status, attempt, lost, options, input, run_at, scheduled_at)"
+            " values ($1, $1, 1, 0, 'ship', 'docks', 0, 1, 0, '', '', now() - interval '1 hour', now())",
+            RUN,
+        )
+    found = await finding(dsn, "waiting tasks")
+    assert found and found.status == "warn"
+    assert "1 of ship on queue docks, due for 36" in found.what
+
+
+async def test_a_worker_whose_event_loop_is_blocked_is_noticed(dsn: str) -> None:
+    async with connected(dsn) as connection:
+        await connection.execute(
+            "insert into perdure.engine_session (engine, slots, slots_free, expires_at) values ('e', 1, 1, now() + interval '1 hour')"
+        )
+        await connection.execute(
+            "insert into perdure.worker (id, ns, name, host, pid, sdk, queues, tasks, workflows, slots, slots_used, runs_held, draining, connected_at, seen_at, session_id, blocked) select $1, 1, 'w1', 'h', 7, 's', '{}', '{}', '{}', 1, 0, 0, false, now(), now(), id, 'stack' from perdure.engine_session",
+            RUN,
+        )
+    found = await finding(dsn, "workers")
+    assert found and found.status == "warn" and "w1 (h:7)" in found.what
+
+
 async def test_dead_rows_are_noticed(dsn: str) -> None:
     async with connected(dsn) as connection:
         await connection.execute("create table perdure.worn (n int) with (autovacuum_enabled = off)")

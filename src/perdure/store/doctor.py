@@ -29,6 +29,7 @@ SERVER_VERSION_MIN: Final = 14
 CLOCK_SKEW_S_MAX: Final = 1.0
 TRANSACTION_S_MAX: Final = 300.0
 CONNECTIONS_SHARE_MAX: Final = 0.8
+TASK_WAIT_S_MAX: Final = 300.0
 PROBES: Final = 5
 PROBE_S: Final = 5.0
 POOLING_ADVICE: Final = "Connect to PostgreSQL directly, or through PgBouncer in session or transaction mode."
@@ -164,6 +165,39 @@ async def _connections(connection: Any) -> Finding:
     return Finding("connections", "warn", what, "Raise max_connections, or put a pooler in front of the database.")
 
 
+async def _stuck(connection: Any) -> Finding | None:
+    if not await connection.fetchval(SQL["has_runs"]):
+        return None
+    rows = await connection.fetch(SQL["stuck_runs"])
+    if not rows:
+        return Finding("stuck runs", "ok", "no run is stuck")
+    what = "; ".join(f"{r['workflow']}: {r['runs']} stuck, e.g. {' '.join(r['example'].split())[:200]}" for r in rows)
+    advice = "Repair their code and restart its workers, then `perdure resume RUN`. `perdure list --waiting-on stuck` lists them."
+    return Finding("stuck runs", "fail", what, advice)
+
+
+async def _overdue(connection: Any) -> Finding | None:
+    if not await connection.fetchval(SQL["has_runs"]):
+        return None
+    rows = await connection.fetch(SQL["overdue_tasks"], TASK_WAIT_S_MAX)
+    if not rows:
+        return Finding("waiting tasks", "ok", f"no task has waited longer than {TASK_WAIT_S_MAX:.0f} s for a worker")
+    what = "; ".join(f"{r['tasks']} of {r['name']} on queue {r['queue']}, due for {r['age_s']:.0f} s" for r in rows)
+    advice = "Start workers that serve these queues and tasks, or more of them: `perdure queues` and `perdure workers` show who does."
+    return Finding("waiting tasks", "warn", what, advice)
+
+
+async def _blocked(connection: Any) -> Finding | None:
+    if not await connection.fetchval(SQL["has_runs"]):
+        return None
+    rows = await connection.fetch(SQL["blocked_workers"])
+    if not rows:
+        return Finding("workers", "ok", "no worker's event loop is blocked")
+    what = "event loop blocked: " + ", ".join(f"{r['name']} ({r['host']}:{r['pid']})" for r in rows)
+    advice = "A task blocks it: `perdure show RUN` has its stack. Make it a plain function, or @task(process=True)."
+    return Finding("workers", "warn", what, advice)
+
+
 async def _partitions(connection: Any) -> Finding | None:
     rows = await connection.fetch(SQL["history_partitions"])
     return partition_finding([row["bound"] for row in rows], datetime.now(UTC)) if rows else None
@@ -260,4 +294,7 @@ CHECKS: Final[dict[str, Check]] = {
     "indexes": _indexes,
     "connections": _connections,
     "partitions": _partitions,
+    "stuck runs": _stuck,
+    "waiting tasks": _overdue,
+    "workers": _blocked,
 }

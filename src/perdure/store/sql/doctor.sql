@@ -48,6 +48,25 @@ select c.relname as name, pg_get_expr(c.relpartbound, c.oid) as bound
  where i.inhparent = to_regclass('perdure.history') and c.relispartition
  order by 1;
 
+-- name: has_runs
+select to_regclass('perdure.run_queue') is not null;
+
+-- name: stuck_runs
+-- By workflow, over at most 10,000 of them; the commonest first.
+select workflow, count(*)::int as runs, min(stuck) as example
+  from (select workflow, stuck from perdure.run_queue where stuck is not null limit 10000) s
+ group by workflow order by runs desc, workflow limit 5;
+
+-- name: overdue_tasks
+-- Tasks that nothing has begun for $1 seconds after they were due and that no flow control holds back; at most 10,000 are looked at.
+select queue, name, count(*)::int as tasks, max(extract(epoch from perdure.clock() - run_at))::float8 as age_s
+  from (select queue, name, run_at from perdure.task_queue
+         where owner is null and line is null and run_at < perdure.clock() - make_interval(secs => $1) limit 10000) t
+ group by queue, name order by age_s desc limit 5;
+
+-- name: blocked_workers
+select name, host, pid from perdure.worker where coalesce(blocked, '') <> '' order by name limit 5;
+
 -- name: set_probe
 select set_config('perdure.probe', $1, false), pg_backend_pid() as pid;
 
