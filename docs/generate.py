@@ -105,6 +105,7 @@ CODES_WITHOUT_CLASS = {
     "step_limit": "A graph made `max_steps` node visits. Raise `max_steps` in the document if that many are meant, or find the cycle. Raised as `RunFailed`.",
     "timeout": "Nobody answered a `wait` or `approval` of a flow in time, or an embedded body did not end. Give the node a `timeout` route to go on instead.",
     "flow_unavailable": "The definition of a flow is not in the database, or this server is too old to read it. The run is stuck; it goes on with `perdure resume` once the definition is there.",
+    "decision_budget": "One decision of a flow took more than `FLOW_DECISION_STEPS_MAX` steps or `FLOW_DECISION_S_MAX` seconds. The run is stuck. Move the computation into a task, deploy, and start a new run.",
     "poison": "The database refuses a record of this run. The run is stuck; neighbours are not affected.",
     "internal": "Perdure's own code failed while driving the run. The run is stuck. Please report it.",
     "workflow_deleted": "REST: the workflow was deleted and takes no new runs. Register it again to bring it back.",

@@ -111,7 +111,8 @@ EXPR_CHARS_MAX: Final = 4_000
 EXPR_DEPTH_MAX: Final = 50
 """Brackets within brackets, and levels of the tree."""
 EXPR_STEPS_MAX: Final = 100_000
-"""Elements that the functions and operators of one evaluation may touch together. 64 characters of a text count as one."""
+"""Steps that the expressions of one step of a flow may take together: entering a node, one item of a spread, the end of a node. An element
+that a function touches is one step or several, by what it costs; 64 characters of a text are one. It takes about 15 ms."""
 EXPR_BYTES_MAX: Final = 1_000_000
 """Characters of a text, or elements of a list, that an expression may build."""
 TEMPLATE_BYTES_MAX: Final = 1024 * 1024
@@ -120,6 +121,14 @@ SCHEMA_NODES_MAX: Final = 5_000
 """Parts of one JSON Schema of an input or a form, its references written out."""
 VALIDATORS_KEPT_MAX: Final = 256
 """Compiled schemas that one process keeps."""
+FLOW_SLICE_MS: Final = 5
+"""Milliseconds that flows compute before the rest of the server has a turn. One step of a flow is not interrupted (EXPR_STEPS_MAX)."""
+FLOW_SHARE_PERCENT: Final = 50
+"""Share of a server's event loop that decisions longer than one slice get together. Runs that compute take turns."""
+FLOW_DECISION_STEPS_MAX: Final = 100_000_000
+"""Steps of one decision of a flow: what follows from one fact in its history. A run that needs more becomes stuck with `decision_budget`."""
+FLOW_DECISION_S_MAX: Final = 120
+"""Seconds of CPU time of one decision of a flow; a net below FLOW_DECISION_STEPS_MAX, with the same end."""
 
 # -- flow control ---------------------------------------------------------------------------------------------------
 LIMITS_PER_TASK_MAX: Final = 5
@@ -158,6 +167,8 @@ MESSAGE_KEYS_KEPT_S: Final = 86_400
 """Seconds after which the key of a message is forgotten; the end of its run is earlier, if it does not continue."""
 EVENT_WAITS_PAGE: Final = 500
 """Waits for one event that are looked at in one transaction."""
+EVENT_MATCH_STEPS_MAX: Final = 20_000
+"""Steps that the expression of one wait may take to tell whether an event fits; one that needs more does not fit."""
 EVENTS_PER_LOOK: Final = 20
 """Events that are matched in one transaction."""
 EVENTS_KEPT_S: Final = 7 * 86_400

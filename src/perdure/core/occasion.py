@@ -20,7 +20,8 @@ import msgspec
 
 from perdure.core.errors import InvalidInput
 from perdure.core.flow.expr import Expr, ExprError, parse
-from perdure.core.limits import EVENT_SPEC_BYTES_MAX, NAME_CHARS_MAX
+from perdure.core.flow.expr.nodes import Meter
+from perdure.core.limits import EVENT_MATCH_STEPS_MAX, EVENT_SPEC_BYTES_MAX, NAME_CHARS_MAX
 
 EVENT: Final = "event"
 """What an expression calls the payload."""
@@ -104,7 +105,9 @@ def fits(spec: str | bytes, payload: Any) -> bool | None:
         wait = read_spec(spec)
         if not wait.match:
             return True
-        return _parse(wait.match).evaluate({**wait.bound, EVENT: payload}.__getitem__) is True
+        meter = Meter()
+        meter.steps = EVENT_MATCH_STEPS_MAX
+        return _parse(wait.match).evaluate({**wait.bound, EVENT: payload}.__getitem__, meter) is True
     except (ExprError, msgspec.DecodeError):
         return None
 

@@ -191,20 +191,30 @@ class Unwinding(Generic[E]):
         self._entries.append(entry)
 
     def go_on(self) -> None:
-        while self.seq < 0 and not self.barrier and self._entries:
-            self._current = entry = self._entries.pop()
-            try:
-                self.seq = self._call(entry)
-            except CannotUndo as e:
-                self._note(entry, str(e))
+        while self.step():
+            pass
+
+    def step(self) -> bool:
+        """Begin to take back the next entry, if it is its turn. True: it could not be called, and there may be another."""
+        if self.seq >= 0 or self.barrier or not self._entries:
+            return False
+        self._current = entry = self._entries.pop()
+        try:
+            self.seq = self._call(entry)
+        except CannotUndo as e:
+            self._note(entry, str(e))
+        return self.seq < 0
 
     def ended(self, failure: Failure | None) -> None:
-        """The task in flight is over."""
+        """The task in flight is over; on with the next."""
+        self.over(failure)
+        self.go_on()
+
+    def over(self, failure: Failure | None) -> None:
         assert self._current is not None
         if failure is not None:
             self._note(self._current, failure.message)
         self.seq, self._current = -1, None
-        self.go_on()
 
     def _note(self, entry: E, why: str) -> None:
         self.failures.append(f"undoing {self._shown(entry)!r} failed: {why}")

@@ -99,6 +99,8 @@ class Decided(msgspec.Struct, gc=False):
     """It answers no activation: a side effect has ended."""
     waiting: list[str] = []
     """What the code waits for that no record shows: `signal:NAME`, `update:NAME`. At most WAITING_NAMES_MAX."""
+    partial: bool = False
+    """The decision is not finished: this much of it is to happen already. Of flows alone, within an engine."""
 
 
 class StartRequest(msgspec.Struct, frozen=True, kw_only=True):

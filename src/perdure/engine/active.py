@@ -99,7 +99,7 @@ class Changes:
 
 class ActiveRun:
     __slots__ = (
-        "closing", "decider", "deciding", "deliver", "dirty", "epoch", "evicted", "id", "idle_since", "keys", "lines", "mail_seen", "noted", "ns", "operations",
+        "closing", "computed_s", "decider", "deciding", "deliver", "dirty", "epoch", "evicted", "id", "idle_since", "keys", "lines", "mail_seen", "noted", "ns", "operations",
         "outcome", "pending", "queued", "reloading", "reopened", "replay", "seq", "state", "trace", "unseen", "version", "waiting", "waiting_activation", "workflow", "writing",
     )  # fmt: skip
 
@@ -128,6 +128,8 @@ class ActiveRun:
         self.waiting_activation = False
         self.deciding = False
         """The code has been activated and has not answered yet; what comes meanwhile waits for the answer."""
+        self.computed_s = 0.0
+        """CPU time of the decision of a flow that is being made."""
         self.reloading = False
         """The worker that held the code is gone; the history is being read again for another one."""
         self.dirty = False

@@ -22,7 +22,8 @@ from perdure.engine.counters import Counters
 from perdure.engine.dispatch import Dispatcher
 from perdure.engine.lines import Lines
 from perdure.engine.ports import ClaimedRun, Due, Kind, MailRow, Named, Store, WorkerPort
-from perdure.engine.runloop import RunLoop
+from perdure.engine.runloop import History, RunLoop
+from perdure.engine.turns import SLICE_S, within
 from perdure.wire.codec import decode_mail
 
 CLAIM_RUNS_MAX: Final = 250
@@ -30,6 +31,8 @@ PAGES_MAX: Final = 4
 """Pages of due runs that are claimed in one look; then mail, lines and tasks have their turn."""
 FULL_US: Final = 100_000
 """Runs are due and memory is full: look again after this time."""
+LOAD_EVENTS: Final = 2_000
+"""Events of histories after which claimed runs are taken in and the rest of the loop has a turn."""
 MAIL_MAX: Final = 1_000
 SUCCESSORS_MAX: Final = 1_000
 """Times a run may have continued as new between two looks at it."""
@@ -195,21 +198,42 @@ class Claimer:
         await self._loop.flows.ensure((c.ns, c.workflow, c.version) for c in claimed)
         loaded = await self._store.load([c.run_id for c in claimed])
         self._check_session(session)
-        self._claimed = self._claimed[len(claimed) :]
         queued: dict[bytes, set[int]] = {c.run_id: set() for c in claimed}
         for run_id, seq in loaded.queued:
             queued[run_id].add(seq)
         for run_id, seq in _ends(loaded.mail):
             queued[run_id].add(seq)
+        mail: dict[bytes, list[MailRow]] = {}
+        for row in loaded.mail:
+            mail.setdefault(row.run_id, []).append(row)
         fresh: list[ActiveRun] = []
+        reads: list[tuple[ActiveRun, History]] = []
+        events = 0
         for c in claimed:
             run = ActiveRun(c.run_id, c.ns, c.workflow, c.version, c.epoch)
             run.keys = c.keys
-            self._loop.load(run, loaded.history[c.run_id], queued[c.run_id])
-            fresh.append(run)
-        self._deliver(loaded.mail)
-        self._loop.fire_timers()  # after the mail: what came while the run slept came before it woke
+            read = await self._loop.read(run, loaded.history[c.run_id])
+            self._check_session(session)
+            reads.append((run, read))
+            events += len(read.history)
+            if events >= LOAD_EVENTS or c is claimed[-1]:
+                self._take_in(reads, queued, mail)
+                fresh += [run for run, _ in reads]
+                reads, events = [], 0
+                await asyncio.sleep(0)
+                self._check_session(session)
         await self._catch_up_children(fresh)
+
+    def _take_in(
+        self, reads: list[tuple[ActiveRun, History]], queued: dict[bytes, set[int]], mail: dict[bytes, list[MailRow]]
+    ) -> None:
+        """Runs that were read, with their mail, in one go."""
+        self._claimed = self._claimed[len(reads) :]
+        for run, read in reads:
+            self._loop.load(run, read, queued[run.id])
+        for run, _ in reads:
+            self._deliver(mail.get(run.id, []))
+        self._loop.fire_timers()  # after the mail: what came while the run slept came before it woke
 
     async def _reload(self) -> None:
         """Histories of runs whose worker is gone, for another worker."""
@@ -217,10 +241,15 @@ class Claimer:
         session = self.session
         loaded = await self._store.load(list(wanted))
         self._check_session(session)
+        is_up = within(SLICE_S)
         for run_id, run in wanted.items():
             if self._loop.to_reload.get(run_id) is run:
                 del self._loop.to_reload[run_id]
             self._loop.reloaded(run, loaded.history[run_id])
+            if is_up():
+                await asyncio.sleep(0)
+                self._check_session(session)
+                is_up = within(SLICE_S)
         if self._loop.to_reload:
             self.poke()
 

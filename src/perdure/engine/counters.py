@@ -43,13 +43,15 @@ class Histogram:
 class Measures:
     """Distributions of what takes time or comes in different sizes."""
 
-    __slots__ = ("commit_rows", "commit_us", "schedule_to_start_us", "task_us")
+    __slots__ = ("commit_rows", "commit_us", "flow_slice_us", "schedule_to_start_us", "task_us")
 
     def __init__(self) -> None:
         self.schedule_to_start_us = Histogram()
         """From the moment a run asked for a task until its first attempt began."""
         self.task_us = Histogram()
         """One attempt, from its begin to its end."""
+        self.flow_slice_us = Histogram()
+        """CPU time of one slice of a flow's decision; nothing else runs on the event loop meanwhile."""
         self.commit_rows = Histogram()
         self.commit_us = Histogram()
 
@@ -93,6 +95,9 @@ class Counters:
     """Output of tasks that the database did not take in time, or not at all."""
     note_failures: int = 0
     """Writes of notes that failed; what they held is written again or, for output, may be dropped."""
+
+    flow_slice_us_max: int = 0
+    """The longest slice of a flow's decision so far."""
 
     measures: Measures = field(default_factory=Measures)
 

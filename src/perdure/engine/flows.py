@@ -6,6 +6,7 @@ does change: what is known of it is trusted for a moment, so a deployment elsewh
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -22,6 +23,8 @@ PLANS_MAX: Final = 1_000
 """Compiled definitions kept; the longest unused go first."""
 TRUST_US: Final = 1_000_000
 """How long a current version counts after it was read."""
+COMPILED_HERE_BYTES: Final = 8 * 1024
+"""A larger document is compiled in a thread: it would hold up the event loop."""
 NAMES_MAX: Final = 10_000
 """Names whose current version is remembered."""
 
@@ -57,7 +60,10 @@ class Flows:
                 self._plans.move_to_end(definition)
             elif is_flow(definition[2]):
                 document = await self._store.document(*definition)
-                self._plans[definition] = _compiled(definition, document)
+                if document is not None and len(document) > COMPILED_HERE_BYTES:
+                    self._plans[definition] = await asyncio.to_thread(_compiled, definition, document)
+                else:
+                    self._plans[definition] = _compiled(definition, document)
                 if len(self._plans) > PLANS_MAX:
                     self._plans.popitem(last=False)
 

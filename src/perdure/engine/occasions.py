@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol
 
 import msgspec
@@ -25,6 +25,7 @@ import msgspec
 from perdure.core.errors import InvalidInput, PayloadTooLarge
 from perdure.core.limits import EVENTS_KEPT_S, PAYLOAD_BYTES_MAX
 from perdure.core.occasion import check_name, fits
+from perdure.engine.turns import SLICE_S, within
 from perdure.engine.usecases import check_message_key
 
 log = logging.getLogger("perdure.engine")
@@ -97,7 +98,7 @@ class Round(msgspec.Struct, frozen=True):
     """Events that have more waits to look at, those of `held` included."""
 
 
-Find = Callable[[OpenEvent, Sequence[OpenWait]], list[OpenWait]]
+Find = Callable[[OpenEvent, Sequence[OpenWait]], Awaitable[list[OpenWait]]]
 """Which of the waits the event is for."""
 
 
@@ -170,10 +171,14 @@ class Occasions:
             if done.held:
                 await asyncio.sleep(HELD_PAUSE_S)
 
-    def _find(self, event: OpenEvent, waits: Sequence[OpenWait]) -> list[OpenWait]:
+    async def _find(self, event: OpenEvent, waits: Sequence[OpenWait]) -> list[OpenWait]:
         payload = msgspec.json.decode(event.body)
         found: list[OpenWait] = []
+        is_up = within(SLICE_S)
         for wait in waits:
+            if is_up():
+                await asyncio.sleep(SLICE_S)  # an expression of a wait may take long, and others are to have their turn
+                is_up = within(SLICE_S)
             fit = fits(wait.spec, payload)
             if fit:
                 found.append(wait)

@@ -14,6 +14,7 @@ from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.errors import Conflict, Failure, NotFound
 from perdure.core.events import Recorded
+from perdure.core.flow.decider import DecisionTooLarge
 from perdure.core.flow.model import is_flow
 from perdure.core.lifecycle import RunStatus
 from perdure.core.lines import Line
@@ -25,6 +26,7 @@ from perdure.engine.claims import SUCCESSORS_MAX
 from perdure.engine.flows import Flows
 from perdure.engine.lines import Lines
 from perdure.engine.ports import QueuedTask, Reopening, Store
+from perdure.engine.turns import replay
 from perdure.wire.codec import decode_row, encode_events, encode_options
 
 ROWS_PAGE: Final = 1_000
@@ -72,7 +74,10 @@ class Reopener:
         decider = self._flows.decider(self._ns, view.workflow, view.version, view.run_id)
         if isinstance(decider, Failure):
             raise Conflict(decider.message)
-        decider.activate(history, replay=True)
+        try:
+            await replay(decider, history)
+        except DecisionTooLarge as e:
+            raise Conflict(str(e)) from None
         wanted = ev.RunRetried(0, [], decider.failed_children(), by)
         living = await self._revive(history, wanted, by, generation)
         anew = [c for c in wanted.voided_children if c not in living]

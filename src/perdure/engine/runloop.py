@@ -18,6 +18,7 @@ from perdure.core import events as ev
 from perdure.core import why
 from perdure.core.approval import is_guarded
 from perdure.core.errors import Failure, HistoryTooLarge, NondeterminismError, clip
+from perdure.core.flow.decider import Decider, DecisionTooLarge
 from perdure.core.flow.model import is_flow
 from perdure.core.lifecycle import RunStatus
 from perdure.core.limits import HISTORY_EVENTS_MAX, PENDING_TASKS_MAX, UNWIND_GRACE_US, UPDATES_OPEN_MAX
@@ -34,6 +35,7 @@ from perdure.engine.dispatch import Dispatcher
 from perdure.engine.flows import Flows, not_registered
 from perdure.engine.lines import Lines
 from perdure.engine.ports import HistoryRow, MailRow, Named, WorkerPort
+from perdure.engine.turns import SLICE_S, Turns, within
 from perdure.wire.codec import decode_mail, decode_row, encode_failure
 
 log = logging.getLogger("perdure.engine")
@@ -48,6 +50,20 @@ NOTE_S = 1.0
 """A run that has waited this long in memory says what for."""
 TIMERS_MIN = 1_024
 """Size of the timer heap below which it is never cleaned."""
+
+
+class History:
+    """What was read of a claimed run."""
+
+    __slots__ = ("error", "history", "missing", "seen")
+
+    def __init__(self) -> None:
+        self.history: list[ev.Recorded] = []
+        self.seen: list[ev.Recorded] = []
+        """As code and state see it: without what a retry took back."""
+        self.missing: Failure | None = None
+        """Why its flow's definition is not to be had."""
+        self.error: Exception | None = None
 
 
 class RunLoop:
@@ -77,6 +93,7 @@ class RunLoop:
         self._timers_max = TIMERS_MIN
         self._timer_handle: asyncio.TimerHandle | None = None
         self._activation_due = False
+        self._turns = Turns(counters, self._go_on)
         self.mail_pending: set[int] = set()
         """Inbox rows whose facts are on their way into the history."""
         self.mail_done: set[int] = set()
@@ -120,26 +137,46 @@ class RunLoop:
             self._push_timer(run, run.state.deadline_us, -1)
         self._make_ready(run)
 
-    def load(self, run: ActiveRun, rows: list[HistoryRow], queued: set[int]) -> None:
-        """A claimed run with its whole history."""
+    async def read(self, run: ActiveRun, rows: list[HistoryRow]) -> History:
+        """The whole history of a claimed run, decoded and folded in slices. The loop does not know the run yet: `load` takes it in."""
+        read = History()
+        try:
+            read.missing = self._find_decider(run)
+            is_up = within(SLICE_S)
+            for row in rows:
+                read.history.extend(decode_row(row.seq, row.at_us, row.body))
+                if is_up():
+                    await asyncio.sleep(0)
+                    is_up = within(SLICE_S)
+            read.seen = effective(read.history)
+            for n, record in enumerate(read.seen):
+                run.state.apply(record.event)
+                if record.seq == 1:
+                    _bound(run, record.at_us)
+                if type(record.event) in _MAILED and (mail := _as_mail(record.event)) is not None:
+                    run.unseen.append(mail)
+                if not n & 63 and is_up():
+                    await asyncio.sleep(0)
+                    is_up = within(SLICE_S)
+        except Exception as e:
+            read.error = e
+        return read
+
+    def load(self, run: ActiveRun, read: History, queued: set[int]) -> None:
         run.lines = self.lines
         self.runs[run.id] = run
-        if not self._give_decider(run):
-            return
-        try:
-            self._load(run, [r for row in rows for r in decode_row(row.seq, row.at_us, row.body)], queued)
-        except Exception as e:
-            self._broke(run, e)
+        if read.missing is not None:
+            self._stop(run, read.missing)
+        elif read.error is not None:
+            self._broke(run, read.error)
+        else:
+            try:
+                self._load(run, read.history, read.seen, queued)
+            except Exception as e:
+                self._broke(run, e)
 
-    def _load(self, run: ActiveRun, history: list[ev.Recorded], queued: set[int]) -> None:
+    def _load(self, run: ActiveRun, history: list[ev.Recorded], seen: list[ev.Recorded], queued: set[int]) -> None:
         """Tasks that are outstanding and nowhere to be found are lost."""
-        seen = effective(history)
-        for record in seen:
-            run.state.apply(record.event)
-            if record.seq == 1:
-                _bound(run, record.at_us)
-            if type(record.event) in _MAILED and (mail := _as_mail(record.event)) is not None:
-                run.unseen.append(mail)
         _place_in_trace(run)
         run.seq = run.state.events = history[-1].seq
         run.reopened = pause(history) if seen is not history else (0, 0)
@@ -165,13 +202,18 @@ class RunLoop:
 
     def _give_decider(self, run: ActiveRun) -> bool:
         """Declarative runs are decided here. False: their definition is not to be had, and the run is stuck."""
+        missing = self._find_decider(run)
+        if missing is not None:
+            self._stop(run, missing)
+        return missing is None
+
+    def _find_decider(self, run: ActiveRun) -> Failure | None:
         if is_flow(run.version):
             found = self.flows.decider(run.ns, run.workflow, run.version, run.id)
             if isinstance(found, Failure):
-                self._stop(run, found)
-                return False
+                return found
             run.decider = found
-        return True
+        return None
 
     # -- activation -------------------------------------------------------------------------------------------------
 
@@ -188,7 +230,8 @@ class RunLoop:
         """A plain callback of the loop: workflow code must not run inside an asyncio task of ours."""
         self._activation_due = False
         batch: list[Activation] = []
-        flows: list[ActiveRun] = []
+        decided: list[Decided] = []
+        is_up = within(SLICE_S)
         for run in list(islice(self._ready, ACTIVATIONS_MAX)):
             del self._ready[run]
             run.waiting_activation = False
@@ -196,16 +239,18 @@ class RunLoop:
                 if run.unseen:
                     del run.unseen[: sum(type(r.event) in _MAILED for r in run.deliver)]
                 if run.decider is not None:
-                    flows.append(run)
+                    decided.append(self._decide(run))
+                    if is_up():
+                        break
                     continue
                 batch.append(Activation(run.id, run.workflow, run.deliver, run.replay, run.ns))
                 run.deliver, run.replay, run.deciding = [], False, True
         if self._ready:
             self._activation_due = True
             asyncio.get_running_loop().call_soon(self._activate_ready)
-        self._counters.activations += len(batch) + len(flows)
-        if flows:
-            self.decided([self._decide(run) for run in flows])
+        self._counters.activations += len(batch) + len(decided)
+        if decided:
+            self.decided(decided)
         if batch and self._worker is not None:
             self.decided(self._worker.activate(batch))  # remote ones answer later, by the same door
 
@@ -213,13 +258,27 @@ class RunLoop:
         assert run.decider is not None
         records, replay = run.deliver, run.replay
         run.deliver, run.replay, run.deciding = [], False, True
+        return self._advance(run, lambda decider: decider.give(records, replay=replay))
+
+    def _advance(self, run: ActiveRun, before: Callable[[Decider], None] | None = None) -> Decided:
+        """A slice of a decision, and what has to happen by then."""
+        assert run.decider is not None
         try:
-            return Decided(run.id, run.decider.activate(records, replay=replay), waiting=run.decider.waiting)
-        except NondeterminismError as e:
+            if before is not None:
+                before(run.decider)
+            if self._turns.advance(run):
+                return Decided(run.id, run.decider.take(), waiting=run.decider.waiting)
+            return Decided(run.id, run.decider.take(), self._turns.overspent(run), partial=True)
+        except (NondeterminismError, DecisionTooLarge) as e:
             return Decided(run.id, [], e.to_failure())
         except Exception as e:
             log.exception("run %s: the decider failed", run.id.hex())
             return Decided(run.id, [], Failure("internal", clip(f"{type(e).__name__}: {e}")))
+
+    def _go_on(self, run: ActiveRun) -> None:
+        """The next slice of a run whose decision is not finished, unless the run is gone by now."""
+        if self.runs.get(run.id) is run and not run.closing and not run.evicted:
+            self.decided([self._advance(run)])
 
     def decided(self, batch: list[Decided]) -> None:
         """What workflow code or a flow wants."""
@@ -233,13 +292,17 @@ class RunLoop:
             if names := self._unknown_children(run, d):
                 self.look_up(run, names, d)  # and then it comes here again
                 continue
-            if not d.spontaneous:
+            if not d.spontaneous and not d.partial:
                 run.deciding, run.waiting = False, d.waiting
             try:
                 self._carry_out(run, d)
             except Exception as e:
                 self._broke(run, e)
-            if run.waiting_activation and not run.closing and not run.evicted:
+            if run.closing or run.evicted:
+                continue
+            if d.partial:
+                self._turns.add(run)
+            elif run.waiting_activation:
                 self._make_ready(run)
         self.dispatcher.refill()
 
@@ -309,7 +372,7 @@ class RunLoop:
 
     def _broke(self, run: ActiveRun, error: Exception) -> None:
         """A fault of ours in one run stops that run, visibly, and no other."""
-        log.exception("run %s: internal error", run.id.hex())
+        log.error("run %s: internal error", run.id.hex(), exc_info=error)
         self.drop_pending(run)
         self._stop(run, Failure("internal", clip(f"{type(error).__name__}: {error}")))
 
@@ -777,6 +840,7 @@ class RunLoop:
         self.to_reload.clear()
         self.reserved = 0
         self._ready.clear()
+        self._turns.forget_all()
         self._timers.clear()
         self.mail_pending.clear()
         self.mail_done.clear()

@@ -66,14 +66,15 @@ COUNTED: Final = {
     "note_failures": ("perdure_note_failures", "Writes of task output and notes that failed."),
 }  # fmt: skip
 """Field of `Counters` -> name without `_total`, and help."""
-MEASURED_ELSEWHERE: Final = frozenset({"commit_rows", "commit_us"})
-"""Counters that a histogram's sum shows already."""
+MEASURED_ELSEWHERE: Final = frozenset({"commit_rows", "commit_us", "flow_slice_us_max"})
+"""Counters that a histogram's sum, or a gauge, shows already."""
 
 US: Final = 1e-6
 MEASURED: Final = {
     "schedule_to_start_us": ("perdure_task_schedule_to_start_seconds", "From a task being asked for to its first attempt.", US, 8, 32),
     "task_us": ("perdure_task_duration_seconds", "One attempt of a task, begin to end.", US, 8, 36),
     "commit_us": ("perdure_commit_duration_seconds", "One commit, as the engine waits for it.", US, 8, 26),
+    "flow_slice_us": ("perdure_flow_slice_seconds", "CPU time of one slice of a flow's decision; the event loop does nothing else meanwhile.", US, 8, 20),
     "commit_rows": ("perdure_commit_batch_rows", "Rows written in one commit.", 1.0, 0, 14),
 }  # fmt: skip
 """Field of `Measures` -> name, help, unit, and the smallest and largest bucket that is shown, in bits."""
@@ -157,6 +158,7 @@ class Metrics:
             ("perdure_session_held", "Whether this engine holds a session, without which it writes nothing.", e.session != 0),
             ("perdure_runs_in_memory", "Runs this engine owns and holds in memory.", len(e.loop.runs)),
             ("perdure_runs_in_memory_limit", "How many it may hold; more wait in the database.", e.settings.runs_max),
+            ("perdure_flow_slice_max_seconds", "The longest slice of a flow's decision so far.", e.counters.flow_slice_us_max * US),
             ("perdure_tasks_in_flight", "Attempts that are with workers of this engine.", len(e.dispatcher.flights)),
             ("perdure_tasks_backlog", "Tasks that wait in this engine's memory for a free slot.", e.dispatcher.backlog.size),
             ("perdure_log_chunks_waiting", "Chunks of task output not stored yet.", e.notes.waiting if e.notes else 0),

@@ -68,7 +68,7 @@ class PostgresOccasions:
             rows = await c.fetch(self._q["open_waits"], e["ns"], e["name"], e["at"], *after, EVENT_WAITS_PAGE)
             page = _Page(e["id"], after, [OpenWait(*r.values()) for r in rows])
             pages.append(page)
-            for w in find(OpenEvent(e["id"], e["ns"], e["name"], e["body"]), page.waits):
+            for w in await find(OpenEvent(e["id"], e["ns"], e["name"], e["body"]), page.waits):
                 # Of two events in one round the older one is first.
                 wanted.setdefault((w.run_id, w.name), (e["id"], encode_mail(PromiseKept(w.name, e["body"]))))
         won, held = await self._keep(c, wanted) if wanted else (set[Place](), set[Place]())

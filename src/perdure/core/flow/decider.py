@@ -29,13 +29,19 @@ from perdure.core import events as ev
 from perdure.core.calls import OFFER
 from perdure.core.durations import datetime_of
 from perdure.core.errors import Failure
-from perdure.core.flow.executions import ChildRun, Done, Executions, Inner, Timer, Waiting, checked
+from perdure.core.flow.executions import ITEM_STEPS, ChildRun, Done, Executions, Inner, Timer, Waiting, checked
 from perdure.core.flow.frames import FAILED, PENDING, RUNNING, DagFrame, Frame, GraphFrame, Trouble, Visit, make
 from perdure.core.flow.inputs import completed
 from perdure.core.flow.model import DEFAULT, Flow
 from perdure.core.flow.values import Value
 from perdure.core.ids import text
-from perdure.core.limits import NAME_CHARS_MAX, SIGNALS_BUFFERED_MAX, WAITING_NAMES_MAX
+from perdure.core.limits import (
+    EXPR_STEPS_MAX,
+    FLOW_DECISION_STEPS_MAX,
+    NAME_CHARS_MAX,
+    SIGNALS_BUFFERED_MAX,
+    WAITING_NAMES_MAX,
+)
 from perdure.core.undo import DEADLINE, PREFIX, TIMED_OUT, CannotUndo, Unwinding, error_value, offer, told_of, why
 
 _NOWHERE: Any = object()
@@ -65,56 +71,121 @@ class Decider(Executions):
         """Child runs that were retried with this run."""
         self._early: dict[int, ev.ChildSucceeded | ev.ChildFailed | ev.ChildCancelled] = {}
         """How some of them ended before it was their turn to be waited for again."""
+        self._ahead: deque[ev.Recorded] = deque()
+        """Records that have not been begun."""
+        self._record: ev.Recorded | None = None
+        """The one that is being worked off."""
+        self._replaying = False
 
     # -- the journal's side -----------------------------------------------------------------------------------------
 
     def activate(self, records: list[ev.Recorded], *, replay: bool) -> list[cm.Command]:
         """Apply records in their order; answers what has to happen. With `replay` they are the whole history."""
+        self.give(records, replay=replay)
+        while not self.advance(_never):
+            pass
+        return self.take()
+
+    @property
+    def at(self) -> int:
+        """Number of the record whose consequences are being decided."""
+        return self._at
+
+    def give(self, records: list[ev.Recorded], *, replay: bool) -> None:
+        """Records to be applied by `advance`. The former ones have been."""
+        assert self._record is None and not self._ahead
         if replay:
             records = ev.from_beginning(records)
             self._journal.load(records)
-        for record in records:
-            act = _FACTS.get(type(record.event))
-            if act is None:
-                continue
-            self._now_us, self._at = record.at_us, record.seq
-            if self._undoing is not None:
-                self._undo_went(self._undoing, record.event)
-                continue
-            if self._cancelling is not None and self._end is None:
-                self._unwind(record.event)
-            elif self._end is None or type(record.event) is ev.RunRetried:
-                act(self, record.event)
-                self._work_off()
-            else:
-                self._note(record.event)
-            if self._end is not None:
-                self._wind_up()
+        self._ahead, self._replaying = deque(records), replay
+
+    def advance(self, is_up: Callable[[], bool]) -> bool:
+        """Apply what was given, until `is_up` answers that the time for it is; it is asked after every few steps. True: all is applied.
+        What has to happen so far can be taken in between. Raises NondeterminismError, and DecisionTooLarge."""
+        while self._record is not None or self._ahead:
+            if self._record is None:
+                self._begin_record(self._ahead.popleft())
+            elif self._work_off(is_up):
+                self._record = None
+            if self.spent > FLOW_DECISION_STEPS_MAX:
+                raise DecisionTooLarge(self._too_large())
+            if (self._record is not None or self._ahead) and is_up():
+                self._check()
+                return False
         if self._end is not None and (self._undoing is None or self._undoing.done):
             self.ended = True
             self._journal.close(self._told_end())
-        elif replay:
+        elif self._replaying:
             self._journal.check_all_matched(lambda: "nothing")
+        self._check()
+        return True
+
+    def take(self) -> list[cm.Command]:
+        """What has to happen. Before all of a history is applied nothing does: what is new may turn out not to fit it."""
+        return self._journal.take_commands() if not self._ahead else []
+
+    def _check(self) -> None:
         if self._journal.mismatch is not None:
             raise self._journal.mismatch
-        return self._journal.take_commands()
 
-    def _work_off(self) -> None:
-        agenda = self._agenda
+    def _too_large(self) -> str:
+        return (
+            f"one decision of flow {self.flow.name!r} (after event {self._at} of the run) has taken {self.spent} steps, more than "
+            f"FLOW_DECISION_STEPS_MAX={FLOW_DECISION_STEPS_MAX}; it was stopped before it held up others any longer. "
+            "Move the computation into a task, or make less of it follow from one event"
+        )
+
+    def _begin_record(self, record: ev.Recorded) -> None:
+        act = _FACTS.get(type(record.event))
+        if act is None:
+            return
+        self._now_us, self._at, self.spent = record.at_us, record.seq, 0
+        self._record = record
+        if self._undoing is not None:
+            self._undo_went(self._undoing, record.event)
+        elif self._cancelling is not None and self._end is None:
+            self._unwind(record.event)
+        elif self._end is None or type(record.event) is ev.RunRetried:
+            act(self, record.event)
+        else:
+            self._note(record.event)
+        self._renew()
+        self._cost = 0
+
+    def _work_off(self, is_up: Callable[[], bool]) -> bool:
+        """What follows from a record. False: the time is up before all of it is done."""
+        agenda, meter = self._agenda, self._meter
+        steps = 0
         while agenda or self._thirsty:
             while agenda:
                 act, args = agenda.popleft()
                 act(*args)
+                steps += 1
+                if meter.steps < EXPR_STEPS_MAX or self._cost:
+                    self._renew()
+                    self._cost = 0
+                elif steps & 7:
+                    continue
+                else:
+                    self.spent += 8 * ITEM_STEPS
+                if self.spent > FLOW_DECISION_STEPS_MAX or is_up():
+                    return not agenda and not self._thirsty and self._worked_off()
             thirsty, self._thirsty = self._thirsty, {}
             for visit in thirsty:
-                if not visit.over:
-                    self._fill(visit)
+                self.later(self._fill, visit)
+        return self._worked_off()
+
+    def _worked_off(self) -> bool:
         if self._calls:
             self._flush()
         if self._skips:
             self._record_skips()
         if self._written:
             self._record_state()
+        if self._end is not None and self._undoing is None:
+            self._wind_up()
+            return not self._agenda
+        return True
 
     def _record_skips(self) -> None:
         """Neighbours with one reason share an event."""
@@ -179,7 +250,10 @@ class Decider(Executions):
                 visit.handles.clear()
                 if visit.node.compensate is not None:
                     self._done(visit, 0, raw)
-                visit.frame.node_succeeded(visit, Value(raw), DEFAULT)
+                if visit.node.writes or visit.at < 0:
+                    self.soon(visit.frame.node_succeeded, visit, Value(raw), DEFAULT)
+                else:
+                    visit.frame.node_succeeded(visit, Value(raw), DEFAULT)
             else:
                 self._succeeded(*place, raw)
 
@@ -314,7 +388,12 @@ class Decider(Executions):
 
     def _lift(self, undoing: Unwinding[Done]) -> None:
         undoing.barrier = self._barrier >= 0 or bool(self._doubtful)
-        undoing.go_on()
+        self.later(self._undo_next, undoing)
+
+    def _undo_next(self, undoing: Unwinding[Done]) -> None:
+        """One entry is a step of the decision: those that cannot be called cost as much as the others."""
+        if undoing.step():
+            self.later(self._undo_next, undoing)
 
     def _take_back(self, done: Done) -> int:
         visit, call = done.visit, done.visit.node.compensate
@@ -338,11 +417,13 @@ class Decider(Executions):
             case ev.TasksSucceeded():
                 for seq, raw in zip(event.seqs, event.results, strict=True):
                     if seq == undoing.seq:
-                        undoing.ended(None)
+                        undoing.over(None)
+                        self.later(self._undo_next, undoing)
                     else:
                         self._keep(seq, raw)
             case ev.TaskFailed() if event.seq == undoing.seq:
-                undoing.ended(event.failure)
+                undoing.over(event.failure)
+                self.later(self._undo_next, undoing)
             case ev.TimerFired() if event.seq == self._barrier:
                 self._barrier = -1
                 self._lift(undoing)
@@ -501,6 +582,17 @@ _FACTS: dict[type, Callable[[Decider, Any], None]] = {
     ev.SignalReceived: Decider._signal_received,
     ev.PromiseResolved: Decider._promise_resolved,
 }
+
+
+class DecisionTooLarge(Exception):
+    """A decision that takes more than FLOW_DECISION_STEPS_MAX. The run is stuck."""
+
+    def to_failure(self) -> Failure:
+        return Failure("decision_budget", str(self))
+
+
+def _never() -> bool:
+    return False
 
 
 def _cancelled(reason: str) -> cm.Command:

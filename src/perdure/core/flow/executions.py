@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from itertools import islice
 from typing import Any, Final, cast
 
 import msgspec
@@ -18,6 +17,7 @@ from perdure.core.calls import RESERVED, encode_offer
 from perdure.core.durations import to_us
 from perdure.core.errors import Failure, InvalidInput, clip
 from perdure.core.flow.expr import Expr, ExprError
+from perdure.core.flow.expr.nodes import Fault, Meter
 from perdure.core.flow.frames import Frame, GraphFrame, Host, Scope, Trouble, Visit, make
 from perdure.core.flow.model import (
     APPROVED,
@@ -36,13 +36,29 @@ from perdure.core.flow.model import Value as Computed
 from perdure.core.flow.template import Template
 from perdure.core.flow.values import Value
 from perdure.core.journal import Journal
-from perdure.core.limits import FANOUT_TASKS_MAX, NAME_CHARS_MAX, PAYLOAD_BYTES_MAX, UNDO_STACK_MAX
+from perdure.core.limits import (
+    EXPR_STEPS_MAX,
+    FANOUT_TASKS_MAX,
+    NAME_CHARS_MAX,
+    PAYLOAD_BYTES_MAX,
+    SCHEDULE_CHUNK_TASKS,
+    UNDO_STACK_MAX,
+)
 from perdure.core.occasion import EVENT, promise_name, wait_spec
 
 _encode = msgspec.json.Encoder().encode
 
 EAGER_ITEMS: Final = 5_000
 """Up to this many executions a free place is taken at once; a larger spread refills in steps of an eighth, to keep its history short."""
+FILL_ITEMS: Final = SCHEDULE_CHUNK_TASKS
+"""Executions of a spread that begin in one step of the decision."""
+FILL_STEPS: Final = 30_000
+"""Steps of expressions after which a step of the decision begins no further execution, and tasks that were asked for are handed over. Like
+FILL_ITEMS it bounds commands, so it must not depend on time: a replay has to make the same ones."""
+ITEM_STEPS: Final = 50
+"""What one step of a decision costs beside its expressions."""
+READ_FREE_BYTES: Final = 64 * 1024
+"""Up to this size an output is read free of charge, once it has been decoded."""
 SHOWN_FAILURES: Final = 3
 """Failures of a spread that its error message quotes."""
 
@@ -89,6 +105,14 @@ class Executions(Host):
 
     def __init__(self) -> None:
         self._journal = Journal()
+        self._meter = Meter()
+        """Of the step that is being made; renewed with every step."""
+        self.spent = 0
+        """Steps of the decision so far: what follows from one record."""
+        self._cost = 0
+        """Of the step of the decision that is being made, up to the last `_renew`."""
+        self._calls_cost = 0
+        """Steps that the tasks which are about to be asked for took."""
         self._agenda: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._thirsty: dict[Visit, None] = {}
         """Spreads with a place to fill once the record is worked off."""
@@ -124,15 +148,39 @@ class Executions(Host):
     def later(self, act: Callable[..., None], *args: Any) -> None:
         self._agenda.append((act, args))
 
+    def soon(self, act: Callable[..., None], *args: Any) -> None:
+        self._cost += self._renew()
+        if self._cost > FILL_STEPS:
+            self.later(act, *args)
+        else:
+            act(*args)
+
     def reopen(self, frame: Frame) -> None:
         """Go on with a body that failed or was stopped."""
         raise NotImplementedError
 
     def evaluate(self, what: Template | Expr, scope: Scope) -> Any:
         try:
-            return what.evaluate(scope)
+            return what.evaluate(scope, self._meter)
         except ExprError as e:
             raise Trouble(e.to_failure()) from None
+
+    def read(self, value: Value) -> Any:
+        size = value.undecoded
+        cost = (size >> 5) + (value.size >> 8 if value.size > READ_FREE_BYTES else 0)
+        if cost:
+            try:
+                self._meter.spend(cost)
+            except Fault as e:
+                message = f"reading an output of {value.size} bytes: {e}"
+                raise Trouble(Failure("expression_error", message)) from None
+        return value.obj
+
+    def _renew(self) -> int:
+        """What comes next has steps of its own. Answers what was done since the last time has cost."""
+        cost = self._meter.renew() + ITEM_STEPS
+        self.spent += cost
+        return cost
 
     # -- nodes ------------------------------------------------------------------------------------------------------
 
@@ -151,7 +199,7 @@ class Executions(Host):
             self._node_failed(visit, e.failure)
             return
         if visit.count:
-            self._fill(visit)
+            self.soon(self._fill, visit)
         else:
             self._over(visit)
 
@@ -210,52 +258,69 @@ class Executions(Host):
         if node.compensate is not None:
             self._check_room(visit)
         visit.results = [None] * visit.count
-        visit.todo = iter(range(visit.count))
+        visit.todo = deque(range(visit.count))
 
     def _fill(self, visit: Visit) -> None:
-        """Start as many executions as there is room for, in the order of the items."""
+        """Start as many executions as there is room for, in the order of the items; of many, those of one step."""
+        if visit.over:
+            return
         limit = visit.limit or visit.count
-        while not visit.over and (room := limit - len(visit.handles)) > 0:
-            todo = visit.todo
-            if isinstance(todo, deque):
-                indexes = [todo.popleft() for _ in range(min(room, len(todo)))]
-            else:
-                indexes = list(islice(todo, room))
-            if not indexes:
-                break
-            if isinstance(visit.node.verb, Call):
-                self._schedule(visit, visit.node.verb, indexes)
-            else:
-                for index in indexes:
-                    if not visit.over:
-                        self._start(visit, index)
-        if not visit.over and not visit.handles:
+        room = min(limit - len(visit.handles), FILL_ITEMS)
+        indexes = visit.take(room) if room > 0 else []
+        if indexes:
+            begun = self._begin(visit, indexes)
+            if begun < len(indexes):
+                visit.put_back(indexes[begun:])
+            if visit.over:
+                return
+        if visit.todo:
+            if limit > len(visit.handles):
+                self.later(self._fill, visit)
+        elif not visit.handles:
             self._over(visit)
 
-    def _schedule(self, visit: Visit, call: Call, indexes: list[int]) -> None:
+    def _begin(self, visit: Visit, indexes: list[int]) -> int:
+        """How many have begun when the step has cost enough."""
+        if isinstance(visit.node.verb, Call):
+            return self._schedule(visit, visit.node.verb, indexes)
+        for n, index in enumerate(indexes):
+            if visit.over:
+                return len(indexes)
+            self._start(visit, index)
+            self._cost += self._renew()
+            if self._cost > FILL_STEPS:
+                return n + 1
+        return len(indexes)
+
+    def _schedule(self, visit: Visit, call: Call, indexes: list[int]) -> int:
         """Tasks in bulk. Places side by side share a command."""
         inputs: list[bytes] = []
         first = indexes[0]
         refused: list[tuple[int, Failure]] = []
-        for index in [*indexes, -1]:
+        begun = 0
+        for index in indexes:
             if inputs and index != first + len(inputs):
                 self._bulk(visit, call, first, inputs)
                 inputs = []
-            if index < 0:
-                break
+            begun += 1
             try:
                 data = self._payload(visit, index, call.args)
+                if not inputs:
+                    first = index
+                inputs.append(data)
             except Trouble as e:
                 refused.append((index, e.failure))
-                continue
-            if not inputs:
-                first = index
-            inputs.append(data)
+            self._cost += self._renew()
+            if self._cost > FILL_STEPS:
+                break
+        if inputs:
+            self._bulk(visit, call, first, inputs)
         for index, _ in refused:
             visit.handles[index] = None
         for index, failure in refused:
             if not visit.over:
                 self._failed(visit, index, failure)
+        return begun
 
     def _bulk(self, visit: Visit, call: Call, first: int, inputs: list[bytes]) -> None:
         if visit.node.compensate is not None:
@@ -276,7 +341,7 @@ class Executions(Host):
             data = self._payload(visit, -1, None)
         else:
             try:
-                data = _encode(call.args.evaluate(visit.frame.scope(visit)))
+                data = _encode(call.args.evaluate(visit.frame.scope(visit), self._meter))
             except ExprError as e:
                 raise Trouble(e.to_failure()) from None
             if len(data) > PAYLOAD_BYTES_MAX:
@@ -288,9 +353,13 @@ class Executions(Host):
         if visit.node.compensate is not None:
             self._given[visit, 0] = data
         self._calls.append((visit, call, data))
+        if self._meter.steps < EXPR_STEPS_MAX:
+            self._calls_cost += EXPR_STEPS_MAX - self._meter.steps
+            if self._calls_cost > FILL_STEPS:
+                self._flush()  # what took so long to ask for begins before the rest of the decision is made
 
     def _flush(self) -> None:
-        calls, self._calls = self._calls, []
+        calls, self._calls, self._calls_cost = self._calls, [], 0
         call = calls[0][1]
         nodes = [v.frame.prefix + v.node.key for v, _, _ in calls]
         seq = self._journal.schedule_tasks(call.task, call.queue, [data for _, _, data in calls], call.options, nodes)
@@ -369,6 +438,7 @@ class Executions(Host):
         own: Any = data if isinstance(data, dict) else {}
         params = visit.params if isinstance(visit.frame, GraphFrame) else own
         frame = make(self, verb.body, data, params, f"{visit.label(index)}.", (visit, index))
+        self.spent += len(verb.body.nodes)
         visit.handles[index] = Inner(frame, self._limit(visit, index))
         frame.begin()
 

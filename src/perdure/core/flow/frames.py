@@ -51,7 +51,7 @@ class Visit(msgspec.Struct, eq=False):
     limit: int = 0
     """Executions at a time; 0 is all."""
     todo: Any = _NO_TODO
-    """Indexes that have not begun: a deque, or an iterator."""
+    """Indexes that have not begun: a deque."""
     handles: dict[int, Any] = msgspec.field(default_factory=dict[int, Any])
     """Executions in flight, by index; what they are is the decider's business."""
     results: list[bytes | None] = msgspec.field(default_factory=list["bytes | None"])
@@ -75,6 +75,14 @@ class Visit(msgspec.Struct, eq=False):
     def keep_child(self, index: int, seq: int) -> None:
         self.children = self.children or {}
         self.children[index] = seq
+
+    def take(self, n: int) -> list[int]:
+        """The next indexes to begin, at most n."""
+        todo = self.todo
+        return [todo.popleft() for _ in range(min(n, len(todo)))]
+
+    def put_back(self, indexes: list[int]) -> None:
+        self.todo.extendleft(reversed(indexes))
 
     @property
     def is_spread(self) -> bool:
@@ -104,6 +112,10 @@ class Host:
         """Do it after what is being done; nothing recurses."""
         raise NotImplementedError
 
+    def soon(self, act: Callable[..., None], *args: Any) -> None:
+        """Do it now, or later if what is being done has cost much already. Its expressions have steps of their own."""
+        raise NotImplementedError
+
     def skipped(self, label: str, reason: str) -> None:
         raise NotImplementedError
 
@@ -116,6 +128,10 @@ class Host:
 
     def evaluate(self, what: Template | Expr, scope: Scope) -> Any:
         """Raises Trouble."""
+        raise NotImplementedError
+
+    def read(self, value: Value) -> Any:
+        """An output as an object. A large one is paid for. Raises Trouble."""
         raise NotImplementedError
 
 
@@ -171,7 +187,7 @@ class Frame:
                 if name == "count":
                     return visit.count
             if name == "output" and output is not None:
-                return output.obj
+                return self.host.read(output)
             if name in ("state", "shared"):
                 return self.shared
             found = self.own_root(name, visit)
@@ -250,7 +266,7 @@ class DagFrame(Frame):
         """The scope of a node that is executed once."""
         i = self.body.index.get(name)
         if i is not None:
-            return self.outputs[i].obj
+            return self.host.read(self.outputs[i])
         if name == "input":
             return self.input
         if name in ("state", "shared"):
@@ -262,9 +278,10 @@ class DagFrame(Frame):
         if name == "input":
             return self.input
         if name == "tasks":
-            return {n.key: self.outputs[i].obj for i, n in enumerate(self.body.nodes) if self.status[i] == SUCCESS}
+            read = self.host.read
+            return {n.key: read(self.outputs[i]) for i, n in enumerate(self.body.nodes) if self.status[i] == SUCCESS}
         i = self.body.index.get(name)
-        return _ABSENT if i is None else self.outputs[i].obj
+        return _ABSENT if i is None else self.host.read(self.outputs[i])
 
     def offer(self, visit: Visit, index: int) -> dict[str, Any]:
         out: dict[str, Any] = dict(self.input) if isinstance(self.input, dict) else {}
@@ -272,7 +289,7 @@ class DagFrame(Frame):
         for dep in visit.node.deps:
             key = self.body.nodes[dep].key
             if spread is None or spread.source != key:
-                value = self.outputs[dep].obj
+                value = self.host.read(self.outputs[dep])
                 if isinstance(value, dict):
                     out.update(value)
                 out[key] = value
@@ -350,7 +367,7 @@ class DagFrame(Frame):
             if self.failure is not None:
                 self._end(None, self.failure)
             else:
-                self._finish()
+                self.host.soon(self._finish)
 
     def node_succeeded(self, visit: Visit, value: Value, action: str) -> None:
         i = visit.at
@@ -482,11 +499,17 @@ class GraphFrame(Frame):
         try:
             self.write(visit, value)
             action = self._action(visit, value, action)
+            to = node.edges.get(action, node.edges.get(DEFAULT))
+            data = self.host.read(value) if to is not None else None
         except Trouble as e:
             self.node_failed(visit, e.failure, timeout=False)
             return
         self.passed[node.key] = SUCCESS
-        self._follow(node, action, value)
+        if to is None:
+            self.current = None
+            self.host.soon(self._finish)
+        else:
+            self._move(to, data)
 
     def _action(self, visit: Visit, value: Value, verb: str) -> str:
         node = visit.node
@@ -499,14 +522,6 @@ class GraphFrame(Frame):
             if found is not None:
                 return found if isinstance(found, str) else Value.of(found).raw.decode()
         return verb
-
-    def _follow(self, node: Node, action: str, value: Value) -> None:
-        to = node.edges.get(action, node.edges.get(DEFAULT))
-        if to is None:
-            self.current = None
-            self._finish()
-        else:
-            self._move(to, value.obj)
 
     def node_failed(self, visit: Visit, failure: Failure, *, timeout: bool) -> None:
         node = visit.node

@@ -6,6 +6,7 @@ Executions of a spread, and the bodies inside one, are one node of a picture: it
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Final
 
 from perdure.core.events import Recorded
@@ -17,10 +18,15 @@ _WORTH: Final = ("failed", "running", "waiting", "pending", "cancelled", "succes
 """What is worth knowing of several, the most first."""
 
 
-def statuses_of(flow: Flow, run_id: bytes, history: list[Recorded]) -> dict[str, str]:
-    """Status words by path (`chart.Item.path`). Nodes of inner bodies that are over may be missing."""
+def statuses_of(
+    flow: Flow, run_id: bytes, history: list[Recorded], is_up: Callable[[], bool] = lambda: False
+) -> dict[str, str]:
+    """Status words by path (`chart.Item.path`). Nodes of inner bodies that are over may be missing. Nothing when the time is up before
+    the history is worked off."""
     decider = Decider(flow, run_id)
-    decider.activate(history, replay=True)
+    decider.give(history, replay=True)
+    if not decider.advance(is_up):
+        return {}
     waits = _waits(flow.body, "")
     out: dict[str, str] = {}
     for label, status in decider.statuses().items():

@@ -18,7 +18,7 @@ import msgspec
 
 from perdure.core.flow.expr import Expr, ExprError, Path, Scope, parse_at
 from perdure.core.flow.expr.functions import text_of, weigh
-from perdure.core.flow.expr.nodes import Fault, Get, Meter, Node, Root
+from perdure.core.flow.expr.nodes import Fault, Meter
 from perdure.core.limits import TEMPLATE_BYTES_MAX
 
 TEMPLATE_DEPTH_MAX: Final = 100
@@ -26,7 +26,7 @@ TEMPLATE_DEPTH_MAX: Final = 100
 _READS_UNWEIGHED: Final = 8
 """A template that reads no more often than this cannot swell by much, and its result is not weighed: weighing costs more than all else."""
 
-Fill = Callable[[Scope], Any]
+Fill = Callable[[Scope, Meter], Any]
 
 
 class _Text(msgspec.Struct, frozen=True):
@@ -67,10 +67,10 @@ class Template:
         assert self.is_constant, "only a template without expressions has a value of its own"
         return self.form
 
-    def evaluate(self, scope: Scope) -> Any:
-        """Its value. Raises ExprError."""
+    def evaluate(self, scope: Scope, meter: Meter | None = None) -> Any:
+        """Its value. Raises ExprError. All its expressions share the meter: one of its own, unless it is given."""
         try:
-            value = self.fill(scope)
+            value = self.fill(scope, Meter() if meter is None else meter)
         except RecursionError:
             raise ExprError("the value does not fit on the stack here") from None
         if self.weighed and weigh(value, None, TEMPLATE_BYTES_MAX) > TEMPLATE_BYTES_MAX:
@@ -100,7 +100,7 @@ def of(expr: Expr) -> Template:
 
 def literal(value: Any) -> Template:
     """A value that is what it is, `${` and all."""
-    return Template(value, True, (), (), frozenset(), lambda scope: value, False)
+    return Template(value, True, (), (), frozenset(), lambda scope, meter: value, False)
 
 
 def _template(form: Any, found: list[tuple[Path, Expr]]) -> Template:
@@ -189,31 +189,20 @@ def _fill(form: Any) -> Fill:
         return _fill_object(form)
     if isinstance(form, list):
         return _fill_list(form)
-    return lambda scope: form
+    return lambda scope, meter: form
 
 
 def _fill_expr(expr: Expr) -> Fill:
-    run = expr.run
-    if _is_path(expr.tree):  # nothing in it is metered
-        unused = Meter()
-        return lambda scope: run(scope, unused)
-    return lambda scope: run(scope, Meter())
-
-
-def _is_path(tree: Node) -> bool:
-    if isinstance(tree, Get):
-        return isinstance(tree.base, Root) and not any(isinstance(step, Node) for step in tree.steps)
-    return isinstance(tree, Root)
+    return expr.run
 
 
 def _fill_text(form: _Text) -> Fill:
     parts = [part if isinstance(part, str) else part.run for part in form.parts]
     whole = "".join(part if isinstance(part, str) else f"${{ {part.text} }}" for part in form.parts)
 
-    def fill(scope: Scope) -> str:
-        meter = Meter()
+    def fill(scope: Scope, meter: Meter) -> str:
         try:
-            texts = [part if isinstance(part, str) else text_of(part(scope, Meter()), meter) for part in parts]
+            texts = [part if isinstance(part, str) else text_of(part(scope, meter), meter) for part in parts]
         except Fault as fault:
             raise ExprError(str(fault), 0, whole) from None
         if sum(map(len, texts)) > TEMPLATE_BYTES_MAX:
@@ -228,10 +217,10 @@ def _fill_object(form: dict[str, Any]) -> Fill:
     base = {key: None if _varies(value) else value for key, value in form.items()}
     varying = [(key, _fill(value)) for key, value in form.items() if _varies(value)]
 
-    def fill(scope: Scope) -> dict[str, Any]:
+    def fill(scope: Scope, meter: Meter) -> dict[str, Any]:
         out: dict[str, Any] = base.copy()
         for key, run in varying:
-            out[key] = run(scope)
+            out[key] = run(scope, meter)
         return out
 
     return fill
@@ -241,10 +230,10 @@ def _fill_list(form: list[Any]) -> Fill:
     base = [None if _varies(value) else value for value in form]
     varying = [(index, _fill(value)) for index, value in enumerate(form) if _varies(value)]
 
-    def fill(scope: Scope) -> list[Any]:
+    def fill(scope: Scope, meter: Meter) -> list[Any]:
         out: list[Any] = base.copy()
         for index, run in varying:
-            out[index] = run(scope)
+            out[index] = run(scope, meter)
         return out
 
     return fill

@@ -24,6 +24,16 @@ class Value(msgspec.Struct, eq=False, gc=False):
         return cls(b"[" + b",".join(parts) + b"]")
 
     @property
+    def undecoded(self) -> int:
+        """Bytes that `obj` will have to decode."""
+        return len(self._raw) if self._obj is _UNKNOWN and self._raw is not None else 0
+
+    @property
+    def size(self) -> int:
+        """Bytes, as far as they are known."""
+        return len(self._raw) if self._raw is not None else 0
+
+    @property
     def obj(self) -> Any:
         if self._obj is _UNKNOWN:
             assert self._raw is not None

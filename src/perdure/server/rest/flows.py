@@ -12,12 +12,14 @@ from fastapi.responses import JSONResponse
 
 from perdure.core import ids
 from perdure.core.errors import NotRegistered, PerdureError
+from perdure.core.flow.decider import DecisionTooLarge
 from perdure.core.flow.drawing.chart import Chart, chart_of
 from perdure.core.flow.drawing.svg import svg
 from perdure.core.flow.model import Flow
 from perdure.core.flow.progress import statuses_of
 from perdure.core.flow.schema import document_schema
 from perdure.core.scheduled import trigger_requests
+from perdure.engine.turns import within
 from perdure.server.rest import models as m
 from perdure.server.rest import views
 from perdure.server.rest.documents import FlowRoute, changes_of, draft_of, kept
@@ -31,6 +33,9 @@ log = logging.getLogger("perdure.server")
 EVENTS_REPLAYED_MAX: Final = 10_000
 """Events of a run up to which its nodes' statuses are worked out for a reader."""
 BYTES_REPLAYED_MAX: Final = 16 * 1024 * 1024
+REPLAY_S_MAX: Final = 1.0
+"""Seconds that a history is worked off for a picture, one at a time; one that takes longer is shown without statuses."""
+_replaying: Final = asyncio.Semaphore(1)
 SVG: Final = "image/svg+xml"
 SVG_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; sandbox"
 """A picture brings its own style and needs nothing else; whatever else were in it would do nothing."""
@@ -153,8 +158,9 @@ async def _statuses(caller: Caller, run_id: bytes, flow: Flow) -> dict[str, str]
     if len(history) > EVENTS_REPLAYED_MAX or len(history) < found:
         return {}
     try:
-        return await asyncio.to_thread(statuses_of, flow, run_id, history)
-    except PerdureError as error:  # the picture is worth having all the same
+        async with _replaying:
+            return await asyncio.to_thread(statuses_of, flow, run_id, history, within(REPLAY_S_MAX))
+    except (PerdureError, DecisionTooLarge) as error:  # the picture is worth having all the same
         log.warning("statuses of run %s cannot be told: %s", ids.text(run_id), error)
         return {}
 

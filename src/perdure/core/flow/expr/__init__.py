@@ -70,10 +70,10 @@ class Expr:
     """How many times it reads something: no value is larger than this many of what it read, plus what it built."""
     run: Run = field(repr=False)
 
-    def evaluate(self, scope: Scope) -> Any:
-        """Its value. Raises ExprError."""
+    def evaluate(self, scope: Scope, meter: Meter | None = None) -> Any:
+        """Its value. Raises ExprError. Without a meter it has one of its own."""
         try:
-            return self.run(scope, Meter())
+            return self.run(scope, Meter() if meter is None else meter)
         except RecursionError:
             raise ExprError("the expression does not fit on the stack here", 0, self.text) from None
 

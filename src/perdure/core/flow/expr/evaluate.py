@@ -262,10 +262,10 @@ def _fixed(steps: tuple[str | int | Node, ...]) -> list[str | int]:
 
 
 def _ordering(holds: Callable[[Any, Any], bool]) -> Callable[[Any, Any, Meter], bool]:
-    def test(left: Any, right: Any, _: Meter) -> bool:
+    def test(left: Any, right: Any, meter: Meter) -> bool:
         if left is None or right is None:
             return False
-        check_order(left, right)
+        check_order(left, right, meter)
         return holds(left, right)
 
     return test

@@ -15,6 +15,14 @@ import msgspec
 from perdure.core.flow.expr.nodes import DATA_DEPTH_MAX, INTEGER_MAX, Fault, Meter, a_kind, kind, number
 from perdure.core.limits import EXPR_BYTES_MAX
 
+# Steps per element of what takes longer than to pass by it: measured, so that EXPR_STEPS_MAX takes about as long with each of them.
+_COMPARED: Final = 4
+_KEYED: Final = 6
+_WRITTEN: Final = 3
+_PARSED: Final = 2
+_LONG_TEXT: Final = 4_096
+"""Characters of a text above which comparing it is paid for."""
+
 _SCALARS: Final = frozenset({str, int, float, bool, type(None)})
 _NUMBERS: Final = frozenset({int, float})
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}")
@@ -30,6 +38,8 @@ def equal(left: Any, right: Any, meter: Meter) -> bool:
     kind_l, kind_r = type(left), type(right)
     if kind_l in _SCALARS or kind_r in _SCALARS:
         if kind_l is kind_r or (kind_l in _NUMBERS and kind_r in _NUMBERS):
+            if kind_l is str and len(left) > _LONG_TEXT:
+                meter.scan(left)
             return bool(left == right)
         return False
     return _deep_equal(left, right, meter)
@@ -42,12 +52,12 @@ def _deep_equal(left: Any, right: Any, meter: Meter) -> bool:
         if isinstance(one, list) and isinstance(two, list):
             if len(one) != len(two):
                 return False
-            meter.spend(len(one))
+            meter.spend(len(one) * _COMPARED)
             todo.extend(zip(one, two, strict=True))
         elif isinstance(one, dict) and isinstance(two, dict):
             if one.keys() != two.keys():
                 return False
-            meter.spend(len(one))
+            meter.spend(len(one) * _COMPARED)
             todo.extend((value, two[key]) for key, value in one.items())
         elif (type(one) in _SCALARS or type(two) in _SCALARS) and equal(one, two, meter):
             continue
@@ -56,8 +66,10 @@ def _deep_equal(left: Any, right: Any, meter: Meter) -> bool:
     return True
 
 
-def check_order(left: Any, right: Any) -> None:
+def check_order(left: Any, right: Any, meter: Meter) -> None:
     """Numbers have one, and strings."""
+    if isinstance(left, str) and len(left) > _LONG_TEXT:
+        meter.scan(left)
     if not ((type(left) in _NUMBERS and type(right) in _NUMBERS) or (isinstance(left, str) and isinstance(right, str))):
         raise Fault(
             f"{a_kind(left)} and {a_kind(right)} have no order; compare numbers with numbers and strings with strings"
@@ -67,9 +79,10 @@ def check_order(left: Any, right: Any) -> None:
 def member(needle: Any, holder: Any, meter: Meter) -> bool:
     """`needle in holder`: an element of a list, a key of an object, a part of a string. Nothing is in null."""
     if isinstance(holder, list):
-        meter.spend(len(holder))
         if isinstance(needle, str):
+            meter.spend(len(holder))
             return needle in holder
+        meter.spend(len(holder) * 2)
         return any(equal(needle, item, meter) for item in holder)
     if isinstance(holder, dict):
         return isinstance(needle, str) and needle in holder
@@ -202,7 +215,7 @@ def weigh(value: Any, meter: Meter | None, most: int) -> int:
             todo.extend(here)
         elif isinstance(here, dict):
             if meter:
-                meter.spend(len(here))
+                meter.spend(len(here) * 2)
             total += 2
             todo.extend(here)
             todo.extend(here.values())
@@ -250,7 +263,7 @@ def _split(meter: Meter, text: str, separator: str) -> list[str]:
 
 
 def _join(meter: Meter, items: list[Any], separator: str = "") -> str:
-    meter.spend(len(items))
+    meter.spend(len(items) * _WRITTEN)
     texts: list[str] = []
     for item in items:
         if isinstance(item, list | dict):
@@ -286,7 +299,8 @@ def _sha256(meter: Meter, text: str) -> str:
 
 def _parse_json(meter: Meter, text: str) -> Any:
     meter.build(len(text))
-    meter.spend(text.count(",") + text.count("[") + text.count("{") + 1)
+    meter.scan(text)
+    meter.spend(_PARSED * (text.count(",") + text.count("[") + text.count("{") + 1))
     try:
         value = msgspec.json.decode(text)
     except (ValueError, RecursionError) as exc:
@@ -452,7 +466,7 @@ def _flatten(meter: Meter, items: list[Any]) -> list[Any]:
 def _unique(meter: Meter, items: list[Any]) -> list[Any]:
     """The first of each of several equal ones."""
     seen: dict[Any, Any] = {}
-    meter.spend(len(items))
+    meter.spend(len(items) * _KEYED)
     for item in items:
         seen.setdefault(_key(item, meter, 0), item)
     return list(seen.values())
@@ -465,10 +479,10 @@ def _key(value: Any, meter: Meter, depth: int) -> Any:
     if depth > DATA_DEPTH_MAX:
         raise Fault(f"an element is nested more than {DATA_DEPTH_MAX} deep")
     if isinstance(value, list):
-        meter.spend(len(value))
+        meter.spend(len(value) * _KEYED)
         return (list, *(_key(item, meter, depth + 1) for item in value))
     if isinstance(value, dict):
-        meter.spend(len(value))
+        meter.spend(len(value) * _KEYED)
         return (dict, frozenset((key, _key(item, meter, depth + 1)) for key, item in value.items()))
     return (bool, value) if isinstance(value, bool) else (int, value)
 

@@ -72,7 +72,7 @@ def closest(name: str, known: Iterable[str]) -> str | None:
 
 
 class Meter:
-    """What one evaluation has left."""
+    """What one evaluation has left. Several evaluations that happen in one go share one; `renew` begins the next."""
 
     # Class attributes stand in for a fresh instance's own: most evaluations spend nothing, and then making one is nearly free.
     steps: int = EXPR_STEPS_MAX
@@ -83,6 +83,12 @@ class Meter:
         self.steps -= elements
         if self.steps < 0:
             raise Fault(f"this takes more than {EXPR_STEPS_MAX} steps; do it in a task")
+
+    def renew(self) -> int:
+        """Begin anew. Answers the steps that were taken."""
+        taken = EXPR_STEPS_MAX - self.steps + ((EXPR_BUILT_MAX - self.chars) >> 6)
+        self.__dict__.clear()
+        return taken
 
     def scan(self, text: str) -> None:
         self.spend((len(text) >> 6) + 1)

@@ -1,0 +1,66 @@
+"""Flows that compute, in an engine: others have their turn, what is decided happens meanwhile, and there is an end to it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from perdure import Perdure, Stuck, flow, task
+from perdure.core.flow import decider
+
+STALL_US = 50_000
+HEAVY = "${ sum(range(48000)) }"
+RING: dict[str, Any] = {
+    "max_steps": 50000,
+    "start": "a",
+    "nodes": {"a": {"value": HEAVY}, "b": {"value": HEAVY}},
+    "edges": [{"from": "a", "to": "b"}, {"from": "b", "to": "a"}],
+}
+
+begun: list[int] = []
+
+
+@task(name="fair_begin")
+async def begin(n: int, x: int) -> int:
+    begun.append(n)
+    return n
+
+
+async def test_a_flow_without_end_is_stuck_with_its_reason_and_holds_up_nobody(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decider, "FLOW_DECISION_STEPS_MAX", 10_000_000)
+    async with Perdure(dsn) as p:
+        await p.deploy({"flow": "fair-ring", **RING})
+        await p.deploy(
+            {"flow": "fair-quick", "tasks": {"a": {"value": 1}, "b": {"value": "${ a + 1 }", "depends_on": "a"}}}
+        )
+        poisoned = await p.start_workflow(flow("fair-ring"))
+        others = 0
+        while (await poisoned.describe()).stuck is None:
+            assert await (await p.start_workflow(flow("fair-quick"))).result("20s") == {"b": 2}
+            others += 1
+        assert others >= 5
+        with pytest.raises(Stuck, match="FLOW_DECISION_STEPS_MAX=10000000"):
+            await poisoned.result("20s")
+        assert p.engine.counters.measures.flow_slice_us.count > 50
+        assert p.engine.counters.flow_slice_us_max < STALL_US
+
+
+async def test_tasks_begin_while_later_ones_are_still_computed(dsn: str) -> None:
+    begun.clear()
+    count = 60
+    tasks = {f"t{n}": {"python": "fair_begin", "with": {"n": n, "x": HEAVY}} for n in range(count)}
+    async with Perdure(dsn) as p:
+        await p.deploy({"flow": "fair-many", "tasks": tasks})
+        handle = await p.start_workflow(flow("fair-many"))
+        while not begun:
+            await asyncio.sleep(0.001)
+        run = next(iter(p.engine.loop.runs.values()))
+        assert run.deciding, "the first task began only when all of them had been computed"
+        assert len(run.state.tasks) < count
+        assert len(await handle.result("60s")) == count
+        assert sorted(begun) == list(range(count))
+        assert p.engine.counters.flow_slice_us_max < STALL_US
