@@ -20,8 +20,8 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 import pytest
+from hypothesis import HealthCheck, settings
 from hypothesis import core as hypothesis_core
-from hypothesis import settings
 
 from perdure.store.cluster import PrivateCluster
 from perdure.store.migrate import migrate
@@ -34,8 +34,16 @@ _numbers = itertools.count(1)
 
 # In the environment, so that pytest-xdist's workers and the second run of a failed test try the same examples.
 HYPOTHESIS_SEED = os.environ.setdefault("PERDURE_HYPOTHESIS_SEED", str(random.SystemRandom().getrandbits(32)))
-# On a slow machine: no deadline per example. No database of failures, which would depend on what ran before.
-settings.register_profile("perdure", deadline=None, max_examples=60, print_blob=True, database=None)
+# Nothing here may depend on the machine's speed: no deadline per example, and slow generation is no failure. No database of failures,
+# which would depend on what ran before.
+settings.register_profile(
+    "perdure",
+    deadline=None,
+    max_examples=60,
+    print_blob=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("perdure")
 
 
