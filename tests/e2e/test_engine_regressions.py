@@ -13,10 +13,13 @@ import perdure
 from perdure import EngineSettings, Perdure, Signal, task, wf, workflow
 from perdure.core.commit_policy import CommitPolicy
 from perdure.core.errors import Fenced
+from perdure.core.lifecycle import TaskStatus
+from perdure.core.mail import TaskEnded
 from perdure.core.placement import Placement
 from perdure.engine.committer import Committer
 from perdure.engine.counters import Counters
 from perdure.engine.ports import Poison
+from perdure.wire.codec import encode_mail
 
 executed: list[tuple[str, int]] = []
 
@@ -61,6 +64,32 @@ async def child(seconds: float) -> int:
 @workflow(name="regression_parent")
 async def parent(seconds: float) -> int:
     return await child(seconds)
+
+
+@task(queue="elsewhere", name="regression_far_once", at_most_once=True)
+async def far_once() -> int:
+    return 1
+
+
+@workflow(name="regression_far_once_flow")
+async def far_once_flow() -> int:
+    return await far_once()
+
+
+async def test_an_end_that_lies_in_the_inbox_while_its_run_is_loaded_is_not_taken_for_lost(dsn: str) -> None:
+    """A task that may run only once has left the queue, because it has ended: not because its worker is gone."""
+    async with Perdure(dsn, queues=["none"], settings=settings()) as owner:
+        handle = await owner.start_workflow(far_once_flow)
+        c = await asyncpg.connect(dsn)
+        async with asyncio.timeout(30):
+            while not await c.fetchval("select count(*) from perdure.task_queue"):
+                await asyncio.sleep(0.01)
+    row = await c.fetchrow("delete from perdure.task_queue returning run_id, ns, seq, attempt")
+    end = encode_mail(TaskEnded(row["seq"], TaskStatus.SUCCESS, b"7", None, row["attempt"], 0, 1, 2, 3))
+    await c.execute("insert into perdure.inbox (ns, run_id, body) values ($1, $2, $3)", row["ns"], row["run_id"], end)
+    await c.close()
+    async with Perdure(dsn, queues=["none"], settings=settings()) as heir:
+        assert await heir.handle(handle.id).result(timeout="30s") == 7
 
 
 async def test_a_result_that_waits_in_the_inbox_of_a_sleeping_run_is_not_taken_for_lost(dsn: str) -> None:

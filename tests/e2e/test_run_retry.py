@@ -83,6 +83,15 @@ async def pipeline(n: int) -> list[str]:
 
 
 @workflow
+async def naps_after(x: int) -> str:
+    await do("first")
+    if "the code" in broken:
+        raise ValueError("a mistake in the code")
+    await wf.sleep("10m")
+    return "slept"
+
+
+@workflow
 async def mapped(n: int) -> list[str]:
     return await wf.map(do, [f"item {i}" for i in range(n)])
 
@@ -423,6 +432,22 @@ async def test_timers_stand_still_between_failure_and_retry() -> None:
         await handle.retry()
         await env.advance("1s")
         assert await handle.result() == "LIMITED FRAGILE"
+
+
+async def test_a_sleep_that_the_code_reaches_only_after_a_retry_counts_from_the_retry() -> None:
+    """The code goes through what it heard an hour ago, and its clock says so; the time at rest is added to what it sets then."""
+    async with TestEnv() as env:
+        broken.add("the code")
+        handle = await env.start(naps_after, 1)
+        await env.advance("1s")
+        assert await handle.status() == "failed"
+        await env.advance("1h")
+        broken.clear()
+        await handle.retry()
+        await env.advance("9m")
+        assert await handle.status() == "running"
+        await env.advance("2m")
+        assert await handle.result() == "slept"
 
 
 async def test_an_at_most_once_task_runs_once_more(dsn: str) -> None:

@@ -22,6 +22,7 @@ from perdure import (
     Limit,
     NotFound,
     Perdure,
+    RunFailed,
     Signal,
     TestEnv,
     wf,
@@ -421,3 +422,28 @@ async def test_a_start_asks_for_one_of_them_at_most(client: Perdure) -> None:
         Debounce("1m", key="k", max="1s")
     with pytest.raises(InvalidInput, match="PUT_OFF_US_MAX"):
         Debounce("30d", key="k")
+
+
+# -- what goes with a start ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", [{"debounce": Debounce("10ms", key="k")}, {"dedup": Dedup(key="k")}])
+async def test_a_start_that_is_put_off_keeps_the_timeout_of_its_run(client: Perdure, how: dict[str, Any]) -> None:
+    handle = await wait.options(timeout="200ms", **how).start("never ends by itself")
+    with pytest.raises(RunFailed, match="deadline"):
+        await handle.result("20s")
+
+
+async def test_a_start_that_cannot_be_read_does_not_hold_up_those_behind_it(client: Perdure, dsn: str) -> None:
+    connection = await asyncpg.connect(dsn)
+    try:
+        await connection.execute(
+            "insert into perdure.start_later (run_id, ns, workflow, key, kind, due_at, last_at, request)"
+            " values ($1, 1, 'starts_echo', 'unreadable', 0, now(), now(), 'x')",
+            ids.text(ids.run_id(1, 0, 1)),
+        )
+        handle = await echo.options(debounce=Debounce("10ms", key="k")).start("good")
+        assert await handle.result("20s") == "good"
+        assert await connection.fetchval("select count(*) from perdure.start_later") == 1, "the bad one is kept"
+    finally:
+        await connection.close()

@@ -149,10 +149,12 @@ class Runner:
     def __init__(self, jobs: int, timeout_s: float, baseline: bool, remembered: dict[str, Result]) -> None:
         self._jobs, self._timeout_s, self._baseline, self.remembered = jobs, timeout_s, baseline, remembered
         self._lock = threading.Lock()
+        self._digests: dict[str, str] = {}
         self._sound: dict[str, tuple[threading.Lock, list[Result]]] = {}
 
     def run(self, mutants: Sequence[Mutant]) -> list[Result]:
-        todo = [m for m in mutants if digest(m) not in self.remembered]
+        self._digests = {m.id: digest(m) for m in mutants}  # of what is copied now, whatever is written meanwhile
+        todo = [m for m in mutants if self._digests[m.id] not in self.remembered]
         directory = Path(tempfile.mkdtemp(prefix="perdure-mutate-")).resolve()
         directory.chmod(0o755)
         slots: queue.SimpleQueue[Slot] = queue.SimpleQueue()
@@ -167,7 +169,7 @@ class Runner:
             for slot in made:
                 slot.close()
             shutil.rmtree(directory, ignore_errors=True)
-        return [self.remembered[digest(m)] for m in mutants]
+        return [self.remembered[self._digests[m.id]] for m in mutants]
 
     def _one(self, m: Mutant, slots: queue.SimpleQueue[Slot]) -> None:
         slot = slots.get()
@@ -180,7 +182,7 @@ class Runner:
                 f"{result.verdict:9} {result.seconds:6.1f} s  {m.layer}/{m.id}  {result.by.splitlines()[0] if result.by else ''}",
                 flush=True,
             )
-            self.remembered[digest(m)] = result
+            self.remembered[self._digests[m.id]] = result
             save(self.remembered)
 
     def _checked(self, m: Mutant, slot: Slot) -> Result:

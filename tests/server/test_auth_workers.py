@@ -110,6 +110,31 @@ async def test_reports_about_the_tasks_of_others_are_refused(hub: WorkerHub, eng
     assert [r.value for r in heard.reports] == [b'"true"']
 
 
+async def test_beats_about_the_attempt_of_another_namespace_keep_nothing_alive(
+    hub: WorkerHub, engine: Engine, heard: Heard
+) -> None:
+    """The liar brings the token along, so that it counts as running the attempt until that has been checked."""
+    give_task(hub, engine)
+    liar = hub.join(hello([("default", "t")], [(RUN, 1, 1)]), LIAR, "liar")
+    hub.received(liar, Up(beats=[Beat(RUN, 1, 1)]))
+    assert heard.beats == []
+    assert hub.refused >= 1
+
+
+async def test_what_never_reached_a_worker_that_reconnects_goes_back_unstarted(
+    hub: WorkerHub, engine: Engine, heard: Heard
+) -> None:
+    """At once, and as returned: an attempt that counted as lost would fail a task that may run only once."""
+    first = hello([("default", "t")])
+    hub.join(first, VICTIM, "victim")
+    for seq in (1, 2):
+        hub.assign([Assignment(RUN, seq, 1, 1, "t", b"[]", TaskOptions(at_most_once=True), VICTIM, "", "default")])
+    again = Hello(first.worker_id, "worker", "host", 1, "test", 10, [("default", "t")], {}, [(RUN, 1, 1)])
+    hub.join(again, VICTIM, "victim")
+    await settle()
+    assert [(r.seq, r.attempt, r.end) for r in heard.reports] == [(2, 1, End.RETURNED)]
+
+
 @pytest.mark.parametrize("first", ["liar", "victim"])
 async def test_a_token_of_another_namespace_brought_along_opens_nothing(
     hub: WorkerHub, engine: Engine, heard: Heard, first: str

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 from perdure.core import events as ev
 from perdure.core import ids
+from perdure.core.lifecycle import TaskStatus
+from perdure.core.mail import TaskEnded
 from perdure.core.placement import Placement
 from perdure.core.retry import End, TaskOptions
 from perdure.core.work import Report
@@ -61,3 +65,17 @@ def test_the_result_of_a_former_epoch_does_not_count_for_an_attempt_that_began_h
     d.reported([Report(RUN, 0, 1, End.SUCCESS, b"5", None, 1, 2, epoch=1)])
     assert (RUN, 0) in d.flights
     assert not run.pending
+
+
+def test_an_attempt_whose_end_came_by_mail_is_stopped() -> None:
+    """Another engine's worker has ended the task: what runs here is its double."""
+    stopped: list[tuple[bytes, int, int]] = []
+    worker = SimpleNamespace(assign=lambda _: None, cancel=lambda *token: stopped.append(token), capacity=lambda: 9)
+    run, d = run_in_epoch(1), dispatcher()
+    d.adopt_running([row()], {RUN: run}.get)
+    d._worker = worker  # type: ignore[assignment]
+    d.arrived(run, TaskEnded(0, TaskStatus.SUCCESS, b"5", None, 1, 0, 1, 2, 3))
+    assert stopped == [(RUN, 0, 1)]
+    assert not d.flights
+    (changes,) = run.pending
+    assert changes.events == [ev.TasksSucceeded([0], [b"5"])]

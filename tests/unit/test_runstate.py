@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from perdure.core import events as ev
+from perdure.core.approval import Spec, encode_spec
 from perdure.core.errors import Failure, IllegalTransition
 from perdure.core.lifecycle import RunStatus
 from perdure.core.retry import TaskOptions
@@ -139,3 +140,21 @@ def test_a_run_ends_once(end: ev.Event, status: RunStatus) -> None:
 def test_a_run_starts_once() -> None:
     with pytest.raises(IllegalTransition):
         state_after(STARTED, STARTED)
+
+
+@pytest.mark.parametrize(
+    ("spec", "is_resolved"),
+    [
+        (b"", True),
+        (encode_spec(Spec(title="t", quorum=1, reject_quorum=1)), True),
+        (encode_spec(Spec(title="t", quorum=2, reject_quorum=1)), False),
+        (encode_spec(Spec(title="t", quorum=1, reject_quorum=1, assignees=["ada"])), False),
+    ],
+)
+def test_an_answer_that_came_before_the_question_counts_unless_certain_people_have_to_give_it(
+    spec: bytes, is_resolved: bool
+) -> None:
+    state = state_after(STARTED, ev.PromiseResolved("p", b"1", sure=False), ev.PromiseCreated(0, "p", spec))
+    assert ("p" in state.resolved) is is_resolved
+    state = state_after(STARTED, ev.PromiseResolved("p", b"1", sure=True), ev.PromiseCreated(0, "p", spec))
+    assert "p" in state.resolved

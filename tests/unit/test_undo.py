@@ -107,6 +107,12 @@ async def with_a_broken_undo(order: str) -> None:
 
 
 @workflow
+async def a_map_beside_a_failure(orders: list[str]) -> None:
+    await charge("first")
+    await asyncio.gather(charge.map(orders), fail("x"))
+
+
+@workflow
 async def side_by_side(order: str) -> None:
     await asyncio.gather(charge(order), pack(order), fail(order))
 
@@ -567,3 +573,12 @@ def test_whatever_a_run_did_is_undone_when_it_fails_or_is_cancelled(kinds: list[
 
 
 keep_private(globals())
+
+
+def test_what_a_fan_out_still_runs_is_stopped_before_anything_is_taken_back() -> None:
+    stopped = 0
+    for seed in range(40):
+        world = UndoWorld(a_map_beside_a_failure, [f"order {n}" for n in range(5)]).run(seed)
+        kinds = [type(c) for commands in world.activations for c in commands]
+        stopped += cm.CancelTasks in kinds
+    assert stopped > 0, "in some of these orders the failure comes while parts of the map are under way"

@@ -237,6 +237,13 @@ def test_a_short_delay_of_a_frequent_schedule_is_not_an_outage() -> None:
     assert due_of({"every": "10s", "missed": "last"}, 600 * SECOND_US) == ([0], 60, 10), "ten minutes are"
 
 
+def test_an_outage_begins_a_moment_after_what_counts_as_on_time() -> None:
+    """With `last`, times that are all on time fire one by one; with one that is a microsecond older, only the newest does."""
+    now = NOW + ON_TIME_US
+    assert due_of({"every": "30s", "missed": "last"}, ON_TIME_US, now) == ([60, 30, 0], 0, 30)
+    assert due_of({"every": "30s", "missed": "last"}, ON_TIME_US + 1, now + 1) == ([0], 2, 29)
+
+
 def test_jitter_counts_as_on_time() -> None:
     now, late = NOW + 30 * 60 * SECOND_US, 30 * 60 * SECOND_US
     assert due_of({"cron": "0 12 * * *", "missed": "none", "jitter": "30m"}, late, now)[0] == [1800]

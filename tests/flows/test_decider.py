@@ -1,0 +1,49 @@
+"""What the corpus cannot say: children that do not stop, and limits made small."""
+
+from __future__ import annotations
+
+import pytest
+
+from perdure.core import commands as cm
+from perdure.core import events as ev
+from perdure.core.flow import decider
+from tests.flows.case import Case, Expect
+from tests.flows.pure import Run, World
+
+NOTHING = Expect(status="running", commands="")
+
+
+def world(flow: str, **more: object) -> World:
+    return World(Case(about="", flow=flow, expect=NOTHING, **more), "main")  # type: ignore[arg-type]
+
+
+def test_a_second_cancel_ends_the_wait_for_a_child_that_does_not_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one asks the child to stop and waits for it, as a workflow of code does."""
+    w = world(
+        "tasks: {sub: {flow: worker, with: {}}}",
+        flows={"worker": "tasks: {step: {with: {}}}"},
+        script={"worker/step": {"hang": True}},
+    )
+    w.run()
+    monkeypatch.setattr(Run, "ask_to_stop", lambda run, why: None)  # the child goes on
+    w.main.add(ev.CancelRequested("enough"))
+    w.settle()
+    assert w.main.closing is None
+    assert any(isinstance(r.event, ev.ChildCancelRequested) for r in w.main.history)
+    w.main.add(ev.CancelRequested("now"))
+    w.settle()
+    assert w.main.closing == cm.CancelRun("enough")
+
+
+def test_signals_that_nothing_waits_for_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decider, "SIGNALS_BUFFERED_MAX", 3)
+    w = world("tasks: {a: {with: {}}}", script={"a": {"hang": True}})
+    w.run()
+    for _ in range(3):
+        w.main.add(ev.SignalReceived("s", b"1"))
+        w.settle()
+    assert w.main.closing is None
+    w.main.add(ev.SignalReceived("s", b"1"))
+    w.settle()
+    assert isinstance(w.main.closing, cm.FailRun)
+    assert w.main.closing.failure.code == "limit_exceeded"
