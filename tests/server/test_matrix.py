@@ -307,7 +307,8 @@ class Answer:
 async def ask(app: Any, method: str, path: str, key: str | None, body: Any, headers: dict[str, str]) -> Answer:
     """One request, by hand: a stream is left as soon as it has shown its status and its first words."""
     plain, _, query = path.partition("?")
-    given = {**headers, **({"authorization": f"Bearer {key}"} if key else {}), "content-type": "application/json"}
+    credential = {"authorization": f"Bearer {key}"} if key else {}
+    given = {"host": "127.0.0.1", **headers, **credential, "content-type": "application/json"}
     scope = {
         "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "scheme": "http", "path": plain,
         "raw_path": plain.encode(), "query_string": query.encode(), "root_path": "", "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80),

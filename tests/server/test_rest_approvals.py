@@ -182,7 +182,7 @@ async def test_the_page_shows_what_is_asked_and_nothing_that_runs(one: Live) -> 
     assert page.status_code == 200 and page.headers["content-type"].startswith("text/html")
     policy = page.headers["content-security-policy"]
     assert "default-src 'none'" in policy and "script-src 'self'" in policy and "form-action 'self'" in policy
-    assert (page.headers["cache-control"], page.headers["referrer-policy"]) == ("no-store", "no-referrer")
+    assert (page.headers["cache-control"], page.headers["referrer-policy"]) == ("no-store", "same-origin")
     assert "<script" not in page.text and "&lt;script&gt;alert(1)" in page.text and "<b>bold" not in page.text
     for part in (
         "It cannot be taken back.", "Price in euros", 'name="f.price"', 'type="number"', 'min="1', 'name="f.size"', "<option", "selected",

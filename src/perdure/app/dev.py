@@ -26,7 +26,7 @@ from perdure.app.dev_workers import DRAIN_S, Workers
 from perdure.app.flow_files import of_project
 from perdure.app.http import EXIT_FAILED, Api, ApiError
 from perdure.app.modules import Defined, discover
-from perdure.app.nearby import announced
+from perdure.app.nearby import announced, dev_token
 from perdure.app.say import Say
 from perdure.app.server import ServerProcess
 from perdure.app.settings import GRPC_PORT, HTTP_PORT, Address, ServerSettings
@@ -62,15 +62,16 @@ async def dev(options: DevOptions, say: Say) -> int:
         else:
             dsn = await stack.enter_async_context(_private_database(options.directory, say))
         http, grpc = free_ports(options.http, options.grpc)
+        token = dev_token(options.directory)
         settings = ServerSettings(
-            dsn=dsn, http=http, grpc=grpc, auth="open", drain_s=DRAIN_S, not_ready_s=0, engine=ENGINE
+            dsn=dsn, http=http, grpc=grpc, auth="open", dev_token=token, drain_s=DRAIN_S, not_ready_s=0, engine=ENGINE
         )
         process = ServerProcess(settings)
         await process.start()
         stack.push_async_callback(process.stop)
-        stack.enter_context(announced(options.directory, process.url, str(process.grpc)))
+        stack.enter_context(announced(options.directory, process.url, str(process.grpc), token))
         say.step("server", f"{http}, workers connect to {grpc}")
-        flows = DevFlows(options.directory, process.url, say)
+        flows = DevFlows(options.directory, process.url, token, say)
         await flows.deploy_all()
         # That its workflows are known must be on record before anybody is told that they are.
         workers = Workers(options.directory, str(grpc), say, process.server.engine.refresh, flows)
@@ -92,7 +93,9 @@ async def _until_stopped(
 ) -> int:
     stopped = asyncio.create_task(stop.wait())
     watching = asyncio.create_task(workers.watch())
-    first = asyncio.create_task(_first_run(process.url, workers, flows, say, seeded, options.once))
+    first = asyncio.create_task(
+        _first_run(process.url, process.settings.dev_token, workers, flows, say, seeded, options.once)
+    )
     try:
         await asyncio.wait({stopped, first, watching}, return_when=asyncio.FIRST_COMPLETED)
         if first.done():
@@ -180,22 +183,29 @@ def is_free(address: Address) -> bool:
 # -- the first run -----------------------------------------------------------------------------------------------------
 
 
-async def _first_run(url: str, workers: Workers, flows: DevFlows, say: Say, seeded: bool, once: bool) -> int:
+async def _first_run(
+    url: str, token: str, workers: Workers, flows: DevFlows, say: Say, seeded: bool, once: bool
+) -> int:
     """Where the directory was empty a run is started and its end is shown; elsewhere people know what to start."""
     if not seeded and not once:
-        say.link(url)
+        say.link(with_token(url, token))
         return 0
     await workers.changed.wait()
     workflow = _workflow_to_start(workers.defined, flows.names)
-    with Api(url) as api:
+    with Api(url, key=token) as api:
         say.note(f"a first run of {workflow}:")
         run = await asyncio.to_thread(_start, api, workflow)
         while run["status"] not in EXIT_OF:
             await asyncio.to_thread(api.get, f"/runs/{run['id']}/result", [("wait", 30)])
             run = await asyncio.to_thread(api.get, f"/runs/{run['id']}")
     say.ended(run)
-    say.link(run["url"])
+    say.link(with_token(run["url"], token))
     return EXIT_OF.get(run["status"], EXIT_FAILED)
+
+
+def with_token(url: str, token: str) -> str:
+    """A link that signs a browser in."""
+    return f"{url}?token={token}"
 
 
 def _workflow_to_start(defined: Defined | None, flows: list[str]) -> str:

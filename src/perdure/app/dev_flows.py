@@ -17,8 +17,8 @@ from perdure.core.errors import PerdureError
 
 
 class DevFlows:
-    def __init__(self, directory: Path, url: str, say: Say) -> None:
-        self._directory, self._url, self._say = directory, url, say
+    def __init__(self, directory: Path, url: str, token: str, say: Say) -> None:
+        self._directory, self._url, self._token, self._say = directory, url, token, say
         self._deployed: dict[Path, str] = {}
         """File -> the name of its flow."""
 
@@ -65,7 +65,7 @@ class DevFlows:
             self._say.step("flow", f"{answer['name']} of {shown}, unchanged")
 
     def _post(self, body: dict[str, Any]) -> dict[str, Any]:
-        with Api(self._url) as api:
+        with Api(self._url, key=self._token) as api:
             answer: dict[str, Any] = api.post("/workflows", body)
             return answer
 

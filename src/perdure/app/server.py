@@ -71,7 +71,7 @@ class ServerProcess:
     def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings
         self.url = ""
-        self.grpc = settings.grpc
+        self.http, self.grpc = settings.http, settings.grpc
         self.server: Server
         self.is_draining = False
         self._stack = AsyncExitStack()
@@ -130,17 +130,19 @@ class ServerProcess:
         await engine.open()
         keys, audit = Keys(store.pool), Audit(AuditLog(store.pool))
         tokens = Tokens(s.oidc) if s.oidc is not None else None
-        auth = OpenAccess(s.http.host) if s.auth == "open" else Authenticator(keys, tokens)
+        auth = OpenAccess(s.http.host, s.dev_token) if s.auth == "open" else Authenticator(keys, tokens)
+        # No web page can make a browser speak gRPC: the token of `perdure dev` is for HTTP alone.
         grpc = GrpcServer(
             engine,
             hub,
-            auth,
+            OpenAccess(s.grpc.host) if s.auth == "open" else auth,
             str(s.grpc),
             tls=grpc_tls(s.grpc_tls),
             audit=audit.record,
             connections_max=self._bounds.grpc_max,
         )
-        self.url = s.url_of(bound(http))
+        self.http = bound(http)
+        self.url = s.url_of(self.http)
         approvals = grpc.approvals = Approvals(PostgresApprovals(store.pool))
         grpc.public_url = self.url
         self._stack.push_async_callback(grpc.stop, s.drain_s * GRPC_SHARE)
@@ -164,7 +166,12 @@ class ServerProcess:
     async def _open_doors(self, http: socket.socket, metrics: socket.socket | None, probes: list[Route]) -> None:
         """Metrics name namespaces and queues and ask nobody who they are: only this machine or an address of their own gets them."""
         s = self.settings
-        app = create_app(self.server, streams_max=self._bounds.streams_max)
+        app = create_app(
+            self.server,
+            streams_max=self._bounds.streams_max,
+            hosts=(*s.allowed_hosts, s.http.host),
+            dev_token=s.dev_token,
+        )
         self._app = app
         own = metrics is None and s.http.is_loopback
         app.router.routes[:0] = [route for route in probes if own or route.path != "/metrics"]

@@ -75,6 +75,10 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How people reach the HTTP address; links are made from it. Empty: the address itself."""
     namespace: str = "default"
     auth: AuthMode = "keys"
+    allowed_hosts: tuple[str, ...] = ()
+    """Names in `Host` that are answered, beside localhost, IP addresses, and those of `http` and `public_url`. `*`: any."""
+    dev_token: str = ""
+    """With `auth` open: what HTTP asks for in place of a key. Empty: nothing."""
     oidc: OidcSettings | None = None
     http_tls: TlsFiles | None = None
     grpc_tls: TlsFiles | None = None
@@ -127,6 +131,7 @@ VARIABLES: Final[dict[str, str]] = {
     "PERDURE_PUBLIC_URL": "how people reach the server; links begin with it",
     "PERDURE_SERVER_NAMESPACE": "the namespace of the server's own engine and of credentials that name none, `default` unless set",
     "PERDURE_AUTH": "`keys` (API keys and tokens) or `open` (nobody is asked; loopback only)",
+    "PERDURE_ALLOWED_HOSTS": "names that HTTP clients may call the server by, separated by commas, beside `localhost`, IP addresses and the host of `PERDURE_PUBLIC_URL`; `*`: any",
     "PERDURE_OIDC_ISSUER": "who signs the tokens people log in with",
     "PERDURE_OIDC_AUDIENCE": "whom the tokens must be meant for",
     "PERDURE_OIDC_JWKS_URL": "where the signing keys are; found through the issuer unless set",
@@ -169,6 +174,7 @@ def settings_from(
         "public_url": read.one("PERDURE_PUBLIC_URL", _url),
         "namespace": read.one("PERDURE_SERVER_NAMESPACE", _text),
         "auth": read.one("PERDURE_AUTH", _choice(get_args(AuthMode))),
+        "allowed_hosts": read.one("PERDURE_ALLOWED_HOSTS", _hosts),
         "oidc": read.oidc(),
         "http_tls": tls if read.one("PERDURE_HTTP_TLS", _switch) is not False else None,
         "grpc_tls": tls,
@@ -263,6 +269,14 @@ def _text(text: str) -> str:
 
 def _address(default_port: int) -> Callable[[str], Address]:
     return lambda text: Address.parse(text, default_port=default_port)
+
+
+def _hosts(text: str) -> tuple[str, ...]:
+    hosts = tuple(host.strip() for host in text.split(",") if host.strip())
+    for host in hosts:
+        if "/" in host or ":" in host:
+            raise ValueError(f"{host!r} is not a host name: leave out https:// and the port")
+    return hosts
 
 
 def _url(text: str) -> str:

@@ -117,9 +117,10 @@ class Remote:
     @cached_property
     def api(self) -> Api:
         from perdure.app.http import Api
-        from perdure.app.nearby import server_url
+        from perdure.app.nearby import server_token, server_url
 
-        return Api(self._url or server_url(Path.cwd()), key=self._key, namespace=self._namespace)
+        url = self._url or server_url(Path.cwd())
+        return Api(url, key=self._key or server_token(url, Path.cwd()), namespace=self._namespace)
 
     # -- runs by short names ----------------------------------------------------------------------------------------
 
@@ -151,6 +152,8 @@ class Remote:
 
     @cached_property
     def _memory(self) -> Memory:
+        from perdure.app.nearby import state_directory
+
         return Memory(state_directory(), f"{self.api.url} {self._namespace or ''}".strip())
 
 
@@ -183,11 +186,6 @@ class Memory:
         except (OSError, ValueError):
             return {}
         return found if isinstance(found, dict) else {}
-
-
-def state_directory() -> Path:
-    base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-    return Path(base) / "perdure"
 
 
 def remote(body: Callable[Concatenate[Remote, P], None]) -> Callable[P, None]:

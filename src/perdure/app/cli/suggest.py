@@ -31,12 +31,13 @@ def runs(incomplete: str) -> Suggestions:
 
 def _asked(ask: Callable[[Api], Suggestions], incomplete: str) -> Suggestions:
     from perdure.app.http import Api
-    from perdure.app.nearby import server_url
+    from perdure.app.nearby import server_token, server_url
     from perdure.core.errors import PerdureError
 
     url = os.environ.get("PERDURE_URL") or server_url(Path.cwd())
     try:
-        with Api(url, key=os.environ.get("PERDURE_API_KEY"), namespace=os.environ.get("PERDURE_NAMESPACE")) as api:
+        key = os.environ.get("PERDURE_API_KEY") or server_token(url, Path.cwd())
+        with Api(url, key=key, namespace=os.environ.get("PERDURE_NAMESPACE")) as api:
             return [(name, help) for name, help in ask(api) if name.startswith(incomplete)]
     except PerdureError:
         return []

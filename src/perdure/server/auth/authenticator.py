@@ -17,10 +17,12 @@ Laws
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from hmac import compare_digest
+from http.cookies import CookieError, SimpleCookie
 from typing import Final
 
 from perdure.core.access import Permission, Principal, Role
@@ -143,16 +145,23 @@ class Authenticator:
 class OpenAccess(Authenticator):
     """For development: everybody is an administrator, and nobody beyond this machine is anybody."""
 
-    def __init__(self, host: str) -> None:
+    def __init__(self, host: str, token: str = "") -> None:
+        """`token`: what `perdure dev` asks for in place of a key, as a bearer token or in the cookie that its link sets."""
         if not is_loopback(host):
             raise InvalidInput(
                 f"access without a key is for this machine alone, and {host!r} is an address that others can reach. "
                 "Bind to 127.0.0.1, or create a key with `perdure key create` and run `perdure server`."
             )
         super().__init__(_NoKeys())
+        self._token = token.encode()
 
     async def _identify(self, headers: Mapping[str, str]) -> Principal:
-        return DEVELOPER
+        if not self._token or any(compare_digest(self._token, given.encode()) for given in _dev_tokens(headers)):
+            return DEVELOPER
+        raise Unauthenticated(
+            "this is the server of `perdure dev`, and the request has not its token. In a browser, open the link that `perdure dev` printed. "
+            "A program sends `Authorization: Bearer` and the content of .perdure/dev-token; commands on this machine find it by themselves."
+        )
 
     def admit(self, principal: Principal) -> None:
         """Nobody is slowed down on their own machine."""
@@ -162,6 +171,19 @@ class OpenAccess(Authenticator):
 
 
 DEVELOPER: Final = Principal(subject="dev", role=Role.ADMIN)
+
+
+DEV_COOKIE: Final = "perdure_dev_"
+"""Begins the name of the cookie that holds the token of `perdure dev`; its port follows."""
+
+
+def _dev_tokens(headers: Mapping[str, str]) -> list[str]:
+    cookies: SimpleCookie = SimpleCookie()
+    with contextlib.suppress(CookieError):
+        cookies.load(headers.get("cookie", ""))
+    found = [morsel.value for name, morsel in cookies.items() if name.startswith(DEV_COOKIE)]
+    token = bearer(headers) if "authorization" in headers else None
+    return [*found, *([token] if token is not None else [])]
 
 
 class _NoKeys:

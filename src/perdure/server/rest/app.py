@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI, Request
@@ -30,6 +31,7 @@ from perdure.server.rest import (
     workers,
     workflows,
 )
+from perdure.server.rest.browsers import BrowserGuard
 from perdure.server.rest.guard import NAMESPACE_HEADER, Anyone, GuardedRoute, Need, need_of
 from perdure.server.rest.models import Problem
 from perdure.server.rest.problems import MEDIA_TYPE, install
@@ -54,8 +56,13 @@ async def openapi(_: Anyone, request: Request) -> JSONResponse:
     return JSONResponse(request.app.openapi())
 
 
-def create_app(server: Server, *, streams_max: int = STREAMS_MAX) -> FastAPI:
+def create_app(
+    server: Server, *, streams_max: int = STREAMS_MAX, hosts: Iterable[str] = (), dev_token: str = ""
+) -> FastAPI:
+    """`hosts`: names that the server answers for, beside localhost, IP addresses and that of its public URL."""
     app = application()
+    app.add_middleware(BrowserGuard, hosts=tuple(hosts), public_url=server.public_url, dev_token=dev_token)
+    app.add_middleware(SafeHeaders)
     app.state.server = server
     app.state.streams = Streams(server, streams_max)
     app.state.link_rates = Buckets()
@@ -71,6 +78,7 @@ def application() -> FastAPI:
         openapi_url=None,
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,  # its redirects repeat the host that the request names
         generate_unique_id_function=lambda route: route.name,  # what generated clients call their methods
     )
     install(app)
@@ -79,7 +87,6 @@ def application() -> FastAPI:
     app.include_router(pages.router)
     app.include_router(approvals.links)
     app.include_router(webhooks.hooks)
-    app.add_middleware(SafeHeaders)
     app.openapi = lambda: _document(app)  # type: ignore[method-assign]
     return app
 
@@ -95,7 +102,7 @@ class SafeHeaders:
 
     HEADERS: Final = (
         (b"x-content-type-options", b"nosniff"),
-        (b"referrer-policy", b"no-referrer"),
+        (b"referrer-policy", b"same-origin"),  # without any, browsers would hide the origin of our own forms
         (b"x-frame-options", b"DENY"),
         (b"content-security-policy", pages.CONTENT_SECURITY_POLICY.encode()),
     )
@@ -164,6 +171,8 @@ def _complete(operation: dict[str, Any], need: Permission | Need) -> None:
         }
     )  # fmt: skip
     answers = operation["responses"]
+    if "requestBody" in operation:
+        answers["415"] = {"description": "Unsupported Media Type", **_PROBLEM}
     for status, name in (
         ("401", "Unauthorized"), ("404", "Not Found"), ("422", "Unprocessable Content"), ("429", "Too Many Requests"), ("503", "Service Unavailable"),
     ):  # fmt: skip

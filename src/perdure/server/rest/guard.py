@@ -30,7 +30,7 @@ from perdure.core.flow.problems import did_you_mean
 from perdure.core.limits import NAME_CHARS_MAX
 from perdure.engine.usecases import UseCases
 from perdure.server.context import Server
-from perdure.server.rest.problems import BodyTooLarge, internal, problem_of
+from perdure.server.rest.problems import BodyTooLarge, UnsupportedMediaType, internal, problem_of
 
 BODY_BYTES_MAX: Final = 1024 * 1024
 """Bytes of one request's body."""
@@ -128,6 +128,10 @@ class GuardedRoute(APIRoute):
 
     def parse(self, request: Request, body: bytes) -> Any:
         """What a body says: JSON, unless a route of its own kind knows more."""
+        if not is_json(request.headers.get("content-type", "")):
+            raise UnsupportedMediaType(
+                "the body is not declared as JSON: send the header `Content-Type: application/json`"
+            )
         return parse_json(body)
 
     def refused(self, request: Request, error: PerdureError) -> Response:
@@ -194,6 +198,12 @@ def _too_large() -> BodyTooLarge:
     return BodyTooLarge(
         f"the body of this request is over BODY_BYTES_MAX={BODY_BYTES_MAX} bytes; store large data elsewhere and pass a reference"
     )
+
+
+def is_json(content_type: str) -> bool:
+    """A page of another site cannot send this type unasked: a browser would ask the server first."""
+    essence = content_type.partition(";")[0].strip().lower()
+    return essence == "application/json" or (essence.startswith("application/") and essence.endswith("+json"))
 
 
 def parse_json(body: bytes) -> Any:

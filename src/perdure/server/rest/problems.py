@@ -28,6 +28,10 @@ RETRY_UNAVAILABLE_S: Final = 1
 CODES: Final[dict[str, tuple[int, str]]] = {
     "unauthenticated": (401, "No credential was given, or it does not hold."),
     "forbidden": (403, "The credential holds but does not allow this."),
+    "cross_site": (
+        403,
+        "A browser sent the request for a page of another site; only this server's own pages may change something.",
+    ),
     "not_assigned": (403, "Others are asked for this approval; the detail names them."),
     "not_found": (404, "There is no such thing in this namespace."),
     "not_registered": (404, "No workflow of that name or version is known in this namespace."),
@@ -46,6 +50,14 @@ CODES: Final[dict[str, tuple[int, str]]] = {
     "body_too_large": (
         413,
         "The body of the request is over the limit; store the data elsewhere and pass a reference.",
+    ),
+    "unsupported_media_type": (
+        415,
+        "The body has no content type that this route reads; send `Content-Type: application/json`.",
+    ),
+    "unknown_host": (
+        421,
+        "The server does not answer for the host that the request names; see `PERDURE_ALLOWED_HOSTS`.",
     ),
     "invalid_input": (422, "The request can never work as it is; the detail names what is wrong."),
     "invalid_flow": (422, "The flow's document is not valid; `problems` says what is wrong and where."),
@@ -71,6 +83,10 @@ class IdempotencyConflict(Conflict):
 
 class BodyTooLarge(PerdureError):
     code = "body_too_large"
+
+
+class UnsupportedMediaType(PerdureError):
+    code = "unsupported_media_type"
 
 
 class TooManyStreams(PerdureError):
