@@ -191,10 +191,10 @@ async def test_a_start_under_a_key_that_is_taken_writes_nothing(store: PostgresS
     me = await session(store)
     batch = Batch()
     for run_id, key in ((RUN, "k"), (OTHER, None)):
-        batch.starts.add(run_id, NS, "w", "v", key, b"h", None, None, False, b"", None, None)
+        batch.starts.add(run_id, NS, "w", "v", key, b"h", None, None, False, b"", None, None, None)
     await store.commit(me, 1, batch)
     again = Batch()
-    again.starts.add(THIRD, NS, "w", "v", "k", b"h", None, None, False, b"", None, None)
+    again.starts.add(THIRD, NS, "w", "v", "k", b"h", None, None, False, b"", None, None, None)
     await store.commit(me, 2, again)
     for table in ("run_queue", "history"):
         assert [r["run_id"] for r in await c.fetch(f"select run_id from perdure.{table} order by 1")] == [RUN, OTHER]
@@ -207,7 +207,7 @@ async def test_mail_goes_to_runs_that_are_there_and_to_those_that_continued(stor
     await ended(c, THIRD)
     batch = Batch()
     for run_id in (RUN, OTHER, THIRD):
-        batch.posts.add(run_id, b"mail")
+        batch.posts.add(run_id, b"mail", False)
     await store.commit(me, 1, batch)
     assert [r["run_id"] for r in await c.fetch("select run_id from perdure.inbox order by 1")] == [RUN, OTHER]
 

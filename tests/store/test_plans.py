@@ -16,6 +16,7 @@ HOT = [
     "load_runs", "requeue_tasks", "drop_tasks_into_inbox", "read_back", "post_message",
     "resolve_promise", "ended_runs", "last_rows",
     "due_schedules", "calendars_by_name", "active_of_schedules", "add_fires", "start_scheduled", "cancel_runs", "advance_schedules",
+    "next_deadline", "unendable_runs", "take_to_end", "wait_for_undo",
 ]  # fmt: skip
 BY_TYPE = {
     "int8": "1",
@@ -27,6 +28,8 @@ BY_TYPE = {
 }
 WALKED_ON_PURPOSE = {"inbox_of_owner": "inbox", "claim_runs_with_mail": "inbox", "next_due": "inbox"}
 """The inbox is empty or nearly so; looking at all of it is the design."""
+HOLDS_ONLY_WHAT_IS_WANTED = {"run_queue_cancelled", "inbox_stops"}
+"""Partial indexes whose every entry is looked for."""
 
 
 async def plan(c: Any, name: str) -> list[str]:
@@ -34,7 +37,7 @@ async def plan(c: Any, name: str) -> list[str]:
     types = [p.name for p in (await c.prepare(text)).get_parameters()]
     arguments = ", ".join(BY_TYPE.get(t, "'{}'") for t in types)
     await c.execute(f"prepare {name}_plan as {text}")
-    return [r[0] for r in await c.fetch(f"explain (costs off) execute {name}_plan({arguments})")]
+    return [r[0] for r in await c.fetch(f"explain (costs off) execute {name}_plan{f'({arguments})' if types else ''}")]
 
 
 FILL = """
@@ -61,6 +64,8 @@ async def test_hot_statements_reach_rows_by_index_whatever_the_tables_hold(dsn: 
                 assert "Seq Scan" not in line, (name, line)
                 found = re.search(r"Index (?:Only )?Scan using (\w+) on (\w+)", line)
                 if found is None or WALKED_ON_PURPOSE.get(name) == found[2]:
+                    continue
+                if found[1] in HOLDS_ONLY_WHAT_IS_WANTED:
                     continue
                 below = lines[i + 1] if i + 1 < len(lines) else ""
                 assert "Index Cond" in below, f"{name} walks over {found[2]}: {line.strip()}"

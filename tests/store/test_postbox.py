@@ -61,7 +61,7 @@ class Session:
         batch = Batch()
         made = [new_run() for _ in range(count)]
         for run_id in made:
-            batch.starts.add(run_id, NS, "w", "v", None, b"", None, None, True, STARTED, None, None)
+            batch.starts.add(run_id, NS, "w", "v", None, b"", None, None, True, STARTED, None, None, None)
         await self.commit(batch)
         return made
 
@@ -70,7 +70,7 @@ class Session:
         batch.closes.add(run_id, RunStatus.SUCCESS, 2, None, None, successor)
         batch.ended.add(run_id, successor)
         if successor is not None:
-            batch.starts.add(successor, NS, "w", "v", None, b"", None, None, True, STARTED, None, None)
+            batch.starts.add(successor, NS, "w", "v", None, b"", None, None, True, STARTED, None, None, None)
         await self.commit(batch)
 
 

@@ -24,6 +24,7 @@ from perdure.core.links import Kind
 from perdure.core.mail import Mail, SignalSent, UpdateAsked
 from perdure.core.work import Answer, Outcome, RunView, StartRequest
 from perdure.engine.approvals import NOBODY, Actor, Approvals, Ballot, link_url
+from perdure.engine.endings import Endings
 from perdure.engine.engine import Engine, EngineSettings
 from perdure.engine.expiry import Expiry
 from perdure.engine.notes import Notes
@@ -35,6 +36,7 @@ from perdure.sdk.execution import PROCESSES_DEFAULT
 from perdure.sdk.worker import SLOTS_DEFAULT, THREADS_DEFAULT, Worker
 from perdure.store.approvals import PostgresApprovals
 from perdure.store.cluster import PrivateCluster, default_directory
+from perdure.store.endings import PostgresEndings
 from perdure.store.expiry import PostgresExpiries
 from perdure.store.migrate import check, migrate
 from perdure.store.notes import PostgresNotes
@@ -138,6 +140,7 @@ class Perdure:
             Notes(PostgresNotes(self.store.pool)),
             Updates(PostgresUpdates(self.store.pool)),
             expiry=Expiry(PostgresExpiries(self.store.pool)),
+            endings=Endings(PostgresEndings(self.store.pool)),
             starts=PostgresStarts(self.store.pool),
             schedules=PostgresSchedules(self.store.pool),
             occasions=Occasions(PostgresOccasions(self.store.pool)),
@@ -219,7 +222,7 @@ class Perdure:
         deploying = PostgresRegistry(self.store.pool).deploy(
             use.ns, made.flow.name, made.version, made.flow.kind, made.flow.description or None, made.document,
             made.source, activate=activate, triggers=trigger_requests(made.flow), by=CODE,
-            control=made.control,
+            control=made.control, timeout_us=made.flow.timeout_us,
         )  # fmt: skip
         await self._bounded(deploying)
         use.moved(made.flow.name)

@@ -29,6 +29,7 @@ from perdure.app.tracing import Tracing
 from perdure.core.errors import Unavailable
 from perdure.core.limits import PEER_SILENT_S
 from perdure.engine.approvals import Approvals
+from perdure.engine.endings import Endings
 from perdure.engine.engine import Engine
 from perdure.engine.expiry import Expiry
 from perdure.engine.notes import Notes
@@ -43,6 +44,7 @@ from perdure.server.grpc.server import GrpcServer, Tls
 from perdure.server.rest.app import create_app
 from perdure.store.approvals import PostgresApprovals
 from perdure.store.dead import PostgresDeadLetters
+from perdure.store.endings import PostgresEndings
 from perdure.store.expiry import PostgresExpiries
 from perdure.store.keys import AuditLog, Keys
 from perdure.store.migrate import check, migrate
@@ -115,6 +117,7 @@ class ServerProcess:
             Notes(notes),
             updates,
             expiry=expiry,
+            endings=Endings(PostgresEndings(store.pool)),
             starts=starts,
             schedules=schedules,
             occasions=Occasions(PostgresOccasions(store.pool)),

@@ -54,6 +54,8 @@ UNDO_FAILURES_SHOWN: Final = 3
 """Failed undos that the text of a run's end quotes."""
 UNWIND_GRACE_US: Final = 3_600_000_000
 """How long a run past its deadline may go on undoing before it is failed as it stands."""
+UNDO_WORKER_GRACE_US: Final = 60_000_000
+"""How long a run that is to end, has something to undo and has no worker waits for one before the engine ends it without undoing."""
 
 # -- what an attempt says while it runs -----------------------------------------------------------------------------
 LOG_LINE_CHARS_MAX: Final = 8_000

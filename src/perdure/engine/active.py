@@ -19,7 +19,7 @@ from perdure.core.errors import Failure
 from perdure.core.flow.decider import Decider
 from perdure.core.lifecycle import RunStatus, TaskStatus
 from perdure.core.lines import Line
-from perdure.core.mail import Mail
+from perdure.core.mail import CancelAsked, Mail
 from perdure.core.runstate import RunState
 from perdure.engine.batch import Batch
 from perdure.engine.lines import Lines
@@ -52,12 +52,13 @@ class ChildStart:
 class Extras:
     """What most segments do not have."""
 
-    __slots__ = ("answers", "consumed", "lines", "noted", "posts", "promises", "queue_ops", "starts", "states")
+    __slots__ = ("answers", "consumed", "lines", "noted", "posts", "promises", "queue_ops", "starts", "states", "stops")
 
     def __init__(self) -> None:
         self.queue_ops: dict[bytes, tuple[Any, ...] | None] = {}
         """Task id -> its row in task_queue, or None to delete it."""
-        self.posts: list[tuple[bytes, bytes]] = []
+        self.posts: list[tuple[bytes, bytes, bool]] = []
+        """To whom, what, and whether it asks to stop."""
         self.consumed: list[int] = []
         self.starts: list[ChildStart] = []
         self.promises: list[tuple[str, bytes]] = []
@@ -69,6 +70,8 @@ class Extras:
         self.answers: list[tuple[str, bytes, bytes | None]] = []
         """Answers to updates: id, value, failure."""
         self.states: dict[str, bytes | None] = {}
+        self.stops = False
+        """A cancel request is among the events."""
 
 
 class Changes:
@@ -242,7 +245,7 @@ class ActiveRun:
             self.segment().extras.queue_ops[ids.derive(self.id, ids.TASK, seq)] = None
 
     def post(self, run_id: bytes, mail: Mail) -> None:
-        self.segment().extras.posts.append((run_id, encode_mail(mail)))
+        self.segment().extras.posts.append((run_id, encode_mail(mail), isinstance(mail, CancelAsked)))
 
     @property
     def is_idle(self) -> bool:
@@ -284,7 +287,8 @@ class RunUnit:
             if s.close is not None:
                 self._fill_close(batch, *s.close)
             if s.release is not None:
-                batch.releases.add(run.id, FOREVER_US if s.release[0] is None else s.release[0], *s.release[1:])
+                wake_us = FOREVER_US if s.release[0] is None else s.release[0]
+                batch.releases.add(run.id, wake_us, *s.release[1:], run.state.deadline_us or None)
         extras = [s.extras for s in self.segments if s.has_extras]
         if extras:
             self._fill_extras(batch, extras)
@@ -323,6 +327,8 @@ class RunUnit:
         batch.answers.rows.extend((run.id, id, run.ns, *answer) for id, answer in answers.items())
         if noted is not None:
             batch.noted.add(run.id, *noted)
+        if any(x.stops for x in extras):
+            batch.stopping.add(run.id)
 
     def _fill_close(self, batch: Batch, status: RunStatus, failure: Failure | None, successor: bytes | None) -> None:
         run = self.run
@@ -348,5 +354,5 @@ def _fill_start(batch: Batch, child: ChildStart, parent: ActiveRun) -> None:
     batch.starts.add(
         child.run_id, parent.ns, e.workflow, child.version, child.key or None, child.input_hash, e.parent_id or None,
         e.parent_seq if e.parent_id else None, child.own, encode_events([e]), attributes_text(e.attributes),
-        child.line.id if child.line is not None else None,
+        child.line.id if child.line is not None else None, e.deadline_us or None,
     )  # fmt: skip

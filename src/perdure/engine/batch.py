@@ -31,14 +31,14 @@ class Batch:
     """One transaction. Field comments name the columns."""
 
     def __init__(self) -> None:
-        # run_id ns workflow version key input_hash parent_id parent_seq own body attributes line
-        self.starts = Rows(12)
+        # run_id ns workflow version key input_hash parent_id parent_seq own body attributes line deadline_us
+        self.starts = Rows(13)
         # run_id seq last ns epoch body
         self.appends = Rows(6)
         # run_id status events error_code error successor
         self.closes = Rows(6)
-        # run_id wake_us stuck waiting_on waits
-        self.releases = Rows(5)
+        # run_id wake_us stuck waiting_on waits deadline_us
+        self.releases = Rows(6)
         # id ns run_id seq name queue status attempts lost epoch scheduled_us started_us finished_us error node
         self.tasks = Rows(15)
         # id ns run_id seq name queue status attempt lost delay_us scheduled_us options input error trace node line expires_us
@@ -47,8 +47,8 @@ class Batch:
         self.unqueued = Rows(1)
         # id attempt body
         self.reports = Rows(3)
-        # run_id body
-        self.posts = Rows(2)
+        # run_id body stops
+        self.posts = Rows(3)
         # inbox id
         self.consumed = Rows(1)
         # run_id successor: runs whose mail and promises go with them
@@ -65,6 +65,8 @@ class Batch:
         self.noted = Rows(3)
         # run_id id ns value failure
         self.answers = Rows(5)
+        # run_id: runs whose history tells since this commit that they are to stop
+        self.stopping = Rows(1)
 
     def _main(self) -> tuple[Rows, ...]:
         return self.starts, self.appends, self.closes, self.releases, self.tasks
@@ -72,20 +74,21 @@ class Batch:
     def _rest(self) -> tuple[Rows, ...]:
         return (
             self.queued, self.unqueued, self.reports, self.posts, self.consumed, self.ended, self.promises, self.states,
-            self.requeued, self.lines, self.noted, self.answers,
+            self.requeued, self.lines, self.noted, self.answers, self.stopping,
         )  # fmt: skip
 
     def main(self) -> list[Any]:
-        """The last columns of the starts come last."""
-        starts = self.starts.columns()
-        rest = [column for group in self._main()[1:] for column in group.columns()]
-        return [*starts[:10], *rest, *starts[10:]]
+        """Columns that were added later come last."""
+        starts, releases = self.starts.columns(), self.releases.columns()
+        groups = (releases[:5] if group is self.releases else group.columns() for group in self._main()[1:])
+        return [*starts[:10], *(column for group in groups for column in group), *starts[10:], *releases[5:]]
 
     def rest(self) -> list[Any]:
-        """The last column of what is queued again comes last."""
-        requeued = self.requeued.columns()
-        groups = (group.columns() if group is not self.requeued else requeued[:-1] for group in self._rest())
-        return [*(column for group in groups for column in group), requeued[-1]]
+        """Columns and groups that were added later come last."""
+        late = {self.requeued: 5, self.posts: 2}
+        columns = {group: group.columns() for group in self._rest()}
+        first = (column for group in self._rest()[:-1] for column in columns[group][: late.get(group, group.width)])
+        return [*first, columns[self.requeued][5], columns[self.posts][2], *columns[self.stopping]]
 
     @property
     def has_rest(self) -> bool:

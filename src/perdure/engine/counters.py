@@ -72,6 +72,7 @@ class Counters:
     runs_cancelled: int = 0
     runs_evicted: int = 0
     runs_stuck: int = 0
+    runs_ended_without_code: int = 0
     activations: int = 0
     tasks_dispatched: int = 0
     tasks_ended: int = 0

@@ -26,6 +26,7 @@ from perdure.core.calls import BUILT_IN
 from perdure.core.commands import StartChild
 from perdure.core.commit_policy import CommitPolicy
 from perdure.core.errors import Failure, Fenced, NotFound, Unavailable
+from perdure.core.lifecycle import RunStatus
 from perdure.core.limits import OUTAGE_OVER_S
 from perdure.core.mail import TaskEnded
 from perdure.core.outage import Outage
@@ -37,6 +38,7 @@ from perdure.engine.clock import DatabaseClock
 from perdure.engine.committer import AwaitedUnit, Committer, Unit
 from perdure.engine.counters import Counters
 from perdure.engine.dispatch import Dispatcher, ReportUnit, RequeueUnit, settle_lost
+from perdure.engine.endings import Endings
 from perdure.engine.expiry import Expiry
 from perdure.engine.flows import Flows
 from perdure.engine.lines import Lines
@@ -94,11 +96,13 @@ class Engine:
         updates: Updates | None = None,
         *,
         expiry: Expiry | None = None,
+        endings: Endings | None = None,
         starts: StartStore | None = None,
         schedules: ScheduleStore | None = None,
         occasions: Occasions | None = None,
     ) -> None:
         self._store, self._worker, self.settings, self.notes, self.expiry = store, worker, settings, notes, expiry
+        self.endings = endings
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         self.counters = Counters()
         self.clock = DatabaseClock()
@@ -193,6 +197,10 @@ class Engine:
             self.expiry.attach(self.counters, lambda: self.session, self.clock.now_us, self._mail_posted)
             self.dispatcher.expires = self.expiry.wish
             services["failing tasks that did not start in time"] = self.expiry.run
+        if self.endings is not None:
+            self.endings.attach(lambda: self.session, lambda: list(self.loop.workflows), self._ended_without_code)
+            self.postbox.cancel_posted = self.endings.poke
+            services["ending runs whose code cannot run"] = self.endings.run
         if self.occasions is not None:
             services["delivering named events"] = self.occasions.run
         if self.notes is not None:
@@ -624,6 +632,26 @@ class Engine:
         self.waiters.ended(run.ns, run.id, outcome, successor)
         self._notify("end")
 
+    def _ended_without_code(self, runs: list[ActiveRun]) -> None:
+        """Runs that the service of endings ended, durably."""
+        for run in runs:
+            assert run.outcome is not None
+            status, value, failure, _ = run.outcome
+            self.counters.runs_ended += 1
+            self.counters.runs_ended_without_code += 1
+            self.counters.runs_failed += status is RunStatus.FAILED
+            self.counters.runs_cancelled += status is RunStatus.CANCELLED
+            self.lines.freed.update((run.ns, key) for key in run.keys)
+            log.info("run %s of %s was ended without its code: %s", run.id.hex(), run.workflow, failure)
+            if self.loop.on_closed is not None:
+                self.loop.on_closed(run)
+            self._run_ended(run, Outcome(status, value, failure), None)
+        ended = {run.id for run in runs}
+        stray = [f for (run_id, _), f in self.dispatcher.flights.items() if run_id in ended]
+        self.dispatcher.drop_stolen(stray)
+        self.claimer.poke()  # their parents and children have mail
+        self._notify("mail")
+
     def _run_released(self, wake_us: int | None) -> None:
         if wake_us is not None:
             delay_us = wake_us - self.clock.now_us()
@@ -658,6 +686,8 @@ class Engine:
     def _tell_others(self, unit: RunUnit) -> None:
         for s in unit.segments:
             if s.release is not None:
+                if s.release[1] is not None and unit.run.keys:  # stuck: its slots are free
+                    self.lines.freed.update((unit.run.ns, key) for key in unit.run.keys)
                 self.claimer.poke_in(1_000)
                 self._notify("run")
             if s.has_extras:
@@ -717,6 +747,7 @@ class Engine:
         """The next moment at which a run in memory has something to do."""
         wakes = [run.state.next_wake_us() for run in self.loop.runs.values()]
         wakes.append(self.expiry.next_us if self.expiry is not None else None)
+        wakes.append(self.endings.next_us if self.endings is not None else None)
         return min((w for w in wakes if w is not None), default=None)
 
     def new_run_id(self) -> bytes:

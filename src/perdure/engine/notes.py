@@ -120,7 +120,7 @@ class Notes:
         self._worker_of: Callable[[bytes, int], str] = lambda run_id, seq: ""
         self.workers: list[WorkerRow] = []
         """The workers of this engine, as the hub last told."""
-        self._workers_due = False
+        self._workers_due = self._served_due = False
         self._workers_of = 0
         """Under which session they were last written."""
 
@@ -147,6 +147,8 @@ class Notes:
 
     def set_workers(self, rows: list[WorkerRow]) -> None:
         """All workers that are connected now. Told again whenever that changes, and every few seconds for their load."""
+        # Whether a run's code is connected anywhere is decided by these rows (sql/ending.sql), so that must not wait for the next round.
+        self._served_due |= _served(rows) != _served(self.workers)
         self.workers = rows
         self._workers_due = True
 
@@ -165,6 +167,8 @@ class Notes:
             if elapsed_s >= NOTES_EVERY_S:
                 elapsed_s = 0.0
                 await self.write_rest()
+            elif self._served_due and self._session():
+                await self._quietly(self._write_workers, self._workers_written)
             await asyncio.sleep(LOGS_EVERY_S)
             elapsed_s += LOGS_EVERY_S
 
@@ -270,13 +274,17 @@ class Notes:
         session = self._session()
         if not self._workers_due and (session == self._workers_of or not self.workers):
             return
-        self._workers_due = False
+        self._workers_due = self._served_due = False
         try:
             await self._store.write_workers(session, self.workers)
             self._workers_of = session
         except BaseException:
-            self._workers_due = True
+            self._workers_due = self._served_due = True
             raise
+
+
+def _served(rows: list[WorkerRow]) -> set[tuple[bytes, str]]:
+    return {(row.id, workflow) for row in rows for workflow in row.workflows}
 
 
 def encode_lines(lines: list[LogLine]) -> bytes:

@@ -96,6 +96,8 @@ class Postbox:
         self._writing: asyncio.Task[None] | None = None
         self._following: set[asyncio.Task[None]] = set()
         self._closed = False
+        self.cancel_posted: Callable[[], None] = lambda: None
+        """Called when requests to stop were written."""
 
     async def post(self, ns: int, run_id: bytes, body: bytes, *, key: str = "", stops: bool = False) -> bool:
         """False when a message of this key was here before. Raises NotFound, RunFinished or Unavailable."""
@@ -247,6 +249,8 @@ class Postbox:
                 held.append(post)
         for run_id in reached:
             self._posted(run_id)
+        if any(p.stops for p, outcome in zip(batch, outcomes, strict=True) if outcome == TAKEN):
+            self.cancel_posted()
         return held
 
     # -- runs that are not there ------------------------------------------------------------------------------------

@@ -302,6 +302,7 @@ class Registry(Protocol):
         triggers: Sequence[ScheduleRequest] = (),
         by: str = "",
         control: bytes | None = None,
+        timeout_us: int = 0,
     ) -> bool:
         """A declarative version, and with `activate` the pointer to it and its schedules. True when the version is new."""
         ...

@@ -340,9 +340,13 @@ class RunLoop:
         """The history of a run whose code was lost. Facts that are younger than this engine's knowledge come by `committed`."""
         if not run.reloading or run.closing or run.evicted or self.runs.get(run.id) is not run:
             return
-        history = [r for row in rows for r in decode_row(row.seq, row.at_us, row.body) if r.seq <= run.seq]
-        last = history[-1].seq
-        history = effective(history)
+        try:
+            history = [r for row in rows for r in decode_row(row.seq, row.at_us, row.body) if r.seq <= run.seq]
+            last = history[-1].seq
+            history = effective(history)
+        except Exception as e:
+            self._broke(run, e)
+            return
         undelivered = sum(type(r.event) in _MAILED for r in run.deliver if r.seq <= last)
         run.unseen = [mail for r in history if (mail := _as_mail(r.event)) is not None] + run.unseen[undelivered:]
         run.deliver = history + [r for r in run.deliver if r.seq > last]
@@ -709,7 +713,7 @@ class RunLoop:
                 # A second one says that children which do not stop are not to be waited for any longer.
                 if not run.state.cancel_requested or run.state.stopping:
                     run.unseen.append(mail)
-                    run.record(ev.CancelRequested(mail.reason))
+                    run.record(ev.CancelRequested(mail.reason)).extras.stops = True
             case PromiseKept():
                 allowed = mail.sure or not is_guarded(run.state.promises.get(mail.name, b""))
                 if allowed and mail.name not in run.state.resolved:
@@ -797,7 +801,7 @@ class RunLoop:
         undoable = run.state.undoable or (run.decider is not None and run.decider.flow.compensates)
         if undoable and not run.state.timed_out:
             run.unseen.append(CancelAsked(DEADLINE))
-            run.record(ev.CancelRequested(DEADLINE))
+            run.record(ev.CancelRequested(DEADLINE)).extras.stops = True
             self._push_timer(run, run.state.deadline_us, -1)
             self.committer.mark(run, urgent=True)
         else:

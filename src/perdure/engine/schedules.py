@@ -123,6 +123,7 @@ class Fire(msgspec.Struct, frozen=True):
     body: bytes = b""
     attributes: bytes = b""
     line: Line | None = None
+    deadline_us: int = 0
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -286,7 +287,8 @@ class Decider:
         line = self._lines.of_run((s.ns, s.workflow, version), data)
         if in_line:
             line = queue_line(line, s.ns, s.workflow, s.name, s.id)
-        return Fire(nominal_us, STARTED, run_id, version, encode_events([started]), attributes, line)
+        body = encode_events([started])
+        return Fire(nominal_us, STARTED, run_id, version, body, attributes, line, started.deadline_us)
 
 
 def _lost(spec: ScheduleSpec, calendars: Calendars, s: DueSchedule, d: Due) -> list[int]:

@@ -47,6 +47,7 @@ class NewRun(msgspec.Struct, frozen=True):
     body: bytes
     attributes: str | None
     line: Line | None
+    deadline_us: int = 0
 
 
 class Due(msgspec.Struct, frozen=True):
@@ -226,6 +227,7 @@ class Starts:
             body=encode_events([started]),
             attributes=r.attributes.decode() if r.attributes else None,
             line=await self._line(ns, r),
+            deadline_us=deadline_us,
         )
 
     async def _line(self, ns: int, r: StartRequest) -> Line | None:

@@ -75,11 +75,12 @@ class StartUnit(AwaitedUnit):
         batch.starts.add(
             self.run_id, self.ns, r.workflow, r.version, r.key or None, self.hash, None, None, self.own, encode_events([self.started]),
             attributes_text(r.attributes), self.line.id if self.line is not None else None,
+            self.started.deadline_us or None,
         )  # fmt: skip
         if self.line is not None:
             batch.lines.rows.append(self.line.row(0))
         for body in self.mail:
-            batch.posts.add(self.run_id, body)
+            batch.posts.add(self.run_id, body, False)
 
 
 Where = tuple[int, bytes]
@@ -473,10 +474,24 @@ class UseCases:
         return Reopener(self._store, self.ns, self._flows, self._lines, self._mail_posted)
 
     async def resume(self, run_id: bytes) -> bool:
-        """Let a stuck run try again."""
-        done = await self._store.unstick(run_id, self.ns)
+        """Let a stuck run try again. It gave its slots back when it became stuck, so it waits for them like a new run."""
+        view = await self._store.describe(run_id, self.ns)
+        if view is None or view.stuck is None:
+            return False
+        done = await self._store.unstick(run_id, self.ns, await self._line_of(view))
         self._mail_posted(run_id)
         return done
+
+    async def _line_of(self, view: RunView) -> Line | None:
+        """Where a run waits to be let in; None where its workflow has no limits, or its first record cannot be read."""
+        await self._lines.find(self.ns, [(view.workflow, view.version)])
+        rows = await self._store.history_after(view.run_id, self.ns, 0, 1)
+        try:
+            first = decode_row(rows[0].seq, rows[0].at_us, rows[0].body)[0].event
+        except (InvalidInput, msgspec.DecodeError, IndexError):
+            return None
+        data = first.input if isinstance(first, ev.RunStarted) else b""
+        return self._lines.of_run((self.ns, view.workflow, view.version), data)
 
 
 def _late(seconds: float, *units: StartUnit) -> Unavailable:

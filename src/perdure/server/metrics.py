@@ -45,6 +45,10 @@ COUNTED: Final = {
     "runs_cancelled": ("perdure_runs_cancelled", "Runs that ended in this engine by being cancelled."),
     "runs_evicted": ("perdure_runs_released", "Runs put to sleep or handed over."),
     "runs_stuck": ("perdure_runs_stuck", "Times a run could not go on and was left for somebody to act."),
+    "runs_ended_without_code": (
+        "perdure_runs_ended_without_code",
+        "Runs that the engine ended at their deadline or on a cancel request, because their code could not run.",
+    ),
     "activations": ("perdure_activations", "Times workflow code was given new events."),
     "tasks_dispatched": ("perdure_tasks_dispatched", "Attempts handed to a worker."),
     "tasks_ended": ("perdure_tasks_ended", "Tasks that ended for good, however."),

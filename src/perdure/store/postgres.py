@@ -20,7 +20,7 @@ from perdure.core.errors import Failure, Fenced, Unavailable
 from perdure.core.grant import Held
 from perdure.core.lifecycle import RunStatus
 from perdure.core.limits import MESSAGE_KEYS_KEPT_S, UPDATE_ANSWERS_KEPT_S
-from perdure.core.lines import Rules
+from perdure.core.lines import Line, Rules
 from perdure.core.work import Outcome, RunView
 from perdure.engine.batch import Batch
 from perdure.engine.ports import (
@@ -284,8 +284,12 @@ class PostgresStore:
     async def forget_key(self, ns: int, key: str, run_id: bytes) -> None:
         await self._fetch("forget_key", ns, key, run_id)
 
-    async def unstick(self, run_id: bytes, ns: int) -> bool:
-        return bool(await self._fetch("unstick", run_id, ns))
+    async def unstick(self, run_id: bytes, ns: int, line: Line | None) -> bool:
+        async with self._pool.take() as c, c.transaction():
+            if await c.fetchrow(self._q["unstick"], run_id, ns, line.id if line is not None else None) is None:
+                return False
+            await lines.put_lines(c, [line] if line is not None else [])
+            return True
 
     async def reopen(self, r: Reopening) -> bool:
         async with self._pool.take() as c:

@@ -57,12 +57,13 @@ class PostgresRegistry:
         triggers: Sequence[ScheduleRequest] = (),
         by: str = "",
         control: bytes | None = None,
+        timeout_us: int = 0,
     ) -> bool:
         """The schedules of a flow change with it: both or neither."""
         async with self._pool.take() as c, c.transaction():
             row = await c.fetchrow(
                 self._q["deploy_workflow"], ns, name, version, kind, description, document.decode(), source, activate,
-                control.decode() if control is not None else None,
+                control.decode() if control is not None else None, timeout_us or None,
             )  # fmt: skip
             found = await c.fetchrow(self._q["current_versions"], ns, [name])
             if found["current"] == version:

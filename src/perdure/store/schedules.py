@@ -284,9 +284,12 @@ async def _start(c: Any, fires: Sequence[tuple[DueSchedule, Fire]], how: int) ->
     if new:
         lines = {f.line.id: f.line.row(0)[:-1] for _, f in new if f.line is not None}
         runs = [
-            (f.run_id, s.ns, s.workflow, f.version, f.body, f.attributes.decode(), f.line.id if f.line else None)
+            (
+                f.run_id, s.ns, s.workflow, f.version, f.body, f.attributes.decode(), f.line.id if f.line else None,
+                f.deadline_us or None,
+            )
             for s, f in new
-        ]
+        ]  # fmt: skip
         await c.execute(SQL["start_scheduled"], *_columns(runs))
         if lines:
             await c.execute(SQL["put_lines"], *_columns(list(lines.values())))

@@ -151,7 +151,7 @@ class PostgresStarts:
             await c.execute(self._q["put_lines"], *([value] for value in run.line.row(0)[:-1]))
         await c.execute(
             self._q["begin_run"], run.run_id, run.ns, run.workflow, run.version, run.body, run.attributes,
-            run.line.id if run.line is not None else None,
+            run.line.id if run.line is not None else None, run.deadline_us or None,
         )  # fmt: skip
 
     # -- once -------------------------------------------------------------------------------------------------------

@@ -217,6 +217,8 @@ class TestEnv:
                 engine.claimer.poke()
                 if engine.expiry is not None:
                     engine.expiry.poke()
+                if engine.endings is not None:
+                    engine.endings.poke()
                 await asyncio.sleep(0.002)
 
     async def _anything_due(self) -> bool:

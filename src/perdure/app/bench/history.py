@@ -96,7 +96,7 @@ async def _write(client: Perdure, run_id: bytes, history: list[ev.Event]) -> Non
     session = (await store.register("bench", 60.0, 0)).id
     batch = Batch()
     batch.starts.add(
-        run_id, ns, COUNTER["flow"], version_of(COUNTER), None, b"", None, None, True, encode_events(history[:1]), None, None
+        run_id, ns, COUNTER["flow"], version_of(COUNTER), None, b"", None, None, True, encode_events(history[:1]), None, None, None
     )  # fmt: skip
     at, number = 1, 1
     while at < len(history):

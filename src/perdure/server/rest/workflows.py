@@ -94,6 +94,7 @@ async def _deploy(caller: Caller, body: m.DeployFlow, response: Response) -> m.W
         triggers=trigger_requests(draft.flow),
         by=caller.principal.subject,
         control=draft.control,
+        timeout_us=draft.flow.timeout_us,
     )
     caller.use.moved(name)
     if caller.server.engine.scheduler is not None:

@@ -18,8 +18,8 @@ mark as (
 start_rows as materialized (
   select u.*, f.at
     from unnest($3::uuid[], $4::int[], $5::text[], $6::text[], $7::text[], $8::bytea[], $9::uuid[], $10::int[],
-                $11::bool[], $12::bytea[], $45::text[], $46::uuid[])
-      as u(run_id, ns, workflow, version, key, input_hash, parent_id, parent_seq, own, body, attributes, line), fence f
+                $11::bool[], $12::bytea[], $45::text[], $46::uuid[], $47::timestamptz[])
+      as u(run_id, ns, workflow, version, key, input_hash, parent_id, parent_seq, own, body, attributes, line, deadline_at), fence f
 ),
 keyed as (
   insert into perdure.run_key (ns, key, run_id, input_hash)
@@ -29,9 +29,9 @@ keyed as (
 ),
 started as (
   insert into perdure.run_queue (run_id, ns, workflow, version, key, parent_id, parent_seq, status, created_at, wake_at, owner, epoch,
-                                 attributes, line)
+                                 attributes, line, deadline_at)
   select run_id, ns, workflow, version, key, parent_id, parent_seq, own::int, at, case when line is null then at else 'infinity' end,
-         case when own then $1 end, own::int, attributes::jsonb, line
+         case when own then $1 end, own::int, attributes::jsonb, line, coalesce(deadline_at, perdure.flow_deadline(ns, workflow, version, at))
     from start_rows where key is null or run_id in (select run_id from keyed)
   returning run_id
 ),
@@ -64,8 +64,10 @@ archived as (
 ),
 -- Runs let go: they sleep until wake_at, or are stuck with a reason.
 released as (
-  update perdure.run_queue q set owner = null, wake_at = u.wake_at, stuck = u.stuck, waiting_on = u.waiting_on, waits = u.waits
-    from unnest($25::uuid[], $26::timestamptz[], $27::text[], $28::text[], $29::text[]) as u(run_id, wake_at, stuck, waiting_on, waits), fence f,
+  update perdure.run_queue q set owner = null, wake_at = u.wake_at, stuck = u.stuck, waiting_on = u.waiting_on, waits = u.waits,
+         deadline_at = coalesce(u.deadline_at, q.deadline_at)
+    from unnest($25::uuid[], $26::timestamptz[], $27::text[], $28::text[], $29::text[], $48::timestamptz[])
+           as u(run_id, wake_at, stuck, waiting_on, waits, deadline_at), fence f,
          lateral (select r.ctid as place, r.owner from perdure.run_queue r where r.run_id = u.run_id offset 0) at
    where q.ctid = at.place and at.owner = f.id
 ),
@@ -129,20 +131,20 @@ forwarded as (
    using unnest($27::uuid[], $28::uuid[]) as u(run_id, successor), fence f,
          lateral (select r.ctid as place from perdure.inbox r where r.run_id = u.run_id offset 0) at
    where i.ctid = at.place and u.successor is not null and i.id <> all($26::bigint[])
-  returning i.id, i.ns, u.successor as run_id, i.body
+  returning i.id, i.ns, u.successor as run_id, i.body, i.stops
 ),
 -- Facts for other runs. A run that has ended takes none; one that continued does, and upkeep forwards it to the successor. Forwarded ones come last: they are younger than what the ending run
 -- hands to its successor, and ids are the order in which a run gets its mail.
 posted as (
-  insert into perdure.inbox (ns, run_id, body)
-  select m.ns, m.run_id, m.body from (
-    select q.ns, q.run_id, u.body, 0 as line, u.n
-      from unnest($24::uuid[], $25::bytea[]) with ordinality as u(run_id, body, n), fence f,
+  insert into perdure.inbox (ns, run_id, body, stops)
+  select m.ns, m.run_id, m.body, m.stops from (
+    select q.ns, q.run_id, u.body, u.stops, 0 as line, u.n
+      from unnest($24::uuid[], $25::bytea[], $63::bool[]) with ordinality as u(run_id, body, stops, n), fence f,
            lateral (select r.ns, r.run_id from perdure.run_queue r where r.run_id = u.run_id
                     union all
                     select e.ns, e.run_id from perdure.run e where e.run_id = u.run_id and e.successor is not null offset 0) q
     union all
-    select w.ns, w.run_id, w.body, 1, w.id from forwarded w
+    select w.ns, w.run_id, w.body, w.stops, 1, w.id from forwarded w
   ) m
   order by m.line, m.n
 ),
@@ -214,6 +216,13 @@ lined as (
 noted as (
   update perdure.run_queue q set waiting_on = u.waiting_on, waits = u.waits
     from unnest($54::uuid[], $55::text[], $56::text[]) as u(run_id, waiting_on, waits), fence f,
+         lateral (select r.ctid as place, r.owner from perdure.run_queue r where r.run_id = u.run_id offset 0) at
+   where q.ctid = at.place and at.owner = f.id
+),
+-- Runs that were asked to stop, as their history now tells.
+stopping as (
+  update perdure.run_queue q set cancel_at = coalesce(q.cancel_at, f.at)
+    from unnest($64::uuid[]) as u(run_id), fence f,
          lateral (select r.ctid as place, r.owner from perdure.run_queue r where r.run_id = u.run_id offset 0) at
    where q.ctid = at.place and at.owner = f.id
 ),

@@ -39,7 +39,7 @@ locked as materialized (
   ) l
 )
 select l.id, l.ns, l.kind, l.queue, l.name, l.workflow, l.fair, l.weight, l.priority, l.needs, l.turn, l.head_at, perdure.clock() as clock,
-       array(select q.created_at from perdure.run_queue q where q.line = l.id and q.admitted_at is null order by q.run_id limit $3 + 1) as times
+       array(select q.created_at from perdure.run_queue q where q.line = l.id and q.admitted_at is null and q.stuck is null order by q.run_id limit $3 + 1) as times
   from locked l;
 
 -- name: lock_keys
@@ -79,7 +79,7 @@ select * from claimed;
 with entered as (
   update perdure.run_queue q set admitted_at = perdure.clock(), wake_at = perdure.clock()
     from (select d.place from unnest($1::uuid[], $2::int[]) as u(line, take) cross join lateral (
-            select x.ctid as place from perdure.run_queue x where x.line = u.line and x.admitted_at is null
+            select x.ctid as place from perdure.run_queue x where x.line = u.line and x.admitted_at is null and x.stuck is null
              order by x.run_id limit u.take for update skip locked
           ) d) due
    where q.ctid = due.place
@@ -108,7 +108,7 @@ delete from perdure.line l
  where l.id = any($1::uuid[])
    and not exists (select from perdure.task_queue t where t.line = l.id and t.owner is null)
    and not exists (select from perdure.task_queue t where t.line = l.id and t.owner is not null)
-   and not exists (select from perdure.run_queue q where q.line = l.id and q.admitted_at is null);
+   and not exists (select from perdure.run_queue q where q.line = l.id and q.admitted_at is null and q.stuck is null);
 
 -- name: stale_lines
 -- Lines that nobody has looked at for a while: no worker serves them, or nothing is left in them. $1 how many.
@@ -142,11 +142,11 @@ returning s.run_id;
 -- name: turn_away
 -- Runs that wait in a line and are not to wait: they are woken without a slot, to be cancelled. $1 line, $2 how many may stay.
 update perdure.run_queue q set line = null, wake_at = perdure.clock()
- where q.run_id in (select x.run_id from perdure.run_queue x where x.line = $1 and x.admitted_at is null order by x.run_id offset $2)
+ where q.run_id in (select x.run_id from perdure.run_queue x where x.line = $1 and x.admitted_at is null and x.stuck is null order by x.run_id offset $2)
 returning q.run_id, q.ns;
 
 -- name: post_cancels
-insert into perdure.inbox (ns, run_id, body) select q.ns, q.run_id, $2 from perdure.run_queue q where q.run_id = any($1::uuid[]);
+insert into perdure.inbox (ns, run_id, body, stops) select q.ns, q.run_id, $2, true from perdure.run_queue q where q.run_id = any($1::uuid[]);
 
 -- name: held_by
 -- Who holds a key, for a start that is not to wait. $1 namespace, $2 key.

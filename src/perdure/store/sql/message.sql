@@ -21,7 +21,7 @@ with target as materialized (
   select u.run_id, u.ns, u.i, h.place, h.in_line, case when h.place is not null then 0 when w.found then 3 else 2 end as state
     from unnest($1::uuid[], $2::int[]) with ordinality as u(run_id, ns, i)
     left join lateral (select true as found from perdure.run_queue q where q.run_id = u.run_id and q.ns = u.ns offset 0) w on true
-    left join lateral (select q.ctid as place, q.line is not null and q.admitted_at is null as in_line
+    left join lateral (select q.ctid as place, q.line is not null and q.admitted_at is null and q.stuck is null as in_line
                          from perdure.run_queue q where q.run_id = u.run_id and q.ns = u.ns for key share skip locked) h on true
 ),
 states as materialized (
@@ -42,7 +42,7 @@ keyed as (
   insert into perdure.message_key (run_id, key) select s.named, s.key from seen s where s.key is not null and s.outcome = 0 order by s.named, s.key
 ),
 posted as (
-  insert into perdure.inbox (ns, run_id, body) select s.ns, s.run_id, s.body from seen s where s.outcome = 0 order by s.n
+  insert into perdure.inbox (ns, run_id, body, stops) select s.ns, s.run_id, s.body, s.stops from seen s where s.outcome = 0 order by s.n
 )
 select array_agg(s.outcome order by s.n) as outcomes from seen s;
 
@@ -73,7 +73,10 @@ sent as (
 select exists(select from target) as active, exists(select from won) as won;
 
 -- name: unstick
-update perdure.run_queue set stuck = null, wake_at = perdure.clock() where run_id = $1 and ns = $2 and stuck is not null returning run_id;
+-- $3 the line in which it waits for its slots, which it gave back when it became stuck; null: it needs none.
+update perdure.run_queue
+   set stuck = null, line = $3, admitted_at = null, wake_at = case when $3::uuid is null then perdure.clock() else 'infinity' end
+ where run_id = $1 and ns = $2 and stuck is not null returning run_id;
 
 -- name: forward_orphan_mail
 -- Mail that was posted while its run handed over to a successor.

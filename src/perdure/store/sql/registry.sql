@@ -15,7 +15,8 @@ select exists(select from added) as added;
 -- name: deploy_workflow
 -- A declarative version with its document. $8 whether it becomes the current one, which the first one does in any case.
 with added as (
-  insert into perdure.workflow_version (ns, workflow, version, kind, document, source, control) values ($1, $2, $3, $4, $6, $7, $9)
+  insert into perdure.workflow_version (ns, workflow, version, kind, document, source, control, timeout_us)
+  values ($1, $2, $3, $4, $6, $7, $9, $10)
   on conflict do nothing returning version
 ),
 named as (

@@ -73,12 +73,13 @@ returning schedule_id, nominal_at;
 -- Runs as any start writes them. One in a line sleeps until it is let in.
 with fresh as materialized (
   select u.*, perdure.clock() as at
-    from unnest($1::uuid[], $2::int[], $3::text[], $4::text[], $5::bytea[], $6::text[], $7::uuid[])
-      as u(run_id, ns, workflow, version, body, attributes, line)
+    from unnest($1::uuid[], $2::int[], $3::text[], $4::text[], $5::bytea[], $6::text[], $7::uuid[], $8::timestamptz[])
+      as u(run_id, ns, workflow, version, body, attributes, line, deadline_at)
 ),
 queued as (
-  insert into perdure.run_queue (run_id, ns, workflow, version, status, created_at, wake_at, epoch, attributes, line)
-  select run_id, ns, workflow, version, 0, at, case when line is null then at else 'infinity' end, 0, attributes::jsonb, line from fresh
+  insert into perdure.run_queue (run_id, ns, workflow, version, status, created_at, wake_at, epoch, attributes, line, deadline_at)
+  select run_id, ns, workflow, version, 0, at, case when line is null then at else 'infinity' end, 0, attributes::jsonb, line,
+         coalesce(deadline_at, perdure.flow_deadline(ns, workflow, version, at)) from fresh
 )
 insert into perdure.history (run_id, seq, last, ns, epoch, at, body) select run_id, 1, 1, ns, 0, at, body from fresh;
 
@@ -89,7 +90,7 @@ with target as (
     select q.run_id, q.ns from perdure.run_queue q where q.run_id = u.run_id for key share
   ) r
 )
-insert into perdure.inbox (ns, run_id, body) select ns, run_id, $2 from target;
+insert into perdure.inbox (ns, run_id, body, stops) select ns, run_id, $2, true from target;
 
 -- name: advance_schedules
 update perdure.schedule s

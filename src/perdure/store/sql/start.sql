@@ -66,11 +66,12 @@ inputs as (
 select run_id from gone;
 
 -- name: begin_run
--- A run that nobody owns yet, with its first event. $7 its line, where it has to wait to be let in.
+-- A run that nobody owns yet, with its first event. $7 its line, where it has to wait to be let in. $8 its deadline.
 with moment as materialized (select perdure.clock() as at),
 queued as (
-  insert into perdure.run_queue (run_id, ns, workflow, version, status, created_at, wake_at, epoch, attributes, line)
-  select $1::uuid, $2::int, $3::text, $4::text, 0, m.at, case when $7::uuid is null then m.at else 'infinity' end, 0, $6::text::jsonb, $7::uuid
+  insert into perdure.run_queue (run_id, ns, workflow, version, status, created_at, wake_at, epoch, attributes, line, deadline_at)
+  select $1::uuid, $2::int, $3::text, $4::text, 0, m.at, case when $7::uuid is null then m.at else 'infinity' end, 0, $6::text::jsonb, $7::uuid,
+         coalesce($8::timestamptz, perdure.flow_deadline($2::int, $3::text, $4::text, m.at))
     from moment m
 )
 insert into perdure.history (run_id, seq, last, ns, epoch, at, body) select $1::uuid, 1, 1, $2::int, 0, m.at, $5::bytea from moment m;

@@ -42,7 +42,7 @@ select e.scanned, e.floor, m.run_id
 -- name: waiting_in_line
 -- Runs that wait to be let in, or whose tasks wait in lines, for a reason of flow control.
 select distinct r.run_id from (
-  select q.run_id from perdure.line l join perdure.run_queue q on q.line = l.id and q.admitted_at is null
+  select q.run_id from perdure.line l join perdure.run_queue q on q.line = l.id and q.admitted_at is null and q.stuck is null
    where l.ns = $1 and l.blocked is not null and l.kind = 1 and position('"code":"' || $5::text || '"' in l.reason) > 0
   union all
   select t.run_id from perdure.line l join lateral (

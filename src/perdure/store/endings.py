@@ -1,0 +1,84 @@
+"""The EndingStore port on PostgreSQL, over the store's pool. What locks what is told in sql/ending.sql."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from asyncpg import exceptions as pg
+
+from perdure.core.errors import Fenced
+from perdure.engine.active import ActiveRun
+from perdure.engine.endings import Decide, Recorded, Refused, Unendable
+from perdure.engine.ports import HistoryRow, MailRow, Named
+from perdure.store.connections import TROUBLE, Connections
+from perdure.store.queries import queries
+
+MAIL_PART, HISTORY_PART = 1, 2
+"""Parts of `load_runs`."""
+
+
+class PostgresEndings:
+    def __init__(self, pool: Connections) -> None:
+        self._pool = pool
+        self._q = queries()
+
+    async def next_deadline(self) -> tuple[int, int | None]:
+        async with self._pool.take() as c:
+            row = await c.fetchrow(self._q["next_deadline"])
+        return row["clock"], row["at"]
+
+    async def end(
+        self, session: int, number: int, served: Sequence[Named], limit: int, leave_out: Sequence[bytes], decide: Decide
+    ) -> tuple[list[bytes], list[ActiveRun]]:
+        found: list[Unendable] = []
+        async with self._pool.take() as c:
+            try:
+                async with c.transaction():
+                    spaces, names = [ns for ns, _ in served], [name for _, name in served]
+                    rows = await c.fetch(self._q["unendable_runs"], session, spaces, names, limit, list(leave_out))
+                    if not rows:
+                        return [], []
+                    found = [_unendable(r) for r in rows]
+                    ended = await self._write(c, session, number, found, decide)
+            except TROUBLE:
+                raise
+            except (pg.DeadlockDetectedError, pg.LockNotAvailableError, pg.SerializationError):
+                return [], []  # the next look tries again
+            except (pg.PostgresError, ValueError, OverflowError, TypeError) as e:
+                raise Refused([one.run_id for one in found], f"{type(e).__name__}: {e}") from e
+        return [one.run_id for one in found], ended
+
+    async def _write(
+        self, c: Any, session: int, number: int, found: list[Unendable], decide: Decide
+    ) -> list[ActiveRun]:
+        recorded = await self._load(c, [one.run_id for one in found])
+        decision = decide([(one, recorded[one.run_id]) for one in found])
+        if decision.ends:
+            await c.execute(self._q["take_to_end"], session, [run.id for run in decision.ends])
+            row = await c.fetchrow(self._q["commit_batch"], session, number, *decision.batch.main())
+            if not row["held"]:
+                raise Fenced(f"session {session} has expired; the write was refused")
+            await c.fetchrow(self._q["commit_batch_rest"], session, *decision.batch.rest())
+        if decision.waits:
+            await c.execute(self._q["wait_for_undo"], list(decision.waits), list(decision.waits.values()))
+        return decision.ends
+
+    async def _load(self, c: Any, run_ids: list[bytes]) -> dict[bytes, Recorded]:
+        found = {run_id: Recorded([], [], set()) for run_id in run_ids}
+        for part, run_id, n, last, at_us, body in await c.fetch(self._q["load_runs"], run_ids):
+            if part == HISTORY_PART:
+                found[run_id].history.append(HistoryRow(run_id, n, last, at_us, body))
+            elif part == MAIL_PART:
+                found[run_id].mail.append(MailRow(n, run_id, body))
+            else:
+                found[run_id].queued.add(n)
+        return found
+
+
+def _unendable(r: Any) -> Unendable:
+    return Unendable(
+        run_id=r["run_id"], ns=r["ns"], workflow=r["workflow"], version=r["version"], epoch=r["epoch"], parent_id=r["parent_id"],
+        parent_seq=r["parent_seq"], stuck=r["stuck"], outside=r["outside"], deadline_us=r["deadline_at"], asked_us=r["asked_at"],
+        clock_us=r["clock"], keys=tuple(r["keys"] or ()),
+    )  # fmt: skip
