@@ -20,7 +20,8 @@ import psutil
 import pytest
 
 from perdure.core.errors import Unavailable
-from perdure.store import binaries, postmaster, sharing, unprivileged
+from perdure.store import binaries, cluster_watch, leftovers, postmaster, sharing, unprivileged
+from perdure.store import cluster as cluster_module
 from perdure.store.cluster import PrivateCluster, default_directory, find_binaries
 
 MakeCluster = Callable[..., PrivateCluster]
@@ -55,6 +56,22 @@ def starter(directory: Path) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         text=True,
     )
+
+
+def eventually(check: Callable[[], bool], within_s: float = 60.0) -> None:
+    deadline = time.monotonic() + within_s
+    while not check():
+        assert time.monotonic() < deadline, "it did not become true in time"
+        time.sleep(0.05)
+
+
+def killed(directory: Path) -> int:
+    """The pid of a server whose only user was killed with SIGKILL."""
+    with starter(directory) as user:
+        assert user.stdout is not None
+        pid = int(user.stdout.readline())
+        user.kill()
+    return pid
 
 
 def test_it_starts_with_a_database_on_loopback_only(durable_cluster: MakeCluster) -> None:
@@ -277,6 +294,95 @@ def test_a_directory_with_a_very_long_path_works(open_directory: MakeDirectory) 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has to give up its privileges")
+def test_a_server_whose_users_were_killed_is_stopped(durable_cluster: MakeCluster) -> None:
+    cluster = durable_cluster()
+    pid = killed(cluster.directory)
+    eventually(lambda: not postmaster.alive(pid))
+    assert "database system is shut down" in cluster.log.read_text(), "stopped, not crashed"
+    dsn = cluster.start()
+    assert ask(dsn, "select 1") == 1
+
+
+def test_a_server_that_is_joined_after_its_users_were_killed_goes_on(
+    durable_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_module, "UNUSED_S_MAX", 2.0)
+    cluster = durable_cluster()
+    with starter(cluster.directory) as user:
+        assert user.stdout is not None
+        pid = int(user.stdout.readline())
+        cluster.start()
+        user.kill()
+    watcher = watchers(cluster.directory)
+    assert len(watcher) == 1
+    looks = watcher[0].cpu_times()
+    eventually(lambda: watcher[0].cpu_times() != looks or not postmaster.alive(pid), 20)
+    assert cluster.pid == pid and ask(cluster.dsn(), "select 1") == 1
+    cluster.leave()
+    assert not postmaster.alive(pid)
+    eventually(lambda: not watchers(cluster.directory))
+
+
+def test_a_watcher_that_was_killed_is_replaced_at_the_next_start(durable_cluster: MakeCluster) -> None:
+    cluster = durable_cluster()
+    cluster.start()
+    eventually(lambda: bool(watchers(cluster.directory)))
+    (first,) = watchers(cluster.directory)
+    cluster.start()
+    assert watchers(cluster.directory) == [first], "one is enough"
+    first.kill()
+    eventually(lambda: not watchers(cluster.directory))
+    cluster.start()
+    eventually(lambda: len(watchers(cluster.directory)) == 1)
+
+
+def test_a_server_without_users_and_without_watcher_is_a_leftover(durable_cluster: MakeCluster) -> None:
+    cluster = durable_cluster()
+    with starter(cluster.directory) as user:
+        assert user.stdout is not None
+        pid = int(user.stdout.readline())
+        eventually(lambda: bool(watchers(cluster.directory)))
+        assert str(cluster.directory) not in {one.directory for one in leftovers.find()}, "it has a user"
+        for watcher in watchers(cluster.directory):
+            watcher.kill()
+        user.kill()
+    (found,) = [one for one in leftovers.find() if one.directory == str(cluster.directory)]
+    assert found.kind == "unused server" and str(pid) in found.what
+    cluster.start()
+    assert not leftovers.remove(found), "it is in use again"
+    assert postmaster.alive(pid)
+    cluster._sharing.leave()
+    assert leftovers.remove(found)
+    assert not postmaster.alive(pid) and cluster.data.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root keeps data elsewhere")
+def test_data_whose_project_is_gone_is_a_leftover(
+    open_directory: MakeDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unprivileged, "ROOT_STATE", open_directory())
+    closed = open_directory()
+    closed.chmod(0o700)
+    with PrivateCluster(closed / "pg", settings={"fsync": "off"}) as cluster:
+        kept = cluster.directory
+        assert leftovers.find() == [one for one in leftovers.find() if one.directory != str(kept)]
+        shutil.rmtree(closed)
+        assert str(kept) not in {one.directory for one in leftovers.find()}, "never one in use"
+    (found,) = [one for one in leftovers.find() if one.directory == str(kept)]
+    assert found.kind == "data without project" and str(closed) in found.what
+    assert leftovers.remove(found) and not kept.exists()
+    assert str(kept) not in {one.directory for one in leftovers.find()}
+
+
+def watchers(directory: Path) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter(["cmdline", "status"]):
+        line = process.info["cmdline"] or []
+        if process.info["status"] != psutil.STATUS_ZOMBIE and line[-4:-2] == [cluster_watch.__file__, str(directory)]:
+            found.append(process)
+    return found
+
+
 def test_as_root_the_server_runs_as_somebody_else(durable_cluster: MakeCluster) -> None:
     cluster = durable_cluster()
     cluster.start()

@@ -14,8 +14,11 @@ from typing import Any
 import asyncpg
 import msgspec
 import pytest
+import typer
+from typer.testing import CliRunner
 
-from perdure.store import doctor
+from perdure.app.cli import database
+from perdure.store import doctor, leftovers
 from perdure.store.doctor import Finding, clock_finding, examine, partition_finding
 
 NOW = datetime(2031, 5, 6, 7, 8, 9, tzinfo=UTC)
@@ -91,6 +94,26 @@ async def test_an_invalid_index_is_a_failure(dsn: str) -> None:
     assert found
     assert found.status == "fail"
     assert "doubled_n" in found.what
+
+
+def test_leftovers_are_removed_after_a_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [leftovers.Leftover("/x/pg", "unused server", "PostgreSQL (pid 7) runs in /x/pg without users")]
+    removed: list[str] = []
+
+    def remove(one: leftovers.Leftover) -> bool:
+        removed.append(one.directory)
+        return True
+
+    monkeypatch.setattr(leftovers, "find", lambda: found)
+    monkeypatch.setattr(leftovers, "remove", remove)
+    app = typer.Typer()
+    database.register(app)
+    refused = CliRunner().invoke(app, ["doctor", "--clean"], input="n\n")
+    assert refused.exit_code == 1 and "pid 7" in refused.output and removed == []
+    assert CliRunner().invoke(app, ["doctor", "--clean"], input="y\n").exit_code == 0 and removed == ["/x/pg"]
+    assert "removed: /x/pg" in CliRunner().invoke(app, ["doctor", "--clean", "--yes"]).output
+    finding = doctor.leftover_finding([one.what for one in found])
+    assert finding.status == "warn" and "perdure doctor --clean" in finding.advice
 
 
 RUN = "0198c7a2-0000-7000-8000-000000000001"

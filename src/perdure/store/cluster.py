@@ -7,11 +7,12 @@
       lock         held while a process starts or stops the server: ten starters end with one server
       server       held by the server's own processes: never two on the same data
       users        held shared by every process that uses the server: the last to leave stops it
+      watch        held by a process that stops the server when its users were killed instead (cluster_watch.py)
       server.log
 
 Laws
  - The server is nobody's child and has its own session: Ctrl-C does not reach it, and kill -9 of the process that
-   started it leaves it running. The next start() on that directory finds it.
+   started it leaves it running for UNUSED_S_MAX. A start() on that directory until then finds it.
  - postmaster.pid is believed only if that process is alive and works on this very data directory.
  - TCP on 127.0.0.1 only. No unix socket: its path may not exceed some 100 bytes, and project directories do.
 """
@@ -52,6 +53,8 @@ __all__ = ["PrivateCluster", "default_directory", "find_binaries"]
 START_S_MAX: Final = 300.0
 """Long, because a crashed server first reads back its log. A server that dies on the way is noticed at once."""
 STOP_S_MAX: Final = 120.0
+UNUSED_S_MAX: Final = 10.0
+"""A server whose users were all killed runs on this long: who starts again at once finds it warm."""
 BINDS_MAX: Final = 5
 USER: Final = "perdure"
 SETTINGS: Final[Mapping[str, str]] = {
@@ -156,6 +159,7 @@ class PrivateCluster:
             elif not await_ready(running.pid, self.data, START_S_MAX):
                 raise self._failed_to_start()
             self._sharing.join()
+            self._sharing.watch(UNUSED_S_MAX)
         return self.dsn()
 
     def stop(self, mode: StopMode = "fast") -> None:
@@ -170,6 +174,14 @@ class PrivateCluster:
             self._sharing.leave()
             if not self._sharing.others():
                 self._stop("fast")
+
+    @staticmethod
+    def stop_unused(directory: Path) -> None:
+        """Stop the server of a directory that has no users. The caller holds its lock (`Sharing.alone`)."""
+        running = Postmaster.on(directory / "data")
+        if running is not None:
+            os.kill(running.pid, signal.SIGINT)
+            wait_gone([running.pid], STOP_S_MAX)
 
     def kill(self) -> None:
         """Crash it: SIGKILL the server and everything it started. For tests of what survives."""

@@ -223,6 +223,12 @@ def first_id(at: datetime) -> str:
     return str(lowest_at(int(at.timestamp() * 1000)))
 
 
+def leftover_finding(found: list[str]) -> Finding:
+    if not found:
+        return Finding("leftovers", "ok", "no private server runs without users, and no data is without its project")
+    return Finding("leftovers", "warn", "; ".join(found), "`perdure doctor --clean` stops and removes them.")
+
+
 async def _pooling(connection: Any, dsn: str) -> Finding:
     """Open a connection as an engine does, and see whether its settings hold; then find out what stands between."""
     _, said = pooling.split(dsn)

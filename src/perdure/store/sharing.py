@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import fcntl
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
 from perdure.core.errors import Unavailable
+from perdure.store import cluster_watch
 from perdure.store.unprivileged import Account
 
 HELD_S_MAX = 5.0
@@ -46,6 +49,36 @@ class Sharing:
     def others(self) -> bool:
         """Whether anybody else is a user. Asked under `alone` and after `leave`."""
         descriptor = self._open("users")
+        try:
+            return not _try_lock(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def watch(self, grace_s: float) -> None:
+        """Make sure that a process watches over the server. Asked under `alone`, when the server runs."""
+        descriptor = self._open("watch")
+        try:
+            if not _try_lock(descriptor):
+                return
+            words = [str(self._directory), str(grace_s), str(descriptor)]
+            program = [sys.executable, "-I", "-S", cluster_watch.__file__, *words]
+            # A shell starts it in the background and exits, so it is not our child; its own session keeps Ctrl-C away.
+            subprocess.run(
+                ["/bin/sh", "-c", '"$@" &', "sh", *program],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+                cwd="/",
+                pass_fds=[descriptor],
+                check=True,
+            )
+        finally:
+            os.close(descriptor)
+
+    def has_server(self) -> bool:
+        """Whether processes of a server hold the data. Asked under `alone`."""
+        descriptor = self._open("server")
         try:
             return not _try_lock(descriptor)
         finally:

@@ -19,6 +19,9 @@ ROOT_STATE = Path("/var/lib/perdure")
 """Where root keeps what the unprivileged user must reach. Not under /var/tmp: that is swept by age, and any local user
 can take a name there before us."""
 
+PROJECT = "project"
+"""A file beside data that was moved there: the directory that was asked for."""
+
 
 @dataclass(frozen=True)
 class Account:
@@ -84,6 +87,8 @@ def reachable_directory(requested: Path, account: Account) -> Path:
     elsewhere = Path(pointer.read_text().strip())
     elsewhere.mkdir(exist_ok=True, mode=0o700)
     account.own(elsewhere)
+    if not (elsewhere / PROJECT).exists():
+        (elsewhere / PROJECT).write_text(f"{requested}\n")  # so that leftovers.py can tell when it is gone
     return elsewhere
 
 

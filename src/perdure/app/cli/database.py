@@ -11,6 +11,7 @@ from perdure.app.cli.options import Dsn, database
 
 if TYPE_CHECKING:
     from perdure.store.doctor import Finding
+    from perdure.store.leftovers import Leftover
 
 
 def register(app: typer.Typer) -> None:
@@ -48,14 +49,24 @@ def migrate(
 def doctor(
     dsn: Dsn = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON array instead of a table.")] = False,
+    clean: Annotated[
+        bool,
+        typer.Option("--clean", help="Stop private servers without users, and remove data whose project is gone."),
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="With --clean: do not ask first.")] = False,
 ) -> None:
     """Say what is wrong with the database, and what to do."""
     import asyncio
 
-    from perdure.store.doctor import examine
+    from perdure.store import leftovers
+    from perdure.store.doctor import examine, leftover_finding
 
+    if clean:
+        _clean(leftovers.find(), yes)
+        return
     with database(dsn) as address:
         findings = asyncio.run(examine(address))
+    findings.append(leftover_finding([one.what for one in leftovers.find()]))
     if as_json:
         import msgspec
 
@@ -65,6 +76,20 @@ def doctor(
     else:
         _plain(findings)
     if any(f.status == "fail" for f in findings):
+        raise typer.Exit(1)
+
+
+def _clean(found: list[Leftover], yes: bool) -> None:
+    from perdure.store.leftovers import remove
+
+    for one in found:
+        print(one.what)
+    if not found:
+        print("no private server runs without users, and no data is without its project")
+    elif yes or typer.confirm(f"Stop and remove {'it' if len(found) == 1 else f'these {len(found)}'}?", err=True):
+        for one in found:
+            print(f"{'removed' if remove(one) else 'in use by now, left alone'}: {one.directory}")
+    else:
         raise typer.Exit(1)
 
 
