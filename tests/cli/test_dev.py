@@ -194,6 +194,63 @@ def test_kill_minus_nine_leaves_nothing_in_the_way(directory: Path) -> None:
     assert not postgres_of(directory)
 
 
+LOADED_S = 5.0
+"""What a machine that is busy with other tests may add."""
+STUBBORN = """
+import asyncio, time
+from perdure import flow, task, workflow
+
+@task
+async def ignores_cancellation() -> None:
+    print("ready", flush=True)
+    while True:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            pass
+
+@task
+async def blocks() -> None:
+    time.sleep(3600)
+
+@workflow
+async def stubborn(how: str) -> None:
+    await (blocks() if how == "blocks" else ignores_cancellation())
+"""
+COMMAND = (
+    "flow: command\ntasks:\n  wait:\n    run: [sh, -c, 'trap : TERM INT; (sleep 4321 & sleep 4321); sleep 4321']\n"
+)
+
+
+def commands() -> set[int]:
+    return {p.pid for p in psutil.process_iter(["cmdline"]) if "4321" in " ".join(p.info["cmdline"] or [])}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_it_stops_at_once_whatever_its_runs_do(directory: Path, number: signal.Signals) -> None:
+    """Within 5 s of SIGTERM, and with nothing left behind; after SIGKILL what it started goes by itself, PostgreSQL included."""
+    (directory / "flows.py").write_text(STUBBORN)
+    (directory / "command.yaml").write_text(COMMAND)
+    before = commands()
+    with started("dev", cwd=directory) as dev:
+        url = link_of(dev.until("http://"))
+        for words in (["stubborn", "how=ignores"], ["command"], ["stubborn", "how=blocks"]):
+            assert perdure("run", *words, PERDURE_URL=url).code == 0
+            if words == ["command"]:
+                eventually(lambda: len(commands() - before) >= 2, 30)
+        family = children(dev)
+        began = time.monotonic()
+        dev.process.send_signal(number)
+        dev.process.wait(30)
+        took = time.monotonic() - began
+        assert took < 5.0 + LOADED_S, f"it took {took:.1f} s"
+        within_s = 5.0 if number == signal.SIGTERM else 60.0
+        eventually(lambda: not [p for p in family if p.is_running() and p.status() != psutil.STATUS_ZOMBIE], within_s)
+        eventually(lambda: not commands() - before, within_s)
+        eventually(lambda: not postgres_of(directory), within_s + 15)
+
+
 def test_two_projects_side_by_side(directory: Path, dsn: str, bare_dsn: str, tmp_path: Path) -> None:
     """The second gets the next free ports, and commands find the server of the directory they are called in."""
     other = tmp_path / "other"

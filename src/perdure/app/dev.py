@@ -3,7 +3,8 @@
     this process      PostgreSQL (or yours) -> migrate -> server, open to this machine only
     a child           imports the directory's code and serves it; replaced whenever a file changes
 
-When this process is killed, its child notices and goes; a private PostgreSQL stays, and the next start finds it.
+A signal ends it within STOP_S_MAX: tasks have a moment to end, then their worker is killed with all that it started. When this process
+itself is killed, its child notices and goes, and the watcher of a private PostgreSQL stops that.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import asyncio
 import contextlib
 import os
 import socket
+import threading
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -22,7 +24,7 @@ import msgspec
 
 from perdure.app.cli.starter import HELLO_FLOW, HELLO_WORKFLOW, HELLO_YAML, write_hello
 from perdure.app.dev_flows import DevFlows
-from perdure.app.dev_workers import DRAIN_S, Workers
+from perdure.app.dev_workers import Workers
 from perdure.app.flow_files import of_project
 from perdure.app.http import EXIT_FAILED, Api, ApiError
 from perdure.app.modules import Defined, discover
@@ -37,6 +39,10 @@ from perdure.store.cluster import PrivateCluster
 from perdure.store.connect import without_password
 
 PORTS_TRIED: Final = 50
+STOP_S_MAX: Final = 4.0
+"""From the signal to the end of the process, whatever its runs do. 5 s are promised; the rest is for a busy machine."""
+SERVER_DRAIN_S: Final = 1.0
+"""Its only worker is gone by then."""
 FIRST_RUN_S_MAX: Final = 120.0
 ENGINE: Final = EngineSettings(lease_s=6.0, heartbeat_s=2.0)
 """After a kill -9 somebody sits and waits for the run to go on."""
@@ -54,7 +60,13 @@ class DevOptions(msgspec.Struct, frozen=True, kw_only=True):
 async def dev(options: DevOptions, say: Say) -> int:
     """Everything, until Ctrl-C. Returns the exit code: with `once`, the outcome of the first run."""
     stop = asyncio.Event()
-    async with signals(stop.set), contextlib.AsyncExitStack() as stack:
+    abandon: list[Callable[[], None]] = []
+
+    def asked() -> None:
+        stop.set()
+        hard_stop(STOP_S_MAX, abandon)
+
+    async with signals(asked), contextlib.AsyncExitStack() as stack:
         seeded = _seed(options.directory, say)
         dsn = options.dsn
         if dsn is not None:
@@ -64,7 +76,14 @@ async def dev(options: DevOptions, say: Say) -> int:
         http, grpc = free_ports(options.http, options.grpc)
         token = dev_token(options.directory)
         settings = ServerSettings(
-            dsn=dsn, http=http, grpc=grpc, auth="open", dev_token=token, drain_s=DRAIN_S, not_ready_s=0, engine=ENGINE
+            dsn=dsn,
+            http=http,
+            grpc=grpc,
+            auth="open",
+            dev_token=token,
+            drain_s=SERVER_DRAIN_S,
+            not_ready_s=0,
+            engine=ENGINE,
         )
         process = ServerProcess(settings)
         await process.start()
@@ -76,10 +95,24 @@ async def dev(options: DevOptions, say: Say) -> int:
         # That its workflows are known must be on record before anybody is told that they are.
         workers = Workers(options.directory, str(grpc), say, process.server.engine.refresh, flows)
         stack.push_async_callback(workers.close)
+        abandon.append(workers.kill)
         await workers.reload()
         if options.once and workers.defined is None:
             return EXIT_FAILED
         return await _until_stopped(options, process, workers, flows, say, stop, seeded)
+
+
+def hard_stop(after_s: float, abandon: list[Callable[[], None]]) -> None:
+    """End this process after a while, whatever hangs: a database that does not answer, a step that cannot be interrupted. `abandon` is
+    called first; a private PostgreSQL is stopped by its watcher."""
+
+    def end() -> None:
+        time.sleep(after_s)
+        for act in abandon:
+            act()
+        os._exit(EXIT_FAILED)
+
+    threading.Thread(target=end, name="perdure-hard-stop", daemon=True).start()
 
 
 async def _until_stopped(

@@ -16,6 +16,7 @@ from typing import Final
 
 import msgspec
 
+from perdure.app.family import kill_family
 from perdure.app.modules import BrokenModule, load
 from perdure.app.working import WorkerOptions, worker_of
 from perdure.core.egress import LOOPBACK
@@ -75,7 +76,9 @@ async def _serve(server: str, parent: socket.socket) -> None:
             if parent.recv(1):
                 loop.call_soon_threadsafe(worker.drain)
                 parent.recv(1)
-            os._exit(1)  # the parent is no more; nobody is left to work for
+            # The parent is no more, so there is nothing left to work for. Commands of `run:` would outlive us.
+            kill_family(os.getpid(), itself=False)
+            os._exit(1)
 
         async def tell() -> None:
             await worker.connected()

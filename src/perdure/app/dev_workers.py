@@ -20,6 +20,7 @@ import msgspec
 
 from perdure.app.dev_child import DRAIN, SERVE, Hello
 from perdure.app.dev_flows import DevFlows
+from perdure.app.family import kill_family
 from perdure.app.flow_files import IGNORED
 from perdure.app.modules import Defined, discover
 from perdure.app.say import Say
@@ -31,6 +32,9 @@ DEATHS_WITHIN_S: Final = 20.0
 DEBOUNCE_MS: Final = 150
 DRAIN_S: Final = 5.0
 """A stopping worker may take so long for its tasks; then it is killed, and they are tried again."""
+
+CLOSE_S: Final = 1.5
+"""The same when `perdure dev` itself stops: a person waits for it."""
 
 
 class Child:
@@ -59,16 +63,19 @@ class Child:
             await asyncio.to_thread(self._control.recv, 1)
         self._control.settimeout(None)
 
-    async def stop(self) -> None:
-        """Drain, then kill."""
+    async def stop(self, within_s: float = DRAIN_S) -> None:
+        """Drain, then kill it with all that it has started."""
         with contextlib.suppress(OSError):
             self._control.sendall(DRAIN)
         try:
-            await asyncio.to_thread(self.process.wait, DRAIN_S)
+            await asyncio.to_thread(self.process.wait, within_s)
         except subprocess.TimeoutExpired:
-            self.process.kill()
+            self.kill()
             await asyncio.to_thread(self.process.wait)
         self._control.close()
+
+    def kill(self) -> None:
+        kill_family(self.process.pid, itself=True)
 
 
 def _launch(directory: Path, server: str, files: list[Path]) -> tuple[subprocess.Popen[bytes], socket.socket]:
@@ -194,4 +201,8 @@ class Workers:
 
     async def close(self) -> None:
         if self._current is not None:
-            await self._current.stop()
+            await self._current.stop(CLOSE_S)
+
+    def kill(self) -> None:
+        if self._current is not None:
+            self._current.kill()
