@@ -6,7 +6,7 @@ import pytest
 
 from perdure.core import commands as cm
 from perdure.core import events as ev
-from perdure.core.flow import decider
+from perdure.core.flow import decider, executions
 from tests.flows.case import Case, Expect
 from tests.flows.pure import Run, World
 
@@ -47,3 +47,13 @@ def test_signals_that_nothing_waits_for_are_bounded(monkeypatch: pytest.MonkeyPa
     w.settle()
     assert isinstance(w.main.closing, cm.FailRun)
     assert w.main.closing.failure.code == "limit_exceeded"
+
+
+def test_a_spread_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executions, "FANOUT_TASKS_MAX", 3)
+    for count, fails in ((3, False), (4, True)):
+        w = world(f"tasks: {{a: {{parallel: {count}, with: {{}}}}}}", script={"a[*]": {"hang": True}})
+        w.run()
+        assert isinstance(w.main.closing, cm.FailRun) is fails
+        if fails:
+            assert w.main.closing.failure.code == "limit_exceeded"  # type: ignore[union-attr]

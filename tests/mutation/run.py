@@ -163,8 +163,11 @@ class Runner:
             for n in range(min(self._jobs, len(todo))):
                 made.append(Slot(directory / f"slot{n}", self._timeout_s))
                 slots.put(made[-1])
-            with ThreadPoolExecutor(self._jobs) as pool:
+            pool = ThreadPoolExecutor(self._jobs)
+            try:
                 list(pool.map(lambda m: self._one(m, slots), todo))
+            finally:  # interrupted: those that have begun end, no other begins
+                pool.shutdown(cancel_futures=True)
         finally:
             for slot in made:
                 slot.close()

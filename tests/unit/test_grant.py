@@ -244,3 +244,11 @@ def test_the_same_needs_meet_in_one_line_and_others_do_not() -> None:
     assert line(a, b'{"c":1}').id != line(a, b'{"c":2}').id
     assert line(a).id != line(Control(limits=(Limit(max=4, by="input.c"),))).id
     assert line(Control(priority=1)).id != line(Control(priority=2)).id
+
+
+def test_a_bucket_never_holds_more_than_its_burst_however_long_nobody_takes_anything() -> None:
+    control = Control(rates=(Rate(count=10, per_us=1_000_000, burst=2),))
+    buckets = {(1, "task/send"): Bucket(0.0, NOW - 3_600_000_000)}
+    (g,) = granted([waiting(control, 50)], buckets=buckets)
+    assert g.take == 2
+    assert buckets[1, "task/send"].tokens == 0.0

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from perdure.core import commands as cm
 from perdure.core import events as ev
+from perdure.core import journal as journal_module
 from perdure.core import limits
 from perdure.core.errors import InvalidInput, NondeterminismError
 from perdure.core.journal import Journal
@@ -334,3 +335,20 @@ def test_a_patch_may_be_removed_from_the_code_once_the_old_path_is_gone() -> Non
     again = loaded(record(first.take_commands()))
     again.check_all_matched(lambda: "the end")
     assert again.mismatch is None
+
+
+@pytest.mark.parametrize("other", [("d", b"1", ""), ("c", b"2", ""), ("c", b"1", "key")])
+def test_a_child_is_compared_by_workflow_input_and_key(other: tuple[str, bytes, str]) -> None:
+    first = Journal()
+    first.start_child("c", "v", b"1", "", 0)
+    replayed = loaded(record(first.take_commands()))
+    name, data, key = other
+    with pytest.raises(NondeterminismError):
+        replayed.start_child(name, "v", data, key, 0)
+
+
+def test_each_chunk_of_a_fan_out_has_the_labels_of_its_own_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_module, "SCHEDULE_CHUNK_TASKS", 2)
+    journal = Journal()
+    journal.schedule_tasks("t", "q", [b"1"] * 5, OPTIONS, ["a", "b", "c", "d", "e"])
+    assert [c.nodes for c in journal.take_commands()] == [["a", "b"], ["c", "d"], ["e"]]  # type: ignore[union-attr]

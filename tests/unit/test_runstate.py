@@ -158,3 +158,12 @@ def test_an_answer_that_came_before_the_question_counts_unless_certain_people_ha
     assert ("p" in state.resolved) is is_resolved
     state = state_after(STARTED, ev.PromiseResolved("p", b"1", sure=True), ev.PromiseCreated(0, "p", spec))
     assert "p" in state.resolved
+
+
+@pytest.mark.parametrize("end", [ev.ChildFailed(0, FAILURE), ev.ChildCancelled(0), ev.ChildSucceeded(0, b"1")])
+def test_a_child_that_was_asked_to_stop_is_waited_for_until_it_has_ended(end: ev.Event) -> None:
+    started = ev.ChildStarted(0, b"c" * 16, "w", b"{}", "")
+    state = state_after(STARTED, started, ev.ChildCancelRequested(0, True))
+    assert state.stopping == {0}
+    state.apply(end)
+    assert state.stopping == set()

@@ -18,7 +18,7 @@ from perdure.core.errors import Conflict, Failure
 from perdure.core.limits import UNDO_ATTEMPTS_DEFAULT, UNDO_STACK_MAX, UNWIND_GRACE_US
 from perdure.core.reopen import plan
 from perdure.core.runstate import RunState
-from perdure.core.undo import DEADLINE, offer, refuse_undone, stack_of, with_failures
+from perdure.core.undo import DEADLINE, PREFIX, offer, refuse_undone, stack_of, with_failures
 from perdure.sdk import guards
 
 SEEDS = 300
@@ -582,3 +582,15 @@ def test_what_a_fan_out_still_runs_is_stopped_before_anything_is_taken_back() ->
         kinds = [type(c) for commands in world.activations for c in commands]
         stopped += cm.CancelTasks in kinds
     assert stopped > 0, "in some of these orders the failure comes while parts of the map are under way"
+
+
+def test_of_two_that_go_by_one_name_the_newer_is_the_one_that_is_being_undone() -> None:
+    """A node of a flow that was visited twice: what takes it back names the node alone."""
+    options = msgspec.structs.replace(ev.TaskOptions(), undo="refund")
+    events: list[ev.Event] = [
+        ev.TasksScheduled(0, "pay", "q", [b"{}"], options, ["pay"]), ev.TasksSucceeded([0], [b"1"]),
+        ev.TasksScheduled(1, "pay", "q", [b"{}"], options, ["pay"]), ev.TasksSucceeded([1], [b"2"]),
+        ev.TasksScheduled(2, "refund", "q", [b"{}"], ev.TaskOptions(), [f"{PREFIX}pay"]),
+    ]  # fmt: skip
+    lines = stack_of([ev.Recorded(n, n, e) for n, e in enumerate(events, 1)])
+    assert [(line.task, line.status) for line in lines] == [(0, "ready"), (1, "undoing")]

@@ -8,8 +8,8 @@ MUTANTS = [
     Mutant(
         "guard-swap-two-statements",
         "server/rest/guard.py",
-        "                request.state.caller = await admit(request.app.state.server, request, need)\n                check_address(request)\n                await check_body(request, self.parse)\n",
-        "                check_address(request)\n                await check_body(request, self.parse)\n                request.state.caller = await admit(request.app.state.server, request, need)\n",
+        "                request.state.caller = await admit(request.app.state.server, request, need)\n                check_address(request, known)\n                await check_body(request, self.parse)\n",
+        "                check_address(request, known)\n                await check_body(request, self.parse)\n                request.state.caller = await admit(request.app.state.server, request, need)\n",
         "server/test_rest.py::test_a_stranger_gets_in_nowhere",
     ),
     Mutant(
@@ -24,7 +24,7 @@ MUTANTS = [
         "server/rest/guard.py",
         "                for name in one:\n                    check_text(name)\n",
         "                pass\n",
-        "unit/test_guards.py server/test_matrix.py",
+        "unit/test_guard_json.py",
     ),
     Mutant(
         "guard-limit-dropped",
@@ -87,7 +87,7 @@ MUTANTS = [
         "server/grpc/hub.py",
         " == b.attempt and not self._is_foreign(c, b.run_id, b.seq)",
         " == b.attempt",
-        "server/test_auth_workers.py server/test_old_epochs.py server/test_remote.py",
+        "server/test_auth_workers.py",
     ),
     Mutant(
         "hub-stale-decision-taken",
@@ -115,7 +115,7 @@ MUTANTS = [
         "server/grpc/hub.py",
         '                returned.append(Report(run_id, seq, attempt, End.RETURNED, b"", None, now, now))\n        return returned',
         "                pass\n        return returned",
-        "server/test_auth_workers.py server/test_old_epochs.py server/test_remote.py",
+        "server/test_auth_workers.py",
     ),
     Mutant(
         "hub-limit-dropped",

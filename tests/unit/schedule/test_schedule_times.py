@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -197,6 +198,11 @@ def test_jitter_spreads_over_its_whole_width_and_differs_between_schedules() -> 
         True
     ] * 10
     assert len({fire_at(spec, name, NOW) for name in map(str, range(50))}) == 50
+
+
+def test_jitter_reaches_its_bound() -> None:
+    spec = msgspec.structs.replace(parse_spec({"every": "1m", "jitter": "1s"}), jitter_us=1)
+    assert {fire_at(spec, str(n), NOW) - NOW for n in range(50)} == {0, 1}
 
 
 # -- what is due -------------------------------------------------------------------------------------------------------
