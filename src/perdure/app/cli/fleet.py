@@ -81,7 +81,7 @@ def queues(server: Remote) -> None:
             "workers", lambda q: q.get("workers"), style=lambda q: "" if q.get("workers") else "bold red", right=True
         ),
     ]
-    server.out.rows(server.api.items("/queues"), columns, empty="all queues are empty")
+    server.out.rows(server.api.get("/queues")["items"], columns, empty="all queues are empty")
 
 
 @remote
