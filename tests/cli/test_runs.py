@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -11,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.cli.live import Cli
+from tests.cli.live import Cli, clean_environment
 
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
 
@@ -321,6 +323,23 @@ def test_open_prints_the_link(cli: Cli) -> None:
     run = start(cli, "cli_greet", "name=Ada")
     assert cli.ok("open", run) == f"{cli.url}/runs/{run}\n"
     assert cli.ok("open", run, tty=True) == f"{cli.url}/runs/{run}\n"
+
+
+HEAVY = ("pydantic", "httpx2", "httpcore2", "anyio", "asyncio", "rich", "fastapi", "grpc", "google.protobuf", "asyncpg", "yaml", "psutil",
+         "perdure.core.flow", "perdure.core.why", "perdure.engine", "perdure.store", "perdure.sdk", "perdure.server")  # fmt: skip
+"""Modules that `perdure list` has no use for. Each took a tenth of a second or more of the one second that it once needed."""
+
+
+@pytest.mark.parametrize("words", [["list"], ["list", "-s", "running", "--limit", "5", "-o", "json"], ["workers"]])
+def test_a_list_loads_nothing_heavy(cli: Cli, words: list[str]) -> None:
+    program = (
+        f"import sys\nsys.argv = ['perdure', *{words!r}]\nfrom perdure.app.cli.main import main\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code\n"
+        f"print(*sorted(set({HEAVY!r}) & set(sys.modules)), file=sys.stderr)"
+    )
+    environment = clean_environment() | {"PERDURE_URL": cli.url, "XDG_STATE_HOME": str(cli.state)}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment)
+    assert done.stderr.strip() == ""
 
 
 def test_workflows_workers_and_queues(cli: Cli) -> None:

@@ -14,8 +14,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import quote
 
-import httpx2
-
+from perdure.app.http_session import Answer, ConnectError, ConnectTimedOut, Session, TimedOut, TransportError
 from perdure.core.errors import InvalidInput, PerdureError
 from perdure.core.version import VERSION
 
@@ -101,15 +100,12 @@ class Api:
             headers["Authorization"] = f"Bearer {key}"
         if namespace:
             headers["Perdure-Namespace"] = namespace
-        self._http = httpx2.Client(
-            base_url=f"{self.url}/api/v1",
-            headers=headers,
-            timeout=httpx2.Timeout(ANSWER_S, connect=CONNECT_S),
-            trust_env=not _is_loopback(self.url),  # a proxy of the environment cannot know this machine's loopback
-            verify=tls_context(os.environ)
-            if self.url.startswith("https://")
-            else False,  # authorities take a while to load
-        )
+        # Authorities take a while to load.
+        context = tls_context(os.environ) if self.url.startswith("https://") else None
+        try:
+            self._http = Session(f"{self.url}/api/v1", headers, connect_s=CONNECT_S, answer_s=ANSWER_S, context=context)
+        except ValueError as error:
+            raise InvalidInput(f"--url: {error}") from None
 
     def __enter__(self) -> Self:
         return self
@@ -151,15 +147,16 @@ class Api:
     @contextmanager
     def stream(self, path: str, params: Params = ()) -> Generator[Iterator[tuple[str, str]]]:
         """Server-sent events as (event, data). Ends when the server does; trouble on the way is `Unreachable`."""
-        timeout = httpx2.Timeout(STREAM_SILENCE_S, connect=CONNECT_S)
         headers = {"Accept": "text/event-stream"}
         try:
-            with self._http.stream("GET", path, params=_clean(params), headers=headers, timeout=timeout) as response:
+            with self._http.stream(path, params=_clean(params), headers=headers, silence_s=STREAM_SILENCE_S) as (
+                response,
+                lines,
+            ):
                 if response.status_code != 200:
-                    response.read()
                     raise self._problem(response)
-                yield _events(response.iter_lines())
-        except httpx2.TransportError as error:
+                yield _events(lines)
+        except TransportError as error:
             raise self._unreachable(error) from error
 
     def _answer(
@@ -178,9 +175,9 @@ class Api:
         for last in [False] * (TRIES - 1) + [True]:
             try:
                 response = self._http.request(method, path, params=_clean(params), content=content, headers=headers)
-            except httpx2.ConnectError as error:
+            except ConnectError as error:
                 raise self._unreachable(error) from error
-            except httpx2.TransportError as error:
+            except TransportError as error:
                 if last or not repeatable:
                     raise self._unreachable(error) from error
                 time.sleep(PAUSE_S * random.uniform(0.5, 1.5))
@@ -199,8 +196,8 @@ class Api:
     # -- what went wrong --------------------------------------------------------------------------------------------
 
     def _unreachable(self, error: Exception) -> Unreachable:
-        if isinstance(error, httpx2.TimeoutException):
-            why = f"no answer within {CONNECT_S if isinstance(error, httpx2.ConnectTimeout) else ANSWER_S:g} seconds"
+        if isinstance(error, TimedOut):
+            why = f"no answer within {CONNECT_S if isinstance(error, ConnectTimedOut) else ANSWER_S:g} seconds"
         else:
             why = re.sub(r"^\[Errno -?\d+\] ", "", str(error)).lower()
         return Unreachable(
@@ -208,7 +205,7 @@ class Api:
             "Start one with `perdure dev` or `perdure server`, or say where yours is with --url or PERDURE_URL."
         )
 
-    def _problem(self, response: httpx2.Response) -> ApiError:
+    def _problem(self, response: Answer) -> ApiError:
         status = response.status_code
         try:
             problem = response.json()
@@ -218,7 +215,7 @@ class Api:
         advice = self._advice(status, code)
         return ApiError(f"{detail}\n{advice}" if advice else detail, status=status, problem_code=code)
 
-    def _stranger(self, response: httpx2.Response) -> ApiError:
+    def _stranger(self, response: Answer) -> ApiError:
         said = f"{response.status_code} {response.reason_phrase}".strip()
         return ApiError(
             f"{self.url} answered {said} in a form that no Perdure server uses. Is this its address?", status=0
@@ -257,15 +254,11 @@ def segment(text: str) -> str:
     return quote(text, safe="@:")
 
 
-def _is_loopback(url: str) -> bool:
-    return httpx2.URL(url).host in ("127.0.0.1", "localhost", "::1")
-
-
 def _clean(params: Params) -> list[tuple[str, str | int | float | bool | None]]:
     return [(name, value) for name, value in params if value is not None]
 
 
-def _retry_after_s(response: httpx2.Response) -> float:
+def _retry_after_s(response: Answer) -> float:
     try:
         return min(float(response.headers.get("Retry-After", "1")), RETRY_AFTER_S_MAX)
     except ValueError:

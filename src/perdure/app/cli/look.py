@@ -80,12 +80,14 @@ def list_runs(
 
 def waiting_word(word: str | None) -> str | None:
     """Checked here, so that a slip is told with the words there are."""
+    if word is None:
+        return None
     from difflib import get_close_matches
 
     from perdure.core.errors import InvalidInput
     from perdure.core.why import CODES
 
-    if word is not None and word not in CODES:
+    if word not in CODES:
         near = get_close_matches(word, CODES, 1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise InvalidInput(f"--waiting-on: nothing waits on {word!r}{hint} There are: {', '.join(CODES)}")

@@ -11,11 +11,13 @@ from typing import Annotated, Any
 
 import typer
 
+from perdure.app.cli import quick_values
 from perdure.app.cli.commands import COMPLETE_VARIABLE, Commands
 from perdure.app.cli.help import CONTEXT
 from perdure.core.errors import Forbidden, InvalidInput, NotFound, NotRegistered, PerdureError, Unauthenticated
 from perdure.core.version import VERSION
 
+quick_values.install()
 app = typer.Typer(
     name="perdure",
     cls=Commands,

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from perdure.core.errors import InvalidInput
@@ -70,7 +71,11 @@ class Output:
     def __init__(self, output: str | None = None, fields: str | None = None) -> None:
         self.fields = [f.strip() for f in fields.split(",") if f.strip()] if fields else []
         self.mode: Mode = _mode(output, bool(self.fields))
-        self.console = console(sys.stdout)
+
+    @cached_property
+    def console(self) -> Console:
+        """Made when it is needed: lines for a pipe do not pay for it."""
+        return console(sys.stdout)
 
     @property
     def is_for_people(self) -> bool:
