@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import tempfile
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
+import asyncpg
 import httpx2
 import pytest
 from starlette.applications import Starlette
 
 from perdure.core.errors import Unavailable
+from perdure.core.work import StartRequest
 from perdure.engine.engine import Engine, EngineSettings
 from perdure.engine.notes import Notes
+from perdure.engine.ports import NotCommitted
 from perdure.server import health
 from perdure.server.health import routes
+from perdure.store.cluster import PrivateCluster
+from perdure.store.migrate import migrate
 from perdure.store.notes import PostgresNotes
 from perdure.store.postgres import PostgresStore
 
@@ -58,6 +67,106 @@ async def test_a_server_that_can_work_is_live_and_ready(dsn: str) -> None:
         live, ready = await client.get("/livez"), await client.get("/readyz")
         assert (live.status_code, live.json()) == (200, {"status": "live"})
         assert (ready.status_code, ready.json()) == (200, {"status": "ready", "reasons": []})
+
+
+class Full:
+    """A store whose commits fail while `full` is set, as on a full disk; everything else works."""
+
+    def __init__(self, store: PostgresStore) -> None:
+        self._store = store
+        self.full = asyncio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def commit(self, session: int, number: int, batch: Any) -> Any:
+        if self.full.is_set():
+            await asyncio.sleep(0.01)
+            raise NotCommitted("could not extend file: No space left on device")
+        return await self._store.commit(session, number, batch)
+
+
+async def test_a_server_whose_commits_fail_is_not_ready_until_one_succeeds(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "COMMIT_S_MAX", 0.2)
+    store = PostgresStore(dsn)
+    await store.open()
+    full, notes = Full(store), PostgresNotes(store.pool)
+    engine = Engine(full, None, EngineSettings(), Notes(notes))  # type: ignore[arg-type]
+    await engine.open()
+    async with client_of(engine, notes) as client:
+        full.full.set()
+        starting = asyncio.ensure_future(engine.use.start(StartRequest(workflow="w", version="v", input=b"null")))
+        await until_ready(client, False)
+        (reason,) = (await client.get("/readyz")).json()["reasons"]
+        assert reason.startswith("commits: none has succeeded for ")
+        full.full.clear()
+        await starting
+        await until_ready(client, True)
+    await engine.close()
+    await store.close()
+
+
+async def until_ready(client: httpx2.AsyncClient, ready: bool) -> None:
+    async with asyncio.timeout(60):
+        while (await client.get("/readyz")).is_success is not ready:
+            await asyncio.sleep(0.02)
+
+
+async def test_a_full_disk_is_not_ready_and_a_freed_one_is(
+    small: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A real one: all of Perdure's tables are on a file system of 64 MiB."""
+    monkeypatch.setattr(health, "COMMIT_S_MAX", 0.2)
+    dsn, place = small
+    await migrate(dsn)
+    async with opened(dsn) as (engine, notes), client_of(engine, notes) as client:
+        filler = place / "filler"
+        _fill(filler)
+        request = StartRequest(workflow="w", version="v", input=os.urandom(200_000))
+        starting = asyncio.ensure_future(engine.use.start(request))
+        await until_ready(client, False)
+        reasons = (await client.get("/readyz")).json()["reasons"]
+        assert any(r.startswith("commits: none has succeeded for ") for r in reasons)
+        filler.unlink()
+        await asyncio.wait([starting], timeout=60)
+        if starting.exception() is not None:  # it was given up while the disk was full: the next one finds room
+            await engine.use.start(request)
+        await until_ready(client, True)
+
+
+def _fill(path: Path) -> None:
+    with path.open("wb", buffering=0) as file:
+        for size in (1 << 20, 4096):
+            with suppress(OSError):
+                while file.write(b"x" * size) == size:
+                    pass
+
+
+@pytest.fixture
+async def small(cluster: PrivateCluster) -> AsyncIterator[tuple[str, Path]]:
+    """A database on a small file system that the server's user may write to. It has to be mounted, which needs root."""
+    base = Path(tempfile.mkdtemp(prefix="perdure-small-"))
+    base.chmod(0o755)
+    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", base], capture_output=True, check=False)
+    if mount.returncode:
+        base.rmdir()
+        pytest.skip(f"cannot mount a file system here: {mount.stderr.decode().strip()}")
+    place = base / "tables"
+    place.mkdir()
+    owner = cluster.directory.stat()
+    os.chown(place, owner.st_uid, owner.st_gid)
+    dsn = cluster.create_database("on_a_small_disk")
+    admin = await asyncpg.connect(cluster.dsn())
+    await admin.execute(f"create tablespace perdure_small location '{place}'")
+    await admin.execute("alter database on_a_small_disk set default_tablespace = perdure_small")
+    yield dsn, place
+    cluster.drop_database("on_a_small_disk")
+    await admin.execute("drop tablespace perdure_small")
+    await admin.close()
+    subprocess.run(["umount", base], check=False)
+    base.rmdir()
 
 
 async def test_a_server_without_its_database_is_live_but_not_ready(dsn: str) -> None:

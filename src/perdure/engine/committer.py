@@ -15,6 +15,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from itertools import islice, takewhile
+from time import monotonic
 from typing import Protocol
 
 from perdure.core.commit_policy import CommitPolicy
@@ -69,6 +70,8 @@ class Committer:
         self._idle.set()
         self.session = 0
         self.number = 0
+        self._trying_s: float | None = None
+        """Since when commits are tried and none has succeeded; None: the last one did."""
 
     # -- intake -----------------------------------------------------------------------------------------------------
 
@@ -117,6 +120,16 @@ class Committer:
     @property
     def is_idle(self) -> bool:
         return self._idle.is_set()
+
+    @property
+    def failing_s(self) -> float:
+        """For how long no commit has succeeded although there was something to write; 0 when the last one did."""
+        return monotonic() - self._trying_s if self._trying_s is not None else 0.0
+
+    def writable(self) -> None:
+        """Something else of this engine was written: the database takes writes."""
+        if self.is_idle:
+            self._trying_s = None
 
     async def drained(self) -> None:
         """Wait until nothing is left to write."""
@@ -192,11 +205,14 @@ class Committer:
     async def _write(self, units: list[Unit], session: int | None = None) -> None:
         """All parts of a batch that is split belong to the session it was taken under."""
         session = self.session if session is None else session
+        if self._trying_s is None:
+            self._trying_s = monotonic()
         try:
             result = await self._commit(units, session)
         except Poison as e:
             if len(units) == 1:
                 self._counters.poisoned += 1
+                self._trying_s = None  # the record is at fault, not the database
                 log.error("the database refuses a record and it was set aside: %s", e)
                 self._refused(units[0], str(e))
                 return
@@ -246,6 +262,7 @@ class Committer:
                 if not units:
                     return Committed(self._now_us(), frozenset(), doubtful=True), session
                 continue
+            self._trying_s = None
             self._counters.commits += 1
             self._counters.commit_rows += batch.rows
             took_us = max(self._now_us() - before, 0)

@@ -107,6 +107,8 @@ class Engine:
         self.counters = Counters()
         self.clock = DatabaseClock()
         self.session = 0
+        self.renewed_s = 0.0
+        """When the session was last written, by the monotonic clock."""
         self._worker_id = urandom(16)
         self._opened_us = 0
         self._others = self._others_free = 0
@@ -398,6 +400,8 @@ class Engine:
         session = await self._store.register(
             self.name, self.settings.lease_s, self._worker.slots if self._worker else 0
         )
+        self.renewed_s = monotonic()
+        self.committer.writable()
         self.clock.sync(session.clock_us)
         self.session = self.committer.session = self.claimer.session = session.id
         self.committer.number = 0
@@ -491,6 +495,8 @@ class Engine:
             )
             if renewed is None:
                 raise Fenced(f"session {self.session} is gone")
+            self.renewed_s = monotonic()
+            self.committer.writable()
             self.clock.sync(renewed.clock_us)
             self._others, self._others_free = renewed.others, renewed.others_free
             if renewed.expired:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from time import monotonic
 from typing import Final
 
 from starlette.requests import Request
@@ -17,6 +18,10 @@ from starlette.routing import Route
 from perdure.engine.engine import Engine
 from perdure.server.metrics import Metrics, ObservedStore
 
+COMMIT_S_MAX: Final = 2.0
+"""A server none of whose commits has succeeded for longer than this, with something to write, is not ready."""
+RENEWALS_MISSED_MAX: Final = 2
+"""A session that was not written for so many heartbeats, and one more, does not count as alive."""
 DATABASE_S_MAX: Final = 1.0
 """A database that takes longer to answer a ping counts as away."""
 
@@ -32,6 +37,8 @@ class Health:
             found.append("draining: this server finishes what it has and takes nothing new")
         if self._engine.session == 0:
             found.append("no session: this engine was taken for dead and is registering anew")
+        else:
+            found += self._unwritten()
         try:
             async with asyncio.timeout(DATABASE_S_MAX):
                 await self._store.ping()
@@ -39,6 +46,17 @@ class Health:
             found.append(f"database: no answer within {DATABASE_S_MAX:g} s")
         except Exception as e:
             found.append(f"database: {e or type(e).__name__}")
+        return found
+
+    def _unwritten(self) -> list[str]:
+        """A database may answer and yet take no writes: its disk is full, or it has become a standby."""
+        found: list[str] = []
+        failing_s = self._engine.committer.failing_s
+        if failing_s > COMMIT_S_MAX:
+            found.append(f"commits: none has succeeded for {failing_s:.0f} s; the log of this server says why")
+        silent_s = monotonic() - self._engine.renewed_s
+        if silent_s > (RENEWALS_MISSED_MAX + 1) * self._engine.settings.heartbeat_s:
+            found.append(f"heartbeat: the session was last written {silent_s:.0f} s ago")
         return found
 
 

@@ -13,6 +13,7 @@ from perdure.core import ids
 from perdure.core.approval import Standing, Vote, decode_spec
 from perdure.core.links import SECRET_BYTES
 from perdure.engine.approvals import After, Detail, Page
+from perdure.store.clashes import retried
 from perdure.store.connections import Connections
 from perdure.store.queries import queries
 
@@ -28,6 +29,7 @@ SWEEP_EVERY: Final = 100
 SWEEP_ROWS: Final = 1_000
 
 
+@retried()
 class PostgresApprovals:
     def __init__(self, database: str | Connections) -> None:
         """`database` is a DSN, or a pool that somebody else opens and closes."""

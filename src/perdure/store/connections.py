@@ -1,7 +1,7 @@
 """Connections to the database: how values travel, how many there are, what happens when one breaks.
 
 On these connections an id is 16 bytes and a moment is Unix microseconds, so that hot paths build no objects. Driver errors leave the
-store translated: `Unavailable` for trouble that passes, everything else as it is.
+store translated: `Unavailable` for trouble that passes (`Clashed` where others are to blame), everything else as it is.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from asyncpg import exceptions as pg
 from perdure.core.durations import FOREVER_US
 from perdure.core.errors import Unavailable
 from perdure.store import pooling
+from perdure.store.clashes import CLASH, Clashed
 
 _driver: Any = asyncpg  # it ships no types; what crosses this border is typed by hand
 
@@ -144,6 +145,8 @@ class Connections:
             self.reached(True)
         except TROUBLE as e:
             raise Unavailable(f"the database is away: {e or type(e).__name__}") from e
+        except CLASH as e:
+            raise Clashed(e) from e
         except asyncio.CancelledError:
             connection.terminate()
             raise

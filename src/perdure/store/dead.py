@@ -9,12 +9,14 @@ from perdure.core.durations import FOREVER_US
 from perdure.engine.dead import DeadFilter, DeadLetter, DeadPage, Place
 from perdure.engine.reads import SCAN_ROWS_MAX
 from perdure.engine.reopen import GENERATIONS_MAX
+from perdure.store.clashes import retried
 from perdure.store.connections import Connections
 from perdure.store.queries import queries
 
 HIGHEST: Final = b"\xff" * 16
 
 
+@retried()
 class PostgresDeadLetters:
     def __init__(self, database: str | Connections) -> None:
         """`database` is a DSN, or a pool that somebody else opens and closes."""

@@ -11,6 +11,7 @@ from perdure.core.errors import Fenced
 from perdure.engine.active import ActiveRun
 from perdure.engine.endings import Decide, Recorded, Refused, Unendable
 from perdure.engine.ports import HistoryRow, MailRow, Named
+from perdure.store.clashes import CLASH
 from perdure.store.connections import TROUBLE, Connections
 from perdure.store.queries import queries
 
@@ -43,7 +44,7 @@ class PostgresEndings:
                     ended = await self._write(c, session, number, found, decide)
             except TROUBLE:
                 raise
-            except (pg.DeadlockDetectedError, pg.LockNotAvailableError, pg.SerializationError):
+            except CLASH:
                 return [], []  # the next look tries again
             except (pg.PostgresError, ValueError, OverflowError, TypeError) as e:
                 raise Refused([one.run_id for one in found], f"{type(e).__name__}: {e}") from e

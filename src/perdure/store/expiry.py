@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from perdure.engine.expiry import Failed, Fails, Upcoming, Waiting
+from perdure.store.clashes import retried
 from perdure.store.connections import Connections
 from perdure.store.queries import queries
 
 
+@retried()
 class PostgresExpiries:
     def __init__(self, pool: Connections) -> None:
         self._pool = pool

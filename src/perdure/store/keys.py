@@ -29,6 +29,7 @@ from perdure.core.api_keys import ID_ALPHABET, ID_CHARS, SECRET_BYTES, compose, 
 from perdure.core.durations import DURATION_US_MAX
 from perdure.core.errors import Conflict, InvalidInput, MigrationError, NotFound
 from perdure.core.limits import NAME_CHARS_MAX
+from perdure.store.clashes import retried
 from perdure.store.connections import Connections, connect
 from perdure.store.queries import queries
 
@@ -45,6 +46,7 @@ class Pool(Protocol):
     def take(self) -> Any: ...
 
 
+@retried()
 class Keys:
     """The server's port to its keys."""
 
@@ -74,6 +76,7 @@ class Keys:
             return await _revoke(c, ident, namespace)
 
 
+@retried()
 class AuditLog:
     """The server's port to the audit log. The database itself refuses to change what is in it."""
 

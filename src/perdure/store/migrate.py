@@ -5,21 +5,25 @@ Laws
  - That transaction holds one advisory lock and looks again under it, so any number of processes may migrate at once.
  - An applied file never changes: its checksum is in the database and is compared every time.
  - A database that is ahead of the code is left alone.
+ - Servers may be at work meanwhile. A migration locks the tables it names first, in the order in which servers lock them, and waits for each
+   no longer than LOCK_WAIT; then it is undone and tried again.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import random
 import re
 from collections.abc import Sequence
 from datetime import datetime
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
-from asyncpg.exceptions import PostgresError
+from asyncpg.exceptions import LockNotAvailableError, PostgresError, TransactionRollbackError
 
 from perdure.core.errors import MigrationError
 from perdure.store.connect import connect
@@ -27,6 +31,13 @@ from perdure.store.queries import queries
 
 SQL = queries()
 FILE_NAME = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql")
+LOCK_ORDER: Final = ("engine_session", "run_queue", "task_queue", "inbox")
+"""As in 0001_spine.sql; other tables come after these, by name."""
+LOCK_WAIT: Final = "500ms"
+"""How long a migration waits for a lock. Less than PostgreSQL's deadlock_timeout."""
+LOCK_TRIES: Final = 100
+LOCK_PAUSE_S_MAX: Final = 1.0
+_NAMED = re.compile(r"\bperdure\.([a-z_0-9]+)")
 
 
 class Migration(msgspec.Struct, frozen=True):
@@ -79,10 +90,27 @@ async def migrate(dsn: str, *, directory: Path | None = None) -> list[Applied]:
     done: list[Applied] = []
     async with connect(dsn) as connection:
         while True:
-            applied = await _apply_next(connection, migrations)
+            applied = await _until_locked(connection, migrations)
             if applied is None:
                 return done
             done.append(applied)
+
+
+async def _until_locked(connection: Any, migrations: Sequence[Migration]) -> Applied | None:
+    """Apply the next one, as soon as servers leave a gap."""
+    pause_s = 0.05
+    busy: Exception | None = None
+    for _ in range(LOCK_TRIES):
+        try:
+            return await _apply_next(connection, migrations)
+        except (LockNotAvailableError, TransactionRollbackError) as error:
+            busy = error
+        await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))
+        pause_s = min(pause_s * 2, LOCK_PAUSE_S_MAX)
+    raise MigrationError(
+        f"the tables to migrate were in use for {LOCK_TRIES} tries ({busy}). Nothing was changed. "
+        "Try again, or stop the servers first; `select * from pg_stat_activity` shows long transactions."
+    ) from busy
 
 
 async def pending(dsn: str, *, directory: Path | None = None) -> list[Migration]:
@@ -114,12 +142,26 @@ async def _apply_next(connection: Any, migrations: Sequence[Migration]) -> Appli
         if behind[0].number == 1:
             await connection.execute(SQL["create_schema"])
             await connection.execute(SQL["create_migration_table"])
+        await _lock_tables(connection, behind[0])
         return await _apply(connection, behind[0])
+
+
+async def _lock_tables(connection: Any, migration: Migration) -> None:
+    await connection.fetchval(SQL["limit_lock_waits"], LOCK_WAIT)
+    found = await connection.fetch(SQL["tables_of"], sorted(set(_NAMED.findall(migration.sql))))
+    for name in sorted((row["name"] for row in found), key=_lock_place):
+        await connection.execute(f'lock table perdure."{name}" in access exclusive mode')
+
+
+def _lock_place(name: str) -> tuple[int, str]:
+    return (LOCK_ORDER.index(name) if name in LOCK_ORDER else len(LOCK_ORDER), name)
 
 
 async def _apply(connection: Any, migration: Migration) -> Applied:
     try:
         await connection.execute(migration.sql)
+    except (LockNotAvailableError, TransactionRollbackError):
+        raise
     except PostgresError as error:
         raise MigrationError(
             f"migration {migration.file} failed{_line(migration.sql, error)}: {error}. "

@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from perdure.engine.notes import LogRow, TaskNote, WorkerRow
+from perdure.store.clashes import retried
 from perdure.store.connections import Connections
 from perdure.store.queries import queries
 
@@ -20,6 +21,7 @@ WAITS_COUNTED: Final = 10_000
 """Runs, or tasks of one line, that wait for one thing and are counted."""
 
 
+@retried()
 class PostgresNotes:
     def __init__(self, pool: Connections) -> None:
         self._pool = pool

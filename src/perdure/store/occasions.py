@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from asyncpg import exceptions as pg
-
-from perdure.core.errors import Conflict, Unavailable
+from perdure.core.errors import Conflict
 from perdure.core.limits import EVENT_WAITS_PAGE, EVENTS_PER_LOOK, WEBHOOKS_MAX
 from perdure.core.mail import PromiseKept
 from perdure.engine.occasions import Emitted, EventItem, Find, Hook, OpenEvent, OpenWait, Round, Webhook
+from perdure.store.clashes import retried
 from perdure.store.connections import Connections
 from perdure.store.queries import queries
 from perdure.wire.codec import encode_mail
@@ -22,6 +21,7 @@ Place = tuple[bytes, str]
 """(run, promise)"""
 
 
+@retried()
 class PostgresOccasions:
     def __init__(self, database: str | Connections) -> None:
         """`database` is a DSN, or a pool that somebody else opens and closes."""
@@ -53,11 +53,8 @@ class PostgresOccasions:
 
     async def match(self, find: Find) -> Round:
         """One transaction: some events, a page of waits each, what they reach and how far they are. Runs are touched last and briefly."""
-        try:
-            async with self._pool.take() as c, c.transaction():
-                return await self._match(c, find)
-        except (pg.DeadlockDetectedError, pg.LockNotAvailableError) as e:
-            raise Unavailable(f"events met others who wanted the same runs: {e}") from e
+        async with self._pool.take() as c, c.transaction():
+            return await self._match(c, find)
 
     async def _match(self, c: Any, find: Find) -> Round:
         events = await c.fetch(self._q["claim_events"], EVENTS_PER_LOOK)

@@ -46,6 +46,7 @@ from perdure.engine.ports import (
     Settle,
 )
 from perdure.store import arrays, lines, partitions, pooling
+from perdure.store.clashes import CLASH, retried
 from perdure.store.connections import TROUBLE, Connections, connect, shift_clock
 from perdure.store.queries import queries
 from perdure.store.reopen import reopen
@@ -63,6 +64,7 @@ KEYS_TRIMMED: Final = 10_000
 """Keys of messages that one sweep forgets."""
 
 
+@retried("commit", "post_many")
 class PostgresStore:
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
@@ -161,7 +163,7 @@ class PostgresStore:
         except asyncio.CancelledError:
             self._drop_committing()
             raise
-        except (pg.DeadlockDetectedError, pg.LockNotAvailableError, pg.SerializationError) as e:
+        except CLASH as e:
             raise NotCommitted(str(e)) from e
         except (pg.PostgresError, ValueError, OverflowError, TypeError) as e:
             raise Poison(f"{type(e).__name__}: {e}") from e
@@ -248,7 +250,7 @@ class PostgresStore:
             async with self._posting_one:
                 connection = await self._post_connection()
                 row = await connection.fetchrow(self._q["post_messages"], *runs, at, bodies, keys, named, stops)
-        except (pg.UniqueViolationError, pg.DeadlockDetectedError, pg.LockNotAvailableError) as e:
+        except (pg.UniqueViolationError, *CLASH) as e:
             raise NotCommitted(str(e)) from e
         except TROUBLE as e:
             self._drop_posting()

@@ -47,6 +47,7 @@ from perdure.engine.reads import (
     WorkflowItem,
 )
 from perdure.store import why
+from perdure.store.clashes import retried
 from perdure.store.connections import Connections
 from perdure.store.queries import queries
 from perdure.wire.codec import decode_row
@@ -77,6 +78,7 @@ class _Source(msgspec.Struct, frozen=True):
     horizon: bytes | None
 
 
+@retried()
 class PostgresReads:
     def __init__(self, dsn: str) -> None:
         self._q = queries()

@@ -8,6 +8,7 @@ from typing import Any, Final
 from perdure.core.errors import Conflict
 from perdure.core.scheduled import ScheduleRequest
 from perdure.engine.reads import Posted, Remembered
+from perdure.store.clashes import retried
 from perdure.store.connections import Connections
 from perdure.store.queries import queries
 from perdure.store.schedules import replace_triggers
@@ -22,6 +23,7 @@ TASK_TYPES_MAX: Final = 2_000
 TRIES: Final = 5
 
 
+@retried()
 class PostgresRegistry:
     def __init__(self, database: str | Connections) -> None:
         """`database` is a DSN, or a pool that somebody else opens and closes."""

@@ -7,11 +7,13 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from perdure.engine.rulebook import RateRule, RuleView
+from perdure.store.clashes import retried
 from perdure.store.connections import Connections
 from perdure.store.lines import assign_lines
 from perdure.store.queries import queries
 
 
+@retried()
 class PostgresRulebook:
     def __init__(self, database: str | Connections) -> None:
         """`database` is a DSN, or a pool that somebody else opens and closes."""

@@ -53,6 +53,7 @@ from perdure.engine.schedules import (
     Plan,
     Step,
 )
+from perdure.store.clashes import retried
 from perdure.store.connections import Connections
 from perdure.store.queries import queries
 from perdure.wire.codec import encode_mail
@@ -63,6 +64,7 @@ USERS_SHOWN: Final = 5
 """Schedules that are named when a calendar cannot go."""
 
 
+@retried()
 class PostgresSchedules:
     def __init__(self, database: str | Connections) -> None:
         """`database` is a DSN, or a pool that somebody else opens and closes."""

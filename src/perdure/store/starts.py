@@ -10,6 +10,7 @@ from perdure.core.errors import Conflict, InvalidInput
 from perdure.core.limits import BATCH_ITEMS_MAX, PAYLOAD_BYTES_MAX
 from perdure.core.starts import Batch, Debounce, Dedup, joined, same_shape
 from perdure.engine.starts import Asked, Due, NewRun, PutOff
+from perdure.store.clashes import retried
 from perdure.store.connections import Connections
 from perdure.store.queries import queries
 
@@ -26,6 +27,7 @@ DEBOUNCED: Final = 0
 BATCHED: Final = 1
 
 
+@retried()
 class PostgresStarts:
     def __init__(self, database: str | Connections) -> None:
         """`database` is a DSN, or a pool that somebody else opens and closes."""

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from perdure.engine.updates import Asked, Found, Place, answer_of
+from perdure.store.clashes import retried
 from perdure.store.connections import Connections
 from perdure.store.queries import queries
 
 
+@retried()
 class PostgresUpdates:
     def __init__(self, pool: Connections) -> None:
         """A pool that somebody else opens and closes."""

@@ -8,6 +8,16 @@ select pg_advisory_xact_lock(7308895158390189421),
        set_config('lock_timeout', '0', true),
        set_config('idle_in_transaction_session_timeout', '0', true);
 
+-- name: limit_lock_waits
+-- A migration that waits for a table holds up everybody who comes after it, and may wait crosswise with a server. It gives way before the
+-- database looks for deadlocks (deadlock_timeout, 1 s unless set), so that the server never is the one to be undone. $1 for how long it waits.
+select set_config('lock_timeout', $1, true);
+
+-- name: tables_of
+-- Which of these names are tables of Perdure.
+select c.relname::text as name from pg_class c join pg_namespace n on n.oid = c.relnamespace
+ where n.nspname = 'perdure' and c.relkind in ('r', 'p') and c.relname = any($1::text[]);
+
 -- name: has_migration_table
 select to_regclass('perdure.migration') is not null;
 

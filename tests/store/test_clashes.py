@@ -1,0 +1,155 @@
+"""Requests that meet other transactions: the store repeats them, the caller hears nothing of it."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+from asyncpg import exceptions as pg
+
+from perdure.store import migrate as migrating
+from perdure.store.clashes import TRIES, Clashed, retried
+from perdure.store.migrate import load, migrate
+from perdure.store.postgres import PostgresStore
+
+
+async def waits_for_a_lock(watch: Any, n: int = 1) -> None:
+    async with asyncio.timeout(30):
+        while await watch.fetchval("select count(*) from pg_stat_activity where wait_event_type = 'Lock'") < n:
+            await asyncio.sleep(0.005)
+
+
+async def test_a_call_that_the_database_undoes_to_end_a_deadlock_is_repeated(dsn: str) -> None:
+    """Two tables, locked crosswise. The call waits first, so it is the one that finds the deadlock and is undone."""
+    store = PostgresStore(dsn)
+    await store.open()
+    ns = await store.namespace("default")
+    other, watch = await asyncpg.connect(dsn), await asyncpg.connect(dsn)
+    before = await watch.fetchval("select deadlocks from pg_stat_database where datname = current_database()")
+    try:
+        transaction = other.transaction()
+        await transaction.start()
+        await other.execute("lock table perdure.workflow in access exclusive mode")
+        registering = asyncio.ensure_future(store.register_versions(ns, {"w": "v1"}, {}))
+        await waits_for_a_lock(watch)
+        await other.execute(
+            "lock table perdure.workflow_version in access exclusive mode"
+        )  # over once the call is undone
+        await transaction.commit()
+        await registering
+        async with asyncio.timeout(30):
+            while (
+                await watch.fetchval("select deadlocks from pg_stat_database where datname = current_database()")
+                == before
+            ):
+                await asyncio.sleep(0.05)
+        assert await watch.fetchval("select version from perdure.workflow_version where workflow = 'w'") == "v1"
+    finally:
+        await other.close()
+        await watch.close()
+        await store.close()
+
+
+async def test_a_call_is_repeated_a_bounded_number_of_times() -> None:
+    calls: list[type[BaseException]] = []
+
+    @retried("own")
+    class Store:
+        async def asked(self, error: type[pg.PostgresError]) -> None:
+            calls.append(error)
+            raise Clashed(error("met others"))
+
+        async def own(self) -> None:
+            calls.append(Clashed)
+            raise Clashed(pg.DeadlockDetectedError("met others"))
+
+    for error in (pg.DeadlockDetectedError, pg.SerializationError, pg.InvalidCachedStatementError):
+        calls.clear()
+        with pytest.raises(Clashed, match="nothing was written"):
+            await Store().asked(error)
+        assert len(calls) == TRIES
+    calls.clear()
+    with pytest.raises(Clashed):
+        await Store().asked(pg.LockNotAvailableError)
+    assert len(calls) == 1, "it has waited long enough"
+    with pytest.raises(Clashed):
+        await Store().own()
+    assert len(calls) == 2
+
+
+# -- migrations under a live server ------------------------------------------------------------------------------------
+
+
+def with_one_more(tmp_path: Path, sql: str) -> Path:
+    source = Path(migrating.__file__).parent / "migrations"
+    directory = tmp_path / "migrations"
+    shutil.copytree(source, directory)
+    (directory / f"{len(load()) + 1:04}_more.sql").write_text(sql)
+    return directory
+
+
+CROSSWISE = """
+alter table perdure.inbox add column more int;
+alter table perdure.run_queue add column more int;
+"""
+
+
+async def test_a_migration_gives_way_to_a_server_that_it_waits_for_crosswise(dsn: str, tmp_path: Path) -> None:
+    """A server's transaction has the inbox and then needs the runs, as no transaction of ours should; the migration has the runs."""
+    directory = with_one_more(tmp_path, CROSSWISE)
+    server, watch = await asyncpg.connect(dsn), await asyncpg.connect(dsn)
+    try:
+        transaction = server.transaction()
+        await transaction.start()
+        await server.execute("lock table perdure.inbox in row exclusive mode")
+        applying = asyncio.ensure_future(migrate(dsn, directory=directory))
+        await waits_for_a_lock(watch)
+        await server.execute("select count(*) from perdure.run_queue")  # waits for the migration, until that gives way
+        await transaction.commit()
+        async with asyncio.timeout(60):
+            assert [m.name for m in await applying] == ["more"]
+    finally:
+        await server.close()
+        await watch.close()
+
+
+async def test_a_migration_locks_tables_in_the_order_of_the_servers(dsn: str, tmp_path: Path) -> None:
+    """It names the inbox first, and yet waits for the runs before it has the inbox."""
+    directory = with_one_more(tmp_path, CROSSWISE)
+    server, watch = await asyncpg.connect(dsn), await asyncpg.connect(dsn)
+    try:
+        transaction = server.transaction()
+        await transaction.start()
+        await server.execute("lock table perdure.run_queue in row exclusive mode")
+        applying = asyncio.ensure_future(migrate(dsn, directory=directory))
+        await waits_for_a_lock(watch)
+        held = "select from pg_locks where relation = 'perdure.inbox'::regclass and mode = 'AccessExclusiveLock'"
+        assert not await watch.fetch(held)
+        await server.execute("insert into perdure.inbox (ns, run_id, body) values (1, gen_random_uuid(), '')")
+        await transaction.commit()
+        async with asyncio.timeout(60):
+            assert len(await applying) == 1
+    finally:
+        await server.close()
+        await watch.close()
+
+
+async def test_a_migration_that_finds_no_gap_says_so_and_changes_nothing(
+    dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(migrating, "LOCK_TRIES", 2)
+    monkeypatch.setattr(migrating, "LOCK_WAIT", "50ms")
+    directory = with_one_more(tmp_path, CROSSWISE)
+    server = await asyncpg.connect(dsn)
+    try:
+        async with server.transaction():
+            await server.execute("lock table perdure.inbox in row exclusive mode")
+            with pytest.raises(migrating.MigrationError, match=r"in use for 2 tries.*Nothing was changed"):
+                await migrate(dsn, directory=directory)
+        assert len(await migrate(dsn, directory=directory)) == 1
+    finally:
+        await server.close()
