@@ -23,7 +23,7 @@ import perdure.store
 from perdure.store.cluster import PrivateCluster
 from perdure.store.queries import queries
 
-RUN, FLOW, MAILED, IN_LINE, ANY = (f"00000000-0000-7000-8000-00000000000{n}" for n in range(1, 6))
+RUN, FLOW, MAILED, IN_LINE, ANY, SUSPECT = (f"00000000-0000-7000-8000-00000000000{n}" for n in range(1, 7))
 DUE, LINED, OWNED, LATE, UNLINED = (f"00000000-0000-7000-9000-00000000000{n}" for n in range(1, 6))
 TASKS, RUNS, BLOCKED = (f"00000000-0000-7000-a000-00000000000{n}" for n in range(1, 4))
 LIVE, EXPIRED = 1, 2
@@ -34,6 +34,7 @@ insert into perdure.engine_session (engine, expires_at) values ('live', now() + 
 insert into perdure.run_queue (run_id, ns, workflow, version, status, created_at, wake_at, line) values
   ('{RUN}', 1, 'w', 'v', 0, now(), now(), null), ('{FLOW}', 1, 'f', 'flow-1', 0, now(), now(), null),
   ('{MAILED}', 1, 'm', 'v', 0, now(), 'infinity', null), ('{IN_LINE}', 1, 'l', 'v', 0, now(), 'infinity', '{RUNS}');
+insert into perdure.run_queue (run_id, ns, workflow, version, status, created_at, wake_at, suspect) values ('{SUSPECT}', 1, 's', 'v', 0, now(), 'infinity', true);
 insert into perdure.inbox (ns, run_id, body) values (1, '{MAILED}', 'x');
 insert into perdure.task_queue (id, ns, run_id, seq, name, queue, status, attempt, lost, run_at, owner, scheduled_at, options, input, line, expires_at) values
   ('{DUE}', 1, '{RUN}', 1, 't', 'due', 0, 1, 0, now(), null, now(), '', '', null, null),
@@ -116,6 +117,8 @@ LOCKS = [
     claimed("claim_runs", (LIVE, [], [], 10, True), "run_queue", f"run_id = '{FLOW}'"),
     fenced("claim_runs_with_mail", *RUNS_WANTED),
     claimed("claim_runs_with_mail", (LIVE, [1], ["m"], 10, True), "run_queue", f"run_id = '{MAILED}'"),
+    fenced("claim_suspect", *RUNS_WANTED),
+    claimed("claim_suspect", (LIVE, [1], ["s"], 1, False), "run_queue", f"run_id = '{SUSPECT}'"),
     fenced("claim_tasks", *TASKS_WANTED),
     claimed("claim_tasks", TASKS_WANTED, "task_queue", f"id = '{DUE}'"),
     fenced("adopt_tasks", LIVE, 1, [OWNED], [1]),

@@ -35,6 +35,7 @@ from perdure.engine.expiry import Expiry
 from perdure.engine.notes import Notes
 from perdure.engine.occasions import Occasions
 from perdure.engine.rulebook import Rulebook
+from perdure.engine.stalls import StallWatch
 from perdure.engine.updates import Updates
 from perdure.server import health
 from perdure.server.auth import Audit, Authenticator, OpenAccess, Tokens
@@ -130,6 +131,9 @@ class ServerProcess:
         pace = CollectorPace()
         pace.slow_down()
         self._stack.callback(pace.restore)
+        stalls = StallWatch(engine.counters)
+        stalls.start()
+        self._stack.callback(stalls.stop)
         await engine.open()
         keys, audit = Keys(store.pool), Audit(AuditLog(store.pool))
         tokens = Tokens(s.oidc) if s.oidc is not None else None

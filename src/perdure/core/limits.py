@@ -45,6 +45,12 @@ RETRY_AFTER_S_MAX: Final = 86_400
 BULK_RETRY_MAX: Final = 100
 """Runs that one request to retry dead letters may open again."""
 
+# -- runs that engines do not survive ---------------------------------------------------------------------------------
+SUSPECT_TAKEOVERS: Final = 2
+"""Times in a row that an engine died, or lost its lease, while it worked on a run without progress, from which on the run is taken up by itself."""
+TAKEOVERS_MAX: Final = 5
+"""Times in a row after which such a run is not claimed again: it becomes stuck with `quarantined`."""
+
 # -- undo ------------------------------------------------------------------------------------------------------------
 UNDO_STACK_MAX: Final = 10_000
 """Tasks with an undo in one run that have succeeded, or may still, and were neither undone nor committed."""

@@ -103,7 +103,7 @@ class Changes:
 class ActiveRun:
     __slots__ = (
         "closing", "computed_s", "decider", "deciding", "deliver", "dirty", "epoch", "evicted", "id", "idle_since", "keys", "lines", "mail_seen", "noted", "ns", "operations",
-        "outcome", "pending", "queued", "reloading", "reopened", "replay", "seq", "state", "trace", "unseen", "version", "waiting", "waiting_activation", "workflow", "writing",
+        "outcome", "pending", "queued", "reloading", "reopened", "replay", "seq", "state", "suspect", "trace", "unseen", "version", "waiting", "waiting_activation", "workflow", "writing",
     )  # fmt: skip
 
     def __init__(self, run_id: bytes, ns: int, workflow: str, version: str, epoch: int) -> None:
@@ -131,6 +131,8 @@ class ActiveRun:
         self.waiting_activation = False
         self.deciding = False
         """The code has been activated and has not answered yet; what comes meanwhile waits for the answer."""
+        self.suspect = False
+        """Engines before this one did not survive it."""
         self.computed_s = 0.0
         """CPU time of the decision of a flow that is being made."""
         self.reloading = False

@@ -76,6 +76,8 @@ class Claimer:
         self._claimed: list[ClaimedRun] = []
         """Ours, and not in memory yet: read again when the database did not answer."""
         self._claimed_by = 0
+        self._suspect: bytes | None = None
+        """The run that engines did not survive and that this one has taken up; the next one comes when this one is decided."""
         self.mail_left = False
         """The last look met a whole page of mail: there may be more behind it, once that is consumed."""
         self.hungry = False
@@ -137,6 +139,8 @@ class Claimer:
                 await self._claim_runs(workflows, with_mail=False)
             elif self.may_claim:
                 self.poke_in(FULL_US)
+        if due.suspects and self.may_claim:
+            await self._claim_suspect(workflows)
         if due.line_at_us is not None and due.line_at_us <= due.clock_us and served:
             await self._claim_from_lines(served, due)
         elif self._dispatcher.held_back:
@@ -191,6 +195,28 @@ class Claimer:
             self._claimed, self._claimed_by = [*self._claimed, *claimed], session
         return len(claimed) == room
 
+    async def _claim_suspect(self, workflows: list[Named]) -> None:
+        """Others are not taken up with it: if it is the one that ends this engine, it is the only one that is counted."""
+        if self._suspect in self._loop.runs or not self._loop.has_room:
+            return
+        session = self.session
+        try:
+            claimed = await self._store.claim_suspect(session, workflows, flows=True)
+        except Unavailable as e:
+            raise ClaimInDoubt(str(e)) from e
+        self._check_session(session)
+        self._suspect = claimed[0].run_id if claimed else None
+        if claimed:
+            self._counters.runs_claimed += 1
+            self._claimed, self._claimed_by = [*self._claimed, *claimed], session
+            await self._load_claimed()
+
+    async def settle(self, run: ActiveRun) -> None:
+        """A suspect was decided, and this engine is alive."""
+        await self._store.settle_suspect(self.session, run.id)
+        self._suspect = None
+        self.poke()
+
     async def _load_claimed(self) -> None:
         """Bring owned runs into memory."""
         session, claimed = self.session, self._claimed
@@ -211,7 +237,7 @@ class Claimer:
         events = 0
         for c in claimed:
             run = ActiveRun(c.run_id, c.ns, c.workflow, c.version, c.epoch)
-            run.keys = c.keys
+            run.keys, run.suspect = c.keys, c.run_id == self._suspect
             read = await self._loop.read(run, loaded.history[c.run_id])
             self._check_session(session)
             reads.append((run, read))

@@ -43,7 +43,7 @@ class Histogram:
 class Measures:
     """Distributions of what takes time or comes in different sizes."""
 
-    __slots__ = ("commit_rows", "commit_us", "flow_slice_us", "schedule_to_start_us", "task_us")
+    __slots__ = ("commit_rows", "commit_us", "flow_slice_us", "loop_stall_us", "schedule_to_start_us", "task_us")
 
     def __init__(self) -> None:
         self.schedule_to_start_us = Histogram()
@@ -52,6 +52,8 @@ class Measures:
         """One attempt, from its begin to its end."""
         self.flow_slice_us = Histogram()
         """CPU time of one slice of a flow's decision; nothing else runs on the event loop meanwhile."""
+        self.loop_stall_us = Histogram()
+        """How long the event loop let a question from beside it wait: what else there is waits as long."""
         self.commit_rows = Histogram()
         self.commit_us = Histogram()
 
@@ -99,6 +101,8 @@ class Counters:
 
     flow_slice_us_max: int = 0
     """The longest slice of a flow's decision so far."""
+    loop_stall_us_max: int = 0
+    """The longest that the event loop did not turn so far."""
 
     measures: Measures = field(default_factory=Measures)
 

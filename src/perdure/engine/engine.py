@@ -165,6 +165,7 @@ class Engine:
         self.loop.ended = self._run_ended
         self.loop.released = self._run_released
         self.loop.reload = self.claimer.poke
+        self.loop.settled = lambda run: self._soon(self._settle(run))
         self.updates = updates
         if updates is not None:
             self.loop.on_answers = updates.answered
@@ -657,6 +658,12 @@ class Engine:
         self.dispatcher.drop_stolen(stray)
         self.claimer.poke()  # their parents and children have mail
         self._notify("mail")
+
+    async def _settle(self, run: ActiveRun) -> None:
+        try:
+            await self.claimer.settle(run)
+        except Unavailable as e:
+            log.warning("run %s is still counted as one that engines do not survive: %s", ids.text(run.id), e)
 
     def _run_released(self, wake_us: int | None) -> None:
         if wake_us is not None:

@@ -134,6 +134,8 @@ class Due(msgspec.Struct, frozen=True):
     """When the rules of flow control last changed."""
     line_priority: int | None = None
     """The highest priority in lines that are due."""
+    suspects: bool = False
+    """There are runs that engines did not survive."""
 
 
 class LostTask(msgspec.Struct, frozen=True):
@@ -219,6 +221,8 @@ class Store(Protocol):
     async def claim_runs(
         self, session: int, workflows: Sequence[Named], limit: int, *, with_mail: bool, flows: bool
     ) -> list[ClaimedRun]: ...
+    async def claim_suspect(self, session: int, workflows: Sequence[Named], *, flows: bool) -> list[ClaimedRun]: ...
+    async def settle_suspect(self, session: int, run_id: bytes) -> None: ...
     async def claim_tasks(self, session: int, served: Sequence[tuple[Kind, int]], limit: int) -> list[ClaimedTask]: ...
     async def claim_from_lines(
         self, session: int, served: Sequence[tuple[Kind, int]], limit: int, rules: Rules

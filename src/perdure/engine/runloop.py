@@ -87,6 +87,8 @@ class RunLoop:
         """Told of every run that ended here, once that is durable. For observers: it must not raise."""
         self.on_answers: Callable[[ActiveRun, list[tuple[str, bytes, bytes | None]]], None] | None = None
         """Told of answers to updates, once they are durable: id, value, failure."""
+        self.settled: Callable[[ActiveRun], None] = lambda run: None
+        """Told of a run that engines did not survive, once it has been decided here."""
         self.reserved = 0
         self._ready: dict[ActiveRun, None] = {}
         self._timers: list[tuple[int, bytes, int]] = []
@@ -302,7 +304,11 @@ class RunLoop:
                 continue
             if d.partial:
                 self._turns.add(run)
-            elif run.waiting_activation:
+                continue
+            if run.suspect and not d.spontaneous:
+                run.suspect = False
+                self.settled(run)
+            if run.waiting_activation:
                 self._make_ready(run)
         self.dispatcher.refill()
 

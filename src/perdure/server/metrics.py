@@ -70,7 +70,7 @@ COUNTED: Final = {
     "note_failures": ("perdure_note_failures", "Writes of task output and notes that failed."),
 }  # fmt: skip
 """Field of `Counters` -> name without `_total`, and help."""
-MEASURED_ELSEWHERE: Final = frozenset({"commit_rows", "commit_us", "flow_slice_us_max"})
+MEASURED_ELSEWHERE: Final = frozenset({"commit_rows", "commit_us", "flow_slice_us_max", "loop_stall_us_max"})
 """Counters that a histogram's sum, or a gauge, shows already."""
 
 US: Final = 1e-6
@@ -79,6 +79,7 @@ MEASURED: Final = {
     "task_us": ("perdure_task_duration_seconds", "One attempt of a task, begin to end.", US, 8, 36),
     "commit_us": ("perdure_commit_duration_seconds", "One commit, as the engine waits for it.", US, 8, 26),
     "flow_slice_us": ("perdure_flow_slice_seconds", "CPU time of one slice of a flow's decision; the event loop does nothing else meanwhile.", US, 8, 20),
+    "loop_stall_us": ("perdure_loop_stall_seconds", "How long the event loop let a question wait that is asked ten times a second.", US, 8, 26),
     "commit_rows": ("perdure_commit_batch_rows", "Rows written in one commit.", 1.0, 0, 14),
 }  # fmt: skip
 """Field of `Measures` -> name, help, unit, and the smallest and largest bucket that is shown, in bits."""
@@ -162,6 +163,7 @@ class Metrics:
             ("perdure_session_held", "Whether this engine holds a session, without which it writes nothing.", e.session != 0),
             ("perdure_runs_in_memory", "Runs this engine owns and holds in memory.", len(e.loop.runs)),
             ("perdure_runs_in_memory_limit", "How many it may hold; more wait in the database.", e.settings.runs_max),
+            ("perdure_loop_stall_max_seconds", "The longest that the event loop did not turn so far.", e.counters.loop_stall_us_max * US),
             ("perdure_flow_slice_max_seconds", "The longest slice of a flow's decision so far.", e.counters.flow_slice_us_max * US),
             ("perdure_tasks_in_flight", "Attempts that are with workers of this engine.", len(e.dispatcher.flights)),
             ("perdure_tasks_backlog", "Tasks that wait in this engine's memory for a free slot.", e.dispatcher.backlog.size),

@@ -15,11 +15,12 @@ from typing import Any, Final
 from asyncpg import exceptions as pg
 
 from perdure.core import events as ev
+from perdure.core import ids
 from perdure.core.durations import FOREVER_US
 from perdure.core.errors import Failure, Fenced, Unavailable
 from perdure.core.grant import Held
 from perdure.core.lifecycle import RunStatus
-from perdure.core.limits import MESSAGE_KEYS_KEPT_S, UPDATE_ANSWERS_KEPT_S
+from perdure.core.limits import MESSAGE_KEYS_KEPT_S, SUSPECT_TAKEOVERS, TAKEOVERS_MAX, UPDATE_ANSWERS_KEPT_S
 from perdure.core.lines import Line, Rules
 from perdure.core.work import Outcome, RunView
 from perdure.engine.batch import Batch
@@ -57,6 +58,11 @@ log = logging.getLogger("perdure.store")
 CHANNEL: Final = "perdure"
 MAIL_PART, HISTORY_PART = 1, 2
 """Parts of `load_runs`."""
+QUARANTINED: Final = (
+    f"quarantined: engines died, or lost their lease, while they worked on this run TAKEOVERS_MAX={TAKEOVERS_MAX} times in a row, and nothing of it "
+    "was recorded in between. It is not claimed again. See in their logs what became of them (memory, a blocked event loop), repair the "
+    "cause, then `perdure resume` the run"
+)
 DOUBT_PAUSE_S: Final = 0.2
 TRIM_ROWS: Final = 5_000
 """Old answers to updates that one sweep deletes."""
@@ -123,6 +129,9 @@ class PostgresStore:
         async with self._pool.take() as c, c.transaction():
             gone = [r["id"] for r in await c.fetch(self._q["delete_expired_sessions"])]
             if gone:
+                for r in await c.fetch(self._q["free_lost_runs"], gone, SUSPECT_TAKEOVERS, TAKEOVERS_MAX, QUARANTINED):
+                    if r["stuck"] is not None:
+                        log.error("run %s is stuck: %s", ids.text(r["run_id"]), r["stuck"])
                 await self._free(c, gone, settle)
             return len(gone)
 
@@ -131,11 +140,11 @@ class PostgresStore:
         async with self._pool.take() as c, c.transaction():
             gone = [r["id"] for r in await c.fetch(self._q["delete_session"], session)]
             if gone:
+                await c.fetch(self._q["free_runs"], gone)
                 await self._free(c, gone, settle)
 
     async def _free(self, c: Any, sessions: list[int], settle: Settle) -> None:
         # Statements after the DELETE have snapshots of their own: they see what commits in flight wrote while we waited for them.
-        await c.fetch(self._q["free_runs"], sessions)
         rows = await c.fetch(self._q["select_owned_tasks"], sessions)
         again, failed = settle(
             [LostTask(r["id"], r["run_id"], r["seq"], r["attempt"], r["lost"], r["options"]) for r in rows]
@@ -321,12 +330,26 @@ class PostgresStore:
             row["run_line_at"],
             row["rules_at"],
             row["line_priority"],
+            row["suspects"],
         )
 
     async def claim_runs(
         self, session: int, workflows: Sequence[Named], limit: int, *, with_mail: bool, flows: bool
     ) -> list[ClaimedRun]:
-        name = "claim_runs_with_mail" if with_mail else "claim_runs"
+        return await self._claim(
+            "claim_runs_with_mail" if with_mail else "claim_runs", session, workflows, limit, flows
+        )
+
+    async def claim_suspect(self, session: int, workflows: Sequence[Named], *, flows: bool) -> list[ClaimedRun]:
+        """One run that was taken over several times without progress, if there is one."""
+        return await self._claim("claim_suspect", session, workflows, 1, flows)
+
+    async def settle_suspect(self, session: int, run_id: bytes) -> None:
+        await self._fetch("settle_suspect", session, run_id)
+
+    async def _claim(
+        self, name: str, session: int, workflows: Sequence[Named], limit: int, flows: bool
+    ) -> list[ClaimedRun]:
         rows = await self._fetch(name, session, *_columns(workflows, 2), limit, flows)
         return [
             ClaimedRun(r["run_id"], r["ns"], r["workflow"], r["version"], r["epoch"], tuple(r["keys"] or ()))

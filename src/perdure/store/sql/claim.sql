@@ -35,7 +35,7 @@ due as materialized (
     select r.ctid as place from perdure.run_queue r where r.run_id = m.run_id offset 0
   ) at cross join lateral (
     select q.ctid as place from perdure.run_queue q
-     where q.ctid = at.place and q.owner is null and q.stuck is null
+     where q.ctid = at.place and q.owner is null and q.stuck is null and not q.suspect
        and case when left(q.version, 5) = 'flow-' then $5
                 else exists(select from unnest($2::int[], $3::text[]) as w(ns, workflow) where w.ns = q.ns and w.workflow = q.workflow) end
      for update skip locked
@@ -44,6 +44,23 @@ due as materialized (
 )
 update perdure.run_queue q set owner = $1, status = 1, epoch = q.epoch + 1, wake_at = 'infinity', waiting_on = null, waits = null
   from due where q.ctid = due.place and (q.line is null or q.admitted_at is not null)
+returning q.run_id, q.ns, q.workflow, q.version, q.epoch, case when q.line is not null then array(select s.key from perdure.slot s where s.holder = q.run_id) end as keys;
+
+-- name: claim_suspect
+-- One run that engines did not survive, by itself. The same parameters. Suspects never fall due, so nobody claims them by the way.
+-- Locks: own session FOR KEY SHARE, the claimed row FOR UPDATE SKIP LOCKED.
+with fence as materialized (select id from perdure.engine_session where id = $1 for key share),
+due as materialized (
+  select d.place from fence cross join lateral (
+    select q.ctid as place from perdure.run_queue q
+     where q.suspect and q.owner is null and q.stuck is null
+       and case when left(q.version, 5) = 'flow-' then $5
+                else exists(select from unnest($2::int[], $3::text[]) as w(ns, workflow) where w.ns = q.ns and w.workflow = q.workflow) end
+     order by q.run_id limit $4 for update skip locked
+  ) d
+)
+update perdure.run_queue q set owner = $1, status = 1, epoch = q.epoch + 1, wake_at = 'infinity', waiting_on = null, waits = null
+  from due where q.ctid = due.place
 returning q.run_id, q.ns, q.workflow, q.version, q.epoch, case when q.line is not null then array(select s.key from perdure.slot s where s.holder = q.run_id) end as keys;
 
 -- name: claim_tasks
@@ -92,6 +109,7 @@ select perdure.clock() as clock,
      select l.priority from perdure.line l where l.kind = 0 and l.next_at <= perdure.clock() order by l.next_at limit 100) d) as line_priority,
   (select l.next_at from perdure.line l where l.kind = 1 order by l.next_at limit 1) as run_line_at,
   (select r.updated_at from perdure.flow_rule r where r.updated_at > '-infinity' order by r.updated_at desc limit 1) as rules_at,
+  exists(select from perdure.run_queue q where q.suspect and q.owner is null and q.stuck is null and q.run_id > '00000000-0000-0000-0000-000000000000') as suspects,
   exists(select from perdure.inbox) as mail;
 
 -- name: load_runs

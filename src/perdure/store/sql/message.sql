@@ -75,7 +75,7 @@ select exists(select from target) as active, exists(select from won) as won;
 -- name: unstick
 -- $3 the line in which it waits for its slots, which it gave back when it became stuck; null: it needs none.
 update perdure.run_queue
-   set stuck = null, line = $3, admitted_at = null, wake_at = case when $3::uuid is null then perdure.clock() else 'infinity' end
+   set stuck = null, takeovers = 0, suspect = false, line = $3, admitted_at = null, wake_at = case when $3::uuid is null then perdure.clock() else 'infinity' end
  where run_id = $1 and ns = $2 and stuck is not null returning run_id;
 
 -- name: forward_orphan_mail

@@ -34,6 +34,33 @@ select id, ns, run_id, seq, name, attempt, lost, options
 -- Wakes the runs of sessions that are gone; whoever claims them finds out from the history what was in flight.
 update perdure.run_queue set owner = null, wake_at = perdure.clock() where owner = any($1::bigint[]) returning run_id;
 
+-- name: free_lost_runs
+-- The same for sessions that died or lost their lease, which some of their runs may be the cause of. $2 SUSPECT_TAKEOVERS, $3 TAKEOVERS_MAX,
+-- $4 the reason for those who reach it. A run counts unless it was seen to wait (`waiting_on` is written a second after it begins to, and goes
+-- with the next claim) or has events that it did not have the last time.
+-- Locks: the rows of the sessions' runs.
+with lost as materialized (
+  select q.run_id, h.events,
+         case when q.waiting_on is not null then 0
+              when h.events > q.seen_events then 1
+              else q.takeovers + 1 end as takeovers
+    from perdure.run_queue q cross join lateral (
+      select coalesce(max(e.last), 0) as events from perdure.history e where e.run_id = q.run_id offset 0
+    ) h
+   where q.owner = any($1::bigint[])
+)
+update perdure.run_queue q
+   set owner = null, takeovers = l.takeovers, seen_events = l.events,
+       suspect = l.takeovers >= $2,
+       wake_at = case when l.takeovers >= $2 then 'infinity' else perdure.clock() end,
+       stuck = case when l.takeovers >= $3 then $4 end
+  from lost l where q.run_id = l.run_id
+returning q.run_id, q.stuck;
+
+-- name: settle_suspect
+-- An engine has decided the run and is alive: it is as good as any other.
+update perdure.run_queue set takeovers = 0, suspect = false where run_id = $2 and owner = $1;
+
 -- name: requeue_tasks
 -- $4 and $5: how long a task may wait from now on, and from its scheduling on; null for ever.
 update perdure.task_queue t
