@@ -95,6 +95,10 @@ class ScriptedWorker:
         return {}
 
     @property
+    def task_options(self) -> dict[str, bytes | None]:
+        return {}
+
+    @property
     def controls(self) -> dict[Named, bytes]:
         return {}
 

@@ -125,7 +125,12 @@ class ServerProcess:
         )
         hub.bind(engine)
         types = TaskTypes(registry)
-        hub.on_signatures = types.heard
+
+        def heard(ns: int, signatures: dict[str, bytes]) -> None:
+            engine.flows.hear(ns, signatures)
+            types.heard(ns, signatures)
+
+        hub.on_signatures = heard
         self._stack.push_async_callback(types.close)
         self._stack.push_async_callback(Tracing(engine=engine, worker=None, service="perdure-server").close)
         pace = CollectorPace()

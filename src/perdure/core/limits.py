@@ -125,6 +125,8 @@ EXPR_BYTES_MAX: Final = 1_000_000
 """Characters of a text, or elements of a list, that an expression may build."""
 TEMPLATE_BYTES_MAX: Final = 1024 * 1024
 """Roughly the bytes of JSON that a template may evaluate to."""
+DECLARED_TASKS_MAX: Final = 20_000
+"""Tasks of one namespace whose declared options flows take into account."""
 SCHEMA_NODES_MAX: Final = 5_000
 """Parts of one JSON Schema of an input or a form, its references written out."""
 VALIDATORS_KEPT_MAX: Final = 256

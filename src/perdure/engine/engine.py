@@ -116,6 +116,8 @@ class Engine:
         self._rejoining = asyncio.Lock()
         self._notify_due: set[str] = set()
         self._registered: dict[Named, str] = {}
+        self._declared: dict[str, bytes | None] = {}
+        """Options of the worker's tasks, as the database has them."""
         self._uses: dict[str, UseCases] = {}
         self._uses_checked_us: dict[str, int] = {}
         self._background: set[asyncio.Task[None]] = set()
@@ -273,6 +275,10 @@ class Engine:
             for name, version in versions.items():
                 self.lines.learn((ns, name, version), controls.get(name), own=True)
         self._registered.update(fresh)
+        options = self._worker.task_options
+        if options != self._declared:
+            await self.flows.declare(self._worker.ns, options)
+            self._declared = options
         if self.notes is not None and not self._worker.outlives_engine:
             self.notes.set_workers([self._own_worker(self._worker)])
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Final
 
 import msgspec
 
+from perdure.core.declared import Declared, decode, split
 from perdure.core.errors import Failure, NotRegistered, PerdureError
 from perdure.core.flow.compile import compile_value
 from perdure.core.flow.decider import Decider
@@ -25,6 +27,8 @@ TRUST_US: Final = 1_000_000
 """How long a current version counts after it was read."""
 COMPILED_HERE_BYTES: Final = 8 * 1024
 """A larger document is compiled in a thread: it would hold up the event loop."""
+HEARD_US: Final = 10_000_000
+"""How long what a worker said counts more than what the database has: by then it is there."""
 NAMES_MAX: Final = 10_000
 """Names whose current version is remembered."""
 
@@ -35,6 +39,11 @@ Definition = tuple[int, str, str]
 class Flows:
     def __init__(self, store: Store, now_us: Callable[[], int]) -> None:
         self._store, self._now_us = store, now_us
+        self._declared: dict[int, dict[str, Declared]] = {}
+        """Options that tasks of a namespace declare, as the database has them."""
+        self._declared_at: dict[int, int] = {}
+        self._heard: dict[tuple[int, str], tuple[Declared | None, int]] = {}
+        """What workers of this server said a moment ago, which the database may not have yet."""
         self._plans: OrderedDict[Definition, Flow | Failure] = OrderedDict()
         self._current: dict[Named, tuple[str | None, int]] = {}
         self.fixed: dict[Named, str] = {}
@@ -50,11 +59,16 @@ class Flows:
         found = self._plans.get((ns, workflow, version))
         if isinstance(found, Flow):
             self._plans.move_to_end((ns, workflow, version))
-            return Decider(found, run_id)
+            decider = Decider(found, run_id)
+            decider.declared = partial(self.declared, ns)
+            return decider
         return found or Failure("flow_unavailable", f"the definition {version} of {workflow} has not been read")
 
     async def ensure(self, wanted: Iterable[Definition]) -> None:
-        """Read and compile definitions that are not here yet."""
+        """Read and compile definitions that are not here yet, and what tasks declare by now."""
+        wanted = list(wanted)
+        for ns in {ns for ns, _, version in wanted if is_flow(version)}:
+            await self._read_declared(ns)
         for definition in dict.fromkeys(wanted):
             if isinstance(self._plans.get(definition), Flow):
                 self._plans.move_to_end(definition)
@@ -66,6 +80,38 @@ class Flows:
                     self._plans[definition] = _compiled(definition, document)
                 if len(self._plans) > PLANS_MAX:
                     self._plans.popitem(last=False)
+
+    # -- options of tasks -------------------------------------------------------------------------------------------
+
+    def declared(self, ns: int, task: str) -> Declared | None:
+        """What a task declares about itself, by the latest word of its workers; None: nothing is known."""
+        heard = self._heard.get((ns, task))
+        if heard is not None and self._now_us() - heard[1] < HEARD_US:
+            return heard[0]
+        return self._declared.get(ns, {}).get(task)
+
+    def hear(self, ns: int, signatures: Mapping[str, bytes]) -> None:
+        """A worker has connected here and said how its tasks are called."""
+        now = self._now_us()
+        if len(self._heard) + len(signatures) > NAMES_MAX:
+            self._heard.clear()
+        for task, signature in signatures.items():
+            _, said = split(signature)
+            self._heard[ns, task] = (decode(said) if said is not None else None, now)
+
+    async def declare(self, ns: int, options: Mapping[str, bytes | None]) -> None:
+        """What the worker of this process declares; None takes an earlier declaration back."""
+        await self._store.save_task_options(ns, options)
+        self._declared_at.pop(ns, None)
+        await self._read_declared(ns)
+
+    async def _read_declared(self, ns: int) -> None:
+        now = self._now_us()
+        if ns in self._declared_at and now - self._declared_at[ns] < TRUST_US:
+            return
+        found = await self._store.task_options(ns)
+        self._declared_at[ns] = now
+        self._declared[ns] = {task: made for task, data in found.items() if (made := decode(data)) is not None}
 
     # -- names ------------------------------------------------------------------------------------------------------
 

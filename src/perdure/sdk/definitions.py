@@ -11,9 +11,12 @@ from dataclasses import replace
 from functools import cached_property, update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, Self, TypeVar, cast, overload
 
+import msgspec
+
 from perdure.core import events as ev
 from perdure.core import starts
 from perdure.core.calls import RESERVED
+from perdure.core.declared import Declared
 from perdure.core.durations import Duration, to_us
 from perdure.core.errors import InvalidInput, PerdureError
 from perdure.core.retry import TaskOptions
@@ -78,6 +81,15 @@ class Task(Generic[P, R]):
     @cached_property
     def effective(self) -> TaskOptions:
         return self._settings.effective(self.control)
+
+    @cached_property
+    def declared(self) -> Declared | None:
+        """The options that were given, for flows that call it; None: none were."""
+        said = self._settings.given(self.control)
+        if not said and self._settings.queue is None:
+            return None
+        options = msgspec.structs.replace(self.effective, undo="")
+        return Declared(queue=self._settings.queue or "", options=options, said=said)
 
     @property
     def undo(self) -> Any:

@@ -105,6 +105,24 @@ class TaskSettings:
             control=control,
         )
 
+    def given(self, control: Control | None) -> tuple[str, ...]:
+        """Fields of the effective options that do not come from defaults."""
+        fields: list[str] = []
+        if self.retry is not None or self.at_most_once:
+            fields.append("max_attempts")
+        if isinstance(self.retry, Retry):
+            fields += ["initial_us", "factor", "cap_us", "jitter", "never", "on"]
+        durations = (
+            (self.timeout, "timeout_us"), (self.heartbeat, "heartbeat_us"), (self.start_within, "to_start_us"),
+            (self.finish_within, "to_close_us"),
+        )  # fmt: skip
+        fields += [field for value, field in durations if value is not None]
+        if self.at_most_once:
+            fields.append("at_most_once")
+        if control is not None:
+            fields.append("control")
+        return tuple(fields)
+
 
 def _within(name: str, given: Duration | None) -> int:
     if given is None:

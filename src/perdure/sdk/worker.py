@@ -16,6 +16,7 @@ from typing import Any, Literal
 import msgspec
 
 from perdure.core import commands as cm
+from perdure.core.declared import KEY, encode
 from perdure.core.errors import Failure, NotRegistered, PerdureError
 from perdure.core.work import Activation, Assignment, Beat, Decided, LogChunk, Report
 from perdure.sdk import capture, guards, registry
@@ -147,14 +148,22 @@ class Worker:
 
     @property
     def signatures(self) -> dict[str, dict[str, Any]]:
-        """Task name -> JSON Schema of its call, for editors. A task whose annotations cannot be resolved is left out."""
+        """Task name -> JSON Schema of its call, for editors, and its declared options, for flows. A task whose annotations cannot
+        be resolved has no schema."""
         found: dict[str, dict[str, Any]] = {}
         for t in self._tasks.values():
+            said = {} if t.declared is None else {KEY: t.declared}
             try:
-                found[t.name] = t.signature.json_schema()
+                found[t.name] = {**t.signature.json_schema(), **said}
             except PerdureError:  # its first call will say so
-                continue
+                if said:
+                    found[t.name] = said
         return found
+
+    @property
+    def task_options(self) -> dict[str, bytes | None]:
+        """Task name -> its declared options as JSON."""
+        return {t.name: encode(t.declared) if t.declared is not None else None for t in self._tasks.values()}
 
     @property
     def slots(self) -> int:

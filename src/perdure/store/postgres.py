@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -20,7 +20,13 @@ from perdure.core.durations import FOREVER_US
 from perdure.core.errors import Failure, Fenced, Unavailable
 from perdure.core.grant import Held
 from perdure.core.lifecycle import RunStatus
-from perdure.core.limits import MESSAGE_KEYS_KEPT_S, SUSPECT_TAKEOVERS, TAKEOVERS_MAX, UPDATE_ANSWERS_KEPT_S
+from perdure.core.limits import (
+    DECLARED_TASKS_MAX,
+    MESSAGE_KEYS_KEPT_S,
+    SUSPECT_TAKEOVERS,
+    TAKEOVERS_MAX,
+    UPDATE_ANSWERS_KEPT_S,
+)
 from perdure.core.lines import Line, Rules
 from perdure.core.work import Outcome, RunView
 from perdure.engine.batch import Batch
@@ -309,6 +315,14 @@ class PostgresStore:
     async def register_versions(self, ns: int, versions: dict[str, str], controls: dict[str, bytes]) -> None:
         said = [controls[w].decode() if w in controls else None for w in versions]
         await self._fetch("register_versions", ns, list(versions), list(versions.values()), said)
+
+    async def save_task_options(self, ns: int, options: Mapping[str, bytes | None]) -> None:
+        names = sorted(options)
+        said = [data.decode() if (data := options[name]) is not None else None for name in names]
+        await self._fetch("save_task_options", ns, names, said)
+
+    async def task_options(self, ns: int) -> dict[str, bytes]:
+        return {r["name"]: r["options"].encode() for r in await self._fetch("task_options", ns, DECLARED_TASKS_MAX)}
 
     async def current_versions(self, ns: int, names: Sequence[str]) -> dict[str, str]:
         return {r["name"]: r["current"] for r in await self._fetch("current_versions", ns, list(names))}

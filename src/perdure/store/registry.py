@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from perdure.core.declared import split
 from perdure.core.errors import Conflict
 from perdure.core.scheduled import ScheduleRequest
 from perdure.engine.reads import Posted, Remembered
@@ -83,8 +84,13 @@ class PostgresRegistry:
 
     async def save_task_types(self, ns: int, signatures: dict[str, bytes]) -> None:
         names = sorted(signatures)
+        parts = [split(signatures[n]) for n in names]
+        schemas, options = (
+            [schema.decode() for schema, _ in parts],
+            [said.decode() if said else None for _, said in parts],
+        )
         async with self._pool.take() as c:
-            await c.fetch(self._q["save_task_types"], ns, names, [signatures[n].decode() for n in names])
+            await c.fetch(self._q["save_task_types"], ns, names, schemas, options)
 
     async def task_types(self, ns: int) -> dict[str, bytes]:
         async with self._pool.take() as c:

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from perdure.core.commands import COMMAND_TYPES, Command, ContinueAsNew
+from perdure.core.declared import KEY
 from perdure.core.errors import Failure, InvalidInput
 from perdure.core.events import EVENT_TYPES, Recorded
 from perdure.core.limits import WAITING_NAMES_MAX
@@ -223,14 +224,15 @@ def _hello_of(m: pb.Hello) -> Hello:
 
 
 def bounded_signatures(signatures: Mapping[str, Any]) -> dict[str, bytes]:
-    """As they travel: in the order of their names, as many as fit."""
-    found: dict[str, bytes] = {}
-    room = TASK_SCHEMAS_BYTES_MAX
+    """As they travel: declared options first, which decide something, then schemas in the order of their names, as many as fit."""
+    found = {name: msgspec.json.encode({KEY: s[KEY]}) for name, s in signatures.items() if KEY in s}
+    room = TASK_SCHEMAS_BYTES_MAX - sum(map(len, found.values()))
     for name, schema in sorted(signatures.items()):
         data = msgspec.json.encode(schema)
-        if len(data) <= room:
+        more = len(data) - len(found.get(name, b""))
+        if more <= room:
             found[name] = data
-            room -= len(data)
+            room -= more
     return found
 
 

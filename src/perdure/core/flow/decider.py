@@ -410,7 +410,8 @@ class Decider(Executions):
         except Trouble as e:
             raise CannotUndo(e.failure.message) from None
         label = PREFIX + visit.label(done.index)
-        return self._journal.schedule_tasks(call.task, call.queue, [data], call.options, [label])
+        queue, options = self._options(call.task, call)
+        return self._journal.schedule_tasks(call.task, queue, [data], options, [label])
 
     def _undo_went(self, undoing: Unwinding[Done], event: ev.Event) -> None:
         match event:

@@ -14,6 +14,7 @@ import msgspec
 
 from perdure.core.approval import Spec, check_names, encode_spec, read_answer
 from perdure.core.calls import RESERVED, encode_offer
+from perdure.core.declared import Declared, laid_under
 from perdure.core.durations import to_us
 from perdure.core.errors import Failure, InvalidInput, clip
 from perdure.core.flow.expr import Expr, ExprError
@@ -45,6 +46,7 @@ from perdure.core.limits import (
     UNDO_STACK_MAX,
 )
 from perdure.core.occasion import EVENT, promise_name, wait_spec
+from perdure.core.retry import TaskOptions
 
 _encode = msgspec.json.Encoder().encode
 
@@ -98,10 +100,16 @@ class Done(msgspec.Struct, eq=False):
     result: bytes
 
 
+def nothing_declared(task: str) -> Declared | None:
+    return None
+
+
 class Executions(Host):
     """What is in flight, and how it gets there and away."""
 
     run_id: bytes
+    declared: Callable[[str], Declared | None] = staticmethod(nothing_declared)
+    """What a task declares about itself, as far as workers have said."""
 
     def __init__(self) -> None:
         self._journal = Journal()
@@ -327,7 +335,8 @@ class Executions(Host):
             self._given.update({(visit, first + i): data for i, data in enumerate(inputs)})
         at = first if visit.is_spread else -1
         label = visit.frame.prefix + visit.node.key
-        seq = self._ask.schedule_tasks(call.task, call.queue, inputs, call.options, [label], at)
+        queue, options = self._options(call.task, call)
+        seq = self._ask.schedule_tasks(call.task, queue, inputs, options, [label], at)
         tasks, handles = self._tasks, visit.handles
         for i in range(len(inputs)):
             tasks[seq + i] = (visit, first + i)
@@ -347,7 +356,7 @@ class Executions(Host):
             if len(data) > PAYLOAD_BYTES_MAX:
                 checked(data, f"the input of {visit.label(-1)}")
         before = self._calls[0][1] if self._calls else call
-        if before is not call and (before.task, before.queue, before.options) != (call.task, call.queue, call.options):
+        if before is not call and _shape(before) != _shape(call):
             self._flush()
         visit.handles[0] = None
         if visit.node.compensate is not None:
@@ -362,11 +371,16 @@ class Executions(Host):
         calls, self._calls, self._calls_cost = self._calls, [], 0
         call = calls[0][1]
         nodes = [v.frame.prefix + v.node.key for v, _, _ in calls]
-        seq = self._journal.schedule_tasks(call.task, call.queue, [data for _, _, data in calls], call.options, nodes)
+        queue, options = self._options(call.task, call)
+        seq = self._journal.schedule_tasks(call.task, queue, [data for _, _, data in calls], options, nodes)
         for visit, _, _ in calls:
             self._tasks[seq] = (visit, 0)
             visit.handles[0] = seq
             seq += 1
+
+    def _options(self, task: str, call: Call | Services) -> tuple[str, TaskOptions]:
+        """Queue and options as they are recorded now; a replay takes them from the record."""
+        return laid_under(self.declared(task), call.queue, call.options, call.said)
 
     @property
     def _ask(self) -> Journal:
@@ -402,7 +416,9 @@ class Executions(Host):
         label = visit.frame.prefix + visit.node.key
         if visit.node.compensate is not None:
             self._given[visit, index] = data
-        seq = self._ask.schedule_tasks(visit.items[index], verb.queue, [data], verb.options, [label], index)
+        name = visit.items[index]
+        queue, options = self._options(name, verb)
+        seq = self._ask.schedule_tasks(name, queue, [data], options, [label], index)
         self._tasks[seq] = (visit, index)
         visit.handles[index] = seq
 
@@ -757,6 +773,11 @@ def _found(name: str, visit: Visit) -> Any:
 def _text(shown: dict[str, Any], key: str) -> str:
     value = shown.get(key)
     return value if isinstance(value, str) else "" if value is None else _shown(value)
+
+
+def _shape(call: Call) -> tuple[object, ...]:
+    """What tasks of one command have in common."""
+    return call.task, call.queue, call.options, call.said
 
 
 def _people(shown: dict[str, Any], key: str) -> list[str]:

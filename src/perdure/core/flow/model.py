@@ -56,6 +56,8 @@ class Call(_Frozen, frozen=True, tag="call"):
     task: str
     queue: str
     options: TaskOptions
+    said: frozenset[str] = frozenset()
+    """What the document gives of queue and options; the task's declaration counts for the rest."""
     args: Template | None = None
     """The call's arguments, one object. None: the node has no `with:`, and whatever is at hand is offered (core/calls.py)."""
 
@@ -67,6 +69,7 @@ class Services(_Frozen, frozen=True, tag="services"):
     """Evaluates to a list of task names."""
     queue: str
     options: TaskOptions
+    said: frozenset[str] = frozenset()
     args: Template | None = None
 
 

@@ -163,6 +163,11 @@ class WorkerHub:
         return {named: control for pool in self._pools.values() for named, control in pool.controls.items()}
 
     @property
+    def task_options(self) -> dict[str, bytes | None]:
+        """Remote workers declare theirs with their signatures."""
+        return {}
+
+    @property
     def served(self) -> list[Kind]:
         return list(self._by_kind)
 

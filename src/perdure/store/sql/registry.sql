@@ -42,10 +42,28 @@ select version, kind, document, source, registered_at from perdure.workflow_vers
 
 -- name: save_task_types
 -- Only what changed is written: workers say the same again and again.
-insert into perdure.task_type (ns, name, signature)
-select $1, u.name, u.signature from unnest($2::text[], $3::text[]) as u(name, signature) order by u.name
-on conflict (ns, name) do update set signature = excluded.signature, seen_at = now()
-  where task_type.signature <> excluded.signature or task_type.seen_at < now() - interval '1 day';
+insert into perdure.task_type (ns, name, signature, options)
+select $1, u.name, u.signature, u.options from unnest($2::text[], $3::text[], $4::text[]) as u(name, signature, options) order by u.name
+on conflict (ns, name) do update set signature = excluded.signature, options = excluded.options, seen_at = now()
+  where task_type.signature <> excluded.signature or task_type.options is distinct from excluded.options
+    or task_type.seen_at < now() - interval '1 day';
+
+-- name: save_task_options
+-- Options that the tasks of one process declare. Locks rows of task_type in the order of their names; only what changed is written.
+with said as (
+  select u.name, u.options from unnest($2::text[], $3::text[]) as u(name, options) order by u.name
+), gone as (
+  update perdure.task_type t set options = null, seen_at = now() from said
+  where t.ns = $1 and t.name = said.name and said.options is null and t.options is not null
+)
+insert into perdure.task_type (ns, name, signature, options)
+select $1, said.name, '{}', said.options from said where said.options is not null
+on conflict (ns, name) do update set options = excluded.options, seen_at = now()
+  where task_type.options is distinct from excluded.options;
+
+-- name: task_options
+-- What tasks of a namespace declare; few have anything to declare (partial index). No locks.
+select name, options from perdure.task_type where ns = $1 and options is not null order by name limit $2;
 
 -- name: task_types
 select name, signature from perdure.task_type where ns = $1 order by name limit $2;

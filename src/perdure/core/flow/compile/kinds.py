@@ -130,7 +130,7 @@ def _executor(r: Reader, view: NodeView, execution: Execution, source: str) -> C
     name = r.name_of(view.fields["service"], view.at("service"), "service")
     if name is None:
         return None
-    return Call(task=name, queue=execution.queue, options=execution.options, args=_args(source))
+    return Call(task=name, queue=execution.queue, options=execution.options, said=execution.said, args=_args(source))
 
 
 def _parallel(r: Reader, view: NodeView, scope: Scope, execution: Execution) -> Services | None:
@@ -140,7 +140,9 @@ def _parallel(r: Reader, view: NodeView, scope: Scope, execution: Execution) -> 
         names = read_names(r, view.fields["parallel_services"], path, "parallel_services", scope)
     if names is None:
         return None
-    return Services(names=names, queue=execution.queue, options=execution.options, args=_args("input"))
+    return Services(
+        names=names, queue=execution.queue, options=execution.options, said=execution.said, args=_args("input")
+    )
 
 
 def _subflow(r: Reader, view: NodeView, bodies: Bodies) -> Embedded | None:
@@ -222,7 +224,10 @@ def _execution(r: Reader, view: NodeView, base: Execution) -> Execution:
     )
     if view.has("weighted_by_load"):
         r.boolean(view.fields["weighted_by_load"], view.at("weighted_by_load"), "weighted_by_load")
-    return Execution(execution.queue, options)
+    told = {"max_attempts"} if view.has("max_retries") or view.has("max_attempts") else set[str]()
+    if us:
+        told |= {"initial_us", "cap_us", "factor", "jitter"}
+    return Execution(execution.queue, options, execution.said | told)
 
 
 def _count(r: Reader, view: NodeView, key: str) -> int:

@@ -99,7 +99,7 @@ def undone_by(compensate: Call | None, execution: Execution) -> Execution:
     """Tasks are recorded with the name of the one that takes them back."""
     if compensate is None:
         return execution
-    return Execution(execution.queue, msgspec.structs.replace(execution.options, undo=compensate.task))
+    return msgspec.structs.replace(execution, options=msgspec.structs.replace(execution.options, undo=compensate.task))
 
 
 def read_compensate(r: Reader, node: NodeView, scope: Scope, bodies: Bodies, given: Mapping[str, str]) -> Call | None:
@@ -124,7 +124,9 @@ def read_compensate(r: Reader, node: NodeView, scope: Scope, bodies: Bodies, giv
         return None
     check_modifiers(r, view, verb)
     options = msgspec.structs.replace(bodies.execution.options, max_attempts=UNDO_ATTEMPTS_DEFAULT)
-    execution = read_execution(r, fields, path, Execution(bodies.execution.queue, options))
+    execution = read_execution(
+        r, fields, path, Execution(bodies.execution.queue, options, bodies.execution.said - {"max_attempts"})
+    )
     inner = scope.plus(*UNDO_ROOTS)
     if verb == "service":
         made = read_service(r, verb, view, inner, execution, {**given, "input": "output"})

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from perdure.core.declared import QUEUE
 from perdure.core.flow.compile.control import CONTROL_KEYS, read_control
 from perdure.core.flow.compile.reading import Reader
 from perdure.core.flow.problems import Path
@@ -34,6 +35,8 @@ class Execution(msgspec.Struct, frozen=True):
 
     queue: str = QUEUE_DEFAULT
     options: TaskOptions = TaskOptions()
+    said: frozenset[str] = frozenset()
+    """Fields of `options`, and `queue`, that the document gives; a task's own declaration stands where it does not (core/declared.py)."""
 
 
 def read_defaults(r: Reader, value: Any, path: Path) -> Execution:
@@ -65,11 +68,12 @@ def read_execution(r: Reader, node: Mapping[str, Any], path: Path, base: Executi
     control = read_control(r, node, path)
     if control is not None:
         changed["control"] = control
-    queue = base.queue
+    queue, said = base.queue, base.said
     if node.get("queue") is not None:
-        queue = r.name_of(node["queue"], (*path, "queue"), "queue") or queue
+        queue, said = r.name_of(node["queue"], (*path, "queue"), "queue") or queue, said | {QUEUE}
     right = {k: v for k, v in changed.items() if v is not None}
-    return Execution(queue, msgspec.structs.replace(base.options, **right) if right else base.options)
+    options = msgspec.structs.replace(base.options, **right) if right else base.options
+    return Execution(queue, options, said | right.keys())
 
 
 def _attempts(r: Reader, value: Any, path: Path, what: str) -> int | None:

@@ -115,7 +115,13 @@ def read_verb(r: Reader, verb: str, node: NodeView, scope: Scope, bodies: Bodies
     value = node.fields.get(verb) if verb else None
     match verb:
         case "":
-            return Call(task=node.key, queue=execution.queue, options=execution.options, args=read_with(r, node, scope))
+            return Call(
+                task=node.key,
+                queue=execution.queue,
+                options=execution.options,
+                said=execution.said,
+                args=read_with(r, node, scope),
+            )
         case "python":
             return _python(r, value, node, scope, execution)
         case "http":
@@ -157,7 +163,11 @@ def read_with(r: Reader, node: NodeView, scope: Scope) -> Template | None:
 
 
 def _call(task: str, args: Template | None, execution: Execution) -> Call | None:
-    return None if args is None else Call(task=task, queue=execution.queue, options=execution.options, args=args)
+    return (
+        None
+        if args is None
+        else Call(task=task, queue=execution.queue, options=execution.options, said=execution.said, args=args)
+    )
 
 
 def _python(r: Reader, value: Any, node: NodeView, scope: Scope, execution: Execution) -> Call | None:
@@ -170,7 +180,7 @@ def _python(r: Reader, value: Any, node: NodeView, scope: Scope, execution: Exec
         r.error(path, f"python is {found(value)}; it must be module:function, or the name of a task")
         return None
     args = read_with(r, node, scope)
-    return Call(task=function, queue=execution.queue, options=execution.options, args=args)
+    return Call(task=function, queue=execution.queue, options=execution.options, said=execution.said, args=args)
 
 
 # -- services ----------------------------------------------------------------------------------------------------------
@@ -188,7 +198,7 @@ def read_service(
     names = read_names(r, value, node.at("services"), "services", scope)
     if names is None or args is None:
         return None
-    return Services(names=names, queue=execution.queue, options=execution.options, args=args)
+    return Services(names=names, queue=execution.queue, options=execution.options, said=execution.said, args=args)
 
 
 def read_names(r: Reader, value: Any, path: Path, what: str, scope: Scope) -> Template | None:
