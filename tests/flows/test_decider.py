@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import yaml
 
 from perdure.core import commands as cm
 from perdure.core import events as ev
+from perdure.core.errors import Failure
+from perdure.core.events import label
 from perdure.core.flow import decider, executions
 from tests.flows.case import Case, Expect
 from tests.flows.pure import Run, World
@@ -57,3 +60,42 @@ def test_a_spread_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         assert isinstance(w.main.closing, cm.FailRun) is fails
         if fails:
             assert w.main.closing.failure.code == "limit_exceeded"  # type: ignore[union-attr]
+
+
+def test_a_success_that_comes_with_the_failure_is_not_executed_again_by_a_retry() -> None:
+    """Both were recorded in one commit, the failure first: the end is decided before the success is read."""
+    w = world("tasks: {a: {with: {}}, b: {with: {}}}", script={"a": {"hang": True}, "b": {"hang": True}})
+    w.run()
+    w.together = True
+    seqs = {label(w.main.state.tasks[s], s): s for s in w.main.state.tasks}
+    w.main.add(ev.TaskFailed(seqs["a"], Failure("task_failed", "boom"), 1))
+    w.main.add(ev.TasksSucceeded([seqs["b"]], [b"1"]))
+    w.settle()
+    assert isinstance(w.main.closing, cm.FailRun)
+    before = len(w.main.history)
+    w.main.retry()
+    w.settle()
+    again = [r.event for r in w.main.history[before:] if isinstance(r.event, ev.TasksScheduled)]
+    assert {label(e, e.first) for e in again} <= {"a"}
+    assert "b" not in {label(w.main.state.tasks[s], s) for s in w.main.state.tasks}
+
+
+@pytest.mark.parametrize("count", ["-1", "true", "1.5", "'x'"])
+def test_a_spread_over_what_is_no_number_of_executions_fails_its_node(count: str) -> None:
+    w = world('tasks: {a: {parallel: "${ input.n }", with: {}}}', input={"n": yaml.safe_load(count)})
+    w.run()
+    assert isinstance(w.main.closing, cm.FailRun)
+    assert "whole number" in w.main.closing.failure.message
+
+
+def test_an_answer_before_the_question_is_no_approval_of_certain_people() -> None:
+    flow = "tasks: {a: {with: {}}, ok: {depends_on: [a], approval: {title: sign, assignees: [ada]}}}"
+    for sure, asked in ((False, True), (True, False)):
+        w = world(flow, script={"a": {"hang": True}})
+        w.run()
+        w.main.add(ev.PromiseResolved("ok", b"true", sure=sure))
+        w.settle()
+        seq = next(iter(w.main.state.tasks))
+        w.main.add(ev.TasksSucceeded([seq], [b"1"]))
+        w.settle()
+        assert (w.main.closing is None) is asked

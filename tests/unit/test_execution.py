@@ -355,3 +355,50 @@ async def test_a_worker_forgets_the_run_that_was_idle_longest_when_it_is_full() 
     missed = await go(1, False)
     assert missed.stuck is not None and missed.stuck.code == "cache_miss"
     await worker.close()
+
+
+def idle_execution(beats: list[Beat] | None = None, reports: list[Report] | None = None) -> Execution:
+    said: list[Beat] = [] if beats is None else beats
+    ended: list[Report] = [] if reports is None else reports
+    return Execution(lambda _: None, lambda: 0, 1, 1, ended.extend, said.extend)
+
+
+async def test_an_attempt_that_unwinds_late_does_not_take_the_place_of_the_next() -> None:
+    execution = idle_execution()
+    first, second = (Attempt(Assignment(bytes(16), 0, n, 1, "t", b"", TaskOptions()), execution) for n in (1, 2))
+    execution._running[bytes(16), 0] = second
+    execution._forget(first)
+    assert execution._running == {(bytes(16), 0): second}
+    execution._forget(second)
+    assert execution._running == {}
+    await execution.close()
+
+
+async def test_what_an_attempt_wrote_goes_before_its_report() -> None:
+    order: list[str] = []
+    execution = Execution(lambda _: None, lambda: 0, 1, 1, lambda _: order.append("report"), lambda _: None)
+    execution.sink = SimpleNamespace(is_empty=False, flush=lambda: order.append("output"))  # type: ignore[assignment]
+    execution._reports = [Report(bytes(16), 0, 1, End.SUCCESS, b"", None, 0, 0)]
+    execution._flush()
+    assert order == ["output", "report"]
+    execution.sink = None
+    await execution.close()
+
+
+async def test_an_assignment_that_waits_for_a_runner_is_kept_alive() -> None:
+    beats: list[Beat] = []
+    execution = idle_execution(beats)
+    for seq, heartbeat_us in ((0, 1_000_000), (1, 0)):
+        execution._queue.append(Assignment(bytes(16), seq, 1, 1, "t", b"", TaskOptions(heartbeat_us=heartbeat_us)))
+    execution._keep_waiting()
+    assert [(b.seq, b.attempt) for b in beats] == [(0, 1)]
+    execution._queue.clear()
+    await execution.close()
+
+
+def test_details_go_with_one_beat() -> None:
+    pulse = Pulse(0)
+    assert pulse.wait_s(0.0, b"half") == 0.0
+    assert pulse.take(0.0) == b"half"
+    assert pulse.wait_s(0.0, b"") > 0
+    assert pulse.take(9.0) == b""

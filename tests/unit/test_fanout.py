@@ -167,3 +167,26 @@ def test_results_that_come_after_a_map_failed_disturb_nobody() -> None:
 
 
 keep_private(globals())
+
+
+def test_no_more_children_run_at_a_time_than_asked() -> None:
+    world = World(halves, [2, 4, 6, 8], 2, "raise", True)
+    world.deliver()
+    assert sorted(world.state.children) == [0, 1]
+    world.add(ev.ChildSucceeded(0, b"1")).deliver()
+    assert sorted(world.state.children) == [1, 2]
+
+
+def test_the_failure_of_one_child_stops_the_others() -> None:
+    world = World(halves, [2, 4, 6], None, "raise", True)
+    world.deliver()
+    world.add(ev.ChildFailed(1, Failure("run_failed", "no"))).deliver()
+    stopped = [r.event.seq for r in world.history if isinstance(r.event, ev.ChildCancelRequested)]
+    assert stopped == [0, 2]
+
+
+def test_a_task_behind_a_fan_out_is_not_part_of_it() -> None:
+    runtime = World(halves, [], None, "raise", False).runtime
+    runtime._segments = [(0, 2, "first"), (5, 7, "second")]
+    found = [runtime._segment(seq) for seq in range(8)]
+    assert found == ["first", "first", None, None, None, "second", "second", None]

@@ -242,3 +242,11 @@ def test_what_needs_the_outside_world_is_refused_with_the_way_out(
     error = made[0].exception()
     assert isinstance(error, WorkflowRuleBroken)
     assert "@task" in str(error)
+
+
+def test_a_callback_that_comes_after_the_end_is_dropped(loop: WorkflowLoop) -> None:
+    called: list[int] = []
+    loop.throw_away()
+    loop.call_soon(called.append, 1)
+    loop.run_until_idle()
+    assert called == []

@@ -1176,3 +1176,26 @@ def test_a_recorded_failure_keeps_the_message_of_its_cause() -> None:
 
 
 keep_private(globals())
+
+
+_go_on = Signal("runtime_go_on", int)
+_answer = Promise("runtime_answer", int)
+
+
+@workflow
+async def asks_late() -> int:
+    await _go_on.next()
+    return await _answer.wait()
+
+
+def test_of_two_values_for_a_promise_the_first_stands() -> None:
+    world = World(asks_late)
+    world.deliver()
+    for value in (b"1", b"2"):
+        record = ev.Recorded(len(world.history) + 1, world.now_us, ev.PromiseResolved("runtime_answer", value))
+        world.history.append(record)
+        world.inbox.append(record)
+    world.deliver()
+    world.add(ev.SignalReceived("runtime_go_on", b"1")).deliver()
+    assert isinstance(world.closing, cm.CompleteRun)
+    assert world.closing.result == b"1"

@@ -199,3 +199,11 @@ async def test_on_a_real_loop_the_guilty_task_is_found_and_its_stack_shows_its_o
         "the neighbour lives, and the mark is taken off in the end"
     )
     assert urgent[-1] == Beat(bytes(16), 1, 1)
+
+
+async def test_a_loop_that_stays_silent_is_warned_about_once(caplog: pytest.LogCaptureFixture) -> None:
+    world = World(attempt(0, runner=asyncio.current_task()))
+    world.dog.loop_thread = threading.get_ident()
+    for second in range(0, 60, 5):
+        world.dog.look(float(second))
+    assert sum("event loop has been blocked" in r.message for r in caplog.records) == 1

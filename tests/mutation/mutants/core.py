@@ -45,7 +45,7 @@ MUTANTS = [
         "core/journal.py",
         "            return seq in self._awaited\n",
         "            return awaited\n",
-        "unit/test_journal.py unit/test_runtime.py",
+        "replay/test_histories.py::test_the_whole_history_of_a_flow_brings_nothing_new",
     ),
     Mutant(
         "retry-wrong-count",
@@ -255,7 +255,7 @@ MUTANTS = [
         "core/schedule/times.py",
         " is not None and (plan.allowed is None or plan.allowed(day_of(begin // DAY_S)))",
         " is not None",
-        "unit/schedule/test_schedule_times.py",
+        "unit/schedule/test_schedule_simulated.py::test_calendars_are_asked_about_the_day_on_the_wall",
     ),
     Mutant(
         "times-wrong-bound",

@@ -59,14 +59,14 @@ MUTANTS = [
         "core/flow/decider.py",
         "            self._done(visit, index, raw)\n            if visit.results[index] is None:",
         "            if visit.results[index] is None:",
-        "flows/test_corpus.py",
+        "flows/test_compensate.py",
     ),
     Mutant(
         "decider-lose-a-late-success",
         "core/flow/decider.py",
         "                self._stopped.setdefault(seq, self._tasks.pop(seq, _NOWHERE))\n                self._keep(seq, raw)\n",
         "                self._tasks.pop(seq, None)\n",
-        "flows/test_corpus.py",
+        "flows/test_decider.py",
     ),
     Mutant(
         "decider-drop-a-limit",
@@ -87,7 +87,7 @@ MUTANTS = [
         "core/flow/executions.py",
         "isinstance(count, bool) or count < 0:",
         "isinstance(count, bool):",
-        "flows/test_corpus.py",
+        "flows/test_decider.py",
     ),
     Mutant(
         "executions-concurrency-of-zero",
@@ -102,13 +102,6 @@ MUTANTS = [
         "        if visit.count > FANOUT_TASKS_MAX:\n",
         "        if visit.count < 0:\n",
         "flows/test_decider.py",
-    ),
-    Mutant(
-        "executions-services-of-any-kind",
-        "core/flow/executions.py",
-        "not all(isinstance(n, str) and n for n in names)",
-        "not all(isinstance(n, str) for n in names)",
-        "flows/test_corpus.py",
     ),
     Mutant(
         "decider-timed-out-body-goes-on",
@@ -143,14 +136,14 @@ MUTANTS = [
         "core/flow/decider.py",
         "            if not e.sure:\n                self._unsure.add(e.name)\n",
         "",
-        "flows/test_decider.py flows/test_corpus.py",
+        "flows/test_decider.py",
     ),
     Mutant(
         "decider-undo-before-everything-stopped",
         "core/flow/decider.py",
         "undoing.barrier = self._barrier >= 0 or bool(self._doubtful)",
         "undoing.barrier = self._barrier >= 0",
-        "flows/test_corpus.py",
+        "flows/test_compensate.py",
     ),
     Mutant(
         "decider-timers-outlive-the-undo",
