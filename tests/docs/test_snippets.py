@@ -103,6 +103,8 @@ async def run_sql(page: Path, blocks: list[Block], dsn: str) -> None:
         await connection.close()
 
 
+REPEATED = ("tutorial.md",)
+"""Pages whose readers are told to run the same file after each step."""
 PAGES = [p for p in all_pages() if runnable(p, "python", "console", "sql")]
 
 
@@ -114,7 +116,8 @@ def test_snippets_of_a_page_run(page: Path, dsn: str, tmp_path: Path) -> None:
             (tmp_path / block.remark_text).write_text(block.text + "\n")
     code = [b for b in blocks if b.remark != "file"]
     if code:
-        run_python(page, code, tmp_path, dsn)
+        for _ in range(2 if page.name in REPEATED else 1):
+            run_python(page, code, tmp_path, dsn)
     if queries := runnable(page, "sql"):
         asyncio.run(run_sql(page, queries, dsn))
     for block in runnable(page, "console"):
