@@ -91,8 +91,11 @@ class RunRetried(_Event, frozen=True, gc=False, tag=7):
 
 
 class RunBegan(_Event, frozen=True, gc=False, tag=8):
-    """The run began later than it was started: it waited for a limit, or for somebody who has its code. Always event 2, and heard together
-    with event 1: the clock of the code begins here."""
+    """The run began later than it was started, because it waited for a limit or for a worker, or with other code than its starter had. Always
+    event 2, and heard together with event 1: the clock of the code begins here."""
+
+    version: str = ""
+    """Of the code that the run began with; empty: the one that it was started with."""
 
 
 def from_beginning(records: list[Recorded]) -> list[Recorded]:

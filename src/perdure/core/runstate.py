@@ -42,6 +42,7 @@ class RunState:
         "undoable",
         "unsure",
         "updates",
+        "version",
     )
 
     def __init__(self) -> None:
@@ -82,6 +83,8 @@ class RunState:
         """The id that the parent knows this run by, when that is not its own."""
         self.trace = ""
         """W3C traceparent of whoever started the run."""
+        self.version = ""
+        """Of the code that executes it."""
 
     def apply(self, event: ev.Event) -> None:
         self.events += 1
@@ -107,7 +110,11 @@ class RunState:
 def _started(s: RunState, e: ev.RunStarted) -> None:
     s.status = next_run_status(s.status, "claim")
     s.deadline_us, s.parent_id, s.parent_seq, s.trace = e.deadline_us, e.parent_id, e.parent_seq, e.trace
-    s.known_as, s.is_successor = e.known_as, bool(e.continued_from)
+    s.known_as, s.is_successor, s.version = e.known_as, bool(e.continued_from), e.version
+
+
+def _began(s: RunState, e: ev.RunBegan) -> None:
+    s.version = e.version or s.version
 
 
 def _cancel_requested(s: RunState, e: ev.CancelRequested) -> None:
@@ -227,7 +234,7 @@ _APPLY: dict[type, Callable[[RunState, Any], None]] = {
     ev.RunCancelled: _end("cancel"),
     ev.RunContinued: _end("succeed"),
     ev.RunRetried: _retried,
-    ev.RunBegan: _nothing,
+    ev.RunBegan: _began,
     ev.TasksScheduled: _scheduled,
     ev.TasksSucceeded: _succeeded,
     ev.TaskFailed: _failed,

@@ -52,7 +52,19 @@ class ChildStart:
 class Extras:
     """What most segments do not have."""
 
-    __slots__ = ("answers", "consumed", "lines", "noted", "posts", "promises", "queue_ops", "starts", "states", "stops")
+    __slots__ = (
+        "answers",
+        "consumed",
+        "lines",
+        "noted",
+        "posts",
+        "promises",
+        "queue_ops",
+        "starts",
+        "states",
+        "stops",
+        "version",
+    )
 
     def __init__(self) -> None:
         self.queue_ops: dict[bytes, tuple[Any, ...] | None] = {}
@@ -72,6 +84,8 @@ class Extras:
         self.states: dict[str, bytes | None] = {}
         self.stops = False
         """A cancel request is among the events."""
+        self.version: str | None = None
+        """Of the code that the run begins with, where that is not the one it was started with."""
 
 
 class Changes:
@@ -331,6 +345,7 @@ class RunUnit:
             batch.noted.add(run.id, *noted)
         if any(x.stops for x in extras):
             batch.stopping.add(run.id)
+        batch.versions.rows.extend((run.id, x.version) for x in extras if x.version is not None)
 
     def _fill_close(self, batch: Batch, status: RunStatus, failure: Failure | None, successor: bytes | None) -> None:
         run = self.run

@@ -67,6 +67,8 @@ class Batch:
         self.answers = Rows(5)
         # run_id: runs whose history tells since this commit that they are to stop
         self.stopping = Rows(1)
+        # run_id version: of the code that a run begins with, where its starter had another
+        self.versions = Rows(2)
 
     def _main(self) -> tuple[Rows, ...]:
         return self.starts, self.appends, self.closes, self.releases, self.tasks
@@ -74,7 +76,7 @@ class Batch:
     def _rest(self) -> tuple[Rows, ...]:
         return (
             self.queued, self.unqueued, self.reports, self.posts, self.consumed, self.ended, self.promises, self.states,
-            self.requeued, self.lines, self.noted, self.answers, self.stopping,
+            self.requeued, self.lines, self.noted, self.answers, self.stopping, self.versions,
         )  # fmt: skip
 
     def main(self) -> list[Any]:
@@ -87,8 +89,14 @@ class Batch:
         """Columns and groups that were added later come last."""
         late = {self.requeued: 5, self.posts: 2}
         columns = {group: group.columns() for group in self._rest()}
-        first = (column for group in self._rest()[:-1] for column in columns[group][: late.get(group, group.width)])
-        return [*first, columns[self.requeued][5], columns[self.posts][2], *columns[self.stopping]]
+        first = (column for group in self._rest()[:-2] for column in columns[group][: late.get(group, group.width)])
+        return [
+            *first,
+            columns[self.requeued][5],
+            columns[self.posts][2],
+            *columns[self.stopping],
+            *columns[self.versions],
+        ]
 
     @property
     def has_rest(self) -> bool:

@@ -137,7 +137,10 @@ class RunLoop:
         _bound(run, at_us)
         if run.state.deadline_us:
             self._push_timer(run, run.state.deadline_us, -1)
-        self._make_ready(run)
+        if self._other_version(run):
+            self._begin_late(run)
+        else:
+            self._make_ready(run)
 
     async def read(self, run: ActiveRun, rows: list[HistoryRow]) -> History:
         """The whole history of a claimed run, decoded and folded in slices. The loop does not know the run yet: `load` takes it in."""
@@ -196,11 +199,22 @@ class RunLoop:
         if run.state.deadline_us:
             self._push_timer(run, run.state.deadline_us, -1)
         # One that a timer woke has nothing to say before that has fired: its code gets the whole history with it, once that is durable.
-        if len(history) == 1 and now - history[0].at_us > BEGAN_LATE_US:
-            run.record(ev.RunBegan())
-            self.committer.mark(run, urgent=True)
+        if len(history) == 1 and (now - history[0].at_us > BEGAN_LATE_US or self._other_version(run)):
+            self._begin_late(run)
         elif not woken:
             self._make_ready(run)
+
+    def _other_version(self, run: ActiveRun) -> str:
+        """The version of the code that workers here have, where its starter named another one. What a starter's import says is only a hint."""
+        version = self.workflows.get((run.ns, run.workflow), "") if run.decider is None else ""
+        return version if version != run.version else ""
+
+    def _begin_late(self, run: ActiveRun) -> None:
+        version = self._other_version(run)
+        changes = run.record(ev.RunBegan(version))
+        if version:
+            run.version = changes.extras.version = version
+        self.committer.mark(run, urgent=True)
 
     def _give_decider(self, run: ActiveRun) -> bool:
         """Declarative runs are decided here. False: their definition is not to be had, and the run is stuck."""
@@ -369,6 +383,10 @@ class RunLoop:
         if run.state.events > HISTORY_EVENTS_MAX:
             self._fail(run, _too_large(run))
         elif run.pending:
+            # The history alone does not tell that the code listens for a signal: said in the same commit, it is never wrong.
+            noted = why.encode(self._waits(run)) if run.waiting else (None, None)
+            if noted != run.noted:
+                run.noted = run.segment().extras.noted = noted
             self.committer.mark(run, urgent=urgent)
         elif run.is_idle:
             run.idle_since = asyncio.get_running_loop().time()

@@ -226,6 +226,13 @@ stopping as (
          lateral (select r.ctid as place, r.owner from perdure.run_queue r where r.run_id = u.run_id offset 0) at
    where q.ctid = at.place and at.owner = f.id
 ),
+-- Runs that begin with other code than they were started with.
+versioned as (
+  update perdure.run_queue q set version = u.version
+    from unnest($65::uuid[], $66::text[]) as u(run_id, version), fence f,
+         lateral (select r.ctid as place, r.owner from perdure.run_queue r where r.run_id = u.run_id offset 0) at
+   where q.ctid = at.place and at.owner = f.id
+),
 -- Answers to updates, for whoever asked. The first answer stands.
 answered as (
   insert into perdure.update_answer (run_id, id, ns, at, value, failure)
