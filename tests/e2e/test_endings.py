@@ -387,7 +387,7 @@ async def test_a_stuck_run_gives_its_slot_back_and_waits_for_it_when_it_is_resum
         assert str(holder["run_id"]) == second.id
         assert client.worker is not None
         client.worker.adopt(limited)
-        assert await client.handle(first.id).resume()
+        await client.handle(first.id).resume()
         await until(lambda: _waits(dsn, first.id))
         await go.send(second.id, True)
         assert await client.handle(second.id, limited).result("30s") == "done"

@@ -14,6 +14,7 @@ import pytest
 
 from perdure import (
     ChildFailed,
+    Conflict,
     EngineSettings,
     InvalidInput,
     NondeterminismError,
@@ -830,9 +831,10 @@ async def test_changed_code_stops_the_run_and_the_repaired_code_resumes_it(dsn: 
         assert (await handle.describe()).stuck is not None
         assert (await types_of(handle))[: len(before)] == before
         client.worker.adopt(versioned_patched)
-        assert await handle.resume()
+        await handle.resume()
         assert await handle.result(LIMIT) == [4, 9]
-        assert not await handle.resume(), "there is nothing to resume any more"
+        with pytest.raises(Conflict, match="not stuck"):
+            await handle.resume()
 
 
 # -- limits ---------------------------------------------------------------------------------------------------------------

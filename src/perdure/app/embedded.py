@@ -54,6 +54,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
+EMBEDDED = "embedded"
+"""Who acts where a program has the database and no credential; such acts are not in the audit log, but for approvals."""
 CODE = "code"
 """Who changes schedules from a program."""
 
@@ -270,7 +272,7 @@ class Perdure:
 
     async def emit(self, name: str, value: bytes, key: str) -> bool:
         assert self.engine.occasions is not None
-        emitting = self.engine.occasions.emit(self.engine.use.ns, name, value, key=key, source="sdk")
+        emitting = self.engine.occasions.emit(self.engine.use.ns, name, value, key=key, source=EMBEDDED)
         return (await self._bounded(emitting)).fresh
 
     async def find_run(self, key: str) -> bytes:
@@ -309,11 +311,11 @@ class Perdure:
     async def describe(self, run_id: bytes) -> RunView:
         return await self._bounded(self.engine.use.describe(run_id), effect=False)
 
-    async def resume(self, run_id: bytes) -> bool:
-        return await self._bounded(self.engine.use.resume(run_id))
+    async def resume(self, run_id: bytes) -> None:
+        await self._bounded(self.engine.use.resume(run_id))
 
     async def retry(self, run_id: bytes) -> None:
-        await self._bounded(self.engine.use.retry(run_id))
+        await self._bounded(self.engine.use.retry(run_id, EMBEDDED))
 
     async def schedules(self) -> Schedules:
         await self._register_new()
@@ -344,4 +346,4 @@ class _BoundedSchedules:
 
 def _actor(by: str) -> Actor:
     """Whoever has the database may speak for anybody."""
-    return Actor("embedded", (by or NOBODY,), "sdk", True)
+    return Actor(EMBEDDED, (by or NOBODY,), "sdk", True)

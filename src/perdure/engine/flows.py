@@ -15,9 +15,9 @@ from typing import Final
 import msgspec
 
 from perdure.core.declared import Declared, decode, split
-from perdure.core.errors import Failure, NotRegistered, PerdureError
+from perdure.core.errors import Failure, InvalidInput, NotRegistered, PerdureError
 from perdure.core.flow.compile import compile_value
-from perdure.core.flow.decider import Decider
+from perdure.core.flow.decider import Decider, input_problem
 from perdure.core.flow.model import Flow, is_flow
 from perdure.engine.ports import Named, Store
 
@@ -80,6 +80,15 @@ class Flows:
                     self._plans[definition] = _compiled(definition, document)
                 if len(self._plans) > PLANS_MAX:
                     self._plans.popitem(last=False)
+
+    async def check_input(self, ns: int, workflow: str, version: str, raw: bytes) -> None:
+        """InvalidInput when a run of a flow could not begin with this input. A definition that cannot be read is not judged here."""
+        if is_flow(version):
+            definition = (ns, workflow, version)
+            await self.ensure([definition])
+            flow = self._plans.get(definition)
+            if isinstance(flow, Flow) and (wrong := input_problem(flow, raw)):
+                raise InvalidInput(wrong)
 
     # -- options of tasks -------------------------------------------------------------------------------------------
 

@@ -238,7 +238,11 @@ class UseCases:
         self._flows, self._lines = flows, lines
 
     async def start(self, r: StartRequest, within_s: float = CALL_TIMEOUT_S) -> bytes:
-        """Create a run and return its id once that is durable. One that is put off is there later, under that id.
+        """Create a run and return its id once that is durable. One that is put off is there later, under that id."""
+        return (await self.started(r, within_s))[0]
+
+    async def started(self, r: StartRequest, within_s: float = CALL_TIMEOUT_S) -> tuple[bytes, bool]:
+        """As `start`; and whether there is a run, or will be, that was not there before.
 
         Unavailable when it takes longer than `within_s`. Then, or when the caller is cancelled, a start that has not been handed to the
         database is dropped and never runs; if it has been, the error says that the outcome is unknown.
@@ -251,19 +255,20 @@ class UseCases:
             deferred = r.later is not None or r.dedup is not None
             raise (unknown_start(within_s) if deferred else _late(within_s, *units)) from e
 
-    async def _start(self, r: StartRequest, units: list[StartUnit]) -> bytes:
+    async def _start(self, r: StartRequest, units: list[StartUnit]) -> tuple[bytes, bool]:
         """`units`: what was submitted, for the caller to see how far it came."""
         if r.later is not None or r.dedup is not None:
-            return (await self.start_later(r)).run_id
+            begun = await self.start_later(r)
+            return begun.run_id, begun.created
         r = await self._ready(r)
         for _ in range(START_TRIES):
             unit = self._submitted(r)
             units.append(unit)
             if await unit.created:
-                return unit.run_id
+                return unit.run_id, True
             holder = await self._on_taken_key(r, unit.hash, unit.run_id)
             if holder is not None:
-                return holder
+                return holder, holder == unit.run_id
         raise Conflict(f"the run id {r.key!r} kept changing hands while this start tried to take it; try again")
 
     async def start_later(self, r: StartRequest) -> Begun:
@@ -272,7 +277,9 @@ class UseCases:
             raise Unavailable("this engine was opened without a place for starts that are put off or deduplicated")
         check_later(r.later, r.dedup, r.key)
         _check_size(r)
-        return await self._starts.start(self.ns, r if r.version else await self._pinned(r))
+        r = r if r.version else await self._pinned(r)
+        await self._flows.check_input(self.ns, r.workflow, r.version, r.input)
+        return await self._starts.start(self.ns, r)
 
     async def _pinned(self, r: StartRequest) -> StartRequest:
         """A start that names no version gets the current one, and stays with it."""
@@ -287,6 +294,7 @@ class UseCases:
         _check_size(r)
         try:
             r = r if r.version else await self._pinned(r)
+            await self._flows.check_input(self.ns, r.workflow, r.version, r.input)
             version = (self.ns, r.workflow, r.version)
             if not self._lines.knows(version):
                 await self._lines.find(self.ns, [version[1:]])
@@ -473,14 +481,13 @@ class UseCases:
     def _reopener(self) -> Reopener:
         return Reopener(self._store, self.ns, self._flows, self._lines, self._mail_posted)
 
-    async def resume(self, run_id: bytes) -> bool:
-        """Let a stuck run try again. It gave its slots back when it became stuck, so it waits for them like a new run."""
-        view = await self._store.describe(run_id, self.ns)
-        if view is None or view.stuck is None:
-            return False
-        done = await self._store.unstick(run_id, self.ns, await self._line_of(view))
+    async def resume(self, run_id: bytes) -> None:
+        """Let a stuck run try again. It gave its slots back when it became stuck, so it waits for them like a new run. Conflict when it is
+        not stuck."""
+        view = await self.describe(run_id)
+        if view.stuck is None or not await self._store.unstick(run_id, self.ns, await self._line_of(view)):
+            raise Conflict(f"run {text(run_id)} is not stuck; there is nothing to resume")
         self._mail_posted(run_id)
-        return done
 
     async def _line_of(self, view: RunView) -> Line | None:
         """Where a run waits to be let in; None where its workflow has no limits, or its first record cannot be read."""

@@ -231,8 +231,8 @@ class Client:
     async def describe(self, run_id: bytes) -> RunView:
         return await self._call("Describe", runs.encode_run(run_id), runs.decode_view)
 
-    async def resume(self, run_id: bytes) -> bool:
-        return await self._call("Resume", runs.encode_run(run_id), runs.decode_resumed)
+    async def resume(self, run_id: bytes) -> None:
+        await self._call("Resume", runs.encode_run(run_id), runs.decode_resumed)
 
     async def retry(self, run_id: bytes) -> None:
         await self._call("Retry", runs.encode_run(run_id), bytes)

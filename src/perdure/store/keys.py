@@ -6,7 +6,7 @@ A key's secret is drawn here, handed out once and forgotten; the row has its SHA
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, Protocol
 
@@ -83,9 +83,11 @@ class AuditLog:
     def __init__(self, pool: Connections | Pool) -> None:
         self._pool = pool
 
-    async def append(self, ns: int | None, actor: str, action: str, target: str, detail: Detail | None = None) -> None:
-        async with self._pool.take() as c:
-            await _append(c, ns, actor, action, target, detail)
+    async def append_all(self, lines: Sequence[tuple[int | None, str, str, str, Detail | None]]) -> None:
+        """In their order, in one transaction."""
+        async with self._pool.take() as c, c.transaction():
+            for line in lines:
+                await _append(c, *line)
 
     async def page(self, namespace: str | None, before: int | None, limit: int) -> list[AuditLine]:
         async with self._pool.take() as c:

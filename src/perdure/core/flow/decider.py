@@ -210,7 +210,7 @@ class Decider(Executions):
     def _run_started(self, e: ev.RunStarted) -> None:
         if e.schedule:
             self._scheduled = {"schedule": e.schedule, "nominal": datetime_of(e.nominal_us).isoformat()}
-        data, offered = _input_of(e.input)
+        data, offered = input_of(e.input)
         data, problem = completed(self.flow.input_schema, data, offered=offered)
         if problem:
             self._end = cm.FailRun(Failure("invalid_input", f"the input of {self.flow.name} does not fit: {problem}"))
@@ -596,11 +596,23 @@ def _never() -> bool:
     return False
 
 
+def input_problem(flow: Flow, raw: bytes) -> str:
+    """What is wrong with the input of a run, and what the flow takes; "" when it fits. Asked before a run is written."""
+    data, offered = input_of(raw)
+    _, wrong = completed(flow.input_schema, data, offered=offered)
+    if not wrong:
+        return ""
+    schema = flow.input_schema or {}
+    required = set(schema.get("required", ()))
+    names = [f"{n}" if n in required else f"{n} (optional)" for n in schema.get("properties", {})]
+    return f"{wrong}; {flow.name} takes {', '.join(names) or 'no input'}"
+
+
 def _cancelled(reason: str) -> cm.Command:
     return cm.FailRun(TIMED_OUT) if reason == DEADLINE else cm.CancelRun(reason)
 
 
-def _input_of(raw: bytes) -> tuple[Any, bool]:
+def input_of(raw: bytes) -> tuple[Any, bool]:
     """The input of a run: what it was called with, and whether that is an offer. A call with one argument by position is that argument."""
     data: Any = msgspec.json.decode(raw) if raw else {}
     if isinstance(data, dict) and len(data) == 1:

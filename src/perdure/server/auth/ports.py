@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from perdure.core.access import AuditLine, KeyCheck, KeyView, NewKey
@@ -31,10 +32,15 @@ class KeyAdmin(KeyStore, Protocol):
         ...
 
 
+Line = tuple[int | None, str, str, str, Detail | None]
+"""(namespace, actor, action, target, detail)"""
+
+
 class AuditStore(Protocol):
-    async def append(
-        self, ns: int | None, actor: str, action: str, target: str, detail: Detail | None = None
-    ) -> None: ...
+    async def append_all(self, lines: Sequence[Line]) -> None:
+        """In their order, all or none."""
+        ...
+
     async def page(self, namespace: str | None, before: int | None, limit: int) -> list[AuditLine]:
         """Newest first: those of a namespace, or all for None, that are older than `before`."""
         ...

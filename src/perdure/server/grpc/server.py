@@ -15,6 +15,7 @@ import grpc
 import msgspec
 from google.protobuf.message import DecodeError
 
+from perdure.core import ids
 from perdure.core.access import Permission, Principal
 from perdure.core.deadlines import unanswered
 from perdure.core.errors import (
@@ -36,10 +37,11 @@ from perdure.core.limits import (
     UPDATE_WAIT_S_MAX,
 )
 from perdure.core.mail import CancelAsked
-from perdure.core.work import Outcome
+from perdure.core.work import Outcome, StartRequest
 from perdure.engine.approvals import Approvals, Ballot, link_url
 from perdure.engine.engine import Engine
 from perdure.engine.usecases import UseCases
+from perdure.server.auth.ports import Detail
 from perdure.server.grpc.connection import Connection
 from perdure.server.grpc.hub import WorkerHub
 from perdure.server.grpc.schedules import answer, audited
@@ -106,8 +108,8 @@ class Tls(msgspec.Struct, frozen=True):
     client_ca: bytes | None = None
 
 
-Record = Callable[[Principal, str, str, int], Awaitable[None]]
-"""(who, action, target, namespace) into the audit log."""
+Record = Callable[[Principal, str, str, int, Detail | None], Awaitable[None]]
+"""(who, action, target, namespace, detail) into the audit log."""
 
 
 class GrpcServer:
@@ -209,9 +211,11 @@ class GrpcServer:
             raise NotFound(f"there is no namespace {namespace!r}")
         return Caller(principal, namespace, await self._engine.use_of(namespace))
 
-    async def record(self, caller: Caller, action: str, run_id: bytes) -> None:
+    async def record(self, caller: Caller, action: str, target: bytes | str, **detail: str | int) -> None:
+        """As REST does: the same action and the same details for the same act; a run is named by its text id."""
         if self._audit is not None:
-            await self._audit(caller.principal, action, run_id.hex(), caller.use.ns)
+            shown = target if isinstance(target, str) else ids.text(target)
+            await self._audit(caller.principal, action, shown, caller.use.ns, dict(detail))
 
     # -- many calls over one stream ----------------------------------------------------------------------------------
 
@@ -321,13 +325,18 @@ class GrpcServer:
         return protocol.encode_beat_reply(unknown=False)
 
     async def start_run(self, caller: Caller, request: bytes) -> bytes:
-        return runs.encode_id(await caller.use.start(runs.decode_start(request, caller.namespace), caller.within_s))
+        return runs.encode_id(await self._started(caller, runs.decode_start(request, caller.namespace)))
+
+    async def _started(self, caller: Caller, asked: StartRequest) -> bytes:
+        run_id, created = await caller.use.started(asked, caller.within_s)
+        if created:
+            await self.record(caller, "run.start", run_id, workflow=asked.workflow)
+        return run_id
 
     async def run(self, caller: Caller, request: bytes) -> bytes:
         """Start and wait. A client that has to ask again does so with Outcome."""
-        asked = runs.decode_start(request, caller.namespace)
-        run_id, outcome = await caller.use.run_within(asked, WAIT_MS_MAX / 1000, caller.within_s)
-        return runs.encode_outcome(run_id, outcome)
+        run_id = await self._started(caller, runs.decode_start(request, caller.namespace))
+        return runs.encode_outcome(run_id, await self._outcome(caller, run_id, WAIT_MS_MAX))
 
     async def outcome(self, caller: Caller, request: bytes) -> bytes:
         run_id, wait_ms = runs.decode_run(request)
@@ -369,7 +378,11 @@ class GrpcServer:
         return runs.EMPTY
 
     async def signal(self, caller: Caller, request: bytes) -> bytes:
-        return runs.encode_sent(await caller.use.post(*runs.decode_signal(request)))
+        run_id, mail, key = runs.decode_signal(request)
+        sent = await caller.use.post(run_id, mail, key)
+        if sent:
+            await self.record(caller, "run.signal", run_id, name=mail.name)
+        return runs.encode_sent(sent)
 
     async def signal_with_start(self, caller: Caller, request: bytes) -> bytes:
         """Sending is what its line in METHODS is for; starting needs a permission of its own."""
@@ -377,22 +390,27 @@ class GrpcServer:
             raise Forbidden(f"{caller.principal.subject} has no permission to start runs")
         asked = runs.decode_signal_with_start(request, caller.namespace)
         run_id, started = await caller.use.signal_with_start(*asked)
+        if started:
+            await self.record(caller, "run.start", run_id, workflow=asked[0].workflow)
+        await self.record(caller, "run.signal", run_id, name=asked[1].name)
         return runs.encode_signalled(run_id, started)
 
     async def emit(self, caller: Caller, request: bytes) -> bytes:
         name, value, key = runs.decode_emit(request)
         if self._engine.occasions is None:
             raise Unavailable("this server takes no events")
-        source = f"grpc:{caller.principal.subject}"
-        return runs.encode_sent(
-            (await self._engine.occasions.emit(caller.use.ns, name, value, key=key, source=source)).fresh
-        )
+        source = caller.principal.subject
+        found = await self._engine.occasions.emit(caller.use.ns, name, value, key=key, source=source)
+        if found.fresh:
+            await self.record(caller, "event.emit", name, id=found.id)
+        return runs.encode_sent(found.fresh)
 
     async def resolve(self, caller: Caller, request: bytes) -> bytes:
         run_id, name, value = runs.decode_message(request)
         if self.approvals is not None:
             await self.approvals.check_resolve(caller.use, run_id, name, caller.principal)
         await caller.use.resolve(run_id, name, value, sure=caller.principal.may(Permission.ADMIN))
+        await self.record(caller, "run.resolve", run_id, name=name)
         return runs.EMPTY
 
     async def vote(self, caller: Caller, request: bytes) -> bytes:
@@ -427,16 +445,14 @@ class GrpcServer:
         if self._engine.updates is None:
             raise Unavailable("this server answers no updates")
         answer = await self._engine.updates.ask(caller.use, run_id, asked, min(wait_ms / 1000, UPDATE_WAIT_S_MAX))
+        await self.record(caller, "run.update", run_id, name=asked.name)
         return runs.encode_answer(answer)
 
     async def resume(self, caller: Caller, request: bytes) -> bytes:
         run_id, _ = runs.decode_run(request)
-        resumed = await caller.use.resume(run_id)
-        if resumed:
-            await self.record(caller, "run.resume", run_id)
-        else:
-            await caller.use.describe(run_id)  # NotFound for a run that is not there
-        return runs.encode_resumed(resumed)
+        await caller.use.resume(run_id)
+        await self.record(caller, "run.resume", run_id)
+        return runs.encode_resumed(True)
 
     async def retry(self, caller: Caller, request: bytes) -> bytes:
         run_id, _ = runs.decode_run(request)
@@ -460,7 +476,7 @@ class GrpcServer:
         answered = await answer(use, asked)
         line = audited(asked)
         if line is not None and self._audit is not None:
-            await self._audit(caller.principal, *line, caller.use.ns)
+            await self._audit(caller.principal, *line, caller.use.ns, None)
         return encode_answered(answered)
 
 

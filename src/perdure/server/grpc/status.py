@@ -11,6 +11,7 @@ from perdure.core.errors import (
     Forbidden,
     InvalidInput,
     NotFound,
+    NotRegistered,
     PerdureError,
     RateLimited,
     Unauthenticated,
@@ -24,6 +25,7 @@ _STATUS: Final[tuple[tuple[type[PerdureError], grpc.StatusCode], ...]] = (
     (Forbidden, grpc.StatusCode.PERMISSION_DENIED),
     (RateLimited, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (NotFound, grpc.StatusCode.NOT_FOUND),
+    (NotRegistered, grpc.StatusCode.NOT_FOUND),  # before InvalidInput, of which it is one: as REST answers 404
     (InvalidInput, grpc.StatusCode.INVALID_ARGUMENT),
     (Conflict, grpc.StatusCode.FAILED_PRECONDITION),
     (Unavailable, grpc.StatusCode.UNAVAILABLE),

@@ -16,8 +16,8 @@ from fastapi.responses import JSONResponse
 from perdure.core.errors import InvalidInput, NotRegistered, PerdureError
 from perdure.core.flow.changes import Changes, changes
 from perdure.core.flow.compile import Compiled, compile_value
+from perdure.core.flow.decider import input_problem
 from perdure.core.flow.draft import Draft, draft_text, draft_value
-from perdure.core.flow.inputs import completed
 from perdure.core.flow.model import Flow, is_flow
 from perdure.core.flow.problems import FlowError
 from perdure.engine.reads import WorkflowItem
@@ -105,13 +105,5 @@ async def check_input(caller: Caller, name: str, version: str, body: m.StartRun)
         return
     if body.args:
         raise InvalidInput(f"{name} is a flow and takes its input by name: give an object as `input`, or `kwargs`")
-    _, wrong = completed(flow.input_schema, body.kwargs if body.input is None else body.input)
-    if wrong:
-        raise InvalidInput(f"{wrong}; {_taken(name, flow)}")
-
-
-def _taken(name: str, flow: Flow) -> str:
-    schema = flow.input_schema or {}
-    required = set(schema.get("required", ()))
-    names = [f"{n}" if n in required else f"{n} (optional)" for n in schema.get("properties", {})]
-    return f"{name} takes {', '.join(names) or 'no input'}"
+    if wrong := input_problem(flow, views.call(body)):
+        raise InvalidInput(wrong)

@@ -173,7 +173,7 @@ async def cancel_run(caller: Operator, id: RunName, body: m.CancelRun | None = N
 async def retry_run(caller: Operator, id: RunName) -> m.Run:
     """Open a failed run again: what succeeded stays, what failed is tried anew."""
     run_id = await resolve(caller, id)
-    await caller.use.retry(run_id)
+    await caller.use.retry(run_id, caller.principal.subject)
     await audit(caller, "run.retry", run_id)
     return await shown(caller, run_id)
 
@@ -182,8 +182,7 @@ async def retry_run(caller: Operator, id: RunName) -> m.Run:
 async def resume_run(caller: Operator, id: RunName) -> m.Run:
     """Let a stuck run try again, after its code was repaired."""
     run_id = await resolve(caller, id)
-    if not await caller.use.resume(run_id):
-        raise Conflict(f"run {ids.text(run_id)} is not stuck; there is nothing to resume")
+    await caller.use.resume(run_id)
     await audit(caller, "run.resume", run_id)
     return await shown(caller, run_id)
 
