@@ -154,6 +154,7 @@ async def test_a_run_with_mail_is_claimed_unless_it_waits_in_line_or_is_stuck_or
         await c.execute("insert into perdure.inbox (ns, run_id, body) values (1, $1, '')", runs[name])
     found = await store.claim_runs(me, [(NS, "w")], 10, with_mail=True, flows=True)
     assert sorted(r.run_id for r in found) == sorted([runs["plain"], runs["let in"]])
+    assert {r.epoch for r in found} == {1}, "one more than before: reports of earlier epochs are told apart"
 
 
 # -- commits --------------------------------------------------------------------------------------------------------------

@@ -12,16 +12,21 @@ from test_segments import RUN, world
 
 from perdure.core import events as ev
 from perdure.core.commit_policy import CommitPolicy
+from perdure.core.errors import Unavailable
 from perdure.core.lifecycle import RunStatus, TaskStatus
 from perdure.core.mail import CancelAsked, ChildEnded, PromiseKept, SignalSent, TaskEnded
 from perdure.core.retry import End, Requeue, TaskOptions
-from perdure.core.work import Decided, Report
+from perdure.core.starts import Debounce
+from perdure.core.work import Decided, Report, StartRequest
 from perdure.engine import runloop
 from perdure.engine.active import ActiveRun
+from perdure.engine.claims import Claimer, ClaimInDoubt
 from perdure.engine.committer import Committer
 from perdure.engine.counters import Counters
 from perdure.engine.dispatch import _about, _needs_row
+from perdure.engine.expiry import Expiry
 from perdure.engine.ports import Committed, MailRow, NotCommitted, Poison
+from perdure.engine.starts import PutOff, Starts
 from perdure.wire.codec import encode_mail
 
 
@@ -226,3 +231,88 @@ def test_a_retry_that_waits_has_to_begin_in_time(monkeypatch: pytest.MonkeyPatch
     verdict = Requeue(2, 0, 500, SimpleNamespace(message="again"))  # type: ignore[arg-type]
     loop.dispatcher._apply(run, 0, wanted, verdict, 1, 0, (1, 2, 3), b"")
     assert rows[0][-1] == 5 + 500 + 1_000
+
+
+# -- claims and waits -------------------------------------------------------------------------------------------------
+
+
+def claimer(store: Any) -> Claimer:
+    loop, _, _ = world()
+    made = Claimer(store, loop, loop.dispatcher, None, Counters(), loop.lines)
+    made.session = 7
+    return made
+
+
+async def test_a_claim_whose_answer_was_lost_is_in_doubt() -> None:
+    """Rows may be this session's that nobody here knows of: an outage alone would leave them so."""
+
+    class Away:
+        async def claim_runs(self, *_: Any, **__: Any) -> None:
+            raise Unavailable("the answer was lost")
+
+    with pytest.raises(ClaimInDoubt):
+        await claimer(Away())._claim_page([(1, "w")], with_mail=False)
+
+
+async def test_mail_reaches_a_loaded_run_before_its_timers_fire() -> None:
+    """What came while it slept came before it woke."""
+    order: list[str] = []
+    loop = SimpleNamespace(load=lambda *_: order.append("load"), fire_timers=lambda: order.append("timers"))
+    made = claimer(None)
+    made._loop = loop  # type: ignore[assignment]
+    made._deliver = lambda mail: order.append("mail")  # type: ignore[method-assign]
+    run = ActiveRun(RUN, 1, "w", "v", 1)
+    made._take_in([(run, None)], {RUN: set()}, {RUN: []})  # type: ignore[list-item]
+    assert order == ["load", "mail", "timers"]
+
+
+class Waits:
+    """Tasks that have to begin in time, as the database sees them."""
+
+    def __init__(self, *upcoming: tuple[int, int | None]) -> None:
+        self.upcoming_, self.gone = list(upcoming), [SimpleNamespace(run_id=RUN), SimpleNamespace(run_id=RUN)]
+
+    async def upcoming(self) -> Any:
+        clock_us, at_us = self.upcoming_.pop(0)
+        return SimpleNamespace(clock_us=clock_us, at_us=at_us)
+
+    async def expire(self, *_: Any) -> list[Any]:
+        return self.gone
+
+
+def expiry_on(store: Waits, posted: Any) -> Expiry:
+    made = Expiry(store)  # type: ignore[arg-type]
+    made.attach(Counters(), lambda: 7, lambda: 0, posted)
+    return made
+
+
+async def test_a_wish_for_a_row_that_is_not_committed_yet_is_kept() -> None:
+    expiry = expiry_on(Waits((50, None), (150, None)), lambda _: None)
+    expiry.wish(100)
+    await expiry.look()
+    assert expiry.next_us == 100
+    await expiry.look()
+    assert expiry.next_us is None
+
+
+async def test_the_run_of_an_expired_task_is_told_at_once() -> None:
+    told: list[bytes] = []
+    expiry = expiry_on(Waits((50, 40), (50, None)), told.append)
+    await expiry.look()
+    assert told == [RUN]
+
+
+@pytest.mark.parametrize(("known_us", "looks"), [(None, True), (900, True), (50, False)])
+async def test_a_start_that_is_put_off_is_looked_at_in_time(known_us: int | None, looks: bool) -> None:
+    """Also when a later one is known: waiting for that would make this one late."""
+
+    class Store:
+        async def put_off(self, asked: Any) -> PutOff:
+            return PutOff(asked.run_id, 100)
+
+    starts = Starts(Store(), lambda: 0, lambda: RUN, None, lambda _: None)  # type: ignore[arg-type]
+    starts._next_us = known_us
+    await starts._put_off(
+        1, StartRequest(workflow="w", version="v", input=b"{}", later=Debounce(key="k", quiet_us=100))
+    )
+    assert starts._poked.is_set() is looks

@@ -143,7 +143,7 @@ MUTANTS = [
         "core/flow/decider.py",
         "undoing.barrier = self._barrier >= 0 or bool(self._doubtful)",
         "undoing.barrier = self._barrier >= 0",
-        "flows/test_compensate.py",
+        "flows/test_decider.py",
     ),
     Mutant(
         "decider-timers-outlive-the-undo",

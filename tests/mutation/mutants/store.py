@@ -246,15 +246,15 @@ MUTANTS = [
     Mutant(
         "claim-epoch-not-raised",
         "store/sql/claim.sql",
-        "status = 1, epoch = q.epoch + 1, wake_at = 'infinity', waiting_on = null, waits = null\n  from due where q.ctid = due.place\n",
-        "status = 1, wake_at = 'infinity', waiting_on = null, waits = null\n  from due where q.ctid = due.place\n",
-        "store/test_sessions.py::test_reaping_frees_runs_requeues_tasks_and_fails_those_that_may_not_run_twice",
+        "status = 1, epoch = q.epoch + 1, wake_at = 'infinity', waiting_on = null, waits = null\n  from due where q.ctid = due.place and (q.line",
+        "status = 1, wake_at = 'infinity', waiting_on = null, waits = null\n  from due where q.ctid = due.place and (q.line",
+        "store/test_conditions.py::test_a_run_with_mail_is_claimed_unless_it_waits_in_line_or_is_stuck_or_its_code_is_elsewhere",
     ),
     Mutant(
         "commit-start-under-a-taken-key",
         "store/sql/commit.sql",
-        "case when own then $1 end, own::int, attributes::jsonb, line\n    from start_rows where key is null or run_id in (select run_id from keyed)",
-        "case when own then $1 end, own::int, attributes::jsonb, line\n    from start_rows",
+        "perdure.flow_deadline(ns, workflow, version, at))\n    from start_rows where key is null or run_id in (select run_id from keyed)",
+        "perdure.flow_deadline(ns, workflow, version, at))\n    from start_rows",
         "store/test_conditions.py::test_a_start_under_a_key_that_is_taken_writes_nothing",
     ),
     Mutant(
@@ -267,8 +267,8 @@ MUTANTS = [
     Mutant(
         "commit-release-by-a-stranger",
         "store/sql/commit.sql",
-        "u(run_id, wake_at, stuck, waiting_on, waits), fence f,\n         lateral (select r.ctid as place, r.owner from perdure.run_queue r where r.run_id = u.run_id offset 0) at\n   where q.ctid = at.place and at.owner = f.id",
-        "u(run_id, wake_at, stuck, waiting_on, waits), fence f,\n         lateral (select r.ctid as place, r.owner from perdure.run_queue r where r.run_id = u.run_id offset 0) at\n   where q.ctid = at.place",
+        "as u(run_id, wake_at, stuck, waiting_on, waits, deadline_at), fence f,\n         lateral (select r.ctid as place, r.owner from perdure.run_queue r where r.run_id = u.run_id offset 0) at\n   where q.ctid = at.place and at.owner = f.id",
+        "as u(run_id, wake_at, stuck, waiting_on, waits, deadline_at), fence f,\n         lateral (select r.ctid as place, r.owner from perdure.run_queue r where r.run_id = u.run_id offset 0) at\n   where q.ctid = at.place",
         "store/test_sessions.py::test_only_the_owner_of_a_run_can_end_or_release_it",
     ),
     Mutant(
