@@ -387,6 +387,14 @@ async def test_too_many_open_updates_are_refused(client: Perdure) -> None:
         await rename.ask(handle.id, "one too many", timeout=LIMIT)
 
 
+async def test_an_update_that_the_code_does_not_have_is_refused_at_once(client: Perdure) -> None:
+    handle = await client.start_workflow(silent)
+    asked = UpdateAsked("typo", "uptades_rename", b'"x"')
+    answer = await client.update(ids.parse(handle.id), asked, 60.0)
+    assert answer is not None and answer.failure is not None
+    assert answer.failure.code == "update_rejected" and "has no update 'uptades_rename'" in answer.failure.message
+
+
 async def test_flows_take_no_updates(client: Perdure) -> None:
     from perdure import flow
 

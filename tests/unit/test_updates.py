@@ -23,7 +23,7 @@ from perdure.core.runstate import RunState
 from perdure.core.work import Answer, Decided
 from perdure.engine.updates import Asked, Found, Place, Updates
 from perdure.sdk import guards
-from perdure.sdk.runtime import Runtime
+from perdure.sdk.runtime import Runtime, update_names
 from perdure.wire import protocol, runs
 
 NEXT_ID = ids.run_id(1_700_000_001_000, 0, 8)
@@ -100,7 +100,7 @@ def test_handlers_await_steps_and_replay_to_the_same_answers(seed: int | None) -
         asked("b", "add", b"200"),
         asked("c", "add", b'"three"'),
         asked("d", "add", b"4"),
-        asked("e", "other", b"1"),
+        asked("e", "rename", b'"x"'),
     ]
     world.run(seed)
     assert len(answers(world)) == 4
@@ -113,6 +113,24 @@ def test_handlers_await_steps_and_replay_to_the_same_answers(seed: int | None) -
     assert said["c"][0] == "update_rejected"
     assert "e" not in said, "nobody handles it, and the engine answers it when the run ends"
     assert_replays(world)
+
+
+def test_an_update_that_the_program_does_not_define_is_refused_at_once_and_in_every_replay() -> None:
+    world = World(counter)
+    world.script = [asked("a", "renmae", b"1"), asked("b", "add", b"1")]
+    world.run()
+    refusal = "the code of this run has no update 'renmae'; did you mean 'rename'?"
+    assert answers(world) == {"a": ("update_rejected", refusal), "b": b"2"}
+    world.script.append(ev.SignalReceived("done", b"true"))
+    world.run()
+    assert_replays(world)
+    Update("renmae", int, int)  # a later version of the program has it
+    try:
+        runtime = Runtime(world.run_id, world.workflow)
+        assert runtime.activate(world.history, replay=True).stuck is None
+        runtime.evict()
+    finally:
+        update_names.discard("renmae")
 
 
 def test_updates_are_taken_one_by_one_and_answered_once() -> None:

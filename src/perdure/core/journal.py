@@ -29,6 +29,8 @@ from perdure.core.undo import is_undo
 _STATE = 100  # state writes and patches are matched like everything else, under kinds of their own
 _PATCH = 101
 _FACTS = frozenset(ev.FACTS)
+NO_HANDLER = "NoHandler"
+"""Type of the failure that refuses an update which no code of the program can handle."""
 
 
 class Journal:
@@ -198,6 +200,14 @@ class Journal:
         before = expected.value if isinstance(expected, ev.StateSet) else None
         if (expected.name, before) != (name, value):
             self._refuse(f"state write {seq}", f"{expected.name!r} = {_short(before)}", f"{name!r} = {_short(value)}")
+
+    def is_unhandled(self, id: str, *, known: bool) -> bool:
+        """Whether this update is refused because the program cannot handle it. What is recorded counts, and not which updates it defines
+        (`known`) by now: a replay takes the same path."""
+        recorded = self._answers.get(id)
+        if recorded is None:
+            return not known
+        return recorded.failure is not None and recorded.failure.type == NO_HANDLER
 
     def answer_update(self, id: str, value: bytes, failure: Failure | None) -> None:
         """A repeated answer must be of the same kind; its words may have changed, whoever asked has the first ones."""

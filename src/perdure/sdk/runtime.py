@@ -19,6 +19,7 @@ import traceback
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Coroutine
+from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -36,11 +37,12 @@ from perdure.core.errors import (
     NondeterminismError,
     PerdureError,
     RecordedError,
+    UpdateRejected,
     WorkflowRuleBroken,
     clip,
     task_error,
 )
-from perdure.core.journal import Journal
+from perdure.core.journal import NO_HANDLER, Journal
 from perdure.core.limits import SIGNALS_BUFFERED_MAX, WAITING_NAMES_MAX
 from perdure.core.retry import TaskOptions
 from perdure.core.undo import DEADLINE, TIMED_OUT, told_of, why
@@ -55,7 +57,21 @@ current: contextvars.ContextVar[Runtime] = contextvars.ContextVar("perdure_run")
 """The run whose workflow code is executing; unset everywhere else."""
 
 
+UPDATES_NAMED = 10
+"""Updates that a refusal lists."""
 CONTINUED = "the run continued as a new one while it was handling the update; it may have begun to act on it"
+
+
+update_names: set[str] = set()
+"""Names of all `Update`s that this program defines. One that is asked for under another name can never be handled."""
+
+
+def _unhandled(name: str) -> Failure:
+    near = get_close_matches(name, update_names, 1)
+    hint = (
+        f"did you mean {near[0]!r}?" if near else f"it has {', '.join(sorted(update_names)[:UPDATES_NAMED]) or 'none'}"
+    )
+    return Failure(UpdateRejected.code, f"the code of this run has no update {name!r}; {hint}", NO_HANDLER)
 
 
 class ContinueAsNewRequest(BaseException):
@@ -422,6 +438,9 @@ class Runtime:
             if not waiter.done:
                 self._begin_update(e, waiter.step.set_result)
                 return
+        if self.journal.is_unhandled(e.id, known=e.name in update_names):
+            self.journal.answer_update(e.id, b"", _unhandled(e.name))
+            return
         self._updates.setdefault(e.name, deque()).append(e)
 
     def _begin_update(self, e: ev.UpdateReceived, give: Callable[[ev.UpdateReceived], None]) -> None:

@@ -12,7 +12,8 @@
 Laws:
 
 1. A handler belongs to the run that registered it and runs as a task of its workflow: it may await steps, and it is replayed with it.
-2. An update is handled once, whatever its asker repeats under the same id. One that comes before its handler waits for it.
+2. An update is handled once, whatever its asker repeats under the same id. One that comes before its handler waits for it; one of a name
+   that no `Update` of the program has is refused at once. So define updates where the module is loaded, not inside a workflow.
 3. What `validate` refuses has changed nothing: it comes first and cannot await.
 """
 
@@ -41,7 +42,7 @@ from perdure.core.mail import UpdateAsked
 from perdure.sdk.client import backend
 from perdure.sdk.options import checked_name
 from perdure.sdk.payloads import Converter
-from perdure.sdk.runtime import ContinueAsNewRequest, Runtime, current, failure_of
+from perdure.sdk.runtime import ContinueAsNewRequest, Runtime, current, failure_of, update_names
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -65,6 +66,7 @@ class Update(Generic[T, R]):
 
     def __init__(self, name: str, request: type[T], answer: type[R]) -> None:
         self.name = checked_name("update name", name)
+        update_names.add(self.name)
         self._request: Converter[T] = Converter.of(request)
         self._answer: Converter[R] = Converter.of(answer)
 
