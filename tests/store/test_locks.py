@@ -23,7 +23,7 @@ import perdure.store
 from perdure.store.cluster import PrivateCluster
 from perdure.store.queries import queries
 
-RUN, FLOW, MAILED, IN_LINE, ANY, SUSPECT = (f"00000000-0000-7000-8000-00000000000{n}" for n in range(1, 7))
+RUN, FLOW, MAILED, IN_LINE, ANY, SUSPECT, STUCK = (f"00000000-0000-7000-8000-00000000000{n}" for n in range(1, 8))
 DUE, LINED, OWNED, LATE, UNLINED = (f"00000000-0000-7000-9000-00000000000{n}" for n in range(1, 6))
 TASKS, RUNS, BLOCKED = (f"00000000-0000-7000-a000-00000000000{n}" for n in range(1, 4))
 LIVE, EXPIRED = 1, 2
@@ -35,6 +35,8 @@ insert into perdure.run_queue (run_id, ns, workflow, version, status, created_at
   ('{RUN}', 1, 'w', 'v', 0, now(), now(), null), ('{FLOW}', 1, 'f', 'flow-1', 0, now(), now(), null),
   ('{MAILED}', 1, 'm', 'v', 0, now(), 'infinity', null), ('{IN_LINE}', 1, 'l', 'v', 0, now(), 'infinity', '{RUNS}');
 insert into perdure.run_queue (run_id, ns, workflow, version, status, created_at, wake_at, suspect) values ('{SUSPECT}', 1, 's', 'v', 0, now(), 'infinity', true);
+insert into perdure.run_queue (run_id, ns, workflow, version, status, created_at, wake_at, stuck, deadline_at) values
+  ('{STUCK}', 1, 's', 'v', 0, now(), 'infinity', 'a reason', now());
 insert into perdure.inbox (ns, run_id, body) values (1, '{MAILED}', 'x');
 insert into perdure.task_queue (id, ns, run_id, seq, name, queue, status, attempt, lost, run_at, owner, scheduled_at, options, input, line, expires_at) values
   ('{DUE}', 1, '{RUN}', 1, 't', 'due', 0, 1, 0, now(), null, now(), '', '', null, null),
@@ -124,6 +126,8 @@ LOCKS = [
     fenced("adopt_tasks", LIVE, 1, [OWNED], [1]),
     fenced("expired_tasks", LIVE, 10),
     picked("expired_tasks", (LIVE, 10), "task_queue", f"id = '{LATE}'"),
+    fenced("unendable_runs", LIVE, [], [], 10),
+    picked("unendable_runs", (LIVE, [], [], 10), "run_queue", f"run_id = '{STUCK}'"),
     fenced("look_at_lines", LIVE, [1], ["lined"], ["t"], [5], 8),
     picked("look_at_lines", (LIVE, [1], ["lined"], ["t"], [5], 8), "line", f"id = '{TASKS}'"),
     fenced("look_at_run_lines", LIVE, 8, 8),
