@@ -239,7 +239,7 @@ def test_dev_deploys_flows_and_shows_mistakes_without_stopping(dsn: str, tmp_pat
     with started("dev", "--db", dsn, cwd=tmp_path) as dev:
         assert "day of day.yaml" in dev.until("flow ")
         assert "deep of flows/deep.yaml" in dev.until("flow ")
-        url = re.search(r"http://\S+", dev.until("http://"))
+        url = re.search(r"http://[^\s?]+", dev.until("http://"))  # without the token: commands find that by themselves
         assert url is not None
 
         def result(name: str) -> object:
