@@ -275,7 +275,7 @@ def main() -> int:
     parser.add_argument("--sample", type=int, metavar="N", help="N of them by chance")
     parser.add_argument("--seed", type=int, default=None, help="for --sample; drawn and printed when it is not given")
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--timeout", type=float, default=180.0, metavar="SECONDS", help="for the tests of one mutant")
+    parser.add_argument("--timeout", type=float, default=100.0, metavar="SECONDS", help="for the tests of one mutant")
     parser.add_argument("--fresh", action="store_true", help="do not use earlier results")
     parser.add_argument("--no-baseline", action="store_true", help="trust that the tests pass without a bug")
     parser.add_argument("--list", action="store_true", help="only list them")

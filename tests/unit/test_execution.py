@@ -49,14 +49,15 @@ async def test_an_assignment_that_waits_for_a_slot_is_cancelled_without_ever_run
     await asyncio.sleep(0.01)
     assert begun == [0]
     execution.cancel(run, 1, 1)
-    assert execution.in_use == 2
+    in_use = execution.in_use
     gate.set()
-    while len(reports) < 2:
-        await asyncio.sleep(0.001)
+    async with asyncio.timeout(30):
+        while len(reports) < 2:
+            await asyncio.sleep(0.001)
+    await execution.close()
     assert begun == [0, 2]
     assert [(r.seq, r.end) for r in reports] == [(0, End.SUCCESS), (2, End.SUCCESS)]
-    assert execution.in_use == 0
-    await execution.close()
+    assert (in_use, execution.in_use) == (2, 0)
 
 
 async def test_many_short_tasks_share_one_runner_and_waiting_ones_run_side_by_side() -> None:
