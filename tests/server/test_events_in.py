@@ -236,12 +236,17 @@ async def test_a_webhook_without_a_secret_lets_nobody_in(app: Live, dsn: str) ->
     assert (await send(url, module._NOBODY.decode())).status_code == 404
 
 
-async def test_guessing_is_slowed_down_per_address(app: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_guessing_is_slowed_down_and_keeps_no_valid_sender_out(
+    app: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "REFUSALS_PER_S", 0.001)
     monkeypatch.setattr(module, "REFUSALS_BURST", 5.0)
     url, secret = await made(app)
     assert [(await send(url, "wrong")).status_code for _ in range(7)] == [404] * 5 + [429] * 2
-    assert (await send(url, secret)).status_code == 429
+    assert (await send(url, secret)).status_code == 200, "from the very address that guesses"
+    assert (await send(url, "wrong")).status_code == 429
+    other, _ = await made(app, "other")
+    assert (await send(other, "wrong")).status_code == 429, "the address goes on with another webhook"
 
 
 @pytest.mark.parametrize("name", ["a b", "a/b", "é", "x" * 101])

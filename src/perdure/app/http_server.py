@@ -17,7 +17,8 @@ import errno
 import logging
 import socket
 import ssl
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
+from ipaddress import ip_address, ip_network
 from typing import Any, Final, Literal, cast
 
 import h11
@@ -44,8 +45,15 @@ class HttpServer:
     """One listening socket and the application behind it."""
 
     def __init__(
-        self, app: ASGIApp, sock: socket.socket, tls: TlsFiles | None, grace_s: float, bounds: ConnectionBounds
+        self,
+        app: ASGIApp,
+        sock: socket.socket,
+        tls: TlsFiles | None,
+        grace_s: float,
+        bounds: ConnectionBounds,
+        trusted_proxies: Sequence[str] = (),
     ) -> None:
+        """`trusted_proxies`: addresses and networks whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed. Of all others they are ignored."""
         config = uvicorn.Config(
             app,
             http=BoundedProtocol,
@@ -53,13 +61,15 @@ class HttpServer:
             access_log=False,
             lifespan="on",
             server_header=False,
+            proxy_headers=bool(trusted_proxies),
+            forwarded_allow_ips=list(trusted_proxies),
             timeout_graceful_shutdown=max(1, round(grace_s)),
             ssl_certfile=tls.cert if tls else None,
             ssl_keyfile=tls.key if tls else None,
             ssl_ca_certs=str(tls.client_ca) if tls and tls.client_ca else None,
             ssl_cert_reqs=ssl.CERT_REQUIRED if tls and tls.client_ca else ssl.CERT_NONE,
         )
-        self._server = _Uvicorn(config, bounds)
+        self._server = _Uvicorn(config, bounds, trusted_proxies)
         self._socket = sock
         self._task: asyncio.Task[None] | None = None
 
@@ -78,9 +88,9 @@ class HttpServer:
 
 
 class _Uvicorn(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, bounds: ConnectionBounds) -> None:
+    def __init__(self, config: uvicorn.Config, bounds: ConnectionBounds, trusted_proxies: Sequence[str]) -> None:
         super().__init__(config)
-        self._bounds = bounds
+        self._bounds, self._trusted = bounds, [ip_network(one) for one in trusted_proxies]
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -94,18 +104,25 @@ class _Uvicorn(uvicorn.Server):
             raise Unavailable("the HTTP application did not start; its log says why")
         self.servers: list[Any] = []
         for sock in sockets or ():
-            listener = Listener(self, sock, self._bounds)
+            listener = Listener(self, sock, self._bounds, self._is_trusted)
             listener.start()
             self.servers.append(listener)
         self.started = True
+
+    def _is_trusted(self, host: str) -> bool:
+        """A proxy holds the connections of many clients."""
+        address = ip_address(host.partition("%")[0])
+        return any(address in network for network in self._trusted)
 
 
 class Listener:
     """Accepts connections while there are seats. Has what uvicorn asks of a server: `close` and `wait_closed`."""
 
-    def __init__(self, server: uvicorn.Server, sock: socket.socket, bounds: ConnectionBounds) -> None:
+    def __init__(
+        self, server: uvicorn.Server, sock: socket.socket, bounds: ConnectionBounds, is_trusted: Callable[[str], bool]
+    ) -> None:
         self._server, self._socket, self._bounds = server, sock, bounds
-        self._seats = Seats(bounds.connections_max, bounds.per_address_max)
+        self._seats = Seats(bounds.connections_max, bounds.per_address_max, is_trusted)
         self._loop = asyncio.get_running_loop()
         self._opening: set[asyncio.Task[None]] = set()
         self._paused: asyncio.TimerHandle | None = None

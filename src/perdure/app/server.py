@@ -85,6 +85,8 @@ class ServerProcess:
 
     async def start(self) -> None:
         s = self.settings
+        for warning in s.warnings():
+            log.warning("%s", warning)
         self._bounds = s.connections.within(descriptors())
         try:
             http = self._listen(s.http, "--http")
@@ -187,7 +189,7 @@ class ServerProcess:
         self._app = app
         own = metrics is None and s.http.is_loopback
         app.router.routes[:0] = [route for route in probes if own or route.path != "/metrics"]
-        self._doors.append(HttpServer(app, http, s.http_tls, s.drain_s * HTTP_SHARE, self._bounds))
+        self._doors.append(HttpServer(app, http, s.http_tls, s.drain_s * HTTP_SHARE, self._bounds, s.trusted_proxies))
         if metrics is not None:
             self._doors.append(HttpServer(Starlette(routes=probes), metrics, None, 1.0, self._bounds))
         for door in self._doors:

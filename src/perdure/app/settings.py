@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Final, Literal, TypeVar, get_args
 
@@ -77,6 +78,10 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     auth: AuthMode = "keys"
     allowed_hosts: tuple[str, ...] = ()
     """Names in `Host` that are answered, beside localhost, IP addresses, and those of `http` and `public_url`. `*`: any."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Addresses and networks of proxies that say for whom they ask, in `X-Forwarded-For`. Nobody else is believed, this machine neither."""
+    http_is_plain: bool = False
+    """Plain HTTP beyond this machine is meant: a proxy ends TLS."""
     dev_token: str = ""
     """With `auth` open: what HTTP asks for in place of a key. Empty: nothing."""
     oidc: OidcSettings | None = None
@@ -97,6 +102,22 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
         check_auth(self.auth, self.http, self.grpc)
         if self.drain_s <= 0:
             raise InvalidInput(f"the time to drain is {self.drain_s:g}s; it must be above 0")
+
+    def warnings(self) -> list[str]:
+        """What is allowed and probably not meant."""
+        out: list[str] = []
+        behind_proxy = self.http_is_plain or self.public_url.startswith("https://")
+        if self.http_tls is None and not self.http.is_loopback and not behind_proxy:
+            out.append(
+                f"--http {self.http} is reachable from other machines without TLS: keys and data can be read on the way. Give --tls-cert and --tls-key, "
+                "or say PERDURE_HTTP_TLS=off where a proxy ends TLS"
+            )
+        if self.grpc_tls is None and not self.grpc.is_loopback:
+            out.append(
+                f"--grpc {self.grpc} is reachable from other machines without TLS: workers' keys and data can be read on the way. Give --tls-cert and --tls-key, "
+                "or listen where only a proxy that ends TLS reaches it"
+            )
+        return out
 
     @property
     def engine_settings(self) -> EngineSettings:
@@ -132,6 +153,7 @@ VARIABLES: Final[dict[str, str]] = {
     "PERDURE_SERVER_NAMESPACE": "the namespace of the server's own engine and of credentials that name none, `default` unless set",
     "PERDURE_AUTH": "`keys` (API keys and tokens) or `open` (nobody is asked; loopback only)",
     "PERDURE_ALLOWED_HOSTS": "names that HTTP clients may call the server by, separated by commas, beside `localhost`, IP addresses and the host of `PERDURE_PUBLIC_URL`; `*`: any",
+    "PERDURE_TRUSTED_PROXIES": "addresses and networks (`10.0.0.0/8`) of proxies whose `X-Forwarded-For` is believed, separated by commas; of nobody unless set",
     "PERDURE_OIDC_ISSUER": "who signs the tokens people log in with",
     "PERDURE_OIDC_AUDIENCE": "whom the tokens must be meant for",
     "PERDURE_OIDC_JWKS_URL": "where the signing keys are; found through the issuer unless set",
@@ -142,7 +164,7 @@ VARIABLES: Final[dict[str, str]] = {
     "PERDURE_TLS_CERT": "certificate chain for HTTP and gRPC",
     "PERDURE_TLS_KEY": "its private key",
     "PERDURE_TLS_CLIENT_CA": "only clients with a certificate of this authority are let in",
-    "PERDURE_HTTP_TLS": "`off`: plain HTTP although there is a certificate, behind a proxy that ends TLS",
+    "PERDURE_HTTP_TLS": "`off`: plain HTTP, behind a proxy that ends TLS; a certificate is for gRPC alone then",
     "PERDURE_METRICS_BIND": "a separate address for /metrics",
     "PERDURE_CONNECTIONS_MAX": "HTTP connections at once, `10000` unless set, and at most what `ulimit -n` leaves room for",
     "PERDURE_CONNECTIONS_PER_ADDRESS": "of those, from one client address, `1000` unless set; raise it behind a proxy",
@@ -175,6 +197,8 @@ def settings_from(
         "namespace": read.one("PERDURE_SERVER_NAMESPACE", _text),
         "auth": read.one("PERDURE_AUTH", _choice(get_args(AuthMode))),
         "allowed_hosts": read.one("PERDURE_ALLOWED_HOSTS", _hosts),
+        "trusted_proxies": read.one("PERDURE_TRUSTED_PROXIES", _networks),
+        "http_is_plain": True if read.one("PERDURE_HTTP_TLS", _switch) is False else None,
         "oidc": read.oidc(),
         "http_tls": tls if read.one("PERDURE_HTTP_TLS", _switch) is not False else None,
         "grpc_tls": tls,
@@ -277,6 +301,10 @@ def _hosts(text: str) -> tuple[str, ...]:
         if "/" in host or ":" in host:
             raise ValueError(f"{host!r} is not a host name: leave out https:// and the port")
     return hosts
+
+
+def _networks(text: str) -> tuple[str, ...]:
+    return tuple(str(ip_network(part.strip())) for part in text.split(",") if part.strip())
 
 
 def _url(text: str) -> str:

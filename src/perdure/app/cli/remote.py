@@ -56,7 +56,7 @@ Key = Annotated[
         metavar="KEY",
         envvar="PERDURE_API_KEY",
         rich_help_panel=PANEL,
-        help="API key or token; PERDURE_API_KEY.",
+        help="API key or token, or @FILE; PERDURE_API_KEY.",
     ),
 ]
 Namespace = Annotated[
@@ -194,6 +194,7 @@ def remote(body: Callable[Concatenate[Remote, P], None]) -> Callable[P, None]:
     @functools.wraps(body)
     def command(*args: P.args, **kwargs: P.kwargs) -> None:
         shared = {name: kwargs.pop(name, None) for name in _SHARED}
+        shared["key"] = given_key(shared["key"])  # type: ignore[arg-type]
         server = Remote(**shared)  # type: ignore[arg-type]
         try:
             body(server, *args, **kwargs)
@@ -212,6 +213,25 @@ def remote(body: Callable[Concatenate[Remote, P], None]) -> Callable[P, None]:
     command.__annotations__ = {p.name: p.annotation for p in [*keyword, *shared]}
     del command.__wrapped__  # typer would look through it and find the function without the shared options
     return command
+
+
+def given_key(key: str | None) -> str | None:
+    """`@FILE` is the content of a file. A key on the command line is warned about: every user of the machine can read it there."""
+    if not key:
+        return key
+    if key.startswith("@"):
+        from perdure.core.errors import InvalidInput
+
+        try:
+            return Path(key[1:]).expanduser().read_text().strip()
+        except OSError as error:
+            raise InvalidInput(f"--key: cannot read {key[1:]}: {error.strerror}") from None
+    if any(word.partition("=")[0] == "--key" for word in sys.argv):
+        print(
+            "warning: every user of this machine can read the key of --key in the list of processes. Set PERDURE_API_KEY, or write --key @FILE.",
+            file=sys.stderr,
+        )
+    return key
 
 
 def value_of(text: str) -> Any:

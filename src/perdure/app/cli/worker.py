@@ -41,7 +41,7 @@ def worker(
     ] = None,
     key: Annotated[
         str | None,
-        typer.Option("--key", metavar="KEY", envvar="PERDURE_API_KEY", help="API key with the role worker."),
+        typer.Option("--key", metavar="KEY", envvar="PERDURE_API_KEY", help="API key with the role worker, or @FILE."),
     ] = None,
     namespace: Annotated[
         str | None,
@@ -107,6 +107,7 @@ def worker(
 
     The first SIGTERM or Ctrl-C lets running tasks end; the second stops at once.
     """
+    from perdure.app.cli.remote import given_key
     from perdure.app.logs import configure
     from perdure.app.modules import BrokenModule, load
     from perdure.core.durations import to_us
@@ -134,7 +135,7 @@ def worker(
         server=server,
         queues=[q.strip() for q in queue.split(",") if q.strip()] if queue else None,
         **sizes,
-        api_key=key,
+        api_key=given_key(key),
         namespace=namespace,
         tls=tls or tls_ca is not None,
         tls_ca=tls_ca,

@@ -47,6 +47,12 @@ NO_HASH: Final = bytes(32)
 HOW: Final = "Send the header `Authorization: Bearer <key>` (PERDURE_API_KEY for the command line and workers)."
 
 
+class SeveralCredentials(InvalidInput):
+    """A request that names two callers names none."""
+
+    code = "several_credentials"
+
+
 class Authenticator:
     def __init__(
         self,

@@ -41,6 +41,7 @@ from perdure.core.work import Outcome, StartRequest
 from perdure.engine.approvals import Approvals, Ballot, link_url
 from perdure.engine.engine import Engine
 from perdure.engine.usecases import UseCases
+from perdure.server.auth.authenticator import SeveralCredentials
 from perdure.server.auth.ports import Detail
 from perdure.server.grpc.connection import Connection
 from perdure.server.grpc.hub import WorkerHub
@@ -203,7 +204,12 @@ class GrpcServer:
         return handle
 
     async def _caller(self, context: Any, permission: Permission | None) -> Caller:
-        metadata = {key.lower(): value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
+        given = [(key.lower(), value) for key, value in context.invocation_metadata() or () if isinstance(value, str)]
+        if sum(key == "authorization" for key, _ in given) > 1:
+            raise SeveralCredentials(
+                "there is more than one authorization entry: send one, so that it is clear who asks"
+            )
+        metadata = dict(given)
         principal = await self._auth.check(metadata, permission)
         asked = metadata.get("perdure-namespace")
         namespace = asked or principal.namespace or self._engine.settings.namespace

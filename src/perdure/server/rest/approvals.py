@@ -22,6 +22,7 @@ from perdure.core.limits import COMMENT_CHARS_MAX, LINK_CHARS_MAX, NAME_CHARS_MA
 from perdure.core.links import Kind, Link
 from perdure.engine.approvals import Actor, After, Ballot, link_url
 from perdure.engine.usecases import UseCases
+from perdure.server.auth.addresses import client_of
 from perdure.server.auth.rates import Buckets
 from perdure.server.context import Server
 from perdure.server.rest import models as m
@@ -323,7 +324,7 @@ async def use_link(_: Anyone, request: Request, token: Token) -> Response:
 async def _opened(request: Request, token: str) -> tuple[Server, Link, UseCases]:
     server: Server = request.app.state.server
     rates: Buckets = request.app.state.link_rates
-    wait = rates.take(request.client.host if request.client else "", LINKS_PER_S, LINKS_BURST)
+    wait = rates.take(client_of(request.client.host) if request.client else "", LINKS_PER_S, LINKS_BURST)
     if wait:
         raise RateLimited(f"too many requests for links from this address: wait {wait:.1f} s", wait)
     link = await server.approvals.read(token)

@@ -29,6 +29,7 @@ from perdure.core.errors import InvalidInput, PerdureError
 from perdure.core.flow.problems import did_you_mean
 from perdure.core.limits import NAME_CHARS_MAX
 from perdure.engine.usecases import UseCases
+from perdure.server.auth.authenticator import SeveralCredentials
 from perdure.server.context import Server
 from perdure.server.rest.problems import BodyTooLarge, UnsupportedMediaType, internal, problem_of
 
@@ -92,6 +93,8 @@ def need_of(dependant: Dependant) -> Permission | Need:
 async def admit(server: Server, request: Request, need: Permission | Need) -> Caller | None:
     if need is Need.PUBLIC:
         return None
+    if len(request.headers.getlist("authorization")) > 1:
+        raise SeveralCredentials("there is more than one Authorization header: send one, so that it is clear who asks")
     headers = {name.lower(): value for name, value in request.headers.items()}
     principal = await server.auth.check(headers, need if isinstance(need, Permission) else None)
     namespace = namespace_of(principal, request.headers.get(NAMESPACE_HEADER))
@@ -102,6 +105,7 @@ async def admit(server: Server, request: Request, need: Permission | Need) -> Ca
 class GuardedRoute(APIRoute):
     """A route behind the guard."""
 
+    body_bytes_max: ClassVar[int] = BODY_BYTES_MAX
     takes_any_query: ClassVar[bool] = False
     """Whether parameters that the route does not declare are ignored instead of refused."""
 
@@ -113,7 +117,7 @@ class GuardedRoute(APIRoute):
             try:
                 request.state.caller = await admit(request.app.state.server, request, need)
                 check_address(request, known)
-                await check_body(request, self.parse)
+                await check_body(request, self.parse, self.body_bytes_max)
                 return await inner(request)
             except (HTTPException, RequestValidationError):
                 raise
@@ -169,34 +173,35 @@ def _unknown_parameter(name: str, known: frozenset[str]) -> str:
     return f"{shown}{f'; {hint}' if hint else '.'} It takes {', '.join(sorted(known))}"
 
 
-async def check_body(request: Request, parse: Callable[[Request, bytes], Any]) -> None:
+async def check_body(request: Request, parse: Callable[[Request, bytes], Any], bytes_max: int = BODY_BYTES_MAX) -> None:
     """Read the body, bounded. What it says, once it is fit to be read, is left in `request.state.value`; None for no body at all."""
     request.state.value = None
     if request.method in ("GET", "HEAD"):
         return
-    body = await _bounded(request)
+    body = await _bounded(request, bytes_max)
     request._body = body  # what Starlette keeps once it has read a body; it will not read it again
     if body:
         request.state.value = parse(request, body)
 
 
-async def _bounded(request: Request) -> bytes:
+async def _bounded(request: Request, bytes_max: int) -> bytes:
     said = request.headers.get("content-length", "")
-    if said.isdigit() and int(said) > BODY_BYTES_MAX:
-        raise _too_large()
+    if said.isdigit() and int(said) > bytes_max:
+        raise _too_large(bytes_max)
     parts: list[bytes] = []
     size = 0
     async for part in request.stream():
         size += len(part)
-        if size > BODY_BYTES_MAX:
-            raise _too_large()
+        if size > bytes_max:
+            raise _too_large(bytes_max)
         parts.append(part)
     return b"".join(parts)
 
 
-def _too_large() -> BodyTooLarge:
+def _too_large(bytes_max: int) -> BodyTooLarge:
+    name = "BODY_BYTES_MAX" if bytes_max == BODY_BYTES_MAX else "WEBHOOK_BODY_BYTES_MAX"
     return BodyTooLarge(
-        f"the body of this request is over BODY_BYTES_MAX={BODY_BYTES_MAX} bytes; store large data elsewhere and pass a reference"
+        f"the body of this request is over {name}={bytes_max} bytes; store large data elsewhere and pass a reference"
     )
 
 

@@ -26,6 +26,7 @@ FAULTS_SHOWN_MAX: Final = 10
 RETRY_UNAVAILABLE_S: Final = 1
 
 CODES: Final[dict[str, tuple[int, str]]] = {
+    "several_credentials": (400, "The request has more than one Authorization header; send one."),
     "unauthenticated": (401, "No credential was given, or it does not hold."),
     "forbidden": (403, "The credential holds but does not allow this."),
     "cross_site": (

@@ -7,10 +7,13 @@ Laws:
 2. It fails closed, and says no more than that: a webhook that is not there, a namespace that is not there, a signature that is missing,
    wrong or old get one and the same answer, after the same work.
 3. A request that comes twice is one event.
+4. Wrong signatures never stand in the way of right ones: the signature is checked first, and only refused requests are counted, per webhook and per
+   client. What a check costs is bounded: WEBHOOK_BODY_BYTES_MAX of the body are read, one row is looked up, one hash is made.
 """
 
 from __future__ import annotations
 
+import logging
 import secrets
 from typing import Annotated, Any, Final
 
@@ -24,19 +27,22 @@ from perdure.core.errors import InvalidInput, NotFound, RateLimited
 from perdure.core.limits import WEBHOOK_BODY_BYTES_MAX
 from perdure.core.occasion import EVENT_NAME_CHARS_MAX
 from perdure.engine.occasions import Webhook
+from perdure.server.auth.addresses import client_of
 from perdure.server.auth.rates import Buckets
 from perdure.server.rest import models as m
 from perdure.server.rest import views
 from perdure.server.rest.events import occasions_of
 from perdure.server.rest.guard import Anyone, Caller, Developer, GuardedRoute, Reader, check_value, parse_json
 from perdure.server.rest.paging import LIMIT_DEFAULT, Cursor, Limit
-from perdure.server.rest.problems import BodyTooLarge, responses
+from perdure.server.rest.problems import responses
+
+log = logging.getLogger("perdure.server")
 
 SECRET_PREFIX: Final = "pdh_"
 WEBHOOK_NAME_CHARS_MAX: Final = 100
 REFUSALS_PER_S: Final = 2.0
 REFUSALS_BURST: Final = 50.0
-"""Requests from one address that are refused for their signature: so many at once, then so many a second."""
+"""Requests for one webhook, and from one client, that are told that they are refused: so many at once, then so many a second. More are told to wait."""
 _NOBODY: Final = b"a secret that no webhook has"
 
 router = APIRouter(prefix="/webhooks", tags=["webhooks"], route_class=GuardedRoute)
@@ -129,6 +135,8 @@ class HookRoute(GuardedRoute):
 
     takes_any_query = True  # senders add parameters of their own
 
+    body_bytes_max = WEBHOOK_BODY_BYTES_MAX
+
     def parse(self, request: Request, body: bytes) -> Any:
         return body
 
@@ -145,26 +153,29 @@ async def receive(
 ) -> Response:
     """A request of a webhook. It becomes an event, once, however often it is sent."""
     server = request.app.state.server
-    rates: Buckets = request.app.state.link_rates
-    place = f"hook:{request.client.host if request.client else ''}"
-    wait = rates.wait_s(place, REFUSALS_PER_S, REFUSALS_BURST)
-    if wait:
-        raise RateLimited(f"too many refused requests from this address: wait {wait:.1f} s", wait)
     body: bytes = request.state.value or b""
-    if len(body) > WEBHOOK_BODY_BYTES_MAX:
-        raise BodyTooLarge(f"the body is over WEBHOOK_BODY_BYTES_MAX={WEBHOOK_BODY_BYTES_MAX} bytes")
     hook = await occasions_of(server).port.hook(namespace, name)
     given = request.headers.get(webhook.HEADER.lower(), "")
     now_s = server.engine.clock.now_us() / 1e6
     mark = webhook.checked(hook.secret if hook is not None and hook.secret else _NOBODY, given, body, now_s)
     if hook is None or not hook.secret or mark is None:
-        rates.take(place, REFUSALS_PER_S, REFUSALS_BURST)
+        _count_refusal(request, f"{namespace}/{name}")
         raise NotFound(f"there is no such webhook, or this request is not signed for it now: see {webhook.HEADER}")
     payload = _compact(body)
     emitted = await occasions_of(server).emit(
         hook.ns, hook.event, payload, key=f"hook:{mark}", source=f"webhook:{name}"
     )
     return Response(msgspec.json.encode({"id": str(emitted.id), "event": hook.event}), media_type="application/json")
+
+
+def _count_refusal(request: Request, hook: str) -> None:
+    """RateLimited when there were too many lately."""
+    log.warning("a request for webhook %s is not signed for it and was refused", hook)
+    rates: Buckets = request.app.state.link_rates
+    client = client_of(request.client.host) if request.client else ""
+    wait = max(rates.take(place, REFUSALS_PER_S, REFUSALS_BURST) for place in (f"hook:{hook}", f"hooks of:{client}"))
+    if wait:
+        raise RateLimited(f"too many requests were refused lately: wait {wait:.1f} s", wait)
 
 
 def _compact(body: bytes) -> bytes:
