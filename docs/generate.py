@@ -111,6 +111,8 @@ CODES_WITHOUT_CLASS = {
     "internal": "Perdure's own code failed while driving the run. The run is stuck. Please report it.",
     "workflow_deleted": "REST: the workflow was deleted and takes no new runs. Register it again to bring it back.",
     "idempotency_conflict": "REST: the `Idempotency-Key` was used for a different request. Use a new key for a new request.",
+    "no_secret_key": "REST: the server has no key to seal a webhook's secret with. Set `PERDURE_SECRET_KEY_FILE` on every server. See [receive webhooks](../how-to/receive-webhooks.md).",
+    "cannot_open_secret": "A stored secret was sealed with another key than those of this server, or was changed. Appears in logs.",
     "several_credentials": "REST and gRPC: the request has more than one credential. Send one `Authorization` header.",
     "cross_site": "REST: a browser sent the request for a page of another site. Use the server's own pages, or a program that is no browser.",
     "unknown_host": "REST: the request names a host that the server does not answer for. Set `PERDURE_ALLOWED_HOSTS` or `PERDURE_PUBLIC_URL` where the server runs.",

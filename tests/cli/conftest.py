@@ -12,6 +12,7 @@ from tests.cli.live import ROOT, Cli
 from tests.cli.processes import server, started
 
 DATABASE = "cli_live"
+SECRET_KEY = "A" * 43 + "="
 MODULES = ("tests.cli.flows", "perdure.app.cli.starter.hello")
 
 
@@ -26,7 +27,9 @@ def live(cluster: PrivateCluster, migrated_template: str, repaired: Path) -> Ite
     """The address of a server with a worker."""
     dsn = cluster.create_database(DATABASE, template=migrated_template)
     with (
-        server(dsn, ROOT, "--auth", "open", PERDURE_LEASE="5s", PERDURE_HEARTBEAT="1s") as one,
+        server(
+            dsn, ROOT, "--auth", "open", PERDURE_LEASE="5s", PERDURE_HEARTBEAT="1s", PERDURE_SECRET_KEY=SECRET_KEY
+        ) as one,
         started("worker", *MODULES, "--server", one.grpc, cwd=ROOT, CLI_TESTS_REPAIRED=str(repaired)) as worker,
     ):
         worker.until("connected")

@@ -18,6 +18,7 @@ from perdure.server.auth.audit import Audit
 from perdure.server.auth.authenticator import Authenticator, OpenAccess
 from perdure.server.context import Auth, Server
 from perdure.server.rest.app import create_app
+from perdure.server.secret_box import SecretBox
 from perdure.store.dead import PostgresDeadLetters
 from perdure.store.keys import AuditLog, Keys
 from perdure.store.reads import PostgresReads
@@ -118,7 +119,7 @@ async def live(dsn: str, *, auth: Auth | None = None, keys: bool = False) -> Asy
         url = f"http://127.0.0.1:{sock.getsockname()[1]}"
         server = Server(
             engine=perdure.engine, reads=reads, registry=registry, auth=auth, keys=store, log=Audit(AuditLog(perdure.store.pool)), public_url=url, approvals=perdure.approvals,
-            rulebook=Rulebook(PostgresRulebook(perdure.store.pool), perdure.engine.rules_changed), dead=PostgresDeadLetters(perdure.store.pool),
+            rulebook=Rulebook(PostgresRulebook(perdure.store.pool), perdure.engine.rules_changed), dead=PostgresDeadLetters(perdure.store.pool), secrets=SecretBox([bytes(32)]),
         )  # fmt: skip
         app = create_app(server)
         http = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=1))

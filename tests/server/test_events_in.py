@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import time
 from collections.abc import AsyncIterator
@@ -14,8 +15,10 @@ import pytest
 
 from perdure import Client, NamedEvent, Signal, workflow
 from perdure.core import webhook
+from perdure.core.errors import InvalidInput
 from perdure.core.limits import WEBHOOK_BODY_BYTES_MAX, WEBHOOK_SKEW_S
 from perdure.server.rest import webhooks as module
+from perdure.server.secret_box import CannotOpen, SecretBox, parse_keys
 from tests.server.remote import server as remote_server
 from tests.server.remote import worker
 from tests.server.rest_live import Live, live
@@ -253,3 +256,67 @@ async def test_guessing_is_slowed_down_and_keeps_no_valid_sender_out(
 async def test_names_of_webhooks_fit_into_an_address(app: Live, name: str) -> None:
     answer = await app.http.put(f"/webhooks/{name}", json={"event": "e"})
     assert answer.status_code in (404, 405, 422)
+
+
+# -- how secrets are kept ---------------------------------------------------------------------------------------------------
+
+
+async def stored(dsn: str, statement: str = "select secret from perdure.webhook", *values: Any) -> Any:
+    connection = await asyncpg.connect(dsn)
+    try:
+        return await connection.fetchval(statement, *values)
+    finally:
+        await connection.close()
+
+
+async def test_the_database_has_no_secret_in_the_clear(app: Live, dsn: str) -> None:
+    url, secret = await made(app)
+    sealed = await stored(dsn)
+    assert secret.encode() not in sealed and b"pdh_" not in sealed
+    assert app.server.secrets.open(sealed, "webhook shop of namespace 1") == secret.encode()
+    assert (await send(url, secret)).status_code == 200
+
+
+async def test_keys_are_replaced_without_new_secrets(app: Live, dsn: str, caplog: pytest.LogCaptureFixture) -> None:
+    old, new = bytes(32), bytes([1]) * 32
+    url, secret = await made(app)
+    app.server.secrets = SecretBox([new, old])
+    assert (await send(url, secret)).status_code == 200
+    fresh = (await app.post("/webhooks/shop/rotate", status=200))["secret"]
+    app.server.secrets = SecretBox([new])
+    assert (await send(url, fresh)).status_code == 200
+    app.server.secrets = SecretBox([old])
+    assert (await send(url, fresh)).status_code == 404
+    assert any("sealed with another key" in r.getMessage() for r in caplog.records)
+
+
+async def test_a_secret_from_before_there_was_a_key_works_until_it_is_replaced(app: Live, dsn: str) -> None:
+    url, _ = await made(app)
+    await stored(dsn, "update perdure.webhook set secret = $1", b"pdh_old")
+    assert (await send(url, "pdh_old")).status_code == 200
+
+
+async def test_without_a_key_no_secret_is_kept(app: Live) -> None:
+    app.server.secrets = SecretBox()
+    answer = await app.http.put("/webhooks/shop", json={"event": "e"})
+    assert (answer.status_code, answer.json()["code"]) == (409, "no_secret_key")
+    assert "PERDURE_SECRET_KEY_FILE" in answer.json()["detail"]
+    assert (await app.get("/webhooks"))["items"] == []
+
+
+def test_a_sealed_secret_opens_for_its_owner_alone() -> None:
+    box = SecretBox([bytes(32)])
+    sealed = box.seal(b"words", "one")
+    assert box.seal(b"words", "one") != sealed and box.open(sealed, "one") == b"words"
+    for changed, owner in ((sealed, "two"), (sealed[:-1] + bytes([sealed[-1] ^ 1]), "one"), (sealed[:10], "one")):
+        with pytest.raises(CannotOpen):
+            box.open(changed, owner)
+
+
+def test_keys_are_32_bytes_in_base64() -> None:
+    one = base64.b64encode(bytes(32)).decode()
+    assert parse_keys(f"{one}\n") == (bytes(32),)
+    assert len(parse_keys(f"{one},{base64.urlsafe_b64encode(bytes([255]) * 32).decode()}")) == 2
+    for wrong in ("", "short", base64.b64encode(bytes(16)).decode(), "!" * 44):
+        with pytest.raises(InvalidInput):
+            parse_keys(wrong)

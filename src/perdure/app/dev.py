@@ -28,13 +28,14 @@ from perdure.app.dev_workers import Workers
 from perdure.app.flow_files import of_project
 from perdure.app.http import EXIT_FAILED, Api, ApiError
 from perdure.app.modules import Defined, discover
-from perdure.app.nearby import announced, dev_token
+from perdure.app.nearby import announced, dev_token, secret_key
 from perdure.app.say import Say
 from perdure.app.server import ServerProcess
-from perdure.app.settings import GRPC_PORT, HTTP_PORT, Address, ServerSettings
+from perdure.app.settings import GRPC_PORT, HTTP_PORT, Address, ServerSettings, secret_keys_from
 from perdure.app.signals import signals
 from perdure.core.errors import InvalidInput, NotFound, Unavailable
 from perdure.engine.engine import EngineSettings
+from perdure.server.secret_box import parse_keys
 from perdure.store.cluster import PrivateCluster
 from perdure.store.connect import without_password
 
@@ -80,6 +81,7 @@ async def dev(options: DevOptions, say: Say) -> int:
             http=http,
             grpc=grpc,
             auth="open",
+            secret_keys=_secret_keys(options.directory),
             dev_token=token,
             drain_s=SERVER_DRAIN_S,
             not_ready_s=0,
@@ -170,6 +172,11 @@ def _seed(directory: Path, say: Say) -> bool:
         write_hello(directory, HELLO_YAML)
         say.step("wrote", f"{HELLO_YAML}, the same as a flow: perdure run {HELLO_FLOW} --watch")
     return True
+
+
+def _secret_keys(directory: Path) -> tuple[bytes, ...]:
+    """Those of the environment, for a database that is shared with servers; else one of the project's own."""
+    return secret_keys_from(os.environ) or parse_keys(secret_key(_home(directory)))
 
 
 @asynccontextmanager

@@ -2,13 +2,15 @@
 
     DIRECTORY/.perdure/dev.json      while `dev` runs: its addresses
     DIRECTORY/.perdure/dev-token     the token of this project, kept from one `dev` to the next
+    DIRECTORY/.perdure/secret-key    seals webhook secrets in the private database
     STATE/perdure/dev/PORT.json      while `dev` runs: its token, for commands in other directories
 
-All three can be read by their owner alone.
+All of them can be read by their owner alone.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import secrets
@@ -50,6 +52,15 @@ def dev_token(directory: Path) -> str:
     token = secrets.token_urlsafe(TOKEN_BYTES)
     _write_privately(file, token + "\n")
     return token
+
+
+def secret_key(home: Path) -> str:
+    """The key that seals secrets in the private database beside it; made when there is none. Without it webhooks need new secrets."""
+    file = home / "secret-key"
+    with suppress(FileNotFoundError):
+        return file.read_text()
+    _write_privately(file, base64.b64encode(secrets.token_bytes(32)).decode() + "\n")
+    return file.read_text()
 
 
 def server_url(directory: Path) -> str:

@@ -43,6 +43,7 @@ from perdure.server.context import Server
 from perdure.server.grpc.hub import WorkerHub
 from perdure.server.grpc.server import GrpcServer, Tls
 from perdure.server.rest.app import create_app
+from perdure.server.secret_box import SecretBox
 from perdure.store.approvals import PostgresApprovals
 from perdure.store.dead import PostgresDeadLetters
 from perdure.store.endings import PostgresEndings
@@ -174,6 +175,7 @@ class ServerProcess:
             public_url=self.url,
             rulebook=Rulebook(PostgresRulebook(store.pool), engine.rules_changed),
             dead=PostgresDeadLetters(store.pool),
+            secrets=SecretBox(s.secret_keys),
         )
         await self._open_doors(http, metrics, health.routes(engine, notes, lambda: self.is_draining))
 

@@ -20,6 +20,7 @@ from perdure.core.errors import InvalidInput
 from perdure.engine.engine import EngineSettings
 from perdure.server.auth import OidcSettings
 from perdure.server.auth.addresses import is_loopback
+from perdure.server.secret_box import parse_keys
 
 HTTP_PORT: Final = 8600
 GRPC_PORT: Final = 8601
@@ -82,6 +83,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Addresses and networks of proxies that say for whom they ask, in `X-Forwarded-For`. Nobody else is believed, this machine neither."""
     http_is_plain: bool = False
     """Plain HTTP beyond this machine is meant: a proxy ends TLS."""
+    secret_keys: tuple[bytes, ...] = ()
+    """Seal secrets in the database: the first seals, all open."""
     dev_token: str = ""
     """With `auth` open: what HTTP asks for in place of a key. Empty: nothing."""
     oidc: OidcSettings | None = None
@@ -154,6 +157,8 @@ VARIABLES: Final[dict[str, str]] = {
     "PERDURE_AUTH": "`keys` (API keys and tokens) or `open` (nobody is asked; loopback only)",
     "PERDURE_ALLOWED_HOSTS": "names that HTTP clients may call the server by, separated by commas, beside `localhost`, IP addresses and the host of `PERDURE_PUBLIC_URL`; `*`: any",
     "PERDURE_TRUSTED_PROXIES": "addresses and networks (`10.0.0.0/8`) of proxies whose `X-Forwarded-For` is believed, separated by commas; of nobody unless set",
+    "PERDURE_SECRET_KEY_FILE": "a file with the key that seals webhook secrets in the database, the same on every server: 32 bytes in base64; several keys, one per line: the first seals, all open",
+    "PERDURE_SECRET_KEY": "the same without a file; several keys are separated by commas",
     "PERDURE_OIDC_ISSUER": "who signs the tokens people log in with",
     "PERDURE_OIDC_AUDIENCE": "whom the tokens must be meant for",
     "PERDURE_OIDC_JWKS_URL": "where the signing keys are; found through the issuer unless set",
@@ -199,6 +204,7 @@ def settings_from(
         "allowed_hosts": read.one("PERDURE_ALLOWED_HOSTS", _hosts),
         "trusted_proxies": read.one("PERDURE_TRUSTED_PROXIES", _networks),
         "http_is_plain": True if read.one("PERDURE_HTTP_TLS", _switch) is False else None,
+        "secret_keys": read.secret_keys(),
         "oidc": read.oidc(),
         "http_tls": tls if read.one("PERDURE_HTTP_TLS", _switch) is not False else None,
         "grpc_tls": tls,
@@ -214,6 +220,10 @@ def settings_from(
     if not given.get("dsn"):
         raise InvalidInput("no database was named: pass --db, or set PERDURE_DSN or DATABASE_URL")
     return ServerSettings(**given)  # type: ignore[arg-type]
+
+
+def secret_keys_from(environment: Mapping[str, str]) -> tuple[bytes, ...]:
+    return _Reader(environment, {}).secret_keys() or ()
 
 
 def _given(flags: Mapping[str, object]) -> dict[str, object]:
@@ -262,6 +272,12 @@ class _Reader:
         }
         given = {k: v for k, v in optional.items() if v is not None}
         return OidcSettings(issuer=issuer, audience=audience, **given)  # type: ignore[arg-type]
+
+    def secret_keys(self) -> tuple[bytes, ...] | None:
+        file = self.one("PERDURE_SECRET_KEY_FILE", _file)
+        if file is None:
+            return self.one("PERDURE_SECRET_KEY", parse_keys)
+        return self.one("PERDURE_SECRET_KEY_FILE", lambda name: parse_keys(file.read_text()))
 
     def connections(self) -> ConnectionBounds:
         found = {

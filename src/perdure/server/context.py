@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from perdure.core.access import Permission, Principal
@@ -14,6 +14,7 @@ from perdure.engine.reads import Reads, Registry
 from perdure.engine.rulebook import Rulebook
 from perdure.server.auth.audit import Audit
 from perdure.server.auth.ports import Detail, KeyAdmin
+from perdure.server.secret_box import SecretBox
 
 
 class Auth(Protocol):
@@ -40,6 +41,8 @@ class Server:
     rulebook: Rulebook
     approvals: Approvals
     dead: DeadLetters
+    secrets: SecretBox = field(default_factory=SecretBox)
+    """Seals what must be read again. Without a key it seals nothing."""
 
     async def audit(
         self, principal: Principal, action: str, target: str, detail: Detail | None = None, *, ns: int | None = None

@@ -106,4 +106,10 @@ def server(
         )
     with database(db) as dsn:
         known = msgspec.structs.replace(settings, dsn=dsn)
+        if db is None and not known.secret_keys:
+            from perdure.app.nearby import secret_key
+            from perdure.server.secret_box import parse_keys
+            from perdure.store.cluster import default_directory
+
+            known = msgspec.structs.replace(known, secret_keys=parse_keys(secret_key(default_directory().parent)))
         asyncio.run(serve(known, lambda text: print(text, file=sys.stderr, flush=True)))

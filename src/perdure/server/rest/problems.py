@@ -67,6 +67,7 @@ CODES: Final[dict[str, tuple[int, str]]] = {
     "payload_too_large": (422, "A value is over the limit for values inside a run."),
     "rate_limited": (429, "Too many requests under one credential; wait as long as `Retry-After` says."),
     "too_many_streams": (429, "Too many event streams under one credential; close one."),
+    "no_secret_key": (409, "The server has no key to keep a secret with; see `PERDURE_SECRET_KEY_FILE`."),
     "internal": (500, "The server failed; its log says why."),
     "unavailable": (503, "Try again later: the database is away, or the server is stopping."),
     "fenced": (503, "The server was taken for dead and is registering anew; try again."),

@@ -26,15 +26,17 @@ from perdure.core.access import NAMESPACE_CHARS_MAX
 from perdure.core.errors import InvalidInput, NotFound, RateLimited
 from perdure.core.limits import WEBHOOK_BODY_BYTES_MAX
 from perdure.core.occasion import EVENT_NAME_CHARS_MAX
-from perdure.engine.occasions import Webhook
+from perdure.engine.occasions import Hook, Webhook
 from perdure.server.auth.addresses import client_of
 from perdure.server.auth.rates import Buckets
+from perdure.server.context import Server
 from perdure.server.rest import models as m
 from perdure.server.rest import views
 from perdure.server.rest.events import occasions_of
 from perdure.server.rest.guard import Anyone, Caller, Developer, GuardedRoute, Reader, check_value, parse_json
 from perdure.server.rest.paging import LIMIT_DEFAULT, Cursor, Limit
 from perdure.server.rest.problems import responses
+from perdure.server.secret_box import CannotOpen
 
 log = logging.getLogger("perdure.server")
 
@@ -77,8 +79,14 @@ def _view(caller: Caller, w: Webhook) -> dict[str, Any]:
     return {"name": w.name, "event": w.event, "url": url, "created_at": views.moment(w.created_us), "created_by": w.created_by}  # fmt: skip
 
 
-def _new_secret() -> str:
-    return SECRET_PREFIX + secrets.token_urlsafe(32)
+def _new_secret(caller: Caller, name: str) -> tuple[str, bytes]:
+    """A secret, and the same as it is stored."""
+    secret = SECRET_PREFIX + secrets.token_urlsafe(32)
+    return secret, caller.server.secrets.seal(secret.encode(), _owner(caller.ns, name))
+
+
+def _owner(ns: int, name: str) -> str:
+    return f"webhook {name} of namespace {ns}"
 
 
 @router.get("", responses=responses(401, 403, 422))
@@ -96,19 +104,19 @@ async def list_webhooks(caller: Reader, limit: Limit = LIMIT_DEFAULT, cursor: Cu
 @router.put("/{name}", status_code=201, responses=responses(401, 403, 409, 413, 422, s200={"model": WebhookSecret, "description": "It was there already, and keeps its secret."}))  # fmt: skip
 async def put_webhook(caller: Developer, name: WebhookName, body: PutWebhook, response: Response) -> WebhookSecret:
     """Make a webhook, or let one become another event."""
-    secret = _new_secret()
+    secret, sealed = _new_secret(caller, name)
     port = occasions_of(caller.server).port
-    made, fresh = await port.put_webhook(caller.ns, name, body.event, secret.encode(), caller.principal.subject)
+    made, fresh = await port.put_webhook(caller.ns, name, body.event, sealed, caller.principal.subject)
     response.status_code = 201 if fresh else 200
     await caller.server.audit(caller.principal, "webhook.put", name, {"event": body.event}, ns=caller.ns)
     return WebhookSecret(**_view(caller, made), secret=secret if fresh else None)
 
 
-@router.post("/{name}/rotate", responses=responses(401, 403, 404))
+@router.post("/{name}/rotate", responses=responses(401, 403, 404, 409))
 async def rotate_webhook(caller: Developer, name: WebhookName) -> WebhookSecret:
     """Give a webhook another secret. The old one ends at once."""
-    secret = _new_secret()
-    found = await occasions_of(caller.server).port.rotate_webhook(caller.ns, name, secret.encode())
+    secret, sealed = _new_secret(caller, name)
+    found = await occasions_of(caller.server).port.rotate_webhook(caller.ns, name, sealed)
     if found is None:
         raise _unknown(name)
     await caller.server.audit(caller.principal, "webhook.rotate", name, ns=caller.ns)
@@ -157,8 +165,9 @@ async def receive(
     hook = await occasions_of(server).port.hook(namespace, name)
     given = request.headers.get(webhook.HEADER.lower(), "")
     now_s = server.engine.clock.now_us() / 1e6
-    mark = webhook.checked(hook.secret if hook is not None and hook.secret else _NOBODY, given, body, now_s)
-    if hook is None or not hook.secret or mark is None:
+    secret = _opened(server, hook, name) if hook is not None else b""
+    mark = webhook.checked(secret or _NOBODY, given, body, now_s)
+    if hook is None or not secret or mark is None:
         _count_refusal(request, f"{namespace}/{name}")
         raise NotFound(f"there is no such webhook, or this request is not signed for it now: see {webhook.HEADER}")
     payload = _compact(body)
@@ -166,6 +175,15 @@ async def receive(
         hook.ns, hook.event, payload, key=f"hook:{mark}", source=f"webhook:{name}"
     )
     return Response(msgspec.json.encode({"id": str(emitted.id), "event": hook.event}), media_type="application/json")
+
+
+def _opened(server: Server, hook: Hook, name: str) -> bytes:
+    """Empty when this server cannot read it: nobody is let in, and the log says why."""
+    try:
+        return server.secrets.open(hook.secret, _owner(hook.ns, name))
+    except CannotOpen as error:
+        log.error("requests of a webhook are refused: %s. See PERDURE_SECRET_KEY_FILE", error)
+        return b""
 
 
 def _count_refusal(request: Request, hook: str) -> None:
