@@ -16,6 +16,7 @@ from perdure.app.settings import Address, ServerSettings
 from perdure.core.access import NewKey, Role
 from perdure.core.errors import PerdureError
 from perdure.core.events import TaskOptions
+from perdure.core.limits import PAYLOAD_BYTES_MAX
 from perdure.core.retry import End
 from perdure.core.work import Assignment, Beat, Decided, LogChunk, LogLine, Report
 from perdure.server.grpc import server as grpc_server
@@ -113,12 +114,43 @@ async def test_reports_about_the_tasks_of_others_are_refused(hub: WorkerHub, eng
 async def test_beats_about_the_attempt_of_another_namespace_keep_nothing_alive(
     hub: WorkerHub, engine: Engine, heard: Heard
 ) -> None:
-    """The liar brings the token along, so that it counts as running the attempt until that has been checked."""
-    give_task(hub, engine)
+    """The liar brought the token along before anybody had the attempt, so that it counts as running it until that has been checked."""
     liar = hub.join(hello([("default", "t")], [(RUN, 1, 1)]), LIAR, "liar")
+    give_task(hub, engine)
     hub.received(liar, Up(beats=[Beat(RUN, 1, 1)]))
     assert heard.beats == []
-    assert hub.refused >= 1
+    assert hub.refused == 1
+
+
+async def test_an_attempt_is_reported_by_the_worker_that_has_it_now(
+    hub: WorkerHub, engine: Engine, heard: Heard
+) -> None:
+    """Another one of the same namespace brought its token along, and it was assigned anew since."""
+    engine.presented.set()
+    earlier = hub.join(hello([("default", "other")], [(RUN, 1, 1)]), VICTIM, "victim")
+    await settle()
+    now = give_task(hub, engine)
+    hub.received(earlier, Up(reports=[report(b'"late"')]))
+    assert heard.reports == []
+    hub.received(now, Up(reports=[report(b'"true"')]))
+    assert [r.value for r in heard.reports] == [b'"true"']
+
+
+async def test_a_decision_about_an_earlier_activation_is_refused(hub: WorkerHub, heard: Heard) -> None:
+    c = hub.join(hello([("default", "t")]), VICTIM, "victim")
+    hub._holder[RUN] = (c, 5)
+    hub.received(c, Up(decisions=[(4, Decided(RUN, []), False)]))
+    assert (heard.decisions, hub.refused) == ([], 1)
+    hub.received(c, Up(decisions=[(5, Decided(RUN, []), False)]))
+    assert len(heard.decisions) == 1
+
+
+async def test_a_result_over_the_limit_fails_its_task(hub: WorkerHub, engine: Engine, heard: Heard) -> None:
+    c = give_task(hub, engine)
+    hub.received(c, Up(reports=[report(b"x" * (PAYLOAD_BYTES_MAX + 1))]))
+    (found,) = heard.reports
+    assert (found.end, found.value) == (End.FINAL_ERROR, b"")
+    assert found.failure is not None
 
 
 async def test_what_never_reached_a_worker_that_reconnects_goes_back_unstarted(

@@ -9,9 +9,10 @@ from typing import Any
 
 import httpx2
 import pytest
+from starlette.requests import Request
 
 from perdure.app.nearby import announced, dev_token, server_token
-from perdure.server.rest.browsers import host_of
+from perdure.server.rest.browsers import BrowserGuard, UnknownHost, host_of
 from tests.server.rest_live import live
 from tests.server.test_connections import served
 
@@ -191,3 +192,16 @@ def test_the_token_is_the_owner_s_alone_and_found_by_commands(tmp_path: Path, mo
     assert server_token("http://127.0.0.1:9123", project) is None
     (project / ".perdure" / "dev-token").chmod(0o644)
     assert dev_token(project) != token, "others may have read it"
+
+
+@pytest.mark.parametrize(
+    ("hosts", "taken"), [(["localhost"], True), (["localhost", "evil.example"], False), ([], False)]
+)
+def test_a_request_names_one_host(hosts: list[str], taken: bool) -> None:
+    guard = BrowserGuard(None)  # type: ignore[arg-type]
+    request = Request({"type": "http", "method": "GET", "headers": [(b"host", h.encode()) for h in hosts]})
+    if taken:
+        guard._check_host(request)
+    else:
+        with pytest.raises(UnknownHost):
+            guard._check_host(request)
