@@ -192,10 +192,10 @@ async def test_a_start_under_a_key_that_is_taken_writes_nothing(store: PostgresS
     me = await session(store)
     batch = Batch()
     for run_id, key in ((RUN, "k"), (OTHER, None)):
-        batch.starts.add(run_id, NS, "w", "v", key, b"h", None, None, False, b"", None, None, None)
+        batch.starts.add(run_id, NS, "w", "v", key, b"h", None, None, False, b"", None, None, None, b"")
     await store.commit(me, 1, batch)
     again = Batch()
-    again.starts.add(THIRD, NS, "w", "v", "k", b"h", None, None, False, b"", None, None, None)
+    again.starts.add(THIRD, NS, "w", "v", "k", b"h", None, None, False, b"", None, None, None, b"")
     await store.commit(me, 2, again)
     for table in ("run_queue", "history"):
         assert [r["run_id"] for r in await c.fetch(f"select run_id from perdure.{table} order by 1")] == [RUN, OTHER]

@@ -106,13 +106,17 @@ async def test_dropping_an_old_day_gives_its_disk_back_and_keeps_younger_days(sq
     await sql.execute("insert into perdure.run_key (ns, key, run_id, input_hash) values (1, 'old', $1, '')", ended)
     name = f"history_p{day_ago(OLD_DAYS):%Y%m%d}"
     await sql.execute(
-        "insert into perdure.history (run_id, seq, last, ns, epoch, at, body) select $1, n, n, 1, 1, now(), repeat('x', 500)::bytea"
+        "insert into perdure.history (run_id, seq, last, ns, epoch, at, body, hash) select $1, n, n, 1, 1, now(), repeat('x', 500)::bytea, ''"
         " from generate_series(1, 2000) n",
         ended,
     )
     path = await sql.fetchval("select pg_relation_filepath($1::text::regclass)", f"perdure.{name}")
     assert await sql.fetchval("select (pg_stat_file($1::text)).size", path) > 500_000
     assert await partitions.drop_old(sql, 5) == len(partitions.TABLES)
+    noted = {r["parent"]: r["below"] for r in await sql.fetch("select parent, below from perdure.retention")}
+    assert noted == dict.fromkeys(partitions.TABLES, partitions._bound(day_ago(OLD_DAYS - 1))), (
+        "verify knows what was dropped"
+    )
     have = await relations(sql)
     assert not [r for r in have if f"{day_ago(OLD_DAYS):%Y%m%d}" in r]
     assert len([r for r in have if f"{day_ago(2):%Y%m%d}" in r]) == len(partitions.TABLES)

@@ -25,6 +25,8 @@ from perdure.store.postgres import PostgresStore
 from perdure.wire.codec import encode_events
 
 NS = 1
+NO_HASH = b""
+"""These histories are not verified."""
 STARTED = encode_events([ev.RunStarted("w", "v", b"{}")])
 
 
@@ -61,16 +63,16 @@ class Session:
         batch = Batch()
         made = [new_run() for _ in range(count)]
         for run_id in made:
-            batch.starts.add(run_id, NS, "w", "v", None, b"", None, None, True, STARTED, None, None, None)
+            batch.starts.add(run_id, NS, "w", "v", None, b"", None, None, True, STARTED, None, None, None, NO_HASH)
         await self.commit(batch)
         return made
 
     async def end(self, run_id: bytes, successor: bytes | None = None) -> None:
         batch = Batch()
-        batch.closes.add(run_id, RunStatus.SUCCESS, 2, None, None, successor)
+        batch.closes.add(run_id, RunStatus.SUCCESS, 2, None, None, successor, NO_HASH)
         batch.ended.add(run_id, successor)
         if successor is not None:
-            batch.starts.add(successor, NS, "w", "v", None, b"", None, None, True, STARTED, None, None, None)
+            batch.starts.add(successor, NS, "w", "v", None, b"", None, None, True, STARTED, None, None, None, NO_HASH)
         await self.commit(batch)
 
 

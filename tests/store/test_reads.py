@@ -202,7 +202,7 @@ async def test_tasks_of_an_active_run_come_from_rows_and_from_its_history(dsn: s
         "insert into perdure.run_queue (run_id, ns, workflow, version, status, created_at, wake_at, owner) values ($1, 1, 'w', '1', 1, now(), now(), 5)", run_id
     )  # fmt: skip
     await c.execute(
-        "insert into perdure.history (run_id, seq, last, ns, epoch, at, body) values ($1, 1, 3, 1, 1, now(), $2)", run_id, encode_events(events)
+        "insert into perdure.history (run_id, seq, last, ns, epoch, at, body, hash) values ($1, 1, 3, 1, 1, now(), $2, '')", run_id, encode_events(events)
     )  # fmt: skip
     for seq in (0, 1):
         await c.execute(

@@ -187,7 +187,7 @@ async def test_a_server_checks_creates_and_revokes_keys_under_its_role(granted: 
         view, _ = await store.create(NewKey(name="k", role=Role.VIEWER, namespace="default"))
         await store.touch(view.id)
         assert (await store.revoke(view.id, None)).last_used_us is not None
-        await keys.AuditLog(pool).append(1, "a", "b", "c", {"d": 1})
+        await keys.AuditLog(pool).append_all([(1, "a", "b", "c", {"d": 1})])
         assert len(await keys.AuditLog(pool).page(None, None, 5)) == 1
     finally:
         await pool.close()

@@ -25,6 +25,8 @@ from perdure.store.queries import queries
 from perdure.wire.codec import decode_mail, encode_events, encode_options
 
 NS = 1
+NO_HASH = b""
+"""These histories are not verified."""
 STARTED = encode_events([ev.RunStarted("w", "v", b"{}")])
 SUCCEEDED = encode_events([ev.RunSucceeded(b"1")])
 
@@ -53,14 +55,14 @@ def start_of(
     run_id: bytes, *, own: bool = True, key: str | None = None, body: bytes = STARTED, hash_: bytes = b"h"
 ) -> Batch:
     batch = Batch()
-    batch.starts.add(run_id, NS, "w", "v", key, hash_, None, None, own, body, None, None, None)
+    batch.starts.add(run_id, NS, "w", "v", key, hash_, None, None, own, body, None, None, None, NO_HASH)
     return batch
 
 
 def end_of(run_id: bytes) -> Batch:
     batch = Batch()
-    batch.appends.add(run_id, 2, 2, NS, 1, SUCCEEDED)
-    batch.closes.add(run_id, int(RunStatus.SUCCESS), 2, None, None, None)
+    batch.appends.add(run_id, 2, 2, NS, 1, SUCCEEDED, NO_HASH)
+    batch.closes.add(run_id, int(RunStatus.SUCCESS), 2, None, None, None, NO_HASH)
     return batch
 
 
@@ -94,7 +96,7 @@ async def test_a_commit_under_a_reaped_session_writes_nothing_at_all(store: Post
         with pytest.raises(Fenced):
             await store.commit(session, number, batch)
     mixed = queued_task(run_id, 1, 1)
-    mixed.appends.add(run_id, 2, 2, NS, 1, SUCCEEDED)
+    mixed.appends.add(run_id, 2, 2, NS, 1, SUCCEEDED, NO_HASH)
     mixed.posts.add(run_id, b"mail", False)
     mixed.promises.add(run_id, "p", NS, 0, None)
     mixed.consumed.add(
@@ -310,10 +312,10 @@ async def test_only_the_owner_of_a_run_can_end_or_release_it(store: PostgresStor
     run_id = new_run()
     await store.commit(owner, 1, start_of(run_id))
     release = Batch()
-    release.releases.add(run_id, time.time_ns() // 1000, None, None, None, None)
+    release.releases.add(run_id, time.time_ns() // 1000, None, None, None, None, 1, NO_HASH)
     await store.commit(other, 1, release)
     close = Batch()
-    close.closes.add(run_id, int(RunStatus.SUCCESS), 1, None, None, None)
+    close.closes.add(run_id, int(RunStatus.SUCCESS), 1, None, None, None, NO_HASH)
     await store.commit(other, 2, close)
     assert await sql.fetchval("select owner from perdure.run_queue") == owner
     assert await sql.fetchval("select count(*) from perdure.run") == 0
@@ -439,7 +441,7 @@ async def test_a_start_under_a_taken_key_writes_nothing_and_its_neighbours_go_th
     first, second, third = new_run(), new_run(), new_run()
     assert (await store.commit(session, 1, start_of(first, key="k"))).started == {first}
     batch = start_of(second, key="k")
-    batch.starts.add(third, NS, "w", "v", "other", b"h", None, None, True, STARTED, None, None, None)
+    batch.starts.add(third, NS, "w", "v", "other", b"h", None, None, True, STARTED, None, None, None, NO_HASH)
     assert (await store.commit(session, 2, batch)).started == {third}
     assert await store.run_by_key(NS, "k") == (first, b"h")
     assert await store.existing(1, [first, second, third]) == {first, third}
@@ -450,7 +452,7 @@ async def test_of_two_starts_under_one_key_in_one_batch_one_wins(store: Postgres
     session = (await store.register("keys", 10, 0)).id
     first, second = new_run(), new_run()
     batch = start_of(first, key="k")
-    batch.starts.add(second, NS, "w", "v", "k", b"h", None, None, True, STARTED, None, None, None)
+    batch.starts.add(second, NS, "w", "v", "k", b"h", None, None, True, STARTED, None, None, None, NO_HASH)
     started = (await store.commit(session, 1, batch)).started
     assert len(started) == 1
     holder = await store.run_by_key(NS, "k")

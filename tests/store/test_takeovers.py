@@ -96,7 +96,7 @@ async def test_progress_begins_the_count_anew(store: PostgresStore, sql: Any) ->
         session = (await store.register(f"engine {n}", 60, 0)).id
         assert await claim(store, session) == [run_id]
         batch = Batch()
-        batch.appends.add(run_id, n, n, NS, n, encode_events([ev.SignalReceived("s", b"1")]))
+        batch.appends.add(run_id, n, n, NS, n, encode_events([ev.SignalReceived("s", b"1")]), b"")
         await store.commit(session, 1, batch)
         await died(store, sql, session)
         assert (await row(sql, run_id))["takeovers"] == 1

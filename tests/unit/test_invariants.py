@@ -375,8 +375,9 @@ def test_examples_are_few_and_the_count_is_whole() -> None:
     assert not findings.clean
 
 
-def test_an_invariant_without_material_is_left_out() -> None:
+def test_an_invariant_without_material_is_listed_with_what_it_needs() -> None:
     findings = Findings({3})
     findings.examine(8)
     findings.violate(8, "run", "nobody asked")
-    assert findings.clean and list(findings.tallies) == [3]
+    assert findings.clean and findings.tallies[8].examined == 0
+    assert (findings.tallies[8].needs, findings.tallies[3].needs) == ("--ledger", "")

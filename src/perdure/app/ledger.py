@@ -12,11 +12,12 @@ from typing import IO
 import msgspec
 
 from perdure.core.errors import InvalidInput
-from perdure.core.invariants import LedgerLine
+from perdure.core.invariants import AcknowledgedSignal, LedgerLine
 
 SORT_LINES = 100_000
 """Lines sorted in memory at once; more go through temporary files."""
 _decode = msgspec.json.Decoder(LedgerLine).decode
+_signal = msgspec.json.Decoder(AcknowledgedSignal).decode
 _start = msgspec.json.Decoder(dict[str, str]).decode
 
 
@@ -26,6 +27,15 @@ def read_starts(path: str | Path) -> Iterator[str]:
             yield _start(line)["run"]
         except (msgspec.DecodeError, msgspec.ValidationError, KeyError) as e:
             raise InvalidInput(f'{path}, line {number}: expected {{"run": "<id>"}}: {e}') from None
+
+
+def read_signals(path: str | Path) -> Iterator[AcknowledgedSignal]:
+    for number, line in _lines(path):
+        try:
+            yield _signal(line)
+        except (msgspec.DecodeError, msgspec.ValidationError) as e:
+            expected = '{"run": "<id>", "name": "<signal>", "value": <JSON>, "sender": "<who>"}'
+            raise InvalidInput(f"{path}, line {number}: expected {expected}: {e}") from None
 
 
 def read_ledger(path: str | Path) -> Iterator[LedgerLine]:

@@ -15,22 +15,24 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
+from perdure.core import chain, ids
 from perdure.core import events as ev
-from perdure.core import ids
-from perdure.core.errors import IllegalTransition
+from perdure.core.errors import IllegalTransition, clip
 from perdure.core.lifecycle import RunStatus, TaskStatus, next_task_status
+from perdure.core.limits import CLOCKS_APART_S_MAX, DEADLINE_LATE_S_MAX
 from perdure.core.reopen import effective
-from perdure.core.retry import TaskOptions
+from perdure.core.retry import TaskOptions, backoff_us
 from perdure.core.runstate import RunState
 
 INVARIANTS: Final[dict[int, str]] = {
     1: "every acknowledged start exists exactly once",
-    3: "event numbers per run are gapless from 1",
-    4: "state rebuilt from events equals stored state",
+    2: "one run per key; a key names a run that was started under it, with the same input",
+    3: "event numbers per run are gapless from 1, and each row's hash follows from the row before",
+    4: "state rebuilt from events equals stored state, column by column",
     5: "terminal is absorbing: one terminal event, and it is the last; only a retry may follow a failure",
     6: "every transition is an edge of the declared table",
     7: "at most one recorded result per task",
@@ -39,15 +41,28 @@ INVARIANTS: Final[dict[int, str]] = {
     10: "executions <= max_attempts + lost workers; at-most-once tasks at most once",
     11: "no task starts before its dependencies are satisfied",
     12: "a fan-out of N has exactly N ends 0..N-1 and one join",
-    14: "timers never early by the database clock, fired once",
+    13: "no more in flight than a limit allows, and every slot has its holder",
+    14: "timers never early by the database clock, fired once; no deadline is overdue",
     15: "one run per schedule and nominal time",
+    16: "an acknowledged signal is consumed once or pending, in the order of its sender",
     17: "at rest the inbox is empty and no row is an orphan",
+    18: "no task begins after its cancel or the end of its run",
+    19: "retries are spaced by their policy",
+    20: "every item of a batched start is kept until its run is there",
     21: "at rest every run that is not waiting for input has ended",
+    22: "no row of a run belongs to another namespace",
+    23: "the audit log is complete, unchanged and in order",
 }
-LEDGER_ONLY: Final = frozenset({8, 10, 11})
-STARTS_ONLY: Final = frozenset({1})
-REST_ONLY: Final = frozenset({17, 21})
+LEDGER: Final = "--ledger"
+STARTS: Final = "--starts"
+AT_REST: Final = "--at-rest"
+NEEDS: Final[dict[int, str]] = {1: STARTS, 8: LEDGER, 10: LEDGER, 11: LEDGER, 17: AT_REST, 19: LEDGER, 21: AT_REST}
+"""Invariants that cannot be checked without more than the database."""
 EXAMPLES_MAX: Final = 5
+SPACING_SLACK: Final = 0.02
+"""Share of a delay by which the database's clock and the machine's may differ."""
+SHOWN_CHARS: Final = 80
+"""Characters of a column's value that a violation shows."""
 
 # -- what is found -----------------------------------------------------------------------------------------------------
 
@@ -60,32 +75,37 @@ class Example(msgspec.Struct, frozen=True):
 class Tally:
     """One invariant: how much was looked at, how often it did not hold, and the first few cases."""
 
-    __slots__ = ("examined", "examples", "name", "number", "violations")
+    __slots__ = ("examined", "examples", "name", "needs", "number", "violations")
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, needs: str = "") -> None:
         self.number, self.name = number, INVARIANTS[number]
+        self.needs = needs
+        """The option without which it was not checked; empty: it was."""
         self.examined = self.violations = 0
         self.examples: list[Example] = []
 
 
 class Findings:
+    """Every invariant has its tally. Those that are not among `numbers` are listed, and not checked."""
+
     def __init__(self, numbers: Iterable[int]) -> None:
-        self.tallies = {n: Tally(n) for n in sorted(numbers)}
+        self._checked = frozenset(numbers)
+        self.tallies = {n: Tally(n, "" if n in self._checked else NEEDS.get(n, "")) for n in INVARIANTS}
 
     def examine(self, number: int, count: int = 1) -> None:
-        if number in self.tallies:
+        if number in self._checked:
             self.tallies[number].examined += count
 
     def violate(self, number: int, run: str, what: str) -> None:
-        tally = self.tallies.get(number)
-        if tally is None:
+        if number not in self._checked:
             return
+        tally = self.tallies[number]
         tally.violations += 1
         if len(tally.examples) < EXAMPLES_MAX:
             tally.examples.append(Example(run, what))
 
     def __contains__(self, number: int) -> bool:
-        return number in self.tallies
+        return number in self._checked
 
     @property
     def clean(self) -> bool:
@@ -111,6 +131,37 @@ class LedgerLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     mono_us: int
     after: tuple[str, ...] = ()
     """Ids of the tasks whose results this one was given."""
+    failed: bool = False
+    """Of an `end`: the execution raised an error by itself."""
+    retry_us: int = 0
+    """Of an `end`: the delay until the next attempt that the error asks for; 0: none, the policy holds."""
+
+
+class AcknowledgedSignal(msgspec.Struct, frozen=True):
+    """A line of a file of acknowledged signals; see perdure.testing.ledger.Signals."""
+
+    run: str
+    name: str
+    value: Any = None
+    sender: str = ""
+
+
+class RunColumns(msgspec.Struct, frozen=True, kw_only=True):
+    """The columns of a run's row that its history tells, too."""
+
+    ns: int
+    workflow: str
+    version: str
+    key: str | None
+    parent_id: bytes | None
+    parent_seq: int | None
+    created_us: int
+    finished_us: int | None
+    error_code: str | None
+    error: str | None
+    successor: bytes | None
+    attributes: str | None
+    head: bytes | None
 
 
 class StoredRun(msgspec.Struct, frozen=True):
@@ -123,6 +174,27 @@ class StoredRun(msgspec.Struct, frozen=True):
     stuck: str | None = None
     due: bool = False
     """Active, nobody's, and its wake_at has come."""
+    columns: RunColumns | None = None
+
+
+class TaskColumns(msgspec.Struct, frozen=True, kw_only=True):
+    """The columns of a task's row that the history of its run tells, too, and its times."""
+
+    ns: int
+    queue: str
+    node: str | None
+    error: str | None
+    scheduled_us: int
+    started_us: int | None
+    finished_us: int
+
+
+class StoredKey(msgspec.Struct, frozen=True):
+    """A row of run_key."""
+
+    ns: int
+    key: str
+    input_hash: bytes
 
 
 class StoredTask(msgspec.Struct, frozen=True):
@@ -135,6 +207,7 @@ class StoredTask(msgspec.Struct, frozen=True):
     attempts: int
     lost: int
     epoch: int
+    columns: TaskColumns | None = None
 
 
 class TaskPath(msgspec.Struct):
@@ -145,6 +218,13 @@ class TaskPath(msgspec.Struct):
     """Number of the event that scheduled it."""
     status: TaskStatus = TaskStatus.PENDING
     ended: int = 0
+    ended_us: int = 0
+    name: str = ""
+    queue: str = ""
+    node: str | None = None
+    error: str | None = None
+    attempts: int | None = None
+    """Where the history tells."""
 
 
 # -- one run -----------------------------------------------------------------------------------------------------------
@@ -167,6 +247,22 @@ class RunFold:
         """For each retry the epoch of the run that had failed; what came after is of a later one."""
         self.scheduled: tuple[str, int] | None = None
         """The schedule that started it, and the nominal time it was started for."""
+        self.started: ev.RunStarted | None = None
+        """How it was started, without its input."""
+        self.input_hash = b""
+        self.started_us = self.last_us = 0
+        self.version = ""
+        """Of the code that executes it."""
+        self.ns: int | None = None
+        self.signals: list[tuple[str, bytes]] = []
+        """Name and value of the signals it has received, where somebody asks for them."""
+        self.keep_signals = False
+        self.next_run = b""
+        """The run that continues this one."""
+        self.last_epoch = 0
+        self._head, self._head_us = chain.BEGINNING, 0
+        self._heads: dict[int, bytes] = {}
+        """Hashes of its rows, by the number of their last event."""
         self._terminal: tuple[int, ev.Event] | None = None
         self._fired: set[int] = set()
         self._fanouts: list[tuple[int, int]] = []
@@ -174,9 +270,26 @@ class RunFold:
     def _violate(self, number: int, what: str) -> None:
         self._findings.violate(number, self.text, what)
 
+    def chained(self, ns: int, seq: int, last: int, epoch: int, at_us: int, body: bytes, stored: bytes) -> None:
+        """One history row as it is stored: whether its hash follows from the row before, and whose it is."""
+        made = chain.link(self._head, self._head_us, self.run_id, ns, seq, last, epoch, body)
+        if made != stored:
+            self._violate(
+                3,
+                f"the hash of events {seq}..{last} does not follow from what is stored: they or the row before were changed",
+            )
+        self._findings.examine(22)
+        if self.ns is None:
+            self.ns = ns
+        elif ns != self.ns:
+            self._violate(22, f"events {seq}..{last} belong to namespace {ns}, the run's first to {self.ns}")
+        self._head, self._head_us = stored, at_us
+        self._heads[last] = stored
+
     def row(self, seq: int, last: int, epoch: int, at_us: int, events: Sequence[ev.Event]) -> None:
         """One history row: the events seq..last."""
         f = self._findings
+        self.last_us, self.last_epoch = at_us, epoch
         f.examine(3)
         f.examine(9)
         if seq != self.last + 1:
@@ -200,8 +313,16 @@ class RunFold:
         f.examine(5)
         f.examine(6)
         end = self._terminal[1] if self._terminal else None
-        if isinstance(event, ev.RunStarted) and event.schedule:
-            self.scheduled = (event.schedule, event.nominal_us)
+        if isinstance(event, ev.RunStarted):
+            self._began(at_us, event)
+        elif isinstance(event, ev.RunBegan):
+            self.version = event.version or self.version
+        elif isinstance(event, ev.SignalReceived):
+            f.examine(16)
+            if self.keep_signals:
+                self.signals.append((event.name, event.value))
+        elif isinstance(event, ev.RunContinued):
+            self.next_run = event.run_id
         if isinstance(event, ev.RunRetried):
             if not isinstance(end, ev.RunFailed):
                 self._violate(5, f"event {seq} retries a run that has not failed")
@@ -216,6 +337,14 @@ class RunFold:
             self._terminal = (seq, event)
         if not self.retries:
             self._apply(seq, at_us, event)
+
+    def _began(self, at_us: int, event: ev.RunStarted) -> None:
+        if event.schedule:
+            self.scheduled = (event.schedule, event.nominal_us)
+        if self.started is None:
+            self.started_us, self.version = at_us, event.version
+            self.input_hash = chain.input_hash(event.workflow, event.input) if event.key else b""
+            self.started = msgspec.structs.replace(event, input=b"")
 
     def again(self, history: list[ev.Recorded]) -> None:
         """Fold the whole history of a run that was retried, without what its retries took back."""
@@ -235,7 +364,7 @@ class RunFold:
 
     def _apply(self, seq: int, at_us: int, event: ev.Event) -> None:
         self._timer(seq, at_us, event)
-        self._task(seq, event)
+        self._task(seq, at_us, event)
         if self.broken:
             return
         try:
@@ -257,7 +386,7 @@ class RunFold:
 
     # -- tasks -----------------------------------------------------------------------------------------------------------
 
-    def _task(self, seq: int, event: ev.Event) -> None:
+    def _task(self, seq: int, at_us: int, event: ev.Event) -> None:
         match event:
             case ev.TasksScheduled():
                 self._scheduled(seq, event)
@@ -265,14 +394,16 @@ class RunFold:
                 if len(event.seqs) != len(event.results):
                     self._violate(7, f"event {seq} has {len(event.seqs)} tasks and {len(event.results)} results")
                 for one in event.seqs:
-                    self._ended(seq, one, TaskStatus.SUCCESS, "succeed")
+                    self._ended(seq, at_us, one, TaskStatus.SUCCESS)
             case ev.TaskFailed():
-                self._ended(seq, event.seq, TaskStatus.FAILED, "fail")
+                self._ended(seq, at_us, event.seq, TaskStatus.FAILED)
+                if (path := self.tasks.get(event.seq)) is not None:
+                    path.error, path.attempts = event.failure.message, event.attempts
             case ev.TasksCancelled():
                 for one in event.seqs:
-                    self._ended(seq, one, TaskStatus.CANCELLED, "cancel")
+                    self._ended(seq, at_us, one, TaskStatus.CANCELLED)
             case ev.TasksSkipped():
-                self._skipped(seq, event)
+                self._skipped(seq, at_us, event)
             case _:
                 pass
 
@@ -282,16 +413,19 @@ class RunFold:
         if len(event.inputs) > 1:
             self._fanouts.append((event.first, len(event.inputs)))
         for one in range(event.first, event.first + len(event.inputs)):
-            self.tasks[one] = TaskPath(event.options, seq)
+            path = self.tasks[one] = TaskPath(event.options, seq)
+            path.name, path.queue, path.node = event.name, event.queue, ev.label(event, one) if event.nodes else None
 
-    def _skipped(self, seq: int, event: ev.TasksSkipped) -> None:
+    def _skipped(self, seq: int, at_us: int, event: ev.TasksSkipped) -> None:
         if event.first != len(self.tasks):
             self._violate(12, f"event {seq} skips task {event.first} where {len(self.tasks)} is next")
         for one in range(event.first, event.first + len(event.nodes)):
             path = self.tasks[one] = TaskPath(TaskOptions(), seq)
-            path.status, path.ended = TaskStatus.SKIPPED, seq
+            path.status, path.ended, path.ended_us = TaskStatus.SKIPPED, seq, at_us
+            path.name = path.node = event.nodes[one - event.first]
+            path.error, path.attempts = event.reason or None, 0
 
-    def _ended(self, seq: int, task: int, status: TaskStatus, act: str) -> None:
+    def _ended(self, seq: int, at_us: int, task: int, status: TaskStatus) -> None:
         self._findings.examine(7)
         path = self.tasks.get(task)
         if path is None:
@@ -299,7 +433,7 @@ class RunFold:
         elif path.ended:
             self._violate(7, f"task {task} ended at event {path.ended} and again at event {seq}")
         else:
-            path.status, path.ended = status, seq
+            path.status, path.ended, path.ended_us = status, seq, at_us
 
     # -- against what is stored --------------------------------------------------------------------------------------------
 
@@ -335,14 +469,74 @@ class RunFold:
             return
         if self.epoch > stored.epoch:
             self._violate(9, f"history reaches epoch {self.epoch}, the run is in epoch {stored.epoch}")
+        if not stored.active and self.last_epoch != stored.epoch:
+            self._violate(9, f"the run ended in epoch {self.last_epoch}, its row says {stored.epoch}")
+        if stored.columns is not None:
+            self._settle_columns(stored, stored.columns)
         if self.broken:
             return
         if stored.active and self.state.is_terminal:
             self._violate(4, f"the history ends in {self.state.status.word}, the run is still active")
         if not stored.active and self.state.status != stored.status:
             self._violate(4, f"the history says {self.state.status.word}, the row {RunStatus(stored.status).word}")
-        if stored.events is not None and stored.events != self.last:
+        if not stored.active and stored.events is not None and stored.events != self.last:
             self._violate(4, f"the row counts {stored.events} events, the history {self.last}")
+
+    def _settle_columns(self, stored: StoredRun, c: RunColumns) -> None:
+        """Each column of the run's row against the event that it was taken from."""
+        self._findings.examine(22)
+        if self.ns is not None and c.ns != self.ns:
+            self._violate(22, f"the run's row belongs to namespace {c.ns}, its history to {self.ns}")
+        if c.head is not None and self._heads.get(stored.events or 0) != c.head:
+            self._violate(
+                3,
+                f"the history does not have the row that ended with event {stored.events} when the run was last written",
+            )
+        s = self.started
+        if s is not None:
+            told: dict[str, tuple[object, object]] = {
+                "workflow": (s.workflow, c.workflow),
+                "version": (self.version, c.version),
+                "key": (s.key or None, c.key),
+                "parent_id": (s.parent_id or None, c.parent_id),
+                "parent_seq": (s.parent_seq if s.parent_id else None, c.parent_seq),
+                "created_at": (self.started_us, c.created_us),
+                "attributes": (_attributes(s.attributes.decode()), _attributes(c.attributes)),
+            }
+            if not stored.active:
+                code, text, successor = _end_of(self._terminal[1] if self._terminal else None)
+                told |= {
+                    "finished_at": (self.last_us, c.finished_us),
+                    "error_code": (code, c.error_code),
+                    "error": (text, c.error),
+                    "successor": (successor, c.successor),
+                }
+            for name, (history, row) in told.items():
+                if history != row:
+                    self._violate(4, f"column {name} of the run is {_short(row)}, its history says {_short(history)}")
+
+    def settle_keys(self, keys: Sequence[StoredKey], *, active: bool) -> None:
+        """Rows of run_key that name this run. A run that has ended may have passed its key on; so may one that was retried since."""
+        f = self._findings
+        s = self.started
+        for k in keys:
+            f.examine(2)
+            if s is None or (k.ns, k.key, k.input_hash) != (self.ns, s.key, self.input_hash):
+                self._violate(
+                    2,
+                    f"the key {k.key!r} of namespace {k.ns} names this run, which was not started under it with that input",
+                )
+        if s is not None and s.key and active and not keys and not self.retries and not s.parent_id:
+            f.examine(2)
+            self._violate(2, f"active under the key {s.key!r}, which does not name it")
+
+    def settle_deadline(self, stored: StoredRun, now_us: int) -> None:
+        if not stored.active or self.broken or not self.state.deadline_us:
+            return
+        self._findings.examine(14)
+        late_us = now_us - self.state.deadline_us
+        if late_us > DEADLINE_LATE_S_MAX * 1_000_000:
+            self._violate(14, f"active {late_us / 1e6:.0f} s after its deadline")
 
     def _settle_tasks(self, tasks: Sequence[StoredTask], queued: Sequence[int]) -> None:
         f = self._findings
@@ -364,6 +558,8 @@ class RunFold:
         if path is None or not path.ended:
             self._violate(4, f"task {t.seq} has a row and no end in the history")
             return
+        if t.columns is not None:
+            self._settle_task_columns(t, path, t.columns)
         if path.status != t.status:
             self._violate(
                 4, f"task {t.seq} is {path.status.word} in the history and {TaskStatus(t.status).word} in its row"
@@ -376,6 +572,38 @@ class RunFold:
             _walk(TaskStatus(t.status), t.attempts)
         except IllegalTransition as e:
             self._violate(6, f"task {t.seq} after {t.attempts} attempts: {e}")
+
+    def _settle_task_columns(self, t: StoredTask, path: TaskPath, c: TaskColumns) -> None:
+        self._findings.examine(22)
+        if self.ns is not None and c.ns != self.ns:
+            self._violate(22, f"the row of task {t.seq} belongs to namespace {c.ns}, its run to {self.ns}")
+        told = {
+            "name": (path.name, t.name),
+            "queue": (path.queue, c.queue),
+            "node": (path.node, c.node),
+            "error": (path.error, c.error),
+        }
+        if path.attempts is not None:
+            told["attempts"] = (path.attempts, t.attempts)  # type: ignore[assignment]
+        for name, (history, row) in told.items():
+            if history != row:
+                self._violate(4, f"column {name} of task {t.seq} is {_short(row)}, the history says {_short(history)}")
+        if not 0 <= t.lost <= t.attempts:
+            self._violate(4, f"task {t.seq} lost {t.lost} workers in {t.attempts} attempts")
+        apart_us = CLOCKS_APART_S_MAX * 1_000_000
+        times = {"scheduled_at": c.scheduled_us, "started_at": c.started_us, "finished_at": c.finished_us}
+        for name, us in times.items():
+            if us is not None and not self.started_us - apart_us <= us <= path.ended_us + apart_us:
+                self._violate(
+                    4,
+                    f"column {name} of task {t.seq} is outside of the time between the run's start and the task's end",
+                )
+        if path.status is TaskStatus.CANCELLED or self.state.is_terminal:
+            self._findings.examine(18)
+            stop_us = path.ended_us if path.status is TaskStatus.CANCELLED else self.last_us
+            if c.started_us is not None and c.started_us > stop_us + apart_us:
+                what = "its cancel" if path.status is TaskStatus.CANCELLED else "the end of its run"
+                self._violate(18, f"task {t.seq} began {(c.started_us - stop_us) / 1e6:.0f} s after {what}")
 
     def _settle_fanouts(self) -> None:
         for first, count in self._fanouts:
@@ -400,6 +628,29 @@ class RunFold:
             self._violate(21, "active and due, and nobody has it")
         elif gone:
             self._violate(21, f"waits for child {gone[0]}, which is not active any more")
+
+
+def _end_of(event: ev.Event | None) -> tuple[str | None, str | None, bytes | None]:
+    """Error code, error and successor that the row of a run has which ended like this."""
+    match event:
+        case ev.RunFailed():
+            return event.failure.code, event.failure.message, None
+        case ev.RunCancelled():
+            return "run_cancelled", clip(event.reason) or "the run was cancelled", None
+        case ev.RunContinued():
+            return None, None, event.run_id
+        case _:
+            return None, None, None
+
+
+def _attributes(text: str | None) -> object:
+    """By value: the database keeps them in a form of its own."""
+    return msgspec.json.decode(text) if text else None
+
+
+def _short(value: object) -> str:
+    text = value.hex() if isinstance(value, bytes) else repr(value)
+    return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}..."
 
 
 def _walk(status: TaskStatus, attempts: int) -> None:
@@ -484,8 +735,32 @@ def _check_attempts(
             fold.text,
             f"task {seq} began {len(begins)} times with max_attempts={options.max_attempts}, {lost} lost workers, {taken_over} take-overs",
         )
+    if row is not None and not row.lost and not retries:
+        _check_spacing(fold, seq, options, lines, findings)
     if row is not None and row.status in (TaskStatus.SUCCESS, TaskStatus.FAILED):
         _check_after_record(fold, row, options, begins, findings)
+
+
+def _check_spacing(
+    fold: RunFold, seq: int, options: TaskOptions, lines: Sequence[LedgerLine], findings: Findings
+) -> None:
+    """From the end of an execution that failed by itself to the beginning of the next attempt, under one owner. Only for tasks that
+    lost no worker: an attempt whose report was lost is repeated at once."""
+    task_id = ids.derive(fold.run_id, ids.TASK, seq)
+    ends = {(x.attempt, x.epoch): x for x in lines if x.phase == "end" and x.failed}
+    for x in lines:
+        end = ends.get((x.attempt - 1, x.epoch)) if x.phase == "begin" else None
+        if end is None or x.mono_us < end.mono_us:
+            continue
+        findings.examine(19)
+        least_us = end.retry_us or backoff_us(options, task_id, end.attempt)
+        if x.mono_us - end.mono_us < least_us * (1 - SPACING_SLACK):
+            took = f"{(x.mono_us - end.mono_us) / 1e3:.1f} ms"
+            findings.violate(
+                19,
+                fold.text,
+                f"task {seq}: attempt {x.attempt} began {took} after a failure, {least_us / 1e3:.1f} ms at least were due",
+            )
 
 
 def _check_after_record(

@@ -266,6 +266,12 @@ DESCRIPTORS_WANTED: Final = 65_536
 DESCRIPTORS_RESERVED: Final = 128
 """File descriptors that no client connection gets: for PostgreSQL, files and the server itself."""
 
+# -- verifying ------------------------------------------------------------------------------------------------------
+DEADLINE_LATE_S_MAX: Final = 60
+"""Seconds after its deadline by which a run must have been ended; `perdure verify` reports later ones."""
+CLOCKS_APART_S_MAX: Final = 60
+"""Seconds by which times that workers and engines took may be off the database's before `perdure verify` reports them."""
+
 # -- log lines ------------------------------------------------------------------------------------------------------
 LOG_REPEATS_SHOWN: Final = 5
 """Warnings of one kind that a process logs in one window before it counts them instead."""

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
+from perdure.core import chain, ids
 from perdure.core import events as ev
-from perdure.core import ids
 from perdure.core.durations import FOREVER_US
 from perdure.core.errors import Failure
 from perdure.core.flow.decider import Decider
@@ -32,7 +32,7 @@ SEGMENT_BYTES = 2 * 1024 * 1024
 class ChildStart:
     """A run to be created together with the event that mentions it."""
 
-    __slots__ = ("input_hash", "key", "line", "own", "run_id", "seq", "started", "version")
+    __slots__ = ("head", "input_hash", "key", "line", "own", "run_id", "seq", "started", "version")
 
     def __init__(
         self,
@@ -47,6 +47,8 @@ class ChildStart:
     ) -> None:
         self.run_id, self.seq, self.version, self.key = run_id, seq, version, key
         self.input_hash, self.own, self.started, self.line = input_hash, own, started, line
+        self.head = b""
+        """Hash of its first row, once it is written."""
 
 
 class Extras:
@@ -116,7 +118,7 @@ class Changes:
 
 class ActiveRun:
     __slots__ = (
-        "closing", "computed_s", "decider", "deciding", "deliver", "dirty", "epoch", "evicted", "id", "idle_since", "keys", "lines", "mail_seen", "noted", "ns", "operations",
+        "closing", "computed_s", "decider", "deciding", "deliver", "dirty", "epoch", "evicted", "head", "head_us", "id", "idle_since", "keys", "lines", "mail_seen", "noted", "ns", "operations",
         "outcome", "pending", "queued", "reloading", "reopened", "replay", "seq", "state", "suspect", "trace", "unseen", "version", "waiting", "waiting_activation", "workflow", "writing",
     )  # fmt: skip
 
@@ -133,6 +135,8 @@ class ActiveRun:
         """W3C traceparent of the run's span, for its tasks."""
         self.seq = 0
         """Number of the last durable event."""
+        self.head, self.head_us = chain.BEGINNING, 0
+        """Hash and time of the last durable row of its history."""
         self.pending: deque[Changes] = deque()
         self.deliver: list[ev.Recorded] = []
         """Durable facts that the code has not seen yet."""
@@ -281,13 +285,15 @@ class ActiveRun:
 class RunUnit:
     """What one run writes in one commit."""
 
-    __slots__ = ("events", "first", "run", "segments")
+    __slots__ = ("events", "first", "head", "run", "segments")
 
     def __init__(self, run: ActiveRun, segments: list[Changes]) -> None:
         self.run, self.segments = run, segments
         run.writing = True
         self.events = segments[0].events if len(segments) == 1 else [e for s in segments for e in s.events]
         self.first = run.seq + 1
+        self.head = run.head
+        """Hash of the last row, this one's if it has events."""
 
     @property
     def started_children(self) -> list[ChildStart]:
@@ -297,14 +303,17 @@ class RunUnit:
         run = self.run
         if self.events:
             last = self.first + len(self.events) - 1
-            batch.appends.add(run.id, self.first, last, run.ns, run.epoch, encode_events(self.events))
+            body = encode_events(self.events)
+            self.head = chain.link(run.head, run.head_us, run.id, run.ns, self.first, last, run.epoch, body)
+            batch.appends.add(run.id, self.first, last, run.ns, run.epoch, body, self.head)
         for s in self.segments:
             batch.tasks.rows.extend(s.tasks)
             if s.close is not None:
                 self._fill_close(batch, *s.close)
             if s.release is not None:
                 wake_us = FOREVER_US if s.release[0] is None else s.release[0]
-                batch.releases.add(run.id, wake_us, *s.release[1:], run.state.deadline_us or None)
+                last = self.first + len(self.events) - 1
+                batch.releases.add(run.id, wake_us, *s.release[1:], run.state.deadline_us or None, last, self.head)
         extras = [s.extras for s in self.segments if s.has_extras]
         if extras:
             self._fill_extras(batch, extras)
@@ -350,7 +359,7 @@ class RunUnit:
     def _fill_close(self, batch: Batch, status: RunStatus, failure: Failure | None, successor: bytes | None) -> None:
         run = self.run
         code, text = (failure.code, failure.message) if failure is not None else (None, None)
-        batch.closes.add(run.id, status, self.first + len(self.events) - 1, code, text, successor)
+        batch.closes.add(run.id, status, self.first + len(self.events) - 1, code, text, successor, self.head)
         if run.mail_seen or run.state.promises or run.state.resolved or successor is not None:
             batch.ended.add(run.id, successor)
 
@@ -368,8 +377,10 @@ def attributes_text(attributes: bytes) -> str | None:
 
 def _fill_start(batch: Batch, child: ChildStart, parent: ActiveRun) -> None:
     e = child.started
+    body = encode_events([e])
+    child.head = chain.first(child.run_id, parent.ns, int(child.own), body)
     batch.starts.add(
         child.run_id, parent.ns, e.workflow, child.version, child.key or None, child.input_hash, e.parent_id or None,
-        e.parent_seq if e.parent_id else None, child.own, encode_events([e]), attributes_text(e.attributes),
-        child.line.id if child.line is not None else None, e.deadline_us or None,
+        e.parent_seq if e.parent_id else None, child.own, body, attributes_text(e.attributes),
+        child.line.id if child.line is not None else None, e.deadline_us or None, child.head,
     )  # fmt: skip

@@ -31,14 +31,14 @@ class Batch:
     """One transaction. Field comments name the columns."""
 
     def __init__(self) -> None:
-        # run_id ns workflow version key input_hash parent_id parent_seq own body attributes line deadline_us
-        self.starts = Rows(13)
-        # run_id seq last ns epoch body
-        self.appends = Rows(6)
-        # run_id status events error_code error successor
-        self.closes = Rows(6)
-        # run_id wake_us stuck waiting_on waits deadline_us
-        self.releases = Rows(6)
+        # run_id ns workflow version key input_hash parent_id parent_seq own body attributes line deadline_us hash
+        self.starts = Rows(14)
+        # run_id seq last ns epoch body hash
+        self.appends = Rows(7)
+        # run_id status events error_code error successor head
+        self.closes = Rows(7)
+        # run_id wake_us stuck waiting_on waits deadline_us events head
+        self.releases = Rows(8)
         # id ns run_id seq name queue status attempts lost epoch scheduled_us started_us finished_us error node
         self.tasks = Rows(15)
         # id ns run_id seq name queue status attempt lost delay_us scheduled_us options input error trace node line expires_us
@@ -80,10 +80,12 @@ class Batch:
         )  # fmt: skip
 
     def main(self) -> list[Any]:
-        """Columns that were added later come last."""
-        starts, releases = self.starts.columns(), self.releases.columns()
-        groups = (releases[:5] if group is self.releases else group.columns() for group in self._main()[1:])
-        return [*starts[:10], *(column for group in groups for column in group), *starts[10:], *releases[5:]]
+        """Columns that were added later come last, those of the hash chain after all others."""
+        starts, appends, closes, releases = (g.columns() for g in self._main()[:4])
+        return [
+            *starts[:10], *appends[:6], *closes[:6], *releases[:5], *self.tasks.columns(), *starts[10:13], releases[5],
+            starts[13], appends[6], closes[6], *releases[6:],
+        ]  # fmt: skip
 
     def rest(self) -> list[Any]:
         """Columns and groups that were added later come last."""

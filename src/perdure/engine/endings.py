@@ -265,7 +265,9 @@ def _read_what_is_left(rows: Sequence[HistoryRow]) -> Known:
 def _ended(one: Unendable, known: Known, recorded: Recorded) -> ActiveRun:
     run = ActiveRun(one.run_id, one.ns, one.workflow, one.version, one.epoch + 1)
     run.keys, run.state = one.keys, known.state
-    run.seq = recorded.history[-1].last if recorded.history else 0
+    if recorded.history:
+        last = recorded.history[-1]
+        run.seq, run.head, run.head_us = last.last, last.hash, last.at_us
     run.queued = set(recorded.queued)
     run.mail_seen = True  # all that is in its inbox goes with the run
     asked = known.reason

@@ -563,6 +563,7 @@ class Engine:
             self.counters.runs_started += 1
             if unit.own:
                 run = ActiveRun(unit.run_id, unit.ns, unit.request.workflow, unit.request.version, 1)
+                run.head = unit.head
                 self.loop.begin(run, unit.started, at_us)
             else:
                 self.claimer.poke()

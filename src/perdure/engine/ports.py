@@ -94,6 +94,8 @@ class HistoryRow(msgspec.Struct, frozen=True):
     last: int
     at_us: int
     body: bytes
+    hash: bytes = b""
+    """Where it was asked for."""
 
 
 class MailRow(msgspec.Struct, frozen=True):

@@ -9,13 +9,12 @@ import asyncio
 import heapq
 import logging
 from collections.abc import Callable
-from hashlib import blake2b
 from itertools import islice
 from typing import Any
 
+from perdure.core import chain, why
 from perdure.core import commands as cm
 from perdure.core import events as ev
-from perdure.core import why
 from perdure.core.approval import is_guarded
 from perdure.core.errors import Failure, HistoryTooLarge, NondeterminismError, clip
 from perdure.core.flow.decider import Decider, DecisionTooLarge
@@ -129,7 +128,7 @@ class RunLoop:
         run.lines = self.lines
         run.state.apply(started)
         _place_in_trace(run)
-        run.seq = 1
+        run.seq, run.head_us = 1, at_us
         run.deliver.append(ev.Recorded(1, at_us, started))
         self.runs[run.id] = run
         if not self._give_decider(run):
@@ -146,6 +145,7 @@ class RunLoop:
         """The whole history of a claimed run, decoded and folded in slices. The loop does not know the run yet: `load` takes it in."""
         read = History()
         try:
+            run.seq, run.head, run.head_us = rows[-1].last, rows[-1].hash, rows[-1].at_us
             read.missing = self._find_decider(run)
             is_up = within(SLICE_S)
             for row in rows:
@@ -459,7 +459,7 @@ class RunLoop:
         own = line is None and self.reserve(run.ns, c.workflow, version)
         changes = run.record(ev.ChildStarted(c.seq, child_id, c.workflow, c.input, c.key), len(c.input))
         changes.extras.starts.append(
-            ChildStart(child_id, c.seq, version, c.key, input_hash(c.workflow, c.input), own, started, line)
+            ChildStart(child_id, c.seq, version, c.key, chain.input_hash(c.workflow, c.input), own, started, line)
         )
         changes.rows += 2
         return True
@@ -641,7 +641,9 @@ class RunLoop:
         run = unit.run
         run.writing = False
         first = unit.first
-        run.seq += len(unit.events)
+        if unit.events:
+            run.seq += len(unit.events)
+            run.head, run.head_us = unit.head, at_us
         facts = [ev.Recorded(first + i, at_us, e) for i, e in enumerate(unit.events) if type(e) in _FACTS]
         for s in unit.segments:
             if s.has_extras:
@@ -672,7 +674,9 @@ class RunLoop:
             self.child_refused(run, child.seq, child.key)
         elif child.own:
             self._counters.runs_started += 1
-            self.begin(ActiveRun(child.run_id, run.ns, child.started.workflow, child.version, 1), child.started, at_us)
+            own = ActiveRun(child.run_id, run.ns, child.started.workflow, child.version, 1)
+            own.head = child.head
+            self.begin(own, child.started, at_us)
 
     def child_refused(self, run: ActiveRun, seq: int, key: str) -> None:
         if seq in run.state.children and not run.closing:
@@ -932,10 +936,6 @@ _COMMANDS: dict[type, Callable[[RunLoop, ActiveRun, Any], bool]] = {
 def _refuse(run: ActiveRun, update: str, code: str, message: str) -> None:
     """An answer that the engine gives in the code's place."""
     run.segment().extras.answers.append((update, b"", encode_failure(Failure(code, message))))
-
-
-def input_hash(workflow: str, data: bytes) -> bytes:
-    return blake2b(workflow.encode() + b"\x00" + data, digest_size=16).digest()
 
 
 def _too_large(run: ActiveRun) -> Failure:

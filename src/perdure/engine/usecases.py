@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from perdure.core import chain
 from perdure.core import events as ev
 from perdure.core.errors import (
     Conflict,
@@ -38,7 +39,6 @@ from perdure.engine.lines import Lines
 from perdure.engine.ports import HistoryRow, Store
 from perdure.engine.postbox import Postbox
 from perdure.engine.reopen import Reopener
-from perdure.engine.runloop import input_hash
 from perdure.engine.starts import Begun, Starts
 from perdure.wire.codec import decode_row, encode_events, encode_mail
 
@@ -63,7 +63,9 @@ class StartUnit(AwaitedUnit):
         self.mail = mail
         """What lies in its inbox from the beginning. Where the key is taken there is no such run, and it goes nowhere."""
         self.run_id, self.ns, self.request, self.started, self.own, self.line = run_id, ns, request, started, own, line
-        self.hash = input_hash(request.workflow, request.input) if request.key else b""
+        self.hash = chain.input_hash(request.workflow, request.input) if request.key else b""
+        self.head = b""
+        """Hash of its first row, once it is written."""
 
     def expire(self, seconds: float) -> None:
         """The caller's time is up. Nothing comes of the start, unless the database has it already."""
@@ -72,10 +74,12 @@ class StartUnit(AwaitedUnit):
 
     def fill(self, batch: Batch) -> None:
         r = self.request
+        body = encode_events([self.started])
+        self.head = chain.first(self.run_id, self.ns, int(self.own), body)
         batch.starts.add(
-            self.run_id, self.ns, r.workflow, r.version, r.key or None, self.hash, None, None, self.own, encode_events([self.started]),
+            self.run_id, self.ns, r.workflow, r.version, r.key or None, self.hash, None, None, self.own, body,
             attributes_text(r.attributes), self.line.id if self.line is not None else None,
-            self.started.deadline_us or None,
+            self.started.deadline_us or None, self.head,
         )  # fmt: skip
         if self.line is not None:
             batch.lines.rows.append(self.line.row(0))

@@ -67,9 +67,9 @@ class PostgresEndings:
 
     async def _load(self, c: Any, run_ids: list[bytes]) -> dict[bytes, Recorded]:
         found = {run_id: Recorded([], [], set()) for run_id in run_ids}
-        for part, run_id, n, last, at_us, body in await c.fetch(self._q["load_runs"], run_ids):
+        for part, run_id, n, last, at_us, body, hash in await c.fetch(self._q["load_runs"], run_ids):
             if part == HISTORY_PART:
-                found[run_id].history.append(HistoryRow(run_id, n, last, at_us, body))
+                found[run_id].history.append(HistoryRow(run_id, n, last, at_us, body, hash))
             elif part == MAIL_PART:
                 found[run_id].mail.append(MailRow(n, run_id, body))
             else:

@@ -418,9 +418,9 @@ class PostgresStore:
         queued: set[tuple[bytes, int]] = set()
         mail: list[MailRow] = []
         history: dict[bytes, list[HistoryRow]] = {r: [] for r in wanted}
-        for part, run_id, n, last, at_us, body in await self._fetch("load_runs", wanted):
+        for part, run_id, n, last, at_us, body, hash in await self._fetch("load_runs", wanted):
             if part == HISTORY_PART:
-                history[run_id].append(HistoryRow(run_id, n, last, at_us, body))
+                history[run_id].append(HistoryRow(run_id, n, last, at_us, body, hash))
             elif part == MAIL_PART:
                 mail.append(MailRow(n, run_id, body))
             else:

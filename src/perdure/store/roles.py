@@ -67,11 +67,19 @@ ENGINE_GRANTS: Final = {
     "task_log": "select, insert, delete",
     "api_key": "select, insert, update (last_used_at, revoked_at)",
     "audit": "select, insert",
+    "audit_chain": "select",
+    "audit_head": "select",
+    "retention": "select",
     "idempotency": _ROWS,
 }
 """Table -> what an engine may do with its rows. Partitions are reached through their table."""
 
-ENGINE_FUNCTIONS: Final = ("clock()", "create_partition(text, text, uuid, uuid)", "drop_partition(text, text)")
+ENGINE_FUNCTIONS: Final = (
+    "clock()",
+    "create_partition(text, text, uuid, uuid)",
+    "drop_partition(text, text)",
+    "chain(bytea, timestamptz, uuid, int, int, int, int, bytea)",
+)
 
 _KEY_COLUMNS: Final = (
     "id, ns, name, role, scopes, rate_per_s, created_at, created_by, expires_at, revoked_at, last_used_at"

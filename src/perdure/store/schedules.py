@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from perdure.core import chain
 from perdure.core.durations import FOREVER_US
 from perdure.core.errors import Conflict, InvalidInput
 from perdure.core.flow.problems import did_you_mean
@@ -288,9 +289,10 @@ async def _start(c: Any, fires: Sequence[tuple[DueSchedule, Fire]], how: int) ->
         runs = [
             (
                 f.run_id, s.ns, s.workflow, f.version, f.body, f.attributes.decode(), f.line.id if f.line else None,
-                f.deadline_us or None,
+                f.deadline_us or None, chain.first(f.run_id, s.ns, 0, f.body),
             )
             for s, f in new
+            if f.run_id is not None
         ]  # fmt: skip
         await c.execute(SQL["start_scheduled"], *_columns(runs))
         if lines:

@@ -6,6 +6,7 @@ import asyncio
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
+from perdure.core import chain
 from perdure.core.errors import Conflict, InvalidInput
 from perdure.core.limits import BATCH_ITEMS_MAX, PAYLOAD_BYTES_MAX
 from perdure.core.starts import Batch, Debounce, Dedup, joined, same_shape
@@ -153,7 +154,7 @@ class PostgresStarts:
             await c.execute(self._q["put_lines"], *([value] for value in run.line.row(0)[:-1]))
         await c.execute(
             self._q["begin_run"], run.run_id, run.ns, run.workflow, run.version, run.body, run.attributes,
-            run.line.id if run.line is not None else None, run.deadline_us or None,
+            run.line.id if run.line is not None else None, run.deadline_us or None, chain.first(run.run_id, run.ns, 0, run.body),
         )  # fmt: skip
 
     # -- once -------------------------------------------------------------------------------------------------------

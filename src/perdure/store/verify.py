@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from hashlib import sha256
 from itertools import groupby, islice
 from typing import Any, Final
 
@@ -17,22 +18,29 @@ from perdure.core import ids
 from perdure.core.errors import InvalidInput
 from perdure.core.events import Recorded
 from perdure.core.invariants import (
+    AT_REST,
     EXAMPLES_MAX,
     INVARIANTS,
-    LEDGER_ONLY,
-    REST_ONLY,
-    STARTS_ONLY,
+    LEDGER,
+    NEEDS,
+    STARTS,
+    AcknowledgedSignal,
     Findings,
     LedgerLine,
+    RunColumns,
     RunFold,
+    StoredKey,
     StoredRun,
     StoredTask,
     Tally,
+    TaskColumns,
     check_executions,
 )
+from perdure.core.lines import decode_needs
+from perdure.core.mail import SignalSent
 from perdure.store.connections import connect
 from perdure.store.queries import queries
-from perdure.wire.codec import decode_events, decode_row
+from perdure.wire.codec import decode_events, decode_mail, decode_row
 
 PAGE_RUNS: Final = 200
 PAGE_TASKS: Final = 5_000
@@ -48,24 +56,25 @@ async def verify(
     ledger: Iterator[LedgerLine] | None = None,
     names: frozenset[str] = frozenset(),
     starts: Iterable[str] | None = None,
+    signals: Iterable[AcknowledgedSignal] = (),
     at_rest: bool = False,
 ) -> list[Tally]:
-    """Check every invariant there is material for.
+    """Check every invariant there is material for; list the others with what they need.
 
-    `ledger` comes sorted by run and time; `names` are the tasks that write it. `starts` are acknowledged run ids. `at_rest` says that
-    nothing is going on any more, so that leftovers and unfinished runs count.
+    `ledger` comes sorted by run and time; `names` are the tasks that write it. `starts` are acknowledged run ids, `signals` acknowledged
+    signals in the order of their senders. `at_rest` says that nothing is going on any more, so that leftovers and unfinished runs count.
     """
-    left_out = (
-        (frozenset() if ledger is not None else LEDGER_ONLY)
-        | (frozenset() if starts is not None else STARTS_ONLY)
-        | (frozenset() if at_rest else REST_ONLY)
-    )
-    findings = Findings(INVARIANTS.keys() - left_out)
+    given = {LEDGER: ledger is not None, STARTS: starts is not None, AT_REST: at_rest}
+    findings = Findings(n for n in INVARIANTS if n not in NEEDS or given[NEEDS[n]])
     connection = await connect(dsn)
     try:
-        reader = _Reader(connection, findings, _ByRun(ledger), names)
+        reader = _Reader(connection, findings, _ByRun(ledger), names, SignalBook(signals))
         await reader.runs()
         await reader.orphan_tasks()
+        await reader.mail()
+        await reader.slots()
+        await reader.batches()
+        await reader.audit()
         if starts is not None:
             await reader.starts(starts)
         if at_rest:
@@ -96,6 +105,52 @@ class _ByRun:
         return self.up_to("~")
 
 
+class SignalBook:
+    """Acknowledged signals against those that runs have received or have in their inbox. A signal follows its run to the one that continues it."""
+
+    def __init__(self, signals: Iterable[AcknowledgedSignal]) -> None:
+        self._sent: defaultdict[bytes, list[AcknowledgedSignal]] = defaultdict(list)
+        for s in signals:
+            self._sent[ids.parse(s.run)].append(s)
+        self._roots = {run: run for run in self._sent}
+        self._got: defaultdict[bytes, list[tuple[str, Any]]] = defaultdict(list)
+        self._pending: defaultdict[bytes, list[tuple[str, Any]]] = defaultdict(list)
+
+    def wants(self, run_id: bytes) -> bool:
+        return run_id in self._roots
+
+    def received(self, fold: RunFold) -> None:
+        root = self._roots.get(fold.run_id)
+        if root is not None:
+            self._got[root].extend((name, msgspec.json.decode(value)) for name, value in fold.signals)
+            if fold.next_run:
+                self._roots[fold.next_run] = root
+
+    def pending(self, run_id: bytes, signal: SignalSent) -> None:
+        root = self._roots.get(run_id)
+        if root is not None:
+            self._pending[root].append((signal.name, msgspec.json.decode(signal.value)))
+
+    def settle(self, findings: Findings) -> None:
+        for run_id, sent in self._sent.items():
+            findings.examine(16, len(sent))
+            there = self._got[run_id] + self._pending[run_id]
+            for one in {(s.name, repr(s.value)): (s.name, s.value) for s in sent}.values():
+                wanted, found = sum((s.name, s.value) == one for s in sent), there.count(one)
+                if found != wanted:
+                    what = f"signal {one[0]} {one[1]!r} was acknowledged {wanted} times, and is received or pending {found} times"
+                    findings.violate(16, ids.text(run_id), what)
+            for sender in {s.sender for s in sent}:
+                mine = [(s.name, s.value) for s in sent if s.sender == sender]
+                order = [one for one in there if one in mine]
+                if len(order) == len(mine) and order != mine:
+                    findings.violate(
+                        16,
+                        ids.text(run_id),
+                        f"signals of {sender or 'one sender'} came in another order than they were sent",
+                    )
+
+
 class _Page:
     """Some runs with all their rows."""
 
@@ -105,16 +160,25 @@ class _Page:
         self.tasks: defaultdict[bytes, list[StoredTask]] = defaultdict(list)
         self.queued: defaultdict[bytes, list[int]] = defaultdict(list)
         self.state: defaultdict[bytes, dict[str, bytes]] = defaultdict(dict)
+        self.keys: defaultdict[bytes, list[StoredKey]] = defaultdict(list)
+        self.namespaces: list[tuple[str, bytes, int]] = []
+        """Table, run, namespace of rows that belong to runs of this page."""
+        self.clock_us = 0
         self.active_children: frozenset[bytes] = frozenset()
 
 
 class _Reader:
-    def __init__(self, connection: Any, findings: Findings, ledger: _ByRun, names: frozenset[str]) -> None:
-        self._c, self._findings, self._ledger, self._names = connection, findings, ledger, names
+    def __init__(
+        self, connection: Any, findings: Findings, ledger: _ByRun, names: frozenset[str], signals: SignalBook
+    ) -> None:
+        self._c, self._findings, self._ledger, self._names, self._signals = connection, findings, ledger, names, signals
         self._q = queries()
+        self._dropped = _NOTHING
+        """Retention may have taken ended runs below this id, whole or in part."""
 
     async def runs(self) -> None:
         after = _NOTHING
+        self._dropped = await self._c.fetchval(self._q["verify_retention"]) or _NOTHING
         while True:
             async with self._c.transaction(isolation="repeatable_read", readonly=True):
                 run_ids = [r["run_id"] for r in await self._c.fetch(self._q["verify_page"], after, PAGE_RUNS)]
@@ -129,9 +193,10 @@ class _Reader:
     async def _read(self, run_ids: list[bytes]) -> _Page:
         page = _Page(run_ids, self._findings)
         for r in await self._c.fetch(self._q["verify_runs"], run_ids):
-            page.runs[r["run_id"]].append(
-                StoredRun(r["active"], r["status"], r["epoch"], r["events"], r["stuck"], r["due"])
-            )
+            page.runs[r["run_id"]].append(_stored_run(r))
+            page.clock_us = r["clock"]
+        for run_id, fold in page.folds.items():
+            fold.keep_signals = self._signals.wants(run_id)
         # A cursor by name: those of the driver need prepared statements, which a transaction-pooling proxy mixes up.
         await self._c.execute(f"declare verified_history no scroll cursor for {self._q['verify_history']}", run_ids)
         while rows := await self._c.fetch(f"fetch {HISTORY_FETCHED} from verified_history"):
@@ -144,12 +209,21 @@ class _Reader:
         await self._fires(page)
         lowest, highest = run_ids[0][:8] + bytes(8), run_ids[-1][:8] + b"\xff" * 8
         for r in await self._c.fetch(self._q["verify_tasks"], lowest, highest, run_ids):
-            run_id, *fields = r.values()
-            page.tasks[run_id].append(StoredTask(*fields))
+            page.tasks[r["run_id"]].append(_stored_task(r))
         for r in await self._c.fetch(self._q["verify_queued"], run_ids):
             page.queued[r["run_id"]].append(r["seq"])
         for r in await self._c.fetch(self._q["verify_state"], run_ids):
             page.state[r["run_id"]][r["name"]] = r["hash"]
+        for r in await self._c.fetch(self._q["verify_keys"], run_ids):
+            page.keys[r["run_id"]].append(StoredKey(r["ns"], r["key"], r["input_hash"]))
+        for r in await self._c.fetch(self._q["verify_namespaces"], run_ids):
+            page.namespaces.append((r["kind"], r["run_id"], r["ns"]))
+        parents = {
+            f.started.parent_id: r for r, f in page.folds.items() if f.started is not None and f.started.parent_id
+        }
+        if parents:
+            for r in await self._c.fetch(self._q["verify_parents"], list(parents)):
+                page.namespaces.append(("its parent", parents[r["run_id"]], r["ns"]))
         children = [c for fold in page.folds.values() for c in fold.state.children.values()]
         if children and 21 in self._findings:
             page.active_children = frozenset(
@@ -158,6 +232,7 @@ class _Reader:
         return page
 
     def _history_row(self, fold: RunFold, r: Any) -> None:
+        fold.chained(r["ns"], r["seq"], r["last"], r["epoch"], r["at"], r["body"], r["hash"])
         try:
             events = decode_events(r["body"])
         except (InvalidInput, msgspec.DecodeError) as e:
@@ -181,10 +256,20 @@ class _Reader:
         return [r for row in rows for r in decode_row(row["seq"], row["at"], row["body"])]
 
     def _judge(self, page: _Page) -> None:
+        for kind, run_id, ns in page.namespaces:
+            self._findings.examine(22)
+            if page.folds[run_id].ns not in (None, ns):
+                what = f"{kind} belongs to namespace {ns}, the run to {page.folds[run_id].ns}"
+                self._findings.violate(22, ids.text(run_id), what)
         for run_id, fold in page.folds.items():
-            fold.settle(
-                page.runs[run_id], page.tasks[run_id], page.queued[run_id], page.state[run_id], page.active_children
-            )
+            stored = page.runs[run_id]
+            if self._is_dropped(fold, stored):
+                continue
+            fold.settle(stored, page.tasks[run_id], page.queued[run_id], page.state[run_id], page.active_children)
+            fold.settle_keys(page.keys[run_id], active=any(one.active for one in stored))
+            for one in stored:
+                fold.settle_deadline(one, page.clock_us)
+            self._signals.received(fold)
             executed: list[LedgerLine] = []
             for run, lines in self._ledger.up_to(fold.text):
                 if run == fold.text:
@@ -193,6 +278,85 @@ class _Reader:
                     self._unknown(run, lines)
             check_executions(fold, page.tasks[run_id], executed, self._names, self._findings)
 
+    def _is_dropped(self, fold: RunFold, stored: list[StoredRun]) -> bool:
+        """The tables are dropped by day, one after the other: what is left of an ended run of such a day is no damage."""
+        ended = not any(one.active for one in stored)
+        return ended and fold.run_id < self._dropped and (not stored or not fold.last)
+
+    async def mail(self) -> None:
+        after = 0
+        while rows := await self._c.fetch(self._q["verify_mail"], after, PAGE_TASKS):
+            for r in rows:
+                self._findings.examine(16)
+                try:
+                    mail = decode_mail(r["body"])
+                except (InvalidInput, msgspec.DecodeError) as e:
+                    self._findings.violate(16, ids.text(r["run_id"]), f"inbox row {r['id']} cannot be read: {e}")
+                else:
+                    if isinstance(mail, SignalSent):
+                        self._signals.pending(r["run_id"], mail)
+            after = rows[-1]["id"]
+        self._signals.settle(self._findings)
+
+    async def slots(self) -> None:
+        for r in await self._c.fetch(self._q["verify_slots"]):
+            self._findings.examine(13, r["held"])
+            run = ids.text(r["run_id"])
+            limits = [n.max for text in r["needs"] or () for n in decode_needs(text).limits if n.key == r["key"]]
+            if limits and r["held"] > max(limits):
+                self._findings.violate(13, run, f"{r['held']} hold {r['key']}, {max(limits)} may")
+            if r["rule"] is not None and r["since_rule"] > r["rule"]:
+                self._findings.violate(13, run, f"{r['since_rule']} took {r['key']} since its rule says {r['rule']}")
+            if r["unheld"]:
+                self._findings.violate(
+                    13, run, f"{r['unheld']} slots of {r['key']} are held by nothing that is in flight"
+                )
+        for r in await self._c.fetch(self._q["verify_slotless"]):
+            self._findings.examine(13)
+            missing = [n.key for n in decode_needs(r["needs"]).limits if n.key not in r["keys"]]
+            if missing:
+                self._findings.violate(
+                    13, ids.text(r["run_id"]), f"{r['what']} is in flight without a slot of {missing[0]}"
+                )
+
+    async def batches(self) -> None:
+        for r in await self._c.fetch(self._q["verify_batches"]):
+            self._findings.examine(20, max(r["items"], 1))
+            run = ids.text(r["run_id"])
+            if r["items"] < 0:
+                self._findings.violate(20, run, f"{r['found']} inputs wait for a batched start that does not exist")
+            elif r["found"] != r["bytes"]:
+                self._findings.violate(
+                    20, run, f"the batched start took {r['bytes']} bytes of items, and has {r['found']}"
+                )
+            if r["begun"]:
+                self._findings.violate(20, run, "the batched start waits although its run is there")
+
+    async def audit(self) -> None:
+        """The chain's lines in order, from the beginning; see perdure.audit_hash."""
+        after, before = 0, bytes(32)
+        async with self._c.transaction(isolation="repeatable_read", readonly=True):
+            head = await self._c.fetchrow(self._q["verify_audit_head"])
+            while rows := await self._c.fetch(self._q["verify_audit"], after, PAGE_TASKS):
+                for r in rows:
+                    self._findings.examine(23)
+                    if r["n"] != after + 1:
+                        self._findings.violate(23, "", f"line {after} of the audit log is followed by line {r['n']}")
+                    if not r["found"]:
+                        self._findings.violate(23, "", f"line {r['n']} of the audit log (id {r['id']}) is gone")
+                    elif sha256(before + r["line"].encode()).digest() != r["hash"]:
+                        self._findings.violate(
+                            23, "", f"line {r['n']} of the audit log (id {r['id']}) or the chain before it was changed"
+                        )
+                    after, before = r["n"], r["hash"]
+        if head is None:
+            self._findings.violate(23, "", "the head of the audit log is gone")
+            return
+        if (head["n"], head["hash"]) != (after, before):
+            self._findings.violate(23, "", f"the audit log has {head['n']} lines, and its chain ends with line {after}")
+        if head["unchained"] is not None:
+            self._findings.violate(23, "", f"the audit log has a line (id {head['unchained']}) that was never chained")
+
     def _unknown(self, run: str, lines: list[LedgerLine]) -> None:
         self._findings.violate(1, run, f"executed {lines[0].name} and is not in the database")
 
@@ -200,7 +364,7 @@ class _Reader:
         after = _NOTHING
         while rows := await self._c.fetch(self._q["verify_orphan_tasks"], after, PAGE_TASKS):
             for r in rows:
-                if r["orphan"]:
+                if r["orphan"] and r["run_id"] >= self._dropped:
                     self._findings.violate(4, ids.text(r["run_id"]), f"task {r['seq']} has a row and its run none")
             after = rows[-1]["id"]
 
@@ -219,3 +383,20 @@ class _Reader:
         self._findings.examine(17, row["examined"])
         for r in await self._c.fetch(self._q["verify_leftovers"], EXAMPLES_MAX * 20):
             self._findings.violate(17, ids.text(r["run_id"]), f"{r['kind']}: {r['what']}")
+
+
+def _stored_run(r: Any) -> StoredRun:
+    columns = RunColumns(
+        ns=r["ns"], workflow=r["workflow"], version=r["version"], key=r["key"], parent_id=r["parent_id"], parent_seq=r["parent_seq"],
+        created_us=r["created_at"], finished_us=r["finished_at"], error_code=r["error_code"], error=r["error"], successor=r["successor"],
+        attributes=r["attributes"], head=r["head"],
+    )  # fmt: skip
+    return StoredRun(r["active"], r["status"], r["epoch"], r["events"], r["stuck"], r["due"], columns)
+
+
+def _stored_task(r: Any) -> StoredTask:
+    columns = TaskColumns(
+        ns=r["ns"], queue=r["queue"], node=r["node"], error=r["error"], scheduled_us=r["scheduled_at"], started_us=r["started_at"],
+        finished_us=r["finished_at"],
+    )  # fmt: skip
+    return StoredTask(r["id"], r["seq"], r["name"], r["status"], r["attempts"], r["lost"], r["epoch"], columns)

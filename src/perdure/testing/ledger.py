@@ -57,10 +57,12 @@ class Ledger(_AppendOnly):
         super().__init__(path)
         self._worker = f"{socket.gethostname()}:{os.getpid()}"
 
-    def write(self, me: Attempt, phase: Phase, after: Iterable[str] = ()) -> None:
+    def write(
+        self, me: Attempt, phase: Phase, after: Iterable[str] = (), *, failed: bool = False, retry_us: int = 0
+    ) -> None:
         line = LedgerLine(
             run=me.run_id, task=me.task_id, name=me.task, attempt=me.number, epoch=me.epoch, worker=self._worker, phase=phase,
-            boot=BOOT, mono_us=time.monotonic_ns() // 1000, after=tuple(after),
+            boot=BOOT, mono_us=time.monotonic_ns() // 1000, after=tuple(after), failed=failed, retry_us=retry_us,
         )  # fmt: skip
         self._append(msgspec.json.encode(line))
 
@@ -81,10 +83,23 @@ class Ledger(_AppendOnly):
         """
         me = attempt()
         self.write(me, "begin", after)
+        failed, retry_us = False, 0
         try:
             yield Execution(self, me)
+        except Exception as e:
+            failed = not isinstance(e, TimeoutError)  # that may be the engine's doing
+            asked = getattr(e, "retry_after", None)
+            retry_us = int(asked * 1e6) if isinstance(asked, int | float) else 0
+            raise
         finally:
-            self.write(me, "end")
+            self.write(me, "end", failed=failed, retry_us=retry_us)
+
+
+class Signals(_AppendOnly):
+    """Signals that were acknowledged: append after `send()` has returned. `sender` tells apart those whose order is not known."""
+
+    def acknowledged(self, run_id: str, name: str, value: object, sender: str = "") -> None:
+        self._append(msgspec.json.encode({"run": run_id, "name": name, "value": value, "sender": sender}))
 
 
 class Starts(_AppendOnly):

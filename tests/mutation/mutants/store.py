@@ -6,6 +6,34 @@ from tests.mutation.mutants import Mutant
 
 MUTANTS = [
     Mutant(
+        "verify-hash-not-compared",
+        "core/invariants.py",
+        "        if made != stored:\n",
+        "        if False:\n",
+        "store/test_tampering.py::test_each_edit_is_named",
+    ),
+    Mutant(
+        "verify-head-not-compared",
+        "core/invariants.py",
+        "if c.head is not None and self._heads.get(stored.events or 0) != c.head:",
+        "if c.head is None and self._heads.get(stored.events or 0) != c.head:",
+        "store/test_tampering.py::test_each_edit_is_named",
+    ),
+    Mutant(
+        "verify-audit-end-not-compared",
+        "store/verify.py",
+        'if (head["n"], head["hash"]) != (after, before):',
+        'if head["n"] < after:',
+        "store/test_tampering.py::test_each_edit_is_named",
+    ),
+    Mutant(
+        "pooled-settings-not-sent",
+        "store/pooling.py",
+        'return await super().execute(query + _sets("set local", self._always), timeout=timeout)',
+        "return await super().execute(query, timeout=timeout)",
+        "e2e/test_pgbouncer.py::test_settings_hold_on_every_statement",
+    ),
+    Mutant(
         "commit-batch-without-its-fence-lock",
         "store/sql/commit.sql",
         "with fence as materialized (\n  select id, perdure.clock() as at from perdure.engine_session where id = $1 for key share\n),\nmark as (",
@@ -260,15 +288,15 @@ MUTANTS = [
     Mutant(
         "commit-history-of-a-start-that-was-refused",
         "store/sql/commit.sql",
-        "  select run_id, 1, 1, ns, own::int, at, body\n    from start_rows where key is null or run_id in (select run_id from keyed)",
-        "  select run_id, 1, 1, ns, own::int, at, body\n    from start_rows",
+        "  select run_id, 1, 1, ns, own::int, at, body, hash\n    from start_rows where key is null or run_id in (select run_id from keyed)",
+        "  select run_id, 1, 1, ns, own::int, at, body, hash\n    from start_rows",
         "store/test_conditions.py::test_a_start_under_a_key_that_is_taken_writes_nothing",
     ),
     Mutant(
         "commit-release-by-a-stranger",
         "store/sql/commit.sql",
-        "as u(run_id, wake_at, stuck, waiting_on, waits, deadline_at), fence f,\n         lateral (select r.ctid as place, r.owner from perdure.run_queue r where r.run_id = u.run_id offset 0) at\n   where q.ctid = at.place and at.owner = f.id",
-        "as u(run_id, wake_at, stuck, waiting_on, waits, deadline_at), fence f,\n         lateral (select r.ctid as place, r.owner from perdure.run_queue r where r.run_id = u.run_id offset 0) at\n   where q.ctid = at.place",
+        "as u(run_id, wake_at, stuck, waiting_on, waits, deadline_at, events, head), fence f,\n         lateral (select r.ctid as place, r.owner from perdure.run_queue r where r.run_id = u.run_id offset 0) at\n   where q.ctid = at.place and at.owner = f.id",
+        "as u(run_id, wake_at, stuck, waiting_on, waits, deadline_at, events, head), fence f,\n         lateral (select r.ctid as place, r.owner from perdure.run_queue r where r.run_id = u.run_id offset 0) at\n   where q.ctid = at.place",
         "store/test_sessions.py::test_only_the_owner_of_a_run_can_end_or_release_it",
     ),
     Mutant(

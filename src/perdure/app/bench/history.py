@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from perdure.app.embedded import Perdure
+from perdure.core import chain
 from perdure.core import commands as cm
 from perdure.core import events as ev
 from perdure.core.flow.compile import compile_value, version_of
@@ -95,13 +96,17 @@ async def _write(client: Perdure, run_id: bytes, history: list[ev.Event]) -> Non
     ns, store = client.engine.use.ns, client.store
     session = (await store.register("bench", 60.0, 0)).id
     batch = Batch()
+    body = encode_events(history[:1])
+    head = chain.first(run_id, ns, 1, body)
     batch.starts.add(
-        run_id, ns, COUNTER["flow"], version_of(COUNTER), None, b"", None, None, True, encode_events(history[:1]), None, None, None
+        run_id, ns, COUNTER["flow"], version_of(COUNTER), None, b"", None, None, True, body, None, None, None, head
     )  # fmt: skip
     at, number = 1, 1
     while at < len(history):
         part = history[at : at + EVENTS_PER_ROW]
-        batch.appends.add(run_id, at + 1, at + len(part), ns, 1, encode_events(part))
+        batch.appends.add(
+            run_id, at + 1, at + len(part), ns, 1, encode_events(part), head
+        )  # no chain: nothing verifies this database
         at += len(part)
         if len(batch.appends) >= ROWS_PER_COMMIT or at >= len(history):
             await store.commit(session, number, batch)

@@ -28,6 +28,14 @@ def verify(
         Path | None,
         typer.Option(help='Acknowledged starts: JSON lines {"run": "<id>"}.', exists=True, dir_okay=False),
     ] = None,
+    signals: Annotated[
+        Path | None,
+        typer.Option(
+            help='Acknowledged signals: JSON lines {"run", "name", "value", "sender"}, in the order of each sender.',
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
     at_rest: Annotated[
         bool, typer.Option("--at-rest", help="Nothing is going on: leftovers and unfinished runs count as violations.")
     ] = False,
@@ -40,7 +48,7 @@ def verify(
     import asyncio
 
     with database(dsn) as address:
-        tallies = asyncio.run(_verify(address, ledger, starts, at_rest))
+        tallies = asyncio.run(_verify(address, ledger, starts, signals, at_rest))
     if as_json:
         import msgspec
 
@@ -53,16 +61,19 @@ def verify(
         raise typer.Exit(1)
 
 
-async def _verify(dsn: str, ledger: Path | None, starts: Path | None, at_rest: bool) -> list[Tally]:
-    from perdure.app.ledger import read_ledger, read_starts, sorted_ledger
+async def _verify(
+    dsn: str, ledger: Path | None, starts: Path | None, signals: Path | None, at_rest: bool
+) -> list[Tally]:
+    from perdure.app.ledger import read_ledger, read_signals, read_starts, sorted_ledger
     from perdure.store.verify import verify as run
 
     acknowledged = read_starts(starts) if starts is not None else None
+    sent = list(read_signals(signals)) if signals is not None else []
     if ledger is None:
-        return await run(dsn, starts=acknowledged, at_rest=at_rest)
+        return await run(dsn, starts=acknowledged, signals=sent, at_rest=at_rest)
     names = frozenset(line.name for line in read_ledger(ledger))
     with sorted_ledger(ledger) as lines:
-        return await run(dsn, ledger=lines, names=names, starts=acknowledged, at_rest=at_rest)
+        return await run(dsn, ledger=lines, names=names, starts=acknowledged, signals=sent, at_rest=at_rest)
 
 
 def _plain_fields(t: Tally) -> dict[str, object]:
@@ -72,12 +83,16 @@ def _plain_fields(t: Tally) -> dict[str, object]:
         "examined": t.examined,
         "violations": t.violations,
         "examples": t.examples,
+        "needs": t.needs,
     }
 
 
 def _plain(tallies: list[Tally]) -> None:
     """One invariant per line and one example per line below it, columns by tab: for grep and cut."""
     for t in tallies:
+        if t.needs:
+            print("\t".join(("-", str(t.number), t.name, f"not checked without {t.needs}")))
+            continue
         print("\t".join(("FAIL" if t.violations else "ok", str(t.number), t.name, str(t.examined), str(t.violations))))
         for e in t.examples:
             print("\t".join(("", "", e.run, " ".join(e.what.split()))))
@@ -98,6 +113,10 @@ def _table(tallies: list[Tally]) -> None:
         what = Text(t.name)
         for e in t.examples:
             what.append(f"\n{e.run} {e.what}", style="italic")
+        if t.needs:
+            what.append(f"\nnot checked without {t.needs}", style="italic dim")
+            table.add_row(Text("-", style="dim"), str(t.number), what, "", "")
+            continue
         mark = Text("FAIL", style="bold red") if t.violations else Text("ok", style="green" if t.examined else "dim")
         table.add_row(mark, str(t.number), what, f"{t.examined:,}", f"{t.violations:,}")
     Console().print(table)

@@ -85,8 +85,8 @@ runs as (
     from perdure.run r, copies c where r.run_id = $1
 ),
 histories as (
-  insert into perdure.history (run_id, seq, last, ns, epoch, at, body)
-  select c.run_id, h.seq, h.last, h.ns, h.epoch, h.at, h.body
+  insert into perdure.history (run_id, seq, last, ns, epoch, at, body, hash)
+  select c.run_id, h.seq, h.last, h.ns, h.epoch, h.at, h.body, h.hash
     from copies c, perdure.history h where h.run_id = $1
 )
 insert into perdure.task (id, ns, run_id, seq, name, queue, status, attempts, lost, epoch, scheduled_at, started_at, finished_at,

@@ -116,12 +116,12 @@ select perdure.clock() as clock,
 -- All that there is about some runs, as of one moment: whoever takes a row out of task_queue or inbox writes in the same transaction what
 -- became of it, so a task that has no row here has its end in the inbox or in the history here, or is lost.
 -- part 0 tasks in the queue, 1 mail, 2 history; n orders the rows of a part within each run.
-select 0 as part, t.run_id, t.seq::bigint as n, 0 as last, null::timestamptz as at, null::bytea as body
+select 0 as part, t.run_id, t.seq::bigint as n, 0 as last, null::timestamptz as at, null::bytea as body, null::bytea as hash
   from perdure.task_queue t where t.run_id = any($1::uuid[])
 union all
-select 1, i.run_id, i.id, 0, null, i.body from perdure.inbox i where i.run_id = any($1::uuid[])
+select 1, i.run_id, i.id, 0, null, i.body, null from perdure.inbox i where i.run_id = any($1::uuid[])
 union all
-select 2, h.run_id, h.seq, h.last, h.at, h.body from perdure.history h where h.run_id = any($1::uuid[])
+select 2, h.run_id, h.seq, h.last, h.at, h.body, h.hash from perdure.history h where h.run_id = any($1::uuid[])
  order by part, n;
 
 -- name: inbox_of_owner

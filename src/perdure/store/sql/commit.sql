@@ -18,8 +18,8 @@ mark as (
 start_rows as materialized (
   select u.*, f.at
     from unnest($3::uuid[], $4::int[], $5::text[], $6::text[], $7::text[], $8::bytea[], $9::uuid[], $10::int[],
-                $11::bool[], $12::bytea[], $45::text[], $46::uuid[], $47::timestamptz[])
-      as u(run_id, ns, workflow, version, key, input_hash, parent_id, parent_seq, own, body, attributes, line, deadline_at), fence f
+                $11::bool[], $12::bytea[], $45::text[], $46::uuid[], $47::timestamptz[], $49::bytea[])
+      as u(run_id, ns, workflow, version, key, input_hash, parent_id, parent_seq, own, body, attributes, line, deadline_at, hash), fence f
 ),
 keyed as (
   insert into perdure.run_key (ns, key, run_id, input_hash)
@@ -36,38 +36,38 @@ started as (
   returning run_id
 ),
 started_history as (
-  insert into perdure.history (run_id, seq, last, ns, epoch, at, body)
-  select run_id, 1, 1, ns, own::int, at, body
+  insert into perdure.history (run_id, seq, last, ns, epoch, at, body, hash)
+  select run_id, 1, 1, ns, own::int, at, body, hash
     from start_rows where key is null or run_id in (select run_id from keyed)
 ),
 -- History of runs this session owns.
 appended as (
-  insert into perdure.history (run_id, seq, last, ns, epoch, at, body)
-  select u.run_id, u.seq, u.last, u.ns, u.epoch, f.at, u.body
-    from unnest($13::uuid[], $14::int[], $15::int[], $16::int[], $17::int[], $18::bytea[])
-      as u(run_id, seq, last, ns, epoch, body), fence f
+  insert into perdure.history (run_id, seq, last, ns, epoch, at, body, hash)
+  select u.run_id, u.seq, u.last, u.ns, u.epoch, f.at, u.body, u.hash
+    from unnest($13::uuid[], $14::int[], $15::int[], $16::int[], $17::int[], $18::bytea[], $50::bytea[])
+      as u(run_id, seq, last, ns, epoch, body, hash), fence f
 ),
 -- Runs that end: out of the hot table, into the archive.
 closed as (
   delete from perdure.run_queue q
-   using unnest($19::uuid[], $20::smallint[], $21::int[], $22::text[], $23::text[], $24::uuid[])
-           as u(run_id, status, events, error_code, error, successor), fence f,
+   using unnest($19::uuid[], $20::smallint[], $21::int[], $22::text[], $23::text[], $24::uuid[], $51::bytea[])
+           as u(run_id, status, events, error_code, error, successor, head), fence f,
          lateral (select r.ctid as place, r.owner from perdure.run_queue r where r.run_id = u.run_id offset 0) at
    where q.ctid = at.place and at.owner = f.id
   returning q.run_id, q.ns, q.workflow, q.version, q.key, q.parent_id, q.parent_seq, u.status as ended, q.created_at, f.at,
-            q.epoch, u.events, u.error_code, u.error, u.successor, q.attributes
+            q.epoch, u.events, u.error_code, u.error, u.successor, q.attributes, u.head
 ),
 archived as (
   insert into perdure.run (run_id, ns, workflow, version, key, parent_id, parent_seq, status, created_at, finished_at, epoch,
-                           events, error_code, error, successor, attributes)
+                           events, error_code, error, successor, attributes, head)
   select * from closed
 ),
 -- Runs let go: they sleep until wake_at, or are stuck with a reason.
 released as (
   update perdure.run_queue q set owner = null, wake_at = u.wake_at, stuck = u.stuck, waiting_on = u.waiting_on, waits = u.waits,
-         deadline_at = coalesce(u.deadline_at, q.deadline_at)
-    from unnest($25::uuid[], $26::timestamptz[], $27::text[], $28::text[], $29::text[], $48::timestamptz[])
-           as u(run_id, wake_at, stuck, waiting_on, waits, deadline_at), fence f,
+         deadline_at = coalesce(u.deadline_at, q.deadline_at), events = u.events, head = u.head
+    from unnest($25::uuid[], $26::timestamptz[], $27::text[], $28::text[], $29::text[], $48::timestamptz[], $52::int[], $53::bytea[])
+           as u(run_id, wake_at, stuck, waiting_on, waits, deadline_at, events, head), fence f,
          lateral (select r.ctid as place, r.owner from perdure.run_queue r where r.run_id = u.run_id offset 0) at
    where q.ctid = at.place and at.owner = f.id
 ),

@@ -6,16 +6,20 @@
 with taken as (
   delete from perdure.run r
    where r.run_id = $1 and r.ns = $2 and r.status = 3 and r.successor is null and r.events = $3
-  returning r.run_id, r.ns, r.workflow, r.version, r.key, r.parent_id, r.parent_seq, r.created_at, r.epoch, r.events, r.attributes
+  returning r.run_id, r.ns, r.workflow, r.version, r.key, r.parent_id, r.parent_seq, r.created_at, r.epoch, r.events, r.attributes, r.head
 ),
 opened as (
-  insert into perdure.run_queue (run_id, ns, workflow, version, key, parent_id, parent_seq, status, created_at, wake_at, epoch, attributes, line)
+  insert into perdure.run_queue (run_id, ns, workflow, version, key, parent_id, parent_seq, status, created_at, wake_at, epoch, attributes, line, events, head)
   select run_id, ns, workflow, version, key, parent_id, parent_seq, 1, created_at, case when $5::uuid is null then perdure.clock() else 'infinity' end,
-         epoch, attributes, $5 from taken
+         epoch, attributes, $5, events, head from taken
 ),
 written as (
-  insert into perdure.history (run_id, seq, last, ns, epoch, at, body)
-  select run_id, events + 1, events + 1, ns, epoch, perdure.clock(), $4 from taken
+  insert into perdure.history (run_id, seq, last, ns, epoch, at, body, hash)
+  select t.run_id, t.events + 1, t.events + 1, t.ns, t.epoch, perdure.clock(), $4,
+         perdure.chain(l.hash, l.at, t.run_id, t.ns, t.events + 1, t.events + 1, t.epoch, $4)
+    from taken t cross join lateral (
+      select h.hash, h.at from perdure.history h where h.run_id = t.run_id order by h.seq desc limit 1
+    ) l
 )
 select exists(select from taken) as reopened;
 

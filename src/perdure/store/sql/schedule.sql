@@ -73,15 +73,15 @@ returning schedule_id, nominal_at;
 -- Runs as any start writes them. One in a line sleeps until it is let in.
 with fresh as materialized (
   select u.*, perdure.clock() as at
-    from unnest($1::uuid[], $2::int[], $3::text[], $4::text[], $5::bytea[], $6::text[], $7::uuid[], $8::timestamptz[])
-      as u(run_id, ns, workflow, version, body, attributes, line, deadline_at)
+    from unnest($1::uuid[], $2::int[], $3::text[], $4::text[], $5::bytea[], $6::text[], $7::uuid[], $8::timestamptz[], $9::bytea[])
+      as u(run_id, ns, workflow, version, body, attributes, line, deadline_at, hash)
 ),
 queued as (
   insert into perdure.run_queue (run_id, ns, workflow, version, status, created_at, wake_at, epoch, attributes, line, deadline_at)
   select run_id, ns, workflow, version, 0, at, case when line is null then at else 'infinity' end, 0, attributes::jsonb, line,
          coalesce(deadline_at, perdure.flow_deadline(ns, workflow, version, at)) from fresh
 )
-insert into perdure.history (run_id, seq, last, ns, epoch, at, body) select run_id, 1, 1, ns, 0, at, body from fresh;
+insert into perdure.history (run_id, seq, last, ns, epoch, at, body, hash) select run_id, 1, 1, ns, 0, at, body, hash from fresh;
 
 -- name: cancel_runs
 -- $1 runs, $2 the mail. KEY SHARE keeps a run from ending between the look and the insert.

@@ -66,7 +66,7 @@ inputs as (
 select run_id from gone;
 
 -- name: begin_run
--- A run that nobody owns yet, with its first event. $7 its line, where it has to wait to be let in. $8 its deadline.
+-- A run that nobody owns yet, with its first event. $7 its line, where it has to wait to be let in. $8 its deadline. $9 the hash of that event's row.
 with moment as materialized (select perdure.clock() as at),
 queued as (
   insert into perdure.run_queue (run_id, ns, workflow, version, status, created_at, wake_at, epoch, attributes, line, deadline_at)
@@ -74,7 +74,7 @@ queued as (
          coalesce($8::timestamptz, perdure.flow_deadline($2::int, $3::text, $4::text, m.at))
     from moment m
 )
-insert into perdure.history (run_id, seq, last, ns, epoch, at, body) select $1::uuid, 1, 1, $2::int, 0, m.at, $5::bytea from moment m;
+insert into perdure.history (run_id, seq, last, ns, epoch, at, body, hash) select $1::uuid, 1, 1, $2::int, 0, m.at, $5::bytea, $9::bytea from moment m;
 
 -- name: expected_runs
 -- Which of these runs are there, or will come.

@@ -11,19 +11,96 @@ select u.run_id from (
 ) u order by u.run_id limit $2;
 
 -- name: verify_runs
-select q.run_id, true as active, q.status, q.epoch, null::int as events, q.stuck,
-       q.owner is null and q.stuck is null and q.wake_at <= perdure.clock() as due
+select q.run_id, true as active, q.status, q.epoch, q.events, q.stuck,
+       q.owner is null and q.stuck is null and q.wake_at <= perdure.clock() as due,
+       q.ns, q.workflow, q.version, q.key, q.parent_id, q.parent_seq, q.created_at, null::timestamptz as finished_at, null::text as error_code,
+       null::text as error, null::uuid as successor, q.attributes::text as attributes, q.head, perdure.clock() as clock
   from perdure.run_queue q where q.run_id = any($1::uuid[])
 union all
-select r.run_id, false, r.status, r.epoch, r.events, null, false from perdure.run r where r.run_id = any($1::uuid[]);
+select r.run_id, false, r.status, r.epoch, r.events, null, false, r.ns, r.workflow, r.version, r.key, r.parent_id, r.parent_seq, r.created_at,
+       r.finished_at, r.error_code, r.error, r.successor, r.attributes::text, r.head, perdure.clock()
+  from perdure.run r where r.run_id = any($1::uuid[]);
+
+-- name: verify_keys
+select k.run_id, k.ns, k.key, k.input_hash from perdure.run_key k where k.run_id = any($1::uuid[]);
+
+-- name: verify_namespaces
+-- The namespaces of rows that belong to these runs, where a table has any.
+select 'task_queue' as kind, t.run_id, t.ns from perdure.task_queue t where t.run_id = any($1::uuid[])
+union
+select 'inbox', i.run_id, i.ns from perdure.inbox i where i.run_id = any($1::uuid[])
+union
+select 'promise', p.run_id, p.ns from perdure.promise p where p.run_id = any($1::uuid[])
+union
+select 'run_state', s.run_id, s.ns from perdure.run_state s where s.run_id = any($1::uuid[])
+union
+select 'task_log', l.run_id, l.ns from perdure.task_log l where l.run_id = any($1::uuid[])
+union
+select 'update_answer', u.run_id, u.ns from perdure.update_answer u where u.run_id = any($1::uuid[]);
+
+-- name: verify_parents
+select q.run_id, q.ns from perdure.run_queue q where q.run_id = any($1::uuid[])
+union all
+select r.run_id, r.ns from perdure.run r where r.run_id = any($1::uuid[]);
+
+-- name: verify_mail
+-- $1 after this id, $2 how many.
+select i.id, i.run_id, i.body from perdure.inbox i where i.id > $1 order by i.id limit $2;
+
+-- name: verify_retention
+-- Runs with ids below this may be gone, whole or in part.
+select max(r.below::text)::uuid as below from perdure.retention r where r.parent in ('history', 'run', 'task');
+
+-- name: verify_slots
+-- By key: how many hold it, of those how many since the rule of that name was set, the rule, and the limits of the lines that holders are in.
+select s.ns, s.key, count(*) as held, min(r.concurrency) as rule, count(*) filter (where s.at > r.updated_at) as since_rule,
+       array_agg(distinct l.needs) filter (where l.needs is not null) as needs,
+       count(*) filter (where t.id is null and q.run_id is null) as unheld, min(s.run_id::text)::uuid as run_id
+  from perdure.slot s
+  left join perdure.task_queue t on t.id = s.holder and t.owner is not null and t.ns = s.ns
+  left join perdure.run_queue q on q.run_id = s.holder and q.admitted_at is not null and q.ns = s.ns
+  left join perdure.line l on l.id = coalesce(t.line, q.line)
+  left join perdure.flow_rule r on r.ns = s.ns and r.scope || case when r.name = '' then '' else '/' || r.name end = s.key
+ group by s.ns, s.key;
+
+-- name: verify_slotless
+-- Tasks and runs that are in flight in a line, the limits of that line, and the keys they hold.
+select x.run_id, x.what, l.needs, array(select s.key from perdure.slot s where s.holder = x.holder) as keys
+  from (select t.run_id, 'task ' || t.seq as what, t.id as holder, t.line from perdure.task_queue t where t.owner is not null and t.line is not null
+        union all
+        select q.run_id, 'the run', q.run_id, q.line from perdure.run_queue q where q.admitted_at is not null and q.line is not null) x
+  join perdure.line l on l.id = x.line where l.needs like '%"limits":[[%';
+
+-- name: verify_batches
+-- Batched starts that wait: what the row counts and what there is; whether the run is there already; inputs without a row.
+select s.run_id, s.items, s.bytes, (select coalesce(sum(octet_length(i.input)), 0) from perdure.start_input i where i.run_id = s.run_id) as found,
+       exists(select from perdure.run_queue q where q.run_id = s.run_id) or exists(select from perdure.run r where r.run_id = s.run_id) as begun
+  from perdure.start_later s where s.kind = 1
+union all
+select i.run_id, -1, 0, count(*), false from perdure.start_input i
+ where not exists (select from perdure.start_later s where s.run_id = i.run_id) group by i.run_id;
+
+-- name: verify_audit
+-- $1 after this number, $2 how many: the chain with the lines it names, each in the form that is hashed.
+select c.n, c.id, c.hash,
+       jsonb_build_array(a.id, (extract(epoch from a.at) * 1000000)::bigint, a.ns, a.actor, a.action, a.target, a.detail)::text as line,
+       a.id is not null as found
+  from perdure.audit_chain c left join perdure.audit a on a.id = c.id where c.n > $1 order by c.n limit $2;
+
+-- name: verify_audit_head
+select h.n, h.hash, (select count(*) from perdure.audit) as lines,
+       (select min(a.id) from perdure.audit a where not exists (select from perdure.audit_chain c where c.id = a.id)) as unchained
+  from perdure.audit_head h;
 
 -- name: verify_history
-select h.run_id, h.seq, h.last, h.epoch, h.at, h.body from perdure.history h
+select h.run_id, h.seq, h.last, h.ns, h.epoch, h.at, h.body, h.hash from perdure.history h
  where h.run_id = any($1::uuid[]) order by h.run_id, h.seq;
 
 -- name: verify_tasks
 -- $1 and $2 bound the ids, which open with the first half of their run's id; $3 the runs.
-select t.run_id, t.id, t.seq, t.name, t.status, t.attempts, t.lost, t.epoch from perdure.task t
+select t.run_id, t.id, t.seq, t.name, t.status, t.attempts, t.lost, t.epoch, t.ns, t.queue, t.node, t.error,
+       t.scheduled_at, t.started_at, t.finished_at
+  from perdure.task t
  where t.id between $1 and $2 and t.run_id = any($3::uuid[]);
 
 -- name: verify_queued
