@@ -8,8 +8,8 @@ MUTANTS = [
     Mutant(
         "guard-swap-two-statements",
         "server/rest/guard.py",
-        "                request.state.caller = await admit(request.app.state.server, request, need)\n                check_address(request, known)\n                await check_body(request, self.parse)\n",
-        "                check_address(request, known)\n                await check_body(request, self.parse)\n                request.state.caller = await admit(request.app.state.server, request, need)\n",
+        "                request.state.caller = await admit(request.app.state.server, request, need)\n                check_address(request, known)\n                await check_body(request, self.parse, self.body_bytes_max)\n",
+        "                check_address(request, known)\n                await check_body(request, self.parse, self.body_bytes_max)\n                request.state.caller = await admit(request.app.state.server, request, need)\n",
         "server/test_rest.py::test_a_stranger_gets_in_nowhere",
     ),
     Mutant(
@@ -29,7 +29,7 @@ MUTANTS = [
     Mutant(
         "guard-limit-dropped",
         "server/rest/guard.py",
-        "        if size > BODY_BYTES_MAX:\n            raise _too_large()\n",
+        "        if size > bytes_max:\n            raise _too_large(bytes_max)\n",
         "",
         "server/test_rest.py::test_a_body_is_bounded_and_sane",
     ),
