@@ -107,6 +107,7 @@ CODES_WITHOUT_CLASS = {
     "flow_unavailable": "The definition of a flow is not in the database, or this server is too old to read it. The run is stuck; it goes on with `perdure resume` once the definition is there.",
     "decision_budget": "One decision of a flow took more than `FLOW_DECISION_STEPS_MAX` steps or `FLOW_DECISION_S_MAX` seconds. The run is stuck. Move the computation into a task, deploy, and start a new run.",
     "quarantined": "`TAKEOVERS_MAX` engines in a row died, or lost their lease, while they worked on the run. The run is stuck, so that it ends no more of them. Find the cause in their logs, then `perdure resume`.",
+    "code_overrun": "Workflow code took more than `WORKFLOW_STRETCH_S_MAX` seconds of CPU time without an `await`. The run is stuck, and the message shows where the code was. Move the computation into a task, deploy, then `perdure resume`.",
     "poison": "The database refuses a record of this run. The run is stuck; neighbours are not affected.",
     "internal": "Perdure's own code failed while driving the run. The run is stuck. Please report it.",
     "workflow_deleted": "REST: the workflow was deleted and takes no new runs. Register it again to bring it back.",

@@ -45,6 +45,14 @@ RETRY_AFTER_S_MAX: Final = 86_400
 BULK_RETRY_MAX: Final = 100
 """Runs that one request to retry dead letters may open again."""
 
+# -- code on workers --------------------------------------------------------------------------------------------------
+WORKFLOW_SLICE_MS: Final = 20
+"""Milliseconds that workflow code runs before the rest of its worker has a turn, wherever it awaits. Between two awaits it is not interrupted."""
+WORKFLOW_STRETCH_S_MAX: Final = 5
+"""Seconds of CPU time that workflow code may take between two awaits. A run that takes longer becomes stuck with `code_overrun`."""
+OVERRUN_TRIES: Final = 8
+"""Times that code which takes longer is interrupted, four a second, before the worker's process gives up on it and ends."""
+
 # -- runs that engines do not survive ---------------------------------------------------------------------------------
 SUSPECT_TAKEOVERS: Final = 2
 """Times in a row that an engine died, or lost its lease, while it worked on a run without progress, from which on the run is taken up by itself."""

@@ -167,12 +167,15 @@ class WorkflowLoop(_Base):  # type: ignore[misc] # pyright: ignore[reportUntyped
 
     # -- driving ----------------------------------------------------------------------------------------------------
 
-    def run_until_idle(self) -> None:
-        """Run callbacks until none is left. The caller must not be inside an asyncio task of its own."""
+    def run_until_idle(self, is_up: Callable[[], bool] | None = None) -> bool:
+        """Run callbacks until none is left, or the time is up: it is asked after every few. True: none is left.
+
+        The caller must not be inside an asyncio task of its own."""
         ready = self._ready
         if not ready:
-            return
+            return True
         with driving(self):
+            n = 0
             while ready:
                 soon = ready.popleft()
                 if soon.callback is None:
@@ -181,6 +184,10 @@ class WorkflowLoop(_Base):  # type: ignore[misc] # pyright: ignore[reportUntyped
                     soon.callback(*soon.args)
                 else:
                     soon.context.run(soon.callback, *soon.args)
+                n += 1
+                if is_up is not None and not n & 15 and is_up():
+                    return not ready
+        return True
 
     def throw_away(self) -> None:
         """Close every live coroutine where it stands. What its `finally` asks for goes to a run that records nothing.

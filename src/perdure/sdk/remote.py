@@ -44,6 +44,8 @@ WELCOME_S_MAX: Final = 15.0
 URGENT_S_MAX: Final = 5.0
 DRAIN_S_DEFAULT: Final = 30.0
 UNKNOWN_US: Final = -(1 << 62)
+EXIT_OVERRUN: Final = 70
+"""Exit code of a worker whose workflow code could not be stopped."""
 LOGS_MAX: Final = 10_000
 """Chunks of output that wait for a stream; older ones are dropped."""
 
@@ -80,6 +82,7 @@ class RemoteWorker:
     async def run(self) -> None:
         """Serve until drained. Raises only what trying again cannot help: a refused key, an unknown namespace, a wrong protocol."""
         self._worker.refresh()
+        self._worker.give_up = self._give_up
         self._worker.open(self.clock_us, self._reported, self._decided, self._beat, self._logged, self._urgent)
         draining = asyncio.create_task(self._drain())
         try:
@@ -326,9 +329,11 @@ class RemoteWorker:
         self._news.set()
 
     def _decided(self, decided: list[Decided]) -> None:
-        """Side effects that ended; answers to activations do not come this way."""
+        """Side effects that ended, and answers to activations that took more than one slice."""
         for d in decided:
-            self._decisions.extend(_sendable(0, d))
+            number = 0 if d.spontaneous else self._answering.pop(d.run_id, 0)
+            if d.spontaneous or number:
+                self._decisions.extend(_sendable(number, d))
         self._news.set()
 
     def _beat(self, beats: list[Beat]) -> None:
@@ -339,6 +344,13 @@ class RemoteWorker:
     def _logged(self, chunks: list[LogChunk]) -> None:
         self._logs.extend(chunks)
         self._news.set()
+
+    def _give_up(self, run_id: bytes, stack: str) -> None:
+        """From a thread, while workflow code holds the loop and cannot be stopped: the server is told, so that it gives the run to nobody
+        else, and the process ends. Whoever supervises it starts another; what it was running is run again."""
+        self._urgent([Beat(run_id, 0, 0, b"", stack)])
+        log.critical("this worker ends, because nothing else of it can run any more")
+        os._exit(EXIT_OVERRUN)
 
     def _urgent(self, beats: list[Beat]) -> None:
         """From the watchdog's thread, while the loop is blocked: beside the stream, on a channel of its own."""

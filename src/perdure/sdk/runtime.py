@@ -189,20 +189,45 @@ class Runtime:
         self._timer_fired = 0
         """Number of the event by which a timer last fired."""
         self.closed = False
+        self._ahead: deque[ev.Recorded] = deque()
+        """Events that have not been applied."""
+        self._running = False
+        """The last one has been, and the code has not gone as far as it can."""
+        self._replaying = self._loading = False
 
     # -- activation -------------------------------------------------------------------------------------------------
 
     def activate(self, events: list[ev.Recorded], *, replay: bool) -> Completion:
         """Apply events. `replay` says that they are a whole history, whose commands the code must issue again."""
+        self.give(events, replay=replay)
+        done = self.advance(None)
+        assert done is not None
+        return done
+
+    def give(self, events: list[ev.Recorded], *, replay: bool) -> None:
+        """Events to be applied by `advance`. The former ones have been."""
+        self._ahead, self._replaying, self._loading = deque(events), replay, replay
+
+    def advance(self, is_up: Callable[[], bool] | None) -> Completion | None:
+        """Apply what was given. None: the time is up before the code can go no further; call it again."""
         try:
-            if replay:
-                events = ev.from_beginning(events)
-                self.journal.load(events)
-            for record in events:
-                self._apply(record)
+            if self._loading:
+                self._loading = False
+                self._ahead = deque(ev.from_beginning(list(self._ahead)))
+                self.journal.load(list(self._ahead))
+            while self._running or self._ahead:
+                if not self._running:
+                    self._apply(self._ahead.popleft())
+                if self._running:
+                    if not self.loop.run_until_idle(is_up):
+                        return None
+                    self._running = False
+                    self._applied()
                 if self.journal.mismatch is not None:
                     break
-            if replay and self.journal.mismatch is None:
+                if is_up is not None and self._ahead and is_up():
+                    return None
+            if self._replaying and self.journal.mismatch is None:
                 self.journal.check_all_matched(self._whereabouts)
         except NondeterminismError as e:
             self.journal.mismatch = self.journal.mismatch or e
@@ -244,12 +269,15 @@ class Runtime:
         if self._ending is None:
             apply(self, event)
             if self._ending is None:
-                self.loop.run_until_idle()
-            if self._main is not None and self._main.done() and not self.closed and self._ending is None:
-                self._finish(self._main)
+                self._running = True
         elif type(event) in _UNWINDS:
             apply(self, event)
             self._close_undone()
+
+    def _applied(self) -> None:
+        """The code has gone as far as it can."""
+        if self._main is not None and self._main.done() and not self.closed and self._ending is None:
+            self._finish(self._main)
 
     def _finish(self, main: asyncio.Task[Any]) -> None:
         try:

@@ -9,20 +9,23 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter  # bound here, before workflow guards wrap it
 from typing import Any, Literal
 
 import msgspec
 
 from perdure.core import commands as cm
 from perdure.core.declared import KEY, encode
-from perdure.core.errors import Failure, NotRegistered, PerdureError
+from perdure.core.errors import Failure, NotRegistered, PerdureError, clip
+from perdure.core.limits import WORKFLOW_SLICE_MS, WORKFLOW_STRETCH_S_MAX
 from perdure.core.work import Activation, Assignment, Beat, Decided, LogChunk, Report
 from perdure.sdk import capture, guards, registry
 from perdure.sdk.definitions import DEFAULT_QUEUE, Task
 from perdure.sdk.execution import PROCESSES_DEFAULT, Execution
 from perdure.sdk.loop import driving
+from perdure.sdk.overrun import Overrun, StretchBound
 from perdure.sdk.processes import refuse_in_child_that_starts
 from perdure.sdk.runtime import Operation, Runtime, failure_of
 from perdure.sdk.tracing import TaskTracer
@@ -32,6 +35,8 @@ SLOTS_DEFAULT = 100
 THREADS_DEFAULT = min(32, (os.cpu_count() or 1) + 4)
 RUNS_MAX_DEFAULT = 2_000
 """Live workflow runs that a worker holds; see Worker."""
+
+SLICE_S = WORKFLOW_SLICE_MS / 1_000
 
 Output = Literal["tee", "capture", "ignore"]
 
@@ -82,6 +87,14 @@ class Worker:
         """How many side effects of each run are being executed."""
         self._begun: list[tuple[Runtime, Operation]] = []
         """Side effects asked for in the activations under way; executed outside workflow code."""
+        self._waiting_turn: deque[Activation] = deque()
+        """Activations that have not begun."""
+        self._unfinished: deque[tuple[bytes, Runtime]] = deque()
+        """Runs whose code can go on, and whose slice was up."""
+        self._turn_due = False
+        self._bound = StretchBound(self._cannot_stop)
+        self.give_up: Callable[[bytes, str], None] | None = None
+        """Called from a thread when workflow code cannot be stopped: run, and the stack it is at. To be set before `open`."""
         self._decided: Callable[[list[Decided]], None] = lambda _: None
         self.tracer: TaskTracer | None = None
         """Makes attempts spans; to be set before `open`."""
@@ -247,6 +260,7 @@ class Worker:
         if self._verbs is not None:
             await self._verbs.close()
         self.forget_all()
+        self._bound.stop()
 
     def _find_task(self, name: str) -> Any:
         found = self.overrides.get(name)
@@ -267,40 +281,111 @@ class Worker:
     # -- workflows --------------------------------------------------------------------------------------------------
 
     def activate(self, batch: list[Activation]) -> list[Decided]:
-        """Run workflow code until it can go no further. Never raises; must not be called from inside an asyncio task."""
+        """Run workflow code until it can go no further. Never raises; must not be called from inside an asyncio task.
+
+        For WORKFLOW_SLICE_MS at a time: what is decided by then is answered, the rest by `decided`, slice by slice."""
+        self._waiting_turn.extend(batch)
+        if len(self._waiting_turn) > len(batch) or self._unfinished:
+            self._arm()  # those before it have the next turn
+            return []
+        return self._turn()
+
+    def _turn(self) -> list[Decided]:
         if self._execution is not None and self._execution.sink is not None:
             capture.keep()
+        done: list[Decided] = []
         with driving(None):
-            done = [self._activate(a) for a in batch]
+            is_up = _within(SLICE_S)
+            for _ in range(len(self._unfinished)):
+                run_id, runtime = self._unfinished.popleft()
+                if self._live.get(run_id) is runtime:
+                    self._advance(runtime, is_up, done)
+                if is_up():
+                    break
+            is_up = _within(
+                SLICE_S
+            )  # those that have not begun have time of their own, or one that takes long would keep them waiting
+            while self._waiting_turn:
+                self._activate(self._waiting_turn.popleft(), is_up, done)
+                if is_up():
+                    break
         for runtime, operation in self._begun:
             task = asyncio.get_running_loop().create_task(self._operate(runtime, operation))
             self._operations.add(task)
             task.add_done_callback(self._operations.discard)
         self._begun.clear()
+        if self._unfinished or self._waiting_turn:
+            self._arm()
         return done
 
-    def _activate(self, a: Activation) -> Decided:
+    def _arm(self) -> None:
+        if not self._turn_due:
+            self._turn_due = True
+            asyncio.get_running_loop().call_soon(self._next_turn)
+
+    def _next_turn(self) -> None:
+        self._turn_due = False
+        done = self._turn()
+        if done:
+            self._decided(done)
+
+    def _activate(self, a: Activation, is_up: Callable[[], bool], done: list[Decided]) -> None:
         runtime = self._live.pop(a.run_id, None)
         if a.replay or runtime is None:
             if runtime is not None:  # the engine knows better than what is here
                 self._end(runtime)
             if not a.replay:
-                return Decided(a.run_id, [], Failure("cache_miss", "this worker does not hold the run"))
+                done.append(Decided(a.run_id, [], Failure("cache_miss", "this worker does not hold the run")))
+                return
             try:
                 runtime = Runtime(a.run_id, self.stand_ins.get(a.workflow) or self._workflows.get(a.workflow))
             except PerdureError as e:
-                return Decided(a.run_id, [], e.to_failure())
+                done.append(Decided(a.run_id, [], e.to_failure()))
+                return
             if self._execution is not None:
                 runtime.sink, runtime.ns = self._execution.sink, a.ns
             self._make_room()
         self._live[a.run_id] = runtime
-        done = runtime.activate(a.events, replay=a.replay)
-        if done.stuck is not None or runtime.closed:
-            self.forget(a.run_id)
-        if done.operations:
-            self._operating[runtime] += len(done.operations)
-            self._begun.extend((runtime, operation) for operation in done.operations)
-        return Decided(a.run_id, done.commands, done.stuck, len(done.operations), False, done.waiting)
+        runtime.give(a.events, replay=a.replay)
+        self._advance(runtime, is_up, done)
+
+    def _advance(self, runtime: Runtime, is_up: Callable[[], bool], done: list[Decided]) -> None:
+        """A slice of a run's code."""
+        run_id, completion, stack = runtime.run_id, None, ""
+        self._bound.enter(run_id)
+        try:
+            try:
+                completion = runtime.advance(is_up)
+            finally:
+                stack = self._bound.leave()
+        except Overrun:
+            stack = self._bound.leave()
+        if stack:
+            self.forget(run_id)
+            done.append(Decided(run_id, [], overran(stack)))
+        elif completion is None:
+            self._unfinished.append((run_id, runtime))
+        else:
+            if completion.stuck is not None or runtime.closed:
+                self.forget(run_id)
+            if completion.operations:
+                self._operating[runtime] += len(completion.operations)
+                self._begun.extend((runtime, operation) for operation in completion.operations)
+            done.append(
+                Decided(
+                    run_id,
+                    completion.commands,
+                    completion.stuck,
+                    len(completion.operations),
+                    False,
+                    completion.waiting,
+                )
+            )
+
+    def _cannot_stop(self, run_id: bytes, stack: str) -> None:
+        """From the thread beside the loop: code that nothing stops. The process can only be replaced, unless it is somebody else's."""
+        if self.give_up is not None:
+            self.give_up(run_id, stack)
 
     def _make_room(self) -> None:
         """Forget the run that has been idle longest. One whose side effects are being executed is not idle."""
@@ -333,12 +418,36 @@ class Worker:
     def _end(self, runtime: Runtime) -> None:
         if runtime.output is not None:
             runtime.output.close()
-        runtime.evict()
+        self._bound.enter(runtime.run_id)  # its code runs once more: `finally`
+        try:
+            try:
+                runtime.evict()
+            finally:
+                self._bound.leave()
+        except Overrun:
+            self._bound.leave()
 
     def forget_all(self) -> None:
+        self._waiting_turn.clear()
+        self._unfinished.clear()
         for run_id in list(self._live):
             self.forget(run_id)
 
     @property
     def live_runs(self) -> int:
         return len(self._live)
+
+
+def overran(stack: str) -> Failure:
+    return Failure(
+        "code_overrun",
+        clip(
+            f"the workflow's code computed for WORKFLOW_STRETCH_S_MAX={WORKFLOW_STRETCH_S_MAX} s without an await and was stopped, because "
+            f"nothing else of its worker runs meanwhile. Move the computation into a task, then resume the run. It was at\n{stack}"
+        ),
+    )
+
+
+def _within(seconds: float) -> Callable[[], bool]:
+    until = perf_counter() + seconds
+    return lambda: perf_counter() >= until

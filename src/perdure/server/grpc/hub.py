@@ -24,7 +24,7 @@ from typing import Final
 import msgspec
 
 from perdure.core.calls import BUILT_IN
-from perdure.core.errors import Failure, InvalidInput, Unavailable
+from perdure.core.errors import Failure, InvalidInput, Unavailable, clip
 from perdure.core.flow.model import VERSION_PREFIX, is_flow
 from perdure.core.limits import NAME_CHARS_MAX, PAYLOAD_BYTES_MAX
 from perdure.core.retry import End
@@ -559,6 +559,10 @@ class WorkerHub:
 
     def take_beats(self, c: Connection, beats: list[Beat]) -> None:
         c.seen_us = self._clock_us()
+        for b in beats:
+            if not b.attempt:
+                self._take_overrun(c, b)
+        beats = [b for b in beats if b.attempt]
         mine = [
             b
             for b in beats
@@ -567,6 +571,15 @@ class WorkerHub:
         self.refused += len(beats) - len(mine)
         c.blocked = next((b.blocked for b in mine if b.blocked), "")
         self._beats(mine)
+
+    def _take_overrun(self, c: Connection, b: Beat) -> None:
+        """The last word of a worker whose workflow code cannot be stopped."""
+        holder = self._holder.get(b.run_id)
+        if holder is None or holder[0] is not c:
+            self.refused += 1
+            return
+        self.forget(b.run_id)
+        self._decided([Decided(b.run_id, [], _overran(b.blocked))])
 
     def _take_logs(self, c: Connection, chunks: list[LogChunk]) -> None:
         mine: list[LogChunk] = []
@@ -667,3 +680,8 @@ def _check(h: Hello) -> None:
     bad = next((n for n in names if not n or len(n) > NAME_CHARS_MAX or "\x00" in n), None)
     if bad is not None:
         raise InvalidInput(f"{bad[:50]!r} is no usable name: give it 1 to NAME_CHARS_MAX={NAME_CHARS_MAX} characters")
+
+
+def _overran(stack: str) -> Failure:
+    message = f"the workflow's code computed without an await, could not be stopped, and its worker ended. Repair it, then resume the run. It was at\n{stack}"
+    return Failure("code_overrun", clip(message))
