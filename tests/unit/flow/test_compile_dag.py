@@ -90,7 +90,11 @@ def test_the_nightly_flow() -> None:
     discover, process, route, review, publish, cleanup = flow.body.nodes
     options = TaskOptions(max_attempts=3, timeout_us=300_000_000)
     assert discover.verb == Call(
-        task="discover", queue="default", options=options, args=Template.make({"day": "${ input.day }"})
+        task="discover",
+        queue="default",
+        options=options,
+        said=frozenset({"max_attempts", "timeout_us"}),
+        args=Template.make({"day": "${ input.day }"}),
     )
     assert discover.place == Place(6, 3)
     assert process.spread is not None
@@ -139,8 +143,9 @@ def test_a_version_is_of_the_content_in_its_order() -> None:
 PLAIN = TaskOptions()
 
 
-def call(task: str, args: Any = None, options: TaskOptions = PLAIN, queue: str = "default") -> Call:
-    return Call(task=task, queue=queue, options=options, args=None if args is None else Template.make(args))
+def call(task: str, args: Any = None, options: TaskOptions = PLAIN, queue: str = "default", *said: str) -> Call:
+    made = None if args is None else Template.make(args)
+    return Call(task=task, queue=queue, options=options, said=frozenset(said), args=made)
 
 
 @pytest.mark.parametrize(
@@ -245,9 +250,10 @@ tasks:
 """
     a, b, c, d = compiled(text).flow.body.nodes
     base = TaskOptions(max_attempts=7, initial_us=3_000_000, timeout_us=10_000_000, heartbeat_us=1_000_000)
-    assert a.verb == call("a", None, base, "slow")
-    assert b.verb == call("b", None, msgspec.structs.replace(base, max_attempts=2, timeout_us=0), "fast")
-    assert c.verb == call("c", None, msgspec.structs.replace(base, max_attempts=4), "slow")
+    said = ("max_attempts", "initial_us", "cap_us", "timeout_us", "queue", "heartbeat_us")
+    assert a.verb == call("a", None, base, "slow", *said)
+    assert b.verb == call("b", None, msgspec.structs.replace(base, max_attempts=2, timeout_us=0), "fast", *said)
+    assert c.verb == call("c", None, msgspec.structs.replace(base, max_attempts=4), "slow", *said)
     assert d.timeout_us == 0
 
 

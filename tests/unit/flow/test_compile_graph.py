@@ -155,7 +155,8 @@ def test_an_executor_with_all_its_fields() -> None:
         }
     )  # fmt: skip
     options = TaskOptions(max_attempts=6, initial_us=100_000, cap_us=100_000, factor=1.0, jitter=False)
-    assert n.verb == Call(task="transform", queue="default", options=options, args=EXECUTED)
+    said = frozenset({"max_attempts", "initial_us", "cap_us", "factor", "jitter"})
+    assert n.verb == Call(task="transform", queue="default", options=options, said=said, args=EXECUTED)
     assert n.params == Template.make({"op": "upper", "ref": "${ shared.ref }"})
     assert n.prepare == tmpl("params.text")
     assert n.writes == (Write(to=("out", "text"), value=tmpl("output")), Write(to=("a", "b"), value=tmpl("output.x.y")))

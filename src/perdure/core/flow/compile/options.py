@@ -73,7 +73,7 @@ def read_execution(r: Reader, node: Mapping[str, Any], path: Path, base: Executi
         queue, said = r.name_of(node["queue"], (*path, "queue"), "queue") or queue, said | {QUEUE}
     right = {k: v for k, v in changed.items() if v is not None}
     options = msgspec.structs.replace(base.options, **right) if right else base.options
-    return Execution(queue, options, said | right.keys())
+    return Execution(queue, options, said | frozenset(right))
 
 
 def _attempts(r: Reader, value: Any, path: Path, what: str) -> int | None:
