@@ -128,7 +128,7 @@ async def test_a_clock_that_was_set_back_does_not_hide_a_change(book: Rulebook, 
     ("scope", "name", "concurrency", "rate", "said"),
     [
         ("queu", "io", 1, None, "did you mean 'queue'"),
-        ("queue", "", 1, None, "no name of a queue"),
+        ("queue", "", 1, None, "invalid queue name"),
         ("namespace", "x", 1, None, "namespace/-"),
         ("queue", "io", None, None, "to take it back"),
         ("queue", "io", 0, None, "pause it"),

@@ -100,7 +100,7 @@ def test_a_function_that_takes_any_name_takes_any_name() -> None:
         (lambda: Limit(0), "pause it"),
         (lambda: Limit(True), "whole number"),
         (lambda: Limit(1, policy="wait"), "choose one of queue, cancel_oldest, cancel_newest, skip"),  # type: ignore[arg-type]
-        (lambda: Limit(1, key="k" * 201), "NAME_CHARS_MAX"),
+        (lambda: Limit(1, key="k" * 201), "invalid Limit key name"),
         (lambda: RateLimit(0), "pause it"),
         (lambda: RateLimit(1, per="0s"), "the time"),
         (lambda: RateLimit(1, burst=0.5), "at once"),

@@ -14,7 +14,9 @@ import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from perdure.app.log_repeats import RepeatsHandler
+from perdure.app.terminal import Guarded
 from perdure.core import ids
+from perdure.core.names import escaped
 from perdure.sdk.attempts import current_slot
 from perdure.sdk.runtime import current
 
@@ -64,10 +66,10 @@ def configure(
     """Set up the process's logs; may be called again. `always` goes into every line, for instance worker="..."."""
     if level.lower() not in LEVELS:
         raise ValueError(f"unknown log level {level!r}; choose one of {', '.join(LEVELS)}")
-    target = stream if stream is not None else sys.stderr
+    target: Any = stream if stream is not None else sys.stderr
     colored = color if color is not None else format == "text" and target.isatty()
     shared = _shared(always)
-    handler = RepeatsHandler(target)
+    handler = RepeatsHandler(target.raw if colored and isinstance(target, Guarded) else target)
     handler.set_name(_HANDLER)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
@@ -114,6 +116,11 @@ def _in_order(logger: WrappedLogger, method: str, event: EventDict) -> EventDict
     return {key: event.pop(key) for key in FIRST if key in event} | dict(event)
 
 
+def _escape(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    """Names and texts of others must not steer the terminal that shows the log."""
+    return {key: escaped(value) if isinstance(value, str) else value for key, value in event.items()}
+
+
 def _renderers(format: Format, colored: bool) -> list[Processor]:
     if format == "json":
         return [
@@ -122,4 +129,4 @@ def _renderers(format: Format, colored: bool) -> list[Processor]:
             structlog.processors.JSONRenderer(),
         ]
     plain = structlog.dev.plain_traceback  # the pretty one prints local variables: they may hold secrets
-    return [structlog.dev.ConsoleRenderer(colors=colored, pad_event_to=0, exception_formatter=plain)]
+    return [_escape, structlog.dev.ConsoleRenderer(colors=colored, pad_event_to=0, exception_formatter=plain)]

@@ -32,6 +32,7 @@ from perdure.core.limits import (
     NAME_CHARS_MAX,
     PAYLOAD_BYTES_MAX,
 )
+from perdure.core.names import UNSAFE, invalid_name
 
 Via = Literal["rest", "cli", "link", "sdk"]
 Status = Literal["open", "approved", "rejected", "resolved", "expired"]
@@ -175,9 +176,9 @@ def check_names(names: Sequence[str], what: str) -> None:
 
 
 def check_name(name: Any, what: str) -> str:
-    if not isinstance(name, str) or not name.strip() or len(name) > NAME_CHARS_MAX or "\x00" in name:
-        shown = repr(cast(object, name))[:50]
-        raise InvalidInput(f"{what}: {shown} is no name: it has 1 to NAME_CHARS_MAX={NAME_CHARS_MAX} characters")
+    kind = "promise" if what == "the promise" else "person"
+    if not isinstance(name, str) or not name.strip() or len(name) > NAME_CHARS_MAX or UNSAFE.search(name):
+        raise InvalidInput(f"{what}: {invalid_name(kind, str(cast(object, name)))}")
     return name
 
 

@@ -22,6 +22,7 @@ from perdure.core.errors import InvalidInput
 from perdure.core.flow.expr import Expr, ExprError, parse
 from perdure.core.flow.expr.nodes import Meter
 from perdure.core.limits import EVENT_MATCH_STEPS_MAX, EVENT_SPEC_BYTES_MAX, NAME_CHARS_MAX
+from perdure.core.names import checked_name
 
 EVENT: Final = "event"
 """What an expression calls the payload."""
@@ -40,11 +41,7 @@ class EventWait(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def check_name(name: str) -> str:
-    if not name or len(name) > EVENT_NAME_CHARS_MAX or "\x00" in name:
-        raise InvalidInput(
-            f"{name[:50]!r} is no name of an event: it has 1 to EVENT_NAME_CHARS_MAX={EVENT_NAME_CHARS_MAX} characters"
-        )
-    return name
+    return checked_name("event", name, EVENT_NAME_CHARS_MAX)
 
 
 def wait_spec(event: str, match: str, values: Mapping[str, Any]) -> bytes:

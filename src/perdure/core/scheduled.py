@@ -13,8 +13,9 @@ from perdure.core.durations import DURATION_US_MAX, datetime_of
 from perdure.core.errors import InvalidInput, PayloadTooLarge
 from perdure.core.flow.model import Flow
 from perdure.core.flow.template import Template
-from perdure.core.limits import NAME_CHARS_MAX, PAYLOAD_BYTES_MAX
+from perdure.core.limits import PAYLOAD_BYTES_MAX
 from perdure.core.lines import LimitNeed, Line, Needs, run_line
+from perdure.core.names import checked_name, shown
 from perdure.core.schedule import ScheduleSpec, parse_spec, spec_json
 
 FIRED: Final = 0
@@ -119,13 +120,12 @@ class CalendarView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_name(name: str, what: str = "a schedule") -> str:
-    if not name or len(name) > NAME_CHARS_MAX or "\x00" in name or name != name.strip():
-        raise InvalidInput(
-            f"{name[:50]!r} cannot name {what}: it has 1 to NAME_CHARS_MAX={NAME_CHARS_MAX} characters, no space around them"
-        )
+    checked_name(what.removeprefix("a "), name)
+    if name != name.strip():
+        raise InvalidInput(f"{shown(name)} cannot name {what}: it must not begin or end with a space")
     if name.startswith("/") or name.endswith(("/", *RESERVED_TAILS)):
         raise InvalidInput(
-            f"{name[:50]!r} cannot name {what}: it must not begin or end with /, nor end with {' or '.join(RESERVED_TAILS)}"
+            f"{shown(name)} cannot name {what}: it must not begin or end with /, nor end with {' or '.join(RESERVED_TAILS)}"
         )
     return name
 
@@ -140,10 +140,9 @@ def checked(r: ScheduleRequest) -> ScheduleRequest:
         raise InvalidInput(f"the schedule {r.name} cannot be read: {e}") from None
     if not 0 <= r.timeout_us <= DURATION_US_MAX:
         raise InvalidInput(f"the schedule {r.name}: a timeout lies between 0 and 100 years")
-    if not r.workflow or len(r.workflow) > NAME_CHARS_MAX or "\x00" in r.workflow + r.version:
-        raise InvalidInput(
-            f"{r.workflow[:50]!r} is no name of a workflow: it has 1 to NAME_CHARS_MAX={NAME_CHARS_MAX} characters"
-        )
+    checked_name("workflow", r.workflow)
+    if r.version:
+        checked_name("version", r.version)
     if len(r.input) > PAYLOAD_BYTES_MAX:
         raise PayloadTooLarge(
             f"the input of the schedule {r.name} has {len(r.input)} bytes, over the limit PAYLOAD_BYTES_MAX={PAYLOAD_BYTES_MAX}"

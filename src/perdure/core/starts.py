@@ -19,7 +19,8 @@ import msgspec
 
 from perdure.core.durations import human
 from perdure.core.errors import InvalidInput
-from perdure.core.limits import BATCH_ITEMS_MAX, NAME_CHARS_MAX, PUT_OFF_US_MAX
+from perdure.core.limits import BATCH_ITEMS_MAX, PUT_OFF_US_MAX
+from perdure.core.names import checked_name
 
 
 class Debounce(msgspec.Struct, frozen=True, tag="debounce"):
@@ -93,8 +94,8 @@ def check_later(later: Later | None, dedup: Dedup | None, run_key: str) -> None:
     if dedup is not None and dedup.for_us:
         _check_time("the time of dedup", dedup.for_us)
     for one in (later, dedup):
-        if one is not None and (not one.key or len(one.key) > NAME_CHARS_MAX or "\x00" in one.key):
-            raise InvalidInput(f"{one.key[:50]!r} is no key: it has 1 to NAME_CHARS_MAX={NAME_CHARS_MAX} characters")
+        if one is not None:
+            checked_name("key", one.key)
 
 
 def _check_time(what: str, us: int) -> None:

@@ -17,7 +17,8 @@ import msgspec
 
 from perdure.core.errors import InvalidInput, NotFound
 from perdure.core.flow.problems import did_you_mean
-from perdure.core.limits import CONCURRENCY_MAX, NAME_CHARS_MAX, RATE_COUNT_MAX
+from perdure.core.limits import CONCURRENCY_MAX, RATE_COUNT_MAX
+from perdure.core.names import checked_name
 
 SCOPES: Final = ("namespace", "queue", "workflow", "task")
 NAMESPACE: Final = "namespace"
@@ -123,11 +124,7 @@ def checked_scope(scope: str, name: str) -> str:
         if name not in ("", "-"):
             raise InvalidInput(f"a rule of the namespace has no name; write namespace/- and not {name[:50]!r}")
         return ""
-    if not name or len(name) > NAME_CHARS_MAX or "\x00" in name:
-        raise InvalidInput(
-            f"{name[:50]!r} is no name of a {scope}: it has 1 to NAME_CHARS_MAX={NAME_CHARS_MAX} characters"
-        )
-    return name
+    return checked_name(scope, name)
 
 
 def shown(scope: str, name: str) -> str:

@@ -22,10 +22,11 @@ from typing import Final, Protocol
 
 import msgspec
 
-from perdure.core.errors import Failure, InvalidInput, NotFound, PayloadTooLarge, RunFinished, Unavailable
+from perdure.core.errors import Failure, NotFound, PayloadTooLarge, RunFinished, Unavailable
 from perdure.core.ids import text
-from perdure.core.limits import NAME_CHARS_MAX, PAYLOAD_BYTES_MAX
+from perdure.core.limits import PAYLOAD_BYTES_MAX
 from perdure.core.mail import UpdateAsked
+from perdure.core.names import checked_name
 from perdure.core.outage import Outage
 from perdure.core.work import Answer
 from perdure.engine.active import ActiveRun
@@ -218,11 +219,8 @@ def _ended(run_id: bytes) -> Failure:
 
 
 def _check(mail: UpdateAsked) -> None:
-    for what, given in (("a name", mail.name), ("an id", mail.id)):
-        if not given or len(given) > NAME_CHARS_MAX or "\x00" in given:
-            raise InvalidInput(
-                f"{given[:50]!r} is not {what} of an update: it has 1 to NAME_CHARS_MAX={NAME_CHARS_MAX} characters"
-            )
+    checked_name("update", mail.name)
+    checked_name("update id", mail.id)
     if len(mail.value) > PAYLOAD_BYTES_MAX:
         raise PayloadTooLarge(
             f"the value of update {mail.name!r} has {len(mail.value)} bytes, over the limit PAYLOAD_BYTES_MAX={PAYLOAD_BYTES_MAX}"

@@ -25,9 +25,10 @@ from perdure.core.errors import (
     Unavailable,
 )
 from perdure.core.ids import text
-from perdure.core.limits import CALL_TIMEOUT_S, MESSAGE_KEY_CHARS_MAX, NAME_CHARS_MAX, PAYLOAD_BYTES_MAX
+from perdure.core.limits import CALL_TIMEOUT_S, MESSAGE_KEY_CHARS_MAX, PAYLOAD_BYTES_MAX
 from perdure.core.lines import Line
 from perdure.core.mail import CancelAsked, Mail, PromiseKept, SignalSent
+from perdure.core.names import checked_name
 from perdure.core.starts import check_later
 from perdure.core.work import Outcome, RunView, StartRequest
 from perdure.engine.active import attributes_text
@@ -530,10 +531,7 @@ async def _within(seconds: float, waiting: Coroutine[Any, Any, Outcome]) -> Outc
 
 
 def _check_message(kind: str, name: str, value: bytes) -> None:
-    if not name or len(name) > NAME_CHARS_MAX or "\x00" in name:
-        raise InvalidInput(
-            f"{name[:50]!r} is no name of a {kind}: it has 1 to NAME_CHARS_MAX={NAME_CHARS_MAX} characters"
-        )
+    checked_name(kind, name)
     if len(value) > PAYLOAD_BYTES_MAX:
         raise PayloadTooLarge(
             f"the value of {kind} {name!r} has {len(value)} bytes, over the limit PAYLOAD_BYTES_MAX={PAYLOAD_BYTES_MAX}"
@@ -541,17 +539,15 @@ def _check_message(kind: str, name: str, value: bytes) -> None:
 
 
 def check_message_key(key: str) -> None:
-    if len(key) > MESSAGE_KEY_CHARS_MAX or "\x00" in key:
-        raise InvalidInput(
-            f"{key[:50]!r} is no key of a message: it has up to MESSAGE_KEY_CHARS_MAX={MESSAGE_KEY_CHARS_MAX} characters"
-        )
+    if key:
+        checked_name("message key", key, MESSAGE_KEY_CHARS_MAX)
 
 
 def _check_size(r: StartRequest) -> None:
-    if not r.workflow or len(r.workflow) > NAME_CHARS_MAX or "\x00" in r.workflow + r.version + r.key:
-        raise InvalidInput(
-            f"{r.workflow[:50]!r} is no name of a workflow: it has 1 to NAME_CHARS_MAX={NAME_CHARS_MAX} characters"
-        )
+    checked_name("workflow", r.workflow)
+    for what, given in (("version", r.version), ("run", r.key)):
+        if given:
+            checked_name(what, given)
     if len(r.input) > PAYLOAD_BYTES_MAX:
         raise InvalidInput(
             f"the input of {r.workflow} has {len(r.input)} bytes, over the limit PAYLOAD_BYTES_MAX={PAYLOAD_BYTES_MAX}"

@@ -15,8 +15,8 @@ from perdure.core.approval import Answer, Spec, check_names, encode_spec, read_a
 from perdure.core.durations import Duration, to_us
 from perdure.core.errors import ApprovalRejected, Failure, InvalidInput, PerdureError
 from perdure.core.flow.inputs import schema_problem
+from perdure.core.names import checked_name
 from perdure.sdk.client import backend
-from perdure.sdk.options import checked_name
 from perdure.sdk.payloads import Converter
 from perdure.sdk.runtime import current
 from perdure.sdk.schemas import schemas_of
@@ -83,7 +83,7 @@ class Approval(Generic[T]):
         escalate_after: Duration | None = None,
         escalate_to: Sequence[str] = (),
     ) -> None:
-        self.name = checked_name("approval name", name)
+        self.name = checked_name("approval", name)
         self._converter: Converter[Any] | None = Converter.of(type) if type is not None else None
         self._form = form_of(type) if type is not None else None
         self._deadline_us = to_us(deadline) if deadline is not None else 0

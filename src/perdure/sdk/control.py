@@ -14,10 +14,10 @@ from perdure.core.errors import InvalidInput
 from perdure.core.limits import (
     CONCURRENCY_MAX,
     LIMITS_PER_TASK_MAX,
-    NAME_CHARS_MAX,
     RATE_COUNT_MAX,
     RATES_PER_TASK_MAX,
 )
+from perdure.core.names import checked_name
 
 Policy = Literal["queue", "cancel_oldest", "cancel_newest", "skip"]
 
@@ -206,8 +206,8 @@ def _parameters(fn: Callable[..., Any]) -> Collection[str] | None:
 
 
 def _check_key(what: str, key: str) -> None:
-    if len(key) > NAME_CHARS_MAX or "\x00" in key:
-        raise InvalidInput(f"{what}(key=...): a key has at most NAME_CHARS_MAX={NAME_CHARS_MAX} characters")
+    if key:
+        checked_name(f"{what} key", key)
 
 
 # -- starts --------------------------------------------------------------------------------------------------------

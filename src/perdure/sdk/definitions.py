@@ -19,6 +19,7 @@ from perdure.core.calls import RESERVED
 from perdure.core.declared import Declared
 from perdure.core.durations import Duration, to_us
 from perdure.core.errors import InvalidInput, PerdureError
+from perdure.core.names import checked_name
 from perdure.core.retry import TaskOptions
 from perdure.core.starts import Later
 from perdure.core.work import StartRequest
@@ -26,7 +27,7 @@ from perdure.sdk import guards, registry, undo
 from perdure.sdk.client import Backend, Handle, backend, value_of
 from perdure.sdk.control import Debounce, Dedup, Fair, Limit, RateLimit, Said, control_of
 from perdure.sdk.fanout import Fanout, child_fanout
-from perdure.sdk.options import Retry, TaskSettings, checked_name
+from perdure.sdk.options import Retry, TaskSettings
 from perdure.sdk.payloads import Signature
 from perdure.sdk.runtime import Waiter, current
 from perdure.sdk.step import Step
@@ -51,7 +52,7 @@ class Task(Generic[P, R]):
 
     def __init__(self, fn: Callable[P, Any], name: str, settings: TaskSettings) -> None:
         self.fn = fn
-        self.name = checked_name("task name", name)
+        self.name = checked_name("task", name)
         if name.startswith(RESERVED) and not str(getattr(fn, "__module__", "")).startswith(RESERVED):
             raise InvalidInput(
                 f"@task(name={name!r}): names that begin with {RESERVED!r} are Perdure's own; choose another"
@@ -198,7 +199,7 @@ class Startable(Generic[P, R]):
         timeout: Duration | None = None,
         on_conflict: OnConflict = "fail",
     ) -> None:
-        self.name = checked_name("workflow name", name)
+        self.name = checked_name("workflow", name)
         self.version = version
         self._key, self._timeout = key, timeout
         self._on_conflict: OnConflict = on_conflict
@@ -347,7 +348,7 @@ class Startable(Generic[P, R]):
         if dedup is not None:
             twin._dedup = dedup.recorded
         if id is not None:
-            twin._key = checked_name("run id", id)
+            twin._key = checked_name("run", id)
         if timeout is not None:
             twin._timeout = timeout
         if on_conflict is not None:

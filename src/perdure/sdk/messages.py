@@ -12,8 +12,8 @@ from perdure.core import ids
 from perdure.core.durations import Duration, to_us
 from perdure.core.errors import PerdureError
 from perdure.core.mail import SignalSent
+from perdure.core.names import checked_name
 from perdure.sdk.client import Backend, backend
-from perdure.sdk.options import checked_name
 from perdure.sdk.payloads import Converter
 from perdure.sdk.runtime import Runtime, current
 from perdure.sdk.step import Step
@@ -35,7 +35,7 @@ class Signal(Generic[T]):
     """Messages into a run, in order, any number: `async for v in signal`, or `await signal.next()`."""
 
     def __init__(self, name: str, type: type[T]) -> None:
-        self.name = checked_name("signal name", name)
+        self.name = checked_name("signal", name)
         self._converter: Converter[T] = Converter.of(type)
         self.key = ""
         """Of `keyed`."""
@@ -76,7 +76,7 @@ class NamedEvent(Generic[T]):
     """Something that happens outside, by name: every run that waits for it hears of it."""
 
     def __init__(self, name: str, type: type[T]) -> None:
-        self.name = checked_name("event name", name)
+        self.name = checked_name("event", name)
         self._converter: Converter[T] = Converter.of(type)
 
     def wait(self, match: str = "", timeout: Duration | None = None, **bound: Any) -> Step[T]:
@@ -107,7 +107,7 @@ class Promise(Generic[T]):
     """A value that is resolved from outside, once."""
 
     def __init__(self, name: str, type: type[T]) -> None:
-        self.name = checked_name("promise name", name)
+        self.name = checked_name("promise", name)
         self._converter: Converter[T] = Converter.of(type)
 
     def wait(self, timeout: Duration | None = None) -> Step[T]:
@@ -129,7 +129,7 @@ class State(Generic[T]):
     """A named value of a run: written by its code, readable from outside at any time."""
 
     def __init__(self, name: str, default: T, type: Any = None) -> None:
-        self.name = checked_name("state name", name)
+        self.name = checked_name("state", name)
         self.default = default
         self._converter: Converter[T] = Converter.of(type if type is not None else _type_of(default))
 

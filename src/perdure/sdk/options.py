@@ -9,7 +9,7 @@ from typing import Any
 from perdure.core.control import Control
 from perdure.core.durations import Duration, to_us
 from perdure.core.errors import InvalidInput
-from perdure.core.limits import ATTEMPTS_DEFAULT, ATTEMPTS_MAX, NAME_CHARS_MAX
+from perdure.core.limits import ATTEMPTS_DEFAULT, ATTEMPTS_MAX
 from perdure.core.retry import TaskOptions
 from perdure.sdk import undo
 from perdure.sdk.control import Fair, Limit, RateLimit, Said
@@ -135,9 +135,3 @@ def _within(name: str, given: Duration | None) -> int:
 
 def qualified(t: type) -> str:
     return f"{t.__module__}.{t.__qualname__}"
-
-
-def checked_name(kind: str, name: str) -> str:
-    if not name or len(name) > NAME_CHARS_MAX or "\x00" in name:
-        raise InvalidInput(f"{kind} {name!r} is not usable: give it 1 to NAME_CHARS_MAX={NAME_CHARS_MAX} characters")
-    return name

@@ -39,8 +39,8 @@ from perdure.core.errors import (
     update_error,
 )
 from perdure.core.mail import UpdateAsked
+from perdure.core.names import checked_name
 from perdure.sdk.client import backend
-from perdure.sdk.options import checked_name
 from perdure.sdk.payloads import Converter
 from perdure.sdk.runtime import ContinueAsNewRequest, Runtime, current, failure_of, update_names
 
@@ -65,7 +65,7 @@ class Update(Generic[T, R]):
     """A request into a run, and its answer: `update.handle(fn)` or `async for request in update` inside, `update.ask(run_id, value)` outside."""
 
     def __init__(self, name: str, request: type[T], answer: type[R]) -> None:
-        self.name = checked_name("update name", name)
+        self.name = checked_name("update", name)
         update_names.add(self.name)
         self._request: Converter[T] = Converter.of(request)
         self._answer: Converter[R] = Converter.of(answer)

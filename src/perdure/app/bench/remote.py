@@ -32,6 +32,7 @@ from perdure.app.bench.suite import (
     Place,
     Series,
 )
+from perdure.app.terminal import console
 from perdure.core.errors import PerdureError, Unavailable
 from perdure.sdk.channel import Access
 from perdure.sdk.remote_client import Client
@@ -275,10 +276,9 @@ async def _idle_worker(address: str, number: int) -> None:
 
 
 def print_remote(report: RemoteReport) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    out = console()
     table = Table(box=None, pad_edge=False)
     for title in ("workload", "tasks/s", "of life3", "server us", "worker us", "client us", "postgres us"):
         table.add_column(title, justify="left" if title == "workload" else "right")
@@ -290,7 +290,7 @@ def print_remote(report: RemoteReport) -> None:
         table.add_row(
             name, f"{w.tasks_per_s:,}", f"{w.ratio_to_life3:.2f}", f"{cpu.server:.0f}", f"{cpu.worker:.0f}", f"{cpu.client:.0f}", postgres
         )  # fmt: skip
-    console.print(table)
+    out.print(table)
     latency, idle = report.latency_ms, report.idle
-    console.print(f"\nidle latency p50 {latency.p50:.1f} ms, p99 {latency.p99:.1f} ms")
-    console.print(f"{idle.workers:,} idle workers: {idle.cpu_percent:.1f}% of a core, {idle.rss_mb:.0f} MB")
+    out.print(f"\nidle latency p50 {latency.p50:.1f} ms, p99 {latency.p99:.1f} ms")
+    out.print(f"{idle.workers:,} idle workers: {idle.cpu_percent:.1f}% of a core, {idle.rss_mb:.0f} MB")

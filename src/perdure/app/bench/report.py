@@ -13,6 +13,7 @@ import msgspec
 
 from perdure.app.bench.history import Load
 from perdure.app.bench.processes import CpuSeconds, cores
+from perdure.app.terminal import console
 from perdure.store.bare import Server
 
 
@@ -167,10 +168,9 @@ class Progress:
 
 
 def print_table(report: Report) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    out = console()
     table = Table(box=None, pad_edge=False)
     for title in ("workload", "tasks/s", "of life3", "spread", "engine us", "postgres us"):
         table.add_column(title, justify="left" if title == "workload" else "right")
@@ -183,14 +183,14 @@ def print_table(report: Report) -> None:
         table.add_row(
             name, f"{w.tasks_per_s:,}", f"{w.ratio_to_life3:.2f}", _range(w.spread.tasks_per_s), f"{cpu.engine:.0f}", _whole(cpu.postgres)
         )  # fmt: skip
-    console.print(table)
+    out.print(table)
     s, latency = report.settings, report.latency_ms
-    console.print(f"\nidle latency p50 {latency.p50:.1f} ms, p99 {latency.p99:.1f} ms; memory {report.rss_mb:.0f} MB")
+    out.print(f"\nidle latency p50 {latency.p50:.1f} ms, p99 {latency.p99:.1f} ms; memory {report.rss_mb:.0f} MB")
     load = report.load
-    console.print(
+    out.print(
         f"a history of {load.events:,} events is read in {load.read_ms:.0f} ms and decided in {load.decide_ms:.0f} ms"
     )
-    console.print(
+    out.print(
         f"{s.tasks:,} tasks, medians of {s.repeats}; fsync {s.fsync}, synchronous_commit {s.synchronous_commit}; "
         f"PostgreSQL {s.postgresql}, Python {s.python} ({s.loop}), {s.cores} cores",
         style="dim",

@@ -26,6 +26,7 @@ from perdure.app.bench.processes import PeakRss, Processes
 from perdure.app.bench.report import Progress, Repeat, Settings, Target, Workload, below, settings_of, summary
 from perdure.app.bench.suite import REPEATS, Place, Series, check_kept, warm
 from perdure.app.embedded import Perdure
+from perdure.app.terminal import console
 from perdure.store.bare import bare, scratch_database
 
 PARTS: Final = ("fanout100k", "sleeping", "herd", "retained", "history")
@@ -208,10 +209,9 @@ async def _preload(dsn: str, tasks: int, say: Progress) -> int:
 
 
 def print_scale(report: ScaleReport) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    out = console()
     table = Table(box=None, pad_edge=False)
     for title in ("target", "figure", "is to be", ""):
         table.add_column(title, justify="right" if title in ("figure", "is to be") else "left")
@@ -219,16 +219,16 @@ def print_scale(report: ScaleReport) -> None:
         word = {True: "[green]pass", False: "[bold red]fail", None: "[dim]not measured"}[target.passed]
         figure = "" if target.figure is None else f"{target.figure:g}"
         table.add_row(text, figure, f"{target.want} {target.limit:g}", word)
-    console.print(table)
+    out.print(table)
     if report.sleeping:
         s = report.sleeping
-        console.print(
+        out.print(
             f"\n{s.runs:,} sleeping runs: {s.created_per_s:,} started a second; memory of the engine that started them {s.starter_rss_mb[0]:.0f} MB before and "
             f"{s.starter_rss_mb[1]:.0f} MB after, of an idle one {s.rss_mb:.0f} MB; database {s.database_mb:,.0f} MB"
         )
     if report.herd:
         h = report.herd
-        console.print(
+        out.print(
             f"\na herd of {h.runs:,}: {h.ended_per_s:,} ended a second, bare life3 {h.life3:,}; timers fired {h.late_ms.first:,.0f} ms late "
             f"(first), {h.late_ms.median:,.0f} ms (median), {h.late_ms.last:,.0f} ms (last)"
         )

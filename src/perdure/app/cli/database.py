@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perdure.app.cli.options import Dsn, database
+from perdure.app.terminal import console
 
 if TYPE_CHECKING:
     from perdure.store.doctor import Finding
@@ -100,7 +101,6 @@ def _plain(findings: list[Finding]) -> None:
 
 
 def _table(findings: list[Finding]) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -114,4 +114,4 @@ def _table(findings: list[Finding]) -> None:
         if f.advice:
             what.append(f"\n{f.advice}", style="dim" if f.status == "ok" else "italic")
         table.add_row(Text(f.status, style=colours[f.status]), Text(f.name), what)
-    Console().print(table)
+    console().print(table)

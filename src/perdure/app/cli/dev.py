@@ -62,7 +62,7 @@ class Screen:
     def __init__(self) -> None:
         import sys
 
-        from perdure.app.cli.render import console
+        from perdure.app.terminal import console
 
         self._console: Console = console(sys.stdout)
 

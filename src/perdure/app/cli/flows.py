@@ -85,7 +85,7 @@ def _as_item(file: FlowFile) -> dict[str, Any]:
 
 def _tell(out: Any, files: list[FlowFile]) -> None:
     from perdure.app.cli.drawing import print_problems
-    from perdure.app.cli.render import console
+    from perdure.app.terminal import console
 
     errors = console(sys.stderr) if not out.is_for_people else out.console
     for file in files:
@@ -108,7 +108,7 @@ def _tell(out: Any, files: list[FlowFile]) -> None:
 def refuse_invalid(files: list[FlowFile]) -> None:
     """Show what is wrong with them, and stop."""
     from perdure.app.cli.drawing import print_problems
-    from perdure.app.cli.render import console
+    from perdure.app.terminal import console
 
     bad = [f for f in files if f.compiled is None]
     if bad:
@@ -189,7 +189,7 @@ def push(server: Remote, body: dict[str, Any], *, activate: bool = True) -> dict
 
 def _print_deployed(server: Remote, file: FlowFile, item: dict[str, Any]) -> None:
     from perdure.app.cli.drawing import print_problems
-    from perdure.app.cli.render import console
+    from perdure.app.terminal import console
 
     if server.out.mode in ("json", "yaml"):
         return

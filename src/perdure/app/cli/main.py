@@ -14,6 +14,7 @@ import typer
 from perdure.app.cli import quick_values
 from perdure.app.cli.commands import COMPLETE_VARIABLE, Commands
 from perdure.app.cli.help import CONTEXT
+from perdure.app.terminal import guard
 from perdure.core.errors import Forbidden, InvalidInput, NotFound, NotRegistered, PerdureError, Unauthenticated
 from perdure.core.version import VERSION
 
@@ -61,6 +62,7 @@ def main() -> None:
         from typer._completion_classes import completion_init
 
         completion_init()
+    guard()
     try:
         app(prog_name="perdure")
     except PerdureError as error:

@@ -7,7 +7,6 @@ would read goes to stdout and nothing else does: links and advice go to stderr u
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,9 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
+from perdure.app.terminal import console
 from perdure.core.errors import InvalidInput
+from perdure.core.names import escaped
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -111,7 +112,9 @@ class Output:
         if self.mode == "yaml":
             import yaml
 
-            print(yaml.safe_dump(value, sort_keys=False, allow_unicode=True), end="")
+            text = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
+            # Escaped by YAML itself where something has to be, so that it still reads back the same.
+            print(text if escaped(text) == text else yaml.safe_dump(value, sort_keys=False), end="")
         elif sys.stdout.isatty():
             self.console.print_json(json.dumps(value, ensure_ascii=False), indent=2)
         else:
@@ -142,13 +145,6 @@ def _mode(output: str | None, has_fields: bool) -> Mode:
     return "table" if sys.stdout.isatty() else "plain"
 
 
-def console(stream: Any) -> Console:
-    from rich.console import Console
-
-    color_system: Any = None if os.environ.get("NO_COLOR") else "auto"  # rich would keep bold and dim
-    return Console(file=stream, highlight=False, emoji=False, color_system=color_system)
-
-
 def _plain_rows(items: Iterable[Item], columns: Sequence[Column]) -> int:
     count = 0
     for item in items:
@@ -162,7 +158,7 @@ def _table(items: list[Item], columns: Sequence[Column], width: int) -> Renderab
     from rich.table import Table
     from rich.text import Text
 
-    texts = [[c.shown(item) if c.shown else flat(c.value(item)) for c in columns] for item in items]
+    texts = [[escaped(c.shown(item) if c.shown else flat(c.value(item)), keep="") for c in columns] for item in items]
     longest = [max(map(cell_len, (c.title, *(row[n] for row in texts)))) for n, c in enumerate(columns)]
     widths = _widths(columns, longest, width)
     table_width = sum(widths) + COLUMN_GAP * (len(widths) - 1)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perdure.app.cli.options import Dsn, database
+from perdure.app.terminal import console
 
 if TYPE_CHECKING:
     from perdure.core.invariants import Tally
@@ -99,7 +100,6 @@ def _plain(tallies: list[Tally]) -> None:
 
 
 def _table(tallies: list[Tally]) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -119,4 +119,4 @@ def _table(tallies: list[Tally]) -> None:
             continue
         mark = Text("FAIL", style="bold red") if t.violations else Text("ok", style="green" if t.examined else "dim")
         table.add_row(mark, str(t.number), what, f"{t.examined:,}", f"{t.violations:,}")
-    Console().print(table)
+    console().print(table)

@@ -110,9 +110,11 @@ def worker(
     from perdure.app.cli.remote import given_key
     from perdure.app.logs import configure
     from perdure.app.modules import BrokenModule, load
+    from perdure.app.terminal import unguard
     from perdure.core.durations import to_us
     from perdure.core.errors import InvalidInput
 
+    unguard()  # what tasks print is theirs
     configure(log_format, log_level)
     try:
         defined = load(modules)

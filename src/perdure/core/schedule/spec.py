@@ -29,6 +29,7 @@ from perdure.core.limits import (
     SCHEDULE_TIMES_MAX,
     SCHEDULE_YEAR_MAX,
 )
+from perdure.core.names import UNSAFE, invalid_name
 from perdure.core.schedule.cron import read_cron
 from perdure.core.schedule.zones import check_zone, moment_of
 
@@ -237,8 +238,10 @@ def _datetime(key: str, value: Any) -> datetime:
 def _names(key: str, value: Any) -> tuple[str, ...]:
     names = _several(key, value, SCHEDULE_CALENDARS_MAX)
     for name in names:
-        if not isinstance(name, str) or not 0 < len(name) <= NAME_CHARS_MAX:
-            raise InvalidInput(f"{key} must be names of calendars, of 1 to {NAME_CHARS_MAX} characters, not {name!r}")
+        if not isinstance(name, str):
+            raise InvalidInput(f"{key} must be names of calendars, not {name!r}")
+        if not name or len(name) > NAME_CHARS_MAX or UNSAFE.search(name):
+            raise InvalidInput(f"{key}: {invalid_name('calendar', name)}")
     return tuple(sorted(set(names)))
 
 

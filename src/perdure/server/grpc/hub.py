@@ -26,7 +26,8 @@ import msgspec
 from perdure.core.calls import BUILT_IN
 from perdure.core.errors import Failure, InvalidInput, Unavailable, clip
 from perdure.core.flow.model import VERSION_PREFIX, is_flow
-from perdure.core.limits import NAME_CHARS_MAX, PAYLOAD_BYTES_MAX
+from perdure.core.limits import PAYLOAD_BYTES_MAX
+from perdure.core.names import checked_name
 from perdure.core.retry import End
 from perdure.core.work import Activation, Assignment, Beat, Decided, LogChunk, Report
 from perdure.engine.engine import Engine
@@ -677,9 +678,8 @@ def _check(h: Hello) -> None:
             f"the workflow {flows[:50]!r} is code: versions that begin with {VERSION_PREFIX!r} are those of flows"
         )
     names = [h.name, *h.workflows, *(x for pair in h.tasks for x in pair)]
-    bad = next((n for n in names if not n or len(n) > NAME_CHARS_MAX or "\x00" in n), None)
-    if bad is not None:
-        raise InvalidInput(f"{bad[:50]!r} is no usable name: give it 1 to NAME_CHARS_MAX={NAME_CHARS_MAX} characters")
+    for name in names:
+        checked_name("worker, task, queue or workflow", name)
 
 
 def _overran(stack: str) -> Failure:

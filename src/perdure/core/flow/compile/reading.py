@@ -19,6 +19,7 @@ from perdure.core.flow.problems import PROBLEMS_MAX, FlowError, Path, Problem, d
 from perdure.core.flow.source.document import Document
 from perdure.core.flow.template import Template
 from perdure.core.limits import NAME_CHARS_MAX
+from perdure.core.names import UNSAFE, invalid_name
 
 SHOWN_CHARS: Final = 60
 """Characters of a wrong value that a message quotes."""
@@ -164,6 +165,8 @@ class Reader:
             self.wanted(path, what, "a name", value)
         elif len(value) > NAME_CHARS_MAX:
             self.error(path, f"{what} has more than NAME_CHARS_MAX={NAME_CHARS_MAX} characters")
+        elif UNSAFE.search(value):
+            self.error(path, invalid_name(what, value))
         elif "${" in value:
             self.error(path, f"{what} is {found(value)}; expressions are not evaluated here", offset=value.index("${"))
         else:
