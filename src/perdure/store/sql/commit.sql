@@ -31,8 +31,11 @@ started as (
   insert into perdure.run_queue (run_id, ns, workflow, version, key, parent_id, parent_seq, status, created_at, wake_at, owner, epoch,
                                  attributes, line, deadline_at)
   select run_id, ns, workflow, version, key, parent_id, parent_seq, own::int, at, case when line is null then at else 'infinity' end,
-         case when own then $1 end, own::int, attributes::jsonb, line, coalesce(deadline_at, perdure.flow_deadline(ns, workflow, version, at))
-    from start_rows where key is null or run_id in (select run_id from keyed)
+         case when own then $1 end, own::int, attributes::jsonb, line,
+         -- Written out: PostgreSQL plans a function of SQL anew in every statement that calls it.
+         coalesce(deadline_at, case when left(s.version, 5) = 'flow-' then
+           at + (select x.timeout_us from perdure.workflow_version x where x.ns = s.ns and x.workflow = s.workflow and x.version = s.version) * interval '1 microsecond' end)
+    from start_rows s where key is null or run_id in (select run_id from keyed)
   returning run_id
 ),
 started_history as (

@@ -79,7 +79,8 @@ with fresh as materialized (
 queued as (
   insert into perdure.run_queue (run_id, ns, workflow, version, status, created_at, wake_at, epoch, attributes, line, deadline_at)
   select run_id, ns, workflow, version, 0, at, case when line is null then at else 'infinity' end, 0, attributes::jsonb, line,
-         coalesce(deadline_at, perdure.flow_deadline(ns, workflow, version, at)) from fresh
+         coalesce(deadline_at, case when left(fresh.version, 5) = 'flow-' then
+           at + (select x.timeout_us from perdure.workflow_version x where x.ns = fresh.ns and x.workflow = fresh.workflow and x.version = fresh.version) * interval '1 microsecond' end) from fresh
 )
 insert into perdure.history (run_id, seq, last, ns, epoch, at, body, hash) select run_id, 1, 1, ns, 0, at, body, hash from fresh;
 

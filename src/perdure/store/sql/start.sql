@@ -71,7 +71,8 @@ with moment as materialized (select perdure.clock() as at),
 queued as (
   insert into perdure.run_queue (run_id, ns, workflow, version, status, created_at, wake_at, epoch, attributes, line, deadline_at)
   select $1::uuid, $2::int, $3::text, $4::text, 0, m.at, case when $7::uuid is null then m.at else 'infinity' end, 0, $6::text::jsonb, $7::uuid,
-         coalesce($8::timestamptz, perdure.flow_deadline($2::int, $3::text, $4::text, m.at))
+         coalesce($8::timestamptz, case when left($4::text, 5) = 'flow-' then
+           m.at + (select x.timeout_us from perdure.workflow_version x where x.ns = $2::int and x.workflow = $3::text and x.version = $4::text) * interval '1 microsecond' end)
     from moment m
 )
 insert into perdure.history (run_id, seq, last, ns, epoch, at, body, hash) select $1::uuid, 1, 1, $2::int, 0, m.at, $5::bytea, $9::bytea from moment m;
