@@ -137,7 +137,7 @@ def modules_of(page: Path) -> list[str]:
 
 async def play(page: Path) -> None:
     """Run the runnable flows of a page, one after the other, with the tasks its Python defines."""
-    from perdure import Perdure, RunFailed, Signal, flow
+    from perdure import InvalidInput, Perdure, RunFailed, Signal, flow
     from perdure.core import ids
 
     for text in modules_of(page):
@@ -148,7 +148,11 @@ async def play(page: Path) -> None:
             await client.deploy(
                 re.sub(r"^flow: .*$", f"flow: {name}", block.text, count=1, flags=re.MULTILINE), name=name
             )
-            handle = await flow(name).start(**asked.get("input", {}))
+            try:
+                handle = await flow(name).start(**asked.get("input", {}))
+            except InvalidInput as error:
+                print(f"\n{json.dumps({'end': f'refused {error.code}', 'result': str(error)})}", flush=True)
+                continue
             for key, value in asked.get("signal", {}).items():
                 await Signal(key, Any).send(handle.id, value)
             for key, value in asked.get("resolve", {}).items():
