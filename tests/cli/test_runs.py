@@ -40,6 +40,19 @@ def test_run_prints_id_status_and_link_in_a_pipe(cli: Cli) -> None:
     assert "perdure watch @last" in done.err
 
 
+@pytest.mark.parametrize(
+    ("words", "wrong"),
+    [
+        (["nmae=Ada"], "cli_greet has no argument 'nmae'; did you mean 'name'?"),
+        ([], "the argument 'name' of cli_greet is missing"),
+        (["-a", "Ada", "-a", "1", "-a", "2", "-a", "3", "-a", "4", "-a", "5"], "arguments by position"),
+    ],
+)
+def test_wrong_arguments_of_a_python_workflow_are_refused_at_the_start(cli: Cli, words: list[str], wrong: str) -> None:
+    done = cli("run", "cli_greet", *words)
+    assert done.code == 2 and wrong in done.err, done
+
+
 def test_run_on_a_terminal_shows_what_to_do_next(cli: Cli) -> None:
     out = cli.ok("run", "cli_greet", "name=Ada", tty=True, NO_COLOR="1")
     assert out.splitlines()[0].startswith("started cli_greet")

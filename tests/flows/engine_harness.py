@@ -99,6 +99,10 @@ class ScriptedWorker:
         return {}
 
     @property
+    def parameters(self) -> dict[Named, bytes]:
+        return {}
+
+    @property
     def controls(self) -> dict[Named, bytes]:
         return {}
 

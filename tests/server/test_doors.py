@@ -48,6 +48,11 @@ async def failing() -> None:
     await wf.sleep("1h")
 
 
+@workflow(name="doors_code")
+async def code(name: str, copies: int = 1) -> str:
+    return name * copies
+
+
 class Door:
     """One way in. Each act answers the id or name of what it was done to."""
 
@@ -131,6 +136,12 @@ class Door:
     async def rest_run_flow(self, input: dict[str, Any]) -> str:
         return str((await self._rest_post("/workflows/doors_flow/runs", {"input": input}))["id"])
 
+    async def sdk_run_code(self, input: dict[str, Any]) -> str:
+        return (await flow("doors_code").start(**input)).id
+
+    async def rest_run_code(self, input: dict[str, Any]) -> str:
+        return str((await self._rest_post("/workflows/doors_code/runs", {"kwargs": input}))["id"])
+
     async def sdk_run_unknown(self) -> str:
         return (await flow("doors_nowhere").start()).id
 
@@ -154,7 +165,7 @@ class Door:
 @asynccontextmanager
 async def doors(dsn: str) -> AsyncIterator[tuple[list[Door], Live]]:
     async with live(dsn) as rest:
-        for one in (open_, failing):
+        for one in (open_, failing, code):
             rest.perdure.adopt(one)
         await rest.perdure.engine.refresh()
         await rest.perdure.deploy(FLOW)
@@ -236,6 +247,8 @@ async def test_refusals_are_the_same_through_every_door(dsn: str) -> None:
             "a flow without what it requires": ("run_flow", [{}], "invalid_input"),
             "a flow with a wrong type": ("run_flow", [{"day": 7}], "invalid_input"),
             "a flow with something unknown": ("run_flow", [{"day": "mo", "dya": "mo"}], "invalid_input"),
+            "code without what it requires": ("run_code", [{}], "invalid_input"),
+            "code with something unknown": ("run_code", [{"name": "a", "nmae": "a"}], "invalid_input"),
             "an unknown workflow": ("run_unknown", [], "not_registered"),
             "a run that is not stuck": ("resume", [open_run], "conflict"),
             "a run that is not there to resume": ("resume", [nowhere], "not_found"),
@@ -248,7 +261,10 @@ async def test_refusals_are_the_same_through_every_door(dsn: str) -> None:
             assert codes == dict.fromkeys(codes, code), what
         assert len(await _lines(rest)) == before, "what is refused is not audited"
         runs = await rest.get("/runs", workflow="doors_flow")
+        runs["items"] += (await rest.get("/runs", workflow="doors_code"))["items"]
         assert runs["items"] == [], "a run that could not begin was written"
+        for door in ways:
+            await door("run_code", {"name": "a"})
 
 
 async def test_audit_lines_of_many_acts_are_written_together_and_none_is_lost(dsn: str) -> None:

@@ -271,8 +271,10 @@ class Engine:
         for ns in {ns for ns, _ in fresh}:
             versions = {name: v for (of, name), v in fresh.items() if of == ns}
             controls = {name: c for (of, name), c in self._worker.controls.items() if of == ns}
-            await self._store.register_versions(ns, versions, controls)
+            parameters = {name: taken for (of, name), taken in self._worker.parameters.items() if of == ns}
+            await self._store.register_versions(ns, versions, controls, parameters)
             for name, version in versions.items():
+                self.flows.learn((ns, name, version), parameters.get(name))
                 self.lines.learn((ns, name, version), controls.get(name), own=True)
         self._registered.update(fresh)
         options = self._worker.task_options

@@ -19,6 +19,8 @@ from perdure.core.errors import Failure, InvalidInput, NotRegistered, PerdureErr
 from perdure.core.flow.compile import compile_value
 from perdure.core.flow.decider import Decider, input_problem
 from perdure.core.flow.model import Flow, is_flow
+from perdure.core.parameters import Parameters, call_problem
+from perdure.core.parameters import decode as decode_parameters
 from perdure.engine.ports import Named, Store
 
 PLANS_MAX: Final = 1_000
@@ -29,6 +31,8 @@ COMPILED_HERE_BYTES: Final = 8 * 1024
 """A larger document is compiled in a thread: it would hold up the event loop."""
 HEARD_US: Final = 10_000_000
 """How long what a worker said counts more than what the database has: by then it is there."""
+PARAMETERS_US: Final = 10_000_000
+"""How long what was read of a workflow's parameters counts."""
 NAMES_MAX: Final = 10_000
 """Names whose current version is remembered."""
 
@@ -46,6 +50,7 @@ class Flows:
         """What workers of this server said a moment ago, which the database may not have yet."""
         self._plans: OrderedDict[Definition, Flow | Failure] = OrderedDict()
         self._current: dict[Named, tuple[str | None, int]] = {}
+        self._parameters: dict[Definition, tuple[Parameters | None, int]] = {}
         self.fixed: dict[Named, str] = {}
         """Versions that new runs of a name get whichever is current, for tests."""
 
@@ -82,13 +87,32 @@ class Flows:
                     self._plans.popitem(last=False)
 
     async def check_input(self, ns: int, workflow: str, version: str, raw: bytes) -> None:
-        """InvalidInput when a run of a flow could not begin with this input. A definition that cannot be read is not judged here."""
+        """InvalidInput when a run could not begin with this input: a flow's is held against its schema, the arguments of code against its
+        parameters. A definition that cannot be read, and code that no worker has served, are not judged here."""
         if is_flow(version):
             definition = (ns, workflow, version)
             await self.ensure([definition])
             flow = self._plans.get(definition)
             if isinstance(flow, Flow) and (wrong := input_problem(flow, raw)):
                 raise InvalidInput(wrong)
+            return
+        taken = await self._taken((ns, workflow, version))
+        if taken is not None and (wrong := call_problem(workflow, taken, raw)):
+            raise InvalidInput(wrong)
+
+    def learn(self, definition: Definition, parameters: bytes | None) -> None:
+        """What a workflow of this process, or of a worker that is connected here, takes."""
+        if len(self._parameters) >= NAMES_MAX:
+            self._parameters.clear()
+        self._parameters[definition] = (decode_parameters(parameters) if parameters else None, self._now_us())
+
+    async def _taken(self, definition: Definition) -> Parameters | None:
+        """What was published for this version last. Looked for again now and then: a version that people name themselves may change."""
+        found = self._parameters.get(definition)
+        if found is None or self._now_us() - found[1] >= PARAMETERS_US:
+            self.learn(definition, await self._store.parameters(*definition))
+            found = self._parameters[definition]
+        return found[0]
 
     # -- options of tasks -------------------------------------------------------------------------------------------
 

@@ -185,6 +185,7 @@ class RemoteWorker:
             [*w.running(), *((r.run_id, r.seq, r.attempt) for r in self._reports)],
             signatures=protocol.bounded_signatures(w.signatures),
             controls={name: control for (_, name), control in w.controls.items()},
+            parameters={name: taken for (_, name), taken in w.parameters.items()},
         )
         return Up(hello=hello)
 

@@ -26,6 +26,7 @@ import msgspec
 from perdure.core.calls import OFFER, POSITIONAL
 from perdure.core.errors import InvalidInput, PayloadMismatch
 from perdure.core.limits import PAYLOAD_BYTES_MAX
+from perdure.core.parameters import Parameters
 from perdure.sdk.converters import Converter, too_large
 from perdure.sdk.schemas import described, schemas_of
 
@@ -107,6 +108,17 @@ class Signature:
         return self._returned.decode_all(blobs, self._result)
 
     # -- for people -------------------------------------------------------------------------------------------------
+
+    def parameters(self) -> Parameters:
+        """What a start is checked against before it is written."""
+        ordered = sorted(self._parameters, key=lambda p: p.kind not in _POSITIONAL)  # stable: those by position first
+        return Parameters(
+            names=tuple(p.name for p in ordered),
+            positional=sum(p.kind in _POSITIONAL for p in ordered),
+            required=tuple(p.name for p in ordered if _is_required(p)),
+            takes_more=any(p.kind is Parameter.VAR_POSITIONAL for p in ordered),
+            takes_any=any(p.kind is Parameter.VAR_KEYWORD for p in ordered),
+        )
 
     def json_schema(self) -> dict[str, Any]:
         """JSON Schema of a call, for editors. A parameter whose type cannot be described takes anything."""

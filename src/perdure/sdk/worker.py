@@ -11,18 +11,20 @@ import os
 import socket
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from time import perf_counter  # bound here, before workflow guards wrap it
 from typing import Any, Literal
 
 import msgspec
 
 from perdure.core import commands as cm
+from perdure.core import parameters
 from perdure.core.declared import KEY, encode
 from perdure.core.errors import Failure, NotRegistered, PerdureError, clip
 from perdure.core.limits import WORKFLOW_SLICE_MS, WORKFLOW_STRETCH_S_MAX
 from perdure.core.work import Activation, Assignment, Beat, Decided, LogChunk, Report
 from perdure.sdk import capture, guards, registry
-from perdure.sdk.definitions import DEFAULT_QUEUE, Task
+from perdure.sdk.definitions import DEFAULT_QUEUE, Task, Workflow
 from perdure.sdk.execution import PROCESSES_DEFAULT, Execution
 from perdure.sdk.loop import driving
 from perdure.sdk.overrun import Overrun, StretchBound
@@ -150,6 +152,16 @@ class Worker:
             for w in self._workflows.values()
             if (control := getattr(w, "control", None)) is not None
         }
+
+    @property
+    def parameters(self) -> dict[tuple[int, str], bytes]:
+        """(namespace, name) -> what the workflow takes; see core/parameters.py."""
+        found: dict[tuple[int, str], bytes] = {}
+        for w in self._workflows.values():
+            if isinstance(w, Workflow):
+                with suppress(PerdureError):  # it has no signature: nothing is checked
+                    found[self.ns, w.name] = parameters.encode(w.signature.parameters())
+        return found
 
     @property
     def served(self) -> list[tuple[int, str, str]]:

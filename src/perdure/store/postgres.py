@@ -312,9 +312,20 @@ class PostgresStore:
         async with self._pool.take() as c:
             return await reopen(c, r)
 
-    async def register_versions(self, ns: int, versions: dict[str, str], controls: dict[str, bytes]) -> None:
+    async def register_versions(
+        self,
+        ns: int,
+        versions: dict[str, str],
+        controls: dict[str, bytes],
+        parameters: dict[str, bytes] | None = None,
+    ) -> None:
         said = [controls[w].decode() if w in controls else None for w in versions]
-        await self._fetch("register_versions", ns, list(versions), list(versions.values()), said)
+        taken = [parameters[w].decode() if parameters and w in parameters else None for w in versions]
+        await self._fetch("register_versions", ns, list(versions), list(versions.values()), said, taken)
+
+    async def parameters(self, ns: int, workflow: str, version: str) -> bytes | None:
+        row = await self._row("workflow_parameters", ns, workflow, version)
+        return row["parameters"].encode() if row is not None and row["parameters"] is not None else None
 
     async def save_task_options(self, ns: int, options: Mapping[str, bytes | None]) -> None:
         names = sorted(options)

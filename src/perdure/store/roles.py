@@ -33,7 +33,7 @@ ENGINE_GRANTS: Final = {
     "migration": "select",
     "namespace": "select, insert, update (name, deleted_at)",
     "workflow": "select, insert, update",
-    "workflow_version": "select, insert, update (control)",
+    "workflow_version": "select, insert, update (control, parameters)",
     "task_type": "select, insert, update",
     "engine_session": _ROWS,
     "commit_log": "select, insert, delete",

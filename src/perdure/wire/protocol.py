@@ -68,6 +68,8 @@ class Hello(msgspec.Struct):
     """Task -> JSON Schema of its call."""
     controls: dict[str, bytes] = {}
     """Workflow -> what it says about flow control of its runs, as JSON."""
+    parameters: dict[str, bytes] = {}
+    """Workflow -> what it takes, as JSON of core/parameters.py."""
 
 
 class Welcome(msgspec.Struct):
@@ -207,7 +209,9 @@ def _hello(h: Hello) -> pb.Hello:
         protocol=h.protocol, worker_id=h.worker_id, name=h.name, host=h.host, pid=h.pid, sdk=h.sdk, slots=h.slots,
         tasks=[pb.Served(queue=queue, name=name) for queue, name in h.tasks],
         workflows=[
-            pb.Workflow(name=name, version=version, control=h.controls.get(name, b""))
+            pb.Workflow(
+                name=name, version=version, control=h.controls.get(name, b""), parameters=h.parameters.get(name, b"")
+            )
             for name, version in h.workflows.items()
         ],
         running=[pb.Token(run_id=r, seq=s, attempt=a) for r, s, a in h.running], signatures=h.signatures,
@@ -219,7 +223,7 @@ def _hello_of(m: pb.Hello) -> Hello:
         m.worker_id, m.name, m.host, m.pid, m.sdk, m.slots,
         [(t.queue, t.name) for t in m.tasks], {w.name: w.version for w in m.workflows},
         [(t.run_id, t.seq, t.attempt) for t in m.running], m.protocol, dict(m.signatures),
-        {w.name: w.control for w in m.workflows if w.control},
+        {w.name: w.control for w in m.workflows if w.control}, {w.name: w.parameters for w in m.workflows if w.parameters},
     )  # fmt: skip
 
 

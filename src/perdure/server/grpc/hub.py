@@ -78,6 +78,7 @@ class Pool:
         self.kinds: frozenset[Kind] = frozenset((ns, queue, name) for queue, name in hello.tasks)
         self.workflows: dict[Named, str] = {(ns, name): version for name, version in hello.workflows.items()}
         self.controls: dict[Named, bytes] = {(ns, name): control for name, control in hello.controls.items()}
+        self.parameters: dict[Named, bytes] = {(ns, name): taken for name, taken in hello.parameters.items()}
         self.members: deque[Connection] = deque()
         self.free = 0
 
@@ -162,6 +163,10 @@ class WorkerHub:
     @property
     def controls(self) -> dict[Named, bytes]:
         return {named: control for pool in self._pools.values() for named, control in pool.controls.items()}
+
+    @property
+    def parameters(self) -> dict[Named, bytes]:
+        return {named: taken for pool in self._pools.values() for named, taken in pool.parameters.items()}
 
     @property
     def task_options(self) -> dict[str, bytes | None]:
@@ -447,7 +452,8 @@ class WorkerHub:
     def _enter_pool(self, c: Connection) -> bool:
         """Whether it serves what nobody else here serves in this combination."""
         h = c.hello
-        key = (c.ns, frozenset(h.tasks), frozenset(h.workflows.items()), frozenset(h.controls.items()))
+        key = (c.ns, frozenset(h.tasks), frozenset(h.workflows.items()), frozenset(h.controls.items()),
+            frozenset(h.parameters.items()))  # fmt: skip
         pool = self._pools.get(key)
         is_new = pool is None
         if pool is None:

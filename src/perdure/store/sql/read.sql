@@ -9,14 +9,20 @@ insert into perdure.namespace (name) values ($1) on conflict (name) do update se
 -- name: register_versions
 -- What a process serves is the current version of its workflows; one that was deleted comes back to life.
 with added as (
-  insert into perdure.workflow_version as v (ns, workflow, version, kind, control)
-  select $1, u.workflow, u.version, 'code', u.control from unnest($2::text[], $3::text[], $4::text[]) as u(workflow, version, control) order by u.workflow
-  on conflict (ns, workflow, version) do update set control = excluded.control where v.control is distinct from excluded.control
+  insert into perdure.workflow_version as v (ns, workflow, version, kind, control, parameters)
+  select $1, u.workflow, u.version, 'code', u.control, u.parameters
+    from unnest($2::text[], $3::text[], $4::text[], $5::text[]) as u(workflow, version, control, parameters) order by u.workflow
+  on conflict (ns, workflow, version) do update set control = excluded.control, parameters = excluded.parameters
+   where (v.control, v.parameters) is distinct from (excluded.control, excluded.parameters)
 )
 insert into perdure.workflow (ns, name, kind, current)
 select $1, u.workflow, 'code', u.version from unnest($2::text[], $3::text[]) as u(workflow, version) order by u.workflow
 on conflict (ns, name) do update set current = excluded.current, kind = excluded.kind, deleted_at = null
   where (workflow.current <> excluded.current and workflow.kind = 'code') or workflow.deleted_at is not null;
+
+-- name: workflow_parameters
+-- What a version of a Python workflow takes, as its workers last said.
+select parameters from perdure.workflow_version where ns = $1 and workflow = $2 and version = $3;
 
 -- name: run_by_key
 select k.run_id, k.input_hash from perdure.run_key k where k.ns = $1 and k.key = $2;

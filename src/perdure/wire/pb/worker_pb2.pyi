@@ -207,7 +207,9 @@ class Hello(_message.Message):
 
     @_builtins.property
     def signatures(self) -> _containers.ScalarMap[_builtins.str, _builtins.bytes]:
-        """Name of a task -> JSON Schema of its call, for editors. May be left out, for all or for some."""
+        """Name of a task -> JSON Schema of its call, for editors. May be left out, for all or for some. The key `x-perdure` holds the
+        options that the task declares ({queue, options, said}, core/declared.py); a flow that calls the task takes them into account.
+        """
 
     def __init__(
         self,
@@ -261,20 +263,26 @@ class Workflow(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     CONTROL_FIELD_NUMBER: _builtins.int
+    PARAMETERS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     version: _builtins.str
     control: _builtins.bytes
     """What it says about flow control of its runs, as JSON; empty: nothing."""
+    parameters: _builtins.bytes
+    """What it takes, as JSON: {"names": [...], "positional": n, "required": [...], "takes_more": bool, "takes_any": bool}. A start that does not
+    fit is refused before it is written. Empty: nothing is checked.
+    """
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         version: _builtins.str = ...,
         control: _builtins.bytes = ...,
+        parameters: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["control", b"control", "name", b"name", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["control", b"control", "name", b"name", "parameters", b"parameters", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,72 @@
+"""What a Python workflow takes, as far as a start is checked against it: the names of its parameters, and which are required.
+
+A worker publishes it with the workflow; types are not part of it, because only the code can say what it converts. See core/calls.py for the
+forms of a call.
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import Final
+
+import msgspec
+
+from perdure.core.calls import OFFER
+
+
+class Parameters(msgspec.Struct, frozen=True, omit_defaults=True):
+    names: tuple[str, ...] = ()
+    """Those that can be given by position first, in their order."""
+    positional: int = 0
+    """How many of them can be given by position."""
+    required: tuple[str, ...] = ()
+    takes_more: bool = False
+    """It has `*args`: any number by position."""
+    takes_any: bool = False
+    """It has `**kwargs`: any name."""
+
+
+_decoder: Final = msgspec.json.Decoder(Parameters)
+
+
+def encode(p: Parameters) -> bytes:
+    return msgspec.json.encode(p)
+
+
+def decode(data: bytes | str) -> Parameters | None:
+    """None for what this version cannot read: then nothing is checked."""
+    try:
+        return _decoder.decode(data)
+    except msgspec.DecodeError:
+        return None
+
+
+def call_problem(workflow: str, p: Parameters, raw: bytes) -> str:
+    """What is wrong with the arguments of a start; "" when they fit."""
+    try:
+        given = msgspec.json.decode(raw or b"{}", type=dict[str, msgspec.Raw])
+        by_position = msgspec.json.decode(given.pop("*"), type=list[msgspec.Raw]) if "*" in given else []
+        if raw.startswith(OFFER):
+            given = {
+                n: v for n, v in msgspec.json.decode(given["**"], type=dict[str, msgspec.Raw]).items() if n in p.names
+            }
+    except msgspec.DecodeError:
+        return f"the arguments of {workflow} are not an object of names and values; {_takes(workflow, p)}"
+    if len(by_position) > p.positional and not p.takes_more:
+        return f"{workflow} was given {len(by_position)} arguments by position; {_takes(workflow, p)}"
+    placed = p.names[: min(len(by_position), p.positional)]
+    unknown = [n for n in given if n not in p.names] if not p.takes_any else []
+    if unknown:
+        near = get_close_matches(unknown[0], p.names, 1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        return f"{workflow} has no argument {unknown[0]!r}; {hint}{_takes(workflow, p)}"
+    if twice := [n for n in placed if n in given]:
+        return f"the argument {twice[0]!r} of {workflow} is given twice, by position and by name"
+    if missing := [n for n in p.required if n not in given and n not in placed]:
+        return f"the argument {missing[0]!r} of {workflow} is missing; {_takes(workflow, p)}"
+    return ""
+
+
+def _takes(workflow: str, p: Parameters) -> str:
+    names = [n if n in p.required else f"{n} (optional)" for n in p.names]
+    return f"it takes {', '.join(names) or 'no arguments'}"
