@@ -281,8 +281,8 @@ MUTANTS = [
     Mutant(
         "commit-start-under-a-taken-key",
         "store/sql/commit.sql",
-        "    from start_rows where key is null or run_id in (select run_id from keyed)\n  returning run_id\n",
-        "    from start_rows\n  returning run_id\n",
+        "    from start_rows s where key is null or run_id in (select run_id from keyed)\n  returning run_id\n",
+        "    from start_rows s\n  returning run_id\n",
         "store/test_conditions.py::test_a_start_under_a_key_that_is_taken_writes_nothing",
     ),
     Mutant(
