@@ -19,7 +19,7 @@ import msgspec
 from perdure.core import events as ev
 from perdure.core.commit_policy import CommitPolicy
 from perdure.core.durations import to_us
-from perdure.core.errors import Failure
+from perdure.core.errors import Failure, InvalidInput
 from perdure.core.flow.draft import draft_text, draft_value
 from perdure.core.lifecycle import TaskStatus
 from perdure.core.mail import CancelAsked, SignalSent, TaskEnded
@@ -255,6 +255,8 @@ class EngineWorld:
             if not starting.done():
                 starting.cancel()
                 await self._replace()
+            elif isinstance(error := starting.exception(), InvalidInput):
+                raise error
         return found[0]
 
     async def _tidy_up(self) -> None:

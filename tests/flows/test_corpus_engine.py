@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from perdure.core.errors import InvalidInput
 from perdure.core.invariants import Tally
 from perdure.store.cluster import PrivateCluster
 from perdure.store.postgres import PostgresStore
@@ -16,7 +17,9 @@ from tests.flows.case import CORPUS, load, name_of, paths
 from tests.flows.engine_harness import EngineWorld
 from tests.flows.test_corpus import check
 
-PATHS = paths()
+REFUSED = CORPUS / "dag/input_that_does_not_fit.yaml"
+"""An engine refuses this start; only a decider that is given the input anyway fails the run."""
+PATHS = [path for path in paths() if path != REFUSED]
 DATABASE = "flow_corpus"
 PARTITIONS_DAYS = 15
 """Cases let days pass."""
@@ -69,6 +72,11 @@ def test_an_engine_records_exactly_these_commands(bench: Bench, path: Path) -> N
 def test_engines_that_die_at_every_commit_record_the_same(bench: Bench, path: Path) -> None:
     world = bench.play(path, crashing=True)
     assert world.crashes > 0
+
+
+def test_an_input_that_does_not_fit_is_refused_before_anything_is_written(bench: Bench) -> None:
+    with pytest.raises(InvalidInput, match=r"input\.n must be integer, not string"):
+        bench.play(REFUSED, crashing=False)
 
 
 def test_nothing_is_torn_or_left_in_the_database_after_all_that(bench: Bench) -> None:
