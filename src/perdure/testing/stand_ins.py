@@ -38,8 +38,7 @@ class StandIn:
         args, kwargs = self.signature.decode_call(started.input)
         if inspect.iscoroutinefunction(self.fn):
             return await self.fn(*args, **kwargs)
-        with (
-            guards.lifted()
-        ):  # a plain function is no workflow code: it may count its calls, read a file, look at the clock
+        # A plain function is not workflow code: it may count its calls, read a file, look at the clock.
+        with guards.lifted():
             value = self.fn(*args, **kwargs)
         return await value if inspect.isawaitable(value) else value
