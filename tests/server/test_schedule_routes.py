@@ -181,7 +181,7 @@ async def test_triggers_of_a_flow_have_a_slash_in_their_name(api: Live) -> None:
 async def test_the_input_of_a_flow_is_checked_before_it_is_scheduled(api: Live) -> None:
     await api.post("/workflows", {"source": ETL.replace("triggers", "# triggers")})
     body = {"name": "s", "workflow": "rest_etl", "input": {"dya": "x"}, "spec": {"every": "2h"}}
-    assert "input.day is missing" in (await api.post("/schedules", body, 422))["detail"]
+    assert "input.dya is not known" in (await api.post("/schedules", body, 422))["detail"]
 
 
 async def test_calendars_are_set_used_and_kept_while_they_are_used(api: Live) -> None:
