@@ -19,6 +19,8 @@ from perdure.core.limits import (
     MISSED_COUNTED_MAX,
     SCHEDULE_CALENDARS_MAX,
     SCHEDULE_CRONS_MAX,
+    SCHEDULE_EVERY_US_MAX,
+    SCHEDULE_EVERY_US_MIN,
     SCHEDULE_JITTER_US_MAX,
     SCHEDULE_TIMES_MAX,
     SCHEDULE_YEAR_MAX,
@@ -154,7 +156,7 @@ moments = st.datetimes(datetime(1970, 1, 2), datetime(SCHEDULE_YEAR_MAX, 12, 30)
 specs = st.fixed_dictionaries(
     {"cron": st.lists(st.sampled_from([*FIXED, *REPEATING]), min_size=1, max_size=4)},
     optional={
-        "every": st.integers(1_000_000, 10**15).map(lambda n: timedelta(microseconds=n)),
+        "every": st.integers(SCHEDULE_EVERY_US_MIN, SCHEDULE_EVERY_US_MAX).map(lambda n: timedelta(microseconds=n)),
         "at": st.lists(moments, max_size=5),
         "tz": st.sampled_from(["UTC", "Europe/Paris", "Asia/Kathmandu", "Australia/Lord_Howe"]),
         "calendars": st.lists(st.sampled_from(["a", "b", "c"]), max_size=3),
