@@ -524,7 +524,7 @@ async def test_lists_are_paged_by_key(bench: Bench) -> None:
 
 @pytest.mark.parametrize("name", ["", " x", "a/", "/a", "a/times", "a/fires", "x" * 201])
 async def test_names_that_cannot_be_told_apart_are_refused(bench: Bench, name: str) -> None:
-    with pytest.raises(InvalidInput, match="cannot name a schedule"):
+    with pytest.raises(InvalidInput, match="cannot name a schedule|invalid schedule name"):
         await bench.put(name, every="1h")
 
 
