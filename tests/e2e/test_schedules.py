@@ -207,7 +207,7 @@ def test_options_that_make_no_sense_for_a_schedule_are_refused() -> None:
 
 ETL = """\
 flow: schedules_etl
-input: {day: {type: string, format: date}}
+input: {day: {type: string}}
 triggers: [{cron: "0 8 * * *", tz: Europe/Paris, overlap: skip}]
 tasks:
   load: {python: schedules_note, with: {word: "${ input.day }"}}
@@ -288,7 +288,10 @@ async def test_a_schedule_of_a_flow_is_changed_by_its_flow_alone() -> None:
         ('[{cron: "0 99 * * *"}]', "flow.yaml:3:19: cron: '0 99 * * *': the hour '99' cannot be read"),
         ("[{evry: 1h}]", "flow.yaml:3:13: unknown key 'evry' in a trigger; did you mean 'every'"),
         ("[{every: 1h, overlap: maybe}]", "flow.yaml:3:33: overlap: there is no policy 'maybe'"),
-        ("[{every: 1h, with: {dya: 1}}]", "flow.yaml:3:30: the runs of this trigger would fail: input.day is missing"),
+        (
+            "[{every: 1h, with: {dya: 1}}]",
+            "flow.yaml:3:30: the runs of this trigger would fail: input.dya is not known; did you mean 'day'?",
+        ),
         ("[{every: 1h, with: {day: 1}}]", "input.day must be string, not integer"),
         ('[{every: 1h, with: {day: "${ nomnal }"}}]', "unknown name 'nomnal'; did you mean 'nominal'"),
         ("[{every: 1h, name: a}, {every: 2h, name: a}]", "flow.yaml:3:34: two triggers are called 'schedules_etl/a'"),
@@ -307,7 +310,7 @@ async def test_a_trigger_that_cannot_work_is_told_with_its_place(triggers: str, 
 def test_an_input_that_a_trigger_cannot_know_is_told() -> None:
     from perdure.core.flow.draft import draft_text
 
-    text = ETL.replace("{day: {type: string, format: date}}", "{day: {type: string}, shop: {type: string}}")
+    text = ETL.replace("{day: {type: string}}", "{day: {type: string}, shop: {type: string}}")
     with pytest.raises(
         FlowError, match=r"input\.shop is missing; give the input in with:; it may read day, nominal, schedule"
     ):

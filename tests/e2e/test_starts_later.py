@@ -416,7 +416,7 @@ async def test_a_start_asks_for_one_of_them_at_most(client: Perdure) -> None:
         echo.options(debounce=Debounce("1s", key="k"), dedup=Dedup("k"))
     with pytest.raises(InvalidInput, match="dedup and an id of its own"):
         echo.options(dedup=Dedup("k"), id="x")
-    with pytest.raises(InvalidInput, match="no key"):
+    with pytest.raises(InvalidInput, match="invalid key name"):
         Dedup("")
     with pytest.raises(InvalidInput, match="shorter than the quiet time"):
         Debounce("1m", key="k", max="1s")
