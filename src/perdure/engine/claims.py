@@ -232,7 +232,7 @@ class Claimer:
         mail: dict[bytes, list[MailRow]] = {}
         for row in loaded.mail:
             mail.setdefault(row.run_id, []).append(row)
-        fresh: list[ActiveRun] = []
+        children: list[tuple[ActiveRun, int, bytes]] = []
         reads: list[tuple[ActiveRun, History]] = []
         events = 0
         for c in claimed:
@@ -244,11 +244,12 @@ class Claimer:
             events += len(read.history)
             if events >= LOAD_EVENTS or c is claimed[-1]:
                 self._take_in(reads, queued, mail)
-                fresh += [run for run, _ in reads]
+                # Those of the history alone: in the loop's next turn the code may start others, which no commit has made yet.
+                children += [(run, seq, child) for run, _ in reads for seq, child in run.state.children.items()]
                 reads, events = [], 0
                 await asyncio.sleep(0)
                 self._check_session(session)
-        await self._catch_up_children(fresh)
+        await self._catch_up_children(children)
 
     def _take_in(
         self, reads: list[tuple[ActiveRun, History]], queued: dict[bytes, set[int]], mail: dict[bytes, list[MailRow]]
@@ -279,13 +280,12 @@ class Claimer:
         if self._loop.to_reload:
             self.poke()
 
-    async def _catch_up_children(self, runs: list[ActiveRun]) -> None:
+    async def _catch_up_children(self, waiting: list[tuple[ActiveRun, int, bytes]]) -> None:
         """A child may have ended, or never come to be, while its parent was on its way between two engines."""
-        waiting: dict[int, dict[bytes, tuple[ActiveRun, int]]] = {}
-        for run in runs:
-            for seq, child in run.state.children.items():
-                waiting.setdefault(run.ns, {})[child] = (run, seq)
-        for ns, children in waiting.items():
+        by_ns: dict[int, dict[bytes, tuple[ActiveRun, int]]] = {}
+        for run, seq, child in waiting:
+            by_ns.setdefault(run.ns, {})[child] = (run, seq)
+        for ns, children in by_ns.items():
             await self._catch_up(ns, children)
 
     async def _catch_up(self, ns: int, waiting: dict[bytes, tuple[ActiveRun, int]]) -> None:
