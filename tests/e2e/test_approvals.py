@@ -230,7 +230,7 @@ async def test_what_can_never_be_decided_is_refused_where_it_is_written() -> Non
         ({"assignees": ["ada"], "escalate_after": "1d"}, "not say to whom"),
         ({"assignees": ["ada"], "escalate_to": ["x"]}, "after how long"),
         ({"escalate_after": "1d", "escalate_to": ["x"]}, "no assignees"),
-        ({"assignees": [""]}, "is no name"),
+        ({"assignees": [""]}, "invalid person name"),
     ):
         with pytest.raises(InvalidInput, match=said):
             Approval("x", **options)  # type: ignore[call-overload]
@@ -286,7 +286,7 @@ async def test_a_flow_that_asks_nobody_at_all_fails_its_node(dsn: str) -> None:
     async with TestEnv(dsn) as env:
         await env.deploy(FLOW)
         handle = await env.start(flow("e2e_asks"), rows=7, people=["ada", 5])
-        with pytest.raises(RunFailed, match="assignees: 5 is no name"):
+        with pytest.raises(RunFailed, match="assignees: invalid person name '5'"):
             await handle.result("10s")
 
 

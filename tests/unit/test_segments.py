@@ -84,7 +84,9 @@ def test_tasks_that_are_cancelled_and_their_rows() -> None:
 
 
 def posts(s: Changes) -> bool:
-    return s.has_extras and any(body == encode_mail(CancelAsked(why)) for _, body in s.extras.posts for why in REASONS)
+    return s.has_extras and any(
+        body == encode_mail(CancelAsked(why)) for _, body, *_ in s.extras.posts for why in REASONS
+    )
 
 
 REASONS = ("its parent no longer waits for it", "its parent has ended")
