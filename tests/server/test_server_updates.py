@@ -17,6 +17,8 @@ from tests.server.remote import server, worker
 from tests.server.rest_live import Live, live
 
 fill = Update("rest_fill", int, int)
+unheard = Update("rest_unheard", int, int)
+"""Declared, and answered by no workflow."""
 stop = Signal("rest_stop", bool)
 level = State("rest_level", 0)
 unit = State("rest_unit", "l")
@@ -61,7 +63,7 @@ async def test_an_update_over_rest(dsn: str) -> None:
         failed = await api.post(f"{path}/rest_fill", {"value": 13}, 409)
         assert failed["code"] == "update_failed"
         assert "a leak" in failed["detail"]
-        later = await api.post(f"{path}/nobody", {"value": 1, "id": "later", "wait": 0}, 202)
+        later = await api.post(f"{path}/{unheard.name}", {"value": 1, "id": "later", "wait": 0}, 202)
         assert later == {"id": "later", "status": "pending", "value": None}
         assert await api.get(f"{path}/later", 202) == later
         assert (await api.get(f"{path}/never", 404))["code"] == "not_found"
