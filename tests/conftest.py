@@ -35,9 +35,10 @@ _numbers = itertools.count(1)
 # In the environment, so that pytest-xdist's workers and the second run of a failed test try the same examples.
 HYPOTHESIS_SEED = os.environ.setdefault("PERDURE_HYPOTHESIS_SEED", str(random.SystemRandom().getrandbits(32)))
 # Nothing here may depend on the machine's speed: no deadline per example, and slow generation is no failure. No database of failures,
-# which would depend on what ran before.
+# which would depend on what ran before. Never derandomized, as Hypothesis does by itself where the environment says CI.
 settings.register_profile(
     "perdure",
+    derandomize=False,
     deadline=None,
     max_examples=60,
     print_blob=True,

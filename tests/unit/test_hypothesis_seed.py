@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,7 +39,13 @@ def drawn(path: Path, seed: str | None) -> tuple[str, str]:
     return path.read_text(encoding="utf-8"), found[1]
 
 
-def test_examples_are_new_each_time_and_come_again_with_their_seed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ci", ["true", ""], ids=["in CI", "elsewhere"])
+def test_examples_are_new_each_time_and_come_again_with_their_seed(
+    tmp_path: Path, ci: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CI", raising=False)
+    if ci:
+        monkeypatch.setenv("CI", ci)
     examples, seed = drawn(tmp_path / "shown", None)
     others, _ = drawn(tmp_path / "shown", None)
     assert examples != others
