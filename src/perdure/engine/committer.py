@@ -39,10 +39,24 @@ class AwaitedUnit:
     """A unit with a caller that waits for it. One whose caller has given up is not written, unless it was handed to the database."""
 
     def __init__(self) -> None:
-        self.created: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        """True when it was written, False when its key is taken. Done before it was written: given up."""
+        self.is_settled = False
+        """Its caller has an answer, or waits no more. Before it was written: it is given up."""
         self.sent = False
         """It is in a transaction whose answer is not here: nobody knows whether it was written."""
+
+    def settle(self, created: bool, error: Exception | None = None) -> None:
+        """`created`: it was written; its key was taken if not. With an error: whether it was, the error says. The first answer stands."""
+        if not self.is_settled:
+            self.is_settled = True
+            self.answered(created, error)
+
+    def answered(self, created: bool, error: Exception | None) -> None:
+        """Answer the caller."""
+        raise NotImplementedError
+
+    def give_up(self) -> None:
+        """The caller waits no more."""
+        self.is_settled = True
 
 
 class Committer:
@@ -98,17 +112,14 @@ class Committer:
         if away_s <= STORE_AWAY_S:
             return
         for unit in (*self._units, *self._awaited):
-            if isinstance(unit, AwaitedUnit) and not unit.sent and not unit.created.done():
-                unit.created.set_exception(
-                    Unavailable(
-                        f"the database has been away for {away_s:.0f} s; the run was not started and will not run. Try again later"
-                    )
-                )
+            if isinstance(unit, AwaitedUnit) and not unit.sent:
+                why = f"the database has been away for {away_s:.0f} s; the run was not started and will not run. Try again later"
+                unit.settle(False, Unavailable(why))
 
     def _is_given_up(self, unit: Unit) -> bool:
         """Its caller is gone, so it is not written. Whether it was written before, under a session that was lost, its caller does not
         know and was told so."""
-        if not isinstance(unit, AwaitedUnit) or not unit.created.done():
+        if not isinstance(unit, AwaitedUnit) or not unit.is_settled:
             return False
         self._dropped(unit)
         return True
@@ -255,9 +266,9 @@ class Committer:
                 for unit in awaited:
                     unit.sent = False
                 self.refuse_if_away()
-                if any(unit.created.done() for unit in awaited):
+                if any(unit.is_settled for unit in awaited):
                     units[:] = [unit for unit in units if not self._is_given_up(unit)]
-                    awaited = self._awaited = [unit for unit in awaited if not unit.created.done()]
+                    awaited = self._awaited = [unit for unit in awaited if not unit.is_settled]
                     batch = _filled(units)
                 if not units:
                     return Committed(self._now_us(), frozenset(), doubtful=True), session

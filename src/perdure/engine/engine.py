@@ -14,8 +14,9 @@ import logging
 import os
 import random
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from os import urandom  # bound here, before workflow guards wrap it
+from struct import Struct
 from time import monotonic
 from typing import Any, Final
 
@@ -64,6 +65,8 @@ NAMESPACE_TRUST_US: Final = 5_000_000
 SERVICE_PAUSE_S_MAX: Final = 5.0
 """Before a service that keeps failing is tried again."""
 LOOK_UP_PAUSE_S: Final = 0.5
+_NUMBERS: Final = Struct("512Q")
+"""Random numbers that are drawn together, for run ids."""
 """Before a look-up that the database did not answer is tried again."""
 
 
@@ -143,6 +146,7 @@ class Engine:
         self.loop.committer, self.loop.dispatcher = self.committer, self.dispatcher
         self.claimer = Claimer(store, self.loop, self.dispatcher, worker, self.counters, self.lines)
         self.waiters = Waiters(store)
+        self._randomness: Iterator[int] = iter(())
         self.postbox = Postbox(store, self._described, self._mail_posted)
         self.occasions = occasions
         if occasions is not None:
@@ -556,8 +560,8 @@ class Engine:
     def _committed_too_late(self, units: list[Unit], result: Committed) -> None:
         """Durable, but the session has expired since: the runs belong to others. Only those who wait for a start are told."""
         for unit in units:
-            if isinstance(unit, StartUnit) and not unit.created.done():
-                unit.created.set_result(unit.run_id in result.started)
+            if isinstance(unit, StartUnit):
+                unit.settle(unit.run_id in result.started)
 
     def _started(self, unit: StartUnit, created: bool, at_us: int) -> None:
         self.loop.reserved = max(0, self.loop.reserved - unit.own)
@@ -570,8 +574,7 @@ class Engine:
             else:
                 self.claimer.poke()
                 self._notify("run")
-        if not unit.created.done():
-            unit.created.set_result(created)
+        unit.settle(created)
 
     def _refused(self, unit: Unit, why: str) -> None:
         """A record the database will not take. The run behind it is set aside with the reason; nobody else suffers."""
@@ -598,11 +601,7 @@ class Engine:
             exists = bool(await self._store.existing(unit.ns, [unit.run_id]))
         except Unavailable:
             exists = False
-        if not unit.created.done():
-            if exists:
-                unit.created.set_result(True)
-            else:
-                unit.created.set_exception(Unavailable(why))
+        unit.settle(exists, None if exists else Unavailable(why))
 
     # -- wiring -----------------------------------------------------------------------------------------------------
 
@@ -773,4 +772,8 @@ class Engine:
         return min((w for w in wakes if w is not None), default=None)
 
     def new_run_id(self) -> bytes:
-        return ids.run_id(self.clock.now_us() // 1000, self.settings.shard, int.from_bytes(urandom(8)))
+        randomness = next(self._randomness, None)
+        if randomness is None:
+            self._randomness = iter(_NUMBERS.unpack(urandom(_NUMBERS.size)))
+            randomness = next(self._randomness)
+        return ids.run_id(self.clock.now_us() // 1000, self.settings.shard, randomness)

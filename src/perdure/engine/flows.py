@@ -21,6 +21,7 @@ from perdure.core.flow.decider import Decider, input_problem
 from perdure.core.flow.model import Flow, is_flow
 from perdure.core.parameters import Parameters, call_problem
 from perdure.core.parameters import decode as decode_parameters
+from perdure.engine.once import Once
 from perdure.engine.ports import Named, Store
 
 PLANS_MAX: Final = 1_000
@@ -48,6 +49,8 @@ class Flows:
         self._declared_at: dict[int, int] = {}
         self._heard: dict[tuple[int, str], tuple[Declared | None, int]] = {}
         """What workers of this server said a moment ago, which the database may not have yet."""
+        self._once = Once()
+        self._moves = 0
         self._plans: OrderedDict[Definition, Flow | Failure] = OrderedDict()
         self._current: dict[Named, tuple[str | None, int]] = {}
         self._parameters: dict[Definition, tuple[Parameters | None, int]] = {}
@@ -86,18 +89,34 @@ class Flows:
                 if len(self._plans) > PLANS_MAX:
                     self._plans.popitem(last=False)
 
-    async def check_input(self, ns: int, workflow: str, version: str, raw: bytes) -> None:
+    async def find_input(self, definition: Definition) -> None:
+        """Read what `check_input` needs, and what tasks declare by now."""
+        if is_flow(definition[2]):
+            await self.ensure([definition])
+        else:
+            await self._once.ask(definition, lambda: self._read_parameters(definition))
+
+    async def _read_parameters(self, definition: Definition) -> None:
+        self.learn(definition, await self._store.parameters(*definition))
+
+    def knows_input(self, definition: Definition) -> bool:
+        """Whether `check_input` can be asked without looking again. What was published for a version is looked for now and then: one that
+        people name themselves may change."""
+        if is_flow(definition[2]):
+            return isinstance(self._plans.get(definition), Flow) and self._knows_declared(definition[0])
+        found = self._parameters.get(definition)
+        return found is not None and self._now_us() - found[1] < PARAMETERS_US
+
+    def check_input(self, definition: Definition, raw: bytes) -> None:
         """InvalidInput when a run could not begin with this input: a flow's is held against its schema, the arguments of code against its
         parameters. A definition that cannot be read, and code that no worker has served, are not judged here."""
-        if is_flow(version):
-            definition = (ns, workflow, version)
-            await self.ensure([definition])
+        if is_flow(definition[2]):
             flow = self._plans.get(definition)
             if isinstance(flow, Flow) and (wrong := input_problem(flow, raw)):
                 raise InvalidInput(wrong)
             return
-        taken = await self._taken((ns, workflow, version))
-        if taken is not None and (wrong := call_problem(workflow, taken, raw)):
+        taken = self._parameters.get(definition, (None, 0))[0]
+        if taken is not None and (wrong := call_problem(definition[1], taken, raw)):
             raise InvalidInput(wrong)
 
     def learn(self, definition: Definition, parameters: bytes | None) -> None:
@@ -105,14 +124,6 @@ class Flows:
         if len(self._parameters) >= NAMES_MAX:
             self._parameters.clear()
         self._parameters[definition] = (decode_parameters(parameters) if parameters else None, self._now_us())
-
-    async def _taken(self, definition: Definition) -> Parameters | None:
-        """What was published for this version last. Looked for again now and then: a version that people name themselves may change."""
-        found = self._parameters.get(definition)
-        if found is None or self._now_us() - found[1] >= PARAMETERS_US:
-            self.learn(definition, await self._store.parameters(*definition))
-            found = self._parameters[definition]
-        return found[0]
 
     # -- options of tasks -------------------------------------------------------------------------------------------
 
@@ -135,16 +146,22 @@ class Flows:
     async def declare(self, ns: int, options: Mapping[str, bytes | None]) -> None:
         """What the worker of this process declares; None takes an earlier declaration back."""
         await self._store.save_task_options(ns, options)
-        self._declared_at.pop(ns, None)
-        await self._read_declared(ns)
+        await self._load_declared(ns)
+
+    def _knows_declared(self, ns: int) -> bool:
+        read_us = self._declared_at.get(ns)
+        return read_us is not None and self._now_us() - read_us < TRUST_US
 
     async def _read_declared(self, ns: int) -> None:
+        if not self._knows_declared(ns):
+            await self._once.ask(ns, lambda: self._load_declared(ns))
+
+    async def _load_declared(self, ns: int) -> None:
         now = self._now_us()
-        if ns in self._declared_at and now - self._declared_at[ns] < TRUST_US:
-            return
         found = await self._store.task_options(ns)
-        self._declared_at[ns] = now
-        self._declared[ns] = {task: made for task, data in found.items() if (made := decode(data)) is not None}
+        if now >= self._declared_at.get(ns, 0):  # else a younger answer came first
+            self._declared_at[ns] = now
+            self._declared[ns] = {task: made for task, data in found.items() if (made := decode(data)) is not None}
 
     # -- names ------------------------------------------------------------------------------------------------------
 
@@ -175,15 +192,18 @@ class Flows:
 
     async def pin(self, ns: int, name: str) -> str:
         """The current version of a workflow. NotRegistered when there is none."""
-        if not self.knows(ns, name) or self.current(ns, name) is None:  # it may have been deployed this very moment
+        if self.current(ns, name) is None:  # it may have been deployed this very moment
             await self.find(ns, [name])
+        elif not self.knows(ns, name):
+            await self._once.ask((ns, name, self._moves), lambda: self.find(ns, [name]))
         version = self.current(ns, name)
         if version is None:
             raise NotRegistered(not_registered(name))
         return version
 
     def forget(self, ns: int, name: str) -> None:
-        """The pointer of a name was moved here: look again at once."""
+        """The pointer of a name was moved here: look again at once, and share no answer from before."""
+        self._moves += 1
         self._current.pop((ns, name), None)
 
 

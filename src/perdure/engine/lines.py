@@ -6,7 +6,6 @@ and which keys were freed, so that those who wait for them are looked at at once
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
@@ -19,6 +18,7 @@ from perdure.core.errors import LimitReached
 from perdure.core.grant import Held, Key
 from perdure.core.ids import text
 from perdure.core.lines import Line, Rules, run_line, task_line
+from perdure.engine.once import Once
 from perdure.engine.ports import Store
 
 CONTROL_TRUST_US: Final = 5_000_000
@@ -39,7 +39,7 @@ class Lines:
         self.rules_us: int | None = None
         """As of which change the rules are."""
         self._controls: dict[Version, tuple[Control | None, int]] = {}
-        self._reading: dict[tuple[int, tuple[tuple[str, str], ...]], asyncio.Future[None]] = {}
+        self._once = Once()
         self.holding: dict[bytes, tuple[Key, ...]] = {}
         """Tasks in flight here that hold slots -> their keys."""
         self.freed: set[Key] = set()
@@ -85,16 +85,10 @@ class Lines:
         self._controls[version] = (_control.decode(control) if control else None, read_us)
 
     async def find(self, ns: int, versions: Iterable[tuple[str, str]]) -> None:
-        """Read what is not known. Those who ask for the same at the same time share the answer."""
+        """Read what is not known."""
         wanted = tuple(v for v in dict.fromkeys(versions) if not self.knows((ns, *v)))
-        if not wanted:
-            return
-        asked = (ns, wanted)
-        reading = self._reading.get(asked)
-        if reading is None:
-            reading = self._reading[asked] = asyncio.ensure_future(self._read(ns, wanted))
-            reading.add_done_callback(lambda _: self._reading.pop(asked, None))
-        await asyncio.shield(reading)
+        if wanted:
+            await self._once.ask((ns, wanted), lambda: self._read(ns, wanted))
 
     async def _read(self, ns: int, wanted: Sequence[tuple[str, str]]) -> None:
         found = await self._store.controls(ns, wanted)

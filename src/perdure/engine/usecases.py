@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from typing import Any
+from math import inf
+from time import monotonic  # bound here, before workflow guards wrap it
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -43,12 +45,19 @@ from perdure.engine.reopen import Reopener
 from perdure.engine.starts import Begun, Starts
 from perdure.wire.codec import decode_row, encode_events, encode_mail
 
+T = TypeVar("T")
+
 EVENTS_PAGE = 1_000
 START_TRIES = 5
+WATCH_S = 0.05
+"""Seconds between two looks at starts whose callers wait."""
+
+
+Answered = Callable[["StartUnit", bool, "Exception | None"], None]
 
 
 class StartUnit(AwaitedUnit):
-    """A run to be created, with somebody waiting for the answer: True when it was, False when its key is taken."""
+    """A run to be created, for a caller that waits."""
 
     def __init__(
         self,
@@ -57,21 +66,27 @@ class StartUnit(AwaitedUnit):
         request: StartRequest,
         started: ev.RunStarted,
         own: bool,
+        answered: Answered,
         line: Line | None = None,
         mail: tuple[bytes, ...] = (),
     ) -> None:
         super().__init__()
+        self._answered = answered
         self.mail = mail
         """What lies in its inbox from the beginning. Where the key is taken there is no such run, and it goes nowhere."""
         self.run_id, self.ns, self.request, self.started, self.own, self.line = run_id, ns, request, started, own, line
         self.hash = chain.input_hash(request.workflow, request.input) if request.key else b""
         self.head = b""
         """Hash of its first row, once it is written."""
+        self.within_s, self.due_s = CALL_TIMEOUT_S, inf
+        """How long its caller waits, and until when by the monotonic clock."""
 
-    def expire(self, seconds: float) -> None:
+    def answered(self, created: bool, error: Exception | None) -> None:
+        self._answered(self, created, error)
+
+    def expire(self) -> None:
         """The caller's time is up. Nothing comes of the start, unless the database has it already."""
-        if not self.created.done():
-            self.created.set_exception(_late(seconds, self))
+        self.settle(False, _late(self.within_s, self))
 
     def fill(self, batch: Batch) -> None:
         r = self.request
@@ -86,6 +101,29 @@ class StartUnit(AwaitedUnit):
             batch.lines.rows.append(self.line.row(0))
         for body in self.mail:
             batch.posts.add(self.run_id, body, False)
+
+
+class StartWatch:
+    """Answers callers whose start takes too long. One look at all of them now and then: a timer for each would cost more than the
+    rest of the wait."""
+
+    def __init__(self) -> None:
+        self._units: list[StartUnit] = []
+
+    def add(self, unit: StartUnit, within_s: float, due_s: float) -> None:
+        unit.within_s, unit.due_s = within_s, due_s
+        self._units.append(unit)
+        if len(self._units) == 1:
+            asyncio.get_running_loop().call_later(WATCH_S, self._look)
+
+    def _look(self) -> None:
+        now_s = monotonic()
+        for unit in self._units:
+            if unit.due_s <= now_s:
+                unit.expire()
+        self._units = [unit for unit in self._units if not unit.is_settled]
+        if self._units:
+            asyncio.get_running_loop().call_later(WATCH_S, self._look)
 
 
 Where = tuple[int, bytes]
@@ -120,19 +158,16 @@ class Waiters:
         return await self._wait((ns, run_id), asyncio.get_running_loop().create_future())
 
     async def wait_from_start(self, unit: StartUnit) -> Outcome:
-        """As `wait`, from before the run exists. A start that comes to nothing ends the wait."""
-        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        """As `wait`, from before the run exists, if `started` is told of the answer. A start that comes to nothing ends the wait."""
+        return await self._wait((unit.ns, unit.run_id), asyncio.get_running_loop().create_future())
 
-        def settled(created: asyncio.Future[bool]) -> None:
-            error = Unavailable("the start was given up") if created.cancelled() else created.exception()
-            if error is not None:
+    def started(self, unit: StartUnit, created: bool, error: Exception | None) -> None:
+        if error is not None:
+            for future in self._futures.pop((unit.ns, unit.run_id), ()):
                 if not future.done():
                     future.set_exception(error)
-            elif not unit.own:
-                self._remote.set()
-
-        unit.created.add_done_callback(settled)
-        return await self._wait((unit.ns, unit.run_id), future)
+        elif not unit.own:
+            self._remote.set()
 
     async def _wait(self, where: Where, future: asyncio.Future[Outcome]) -> Outcome:
         self._futures.setdefault(where, []).append(future)
@@ -241,6 +276,7 @@ class UseCases:
         self._starts = starts
         self._submit, self._may_own, self._waiters, self._mail_posted = submit, may_own, waiters, mail_posted
         self._flows, self._lines = flows, lines
+        self._watch = StartWatch()
 
     async def start(self, r: StartRequest, within_s: float = CALL_TIMEOUT_S) -> bytes:
         """Create a run and return its id once that is durable. One that is put off is there later, under that id."""
@@ -252,26 +288,24 @@ class UseCases:
         Unavailable when it takes longer than `within_s`. Then, or when the caller is cancelled, a start that has not been handed to the
         database is dropped and never runs; if it has been, the error says that the outcome is unknown.
         """
-        units: list[StartUnit] = []
-        try:
-            async with asyncio.timeout(within_s):
-                return await self._start(r, units)
-        except TimeoutError as e:
-            deferred = r.later is not None or r.dedup is not None
-            raise (unknown_start(within_s) if deferred else _late(within_s, *units)) from e
-
-    async def _start(self, r: StartRequest, units: list[StartUnit]) -> tuple[bytes, bool]:
-        """`units`: what was submitted, for the caller to see how far it came."""
         if r.later is not None or r.dedup is not None:
-            begun = await self.start_later(r)
+            try:
+                async with asyncio.timeout(within_s):
+                    begun = await self.start_later(r)
+            except TimeoutError as e:
+                raise unknown_start(within_s) from e
             return begun.run_id, begun.created
-        r = await self._ready(r)
+        due_s = monotonic() + within_s
+        r = await self._ready(r, within_s)
         for _ in range(START_TRIES):
-            unit = self._submitted(r)
-            units.append(unit)
-            if await unit.created:
+            unit, created = self._awaited(r, within_s, due_s)
+            if await self._created(unit, created):
                 return unit.run_id, True
-            holder = await self._on_taken_key(r, unit.hash, unit.run_id)
+            try:
+                async with asyncio.timeout(due_s - monotonic()):
+                    holder = await self._on_taken_key(r, unit.hash, unit.run_id)
+            except TimeoutError as e:
+                raise _late(within_s) from e
             if holder is not None:
                 return holder, holder == unit.run_id
         raise Conflict(f"the run id {r.key!r} kept changing hands while this start tried to take it; try again")
@@ -283,7 +317,9 @@ class UseCases:
         check_later(r.later, r.dedup, r.key)
         _check_size(r)
         r = r if r.version else await self._pinned(r)
-        await self._flows.check_input(self.ns, r.workflow, r.version, r.input)
+        definition = (self.ns, r.workflow, r.version)
+        await self._flows.find_input(definition)
+        self._flows.check_input(definition, r.input)
         return await self._starts.start(self.ns, r)
 
     async def _pinned(self, r: StartRequest) -> StartRequest:
@@ -294,30 +330,76 @@ class UseCases:
         """Another version of a workflow is current now."""
         self._flows.forget(self.ns, workflow)
 
-    async def _ready(self, r: StartRequest) -> StartRequest:
-        """Checked, pinned to a version, and that version's flow control at hand. LimitReached where it says that this start is not to be."""
+    async def _ready(self, r: StartRequest, within_s: float) -> StartRequest:
+        """Checked, pinned to a version, and that version's flow control at hand. LimitReached where it says that this start is not to be.
+        Nothing is waited for when all of it is known here."""
         _check_size(r)
-        try:
-            r = r if r.version else await self._pinned(r)
-            await self._flows.check_input(self.ns, r.workflow, r.version, r.input)
+        if not r.version and self._flows.knows(self.ns, r.workflow):
+            r = msgspec.structs.replace(r, version=self._flows.current(self.ns, r.workflow) or "")
+        version = (self.ns, r.workflow, r.version)
+        if not (r.version and self._flows.knows_input(version) and self._lines.knows(version)):
+            r = await self._looked_up(r, within_s)
             version = (self.ns, r.workflow, r.version)
-            if not self._lines.knows(version):
-                await self._lines.find(self.ns, [version[1:]])
-            line = self._lines.of_run(version, r.input)
-            if line is not None:
-                await self._lines.check_skip(line)
-        except Unavailable as e:
-            raise Unavailable(f"{e}; the run was not started and will not run") from e
+        self._flows.check_input(version, r.input)
+        line = self._lines.of_run(version, r.input)
+        if line is not None:
+            await _before_start(within_s, self._lines.check_skip(line))
         return r
 
-    def _submitted(self, r: StartRequest, run_id: bytes | None = None, mail: tuple[bytes, ...] = ()) -> StartUnit:
+    async def _looked_up(self, r: StartRequest, within_s: float) -> StartRequest:
+        async def look_up() -> StartRequest:
+            found = r if r.version else await self._pinned(r)
+            version = (self.ns, found.workflow, found.version)
+            if not self._flows.knows_input(version):
+                await self._flows.find_input(version)
+            if not self._lines.knows(version):
+                await self._lines.find(self.ns, [version[1:]])
+            return found
+
+        return await _before_start(within_s, look_up())
+
+    def _awaited(
+        self,
+        r: StartRequest,
+        within_s: float,
+        due_s: float,
+        run_id: bytes | None = None,
+        mail: tuple[bytes, ...] = (),
+    ) -> tuple[StartUnit, asyncio.Future[bool]]:
+        """A start whose caller waits for the answer: True when there is a run, False when its key is taken."""
+        created: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+        def answered(_: StartUnit, is_created: bool, error: Exception | None) -> None:
+            if not created.done():
+                if error is not None:
+                    created.set_exception(error)
+                else:
+                    created.set_result(is_created)
+
+        unit = self._submitted(r, answered, run_id, mail)
+        self._watch.add(unit, within_s, due_s)
+        return unit, created
+
+    async def _created(self, unit: StartUnit, created: asyncio.Future[bool]) -> bool:
+        try:
+            return await created
+        finally:
+            unit.give_up()  # by a caller that was cancelled; nothing happens to one that was answered
+
+    def _submitted(
+        self,
+        r: StartRequest,
+        answered: Answered,
+        run_id: bytes | None = None,
+        mail: tuple[bytes, ...] = (),
+    ) -> StartUnit:
         deadline_us = self._now_us() + r.timeout_us if r.timeout_us else 0
         started = ev.RunStarted(
             r.workflow, r.version, r.input, r.key, deadline_us=deadline_us, attributes=r.attributes, trace=r.trace
         )
         line = self._lines.of_run((self.ns, r.workflow, r.version), r.input)
         own = line is None and self._may_own(self.ns, r.workflow, r.version)
-        unit = StartUnit(run_id or self._new_run_id(), self.ns, r, started, own, line, mail)
+        unit = StartUnit(run_id or self._new_run_id(), self.ns, r, started, own, answered, line, mail)
         self._submit(unit)
         return unit
 
@@ -327,8 +409,9 @@ class UseCases:
         if r.key or r.later is not None or r.dedup is not None:
             run_id = await self.start(r, within_s)
             return run_id, await self._waiters.wait(self.ns, run_id, known=False)
-        unit = await self._submitted_within(r, within_s)
-        return unit.run_id, await self._ended(unit, within_s)
+        due_s = monotonic() + within_s
+        unit = self._submitted(await self._ready(r, within_s), self._waiters.started)
+        return unit.run_id, await self._ended(unit, within_s, due_s)
 
     async def run_within(
         self, r: StartRequest, seconds: float, within_s: float = CALL_TIMEOUT_S
@@ -337,23 +420,16 @@ class UseCases:
         if r.key or r.later is not None or r.dedup is not None:
             run_id = await self.start(r, within_s)
             return run_id, await _within(seconds, self._waiters.wait(self.ns, run_id, known=False))
-        unit = await self._submitted_within(r, within_s)
-        return unit.run_id, await _within(max(seconds, within_s), self._ended(unit, within_s))
+        due_s = monotonic() + within_s
+        unit = self._submitted(await self._ready(r, within_s), self._waiters.started)
+        return unit.run_id, await _within(max(seconds, within_s), self._ended(unit, within_s, due_s))
 
-    async def _submitted_within(self, r: StartRequest, within_s: float) -> StartUnit:
-        try:
-            async with asyncio.timeout(within_s):
-                return self._submitted(await self._ready(r))
-        except TimeoutError as e:
-            raise _late(within_s) from e
-
-    async def _ended(self, unit: StartUnit, within_s: float) -> Outcome:
-        timer = asyncio.get_running_loop().call_later(within_s, unit.expire, within_s)
+    async def _ended(self, unit: StartUnit, within_s: float, due_s: float) -> Outcome:
+        self._watch.add(unit, within_s, due_s)
         try:
             return await self._waiters.wait_from_start(unit)
         finally:
-            timer.cancel()
-            unit.created.cancel()  # given up by a caller that was cancelled; nothing happens to one that was created
+            unit.give_up()  # by a caller that was cancelled; nothing happens to one that was answered
 
     async def _on_taken_key(self, r: StartRequest, wanted: bytes, mine: bytes) -> bytes | None:
         """The holder to attach to, or None to try again."""
@@ -413,21 +489,16 @@ class UseCases:
                     return found[0], False
                 except (RunFinished, NotFound):
                     await self._store.forget_key(self.ns, r.key, found[0])
-            r = await self._ready(r)
+            r = await self._ready(r, CALL_TIMEOUT_S)
             run_id = self._new_run_id()
             if key:
                 await self._store.remember_message(run_id, key)
-            if await self._created(self._submitted(r, run_id, (body,))):
+            due_s = monotonic() + CALL_TIMEOUT_S
+            unit, created = self._awaited(r, CALL_TIMEOUT_S, due_s, run_id, (body,))
+            if await self._created(unit, created):
                 self._mail_posted(run_id)
                 return run_id, True
         raise Conflict(f"the run id {r.key!r} kept changing hands while this signal tried to reach it; try again")
-
-    async def _created(self, unit: StartUnit) -> bool:
-        timer = asyncio.get_running_loop().call_later(CALL_TIMEOUT_S, unit.expire, CALL_TIMEOUT_S)
-        try:
-            return await unit.created
-        finally:
-            timer.cancel()
 
     def posted(self, run_id: bytes) -> None:
         """Somebody put a fact into this run's inbox in a statement of their own: look for it."""
@@ -513,6 +584,17 @@ def _late(seconds: float, *units: StartUnit) -> Unavailable:
     return Unavailable(
         f"the database did not answer within {seconds:.3g} s; the run was not started and will not run. Try again later"
     )
+
+
+async def _before_start(seconds: float, looking: Coroutine[Any, Any, T]) -> T:
+    """What a start has to know. When it cannot be had, there is no run."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await looking
+    except TimeoutError as e:
+        raise _late(seconds) from e
+    except Unavailable as e:
+        raise Unavailable(f"{e}; the run was not started and will not run") from e
 
 
 def unknown_start(seconds: float) -> Unavailable:
