@@ -20,9 +20,9 @@ _SHOWN: Final = 50
 
 def checked_name(kind: str, name: str, most: int = NAME_CHARS_MAX) -> str:
     """The name, if it is one. `kind` says whose: `signal`, `queue`."""
-    if not name or len(name) > most or UNSAFE.search(name):
-        raise InvalidInput(invalid_name(kind, name, most))
-    return name
+    if 0 < len(name) <= most and (name.isprintable() or not UNSAFE.search(name)):  # what is printable is never unsafe
+        return name
+    raise InvalidInput(invalid_name(kind, name, most))
 
 
 def invalid_name(kind: str, name: str, most: int = NAME_CHARS_MAX) -> str:

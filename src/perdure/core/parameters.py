@@ -27,6 +27,8 @@ class Parameters(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 _decoder: Final = msgspec.json.Decoder(Parameters)
+_by_name: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_by_position: Final = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 def encode(p: Parameters) -> bytes:
@@ -44,23 +46,22 @@ def decode(data: bytes | str) -> Parameters | None:
 def call_problem(workflow: str, p: Parameters, raw: bytes) -> str:
     """What is wrong with the arguments of a start; "" when they fit."""
     try:
-        given = msgspec.json.decode(raw or b"{}", type=dict[str, msgspec.Raw])
-        by_position = msgspec.json.decode(given.pop("*"), type=list[msgspec.Raw]) if "*" in given else []
+        given = _by_name.decode(raw or b"{}")
+        by_position = _by_position.decode(given.pop("*")) if "*" in given else []
         if raw.startswith(OFFER):
-            given = {
-                n: v for n, v in msgspec.json.decode(given["**"], type=dict[str, msgspec.Raw]).items() if n in p.names
-            }
+            given = {n: v for n, v in _by_name.decode(given["**"]).items() if n in p.names}
     except msgspec.DecodeError:
         return f"the arguments of {workflow} are not an object of names and values; {_takes(workflow, p)}"
     if len(by_position) > p.positional and not p.takes_more:
         return f"{workflow} was given {len(by_position)} arguments by position; {_takes(workflow, p)}"
     placed = p.names[: min(len(by_position), p.positional)]
-    unknown = [n for n in given if n not in p.names] if not p.takes_any else []
-    if unknown:
+    if not given and placed == p.required:  # by far the most common
+        return ""
+    if given and not p.takes_any and (unknown := [n for n in given if n not in p.names]):
         near = get_close_matches(unknown[0], p.names, 1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         return f"{workflow} has no argument {unknown[0]!r}; {hint}{_takes(workflow, p)}"
-    if twice := [n for n in placed if n in given]:
+    if given and (twice := [n for n in placed if n in given]):
         return f"the argument {twice[0]!r} of {workflow} is given twice, by position and by name"
     if missing := [n for n in p.required if n not in given and n not in placed]:
         return f"the argument {missing[0]!r} of {workflow} is missing; {_takes(workflow, p)}"

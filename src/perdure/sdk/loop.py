@@ -18,6 +18,8 @@ import sys
 from asyncio import events as asyncio_events
 from collections import deque
 from collections.abc import Callable
+from math import inf
+from time import perf_counter  # bound here, before workflow guards wrap it
 from typing import Any, NoReturn, Protocol
 
 from perdure.core.errors import WorkflowRuleBroken
@@ -167,8 +169,8 @@ class WorkflowLoop(_Base):  # type: ignore[misc] # pyright: ignore[reportUntyped
 
     # -- driving ----------------------------------------------------------------------------------------------------
 
-    def run_until_idle(self, is_up: Callable[[], bool] | None = None) -> bool:
-        """Run callbacks until none is left, or the time is up: it is asked after every few. True: none is left.
+    def run_until_idle(self, until_s: float = inf) -> bool:
+        """Run callbacks until none is left, or that moment (by perf_counter) has come; it is looked at after every few. True: none is left.
 
         The caller must not be inside an asyncio task of its own."""
         ready = self._ready
@@ -185,9 +187,14 @@ class WorkflowLoop(_Base):  # type: ignore[misc] # pyright: ignore[reportUntyped
                 else:
                     soon.context.run(soon.callback, *soon.args)
                 n += 1
-                if is_up is not None and not n & 15 and is_up():
+                if not n & 15 and perf_counter() >= until_s:
                     return not ready
         return True
+
+    @property
+    def has_code(self) -> bool:
+        """Coroutines that have not ended."""
+        return bool(self._live)
 
     def throw_away(self) -> None:
         """Close every live coroutine where it stands. What its `finally` asks for goes to a run that records nothing.

@@ -7,7 +7,9 @@ Exception, so `except Exception` lets it pass; code that swallows it gets it aga
 
 Laws:
 
-1. `Overrun` is only ever raised between `enter` and `leave`. Both take the lock that it is raised under, and `leave` takes back one that has not arrived.
+1. `Overrun` is only ever raised between `enter` and `leave`, and `leave` takes back one that has not arrived. They run twice per activation, so they take the
+   lock only when it matters: the thread says that it is about to raise (`_raising`) before it looks again whether the stretch goes on, and `leave` ends the
+   stretch before it looks whether the thread says so. One of them sees the other.
 2. Whether it arrived is not asked: a stretch in which it was raised is over, whatever the code made of it.
 """
 
@@ -43,6 +45,8 @@ class StretchBound:
         self._run: bytes | None = None
         """Whose code is running."""
         self._number = 0
+        self._raising = False
+        """The thread is about to raise."""
         self._raised = 0
         self._stack = ""
         self._seen = (0, 0.0)
@@ -58,15 +62,17 @@ class StretchBound:
             self._spent_s = _cpu_clock(self._thread_id)
             self._thread = threading.Thread(target=self._watch, name="perdure-overrun", daemon=True)
             self._thread.start()
-        with self._lock:
-            self._run = run_id
-            self._number += 1
+        if self._raised:
             self._raised, self._stack = 0, ""
+        self._number += 1  # first: a run must never be seen with the number of the stretch before
+        self._run = run_id
 
     def leave(self) -> str:
         """The stack at which the code was stopped, or nothing. May be called again."""
+        self._run = None
+        if not self._raising and not self._raised:
+            return ""
         with self._lock:
-            self._run = None
             if self._raised:
                 _raise_in(self._thread_id, None)
             return self._stack
@@ -81,20 +87,26 @@ class StretchBound:
             self.look()
 
     def look(self) -> None:
+        number, run = self._number, self._run
+        if run is None:
+            return
+        now_s = self._spent_s()
+        if self._seen[0] != number:
+            self._seen = (number, now_s)
+            return
+        if now_s - self._seen[1] < self._limit_s:
+            return
         with self._lock:
-            run, number = self._run, self._number
-            if run is None:
-                return
-            now_s = self._spent_s()
-            if self._seen[0] != number:
-                self._seen = (number, now_s)
-                return
-            if now_s - self._seen[1] < self._limit_s:
-                return
-            self._stack = self._stack or stack_of(self._thread_id)
-            self._raised += 1
-            tries = self._raised
-            _raise_in(self._thread_id, Overrun)
+            self._raising = True
+            try:
+                if self._run is None or self._number != number:
+                    return
+                self._stack = self._stack or stack_of(self._thread_id)
+                self._raised += 1
+                tries = self._raised
+                _raise_in(self._thread_id, Overrun)
+            finally:
+                self._raising = False
         if tries == OVERRUN_TRIES:
             log.critical("workflow code of run %s cannot be stopped; it is at\n%s", run.hex(), self._stack)
             self._unstoppable(run, self._stack)

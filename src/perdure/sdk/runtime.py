@@ -21,7 +21,9 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from difflib import get_close_matches
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from math import inf
+from time import perf_counter  # bound here, before workflow guards wrap it
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -61,6 +63,11 @@ UPDATES_NAMED = 10
 """Updates that a refusal lists."""
 CONTINUED = "the run continued as a new one while it was handling the update; it may have begun to act on it"
 
+
+T = TypeVar("T")
+
+_THROWN_AWAY = {"_stopping", "_promises", "_operations", "_signal_waiters", "_update_waiters", "_update_handlers"}
+"""What may refer to the coroutines of a run that leaves memory."""
 
 update_names: set[str] = set()
 """Names of all `Update`s that this program defines. One that is asked for under another name can never be handled."""
@@ -132,6 +139,21 @@ class Waiter:
             self.step.set_exception(error)
 
 
+class Lazily(Generic[T]):
+    """An attribute that is made when it is first used. Thousands of runs begin in a second, and each uses few of these."""
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, instance: object, owner: type) -> T:
+        made = self._make()
+        setattr(instance, self.name, made)
+        return made
+
+
 class Runtime:
     # Set by a worker that captures output; see capture.py.
     sink: Sink | None = None
@@ -139,6 +161,32 @@ class Runtime:
     ns = 0
     event_seq = 0
     """Number of the event that is being applied."""
+
+    _stopping = Lazily[dict[int, tuple[Step[Any], Any]]](dict)
+    """Children that were cancelled and have not ended: who waits for that, and the words of the cancellation."""
+    _promises = Lazily[dict[str, list[Waiter]]](dict)
+    _promise_values = Lazily[dict[str, bytes]](dict)
+    _unsure = Lazily[set[str]](set)
+    """Resolved by somebody who may not answer for others."""
+    _awaited = Lazily[set[str]](set)
+    _waits_left = Lazily[dict[bytes, list[tuple[str, int]]]](dict)
+    """Waits for events that nobody waits for any more, by spec: names and numbers of their promises."""
+    _asked = Lazily[dict[str, int]](dict)
+    """How often an approval of a name was asked for."""
+    _operations = Lazily[dict[int, Waiter]](dict)
+    _signals = Lazily[dict[str, deque[bytes]]](dict)
+    _signal_waiters = Lazily[dict[str, deque[Waiter]]](dict)
+    _updates = Lazily[dict[str, deque[ev.UpdateReceived]]](dict)
+    """Updates that nobody has begun to handle, by name."""
+    _update_handlers = Lazily[dict[str, Callable[[ev.UpdateReceived], None]]](dict)
+    _update_waiters = Lazily[dict[str, deque[Waiter]]](dict)
+    _updates_begun = Lazily[dict[str, None]](dict)
+    """Ids of updates that the code has taken and not answered, in their order."""
+    state = Lazily[dict[str, bytes]](dict)
+    _barriers = Lazily[set[int]](set)
+    """Timers by which unwinding waits for what was said before."""
+    _listens = False
+    """The code waits, or has waited, for signals or updates."""
 
     def __init__(self, run_id: bytes, workflow: Any) -> None:
         self.run_id = run_id
@@ -155,42 +203,20 @@ class Runtime:
         self._segments: list[tuple[int, int, Any]] = []  # (first, end, waiter) of fan-outs, ascending
         self._timers: dict[int, Callable[[], None]] = {}
         self._children: dict[int, Any] = {}
-        self._stopping: dict[int, tuple[Step[Any], Any]] = {}
-        """Children that were cancelled and have not ended: who waits for that, and the words of the cancellation."""
-        self._promises: dict[str, list[Waiter]] = {}
-        self._promise_values: dict[str, bytes] = {}
-        self._unsure: set[str] = set()
-        """Resolved by somebody who may not answer for others."""
-        self._awaited: set[str] = set()
-        self._waits_left: dict[bytes, list[tuple[str, int]]] = {}
-        """Waits for events that nobody waits for any more, by spec: names and numbers of their promises."""
-        self._asked: dict[str, int] = {}
-        """How often an approval of a name was asked for."""
-        self._operations: dict[int, Waiter] = {}
         self._new_operations: list[Operation] = []
-        self._signals: dict[str, deque[bytes]] = {}
-        self._signal_waiters: dict[str, deque[Waiter]] = {}
-        self._updates: dict[str, deque[ev.UpdateReceived]] = {}
-        """Updates that nobody has begun to handle, by name."""
-        self._update_handlers: dict[str, Callable[[ev.UpdateReceived], None]] = {}
-        self._update_waiters: dict[str, deque[Waiter]] = {}
-        self._updates_begun: dict[str, None] = {}
-        """Ids of updates that the code has taken and not answered, in their order."""
         self._handover: cm.ContinueAsNew | None = None
         """Set once the code has asked to continue in a new run: what arrives from then on is for that one."""
-        self.state: dict[str, bytes] = {}
         self._cancel_reason: str | None = None
         self._undo: UndoStack | None = None
         self._ending: cm.FailRun | cm.CancelRun | None = None
         """How the run ends once everything is undone. From then on the code does not run any more."""
-        self._barriers: set[int] = set()
-        """Timers by which unwinding waits for what was said before."""
         self._random: random.Random | None = None
         self._timer_fired = 0
         """Number of the event by which a timer last fired."""
         self.closed = False
-        self._ahead: deque[ev.Recorded] = deque()
-        """Events that have not been applied."""
+        self._given: list[ev.Recorded] = []
+        self._applied = 0
+        """How many of the given events have been applied."""
         self._running = False
         """The last one has been, and the code has not gone as far as it can."""
         self._replaying = self._loading = False
@@ -200,33 +226,35 @@ class Runtime:
     def activate(self, events: list[ev.Recorded], *, replay: bool) -> Completion:
         """Apply events. `replay` says that they are a whole history, whose commands the code must issue again."""
         self.give(events, replay=replay)
-        done = self.advance(None)
+        done = self.advance(inf)
         assert done is not None
         return done
 
     def give(self, events: list[ev.Recorded], *, replay: bool) -> None:
         """Events to be applied by `advance`. The former ones have been."""
-        self._ahead, self._replaying, self._loading = deque(events), replay, replay
+        self._given, self._applied, self._replaying, self._loading = events, 0, replay, replay
 
-    def advance(self, is_up: Callable[[], bool] | None) -> Completion | None:
-        """Apply what was given. None: the time is up before the code can go no further; call it again."""
+    def advance(self, until_s: float) -> Completion | None:
+        """Apply what was given. None: that moment (by perf_counter) has come before the code can go no further; call it again."""
+        journal = self.journal
         try:
             if self._loading:
                 self._loading = False
-                self._ahead = deque(ev.from_beginning(list(self._ahead)))
-                self.journal.load(list(self._ahead))
-            while self._running or self._ahead:
-                if not self._running:
-                    self._apply(self._ahead.popleft())
+                self._given = ev.from_beginning(self._given)
+                journal.load(self._given)
+            while True:
                 if self._running:
-                    if not self.loop.run_until_idle(is_up):
+                    if not self.loop.run_until_idle(until_s):
                         return None
                     self._running = False
-                    self._applied()
-                if self.journal.mismatch is not None:
+                    if self._main is not None and self._main.done() and not self.closed and self._ending is None:
+                        self._finish(self._main)
+                if self._applied == len(self._given) or journal.mismatch is not None:
                     break
-                if is_up is not None and self._ahead and is_up():
+                if self._applied and perf_counter() >= until_s:
                     return None
+                self._applied += 1
+                self._apply(self._given[self._applied - 1])
             if self._replaying and self.journal.mismatch is None:
                 self.journal.check_all_matched(self._whereabouts)
         except NondeterminismError as e:
@@ -236,7 +264,7 @@ class Runtime:
         if self.journal.mismatch is not None:
             return self._stuck(self.journal.mismatch.to_failure())
         operations, self._new_operations = self._new_operations, []
-        waiting = self._waiting() if self._signal_waiters or self._update_waiters else None
+        waiting = self._waiting() if self._listens else None
         return Completion(self.run_id, self.journal.take_commands(), operations, None, waiting)
 
     def _waiting(self) -> list[str]:
@@ -273,11 +301,6 @@ class Runtime:
         elif type(event) in _UNWINDS:
             apply(self, event)
             self._close_undone()
-
-    def _applied(self) -> None:
-        """The code has gone as far as it can."""
-        if self._main is not None and self._main.done() and not self.closed and self._ending is None:
-            self._finish(self._main)
 
     def _finish(self, main: asyncio.Task[Any]) -> None:
         try:
@@ -361,10 +384,10 @@ class Runtime:
         self.loop.throw_away()
         # Cut what refers back to itself: thousands of ended runs a second are not left to the collector.
         del self.loop.owner, self._context
-        books = (self._tasks, self._timers, self._children, self._promises, self._operations, self._signal_waiters)
-        self._stopping.clear()
-        for book in (*books, self._update_waiters, self._update_handlers):
+        for book in (self._tasks, self._timers, self._children):
             book.clear()
+        for name in _THROWN_AWAY & vars(self).keys():
+            delattr(self, name)
         self._segments = []
         self._undo = None
 
@@ -672,6 +695,7 @@ class Runtime:
             waiter.succeed(-1, buffer.popleft())
         else:
             self._signal_waiters.setdefault(name, deque()).append(waiter)
+            self._listens = True
             self._limit(step, timeout_us, f"no signal {name!r} arrived in time")
         return step
 
@@ -688,6 +712,7 @@ class Runtime:
             self._begin_update(asked.popleft(), step.set_result)
         else:
             self._update_waiters.setdefault(name, deque()).append(Waiter(step, bytes))
+            self._listens = True
             self._limit(step, timeout_us, f"no update {name!r} was asked for in time")
         return step
 

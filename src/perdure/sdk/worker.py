@@ -307,19 +307,18 @@ class Worker:
             capture.keep()
         done: list[Decided] = []
         with driving(None):
-            is_up = _within(SLICE_S)
+            until_s = perf_counter() + SLICE_S
             for _ in range(len(self._unfinished)):
                 run_id, runtime = self._unfinished.popleft()
                 if self._live.get(run_id) is runtime:
-                    self._advance(runtime, is_up, done)
-                if is_up():
+                    self._advance(runtime, until_s, done)
+                if perf_counter() >= until_s:
                     break
-            is_up = _within(
-                SLICE_S
-            )  # those that have not begun have time of their own, or one that takes long would keep them waiting
+            # Those that have not begun have time of their own, or one that takes long would keep them waiting.
+            until_s = perf_counter() + SLICE_S
             while self._waiting_turn:
-                self._activate(self._waiting_turn.popleft(), is_up, done)
-                if is_up():
+                self._activate(self._waiting_turn.popleft(), until_s, done)
+                if perf_counter() >= until_s:
                     break
         for runtime, operation in self._begun:
             task = asyncio.get_running_loop().create_task(self._operate(runtime, operation))
@@ -341,7 +340,7 @@ class Worker:
         if done:
             self._decided(done)
 
-    def _activate(self, a: Activation, is_up: Callable[[], bool], done: list[Decided]) -> None:
+    def _activate(self, a: Activation, until_s: float, done: list[Decided]) -> None:
         runtime = self._live.pop(a.run_id, None)
         if a.replay or runtime is None:
             if runtime is not None:  # the engine knows better than what is here
@@ -359,15 +358,15 @@ class Worker:
             self._make_room()
         self._live[a.run_id] = runtime
         runtime.give(a.events, replay=a.replay)
-        self._advance(runtime, is_up, done)
+        self._advance(runtime, until_s, done)
 
-    def _advance(self, runtime: Runtime, is_up: Callable[[], bool], done: list[Decided]) -> None:
+    def _advance(self, runtime: Runtime, until_s: float, done: list[Decided]) -> None:
         """A slice of a run's code."""
         run_id, completion, stack = runtime.run_id, None, ""
         self._bound.enter(run_id)
         try:
             try:
-                completion = runtime.advance(is_up)
+                completion = runtime.advance(until_s)
             finally:
                 stack = self._bound.leave()
         except Overrun:
@@ -430,6 +429,9 @@ class Worker:
     def _end(self, runtime: Runtime) -> None:
         if runtime.output is not None:
             runtime.output.close()
+        if not runtime.loop.has_code:
+            runtime.evict()
+            return
         self._bound.enter(runtime.run_id)  # its code runs once more: `finally`
         try:
             try:
@@ -458,8 +460,3 @@ def overran(stack: str) -> Failure:
             f"nothing else of its worker runs meanwhile. Move the computation into a task, then resume the run. It was at\n{stack}"
         ),
     )
-
-
-def _within(seconds: float) -> Callable[[], bool]:
-    until = perf_counter() + seconds
-    return lambda: perf_counter() >= until
