@@ -39,7 +39,7 @@ async def taken(runs: list[ActiveRun], count: int) -> tuple[Counters, list[str],
 
     def take(run: ActiveRun) -> None:
         began, cpu = perf_counter(), thread_time()
-        assert not turns.advance(run)
+        assert not turns.advance(run, run.decider)
         times.append((began, perf_counter(), thread_time() - cpu))
         order.append(run.workflow)
         if len(order) < count:
@@ -74,7 +74,7 @@ async def test_after_a_slice_the_loop_is_left_alone_for_its_share() -> None:
 def test_a_decision_has_its_time() -> None:
     run = run_of(1, "a")
     turns = Turns(Counters(), lambda _: None)
-    turns.advance(run)
+    turns.advance(run, run.decider)
     assert turns.overspent(run) is None
     run.computed_s = FLOW_DECISION_S_MAX + 1.0
     failure = turns.overspent(run)
@@ -82,5 +82,5 @@ def test_a_decision_has_its_time() -> None:
     assert f"FLOW_DECISION_S_MAX={FLOW_DECISION_S_MAX}" in failure.message and "into a task" in failure.message
     decider: Any = run.decider
     decider.advance = lambda is_up: setattr(decider, "at", 2)  # the next record: a decision of its own
-    turns.advance(run)
+    turns.advance(run, run.decider)
     assert turns.overspent(run) is None

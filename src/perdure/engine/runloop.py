@@ -17,7 +17,7 @@ from perdure.core import commands as cm
 from perdure.core import events as ev
 from perdure.core.approval import is_guarded
 from perdure.core.errors import Failure, HistoryTooLarge, NondeterminismError, clip
-from perdure.core.flow.decider import Decider, DecisionTooLarge
+from perdure.core.flow.decider import DecisionTooLarge
 from perdure.core.flow.model import is_flow
 from perdure.core.lifecycle import RunStatus
 from perdure.core.limits import HISTORY_EVENTS_MAX, PENDING_TASKS_MAX, UNWIND_GRACE_US, UPDATES_OPEN_MAX
@@ -247,6 +247,7 @@ class RunLoop:
         self._activation_due = False
         batch: list[Activation] = []
         decided: list[Decided] = []
+        self._turns.begin()
         is_up = within(SLICE_S)
         for run in list(islice(self._ready, ACTIVATIONS_MAX)):
             del self._ready[run]
@@ -274,17 +275,18 @@ class RunLoop:
         assert run.decider is not None
         records, replay = run.deliver, run.replay
         run.deliver, run.replay, run.deciding = [], False, True
-        return self._advance(run, lambda decider: decider.give(records, replay=replay))
+        return self._advance(run, records, replay)
 
-    def _advance(self, run: ActiveRun, before: Callable[[Decider], None] | None = None) -> Decided:
-        """A slice of a decision, and what has to happen by then."""
-        assert run.decider is not None
+    def _advance(self, run: ActiveRun, records: list[ev.Recorded] | None = None, replay: bool = False) -> Decided:
+        """A slice of a decision, with the records that it is about when it begins, and what has to happen by then."""
+        decider = run.decider
+        assert decider is not None
         try:
-            if before is not None:
-                before(run.decider)
-            if self._turns.advance(run):
-                return Decided(run.id, run.decider.take(), waiting=run.decider.waiting)
-            return Decided(run.id, run.decider.take(), self._turns.overspent(run), partial=True)
+            if records is not None:
+                decider.give(records, replay=replay)
+            if self._turns.advance(run, decider):
+                return Decided(run.id, decider.take(), waiting=decider.waiting)
+            return Decided(run.id, decider.take(), self._turns.overspent(run), partial=True)
         except (NondeterminismError, DecisionTooLarge) as e:
             return Decided(run.id, [], e.to_failure())
         except Exception as e:

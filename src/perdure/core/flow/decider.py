@@ -71,8 +71,9 @@ class Decider(Executions):
         """Child runs that were retried with this run."""
         self._early: dict[int, ev.ChildSucceeded | ev.ChildFailed | ev.ChildCancelled] = {}
         """How some of them ended before it was their turn to be waited for again."""
-        self._ahead: deque[ev.Recorded] = deque()
-        """Records that have not been begun."""
+        self._records: list[ev.Recorded] = []
+        self._begun = 0
+        """How many of the given records have been begun."""
         self._record: ev.Recorded | None = None
         """The one that is being worked off."""
         self._replaying = False
@@ -93,23 +94,27 @@ class Decider(Executions):
 
     def give(self, records: list[ev.Recorded], *, replay: bool) -> None:
         """Records to be applied by `advance`. The former ones have been."""
-        assert self._record is None and not self._ahead
+        assert self._record is None and self._begun == len(self._records)
         if replay:
             records = ev.from_beginning(records)
             self._journal.load(records)
-        self._ahead, self._replaying = deque(records), replay
+        self._records, self._begun, self._replaying = records, 0, replay
 
     def advance(self, is_up: Callable[[], bool]) -> bool:
         """Apply what was given, until `is_up` answers that the time for it is; it is asked after every few steps. True: all is applied.
         What has to happen so far can be taken in between. Raises NondeterminismError, and DecisionTooLarge."""
-        while self._record is not None or self._ahead:
+        given = self._records
+        while True:
             if self._record is None:
-                self._begin_record(self._ahead.popleft())
-            elif self._work_off(is_up):
+                if self._begun == len(given):
+                    break
+                self._begun += 1
+                self._begin_record(given[self._begun - 1])
+            if self._record is not None and self._work_off(is_up):
                 self._record = None
             if self.spent > FLOW_DECISION_STEPS_MAX:
                 raise DecisionTooLarge(self._too_large())
-            if (self._record is not None or self._ahead) and is_up():
+            if (self._record is not None or self._begun < len(given)) and is_up():
                 self._check()
                 return False
         if self._end is not None and (self._undoing is None or self._undoing.done):
@@ -122,7 +127,7 @@ class Decider(Executions):
 
     def take(self) -> list[cm.Command]:
         """What has to happen. Before all of a history is applied nothing does: what is new may turn out not to fit it."""
-        return self._journal.take_commands() if not self._ahead else []
+        return self._journal.take_commands() if self._begun == len(self._records) else []
 
     def _check(self) -> None:
         if self._journal.mismatch is not None:

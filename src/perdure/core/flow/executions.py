@@ -59,6 +59,8 @@ FILL_STEPS: Final = 30_000
 FILL_ITEMS it bounds commands, so it must not depend on time: a replay has to make the same ones."""
 ITEM_STEPS: Final = 50
 """What one step of a decision costs beside its expressions."""
+READ_STEP_BYTES: Final = 32
+"""Bytes of an output whose decoding counts as one step."""
 READ_FREE_BYTES: Final = 64 * 1024
 """Up to this size an output is read free of charge, once it has been decoded."""
 SHOWN_FAILURES: Final = 3
@@ -174,9 +176,8 @@ class Executions(Host):
             raise Trouble(e.to_failure()) from None
 
     def read(self, value: Value) -> Any:
-        size = value.undecoded
-        cost = (size >> 5) + (value.size >> 8 if value.size > READ_FREE_BYTES else 0)
-        if cost:
+        if value.size >= READ_STEP_BYTES:
+            cost = value.undecoded // READ_STEP_BYTES + (value.size >> 8 if value.size > READ_FREE_BYTES else 0)
             try:
                 self._meter.spend(cost)
             except Fault as e:
@@ -356,7 +357,7 @@ class Executions(Host):
             if len(data) > PAYLOAD_BYTES_MAX:
                 checked(data, f"the input of {visit.label(-1)}")
         before = self._calls[0][1] if self._calls else call
-        if before is not call and _shape(before) != _shape(call):
+        if before is not call and not _is_alike(before, call):
             self._flush()
         visit.handles[0] = None
         if visit.node.compensate is not None:
@@ -775,9 +776,10 @@ def _text(shown: dict[str, Any], key: str) -> str:
     return value if isinstance(value, str) else "" if value is None else _shown(value)
 
 
-def _shape(call: Call) -> tuple[object, ...]:
-    """What tasks of one command have in common."""
-    return call.task, call.queue, call.options, call.said
+def _is_alike(a: Call, b: Call) -> bool:
+    """Whether their tasks can share a command."""
+    same = a.options is b.options or a.options == b.options
+    return same and a.task == b.task and a.queue == b.queue and a.said == b.said
 
 
 def _people(shown: dict[str, Any], key: str) -> list[str]:

@@ -86,6 +86,8 @@ class Meter:
 
     def renew(self) -> int:
         """Begin anew. Answers the steps that were taken."""
+        if not self.__dict__:
+            return 0
         taken = EXPR_STEPS_MAX - self.steps + ((EXPR_BUILT_MAX - self.chars) >> 6)
         self.__dict__.clear()
         return taken
