@@ -382,6 +382,26 @@ EDITS = [
 ]  # fmt: skip
 
 
+async def test_lines_that_are_written_together_and_at_once_by_others_are_one_chain(copy: str, scene: Scene) -> None:
+    line = "insert into perdure.audit (ns, actor, action, target) select 1, $1, 'test', n::text from generate_series(1, 3) n"
+    one, two = await asyncpg.connect(copy), await asyncpg.connect(copy)
+    try:
+        transaction = one.transaction()
+        await transaction.start()
+        await one.execute(line, "one")
+        await two.execute(line, "two")  # committed before the other, with later ids
+        await one.execute(line, "one, again")
+        await transaction.commit()
+        await asyncio.gather(one.execute(line, "at once"), two.execute(line, "at once"))
+        order = await one.fetch(
+            "select a.actor from perdure.audit a join perdure.audit_chain c on c.id = a.id where a.action = 'test' and a.actor ~ '^(one|two)' order by c.n"
+        )
+    finally:
+        await asyncio.gather(one.close(), two.close())
+    assert [r["actor"] for r in order] == ["two"] * 3 + ["one"] * 3 + ["one, again"] * 3
+    assert await violations(copy, scene) == {}
+
+
 @pytest.mark.parametrize(("number", "what", "statement"), EDITS, ids=[f"{n}-{s[:70]}" for n, _, s in EDITS])
 async def test_each_edit_is_named(copy: str, scene: Scene, number: int, what: str, statement: str) -> None:
     await tamper(copy, statement)

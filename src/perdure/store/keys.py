@@ -84,10 +84,10 @@ class AuditLog:
         self._pool = pool
 
     async def append_all(self, lines: Sequence[tuple[int | None, str, str, str, Detail | None]]) -> None:
-        """In their order, in one transaction."""
-        async with self._pool.take() as c, c.transaction():
-            for line in lines:
-                await _append(c, *line)
+        """In their order, in one statement."""
+        columns = list(zip(*((*line[:4], _detail(line[4])) for line in lines), strict=True))
+        async with self._pool.take() as c:
+            await c.execute(SQL["append_audit_lines"], *columns)
 
     async def page(self, namespace: str | None, before: int | None, limit: int) -> list[AuditLine]:
         async with self._pool.take() as c:
@@ -219,8 +219,11 @@ async def _revoke(c: Any, ident: str, namespace: str | None) -> KeyView:
 
 
 async def _append(c: Any, ns: int | None, actor: str, action: str, target: str, detail: Detail | None) -> None:
-    text = msgspec.json.encode(detail).decode() if detail is not None else None
-    await c.execute(SQL["append_audit"], ns, actor, action, target, text)
+    await c.execute(SQL["append_audit"], ns, actor, action, target, _detail(detail))
+
+
+def _detail(detail: Detail | None) -> str | None:
+    return msgspec.json.encode(detail).decode() if detail is not None else None
 
 
 async def _number(c: Any, namespace: str | None) -> int | None:

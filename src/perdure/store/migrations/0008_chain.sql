@@ -53,13 +53,26 @@ create function perdure.audit_hash(before bytea, line perdure.audit) returns byt
                                                        line.target, line.detail)::text, 'UTF8'));
 
 -- At the end of the transaction, so that the head is locked last and only for the moment of the commit: no two writers of the log wait
--- for each other crosswise. Definer's rights: writers of the log may not touch its chain.
+-- for each other crosswise. The first line chains all of the transaction: what is visible and has no place in the chain is its own,
+-- because others write line and place in one commit. Definer's rights: writers of the log may not touch its chain.
 create function perdure.chain_audit() returns trigger language plpgsql security definer set search_path = pg_catalog, perdure, pg_temp as $$
 declare
-  made perdure.audit_head;
+  head perdure.audit_head;
+  line perdure.audit;
 begin
-  update perdure.audit_head h set n = h.n + 1, hash = perdure.audit_hash(h.hash, new) returning h.* into made;
-  insert into perdure.audit_chain (n, id, hash) values (made.n, new.id, made.hash);
+  if exists (select from perdure.audit_chain c where c.id = new.id) then
+    return null;
+  end if;
+  select * into head from perdure.audit_head for update;
+  for line in
+    select a.* from perdure.audit a
+     where a.id >= new.id and not exists (select from perdure.audit_chain c where c.id = a.id) order by a.id
+  loop
+    head.n := head.n + 1;
+    head.hash := perdure.audit_hash(head.hash, line);
+    insert into perdure.audit_chain (n, id, hash) values (head.n, line.id, head.hash);
+  end loop;
+  update perdure.audit_head set n = head.n, hash = head.hash;
   return null;
 end $$;
 create constraint trigger audit_chained after insert on perdure.audit deferrable initially deferred

@@ -46,6 +46,13 @@ returning k.id, k.name, k.role, mine.namespace, k.scopes, k.rate_per_s, k.create
 -- name: append_audit
 insert into perdure.audit (ns, actor, action, target, detail) values ($1, $2, $3, $4, $5::text::jsonb);
 
+-- name: append_audit_lines
+-- Several, in their order.
+insert into perdure.audit (ns, actor, action, target, detail)
+select u.ns, u.actor, u.action, u.target, u.detail::jsonb
+  from unnest($1::int[], $2::text[], $3::text[], $4::text[], $5::text[]) with ordinality as u(ns, actor, action, target, detail, n)
+ order by u.n;
+
 -- name: page_audit
 -- Newest first. $1 a namespace's name, null for all; $2 the last id of the page before.
 select a.id, a.at, n.name as namespace, a.actor, a.action, a.target, a.detail::text as detail
