@@ -7,6 +7,7 @@ import yaml
 
 from perdure.core import commands as cm
 from perdure.core import events as ev
+from perdure.core.errors import Failure
 from perdure.core.events import label
 from perdure.core.flow import decider, executions
 from tests.flows.case import Case, Expect
@@ -100,20 +101,25 @@ def test_an_answer_before_the_question_is_no_approval_of_certain_people() -> Non
         assert (w.main.closing is None) is asked
 
 
-def test_nothing_is_taken_back_before_a_child_that_may_still_succeed_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("ends", ["cancel", "failure"])
+def test_nothing_is_taken_back_before_a_child_that_may_still_succeed_has_ended(
+    monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
     undo = "compensate: {python: unbook, with: {}}"
     w = world(
-        f"tasks: {{book: {{with: {{}}, {undo}}}, sub: {{depends_on: book, flow: worker, with: {{}}, {undo}}}}}",
+        f"tasks: {{book: {{with: {{}}, {undo}}}, sub: {{depends_on: book, foreach: [1, 2], flow: worker, with: {{}}, {undo}}}}}",
         flows={"worker": "tasks: {step: {with: {}}}"},
         script={"worker/step": {"hang": True}, "undo:*": {"hang": True}},
     )
     w.run()
-    monkeypatch.setattr(Run, "ask_to_stop", lambda run, why: None)  # the child goes on
-    w.main.add(ev.CancelRequested("enough"))
+    monkeypatch.setattr(Run, "ask_to_stop", lambda run, why: None)  # the children go on
+    first, second = list(w.main.state.children)
+    if ends == "cancel":
+        w.main.add(ev.CancelRequested("enough"))
+    w.main.add(ev.ChildFailed(first, Failure("run_failed", "no")))
     w.settle()
-    assert not w.main.state.tasks, "it waits for the child"
-    child = next(iter(w.main.state.children))
-    w.main.add(ev.ChildSucceeded(child, b"1"))
+    assert not w.main.state.tasks, "it waits for the other child"
+    w.main.add(ev.ChildSucceeded(second, b"1"))
     w.settle()
     undone = [label(r.event, r.event.first) for r in w.main.history if isinstance(r.event, ev.TasksScheduled)][1:]
-    assert undone == ["undo:sub", "undo:book"]
+    assert undone == ["undo:sub[1]", "undo:book"]

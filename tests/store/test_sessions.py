@@ -278,13 +278,14 @@ async def test_what_belongs_to_sessions_that_live_is_left_alone(store: PostgresS
 
 
 async def test_leaving_frees_rows_like_reaping_does(store: PostgresStore, sql: Any) -> None:
-    session = (await store.register("leaver", 10, 0)).id
-    run_id = new_run()
-    await store.commit(session, 1, start_of(run_id))
+    session, other = (await store.register("leaver", 10, 0)).id, (await store.register("stays", 10, 0)).id
+    for one in (session, other):
+        await store.commit(one, 1, start_of(new_run()))
     await store.leave(session, settle_lost)
     await store.leave(session, settle_lost)
-    assert await sql.fetchval("select count(*) from perdure.run_queue where owner is not null") == 0
-    assert await sql.fetchval("select count(*) from perdure.engine_session") == 0
+    owners = [r["owner"] for r in await sql.fetch("select owner from perdure.run_queue order by owner nulls last")]
+    assert owners == [other, None], "and only its own"
+    assert [r["id"] for r in await sql.fetch("select id from perdure.engine_session")] == [other]
 
 
 async def test_a_session_claims_only_what_nobody_owns(store: PostgresStore) -> None:
