@@ -70,7 +70,7 @@ async def main() -> None:
         print(f"at most two exports at a time for each customer: {dict(sorted(peak.items()))}")
 
         await newsletter.run(20)
-        print(f"20 mails at 20 a second took a second: {0.8 < calls[-1] - calls[0] < 1.6}")
+        print(f"20 mails at 20 a second took a second, at least: {calls[-1] - calls[0] > 0.8}")
 
         await press.run()
         print(f"the urgent page did not wait for all the others: {begun.index('urgent') < 4}")

@@ -46,7 +46,7 @@ EXPECTED: dict[str, list[str]] = {
     ],
     "limits": [
         "for each customer: {'ada': 2, 'grace': 2}",
-        "took a second: True",
+        "took a second, at least: True",
         "all the others: True",
         "three starts, 1 run: indexed 'draft'",
         "three items, 1 run: 3 events: a b c",

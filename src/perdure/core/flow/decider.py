@@ -98,7 +98,7 @@ class Decider(Executions):
         if replay:
             records = ev.from_beginning(records)
             self._journal.load(records)
-        self._records, self._begun, self._replaying = records, 0, replay
+        self._records, self._begun, self._replaying = list(records), 0, replay
 
     def advance(self, is_up: Callable[[], bool]) -> bool:
         """Apply what was given, until `is_up` answers that the time for it is; it is asked after every few steps. True: all is applied.

@@ -20,7 +20,8 @@ import base64
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from functools import partial
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -320,10 +321,11 @@ async def _patiently(asked: Any) -> Any:
         return None
 
 
-async def _or_cut(client: Client, following: Coroutine[Any, Any, None]) -> None:
-    """Who cannot be followed any more ends the stream; its client comes back."""
+async def _or_cut(client: Client, follow: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Who cannot be followed any more ends the stream; its client comes back. Called in here: a task that is cancelled before it begins
+    would leave a coroutine behind."""
     try:
-        await following
+        await follow()
     except Unavailable as error:
         log.warning("a stream ends, its client will come back: %s", error)
         client.cut()
@@ -389,11 +391,13 @@ class Streams:
             yield b": perdure\nretry: 1000\n\n"
             if feed is not None:
                 await feed.join(client)
-                tasks.append(asyncio.create_task(_or_cut(client, feed.catch_up(client))))
+                tasks.append(asyncio.create_task(_or_cut(client, partial(feed.catch_up, client))))
             if run is not None:
-                tasks.append(asyncio.create_task(_or_cut(client, follow_history(client, reads, caller.ns, run))))
+                tasks.append(
+                    asyncio.create_task(_or_cut(client, partial(follow_history, client, reads, caller.ns, run)))
+                )
             if logs is not None:
-                tasks.append(asyncio.create_task(_or_cut(client, follow_logs(client, reads, caller.ns, logs))))
+                tasks.append(asyncio.create_task(_or_cut(client, partial(follow_logs, client, reads, caller.ns, logs))))
             async for part in self._parts(caller, client):
                 yield part
         except Unavailable as error:
