@@ -247,7 +247,6 @@ class RunLoop:
         self._activation_due = False
         batch: list[Activation] = []
         decided: list[Decided] = []
-        self._turns.begin()
         is_up = within(SLICE_S)
         for run in list(islice(self._ready, ACTIVATIONS_MAX)):
             del self._ready[run]
@@ -256,6 +255,8 @@ class RunLoop:
                 if run.unseen:
                     del run.unseen[: sum(type(r.event) in _MAILED for r in run.deliver)]
                 if run.decider is not None:
+                    if not decided:
+                        self._turns.begin()
                     decided.append(self._decide(run))
                     if is_up():
                         break

@@ -232,7 +232,7 @@ class Runtime:
 
     def give(self, events: list[ev.Recorded], *, replay: bool) -> None:
         """Events to be applied by `advance`. The former ones have been."""
-        self._given, self._applied, self._replaying, self._loading = list(events), 0, replay, replay
+        self._given, self._applied, self._replaying, self._loading = events, 0, replay, replay
 
     def advance(self, until_s: float) -> Completion | None:
         """Apply what was given. None: that moment (by perf_counter) has come before the code can go no further; call it again."""
