@@ -11,11 +11,14 @@ replaced and everything works as before, only slower; a test tells.
 from __future__ import annotations
 
 import logging
+import sys
+from array import array
 from collections.abc import Callable, Sequence
 from struct import Struct, pack, unpack_from
 from typing import Any, Final
 
-from perdure.store.connections import decode_moment, encode_moment
+from perdure.core.durations import FOREVER_US
+from perdure.store.connections import PG_EPOCH_US, decode_moment, encode_moment
 
 log = logging.getLogger("perdure.store")
 
@@ -27,60 +30,67 @@ _TRUE, _FALSE = b"\x00\x00\x00\x01\x01", b"\x00\x00\x00\x01\x00"
 _UUID_LENGTH: Final = b"\x00\x00\x00\x10"
 
 Encode = Callable[[Sequence[Any]], bytes]
+Body = Callable[[Sequence[Any], bool], bytes]
+"""Of the elements, and whether any of them is NULL."""
 
 
-def _array(element: int, body: Callable[[Sequence[Any]], bytes]) -> Encode:
+def _array(element: int, body: Body) -> Encode:
+    empty = pack(">iiI", 0, 0, element)
+
     def encode(values: Sequence[Any]) -> bytes:
         if not values:
-            return pack(">iiI", 0, 0, element)
-        return _HEAD.pack(1, 1 if None in values else 0, element, len(values), 1) + body(values)
+            return empty
+        nulls = None in values
+        return _HEAD.pack(1, nulls, element, len(values), 1) + body(values, nulls)
 
     return encode
 
 
-def _uuids(values: Sequence[Any]) -> bytes:
-    return b"".join([_NULL if v is None else _UUID_LENGTH + v for v in values])
+def _uuids(values: Sequence[Any], nulls: bool) -> bytes:
+    if nulls:
+        return b"".join([_NULL if v is None else _UUID_LENGTH + v for v in values])
+    return _UUID_LENGTH + _UUID_LENGTH.join(values)
 
 
-def _ints(values: Sequence[Any]) -> bytes:
-    """Length and value of an element side by side are one eight-byte number."""
-    if None in values:
+def _ints(values: Sequence[Any], nulls: bool) -> bytes:
+    if nulls:
         return b"".join([_NULL if v is None else pack(">ii", 4, v) for v in values])
-    if min(values) < -0x80000000 or max(values) > 0x7FFFFFFF:
-        raise OverflowError("a number is too large for a column of the type int4")
-    return pack(f">{len(values)}Q", *[0x400000000 | (v & 0xFFFFFFFF) for v in values])
+    both = array("i", (4, 0)) * len(values)
+    both[1::2] = array("i", values)  # refuses what is too large for the type int4
+    if sys.byteorder == "little":
+        both.byteswap()
+    return both.tobytes()
 
 
-def _small(values: Sequence[Any]) -> bytes:
+def _small(values: Sequence[Any], _: bool) -> bytes:
     return b"".join([_NULL if v is None else pack(">ih", 2, v) for v in values])
 
 
-def _large(values: Sequence[Any]) -> bytes:
+def _large(values: Sequence[Any], _: bool) -> bytes:
     return b"".join([_NULL if v is None else _WIDE.pack(8, v) for v in values])
 
 
-def _moments(values: Sequence[Any]) -> bytes:
+def _moments(values: Sequence[Any], nulls: bool) -> bytes:
+    if not nulls and FOREVER_US not in values:
+        return b"".join([_WIDE.pack(8, v - PG_EPOCH_US) for v in values])
     return b"".join([_NULL if v is None else _WIDE.pack(8, encode_moment(v)[0]) for v in values])
 
 
-def _texts(values: Sequence[Any]) -> bytes:
+def _texts(values: Sequence[Any], _: bool) -> bytes:
     """Names repeat: each is encoded once."""
-    made: dict[str | None, bytes] = {None: _NULL}
-    parts: list[bytes] = []
-    for v in values:
-        part = made.get(v)
-        if part is None:
-            text = v.encode()
-            part = made[v] = _LENGTH.pack(len(text)) + text
-        parts.append(part)
-    return b"".join(parts)
+    made = {v: _NULL if v is None else _LENGTH.pack(len(text := v.encode())) + text for v in set(values)}
+    return made.popitem()[1] * len(values) if len(made) == 1 else b"".join(map(made.__getitem__, values))
 
 
-def _bytes(values: Sequence[Any]) -> bytes:
+def _bytes(values: Sequence[Any], nulls: bool) -> bytes:
+    """Hashes are all of one length, and look it."""
+    if not nulls and len(values[0]) == len(values[-1]) and len(set(map(len, values))) == 1:
+        size = _LENGTH.pack(len(values[0]))
+        return size + size.join(values)
     return b"".join([_NULL if v is None else _LENGTH.pack(len(v)) + v for v in values])
 
 
-def _bools(values: Sequence[Any]) -> bytes:
+def _bools(values: Sequence[Any], _: bool) -> bytes:
     return b"".join([_NULL if v is None else _TRUE if v else _FALSE for v in values])
 
 
@@ -105,7 +115,7 @@ def _number(data: bytes) -> int:
     return int.from_bytes(data, "big", signed=True)
 
 
-TYPES: Final[tuple[tuple[str, int, int, Callable[[Sequence[Any]], bytes], Callable[[bytes], Any]], ...]] = (
+TYPES: Final[tuple[tuple[str, int, int, Body, Callable[[bytes], Any]], ...]] = (
     ("_bool", 1000, 16, _bools, lambda data: data == b"\x01"),
     ("_bytea", 1001, 17, _bytes, bytes),
     ("_int2", 1005, 21, _small, _number),
