@@ -285,19 +285,20 @@ class ActiveRun:
 class RunUnit:
     """What one run writes in one commit."""
 
-    __slots__ = ("events", "first", "head", "run", "segments")
+    __slots__ = ("events", "extras", "first", "head", "run", "segments")
 
     def __init__(self, run: ActiveRun, segments: list[Changes]) -> None:
         self.run, self.segments = run, segments
         run.writing = True
         self.events = segments[0].events if len(segments) == 1 else [e for s in segments for e in s.events]
+        self.extras = [s.extras for s in segments if s.has_extras]
         self.first = run.seq + 1
         self.head = run.head
         """Hash of the last row, this one's if it has events."""
 
     @property
     def started_children(self) -> list[ChildStart]:
-        return [c for s in self.segments if s.has_extras for c in s.extras.starts]
+        return [c for x in self.extras for c in x.starts]
 
     def fill(self, batch: Batch) -> None:
         run = self.run
@@ -314,11 +315,10 @@ class RunUnit:
                 wake_us = FOREVER_US if s.release[0] is None else s.release[0]
                 last = self.first + len(self.events) - 1
                 batch.releases.add(run.id, wake_us, *s.release[1:], run.state.deadline_us or None, last, self.head)
-        extras = [s.extras for s in self.segments if s.has_extras]
-        if extras:
-            self._fill_extras(batch, extras)
+        if self.extras:
+            self._fill_extras(batch)
 
-    def _fill_extras(self, batch: Batch, extras: list[Extras]) -> None:
+    def _fill_extras(self, batch: Batch) -> None:
         """Of several writes to one queue row or state in a commit only the last one counts, of several answers the first."""
         run = self.run
         queue_ops: dict[bytes, tuple[Any, ...] | None] = {}
@@ -326,7 +326,7 @@ class RunUnit:
         lines: dict[bytes, tuple[Any, ...]] = {}
         noted: tuple[str | None, str | None] | None = None
         answers: dict[str, tuple[bytes, bytes | None]] = {}
-        for x in extras:
+        for x in self.extras:
             queue_ops.update(x.queue_ops)
             states.update(x.states)
             for child in x.starts:
@@ -352,9 +352,9 @@ class RunUnit:
         batch.answers.rows.extend((run.id, id, run.ns, *answer) for id, answer in answers.items())
         if noted is not None:
             batch.noted.add(run.id, *noted)
-        if any(x.stops for x in extras):
+        if any(x.stops for x in self.extras):
             batch.stopping.add(run.id)
-        batch.versions.rows.extend((run.id, x.version) for x in extras if x.version is not None)
+        batch.versions.rows.extend((run.id, x.version) for x in self.extras if x.version is not None)
 
     def _fill_close(self, batch: Batch, status: RunStatus, failure: Failure | None, successor: bytes | None) -> None:
         run = self.run

@@ -711,8 +711,8 @@ class Engine:
                     self.lines.freed.update((unit.run.ns, key) for key in unit.run.keys)
                 self.claimer.poke_in(1_000)
                 self._notify("run")
-            if s.has_extras:
-                self._tell_of(s.extras)
+        for x in unit.extras:
+            self._tell_of(x)
 
     def _tell_of(self, x: Extras) -> None:
         if x.posts:

@@ -648,14 +648,14 @@ class RunLoop:
             run.seq += len(unit.events)
             run.head, run.head_us = unit.head, at_us
         facts = [ev.Recorded(first + i, at_us, e) for i, e in enumerate(unit.events) if type(e) in _FACTS]
-        for s in unit.segments:
-            if s.has_extras:
-                self.mail_pending.difference_update(s.extras.consumed)
-                self.mail_done.update(s.extras.consumed)
-                if s.extras.answers and self.on_answers is not None:
-                    self.on_answers(run, s.extras.answers)
-        for child in unit.started_children:
-            self._child_committed(run, child, at_us, started)
+        for x in unit.extras:
+            self.mail_pending.difference_update(x.consumed)
+            self.mail_done.update(x.consumed)
+            if x.answers and self.on_answers is not None:
+                self.on_answers(run, x.answers)
+        for x in unit.extras:
+            for child in x.starts:
+                self._child_committed(run, child, at_us, started)
         if run.outcome is not None and not run.pending:
             self._closed(run)
         elif run.evicted:
