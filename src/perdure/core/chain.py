@@ -19,12 +19,12 @@ HASH_BYTES: Final = 16
 BEGINNING: Final = bytes(HASH_BYTES)
 """What the first row names as the hash before it."""
 
-_PLACE: Final = Struct(">qiiii").pack
+_PLACE: Final = Struct(f">{HASH_BYTES}sqiiii16s").pack
 
 
 def link(before: bytes, before_us: int, run_id: bytes, ns: int, seq: int, last: int, epoch: int, body: bytes) -> bytes:
     """The hash of the history row seq..last."""
-    return sha256(b"".join((before, _PLACE(before_us, ns, seq, last, epoch), run_id, body))).digest()[:HASH_BYTES]
+    return sha256(_PLACE(before, before_us, ns, seq, last, epoch, run_id) + body).digest()[:HASH_BYTES]
 
 
 def input_hash(workflow: str, data: bytes) -> bytes:

@@ -83,7 +83,8 @@ class Converter(Generic[T]):
     def decode(self, data: bytes, what: str = "the value") -> T:
         """Read JSON as a value of the annotation."""
         try:
-            return cast("T", self._load(data))
+            value: T = self._load(data)
+            return value
         except Exception as error:
             raise PayloadMismatch(
                 f"{what} does not fit `{type_name(self.annotation)}`: {explain(error)}. Either it was written by "

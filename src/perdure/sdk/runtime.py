@@ -242,6 +242,7 @@ class Runtime:
                 self._loading = False
                 self._given = ev.from_beginning(self._given)
                 journal.load(self._given)
+            given = self._given
             while True:
                 if self._running:
                     if not self.loop.run_until_idle(until_s):
@@ -249,23 +250,24 @@ class Runtime:
                     self._running = False
                     if self._main is not None and self._main.done() and not self.closed and self._ending is None:
                         self._finish(self._main)
-                if self._applied == len(self._given) or journal.mismatch is not None:
+                applied = self._applied
+                if applied == len(given) or journal.mismatch is not None:
                     break
-                if self._applied and perf_counter() >= until_s:
+                if applied and perf_counter() >= until_s:
                     return None
-                self._applied += 1
-                self._apply(self._given[self._applied - 1])
-            if self._replaying and self.journal.mismatch is None:
-                self.journal.check_all_matched(self._whereabouts)
+                self._applied = applied + 1
+                self._apply(given[applied])
+            if self._replaying and journal.mismatch is None:
+                journal.check_all_matched(self._whereabouts)
         except NondeterminismError as e:
-            self.journal.mismatch = self.journal.mismatch or e
+            journal.mismatch = journal.mismatch or e
         except Exception as e:
             return self._stuck(Failure("internal", clip("".join(traceback.format_exception(e))), type(e).__name__))
-        if self.journal.mismatch is not None:
-            return self._stuck(self.journal.mismatch.to_failure())
+        if journal.mismatch is not None:
+            return self._stuck(journal.mismatch.to_failure())
         operations, self._new_operations = self._new_operations, []
         waiting = self._waiting() if self._listens else None
-        return Completion(self.run_id, self.journal.take_commands(), operations, None, waiting)
+        return Completion(self.run_id, journal.take_commands(), operations, None, waiting)
 
     def _waiting(self) -> list[str]:
         """What the code waits for that no record shows. Waiters that gave up are thrown out on the way."""

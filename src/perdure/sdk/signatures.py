@@ -36,6 +36,7 @@ OFFERED_SHOWN: Final = 20
 _MISSING: Final[Any] = object()
 """Stands for an argument that was not given. Fields of this default are left out of the JSON."""
 
+_NOT_NAMED: Final = (POSITIONAL, OFFER)
 _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 _VARIADIC = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 _NEVER = (typing.NoReturn, typing.Never)
@@ -73,14 +74,17 @@ class Signature:
         return self._call.encode(call, self._arguments)
 
     def decode_call(self, data: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        if data.startswith((POSITIONAL, OFFER)):
+        if data.startswith(_NOT_NAMED):
             data = self._named(data) if data.startswith(POSITIONAL) else self._taken(data)
         elif self._rest is not None:
             data = self._gathered(data, self._rest)
         values = msgspec.structs.astuple(self._call.decode(data, self._arguments))
-        if self._is_simple and all(value is not _MISSING for value in values):
-            return values, {}
-        return self._unbind(values)
+        if not self._is_simple:
+            return self._unbind(values)
+        for value in values:
+            if value is _MISSING:
+                return self._unbind(values)
+        return values, {}
 
     def encode_calls(self, items: Iterable[Any]) -> list[bytes]:
         """One call per item, the item being its single argument: the bulk form of `encode_call`."""
