@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 from typing import Final
 
-OBJECTS: Final = 20_000
+OBJECTS: Final = 50_000
 """New objects between two looks at the youngest ones."""
 
 
