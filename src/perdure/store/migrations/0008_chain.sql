@@ -48,9 +48,11 @@ create table perdure.audit_head (
 );
 insert into perdure.audit_head (n, hash) values (0, '\x0000000000000000000000000000000000000000000000000000000000000000');
 
+create function perdure.audit_text(line perdure.audit) returns bytea language sql stable parallel safe
+  return convert_to(jsonb_build_array(line.id, (extract(epoch from line.at) * 1000000)::bigint, line.ns, line.actor, line.action, line.target,
+                                      line.detail)::text, 'UTF8');
 create function perdure.audit_hash(before bytea, line perdure.audit) returns bytea language sql stable parallel safe
-  return sha256(before || convert_to(jsonb_build_array(line.id, (extract(epoch from line.at) * 1000000)::bigint, line.ns, line.actor, line.action,
-                                                       line.target, line.detail)::text, 'UTF8'));
+  return sha256(before || perdure.audit_text(line));
 
 -- At the end of the transaction, so that the head is locked last and only for the moment of the commit: no two writers of the log wait
 -- for each other crosswise. The first line chains all of the transaction: what is visible and has no place in the chain is its own,
@@ -58,21 +60,23 @@ create function perdure.audit_hash(before bytea, line perdure.audit) returns byt
 create function perdure.chain_audit() returns trigger language plpgsql security definer set search_path = pg_catalog, perdure, pg_temp as $$
 declare
   head perdure.audit_head;
-  line perdure.audit;
+  ids bigint[];
+  texts bytea[];
+  one bytea;
+  hashes bytea[];
 begin
   if exists (select from perdure.audit_chain c where c.id = new.id) then
     return null;
   end if;
   select * into head from perdure.audit_head for update;
-  for line in
-    select a.* from perdure.audit a
-     where a.id >= new.id and not exists (select from perdure.audit_chain c where c.id = a.id) order by a.id
-  loop
-    head.n := head.n + 1;
-    head.hash := perdure.audit_hash(head.hash, line);
-    insert into perdure.audit_chain (n, id, hash) values (head.n, line.id, head.hash);
+  select array_agg(a.id order by a.id), array_agg(perdure.audit_text(a) order by a.id) into ids, texts
+    from perdure.audit a where a.id >= new.id and not exists (select from perdure.audit_chain c where c.id = a.id);
+  foreach one in array texts loop
+    head.hash := sha256(head.hash || one);
+    hashes := hashes || head.hash;
   end loop;
-  update perdure.audit_head set n = head.n, hash = head.hash;
+  insert into perdure.audit_chain (n, id, hash) select head.n + u.i, u.id, u.hash from unnest(ids, hashes) with ordinality as u(id, hash, i);
+  update perdure.audit_head set n = head.n + cardinality(ids), hash = head.hash;
   return null;
 end $$;
 create constraint trigger audit_chained after insert on perdure.audit deferrable initially deferred
