@@ -333,7 +333,7 @@ EDITS = [
     (3, "hash", f"update perdure.history set hash = '\\x00' {ENDED} and seq = 1"),
     (3, "hash", f"update perdure.history set epoch = epoch + 1 {ENDED} and seq = 1"),
     (3, "hash", f"update perdure.history set at = at - interval '1 microsecond' {ENDED} and seq = 1"),
-    (3, "hash", f"update perdure.history set body = (select h.body from perdure.history h where h.run_id <> {MAIN} and h.seq = 1 limit 1) {ENDED} and seq = 1"),
+    (3, "hash", f"update perdure.history set body = (select h.body from perdure.history h where h.run_id <> {MAIN} and h.seq = 1 and h.body <> history.body limit 1) {ENDED} and seq = 1"),
     (3, "does not have the row", f"delete from perdure.history {ENDED} and last = (select events from perdure.run {ENDED})"),
     (3, "does not have the row", "delete from perdure.history where seq > 1 and run_id in (select run_id from perdure.run_queue where workflow = 'tampered_waiting')"),
     (4, "no history", "delete from perdure.history where run_id in (select run_id from perdure.run_queue)"),
