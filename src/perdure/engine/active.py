@@ -296,10 +296,6 @@ class RunUnit:
         self.head = run.head
         """Hash of the last row, this one's if it has events."""
 
-    @property
-    def started_children(self) -> list[ChildStart]:
-        return [c for x in self.extras for c in x.starts]
-
     def fill(self, batch: Batch) -> None:
         run = self.run
         if self.events:

@@ -48,7 +48,7 @@ def _applied_before_commit() -> None:
         for unit in units:
             unit.fill(batch)
         self.number += 1
-        if any(not isinstance(u, RunUnit) or u.started_children for u in units):
+        if any(not isinstance(u, RunUnit) or any(x.starts for x in u.extras) for u in units):
             result = await self._store.commit(self.session, self.number, batch)
             self._counters.commits += 1
             self._committed(units, result, self.session)
