@@ -25,7 +25,7 @@ rerun *args:
     uv run python tests/rerun.py {{args}}
 
 unit:
-    uv run pytest tests/unit -q
+    uv run pytest tests/core tests/flows tests/wire tests/engine tests/sdk tests/app tests/project -q
 
 fmt:
     uv run ruff format src tests examples

@@ -2,7 +2,7 @@
 
     docs/reference/errors.md       whole page, from core/errors.py
     docs/reference/limits.md       whole page, from core/limits.py and the settings classes
-    docs/reference/cli.md          whole page, from the commands (src/perdure/app/cli/reference.py)
+    docs/reference/cli.md          whole page, from the commands (src/perdure/cli/reference.py)
     docs/concepts/lifecycles.md    the two diagrams, from the tables in core/lifecycle.py; the prose around them is written by hand
     docs/reference/worker-protocol.md    the tables of bounds, statuses, events and commands; the prose around them is written by hand
 
@@ -25,12 +25,13 @@ from typing import Any, get_args, get_origin
 import msgspec
 
 import perdure
-from perdure.app.cli.reference import page as cli_page
-from perdure.core import commands, commit_policy, errors, events, lifecycle, limits, placement, retry
-from perdure.core.flow.expr import ExprError
-from perdure.core.flow.problems import FlowError
+from perdure.cli.reference import page as cli_page
+from perdure.core import commands, errors, events, lifecycle, limits, placement, retry
+from perdure.engine.commits import policy
+from perdure.core.expressions import ExprError
+from perdure.flows.problems import FlowError
 from perdure.engine import engine
-from perdure.sdk import client
+from perdure.sdk.client import handles
 from perdure.server.grpc import hub
 from perdure.server.grpc import server as grpc_server
 from perdure.server.grpc import status as grpc_status
@@ -137,7 +138,7 @@ def error_classes() -> list[type[errors.PerdureError]]:
         if inspect.isclass(c) and issubclass(c, errors.PerdureError) and c.__module__ == errors.__name__
     ]
     at = own.index(errors.NotRegistered) + 1
-    return [*own[:at], FlowError, ExprError, *own[at:], client.Stuck]
+    return [*own[:at], FlowError, ExprError, *own[at:], handles.Stuck]
 
 
 def _depth(cls: type) -> int:
@@ -265,9 +266,9 @@ def limits_page() -> str:
         *_fields(engine.EngineSettings),
         "## CommitPolicy",
         "",
-        "When a batch is written: `EngineSettings(commit=CommitPolicy(...))`, from `perdure.core.commit_policy`.",
+        "When a batch is written: `EngineSettings(commit=CommitPolicy(...))`, from `perdure.engine.commits.policy`.",
         "",
-        *_fields(commit_policy.CommitPolicy),
+        *_fields(policy.CommitPolicy),
         "## Placement",
         "",
         "What stays with the engine that scheduled it: `EngineSettings(placement=Placement(...))`, from `perdure.core.placement`.",

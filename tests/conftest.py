@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-# Tests hold live gRPC servers while the fixtures here start PostgreSQL's programs; see perdure/sdk/channel.py.
+# Tests hold live gRPC servers while the fixtures here start PostgreSQL's programs; see perdure/sdk/client/channel.py.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
@@ -23,7 +23,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import core as hypothesis_core
 
-from perdure.store.cluster import PrivateCluster
+from perdure.localpg.cluster import PrivateCluster
 from perdure.store.migrate import migrate
 
 # Nothing here has to survive a power cut, and without fsync a database is made in a fraction of the time.

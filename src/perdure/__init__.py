@@ -48,22 +48,22 @@ if TYPE_CHECKING:
         UpdateRejected,
         WorkflowRuleBroken,
     )
-    from perdure.core.flow.problems import FlowError
     from perdure.engine.engine import EngineSettings
+    from perdure.flows.problems import FlowError
     from perdure.sdk import wf
     from perdure.sdk.approvals import Approval
-    from perdure.sdk.attempts import Attempt, AttemptCancelled, FinalError, RetryLater, attempt
-    from perdure.sdk.channel import Tls
-    from perdure.sdk.client import Event, Handle, Stuck
-    from perdure.sdk.control import Debounce, Dedup, Fair, Limit, RateLimit
+    from perdure.sdk.client.channel import Tls
+    from perdure.sdk.client.client import Client
+    from perdure.sdk.client.handles import Event, Handle, Stuck
     from perdure.sdk.definitions import Bound, Task, Workflow, task, workflow
+    from perdure.sdk.flow_control import Debounce, Dedup, Fair, Limit, RateLimit
     from perdure.sdk.flows import FlowRef, flow
     from perdure.sdk.messages import NamedEvent, Promise, Signal, State
     from perdure.sdk.options import Retry
-    from perdure.sdk.remote_client import Client
     from perdure.sdk.schedules import Schedule
-    from perdure.sdk.step import Step
     from perdure.sdk.updates import Update
+    from perdure.sdk.worker.attempts import Attempt, AttemptCancelled, FinalError, RetryLater, attempt
+    from perdure.sdk.workflow.step import Step
     from perdure.testing.env import TestEnv
     from perdure.testing.replayer import export_history, replay
 
@@ -76,20 +76,20 @@ _HOME = {
         "RunFailed", "RunFinished", "TaskCancelled", "TaskError", "TaskFailed", "TaskLost", "TaskTimeout", "Unauthenticated", "Unavailable",
         "UpdateFailed", "UpdateRejected", "WorkflowRuleBroken",
     ),
-    "perdure.core.flow.problems": ("FlowError",),
+    "perdure.flows.problems": ("FlowError",),
     "perdure.engine.engine": ("EngineSettings",),
     "perdure.sdk.approvals": ("Approval",),
-    "perdure.sdk.attempts": ("Attempt", "AttemptCancelled", "FinalError", "RetryLater", "attempt"),
-    "perdure.sdk.channel": ("Tls",),
-    "perdure.sdk.client": ("Event", "Handle", "Stuck"),
-    "perdure.sdk.control": ("Debounce", "Dedup", "Fair", "Limit", "RateLimit"),
+    "perdure.sdk.worker.attempts": ("Attempt", "AttemptCancelled", "FinalError", "RetryLater", "attempt"),
+    "perdure.sdk.client.channel": ("Tls",),
+    "perdure.sdk.client.handles": ("Event", "Handle", "Stuck"),
+    "perdure.sdk.flow_control": ("Debounce", "Dedup", "Fair", "Limit", "RateLimit"),
     "perdure.sdk.definitions": ("Bound", "Task", "Workflow", "task", "workflow"),
     "perdure.sdk.flows": ("FlowRef", "flow"),
     "perdure.sdk.messages": ("NamedEvent", "Promise", "Signal", "State"),
     "perdure.sdk.options": ("Retry",),
-    "perdure.sdk.remote_client": ("Client",),
+    "perdure.sdk.client.client": ("Client",),
     "perdure.sdk.schedules": ("Schedule",),
-    "perdure.sdk.step": ("Step",),
+    "perdure.sdk.workflow.step": ("Step",),
     "perdure.sdk.updates": ("Update",),
     "perdure.testing.env": ("TestEnv",),
     "perdure.testing.replayer": ("export_history", "replay"),

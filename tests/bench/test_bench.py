@@ -16,7 +16,7 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-PERDURE = [sys.executable, "-W", "error", "-c", "from perdure.app.cli.main import main; main()"]
+PERDURE = [sys.executable, "-W", "error", "-c", "from perdure.cli.main import main; main()"]
 
 
 def perdure(*arguments: str, tmp: Path, timeout_s: float = 240) -> subprocess.CompletedProcess[str]:

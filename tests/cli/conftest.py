@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from perdure.store.cluster import PrivateCluster
+from perdure.localpg.cluster import PrivateCluster
 from tests.cli.live import ROOT, Cli
 from tests.cli.processes import server, started
 
 DATABASE = "cli_live"
 SECRET_KEY = "A" * 43 + "="
-MODULES = ("tests.cli.flows", "perdure.app.cli.starter.hello")
+MODULES = ("tests.cli.flows", "perdure.app.starter.hello")
 
 
 @pytest.fixture(scope="session")

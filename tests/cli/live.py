@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from perdure.app.cli.main import main
+from perdure.cli.main import main
 
 ROOT = Path(__file__).parents[2]
-PROGRAM = "from perdure.app.cli.main import main; main()"
+PROGRAM = "from perdure.cli.main import main; main()"
 
 
 @dataclass

@@ -15,8 +15,8 @@ import httpx2
 import pytest
 
 from perdure.core.access import NewKey, Role
-from perdure.store import keys
-from perdure.store.cluster import PrivateCluster
+from perdure.localpg.cluster import PrivateCluster
+from perdure.store import api_keys
 from tests.cli.live import ROOT, Cli
 from tests.cli.processes import eventually, server, started
 
@@ -137,17 +137,17 @@ def office(
     dsn = cluster.create_database(DATABASE, template=migrated_template)
 
     async def make() -> dict[str, str]:
-        await keys.create_namespace(dsn, "elsewhere", by="test")
+        await api_keys.create_namespace(dsn, "elsewhere", by="test")
         found = {}
         for name in PEOPLE:
             new = NewKey(name=name, role=Role.OPERATOR, namespace="default", created_by="test")
-            found[name] = (await keys.create_key(dsn, new))[1]
+            found[name] = (await api_keys.create_key(dsn, new))[1]
         admin = NewKey(name="boss", role=Role.ADMIN, namespace="default", created_by="test")
-        found["admin"] = (await keys.create_key(dsn, admin))[1]
+        found["admin"] = (await api_keys.create_key(dsn, admin))[1]
         other = NewKey(name="ada", role=Role.ADMIN, namespace="elsewhere", created_by="test")
-        found["stranger"] = (await keys.create_key(dsn, other))[1]
+        found["stranger"] = (await api_keys.create_key(dsn, other))[1]
         worker = NewKey(name="worker", role=Role.WORKER, namespace="default", created_by="test")
-        found["worker"] = (await keys.create_key(dsn, worker))[1]
+        found["worker"] = (await api_keys.create_key(dsn, worker))[1]
         return found
 
     made = asyncio.run(make())

@@ -32,7 +32,7 @@ def directory() -> Iterator[Path]:
     yield made
     note = made / ".perdure" / "pg"
     if note.exists():
-        from perdure.store.cluster import PrivateCluster
+        from perdure.localpg.cluster import PrivateCluster
 
         PrivateCluster(note).stop("immediate")
     shutil.rmtree(made, ignore_errors=True)
@@ -263,7 +263,7 @@ def test_two_projects_side_by_side(directory: Path, dsn: str, bare_dsn: str, tmp
         for place, url in urls.items():
             with pytest.MonkeyPatch.context() as patch:
                 patch.chdir(place)
-                from perdure.app.nearby import server_url
+                from perdure.app.dev.discovery import server_url
 
                 assert server_url(Path.cwd()) == url
         assert first.stop() == 0

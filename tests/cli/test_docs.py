@@ -7,7 +7,7 @@ import shlex
 
 import pytest
 
-from perdure.app.cli.commands import COMMANDS
+from perdure.cli.commands import COMMANDS
 from tests.cli.live import Cli
 from tests.docs.pages import DOCS, ROOT, Block, all_pages, blocks_of, matches
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from perdure.app.cli.commands import COMMANDS, load
-from perdure.app.cli.main import app
+from perdure.cli.commands import COMMANDS, load
+from perdure.cli.main import app
 from tests.cli.live import perdure
 
 HERE = Path(__file__).parent
@@ -48,7 +48,7 @@ def test_every_command_can_be_built() -> None:
 
 def test_help_is_instant() -> None:
     """By processor time, and the best of several: other tests use the machine too."""
-    program = [sys.executable, "-c", "from perdure.app.cli.main import main; main()", "--help"]
+    program = [sys.executable, "-c", "from perdure.cli.main import main; main()", "--help"]
     # As installed: compiled once. Tests side by side run without writing what they compile.
     compiled = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     took = []
@@ -62,7 +62,7 @@ def test_help_is_instant() -> None:
 
 def test_help_loads_nothing_heavy() -> None:
     program = (
-        "import sys\nsys.argv = ['perdure', '--help']\nfrom perdure.app.cli.main import main\n"
+        "import sys\nsys.argv = ['perdure', '--help']\nfrom perdure.cli.main import main\n"
         "try:\n    main()\nexcept SystemExit:\n    pass\n"
         "print('loaded', *sorted({'rich', 'httpx2', 'fastapi', 'grpc', 'asyncpg', 'asyncio'} & set(sys.modules)))"
     )

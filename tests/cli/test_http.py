@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from perdure.app.http import Api, Unreachable
+from perdure.app.http_client import Api, Unreachable
 from tests.cli.live import perdure
 
 Answer = tuple[int, Any] | tuple[int, Any, dict[str, str]]

@@ -43,7 +43,7 @@ def test_a_program_is_not_imported(tmp_path: Path) -> None:
 
 def worker(directory: Path, *modules: str) -> subprocess.CompletedProcess[str]:
     """Loading happens before connecting, so no server is needed to see it fail."""
-    program = "import sys; from perdure.app.cli.main import main; main()"
+    program = "import sys; from perdure.cli.main import main; main()"
     return subprocess.run(
         [sys.executable, "-c", program, "worker", *modules], cwd=directory, capture_output=True, text=True, timeout=30
     )

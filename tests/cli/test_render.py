@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from perdure.app.cli.look import run_columns
-from perdure.app.cli.render import Output, duration, flat, pretty, project
-from perdure.app.cli.tree import Group, grouped, user_frames
+from perdure.cli.render import Output, duration, flat, pretty, project
+from perdure.cli.run_tree import Group, grouped, user_frames
+from perdure.cli.runs import run_columns
 from perdure.core.errors import InvalidInput
 
 
@@ -71,14 +71,14 @@ def test_what_matters_in_a_fan_out_is_shown_by_itself() -> None:
 def test_tracebacks_show_the_users_frames() -> None:
     text = (
         "Traceback (most recent call last):\n"
-        '  File "/x/site-packages/perdure/sdk/execution.py", line 1, in _run\n    value = await fn()\n            ^^^^\n'
+        '  File "/x/site-packages/perdure/sdk/worker/execution.py", line 1, in _run\n    value = await fn()\n            ^^^^\n'
         '  File "/home/me/flows.py", line 2, in charge\n    raise ValueError("no")\n'
         "ValueError: no\n"
     )
     assert user_frames(text) == (
         'Traceback (most recent call last):\n  File "/home/me/flows.py", line 2, in charge\n    raise ValueError("no")\nValueError: no'
     )
-    ours = 'Traceback (most recent call last):\n  File "/x/perdure/sdk/loop.py", line 1, in x\n    y()\nKeyError: 1'
+    ours = 'Traceback (most recent call last):\n  File "/x/perdure/sdk/workflow/loop.py", line 1, in x\n    y()\nKeyError: 1'
     assert user_frames(ours) == ours
 
 

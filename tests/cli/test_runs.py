@@ -339,14 +339,14 @@ def test_open_prints_the_link(cli: Cli) -> None:
 
 
 HEAVY = ("pydantic", "httpx2", "httpcore2", "anyio", "asyncio", "rich", "fastapi", "grpc", "google.protobuf", "asyncpg", "yaml", "psutil",
-         "perdure.core.flow", "perdure.core.why", "perdure.engine", "perdure.store", "perdure.sdk", "perdure.server")  # fmt: skip
+         "perdure.flows", "perdure.core.wait_reasons", "perdure.engine", "perdure.store", "perdure.sdk", "perdure.server")  # fmt: skip
 """Modules that `perdure list` has no use for. Each took a tenth of a second or more of the one second that it once needed."""
 
 
 @pytest.mark.parametrize("words", [["list"], ["list", "-s", "running", "--limit", "5", "-o", "json"], ["workers"]])
 def test_a_list_loads_nothing_heavy(cli: Cli, words: list[str]) -> None:
     program = (
-        f"import sys\nsys.argv = ['perdure', *{words!r}]\nfrom perdure.app.cli.main import main\n"
+        f"import sys\nsys.argv = ['perdure', *{words!r}]\nfrom perdure.cli.main import main\n"
         "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code\n"
         f"print(*sorted(set({HEAVY!r}) & set(sys.modules)), file=sys.stderr)"
     )

@@ -25,14 +25,14 @@ from typing import Any
 import pytest
 
 from perdure.core import events as ev
-from perdure.core import limits
-from perdure.core.flow import compile as compile_
-from perdure.core.flow import expr, source, template
-from perdure.core.flow.compile import Compiled, compile_flow, dag, graph, kinds, nodes, options, prepost, verbs
-from perdure.core.flow.decider import Decider
-from perdure.core.flow.expr import FUNCTION_NAMES, ExprError
-from perdure.core.flow.problems import FlowError
-from perdure.core.flow.source import document, read
+from perdure.core import expressions, limits
+from perdure.core.expressions import FUNCTION_NAMES, ExprError, template
+from perdure.flows import compile as compile_
+from perdure.flows import source
+from perdure.flows.compile import Compiled, compile_flow, dag, graph, kinds, nodes, options, prepost, verbs
+from perdure.flows.decide.decider import Decider
+from perdure.flows.problems import FlowError
+from perdure.flows.source import document, read
 from tests.cli.live import perdure
 from tests.cli.processes import server, started
 from tests.docs.pages import DOCS, ROOT, Block, all_pages, blocks_of, matches, name_of
@@ -201,7 +201,9 @@ def test_an_expression_has_the_value_shown(example: str, gives: str) -> None:
         json.loads(example) if example.startswith(('{"', "{'")) and ":" in example and "${" not in example else example
     )
     try:
-        found = (expr.from_json(value) if isinstance(value, dict) else expr.parse(value)).evaluate(scope.__getitem__)
+        found = (expressions.from_json(value) if isinstance(value, dict) else expressions.parse(value)).evaluate(
+            scope.__getitem__
+        )
     except ExprError as error:
         assert gives.startswith("error: ") and matches(gives.removeprefix("error: "), error.message), error.message
         return
@@ -228,7 +230,7 @@ KEYS = {
     *kinds.KIND_KEYS, *kinds.KINDS, *kinds.STRATEGIES, *kinds.MODES, *nodes.ON_ERROR, *options.RETRY_KEYS, *prepost.PREP_KEYS,
     *prepost.POST_KEYS, *verbs.HTTP_KEYS, *verbs.RUN_KEYS, *verbs.WAIT_KEYS, *verbs.APPROVAL_KEYS,
 }  # fmt: skip
-BOUNDED = (limits, compile_, nodes, options, verbs, source, document, template, expr)
+BOUNDED = (limits, compile_, nodes, options, verbs, source, document, template, expressions)
 TOLD_ELSEWHERE = {"ATTEMPTS_MAX", "INTEGER_MAX", "NAME_CHARS_MAX", "PAYLOAD_BYTES_MAX", "PROBLEMS_MAX"}
 """On the page about limits, in a sentence, or of no interest."""
 

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 import perdure
-from perdure.app.cli.commands import COMMANDS
+from perdure.cli.commands import COMMANDS
 from perdure.core import limits
 from tests.docs.pages import DOCS, ROOT, name_of
 

@@ -362,7 +362,7 @@ async def test_what_was_resolved_before_anybody_was_asked_is_nobodys_answer(dsn:
 
 async def test_a_value_on_its_way_when_people_are_asked_is_dropped(dsn: str) -> None:
     """Posted before the approval was there, read after it: the mail itself says what it may do."""
-    from perdure.core.mail import PromiseKept
+    from perdure.core.messages import PromiseKept
     from perdure.wire.codec import encode_mail
 
     async with TestEnv(dsn) as env:

@@ -33,7 +33,7 @@ from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.retry import End, TaskOptions
 from perdure.core.work import Assignment, Report
-from perdure.sdk.execution import THREAD_GRACE_S, Execution
+from perdure.sdk.worker.execution import THREAD_GRACE_S, Execution
 from perdure.testing.replayer import replay_one
 
 LIMIT_S = 60
@@ -222,7 +222,7 @@ async def test_a_task_in_a_process_cleans_up_and_the_pool_survives(client: Perdu
 async def test_a_process_that_takes_no_notice_is_killed(
     client: Perdure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perdure.sdk.execution.KILL_GRACE_S", 0.5)
+    monkeypatch.setattr("perdure.sdk.worker.execution.KILL_GRACE_S", 0.5)
     handle = await one.start("stubborn", str(tmp_path))
     await until(tmp_path / "begun")
     victim = int((tmp_path / "begun").read_text())
@@ -288,7 +288,7 @@ async def test_an_interruption_never_reaches_the_next_task_of_the_thread() -> No
     def reported(reports: list[Report]) -> None:
         ends.update({r.seq: r for r in reports})
 
-    import perdure.sdk.execution as module
+    import perdure.sdk.worker.execution as module
 
     grace, module.THREAD_GRACE_S = module.THREAD_GRACE_S, 0.0
     execution = Execution(lambda _: Plain, lambda: time.monotonic_ns() // 1000, 10, 1, reported, lambda _: None)

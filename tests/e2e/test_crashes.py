@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from harness.fleet import EngineProcess, Fleet, at_rest, count, describe_active, until, violated
 
-from perdure.store.cluster import PrivateCluster
+from perdure.localpg.cluster import PrivateCluster
+from perdure.localpg.postmaster import free_port
 from perdure.store.migrate import migrate
-from perdure.store.postmaster import free_port
 
 RUNS = int(os.environ.get("PERDURE_CRASH_RUNS", "2000"))
 SEED = int(os.environ.get("PERDURE_CRASH_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 30)

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from perdure import Client, NotFound, Perdure, Signal, State, SyncPerdure, Unavailable, Update, workflow
-from perdure.sdk.client import Handle, ambient
-from perdure.store.cluster import PrivateCluster
+from perdure.localpg.cluster import PrivateCluster
+from perdure.localpg.postmaster import children_of
+from perdure.sdk.client.handles import Handle, ambient
 from perdure.store.migrate import migrate
-from perdure.store.postmaster import children_of
 from tests.cli import processes
 from tests.conftest import FAST
 from tests.server.remote import worker

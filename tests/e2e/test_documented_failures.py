@@ -16,10 +16,10 @@ from harness.fleet import Fleet, count, until
 import perdure
 from perdure import Conflict, EngineSettings, Handle, Perdure, Signal, State, task, wf, workflow
 from perdure.core import ids
-from perdure.core.commit_policy import CommitPolicy
 from perdure.core.events import SignalReceived, TasksScheduled
-from perdure.core.mail import SignalSent
+from perdure.core.messages import SignalSent
 from perdure.core.placement import Placement
+from perdure.engine.commits.policy import CommitPolicy
 from perdure.store.queries import queries
 from perdure.wire.codec import decode_events, encode_mail
 

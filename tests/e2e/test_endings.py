@@ -14,7 +14,7 @@ import pytest
 from perdure import Handle, Limit, Perdure, RunCancelled, RunFailed, Signal, flow, task, wf, workflow
 from perdure.core import ids
 from perdure.core.lifecycle import RunStatus
-from perdure.engine import endings
+from perdure.engine.services import endings
 from perdure.store.endings import PostgresEndings
 from perdure.store.postgres import PostgresStore
 from perdure.store.verify import verify

@@ -11,12 +11,12 @@ from harness.fleet import count
 
 import perdure
 from perdure import EngineSettings, Perdure, Signal, task, wf, workflow
-from perdure.core.commit_policy import CommitPolicy
 from perdure.core.errors import Fenced
 from perdure.core.lifecycle import TaskStatus
-from perdure.core.mail import TaskEnded
+from perdure.core.messages import TaskEnded
 from perdure.core.placement import Placement
-from perdure.engine.committer import Committer
+from perdure.engine.commits.committer import Committer
+from perdure.engine.commits.policy import CommitPolicy
 from perdure.engine.counters import Counters
 from perdure.engine.ports import Poison
 from perdure.wire.codec import encode_mail

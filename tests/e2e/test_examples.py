@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure.store.cluster import PrivateCluster
+from perdure.localpg.cluster import PrivateCluster
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -12,8 +12,8 @@ import pytest
 
 from perdure import Limit, Perdure, RateLimit, Retry, RunCancelled, TaskFailed, task, workflow
 from perdure.core.errors import LimitReached
-from perdure.core.lines import Rule
-from perdure.store.lines import assign_lines
+from perdure.core.flow_control.groups import Rule
+from perdure.store.flow_control import assign_lines
 
 FULL = os.environ.get("PERDURE_FLOW_FULL") == "1"
 """The sizes that the documentation quotes; otherwise small ones."""

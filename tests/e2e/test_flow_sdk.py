@@ -22,8 +22,8 @@ from perdure import (
     wf,
     workflow,
 )
-from perdure.core.flow.compile import compile_value, version_of
-from perdure.store.registry import PostgresRegistry
+from perdure.flows.compile import compile_value, version_of
+from perdure.store.definitions import PostgresRegistry
 from tests.server.remote import server, worker
 
 

@@ -11,8 +11,8 @@ from harness.fleet import until
 from harness.servers import Servers
 
 from perdure import Client, Perdure, Stuck, task, wf, workflow
-from perdure.sdk import worker as worker_module
-from perdure.sdk.overrun import StretchBound
+from perdure.sdk.worker import worker as worker_module
+from perdure.sdk.workflow.overrun import StretchBound
 
 LIMIT_S = 0.3
 

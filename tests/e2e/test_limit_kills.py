@@ -19,7 +19,7 @@ from harness.servers import Servers
 
 from perdure import Client
 from perdure.core.errors import PerdureError
-from perdure.store.cluster import PrivateCluster
+from perdure.localpg.cluster import PrivateCluster
 from perdure.store.migrate import migrate
 
 CHAOS_S = float(os.environ.get("PERDURE_LIMIT_CHAOS_S", "15"))

@@ -30,7 +30,7 @@ from perdure import (
 from perdure.core import events as ev
 from perdure.core import limits
 from perdure.core.placement import Placement
-from perdure.store import occasions as store_module
+from perdure.store import named_events as store_module
 
 LIMIT = "60s"
 

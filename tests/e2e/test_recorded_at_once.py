@@ -14,7 +14,7 @@ from perdure.core.placement import Placement
 from perdure.core.work import StartRequest
 from perdure.store.reads import PostgresReads
 from perdure.store.verify import verify
-from perdure.store.why import waiting_on
+from perdure.store.wait_reasons import waiting_on
 
 go = Signal("rec_go", bool)
 

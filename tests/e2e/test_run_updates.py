@@ -32,9 +32,9 @@ from perdure import (
 from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.limits import UPDATES_OPEN_MAX
-from perdure.core.mail import UpdateAsked
+from perdure.core.messages import UpdateAsked
 from perdure.core.placement import Placement
-from perdure.sdk.client import Handle
+from perdure.sdk.client.handles import Handle
 from perdure.wire.codec import encode_mail
 
 LIMIT = "60s"

@@ -299,7 +299,7 @@ async def test_a_schedule_of_a_flow_is_changed_by_its_flow_alone() -> None:
     ],
 )
 async def test_a_trigger_that_cannot_work_is_told_with_its_place(triggers: str, said: str) -> None:
-    from perdure.core.flow.draft import draft_text
+    from perdure.flows.draft import draft_text
 
     text = ETL.replace('[{cron: "0 8 * * *", tz: Europe/Paris, overlap: skip}]', triggers)
     with pytest.raises(FlowError) as caught:
@@ -308,7 +308,7 @@ async def test_a_trigger_that_cannot_work_is_told_with_its_place(triggers: str, 
 
 
 def test_an_input_that_a_trigger_cannot_know_is_told() -> None:
-    from perdure.core.flow.draft import draft_text
+    from perdure.flows.draft import draft_text
 
     text = ETL.replace("{day: {type: string}}", "{day: {type: string}, shop: {type: string}}")
     with pytest.raises(

@@ -18,7 +18,7 @@ from harness.servers import Servers, drained
 
 from perdure import Client
 from perdure.core.errors import PerdureError
-from perdure.store.cluster import PrivateCluster
+from perdure.localpg.cluster import PrivateCluster
 from perdure.store.migrate import migrate
 from perdure.testing.ledger import Starts
 

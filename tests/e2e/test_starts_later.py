@@ -29,11 +29,11 @@ from perdure import (
     workflow,
 )
 from perdure.core import ids
+from perdure.core.deferred_starts import Batch, joined
 from perdure.core.limits import PAYLOAD_BYTES_MAX
-from perdure.core.starts import Batch, joined
 from perdure.core.work import StartRequest
-from perdure.engine.starts import Asked, NewRun
-from perdure.store.starts import PostgresStarts
+from perdure.engine.services.deferred_starts import Asked, NewRun
+from perdure.store.deferred_starts import PostgresStarts
 from tests.server.remote import server, worker
 
 go = Signal("starts_go", str)
@@ -269,7 +269,7 @@ def test_inputs_are_joined_as_they_were_written() -> None:
 async def test_an_engine_that_dies_with_a_due_start_in_hand_leaves_it_to_another(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perdure.store.starts.LEASE_S", 0.5)
+    monkeypatch.setattr("perdure.store.deferred_starts.LEASE_S", 0.5)
     async with embedded(dsn) as gone:
         ns, run_id = gone.engine.use.ns, gone.engine.new_run_id()
     store = PostgresStarts(dsn)

@@ -10,11 +10,11 @@ import pytest
 from perdure import Conflict, Perdure, Retry, RunCancelled, RunFailed, TaskFailed, TestEnv, task, wf, workflow
 from perdure.core import events as ev
 from perdure.core import ids
-from perdure.core.mail import CancelAsked
+from perdure.core.messages import CancelAsked
 from perdure.core.undo import stack_of
-from perdure.engine.dispatch import settle_lost
 from perdure.engine.engine import Engine
-from perdure.sdk.worker import Worker
+from perdure.engine.tasks.dispatch import settle_lost
+from perdure.sdk.worker.worker import Worker
 from perdure.store.postgres import PostgresStore
 from perdure.store.verify import verify
 from perdure.wire.codec import decode_row

@@ -13,7 +13,7 @@ from perdure import EngineSettings, Perdure, Signal, wf, workflow
 from perdure.core import events as ev
 from perdure.core.errors import Unavailable
 from perdure.core.work import StartRequest
-from perdure.engine import claims
+from perdure.engine.services import claims
 
 LIMIT = 60.0
 woken_words = Signal("woken_words", str)

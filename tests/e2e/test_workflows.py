@@ -39,7 +39,7 @@ from perdure import (
     workflow,
 )
 from perdure.core.placement import Placement
-from perdure.sdk.client import Handle
+from perdure.sdk.client.handles import Handle
 from perdure.sdk.definitions import Task, Workflow
 
 LIMIT = "60s"
@@ -684,7 +684,7 @@ async def test_signals_that_pour_in_while_a_run_continues_are_neither_lost_nor_d
 async def test_the_result_of_a_continued_run_with_a_long_history_is_found_by_another_client(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perdure.engine.usecases.EVENTS_PAGE", 3)
+    monkeypatch.setattr("perdure.engine.api.runs.EVENTS_PAGE", 3)
     async with embedded(dsn) as client:
         handle = await counts_slowly.start(1, 6)
         assert await handle.result(LIMIT) == 6
@@ -879,7 +879,7 @@ async def goes_on_and_on() -> None:
 async def test_a_history_over_the_limit_fails_the_run_with_the_way_out(
     client: Perdure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perdure.engine.runloop.HISTORY_EVENTS_MAX", 40)
+    monkeypatch.setattr("perdure.engine.runs.loop.HISTORY_EVENTS_MAX", 40)
     with pytest.raises(RunFailed, match="continue_as_new") as error:
         await (await goes_on_and_on.start()).result(LIMIT)
     assert error.value.failure.code == "history_too_large"

@@ -46,9 +46,9 @@ import msgspec
 import yaml
 
 from perdure.core import events as ev
-from perdure.core.flow.compile import compile_flow, compile_value
-from perdure.core.flow.model import Flow
-from perdure.core.flow.source import read
+from perdure.flows.compile import compile_flow, compile_value
+from perdure.flows.model import Flow
+from perdure.flows.source import read
 
 CORPUS = Path(__file__).parent / "corpus"
 OFFER = "**"

@@ -17,21 +17,21 @@ from typing import Any
 import msgspec
 
 from perdure.core import events as ev
-from perdure.core.commit_policy import CommitPolicy
 from perdure.core.durations import to_us
 from perdure.core.errors import Failure, InvalidInput
-from perdure.core.flow.draft import draft_text, draft_value
 from perdure.core.lifecycle import TaskStatus
-from perdure.core.mail import CancelAsked, SignalSent, TaskEnded
+from perdure.core.messages import CancelAsked, SignalSent, TaskEnded
 from perdure.core.retry import End
 from perdure.core.runstate import RunState
 from perdure.core.work import Activation, Assignment, Beat, Decided, LogChunk, Report, StartRequest
-from perdure.engine.batch import Batch
-from perdure.engine.dispatch import settle_lost
+from perdure.engine.commits.policy import CommitPolicy
+from perdure.engine.commits.rows import Batch
 from perdure.engine.engine import Engine, EngineSettings
 from perdure.engine.ports import Committed, Kind, Named
+from perdure.engine.tasks.dispatch import settle_lost
+from perdure.flows.draft import draft_text, draft_value
+from perdure.store.definitions import PostgresRegistry
 from perdure.store.postgres import PostgresStore
-from perdure.store.registry import PostgresRegistry
 from perdure.wire.codec import encode_mail
 from tests.flows.case import Case, Outcome, label, of_attempt, scripted, value_of
 from tests.flows.pure import World, failure_of

@@ -17,9 +17,9 @@ from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.durations import to_us
 from perdure.core.errors import Failure
-from perdure.core.flow.decider import Decider
-from perdure.core.flow.model import Flow
 from perdure.core.runstate import RunState
+from perdure.flows.decide.decider import Decider
+from perdure.flows.model import Flow
 from perdure.wire.codec import decode_recorded, encode_recorded
 from tests.flows.case import Case, Outcome, compiled, label, of_attempt, scripted, value_of
 

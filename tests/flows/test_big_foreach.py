@@ -23,7 +23,7 @@ import msgspec
 import pytest
 
 from perdure import EngineSettings, Perdure, flow, task
-from perdure.app.ledger import read_ledger, sorted_ledger
+from perdure.app.verify_ledger import read_ledger, sorted_ledger
 from perdure.core import events as ev
 from perdure.core.limits import HISTORY_EVENTS_MAX
 from perdure.store.verify import verify

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from perdure import Conflict, RunFailed, TestEnv, flow, task
-from perdure.app.cli.tree import undo_text
+from perdure.cli.run_tree import undo_text
 from perdure.core import commands as cm
 from perdure.core import events as ev
 from perdure.core import ids
-from perdure.core.flow.compile import compile_flow
-from perdure.core.flow.problems import FlowError
-from perdure.core.flow.source import read
 from perdure.core.undo import DEADLINE, stack_of
+from perdure.flows.compile import compile_flow
+from perdure.flows.problems import FlowError
+from perdure.flows.source import read
 from tests.flows import random_dags
 from tests.flows.case import Case, Expect
 from tests.flows.pure import Run, World

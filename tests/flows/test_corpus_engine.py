@@ -10,7 +10,7 @@ import pytest
 
 from perdure.core.errors import InvalidInput
 from perdure.core.invariants import Tally
-from perdure.store.cluster import PrivateCluster
+from perdure.localpg.cluster import PrivateCluster
 from perdure.store.postgres import PostgresStore
 from perdure.store.verify import verify
 from tests.flows.case import CORPUS, load, name_of, paths

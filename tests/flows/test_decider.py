@@ -9,7 +9,7 @@ from perdure.core import commands as cm
 from perdure.core import events as ev
 from perdure.core.errors import Failure
 from perdure.core.events import label
-from perdure.core.flow import decider, executions
+from perdure.flows.decide import decider, executions
 from tests.flows.case import Case, Expect
 from tests.flows.pure import Run, World
 

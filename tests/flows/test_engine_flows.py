@@ -30,7 +30,7 @@ from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.lifecycle import TaskStatus
 from perdure.core.work import StartRequest
-from perdure.store.registry import PostgresRegistry
+from perdure.store.definitions import PostgresRegistry
 from perdure.store.verify import verify
 
 ran: Counter[str] = Counter()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from perdure import Perdure, Stuck, flow, task
-from perdure.core.flow import decider
+from perdure.flows.decide import decider
 
 STALL_US = 50_000
 HEAVY = "${ sum(range(48000)) }"

@@ -27,9 +27,9 @@ from perdure.core import commands as cm
 from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.errors import Failure
-from perdure.core.flow.compile import compile_value
-from perdure.core.flow.decider import Decider
 from perdure.core.runstate import RunState
+from perdure.flows.compile import compile_value
+from perdure.flows.decide.decider import Decider
 from tests.flows.random_dags import EPOCHS_MAX, Case, make, without_second_thoughts
 from tests.flows.reference import Bad, Node, Ok, Outcome, play, same
 

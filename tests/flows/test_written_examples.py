@@ -19,7 +19,7 @@ import pytest
 
 from perdure import Handle, InvalidInput, Perdure, RunCancelled, RunFailed, Signal, flow, task
 from perdure.core import ids
-from perdure.core.flow.problems import FlowError
+from perdure.flows.problems import FlowError
 from perdure.sdk import registry
 
 END_S = "20s"

@@ -20,10 +20,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from perdure.core.flow.compile import compile_flow, compile_value, version_of
-from perdure.core.flow.problems import PROBLEMS_MAX, FlowError
-from perdure.core.flow.source import read
 from perdure.core.limits import DOCUMENT_BYTES_MAX
+from perdure.flows.compile import compile_flow, compile_value, version_of
+from perdure.flows.problems import PROBLEMS_MAX, FlowError
+from perdure.flows.source import read
 
 SECONDS_MAX = 5.0
 """Of processor time for one document; the largest that fit take under one."""

@@ -18,9 +18,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from perdure.core.flow import template
-from perdure.core.flow.expr import ExprError, check, from_json, parse, to_text
-from perdure.core.flow.expr.functions import FUNCTIONS
+from perdure.core.expressions import ExprError, check, from_json, parse, template, to_text
+from perdure.core.expressions.functions import FUNCTIONS
 
 SLOW_S = 0.05
 """One expression may take this long before it is worth a warning."""

@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 from perdure.core.errors import InvalidInput, MigrationError, Unavailable
-from perdure.store.cluster import PrivateCluster
+from perdure.localpg.cluster import PrivateCluster
 from perdure.store.migrate import check, load, migrate, pending
 
 MIGRATE = """

@@ -33,7 +33,7 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from perdure.store.cluster import PrivateCluster  # noqa: E402 - after the path
+from perdure.localpg.cluster import PrivateCluster  # noqa: E402 - after the path
 from perdure.store.migrate import migrate  # noqa: E402
 from tests.conftest import FAST, TEMPLATE  # noqa: E402
 from tests.mutation.mutants import LAYERS, Mutant, all_mutants  # noqa: E402

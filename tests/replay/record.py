@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from perdure import Handle, Promise, Signal, TestEnv, flow, task
-from perdure.core.flow.draft import draft_text
+from perdure.flows.draft import draft_text
 from perdure.testing.replayer import export_history
 from tests.replay import workflows as w
 

@@ -12,9 +12,9 @@ from perdure import InvalidInput, NondeterminismError, replay, task, wf, workflo
 from perdure.core import commands as cm
 from perdure.core import events as ev
 from perdure.core import ids
-from perdure.core.flow.compile import compile_value
-from perdure.core.flow.decider import Decider
-from perdure.core.reopen import ENDED_BY_ENGINE, effective
+from perdure.core.run_retry import ENDED_BY_ENGINE, effective
+from perdure.flows.compile import compile_value
+from perdure.flows.decide.decider import Decider
 from perdure.testing.replayer import replay_one
 from perdure.wire.codec import decode_events, encode_events, history_from_json, history_to_json
 from tests.replay.workflows import ALL, Order, price

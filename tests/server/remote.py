@@ -8,17 +8,17 @@ from contextlib import asynccontextmanager
 
 from perdure import EngineSettings
 from perdure.core.access import Permission, Principal, Role
+from perdure.engine.api.updates import Updates
 from perdure.engine.engine import Engine
-from perdure.engine.occasions import Occasions
-from perdure.engine.updates import Updates
-from perdure.sdk.channel import Access
-from perdure.sdk.remote import RemoteWorker
-from perdure.sdk.worker import Worker
+from perdure.engine.services.named_events import Occasions
+from perdure.sdk.client.channel import Access
+from perdure.sdk.worker.stream import RemoteWorker
+from perdure.sdk.worker.worker import Worker
 from perdure.server.grpc.hub import WorkerHub
 from perdure.server.grpc.server import GrpcServer
-from perdure.store.occasions import PostgresOccasions
+from perdure.store.deferred_starts import PostgresStarts
+from perdure.store.named_events import PostgresOccasions
 from perdure.store.postgres import PostgresStore
-from perdure.store.starts import PostgresStarts
 from perdure.store.updates import PostgresUpdates
 
 

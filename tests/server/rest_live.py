@@ -13,17 +13,17 @@ import httpx2
 import uvicorn
 
 from perdure import Perdure, Promise, Retry, Signal, State, task, wf, workflow
-from perdure.engine.rulebook import Rulebook
+from perdure.engine.api.flow_control import Rulebook
 from perdure.server.auth.audit import Audit
 from perdure.server.auth.authenticator import Authenticator, OpenAccess
 from perdure.server.context import Auth, Server
 from perdure.server.rest.app import create_app
 from perdure.server.secret_box import SecretBox
-from perdure.store.dead import PostgresDeadLetters
-from perdure.store.keys import AuditLog, Keys
+from perdure.store.api_keys import AuditLog, Keys
+from perdure.store.dead_letters import PostgresDeadLetters
+from perdure.store.definitions import PostgresRegistry
+from perdure.store.flow_control_rules import PostgresRulebook
 from perdure.store.reads import PostgresReads
-from perdure.store.registry import PostgresRegistry
-from perdure.store.rulebook import PostgresRulebook
 
 word = Signal("rest_word", str)
 paid = Promise("rest_paid", int)

@@ -11,9 +11,9 @@ import pytest
 from perdure.core.access import NewKey, Permission, Principal, Role, check_issue
 from perdure.core.errors import Conflict, Forbidden, InvalidInput, MigrationError, NotFound
 from perdure.server.auth import Audit
-from perdure.store import keys
+from perdure.store import api_keys
+from perdure.store.api_keys import AuditLog
 from perdure.store.connections import Connections
-from perdure.store.keys import AuditLog
 
 ADA = Principal(subject="user:ada", role=Role.ADMIN)
 
@@ -74,12 +74,12 @@ async def test_texts_are_cut_and_cleaned(audit: Audit) -> None:
 
 
 async def test_what_is_done_with_the_database_at_hand_is_recorded_too(dsn: str, audit: Audit) -> None:
-    await keys.create_namespace(dsn, "team", by="cli:ada")
-    view, secret = await keys.create_key(
+    await api_keys.create_namespace(dsn, "team", by="cli:ada")
+    view, secret = await api_keys.create_key(
         dsn, NewKey(name="ci", role=Role.WORKER, namespace="team", created_by="cli:ada")
     )
-    await keys.revoke_key(dsn, view.id, by="cli:ada")
-    await keys.delete_namespace(dsn, "team", by="cli:ada")
+    await api_keys.revoke_key(dsn, view.id, by="cli:ada")
+    await api_keys.delete_namespace(dsn, "team", by="cli:ada")
     lines = await audit.page(None)
     assert [(x.action, x.target) for x in lines] == [
         ("namespace.delete", "team"), ("key.revoke", view.id), ("key.create", view.id), ("namespace.create", "team"),
@@ -89,25 +89,25 @@ async def test_what_is_done_with_the_database_at_hand_is_recorded_too(dsn: str, 
 
 
 async def test_namespaces_come_go_and_come_back(dsn: str) -> None:
-    await keys.create_namespace(dsn, "team", by="t")
+    await api_keys.create_namespace(dsn, "team", by="t")
     with pytest.raises(Conflict):
-        await keys.create_namespace(dsn, "team", by="t")
-    assert [n.name for n in await keys.list_namespaces(dsn)] == ["default", "team"]
-    await keys.delete_namespace(dsn, "team", by="t")
+        await api_keys.create_namespace(dsn, "team", by="t")
+    assert [n.name for n in await api_keys.list_namespaces(dsn)] == ["default", "team"]
+    await api_keys.delete_namespace(dsn, "team", by="t")
     with pytest.raises(NotFound):
-        await keys.delete_namespace(dsn, "team", by="t")
+        await api_keys.delete_namespace(dsn, "team", by="t")
     with pytest.raises(Conflict, match="it stays"):
-        await keys.delete_namespace(dsn, "default", by="t")
-    assert [n.name for n in await keys.list_namespaces(dsn)] == ["default"]
-    await keys.create_namespace(dsn, "team", by="t")
+        await api_keys.delete_namespace(dsn, "default", by="t")
+    assert [n.name for n in await api_keys.list_namespaces(dsn)] == ["default"]
+    await api_keys.create_namespace(dsn, "team", by="t")
     for bad in ("", " ", "a b", "-x", "é", "x" * 101, "a/b", "a\n", "*", "../x"):
         with pytest.raises(InvalidInput):
-            await keys.create_namespace(dsn, bad, by="t")
+            await api_keys.create_namespace(dsn, bad, by="t")
 
 
 async def test_a_database_without_the_schema_says_what_to_do(bare_dsn: str) -> None:
     with pytest.raises(MigrationError, match="perdure migrate"):
-        await keys.create_key(bare_dsn, NewKey(name="x", role=Role.ADMIN))
+        await api_keys.create_key(bare_dsn, NewKey(name="x", role=Role.ADMIN))
 
 
 def test_nobody_hands_out_more_than_they_have() -> None:

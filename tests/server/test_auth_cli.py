@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from perdure.app.cli.main import app
+from perdure.cli.main import app
 from perdure.core.access import Permission
 from perdure.core.errors import InvalidInput, NotFound, Unauthenticated
 from perdure.server.auth import Authenticator
+from perdure.store.api_keys import Keys
 from perdure.store.connections import Connections
-from perdure.store.keys import Keys
 
 
 def perdure(*words: str) -> Result:

@@ -19,9 +19,9 @@ from perdure.core.access import GRANTS, NewKey, Permission, Principal, Role
 from perdure.core.api_keys import compose, present
 from perdure.core.errors import Forbidden, InvalidInput, NotFound, RateLimited, Unauthenticated
 from perdure.server.auth import Authenticator, OpenAccess, authenticator, namespace_of
-from perdure.store import keys as store_keys
+from perdure.store import api_keys as store_keys
+from perdure.store.api_keys import Keys
 from perdure.store.connections import Connections
-from perdure.store.keys import Keys
 
 
 @dataclass

@@ -16,7 +16,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from perdure.app.server import ServerProcess
+from perdure.app.server_process import ServerProcess
 from perdure.app.settings import Address, ServerSettings, TlsFiles
 from perdure.core.access import NewKey, Role
 

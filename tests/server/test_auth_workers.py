@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import pytest
 
-from perdure.app.server import ServerProcess
+from perdure.app.server_process import ServerProcess
 from perdure.app.settings import Address, ServerSettings
 from perdure.core.access import NewKey, Role
 from perdure.core.errors import PerdureError

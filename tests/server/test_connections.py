@@ -17,7 +17,7 @@ import pytest
 
 from perdure import Client, NotFound
 from perdure.app.connections import ConnectionBounds, Seats
-from perdure.app.server import ServerProcess
+from perdure.app.server_process import ServerProcess
 from perdure.app.settings import Address, ServerSettings, TlsFiles
 from perdure.core.limits import DESCRIPTORS_RESERVED
 from perdure.server.auth.addresses import client_of

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from perdure import ChildFailed, TaskFailed, task, workflow
-from perdure.app.cli.look import useful_next
+from perdure.cli.run_tree import useful_next
 from tests.server.rest_live import Live, live
 
 broken: set[str] = {"pay", "ship"}

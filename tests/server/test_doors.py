@@ -14,7 +14,7 @@ from perdure import Client, NamedEvent, Perdure, PerdureError, Promise, Signal, 
 from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.access import AuditLine
-from perdure.sdk.client import ambient
+from perdure.sdk.client.handles import ambient
 from perdure.server.grpc.hub import WorkerHub
 from perdure.server.grpc.server import GrpcServer
 from tests.server.rest_live import Live, live

@@ -86,7 +86,7 @@ def test_a_server_logs_its_warnings(dsn: str, caplog: pytest.LogCaptureFixture) 
     import asyncio
 
     async def once() -> None:
-        from perdure.app.server import ServerProcess
+        from perdure.app.server_process import ServerProcess
 
         anywhere, here = Address("0.0.0.0", 0), Address("127.0.0.1", 0)
         process = ServerProcess(ServerSettings(dsn=dsn, http=here, grpc=anywhere, not_ready_s=0, drain_s=5))

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 
-from perdure.core.flow.compile import version_of
+from perdure.flows.compile import version_of
 from tests.server.rest_live import Live, live
 
 DOUBLES = """

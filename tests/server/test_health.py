@@ -19,14 +19,14 @@ from starlette.applications import Starlette
 from perdure.core.errors import Unavailable
 from perdure.core.work import StartRequest
 from perdure.engine.engine import Engine, EngineSettings
-from perdure.engine.notes import Notes
 from perdure.engine.ports import NotCommitted
+from perdure.engine.services.telemetry import Notes
+from perdure.localpg.cluster import PrivateCluster
 from perdure.server import health
 from perdure.server.health import routes
-from perdure.store.cluster import PrivateCluster
 from perdure.store.migrate import migrate
-from perdure.store.notes import PostgresNotes
 from perdure.store.postgres import PostgresStore
+from perdure.store.telemetry import PostgresNotes
 
 
 @asynccontextmanager

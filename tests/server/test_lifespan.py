@@ -14,8 +14,8 @@ import uvicorn
 from fastapi import FastAPI
 
 from perdure import Client, Perdure, PerdureError, State, Update, workflow
-from perdure.sdk.client import backend
-from perdure.store.postmaster import free_port
+from perdure.localpg.postmaster import free_port
+from perdure.sdk.client.handles import backend
 from tests.server.remote import server, worker
 
 step = State("lifespan_step", "")

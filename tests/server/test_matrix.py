@@ -19,17 +19,17 @@ import pytest
 from starlette.routing import BaseRoute, Route
 
 from perdure import Approval, Perdure, Promise, Schedule, State, Update, task, workflow
-from perdure.app.server import ServerProcess
+from perdure.app.server_process import ServerProcess
 from perdure.app.settings import Address, ServerSettings
 from perdure.core import ids
 from perdure.core.access import GRANTS, NewKey, Permission, Role
 from perdure.core.api_keys import compose
-from perdure.engine.usecases import UseCases
+from perdure.engine.api.runs import UseCases
 from perdure.sdk import registry as definitions
 from perdure.server.grpc import server as grpc_server
 from perdure.server.rest.guard import GuardedRoute, Need, need_of
-from perdure.store import keys as store_keys
-from perdure.store.keys import Keys
+from perdure.store import api_keys as store_keys
+from perdure.store.api_keys import Keys
 from perdure.wire import runs as wire_runs
 from perdure.wire.pb import runs_pb2, worker_pb2
 from perdure.wire.schedules import Asked, encode_asked

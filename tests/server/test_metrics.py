@@ -23,13 +23,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.applications import Starlette
 
 from perdure import Perdure, task, workflow
-from perdure.app.server import ServerProcess
+from perdure.app.server_process import ServerProcess
 from perdure.app.settings import Address, ServerSettings
 from perdure.engine.counters import Counters, Histogram, Measures
-from perdure.engine.notes import WorkerRow
+from perdure.engine.services.telemetry import WorkerRow
 from perdure.server.health import routes
 from perdure.server.metrics import COUNTED, MEASURED, MEASURED_ELSEWHERE, OTHER, SERIES_MAX, Metrics
-from perdure.store.notes import PostgresNotes
+from perdure.store.telemetry import PostgresNotes
 
 ROOT = Path(__file__).parents[2]
 UP_S_MAX = 30.0

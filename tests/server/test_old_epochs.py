@@ -8,7 +8,7 @@ from collections.abc import Callable
 from perdure import Client, task, workflow
 from perdure.core.retry import End
 from perdure.core.work import Report
-from perdure.sdk.channel import Access
+from perdure.sdk.client.channel import Access
 from perdure.wire import protocol
 from tests.server.remote import server, worker
 

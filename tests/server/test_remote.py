@@ -27,14 +27,14 @@ from perdure import (
 )
 from perdure.core import commands as cm
 from perdure.core import ids
-from perdure.core.mail import SignalSent
+from perdure.core.messages import SignalSent
 from perdure.core.retry import End
 from perdure.core.work import Assignment, Beat, Decided, LogChunk, LogLine, Report
-from perdure.sdk.channel import Access
-from perdure.sdk.remote import RemoteWorker
-from perdure.sdk.worker import Worker
+from perdure.localpg.postmaster import free_port
+from perdure.sdk.client.channel import Access
+from perdure.sdk.worker.stream import RemoteWorker
+from perdure.sdk.worker.worker import Worker
 from perdure.server.grpc.server import GrpcServer
-from perdure.store.postmaster import free_port
 from perdure.wire import protocol
 from tests.server.remote import Everybody, server, worker
 

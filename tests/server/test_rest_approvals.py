@@ -15,7 +15,7 @@ import pytest
 from perdure import Approval, Client, Promise, workflow
 from perdure.core.access import NewKey, Role
 from perdure.core.errors import ApprovalClosed, Forbidden, LinkUsed, NotAssigned, RunFinished
-from perdure.engine.approvals import Approvals
+from perdure.engine.api.approvals import Approvals
 from perdure.server.rest import approvals as rest
 from perdure.server.rest.answer_form import fields_of, read_fields
 from perdure.store.approvals import PostgresApprovals
@@ -356,7 +356,7 @@ async def test_a_remote_client_answers_delegates_and_makes_links(dsn: str) -> No
 
 
 def test_errors_of_approvals_come_back_as_themselves_over_grpc() -> None:
-    from perdure.sdk.channel import error_for
+    from perdure.sdk.client.channel import error_for
 
     for kind in (ApprovalClosed, NotAssigned, Forbidden, LinkUsed):
         assert type(error_for(kind.code, "x")) is kind

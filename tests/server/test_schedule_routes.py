@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from perdure import Client, NotFound, Schedule
-from perdure.app.server import ServerProcess
+from perdure.app.server_process import ServerProcess
 from perdure.app.settings import Address, ServerSettings
 from tests.server.rest_live import Live, live, sum_
 

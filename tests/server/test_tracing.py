@@ -17,11 +17,11 @@ import pytest
 
 from perdure.core import ids
 from perdure.core.trace import TraceParent, parse, run_span_id, run_traceparent
-from perdure.sdk.tracing import current_traceparent
+from perdure.sdk.worker.tracing import current_traceparent
 
 ROOT = Path(__file__).parents[2]
 PROCESSES = "tests.server.tracing_processes"
-PERDURE = ("-c", "from perdure.app.cli.main import main; main()")
+PERDURE = ("-c", "from perdure.cli.main import main; main()")
 PROCESS_S_MAX = 40
 CALLER = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 SERVER, INTERNAL, CONSUMER = 2, 1, 5  # OTLP's numbers

@@ -11,7 +11,7 @@ import pytest
 
 from perdure import Approval, Perdure, workflow
 from perdure.core import ids
-from perdure.core.approval import Vote
+from perdure.core.approvals import Vote
 from perdure.store.approvals import PostgresApprovals
 
 ok = Approval(

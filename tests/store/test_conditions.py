@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from perdure.core import ids
-from perdure.core.control import Control, Limit
-from perdure.core.lines import Rules, task_line
+from perdure.core.flow_control.groups import Rules, task_line
+from perdure.core.flow_control.options import Control, Limit
 from perdure.core.retry import TaskOptions
-from perdure.engine.batch import Batch
-from perdure.store import lines
+from perdure.engine.commits.rows import Batch
+from perdure.store import flow_control
 from perdure.store.connections import connect
 from perdure.store.postgres import PostgresStore
 from perdure.store.queries import queries
@@ -87,10 +87,10 @@ async def test_a_task_whose_time_to_begin_is_over_is_not_claimed(store: Postgres
 async def test_a_task_in_a_line_whose_time_to_begin_is_over_is_not_claimed(store: PostgresStore, c: Any) -> None:
     me = await session(store)
     line = task_line(Control(limits=(Limit(max=9),)), NS, "q", "t", "w", b"{}")
-    await lines.put_lines(c, [line])
+    await flow_control.put_lines(c, [line])
     await add_task(c, 0, expires="now() - interval '1 second'", line=line.id)
     wanted = await add_task(c, 1, expires="now() + interval '1 hour'", line=line.id)
-    found = await lines.claim_from_lines(c, me, [((NS, "q", "t"), 9)], 9, Rules({}))
+    found = await flow_control.claim_from_lines(c, me, [((NS, "q", "t"), 9)], 9, Rules({}))
     assert [t.id for t in found.tasks] == [wanted]
 
 
@@ -273,7 +273,7 @@ async def test_mail_of_runs_that_are_gone_is_swept_and_that_for_a_successor_is_p
 async def test_a_line_goes_when_nothing_is_left_in_it(store: PostgresStore, c: Any, member: str) -> None:
     me = await session(store)
     line = task_line(Control(limits=(Limit(max=1),)), NS, "q", "t", "w", b"{}")
-    await lines.put_lines(c, [line])
+    await flow_control.put_lines(c, [line])
     if member == "a run":
         await add_run(c, RUN, line=line.id)
     elif member != "none":

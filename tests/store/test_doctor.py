@@ -17,8 +17,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from perdure.app.cli import database
-from perdure.store import doctor, leftovers
+from perdure.cli import database
+from perdure.localpg import leftovers
+from perdure.store import doctor
 from perdure.store.doctor import Finding, clock_finding, examine, partition_finding
 
 NOW = datetime(2031, 5, 6, 7, 8, 9, tzinfo=UTC)
@@ -232,7 +233,7 @@ async def test_partitions_of_the_real_history_are_read(dsn: str) -> None:
 
 def run_cli(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     clean = {k: v for k, v in os.environ.items() if k not in ("PERDURE_DSN", "DATABASE_URL")}
-    program = [sys.executable, "-c", "from perdure.app.cli.main import main; main()", *arguments]
+    program = [sys.executable, "-c", "from perdure.cli.main import main; main()", *arguments]
     return subprocess.run(program, capture_output=True, text=True, check=False, env=clean | environment)
 
 

@@ -20,7 +20,7 @@ import asyncpg
 import pytest
 
 import perdure.store
-from perdure.store.cluster import PrivateCluster
+from perdure.localpg.cluster import PrivateCluster
 from perdure.store.queries import queries
 
 RUN, FLOW, MAILED, IN_LINE, ANY, SUSPECT, STUCK = (f"00000000-0000-7000-8000-00000000000{n}" for n in range(1, 8))
@@ -171,7 +171,6 @@ LOCKS = [
     picked("lasting_dedups", (0, "", "", 10), "dedup", "key = 'until its end'"),
     Lock("lock_rulebook", (), holds="select pg_advisory_xact_lock(hashtextextended('perdure.flow_rule', 6))"),
     Lock("lock_migrations", (), holds="select pg_advisory_xact_lock(7308895158390189421)"),
-    Lock("bare_claim", (10,), skips="select 1 from perdure_bare.task for update"),
 ]  # fmt: skip
 
 
@@ -233,11 +232,6 @@ def filled(cluster: PrivateCluster, migrated_template: str) -> Iterator[str]:
 async def _fill(dsn: str) -> None:
     c = await asyncpg.connect(dsn)
     await c.execute(SETUP)
-    for name in ("bare_schema", "bare_task_table"):
-        await c.execute(queries()[name])
-    await c.execute(
-        f"insert into perdure_bare.task (id, run_id, seq, name, input) values ('{ANY}', '{ANY}', 1, 't', '')"
-    )
     await c.close()
 
 

@@ -15,8 +15,6 @@ from perdure.store.queries import queries
 
 SQL = resources.files("perdure.store") / "sql"
 FILES = sorted(f.name for f in SQL.iterdir() if f.name.endswith(".sql"))
-OWN_TABLES = "bare.sql"
-"""The yardstick that measures plain PostgreSQL creates its tables itself."""
 
 
 def _names(file: str) -> list[str]:
@@ -53,7 +51,7 @@ async def test_every_query_prepares_against_the_migrated_schema(dsn: str) -> Non
     refused = {}
     try:
         for file in FILES:
-            for name in _names(file) if file != OWN_TABLES else []:
+            for name in _names(file):
                 try:
                     await connection.prepare(queries()[name])
                 except asyncpg.PostgresError as e:

@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from perdure.core import ids
-from perdure.engine import reads as r
+from perdure.engine.api import reads as r
 from perdure.store import partitions
 from perdure.store.connections import SETTINGS, connect
 from perdure.store.queries import queries

@@ -20,7 +20,7 @@ from perdure import Perdure, State, task, workflow
 from perdure.core.access import NewKey, Role
 from perdure.core.errors import InvalidInput, MigrationError
 from perdure.core.ids import lowest_at
-from perdure.store import keys, partitions, roles
+from perdure.store import api_keys, partitions, roles
 from perdure.store.connections import Connections
 from perdure.store.connections import connect as store_connect
 from perdure.store.queries import queries
@@ -183,12 +183,12 @@ async def test_a_server_checks_creates_and_revokes_keys_under_its_role(granted: 
     pool = Connections(granted.engine_dsn)
     await pool.open()
     try:
-        store = keys.Keys(pool)
+        store = api_keys.Keys(pool)
         view, _ = await store.create(NewKey(name="k", role=Role.VIEWER, namespace="default"))
         await store.touch(view.id)
         assert (await store.revoke(view.id, None)).last_used_us is not None
-        await keys.AuditLog(pool).append_all([(1, "a", "b", "c", {"d": 1})])
-        assert len(await keys.AuditLog(pool).page(None, None, 5)) == 1
+        await api_keys.AuditLog(pool).append_all([(1, "a", "b", "c", {"d": 1})])
+        assert len(await api_keys.AuditLog(pool).page(None, None, 5)) == 1
     finally:
         await pool.close()
 
@@ -235,8 +235,8 @@ async def denied_queries(dsn: str, files: set[str]) -> list[str]:
     return denied
 
 
-NOT_ENGINES = {"bare.sql", "migrate.sql", "doctor.sql"}
-"""The yardstick has tables of its own; migrations are the owner's; doctor says itself what it may not see."""
+NOT_ENGINES = {"migrate.sql", "doctor.sql"}
+"""Migrations are the owner's; doctor says itself what it may not see."""
 
 
 async def test_every_query_of_an_engine_is_granted(granted: Roles) -> None:

@@ -15,12 +15,12 @@ from perdure.core import ids
 from perdure.core.calls import encode_json
 from perdure.core.durations import datetime_of, us_of
 from perdure.core.errors import Conflict, InvalidInput, NotFound, NotRegistered
-from perdure.core.mail import CancelAsked
-from perdure.core.schedule import parse_calendar, parse_spec
-from perdure.core.scheduled import MISSED, ScheduleRequest
+from perdure.core.messages import CancelAsked
+from perdure.core.schedules import parse_calendar, parse_spec
 from perdure.engine.counters import Counters
-from perdure.engine.lines import Lines
-from perdure.engine.schedules import PRUNE_S, Scheduler, Schedules
+from perdure.engine.services.schedules import PRUNE_S, Scheduler, Schedules
+from perdure.engine.tasks.flow_control import Lines
+from perdure.flows.scheduled import MISSED, ScheduleRequest
 from perdure.store.connections import Connections
 from perdure.store.schedules import PostgresSchedules
 from perdure.store.verify import verify
@@ -657,6 +657,6 @@ async def test_a_day_that_is_excluded_does_not_fire(bench: Bench) -> None:
 
 
 def test_attributes_of_a_run_name_its_schedule() -> None:
-    from perdure.core.scheduled import attributes_of
+    from perdure.flows.scheduled import attributes_of
 
     assert attributes_of("n", encode_json({"env": "prod"})) == b'{"env":"prod","schedule":"n"}'

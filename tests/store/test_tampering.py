@@ -33,14 +33,14 @@ from perdure import (
     wf,
     workflow,
 )
-from perdure.app.ledger import read_ledger, read_signals, read_starts, sorted_ledger
+from perdure.app.verify_ledger import read_ledger, read_signals, read_starts, sorted_ledger
 from perdure.core import chain, ids
 from perdure.core import events as ev
 from perdure.core.invariants import INVARIANTS, NEEDS, LedgerLine
 from perdure.core.placement import Placement
 from perdure.core.retry import TaskOptions
 from perdure.core.work import StartRequest
-from perdure.store.cluster import PrivateCluster
+from perdure.localpg.cluster import PrivateCluster
 from perdure.store.migrate import migrate
 from perdure.store.verify import verify
 from perdure.testing.ledger import Ledger, Signals, Starts

@@ -19,8 +19,8 @@ import pytest
 
 import perdure
 from perdure import InvalidInput, Perdure, task, wf, workflow
-from perdure.app import ledger as ledgers
-from perdure.app.ledger import read_ledger, read_starts, sorted_ledger
+from perdure.app import verify_ledger as ledgers
+from perdure.app.verify_ledger import read_ledger, read_starts, sorted_ledger
 from perdure.core import ids
 from perdure.core.invariants import INVARIANTS, NEEDS
 from perdure.store import verify as verifier
@@ -159,7 +159,7 @@ async def test_the_program_answers_by_exit_code_json_and_text(dsn: str, files: t
 
 
 def _command(dsn: str, *arguments: str) -> list[str]:
-    return [sys.executable, "-c", "from perdure.app.cli.main import main; main()", "verify", "--dsn", dsn, *arguments]
+    return [sys.executable, "-c", "from perdure.cli.main import main; main()", "verify", "--dsn", dsn, *arguments]
 
 
 def _program(dsn: str, *arguments: str) -> subprocess.CompletedProcess[str]:

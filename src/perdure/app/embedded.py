@@ -13,38 +13,38 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, cast
 
 import msgspec
 
-from perdure.app.collector import CollectorPace
-from perdure.app.nearby import server_url
+from perdure.app.dev.discovery import server_url
+from perdure.app.gc_tuning import CollectorPace
 from perdure.app.tracing import Tracing
 from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.deadlines import call_timeout_s, unanswered
 from perdure.core.durations import Duration
 from perdure.core.links import Kind
-from perdure.core.mail import Mail, SignalSent, UpdateAsked
+from perdure.core.messages import Mail, SignalSent, UpdateAsked
 from perdure.core.work import Answer, Outcome, RunView, StartRequest
-from perdure.engine.approvals import NOBODY, Actor, Approvals, Ballot, link_url
-from perdure.engine.endings import Endings
+from perdure.engine.api.approvals import NOBODY, Actor, Approvals, Ballot, link_url
+from perdure.engine.api.updates import Updates
 from perdure.engine.engine import Engine, EngineSettings
-from perdure.engine.expiry import Expiry
-from perdure.engine.notes import Notes
-from perdure.engine.occasions import Occasions
-from perdure.engine.updates import Updates
-from perdure.sdk.client import Backend, Handle, Schedules, ambient, closed, opened
+from perdure.engine.services.endings import Endings
+from perdure.engine.services.named_events import Occasions
+from perdure.engine.services.start_deadlines import Expiry
+from perdure.engine.services.telemetry import Notes
+from perdure.localpg.cluster import PrivateCluster, default_directory
+from perdure.sdk.client.handles import Backend, Handle, Schedules, ambient, closed, opened
 from perdure.sdk.definitions import Startable
-from perdure.sdk.execution import PROCESSES_DEFAULT
-from perdure.sdk.worker import SLOTS_DEFAULT, THREADS_DEFAULT, Worker
+from perdure.sdk.worker.execution import PROCESSES_DEFAULT
+from perdure.sdk.worker.worker import SLOTS_DEFAULT, THREADS_DEFAULT, Worker
 from perdure.store.approvals import PostgresApprovals
-from perdure.store.cluster import PrivateCluster, default_directory
+from perdure.store.deferred_starts import PostgresStarts
+from perdure.store.definitions import PostgresRegistry
 from perdure.store.endings import PostgresEndings
-from perdure.store.expiry import PostgresExpiries
 from perdure.store.migrate import check, migrate
-from perdure.store.notes import PostgresNotes
-from perdure.store.occasions import PostgresOccasions
+from perdure.store.named_events import PostgresOccasions
 from perdure.store.postgres import PostgresStore
-from perdure.store.registry import PostgresRegistry
 from perdure.store.schedules import PostgresSchedules
-from perdure.store.starts import PostgresStarts
+from perdure.store.start_deadlines import PostgresExpiries
+from perdure.store.telemetry import PostgresNotes
 from perdure.store.updates import PostgresUpdates
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ class Perdure:
         `flow` is a file, the text of one, or the document itself. `name` is for a document that has none; a file's own unless given.
         """
         from perdure.app.flow_files import draft
-        from perdure.core.scheduled import trigger_requests
+        from perdure.flows.scheduled import trigger_requests
 
         made = draft(flow, name)
         use = self.engine.use

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:  # every command that takes the name of a workflow asks whether it is a file; few go on to compile it
-    from perdure.core.flow.compile import Compiled
-    from perdure.core.flow.draft import Draft
-    from perdure.core.flow.problems import Problem
+    from perdure.flows.compile import Compiled
+    from perdure.flows.draft import Draft
+    from perdure.flows.problems import Problem
 
 SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
 KEYS: Final = frozenset({"flow", "tasks", "graph", "start"})
@@ -48,9 +48,9 @@ class FlowFile:
 
 def load(path: Path, name: str | None = None, *, shown: str = "") -> FlowFile:
     """Read and compile. `name` is for a document that has none; the file's own unless given. Mistakes are in `problems`."""
-    from perdure.core.flow.compile import compile_flow, version_of
-    from perdure.core.flow.problems import FlowError
-    from perdure.core.flow.source import read
+    from perdure.flows.compile import compile_flow, version_of
+    from perdure.flows.problems import FlowError
+    from perdure.flows.source import read
 
     text = text_of(path)
     try:
@@ -64,7 +64,7 @@ def load(path: Path, name: str | None = None, *, shown: str = "") -> FlowFile:
 
 def draft(flow: str | Path | Mapping[str, Any], name: str | None = None) -> Draft:
     """What somebody hands over to be deployed: a file, the text of one, or a document."""
-    from perdure.core.flow.draft import draft_text, draft_value
+    from perdure.flows.draft import draft_text, draft_value
 
     if isinstance(flow, Mapping):
         return draft_value(flow, name=name)
@@ -124,8 +124,8 @@ def of_project(directory: Path) -> list[Path]:
 
 def holds_flow(path: Path) -> bool:
     """By its top-level keys; one that cannot be read counts if it looks like a flow, so that its mistake is shown."""
-    from perdure.core.flow.problems import FlowError
-    from perdure.core.flow.source import read
+    from perdure.flows.problems import FlowError
+    from perdure.flows.source import read
 
     try:
         text = text_of(path)

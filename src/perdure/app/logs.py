@@ -17,8 +17,8 @@ from perdure.app.log_repeats import RepeatsHandler
 from perdure.app.terminal import Guarded
 from perdure.core import ids
 from perdure.core.names import escaped
-from perdure.sdk.attempts import current_slot
-from perdure.sdk.runtime import current
+from perdure.sdk.worker.attempts import current_slot
+from perdure.sdk.workflow.instance import current
 
 Format = Literal["text", "json"]
 LEVELS: Final = ("debug", "info", "warning", "error", "critical")

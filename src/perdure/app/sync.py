@@ -10,7 +10,7 @@ from typing import Any, Generic, ParamSpec, Self, TypeVar
 
 from perdure.app.embedded import Perdure
 from perdure.core.durations import Duration
-from perdure.sdk.client import Handle, ambient
+from perdure.sdk.client.handles import Handle, ambient
 from perdure.sdk.definitions import Startable
 from perdure.sdk.messages import Promise, Signal, State
 from perdure.sdk.updates import Update

@@ -9,12 +9,12 @@ import logging
 from typing import TYPE_CHECKING
 
 from perdure.engine.engine import Engine
-from perdure.sdk.tracing import task_tracer
-from perdure.sdk.worker import Worker
+from perdure.sdk.worker.tracing import task_tracer
+from perdure.sdk.worker.worker import Worker
 from perdure.wire import otlp
 
 if TYPE_CHECKING:
-    from perdure.sdk.tracing import TaskTracer
+    from perdure.sdk.worker.tracing import TaskTracer
     from perdure.server.tracing import RunTracer
 
 log = logging.getLogger("perdure")

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from perdure.core.control import Control
+from perdure.core.flow_control.options import Control
 from perdure.core.retry import TaskOptions
 
 KEY: Final = "x-perdure"

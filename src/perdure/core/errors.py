@@ -9,8 +9,8 @@ Every error has a stable `code` (documented under docs/reference/errors.md) and 
     |   +-- NotRegistered            not_registered         no workflow or task of that name is known here
     |   +-- AddressRefused           address_refused        `http:` may not connect to this address
     |   +-- UpdateRejected           update_rejected        the run refuses an update
-    |   +-- FlowError                invalid_flow           the document of a flow has mistakes (core/flow/problems.py)
-    |   +-- ExprError                expression_error       an expression cannot be read or evaluated (core/flow/expr)
+    |   +-- FlowError                invalid_flow           the document of a flow has mistakes (flows/problems.py)
+    |   +-- ExprError                expression_error       an expression cannot be read or evaluated (core/expressions)
     +-- NotFound                     not_found              no such run in this namespace
     +-- Conflict                     conflict
     |   +-- RunAlreadyExists         run_already_exists     the run id is taken

@@ -210,7 +210,7 @@ class PromiseCreated(_Event, frozen=True, gc=False, tag=41):
     seq: int
     name: str
     spec: bytes = b""
-    """JSON of what makes it an approval (core/approval.py) or the wait for a named event (core/occasion.py); empty: a plain promise."""
+    """JSON of what makes it an approval (core/approvals.py) or the wait for a named event (core/named_events.py); empty: a plain promise."""
 
 
 class PromiseResolved(_Event, frozen=True, gc=False, tag=42):

@@ -24,8 +24,8 @@ from perdure.core import events as ev
 from perdure.core.errors import IllegalTransition, clip
 from perdure.core.lifecycle import RunStatus, TaskStatus, next_task_status
 from perdure.core.limits import CLOCKS_APART_S_MAX, DEADLINE_LATE_S_MAX
-from perdure.core.reopen import effective
 from perdure.core.retry import TaskOptions, backoff_us
+from perdure.core.run_retry import effective
 from perdure.core.runstate import RunState
 
 INVARIANTS: Final[dict[int, str]] = {

@@ -16,8 +16,8 @@ from hashlib import blake2b
 
 import msgspec
 
-from perdure.core.control import Control
 from perdure.core.errors import Failure
+from perdure.core.flow_control.options import Control
 from perdure.core.limits import ATTEMPTS_DEFAULT, LOST_WORKERS_MAX, RETRY_AFTER_S_MAX
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from perdure.core import events as ev
-from perdure.core.approval import is_guarded
+from perdure.core.approvals import is_guarded
 from perdure.core.errors import IllegalTransition
 from perdure.core.lifecycle import RunStatus, next_run_status
 from perdure.core.limits import UNWIND_GRACE_US

@@ -76,7 +76,7 @@ def refuse_undone(history: list[ev.Recorded]) -> None:
 
 
 def stack_of(history: list[ev.Recorded]) -> list[Undoable]:
-    """The stack with all that was ever on it, in the order of successes. `history` is an effective one (core/reopen.py)."""
+    """The stack with all that was ever on it, in the order of successes. `history` is an effective one (core/run_retry.py)."""
     fold = _Fold()
     for record in history:
         fold.apply(record.seq, record.event)

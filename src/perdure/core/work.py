@@ -8,11 +8,11 @@ from __future__ import annotations
 import msgspec
 
 from perdure.core.commands import Command
+from perdure.core.deferred_starts import Dedup, Later
 from perdure.core.errors import Failure
 from perdure.core.events import Recorded
 from perdure.core.lifecycle import RunStatus
 from perdure.core.retry import End, TaskOptions
-from perdure.core.starts import Dedup, Later
 
 
 class Assignment(msgspec.Struct, gc=False):

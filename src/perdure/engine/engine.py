@@ -25,34 +25,34 @@ import msgspec
 from perdure.core import ids
 from perdure.core.calls import BUILT_IN
 from perdure.core.commands import StartChild
-from perdure.core.commit_policy import CommitPolicy
 from perdure.core.errors import Failure, Fenced, NotFound, Unavailable
 from perdure.core.lifecycle import RunStatus
 from perdure.core.limits import OUTAGE_OVER_S
-from perdure.core.mail import TaskEnded
+from perdure.core.messages import TaskEnded
 from perdure.core.outage import Outage
 from perdure.core.placement import Placement
 from perdure.core.work import Decided, LogChunk, Outcome, Report, RunView
-from perdure.engine.active import ActiveRun, Extras, RunUnit
-from perdure.engine.claims import Claimer, ClaimInDoubt, Token
+from perdure.engine.api.runs import StartUnit, UseCases, Waiters
+from perdure.engine.api.updates import Updates
 from perdure.engine.clock import DatabaseClock
-from perdure.engine.committer import AwaitedUnit, Committer, Unit
+from perdure.engine.commits.committer import AwaitedUnit, Committer, Unit
+from perdure.engine.commits.policy import CommitPolicy
 from perdure.engine.counters import Counters
-from perdure.engine.dispatch import Dispatcher, ReportUnit, RequeueUnit, settle_lost
-from perdure.engine.endings import Endings
-from perdure.engine.expiry import Expiry
-from perdure.engine.flows import Flows
-from perdure.engine.lines import Lines
-from perdure.engine.maintenance import Maintenance
-from perdure.engine.notes import Notes, WorkerRow
-from perdure.engine.occasions import Occasions
 from perdure.engine.ports import Committed, Named, Store, WorkerPort
-from perdure.engine.postbox import Postbox
-from perdure.engine.runloop import RunLoop
-from perdure.engine.schedules import Scheduler, ScheduleStore
-from perdure.engine.starts import Starts, StartStore
-from perdure.engine.updates import Updates
-from perdure.engine.usecases import StartUnit, UseCases, Waiters
+from perdure.engine.runs.flow_definitions import Flows
+from perdure.engine.runs.inbox import Postbox
+from perdure.engine.runs.loop import RunLoop
+from perdure.engine.runs.run import ActiveRun, Extras, RunUnit
+from perdure.engine.services.claims import Claimer, ClaimInDoubt, Token
+from perdure.engine.services.deferred_starts import Starts, StartStore
+from perdure.engine.services.endings import Endings
+from perdure.engine.services.named_events import Occasions
+from perdure.engine.services.schedules import Scheduler, ScheduleStore
+from perdure.engine.services.start_deadlines import Expiry
+from perdure.engine.services.telemetry import Notes, WorkerRow
+from perdure.engine.services.upkeep import Maintenance
+from perdure.engine.tasks.dispatch import Dispatcher, ReportUnit, RequeueUnit, settle_lost
+from perdure.engine.tasks.flow_control import Lines
 from perdure.wire.codec import encode_mail
 
 log = logging.getLogger("perdure.engine")

@@ -7,10 +7,10 @@ from typing import Protocol
 
 import msgspec
 
-from perdure.core.grant import Held
-from perdure.core.lines import Line, Rules
+from perdure.core.flow_control.admission import Held
+from perdure.core.flow_control.groups import Line, Rules
 from perdure.core.work import Activation, Assignment, Beat, Decided, LogChunk, Outcome, Report, RunView
-from perdure.engine.batch import Batch
+from perdure.engine.commits.rows import Batch
 
 Named = tuple[int, str]
 """(namespace, workflow)"""

@@ -11,16 +11,16 @@ from typing import Any, Final, Generic, TypeVar, cast, overload
 import msgspec
 
 from perdure.core import ids
-from perdure.core.approval import Answer, Spec, check_names, encode_spec, read_answer
+from perdure.core.approvals import Answer, Spec, check_names, encode_spec, read_answer
 from perdure.core.durations import Duration, to_us
 from perdure.core.errors import ApprovalRejected, Failure, InvalidInput, PerdureError
-from perdure.core.flow.inputs import schema_problem
+from perdure.core.json_schema import schema_problem
 from perdure.core.names import checked_name
-from perdure.sdk.client import backend
+from perdure.sdk.client.handles import backend
 from perdure.sdk.payloads import Converter
-from perdure.sdk.runtime import current
-from perdure.sdk.schemas import schemas_of
-from perdure.sdk.step import Step
+from perdure.sdk.payloads.schemas import schemas_of
+from perdure.sdk.workflow.instance import current
+from perdure.sdk.workflow.step import Step
 
 T = TypeVar("T")
 

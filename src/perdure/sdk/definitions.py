@@ -13,25 +13,26 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, Se
 
 import msgspec
 
+from perdure.core import deferred_starts
 from perdure.core import events as ev
-from perdure.core import starts
 from perdure.core.calls import RESERVED
 from perdure.core.declared import Declared
+from perdure.core.deferred_starts import Later
 from perdure.core.durations import Duration, to_us
 from perdure.core.errors import InvalidInput, PerdureError
 from perdure.core.names import checked_name
 from perdure.core.retry import TaskOptions
-from perdure.core.starts import Later
 from perdure.core.work import StartRequest
-from perdure.sdk import guards, registry, undo
-from perdure.sdk.client import Backend, Handle, backend, value_of
-from perdure.sdk.control import Debounce, Dedup, Fair, Limit, RateLimit, Said, control_of
-from perdure.sdk.fanout import Fanout, child_fanout
+from perdure.sdk import registry
+from perdure.sdk.client.handles import Backend, Handle, backend, value_of
+from perdure.sdk.flow_control import Debounce, Dedup, Fair, Limit, RateLimit, Said, control_of
 from perdure.sdk.options import Retry, TaskSettings
 from perdure.sdk.payloads import Signature
-from perdure.sdk.runtime import Waiter, current
-from perdure.sdk.step import Step
-from perdure.sdk.tracing import current_traceparent
+from perdure.sdk.worker.tracing import current_traceparent
+from perdure.sdk.workflow import guards, undo
+from perdure.sdk.workflow.fanout import Fanout, child_fanout
+from perdure.sdk.workflow.instance import Waiter, current
+from perdure.sdk.workflow.step import Step
 
 if TYPE_CHECKING:
     from perdure.sdk.messages import Signal
@@ -204,7 +205,7 @@ class Startable(Generic[P, R]):
         self._key, self._timeout = key, timeout
         self._on_conflict: OnConflict = on_conflict
         self._later: Later | None = None
-        self._dedup: starts.Dedup | None = None
+        self._dedup: deferred_starts.Dedup | None = None
 
     @cached_property
     def signature(self) -> CallShape:
@@ -327,8 +328,8 @@ class Startable(Generic[P, R]):
         The workflow takes one list. The run begins with `size` items, or `every` so long after the first one.
         """
         twin = copy(self)
-        twin._later = starts.Batch(key, size, to_us(every))
-        starts.check_later(twin._later, twin._dedup, twin._key)
+        twin._later = deferred_starts.Batch(key, size, to_us(every))
+        deferred_starts.check_later(twin._later, twin._dedup, twin._key)
         return Batched(twin)
 
     def options(
@@ -353,7 +354,7 @@ class Startable(Generic[P, R]):
             twin._timeout = timeout
         if on_conflict is not None:
             twin._on_conflict = on_conflict
-        starts.check_later(twin._later, twin._dedup, twin._key)
+        deferred_starts.check_later(twin._later, twin._dedup, twin._key)
         return twin
 
 
@@ -565,7 +566,7 @@ def _settle(step: Step[Any], produce: Callable[[], Any]) -> None:
 
 
 def _checked_version(version: str) -> str:
-    from perdure.core.flow.model import VERSION_PREFIX, is_flow  # only who names a version pays for it
+    from perdure.flows.model import VERSION_PREFIX, is_flow  # only who names a version pays for it
 
     if is_flow(version):
         raise InvalidInput(

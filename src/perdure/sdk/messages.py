@@ -11,12 +11,12 @@ import msgspec
 from perdure.core import ids
 from perdure.core.durations import Duration, to_us
 from perdure.core.errors import PerdureError
-from perdure.core.mail import SignalSent
+from perdure.core.messages import SignalSent
 from perdure.core.names import checked_name
-from perdure.sdk.client import Backend, backend
+from perdure.sdk.client.handles import Backend, backend
 from perdure.sdk.payloads import Converter
-from perdure.sdk.runtime import Runtime, current
-from perdure.sdk.step import Step
+from perdure.sdk.workflow.instance import Runtime, current
+from perdure.sdk.workflow.step import Step
 
 T = TypeVar("T")
 
@@ -82,7 +82,7 @@ class NamedEvent(Generic[T]):
     def wait(self, match: str = "", timeout: Duration | None = None, **bound: Any) -> Step[T]:
         """The next event of this name for which `match` is true: an expression over `event`, its payload, over `input`, the arguments of
         this run, and over the values bound here by name. Without one, the next event of this name. Raises TimeoutError when none comes."""
-        from perdure.core.occasion import parsed, wait_spec  # only who waits for events pays for expressions
+        from perdure.core.named_events import parsed, wait_spec  # only who waits for events pays for expressions
 
         runtime = _runtime(f"NamedEvent({self.name!r}).wait()")
         values = {name: _plain(value) for name, value in bound.items()}

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from perdure.core.control import Control
 from perdure.core.durations import Duration, to_us
 from perdure.core.errors import InvalidInput
+from perdure.core.flow_control.options import Control
 from perdure.core.limits import ATTEMPTS_DEFAULT, ATTEMPTS_MAX
 from perdure.core.retry import TaskOptions
-from perdure.sdk import undo
-from perdure.sdk.control import Fair, Limit, RateLimit, Said
+from perdure.sdk.flow_control import Fair, Limit, RateLimit, Said
+from perdure.sdk.workflow import undo
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,9 @@ from perdure.core.calls import encode_json
 from perdure.core.durations import Duration, datetime_of, to_us, us_of
 from perdure.core.errors import InvalidInput
 from perdure.core.lifecycle import RunStatus
-from perdure.core.schedule import parse_spec
-from perdure.core.scheduled import ORIGIN_CODE, FireView, ScheduleRequest, ScheduleView, check_name, checked
-from perdure.sdk.client import Backend, Handle, Schedules, backend
+from perdure.core.schedules import parse_spec
+from perdure.flows.scheduled import ORIGIN_CODE, FireView, ScheduleRequest, ScheduleView, check_name, checked
+from perdure.sdk.client.handles import Backend, Handle, Schedules, backend
 from perdure.sdk.definitions import Bound
 
 R = TypeVar("R")

@@ -38,11 +38,11 @@ from perdure.core.errors import (
     clip,
     update_error,
 )
-from perdure.core.mail import UpdateAsked
+from perdure.core.messages import UpdateAsked
 from perdure.core.names import checked_name
-from perdure.sdk.client import backend
+from perdure.sdk.client.handles import backend
 from perdure.sdk.payloads import Converter
-from perdure.sdk.runtime import ContinueAsNewRequest, Runtime, current, failure_of, update_names
+from perdure.sdk.workflow.instance import ContinueAsNewRequest, Runtime, current, failure_of, update_names
 
 T = TypeVar("T")
 R = TypeVar("R")

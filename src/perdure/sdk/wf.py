@@ -13,9 +13,9 @@ from perdure.core.errors import InvalidInput, PerdureError
 from perdure.sdk.definitions import DEFAULT_QUEUE, Task
 from perdure.sdk.options import Retry, TaskSettings
 from perdure.sdk.payloads import Converter, Signature
-from perdure.sdk.runtime import ContinueAsNewRequest, Runtime, current
-from perdure.sdk.step import Step
-from perdure.sdk.undo import UndoScope
+from perdure.sdk.workflow.instance import ContinueAsNewRequest, Runtime, current
+from perdure.sdk.workflow.step import Step
+from perdure.sdk.workflow.undo import UndoScope
 
 P = ParamSpec("P")
 R = TypeVar("R")

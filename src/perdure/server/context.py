@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from perdure.core.access import Permission, Principal
-from perdure.engine.approvals import Approvals
-from perdure.engine.dead import DeadLetters
+from perdure.engine.api.approvals import Approvals
+from perdure.engine.api.dead_letters import DeadLetters
+from perdure.engine.api.flow_control import Rulebook
+from perdure.engine.api.reads import Reads, Registry
 from perdure.engine.engine import Engine
-from perdure.engine.reads import Reads, Registry
-from perdure.engine.rulebook import Rulebook
 from perdure.server.auth.audit import Audit
 from perdure.server.auth.ports import Detail, KeyAdmin
 from perdure.server.secret_box import SecretBox

@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 
 from perdure.engine.counters import Counters, Histogram
 from perdure.engine.engine import Engine
-from perdure.engine.notes import WorkerRow
+from perdure.engine.services.telemetry import WorkerRow
 
 log = logging.getLogger("perdure.server")
 

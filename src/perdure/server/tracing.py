@@ -28,7 +28,7 @@ from opentelemetry.trace import (
 from perdure.core import ids
 from perdure.core.lifecycle import RunStatus
 from perdure.core.trace import parse, run_traceparent
-from perdure.engine.active import ActiveRun
+from perdure.engine.runs.run import ActiveRun
 from perdure.wire import otlp
 
 if TYPE_CHECKING:

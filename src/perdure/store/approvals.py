@@ -10,9 +10,9 @@ from typing import Any, Final
 import msgspec
 
 from perdure.core import ids
-from perdure.core.approval import Standing, Vote, decode_spec
+from perdure.core.approvals import Standing, Vote, decode_spec
 from perdure.core.links import SECRET_BYTES
-from perdure.engine.approvals import After, Detail, Page
+from perdure.engine.api.approvals import After, Detail, Page
 from perdure.store.clashes import retried
 from perdure.store.connections import Connections
 from perdure.store.queries import queries

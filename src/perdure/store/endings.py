@@ -8,9 +8,9 @@ from typing import Any
 from asyncpg import exceptions as pg
 
 from perdure.core.errors import Fenced
-from perdure.engine.active import ActiveRun
-from perdure.engine.endings import Decide, Recorded, Refused, Unendable
 from perdure.engine.ports import HistoryRow, MailRow, Named
+from perdure.engine.runs.run import ActiveRun
+from perdure.engine.services.endings import Decide, Recorded, Refused, Unendable
 from perdure.store.clashes import CLASH
 from perdure.store.connections import TROUBLE, Connections
 from perdure.store.queries import queries

@@ -18,7 +18,8 @@ from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.durations import FOREVER_US
 from perdure.core.errors import Failure, Fenced, Unavailable
-from perdure.core.grant import Held
+from perdure.core.flow_control.admission import Held
+from perdure.core.flow_control.groups import Line, Rules
 from perdure.core.lifecycle import RunStatus
 from perdure.core.limits import (
     DECLARED_TASKS_MAX,
@@ -27,9 +28,8 @@ from perdure.core.limits import (
     TAKEOVERS_MAX,
     UPDATE_ANSWERS_KEPT_S,
 )
-from perdure.core.lines import Line, Rules
 from perdure.core.work import Outcome, RunView
-from perdure.engine.batch import Batch
+from perdure.engine.commits.rows import Batch
 from perdure.engine.ports import (
     Adopted,
     ClaimedRun,
@@ -52,11 +52,11 @@ from perdure.engine.ports import (
     Session,
     Settle,
 )
-from perdure.store import arrays, lines, partitions, pooling
+from perdure.store import arrays, flow_control, partitions, pooling
 from perdure.store.clashes import CLASH, retried
 from perdure.store.connections import TROUBLE, Connections, connect, shift_clock
 from perdure.store.queries import queries
-from perdure.store.reopen import reopen
+from perdure.store.run_retry import reopen
 from perdure.wire.codec import decode_events
 
 log = logging.getLogger("perdure.store")
@@ -305,7 +305,7 @@ class PostgresStore:
         async with self._pool.take() as c, c.transaction():
             if await c.fetchrow(self._q["unstick"], run_id, ns, line.id if line is not None else None) is None:
                 return False
-            await lines.put_lines(c, [line] if line is not None else [])
+            await flow_control.put_lines(c, [line] if line is not None else [])
             return True
 
     async def reopen(self, r: Reopening) -> bool:
@@ -389,23 +389,23 @@ class PostgresStore:
         self, session: int, served: Sequence[tuple[Kind, int]], limit: int, rules: Rules
     ) -> FromLines:
         async with self._pool.take() as c:
-            return await lines.claim_from_lines(c, session, served, limit, rules)
+            return await flow_control.claim_from_lines(c, session, served, limit, rules)
 
     async def let_in(self, session: int, rules: Rules) -> Entered:
         async with self._pool.take() as c:
-            return await lines.let_in(c, session, rules)
+            return await flow_control.let_in(c, session, rules)
 
     async def wake_lines(self, keys: Iterable[tuple[int, str]]) -> None:
         async with self._pool.take() as c:
-            await lines.wake_lines(c, keys)
+            await flow_control.wake_lines(c, keys)
 
     async def held_by(self, ns: int, key: str) -> Held:
         async with self._pool.take() as c:
-            return await lines.held_by(c, ns, key)
+            return await flow_control.held_by(c, ns, key)
 
     async def rules(self) -> Rules:
         async with self._pool.take() as c:
-            return await lines.read_rules(c)
+            return await flow_control.read_rules(c)
 
     async def controls(self, ns: int, workflows: Sequence[tuple[str, str]]) -> dict[tuple[str, str], bytes]:
         """What versions of workflows say about flow control of their runs; those that say nothing are left out."""
@@ -499,7 +499,7 @@ class PostgresStore:
         await self._fetch("trim_message_keys", float(MESSAGE_KEYS_KEPT_S), KEYS_TRIMMED)
         await self._fetch("sweep_workers")
         async with self._pool.take() as c:
-            await lines.sweep(c)
+            await flow_control.sweep(c)
         await self._fetch("trim_updates", float(UPDATE_ANSWERS_KEPT_S), TRIM_ROWS)
         return len(forwarded)
 

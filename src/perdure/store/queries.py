@@ -1,4 +1,4 @@
-"""The named queries of the .sql files beside this module. Each is one statement, prepared once per connection by the driver."""
+"""The named queries of a package's sql/*.sql files. Each is one statement, prepared once per connection by the driver."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _NAME = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
 
 
 @cache
-def queries() -> dict[str, str]:
+def queries(package: str = "perdure.store") -> dict[str, str]:
     """Every query by name. Two of the same name are a mistake."""
     found: dict[str, str] = {}
-    for file in sorted((resources.files("perdure.store") / "sql").iterdir(), key=lambda f: f.name):
+    for file in sorted((resources.files(package) / "sql").iterdir(), key=lambda f: f.name):
         if not file.name.endswith(".sql"):
             continue
         parts = _NAME.split(file.read_text(encoding="utf-8"))[1:]

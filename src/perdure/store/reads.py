@@ -14,13 +14,13 @@ import msgspec
 
 from perdure.core import events as ev
 from perdure.core import ids
-from perdure.core import why as why_core
+from perdure.core import wait_reasons as why_core
 from perdure.core.durations import FOREVER_US
 from perdure.core.errors import IllegalTransition
 from perdure.core.lifecycle import RUN_TERMINAL, RunStatus, TaskStatus
 from perdure.core.runstate import RunState
 from perdure.core.work import LogLine
-from perdure.engine.reads import (
+from perdure.engine.api.reads import (
     NAMES_MAX,
     OUTSTANDING_BYTES_MAX,
     OUTSTANDING_EVENTS_MAX,
@@ -46,7 +46,7 @@ from perdure.engine.reads import (
     WorkerItem,
     WorkflowItem,
 )
-from perdure.store import why
+from perdure.store import wait_reasons
 from perdure.store.clashes import retried
 from perdure.store.connections import Connections
 from perdure.store.queries import queries
@@ -124,11 +124,11 @@ class PostgresReads:
     async def _waiting(self, ns: int, f: RunFilter, low: bytes, high: bytes, limit: int) -> RunPage:
         """Active runs that wait for one thing, each with all that it waits for."""
         async with self._snapshot() as c:
-            found, floor = await why.waiting_on(c, ns, f.waiting_on, low, high, limit + 1)
+            found, floor = await wait_reasons.waiting_on(c, ns, f.waiting_on, low, high, limit + 1)
             rows = await c.fetch(self._q["run_items"], found[:limit], ns)
             items = [
                 msgspec.structs.replace(
-                    _run_item(r), waits=_asked(await why.waits_of(c, ns, r["run_id"]), f.waiting_on)
+                    _run_item(r), waits=_asked(await wait_reasons.waits_of(c, ns, r["run_id"]), f.waiting_on)
                 )
                 for r in rows
                 if not f.workflow or r["workflow"] == f.workflow
@@ -184,7 +184,7 @@ class PostgresReads:
             ends = await c.fetchrow(self._q["history_ends"], run_id, ns)
             counts = await self._counts(c, ns, run_id)
             outstanding = await self._outstanding(c, ns, item, ends["events"] if ends else 0)
-            waits = await why.waits_of(c, ns, run_id)
+            waits = await wait_reasons.waits_of(c, ns, run_id)
             if not waits and outstanding is not None:  # its engine has it in memory
                 waits = why_core.ordered(outstanding.waits)
         if outstanding is not None:  # those that have no row yet

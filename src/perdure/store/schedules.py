@@ -1,6 +1,6 @@
 """The ScheduleStore port on PostgreSQL.
 
-What fires is decided by the engine between two statements of one transaction; what a put or a resume needs of core/schedule is asked
+What fires is decided by the engine between two statements of one transaction; what a put or a resume needs of core/schedules is asked
 for here, because the next time, the calendars it depends on and the row it goes into must be seen together.
 """
 
@@ -15,10 +15,9 @@ import msgspec
 from perdure.core import chain
 from perdure.core.durations import FOREVER_US
 from perdure.core.errors import Conflict, InvalidInput
-from perdure.core.flow.problems import did_you_mean
 from perdure.core.limits import CALENDARS_MAX, SCHEDULE_RUNS_LOOKED_AT, SCHEDULES_MAX
-from perdure.core.mail import CancelAsked
-from perdure.core.schedule import (
+from perdure.core.messages import CancelAsked
+from perdure.core.schedules import (
     Calendar,
     ScheduleSpec,
     calendar_json,
@@ -29,7 +28,18 @@ from perdure.core.schedule import (
     spec_hash,
     spec_json,
 )
-from perdure.core.scheduled import (
+from perdure.core.suggestions import did_you_mean
+from perdure.engine.services.schedules import (
+    Calendars,
+    Decide,
+    DueSchedule,
+    Fire,
+    Fired,
+    NextFire,
+    Plan,
+    Step,
+)
+from perdure.flows.scheduled import (
     BACKFILL,
     FIRED,
     HOW,
@@ -43,16 +53,6 @@ from perdure.core.scheduled import (
     ScheduleRequest,
     ScheduleView,
     spec_calendars,
-)
-from perdure.engine.schedules import (
-    Calendars,
-    Decide,
-    DueSchedule,
-    Fire,
-    Fired,
-    NextFire,
-    Plan,
-    Step,
 )
 from perdure.store.clashes import retried
 from perdure.store.connections import Connections

@@ -17,6 +17,7 @@ import msgspec
 from perdure.core import ids
 from perdure.core.errors import InvalidInput
 from perdure.core.events import Recorded
+from perdure.core.flow_control.groups import decode_needs
 from perdure.core.invariants import (
     AT_REST,
     EXAMPLES_MAX,
@@ -36,8 +37,7 @@ from perdure.core.invariants import (
     TaskColumns,
     check_executions,
 )
-from perdure.core.lines import decode_needs
-from perdure.core.mail import SignalSent
+from perdure.core.messages import SignalSent
 from perdure.store.connections import connect
 from perdure.store.queries import queries
 from perdure.wire.codec import decode_events, decode_mail, decode_row

@@ -10,7 +10,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from perdure.store.cluster import PrivateCluster
+from perdure.localpg.cluster import PrivateCluster
 from perdure.store.migrate import migrate
 
 _FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}

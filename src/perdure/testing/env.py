@@ -23,16 +23,16 @@ from types import SimpleNamespace, TracebackType
 from typing import Any, Final, ParamSpec, Self, TypeAlias, TypeVar, overload
 
 from perdure.app.embedded import Perdure
-from perdure.core.commit_policy import CommitPolicy
 from perdure.core.durations import Duration, datetime_of, to_us
 from perdure.core.errors import InvalidInput, PerdureError
+from perdure.engine.commits.policy import CommitPolicy
 from perdure.engine.engine import EngineSettings
-from perdure.sdk.client import Handle
+from perdure.sdk.client.handles import Handle
 from perdure.sdk.definitions import Startable, Task, Workflow
 from perdure.sdk.flows import FlowRef
-from perdure.sdk.verbs import Verb
+from perdure.sdk.worker.builtin_tasks import Verb
 from perdure.testing.database import scratch
-from perdure.testing.stand_ins import ByName, StandIn
+from perdure.testing.mocks import ByName, StandIn
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from perdure.core.invariants import LedgerLine, Phase
-from perdure.sdk.attempts import Attempt, attempt
+from perdure.sdk.worker.attempts import Attempt, attempt
 
 BOOT = os.urandom(8).hex()
 """One process, from its start to its end."""

@@ -14,11 +14,11 @@ from typing import Any
 from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.errors import InvalidInput, NondeterminismError, PerdureError
-from perdure.core.reopen import ENDED_BY_ENGINE, effective
-from perdure.sdk import guards
-from perdure.sdk.client import Handle
+from perdure.core.run_retry import ENDED_BY_ENGINE, effective
+from perdure.sdk.client.handles import Handle
 from perdure.sdk.definitions import Workflow
-from perdure.sdk.runtime import Runtime
+from perdure.sdk.workflow import guards
+from perdure.sdk.workflow.instance import Runtime
 from perdure.wire.codec import history_from_json, history_to_json
 
 

@@ -14,7 +14,7 @@ from perdure.core import events as ev
 from perdure.core.commands import Command
 from perdure.core.errors import Failure, InvalidInput
 from perdure.core.events import Event, Recorded
-from perdure.core.mail import Mail
+from perdure.core.messages import Mail
 from perdure.core.retry import TaskOptions
 
 VERSION = b"\x01"

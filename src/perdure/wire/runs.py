@@ -6,11 +6,11 @@ from typing import Final
 
 import msgspec
 
+from perdure.core.deferred_starts import Batch, Debounce, Dedup, Later
 from perdure.core.errors import Failure, InvalidInput
 from perdure.core.events import Recorded
 from perdure.core.links import Kind
-from perdure.core.mail import SignalSent, UpdateAsked
-from perdure.core.starts import Batch, Debounce, Dedup, Later
+from perdure.core.messages import SignalSent, UpdateAsked
 from perdure.core.work import Answer, Outcome, RunView, StartRequest
 from perdure.wire.codec import decode_recorded, encode_recorded
 from perdure.wire.pb import runs_pb2 as pb

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from perdure.core.errors import InvalidInput
-from perdure.core.scheduled import BackfillTime, FireView, ScheduleRequest, ScheduleView
+from perdure.flows.scheduled import BackfillTime, FireView, ScheduleRequest, ScheduleView
 from perdure.wire.pb import runs_pb2 as pb
 
 CALLS: Final[dict[str, tuple[str, ...]]] = {

@@ -6,10 +6,10 @@ import asyncio
 from typing import Any
 
 from perdure.core.errors import Fenced
-from perdure.engine.active import RunUnit
-from perdure.engine.batch import Batch
-from perdure.engine.committer import Committer
+from perdure.engine.commits.committer import Committer
+from perdure.engine.commits.rows import Batch
 from perdure.engine.ports import Committed, NotCommitted
+from perdure.engine.runs.run import RunUnit
 from perdure.store.postgres import PostgresStore
 
 

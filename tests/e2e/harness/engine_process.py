@@ -16,9 +16,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from harness import bugs
 from perdure import EngineSettings, Perdure
-from perdure.core.commit_policy import CommitPolicy
 from perdure.core.errors import PerdureError
 from perdure.core.placement import Placement
+from perdure.engine.commits.policy import CommitPolicy
 from perdure.testing.ledger import Starts
 
 WAVE = 20

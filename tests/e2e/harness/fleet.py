@@ -103,7 +103,7 @@ class Fleet:
         command = [
             sys.executable,
             "-c",
-            "from perdure.app.cli.main import main; main()",
+            "from perdure.cli.main import main; main()",
             "verify",
             "--dsn",
             self.dsn,

@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from perdure.store.postmaster import free_port
-from perdure.store.unprivileged import Account
+from perdure.localpg.postmaster import free_port
+from perdure.localpg.unprivileged import Account
 
 PROGRAM = shutil.which("pgbouncer") or "/usr/sbin/pgbouncer"
 START_S = 30.0

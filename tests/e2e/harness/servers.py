@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.fleet import EngineProcess, Fleet
-from perdure.store.postmaster import free_port
+from perdure.localpg.postmaster import free_port
 
-PERDURE = [sys.executable, "-X", "faulthandler", "-c", "from perdure.app.cli.main import main; main()"]
+PERDURE = [sys.executable, "-X", "faulthandler", "-c", "from perdure.cli.main import main; main()"]
 HARNESS = str(Path(__file__).resolve().parents[1])
 
 

@@ -17,14 +17,14 @@ MUTANTS = [
         "server/rest/guard.py",
         "if depth == JSON_DEPTH_MAX:",
         "if depth == JSON_DEPTH_MAX + 1:",
-        "unit/test_guard_json.py",
+        "server/test_guard_json.py",
     ),
     Mutant(
         "guard-validation-dropped",
         "server/rest/guard.py",
         "                for name in one:\n                    check_text(name)\n",
         "                pass\n",
-        "unit/test_guard_json.py",
+        "server/test_guard_json.py",
     ),
     Mutant(
         "guard-limit-dropped",

@@ -94,7 +94,7 @@ MUTANTS = [
         "store/sql/line.sql",
         "select pg_advisory_xact_lock(k) from",
         "select k from",
-        "store/test_lines.py",
+        "store/test_flow_control.py",
     ),
     Mutant(
         "line-drop-a-condition",
@@ -108,7 +108,7 @@ MUTANTS = [
         "store/sql/line.sql",
         "limit greatest(0, $3::int - (select count(*) from perdure.slot y where y.ns = $1 and y.key = $2 and y.asked))",
         "limit $3::int",
-        "store/test_lines.py",
+        "store/test_flow_control.py",
     ),
     Mutant(
         "line-expired-tasks-claimed",
@@ -192,7 +192,7 @@ MUTANTS = [
         "store/sql/message.sql",
         "where s.outcome = 0 order by s.n\n",
         "where s.outcome = 0 order by s.n desc\n",
-        "store/test_postbox.py::test_messages_lie_in_the_inbox_in_the_order_of_the_rows",
+        "store/test_inbox.py::test_messages_lie_in_the_inbox_in_the_order_of_the_rows",
     ),
     Mutant(
         "approval-lock-dropped",
@@ -357,17 +357,17 @@ MUTANTS = [
     ),
     Mutant(
         "lines-of-one-key-counted-in-no-order",
-        "store/lines.py",
+        "store/flow_control.py",
         "sorted({_hash(key) for key in keys})",
         "[_hash(key) for key in reversed(keys)]",
-        "store/test_lines.py store/test_rulebook.py",
+        "store/test_flow_control.py store/test_flow_control_rules.py",
     ),
     Mutant(
         "lines-room-is-made-for-those-that-were-let-in",
-        "store/lines.py",
+        "store/flow_control.py",
         "cancelled += await _make_room(c, g, len(w.times) - g.take)",
         "cancelled += await _make_room(c, g, len(w.times))",
-        "store/test_lines.py",
+        "store/test_flow_control.py",
     ),
     Mutant(
         "start-key-not-locked",
@@ -430,7 +430,7 @@ MUTANTS = [
         "store/sql/message.sql",
         "where t.in_line and t.i = any(array(select s.i from seen s where s.stops and s.outcome = 0)) and q.ctid = t.place",
         "where false and t.in_line and t.i = any(array(select s.i from seen s where s.stops and s.outcome = 0)) and q.ctid = t.place",
-        "store/test_postbox.py::test_a_run_that_waits_to_be_let_in_comes_out_of_its_line_to_hear_that_it_is_to_stop",
+        "store/test_inbox.py::test_a_run_that_waits_to_be_let_in_comes_out_of_its_line_to_hear_that_it_is_to_stop",
     ),
     Mutant(
         "update-to-a-run-that-ends",

@@ -36,11 +36,11 @@ from perdure.core.limits import (
     GRPC_STREAMS_PER_CONNECTION_MAX,
     UPDATE_WAIT_S_MAX,
 )
-from perdure.core.mail import CancelAsked
+from perdure.core.messages import CancelAsked
 from perdure.core.work import Outcome, StartRequest
-from perdure.engine.approvals import Approvals, Ballot, link_url
+from perdure.engine.api.approvals import Approvals, Ballot, link_url
+from perdure.engine.api.runs import UseCases
 from perdure.engine.engine import Engine
-from perdure.engine.usecases import UseCases
 from perdure.server.auth.authenticator import SeveralCredentials
 from perdure.server.auth.ports import Detail
 from perdure.server.grpc.connection import Connection

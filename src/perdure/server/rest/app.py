@@ -17,12 +17,12 @@ from perdure.server.context import Server
 from perdure.server.rest import (
     admin,
     approvals,
-    dead,
-    events,
+    dead_letters,
+    flow_control,
     flows,
     messages,
+    named_events,
     pages,
-    rules,
     runs,
     schedules,
     stream,
@@ -40,8 +40,8 @@ from perdure.server.rest.stream import Streams
 API: Final = "/api/v1"
 API_VERSION: Final = "1.0.0"
 API_ROUTERS: Final = (
-    workflows.router, flows.router, runs.router, messages.router, approvals.router, updates.router, rules.router, workers.router, stream.router, admin.router,
-    dead.router, schedules.router, events.router, webhooks.router,
+    workflows.router, flows.router, runs.router, messages.router, approvals.router, updates.router, flow_control.router, workers.router, stream.router, admin.router,
+    dead_letters.router, schedules.router, named_events.router, webhooks.router,
 )  # fmt: skip
 DESCRIPTION: Final = """Durable workflows on PostgreSQL.
 

@@ -15,13 +15,13 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from pydantic import BaseModel, Field
 
 from perdure.core import ids
-from perdure.core.approval import Standing, Via
+from perdure.core.approvals import Standing, Via
 from perdure.core.durations import to_us
 from perdure.core.errors import InvalidInput, PerdureError, RateLimited
 from perdure.core.limits import COMMENT_CHARS_MAX, LINK_CHARS_MAX, NAME_CHARS_MAX
 from perdure.core.links import Kind, Link
-from perdure.engine.approvals import Actor, After, Ballot, link_url
-from perdure.engine.usecases import UseCases
+from perdure.engine.api.approvals import Actor, After, Ballot, link_url
+from perdure.engine.api.runs import UseCases
 from perdure.server.auth.addresses import client_of
 from perdure.server.auth.rates import Buckets
 from perdure.server.context import Server
@@ -29,10 +29,10 @@ from perdure.server.rest import models as m
 from perdure.server.rest import views
 from perdure.server.rest.answer_form import Fields, fields_of, read_fields
 from perdure.server.rest.guard import Anyone, Caller, GuardedRoute, Operator, Reader, check_text, parse_json
-from perdure.server.rest.lookup import RunName, resolve
 from perdure.server.rest.pages import PageRoute, render
 from perdure.server.rest.paging import LIMIT_DEFAULT, Cursor, Limit
 from perdure.server.rest.problems import problem_of, responses
+from perdure.server.rest.run_lookup import RunName, resolve
 
 ME: Final = "@me"
 FORM_TYPE: Final = "application/x-www-form-urlencoded"

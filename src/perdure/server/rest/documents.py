@@ -14,13 +14,13 @@ from fastapi import Request, Response
 from fastapi.responses import JSONResponse
 
 from perdure.core.errors import InvalidInput, NotRegistered, PerdureError
-from perdure.core.flow.changes import Changes, changes
-from perdure.core.flow.compile import Compiled, compile_value
-from perdure.core.flow.decider import input_problem
-from perdure.core.flow.draft import Draft, draft_text, draft_value
-from perdure.core.flow.model import Flow, is_flow
-from perdure.core.flow.problems import FlowError
-from perdure.engine.reads import WorkflowItem
+from perdure.engine.api.reads import WorkflowItem
+from perdure.flows.changes import Changes, changes
+from perdure.flows.compile import Compiled, compile_value
+from perdure.flows.decide.decider import input_problem
+from perdure.flows.draft import Draft, draft_text, draft_value
+from perdure.flows.model import Flow, is_flow
+from perdure.flows.problems import FlowError
 from perdure.server.rest import models as m
 from perdure.server.rest import views
 from perdure.server.rest.guard import Caller, GuardedRoute

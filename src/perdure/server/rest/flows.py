@@ -12,20 +12,20 @@ from fastapi.responses import JSONResponse
 
 from perdure.core import ids
 from perdure.core.errors import NotRegistered, PerdureError
-from perdure.core.flow.decider import DecisionTooLarge
-from perdure.core.flow.drawing.chart import Chart, chart_of
-from perdure.core.flow.drawing.svg import svg
-from perdure.core.flow.model import Flow
-from perdure.core.flow.progress import statuses_of
-from perdure.core.flow.schema import document_schema
-from perdure.core.scheduled import trigger_requests
-from perdure.engine.turns import within
+from perdure.engine.runs.turns import within
+from perdure.flows.decide.decider import DecisionTooLarge
+from perdure.flows.decide.progress import statuses_of
+from perdure.flows.drawing.chart import Chart, chart_of
+from perdure.flows.drawing.svg import svg
+from perdure.flows.model import Flow
+from perdure.flows.scheduled import trigger_requests
+from perdure.flows.schema import document_schema
 from perdure.server.rest import models as m
 from perdure.server.rest import views
 from perdure.server.rest.documents import FlowRoute, changes_of, draft_of, kept
 from perdure.server.rest.guard import Caller, Developer, Reader
-from perdure.server.rest.lookup import RunName, detail_of, resolve
 from perdure.server.rest.problems import responses
+from perdure.server.rest.run_lookup import RunName, detail_of, resolve
 from perdure.server.rest.workflows import WorkflowName, check_commands, get_workflow, known, version_known
 
 log = logging.getLogger("perdure.server")

@@ -26,9 +26,9 @@ from starlette.requests import ClientDisconnect
 
 from perdure.core.access import Permission, Principal, namespace_of
 from perdure.core.errors import InvalidInput, PerdureError
-from perdure.core.flow.problems import did_you_mean
 from perdure.core.limits import NAME_CHARS_MAX
-from perdure.engine.usecases import UseCases
+from perdure.core.suggestions import did_you_mean
+from perdure.engine.api.runs import UseCases
 from perdure.server.auth.authenticator import SeveralCredentials
 from perdure.server.context import Server
 from perdure.server.rest.problems import BodyTooLarge, UnsupportedMediaType, internal, problem_of

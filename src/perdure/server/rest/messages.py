@@ -11,12 +11,12 @@ from perdure.core import ids
 from perdure.core.access import Permission
 from perdure.core.errors import InvalidInput, RunFinished
 from perdure.core.limits import MESSAGE_KEY_CHARS_MAX, NAME_CHARS_MAX
-from perdure.core.mail import SignalSent
-from perdure.engine.claims import SUCCESSORS_MAX
+from perdure.core.messages import SignalSent
+from perdure.engine.services.claims import SUCCESSORS_MAX
 from perdure.server.rest import views
 from perdure.server.rest.guard import Caller, GuardedRoute, Operator
-from perdure.server.rest.lookup import RunName, resolve
 from perdure.server.rest.problems import IdempotencyConflict, responses
+from perdure.server.rest.run_lookup import RunName, resolve
 from perdure.server.rest.runs import audit
 from perdure.wire.codec import encode_mail
 

@@ -18,13 +18,13 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.exceptions import HTTPException
 
 from perdure.core.errors import PerdureError
-from perdure.engine.reads import RunFilter
+from perdure.engine.api.reads import RunFilter
 from perdure.server.rest import models as m
 from perdure.server.rest import views
 from perdure.server.rest.guard import Anyone, Caller, GuardedRoute, Reader
-from perdure.server.rest.lookup import RunName, resolve
 from perdure.server.rest.paging import Cursor
 from perdure.server.rest.problems import CODES, status_of
+from perdure.server.rest.run_lookup import RunName, resolve
 from perdure.server.rest.runs import HISTORY_PAGE_BYTES, shown
 from perdure.server.rest.tracebacks import frames
 

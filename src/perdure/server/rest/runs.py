@@ -12,18 +12,18 @@ from perdure.core.errors import Conflict, InvalidInput, NotFound
 from perdure.core.events import Recorded
 from perdure.core.lifecycle import RunStatus, TaskStatus
 from perdure.core.limits import NAME_CHARS_MAX
-from perdure.core.mail import CancelAsked
-from perdure.core.reopen import check_retry, effective
+from perdure.core.messages import CancelAsked
+from perdure.core.run_retry import check_retry, effective
 from perdure.core.undo import stack_of
 from perdure.core.work import Outcome
-from perdure.engine.claims import SUCCESSORS_MAX
-from perdure.engine.reads import LogPosition, RunFilter
+from perdure.engine.api.reads import LogPosition, RunFilter
+from perdure.engine.services.claims import SUCCESSORS_MAX
 from perdure.server.rest import models as m
 from perdure.server.rest import views
 from perdure.server.rest.guard import Caller, GuardedRoute, Operator, Reader
-from perdure.server.rest.lookup import RunName, detail_of, resolve
 from perdure.server.rest.paging import LIMIT_DEFAULT, Cursor, Limit
 from perdure.server.rest.problems import responses
+from perdure.server.rest.run_lookup import RunName, detail_of, resolve
 
 WAIT_S_MAX: Final = 60
 """Seconds a request for a result may wait."""

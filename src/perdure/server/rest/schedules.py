@@ -15,9 +15,9 @@ from perdure.core import ids
 from perdure.core.calls import encode_json
 from perdure.core.errors import Conflict, NotFound, Unavailable
 from perdure.core.limits import NAME_CHARS_MAX, PREVIEW_TIMES_MAX
-from perdure.core.schedule import ScheduleSpec, parse_calendar, parse_spec, spec_json
-from perdure.core.scheduled import BackfillTime, CalendarView, FireView, ScheduleRequest, ScheduleView
-from perdure.engine.schedules import Schedules
+from perdure.core.schedules import ScheduleSpec, parse_calendar, parse_spec, spec_json
+from perdure.engine.services.schedules import Schedules
+from perdure.flows.scheduled import BackfillTime, CalendarView, FireView, ScheduleRequest, ScheduleView
 from perdure.server.auth.ports import Detail
 from perdure.server.rest import models as m
 from perdure.server.rest import views

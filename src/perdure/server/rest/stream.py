@@ -33,12 +33,12 @@ from perdure.core.access import Principal
 from perdure.core.errors import InvalidInput, Unavailable
 from perdure.core.limits import STREAMS_MAX
 from perdure.core.outage import Outage
-from perdure.engine.reads import LogPosition, Reads, RunItem
+from perdure.engine.api.reads import LogPosition, Reads, RunItem
 from perdure.server.context import Server
 from perdure.server.rest import views
 from perdure.server.rest.guard import Caller, GuardedRoute, Reader
-from perdure.server.rest.lookup import resolve
 from perdure.server.rest.problems import TooManyStreams, responses
+from perdure.server.rest.run_lookup import resolve
 
 log = logging.getLogger("perdure.server")
 

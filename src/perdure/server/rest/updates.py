@@ -10,16 +10,16 @@ from pydantic import BaseModel, Field
 
 from perdure.core.errors import Unavailable, update_error
 from perdure.core.limits import NAME_CHARS_MAX, UPDATE_WAIT_S_MAX
-from perdure.core.mail import UpdateAsked
+from perdure.core.messages import UpdateAsked
 from perdure.core.work import Answer
-from perdure.engine.updates import Updates
+from perdure.engine.api.updates import Updates
 from perdure.server.rest import models as m
 from perdure.server.rest import views
 from perdure.server.rest.guard import Caller, GuardedRoute, Operator, Reader
-from perdure.server.rest.lookup import RunName, resolve
 from perdure.server.rest.messages import MessageName
 from perdure.server.rest.paging import Cursor
 from perdure.server.rest.problems import responses
+from perdure.server.rest.run_lookup import RunName, resolve
 from perdure.server.rest.runs import audit
 
 STATES_PAGE_MAX = 100

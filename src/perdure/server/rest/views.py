@@ -15,17 +15,17 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from perdure.core import events as ev
-from perdure.core import ids, why
+from perdure.core import ids, wait_reasons
 from perdure.core.calls import encode_call, encode_json
 from perdure.core.durations import datetime_of, to_us, us_of
 from perdure.core.errors import Failure, InvalidInput, PayloadTooLarge
-from perdure.core.flow.changes import Changes
-from perdure.core.flow.drawing.chart import Chart, as_graph
-from perdure.core.flow.problems import Problem
 from perdure.core.lifecycle import RunStatus, TaskStatus
 from perdure.core.limits import PAYLOAD_BYTES_MAX
 from perdure.core.undo import Undoable
-from perdure.engine import reads as r
+from perdure.engine.api import reads as r
+from perdure.flows.changes import Changes
+from perdure.flows.drawing.chart import Chart, as_graph
+from perdure.flows.problems import Problem
 from perdure.server.rest import models as m
 from perdure.wire.codec import decode_events
 
@@ -136,7 +136,7 @@ def summary(item: r.RunItem, public_url: str) -> m.RunSummary:
         error=error,
         stuck=item.stuck,
         waiting_on=item.waits[0].on if item.waits else "stuck" if item.stuck else None,
-        waiting_for=why.sentence(item.waits) or None,
+        waiting_for=wait_reasons.sentence(item.waits) or None,
         epoch=item.epoch,
         parent_id=_text_or_none(item.parent_id),
         successor=_text_or_none(item.successor),
@@ -183,7 +183,7 @@ def waiting(d: r.RunDetail) -> m.Waiting | None:
     if item.finished_us is not None:
         return None
     return m.Waiting(
-        reason=why.sentence(d.waits) or _reason(item, out, d.tasks),
+        reason=wait_reasons.sentence(d.waits) or _reason(item, out, d.tasks),
         on=d.waits[0].on if d.waits else "task",
         waits=[wait(w) for w in d.waits],
         tasks=sum(d.tasks.get(s, 0) for s in (TaskStatus.PENDING, TaskStatus.DISPATCHED, TaskStatus.RUNNING)),
@@ -193,7 +193,7 @@ def waiting(d: r.RunDetail) -> m.Waiting | None:
     )
 
 
-def wait(w: why.Wait) -> m.Wait:
+def wait(w: wait_reasons.Wait) -> m.Wait:
     return m.Wait(
         on=w.on, text=w.text, name=w.name or None, key=w.key or None, until=moment_or_none(w.until_us or None), runs=list(w.runs), by=list(w.by)
     )  # fmt: skip

@@ -2,7 +2,7 @@
 
 Laws:
 
-1. Who sends is told by a signature over the time and the very bytes of the body (core/webhook.py). Nothing of a request is believed, read
+1. Who sends is told by a signature over the time and the very bytes of the body (core/webhooks.py). Nothing of a request is believed, read
    as JSON or kept before that holds.
 2. It fails closed, and says no more than that: a webhook that is not there, a namespace that is not there, a signature that is missing,
    wrong or old get one and the same answer, after the same work.
@@ -21,19 +21,19 @@ import msgspec
 from fastapi import APIRouter, Path, Request, Response
 from pydantic import BaseModel, Field
 
-from perdure.core import webhook
+from perdure.core import webhooks
 from perdure.core.access import NAMESPACE_CHARS_MAX
 from perdure.core.errors import InvalidInput, NotFound, RateLimited
 from perdure.core.limits import WEBHOOK_BODY_BYTES_MAX
-from perdure.core.occasion import EVENT_NAME_CHARS_MAX
-from perdure.engine.occasions import Hook, Webhook
+from perdure.core.named_events import EVENT_NAME_CHARS_MAX
+from perdure.engine.services.named_events import Hook, Webhook
 from perdure.server.auth.addresses import client_of
 from perdure.server.auth.rates import Buckets
 from perdure.server.context import Server
 from perdure.server.rest import models as m
 from perdure.server.rest import views
-from perdure.server.rest.events import occasions_of
 from perdure.server.rest.guard import Anyone, Caller, Developer, GuardedRoute, Reader, check_value, parse_json
+from perdure.server.rest.named_events import occasions_of
 from perdure.server.rest.paging import LIMIT_DEFAULT, Cursor, Limit
 from perdure.server.rest.problems import responses
 from perdure.server.secret_box import CannotOpen
@@ -163,13 +163,13 @@ async def receive(
     server = request.app.state.server
     body: bytes = request.state.value or b""
     hook = await occasions_of(server).port.hook(namespace, name)
-    given = request.headers.get(webhook.HEADER.lower(), "")
+    given = request.headers.get(webhooks.HEADER.lower(), "")
     now_s = server.engine.clock.now_us() / 1e6
     secret = _opened(server, hook, name) if hook is not None else b""
-    mark = webhook.checked(secret or _NOBODY, given, body, now_s)
+    mark = webhooks.checked(secret or _NOBODY, given, body, now_s)
     if hook is None or not secret or mark is None:
         _count_refusal(request, f"{namespace}/{name}")
-        raise NotFound(f"there is no such webhook, or this request is not signed for it now: see {webhook.HEADER}")
+        raise NotFound(f"there is no such webhook, or this request is not signed for it now: see {webhooks.HEADER}")
     payload = _compact(body)
     emitted = await occasions_of(server).emit(
         hook.ns, hook.event, payload, key=f"hook:{mark}", source=f"webhook:{name}"

@@ -10,15 +10,15 @@ import msgspec
 from fastapi import APIRouter, Header, Path, Query, Response
 from fastapi.responses import JSONResponse
 
-from perdure.core import ids, starts
+from perdure.core import deferred_starts, ids
 from perdure.core.access import Permission
 from perdure.core.calls import encode_json
 from perdure.core.errors import Forbidden, InvalidInput, NotFound, NotRegistered, RunAlreadyExists
-from perdure.core.flow.model import VERSION_PREFIX, Flow, is_flow
 from perdure.core.limits import NAME_CHARS_MAX
-from perdure.core.scheduled import trigger_requests
 from perdure.core.work import StartRequest
-from perdure.engine.reads import WorkflowItem
+from perdure.engine.api.reads import WorkflowItem
+from perdure.flows.model import VERSION_PREFIX, Flow, is_flow
+from perdure.flows.scheduled import trigger_requests
 from perdure.server.rest import models as m
 from perdure.server.rest import views
 from perdure.server.rest.documents import FlowRoute, changes_of, check_input, draft_of
@@ -201,25 +201,27 @@ async def request_of(caller: Caller, name: str, body: m.StartRun, traceparent: s
         attributes=encode_json(body.attributes) if body.attributes else b"",
         trace=traceparent if traceparent and TRACEPARENT.fullmatch(traceparent) else "",
         later=_later(body),
-        dedup=starts.Dedup(body.dedup.key, views.duration_us(body.dedup.for_)) if body.dedup is not None else None,
+        dedup=deferred_starts.Dedup(body.dedup.key, views.duration_us(body.dedup.for_))
+        if body.dedup is not None
+        else None,
     )
 
 
-def _later(body: m.StartRun) -> starts.Later | None:
+def _later(body: m.StartRun) -> deferred_starts.Later | None:
     if body.debounce is not None and body.batch is not None:
         raise InvalidInput("a start is debounced or batched, not both")
     if body.debounce is not None:
         d = body.debounce
-        return starts.Debounce(d.key, views.duration_us(d.quiet), views.duration_us(d.max))
+        return deferred_starts.Debounce(d.key, views.duration_us(d.quiet), views.duration_us(d.max))
     b = body.batch
-    return starts.Batch(b.key, b.size, views.duration_us(b.every)) if b is not None else None
+    return deferred_starts.Batch(b.key, b.size, views.duration_us(b.every)) if b is not None else None
 
 
 async def _start_later(
     caller: Caller, request: StartRequest, response: Response, idempotency_key: str | None
 ) -> m.Run | JSONResponse:
     """Put off, or at most once. A repetition of either has no further effect, but items would be added twice: their key sees to that."""
-    if isinstance(request.later, starts.Batch) and idempotency_key is not None:
+    if isinstance(request.later, deferred_starts.Batch) and idempotency_key is not None:
         request = msgspec.structs.replace(request, once=check_key(idempotency_key))
     begun = await caller.use.start_later(request)
     where = f"/api/v1/runs/{ids.text(begun.run_id)}"

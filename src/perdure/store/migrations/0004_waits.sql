@@ -1,7 +1,7 @@
 -- Time, waits and flow control: why a run waits, approvals, events from outside, schedules, lines, slots, buckets.
 
 -- ---- why a run waits --------------------------------------------------------------------------------------------------
--- Written by the engine that lets go of a run (or sees it wait): what the run waits for, by core/why.py. `waiting_on` is the one word that
+-- Written by the engine that lets go of a run (or sees it wait): what the run waits for, by core/wait_reasons.py. `waiting_on` is the one word that
 -- lists are filtered by; `waits` a JSON array with all of it. Both go when the run is claimed again.
 alter table perdure.run_queue
   add column waiting_on text,
@@ -268,7 +268,7 @@ create table perdure.calendar (
   primary key (ns, name)
 );
 
--- spec: JSON, by core/schedule. spec_hash tells whether a redeploy changed anything. next_at is the next nominal time, fire_at that plus its jitter;
+-- spec: JSON, by core/schedules. spec_hash tells whether a redeploy changed anything. next_at is the next nominal time, fire_at that plus its jitter;
 -- both null when it is over. version '': whatever is current when it fires. origin: 'api', 'code', or 'flow:' and the name of the flow whose
 -- `triggers:` it comes from. timeout_us: how long its runs may take, 0 for as long as they do.
 create table perdure.schedule (

@@ -160,7 +160,7 @@ dropped as (
    where i.run_id = any(array(select u.run_id from unnest($27::uuid[], $28::uuid[]) as u(run_id, successor) where u.successor is null))
      and exists(select from fence)
 ),
--- kind 1 and 2 bring a spec (core/approval.py, core/occasion.py): the columns that people and events look for are taken from it.
+-- kind 1 and 2 bring a spec (core/approvals.py, core/named_events.py): the columns that people and events look for are taken from it.
 promised as (
   insert into perdure.promise (run_id, name, ns, created_at, kind, spec, event, assignees, quorum, deadline_at, escalate_at, escalate_to)
   select u.run_id, u.name, u.ns, f.at, u.kind, u.spec, s.v->>'event',

@@ -2,7 +2,7 @@
 --
 --   unendable_runs      locks the runs (skip locked)
 --   load_runs           their history, mail and queued tasks
---   (engine/endings.py decides)
+--   (engine/services/endings.py decides)
 --   take_to_end         makes the session their owner, so that a commit may close them
 --   commit_batch, commit_batch_rest
 --   wait_for_undo       for the others

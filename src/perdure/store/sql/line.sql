@@ -3,7 +3,7 @@
 --   look_at_lines / look_at_run_lines   locks the lines it finds (skip locked)
 --   lock_keys                           advisory locks of every key those lines need, in order
 --   read_keys                           a new snapshot: what is held, what is in the buckets
---   (core/grant.py decides)
+--   (core/flow_control/admission.py decides)
 --   take_from_lines / let_in_runs       claims, takes slots and units, moves the lines on
 --
 -- Whoever waits for an advisory lock here holds lines, and nobody who holds an advisory lock waits for a line: no circle.

@@ -1,4 +1,4 @@
--- Why things wait. Codes and words are core/why.py's; here are the rows they are made of.
+-- Why things wait. Codes and words are core/wait_reasons.py's; here are the rows they are made of.
 
 -- name: run_waits
 -- What is recorded about an active run. $1 run, $2 namespace.

@@ -1,0 +1,1 @@
+"""`perdure dev`: a server, workers and a private PostgreSQL in one command."""

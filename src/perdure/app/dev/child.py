@@ -1,0 +1,94 @@
+"""The worker of `perdure dev`: a process of its own, so that new code always starts in a fresh interpreter.
+
+It talks with its parent over one socket: it says what it found, waits for SERVE, says when it is CONNECTED, and goes when the parent
+says DRAIN or is no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import threading
+from typing import Final
+
+import msgspec
+
+from perdure.app.modules import BrokenModule, load
+from perdure.app.process_family import kill_family
+from perdure.app.worker_process import WorkerOptions, worker_of
+from perdure.core.egress import LOOPBACK
+from perdure.core.errors import PerdureError
+from perdure.sdk.worker.builtin_tasks import HTTP_ALLOW_ENV
+
+SERVE: Final = b"s"
+DRAIN: Final = b"d"
+CONNECTED: Final = b"c"
+DRAIN_S: Final = 4.0
+"""A worker that makes way for newer code gives its tasks this long."""
+
+
+class Hello(msgspec.Struct, kw_only=True):
+    """The child's first and only message."""
+
+    tasks: list[str] = []
+    workflows: list[str] = []
+    trouble: str = ""
+    """Why it cannot serve: a traceback, or a sentence."""
+
+
+def main() -> None:
+    descriptor, server, *files = sys.argv[1:]
+    # Ctrl-C reaches the whole terminal; what it means is the parent's business.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = socket.socket(fileno=int(descriptor))
+    hello = _load(files)
+    parent.sendall(msgspec.json.encode(hello) + b"\n")
+    if hello.trouble or parent.recv(1) != SERVE:
+        sys.exit(1 if hello.trouble else 0)
+    asyncio.run(_serve(server, parent))
+
+
+def _load(files: list[str]) -> Hello:
+    try:
+        defined = load(files)
+    except BrokenModule as broken:
+        return Hello(trouble=broken.trace)
+    except PerdureError as error:
+        return Hello(trouble=str(error))
+    return Hello(tasks=defined.tasks, workflows=defined.workflows)
+
+
+def _options(server: str) -> WorkerOptions:
+    """Commands and services of this machine are allowed: it runs the user's own code on the user's own machine anyway."""
+    http_allow = None if HTTP_ALLOW_ENV in os.environ else LOOPBACK
+    return WorkerOptions(server=server, drain_s=DRAIN_S, allow_run=True, http_allow=http_allow)
+
+
+async def _serve(server: str, parent: socket.socket) -> None:
+    async with worker_of(_options(server)) as worker:
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, worker.drain)
+
+        def listen() -> None:
+            if parent.recv(1):
+                loop.call_soon_threadsafe(worker.drain)
+                parent.recv(1)
+            # The parent is no more, so there is nothing left to work for. Commands of `run:` would outlive us.
+            kill_family(os.getpid(), itself=False)
+            os._exit(1)
+
+        async def tell() -> None:
+            await worker.connected()
+            parent.sendall(CONNECTED)
+
+        threading.Thread(target=listen, name="perdure-parent", daemon=True).start()
+        telling = asyncio.create_task(tell())
+        await worker.run()
+        telling.cancel()
+
+
+if __name__ == "__main__":
+    main()

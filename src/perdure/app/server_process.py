@@ -1,0 +1,264 @@
+"""A server: one engine, REST and gRPC in front of it, in one event loop. Any number of them share a database.
+
+    start   store -> engine -> gRPC -> REST: the ports open only when there is something behind them
+    stop    not ready (load balancers and workers turn away) -> REST ends its requests -> the engine hands back its runs -> gRPC -> store
+
+The second signal ends the process at once: the database holds everything that was acknowledged, and other servers take over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import Final
+
+from fastapi import FastAPI
+from starlette.applications import Starlette
+from starlette.routing import Route
+
+from perdure.app.connections import descriptors
+from perdure.app.gc_tuning import CollectorPace
+from perdure.app.http_server import HttpServer
+from perdure.app.settings import Address, ServerSettings, TlsFiles
+from perdure.app.signals import signals
+from perdure.app.task_signatures import TaskTypes
+from perdure.app.tracing import Tracing
+from perdure.core.errors import Unavailable
+from perdure.core.limits import PEER_SILENT_S
+from perdure.engine.api.approvals import Approvals
+from perdure.engine.api.flow_control import Rulebook
+from perdure.engine.api.updates import Updates
+from perdure.engine.engine import Engine
+from perdure.engine.services.endings import Endings
+from perdure.engine.services.named_events import Occasions
+from perdure.engine.services.stalls import StallWatch
+from perdure.engine.services.start_deadlines import Expiry
+from perdure.engine.services.telemetry import Notes
+from perdure.server import health
+from perdure.server.auth import Audit, Authenticator, OpenAccess, Tokens
+from perdure.server.context import Server
+from perdure.server.grpc.hub import WorkerHub
+from perdure.server.grpc.server import GrpcServer, Tls
+from perdure.server.rest.app import create_app
+from perdure.server.secret_box import SecretBox
+from perdure.store.api_keys import AuditLog, Keys
+from perdure.store.approvals import PostgresApprovals
+from perdure.store.dead_letters import PostgresDeadLetters
+from perdure.store.deferred_starts import PostgresStarts
+from perdure.store.definitions import PostgresRegistry
+from perdure.store.endings import PostgresEndings
+from perdure.store.flow_control_rules import PostgresRulebook
+from perdure.store.migrate import check, migrate
+from perdure.store.named_events import PostgresOccasions
+from perdure.store.postgres import PostgresStore
+from perdure.store.reads import PostgresReads
+from perdure.store.schedules import PostgresSchedules
+from perdure.store.start_deadlines import PostgresExpiries
+from perdure.store.telemetry import PostgresNotes
+from perdure.store.updates import PostgresUpdates
+
+log = logging.getLogger("perdure.server")
+
+BACKLOG: Final = 1024
+GRPC_SHARE: Final = 0.1
+"""Of the drain's time, for the last words of workers; then their streams are cut, and they go elsewhere."""
+HTTP_SHARE: Final = 0.25
+"""Of the drain's time, for requests at hand."""
+
+
+class ServerProcess:
+    """Everything a server consists of. `start` returns when it can be used, `stop` when everything is handed back."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self.settings = settings
+        self.url = ""
+        self.http, self.grpc = settings.http, settings.grpc
+        self.server: Server
+        self.is_draining = False
+        self._stack = AsyncExitStack()
+        self._app: FastAPI
+        self._hub: WorkerHub
+        self._doors: list[HttpServer] = []
+        self._bounds = settings.connections
+
+    async def start(self) -> None:
+        s = self.settings
+        for warning in s.warnings():
+            log.warning("%s", warning)
+        self._bounds = s.connections.within(descriptors())
+        try:
+            http = self._listen(s.http, "--http")
+            metrics = self._listen(s.metrics, "--metrics") if s.metrics is not None else None
+            listen(s.grpc, "--grpc").close()  # gRPC takes it itself, and would say less about what is wrong
+            await self._open(http, metrics)
+        except BaseException:
+            await self._stack.aclose()
+            raise
+
+    def _listen(self, address: Address, option: str) -> socket.socket:
+        sock = listen(address, option)
+        self._stack.callback(sock.close)
+        return sock
+
+    async def _open(self, http: socket.socket, metrics: socket.socket | None) -> None:
+        s = self.settings
+        await (migrate(s.dsn) if s.migrate else check(s.dsn))
+        store, reads, registry = PostgresStore(s.dsn), PostgresReads(s.dsn), PostgresRegistry(s.dsn)
+        for one in (store, reads, registry):
+            self._stack.push_async_callback(one.close)
+            await one.open()
+        notes = PostgresNotes(store.pool)
+        hub = self._hub = WorkerHub()
+        updates, expiry = Updates(PostgresUpdates(store.pool)), Expiry(PostgresExpiries(store.pool))
+        starts, schedules = PostgresStarts(store.pool), PostgresSchedules(store.pool)
+        engine = Engine(
+            store,
+            hub,
+            s.engine_settings,
+            Notes(notes),
+            updates,
+            expiry=expiry,
+            endings=Endings(PostgresEndings(store.pool)),
+            starts=starts,
+            schedules=schedules,
+            occasions=Occasions(PostgresOccasions(store.pool)),
+        )
+        hub.bind(engine)
+        types = TaskTypes(registry)
+
+        def heard(ns: int, signatures: dict[str, bytes]) -> None:
+            engine.flows.hear(ns, signatures)
+            types.heard(ns, signatures)
+
+        hub.on_signatures = heard
+        self._stack.push_async_callback(types.close)
+        self._stack.push_async_callback(Tracing(engine=engine, worker=None, service="perdure-server").close)
+        pace = CollectorPace()
+        pace.slow_down()
+        self._stack.callback(pace.restore)
+        stalls = StallWatch(engine.counters)
+        stalls.start()
+        self._stack.callback(stalls.stop)
+        await engine.open()
+        keys, audit = Keys(store.pool), Audit(AuditLog(store.pool))
+        tokens = Tokens(s.oidc) if s.oidc is not None else None
+        auth = OpenAccess(s.http.host, s.dev_token) if s.auth == "open" else Authenticator(keys, tokens)
+        # No web page can make a browser speak gRPC: the token of `perdure dev` is for HTTP alone.
+        grpc = GrpcServer(
+            engine,
+            hub,
+            OpenAccess(s.grpc.host) if s.auth == "open" else auth,
+            str(s.grpc),
+            tls=grpc_tls(s.grpc_tls),
+            audit=audit.record,
+            connections_max=self._bounds.grpc_max,
+        )
+        self.http = bound(http)
+        self.url = s.url_of(self.http)
+        approvals = grpc.approvals = Approvals(PostgresApprovals(store.pool))
+        grpc.public_url = self.url
+        self._stack.push_async_callback(grpc.stop, s.drain_s * GRPC_SHARE)
+        self._stack.push_async_callback(engine.close)
+        await grpc.start()
+        self.grpc = Address(s.grpc.host, grpc.port)
+        self.server = Server(
+            engine=engine,
+            reads=reads,
+            registry=registry,
+            auth=auth,
+            keys=keys,
+            log=audit,
+            approvals=approvals,
+            public_url=self.url,
+            rulebook=Rulebook(PostgresRulebook(store.pool), engine.rules_changed),
+            dead=PostgresDeadLetters(store.pool),
+            secrets=SecretBox(s.secret_keys),
+        )
+        await self._open_doors(http, metrics, health.routes(engine, notes, lambda: self.is_draining))
+
+    async def _open_doors(self, http: socket.socket, metrics: socket.socket | None, probes: list[Route]) -> None:
+        """Metrics name namespaces and queues and ask nobody who they are: only this machine or an address of their own gets them."""
+        s = self.settings
+        app = create_app(
+            self.server,
+            streams_max=self._bounds.streams_max,
+            hosts=(*s.allowed_hosts, s.http.host),
+            dev_token=s.dev_token,
+        )
+        self._app = app
+        own = metrics is None and s.http.is_loopback
+        app.router.routes[:0] = [route for route in probes if own or route.path != "/metrics"]
+        self._doors.append(HttpServer(app, http, s.http_tls, s.drain_s * HTTP_SHARE, self._bounds, s.trusted_proxies))
+        if metrics is not None:
+            self._doors.append(HttpServer(Starlette(routes=probes), metrics, None, 1.0, self._bounds))
+        for door in self._doors:
+            await door.start()
+
+    async def stop(self) -> None:
+        """Within `drain_s`, whatever happens."""
+        self.is_draining = True
+        self.server.engine.claimer.may_claim = False
+        self._hub.go_away()
+        try:
+            async with asyncio.timeout(self.settings.drain_s):
+                await asyncio.sleep(min(self.settings.not_ready_s, self.settings.drain_s / 4))
+                self._app.state.streams.close()  # they would hold their connections open
+                for door in self._doors:
+                    await door.stop()
+                await self._stack.aclose()
+        except TimeoutError:
+            log.warning("not everything ended within %g s; other servers take it over", self.settings.drain_s)
+
+
+def grpc_tls(files: TlsFiles | None) -> Tls | None:
+    if files is None:
+        return None
+    client_ca = files.client_ca.read_bytes() if files.client_ca else None
+    return Tls(files.cert.read_bytes(), files.key.read_bytes(), client_ca)
+
+
+def listen(address: Address, option: str) -> socket.socket:
+    """Take the port now, so that its being taken is told before anything is opened."""
+    try:
+        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0]
+    except OSError as error:
+        raise Unavailable(f"{option}: {address.host!r} is not an address of this machine: {error.strerror}") from None
+    sock = socket.socket(*found[:3])  # with the protocol: asyncio turns Nagle's delay off only where it reads TCP there
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if hasattr(
+        socket, "TCP_USER_TIMEOUT"
+    ):  # accepted connections inherit it: a peer that has vanished is noticed by what is sent to it
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, PEER_SILENT_S * 1000)
+    try:
+        sock.bind(found[4])
+        sock.listen(BACKLOG)
+    except OSError as error:
+        sock.close()
+        raise Unavailable(
+            f"cannot listen on {address}: {(error.strerror or str(error)).lower()}. "
+            f"Is another server running there? {option} takes another address."
+        ) from None
+    sock.setblocking(False)
+    return sock
+
+
+def bound(sock: socket.socket) -> Address:
+    host, port = sock.getsockname()[:2]
+    return Address(host, port)
+
+
+async def serve(settings: ServerSettings, say: Callable[[str], None]) -> None:
+    """Run a server until it is told to stop."""
+    stop = asyncio.Event()
+    async with signals(stop.set):
+        process = ServerProcess(settings)
+        await process.start()
+        CollectorPace().settle()
+        say(f"Perdure is ready: {process.url}  workers: {process.grpc}  (Ctrl-C stops)")
+        await stop.wait()
+        say("stopping: waiting for work at hand; a second signal stops at once")
+        await process.stop()
+        say("stopped")

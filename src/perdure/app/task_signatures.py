@@ -1,0 +1,53 @@
+"""What workers say about the arguments of their tasks, on its way to the database: gathered, and written only where it is news."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from perdure.core.errors import Unavailable
+from perdure.engine.api.reads import Registry
+
+log = logging.getLogger("perdure.server")
+
+GATHER_S: Final = 0.2
+KNOWN_MAX: Final = 20_000
+"""Tasks that are remembered as written."""
+
+
+class TaskTypes:
+    """Told by the hub; a thousand workers that say the same cost one write."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._known: dict[tuple[int, str], bytes] = {}
+        self._news: dict[int, dict[str, bytes]] = {}
+        self._writing: asyncio.Task[None] | None = None
+
+    def heard(self, ns: int, signatures: dict[str, bytes]) -> None:
+        fresh = {n: s for n, s in signatures.items() if self._known.get((ns, n)) != s}
+        if not fresh:
+            return
+        if len(self._known) + len(fresh) > KNOWN_MAX:
+            self._known.clear()
+        self._known.update({(ns, n): s for n, s in fresh.items()})
+        self._news.setdefault(ns, {}).update(fresh)
+        if self._writing is None:
+            self._writing = asyncio.get_running_loop().create_task(self._write())
+
+    async def _write(self) -> None:
+        await asyncio.sleep(GATHER_S)
+        self._writing, news, self._news = None, self._news, {}
+        for ns, signatures in news.items():
+            try:
+                await self._registry.save_task_types(ns, signatures)
+            except Unavailable as e:  # editors know a little less until a worker connects again
+                log.warning("the arguments of %d tasks are not recorded: %s", len(signatures), e)
+                for name in signatures:
+                    self._known.pop((ns, name), None)
+
+    async def close(self) -> None:
+        if self._writing is not None:
+            self._writing.cancel()
+            await asyncio.gather(self._writing, return_exceptions=True)

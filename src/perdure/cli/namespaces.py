@@ -1,0 +1,74 @@
+"""`perdure namespace`: create, list and delete namespaces, through a server or on the database itself."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from perdure.cli.api_keys import Db, actor
+from perdure.cli.remote_options import Remote, remote
+
+Name = Annotated[str, typer.Argument(metavar="NAME")]
+
+namespace = typer.Typer(help="Create, list and delete namespaces.", no_args_is_help=True)
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(namespace, name="namespace")
+
+
+@namespace.command()
+@remote
+def create(server: Remote, name: Name, db: Db = None) -> None:
+    """Create a namespace: runs, keys and workers of one never meet those of another."""
+    if db is not None:
+        import asyncio
+
+        from perdure.store.api_keys import create_namespace
+
+        asyncio.run(create_namespace(db, name, by=actor()))
+    else:
+        server.api.post("/namespaces", {"name": name})
+    server.out.say(f"namespace {name} was created")
+
+
+@namespace.command("list")
+@remote
+def list_(server: Remote, db: Db = None) -> None:
+    """List namespaces."""
+    from perdure.cli.render import Column, ago
+
+    columns = [
+        Column("namespace", lambda n: n["name"], style="bold", whole=True),
+        Column("since", lambda n: n["created_at"], lambda n: ago(n["created_at"]), "dim"),
+    ]
+    found = _list_on(db) if db is not None else server.api.items("/namespaces")
+    server.out.rows(found, columns, empty="there are no namespaces")
+
+
+def _list_on(dsn: str) -> list[dict[str, Any]]:
+    import asyncio
+
+    from perdure.core.durations import datetime_of
+    from perdure.store.api_keys import list_namespaces
+
+    found = asyncio.run(list_namespaces(dsn))
+    return [{"name": n.name, "created_at": datetime_of(n.created_us).isoformat()} for n in found]
+
+
+@namespace.command()
+@remote
+def delete(server: Remote, name: Name, db: Db = None) -> None:
+    """Delete a namespace: its keys end and nobody gets in; histories stay until retention drops them."""
+    if db is not None:
+        import asyncio
+
+        from perdure.store.api_keys import delete_namespace
+
+        asyncio.run(delete_namespace(db, name, by=actor()))
+    else:
+        from perdure.app.http_client import segment
+
+        server.api.delete(f"/namespaces/{segment(name)}")
+    server.out.say(f"namespace {name} is deleted")

@@ -1,0 +1,644 @@
+"""What expressions compute with: comparison, arithmetic, and the functions by name. All pure, all on JSON values.
+
+Whatever goes wrong is a `Fault`. Work is paid for before it is done: elements and characters are counted by the evaluation's meter.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from perdure.core.expressions.nodes import DATA_DEPTH_MAX, INTEGER_MAX, Fault, Meter, a_kind, kind, number
+from perdure.core.limits import EXPR_BYTES_MAX
+
+# Steps per element of what takes longer than to pass by it: measured, so that EXPR_STEPS_MAX takes about as long with each of them.
+_COMPARED: Final = 4
+_KEYED: Final = 6
+_WRITTEN: Final = 3
+_PARSED: Final = 2
+_LONG_TEXT: Final = 4_096
+"""Characters of a text above which comparing it is paid for."""
+
+_SCALARS: Final = frozenset({str, int, float, bool, type(None)})
+_NUMBERS: Final = frozenset({int, float})
+_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}")
+_FLOAT: Final = re.compile(r"[+-]?[0-9]{1,400}(?:\.[0-9]{1,400})?(?:[eE][+-]?[0-9]{1,4})?")
+_ROUND_DIGITS_MAX: Final = 15
+
+
+# -- comparison ------------------------------------------------------------------------------------------------------
+
+
+def equal(left: Any, right: Any, meter: Meter) -> bool:
+    """Of any two values. 1 equals 1.0; booleans are no numbers."""
+    kind_l, kind_r = type(left), type(right)
+    if kind_l in _SCALARS or kind_r in _SCALARS:
+        if kind_l is kind_r or (kind_l in _NUMBERS and kind_r in _NUMBERS):
+            if kind_l is str and len(left) > _LONG_TEXT:
+                meter.scan(left)
+            return bool(left == right)
+        return False
+    return _deep_equal(left, right, meter)
+
+
+def _deep_equal(left: Any, right: Any, meter: Meter) -> bool:
+    todo: list[tuple[Any, Any]] = [(left, right)]
+    while todo:
+        one, two = todo.pop()
+        if isinstance(one, list) and isinstance(two, list):
+            if len(one) != len(two):
+                return False
+            meter.spend(len(one) * _COMPARED)
+            todo.extend(zip(one, two, strict=True))
+        elif isinstance(one, dict) and isinstance(two, dict):
+            if one.keys() != two.keys():
+                return False
+            meter.spend(len(one) * _COMPARED)
+            todo.extend((value, two[key]) for key, value in one.items())
+        elif (type(one) in _SCALARS or type(two) in _SCALARS) and equal(one, two, meter):
+            continue
+        else:
+            return False
+    return True
+
+
+def check_order(left: Any, right: Any, meter: Meter) -> None:
+    """Numbers have one, and strings."""
+    if isinstance(left, str) and len(left) > _LONG_TEXT:
+        meter.scan(left)
+    if not ((type(left) in _NUMBERS and type(right) in _NUMBERS) or (isinstance(left, str) and isinstance(right, str))):
+        raise Fault(
+            f"{a_kind(left)} and {a_kind(right)} have no order; compare numbers with numbers and strings with strings"
+        )
+
+
+def member(needle: Any, holder: Any, meter: Meter) -> bool:
+    """`needle in holder`: an element of a list, a key of an object, a part of a string. Nothing is in null."""
+    if isinstance(holder, list):
+        if isinstance(needle, str):
+            meter.spend(len(holder))
+            return needle in holder
+        meter.spend(len(holder) * 2)
+        return any(equal(needle, item, meter) for item in holder)
+    if isinstance(holder, dict):
+        return isinstance(needle, str) and needle in holder
+    if holder is None:
+        return False
+    if isinstance(holder, str):
+        if isinstance(needle, str):
+            meter.scan(holder)
+            return needle in holder
+        if needle is None:
+            return False
+        raise Fault(f"{a_kind(needle)} cannot be part of a string; use string() on it")
+    raise Fault(f"nothing can be in {a_kind(holder)}; it takes a list, an object or a string")
+
+
+# -- arithmetic ------------------------------------------------------------------------------------------------------
+
+
+def add(left: Any, right: Any, meter: Meter) -> Any:
+    if type(left) in _NUMBERS and type(right) in _NUMBERS:
+        return _computed(left, right, _plus)
+    if isinstance(left, str) and isinstance(right, str):
+        meter.build(len(left) + len(right))
+        return left + right
+    if isinstance(left, list) and isinstance(right, list):
+        meter.spend(len(left) + len(right))
+        return left + right
+    raise Fault(
+        f"{a_kind(left)} and {a_kind(right)} cannot be added; + takes two numbers, two strings or two lists"
+        + ("; use string() on the other" if isinstance(left, str) or isinstance(right, str) else "")
+    )
+
+
+def _plus(left: float, right: float) -> float:
+    return left + right
+
+
+def _minus(left: float, right: float) -> float:
+    return left - right
+
+
+def _times(left: float, right: float) -> float:
+    return left * right
+
+
+def _over(left: float, right: float) -> float:
+    """Two integers give an integer where there is one."""
+    if right == 0:
+        raise Fault("division by zero")
+    if type(left) is int and type(right) is int and left % right == 0:
+        return left // right
+    return left / right
+
+
+def _modulo(left: float, right: float) -> float:
+    """The sign is the right one's."""
+    if right == 0:
+        raise Fault("division by zero")
+    return left % right
+
+
+def _computed(left: Any, right: Any, operate: Callable[[float, float], float]) -> float:
+    try:
+        return number(operate(left, right))
+    except OverflowError:
+        raise Fault("the number is too large for a float") from None
+
+
+def _of_numbers(sign: str, operate: Callable[[float, float], float]) -> Callable[[Any, Any, Meter], Any]:
+    def run(left: Any, right: Any, _: Meter) -> Any:
+        if type(left) in _NUMBERS and type(right) in _NUMBERS:
+            return _computed(left, right, operate)
+        raise Fault(f"{sign} takes two numbers, not {a_kind(left)} and {a_kind(right)}")
+
+    return run
+
+
+ARITHMETIC: Final[dict[str, Callable[[Any, Any, Meter], Any]]] = {
+    "+": add,
+    "-": _of_numbers("-", _minus),
+    "*": _of_numbers("*", _times),
+    "/": _of_numbers("/", _over),
+    "%": _of_numbers("%", _modulo),
+}
+
+
+def negative(value: Any) -> float:
+    if type(value) in _NUMBERS:
+        return number(-value)
+    raise Fault(f"the sign - takes a number, not {a_kind(value)}")
+
+
+# -- text ------------------------------------------------------------------------------------------------------------
+
+
+def text_of(value: Any, meter: Meter) -> str:
+    """As it stands in a text: strings as they are, null as nothing, the rest as JSON."""
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return ""
+    return encoded(value, meter)
+
+
+def encoded(value: Any, meter: Meter) -> str:
+    """Compact JSON."""
+    meter.build(weigh(value, meter, EXPR_BYTES_MAX))
+    try:
+        return msgspec.json.encode(value).decode()
+    except (TypeError, ValueError, OverflowError) as exc:
+        raise Fault(f"the value has no JSON form: {exc}") from None
+    except RecursionError:
+        raise Fault("the value is nested too deeply for JSON") from None
+
+
+def weigh(value: Any, meter: Meter | None, most: int) -> int:
+    """Roughly the characters of a value's JSON form; counting stops above `most`. Elements are paid for by the meter, if there is one."""
+    if isinstance(value, str):
+        return len(value) + 2
+    total = 0
+    todo = [value]
+    while todo and total <= most:
+        here = todo.pop()
+        if isinstance(here, str):
+            total += len(here) + 3
+        elif isinstance(here, list):
+            if meter:
+                meter.spend(len(here))
+            total += 2
+            todo.extend(here)
+        elif isinstance(here, dict):
+            if meter:
+                meter.spend(len(here) * 2)
+            total += 2
+            todo.extend(here)
+            todo.extend(here.values())
+        else:
+            total += 4
+    return total
+
+
+def _string(meter: Meter, value: Any) -> str:
+    return text_of(value, meter)
+
+
+def _json(meter: Meter, value: Any) -> str:
+    return encoded(value, meter)
+
+
+def _changed(text: str, meter: Meter) -> str:
+    """A text of about the length of the one it was made from."""
+    meter.build(len(text))
+    return text
+
+
+def _lower(meter: Meter, text: str) -> str:
+    meter.scan(text)
+    return _changed(text.lower(), meter)
+
+
+def _upper(meter: Meter, text: str) -> str:
+    meter.scan(text)
+    return _changed(text.upper(), meter)
+
+
+def _trim(meter: Meter, text: str) -> str:
+    meter.scan(text)
+    return _changed(text.strip(), meter)
+
+
+def _split(meter: Meter, text: str, separator: str) -> list[str]:
+    if not separator:
+        raise Fault("the separator is empty")
+    meter.scan(text)
+    meter.spend(text.count(separator) + 1)
+    meter.build(len(text))
+    return text.split(separator)
+
+
+def _join(meter: Meter, items: list[Any], separator: str = "") -> str:
+    meter.spend(len(items) * _WRITTEN)
+    texts: list[str] = []
+    for item in items:
+        if isinstance(item, list | dict):
+            raise Fault(f"{a_kind(item)} cannot be joined into a text; use json() on it")
+        texts.append(text_of(item, meter))
+    meter.build(sum(map(len, texts)) + len(separator) * len(texts))
+    return separator.join(texts)
+
+
+def _replace(meter: Meter, text: str, old: str, new: str) -> str:
+    if not old:
+        raise Fault("the text to replace is empty")
+    meter.scan(text)
+    meter.build(len(text) + text.count(old) * (len(new) - len(old)))
+    return text.replace(old, new)
+
+
+def _starts_with(_: Meter, text: str, start: str) -> bool:
+    return text.startswith(start)
+
+
+def _ends_with(_: Meter, text: str, end: str) -> bool:
+    return text.endswith(end)
+
+
+def _sha256(meter: Meter, text: str) -> str:
+    meter.scan(text)
+    try:
+        return hashlib.sha256(text.encode()).hexdigest()
+    except UnicodeEncodeError:
+        raise Fault("the string has half of a surrogate pair in it") from None
+
+
+def _parse_json(meter: Meter, text: str) -> Any:
+    meter.build(len(text))
+    meter.scan(text)
+    meter.spend(_PARSED * (text.count(",") + text.count("[") + text.count("{") + 1))
+    try:
+        value = msgspec.json.decode(text)
+    except (ValueError, RecursionError) as exc:
+        raise Fault(f"the string is not JSON: {exc}") from None
+    _check_depth(value)
+    return value
+
+
+def _check_depth(value: Any) -> None:
+    level = [value]
+    for _ in range(DATA_DEPTH_MAX + 1):
+        level = [one for one in level if isinstance(one, list | dict)]
+        if not level:
+            return
+        level = [inner for one in level for inner in (one.values() if isinstance(one, dict) else one)]
+    raise Fault(f"the value is nested more than {DATA_DEPTH_MAX} deep")
+
+
+# -- numbers ---------------------------------------------------------------------------------------------------------
+
+
+def _abs(_: Meter, value: float) -> float:
+    return number(abs(value))
+
+
+def _round(_: Meter, value: float, digits: int = 0) -> float:
+    """Halves go to the even neighbour."""
+    number(value)
+    if not 0 <= digits <= _ROUND_DIGITS_MAX:
+        raise Fault(f"the digits must lie between 0 and {_ROUND_DIGITS_MAX}")
+    return number(round(value, digits) if digits else round(value))
+
+
+def _int(_: Meter, value: Any) -> int:
+    """Towards zero."""
+    if isinstance(value, str):
+        if not _INTEGER.fullmatch(value.strip()):
+            raise Fault("the string is not an integer")
+        return int(number(int(value)))
+    return int(number(int(number(value))))
+
+
+def _float(_: Meter, value: Any) -> float:
+    if isinstance(value, str):
+        if not _FLOAT.fullmatch(value.strip()):
+            raise Fault("the string is not a number")
+        return number(float(value))
+    return float(number(value))
+
+
+def _bool(_: Meter, value: Any) -> bool:
+    return bool(value)
+
+
+def _type(_: Meter, value: Any) -> str:
+    return kind(value)
+
+
+# -- lists and objects -----------------------------------------------------------------------------------------------
+
+
+def _size(_: Meter, value: Any) -> int:
+    return 0 if value is None else len(value)
+
+
+def _keys(meter: Meter, value: dict[str, Any]) -> list[str]:
+    meter.spend(len(value))
+    return list(value)
+
+
+def _values(meter: Meter, value: dict[str, Any]) -> list[Any]:
+    meter.spend(len(value))
+    return list(value.values())
+
+
+def _first(_: Meter, items: Any) -> Any:
+    return items[0] if items else None
+
+
+def _last(_: Meter, items: Any) -> Any:
+    return items[-1] if items else None
+
+
+def _sum(meter: Meter, items: list[Any]) -> float:
+    meter.spend(len(items))
+    total: float = 0
+    for item in items:
+        if type(item) not in _NUMBERS:
+            raise Fault(f"{a_kind(item)} is among the numbers to add")
+        total = _computed(total, item, _plus)
+    return total
+
+
+def _ordered(meter: Meter, items: list[Any], what: str) -> list[Any]:
+    """The items, once it is sure that they have an order."""
+    meter.spend(len(items))
+    kinds = set(map(type, items))
+    if kinds <= _NUMBERS or kinds == {str}:
+        return items
+    names = " and ".join(sorted({kind(item) for item in items}))
+    raise Fault(f"{what} takes numbers only or strings only, not {names}")
+
+
+def _extreme(pick: Callable[[list[Any]], Any]) -> Callable[..., Any]:
+    def run(meter: Meter, *values: Any) -> Any:
+        if len(values) == 1:
+            if not isinstance(values[0], list):
+                raise Fault(f"it takes a list, or several values, not one {kind(values[0])}")
+            items = values[0]
+        else:
+            items = list(values)
+        return pick(_ordered(meter, items, "it")) if items else None
+
+    return run
+
+
+def _sort(meter: Meter, items: list[Any]) -> list[Any]:
+    _ordered(meter, items, "it")
+    meter.spend(len(items) * len(items).bit_length())
+    return sorted(items)
+
+
+def _reverse(meter: Meter, items: Any) -> Any:
+    if isinstance(items, str):
+        meter.build(len(items))
+    else:
+        meter.spend(len(items))
+    return items[::-1]
+
+
+def _slice(meter: Meter, items: Any, start: int | None, stop: int | None = None) -> Any:
+    # Positions far outside are as good as the ends; Python takes any integer here.
+    begin, end, _ = slice(start, stop).indices(len(items))
+    length = max(0, end - begin)
+    if isinstance(items, str):
+        meter.build(length)
+    else:
+        meter.spend(length)
+    return items[begin:end]
+
+
+def _range(meter: Meter, first: int, stop: int | None = None) -> list[int]:
+    begin, end = (0, first) if stop is None else (first, stop)
+    if abs(begin) > INTEGER_MAX or abs(end) > INTEGER_MAX:
+        raise Fault("the integer is beyond 2^63")
+    meter.spend(max(0, end - begin))
+    return list(range(begin, end))
+
+
+def _flatten(meter: Meter, items: list[Any]) -> list[Any]:
+    """One level: lists among the items give their elements."""
+    meter.spend(len(items))
+    out: list[Any] = []
+    for item in items:
+        if isinstance(item, list):
+            meter.spend(len(item))
+            out.extend(item)
+        else:
+            out.append(item)
+    return out
+
+
+def _unique(meter: Meter, items: list[Any]) -> list[Any]:
+    """The first of each of several equal ones."""
+    seen: dict[Any, Any] = {}
+    meter.spend(len(items) * _KEYED)
+    for item in items:
+        seen.setdefault(_key(item, meter, 0), item)
+    return list(seen.values())
+
+
+def _key(value: Any, meter: Meter, depth: int) -> Any:
+    """Hashable, and the same for equal values."""
+    if isinstance(value, str):
+        return value
+    if depth > DATA_DEPTH_MAX:
+        raise Fault(f"an element is nested more than {DATA_DEPTH_MAX} deep")
+    if isinstance(value, list):
+        meter.spend(len(value) * _KEYED)
+        return (list, *(_key(item, meter, depth + 1) for item in value))
+    if isinstance(value, dict):
+        meter.spend(len(value) * _KEYED)
+        return (dict, frozenset((key, _key(item, meter, depth + 1)) for key, item in value.items()))
+    return (bool, value) if isinstance(value, bool) else (int, value)
+
+
+def _merge(meter: Meter, *objects: dict[str, Any] | None) -> dict[str, Any]:
+    """Later ones win; null counts as {}."""
+    out: dict[str, Any] = {}
+    for one in objects:
+        if one is not None:
+            meter.spend(len(one))
+            out.update(one)
+    return out
+
+
+def _get(meter: Meter, value: Any, path: str | int, default: Any = None) -> Any:
+    """What stands at a dotted path, unless that is nothing or null."""
+    if not isinstance(path, str):
+        found = step_into(value, path)
+    else:
+        meter.spend(path.count(".") + 1)
+        found = value
+        for step in path.split("."):
+            found = step_into(found, int(step) if isinstance(found, list) and _INTEGER.fullmatch(step) else step)
+    return default if found is None else found
+
+
+def step_into(value: Any, step: Any) -> Any:
+    """One step of a path: a field, or an element, from the end if negative. Null wherever there is none."""
+    if isinstance(value, dict):
+        if isinstance(step, str):
+            return value.get(step)
+        return value.get(str(step)) if type(step) is int and -INTEGER_MAX <= step <= INTEGER_MAX else None
+    if isinstance(value, list) and type(step) is int and -len(value) <= step < len(value):
+        return value[step]
+    return None
+
+
+# -- by name ---------------------------------------------------------------------------------------------------------
+
+_ANY: Final = frozenset({"null", "boolean", "number", "string", "list", "object"})
+
+
+class Function(msgspec.Struct, frozen=True):
+    run: Callable[..., Any]
+    """Takes the meter, then the arguments."""
+    params: tuple[frozenset[str], ...]
+    """The kinds each argument may have; the last stands for all that follow it."""
+    least: int
+    most: int
+    gives: frozenset[str] | None
+    """The kinds its result may have, where that is known."""
+
+    @property
+    def arity(self) -> str:
+        if self.most >= _MANY:
+            return f"at least {self.least} arguments" if self.least != 1 else "at least one argument"
+        counts = str(self.least) if self.least == self.most else f"{self.least} to {self.most}"
+        return f"{counts} argument{'' if self.most == 1 else 's'}"
+
+
+_MANY: Final = 1_000
+"""Arguments of a function that takes any number of them."""
+
+
+def _kinds(text: str) -> frozenset[str]:
+    return _ANY if text == "any" else frozenset(text.split("|"))
+
+
+def _function(
+    run: Callable[..., Any], params: str, gives: str | None, least: int | None = None, more: bool = False
+) -> Function:
+    kinds = tuple(_kinds(part) for part in params.split())
+    return Function(
+        run,
+        kinds,
+        len(kinds) if least is None else least,
+        _MANY if more else len(kinds),
+        _kinds(gives) if gives else None,
+    )
+
+
+def _elsewhere(*_: Any) -> Any:
+    raise AssertionError("the compiler of expressions makes its own of this function")
+
+
+_NULLABLE: Final = "null|string|list|object"
+
+FUNCTIONS: Final[dict[str, Function]] = {
+    "size": _function(_size, _NULLABLE, "number"),
+    "keys": _function(_keys, "object", "list"),
+    "values": _function(_values, "object", "list"),
+    "first": _function(_first, "null|list|string", None),
+    "last": _function(_last, "null|list|string", None),
+    "sum": _function(_sum, "list", "number"),
+    "min": _function(_extreme(min), "list|number|string", None, more=True),
+    "max": _function(_extreme(max), "list|number|string", None, more=True),
+    "abs": _function(_abs, "number", "number"),
+    "round": _function(_round, "number number", "number", 1),
+    "int": _function(_int, "number|string|boolean", "number"),
+    "float": _function(_float, "number|string|boolean", "number"),
+    "string": _function(_string, "any", "string"),
+    "bool": _function(_bool, "any", "boolean"),
+    "lower": _function(_lower, "string", "string"),
+    "upper": _function(_upper, "string", "string"),
+    "trim": _function(_trim, "string", "string"),
+    "split": _function(_split, "string string", "list"),
+    "join": _function(_join, "list string", "string", 1),
+    "replace": _function(_replace, "string string string", "string"),
+    "starts_with": _function(_starts_with, "string string", "boolean"),
+    "ends_with": _function(_ends_with, "string string", "boolean"),
+    "range": _function(_range, "number number", "list", 1),
+    "flatten": _function(_flatten, "list", "list"),
+    "unique": _function(_unique, "list", "list"),
+    "sort": _function(_sort, "list", "list"),
+    "reverse": _function(_reverse, "list|string", "list|string"),
+    "slice": _function(_slice, "list|string number|null number|null", "list|string", 2),
+    "default": _function(_elsewhere, "any any", None),
+    "coalesce": _function(_elsewhere, "any", None, more=True),
+    "merge": _function(_merge, "null|object null|object", "object", more=True),
+    "get": _function(_get, "any string|number any", None, 2),
+    "json": _function(_json, "any", "string"),
+    "parse_json": _function(_parse_json, "string", None),
+    "type": _function(_type, "any", "string"),
+    "now": _function(_elsewhere, "", "number"),
+    "sha256": _function(_sha256, "string", "string"),
+}
+INTEGER_ARGUMENTS: Final = {"round": {1}, "range": {0, 1}, "slice": {1, 2}, "get": {1}}
+"""Where a number has to be a whole one."""
+
+
+def call(name: str, args: list[Any], meter: Meter) -> Any:
+    """A function's result, after its arguments were checked."""
+    function = FUNCTIONS[name]
+    params, whole = function.params, INTEGER_ARGUMENTS.get(name, ())
+    last = len(params) - 1
+    for index, value in enumerate(args):
+        takes = params[index if index < last else last]
+        if takes is not _ANY and kind(value) not in takes:
+            raise Fault(f"{name}() takes {listed(takes)}, not {a_kind(value)}" + _advice(value, takes))
+        if index in whole and type(value) is float:
+            if not value.is_integer():
+                raise Fault(f"{name}() takes whole numbers, not {value}")
+            args[index] = int(value)
+    try:
+        return function.run(meter, *args)
+    except Fault as fault:
+        raise Fault(f"{name}(): {fault}") from None
+
+
+def listed(kinds: frozenset[str]) -> str:
+    names = [f"an {name}" if name == "object" else f"a {name}" for name in sorted(kinds - {"null"})]
+    return " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
+def _advice(value: Any, takes: frozenset[str]) -> str:
+    if value is None:
+        empty = "[]" if "list" in takes else "{}" if "object" in takes else '""' if "string" in takes else "0"
+        return f"; the path may be missing: write (… ?? {empty})"
+    return ""

@@ -1,0 +1,1 @@
+"""Flow control: options, groups, admission. Pure."""

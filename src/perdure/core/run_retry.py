@@ -1,0 +1,204 @@
+"""Retrying a failed run: what is taken back, and the history that is left.
+
+    ... facts and commands ... | failure ... what followed ... RunFailed | RunRetried ...
+                               '- cut
+
+Theory. A history is never changed, so a retry is one more event, `RunRetried`, and everybody who folds or replays looks at
+`effective(history)` instead. That is the history in which what failed has not ended yet:
+
+- before the cut everything stays as it is;
+- from the cut on, what the code asked for is gone (it will ask again, or for something else), and so is every failure. What the world said
+  about earlier requests stays: successes, fired timers, signals, updates, kept promises. The code hears of it at the moment of the retry,
+  and answers the updates again; those who asked keep the answer they got;
+- the cancellations with which the failing run was closed are gone with it, so that what they stopped goes on;
+- the deadline is gone, and the time between failure and retry does not count for running timers.
+
+Where the cut is (`plan`): at the failure that brought the code down, where the exception that left it tells; else at the first
+failure the code ever saw; else, when nothing failed but the code or the time of the run, where the run was closed.
+
+A declarative run is retried without taking anything back (`cut` is 0): its decider knows what failed and goes on from there, see
+flows/decide/decider.py.
+
+Laws, for every history whose last event is `RunRetried`:
+
+1. `effective` folds in RunState without error and is not terminal; no failure from the cut on is in it.
+2. It is a function of the history alone, and effective(effective(h)) is effective(h).
+3. Numbers stay what they were, so a record can be found in the real history by its number.
+4. A history without a retry is its own effective history: the same list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+import msgspec
+
+from perdure.core import events as ev
+from perdure.core.errors import Conflict, IllegalTransition
+from perdure.core.events import Recorded
+from perdure.core.limits import HISTORY_EVENTS_MAX
+from perdure.core.runstate import RunState
+from perdure.core.undo import refuse_undone
+
+ENDED_BY_ENGINE: Final = frozenset({"run_timeout", "history_too_large", "limit_exceeded"})
+"""Codes of ends that no step of the run is to blame for."""
+_CLOSING = (ev.TasksCancelled, ev.TimerCancelled, ev.ChildCancelRequested)
+"""What is written about the outstanding steps of a run that ends, just before its terminal event."""
+
+
+def check_retry(history: list[Recorded]) -> ev.RunFailed:
+    """How the run failed. Raises Conflict when it cannot be retried."""
+    end = history[-1].event if history else None
+    if not isinstance(end, ev.RunFailed):
+        raise Conflict("only failed runs can be retried, and this one has not failed")
+    if history[-1].seq >= HISTORY_EVENTS_MAX:
+        raise Conflict(
+            f"the run's history has reached HISTORY_EVENTS_MAX={HISTORY_EVENTS_MAX} events and has no room for another epoch; start a new run"
+        )
+    refuse_undone(history)
+    return end
+
+
+def plan(history: list[Recorded], by: str = "", living: Collection[int] = ()) -> ev.RunRetried:
+    """What a retry of this run takes back. `living` are children that need not be started anew although the history says that
+    they failed: they were retried themselves, or have ended well since. Raises Conflict when there is nothing to retry."""
+    end = check_retry(history)
+    seen = effective(history)
+    cut = _cut(seen, end)
+    head, tail = _split(seen, cut)
+    state, stopped = _fold(head)
+    failed = [r.event.seq for r in tail if isinstance(r.event, ev.TaskFailed) and r.event.seq in state.tasks]
+    happy = {r.event.seq for r in tail if isinstance(r.event, ev.ChildSucceeded)}
+    children = [c for c in state.children if c not in stopped and c not in happy and c not in living]
+    first = tail[0].event
+    timers = [first.seq] if isinstance(first, ev.TimerFired) else []
+    return ev.RunRetried(cut, failed, children, by, timers)
+
+
+def _cut(seen: list[Recorded], end: ev.RunFailed) -> int:
+    closing = len(seen) - 1
+    while isinstance(seen[closing - 1].event, _CLOSING):
+        closing -= 1
+    if end.failure.code in ENDED_BY_ENGINE:
+        return seen[closing].seq
+    _, stopped = _fold(seen[:-1])
+    failures = [r.seq for r in seen if _is_failure(r.event, stopped)]
+    if end.cause and any(r.seq == end.cause for r in seen):
+        return end.cause
+    return failures[0] if failures else seen[closing].seq
+
+
+def _is_failure(event: ev.Event, stopped: Collection[int]) -> bool:
+    """Something ended badly and the code was told. A child that the code itself had stopped is no failure."""
+    match event:
+        case ev.TaskFailed():
+            return True
+        case ev.ChildFailed() | ev.ChildCancelled():
+            return event.seq not in stopped
+        case ev.OperationRecorded():
+            return event.failure is not None
+        case _:
+            return False
+
+
+def effective(history: list[Recorded]) -> list[Recorded]:
+    """The history as code, state and replay see it. Without a retry that takes something back it is the very list."""
+    if not any(type(r.event) is ev.RunRetried and r.event.cut for r in history):
+        return history
+    seen: list[Recorded] = []
+    asked: dict[int, int] = {}
+    """By number of its event: when the code asked for a timer, which is when it had heard of something last."""
+    heard_us = 0
+    for record in history:
+        event = record.event
+        if isinstance(event, ev.RunRetried):
+            seen = _take_back(seen, event, record.at_us, asked)
+            heard_us = record.at_us
+            continue
+        if isinstance(event, ev.TimerStarted):
+            asked[record.seq] = heard_us
+        elif isinstance(event, ev.FACTS):
+            heard_us = record.at_us
+        seen.append(record)
+    return seen
+
+
+def pause(history: list[Recorded]) -> tuple[int, int]:
+    """When the last retry was, and how long the run had been at rest by then; (0, 0) without one."""
+    for i in range(len(history) - 1, 0, -1):
+        if type(history[i].event) is ev.RunRetried:
+            return history[i].at_us, history[i].at_us - history[i - 1].at_us
+    return 0, 0
+
+
+def _take_back(seen: list[Recorded], retried: ev.RunRetried, at_us: int, asked: dict[int, int]) -> list[Recorded]:
+    head, tail = _split(seen, retried.cut)
+    state, stopped = _fold(head)
+    heard = [(r.seq, _kept(r.event, state, stopped, retried.voided_timers)) for r in tail]
+    facts = [Recorded(seq, at_us, event) for seq, event in heard if event is not None]
+    for fact in facts:
+        state.apply(fact.event)
+    out: list[Recorded] = []
+    for r in head:
+        moved_us = 0
+        if isinstance(r.event, ev.TimerStarted) and r.event.seq in state.timers:
+            # One that ran out gets its whole time again; the others what was left of it when the run failed.
+            moved_us = at_us - (asked[r.seq] if r.event.seq in retried.voided_timers else seen[-1].at_us)
+            asked[r.seq] += moved_us
+        kept = _reopened(r.event, state, retried, moved_us)
+        if kept is not None:
+            out.append(r if kept is r.event else Recorded(r.seq, r.at_us, kept))
+    return out + facts
+
+
+def _split(seen: list[Recorded], cut: int) -> tuple[list[Recorded], list[Recorded]]:
+    at = next((i for i, r in enumerate(seen) if r.seq >= cut), 0)
+    if not at:
+        raise IllegalTransition(f"a retry takes back what comes from event {cut} on, and there is none")
+    return seen[:at], seen[at:]
+
+
+def _fold(records: list[Recorded]) -> tuple[RunState, set[int]]:
+    """What is outstanding, and the children that were asked to stop."""
+    state = RunState()
+    for r in records:
+        state.apply(r.event)
+    return state, {r.event.seq for r in records if isinstance(r.event, ev.ChildCancelRequested)}
+
+
+def _kept(event: ev.Event, state: RunState, stopped: Collection[int], voided_timers: list[int]) -> ev.Event | None:
+    """What is left of an event from the cut on: facts about what was outstanding at the cut, and what came from outside."""
+    match event:
+        case ev.SignalReceived() | ev.PromiseResolved() | ev.UpdateReceived():
+            return event
+        case ev.TasksSucceeded():
+            return _of(event, state)
+        case ev.TimerFired():
+            return event if event.seq in state.timers and event.seq not in voided_timers else None
+        case ev.ChildSucceeded():
+            return event if event.seq in state.children else None
+        case ev.ChildFailed() | ev.ChildCancelled():
+            return event if event.seq in state.children and event.seq in stopped else None
+        case _:
+            return None
+
+
+def _of(event: ev.TasksSucceeded, state: RunState) -> ev.TasksSucceeded | None:
+    if all(seq in state.tasks for seq in event.seqs):
+        return event
+    pairs = [(seq, value) for seq, value in zip(event.seqs, event.results, strict=True) if seq in state.tasks]
+    return ev.TasksSucceeded([s for s, _ in pairs], [v for _, v in pairs]) if pairs else None
+
+
+def _reopened(event: ev.Event, state: RunState, retried: ev.RunRetried, moved_us: int) -> ev.Event | None:
+    """What a retry makes of an event before the cut."""
+    match event:
+        case ev.RunStarted() if event.deadline_us:
+            return msgspec.structs.replace(event, deadline_us=0)
+        case ev.ChildStarted() if event.seq in retried.voided_children and event.seq in state.children:
+            return None
+        case ev.TimerStarted() if moved_us:
+            return ev.TimerStarted(event.seq, event.fire_at_us + moved_us)
+        case _:
+            return event

@@ -1,0 +1,267 @@
+"""Why something does not run: one structure and one set of words, for REST, command line, lists and metrics.
+
+    RunState, what the code listens for --of_run-->  [Wait]   recorded when the run is let go
+    a waiting task's row, its line's reason --of_task-->  Wait    the reason is what the claim itself recorded
+
+Laws:
+
+1. A reason comes from whoever decided it: the claim for limits, rates and pauses (grant.py), the history for what the code asked for.
+2. The words are made here and nowhere else. `on` is the one word that lists are filtered by.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Any, Final
+
+import msgspec
+
+from perdure.core import ids
+from perdure.core.durations import datetime_of
+from perdure.core.flow_control.admission import Reason
+from perdure.core.runstate import RunState
+
+NAMES_COUNTED: Final = 1_000
+"""Unfinished tasks of a run whose names are told."""
+WAITS_MAX: Final = 20
+"""Waits of one run that are recorded and shown; how many more there are is told."""
+
+CODES: Final[dict[str, str]] = {
+    "stuck": "Its code cannot go on until somebody resumes it.",
+    "approval": "Somebody has to approve or reject.",
+    "signal": "Its code waits for a signal.",
+    "event": "Its code waits for a named event that matches.",
+    "promise": "Its code waits for a promise to be resolved from outside.",
+    "update": "Its code waits for an update.",
+    "child": "A child run has not ended.",
+    "limit": "A concurrency limit is reached: other runs hold its slots.",
+    "rate": "A rate limit is used up until its bucket is refilled.",
+    "paused": "Somebody paused the queue, task, workflow or namespace.",
+    "retry": "A task waits for its next attempt.",
+    "no_worker": "No connected worker serves the task on its queue.",
+    "version": "No connected worker has the code of the workflow.",
+    "slot": "All workers that serve the task are busy.",
+    "dependency": "A node of a flow waits for nodes before it.",
+    "task": "A task is at work, or about to be.",
+    "timer": "A timer has not fired.",
+}
+"""Word -> meaning. In the order in which the most telling one is chosen for lists."""
+_RANK: Final = {code: n for n, code in enumerate(CODES)}
+
+
+class Wait(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One thing that is waited for."""
+
+    on: str
+    text: str
+    """In words, to be read after "waiting for"."""
+    name: str = ""
+    """Of the signal, promise, approval, event, task or node."""
+    key: str = ""
+    """The limit, rate or rule."""
+    until_us: int = 0
+    runs: tuple[str, ...] = ()
+    """Who holds the limit, or the child."""
+    by: tuple[str, ...] = ()
+    """Who is to approve, or who paused it."""
+    count: int = 0
+    """How many more of the same there are."""
+
+
+_waits = msgspec.json.Decoder(list[Wait])
+
+
+def encode(waits: Sequence[Wait]) -> tuple[str | None, str | None]:
+    """As a run's row takes it: the word for lists, and all of it."""
+    if not waits:
+        return None, None
+    shown = sorted(waits, key=lambda w: _RANK[w.on])[:WAITS_MAX]
+    return shown[0].on, msgspec.json.encode(shown).decode()
+
+
+def decode(text: str | None) -> list[Wait]:
+    return _waits.decode(text) if text else []
+
+
+def ordered(waits: Iterable[Wait]) -> list[Wait]:
+    """The most telling first. Where a task says why it waits, that it waits need not be told."""
+    found = sorted(waits, key=lambda w: _RANK[w.on])
+    telling = [w for w in found if w.on != "task"]
+    return telling if any(w.on in TASK_CODES for w in telling) else found
+
+
+TASK_CODES: Final = frozenset({"limit", "rate", "paused", "retry", "no_worker", "slot"})
+"""Reasons that waiting tasks give."""
+
+
+def sentence(waits: Sequence[Wait]) -> str:
+    """All of it in one line."""
+    if not waits:
+        return ""
+    # That later nodes of a flow wait for earlier ones goes without saying, unless it is what was asked for.
+    told = [waits[0], *(w for w in waits[1:] if w.on != "dependency")]
+    text = ", and ".join(w.text for w in told[:3])
+    return f"{text}, and {len(told) - 3} more" if len(told) > 3 else text
+
+
+# -- runs ----------------------------------------------------------------------------------------------------------
+
+
+def of_run(
+    state: RunState, listens: Iterable[str] = (), blocked: Iterable[tuple[str, Sequence[str]]] = ()
+) -> list[Wait]:
+    """What a run waits for. `listens`: what its code listens for, which the history does not show, as `signal:name`. `blocked`: nodes of a
+    flow, each with the nodes that it waits for."""
+    out = [_promise(name, spec) for name, spec in state.promises.items() if name not in state.resolved]
+    out += [_listens(one) for one in listens]
+    out += [_child(child) for child in state.children.values()][:WAITS_MAX]
+    if state.tasks:
+        out.append(_tasks(task_names(state), len(state.tasks)))
+    out += [Wait(on="dependency", text=_after(node, deps), name=node, by=tuple(deps)) for node, deps in blocked]
+    if state.timers:
+        first = min(state.timers.values())
+        out.append(Wait(on="timer", text=f"a timer until {moment(first)}", until_us=first, count=len(state.timers) - 1))
+    return out
+
+
+def _promise(name: str, spec: bytes) -> Wait:
+    said: Any = msgspec.json.decode(spec) if spec else None
+    if not isinstance(said, dict):
+        return Wait(on="promise", text=f"the promise {name!r}", name=name)
+    if "event" in said:
+        match = f" that matches {said['match']}" if said.get("match") else ""
+        return Wait(on="event", text=f"an event {said['event']!r}{match}", name=said["event"])
+    by = tuple(str(a) for a in said.get("assignees") or ())
+    return Wait(
+        on="approval",
+        text=f"the approval {name!r} by {', '.join(by) or 'anybody'}",
+        name=name,
+        by=by,
+        until_us=said.get("deadline_us") or 0,
+    )
+
+
+def _listens(one: str) -> Wait:
+    kind, _, name = one.partition(":")
+    if kind not in ("signal", "update"):
+        kind, name = "signal", one
+    return Wait(on=kind, text=f"{'an' if kind == 'update' else 'a'} {kind} {name!r}", name=name)
+
+
+def _child(child: bytes) -> Wait:
+    return Wait(on="child", text=f"child run {ids.text(child)}", runs=(ids.text(child),))
+
+
+def task_names(state: RunState) -> Counter[str]:
+    """Of unfinished tasks, the first of them."""
+    return Counter(e.name for e in islice(state.tasks.values(), NAMES_COUNTED))
+
+
+def _tasks(names: Counter[str], total: int) -> Wait:
+    told = ", ".join(f"{name} ({n:,})" if n > 1 else name for name, n in names.most_common(3))
+    more = ", ..." if len(names) > 3 else ""
+    return Wait(on="task", text=f"{'the task' if total == 1 else f'{total:,} tasks:'} {told}{more}", count=total - 1)
+
+
+def _after(node: str, deps: Sequence[str]) -> str:
+    told = ", ".join(repr(d) for d in deps[:3]) + (", ..." if len(deps) > 3 else "")
+    return f"node {told} to end before {node!r} begins"
+
+
+def stuck(why: str) -> Wait:
+    return Wait(on="stuck", text=f"somebody to resume it: {why.partition(chr(10))[0]}")
+
+
+def no_code(workflow: str, version: str) -> Wait:
+    return Wait(
+        on="version",
+        text=f"a worker that has version {version} of the workflow {workflow!r}: none is connected",
+        name=workflow,
+    )
+
+
+def about_to_start(workflow: str) -> Wait:
+    return Wait(on="slot", text=f"a worker that serves the workflow {workflow!r} to take it up", name=workflow)
+
+
+# -- flow control --------------------------------------------------------------------------------------------------
+
+
+def of_reason(reason: Reason, what: str = "") -> Wait:
+    """What the claim recorded about a line."""
+    match reason.code:
+        case "limit":
+            runs = tuple(ids.text(bytes.fromhex(h)) for h in reason.holders)
+            held = f", held by {', '.join(runs)}" if runs else ""
+            more = ", ..." if reason.max > len(runs) and len(runs) >= 3 else ""
+            return Wait(
+                on="limit",
+                text=f"the limit {reason.key} of {reason.max} at a time{held}{more}",
+                name=what,
+                key=reason.key,
+                runs=runs,
+            )
+        case "rate":
+            return Wait(
+                on="rate",
+                text=f"the rate of {reason.key}, refilled at {moment(reason.until_us)}",
+                name=what,
+                key=reason.key,
+                until_us=reason.until_us,
+            )
+        case _:
+            words = f": {reason.text}" if reason.text else ""
+            return Wait(
+                on="paused",
+                text=f"{reason.key} to be resumed, paused by {reason.by}{words}",
+                name=what,
+                key=reason.key,
+                by=(reason.by,),
+            )
+
+
+class TaskWaiting(msgspec.Struct, frozen=True, kw_only=True):
+    """A task that waits in task_queue, as it is read."""
+
+    name: str
+    queue: str
+    node: str = ""
+    attempt: int
+    lost: int
+    max_attempts: int
+    run_at_us: int
+    now_us: int
+    reason: Reason | None
+    served: bool
+    """Some connected worker serves it."""
+
+
+def of_task(t: TaskWaiting) -> Wait:
+    what = t.node or t.name
+    if t.run_at_us > t.now_us:
+        if t.attempt > 1:
+            text = f"attempt {t.attempt - t.lost} of {t.max_attempts} of the task {what!r} at {moment(t.run_at_us)}"
+            return Wait(on="retry", text=text, name=what, until_us=t.run_at_us)
+        return Wait(
+            on="timer", text=f"the task {what!r} to begin at {moment(t.run_at_us)}", name=what, until_us=t.run_at_us
+        )
+    if t.reason is not None:
+        return of_reason(t.reason, what)
+    if not t.served:
+        text = f"a worker that serves the task {t.name!r} on queue {t.queue!r}: none is connected"
+        return Wait(on="no_worker", text=text, name=what)
+    return Wait(
+        on="slot", text=f"a free slot for the task {t.name!r}: all workers that serve it on queue {t.queue!r} are busy",
+        name=what,
+    )  # fmt: skip
+
+
+def backlog(names: Counter[str]) -> Wait:
+    told = ", ".join(f"{name} ({n:,})" if n > 1 else name for name, n in names.most_common(3))
+    return Wait(on="slot", text=f"a free slot for {told}: all workers that serve it are busy")
+
+
+def moment(us: int) -> str:
+    return datetime_of(us).strftime("%Y-%m-%d %H:%M:%S UTC")

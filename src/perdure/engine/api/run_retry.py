@@ -1,0 +1,184 @@
+"""Retry of a failed run: what core/run_retry.py decides, carried out.
+
+Failed children are retried first, each in a transaction of its own, and its parent afterwards. A crash in between leaves a child that
+goes on and a parent that is still failed; retrying the parent again finds the child as it is by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from perdure.core import events as ev
+from perdure.core import ids
+from perdure.core.errors import Conflict, Failure, NotFound
+from perdure.core.events import Recorded
+from perdure.core.flow_control.groups import Line
+from perdure.core.lifecycle import RunStatus
+from perdure.core.retry import waits_until_us
+from perdure.core.run_retry import check_retry, effective, plan
+from perdure.core.runstate import RunState
+from perdure.core.work import RunView
+from perdure.engine.ports import QueuedTask, Reopening, Store
+from perdure.engine.runs.flow_definitions import Flows
+from perdure.engine.runs.turns import replay
+from perdure.engine.services.claims import SUCCESSORS_MAX
+from perdure.engine.tasks.flow_control import Lines
+from perdure.flows.decide.decider import DecisionTooLarge
+from perdure.flows.model import is_flow
+from perdure.wire.codec import decode_row, encode_events, encode_options
+
+ROWS_PAGE: Final = 1_000
+GENERATIONS_MAX: Final = 100
+"""Children of children of ... that one retry goes down to."""
+
+
+class Reopener:
+    def __init__(self, store: Store, ns: int, flows: Flows, lines: Lines, woken: Callable[[bytes], None]) -> None:
+        self._store, self._ns, self._flows, self._lines, self._woken = store, ns, flows, lines, woken
+
+    async def retry(self, run_id: bytes, by: str, generation: int = 0) -> None:
+        """Open a failed run again. Raises NotFound, or Conflict when it cannot be retried or another retry was faster."""
+        view, history = await self.check(run_id)
+        if is_flow(view.version):
+            event = await self._plan_flow(view, history, by, generation)
+        else:
+            living = await self._revive(history, plan(history, by), by, generation)
+            event = plan(history, by, living)
+        await self._lines.find(self._ns, [(view.workflow, view.version)])
+        started = history[0].event
+        assert isinstance(started, ev.RunStarted)
+        line = self._lines.of_run((self._ns, view.workflow, view.version), started.input)
+        change = reopening(
+            run_id, self._ns, history, event, partial(self._lines.of_task, self._ns, view.workflow), line
+        )
+        if not await self._store.reopen(change):
+            raise Conflict(f"run {ids.text(run_id)} was retried by somebody else at the same moment")
+        self._woken(run_id)
+
+    async def check(self, run_id: bytes) -> tuple[RunView, list[Recorded]]:
+        """The run and its history. Raises what a retry would: NotFound, or Conflict when it cannot be retried."""
+        view = await self._store.describe(run_id, self._ns)
+        if view is None:
+            raise NotFound(f"no run {ids.text(run_id)} in this namespace")
+        if view.status != RunStatus.FAILED:
+            raise Conflict(f"run {ids.text(run_id)} is {RunStatus(view.status).word}, only failed runs can be retried")
+        history = await self._history(run_id)
+        check_retry(history)
+        return view, history
+
+    async def _plan_flow(self, view: RunView, history: list[Recorded], by: str, generation: int) -> ev.RunRetried:
+        """Nothing is taken back: the decider goes on from where it was. It says which failed children it would wait for again."""
+        await self._flows.ensure([(self._ns, view.workflow, view.version)])
+        decider = self._flows.decider(self._ns, view.workflow, view.version, view.run_id)
+        if isinstance(decider, Failure):
+            raise Conflict(decider.message)
+        try:
+            await replay(decider, history)
+        except DecisionTooLarge as e:
+            raise Conflict(str(e)) from None
+        wanted = ev.RunRetried(0, [], decider.failed_children(), by)
+        living = await self._revive(history, wanted, by, generation)
+        anew = [c for c in wanted.voided_children if c not in living]
+        return ev.RunRetried(0, [], anew, by, [], sorted(living))
+
+    async def _history(self, run_id: bytes) -> list[Recorded]:
+        out: list[Recorded] = []
+        while rows := await self._store.history_after(run_id, self._ns, out[-1].seq if out else 0, ROWS_PAGE):
+            out.extend(r for row in rows for r in decode_row(row.seq, row.at_us, row.body))
+        return out
+
+    # -- children ---------------------------------------------------------------------------------------------------
+
+    async def _revive(self, history: list[Recorded], event: ev.RunRetried, by: str, generation: int) -> set[int]:
+        """Retry the children that failed. Those that go on, or have ended well since, need not be started anew."""
+        if not event.voided_children or generation >= GENERATIONS_MAX:
+            return set()
+        seen = effective(history)
+        runs = {r.event.seq: r.event.run_id for r in seen if isinstance(r.event, ev.ChildStarted)}
+        told = {r.event.seq for r in seen if isinstance(r.event, ev.ChildFailed | ev.ChildCancelled)}
+        return {c for c in event.voided_children if await self._goes_on(runs[c], c in told, by, generation)}
+
+    async def _goes_on(self, child: bytes, told: bool, by: str, generation: int) -> bool:
+        view = await self._last(child)
+        if view is not None and view.status == RunStatus.FAILED:
+            try:
+                await self.retry(view.run_id, by, generation + 1)
+                return True
+            except Conflict:
+                view = await self._last(child)
+        if view is None or view.status in (RunStatus.FAILED, RunStatus.CANCELLED):
+            return False
+        # One that is active although its parent was told of its end was retried by itself; any other is about to be cancelled.
+        return view.status == RunStatus.SUCCESS or told
+
+    async def _last(self, run_id: bytes) -> RunView | None:
+        """The run, or the last one of those that it continued in."""
+        for _ in range(SUCCESSORS_MAX):
+            view = await self._store.describe(run_id, self._ns)
+            if view is None or view.successor is None:
+                return view
+            run_id = view.successor
+        return None
+
+
+def reopening(
+    run_id: bytes,
+    ns: int,
+    history: list[Recorded],
+    event: ev.RunRetried,
+    line_of: Callable[[ev.TasksScheduled, int], Line | None],
+    line: Line | None,
+) -> Reopening:
+    """The rows that a retry changes: the difference between the run as it failed and as it goes on."""
+    before = effective(history)
+    last = history[-1]
+    after = effective([*history, Recorded(last.seq + 1, last.at_us, event)])
+    failed, reopened = _fold(before), _fold(after)
+    stale = sorted(_ended_tasks(before) - _ended_tasks(after))
+    kept = {r.event.run_id for r in after if isinstance(r.event, ev.ChildStarted)}
+    values = {n: reopened.state.get(n) for n in failed.state.keys() | reopened.state.keys()}
+    return Reopening(
+        run_id=run_id,
+        ns=ns,
+        events=last.seq,
+        body=encode_events([event]),
+        stale=[ids.derive(run_id, ids.TASK, seq) for seq in stale],
+        stale_seqs=stale,
+        queued=[_queued(run_id, seq, e, line_of(e, seq)) for seq, e in sorted(reopened.tasks.items())],
+        promises={
+            n: (n in reopened.resolved, reopened.promises.get(n, b""))
+            for n in reopened.promises.keys() | reopened.resolved
+        },
+        states={n: v for n, v in values.items() if v != failed.state.get(n)},
+        orphans=[r.event.run_id for r in before if isinstance(r.event, ev.ChildStarted) and r.event.run_id not in kept],
+        line=line,
+    )
+
+
+def _fold(records: list[Recorded]) -> RunState:
+    state = RunState()
+    for r in records:
+        state.apply(r.event)
+    return state
+
+
+def _ended_tasks(records: list[Recorded]) -> set[int]:
+    ended: set[int] = set()
+    for r in records:
+        match r.event:
+            case ev.TasksSucceeded() | ev.TasksCancelled():
+                ended.update(r.event.seqs)
+            case ev.TaskFailed():
+                ended.add(r.event.seq)
+            case _:
+                pass
+    return ended
+
+
+def _queued(run_id: bytes, seq: int, event: ev.TasksScheduled, line: Line | None) -> QueuedTask:
+    return QueuedTask(
+        ids.derive(run_id, ids.TASK, seq), seq, event.name, event.queue, encode_options(event.options), event.inputs[seq - event.first],
+        waits_until_us(event.options, 0, 0), line,
+    )  # fmt: skip

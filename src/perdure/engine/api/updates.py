@@ -1,0 +1,227 @@
+"""Updates: ask a run to change something, and wait for what it says.
+
+    ask --> inbox --> UpdateReceived --> the run's code --> UpdateAnswered, and a row that whoever asked finds
+
+Laws:
+
+1. An id is asked for once per run, however often it is sent: the row of the question is unique, and the run's state knows the ids it has
+   seen, those included that an earlier run handed over to it.
+2. Nobody waits for ever. A run answers what its code did not when it ends; a question that a run never came to read is answered by its end.
+3. An answer is told only when it is durable. Runs of this engine tell theirs at once; the others are asked for together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Sequence
+from contextlib import suppress
+from time import monotonic
+from typing import Final, Protocol
+
+import msgspec
+
+from perdure.core.errors import Failure, NotFound, PayloadTooLarge, RunFinished, Unavailable
+from perdure.core.ids import text
+from perdure.core.limits import PAYLOAD_BYTES_MAX
+from perdure.core.messages import UpdateAsked
+from perdure.core.names import checked_name
+from perdure.core.outage import Outage
+from perdure.core.work import Answer
+from perdure.engine.api.runs import UseCases
+from perdure.engine.runs.run import ActiveRun
+from perdure.engine.services.claims import SUCCESSORS_MAX
+from perdure.wire.codec import decode_failure, encode_mail
+
+log = logging.getLogger("perdure.engine")
+
+PAGE: Final = 1_000
+"""Questions that are looked for together."""
+PAUSE_S_MIN: Final = 0.01
+PAUSE_S_MAX: Final = 0.5
+PAUSE_FACTOR: Final = 1.6
+
+Place = tuple[int, bytes, str]
+"""(namespace, run, id of the update)"""
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """What came of a question."""
+
+    active: bool
+    """The run takes mail."""
+    known: bool
+    """It was asked before, or is now."""
+    answer: Answer | None
+
+
+class Found(msgspec.Struct, frozen=True):
+    """A question that is settled: by an answer, or because its run has ended or continued in another."""
+
+    place: Place
+    answer: Answer | None
+    successor: bytes | None
+
+
+class UpdatePort(Protocol):
+    async def ask(self, place: Place, body: bytes) -> Asked:
+        """Put the question into the run's inbox, once."""
+        ...
+
+    async def find(self, place: Place) -> Asked: ...
+    async def settled(self, places: Sequence[Place]) -> list[Found]: ...
+    async def states(self, ns: int, run_id: bytes, after: str, limit: int) -> list[tuple[str, bytes]]: ...
+
+
+class Updates:
+    def __init__(self, port: UpdatePort) -> None:
+        self._port = port
+        self._waiting: dict[Place, list[asyncio.Future[Answer]]] = {}
+        self._places: dict[asyncio.Future[Answer], Place] = {}
+        self._looking: asyncio.Task[None] | None = None
+        self._news = asyncio.Event()
+
+    async def ask(self, use: UseCases, run_id: bytes, mail: UpdateAsked, seconds: float) -> Answer | None:
+        """The answer, or None when there is none within the time; asking again under the same id waits on."""
+        _check(mail)
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        try:
+            await self._send(use, run_id, mail, future)
+            async with asyncio.timeout(seconds):
+                return await future
+        except TimeoutError:
+            return None
+        finally:
+            self._drop(future)
+
+    async def _send(self, use: UseCases, run_id: bytes, mail: UpdateAsked, future: asyncio.Future[Answer]) -> None:
+        """Waits from before the question is sent, so that no answer falls between the two."""
+        body = encode_mail(mail)
+        for _ in range(SUCCESSORS_MAX):
+            place = (use.ns, run_id, mail.id)
+            self._wait(place, future)
+            asked = await self._port.ask(place, body)
+            if asked.answer is not None:
+                self._tell(place, asked.answer)
+                return
+            if asked.active:
+                use.posted(run_id)
+            if asked.active or asked.known:
+                self._look()
+                return
+            self._drop(future)
+            view = await use.describe(run_id)
+            if view.successor is None:
+                raise RunFinished(f"run {text(run_id)} has ended and takes no more updates")
+            run_id = view.successor
+        raise RunFinished("the run was continued too many times to follow")
+
+    async def find(self, use: UseCases, run_id: bytes, id: str) -> Answer | None:
+        """The answer that was given, None when it is still to come. NotFound when nobody asked under this id."""
+        known = False
+        for _ in range(SUCCESSORS_MAX):
+            asked = await self._port.find((use.ns, run_id, id))
+            if asked.answer is not None:
+                return asked.answer
+            known |= asked.known
+            if asked.active and known:
+                return None
+            view = await use.describe(run_id)
+            if view.successor is None:
+                break
+            run_id = view.successor
+        if not known:
+            raise NotFound(
+                f"run {text(run_id)} was asked for no update {id!r}, or too long ago for its answer to be kept"
+            )
+        return Answer(b"", _ended(run_id))
+
+    async def states(self, use: UseCases, run_id: bytes, after: str, limit: int) -> list[tuple[str, bytes]]:
+        """Names and values of what the run has set, as of its last commit. Reading wakes nobody."""
+        await use.describe(run_id)
+        return await self._port.states(use.ns, run_id, after, limit)
+
+    # -- those who wait ---------------------------------------------------------------------------------------------
+
+    def _wait(self, place: Place, future: asyncio.Future[Answer]) -> None:
+        self._waiting.setdefault(place, []).append(future)
+        self._places[future] = place
+
+    def _drop(self, future: asyncio.Future[Answer]) -> None:
+        place = self._places.pop(future, None)
+        left = self._waiting.get(place) if place is not None else None
+        if place is not None and left is not None and future in left:
+            left.remove(future)
+            if not left:
+                del self._waiting[place]
+        if not self._waiting and self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
+
+    def answered(self, run: ActiveRun, answers: list[tuple[str, bytes, bytes | None]]) -> None:
+        """Answers of a run that lives here, just committed."""
+        for id, value, failure in answers:
+            self._tell((run.ns, run.id, id), answer_of(value, failure))
+
+    def _tell(self, place: Place, answer: Answer) -> None:
+        for future in self._waiting.pop(place, ()):
+            if not future.done():
+                future.set_result(answer)
+
+    def wake(self) -> None:
+        """Somebody else may have answered."""
+        self._news.set()
+
+    # -- answers given elsewhere ------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        if self._looking is None:
+            self._looking = asyncio.create_task(self._keep_looking(), name="perdure-updates")
+
+    async def _keep_looking(self) -> None:
+        """While anybody waits. Quick at first, then slower; a notification asks at once."""
+        pause_s, outage = PAUSE_S_MIN, Outage("looking for answers to updates", log, monotonic)
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_s * random.uniform(0.8, 1.2)):
+                    await self._news.wait()
+            self._news.clear()
+            try:
+                found = await self._look_once()
+                outage.over()
+            except Unavailable as e:
+                outage.failed(e)
+                found = 0
+            pause_s = PAUSE_S_MIN if found else min(pause_s * PAUSE_FACTOR, PAUSE_S_MAX)
+
+    async def _look_once(self) -> int:
+        places = list(self._waiting)
+        if len(places) > PAGE:  # a page at a time, and not always the same one
+            places = random.sample(places, PAGE)
+        found = await self._port.settled(places) if places else []
+        for one in found:
+            ns, run_id, id = one.place
+            if one.answer is None and one.successor is not None:
+                for future in self._waiting.pop(one.place, ()):
+                    self._wait((ns, one.successor, id), future)
+            else:
+                self._tell(one.place, one.answer or Answer(b"", _ended(run_id)))
+        return len(found)
+
+
+def answer_of(value: bytes | None, failure: bytes | None) -> Answer:
+    return Answer(value or b"", None if failure is None else decode_failure(failure))
+
+
+def _ended(run_id: bytes) -> Failure:
+    return Failure("run_finished", f"run {text(run_id)} ended before it answered")
+
+
+def _check(mail: UpdateAsked) -> None:
+    checked_name("update", mail.name)
+    checked_name("update id", mail.id)
+    if len(mail.value) > PAYLOAD_BYTES_MAX:
+        raise PayloadTooLarge(
+            f"the value of update {mail.name!r} has {len(mail.value)} bytes, over the limit PAYLOAD_BYTES_MAX={PAYLOAD_BYTES_MAX}"
+        )

@@ -1,0 +1,1 @@
+"""The runs that an engine holds in memory."""

@@ -1,0 +1,221 @@
+"""Declarative workflows as this engine knows them: compiled definitions, and which version of a name is current.
+
+A definition never changes (its version is the hash of its document), so it is compiled once and kept. The current version of a name
+does change: what is known of it is trusted for a moment, so a deployment elsewhere is seen a second later at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from perdure.core.declared import Declared, decode, split
+from perdure.core.errors import Failure, InvalidInput, NotRegistered, PerdureError
+from perdure.core.parameters import Parameters, call_problem
+from perdure.core.parameters import decode as decode_parameters
+from perdure.engine.ports import Named, Store
+from perdure.engine.shared_reads import Once
+from perdure.flows.compile import compile_value
+from perdure.flows.decide.decider import Decider, input_problem
+from perdure.flows.model import Flow, is_flow
+
+PLANS_MAX: Final = 1_000
+"""Compiled definitions kept; the longest unused go first."""
+TRUST_US: Final = 1_000_000
+"""How long a current version counts after it was read."""
+COMPILED_HERE_BYTES: Final = 8 * 1024
+"""A larger document is compiled in a thread: it would hold up the event loop."""
+HEARD_US: Final = 10_000_000
+"""How long what a worker said counts more than what the database has: by then it is there."""
+PARAMETERS_US: Final = 10_000_000
+"""How long what was read of a workflow's parameters counts."""
+NAMES_MAX: Final = 10_000
+"""Names whose current version is remembered."""
+
+Definition = tuple[int, str, str]
+"""(namespace, workflow, version)"""
+
+
+class Flows:
+    def __init__(self, store: Store, now_us: Callable[[], int]) -> None:
+        self._store, self._now_us = store, now_us
+        self._declared: dict[int, dict[str, Declared]] = {}
+        """Options that tasks of a namespace declare, as the database has them."""
+        self._declared_at: dict[int, int] = {}
+        self._heard: dict[tuple[int, str], tuple[Declared | None, int]] = {}
+        """What workers of this server said a moment ago, which the database may not have yet."""
+        self._once = Once()
+        self._moves = 0
+        self._plans: OrderedDict[Definition, Flow | Failure] = OrderedDict()
+        self._current: dict[Named, tuple[str | None, int]] = {}
+        self._parameters: dict[Definition, tuple[Parameters | None, int]] = {}
+        self.fixed: dict[Named, str] = {}
+        """Versions that new runs of a name get whichever is current, for tests."""
+
+    # -- definitions ------------------------------------------------------------------------------------------------
+
+    def has(self, ns: int, workflow: str, version: str) -> bool:
+        return isinstance(self._plans.get((ns, workflow, version)), Flow)
+
+    def decider(self, ns: int, workflow: str, version: str, run_id: bytes) -> Decider | Failure:
+        """A fresh decider, or why there is none. The definition must have been ensured."""
+        found = self._plans.get((ns, workflow, version))
+        if isinstance(found, Flow):
+            self._plans.move_to_end((ns, workflow, version))
+            decider = Decider(found, run_id)
+            decider.declared = partial(self.declared, ns)
+            return decider
+        return found or Failure("flow_unavailable", f"the definition {version} of {workflow} has not been read")
+
+    async def ensure(self, wanted: Iterable[Definition]) -> None:
+        """Read and compile definitions that are not here yet, and what tasks declare by now."""
+        wanted = list(wanted)
+        for ns in {ns for ns, _, version in wanted if is_flow(version)}:
+            await self._read_declared(ns)
+        for definition in dict.fromkeys(wanted):
+            if isinstance(self._plans.get(definition), Flow):
+                self._plans.move_to_end(definition)
+            elif is_flow(definition[2]):
+                document = await self._store.document(*definition)
+                if document is not None and len(document) > COMPILED_HERE_BYTES:
+                    self._plans[definition] = await asyncio.to_thread(_compiled, definition, document)
+                else:
+                    self._plans[definition] = _compiled(definition, document)
+                if len(self._plans) > PLANS_MAX:
+                    self._plans.popitem(last=False)
+
+    async def find_input(self, definition: Definition) -> None:
+        """Read what `check_input` needs, and what tasks declare by now."""
+        if is_flow(definition[2]):
+            await self.ensure([definition])
+        else:
+            await self._once.ask(definition, lambda: self._read_parameters(definition))
+
+    async def _read_parameters(self, definition: Definition) -> None:
+        self.learn(definition, await self._store.parameters(*definition))
+
+    def knows_input(self, definition: Definition) -> bool:
+        """Whether `check_input` can be asked without looking again. What was published for a version is looked for now and then: one that
+        people name themselves may change."""
+        if is_flow(definition[2]):
+            return isinstance(self._plans.get(definition), Flow) and self._knows_declared(definition[0])
+        found = self._parameters.get(definition)
+        return found is not None and self._now_us() - found[1] < PARAMETERS_US
+
+    def check_input(self, definition: Definition, raw: bytes) -> None:
+        """InvalidInput when a run could not begin with this input: a flow's is held against its schema, the arguments of code against its
+        parameters. A definition that cannot be read, and code that no worker has served, are not judged here."""
+        if is_flow(definition[2]):
+            flow = self._plans.get(definition)
+            if isinstance(flow, Flow) and (wrong := input_problem(flow, raw)):
+                raise InvalidInput(wrong)
+            return
+        taken = self._parameters.get(definition, (None, 0))[0]
+        if taken is not None and (wrong := call_problem(definition[1], taken, raw)):
+            raise InvalidInput(wrong)
+
+    def learn(self, definition: Definition, parameters: bytes | None) -> None:
+        """What a workflow of this process, or of a worker that is connected here, takes."""
+        if len(self._parameters) >= NAMES_MAX:
+            self._parameters.clear()
+        self._parameters[definition] = (decode_parameters(parameters) if parameters else None, self._now_us())
+
+    # -- options of tasks -------------------------------------------------------------------------------------------
+
+    def declared(self, ns: int, task: str) -> Declared | None:
+        """What a task declares about itself, by the latest word of its workers; None: nothing is known."""
+        heard = self._heard.get((ns, task))
+        if heard is not None and self._now_us() - heard[1] < HEARD_US:
+            return heard[0]
+        return self._declared.get(ns, {}).get(task)
+
+    def hear(self, ns: int, signatures: Mapping[str, bytes]) -> None:
+        """A worker has connected here and said how its tasks are called."""
+        now = self._now_us()
+        if len(self._heard) + len(signatures) > NAMES_MAX:
+            self._heard.clear()
+        for task, signature in signatures.items():
+            _, said = split(signature)
+            self._heard[ns, task] = (decode(said) if said is not None else None, now)
+
+    async def declare(self, ns: int, options: Mapping[str, bytes | None]) -> None:
+        """What the worker of this process declares; None takes an earlier declaration back."""
+        await self._store.save_task_options(ns, options)
+        await self._load_declared(ns)
+
+    def _knows_declared(self, ns: int) -> bool:
+        read_us = self._declared_at.get(ns)
+        return read_us is not None and self._now_us() - read_us < TRUST_US
+
+    async def _read_declared(self, ns: int) -> None:
+        if not self._knows_declared(ns):
+            await self._once.ask(ns, lambda: self._load_declared(ns))
+
+    async def _load_declared(self, ns: int) -> None:
+        now = self._now_us()
+        found = await self._store.task_options(ns)
+        if now >= self._declared_at.get(ns, 0):  # else a younger answer came first
+            self._declared_at[ns] = now
+            self._declared[ns] = {task: made for task, data in found.items() if (made := decode(data)) is not None}
+
+    # -- names ------------------------------------------------------------------------------------------------------
+
+    def knows(self, ns: int, name: str) -> bool:
+        """Whether `current` can be asked without looking again."""
+        if (ns, name) in self.fixed:
+            return True
+        found = self._current.get((ns, name))
+        return found is not None and self._now_us() - found[1] < TRUST_US
+
+    def current(self, ns: int, name: str) -> str | None:
+        """The version that a new run of this name gets; None when there is no such workflow."""
+        if (fixed := self.fixed.get((ns, name))) is not None:
+            return fixed
+        found = self._current.get((ns, name))
+        return found[0] if found is not None else None
+
+    async def find(self, ns: int, names: Iterable[str]) -> None:
+        """Read the current versions of names, and the definitions of those that are flows."""
+        wanted = list(dict.fromkeys(names))
+        found = await self._store.current_versions(ns, wanted)
+        if len(self._current) + len(wanted) > NAMES_MAX:
+            self._current.clear()
+        now = self._now_us()
+        for name in wanted:
+            self._current[ns, name] = (found.get(name), now)
+        await self.ensure((ns, name, version) for name, version in found.items())
+
+    async def pin(self, ns: int, name: str) -> str:
+        """The current version of a workflow. NotRegistered when there is none."""
+        if self.current(ns, name) is None:  # it may have been deployed this very moment
+            await self.find(ns, [name])
+        elif not self.knows(ns, name):
+            await self._once.ask((ns, name, self._moves), lambda: self.find(ns, [name]))
+        version = self.current(ns, name)
+        if version is None:
+            raise NotRegistered(not_registered(name))
+        return version
+
+    def forget(self, ns: int, name: str) -> None:
+        """The pointer of a name was moved here: look again at once, and share no answer from before."""
+        self._moves += 1
+        self._current.pop((ns, name), None)
+
+
+def not_registered(name: str) -> str:
+    return f"no workflow {name!r} in this namespace; deploy a flow of that name, or connect a worker that defines it"
+
+
+def _compiled(definition: Definition, document: bytes | None) -> Flow | Failure:
+    _, workflow, version = definition
+    if document is None:
+        return Failure("flow_unavailable", f"{workflow} has no definition {version} in the database")
+    try:
+        return compile_value(msgspec.json.decode(document), name=workflow, stored=True).flow
+    except (PerdureError, msgspec.DecodeError) as e:
+        return Failure("flow_unavailable", f"the definition {version} of {workflow} cannot be read by this server: {e}")

@@ -1,0 +1,382 @@
+"""A run in the memory of the engine that owns it, and the changes it wants to write.
+
+Changes gather in segments of bounded size. A segment is written whole, so an event and the rows that belong to it are never in
+two transactions. Segments of one run are written in order.
+
+Law: rows and mail that belong to an event are put down before it (`unqueue`, `post`), or into the very segment that `record` answers.
+After it, the segment may be full and the next thing go into another one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from perdure.core import chain, ids
+from perdure.core import events as ev
+from perdure.core.durations import FOREVER_US
+from perdure.core.errors import Failure
+from perdure.core.flow_control.groups import Line
+from perdure.core.lifecycle import RunStatus, TaskStatus
+from perdure.core.messages import CancelAsked, Mail
+from perdure.core.runstate import RunState
+from perdure.engine.commits.rows import Batch
+from perdure.engine.tasks.flow_control import Lines
+from perdure.flows.decide.decider import Decider
+from perdure.wire.codec import encode_events, encode_mail, encode_options
+
+SEGMENT_ROWS = 500
+SEGMENT_BYTES = 2 * 1024 * 1024
+
+
+class ChildStart:
+    """A run to be created together with the event that mentions it."""
+
+    __slots__ = ("head", "input_hash", "key", "line", "own", "run_id", "seq", "started", "version")
+
+    def __init__(
+        self,
+        run_id: bytes,
+        seq: int,
+        version: str,
+        key: str,
+        input_hash: bytes,
+        own: bool,
+        started: ev.RunStarted,
+        line: Line | None = None,
+    ) -> None:
+        self.run_id, self.seq, self.version, self.key = run_id, seq, version, key
+        self.input_hash, self.own, self.started, self.line = input_hash, own, started, line
+        self.head = b""
+        """Hash of its first row, once it is written."""
+
+
+class Extras:
+    """What most segments do not have."""
+
+    __slots__ = (
+        "answers",
+        "consumed",
+        "lines",
+        "noted",
+        "posts",
+        "promises",
+        "queue_ops",
+        "starts",
+        "states",
+        "stops",
+        "version",
+    )
+
+    def __init__(self) -> None:
+        self.queue_ops: dict[bytes, tuple[Any, ...] | None] = {}
+        """Task id -> its row in task_queue, or None to delete it."""
+        self.posts: list[tuple[bytes, bytes, bool]] = []
+        """To whom, what, and whether it asks to stop."""
+        self.consumed: list[int] = []
+        self.starts: list[ChildStart] = []
+        self.promises: list[tuple[str, bytes]] = []
+        """Name, and what makes it more than a plain promise."""
+        self.lines: dict[bytes, tuple[Any, ...]] = {}
+        """Lines that tasks or runs of this segment join: id -> row."""
+        self.noted: tuple[str | None, str | None] | None = None
+        """What the run waits for, while it stays in memory: the word for lists, and all of it as JSON."""
+        self.answers: list[tuple[str, bytes, bytes | None]] = []
+        """Answers to updates: id, value, failure."""
+        self.states: dict[str, bytes | None] = {}
+        self.stops = False
+        """A cancel request is among the events."""
+        self.version: str | None = None
+        """Of the code that the run begins with, where that is not the one it was started with."""
+
+
+class Changes:
+    """One segment. The common one is small on purpose: there is one per run and commit."""
+
+    __slots__ = ("_extras", "bytes", "close", "events", "release", "rows", "tasks")
+
+    def __init__(self) -> None:
+        self.events: list[ev.Event] = []
+        self.tasks: list[tuple[Any, ...]] = []
+        self.close: tuple[RunStatus, Failure | None, bytes | None] | None = None
+        self.release: tuple[int | None, str | None, str | None, str | None] | None = None
+        """Wake at, stuck with, and what it waits for: the word, and all of it as JSON."""
+        self._extras: Extras | None = None
+        self.rows = 0
+        self.bytes = 0
+
+    @property
+    def extras(self) -> Extras:
+        if self._extras is None:
+            self._extras = Extras()
+        return self._extras
+
+    @property
+    def has_extras(self) -> bool:
+        return self._extras is not None
+
+
+class ActiveRun:
+    __slots__ = (
+        "closing", "computed_s", "decider", "deciding", "deliver", "dirty", "epoch", "evicted", "head", "head_us", "id", "idle_since", "keys", "lines", "mail_seen", "noted", "ns", "operations",
+        "outcome", "pending", "queued", "reloading", "reopened", "replay", "seq", "state", "suspect", "trace", "unseen", "version", "waiting", "waiting_activation", "workflow", "writing",
+    )  # fmt: skip
+
+    def __init__(self, run_id: bytes, ns: int, workflow: str, version: str, epoch: int) -> None:
+        self.id, self.ns, self.workflow, self.version, self.epoch = run_id, ns, workflow, version, epoch
+        self.state = RunState()
+        self.lines: Lines | None = None
+        """Flow control; the loop gives it to every run that it takes in."""
+        self.keys: tuple[str, ...] = ()
+        """What the run itself holds: keys of its slots."""
+        self.decider: Decider | None = None
+        """Decides a declarative run; None for code, which a worker holds."""
+        self.trace = ""
+        """W3C traceparent of the run's span, for its tasks."""
+        self.seq = 0
+        """Number of the last durable event."""
+        self.head, self.head_us = chain.BEGINNING, 0
+        """Hash and time of the last durable row of its history."""
+        self.pending: deque[Changes] = deque()
+        self.deliver: list[ev.Recorded] = []
+        """Durable facts that the code has not seen yet."""
+        self.unseen: list[Mail] = []
+        """Facts from outside that are recorded, or on their way there, and that the code has not been given yet."""
+        self.replay = True
+        """The worker does not hold this run: the next activation carries the whole history."""
+        self.waiting: list[str] = []
+        """What its code last said it waits for that no record shows: `signal:NAME`, `update:NAME`."""
+        self.waiting_activation = False
+        self.deciding = False
+        """The code has been activated and has not answered yet; what comes meanwhile waits for the answer."""
+        self.suspect = False
+        """Engines before this one did not survive it."""
+        self.computed_s = 0.0
+        """CPU time of the decision of a flow that is being made."""
+        self.reloading = False
+        """The worker that held the code is gone; the history is being read again for another one."""
+        self.dirty = False
+        self.closing = False
+        self.evicted = False
+        self.writing = False
+        """A commit with changes of this run is on its way."""
+        self.queued: set[int] = set()
+        """Tasks that have a row in task_queue."""
+        self.operations = 0
+        self.reopened: tuple[int, int] = (0, 0)
+        """When the run was last retried, and for how long it had been at rest by then."""
+        self.mail_seen = False
+        self.noted: tuple[str | None, str | None] = (None, None)
+        """What is written of what it waits for, while it is in memory."""
+        self.idle_since = float("-inf")
+        self.outcome: tuple[RunStatus, bytes, Failure | None, bytes | None] | None = None
+
+    @property
+    def known_as(self) -> bytes:
+        """The id that the parent of this run knows it by; empty where an old record does not tell."""
+        return self.state.known_as or (b"" if self.state.is_successor else self.id)
+
+    # -- recording --------------------------------------------------------------------------------------------------
+
+    def segment(self) -> Changes:
+        if not self.pending or self.pending[-1].rows >= SEGMENT_ROWS or self.pending[-1].bytes >= SEGMENT_BYTES:
+            self.pending.append(Changes())
+        return self.pending[-1]
+
+    def record(self, event: ev.Event, size: int = 0) -> Changes:
+        self.state.apply(event)
+        changes = self.segment()
+        changes.events.append(event)
+        changes.rows += 1
+        changes.bytes += size
+        return changes
+
+    def record_success(self, seq: int, value: bytes, row: tuple[Any, ...]) -> None:
+        """Successes that meet in a segment share one event."""
+        changes = self.segment()
+        last = changes.events[-1] if changes.events else None
+        if type(last) is ev.TasksSucceeded:
+            self.state.undoable += bool(self.state.tasks.pop(seq).options.undo)
+            last.seqs.append(seq)
+            last.results.append(value)
+        else:
+            event = ev.TasksSucceeded([seq], [value])
+            self.state.apply(event)
+            changes.events.append(event)
+        changes.tasks.append(row)
+        changes.rows += 1
+        changes.bytes += len(value)
+
+    def task_row(
+        self,
+        seq: int,
+        scheduled: ev.TasksScheduled,
+        status: TaskStatus,
+        attempts: int,
+        lost: int,
+        times: tuple[int, int | None, int],
+        error: str | None,
+    ) -> tuple[Any, ...]:
+        return (
+            ids.derive(self.id, ids.TASK, seq), self.ns, self.id, seq, scheduled.name, scheduled.queue, status, attempts, lost, self.epoch,
+            times[0], times[1], times[2], error, ev.label(scheduled, seq) if scheduled.nodes else None,
+        )  # fmt: skip
+
+    def skipped_row(self, seq: int, node: str, reason: str, now_us: int) -> tuple[Any, ...]:
+        return (
+            ids.derive(self.id, ids.TASK, seq), self.ns, self.id, seq, node, "", TaskStatus.SKIPPED, 0, 0, self.epoch,
+            now_us, None, now_us, reason or None, node,
+        )  # fmt: skip
+
+    def queue_row(
+        self,
+        seq: int,
+        scheduled: ev.TasksScheduled,
+        status: TaskStatus,
+        attempt: int,
+        lost: int,
+        delay_us: int,
+        scheduled_us: int,
+        error: str | None,
+        expires_us: int | None = None,
+    ) -> None:
+        """Write the task's row in the shared queue, or bring it up to date. `expires_us`: not begun by then, it fails."""
+        self.queued.add(seq)
+        task_id = ids.derive(self.id, ids.TASK, seq)
+        changes = self.segment()
+        changes.rows += 1
+        line = None
+        if status is TaskStatus.PENDING and self.lines is not None:
+            line = self.lines.of_task(self.ns, self.workflow, scheduled, seq)
+            if line is not None:
+                joined = changes.extras.lines.get(line.id)
+                if joined is None or delay_us < joined[-1]:
+                    changes.extras.lines[line.id] = line.row(delay_us)
+        changes.extras.queue_ops[task_id] = (
+            task_id, self.ns, self.id, seq, scheduled.name, scheduled.queue, status, attempt, lost, delay_us, scheduled_us,
+            encode_options(scheduled.options), scheduled.inputs[seq - scheduled.first], error,
+            self.trace or None, ev.label(scheduled, seq) if scheduled.nodes else None, line.id if line is not None else None,
+            expires_us,
+        )  # fmt: skip
+
+    def unqueue(self, seq: int) -> None:
+        if seq in self.queued:
+            self.queued.discard(seq)
+            self.segment().extras.queue_ops[ids.derive(self.id, ids.TASK, seq)] = None
+
+    def post(self, run_id: bytes, mail: Mail) -> None:
+        self.segment().extras.posts.append((run_id, encode_mail(mail), isinstance(mail, CancelAsked)))
+
+    @property
+    def is_idle(self) -> bool:
+        """Waits for something outside: nothing to write, nothing to see, nothing running here."""
+        return (
+            not self.writing
+            and not self.pending
+            and not self.deliver
+            and not self.waiting_activation
+            and not self.operations
+            and not self.dirty
+            and not self.deciding
+            and not self.reloading
+        )
+
+
+class RunUnit:
+    """What one run writes in one commit."""
+
+    __slots__ = ("events", "extras", "first", "head", "run", "segments")
+
+    def __init__(self, run: ActiveRun, segments: list[Changes]) -> None:
+        self.run, self.segments = run, segments
+        run.writing = True
+        self.events = segments[0].events if len(segments) == 1 else [e for s in segments for e in s.events]
+        self.extras = [s.extras for s in segments if s.has_extras]
+        self.first = run.seq + 1
+        self.head = run.head
+        """Hash of the last row, this one's if it has events."""
+
+    def fill(self, batch: Batch) -> None:
+        run = self.run
+        if self.events:
+            last = self.first + len(self.events) - 1
+            body = encode_events(self.events)
+            self.head = chain.link(run.head, run.head_us, run.id, run.ns, self.first, last, run.epoch, body)
+            batch.appends.add(run.id, self.first, last, run.ns, run.epoch, body, self.head)
+        for s in self.segments:
+            batch.tasks.rows.extend(s.tasks)
+            if s.close is not None:
+                self._fill_close(batch, *s.close)
+            if s.release is not None:
+                wake_us = FOREVER_US if s.release[0] is None else s.release[0]
+                last = self.first + len(self.events) - 1
+                batch.releases.add(run.id, wake_us, *s.release[1:], run.state.deadline_us or None, last, self.head)
+        if self.extras:
+            self._fill_extras(batch)
+
+    def _fill_extras(self, batch: Batch) -> None:
+        """Of several writes to one queue row or state in a commit only the last one counts, of several answers the first."""
+        run = self.run
+        queue_ops: dict[bytes, tuple[Any, ...] | None] = {}
+        states: dict[str, bytes | None] = {}
+        lines: dict[bytes, tuple[Any, ...]] = {}
+        noted: tuple[str | None, str | None] | None = None
+        answers: dict[str, tuple[bytes, bytes | None]] = {}
+        for x in self.extras:
+            queue_ops.update(x.queue_ops)
+            states.update(x.states)
+            for child in x.starts:
+                _fill_start(batch, child, run)
+                if child.line is not None:
+                    lines[child.line.id] = child.line.row(0)
+            batch.posts.rows.extend(x.posts)
+            batch.consumed.rows.extend((i,) for i in x.consumed)
+            batch.promises.rows.extend(
+                (run.id, name, run.ns, promise_kind(spec), spec.decode() or None) for name, spec in x.promises
+            )
+            lines.update(x.lines)
+            noted = x.noted or noted
+            for id, value, failure in x.answers:
+                answers.setdefault(id, (value, failure))
+        for task_id, row in queue_ops.items():
+            if row is None:
+                batch.unqueued.add(task_id)
+            else:
+                batch.queued.rows.append(row)
+        batch.states.rows.extend((run.id, name, run.ns, value) for name, value in states.items())
+        batch.lines.rows.extend(lines.values())
+        batch.answers.rows.extend((run.id, id, run.ns, *answer) for id, answer in answers.items())
+        if noted is not None:
+            batch.noted.add(run.id, *noted)
+        if any(x.stops for x in self.extras):
+            batch.stopping.add(run.id)
+        batch.versions.rows.extend((run.id, x.version) for x in self.extras if x.version is not None)
+
+    def _fill_close(self, batch: Batch, status: RunStatus, failure: Failure | None, successor: bytes | None) -> None:
+        run = self.run
+        code, text = (failure.code, failure.message) if failure is not None else (None, None)
+        batch.closes.add(run.id, status, self.first + len(self.events) - 1, code, text, successor, self.head)
+        if run.mail_seen or run.state.promises or run.state.resolved or successor is not None:
+            batch.ended.add(run.id, successor)
+
+
+def promise_kind(spec: bytes) -> int:
+    """0 a plain promise, 1 an approval, 2 the wait for a named event."""
+    if not spec:
+        return 0
+    return 1 if spec.startswith(b'{"title":') else 2  # their encoders write that first; anything else may be in a spec
+
+
+def attributes_text(attributes: bytes) -> str | None:
+    return attributes.decode() if attributes else None
+
+
+def _fill_start(batch: Batch, child: ChildStart, parent: ActiveRun) -> None:
+    e = child.started
+    body = encode_events([e])
+    child.head = chain.first(child.run_id, parent.ns, int(child.own), body)
+    batch.starts.add(
+        child.run_id, parent.ns, e.workflow, child.version, child.key or None, child.input_hash, e.parent_id or None,
+        e.parent_seq if e.parent_id else None, child.own, body, attributes_text(e.attributes),
+        child.line.id if child.line is not None else None, e.deadline_us or None, child.head,
+    )  # fmt: skip

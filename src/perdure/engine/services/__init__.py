@@ -1,0 +1,1 @@
+"""Background services of an engine, one file each."""

@@ -1,0 +1,238 @@
+"""Starts that begin later or only once: debounce, batch, dedup. See core/deferred_starts.py for what they mean.
+
+    put off:  start -> a row by key (replaced, or joined by more) -> closed when due -> one transaction: row away, run there
+    once:     one transaction: key taken and run there, or the run that the key belongs to
+
+Laws:
+
+1. A put-off start is either a row or a run, never both and never neither: whoever looks sees the id that was answered.
+2. Any engine makes runs of what is due. One that dies on the way leaves a closed row, which another finds due again.
+3. Only the database's clock decides what is due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+import msgspec
+
+from perdure.core import events as ev
+from perdure.core import ids
+from perdure.core.deferred_starts import Batch, Dedup, Later, check_later, gathered
+from perdure.core.errors import Unavailable
+from perdure.core.flow_control.groups import Line
+from perdure.core.work import StartRequest
+from perdure.engine.tasks.flow_control import Lines
+from perdure.wire.codec import encode_events
+
+log = logging.getLogger("perdure.engine")
+
+POLL_S: Final = 1.0
+FIRE_MAX: Final = 200
+"""Put-off starts that are made runs of at one go."""
+SWEEP_S: Final = 60.0
+
+
+class NewRun(msgspec.Struct, frozen=True):
+    """A run that nobody owns yet."""
+
+    run_id: bytes
+    ns: int
+    workflow: str
+    version: str
+    body: bytes
+    attributes: str | None
+    line: Line | None
+    deadline_us: int = 0
+
+
+class Due(msgspec.Struct, frozen=True):
+    """A put-off start whose time has come. `input` is the whole: the last one, or all of them joined."""
+
+    run_id: bytes
+    ns: int
+    request: bytes
+    input: bytes
+
+
+class PutOff(msgspec.Struct, frozen=True):
+    run_id: bytes
+    due_us: int
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A start that is to be put off. `argument` and `items` are those of a batch; `once` is the sender's own key of its items."""
+
+    ns: int
+    run_id: bytes
+    workflow: str
+    later: Later
+    request: bytes
+    input: bytes
+    argument: str = ""
+    items: int = 0
+    once: str = ""
+
+
+class Begun(msgspec.Struct, frozen=True):
+    """The answer to a start that is put off or deduplicated. `due_us` is when it begins, None: it has."""
+
+    run_id: bytes
+    created: bool
+    due_us: int | None = None
+
+
+class StartStore(Protocol):
+    async def put_off(self, asked: Asked) -> PutOff: ...
+    async def next_due(self) -> tuple[int, int | None]:
+        """The database's clock, and when the next start is due."""
+        ...
+
+    async def take_due(self, limit: int) -> list[Due]: ...
+    async def begin_due(self, run: NewRun) -> bool:
+        """False: somebody else has."""
+        ...
+
+    async def begin_once(self, run: NewRun, dedup: Dedup) -> bytes:
+        """The run that the key belongs to: this one, or one that was there before."""
+        ...
+
+    async def expected(self, ns: int, run_ids: Sequence[bytes]) -> set[bytes]: ...
+    async def sweep(self) -> None: ...
+
+
+_requests: Final = msgspec.msgpack.Decoder(StartRequest)
+
+
+class Starts:
+    def __init__(
+        self,
+        store: StartStore,
+        now_us: Callable[[], int],
+        new_run_id: Callable[[], bytes],
+        lines: Lines,
+        begun: Callable[[int], None],
+    ) -> None:
+        """`begun`: so many runs are there now, and wait for an engine."""
+        self._store, self._now_us, self._new_run_id = store, now_us, new_run_id
+        self._lines, self._begun = lines, begun
+        self._poked = asyncio.Event()
+        self._next_us: int | None = None
+        self.is_busy = False
+        """It makes runs of starts that are due."""
+
+    def poke(self) -> None:
+        """Look at once."""
+        self._poked.set()
+
+    async def start(self, ns: int, r: StartRequest) -> Begun:
+        """`r` has been checked, and names a version."""
+        check_later(r.later, r.dedup, r.key)
+        return await (self._once(ns, r, r.dedup) if r.dedup is not None else self._put_off(ns, r))
+
+    async def _once(self, ns: int, r: StartRequest, dedup: Dedup) -> Begun:
+        mine = self._new_run_id()
+        new = await self._new(mine, ns, r)
+        found = await self._store.begin_once(new, dedup)
+        if found == mine:
+            self._begun(1)
+        return Begun(found, found == mine)
+
+    async def _put_off(self, ns: int, r: StartRequest) -> Begun:
+        assert r.later is not None
+        argument, items = "", 0
+        if isinstance(r.later, Batch):
+            part = gathered(r.input)
+            argument, items = part.argument, len(part.items)
+        bare = msgspec.msgpack.encode(msgspec.structs.replace(r, input=b"", later=None, once=""))
+        mine = self._new_run_id()
+        put = await self._store.put_off(
+            Asked(ns, mine, r.workflow, r.later, bare, r.input, argument, items, r.once)
+        )  # fmt: skip
+        if self._next_us is None or put.due_us < self._next_us:
+            self._poked.set()
+        return Begun(put.run_id, put.run_id == mine, put.due_us)
+
+    async def expected(self, ns: int, run_ids: Sequence[bytes]) -> set[bytes]:
+        """Which of these runs are there or will come."""
+        return await self._store.expected(ns, run_ids)
+
+    # -- making runs of what is due ---------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """For ever. An idle engine asks about once a second; a start that is put off here is looked at in time."""
+        loop = asyncio.get_running_loop()
+        swept = loop.time() - SWEEP_S * random.random()
+        while True:
+            self._poked.clear()
+            await self.look()
+            if loop.time() - swept > SWEEP_S:
+                swept = loop.time()
+                await self._store.sweep()
+            try:
+                async with asyncio.timeout(self._pause_s()):
+                    await self._poked.wait()
+            except TimeoutError:
+                pass
+
+    def _pause_s(self) -> float:
+        pause_s = POLL_S * random.uniform(0.75, 1.25)
+        if self._next_us is None:
+            return pause_s
+        return max(0.0, min(pause_s, (self._next_us - self._now_us()) / 1e6 + 0.001))
+
+    async def look(self) -> int:
+        """Make runs of all that is due. How many."""
+        done = 0
+        while True:
+            clock_us, self._next_us = await self._store.next_due()
+            if self._next_us is None or self._next_us > clock_us:
+                return done
+            self.is_busy = True
+            try:
+                found = await self._store.take_due(FIRE_MAX)
+                done += len(found)
+                for due in found:
+                    await self._fire(due)
+            finally:
+                self.is_busy = False
+
+    async def next_due(self) -> tuple[int, int | None]:
+        return await self._store.next_due()
+
+    async def _fire(self, due: Due) -> None:
+        try:
+            request = msgspec.structs.replace(_requests.decode(due.request), input=due.input)
+            if await self._store.begin_due(await self._new(due.run_id, due.ns, request)):
+                self._begun(1)
+        except Unavailable:
+            raise
+        except Exception:  # its row stays, and is due again in a moment; the others must not wait for it
+            log.exception("the put-off start of run %s cannot be made a run of", ids.text(due.run_id))
+
+    async def _new(self, run_id: bytes, ns: int, r: StartRequest) -> NewRun:
+        deadline_us = self._now_us() + r.timeout_us if r.timeout_us else 0
+        started = ev.RunStarted(
+            r.workflow, r.version, r.input, "", deadline_us=deadline_us, attributes=r.attributes, trace=r.trace
+        )
+        return NewRun(
+            run_id=run_id,
+            ns=ns,
+            workflow=r.workflow,
+            version=r.version,
+            body=encode_events([started]),
+            attributes=r.attributes.decode() if r.attributes else None,
+            line=await self._line(ns, r),
+            deadline_us=deadline_us,
+        )
+
+    async def _line(self, ns: int, r: StartRequest) -> Line | None:
+        """Where the run has to wait to be let in."""
+        version = (ns, r.workflow, r.version)
+        if not self._lines.knows(version):
+            await self._lines.find(ns, [version[1:]])
+        return self._lines.of_run(version, r.input)

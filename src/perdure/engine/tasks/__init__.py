@@ -1,0 +1,1 @@
+"""Tasks of the runs an engine owns: the backlog, their dispatch to workers, flow control."""

@@ -1,0 +1,136 @@
+"""Tasks that wait in memory for a free slot, kind by kind, taken turn by turn from run to run.
+
+A kind is (namespace, queue, task name): what a worker serves. A fan-out of 100,000 is held as the events that scheduled it plus an
+index, not as 100,000 objects, and does not hold up the next run's single task.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
+
+from perdure.core.events import TasksScheduled
+from perdure.engine.ports import Kind
+from perdure.engine.runs.run import ActiveRun
+
+TURN_TASKS = 32
+"""Tasks of one run that go before the next run has its turn."""
+
+Waiting = tuple[ActiveRun, int, TasksScheduled, int]
+"""(run, seq, event, scheduled_us)"""
+
+
+class Chunk:
+    __slots__ = ("event", "next", "scheduled_us")
+
+    def __init__(self, event: TasksScheduled, scheduled_us: int) -> None:
+        self.event, self.scheduled_us, self.next = event, scheduled_us, 0
+
+
+class Line:
+    """The waiting tasks of one kind."""
+
+    def __init__(self) -> None:
+        self._runs: OrderedDict[ActiveRun, deque[Chunk]] = OrderedDict()
+        self.size = 0
+        """Upper bound: cancelled tasks are counted until their turn comes."""
+
+    def push(self, run: ActiveRun, event: TasksScheduled, scheduled_us: int) -> None:
+        chunks = self._runs.get(run)
+        if chunks is None:
+            chunks = self._runs[run] = deque()
+        chunks.append(Chunk(event, scheduled_us))
+        self.size += len(event.inputs)
+
+    def runs(self) -> Iterator[ActiveRun]:
+        return iter(self._runs)
+
+    def drop(self, run: ActiveRun) -> None:
+        for chunk in self._runs.pop(run, ()):
+            self.size -= len(chunk.event.inputs) - chunk.next
+
+    def take_where(self, wanted: Callable[[ActiveRun, TasksScheduled], bool]) -> Iterator[Waiting]:
+        for run, chunks in list(self._runs.items()):
+            for chunk in [c for c in chunks if wanted(run, c.event)]:
+                chunks.remove(chunk)
+                for i in range(chunk.next, len(chunk.event.inputs)):
+                    self.size -= 1
+                    seq = chunk.event.first + i
+                    if seq in run.state.tasks:
+                        yield run, seq, chunk.event, chunk.scheduled_us
+            if not chunks:
+                del self._runs[run]
+
+    def take(self, count: int) -> Iterator[Waiting]:
+        """Up to `count` tasks, fairly over runs. Cancelled ones are passed over."""
+        while count > 0 and self._runs:
+            run, chunks = next(iter(self._runs.items()))
+            turn = min(count, TURN_TASKS)
+            while turn > 0 and chunks:
+                chunk = chunks[0]
+                seq = chunk.event.first + chunk.next
+                chunk.next += 1
+                self.size -= 1
+                if chunk.next >= len(chunk.event.inputs):
+                    chunks.popleft()
+                if seq in run.state.tasks:
+                    turn -= 1
+                    count -= 1
+                    yield run, seq, chunk.event, chunk.scheduled_us
+            if chunks:
+                self._runs.move_to_end(run)
+            else:
+                self._runs.pop(run, None)
+
+
+class Backlog:
+    def __init__(self) -> None:
+        self._lines: dict[Kind, Line] = {}
+
+    @property
+    def size(self) -> int:
+        return sum(line.size for line in self._lines.values()) if self._lines else 0
+
+    def push(self, run: ActiveRun, event: TasksScheduled, scheduled_us: int) -> None:
+        kind = (run.ns, event.queue, event.name)
+        line = self._lines.get(kind)
+        if line is None:
+            line = self._lines[kind] = Line()
+        line.push(run, event, scheduled_us)
+
+    def lines(self) -> list[tuple[Kind, Line]]:
+        """Those that are not empty; the one that comes first comes last next time."""
+        found = [(kind, line) for kind, line in self._lines.items() if line.size > 0]
+        if len(found) < len(self._lines):
+            self._lines = dict(found)
+        if len(found) > 1:
+            self._lines[found[0][0]] = self._lines.pop(found[0][0])
+        return found
+
+    def runs(self) -> Iterator[ActiveRun]:
+        for line in self._lines.values():
+            yield from line.runs()
+
+    def drop(self, run: ActiveRun) -> None:
+        for line in self._lines.values():
+            line.drop(run)
+
+    def clear(self) -> None:
+        self._lines.clear()
+
+    def take(self, count: int) -> Iterator[Waiting]:
+        """Up to `count` tasks of any kind, not meant for a worker here."""
+        for _, line in self.lines():
+            for one in line.take(count):
+                count -= 1
+                yield one
+
+    def take_where(self, limits: Callable[[int, TasksScheduled, str], bool]) -> list[Waiting]:
+        """Tasks that flow control is about: whole chunks, whatever their turn."""
+        return [one for _, line in self.lines() for one in line.take_where(lambda r, e: limits(r.ns, e, r.workflow))]
+
+    def take_unserved(self, served: frozenset[Kind]) -> Iterator[Waiting]:
+        """Tasks that no worker here serves any more."""
+        for kind, line in self.lines():
+            if kind not in served:
+                yield from line.take(line.size)

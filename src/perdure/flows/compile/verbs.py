@@ -1,0 +1,455 @@
+"""What a node does: one verb key each, the same in both bodies."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final, cast
+
+import msgspec
+
+from perdure.core.expressions.template import Template
+from perdure.core.limits import APPROVAL_NAMES_MAX
+from perdure.flows.compile.flow_control import CONTROL_KEYS
+from perdure.flows.compile.input import read_input
+from perdure.flows.compile.options import Execution
+from perdure.flows.compile.reading import Reader, Scope, found
+from perdure.flows.model import Approval, Body, Call, Child, Embedded, Services, Sleep, Value, Verb, Wait
+from perdure.flows.problems import Path
+
+HTTP_TASK: Final = "perdure.http"
+RUN_TASK: Final = "perdure.run"
+ARGUMENTS_MAX: Final = 1_000
+"""Arguments of one command, or services of one node."""
+
+TASK_VERBS: Final = ("python", "http", "run", "service", "services")
+BODY_VERBS: Final = ("tasks", "graph", "subflow")
+VERBS: Final = (*TASK_VERBS, "flow", *BODY_VERBS, "choice", "sleep", "wait", "approval", "value")
+HTTP_KEYS: Final = ("url", "method", "headers", "query", "body", "service")
+HTTP_METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")
+RUN_KEYS: Final = ("command", "env", "cwd", "stdin")
+WAIT_KEYS: Final = ("signal", "event", "match", "timeout")
+APPROVAL_KEYS: Final = (
+    "name", "title", "description", "details", "assignees", "quorum", "reject_quorum", "form", "escalate", "timeout",
+)  # fmt: skip
+ESCALATE_KEYS: Final = ("after", "to")
+
+TAKES: Final[Mapping[str, tuple[str, ...]]] = {
+    "with": ("", "python", "service", "services", "flow", *BODY_VERBS),
+    "foreach": ("", *(v for v in VERBS if v not in {"services", "choice"})),
+    "parallel": ("", *(v for v in VERBS if v not in {"services", "choice"})),
+    "concurrency": ("", *(v for v in VERBS if v != "choice")),
+    "on_error": ("", *(v for v in VERBS if v != "choice")),
+    "retry": ("", *TASK_VERBS),
+    "max_retries": ("", *TASK_VERBS),
+    "heartbeat": ("", *TASK_VERBS),
+    "start_within": ("", *TASK_VERBS),
+    "finish_within": ("", *TASK_VERBS),
+    "queue": ("", *TASK_VERBS),
+    "at_most_once": ("", *TASK_VERBS),
+    **dict.fromkeys(CONTROL_KEYS, ("", *TASK_VERBS)),
+    "compensate": ("", *TASK_VERBS, "flow", *BODY_VERBS),
+    "timeout": ("", *TASK_VERBS, "flow", *BODY_VERBS, "wait", "approval"),
+    "output": ("tasks", "graph"),
+    "state": ("tasks", "graph"),
+    "max_steps": ("graph",),
+}
+"""Modifiers, and the verbs they go with; "" is a node without a verb."""
+
+_SHELLS: Final = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash", "fish"})
+_SHELL_HINT: Final = "pass values as arguments or env, and write $NAME in the text; a shell would run what is in them"
+_DOTTED_NAME = re.compile(r"[A-Za-z_][\w.]*\Z")
+
+
+class Bodies(msgspec.Struct, frozen=True):
+    """What verbs need to know of the document around them."""
+
+    execution: Execution
+    embed: Callable[[Mapping[str, Any], Path, str], Body | None]
+    """Compiles a body within the body; takes the mapping that holds it, its path and what it is called in messages."""
+
+
+class NodeView(msgspec.Struct, frozen=True):
+    """A node as written, and where."""
+
+    key: str
+    fields: Mapping[str, Any]
+    path: Path
+    where: str
+    """`task 'process'`, for messages."""
+
+    def at(self, *steps: str | int) -> Path:
+        return (*self.path, *steps)
+
+    def has(self, key: str) -> bool:
+        return self.fields.get(key) is not None
+
+
+def verb_of(r: Reader, node: NodeView) -> str | None:
+    """The node's verb, "" when it has none, None when it has several."""
+    given = [k for k in node.fields if k in VERBS]
+    if len(given) > 1:
+        r.error(node.at(given[1]), f"{node.where} has {' and '.join(given)}; a node does one thing", key=True)
+        return None
+    return given[0] if given else ""
+
+
+def check_modifiers(r: Reader, node: NodeView, verb: str) -> None:
+    for key, verbs in TAKES.items():
+        if node.has(key) and verb not in verbs:
+            what = f"{verb}:" if verb else "a plain task"
+            hint = _elsewhere(key, verb)
+            r.error(node.at(key), f"{key} does not go with {what} in {node.where}", hint, key=True)
+
+
+def _elsewhere(key: str, verb: str) -> str:
+    if key == "with" and verb == "http":
+        return "put the values in its body, query or headers"
+    if key == "with" and verb == "run":
+        return "put the values in its arguments or env"
+    return ""
+
+
+def read_verb(r: Reader, verb: str, node: NodeView, scope: Scope, bodies: Bodies, execution: Execution) -> Verb | None:
+    """Any verb but choice. The scope is the one of an execution: in a spread it has the item."""
+    value = node.fields.get(verb) if verb else None
+    match verb:
+        case "":
+            return Call(
+                task=node.key,
+                queue=execution.queue,
+                options=execution.options,
+                said=execution.said,
+                args=read_with(r, node, scope),
+            )
+        case "python":
+            return _python(r, value, node, scope, execution)
+        case "http":
+            return _call(HTTP_TASK, _http(r, value, node, scope), execution)
+        case "run":
+            return _call(RUN_TASK, _run(r, value, node, scope), execution)
+        case "flow":
+            name = r.name_of(value, node.at("flow"), "flow")
+            return None if name is None else Child(workflow=name, args=read_with(r, node, scope))
+        case "tasks" | "graph":
+            body = bodies.embed(node.fields, node.path, node.where)
+            return None if body is None else Embedded(body=body, args=read_with(r, node, scope))
+        case "subflow":
+            fields = r.mapping(value, node.at("subflow"), "subflow")
+            body = None if fields is None else bodies.embed(fields, node.at("subflow"), f"the subflow of {node.where}")
+            return None if body is None else Embedded(body=body, args=read_with(r, node, scope))
+        case "sleep":
+            return _sleep(r, value, node, scope)
+        case "wait":
+            return _wait(r, value, node, scope)
+        case "approval":
+            return _approval(r, value, node, scope)
+        case "value":
+            made = r.template(value, node.at("value"), scope)
+            return None if made is None else Value(value=made)
+        case _:
+            raise AssertionError(verb)
+
+
+def read_with(r: Reader, node: NodeView, scope: Scope) -> Template | None:
+    """Arguments by name: an object, or one expression that makes an object."""
+    value = node.fields.get("with")
+    if value is None:
+        return None
+    if not isinstance(value, dict) and not (isinstance(value, str) and "${" in value):
+        r.wanted(node.at("with"), f"with of {node.where}", "a mapping of arguments", value)
+        return None
+    return r.template(value, node.at("with"), scope)
+
+
+def _call(task: str, args: Template | None, execution: Execution) -> Call | None:
+    return (
+        None
+        if args is None
+        else Call(task=task, queue=execution.queue, options=execution.options, said=execution.said, args=args)
+    )
+
+
+def _python(r: Reader, value: Any, node: NodeView, scope: Scope, execution: Execution) -> Call | None:
+    path = node.at("python")
+    name = r.name_of(value, path, "python")
+    if name is None:
+        return None
+    module, colon, function = name.rpartition(":")
+    if colon and not (_DOTTED_NAME.match(module) and _DOTTED_NAME.match(function)):
+        r.error(path, f"python is {found(value)}; it must be module:function, or the name of a task")
+        return None
+    args = read_with(r, node, scope)
+    return Call(task=function, queue=execution.queue, options=execution.options, said=execution.said, args=args)
+
+
+# -- services ----------------------------------------------------------------------------------------------------------
+
+
+def read_service(
+    r: Reader, verb: str, node: NodeView, scope: Scope, execution: Execution, given: Mapping[str, str]
+) -> Verb | None:
+    """A call in the protocol of services. `given` has an expression for each of its arguments that `with` does not say."""
+    value: Any = node.fields.get(verb)
+    args = _service_args(r, node, scope, given)
+    if verb == "service":
+        name = r.name_of(value, node.at("service"), "service")
+        return _call(name, args, execution) if name is not None else None
+    names = read_names(r, value, node.at("services"), "services", scope)
+    if names is None or args is None:
+        return None
+    return Services(names=names, queue=execution.queue, options=execution.options, said=execution.said, args=args)
+
+
+def read_names(r: Reader, value: Any, path: Path, what: str, scope: Scope) -> Template | None:
+    """A list of task names, or an expression that makes one."""
+    if isinstance(value, str) and "${" in value:
+        return r.template(value, path, scope)
+    items = r.list_of(value, path, what)
+    if items is None:
+        return None
+    if not items or len(items) > ARGUMENTS_MAX:
+        r.error(path, f"{what} has {len(items)} names; it takes 1 to ARGUMENTS_MAX={ARGUMENTS_MAX}")
+    for i, item in enumerate(items):
+        if not isinstance(item, str) or not item:
+            r.wanted((*path, i), f"an entry of {what}", "a name", item)
+            return None
+    return r.template(value, path, scope)
+
+
+def _service_args(r: Reader, node: NodeView, scope: Scope, given: Mapping[str, str]) -> Template | None:
+    if not node.has("with"):
+        return Template.make({k: f"${{ {v} }}" if v else None for k, v in given.items()})
+    if r.template(node.fields["with"], node.at("with"), scope) is None:
+        return None
+    rest = {k: f"${{ {v} }}" for k, v in given.items() if k != "input"}
+    return Template.make({"input": node.fields["with"], **rest})
+
+
+# -- http and run ------------------------------------------------------------------------------------------------------
+
+
+def _http(r: Reader, value: Any, node: NodeView, scope: Scope) -> Template | None:
+    path = node.at("http")
+    fields = r.mapping(value, path, "http")
+    if fields is None:
+        return None
+    r.keys(fields, path, f"http of {node.where}", HTTP_KEYS)
+    if fields.get("url") is None and fields.get("service") is None:
+        r.error(path, f"http of {node.where} has neither url nor service", "say whom to call", key=True)
+    for key in ("url", "service"):
+        if fields.get(key) is not None:
+            r.text(fields[key], (*path, key), key)
+    for key in ("headers", "query"):
+        if fields.get(key) is not None:
+            _scalars(r, fields[key], (*path, key), key)
+    if fields.get("method") is not None:
+        r.word(fields["method"], (*path, "method"), "method", HTTP_METHODS)
+    return r.template({k: v for k, v in fields.items() if k in HTTP_KEYS}, path, scope)
+
+
+def _scalars(r: Reader, value: Any, path: Path, what: str) -> None:
+    """A mapping of names to text or numbers; one expression will do for the whole."""
+    if isinstance(value, str) and "${" in value:
+        return
+    for key, item in (r.mapping(value, path, what) or {}).items():
+        if isinstance(item, (dict, list)):
+            r.wanted((*path, key), f"{key} in {what}", "text or a number", item)
+
+
+def _run(r: Reader, value: Any, node: NodeView, scope: Scope) -> Template | None:
+    path = node.at("run")
+    if isinstance(value, (str, list)):
+        whole, at = {"command": cast(Any, value)}, path
+    else:
+        fields = r.mapping(value, path, f"run of {node.where}")
+        if fields is None:
+            return None
+        r.keys(fields, path, f"run of {node.where}", RUN_KEYS)
+        whole, at = {k: v for k, v in fields.items() if k in RUN_KEYS and v is not None}, (*path, "command")
+    if not _command(r, whole.get("command"), at, node):
+        return None
+    if "cwd" in whole:
+        r.text(whole["cwd"], (*path, "cwd"), "cwd")
+    if "env" in whole:
+        _scalars(r, whole["env"], (*path, "env"), "env")
+    if at == path:
+        made = r.template(value, path, scope)
+        return None if made is None else Template.make(whole)
+    return r.template(whole, path, scope)
+
+
+def _command(r: Reader, command: Any, path: Path, node: NodeView) -> bool:
+    if isinstance(command, str):
+        if "${" in command:
+            message = f"the shell text of {node.where} holds ${{ }}"
+            r.error(path, message, _SHELL_HINT, offset=command.index("${"))
+            return False
+        if not command.strip():
+            r.error(path, f"{node.where} runs nothing: its command is empty")
+            return False
+        return True
+    if not isinstance(command, list) or not command:
+        r.wanted(path, f"the command of {node.where}", "a list of arguments, or text for the shell", command)
+        return False
+    items = command
+    if len(items) > ARGUMENTS_MAX:
+        r.error(path, f"the command has more than ARGUMENTS_MAX={ARGUMENTS_MAX} arguments")
+        return False
+    for i, item in enumerate(items):
+        if isinstance(item, (dict, list)) or item is None:
+            r.wanted((*path, i), f"an argument of {node.where}", "text or a number", item)
+            return False
+    return _no_shell_text(r, items, path, node)
+
+
+def _no_shell_text(r: Reader, items: list[Any], path: Path, node: NodeView) -> bool:
+    """`sh -c TEXT` is shell text as well."""
+    if not isinstance(items[0], str) or items[0].rpartition("/")[2] not in _SHELLS:
+        return True
+    for i in range(1, len(items) - 1):
+        flag, text = items[i], items[i + 1]
+        if isinstance(flag, str) and re.fullmatch(r"-[a-z]*c[a-z]*", flag) and isinstance(text, str) and "${" in text:
+            message = f"the shell text of {node.where} holds ${{ }}"
+            r.error((*path, i + 1), message, _SHELL_HINT, offset=text.index("${"))
+            return False
+    return True
+
+
+# -- waiting -----------------------------------------------------------------------------------------------------------
+
+
+def _sleep(r: Reader, value: Any, node: NodeView, scope: Scope) -> Sleep | None:
+    path = node.at("sleep")
+    if isinstance(value, str) and "${" in value:
+        made = r.template(value, path, scope)
+        return None if made is None else Sleep(delay=made)
+    return None if r.duration(value, path, "sleep") is None else Sleep(delay=Template.literal(value))
+
+
+def _wait(r: Reader, value: Any, node: NodeView, scope: Scope) -> Wait | None:
+    path = node.at("wait")
+    at = path
+    if isinstance(value, dict):
+        fields: dict[str, Any] = value
+        r.keys(fields, path, f"wait of {node.where}", WAIT_KEYS)
+        if fields.get("event") is not None:
+            return _wait_event(r, fields, node, scope)
+        if fields.get("match") is not None:
+            r.error((*path, "match"), f"match of {node.where} goes with event", "a signal is for one run", key=True)
+        value, at = fields.get("signal"), (*path, "signal")
+    made = _message_name(r, value, at, "the signal's name", scope)
+    return None if made is None else Wait(signal=made)
+
+
+def _wait_event(r: Reader, fields: Mapping[str, Any], node: NodeView, scope: Scope) -> Wait | None:
+    path = node.at("wait")
+    if fields.get("signal") is not None:
+        r.error((*path, "signal"), f"{node.where} waits for a signal and for an event; a node does one thing", key=True)
+    name = _message_name(r, fields["event"], (*path, "event"), "the event's name", scope)
+    match = None
+    if fields.get("match") is not None:
+        match = r.expression(fields["match"], (*path, "match"), "match", scope.plus("event"))
+        if match is None:
+            return None
+    return None if name is None else Wait(signal=name, event=True, match=match)
+
+
+def _approval(r: Reader, value: Any, node: NodeView, scope: Scope) -> Approval | None:
+    path = node.at("approval")
+    if value is None or isinstance(value, str):
+        made = _message_name(r, node.key if value is None else value, path, "the approval's name", scope)
+        return None if made is None else Approval(name=made)
+    fields = r.mapping(value, path, "approval")
+    return None if fields is None else read_approval(r, fields, path, node, scope)
+
+
+def read_approval(r: Reader, fields: Mapping[str, Any], path: Path, node: NodeView, scope: Scope) -> Approval | None:
+    r.keys(fields, path, f"approval of {node.where}", APPROVAL_KEYS)
+    for key in ("title", "description"):
+        if fields.get(key) is not None:
+            r.text(fields[key], (*path, key), key)
+    form = read_input(r, fields["form"], (*path, "form"), "form") if fields.get("form") is not None else None
+    name = fields.get("name")
+    made = _message_name(r, node.key if name is None else name, (*path, "name"), "the approval's name", scope)
+    shown = {k: fields[k] for k in ("title", "description", "details") if fields.get(k) is not None}
+    asked = _people(r, fields.get("assignees"), (*path, "assignees"), "assignees")
+    after_us, later = _escalate(r, fields.get("escalate"), (*path, "escalate"), node)
+    quorum, reject_quorum = (_quorum(r, fields, key, path) for key in ("quorum", "reject_quorum"))
+    shown |= {k: v for k, v in (("assignees", asked), ("escalate_to", later)) if v is not None}
+    _check_reachable(r, shown, quorum, path, node)
+    what = r.template(shown, path, scope) if _readable(r, shown, path, scope) else None
+    if made is None or what is None:
+        return None
+    return Approval(
+        name=made, shown=what if shown else None, form=form, quorum=quorum, reject_quorum=reject_quorum, escalate_us=after_us
+    )  # fmt: skip
+
+
+def _readable(r: Reader, shown: dict[str, Any], path: Path, scope: Scope) -> bool:
+    """Each by itself first, so that what is wrong is found where it stands."""
+    before = len(r.problems)
+    for key, value in shown.items():
+        r.template(value, (*path, "escalate", "to") if key == "escalate_to" else (*path, key), scope)
+    return len(r.problems) == before
+
+
+def _people(r: Reader, value: Any, path: Path, what: str) -> Any:
+    """Names, or an expression that makes a list of them."""
+    if value is None or (isinstance(value, str) and "${" in value):
+        return value
+    return [name for name, _ in r.names(value, path, what)]
+
+
+def _escalate(r: Reader, value: Any, path: Path, node: NodeView) -> tuple[int, Any]:
+    if value is None:
+        return 0, None
+    fields = r.mapping(value, path, f"escalate of {node.where}")
+    if fields is None:
+        return 0, None
+    r.keys(fields, path, f"escalate of {node.where}", ESCALATE_KEYS)
+    for key, hint in (("after", "say after how long"), ("to", "say to whom")):
+        if fields.get(key) is None:
+            r.error(path, f"escalate of {node.where} has no {key}", hint, key=True)
+    after_us = r.duration(fields["after"], (*path, "after"), "after") if fields.get("after") is not None else None
+    return after_us or 0, _people(r, fields.get("to"), (*path, "to"), "to")
+
+
+def _quorum(r: Reader, fields: Mapping[str, Any], key: str, path: Path) -> int:
+    if fields.get(key) is None:
+        return 1
+    return r.integer(fields[key], (*path, key), key, 1, APPROVAL_NAMES_MAX) or 1
+
+
+def _check_reachable(r: Reader, shown: Mapping[str, Any], quorum: int, path: Path, node: NodeView) -> None:
+    """As far as the names are written out."""
+    asked, later = shown.get("assignees"), shown.get("escalate_to", [])
+    if not isinstance(asked, list) or not isinstance(later, list):
+        return
+    names: list[Any] = [*asked, *later]
+    people = {str(n) for n in names}
+    if asked and quorum > len(people):
+        r.error(
+            (*path, "quorum"), f"the quorum of {node.where} is {quorum}, and only {len(people)} may answer", key=True
+        )
+
+
+def _message_name(r: Reader, value: Any, path: Path, what: str, scope: Scope) -> Template | None:
+    if isinstance(value, str) and "${" in value:
+        return r.template(value, path, scope)
+    name = r.name_of(value, path, what)
+    return None if name is None else Template.literal(name)
+
+
+def read_timeout(r: Reader, verb: str, node: NodeView) -> int:
+    """Of a verb that is no task: on the node, or within wait and approval."""
+    outer = node.fields.get("timeout")
+    inner = node.fields.get(verb)
+    within = (
+        cast(dict[str, Any], inner).get("timeout") if verb in {"wait", "approval"} and isinstance(inner, dict) else None
+    )
+    if outer is not None and within is not None:
+        r.error(node.at("timeout"), f"{node.where} has two timeouts", f"keep the one in {verb}", key=True)
+    if within is not None:
+        return r.duration(within, node.at(verb, "timeout"), "timeout") or 0
+    return 0 if outer is None else r.duration(outer, node.at("timeout"), "timeout") or 0

@@ -1,0 +1,1 @@
+"""The decider of a flow: history in, commands out."""

@@ -1,0 +1,1 @@
+"""Clients: handles of runs and the connection to a server."""

@@ -1,0 +1,517 @@
+"""How a worker executes tasks: async ones on the loop, sync ones in threads or processes.
+
+Theory. Creating an asyncio task per Perdure task costs more than everything else about a short one. So a few long-lived runner
+tasks take assignments from one queue and await the user's coroutine directly. A runner that gets suspended wakes the next one
+first, hence as many run side by side as there are slots, and a thousand no-ops cost one wake-up.
+
+A runner whose user code changed context variables, or that was cancelled, retires and a fresh one takes its place: nothing leaks
+from one task into the next.
+
+Stopping. Cancellation, timeouts and a worker that leaves take one way: an attempt is told to stop, its code unwinds (`finally` runs) and
+its slot is free again. On the loop it is told by CancelledError at its `await`; in a thread by `attempt().cancelled` and, THREAD_GRACE_S
+later, by AttemptCancelled wherever it is; in a process by SIGTERM, which raises AttemptCancelled there, and SIGKILL after a grace. One that
+is still there after CLEANUP_S is told again, so that a clean-up that hangs ends too.
+
+    assign -> queue -> runner on the loop ----.
+         \\-> thread lane --------------------+-> _done -> reports of this turn of the loop, after what the attempts wrote
+          \\-> process lane (a thread each) --'
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Generator
+from time import monotonic  # bound here, before workflow guards wrap it
+from typing import Any
+
+from perdure.core.errors import PerdureError
+from perdure.core.retry import End
+from perdure.core.work import Assignment, Beat, LogChunk, LogLine, Report
+from perdure.sdk.worker import output
+from perdure.sdk.worker.attempts import (
+    CLEANUP_S,
+    STOPS_MAX,
+    Attempt,
+    AttemptCancelled,
+    Slot,
+    beat_of,
+    current_slot,
+    pulse_of,
+)
+from perdure.sdk.worker.output import Outbox
+from perdure.sdk.worker.processes import KILL_GRACE_S, Child, Children
+from perdure.sdk.worker.reports import ended_report, error_report, success_report
+from perdure.sdk.worker.threads import Hold, Lane
+from perdure.sdk.worker.tracing import TaskTracer
+from perdure.sdk.worker.watchdog import Watchdog
+
+BURST_TASKS = 64
+"""Tasks a runner executes without suspension before it lets the rest of the loop have a turn."""
+UNWIND_S = 1.0
+"""How long a drain waits for cancelled attempts to unwind before it reports them on their behalf."""
+THREAD_GRACE_S = 0.5
+"""How long a plain function may take to find out by itself that it is to stop, before it is interrupted; less than UNWIND_S."""
+CLOSE_S = 5.0
+"""How long closing waits for what it cancelled."""
+PROCESSES_DEFAULT = os.cpu_count() or 1
+
+
+class _Relay:
+    """Await a coroutine, and call `suspended` when it first gives up control."""
+
+    __slots__ = ("coro", "suspended")
+
+    def __init__(self, coro: Any, suspended: Callable[[], None]) -> None:
+        self.coro, self.suspended = coro, suspended
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        coro = self.coro
+        try:
+            waited = coro.send(None)
+        except StopIteration as e:
+            return e.value
+        self.suspended()
+        while True:
+            try:
+                sent = yield waited
+            except GeneratorExit:
+                coro.close()
+                raise
+            except BaseException as e:
+                step, argument = coro.throw, e
+            else:
+                step, argument = coro.send, sent
+            try:
+                waited = step(argument)
+            except StopIteration as e:
+                return e.value
+
+
+class Execution:
+    """Runs assignments and reports their ends in batches."""
+
+    def __init__(
+        self,
+        find: Callable[[str], Any],
+        clock_us: Callable[[], int],
+        slots: int,
+        threads: int,
+        report: Callable[[list[Report]], None],
+        beats: Callable[[list[Beat]], None],
+        logged: Callable[[list[LogChunk]], None] | None = None,
+        *,
+        urgent_beats: Callable[[list[Beat]], None] | None = None,
+        processes: int = PROCESSES_DEFAULT,
+        tee: bool = True,
+    ) -> None:
+        self._find = find
+        self.slots = slots
+        self.in_use = 0
+        self.closed = False
+        self.tracer: TaskTracer | None = None
+        self._draining = False
+        self._queue: deque[Assignment] = deque()
+        self._idle: deque[asyncio.Future[None]] = deque()
+        self._runners: set[asyncio.Task[None]] = set()
+        self._running: dict[tuple[bytes, int], Attempt] = {}
+        """Attempts on the loop that have begun, and all those of the lanes. Changed on the loop only."""
+        self._cancelling: set[asyncio.Task[None]] = set()
+        self._abandoned: set[Attempt] = set()
+        """Reported on their behalf, while their code still runs."""
+        self._reports: list[Report] = []
+        self._loop = asyncio.get_running_loop()
+        self._context = contextvars.copy_context()
+        self._claims = threading.Lock()
+        self._threads = Lane("perdure-task", threads, self._claim, self._run_sync, self._lane_ended)
+        self._children = Children(self.clock_us, self.beat, self.relayed, find)
+        self._processes = Lane(
+            "perdure-process", processes, self._claim, self._run_process, self._lane_ended, self._children.leave
+        )
+        self.sink: Outbox | None = None
+        self.connect(clock_us, report, beats, logged, urgent_beats, tee=tee)
+        self._watchdog = Watchdog(self._loop, self.attempts, self._urgent, self._keep_waiting)
+        if self.sink is not None:
+            output.install()
+
+    def connect(
+        self,
+        clock_us: Callable[[], int],
+        report: Callable[[list[Report]], None],
+        beats: Callable[[list[Beat]], None],
+        logged: Callable[[list[LogChunk]], None] | None,
+        urgent_beats: Callable[[list[Beat]], None] | None = None,
+        *,
+        tee: bool = True,
+    ) -> None:
+        """Talk to somebody else from here on; what is running goes on."""
+        self._clock_us, self._report, self._beats = clock_us, report, beats
+        self._urgent_beats = urgent_beats or beats
+        if logged is None:
+            return
+        if self.sink is None:
+            self.sink = Outbox(clock_us, logged, tee)
+        self.sink.now_us, self.sink.logged = clock_us, logged
+
+    def clock_us(self) -> int:
+        return self._clock_us()
+
+    # -- intake -----------------------------------------------------------------------------------------------------
+
+    def assign(self, batch: list[Assignment]) -> None:
+        self.in_use += len(batch)
+        if self._draining:
+            self._give_back(batch)
+            return
+        if self.sink is not None:
+            output.keep()
+        self._watchdog.start()
+        name = ""
+        definition: Any = None
+        for a in batch:
+            try:
+                if a.name != name:
+                    definition, name = self._find(a.name), a.name
+            except PerdureError as e:
+                now = self._clock_us()
+                self._done(ended_report(a, End.FINAL_ERROR, now, now, e.to_failure()))
+                continue
+            if definition.is_async:
+                self._queue.append(a)
+            else:
+                lane = self._processes if getattr(definition, "process", False) else self._threads
+                self._running[a.run_id, a.seq] = waiting = Attempt(a, self)
+                lane.submit(waiting)
+        if self._queue:
+            self._wake_one()
+
+    def cancel(self, run_id: bytes, seq: int, attempt: int) -> None:
+        """Stop an attempt whose result nobody wants any more. Its slot is free once its code has unwound."""
+        found = self._running.get((run_id, seq))
+        if found is None:
+            self._drop_waiting(run_id, seq, attempt)
+        elif found._assignment.attempt == attempt and self._cancel(found):
+            self._forget(found)
+            self.in_use -= 1
+
+    def _drop_waiting(self, run_id: bytes, seq: int, attempt: int) -> None:
+        """It has not begun: it never will."""
+        for a in self._queue:
+            if (a.run_id, a.seq, a.attempt) == (run_id, seq, attempt):
+                self._queue.remove(a)
+                self.in_use -= 1
+                return
+
+    def _cancel(self, info: Attempt) -> bool:
+        """Whether it had not begun; then it never will."""
+        with self._claims:
+            info.cancelled = True
+            runner = info._runner
+        if isinstance(runner, asyncio.Task):
+            self._cancelling.add(runner)
+            self._tell(info, runner.cancel)
+        elif isinstance(runner, Hold):
+            self._loop.call_later(THREAD_GRACE_S, self._tell, info, runner.interrupt)
+        elif isinstance(runner, Child):
+            runner.terminate(info)
+            self._loop.call_later(KILL_GRACE_S, runner.kill, info)
+        return runner is None
+
+    def _tell(self, info: Attempt, stop: Callable[[], object], times: int = 1) -> None:
+        """To stop. One that has not after CLEANUP_S, because it hangs while it cleans up or took no notice, is told again."""
+        if not info._over:
+            stop()
+            if times < STOPS_MAX:
+                self._loop.call_later(CLEANUP_S, self._tell, info, stop, times + 1)
+
+    def _claim(self, info: Attempt, lane: Lane) -> bool:
+        """In a lane's thread: whether the attempt is still wanted; from then on it counts as begun."""
+        with self._claims:
+            if info.cancelled:
+                return False
+            info._runner = lane
+            return True
+
+    # -- ends of all ------------------------------------------------------------------------------------------------
+
+    def tokens(self) -> list[tuple[bytes, int, int]]:
+        """(run_id, seq, attempt) of everything that was assigned and has not been reported."""
+        assigned = [*self._queue, *(info._assignment for info in self._running.values())]
+        ended = [(r.run_id, r.seq, r.attempt) for r in self._reports]
+        return [(a.run_id, a.seq, a.attempt) for a in assigned] + ended
+
+    def attempts(self) -> list[Attempt]:
+        """Attempts that have begun. Callable from any thread."""
+        while True:
+            try:
+                return [info for info in list(self._running.values()) if info._runner is not None]
+            except RuntimeError:  # it changed under our hands
+                continue
+
+    async def drain(self, grace_s: float) -> None:
+        """Begin nothing, let what runs finish, and after the grace cancel and report the rest."""
+        self._draining = True
+        waiting, self._queue = [*self._queue], deque()
+        for info in list(self._running.values()):
+            if info._runner is None and self._cancel(info):
+                self._forget(info)
+                waiting.append(info._assignment)
+        self._give_back(waiting)
+        await self._until(lambda: not self._running, grace_s)
+        for info in list(self._running.values()):
+            self._cancel(info)
+        await self._until(lambda: not self._running, UNWIND_S)
+        for info in list(self._running.values()):
+            self._abandoned.add(info)
+            self._forget(info)
+            now = self._clock_us()
+            self._done(ended_report(info._assignment, End.CANCELLED, now, now))
+        self._flush()
+
+    def _give_back(self, waiting: list[Assignment]) -> None:
+        now = self._clock_us()
+        for a in waiting:
+            self._done(ended_report(a, End.RETURNED, now, now))
+
+    async def _until(self, true: Callable[[], bool], wait_s: float) -> None:
+        until = monotonic() + wait_s
+        while not true() and monotonic() < until:  # noqa: ASYNC110 - the end of an attempt has no event of its own
+            await asyncio.sleep(0.01)
+
+    async def close(self) -> None:
+        """End everything at once; reports are not sent any more."""
+        if self.closed:
+            return
+        self.closed = True
+        self._watchdog.stop()
+        if self.sink is not None:
+            self.sink.flush()
+            output.remove()
+        self._queue.clear()
+        for info in list(self._running.values()):
+            self._cancel(info)
+        for runner in list(self._runners):
+            runner.cancel()
+        if self._runners:
+            await asyncio.wait(list(self._runners), timeout=CLOSE_S)
+        self._threads.close()
+        self._processes.close()
+        await self._until(lambda: self._processes.is_gone, UNWIND_S)
+        self._children.kill()
+        await self._until(lambda: self._processes.is_gone, CLOSE_S)
+
+    # -- async lane -------------------------------------------------------------------------------------------------
+
+    def _wake_one(self) -> None:
+        while self._idle:
+            sleeper = self._idle.popleft()
+            if not sleeper.done():
+                sleeper.set_result(None)
+                return
+        if len(self._runners) < self.slots:
+            self._spawn()
+
+    def _spawn(self) -> None:
+        runner = self._loop.create_task(self._runner(), name="perdure-runner", context=self._context.copy())
+        self._runners.add(runner)
+        runner.add_done_callback(self._runners.discard)
+
+    def _suspended(self) -> None:
+        if self._queue:
+            self._wake_one()
+
+    async def _runner(self) -> None:
+        slot = Slot()
+        current_slot.set(slot)
+        me = asyncio.current_task()
+        assert me is not None
+        base = contextvars.copy_context()
+        burst = 0
+        while not self.closed:
+            if not self._queue:
+                burst = 0
+                sleeper: asyncio.Future[None] = self._loop.create_future()
+                self._idle.append(sleeper)
+                await sleeper
+                continue
+            await self._run_one(self._queue.popleft(), slot, me)
+            if me in self._cancelling or contextvars.copy_context() != base:
+                break
+            burst += 1
+            if burst >= BURST_TASKS:
+                burst = 0
+                await asyncio.sleep(0)
+        self._cancelling.discard(me)
+        if self._queue and not self.closed:
+            self._runners.discard(me)
+            self._wake_one()
+
+    async def _run_one(self, a: Assignment, slot: Slot, me: asyncio.Task[None]) -> None:
+        slot.attempt = info = self._running[a.run_id, a.seq] = Attempt(a, self, me)
+        started = self._clock_us()
+        try:
+            definition = self._find(a.name)
+            args, kwargs = definition.signature.decode_call(a.input)
+            fn = definition.fn if self.tracer is None else self.tracer.around(a, definition.fn)
+            value = await _Relay(fn(*args, **kwargs), self._suspended)
+            data = definition.signature.encode_result(value)
+            report = Report(a.run_id, a.seq, a.attempt, End.SUCCESS, data, None, started, self._clock_us(), a.epoch)
+        except asyncio.CancelledError as e:
+            if self.closed:
+                raise
+            if info.cancelled:
+                me.uncancel()
+                report = ended_report(a, End.CANCELLED, started, self._clock_us())
+            else:  # the user's own code raised it: an error like any other
+                report = error_report(a, e, started, self._clock_us())
+        except (Exception, SystemExit) as e:
+            report = error_report(a, e, started, self._clock_us())
+        finally:
+            slot.attempt = None
+            self._forget(info)
+        if info._output is None and not self._abandoned:
+            self._done(report)
+        else:
+            self._settle(info, report)
+
+    # -- thread lane ------------------------------------------------------------------------------------------------
+
+    def _run_sync(self, info: Attempt) -> Report:
+        """In a thread: the user's plain function. An interruption may arrive anywhere between the two ends of the hold."""
+        started = self._clock_us()
+        report: Report | None = None
+        hold = Hold()
+        while True:
+            try:
+                if report is None:
+                    with self._claims:
+                        info._runner = hold
+                    report = self._call_sync(info, started)
+                hold.close()
+                return report
+            except AttemptCancelled:
+                report = report or ended_report(info._assignment, End.CANCELLED, started, self._clock_us())
+
+    def _call_sync(self, info: Attempt, started: int) -> Report:
+        a = info._assignment
+        slot = Slot(info)
+        context = self._context.copy()
+        context.run(current_slot.set, slot)
+        try:
+            info.raise_if_cancelled()  # between its claim and its hold
+            definition = self._find(a.name)
+            args, kwargs = definition.signature.decode_call(a.input)
+            fn = definition.fn if self.tracer is None else self.tracer.around(a, definition.fn)
+            value = definition.signature.encode_result(context.run(fn, *args, **kwargs))
+            if info.cancelled:
+                return ended_report(a, End.CANCELLED, started, self._clock_us())
+            return success_report(a, value, started, self._clock_us())
+        except BaseException as e:  # even SystemExit: it is the task that ends, not the thread
+            if info.cancelled:
+                return ended_report(a, End.CANCELLED, started, self._clock_us())
+            return error_report(a, e, started, self._clock_us())
+        finally:
+            slot.attempt = None
+
+    def _run_process(self, info: Attempt) -> Report:
+        """In a thread: the user's function, in a process."""
+        if self.tracer is None:
+            return self._children.run(info)
+        return self.tracer.around_report(info._assignment, lambda: self._children.run(info))
+
+    def _lane_ended(self, ended: list[tuple[Attempt, Report | None]]) -> None:
+        """On the loop: what lanes finished; None is an attempt that was cancelled before it began."""
+        for info, report in ended:
+            if report is not None:
+                self._forget(info)
+                self._settle(info, report)
+
+    # -- what attempts say ------------------------------------------------------------------------------------------
+
+    def beat(self, attempt: Attempt, details: bytes) -> None:
+        """From any thread: forward a heartbeat, or hold it back until the next may go."""
+        pulse = pulse_of(attempt)
+        wait_s = pulse.wait_s(monotonic(), details)
+        if not wait_s:
+            self._send_beat(attempt)
+        elif not pulse.waiting:
+            pulse.waiting = True
+            self._threadsafe(self._beat_later, attempt, wait_s)
+
+    def _send_beat(self, attempt: Attempt) -> None:
+        beat = beat_of(attempt, pulse_of(attempt).take(monotonic()))
+        if threading.get_ident() == self._watchdog.loop_thread:
+            self._beats([beat])
+        else:
+            self._threadsafe(self._forward, beat)
+
+    def _forward(self, beat: Beat) -> None:
+        self._beats([beat])
+
+    def _beat_later(self, attempt: Attempt, wait_s: float) -> None:
+        self._loop.call_later(wait_s, self._beat_held_back, attempt, context=self._context)
+
+    def _beat_held_back(self, attempt: Attempt) -> None:
+        a = attempt._assignment
+        if self._running.get((a.run_id, a.seq)) is attempt and pulse_of(attempt).waiting and not self.closed:
+            self._send_beat(attempt)
+
+    def _threadsafe(self, call: Callable[..., object], *args: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(call, *args, context=self._context)
+        except RuntimeError:  # the loop is closed: the process is going down and the engine treats the attempt as lost
+            pass
+
+    def _urgent(self, beats: list[Beat]) -> None:
+        self._urgent_beats(beats)
+
+    def _keep_waiting(self) -> None:
+        """Assignments that wait for a thread or a runner cannot beat; it is not their silence."""
+        waiting = [a for a in self._queue if a.options.heartbeat_us]
+        for info in self._running.values():
+            if info._runner is None and info._assignment.options.heartbeat_us:
+                waiting.append(info._assignment)
+        if waiting:
+            self._beats([Beat(a.run_id, a.seq, a.attempt) for a in waiting])
+
+    def relayed(self, attempt: Attempt, lines: list[LogLine]) -> None:
+        """Lines that a child process captured."""
+        captured = output.output_of(attempt)
+        if captured is not None:
+            captured.extend(lines)
+
+    # -- reports ----------------------------------------------------------------------------------------------------
+
+    def _forget(self, info: Attempt) -> None:
+        """Only its own entry: an attempt that was given up may still unwind while the next one runs."""
+        info._over = True
+        a = info._assignment
+        key = (a.run_id, a.seq)
+        if self._running.get(key) is info:
+            del self._running[key]
+
+    def _settle(self, info: Attempt, report: Report) -> None:
+        if info._output is not None:
+            info._output.close()
+        if self._abandoned and info in self._abandoned:
+            self._abandoned.discard(info)
+            return
+        self._done(report)
+
+    def _done(self, report: Report) -> None:
+        self.in_use -= 1
+        self._reports.append(report)
+        if len(self._reports) == 1:
+            self._loop.call_soon(self._flush, context=self._context)
+
+    def _flush(self) -> None:
+        """What attempts wrote goes before their reports."""
+        reports, self._reports = self._reports, []
+        if self.closed or not reports:
+            return
+        if self.sink is not None and not self.sink.is_empty:
+            self.sink.flush()
+        self._report(reports)

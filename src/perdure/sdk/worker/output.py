@@ -1,0 +1,391 @@
+"""What a task prints or logs while it runs, line by line, attributed to its attempt.
+
+Theory. `sys.stdout` and `sys.stderr` are stood in for by proxies, and `logging.Logger` hands every record to us after its own
+handlers had it. Both look at a context variable: with no attempt behind the call they pass on what they got and that is all.
+Lines of an attempt collect in its `Output`, which the first of them makes; a `Sink` sends what all attempts of a worker wrote
+a few times a second.
+
+Not a handler on the root logger: `logging.basicConfig()` would find the root configured and do nothing, the last-resort
+handler would fall silent, `dictConfig` would remove it, and loggers that do not propagate would not be seen.
+
+Laws:
+
+1. Everything still reaches the real streams and the user's log handlers, unless the worker was told otherwise.
+2. A record that a handler writes to a captured stream is one line, not two.
+3. What one attempt may keep is bounded, in each line and in all; a last line says what was dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol, cast
+
+from perdure.core.limits import LOG_BYTES_PER_ATTEMPT_MAX, LOG_LINE_CHARS_MAX
+from perdure.core.work import LogChunk, LogLine
+from perdure.sdk.worker.attempts import Attempt, current_slot
+from perdure.sdk.workflow.instance import Runtime
+from perdure.sdk.workflow.instance import current as current_run
+
+FLUSH_S = 0.2
+"""Lines wait this long at most before they are sent."""
+FLUSH_LINES = 64
+"""This many waiting lines are sent at once."""
+CHUNK_LINES_MAX = 1_000
+"""Lines in one chunk."""
+LEVEL_MIN = logging.INFO
+"""Records below this level are not captured."""
+LINE_OVERHEAD_BYTES = 16
+"""What a line counts for beside its text, so that empty lines are bounded too."""
+CUT = "…"
+
+WORKFLOW_SEQ = -1
+
+
+class Sink(Protocol):
+    """Where the lines of attempts go. Called from any thread."""
+
+    tee: bool
+    """Captured output reaches the real streams and handlers as well."""
+
+    def now_us(self) -> int: ...
+    def grown(self, output: Output, new: bool) -> None:
+        """A line was added; `new` says that the output had none waiting before."""
+
+
+class Output:
+    """What one attempt wrote and has not been sent yet."""
+
+    __slots__ = ("_bytes", "_dropped", "_lock", "_partial", "_sink", "closed", "lines", "n", "owner")
+
+    def __init__(self, sink: Sink, owner: tuple[bytes, int, int, int]) -> None:
+        self.owner = owner
+        """(run, seq, attempt, namespace)"""
+        self.n = 0
+        """Number of the next chunk."""
+        self.lines: list[LogLine] = []
+        self.closed = False
+        self._sink = sink
+        self._bytes = self._dropped = 0
+        self._partial: dict[str, str] = {}
+        # Reentrant: a finalizer that prints may run while a line is being added.
+        self._lock = threading.RLock()
+
+    def write(self, stream: str, text: str) -> None:
+        """Text as a stream gets it: any number of lines, the last of them perhaps unfinished."""
+        with self._lock:
+            if self._partial:
+                text = self._partial.pop(stream, "") + text
+            *whole, rest = text.split("\n")
+            if rest:
+                # A line that does not end is kept as far as it would be shown; the rest of it is cut anyway.
+                self._partial[stream] = shown(rest)[: LOG_LINE_CHARS_MAX + 1] + ("\r" if rest[-1] == "\r" else "")
+        for line in whole:
+            self.add(stream, "info", shown(line))
+
+    def add(self, stream: str, level: str, text: str) -> None:
+        at_us = self._sink.now_us()
+        self.put(LogLine(at_us, stream, level, printable(text)))
+
+    def put(self, line: LogLine) -> None:
+        with self._lock:
+            if self.closed:
+                return
+            size = LINE_OVERHEAD_BYTES + (len(line.text) if line.text.isascii() else len(line.text.encode()))
+            if self._dropped or self._bytes + size > LOG_BYTES_PER_ATTEMPT_MAX:
+                self._dropped += 1
+                return
+            self._bytes += size
+            new = not self.lines
+            self.lines.append(line)
+        self._sink.grown(self, new)
+
+    def extend(self, lines: list[LogLine]) -> None:
+        """Lines that a child process captured, within the same bounds."""
+        with self._lock:
+            if self.closed:
+                return
+            new = not self.lines
+            self.lines.extend(lines)
+        self._sink.grown(self, new)
+
+    def close(self) -> None:
+        """The attempt is over: unfinished lines are as finished as they will be, and what was dropped is counted."""
+        with self._lock:
+            partial, self._partial = self._partial, {}
+            for stream, text in partial.items():
+                self.add(stream, "info", shown(text))
+            self.closed = True
+            new = not self.lines
+            if self._dropped:
+                text = f"{self._dropped:,} more lines were dropped: an attempt keeps LOG_BYTES_PER_ATTEMPT_MAX={LOG_BYTES_PER_ATTEMPT_MAX:,} bytes"
+                self.lines.append(LogLine(self._sink.now_us(), "log", "warning", f"{CUT} {text}"))
+            new = new and bool(self.lines)
+        if new:
+            self._sink.grown(self, True)
+
+    def take(self) -> list[LogLine]:
+        with self._lock:
+            lines, self.lines = self.lines, []
+        return lines
+
+
+def shown(line: str) -> str:
+    """What a terminal would show in the end: a progress bar goes back to the start of its line again and again."""
+    return line.rstrip("\r").rpartition("\r")[2] if "\r" in line else line
+
+
+def printable(text: str) -> str:
+    """One line that fits and can be stored anywhere: no NUL, no lone surrogates, not too long."""
+    if len(text) > LOG_LINE_CHARS_MAX:
+        text = text[: LOG_LINE_CHARS_MAX - 1] + CUT
+    if "\x00" in text:
+        text = text.replace("\x00", "\N{REPLACEMENT CHARACTER}")
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+class Outbox:
+    """The sink of a worker: sends what its attempts wrote, in batches, from the worker's loop."""
+
+    def __init__(self, clock_us: Callable[[], int], logged: Callable[[list[LogChunk]], None], tee: bool) -> None:
+        self.now_us, self.logged, self.tee = clock_us, logged, tee
+        self._waiting: deque[Output] = deque()
+        self._lines = 0
+        self._armed = self._hurried = False
+        self._loop = asyncio.get_running_loop()
+        self._context = contextvars.copy_context()
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._waiting
+
+    def grown(self, output: Output, new: bool) -> None:
+        if new:
+            self._waiting.append(output)
+        self._lines += 1
+        if not self._armed:
+            self._armed = True
+            self._call(self._arm)
+        elif self._lines >= FLUSH_LINES and not self._hurried:
+            self._hurried = True
+            self._call(self.flush)
+
+    def _call(self, what: Callable[[], object]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(what, context=self._context)
+        except RuntimeError:  # the loop is closed: nobody is there to send anything
+            pass
+
+    def _arm(self) -> None:
+        self._loop.call_later(FLUSH_S, self._tick, context=self._context)
+
+    def _tick(self) -> None:
+        self._armed = False
+        self.flush()
+
+    def flush(self) -> None:
+        """On the loop: send everything that waits."""
+        self._hurried, self._lines = False, 0
+        chunks: list[LogChunk] = []
+        for _ in range(len(self._waiting)):
+            chunks.extend(chunks_of(self._waiting.popleft()))
+        if chunks:
+            self.logged(chunks)
+
+
+def chunks_of(output: Output) -> list[LogChunk]:
+    run_id, seq, attempt, ns = output.owner
+    lines = output.take()
+    chunks: list[LogChunk] = []
+    step = CHUNK_LINES_MAX if seq != WORKFLOW_SEQ else max(len(lines), 1)  # its chunks have no numbers to spare
+    for at in range(0, len(lines), step):
+        chunks.append(LogChunk(run_id, seq, attempt, output.n, lines[at : at + step], ns))
+        output.n += 1
+    return chunks
+
+
+# -- whose line is it? ---------------------------------------------------------------------------------------------
+
+
+def output_of(attempt: Attempt) -> Output | None:
+    output = attempt._output
+    if output is None:
+        sink = attempt._host.sink
+        if sink is None:
+            return None
+        a = attempt._assignment
+        output = attempt._output = Output(sink, (a.run_id, a.seq, a.attempt, a.ns))
+    return output
+
+
+def _current() -> Output | None:
+    """The output of whoever is behind this call, if that is a task or workflow code that has not been here before."""
+    run = current_run.get(None)
+    if run is not None:
+        return _output_of_run(run)
+    slot = current_slot.get(None)
+    return None if slot is None or slot.attempt is None else output_of(slot.attempt)
+
+
+def _output_of_run(run: Runtime) -> Output | None:
+    """Of workflow code. What it says during a replay has been said before.
+
+    A chunk is numbered after the event that the code was reacting to: the same number after a replay, on any worker.
+    """
+    if run.sink is None or run.closed or run.journal.is_replaying:
+        return None
+    output = run.output
+    if output is None:
+        output = run.output = Output(run.sink, (run.run_id, WORKFLOW_SEQ, 0, run.ns))
+    if not output.lines:
+        output.n = run.event_seq
+    return output
+
+
+# -- streams -------------------------------------------------------------------------------------------------------
+
+
+class Tee:
+    """Stands in for a standard stream."""
+
+    def __init__(self, inner: Any, name: str) -> None:
+        self._inner, self._name = inner, name
+
+    def write(self, text: str) -> int:
+        if _installed and not _here.logging:
+            output = _current()
+            if output is not None:
+                output.write(self._name, text)
+                if not output._sink.tee:
+                    return len(text)
+        written: int = self._inner.write(text)
+        return written
+
+    def writelines(self, lines: Any) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def __iter__(self) -> Any:
+        return iter(self._inner)
+
+    def __repr__(self) -> str:
+        return f"<{self._name} of tasks, over {self._inner!r}>"
+
+
+class _Here(threading.local):
+    logging = False
+    """A record is being written by its handlers: it is captured as what it is, not as what they write."""
+
+
+_here = _Here()
+_installed = 0
+_lock = threading.Lock()
+_STREAMS = ("stdout", "stderr")
+
+
+def install() -> None:
+    """Begin to capture. Every `install` needs its `remove`; what is captured ends with the last one."""
+    global _installed
+    with _lock:
+        _installed += 1
+        if _installed == 1:
+            _wrap_logging()
+    keep()
+
+
+def remove() -> None:
+    global _installed
+    with _lock:
+        _installed -= 1
+        if _installed == 0:
+            _unwrap_logging()
+            for name in _STREAMS:
+                stream = getattr(sys, name)
+                # Somebody else may have put a stream of their own over ours; a proxy that comes back passes on everything.
+                if type(stream) is Tee:
+                    setattr(sys, name, stream._inner)
+
+
+def keep() -> None:
+    """Stand in for the streams again where somebody replaced them, as test runners do between a fixture and its test."""
+    if type(sys.stdout) is Tee and type(sys.stderr) is Tee:
+        return
+    with _lock:
+        for name in _STREAMS:
+            stream = getattr(sys, name)
+            if stream is not None and type(stream) is not Tee:
+                setattr(sys, name, Tee(stream, name))
+
+
+# -- logging -------------------------------------------------------------------------------------------------------
+
+_is_enabled: Any = logging.Logger.isEnabledFor
+_call_handlers: Any = logging.Logger.callHandlers
+_formatter = logging.Formatter("%(message)s")
+
+
+def _wrap_logging() -> None:
+    global _is_enabled, _call_handlers
+    _is_enabled, _call_handlers = logging.Logger.isEnabledFor, logging.Logger.callHandlers
+    logger = cast("Any", logging.Logger)
+    logger.isEnabledFor, logger.callHandlers = _enabled_here, _call_handlers_and_keep
+
+
+def _unwrap_logging() -> None:
+    logger = cast("Any", logging.Logger)
+    if logger.isEnabledFor is _enabled_here:
+        logger.isEnabledFor = _is_enabled
+    if logger.callHandlers is _call_handlers_and_keep:
+        logger.callHandlers = _call_handlers
+
+
+def _enabled_here(self: logging.Logger, level: int) -> bool:
+    """A task's INFO is kept even where nobody configured logging, unless its logger was silenced by name."""
+    if _is_enabled(self, level):
+        return True
+    return level >= LEVEL_MIN and _has_owner() and _is_unconfigured(self, level)
+
+
+def _has_owner() -> bool:
+    slot = current_slot.get(None)
+    return (slot is not None and slot.attempt is not None) or current_run.get(None) is not None
+
+
+def _is_unconfigured(logger: logging.Logger, level: int) -> bool:
+    """Its level is inherited from the root, and that one's is Python's default."""
+    if logger.disabled or logger.manager.disable >= level:
+        return False
+    while logger.parent is not None:
+        if logger.level:
+            return False
+        logger = logger.parent
+    return logger.level == logging.WARNING
+
+
+def _call_handlers_and_keep(self: logging.Logger, record: logging.LogRecord) -> None:
+    output = None if _here.logging else _current()
+    if output is None:
+        _call_handlers(self, record)
+        return
+    if output._sink.tee and _is_enabled(self, record.levelno):
+        _here.logging = True
+        try:
+            _call_handlers(self, record)
+        finally:
+            _here.logging = False
+    if record.levelno < LEVEL_MIN:
+        return
+    # After the handlers: formatting caches the traceback in the record, which is theirs to format first.
+    try:
+        text = _formatter.format(record)
+    except Exception as error:  # the same wrong arguments that make a handler complain must not fail the task
+        text = f"{record.msg!r} with arguments {record.args!r} cannot be formatted: {error}"
+    output.add("log", record.levelname.lower(), text)

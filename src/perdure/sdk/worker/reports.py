@@ -1,0 +1,49 @@
+"""The end of an attempt as a report."""
+
+from __future__ import annotations
+
+import traceback
+from datetime import timedelta
+from math import isfinite
+from typing import Any
+
+from perdure.core.errors import Failure, PerdureError, clip
+from perdure.core.limits import RETRY_AFTER_S_MAX
+from perdure.core.retry import End, is_final
+from perdure.core.work import Assignment, Report
+from perdure.sdk.options import qualified
+from perdure.sdk.worker.attempts import FinalError
+
+
+def success_report(a: Assignment, value: bytes, started_us: int, finished_us: int) -> Report:
+    return Report(a.run_id, a.seq, a.attempt, End.SUCCESS, value, None, started_us, finished_us, a.epoch)
+
+
+def error_report(a: Assignment, error: BaseException, started_us: int, finished_us: int) -> Report:
+    """An exception of the user's code; whether it is final is for the task's policy to say."""
+    # Policies of code name classes in full; those of documents may be short.
+    names = tuple(name for t in type(error).__mro__ for name in (qualified(t), t.__name__))
+    final = is_final(a.options, names) or isinstance(error, (PerdureError, FinalError))
+    failure = Failure(
+        "task_failed",
+        clip(str(error)),
+        type(error).__name__,
+        clip("".join(traceback.format_exception(error))),
+        retry_after_us(error),
+    )
+    return ended_report(a, End.FINAL_ERROR if final else End.ERROR, started_us, finished_us, failure)
+
+
+def retry_after_us(error: BaseException) -> int:
+    """How long the error asks to be left alone: its `retry_after`, in seconds or a timedelta. What is no time says nothing."""
+    said: Any = getattr(error, "retry_after", None)
+    if isinstance(said, timedelta):
+        said = said.total_seconds()
+    if isinstance(said, bool) or not isinstance(said, (int, float)) or not isfinite(said) or said <= 0:
+        return 0
+    return max(1, int(min(said, RETRY_AFTER_S_MAX) * 1e6))
+
+
+def ended_report(a: Assignment, end: End, started_us: int, finished_us: int, failure: Failure | None = None) -> Report:
+    """An end without a value."""
+    return Report(a.run_id, a.seq, a.attempt, end, b"", failure, started_us, finished_us, a.epoch)

@@ -1,0 +1,1 @@
+"""A live run inside a worker."""

@@ -1,0 +1,219 @@
+"""The StartStore port on PostgreSQL: put-off starts, and keys that answer a second start with the run of the first."""
+
+from __future__ import annotations
+
+import asyncio
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Final
+
+from perdure.core import chain
+from perdure.core.deferred_starts import Batch, Debounce, Dedup, joined, same_shape
+from perdure.core.errors import Conflict, InvalidInput
+from perdure.core.limits import BATCH_ITEMS_MAX, PAYLOAD_BYTES_MAX
+from perdure.engine.services.deferred_starts import Asked, Due, NewRun, PutOff
+from perdure.store.clashes import retried
+from perdure.store.connections import Connections
+from perdure.store.queries import queries
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+LEASE_S: Final = 5.0
+"""How long an engine has to make a run of a start that is due, before another one tries."""
+TRIES: Final = 5
+SWEEP_ROWS: Final = 500
+CONNECTIONS_MAX: Final = 3
+"""Of the pool, for starts that wait for one another under a key: the engine needs the others."""
+DEBOUNCED: Final = 0
+BATCHED: Final = 1
+
+
+@retried()
+class PostgresStarts:
+    def __init__(self, database: str | Connections) -> None:
+        """`database` is a DSN, or a pool that somebody else opens and closes."""
+        self._q = queries()
+        self._pool = Connections(database) if isinstance(database, str) else database
+        self._gate = asyncio.Semaphore(CONNECTIONS_MAX)
+        self._swept: tuple[int, str, str] = (0, "", "")
+
+    async def open(self) -> None:
+        await self._pool.open()
+
+    async def close(self) -> None:
+        await self._pool.close()
+
+    # -- putting off ------------------------------------------------------------------------------------------------
+
+    async def put_off(self, asked: Asked) -> PutOff:
+        async with self._gate, self._pool.take() as c, c.transaction():
+            await c.execute(self._q["lock_start_key"], f"{asked.ns}\n{asked.workflow}\n{asked.later.key}")
+            if asked.once and (known := await self._known_item(c, asked)) is not None:
+                return known
+            row = await c.fetchrow(self._q["open_start"], asked.ns, asked.workflow, asked.later.key)
+            if row is not None and self._is_full(row, asked):
+                await c.execute(self._q["close_start"], row["run_id"])
+                row = None
+            put = await (self._begin(c, asked) if row is None else self._join(c, asked, row))
+            if asked.once:
+                row = await c.fetchrow(self._q["remember_item"], asked.ns, _item_key(asked), _digest(asked), put.run_id)
+                if row is None:  # under another key of a batch, this very moment
+                    raise _used(asked)
+            return put
+
+    async def _known_item(self, c: Any, asked: Asked) -> PutOff | None:
+        """What was answered when the same items were sent before."""
+        row = await c.fetchrow(self._q["remembered_item"], asked.ns, _item_key(asked))
+        if row is None:
+            return None
+        if row["hash"] != _digest(asked):
+            raise _used(asked)
+        clock = await c.fetchrow(self._q["next_start"])
+        return PutOff(row["answer"], clock["clock"])
+
+    def _is_full(self, row: Any, asked: Asked) -> bool:
+        """Whether the row takes no more: it is due and an engine is on its way, or it would be too large."""
+        if row["is_due"] or row["kind"] != _kind(asked):
+            return True
+        if isinstance(asked.later, Debounce):
+            return False
+        if (
+            not row["items"] + asked.items <= BATCH_ITEMS_MAX
+            or not row["bytes"] + len(asked.input) <= PAYLOAD_BYTES_MAX
+        ):
+            return True
+        same_shape(row["argument"], asked.argument)
+        return False
+
+    async def _begin(self, c: Any, asked: Asked) -> PutOff:
+        later = asked.later
+        if isinstance(later, Debounce):
+            due_us, last_us = min(later.quiet_us, later.latest_us), later.latest_us
+        else:
+            due_us = last_us = later.every_us
+        batched = isinstance(later, Batch)
+        row = await c.fetchrow(
+            self._q["put_off_start"], asked.run_id, asked.ns, asked.workflow, later.key, _kind(asked), due_us, last_us,
+            asked.argument if batched else None, 0, 0, asked.request, None if batched else asked.input,
+        )  # fmt: skip
+        if batched:
+            return await self._add(c, asked, asked.run_id, 0)
+        return PutOff(asked.run_id, row["due_at"])
+
+    async def _join(self, c: Any, asked: Asked, row: Any) -> PutOff:
+        if isinstance(asked.later, Batch):
+            return await self._add(c, asked, row["run_id"], row["items"])
+        moved = await c.fetchrow(
+            self._q["replace_start"], row["run_id"], asked.request, asked.later.quiet_us, asked.input
+        )
+        return PutOff(row["run_id"], moved["due_at"])
+
+    async def _add(self, c: Any, asked: Asked, run_id: bytes, items: int) -> PutOff:
+        """Items are numbered by how many came before, so that their order is that of the starts."""
+        assert isinstance(asked.later, Batch)
+        if asked.items:
+            await c.execute(self._q["add_start_input"], run_id, items, asked.input)
+        elif not items:
+            raise InvalidInput("the first start of a batch brings no items; add at least one")
+        enough = items + asked.items >= asked.later.size
+        moved = await c.fetchrow(
+            self._q["join_start"], run_id, asked.request, asked.items, len(asked.input), enough
+        )  # fmt: skip
+        return PutOff(run_id, moved["due_at"])
+
+    # -- making runs of them ----------------------------------------------------------------------------------------
+
+    async def next_due(self) -> tuple[int, int | None]:
+        async with self._pool.take() as c:
+            row = await c.fetchrow(self._q["next_start"])
+        return row["clock"], row["due_at"]
+
+    async def take_due(self, limit: int) -> list[Due]:
+        """Closed rows do not change any more: what is read here is what becomes the run, whichever engine makes it."""
+        found: list[Due] = []
+        async with self._pool.take() as c:
+            for r in await c.fetch(self._q["take_due_starts"], limit, LEASE_S):
+                data = r["input"]
+                if r["kind"] == BATCHED:
+                    inputs = [i["input"] for i in await c.fetch(self._q["start_inputs"], r["run_id"])]
+                    if not inputs:
+                        continue  # another engine made the run a moment ago
+                    data = joined(inputs)
+                found.append(Due(r["run_id"], r["ns"], r["request"], data))
+        return found
+
+    async def begin_due(self, run: NewRun) -> bool:
+        async with self._pool.take() as c, c.transaction():
+            if await c.fetchrow(self._q["remove_start"], run.run_id) is None:
+                return False
+            await self._begin_run(c, run)
+            return True
+
+    async def _begin_run(self, c: Any, run: NewRun) -> None:
+        if run.line is not None:
+            await c.execute(self._q["put_lines"], *([value] for value in run.line.row(0)[:-1]))
+        await c.execute(
+            self._q["begin_run"], run.run_id, run.ns, run.workflow, run.version, run.body, run.attributes,
+            run.line.id if run.line is not None else None, run.deadline_us or None, chain.first(run.run_id, run.ns, 0, run.body),
+        )  # fmt: skip
+
+    # -- once -------------------------------------------------------------------------------------------------------
+
+    async def begin_once(self, run: NewRun, dedup: Dedup) -> bytes:
+        where = (run.ns, run.workflow, dedup.key)
+        for _ in range(TRIES):
+            async with self._gate, self._pool.take() as c, c.transaction():
+                if await c.fetchrow(self._q["claim_dedup"], *where, run.run_id, dedup.for_us) is None:
+                    row = await c.fetchrow(self._q["lock_dedup"], *where)
+                    if row is None:
+                        continue  # it was taken a moment ago, and forgotten since
+                    if not await self._is_free(c, row):
+                        holder: bytes = row["run_id"]
+                        return holder
+                    await c.execute(self._q["pass_dedup"], *where, run.run_id, dedup.for_us)
+                await self._begin_run(c, run)
+                return run.run_id
+        raise Conflict(f"the key {dedup.key!r} kept changing hands while this start tried to take it; try again")
+
+    async def _is_free(self, c: Any, row: Any) -> bool:
+        if not row["until_end"]:
+            return bool(row["expired"])
+        return bool(await c.fetch(self._q["over_runs"], [row["run_id"]]))
+
+    # -- reading and upkeep -----------------------------------------------------------------------------------------
+
+    async def expected(self, ns: int, run_ids: Sequence[bytes]) -> set[bytes]:
+        async with self._pool.take() as c:
+            return {r["run_id"] for r in await c.fetch(self._q["expected_runs"], ns, list(run_ids))}
+
+    async def sweep(self) -> None:
+        """Forget keys that say nothing any more: a page at a time, and the next page the next time."""
+        async with self._pool.take() as c:
+            await c.execute(self._q["forget_dedups"], SWEEP_ROWS)
+            async with c.transaction():
+                page = await c.fetch(self._q["lasting_dedups"], *self._swept, SWEEP_ROWS)
+                self._swept = (page[-1]["ns"], page[-1]["workflow"], page[-1]["key"]) if page else (0, "", "")
+                ended = await c.fetch(self._q["over_runs"], [r["run_id"] for r in page]) if page else []
+                over = {r["run_id"] for r in ended}
+                rows = [(r["ns"], r["workflow"], r["key"]) for r in page if r["run_id"] in over]
+                if rows:
+                    await c.execute(self._q["forget_lasting_dedups"], *(list(x) for x in zip(*rows, strict=True)))
+
+
+def _kind(asked: Asked) -> int:
+    return DEBOUNCED if isinstance(asked.later, Debounce) else BATCHED
+
+
+def _used(asked: Asked) -> Conflict:
+    return Conflict(f"the key {asked.once!r} was used for other items; use a new key for new items")
+
+
+def _item_key(asked: Asked) -> str:
+    return f"item:{asked.once}"
+
+
+def _digest(asked: Asked) -> bytes:
+    state = blake2b(digest_size=16)
+    for part in (asked.workflow.encode(), asked.later.key.encode(), asked.input):
+        state.update(len(part).to_bytes(8, "big") + part)
+    return state.digest()

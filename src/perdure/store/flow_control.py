@@ -1,0 +1,218 @@
+"""Flow control on PostgreSQL: the transactions around core/flow_control/admission.py. What locks what is told in sql/line.sql."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+from typing import Any, Final
+
+import msgspec
+
+from perdure.core.flow_control.admission import Bucket, Grant, Held, Key, Reason, Waiting, effective, grant, keys_of
+from perdure.core.flow_control.groups import Line, Rule, Rules, decode_needs, task_line
+from perdure.core.messages import CancelAsked
+from perdure.engine.ports import ClaimedTask, Entered, FromLines, Kind
+from perdure.store.queries import queries
+from perdure.wire.codec import decode_options, encode_mail
+
+LINES_PER_KIND: Final = 64
+"""Lines of one kind of task that a claim looks at: the next by turn, and the longest waiting."""
+RUN_LINES_PER_LOOK: Final = 64
+RUNS_PER_LINE: Final = 200
+"""Runs of one line that are let in at once."""
+STALE_LINES_MAX: Final = 500
+"""Lines that one round of upkeep looks at."""
+LINE_UP_MAX: Final = 2_000
+"""Waiting tasks that are put into lines at once when a rule is made."""
+
+
+async def claim_from_lines(
+    c: Any, session: int, served: Sequence[tuple[Kind, int]], limit: int, rules: Rules
+) -> FromLines:
+    """Claim tasks that flow control lets begin. One transaction."""
+    q = queries()
+    kinds = [list(column) for column in zip(*((*kind, free) for kind, free in served), strict=True)]
+    async with c.transaction():
+        waiting, clock_us = _waiting(await c.fetch(q["look_at_lines"], session, *kinds, LINES_PER_KIND))
+        if not waiting:
+            return FromLines([], None)
+        ruled = {w.line.id: rules.of(w.line) for w in waiting}
+        held, buckets = await _keys(c, _keys_of(waiting, ruled))
+        free = dict(served)
+        grants = grant(waiting, ruled, held, buckets, free, limit, clock_us)
+        taking = [g for g in grants if g.take]
+        rows: list[Any] = []
+        if taking:
+            slots = [(g.line.id, need.key) for g in taking for need in g.needs.limits]
+            rows = await c.fetch(
+                q["take_from_lines"], session, [g.line.id for g in taking], [g.take for g in taking],
+                [line for line, _ in slots], [key for _, key in slots],
+            )  # fmt: skip
+        await _move(c, grants)
+        await _pour(c, taking, buckets)
+    keys = {g.line.id: [(g.line.ns, n.key) for n in g.needs.limits] for g in taking}
+    tasks = [
+        ClaimedTask(
+            r["id"], r["ns"], r["run_id"], r["seq"], r["name"], r["queue"], r["attempt"], r["lost"], r["scheduled_at"], r["options"],
+            r["input"], r["trace"], tuple(keys[r["line"]]),
+        )
+        for r in rows
+    ]  # fmt: skip
+    return FromLines(tasks, min((g.next_us for g in grants if g.next_us is not None), default=None))
+
+
+async def let_in(c: Any, session: int, rules: Rules) -> Entered:
+    """Let in runs that waited for their workflow's limits. One transaction. The runs are woken, not claimed."""
+    q = queries()
+    cancelled: list[bytes] = []
+    async with c.transaction():
+        rows = await c.fetch(q["look_at_run_lines"], session, RUN_LINES_PER_LOOK, RUNS_PER_LINE)
+        waiting, clock_us = _waiting(rows)
+        if not waiting:
+            return Entered(0, 0, None)
+        ruled = {w.line.id: rules.of(w.line) for w in waiting}
+        held, buckets = await _keys(c, _keys_of(waiting, ruled))
+        free = {(w.line.ns, w.line.queue, w.line.name): RUNS_PER_LINE for w in waiting}
+        grants = grant(waiting, ruled, held, buckets, free, RUN_LINES_PER_LOOK * RUNS_PER_LINE, clock_us)
+        taking = [g for g in grants if g.take]
+        entered: list[Any] = []
+        if taking:
+            slots = [(g.line.id, need.key) for g in taking for need in g.needs.limits]
+            entered = await c.fetch(
+                q["let_in_runs"], [g.line.id for g in taking], [g.take for g in taking],
+                [line for line, _ in slots], [key for _, key in slots],
+            )  # fmt: skip
+        for w, g in zip(waiting, grants, strict=True):
+            if g.reason is not None and g.reason.code == "limit" and g.reason.policy != "queue":
+                cancelled += await _make_room(c, g, len(w.times) - g.take)
+        await _move(c, grants)
+        await _pour(c, taking, buckets)
+    return Entered(
+        len(entered), len(cancelled), min((g.next_us for g in grants if g.next_us is not None), default=None)
+    )
+
+
+async def _make_room(c: Any, g: Grant, waiting: int) -> list[bytes]:
+    """What the limit's policy says about those that found it reached: the oldest holders go, or the newcomers do."""
+    q, reason = queries(), g.reason
+    assert reason is not None
+    if reason.policy == "cancel_oldest":
+        rows = await c.fetch(q["oldest_holders"], g.line.ns, reason.key, waiting)
+        words = f"a newer run takes its place under the limit {reason.key} ({reason.max} at a time)"
+    else:
+        rows = await c.fetch(q["turn_away"], g.line.id, 0)
+        words = f"the limit {reason.key} ({reason.max} at a time) was reached when it was started"
+    asked = [r["run_id"] for r in rows]
+    if asked:
+        await c.execute(q["post_cancels"], asked, encode_mail(CancelAsked(words)))
+    return asked
+
+
+def _waiting(rows: Sequence[Any]) -> tuple[list[Waiting], int]:
+    found = [Waiting(_line(r), r["turn"], r["times"], r["head_at"]) for r in rows]
+    return found, rows[0]["clock"] if rows else 0
+
+
+def _line(r: Any) -> Line:
+    return Line(
+        r["id"], r["ns"], r["kind"], r["queue"], r["name"], r["workflow"], r["fair"], r["weight"], r["priority"],
+        decode_needs(r["needs"]),
+    )  # fmt: skip
+
+
+def _keys_of(waiting: Sequence[Waiting], ruled: dict[bytes, list[Rule]]) -> list[Key]:
+    """In one order for everybody."""
+    return sorted({(w.line.ns, key) for w in waiting for key in keys_of(effective(w.line, ruled[w.line.id]))})
+
+
+async def _keys(c: Any, keys: list[Key]) -> tuple[dict[Key, Held], dict[Key, Bucket]]:
+    if not keys:
+        return {}, {}
+    q = queries()
+    await c.execute(q["lock_keys"], sorted({_hash(key) for key in keys}))
+    rows = await c.fetch(q["read_keys"], [ns for ns, _ in keys], [key for _, key in keys])
+    held = {(r["ns"], r["key"]): Held(r["held"], tuple(r["holders"] or ())) for r in rows}
+    buckets = {(r["ns"], r["key"]): Bucket(r["tokens"], r["at"]) for r in rows if r["tokens"] is not None}
+    return held, buckets
+
+
+def _hash(key: Key) -> int:
+    return int.from_bytes(blake2b(f"{key[0]}/{key[1]}".encode(), digest_size=8).digest(), "big", signed=True)
+
+
+async def _move(c: Any, grants: list[Grant]) -> None:
+    q = queries()
+    await c.execute(
+        q["move_lines"], [g.line.id for g in grants], [g.turn for g in grants], [g.head_us for g in grants], [g.next_us for g in grants],
+        [g.reason.key if g.reason else None for g in grants], [_reason(g.reason) for g in grants],
+    )  # fmt: skip
+    empty = [g.line.id for g in grants if g.next_us is None]
+    if empty:
+        await c.execute(q["drop_empty_lines"], empty)
+
+
+def _reason(reason: Reason | None) -> str | None:
+    return msgspec.json.encode(reason).decode() if reason is not None else None
+
+
+async def _pour(c: Any, taking: list[Grant], buckets: dict[Key, Bucket]) -> None:
+    used = sorted({(g.line.ns, rate.key) for g in taking for rate in g.needs.rates})
+    if used:
+        await c.execute(
+            queries()["pour"], [ns for ns, _ in used], [key for _, key in used],
+            [buckets[k].tokens for k in used], [buckets[k].at_us for k in used],
+        )  # fmt: skip
+
+
+async def sweep(c: Any) -> None:
+    """Drop lines that are empty and that nobody serves. They are locked first: whoever joins one meanwhile waits, and makes it anew."""
+    q = queries()
+    async with c.transaction():
+        stale = [r["id"] for r in await c.fetch(q["stale_lines"], STALE_LINES_MAX)]
+        if stale:
+            await c.execute(q["drop_empty_lines"], stale)
+            await c.execute(q["touch_lines"], stale)
+
+
+async def wake_lines(c: Any, keys: Iterable[Key]) -> None:
+    wanted = sorted(keys)
+    await c.execute(queries()["wake_lines"], [ns for ns, _ in wanted], [key for _, key in wanted])
+
+
+async def read_rules(c: Any) -> Rules:
+    rows = await c.fetch(queries()["rules"])
+    return Rules(
+        {
+            (r["ns"], r["scope"], r["name"]): Rule(
+                ns=r["ns"], scope=r["scope"], name=r["name"], concurrency=r["concurrency"], rate=r["rate"], per_us=r["per_us"], burst=r["burst"],
+                paused_by=r["paused_by"], paused_us=r["paused_at"], pause_reason=r["pause_reason"],
+            )
+            for r in rows
+        }
+    )  # fmt: skip
+
+
+async def assign_lines(c: Any, ns: int, scope: str, name: str) -> int:
+    """Put waiting tasks that a new rule is about into lines. To be called in the transaction that makes the rule; returns how many."""
+    q, done = queries(), 0
+    while rows := await c.fetch(q["unlined_tasks"], ns, scope, name, LINE_UP_MAX):
+        lines = [
+            task_line(decode_options(r["options"]).control, ns, r["queue"], r["name"], r["workflow"], r["input"])
+            for r in rows
+        ]
+        await put_lines(c, lines)
+        await c.execute(q["line_up"], [r["id"] for r in rows], [line.id for line in lines])
+        done += len(rows)
+    return done
+
+
+async def put_lines(c: Any, lines: Sequence[Line]) -> None:
+    """Lines that something joins outside a commit of an engine."""
+    unique = {line.id: line.row(0)[:-1] for line in lines}
+    if unique:
+        await c.execute(queries()["put_lines"], *(list(column) for column in zip(*unique.values(), strict=True)))
+
+
+async def held_by(c: Any, ns: int, key: str) -> Held:
+    r = await c.fetchrow(queries()["held_by"], ns, key)
+    return Held(r["held"], tuple(r["holders"] or ()))

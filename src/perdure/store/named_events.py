@@ -1,0 +1,142 @@
+"""The port of named events and webhooks on PostgreSQL."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from perdure.core.errors import Conflict
+from perdure.core.limits import EVENT_WAITS_PAGE, EVENTS_PER_LOOK, WEBHOOKS_MAX
+from perdure.core.messages import PromiseKept
+from perdure.engine.services.named_events import Emitted, EventItem, Find, Hook, OpenEvent, OpenWait, Round, Webhook
+from perdure.store.clashes import retried
+from perdure.store.connections import Connections
+from perdure.store.queries import queries
+from perdure.wire.codec import encode_mail
+
+_START: Final = (bytes(16), "")
+"""Before every wait."""
+_ID_MAX: Final = (1 << 63) - 1
+
+Place = tuple[bytes, str]
+"""(run, promise)"""
+
+
+@retried()
+class PostgresOccasions:
+    def __init__(self, database: str | Connections) -> None:
+        """`database` is a DSN, or a pool that somebody else opens and closes."""
+        self._q = queries()
+        self._pool = Connections(database) if isinstance(database, str) else database
+
+    async def open(self) -> None:
+        await self._pool.open()
+
+    async def close(self) -> None:
+        await self._pool.close()
+
+    async def _row(self, name: str, *args: Any) -> Any:
+        async with self._pool.take() as c:
+            return await c.fetchrow(self._q[name], *args)
+
+    async def _fetch(self, name: str, *args: Any) -> list[Any]:
+        async with self._pool.take() as c:
+            rows: list[Any] = await c.fetch(self._q[name], *args)
+            return rows
+
+    # -- events -----------------------------------------------------------------------------------------------------
+
+    async def emit(self, ns: int, name: str, key: str | None, body: bytes, source: str) -> Emitted:
+        row = await self._row("emit_event", ns, name, key, body, source)
+        if row is None:  # the other one of this key was not yet to be seen
+            row = await self._row("emit_event", ns, name, key, body, source)
+        return Emitted(row["id"], row["fresh"])
+
+    async def match(self, find: Find) -> Round:
+        """One transaction: some events, a page of waits each, what they reach and how far they are. Runs are touched last and briefly."""
+        async with self._pool.take() as c, c.transaction():
+            return await self._match(c, find)
+
+    async def _match(self, c: Any, find: Find) -> Round:
+        events = await c.fetch(self._q["claim_events"], EVENTS_PER_LOOK)
+        pages: list[_Page] = []
+        wanted: dict[Place, tuple[int, bytes]] = {}
+        for e in events:
+            after = (e["after_run"], e["after_name"]) if e["after_run"] is not None else _START
+            rows = await c.fetch(self._q["open_waits"], e["ns"], e["name"], e["at"], *after, EVENT_WAITS_PAGE)
+            page = _Page(e["id"], after, [OpenWait(*r.values()) for r in rows])
+            pages.append(page)
+            for w in await find(OpenEvent(e["id"], e["ns"], e["name"], e["body"]), page.waits):
+                # Of two events in one round the older one is first.
+                wanted.setdefault((w.run_id, w.name), (e["id"], encode_mail(PromiseKept(w.name, e["body"]))))
+        won, held = await self._keep(c, wanted) if wanted else (set[Place](), set[Place]())
+        if pages:
+            await c.execute(self._q["advance_events"], *_columns([p.advanced(wanted, won, held) for p in pages]))
+        unfinished = sum(not p.is_done(held) for p in pages)
+        return Round(len(pages), list(dict.fromkeys(run_id for run_id, _ in won)), len(held), unfinished)
+
+    async def _keep(self, c: Any, wanted: dict[Place, tuple[int, bytes]]) -> tuple[set[Place], set[Place]]:
+        places = list(wanted)
+        row = await c.fetchrow(
+            self._q["keep_waits"], [p[0] for p in places], [p[1] for p in places], [wanted[p][1] for p in places]
+        )
+        return {places[n - 1] for n in row["won"]}, {places[n - 1] for n in row["held"]}
+
+    async def events(self, ns: int, name: str, before: int | None, limit: int) -> list[EventItem]:
+        last = _ID_MAX if before is None else before
+        rows = await (
+            self._fetch("list_events_named", ns, last, limit, name)
+            if name
+            else self._fetch("list_events", ns, last, limit)
+        )
+        return [EventItem(*r.values()) for r in rows]
+
+    async def trim(self, older_s: float, limit: int) -> int:
+        return len(await self._fetch("trim_events", float(older_s), limit))
+
+    # -- webhooks ---------------------------------------------------------------------------------------------------
+
+    async def put_webhook(self, ns: int, name: str, event: str, secret: bytes, by: str) -> tuple[Webhook, bool]:
+        row = await self._row("put_webhook", ns, name, event, secret, by, WEBHOOKS_MAX)
+        if row is None:
+            raise Conflict(f"this namespace has WEBHOOKS_MAX={WEBHOOKS_MAX} webhooks; delete one that is not used")
+        return Webhook(name, event, row["created_at"], row["created_by"]), row["made"]
+
+    async def rotate_webhook(self, ns: int, name: str, secret: bytes) -> Webhook | None:
+        row = await self._row("rotate_webhook", ns, name, secret)
+        return None if row is None else Webhook(name, *row.values())
+
+    async def delete_webhook(self, ns: int, name: str) -> bool:
+        return await self._row("delete_webhook", ns, name) is not None
+
+    async def webhooks(self, ns: int, after: str, limit: int) -> list[Webhook]:
+        return [Webhook(*r.values()) for r in await self._fetch("list_webhooks", ns, after, limit)]
+
+    async def hook(self, namespace: str, name: str) -> Hook | None:
+        row = await self._row("webhook_secret", namespace, name)
+        return None if row is None else Hook(*row.values())
+
+
+class _Page:
+    """Some of the waits for an event, in order."""
+
+    def __init__(self, event: int, after: Place, waits: list[OpenWait]) -> None:
+        self.event, self.after, self.waits = event, after, waits
+
+    def _held_at(self, held: set[Place]) -> int | None:
+        """The first wait that has to be asked for again."""
+        return next((i for i, w in enumerate(self.waits) if (w.run_id, w.name) in held), None)
+
+    def is_done(self, held: set[Place]) -> bool:
+        return len(self.waits) < EVENT_WAITS_PAGE and self._held_at(held) is None
+
+    def advanced(self, wanted: dict[Place, tuple[int, bytes]], won: set[Place], held: set[Place]) -> tuple[Any, ...]:
+        """Its row of advance_events. The place is right before the first wait that was held: what was kept after it is not open any more."""
+        mine = sum(wanted[p][0] == self.event for p in won)
+        at = self._held_at(held)
+        seen = self.waits if at is None else self.waits[:at]
+        place = (seen[-1].run_id, seen[-1].name) if seen else self.after
+        return self.event, mine, *place, self.is_done(held)
+
+
+def _columns(rows: list[tuple[Any, ...]]) -> list[list[Any]]:
+    return [list(column) for column in zip(*rows, strict=True)]

@@ -1,0 +1,99 @@
+"""What a wait for an event keeps, and which events fit it."""
+
+from __future__ import annotations
+
+import pytest
+
+from perdure.core.errors import InvalidInput
+from perdure.core.named_events import EventWait, fits, is_wait, promise_name, read_spec, wait_spec
+from perdure.engine.runs.run import promise_kind
+
+ORDER = {"order_id": 7, "paid": {"amount": 12.5, "currency": "EUR"}, "items": [1, 2, 3]}
+
+
+@pytest.mark.parametrize(
+    ("match", "values", "fit"),
+    [
+        ("", {}, True),
+        ("event.order_id == id", {"id": 7}, True),
+        ("event.order_id == id", {"id": 8}, False),
+        ("event.order_id == '7'", {}, False),
+        ("event.paid.amount > least and event.paid.currency == 'EUR'", {"least": 10}, True),
+        ("input.wanted in event.items", {"input": {"wanted": 3}}, True),
+        ("${ event.order_id == 7 }", {}, True),
+        ("event.nothing.at.all == null", {}, True),
+        ("event.order_id", {}, False),  # not true, though it is something
+        ("event.order_id > 'a'", {}, None),
+        ("event.order_id / 0 == 1", {}, None),
+    ],
+)
+def test_whether_an_event_fits(match: str, values: dict[str, object], fit: bool | None) -> None:
+    assert fits(wait_spec("order.paid", match, values), ORDER) is fit
+
+
+def test_an_event_of_any_form_can_come() -> None:
+    spec = wait_spec("tick", "event == 5 or event[0] == 5", {})
+    assert [fits(spec, payload) for payload in (5, [5], None, {"a": 1}, "x", True)] == [
+        True,
+        True,
+        False,
+        False,
+        False,
+        False,
+    ]
+
+
+def test_a_spec_keeps_what_its_expression_reads_and_no_more() -> None:
+    values = {"input": {"order": {"id": 1, "secret": "x"}, "big": "y" * 100_000}, "unused": "z" * 100_000}
+    spec = wait_spec("order.paid", "event.id == input.order.id", values)
+    assert read_spec(spec) == EventWait("order.paid", "event.id == input.order.id", {"input": {"order": {"id": 1}}})
+    whole = wait_spec("e", "size(input) > 0 and event.x == input.a", {"input": {"a": 1, "b": 2}})
+    assert read_spec(whole).bound == {"input": {"a": 1, "b": 2}}
+    assert read_spec(wait_spec("e", "event.x == items[1]", {"items": [4, 5]})).bound == {"items": [4, 5]}
+
+
+def test_what_is_not_there_is_null_as_everywhere_in_expressions() -> None:
+    spec = wait_spec("e", "event.x == input.missing", {"input": {}})
+    assert fits(spec, {}) is True
+    assert fits(spec, {"x": 1}) is False
+
+
+@pytest.mark.parametrize(
+    ("event", "match", "values", "said"),
+    [
+        ("", "", {}, "invalid event name"),
+        ("x" * 161, "", {}, "use 1 to 160 characters"),
+        ("a\x00b", "", {}, "invalid event name"),
+        ("e", "event.id ==", {}, "match of the wait for event 'e'"),
+        ("e", "event.id == oder_id", {"order_id": 1}, "did you mean 'order_id'"),
+        ("e", "event.id == x", {}, "it can read event"),
+        ("e", "event.id == x", {"x": "y" * 20_000}, "EVENT_SPEC_BYTES_MAX=16384"),
+    ],
+)
+def test_a_wait_that_can_never_work_is_refused(event: str, match: str, values: dict[str, object], said: str) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        wait_spec(event, match, values)
+
+
+def test_a_spec_that_cannot_be_read_fits_nothing() -> None:
+    assert fits("{", 1) is None
+    assert fits('{"event": "e", "match": "event.", "bound": {}}', 1) is None
+    assert fits('{"event": "e", "match": "event.a == gone", "bound": {}}', {"a": 1}) is None
+
+
+def test_an_expression_cannot_reach_beyond_its_scope_or_run_for_long() -> None:
+    assert fits('{"event": "e", "match": "event.__class__ == null"}', {"a": 1}) is True  # a key like any other
+    long = wait_spec("e", " and ".join(["size(event.items) > 0"] * 100), {})
+    assert fits(long, {"items": list(range(10_000))}) in (True, None)
+
+
+def test_specs_of_waits_are_told_from_other_specs() -> None:
+    assert is_wait(wait_spec("e", "", {}))
+    assert promise_kind(wait_spec("e", "event.a == b", {"b": {"event": 1}})) == 2
+    assert not is_wait(b'{"title":"may I","form":{"properties":{"event":{}}}}')
+
+
+def test_promises_of_one_run_mean_nothing_to_another() -> None:
+    names = {promise_name("order.paid", n, run) for n in (1, 2) for run in (bytes(16), bytes(15) + b"\x01")}
+    assert len(names) == 4
+    assert len(promise_name("x" * 160, 1_000_000, bytes(16))) <= 200

@@ -1,0 +1,540 @@
+"""The built-in tasks: requests and commands, as attempts of a worker."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perdure import InvalidInput, Task, task
+from perdure.core.calls import encode_offer
+from perdure.core.limits import PAYLOAD_BYTES_MAX
+from perdure.core.retry import End, TaskOptions
+from perdure.core.work import Assignment, LogChunk, Report
+from perdure.sdk.options import TaskSettings
+from perdure.sdk.worker import command_task, http_task
+from perdure.sdk.worker.builtin_tasks import Verbs, parse_services
+from perdure.sdk.worker.worker import Worker
+
+RUN = bytes(16)
+
+
+class Bench:
+    """A worker without an engine."""
+
+    def __init__(self, **options: Any) -> None:
+        self.worker = Worker(output="capture", **options)
+        self.reports: list[Report] = []
+        self.chunks: list[LogChunk] = []
+        self._seq = 0
+
+    async def __aenter__(self) -> Bench:
+        self.worker.open(lambda: 1, self.reports.extend, lambda _: None, lambda _: None, self.chunks.extend)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.worker.close()
+
+    def begin(self, name: str, **call: Any) -> int:
+        self._seq += 1
+        data = json.dumps(call).encode()
+        self.worker.assign([Assignment(RUN, self._seq, 1, 1, name, data, TaskOptions())])
+        return self._seq
+
+    async def end(self, seq: int) -> Report:
+        async with asyncio.timeout(20):
+            while not (found := [r for r in self.reports if r.seq == seq]):
+                await asyncio.sleep(0.002)
+        return found[0]
+
+    async def report(self, name: str, **call: Any) -> Report:
+        return await self.end(self.begin(name, **call))
+
+    async def value(self, name: str, **call: Any) -> Any:
+        report = await self.report(name, **call)
+        assert report.end is End.SUCCESS, report.failure
+        return json.loads(report.value)
+
+    def lines(self, stream: str) -> list[str]:
+        return [line.text for chunk in self.chunks for line in chunk.lines if line.stream == stream]
+
+
+Answer = tuple[int, dict[str, str], bytes]
+
+
+class Web:
+    """Answers with whatever `answer` makes of (method, path, headers, body)."""
+
+    def __init__(self, answer: Callable[[str, str, dict[str, str], bytes], Answer]) -> None:
+        self._answer = answer
+        self.asked: list[tuple[str, str, dict[str, str], bytes]] = []
+        self.port = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+            method, path, _ = head[0].split(" ")
+            headers = {k.lower(): v for k, _, v in (line.partition(": ") for line in head[1:] if line)}
+            body = await reader.readexactly(int(headers.get("content-length", 0)))
+            self.asked.append((method, path, headers, body))
+            status, out, data = self._answer(method, path, headers, body)
+            lines = [f"{k}: {v}" for k, v in {**out, "content-length": str(len(data)), "connection": "close"}.items()]
+            writer.write("\r\n".join([f"HTTP/1.1 {status} Said", *lines, "", ""]).encode() + data)
+            await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+
+@asynccontextmanager
+async def web(answer: Callable[[str, str, dict[str, str], bytes], Answer]) -> AsyncIterator[Web]:
+    made = Web(answer)
+    server = await asyncio.start_server(made.serve, "127.0.0.1", 0)
+    made.port = server.sockets[0].getsockname()[1]
+    try:
+        yield made
+    finally:
+        server.close()
+        await server.wait_closed()
+
+
+def echo(method: str, path: str, headers: dict[str, str], body: bytes) -> Answer:
+    said = {
+        "method": method,
+        "path": path,
+        "type": headers.get("content-type"),
+        "x": headers.get("x-a"),
+        "body": body.decode(),
+    }
+    return 200, {"content-type": "application/json; charset=utf-8", "set-cookie": "a=b"}, json.dumps(said).encode()
+
+
+@pytest.fixture(autouse=True)
+def reach_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PERDURE_HTTP_ALLOW", "127.0.0.0/8")
+
+
+# -- http ----------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_request_gives_status_headers_and_json() -> None:
+    async with web(echo) as w, Bench() as b:
+        got = await b.value("perdure.http", url=f"{w.url}/a?x=1", query={"y": [1, "z"], "n": None}, headers={"X-A": 7})
+        assert got["status"] == 200 and got["headers"]["content-type"].startswith("application/json")
+        assert got["body"] == {"method": "GET", "path": "/a?x=1&y=1&y=z", "type": None, "x": "7", "body": ""}
+
+
+async def test_a_body_is_posted_as_json_and_text_as_text() -> None:
+    async with web(echo) as w, Bench() as b:
+        got = (await b.value("perdure.http", url=w.url, body={"a": [1]}))["body"]
+        assert (got["method"], got["type"], got["body"]) == ("POST", "application/json", '{"a":[1]}')
+        got = (await b.value("perdure.http", url=w.url, method="put", body="ä"))["body"]
+        assert (got["method"], got["type"], got["body"]) == ("PUT", "text/plain; charset=utf-8", "ä")
+        got = (await b.value("perdure.http", url=w.url, body="<a/>", headers={"Content-Type": "text/xml"}))["body"]
+        assert got["type"] == "text/xml"
+
+
+async def test_cookies_do_not_travel_from_one_call_to_the_next() -> None:
+    async with web(echo) as w, Bench() as b:
+        await b.value("perdure.http", url=w.url)
+        await b.value("perdure.http", url=w.url)
+        assert "cookie" not in w.asked[1][2]
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "expected"),
+    [
+        ("text/plain", b"[1]", "[1]"),
+        ("application/json", b"{broken", "{broken"),
+        ("application/problem+json", b"[1]", [1]),
+        ("application/json", b"", ""),
+        ("", b"[1]", [1]),
+        ("text/plain; charset=latin-1", b"\xe4", "ä"),
+        ("text/plain", b"\xff", "\N{REPLACEMENT CHARACTER}"),
+        ("application/json", b"[" * 20_000, "[" * 20_000),
+    ],
+)
+async def test_what_is_no_json_is_text(kind: str, data: bytes, expected: object) -> None:
+    headers = {"content-type": kind} if kind else {}
+    async with web(lambda *_: (200, headers, data)) as w, Bench() as b:
+        assert (await b.value("perdure.http", url=w.url))["body"] == expected
+
+
+@pytest.mark.parametrize(
+    ("status", "end"),
+    [
+        (400, End.FINAL_ERROR),
+        (404, End.FINAL_ERROR),
+        (408, End.ERROR),
+        (429, End.ERROR),
+        (500, End.ERROR),
+        (503, End.ERROR),
+    ],
+)
+async def test_an_error_status_fails_the_attempt_for_good_or_for_now(status: int, end: End) -> None:
+    async with web(lambda *_: (status, {}, b"the reason" + b"!" * 100_000)) as w, Bench() as b:
+        report = await b.report("perdure.http", url=f"{w.url}/p?token=secret")
+        assert report.end is end and report.failure is not None
+        assert report.failure.type == "HttpStatus"
+        assert f"GET {w.url}/p: {status} Said\nthe reason!" in report.failure.message
+        assert "secret" not in report.failure.message and len(report.failure.message) < 3_000
+
+
+async def test_an_answer_that_no_result_can_hold_is_refused_by_name() -> None:
+    async with web(lambda *_: (200, {}, b"x" * (PAYLOAD_BYTES_MAX + 1))) as w, Bench() as b:
+        report = await b.report("perdure.http", url=w.url)
+        assert report.end is End.FINAL_ERROR and report.failure is not None
+        assert report.failure.type == "PayloadTooLarge" and "PAYLOAD_BYTES_MAX" in report.failure.message
+
+
+async def test_redirects_are_followed_where_the_call_was_sent_and_not_elsewhere() -> None:
+    async with web(echo) as other, Bench() as b:
+
+        def answer(method: str, path: str, headers: dict[str, str], body: bytes) -> Answer:
+            to = {"/near": "/there", "/far": f"{other.url}/there", "/loop": "/loop"}.get(path)
+            return (302, {"location": to}, b"") if to else (200, {}, path.encode())
+
+        async with web(answer) as w:
+            assert (await b.value("perdure.http", url=f"{w.url}/near"))["body"] == "/there"
+            far = await b.value("perdure.http", url=f"{w.url}/far")
+            assert far["status"] == 302 and far["headers"]["location"] == f"{other.url}/there"
+            assert other.asked == []
+            loop = await b.report("perdure.http", url=f"{w.url}/loop")
+            assert loop.failure is not None and "REDIRECTS_MAX" in loop.failure.message
+            assert len([1 for asked in w.asked if asked[1] == "/loop"]) == http_task.REDIRECTS_MAX + 1
+
+
+async def test_no_connection_and_no_answer_in_time_are_worth_another_attempt() -> None:
+    async with Bench() as b:
+        report = await b.report("perdure.http", url="http://127.0.0.1:1/x")
+        assert report.end is End.ERROR and report.failure is not None
+        assert report.failure.type == "HttpFailed" and "GET http://127.0.0.1:1/x" in report.failure.message
+        gone = asyncio.Event()
+
+        async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read()
+            writer.close()
+            gone.set()
+
+        server = await asyncio.start_server(silent, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        report = await b.report("perdure.http", url=f"http://127.0.0.1:{port}", timeout="50ms")
+        assert report.end is End.ERROR and report.failure is not None
+        assert "no whole answer within 0.05 s" in report.failure.message
+        async with asyncio.timeout(5):
+            await gone.wait()  # the connection is not kept
+        server.close()
+        await server.wait_closed()
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ({}, "neither url and service"),
+        ({"url": "http://a", "service": "a"}, "both url and service"),
+        ({"url": "file:///etc/passwd"}, "http:// or https://"),
+        ({"url": "ftp://a"}, "http:// or https://"),
+        ({"url": "nothing"}, "http:// or https://"),
+        ({"url": "http://a:b"}, "no request that can be sent"),
+        ({"url": "http://127.0.0.1:1", "headers": {"a": "b\r\nc: d"}}, "cannot be a part of a request"),
+        ({"url": "http://127.0.0.1:1", "headers": {"a": {}}}, "is a dict"),
+        ({"url": "http://127.0.0.1:1", "method": "GE T"}, "cannot be a part of a request"),
+        ({"url": "http://127.0.0.1:1", "timeout": "soon"}, "not a duration"),
+        ({"service": "trnsform"}, "did you mean 'transform'"),
+        ({"service": "transform", "query": {}}, "drop method and query"),
+        ({"url": 7}, "does not fit"),
+        ({"uri": "http://a"}, "does not fit"),
+    ],
+)
+async def test_a_call_that_can_never_work_is_final_and_says_why(call: dict[str, Any], said: str) -> None:
+    async with Bench(services={"transform": "http://127.0.0.1:1"}) as b:
+        report = await b.report("perdure.http", **call)
+        assert report.end is End.FINAL_ERROR and report.failure is not None
+        assert said in report.failure.message
+
+
+async def test_a_service_is_called_by_its_name() -> None:
+    def service(method: str, path: str, headers: dict[str, str], body: bytes) -> Answer:
+        asked = json.loads(body)
+        assert (method, path, asked["params"]) == ("POST", "/base/exec/transform", {})
+        if asked["input"] == "bad":
+            return 200, {}, b'{"result":null,"error":"out of order"}'
+        if asked["input"] == "odd":
+            return 200, {}, b"[1]"
+        return 200, {}, json.dumps({"result": asked["input"].upper(), "error": ""}).encode()
+
+    async with web(service) as w, Bench(services={"transform": f"{w.url}/base/"}) as b:
+        assert await b.value("perdure.http", service="transform", body="abc") == "ABC"
+        for body, said in (("bad", "failed: out of order"), ("odd", "did not answer with {result, error}")):
+            report = await b.report("perdure.http", service="transform", body=body)
+            assert report.end is End.ERROR and report.failure is not None
+            assert report.failure.type == "ServiceFailed" and said in report.failure.message
+
+
+def test_services_are_read_from_text() -> None:
+    assert parse_services(["a=http://h:1/", " b = https://x ", ""]) == {"a": "http://h:1", "b": "https://x"}
+    for bad in ("a", "a=", "=http://h", "a=ftp://h", "a=http://", "a=http://h?q=1", "a=http://[::1"):
+        with pytest.raises(InvalidInput):
+            parse_services([bad])
+
+
+def test_the_environment_says_what_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PERDURE_SERVICES", "a=http://h:1,b=http://h:2")
+    monkeypatch.setenv("PERDURE_ALLOW_RUN", "1")
+    assert Verbs()._http._services == {"a": "http://h:1", "b": "http://h:2"}
+    assert Verbs({})._http._services == {}
+    assert list(Verbs().tasks) == ["perdure.http", "perdure.run"]
+    assert list(Verbs(allow_run=False).tasks) == ["perdure.http"]
+    monkeypatch.setenv("PERDURE_ALLOW_RUN", "maybe")
+    with pytest.raises(InvalidInput, match="neither yes nor no"):
+        Verbs()
+
+
+# -- run -----------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_command_gives_its_output_and_what_it_wrote_is_kept_line_by_line() -> None:
+    async with Bench(allow_run=True) as b:
+        code = "import sys; print('one'); print('zwö'); print('hm', file=sys.stderr)"
+        got = await b.value("perdure.run", command=[sys.executable, "-X", "utf8", "-c", code])
+        assert got == {"exit_code": 0, "stdout": "one\nzwö\n"}
+        assert b.lines("stdout") == ["one", "zwö"] and b.lines("stderr") == ["hm"]
+
+
+@pytest.mark.parametrize(
+    ("out", "expected"), [('{"a": [1]}', {"a": [1]}), ("7\n", 7), ("7 8", None), ("", None), ("[1]\n[2]\n", None)]
+)
+async def test_output_that_is_one_json_value_is_parsed(out: str, expected: object) -> None:
+    async with Bench(allow_run=True) as b:
+        got = await b.value("perdure.run", command=["printf", "%s", out])
+        assert got["stdout"] == out and got.get("json") == expected and ("json" in got) == (expected is not None)
+
+
+async def test_a_command_gets_a_clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the worker's keys and databases, nor anything that nobody named."""
+    secrets = {
+        "PERDURE_API_KEY": "k",
+        "PERDURE_DSN": "d",
+        "DATABASE_URL": "d",
+        "AWS_SECRET_ACCESS_KEY": "a",
+        "PASSED": "p",
+    }
+    for name, value in secrets.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("TZ", "UTC")
+    async with Bench(allow_run=True) as b:
+        got = dict(
+            line.split("=", 1) for line in (await b.value("perdure.run", command=["env"]))["stdout"].splitlines()
+        )
+        assert not secrets.keys() & got.keys()
+        assert got.keys() <= command_task.BASE_ENV and {"PATH", "TZ"} <= got.keys()
+        got = (await b.value("perdure.run", command=["env"], env={"PATH": None, "HOME": None, "A": 1}))["stdout"]
+        assert "A=1\n" in got and "PATH=" not in got and "HOME=" not in got
+    monkeypatch.setenv("PERDURE_RUN_ENV", "PASSED, UNKNOWN")
+    async with Bench(allow_run=True) as b:
+        assert "PASSED=p\n" in (await b.value("perdure.run", command=["env"]))["stdout"]
+
+
+@pytest.mark.parametrize("name", ["PERDURE_API_KEY", "PERDURE_DSN", "DATABASE_URL", "A=b"])
+def test_variables_of_perdure_are_not_passed_on_request_either(name: str) -> None:
+    with pytest.raises(InvalidInput, match="run_env"):
+        Worker(allow_run=True, run_env=[name])
+
+
+async def test_text_is_for_the_shell_and_a_list_is_not() -> None:
+    async with Bench(allow_run=True) as b:
+        assert (await b.value("perdure.run", command="echo $A | tr a b", env={"A": "aa"}))["stdout"] == "bb\n"
+        assert (await b.value("perdure.run", command=["echo", "$A | tr a b", 7]))["stdout"] == "$A | tr a b 7\n"
+
+
+async def test_a_command_gets_input_environment_and_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FROM_WORKER", "w")
+    async with Bench(allow_run=True, run_env=["FROM_WORKER", "NOT_THERE"]) as b:
+        assert (await b.value("perdure.run", command=["cat"], stdin="text"))["stdout"] == "text"
+        assert (await b.value("perdure.run", command=["cat"], stdin={"a": 1}))["json"] == {"a": 1}
+        assert (await b.value("perdure.run", command=["cat"]))["stdout"] == ""
+        got = await b.value("perdure.run", command="echo $FROM_WORKER $N; pwd", env={"N": 3}, cwd=str(tmp_path))
+        assert got["stdout"] == f"w 3\n{tmp_path}\n"
+        assert (await b.value("perdure.run", command="echo -$FROM_WORKER-", env={"FROM_WORKER": None}))[
+            "stdout"
+        ] == "--\n"
+        big = "x" * 200_000
+        got = await b.value("perdure.run", command=["true"], stdin=big)  # nobody reads it
+        assert got["exit_code"] == 0
+
+
+async def test_another_exit_code_is_an_error_with_what_it_complained_about() -> None:
+    async with Bench(allow_run=True) as b:
+        report = await b.report("perdure.run", command="echo out; echo broken >&2; exit 3")
+        assert report.end is End.ERROR and report.failure is not None
+        assert report.failure.type == "ExitCode"
+        assert report.failure.message.endswith("exited with code 3\nbroken")
+        report = await b.report("perdure.run", command="kill -9 $$")
+        assert report.failure is not None and "was ended by SIGKILL" in report.failure.message
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ({"command": []}, "there is no command"),
+        ({"command": ""}, "there is no command"),
+        ({"command": ["no-such-program-here"]}, "cannot run 'no-such-program-here'"),
+        ({"command": ["true"], "cwd": "/no/such/place"}, "a command in '/no/such/place'"),
+        ({"command": ["a\x00b"]}, "no command that can be run"),
+        ({"command": ["true", {}]}, "is a dict"),
+        ({"command": ["true"], "env": {"A=B": "1"}}, "no command that can be run"),
+        ({"command": ["true"], "extra": 1}, "does not fit"),
+    ],
+)
+async def test_a_command_that_can_never_run_is_final_and_says_why(call: dict[str, Any], said: str) -> None:
+    async with Bench(allow_run=True) as b:
+        report = await b.report("perdure.run", **call)
+        assert report.end is End.FINAL_ERROR and report.failure is not None
+        assert said in report.failure.message
+
+
+async def test_of_much_output_the_end_is_kept_and_the_result_fits() -> None:
+    async with Bench(allow_run=True) as b:
+        got = await b.value("perdure.run", command="yes line | head -n 200000; printf end")
+        assert got["stdout"].endswith("line\nend") and len(got["stdout"]) == command_task.STDOUT_BYTES_MAX
+        got = await b.value("perdure.run", command="head -c 1000000 /dev/zero")
+        assert 0 < len(json.dumps(got["stdout"])) <= 2 * command_task.STDOUT_BYTES_MAX
+        items = list(range(15_000))
+        got = await b.value("perdure.run", command=["cat"], stdin=items)
+        assert got["json"] == items  # more than is kept as text
+
+
+async def test_cancelling_ends_everything_the_command_started(tmp_path: Path) -> None:
+    async with Bench(allow_run=True) as b:
+        file = tmp_path / "pids"
+        script = f"sleep 100 & echo $! > {file}.new; mv {file}.new {file}; sleep 100"
+        seq = b.begin("perdure.run", command=script)
+        await _until(file.exists)
+        b.worker.cancel(RUN, seq, 1)
+        assert (await b.end(seq)).end is End.CANCELLED
+        pid = int(file.read_text())
+        await _until(lambda: not _is_alive(pid))
+
+
+async def test_who_does_not_go_when_asked_is_made_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command_task, "GRACE_S", 0.2)
+    file = tmp_path / "pid"
+    code = f"import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); open({str(file)!r}, 'w').write(str(os.getpid())); time.sleep(100)"
+    async with Bench(allow_run=True) as b:
+        seq = b.begin("perdure.run", command=[sys.executable, "-c", code])
+        await _until(lambda: file.exists() and bool(file.read_text()))
+        pid = int(file.read_text())
+        b.worker.cancel(RUN, seq, 1)
+        assert (await b.end(seq)).end is End.CANCELLED
+        await _until(lambda: not _is_alive(pid))
+
+
+async def test_an_attempt_that_is_cancelled_as_it_begins_leaves_no_process(tmp_path: Path) -> None:
+    marks = [tmp_path / str(i) for i in range(20)]
+    async with Bench(allow_run=True) as b:
+        seqs = [b.begin("perdure.run", command=f"echo $$ > {mark}; exec sleep 100") for mark in marks]
+        for turns, seq in enumerate(seqs):
+            for _ in range(turns % 5):
+                await asyncio.sleep(0)
+            b.worker.cancel(RUN, seq, 1)
+        await _until(lambda: b.worker.slots_free == b.worker.slots)
+        pids = [int(text) for mark in marks if mark.exists() and (text := mark.read_text())]
+        await _until(lambda: not any(map(_is_alive, pids)))
+
+
+async def test_what_a_command_leaves_behind_ends_with_its_attempt(tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    async with Bench(allow_run=True) as b:
+        began = asyncio.get_running_loop().time()
+        got = await b.value("perdure.run", command=f"sleep 100 & echo $! > {file}; echo done")
+        assert got["stdout"] == "done\n"
+        assert asyncio.get_running_loop().time() - began < 10
+        await _until(lambda: not _is_alive(int(file.read_text())))
+
+
+async def test_closing_the_worker_ends_its_commands(tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    async with Bench(allow_run=True) as b:
+        b.begin("perdure.run", command=f"echo $$ > {file}; exec sleep 100")
+        await _until(lambda: file.exists() and bool(file.read_text()))
+    await _until(lambda: not _is_alive(int(file.read_text())))
+
+
+# -- serving -------------------------------------------------------------------------------------------------------------
+
+
+def test_every_queue_has_the_verbs_and_commands_only_where_they_are_allowed() -> None:
+    def built_in(**options: Any) -> list[tuple[str, str]]:
+        return [
+            (q, n)
+            for _, q, n in Worker(queues=["a", "b"], **options).served
+            if n.startswith("perdure.") and "bench" not in n
+        ]
+
+    assert built_in() == [("a", "perdure.http"), ("b", "perdure.http")]
+    assert built_in(allow_run=True) == [(q, n) for q in "ab" for n in ("perdure.http", "perdure.run")]
+    assert built_in(verbs=False, allow_run=True) == []
+
+
+async def test_a_worker_that_may_not_run_commands_has_no_such_task() -> None:
+    async with Bench() as b:
+        report = await b.report("perdure.run", command=["true"])
+        assert report.end is End.FINAL_ERROR and report.failure is not None
+        assert report.failure.type == "NotRegistered"
+
+
+async def test_verbs_take_offers_too() -> None:
+    async with Bench(allow_run=True) as b:
+        b.worker.assign(
+            [Assignment(RUN, 99, 1, 1, "perdure.run", encode_offer({"command": "echo 1", "x": 2}), TaskOptions())]
+        )
+        assert json.loads((await b.end(99)).value)["json"] == 1
+
+
+def test_names_of_ours_are_not_for_others() -> None:
+    with pytest.raises(InvalidInput, match="Perdure's own"):
+
+        @task(name="perdure.mine")
+        def mine() -> None: ...
+
+
+def test_a_worker_tells_the_schemas_of_what_was_defined_and_of_nothing_else() -> None:
+    def described(n: int) -> None:
+        """Says so."""
+
+    def unresolvable(n: Nowhere) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+    worker = Worker()
+    worker.adopt(Task(described, "verbs_described", TaskSettings()))
+    worker.adopt(Task(unresolvable, "verbs_unresolvable", TaskSettings()))
+    found = worker.signatures
+    assert found["verbs_described"]["properties"] == {"n": {"type": "integer"}}
+    assert found["verbs_described"]["description"] == "Says so."
+    assert "verbs_unresolvable" not in found and "perdure.http" not in found
+
+
+async def _until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not true():
+            await asyncio.sleep(0.005)
+
+
+def _is_alive(pid: int) -> bool:
+    """A process that ended and waits to be reaped is not."""
+    try:
+        os.kill(pid, 0)
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (ProcessLookupError, FileNotFoundError):
+        return False

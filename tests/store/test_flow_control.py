@@ -1,0 +1,142 @@
+"""Lines at the level of the store: two claims at once, and who has to make room."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from perdure.core import ids
+from perdure.core.flow_control.groups import Line, Rules, run_line, task_line
+from perdure.core.flow_control.options import Control, Limit
+from perdure.core.retry import TaskOptions
+from perdure.store import flow_control
+from perdure.store.connections import connect
+from perdure.store.queries import queries
+from perdure.wire.codec import encode_options
+
+KEY = "key/shared"
+
+
+@pytest.fixture
+async def ends(dsn: str) -> AsyncIterator[list[Any]]:
+    """Connections as the store makes them."""
+    made = [await connect(dsn) for _ in range(3)]
+    yield made
+    for c in made:
+        await c.close()
+
+
+async def session(c: Any) -> int:
+    return int((await c.fetchrow(queries()["register_session"], "engine", 60.0, 5))["id"])
+
+
+async def waiting_task(c: Any, seq: int, line: Line) -> None:
+    run_id = ids.run_id(1_000, 0, 1)
+    await c.execute(
+        "insert into perdure.task_queue (id, ns, run_id, seq, name, queue, status, attempt, lost, run_at, scheduled_at, options, input, line)"
+        " values ($1, 1, $2, $3, $4, $5, 0, 1, 0, now(), now(), $6, '{}', $7)",
+        ids.derive(run_id, ids.TASK, seq), run_id, seq, line.name, line.queue, encode_options(TaskOptions()), line.id,
+    )  # fmt: skip
+
+
+async def test_lines_of_one_key_in_two_queues_never_take_more_slots_than_it_has(ends: list[Any]) -> None:
+    """Each line has a row of its own to lock, so that only the lock of the key keeps the second claim from counting too early."""
+    one, two, observer = ends
+    control = Control(limits=(Limit(max=1, key="shared"),))
+    left, right = (task_line(control, 1, queue, f"on_the_{queue}", "w", b"{}") for queue in ("left", "right"))
+    await flow_control.put_lines(one, [left, right])
+    for seq, line in enumerate((left, right)):
+        await waiting_task(one, seq, line)
+    first, second = await session(one), await session(two)
+    transaction = one.transaction()
+    await transaction.start()
+    claimed = await flow_control.claim_from_lines(one, first, [((1, "left", "on_the_left"), 5)], 5, Rules({}))
+    assert len(claimed.tasks) == 1
+    claiming = asyncio.create_task(
+        flow_control.claim_from_lines(two, second, [((1, "right", "on_the_right"), 5)], 5, Rules({}))
+    )
+    async with asyncio.timeout(30):
+        while not claiming.done():
+            if await observer.fetchval("select pg_blocking_pids($1) <> '{}'", two.get_server_pid()):
+                await transaction.commit()
+                break
+            await asyncio.sleep(0.002)
+    assert (await claiming).tasks == []
+    assert await observer.fetchval("select count(*) from perdure.slot where key = $1", KEY) == 1
+
+
+async def test_as_many_holders_are_asked_to_make_room_as_there_are_newcomers_and_once(ends: list[Any]) -> None:
+    """A holder may take a while to stop: looking again meanwhile asks no other one in its place."""
+    c = ends[0]
+    line = run_line(Control(limits=(Limit(max=3, key="shared", policy="cancel_oldest"),)), 1, "w", b"{}")
+    holders = [ids.run_id(n, 0, n) for n in range(1, 4)]
+    newcomers = [ids.run_id(n, 0, n) for n in range(11, 13)]
+    for n, run_id in enumerate(holders):
+        await queue_run(c, run_id, None)
+        await c.execute(
+            "insert into perdure.slot (ns, key, holder, run_id, at) values (1, $1, $2, $2, now() + $3 * interval '1 second')",
+            KEY, run_id, n,
+        )  # fmt: skip
+    engine = await session(c)
+
+    async def look() -> list[bytes]:
+        await c.execute("update perdure.line set next_at = now()")
+        await flow_control.let_in(c, engine, Rules({}))
+        return [r["run_id"] for r in await c.fetch("select run_id from perdure.inbox order by id")]
+
+    await flow_control.put_lines(c, [line])
+    await queue_run(c, newcomers[0], line)
+    assert await look() == holders[:1]
+    assert await look() == holders[:1]
+    await queue_run(c, newcomers[1], line)
+    assert await look() == holders[:2]
+    assert await look() == holders[:2]
+
+
+async def test_no_room_is_made_for_those_that_find_room(ends: list[Any]) -> None:
+    c = ends[0]
+    line = run_line(Control(limits=(Limit(max=2, key="shared", policy="cancel_oldest"),)), 1, "w", b"{}")
+    holder, *newcomers = [ids.run_id(n, 0, n) for n in range(1, 4)]
+    await queue_run(c, holder, None)
+    await c.execute(
+        "insert into perdure.slot (ns, key, holder, run_id, at) values (1, $1, $2, $2, now() - interval '1 second')",
+        KEY,
+        holder,
+    )
+    await flow_control.put_lines(c, [line])
+    for run_id in newcomers:
+        await queue_run(c, run_id, line)
+    entered = await flow_control.let_in(c, await session(c), Rules({}))
+    assert (entered.runs, entered.cancelled) == (1, 1)
+    assert [r["run_id"] for r in await c.fetch("select run_id from perdure.inbox")] == [holder]
+
+
+async def test_keys_are_locked_in_one_order(ends: list[Any]) -> None:
+    """Whoever waits for a key holds none that comes after it, so that two claims never wait for each other crosswise."""
+    one, two, observer = ends
+    keys = sorted(((1, f"key/{n}") for n in range(6)), key=flow_control._hash)
+    async with one.transaction():
+        await one.execute("select pg_advisory_xact_lock($1)", flow_control._hash(keys[0]))
+
+        async def look() -> None:
+            async with two.transaction():
+                await flow_control._keys(two, sorted(keys))
+
+        looking = asyncio.create_task(look())
+        async with asyncio.timeout(30):
+            while not await observer.fetchval("select pg_blocking_pids($1) <> '{}'", two.get_server_pid()):
+                await asyncio.sleep(0.002)
+        held = "select count(*) from pg_locks where locktype = 'advisory' and granted and pid = $1"
+        assert await observer.fetchval(held, two.get_server_pid()) == 0
+    await looking
+
+
+async def queue_run(c: Any, run_id: bytes, line: Line | None) -> None:
+    await c.execute(
+        "insert into perdure.run_queue (run_id, ns, workflow, version, status, created_at, wake_at, line)"
+        " values ($1, 1, 'w', 'v', 0, now(), 'infinity', $2)",
+        run_id, line.id if line else None,
+    )  # fmt: skip

@@ -1,0 +1,145 @@
+"""Rules that people set: what is kept, and how engines find out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import asyncpg
+import pytest
+
+from perdure.core.errors import InvalidInput
+from perdure.engine.api.flow_control import RateRule, Rulebook
+from perdure.store.flow_control_rules import PostgresRulebook
+
+NS = 7
+
+
+@pytest.fixture
+async def store(dsn: str) -> AsyncIterator[PostgresRulebook]:
+    one = PostgresRulebook(dsn)
+    await one.open()
+    yield one
+    await one.close()
+
+
+@pytest.fixture
+def told() -> list[int]:
+    return []
+
+
+@pytest.fixture
+def book(store: PostgresRulebook, told: list[int]) -> Rulebook:
+    async def changed() -> None:
+        told.append(1)
+
+    return Rulebook(store, changed)
+
+
+async def last_change(dsn: str) -> object:
+    connection = await asyncpg.connect(dsn)
+    try:
+        return await connection.fetchval("select max(updated_at) from perdure.flow_rule")
+    finally:
+        await connection.close()
+
+
+async def test_limits_of_a_scope_are_set_as_a_whole(book: Rulebook, told: list[int]) -> None:
+    made = await book.set(NS, "queue", "io", 10, RateRule(100, 1_000_000, 5), "ada")
+    assert (made.concurrency, made.rate, made.updated_by) == (10, RateRule(100, 1_000_000, 5), "ada")
+    made = await book.set(NS, "queue", "io", None, RateRule(5, 60_000_000), "grace")
+    assert (made.concurrency, made.rate, made.updated_by) == (None, RateRule(5, 60_000_000, None), "grace")
+    assert len(told) == 2
+
+
+async def test_rules_of_one_namespace_are_listed_page_by_page(book: Rulebook) -> None:
+    for scope, name in (("workflow", "b"), ("queue", "z"), ("queue", "a"), ("namespace", "-"), ("task", "t")):
+        await book.set(NS, scope, name, 1, None, "ada")
+    await book.set(NS + 1, "queue", "other", 1, None, "ada")
+    await book.set(NS, "task", "gone", 1, None, "ada")
+    await book.clear(NS, "task", "gone", "ada")
+    found = await book.page(NS, ("", ""), 3)
+    assert [(r.scope, r.name) for r in found] == [("namespace", ""), ("queue", "a"), ("queue", "z")]
+    rest = await book.page(NS, (found[-1].scope, found[-1].name), 10)
+    assert [(r.scope, r.name) for r in rest] == [("task", "t"), ("workflow", "b")]
+
+
+async def test_limits_and_pauses_are_taken_back_apart(book: Rulebook, told: list[int]) -> None:
+    await book.set(NS, "queue", "io", 3, None, "ada")
+    paused = await book.pause(NS, "queue", "io", "disk full", "grace")
+    assert (paused.concurrency, paused.paused_by, paused.pause_reason) == (3, "grace", "disk full")
+    again = await book.pause(NS, "queue", "io", "still full", "ada")
+    assert (again.paused_by, again.paused_us, again.pause_reason) == ("grace", paused.paused_us, "still full")
+    assert await book.clear(NS, "queue", "io", "ada") is True
+    [left] = await book.page(NS, ("", ""), 10)
+    assert (left.concurrency, left.paused_by) == (None, "grace")
+    assert await book.unpause(NS, "queue", "io", "ada") is True
+    assert await book.page(NS, ("", ""), 10) == []
+    count = len(told)
+    assert await book.unpause(NS, "queue", "io", "ada") is False
+    assert await book.clear(NS, "queue", "io", "ada") is False
+    assert len(told) == count
+
+
+async def test_every_change_is_later_than_all_before_it(book: Rulebook, dsn: str) -> None:
+    """Engines look at the latest moment only: a change that came in with an earlier one would never be seen."""
+    seen: list[object] = []
+
+    async def change(n: int) -> None:
+        for _ in range(5):
+            await book.set(NS, "queue", f"q{n}", 1 + n, None, "ada")
+
+    async def watch() -> None:
+        while len(seen) < 200:
+            at = await last_change(dsn)
+            if not seen or seen[-1] != at:
+                seen.append(at)
+            await asyncio.sleep(0)
+
+    watching = asyncio.create_task(watch())
+    await asyncio.gather(*(change(n) for n in range(6)))
+    watching.cancel()
+    connection = await asyncpg.connect(dsn)
+    try:
+        moments = [r["updated_at"] for r in await connection.fetch("select updated_at from perdure.flow_rule")]
+    finally:
+        await connection.close()
+    assert len(set(moments)) == len(moments)
+    known = [s for s in seen if s is not None]
+    assert known == sorted(known)  # type: ignore[type-var]
+    before = max(moments)
+    await book.clear(NS, "queue", "q0", "ada")
+    assert await last_change(dsn) > before  # type: ignore[operator]
+
+
+async def test_a_clock_that_was_set_back_does_not_hide_a_change(book: Rulebook, dsn: str) -> None:
+    await book.set(NS, "queue", "io", 1, None, "ada")
+    connection = await asyncpg.connect(dsn)
+    try:
+        await connection.execute("update perdure.flow_rule set updated_at = now() + interval '1 hour'")
+    finally:
+        await connection.close()
+    before = await last_change(dsn)
+    await book.set(NS, "queue", "other", 1, None, "ada")
+    assert await last_change(dsn) > before  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("scope", "name", "concurrency", "rate", "said"),
+    [
+        ("queu", "io", 1, None, "did you mean 'queue'"),
+        ("queue", "", 1, None, "invalid queue name"),
+        ("namespace", "x", 1, None, "namespace/-"),
+        ("queue", "io", None, None, "to take it back"),
+        ("queue", "io", 0, None, "pause it"),
+        ("queue", "io", None, RateRule(0, 1), "pause it"),
+        ("queue", "io", None, RateRule(1, 0), "the time"),
+        ("queue", "io", None, RateRule(1, 1, 0.5), "at once"),
+    ],
+)
+async def test_what_cannot_work_is_refused(
+    book: Rulebook, told: list[int], scope: str, name: str, concurrency: int | None, rate: RateRule | None, said: str
+) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        await book.set(NS, scope, name, concurrency, rate, "ada")
+    assert told == []

@@ -1,0 +1,347 @@
+"""Messages into inboxes, many at a time: order, keys, ends of runs, neighbours of what the database refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import asyncpg
+import pytest
+
+from perdure.core import events as ev
+from perdure.core import ids
+from perdure.core.errors import InvalidInput, NotFound, RunFinished, Unavailable
+from perdure.core.lifecycle import RunStatus
+from perdure.core.work import RunView
+from perdure.engine.commits.rows import Batch
+from perdure.engine.ports import NotCommitted, PostRow
+from perdure.engine.runs import inbox as module
+from perdure.engine.runs.inbox import HELD, NOT_THERE, REPEATED, TAKEN, Postbox
+from perdure.store.postgres import PostgresStore
+from perdure.wire.codec import encode_events
+
+NS = 1
+NO_HASH = b""
+"""These histories are not verified."""
+STARTED = encode_events([ev.RunStarted("w", "v", b"{}")])
+
+
+@pytest.fixture
+async def store(dsn: str) -> AsyncIterator[PostgresStore]:
+    one = PostgresStore(dsn)
+    await one.open()
+    yield one
+    await one.close()
+
+
+@pytest.fixture
+async def sql(dsn: str) -> AsyncIterator[Any]:
+    connection = await asyncpg.connect(dsn)
+    yield connection
+    await connection.close()
+
+
+def new_run() -> bytes:
+    return ids.run_id(time.time_ns() // 1_000_000, 0, secrets.randbits(62))
+
+
+class Session:
+    """An engine's writes, without the engine."""
+
+    def __init__(self, store: PostgresStore, number: int) -> None:
+        self.store, self.id, self.number = store, number, 0
+
+    async def commit(self, batch: Batch) -> None:
+        self.number += 1
+        await self.store.commit(self.id, self.number, batch)
+
+    async def start(self, count: int = 1) -> list[bytes]:
+        batch = Batch()
+        made = [new_run() for _ in range(count)]
+        for run_id in made:
+            batch.starts.add(run_id, NS, "w", "v", None, b"", None, None, True, STARTED, None, None, None, NO_HASH)
+        await self.commit(batch)
+        return made
+
+    async def end(self, run_id: bytes, successor: bytes | None = None) -> None:
+        batch = Batch()
+        batch.closes.add(run_id, RunStatus.SUCCESS, 2, None, None, successor, NO_HASH)
+        batch.ended.add(run_id, successor)
+        if successor is not None:
+            batch.starts.add(successor, NS, "w", "v", None, b"", None, None, True, STARTED, None, None, None, NO_HASH)
+        await self.commit(batch)
+
+
+@pytest.fixture
+async def session(store: PostgresStore) -> Session:
+    return Session(store, (await store.register("test", 60, 0)).id)
+
+
+async def described(store: PostgresStore, run_id: bytes, ns: int) -> RunView:
+    view = await store.describe(run_id, ns)
+    if view is None:
+        raise NotFound("no such run")
+    return view
+
+
+def box(store: PostgresStore, told: list[bytes] | None = None) -> Postbox:
+    return Postbox(store, lambda run_id, ns: described(store, run_id, ns), (told if told is not None else []).append)
+
+
+def row(run_id: bytes, body: bytes, key: str | None = None, stops: bool = False, ns: int = NS) -> PostRow:
+    return run_id, ns, body, key, run_id, stops
+
+
+async def inbox(sql: Any, run_id: bytes) -> list[bytes]:
+    found = await sql.fetch("select body from perdure.inbox where run_id = $1 order by id", _uuid(run_id))
+    return [r["body"] for r in found]
+
+
+def _uuid(run_id: bytes) -> Any:
+    from uuid import UUID
+
+    return UUID(bytes=run_id)
+
+
+# -- the statement -----------------------------------------------------------------------------------------------------
+
+
+async def test_messages_lie_in_the_inbox_in_the_order_of_the_rows(
+    store: PostgresStore, session: Session, sql: Any
+) -> None:
+    runs = await session.start(7)
+    rows = [row(runs[i % 7], str(i).encode()) for i in range(500)]
+    assert await store.post_many(rows) == [TAKEN] * 500
+    for n, run_id in enumerate(runs):
+        assert await inbox(sql, run_id) == [str(i).encode() for i in range(500) if i % 7 == n]
+
+
+async def test_each_row_is_answered_for_itself(store: PostgresStore, session: Session, sql: Any) -> None:
+    here, ended = await session.start(2)
+    await session.end(ended)
+    assert await store.post_many([row(here, b"1", "k")]) == [TAKEN]
+    outcomes = await store.post_many(
+        [row(here, b"2"), row(ended, b"3"), row(here, b"4", "k"), row(new_run(), b"5"), row(here, b"6", ns=99), row(here, b"7", "j")]
+    )  # fmt: skip
+    assert outcomes == [TAKEN, NOT_THERE, REPEATED, NOT_THERE, NOT_THERE, TAKEN]
+    assert await inbox(sql, here) == [b"1", b"2", b"7"]
+
+
+async def test_nobody_waits_for_a_run_whose_row_is_held_and_all_its_messages_stay_together(
+    store: PostgresStore, session: Session, sql: Any
+) -> None:
+    held, free = await session.start(2)
+    async with sql.transaction():
+        await sql.execute("select 1 from perdure.run_queue where run_id = $1 for update", _uuid(held))
+        rows = [row(held, b"1"), row(free, b"2"), row(held, b"3", "k")]
+        assert await asyncio.wait_for(store.post_many(rows), 5) == [HELD, TAKEN, HELD]
+    assert await store.post_many([rows[0], rows[2]]) == [TAKEN, TAKEN]
+    assert await inbox(sql, held) == [b"1", b"3"]
+
+
+async def test_a_key_that_somebody_else_writes_at_this_moment_is_no_second_message(
+    store: PostgresStore, session: Session, sql: Any, dsn: str
+) -> None:
+    (run_id,) = await session.start()
+    other = PostgresStore(dsn)
+    await other.open()
+    try:
+        answers = await asyncio.gather(
+            *(s.post_many([row(run_id, b"x", f"k{i}")]) for i in range(40) for s in (store, other)),
+            return_exceptions=True,
+        )
+    finally:
+        await other.close()
+    taken = sum(1 for a in answers if a == [TAKEN])
+    assert all(a in ([TAKEN], [REPEATED]) or isinstance(a, NotCommitted) for a in answers), answers
+    assert taken == len(await inbox(sql, run_id)) == await sql.fetchval("select count(*) from perdure.message_key")
+    assert taken == 40
+
+
+async def test_a_run_that_waits_to_be_let_in_comes_out_of_its_line_to_hear_that_it_is_to_stop(
+    store: PostgresStore, session: Session, sql: Any
+) -> None:
+    waiting, other = await session.start(2)
+    await sql.execute(
+        "update perdure.run_queue set owner = null, line = gen_random_uuid(), wake_at = 'infinity' where run_id = any($1)",
+        [_uuid(waiting), _uuid(other)],
+    )
+    rows = [row(waiting, b"stop", stops=True), row(other, b"hello")]
+    assert await store.post_many(rows) == [TAKEN, TAKEN]
+    found = await sql.fetch("select run_id, line, wake_at < now() + interval '1 s' as due from perdure.run_queue")
+    assert {r["run_id"].bytes: (r["line"] is None, r["due"]) for r in found} == {
+        waiting: (True, True),
+        other: (False, False),
+    }
+
+
+# -- the postbox -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_sender_that_does_not_wait_is_served_in_order(store: PostgresStore, session: Session, sql: Any) -> None:
+    runs = await session.start(5)
+    told: list[bytes] = []
+    one = box(store, told)
+    answers = [one.put(NS, runs[i % 5], str(i).encode()) for i in range(2_000)]
+    assert all(await asyncio.gather(*answers))
+    for n, run_id in enumerate(runs):
+        assert await inbox(sql, run_id) == [str(i).encode() for i in range(2_000) if i % 5 == n]
+    assert set(told) == set(runs)
+
+
+async def test_a_key_is_taken_once_also_within_a_batch(store: PostgresStore, session: Session, sql: Any) -> None:
+    (run_id,) = await session.start()
+    one = box(store)
+    answers = [one.put(NS, run_id, str(i).encode(), key=f"k{i // 2}") for i in range(20)]
+    assert await asyncio.gather(*answers) == [True, False] * 10
+    assert await inbox(sql, run_id) == [str(i).encode() for i in range(0, 20, 2)]
+
+
+async def test_messages_follow_a_run_that_continues_and_keep_their_order(
+    store: PostgresStore, session: Session, sql: Any
+) -> None:
+    (first,) = await session.start()
+    one = box(store)
+    await one.post(NS, first, b"0", key="k0")
+    second, third = new_run(), new_run()
+    await session.end(first, second)
+    answers = [one.put(NS, first, str(i).encode(), key=f"k{i}") for i in range(1, 50)]
+    await asyncio.sleep(0)
+    await session.end(second, third)
+    answers += [one.put(NS, first, str(i).encode(), key=f"k{i}") for i in range(50, 100)]
+    assert all(await asyncio.gather(*answers))
+    # What was forwarded by the commit comes first; all of it is there once, whichever of the two it was posted to.
+    assert [int(b) for b in [*await inbox(sql, second), *await inbox(sql, third)]] == list(range(100))
+    assert not any([await one.post(NS, first, b"again", key=f"k{i}") for i in (0, 7, 99)])
+
+
+async def test_a_run_that_continued_often_is_looked_up_once(store: PostgresStore, session: Session, sql: Any) -> None:
+    (first,) = await session.start()
+    chain = [first, *(new_run() for _ in range(5))]
+    for before, after in itertools.pairwise(chain):
+        await session.end(before, after)
+    asked: list[bytes] = []
+
+    async def describe(run_id: bytes, ns: int) -> RunView:
+        asked.append(run_id)
+        return await described(store, run_id, ns)
+
+    one = Postbox(store, describe, lambda _: None)
+    answers = [one.put(NS, first, str(i).encode()) for i in range(100)]
+    await answers[0]
+    answers += [one.put(NS, (first, chain[3])[i % 2], str(i).encode()) for i in range(100, 200)]
+    await asyncio.gather(*answers)
+    assert [int(b) for b in await inbox(sql, chain[-1])] == list(range(200))
+    assert asked == chain[:-1]
+
+
+async def test_a_run_that_has_ended_or_never_was_refuses(store: PostgresStore, session: Session) -> None:
+    (ended,) = await session.start()
+    await session.end(ended)
+    one = box(store)
+    with pytest.raises(RunFinished):
+        await one.post(NS, ended, b"x")
+    with pytest.raises(NotFound):
+        await one.post(NS, new_run(), b"x")
+    assert one.is_idle
+
+
+async def test_a_message_that_the_database_refuses_takes_nobody_along(
+    store: PostgresStore, session: Session, sql: Any
+) -> None:
+    (run_id,) = await session.start()
+    one = box(store)
+    answers = [one.put(NS, run_id, str(i).encode(), key="a\x00b" if i == 11 else f"k{i}") for i in range(30)]
+    found = await asyncio.gather(*answers, return_exceptions=True)
+    assert isinstance(found[11], InvalidInput)
+    assert [f for i, f in enumerate(found) if i != 11] == [True] * 29
+    assert await inbox(sql, run_id) == [str(i).encode() for i in range(30) if i != 11]
+
+
+async def test_a_held_run_does_not_hold_up_the_others_and_gets_its_messages_in_order(
+    store: PostgresStore, session: Session, sql: Any
+) -> None:
+    held, free = await session.start(2)
+    one = box(store)
+    async with sql.transaction():
+        await sql.execute("select 1 from perdure.run_queue where run_id = $1 for update", _uuid(held))
+        late = [one.put(NS, held, str(i).encode()) for i in range(10)]
+        assert await asyncio.wait_for(one.post(NS, free, b"x"), 5)
+        late += [one.put(NS, held, str(i).encode()) for i in range(10, 20)]
+        await asyncio.sleep(0.05)
+        assert not any(a.done() for a in late)
+    assert all(await asyncio.wait_for(asyncio.gather(*late), 5))
+    assert await inbox(sql, held) == [str(i).encode() for i in range(20)]
+
+
+async def test_a_run_that_stays_held_is_given_up(
+    store: PostgresStore, session: Session, sql: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "HELD_S_MAX", 0.05)
+    (run_id,) = await session.start()
+    async with sql.transaction():
+        await sql.execute("select 1 from perdure.run_queue where run_id = $1 for update", _uuid(run_id))
+        with pytest.raises(Unavailable, match="could not be reached"):
+            await box(store).post(NS, run_id, b"x")
+
+
+async def test_what_waits_is_bounded(store: PostgresStore, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    (run_id,) = await session.start()
+    one = box(store)
+    monkeypatch.setattr(module, "POSTS_WAITING_MAX", 10)
+    answers = [one.put(NS, run_id, b"x") for _ in range(10)]
+    with pytest.raises(Unavailable, match="POSTS_WAITING_MAX=10"):
+        one.put(NS, run_id, b"x")
+    await asyncio.gather(*answers)
+    assert await one.post(NS, run_id, b"x")
+    monkeypatch.setattr(module, "POSTS_WAITING_BYTES_MAX", 10)
+    with pytest.raises(Unavailable):
+        one.put(NS, run_id, b"x" * 11)
+
+
+async def test_a_connection_that_breaks_leaves_the_sender_in_doubt_and_a_key_settles_it(
+    store: PostgresStore, session: Session, sql: Any
+) -> None:
+    (run_id,) = await session.start()
+    one = box(store)
+    assert await one.post(NS, run_id, b"0")
+    await sql.execute(
+        "select pg_terminate_backend(pid) from pg_stat_activity where pid <> pg_backend_pid() and datname = current_database()"
+    )
+    sent = 0
+    for i in range(20):
+        for _ in range(20):
+            try:
+                sent += await one.post(NS, run_id, str(i).encode(), key=f"k{i}")
+                break
+            except Unavailable:
+                await asyncio.sleep(0.05)
+    assert await inbox(sql, run_id) == [b"0", *(str(i).encode() for i in range(20))]
+
+
+async def test_what_waits_is_written_before_it_closes(store: PostgresStore, session: Session, sql: Any) -> None:
+    (run_id,) = await session.start()
+    one = box(store)
+    answers = [one.put(NS, run_id, str(i).encode()) for i in range(1_200)]
+    await one.close()
+    assert all(await asyncio.gather(*answers))
+    with pytest.raises(Unavailable):
+        one.put(NS, run_id, b"late")
+    assert len(await inbox(sql, run_id)) == 1_200
+
+
+async def test_old_keys_are_forgotten_and_those_of_an_ended_run_at_once(
+    store: PostgresStore, session: Session, sql: Any
+) -> None:
+    lasting, ending, continuing = await session.start(3)
+    await store.post_many([row(r, b"x", k) for r in (lasting, ending, continuing) for k in ("old", "new")])
+    await sql.execute("update perdure.message_key set at = now() - interval '2 days' where key = 'old'")
+    await session.end(ending)
+    await session.end(continuing, new_run())
+    await store.sweep()
+    left = await sql.fetch("select run_id, key from perdure.message_key order by 1")
+    assert sorted((r["run_id"].bytes, r["key"]) for r in left) == sorted([(lasting, "new"), (continuing, "new")])
