@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from test_segments import RUN, world
 
 from perdure.core import events as ev
 from perdure.core.deferred_starts import Debounce
@@ -28,6 +27,7 @@ from perdure.engine.services.deferred_starts import PutOff, Starts
 from perdure.engine.services.start_deadlines import Expiry
 from perdure.engine.tasks.dispatch import _about, _needs_row
 from perdure.wire.codec import encode_mail
+from tests.engine.test_segments import RUN, world
 
 
 def events_of(run: ActiveRun) -> list[ev.Event]:
