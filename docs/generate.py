@@ -66,8 +66,8 @@ ADVICE = {
     "FlowError": "Correct the document; `problems` has each mistake with its line, column and, where one is likely, what was meant. `perdure validate` prints them.",
     "ExprError": "Correct the expression, or make sure of its values first, as in `size(list ?? [])`. In a run it fails the node, and is not retried.",
     "NotFound": "Check the id and the namespace. A run that retention has dropped is gone.",
-    "Conflict": "Try again, or choose another id.",
-    "RunAlreadyExists": 'Choose another id, or say `on_conflict="attach"` or `"replace"`. Attaching needs the same workflow and input.',
+    "Conflict": "Try again, or choose another key.",
+    "RunAlreadyExists": 'Choose another key, or say `on_conflict="attach"` or `"replace"`. Attaching needs the same workflow and input.',
     "PromiseAlreadyResolved": "Nothing to do: somebody else answered first.",
     "LimitReached": "Start it again when a run that the message names has ended, or choose the policy `queue`.",
     "RunFinished": "Start a new run. Messages to a run that continued as new are forwarded; this one has really ended.",
@@ -79,7 +79,7 @@ ADVICE = {
     "Forbidden": "Use a credential whose role and scopes allow it; the message names the permission.",
     "NotAssigned": "Let somebody who is asked answer or delegate; an administrator may answer in their name.",
     "RateLimited": "Wait as long as `Retry-After` says, then try again.",
-    "Unavailable": 'Try again later; runs that exist go on when the database is back. The message of a start says whether it will not run, or whether that is unknown: then repeat it under the same id with `on_conflict="attach"`.',
+    "Unavailable": 'Try again later; runs that exist go on when the database is back. The message of a start says whether it will not run, or whether that is unknown: then repeat it under the same key with `on_conflict="attach"`.',
     "Fenced": "Nothing to do: the engine registers anew by itself. If it happens often, the process or the database stalls longer than `lease_s`.",
     "RecordedError": "Look at `error.failure.type` and `error.failure.traceback`.",
     "RunError": "Catch it around `Handle.result()` for both ends without success.",
@@ -195,7 +195,7 @@ def _sentence(text: str) -> str:
 # -- limits ------------------------------------------------------------------------------------------------------------
 
 FIELD_MEANING = {
-    "ATTEMPTS_MAX": "The most that `Retry(max=...)` accepts.",
+    "ATTEMPTS_MAX": "The most that `Retry(attempts=...)` accepts.",
     "namespace": "The tenant whose runs this engine starts, sees and executes.",
     "shard": "The number written into the ids of new runs, 0 to 4,095. One database is one shard; leave it alone.",
     "heartbeat_s": "How often a session is renewed. Keep it at a third of `lease_s` or less.",

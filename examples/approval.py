@@ -19,7 +19,7 @@ class Terms:
 
 
 publication = Approval(
-    "publication", Terms, title="Publish it?", assignees=["ada", "grace", "linus"], quorum=2, deadline="2d",
+    "publication", Terms, title="Publish it?", assignees=["ada", "grace", "linus"], quorum=2, timeout="2d",
     escalate_after="1d", escalate_to=["editor"],
 )  # fmt: skip
 stage = State("stage", "new")

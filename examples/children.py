@@ -26,8 +26,8 @@ async def chapter(text: str) -> int:
 @workflow
 async def book(title: str, chapters: list[str]) -> str:
     counts = await wf.map(chapter, chapters, concurrency=2)
-    # A child under an id of your own can be found from outside, and a second run cannot take the id.
-    foreword = await chapter.options(id=f"{title}/foreword")("to whom it may concern")
+    # A child under a key of your own can be found from outside, and a second run cannot take the key.
+    foreword = await chapter.options(key=f"{title}/foreword")("to whom it may concern")
     try:
         await chapter("")
     except ChildFailed as e:

@@ -36,7 +36,7 @@ async def breakfast(first: str, second: str) -> str:
 async def begin(run_id: str) -> None:
     """What the first process does: start the run, then wait for a result it will not live to see."""
     async with Perdure(settings=SETTINGS):
-        handle = await breakfast.options(id=run_id).start("croissant", "cake")
+        handle = await breakfast.options(key=run_id).start("croissant", "cake")
         async for event in handle.events():
             if event.type == "TimerStarted":
                 print("the run sleeps", flush=True)
@@ -44,7 +44,7 @@ async def begin(run_id: str) -> None:
 
 async def carry_on(run_id: str) -> None:
     async with Perdure(settings=SETTINGS):
-        handle = await breakfast.options(id=run_id, on_conflict="attach").start("croissant", "cake")
+        handle = await breakfast.options(key=run_id, on_conflict="attach").start("croissant", "cake")
         print(f"process {os.getpid()} waits for the same run, {handle.id}", flush=True)
         print(f"result: {await handle.result()}")
 

@@ -49,7 +49,7 @@ async def main() -> None:
         people = [("Ada", "EC 7"), ("Grace", "EC 7"), ("Edsger", "IR 3")]
         travellers = [await traveller.start(name, train) for name, train in people]
         # The first piece starts the porter, the others find him.
-        at_work = porter.options(id="porter EC 7")
+        at_work = porter.options(key="porter EC 7")
         for i, piece in enumerate(("a trunk", "a hatbox", "a bicycle")):
             handle = await at_work.signal_with_start(luggage.keyed(f"ticket {i}"), piece, "EC 7")
         again = await luggage.send("key:porter EC 7", "a bicycle", key="ticket 2")

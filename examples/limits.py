@@ -78,11 +78,11 @@ async def main() -> None:
         typed = [await index.options(debounce=Debounce("300ms", key="doc-1")).start(t) for t in ("d", "dr", "draft")]
         print(f"three starts, {len({h.id for h in typed})} run: {await typed[0].result()}")
 
-        batch = ingest.batch(key="eu", size=3, every="10s")
+        batch = ingest.batch(key="eu", size=3, max_delay="10s")
         added = [await batch.add(event) for event in ("a", "b", "c")]
         print(f"three items, {len({h.id for h in added})} run: {await added[0].result()}")
 
-        nightly = [await index.options(dedup=Dedup("2026-11-15", for_="1d")).start(t) for t in ("night", "again")]
+        nightly = [await index.options(dedup=Dedup("2026-11-15", within="1d")).start(t) for t in ("night", "again")]
         print(f"two starts under one key, {len({h.id for h in nightly})} run: {await nightly[1].result()}")
 
 

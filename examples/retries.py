@@ -13,14 +13,14 @@ from perdure import FinalError, Perdure, Retry, RetryLater, TaskFailed, TaskTime
 seen: list[float] = []
 
 
-@task(retry=Retry(5, initial="50ms", factor=2.0))
+@task(retry=Retry(5, delay="50ms", factor=2.0))
 async def flaky(url: str) -> str:
     if attempt().number < 3:
         raise ConnectionError(f"{url} does not answer")
     return f"page of {url} at attempt {attempt().number}"
 
 
-@task(retry=Retry(3, initial="1h"))
+@task(retry=Retry(3, delay="1h"))
 async def polite(url: str) -> str:
     """Its policy would wait for an hour; the server knows better."""
     seen.append(time.monotonic())
@@ -42,7 +42,7 @@ async def endless() -> None:
 @workflow
 async def everything() -> list[str]:
     told = [await flaky("example.org"), f"polite: {await polite('example.org')}"]
-    for bad in (charge("the card"), endless(), wf.schedule("a_task_nobody_has", start_within="200ms")):
+    for bad in (charge("the card"), endless(), wf.call("a_task_nobody_has", start_within="200ms")):
         try:
             await bad
         except (TaskFailed, TaskTimeout) as error:

@@ -33,7 +33,7 @@ async def book_hotel(city: str) -> str:
     return f"hotel-in-{city}"
 
 
-@task(retry=Retry(3, initial="50ms", never=(CardDeclined,)))
+@task(retry=Retry(3, delay="50ms", never=(CardDeclined,)))
 async def charge(card: str) -> str:
     print(f"  charging {card}")
     if card == "expired card":

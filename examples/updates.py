@@ -3,7 +3,7 @@
     python examples/updates.py
 
 One run is the seating plan of a small theatre. Many people ask it for seats at once; each gets a ticket or the reason why not. Nobody gets a
-seat twice, and whoever asks again under the same id, as after a lost connection, gets the ticket they had already.
+seat twice, and whoever asks again under the same key, as after a lost connection, gets the ticket they had already.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ async def theatre(seats: int) -> dict[str, list[int]]:
 
 async def ask(run_id: str, name: str, seats: int) -> str:
     try:
-        ticket = await book.ask(run_id, Wish(name, seats), id=f"booking-of-{name}")
+        ticket = await book.ask(run_id, Wish(name, seats), key=f"booking-of-{name}")
         return f"{name} sits on {ticket.seats}"
     except UpdateRejected as refused:
         return f"{name} is refused: {refused}"

@@ -22,7 +22,7 @@ async def long_task() -> None:
 async def unserved_task() -> None: ...
 
 
-@task(retry=Retry(5, initial="1h", jitter=False))
+@task(retry=Retry(5, delay="1h", jitter=False))
 async def failing_task() -> None:
     raise ValueError("on purpose")
 

@@ -31,7 +31,7 @@ DOORS: dict[str, Callable[[str], Any]] = {
     "task": lambda name: task(name=name)(nothing),
     "workflow": lambda name: workflow(name=name)(nothing),
     "queue": lambda name: task(name="t", queue=name)(nothing),
-    "run": lambda name: workflow(name="w")(nothing).options(id=name),
+    "run": lambda name: workflow(name="w")(nothing).options(key=name),
     "schedule": scheduled.check_name,
     "named event": named_events.check_name,
     "message": lambda name: runs._check_message("signal", name, b""),

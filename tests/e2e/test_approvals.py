@@ -32,8 +32,8 @@ class Terms:
 
 
 go = Approval("e2e_go")
-publish = Approval("e2e_publish", Terms, assignees=["ada", "ben"], quorum=2, deadline="2d", title="Publish it?")
-signed = Approval("e2e_signed", assignees=["ada"], escalate_after="1d", escalate_to=["lead"], deadline="3d")
+publish = Approval("e2e_publish", Terms, assignees=["ada", "ben"], quorum=2, timeout="2d", title="Publish it?")
+signed = Approval("e2e_signed", assignees=["ada"], escalate_after="1d", escalate_to=["lead"], timeout="3d")
 
 
 @workflow

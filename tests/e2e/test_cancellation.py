@@ -143,7 +143,7 @@ async def one(which: str, place: str = "") -> None:
         case "stubborn":
             await stubborn(place)
         case _:
-            await wf.schedule("perdure.run", {"command": which}, retry=1)
+            await wf.call("perdure.run", {"command": which}, retry=1)
 
 
 @workflow(name="ca_pid_of")

@@ -91,7 +91,7 @@ async def _every_call_ends(client: Client | Perdure, handle: Handle[str], door: 
         "cancel": handle.cancel,
         "update": lambda: ask.ask(handle.id, "how", timeout="1s"),
         "retry": handle.retry,
-        "run": lambda: short.options(id=f"{door}-run").run(1),
+        "run": lambda: short.options(key=f"{door}-run").run(1),
     }
     await asyncio.gather(
         *(asyncio.create_task(_refused(f"{door} {name}", in_context(call))) for name, call in calls.items())
@@ -100,12 +100,12 @@ async def _every_call_ends(client: Client | Perdure, handle: Handle[str], door: 
 
 async def _given_up(client: Client | Perdure, door: str) -> list[str]:
     """Ids of starts that are known not to have been handed to the database."""
-    first = await _refused(f"{door} start", client.start_workflow(short.options(id=f"{door}-0"), 1))
+    first = await _refused(f"{door} start", client.start_workflow(short.options(key=f"{door}-0"), 1))
     # From here on the first one's commit, if there is one, is under way; nothing else can be.
-    later = await _refused(f"{door} start", client.start_workflow(short.options(id=f"{door}-1"), 1))
+    later = await _refused(f"{door} start", client.start_workflow(short.options(key=f"{door}-1"), 1))
     with pytest.raises((TimeoutError, Unavailable)):
         async with asyncio.timeout(0.5):
-            await client.start_workflow(short.options(id=f"{door}-2"), 1)
+            await client.start_workflow(short.options(key=f"{door}-2"), 1)
     assert "will not run" in later, later
     assert "will not run" in first or ("unknown" in first and 'on_conflict="attach"' in first), first
     return [f"{door}-1", f"{door}-2", *([f"{door}-0"] if "will not run" in first else [])]
@@ -126,7 +126,7 @@ async def test_calls_end_in_time_and_starts_that_were_given_up_do_not_run(
             Perdure(dsn, worker=False, tune_gc=False, call_timeout=CALL_S) as embedded,
         ):
             doors: dict[str, Client | Perdure] = {"remote": remote, "embedded": embedded}
-            handle = await remote.start_workflow(waits.options(id="away-first"))
+            handle = await remote.start_workflow(waits.options(key="away-first"))
             victim = await remote.start_workflow(waits)
             async with asyncio.timeout(30):
                 while await embedded.read_state(handle._run_id, mood.name) is None:

@@ -22,7 +22,7 @@ async def decl_send(n: int) -> int:
 tries: list[str] = []
 
 
-@task(name="decl_fails", retry=Retry(2, initial="1ms"))
+@task(name="decl_fails", retry=Retry(2, delay="1ms"))
 async def decl_fails(which: str) -> None:
     tries.append(which)
     raise ValueError("no")

@@ -49,7 +49,7 @@ async def charge() -> int:
 async def changed_before() -> None:
     await one()
     await go.next()
-    await wf.schedule("end_task_that_nobody_has")
+    await wf.call("end_task_that_nobody_has")
 
 
 @workflow(name="end_changed")

@@ -67,7 +67,7 @@ async def fc_writes(n: int) -> int:
     return n
 
 
-@task(limit=Limit(1, by="customer"), retry=Retry(2, initial="20ms", jitter=False))
+@task(limit=Limit(1, by="customer"), retry=Retry(2, delay="20ms", jitter=False))
 async def fc_fails_once(customer: str) -> str:
     await at_work(customer)
     if len(ended[customer]) == 1:

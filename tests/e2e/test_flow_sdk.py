@@ -81,12 +81,12 @@ async def test_a_flow_is_started_by_name_and_runs_the_current_version(dsn: str) 
         version = await deploy(dsn, client.engine.use.ns)
         etl = flow("flowsdk-etl", dict[str, str])
         assert await etl.run(day="mo") == {"said": "MOMO"}
-        handle = await etl.options(id="monday").start(day="mo")
+        handle = await etl.options(key="monday").start(day="mo")
         assert await handle.result("20s") == {"said": "MOMO"}
         assert (await handle.describe()).version == version
         with pytest.raises(RunAlreadyExists):
-            await etl.options(id="monday").start(day="mo")
-        again = await etl.options(id="monday", on_conflict="attach").start(day="mo")
+            await etl.options(key="monday").start(day="mo")
+        again = await etl.options(key="monday", on_conflict="attach").start(day="mo")
         assert again.id == handle.id
         held = await client.start_workflow(etl, day="tu")
         assert await client.handle(held.id, etl).result("20s") == {"said": "TUTU"}
@@ -131,7 +131,7 @@ def test_sync_code_starts_flows(dsn: str) -> None:
     with SyncPerdure(dsn) as p:
         asyncio.run(deploy(dsn, p._client.engine.use.ns))
         assert p.run(flow("flowsdk-etl"), day="x") == {"said": "XX"}
-        assert p.start(flow("flowsdk-etl").options(id="one"), day="y").result("20s") == {"said": "YY"}
+        assert p.start(flow("flowsdk-etl").options(key="one"), day="y").result("20s") == {"said": "YY"}
 
 
 async def test_a_flow_outside_a_workflow_says_how_it_is_started_and_takes_keywords_only() -> None:

@@ -330,7 +330,7 @@ async def test_a_flow_that_looks_again_and_again_leaves_one_wait_behind(client: 
 
 
 async def test_a_signal_starts_the_run_that_is_not_there_and_reaches_the_one_that_is(client: Perdure) -> None:
-    under = echo.options(id="echo-1")
+    under = echo.options(key="echo-1")
     first = await under.signal_with_start(say, "a", "first")
     second = await under.signal_with_start(say, "b", "second")
     assert first.id == second.id
@@ -346,7 +346,7 @@ async def test_a_signal_starts_the_run_that_is_not_there_and_reaches_the_one_tha
 
 async def test_many_signals_at_once_start_one_run_and_none_is_lost(dsn: str) -> None:
     async with embedded(dsn, settings=quick()) as a, embedded(dsn, settings=quick()) as b:
-        request = echo.options(id="echo-many")._request(a, b'{"word":"x"}')
+        request = echo.options(key="echo-many")._request(a, b'{"word":"x"}')
         answers = await asyncio.gather(
             *((a, b)[i % 2].signal_with_start(request, say.message(str(i)), f"k{i % 25}") for i in range(50))
         )

@@ -38,7 +38,7 @@ async def test_an_engine_claims_only_runs_of_its_own_namespace(dsn: str) -> None
 
 async def test_a_foreign_run_cannot_be_found_read_or_written(dsn: str) -> None:
     async with Perdure(dsn, settings=EngineSettings(namespace="shop")) as shop:
-        mine = await shop.start_workflow(namespaced.options(id="order-1"), 1)
+        mine = await shop.start_workflow(namespaced.options(key="order-1"), 1)
         async with Perdure(dsn, settings=EngineSettings(namespace="other")) as other:
             foreign = other.handle(mine.id, namespaced)
             with pytest.raises(NotFound):

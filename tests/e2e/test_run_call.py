@@ -53,10 +53,10 @@ async def test_run_gives_results_raises_failures_and_follows_successors(dsn: str
 
 async def test_run_under_an_id_contends_for_it_like_start(dsn: str) -> None:
     async with Perdure(dsn):
-        assert await flow.options(id="one").run(1) == 2
+        assert await flow.options(key="one").run(1) == 2
         with pytest.raises(RunAlreadyExists):
-            await flow.options(id="one").run(1)
-        assert await flow.options(id="one", on_conflict="attach").run(1) == 2
+            await flow.options(key="one").run(1)
+        assert await flow.options(key="one", on_conflict="attach").run(1) == 2
 
 
 async def test_run_that_another_engine_executes_is_answered_too(dsn: str) -> None:

@@ -139,7 +139,7 @@ async def child(name: str) -> str:
 async def parent(x: int) -> str:
     good = await child("good")
     try:
-        return good + " " + await child.options(id="the-bad-one")("bad")
+        return good + " " + await child.options(key="the-bad-one")("bad")
     except ChildFailed as e:
         raise RuntimeError("no child, no parent") from e
 
@@ -375,7 +375,7 @@ async def found(client: Perdure, key: str) -> Handle[str] | None:
 @workflow
 async def stoic(x: int) -> str:
     try:
-        await child.options(id="the-lost-one")("bad")
+        await child.options(key="the-lost-one")("bad")
     except ChildFailed:
         await word.next()
     return "went on without it"

@@ -178,7 +178,7 @@ async def client(dsn: str) -> AsyncIterator[Perdure]:
 
 
 def ask_later(update: Update[str, str], run_id: str, value: str, id: str | None = None) -> asyncio.Task[str]:
-    return asyncio.ensure_future(update.ask(run_id, value, id=id, timeout=LIMIT))
+    return asyncio.ensure_future(update.ask(run_id, value, key=id, timeout=LIMIT))
 
 
 async def received(handle: Handle[object], count: int) -> None:
@@ -203,13 +203,13 @@ async def test_an_update_is_validated_handled_with_steps_and_answered(client: Pe
 
 async def test_the_same_id_is_handled_once_and_answered_alike(client: Perdure) -> None:
     handle = await shop.start()
-    first, second = await asyncio.gather(*(set_price.ask(handle.id, Price(7), id="one") for _ in range(2)))
+    first, second = await asyncio.gather(*(set_price.ask(handle.id, Price(7), key="one") for _ in range(2)))
     assert first == second == Receipt(100, 7)
-    assert await set_price.ask(handle.id, Price(8), id="one") == Receipt(100, 7)
+    assert await set_price.ask(handle.id, Price(8), key="one") == Receipt(100, 7)
     assert calls["audit"] == 1
     await stop.send(handle.id, True)
     assert await handle.result(LIMIT) == 7
-    assert await set_price.ask(handle.id, Price(9), id="one") == Receipt(100, 7)  # the answer outlives the run
+    assert await set_price.ask(handle.id, Price(9), key="one") == Receipt(100, 7)  # the answer outlives the run
     with pytest.raises(RunFinished):
         await set_price.ask(handle.id, Price(9))
     with pytest.raises(NotFound):
@@ -223,7 +223,7 @@ async def test_mail_that_arrives_twice_is_handled_once(client: Perdure) -> None:
     for _ in range(3):
         await client.store.post(ids.parse(handle.id), client.engine.use.ns, mail)
     client.engine.claimer.poke()
-    assert await set_price.ask(handle.id, Price(5), id="twice") == Receipt(100, 5)
+    assert await set_price.ask(handle.id, Price(5), key="twice") == Receipt(100, 5)
     assert await set_price.ask(handle.id, Price(6)) == Receipt(5, 6)
     assert calls["audit"] == 2
     assert sum(isinstance(r.event, ev.UpdateReceived) for r in await handle.history()) == 2
@@ -245,9 +245,9 @@ async def test_updates_wait_for_code_that_takes_them_one_by_one(client: Perdure)
 async def test_a_timeout_leaves_the_update_under_way(client: Perdure) -> None:
     handle = await late.start()
     with pytest.raises(TimeoutError, match="ask again with id='slow'"):
-        await rename.ask(handle.id, "last", id="slow", timeout=0.05)
+        await rename.ask(handle.id, "last", key="slow", timeout=0.05)
     await go.resolve(handle.id, True)
-    assert await rename.ask(handle.id, "last", id="slow") == "LAST"
+    assert await rename.ask(handle.id, "last", key="slow") == "LAST"
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -269,7 +269,7 @@ async def test_an_update_that_no_run_came_to_read_is_answered_by_its_end(client:
     await connection.execute("insert into perdure.update_answer (run_id, id, ns) values ($1, 'lost', 1)", handle.id)
     await connection.close()
     with pytest.raises(RunFinished, match="ended before it answered"):
-        await rename.ask(handle.id, "x", id="lost", timeout=LIMIT)
+        await rename.ask(handle.id, "x", key="lost", timeout=LIMIT)
 
 
 async def test_unanswered_updates_go_on_to_the_run_that_continues(client: Perdure) -> None:
@@ -300,14 +300,14 @@ async def test_an_update_whose_handler_began_is_not_begun_again_elsewhere(client
 async def test_a_retried_run_hears_its_updates_again_and_answers_stand(client: Perdure) -> None:
     mended.clear()
     handle = await retried.start()
-    assert await rename.ask(handle.id, "a", id="a") == "1"
+    assert await rename.ask(handle.id, "a", key="a") == "1"
     await stop.send(handle.id, True)
     with pytest.raises(RunFailed, match="not yet"):
         await handle.result(LIMIT)
     mended.add("stumble")
     await handle.retry()
     assert await rename.ask(handle.id, "b") == "2"
-    assert await rename.ask(handle.id, "again", id="a") == "1"
+    assert await rename.ask(handle.id, "again", key="a") == "1"
     await go.resolve(handle.id, True)
     assert await handle.result(LIMIT) == ["a", "b"]
 
@@ -428,8 +428,8 @@ def test_sync_code_asks_too(dsn: str) -> None:
 
 async def test_old_answers_are_forgotten(client: Perdure, dsn: str) -> None:
     handle = await shop.start()
-    await set_price.ask(handle.id, Price(4), id="old")
-    await set_price.ask(handle.id, Price(5), id="new")
+    await set_price.ask(handle.id, Price(4), key="old")
+    await set_price.ask(handle.id, Price(5), key="new")
     connection = await asyncpg.connect(dsn)
     await connection.execute("update perdure.update_answer set at = now() - interval '8 days' where id = 'old'")
     await client.store.sweep()
@@ -439,7 +439,7 @@ async def test_old_answers_are_forgotten(client: Perdure, dsn: str) -> None:
     from perdure import Conflict
 
     with pytest.raises(Conflict, match="no longer kept"):
-        await set_price.ask(handle.id, Price(4), id="old", timeout=LIMIT)
+        await set_price.ask(handle.id, Price(4), key="old", timeout=LIMIT)
 
 
 async def test_a_query_disturbs_nothing(dsn: str) -> None:

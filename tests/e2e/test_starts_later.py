@@ -126,7 +126,7 @@ async def test_keys_are_put_off_apart(client: Perdure, dsn: str) -> None:
 
 
 async def test_a_debounce_is_not_put_off_beyond_its_most(client: Perdure, dsn: str) -> None:
-    one = echo.options(debounce=Debounce("2s", key="k", max="2.5s"))
+    one = echo.options(debounce=Debounce("2s", key="k", max_delay="2.5s"))
     began = time.monotonic()
     first = await one.start("first")
     result = asyncio.create_task(first.result("20s"))
@@ -171,7 +171,7 @@ async def test_time_can_be_skipped_over_a_debounce(dsn: str) -> None:
 
 
 async def test_a_batch_begins_when_it_has_enough_items(client: Perdure, dsn: str) -> None:
-    batch = gather.batch(key="k", size=5, every="1h")
+    batch = gather.batch(key="k", size=5, max_delay="1h")
     handles = [await batch.add(n) for n in range(5)]
     assert len({h.id for h in handles}) == 1
     assert await handles[0].result("20s") == [0, 1, 2, 3, 4]
@@ -181,7 +181,7 @@ async def test_a_batch_begins_when_it_has_enough_items(client: Perdure, dsn: str
 
 
 async def test_a_batch_begins_after_its_time(client: Perdure, dsn: str) -> None:
-    batch = gather.batch(key="k", size=1000, every="300ms")
+    batch = gather.batch(key="k", size=1000, max_delay="300ms")
     first = await batch.add(1, 2)
     second = await batch.add(3)
     assert first.id == second.id
@@ -225,7 +225,7 @@ async def test_a_batch_that_would_be_too_large_begins_at_once_and_a_new_one_is_o
     assert len(await client.handle(ids.text(first), gather).result("20s")) == len(half) + 1
     assert await client.start(_numbers([2], later)) == second
     with pytest.raises(InvalidInput, match="BATCH_ITEMS_MAX"):
-        gather.batch(key="k", size=10_001, every="1h")
+        gather.batch(key="k", size=10_001, max_delay="1h")
 
 
 def _numbers(items: list[int], later: Batch, once: str = "") -> StartRequest:
@@ -326,14 +326,14 @@ async def test_a_client_of_a_server_puts_off_gathers_and_deduplicates(dsn: str) 
         assert len({h.id for h in handles}) == 1
         assert await handles[0].result("20s") == "input 2"
         assert await echo.options(debounce=Debounce("50ms", key="k")).run("run") == "run"
-        batch = gather.batch(key="k", size=3, every="1h")
+        batch = gather.batch(key="k", size=3, max_delay="1h")
         added = [await batch.add(n) for n in range(3)]
         assert await added[0].result("20s") == [0, 1, 2]
-        first = await echo.options(dedup=Dedup("k", for_="1h")).start("a")
-        second = await echo.options(dedup=Dedup("k", for_="1h")).start("b")
+        first = await echo.options(dedup=Dedup("k", within="1h")).start("a")
+        second = await echo.options(dedup=Dedup("k", within="1h")).start("b")
         assert first.id == second.id
         with pytest.raises(InvalidInput, match="Expected `array`"):
-            await gather.batch(key="k", size=3, every="1h").add(numbers={"a": 1})  # type: ignore[arg-type]
+            await gather.batch(key="k", size=3, max_delay="1h").add(numbers={"a": 1})  # type: ignore[arg-type]
 
 
 # -- dedup ---------------------------------------------------------------------------------------------------------
@@ -379,7 +379,7 @@ async def test_a_run_that_continues_as_new_keeps_its_key(client: Perdure) -> Non
 
 async def test_a_key_for_a_time_outlasts_its_run(dsn: str) -> None:
     async with TestEnv(dsn) as env:
-        one = echo.options(dedup=Dedup("k", for_="10m"))
+        one = echo.options(dedup=Dedup("k", within="10m"))
         first = await env.start(one, "a")
         assert await first.result("10s") == "a"
         await env.advance("9m")
@@ -395,8 +395,8 @@ async def test_a_key_for_a_time_outlasts_its_run(dsn: str) -> None:
 async def test_keys_that_say_nothing_any_more_are_forgotten(client: Perdure, dsn: str) -> None:
     active = await wait.options(dedup=Dedup("active")).start("x")
     ended = await echo.options(dedup=Dedup("ended")).start("x")
-    timed = await echo.options(dedup=Dedup("timed", for_="1ms")).start("x")
-    lasting = await echo.options(dedup=Dedup("lasting", for_="1h")).start("x")
+    timed = await echo.options(dedup=Dedup("timed", within="1ms")).start("x")
+    lasting = await echo.options(dedup=Dedup("lasting", within="1h")).start("x")
     for h in (ended, timed, lasting):
         await h.result("20s")
     await asyncio.sleep(0.01)
@@ -414,12 +414,12 @@ async def test_keys_that_say_nothing_any_more_are_forgotten(client: Perdure, dsn
 async def test_a_start_asks_for_one_of_them_at_most(client: Perdure) -> None:
     with pytest.raises(InvalidInput, match="debounce and dedup"):
         echo.options(debounce=Debounce("1s", key="k"), dedup=Dedup("k"))
-    with pytest.raises(InvalidInput, match="dedup and an id of its own"):
-        echo.options(dedup=Dedup("k"), id="x")
+    with pytest.raises(InvalidInput, match="dedup and a key of its own"):
+        echo.options(dedup=Dedup("k"), key="x")
     with pytest.raises(InvalidInput, match="invalid key name"):
         Dedup("")
     with pytest.raises(InvalidInput, match="shorter than the quiet time"):
-        Debounce("1m", key="k", max="1s")
+        Debounce("1m", key="k", max_delay="1s")
     with pytest.raises(InvalidInput, match="PUT_OFF_US_MAX"):
         Debounce("30d", key="k")
 

@@ -207,7 +207,7 @@ def in_a_process(n: int) -> tuple[int, int]:
     return os.getpid(), n * 2
 
 
-@task(process=True, retry=Retry(2, initial="10ms"))
+@task(process=True, retry=Retry(2, delay="10ms"))
 def dies_at_first(how: str) -> str:
     if attempt().number == 1:
         if how == "exit":

@@ -28,7 +28,7 @@ ok = Promise("env_ok", bool)
 poke = Signal("env_poke", int)
 
 
-@task(name="env_fetch", retry=Retry(3, initial="10m", jitter=False))
+@task(name="env_fetch", retry=Retry(3, delay="10m", jitter=False))
 async def fetch(url: str) -> int:
     raise AssertionError("the real task must not run in a test that mocks it")
 

@@ -57,7 +57,7 @@ def called(name: str) -> int:
 
 
 def nobody() -> Step[str]:
-    return wf.schedule("to_task_that_nobody_has", start_within="500ms")
+    return wf.call("to_task_that_nobody_has", start_within="500ms")
 
 
 @task(name="to_slow", retry=1)
@@ -83,20 +83,20 @@ async def endless() -> None:
         raise
 
 
-@task(name="to_hopeless", finish_within="5s", retry=Retry(5, initial="30s", cap="30s"))
+@task(name="to_hopeless", finish_within="5s", retry=Retry(5, delay="30s", max_delay="30s"))
 async def hopeless() -> None:
     called("hopeless")
     raise ValueError("no such file")
 
 
-@task(name="to_flaky", start_within="10s", finish_within="30s", retry=Retry(3, initial="50ms"))
+@task(name="to_flaky", start_within="10s", finish_within="30s", retry=Retry(3, delay="50ms"))
 async def flaky() -> int:
     if called("flaky") < 3:
         raise ValueError("not yet")
     return attempt().number
 
 
-@task(name="to_busy", retry=Retry(3, initial="30s", cap="30s"))
+@task(name="to_busy", retry=Retry(3, delay="30s", max_delay="30s"))
 async def busy(how: str) -> int:
     if called(how) == 1:
         if how == "later":

@@ -33,7 +33,7 @@ def fresh() -> Iterator[None]:
     yield
 
 
-@task(name="undo_release", retry=Retry(5, initial="1ms"))
+@task(name="undo_release", retry=Retry(5, delay="1ms"))
 async def release(what: str, result: str, error: dict[str, str]) -> None:
     tries[what] = tries.get(what, 0) + 1
     if what == "slippery" and tries[what] < 3:
@@ -83,7 +83,7 @@ async def waits(whats: list[str]) -> str:
     return "late"
 
 
-@task(name="undo_let_go", retry=Retry(100, initial="10m", factor=1, cap="10m", jitter=False))
+@task(name="undo_let_go", retry=Retry(100, delay="10m", factor=1, max_delay="10m", jitter=False))
 async def let_go() -> None:
     tries["let go"] = tries.get("let go", 0) + 1
     raise RuntimeError("never")

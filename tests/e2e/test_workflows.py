@@ -130,7 +130,7 @@ async def test_outside_a_workflow_a_task_is_a_plain_function() -> None:
     assert await weigh([Parcel("a", 1)]) == 1
 
 
-@task(retry=Retry(4, initial="20ms", factor=2, jitter=False))
+@task(retry=Retry(4, delay="20ms", factor=2, jitter=False))
 async def flaky(name: str, fails: int) -> int:
     calls[name] += 1
     if calls[name] <= fails:
@@ -159,13 +159,13 @@ async def test_a_task_fails_once_its_attempts_are_used_up_and_keeps_its_tracebac
     assert "in retries" in error.value.failure.traceback
 
 
-@task(retry=Retry(5, initial="10ms", never=(LookupError,)))
+@task(retry=Retry(5, delay="10ms", never=(LookupError,)))
 def picky(name: str) -> None:
     calls[name] += 1
     raise KeyError("not there")
 
 
-@task(retry=Retry(5, initial="10ms", on=(OSError,)))
+@task(retry=Retry(5, delay="10ms", on=(OSError,)))
 def only_os_errors(name: str) -> None:
     calls[name] += 1
     raise ValueError("not worth another try")
@@ -187,7 +187,7 @@ async def test_errors_in_never_or_outside_on_are_final(client: Perdure) -> None:
     assert calls == {"p": 1, "p2": 1}
 
 
-@task(timeout="200ms", retry=Retry(2, initial="10ms"))
+@task(timeout="200ms", retry=Retry(2, delay="10ms"))
 async def too_slow(name: str) -> str:
     calls[name] += 1
     try:
@@ -239,7 +239,7 @@ async def test_an_attempt_that_sends_no_heartbeat_is_ended_and_one_that_does_is_
     assert await lively.result(LIMIT) == "done"
 
 
-@task(timeout="150ms", retry=Retry(2, initial="10ms"))
+@task(timeout="150ms", retry=Retry(2, delay="10ms"))
 async def lingers(name: str) -> str:
     calls[name] += 1
     mine = calls[name]
@@ -320,7 +320,7 @@ async def test_an_at_most_once_task_that_lost_its_engine_fails_instead_of_runnin
 
 @workflow
 async def differently() -> list[Any]:
-    patient = flaky.options(retry=Retry(6, initial="1ms"))("o", 5)
+    patient = flaky.options(retry=Retry(6, delay="1ms"))("o", 5)
     short = too_slow.options(timeout="50ms", retry=1)("o2")
     out: list[Any] = [await patient]
     try:
@@ -411,7 +411,7 @@ async def waits_with_cleanup(note: str) -> str:
 
 @workflow
 async def holds_a_child(how: str) -> str:
-    step = waits_with_cleanup.options(id="held")(how)
+    step = waits_with_cleanup.options(key="held")(how)
     if how == "leave":
         await wf.sleep("50ms")
         return "left"
@@ -426,7 +426,7 @@ async def test_a_child_that_nobody_waits_for_any_more_is_cancelled_and_cleans_up
     client: Perdure, how: str, result: str
 ) -> None:
     assert await holds_a_child.run(how) == result
-    held = await waits_with_cleanup.options(id="held", on_conflict="attach").start(how)
+    held = await waits_with_cleanup.options(key="held", on_conflict="attach").start(how)
     with pytest.raises(RunCancelled):
         await held.result(LIMIT)
     assert await cleaned_up.read(held.id) == f"{how}: 25"
@@ -437,7 +437,7 @@ async def test_a_child_that_is_cancelled_from_outside_fails_its_parents_await(cl
     async with asyncio.timeout(60):
         while not [e for e in await types_of(parent) if e == "ChildStarted"]:
             await asyncio.sleep(0.01)
-    held = await waits_with_cleanup.options(id="wanted", on_conflict="attach").start("w")
+    held = await waits_with_cleanup.options(key="wanted", on_conflict="attach").start("w")
     await held.cancel("by hand")
     assert await parent.result(LIMIT) == "run_cancelled"
 
@@ -445,7 +445,7 @@ async def test_a_child_that_is_cancelled_from_outside_fails_its_parents_await(cl
 @workflow
 async def wants_a_child() -> str:
     try:
-        return await waits_with_cleanup.options(id="wanted")("w")
+        return await waits_with_cleanup.options(key="wanted")("w")
     except ChildFailed as e:
         return e.failure.code
 
@@ -453,13 +453,13 @@ async def wants_a_child() -> str:
 @workflow
 async def wants_a_taken_id() -> str:
     try:
-        return str(await small.options(id="taken")(3))
+        return str(await small.options(key="taken")(3))
     except ChildFailed as e:
         return e.failure.code
 
 
 async def test_a_child_under_a_taken_id_fails_and_the_holder_is_not_touched(client: Perdure) -> None:
-    holder = await waits_with_cleanup.options(id="taken").start("holder")
+    holder = await waits_with_cleanup.options(key="taken").start("holder")
     assert await wants_a_taken_id.run() == "run_already_exists"
     assert await holder.status() == "running"
     await finished.resolve(holder.id, "fine")
@@ -524,29 +524,29 @@ async def test_waiting_for_a_result_may_be_given_up_while_the_run_goes_on(client
 
 
 async def test_a_taken_id_fails_attaches_or_replaces_as_asked(client: Perdure) -> None:
-    first = await waits_with_cleanup.options(id="k").start("one")
+    first = await waits_with_cleanup.options(key="k").start("one")
     with pytest.raises(RunAlreadyExists, match="choose another"):
-        await waits_with_cleanup.options(id="k").start("one")
-    same = await waits_with_cleanup.options(id="k", on_conflict="attach").start("one")
+        await waits_with_cleanup.options(key="k").start("one")
+    same = await waits_with_cleanup.options(key="k", on_conflict="attach").start("one")
     assert same.id == first.id
     with pytest.raises(RunAlreadyExists, match="another workflow or input"):
-        await waits_with_cleanup.options(id="k", on_conflict="attach").start("two")
+        await waits_with_cleanup.options(key="k", on_conflict="attach").start("two")
     with pytest.raises(RunAlreadyExists, match="another workflow or input"):
-        await small.options(id="k", on_conflict="attach").start(1)
-    other = await waits_with_cleanup.options(id="k", on_conflict="replace").start("three")
+        await small.options(key="k", on_conflict="attach").start(1)
+    other = await waits_with_cleanup.options(key="k", on_conflict="replace").start("three")
     assert other.id != first.id
     with pytest.raises(RunCancelled, match="replaced"):
         await first.result(LIMIT)
     await finished.resolve(other.id, "done")
     assert await other.result(LIMIT) == "done"
     with pytest.raises(RunAlreadyExists):
-        await waits_with_cleanup.options(id="k").start("three")
-    again = await waits_with_cleanup.options(id="k", on_conflict="attach").start("three")
+        await waits_with_cleanup.options(key="k").start("three")
+    again = await waits_with_cleanup.options(key="k", on_conflict="attach").start("three")
     assert await again.result(LIMIT) == "done", "an ended run answers at once"
 
 
 async def test_many_starts_of_one_id_at_once_are_one_run(client: Perdure) -> None:
-    handles = await asyncio.gather(*(small.options(id="same", on_conflict="attach").start(4) for _ in range(20)))
+    handles = await asyncio.gather(*(small.options(key="same", on_conflict="attach").start(4) for _ in range(20)))
     assert len({h.id for h in handles}) == 1
     assert await asyncio.gather(*(h.result(LIMIT) for h in handles)) == [16] * 20
     assert calls["square"] == 1
@@ -658,13 +658,13 @@ async def relay(left: int, log: list[str]) -> list[str]:
 
 async def test_a_run_that_continues_as_new_is_one_run_to_those_outside(client: Perdure) -> None:
     """The handle follows it, messages follow it, and no signal is lost, doubled or out of order on the way."""
-    handle = await relay.options(id="relay").start(9, [])
+    handle = await relay.options(key="relay").start(9, [])
     sent = [str(n) for n in range(20)]
     for word in sent:
         await words.send(handle.id, word)
     assert await handle.result(LIMIT) == sent
     assert (await types_of(handle))[-1] == "RunContinued"
-    same = await relay.options(id="relay", on_conflict="attach").start(9, [])
+    same = await relay.options(key="relay", on_conflict="attach").start(9, [])
     assert await same.result(LIMIT) == sent
 
 
@@ -720,7 +720,7 @@ async def test_a_cancel_request_reaches_a_run_that_keeps_continuing(client: Perd
 
 @workflow
 async def has_a_child_that_continues() -> list[str]:
-    return await counts.options(id="counts")(3, [])
+    return await counts.options(key="counts")(3, [])
 
 
 @workflow
@@ -908,7 +908,7 @@ async def test_events_can_be_followed_while_a_run_is_going_and_from_the_middle(c
 
 
 async def test_a_run_describes_itself(client: Perdure) -> None:
-    handle = await waits_with_cleanup.options(id="me").start("d")
+    handle = await waits_with_cleanup.options(key="me").start("d")
     view = await handle.describe()
     assert (view.workflow, view.key, view.version) == ("waits_with_cleanup", "me", waits_with_cleanup.version)
     assert await handle.status() == "running"
@@ -1004,12 +1004,12 @@ async def test_a_run_in_the_database_is_woken_by_a_message(dsn: str) -> None:
 
 async def test_a_run_goes_on_after_a_restart_without_repeating_what_was_recorded(dsn: str) -> None:
     async with embedded(dsn) as client:
-        handle = await sleeps_a_while.options(id="restart").start(4, 0.6, 5)
+        handle = await sleeps_a_while.options(key="restart").start(4, 0.6, 5)
         await until(lambda: _has(handle, "TimerStarted"))
         del client
     assert calls["square"] == 1
     async with embedded(dsn):
-        again = await sleeps_a_while.options(id="restart", on_conflict="attach").start(4, 0.6, 5)
+        again = await sleeps_a_while.options(key="restart", on_conflict="attach").start(4, 0.6, 5)
         assert again.id == handle.id
         assert await again.result(LIMIT) == [16, 25]
     assert calls["square"] == 2

@@ -79,7 +79,7 @@ def test_a_task_that_nobody_declared_keeps_what_the_flow_has() -> None:
     assert laid_under(None, call.queue, call.options, call.said) == (call.queue, call.options)
 
 
-@task(name="declared_all", queue="mail", retry=Retry(5, initial="2s"), timeout="3s", heartbeat="4s", start_within="5s",
+@task(name="declared_all", queue="mail", retry=Retry(5, delay="2s"), timeout="3s", heartbeat="4s", start_within="5s",
       finish_within="6s", rate=RateLimit(2, per="1s"), limit=Limit(1))  # fmt: skip
 async def declared_all(to: str) -> None: ...
 

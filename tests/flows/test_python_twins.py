@@ -205,7 +205,7 @@ async def sleeping() -> Any:
 
 @workflow(name="twin_patient")
 async def patient() -> Any:
-    await a.options(retry=Retry(3, initial="1ms", jitter=False))()
+    await a.options(retry=Retry(3, delay="1ms", jitter=False))()
     return {"b": await b()}
 
 

@@ -87,7 +87,9 @@ async def main() -> None:
         await until_ended(env, handle)
         await save("renewed-1", handle)
         handle = await env.start(w.witness, 1)
-        sleeper = await env.client.start_workflow(w.sleeper.options(id="sleeper-of-witness-1", on_conflict="attach"), 1)
+        sleeper = await env.client.start_workflow(
+            w.sleeper.options(key="sleeper-of-witness-1", on_conflict="attach"), 1
+        )
         await sleeper.cancel("by somebody else")
         await until_ended(env, handle)
         await save("witness-1", handle)
@@ -107,19 +109,19 @@ async def main() -> None:
 
 async def record_updates(env: TestEnv) -> None:
     handle = await env.start(w.updated, 20)
-    early = asyncio.create_task(w.reprice.ask(handle.id, w.Order("early", 2), id="early"))
+    early = asyncio.create_task(w.reprice.ask(handle.id, w.Order("early", 2), key="early"))
     while await count(handle, "UpdateReceived") == 0:
         await asyncio.sleep(0.01)
     await w.note.send(handle.id, "go")
     asked = (
         early,
-        w.reprice.ask(handle.id, w.Order("much", 30), id="much"),
-        w.reprice.ask(handle.id, w.Order("zero", 10), id="zero"),
-        w.label.ask(handle.id, "bad", id="bad"),
+        w.reprice.ask(handle.id, w.Order("much", 30), key="much"),
+        w.reprice.ask(handle.id, w.Order("zero", 10), key="zero"),
+        w.label.ask(handle.id, "bad", key="bad"),
     )
     await asyncio.gather(*asked, return_exceptions=True)
     await save("updated-waiting-1", handle)
-    await w.label.ask(handle.id, "last", id="last")
+    await w.label.ask(handle.id, "last", key="last")
     await until_ended(env, handle)
     await save("updated-1", handle)
 

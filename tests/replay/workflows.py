@@ -26,7 +26,7 @@ async def price(order: Order) -> float:
     return order.count * 2.5
 
 
-@task(retry=Retry(2, initial="1s", jitter=False))
+@task(retry=Retry(2, delay="1s", jitter=False))
 async def refuse(reason: str) -> None:
     raise ValueError(reason)
 
@@ -118,7 +118,7 @@ async def parent(x: int) -> str:
 async def witness(x: int) -> str:
     """Sees a child that was cancelled by somebody else."""
     try:
-        await sleeper.options(id=f"sleeper-of-witness-{x}")(x)
+        await sleeper.options(key=f"sleeper-of-witness-{x}")(x)
     except ChildFailed as e:
         return e.failure.code
     return "?"

@@ -608,7 +608,7 @@ async def bad_child(n: int) -> int:
 
 @workflow
 async def parent() -> list[Any]:
-    first = await child.options(id="one")(1)
+    first = await child.options(key="one")(1)
     several = await wf.map(child, [2, 3], concurrency=1)
     try:
         await bad_child(4)
@@ -1000,7 +1000,7 @@ def test_except_exception_does_not_catch_continue_as_new() -> None:
 
 @workflow
 async def by_name() -> int:
-    return int(await wf.schedule("add", {"a": 3, "b": 4}, queue="q", retry=Retry(7), timeout="5s"))
+    return int(await wf.call("add", {"a": 3, "b": 4}, queue="q", retry=Retry(7), timeout="5s"))
 
 
 def test_a_task_by_name_is_scheduled_untyped() -> None:

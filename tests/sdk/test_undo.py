@@ -216,7 +216,7 @@ async def stubborn(order: str) -> str:
 
 @workflow
 async def by_name(order: str) -> None:
-    await wf.schedule("charge", {"order": order}, undo="refund")
+    await wf.call("charge", {"order": order}, undo="refund")
     await fail(order)
 
 

@@ -367,7 +367,7 @@ async def world(dsn: str) -> AsyncIterator[World]:
                 while await matrix_note.read(handle.id) != "secret words":
                     await asyncio.sleep(0.01)
             with pytest.raises(TimeoutError):
-                await matrix_update.ask(handle.id, 1, id="matrix-one", timeout=0.01)
+                await matrix_update.ask(handle.id, 1, key="matrix-one", timeout=0.01)
             await Schedule("matrix_schedule", matrix_flow.bind("secret words"), every="1d").apply()
             keys = server.server.keys
             assert isinstance(keys, Keys)

@@ -138,7 +138,7 @@ async def test_the_same_over_grpc(dsn: str) -> None:
         assert await paid.emit({"order_id": 5}, key="e") is True
         assert await paid.emit({"order_id": 5}, key="e") is False
         assert await wanted.result("30s") == {"order_id": 5}
-        run = await echo.options(id="grpc").signal_with_start(say, "a", "w")
+        run = await echo.options(key="grpc").signal_with_start(say, "a", "w")
         assert await say.send("key:grpc", "b", key="k") is True
         assert await say.send(run.id, "b", key="k") is False
         await say.send(run.id, "end")

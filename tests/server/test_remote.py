@@ -107,7 +107,7 @@ async def test_a_run_is_decided_and_executed_by_a_remote_worker(dsn: str) -> Non
 
 async def test_messages_children_timers_and_errors_over_the_wire(dsn: str) -> None:
     async with server(dsn) as s, worker(s.address), Client(s.address) as client:
-        chat = await remote_chat.options(id="chat-1").start(7)
+        chat = await remote_chat.options(key="chat-1").start(7)
         await steer.send(chat.id, "left")
         await answer.resolve(chat.id, 42)
         assert await (await client.find("chat-1", remote_chat)).result("10s") == "7 left 42 4"

@@ -23,14 +23,14 @@ async def twice(n: int) -> int:
 
 @workflow(name="verbs_commands")
 async def commands(text: str) -> Any:
-    said = await wf.schedule("perdure.run", {"command": ["printf", "%s", text]})
+    said = await wf.call("perdure.run", {"command": ["printf", "%s", text]})
     return said["stdout"], await twice(len(text))
 
 
 @workflow(name="verbs_failing")
 async def failing() -> str:
     try:
-        await wf.schedule("perdure.run", {"command": "echo why >&2; exit 4"}, retry=1)
+        await wf.call("perdure.run", {"command": "echo why >&2; exit 4"}, retry=1)
     except TaskFailed as error:
         return str(error)
     return "it did not fail"
@@ -38,7 +38,7 @@ async def failing() -> str:
 
 @workflow(name="verbs_request")
 async def request(url: str) -> Any:
-    return (await wf.schedule("perdure.http", {"url": url, "body": {"n": 1}}))["body"]
+    return (await wf.call("perdure.http", {"url": url, "body": {"n": 1}}))["body"]
 
 
 async def test_a_remote_worker_runs_commands_where_it_may(dsn: str) -> None:

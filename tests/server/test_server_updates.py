@@ -135,8 +135,8 @@ async def test_a_remote_client_asks_a_run_on_a_remote_worker(dsn: str) -> None:
     async with server(dsn) as served, worker(served.address), Client(served.address) as client:
         handle = await client.start_workflow(tank)
         assert await fill.ask(handle.id, 4) == 4
-        assert await fill.ask(handle.id, 4, id="twice") == 8
-        assert await fill.ask(handle.id, 4, id="twice") == 8
+        assert await fill.ask(handle.id, 4, key="twice") == 8
+        assert await fill.ask(handle.id, 4, key="twice") == 8
         with pytest.raises(UpdateRejected, match="overflow"):
             await fill.ask(handle.id, 101)
         with pytest.raises(UpdateFailed, match="a leak") as caught:

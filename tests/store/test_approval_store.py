@@ -18,7 +18,7 @@ ok = Approval(
     "store_ok",
     assignees=["ada", "ben"],
     quorum=2,
-    deadline="1h",
+    timeout="1h",
     escalate_after="30m",
     escalate_to=["lead"],
     title="Ok?",

@@ -140,9 +140,9 @@ async def test_a_run_that_outlives_its_day_is_carried_forward_and_completes(
 
     monkeypatch.setattr(Engine, "new_run_id", old_id)
     async with Perdure(dsn) as p:
-        ended = await ends_on_its_day.options(id="ended").start("e")
+        ended = await ends_on_its_day.options(key="ended").start("e")
         assert await ended.result("30s") == "<e>"
-        active = await outlives_its_day.options(id="active").start("a")
+        active = await outlives_its_day.options(key="active").start("a")
         async with asyncio.timeout(30):
             while await seen.read(active.id) != "<a>":
                 await asyncio.sleep(0.01)
@@ -155,15 +155,15 @@ async def test_a_run_that_outlives_its_day_is_carried_forward_and_completes(
         assert await places(sql, ended.id) == set()
         assert len(await active.history()) == events
         assert await seen.read(active.id) == "<a>"
-        again = await outlives_its_day.options(id="active", on_conflict="attach").start("a")
+        again = await outlives_its_day.options(key="active", on_conflict="attach").start("a")
         assert again.id == active.id, "the key of an active run stays"
 
     async with Perdure(dsn):
         handle = p.handle(active.id, outlives_its_day)
-        handle._backend = (await outlives_its_day.options(id="active", on_conflict="attach").start("a"))._backend
+        handle._backend = (await outlives_its_day.options(key="active", on_conflict="attach").start("a"))._backend
         await go_on.resolve(active.id, "b")
         assert await handle.result("30s") == "<a><b><a>"
-        assert await ends_on_its_day.options(id="ended").run("again") == "<again>", "the key of a dropped run is free"
+        assert await ends_on_its_day.options(key="ended").run("again") == "<again>", "the key of a dropped run is free"
 
 
 async def places(sql: Any, run_id: str) -> set[str]:

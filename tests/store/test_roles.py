@@ -78,8 +78,8 @@ async def granted(dsn: str, owner: Any) -> AsyncIterator[Roles]:
 
 async def test_an_engine_works_from_start_to_end_under_its_role(dsn: str, granted: Roles, owner: Any) -> None:
     async with Perdure(granted.engine_dsn, auto_migrate=False) as p:
-        assert await role_flow.options(id="one").run("a") == "<a><a>"
-        handle = await role_flow.options(id="two").start("b")
+        assert await role_flow.options(key="one").run("a") == "<a><a>"
+        handle = await role_flow.options(key="two").start("b")
         assert await handle.result("30s") == "<b><b>"
         assert len(await handle.history()) > 2
         assert await note.read(handle.id) == "b"

@@ -67,7 +67,7 @@ async def follow(after: list[str]) -> str:
     return attempt().task_id
 
 
-@task(name="tampered_flaky", retry=Retry(3, initial="100ms"))
+@task(name="tampered_flaky", retry=Retry(3, delay="100ms"))
 async def flaky() -> int:
     with ledgers[-1].execution() as line:
         if attempt().number == 1:
@@ -156,8 +156,8 @@ async def _make(dsn: str, scene: Scene) -> None:
                 await go.send(handle.id, value)
                 signals.acknowledged(handle.id, go.name, value)
             assert await handle.result(LIMIT) == 10 + 2 * n
-        await child.options(id="a-key").start(1)
-        await child.options(id="b-key").start(2)
+        await child.options(key="a-key").start(1)
+        await child.options(key="b-key").start(2)
         failed = await failing.start()
         with pytest.raises(Exception, match="no such thing"):
             await failed.result(LIMIT)

@@ -55,7 +55,7 @@ async def inside() -> None:
     decision: bool = await publish.wait()  # error
     word: int = await steer.next()  # error
     print(page, pages, text, dice, n, done, decision, word)
-    Retry(max="3")  # error
+    Retry(attempts="3")  # error
     Signal("no type")  # error
     wrong: Promise[int] = Promise("p", Decision)  # error
     print(wrong)

@@ -186,11 +186,11 @@ async def crawl(urls: list[str]) -> str:
         assert_type(more, str)
         break
 
-    untyped = await wf.schedule("somewhere else", {"n": 1}, queue="q", retry=Retry(2), timeout="5s")
+    untyped = await wf.call("somewhere else", {"n": 1}, queue="q", retry=Retry(2), timeout="5s")
     assert_type(untyped, Any)
 
     try:
-        answer = await child.options(id=f"c-{dice}", timeout="1h", on_conflict="fail")(n)
+        answer = await child.options(key=f"c-{dice}", timeout="1h", on_conflict="fail")(n)
         assert_type(answer, str)
     except ChildFailed as e:
         assert_type(e.failure, Failure)
@@ -226,7 +226,7 @@ async def crawl_one(url: str) -> int:
 
 async def client() -> None:
     async with Perdure("postgresql://localhost/app", slots=10, settings=EngineSettings(lease_s=10)) as perdure:
-        handle = await crawl.options(id="crawl-42", on_conflict="attach").start(["https://a"])
+        handle = await crawl.options(key="crawl-42", on_conflict="attach").start(["https://a"])
         assert_type(handle, Handle[str])
         assert_type(handle.id, str)
         await publish.resolve(handle.id, Decision(True))

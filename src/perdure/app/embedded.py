@@ -206,7 +206,7 @@ class Perdure:
         return Handle(self, ids.parse(run_id), decode)
 
     async def find(self, id: str, workflow: Startable[Any, R] | None = None) -> Handle[R]:
-        """A handle to the run that was started under an id of your own (`options(id=...)`)."""
+        """A handle to the run that was started under a key of your own (`options(key=...)`)."""
         return self.handle(ids.text(await self.find_run(id)), workflow)
 
     async def deploy(

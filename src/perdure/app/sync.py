@@ -100,9 +100,9 @@ class SyncPerdure:
         self._here(promise.resolve(run_id, value))
 
     def ask(
-        self, update: Update[T, R], run_id: str, value: T, *, id: str | None = None, timeout: Duration = "30s"
+        self, update: Update[T, R], run_id: str, value: T, *, key: str | None = None, timeout: Duration = "30s"
     ) -> R:
-        return self._here(update.ask(run_id, value, id=id, timeout=timeout))
+        return self._here(update.ask(run_id, value, key=key, timeout=timeout))
 
     def read(self, state: State[T], run_id: str) -> T:
         return self._here(state.read(run_id))

@@ -6,7 +6,7 @@
 
 Laws:
 
-1. A start asks for one of these at most, and for none of them together with an id of its own, which is another way to say the same.
+1. A start asks for one of these at most, and for none of them together with a key of its own, which is another way to say the same.
 2. The id of the run that will come is drawn with the first start, and every start under the key is answered with it.
 3. `joined` of inputs is the input that one call with all the items would have had.
 """
@@ -69,7 +69,7 @@ def check_later(later: Later | None, dedup: Dedup | None, run_key: str) -> None:
             ("debounce", isinstance(later, Debounce)),
             ("batch", isinstance(later, Batch)),
             ("dedup", dedup is not None),
-            ("an id of its own", bool(run_key)),
+            ("a key of its own", bool(run_key)),
         )
         if said
     ]
@@ -78,13 +78,13 @@ def check_later(later: Later | None, dedup: Dedup | None, run_key: str) -> None:
     match later:
         case Debounce():
             _check_time("debounce", later.quiet_us)
-            _check_time("the most of a debounce", later.latest_us)
+            _check_time("the longest delay of a debounce", later.latest_us)
             if later.latest_us < later.quiet_us:
                 raise InvalidInput(
-                    f"debounce: max={human(later.latest_us)} is shorter than the quiet time {human(later.quiet_us)}; make it longer"
+                    f"debounce: the longest delay {human(later.latest_us)} is shorter than the quiet time {human(later.quiet_us)}; make it longer"
                 )
         case Batch():
-            _check_time("every of a batch", later.every_us)
+            _check_time("the longest delay of a batch", later.every_us)
             if not 1 <= later.size <= BATCH_ITEMS_MAX:
                 raise InvalidInput(
                     f"batch: size is {later.size}; it must lie between 1 and BATCH_ITEMS_MAX={BATCH_ITEMS_MAX}"

@@ -13,7 +13,7 @@ Every error has a stable `code` (documented under docs/reference/errors.md) and 
     |   +-- ExprError                expression_error       an expression cannot be read or evaluated (core/expressions)
     +-- NotFound                     not_found              no such run in this namespace
     +-- Conflict                     conflict
-    |   +-- RunAlreadyExists         run_already_exists     the run id is taken
+    |   +-- RunAlreadyExists         run_already_exists     the key is taken
     |   +-- PromiseAlreadyResolved   promise_already_resolved
     |   +-- RunFinished              run_finished           the run has ended and takes no more messages
     |   +-- ApprovalClosed           approval_closed        the approval is decided

@@ -18,7 +18,7 @@ SIGNALS_BUFFERED_MAX: Final = 10_000
 UPDATES_OPEN_MAX: Final = 1_000
 """Updates that a run was asked for and has not answered; further ones are refused."""
 UPDATE_WAIT_S_MAX: Final = 30
-"""Seconds that one request may wait for the answer to an update; whoever asks again under the same id waits on."""
+"""Seconds that one request may wait for the answer to an update; whoever asks again under the same key waits on."""
 UPDATE_ANSWERS_KEPT_S: Final = 7 * 86_400
 """Seconds that the answer to an update is kept for those who ask again."""
 WAITING_NAMES_MAX: Final = 100

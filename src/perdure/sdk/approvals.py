@@ -50,7 +50,7 @@ class Approval(Generic[T]):
         assignees: Sequence[str] = (),
         quorum: int = 1,
         reject_quorum: int = 1,
-        deadline: Duration | None = None,
+        timeout: Duration | None = None,
         escalate_after: Duration | None = None,
         escalate_to: Sequence[str] = (),
     ) -> None: ...
@@ -65,7 +65,7 @@ class Approval(Generic[T]):
         assignees: Sequence[str] = (),
         quorum: int = 1,
         reject_quorum: int = 1,
-        deadline: Duration | None = None,
+        timeout: Duration | None = None,
         escalate_after: Duration | None = None,
         escalate_to: Sequence[str] = (),
     ) -> None: ...
@@ -79,14 +79,14 @@ class Approval(Generic[T]):
         assignees: Sequence[str] = (),
         quorum: int = 1,
         reject_quorum: int = 1,
-        deadline: Duration | None = None,
+        timeout: Duration | None = None,
         escalate_after: Duration | None = None,
         escalate_to: Sequence[str] = (),
     ) -> None:
         self.name = checked_name("approval", name)
         self._converter: Converter[Any] | None = Converter.of(type) if type is not None else None
         self._form = form_of(type) if type is not None else None
-        self._deadline_us = to_us(deadline) if deadline is not None else 0
+        self._timeout_us = to_us(timeout) if timeout is not None else 0
         self._escalate_us = to_us(escalate_after) if escalate_after is not None else 0
         self._asked = Spec(
             title=title or name,
@@ -110,11 +110,11 @@ class Approval(Generic[T]):
         details: Any = None,
         assignees: Sequence[str] | None = None,
     ) -> Step[T]:
-        """Ask, and wait for the decision. `timeout` instead of the approval's own deadline; `details` are shown to people."""
+        """Ask, and wait for the decision. `timeout` replaces the approval's own; `details` are shown to people."""
         runtime = current.get(None)
         if runtime is None:
             raise PerdureError(f"Approval({self.name!r}).wait() works inside a workflow only")
-        limit_us = to_us(timeout) if timeout is not None else self._deadline_us
+        limit_us = to_us(timeout) if timeout is not None else self._timeout_us
         now_us = runtime.now_us
         spec = msgspec.structs.replace(
             self._asked,

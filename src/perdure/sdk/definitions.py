@@ -223,7 +223,7 @@ class Startable(Generic[P, R]):
     def refused_by_schedules(self) -> str:
         """Options that mean nothing where runs start again and again; empty when there are none."""
         if self._key:
-            return f"an id can be given to one run only; drop options(id={self._key!r})"
+            return f"a key belongs to one run; drop options(key={self._key!r})"
         if self._later is not None or self._dedup is not None:
             return "a schedule says itself when runs start; drop debounce and dedup"
         return ""
@@ -290,7 +290,7 @@ class Startable(Generic[P, R]):
         return result
 
     async def signal_with_start(self, signal: Signal[A], value: A, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
-        """Send a signal to the run under the id of `options(id=...)`, and start that run, with these arguments, if none is active there.
+        """Send a signal to the run under the key of `options(key=...)`, and start that run, with these arguments, if none is active there.
         Both are written together: the run cannot be there without the signal."""
         target = backend()
         request = self._request(target, self.signature.encode_call(args, kwargs))
@@ -322,34 +322,34 @@ class Startable(Generic[P, R]):
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Bound[R]:
         return Bound(self, self.signature.encode_call(args, kwargs))
 
-    def batch(self, *, key: str, size: int, every: Duration = "10s") -> Batched[R]:
-        """Gather items of many starts for one run: `await ingest.batch(key="eu", size=100, every="10s").add(event)`.
+    def batch(self, *, key: str, size: int, max_delay: Duration = "10s") -> Batched[R]:
+        """Gather items of many starts for one run: `await ingest.batch(key="eu", size=100, max_delay="10s").add(event)`.
 
-        The workflow takes one list. The run begins with `size` items, or `every` so long after the first one.
+        The workflow takes one list. The run begins with `size` items, or `max_delay` after the first one.
         """
         twin = copy(self)
-        twin._later = deferred_starts.Batch(key, size, to_us(every))
+        twin._later = deferred_starts.Batch(key, size, to_us(max_delay))
         deferred_starts.check_later(twin._later, twin._dedup, twin._key)
         return Batched(twin)
 
     def options(
         self,
         *,
-        id: str | None = None,
+        key: str | None = None,
         timeout: Duration | None = None,
         on_conflict: OnConflict | None = None,
         debounce: Debounce | None = None,
         dedup: Dedup | None = None,
     ) -> Self:
-        """The same workflow under an id of your own, with a deadline, with another way to treat a taken id, or with a start that is
+        """The same workflow under a key of your own, with a deadline, with another way to treat a taken key, or with a start that is
         put off (`debounce`) or answered with a run that is there already (`dedup`)."""
         twin = copy(self)
         if debounce is not None:
             twin._later = debounce.recorded
         if dedup is not None:
             twin._dedup = dedup.recorded
-        if id is not None:
-            twin._key = checked_name("run", id)
+        if key is not None:
+            twin._key = checked_name("key", key)
         if timeout is not None:
             twin._timeout = timeout
         if on_conflict is not None:

@@ -214,29 +214,31 @@ def _check_key(what: str, key: str) -> None:
 
 
 class Debounce:
-    """Of several starts under a `key` the last counts: the run begins when none has come for `quiet`, and at the latest `max` after the first.
+    """Of several starts under a `key` the last one counts.
 
-    Every start is answered with the id of the run that will come.
+    The run begins when no start has come for `quiet`, and at the latest `max_delay` after the first one. Every start returns the id of
+    the run that will begin.
     """
 
     __slots__ = ("recorded",)
 
-    def __init__(self, quiet: Duration, *, key: str, max: Duration | None = None) -> None:
-        self.recorded = deferred_starts.Debounce(key, to_us(quiet), to_us(max) if max is not None else 0)
+    def __init__(self, quiet: Duration, *, key: str, max_delay: Duration | None = None) -> None:
+        self.recorded = deferred_starts.Debounce(key, to_us(quiet), to_us(max_delay) if max_delay is not None else 0)
         deferred_starts.check_later(self.recorded, None, "")
 
 
 class Dedup:
-    """A second start under a `key` is answered with the run of the first, whatever it brings: until that run has ended, or `for_` so long."""
+    """A second start under a `key` returns the run of the first one, whatever its arguments.
+
+    The key is released `within` after the first start, or without `within` when that run ends.
+    """
 
     __slots__ = ("recorded",)
 
-    def __init__(self, key: str, *, for_: Duration | None = None, until: Literal["terminal"] = "terminal") -> None:
-        if until != "terminal":
-            raise InvalidInput(f'Dedup(until={until!r}): it is "terminal", or give a time with for_="10m"')
-        if for_ is not None and to_us(for_) == 0:
+    def __init__(self, key: str, *, within: Duration | None = None) -> None:
+        if within is not None and to_us(within) == 0:
             raise InvalidInput(
-                f'Dedup(for_={for_!r}): give a time such as "10m", or leave it out: until the run has ended'
+                f'Dedup(within={within!r}): give a time such as "10m", or leave it out to release the key when the run ends'
             )
-        self.recorded = deferred_starts.Dedup(key, to_us(for_) if for_ is not None else 0)
+        self.recorded = deferred_starts.Dedup(key, to_us(within) if within is not None else 0)
         deferred_starts.check_later(None, self.recorded, "")

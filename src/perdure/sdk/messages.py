@@ -21,7 +21,7 @@ from perdure.sdk.workflow.step import Step
 T = TypeVar("T")
 
 BY_KEY: Final = "key:"
-"""How the name of a run begins that is the id its starter gave it."""
+"""Prefix of a run name that is the key it was started under."""
 
 
 def _runtime(what: str) -> Runtime:
@@ -57,7 +57,7 @@ class Signal(Generic[T]):
             yield await self.next()
 
     async def send(self, run_id: str, value: T, *, key: str = "") -> bool:
-        """Returns when the message is durable. `run_id` may also be `key:` and the id that the run was started under (`options(id=...)`).
+        """Returns when the message is durable. `run_id` may also be `key:` and the key that the run was started under (`options(key=...)`).
         With a key of your own, a second message to the run under that key is the first one sent again, and False comes back."""
         target = backend()
         return await target.post(await _run_of(target, run_id), self.message(value), key or self.key)

@@ -17,41 +17,43 @@ from perdure.sdk.workflow import undo
 
 @dataclass(frozen=True, slots=True)
 class _RetryFields:
-    max: int
-    initial: Duration
+    attempts: int
+    delay: Duration
     factor: float
-    cap: Duration
+    max_delay: Duration
     jitter: bool
     on: tuple[type[Exception], ...]
     never: tuple[type[Exception], ...]
 
 
 class Retry(_RetryFields):
-    """`max` counts executions in all: Retry(3) is one try and at most two more.
+    """How often a task is tried, and how long it waits in between.
 
-    Delays grow from `initial` by `factor` up to `cap`, spread by `jitter`. Exceptions in `never`, or outside `on`, are final.
+    `attempts` counts executions in all: Retry(3) is one execution and at most two retries. The first retry comes after `delay`; each
+    further delay is `factor` times longer, up to `max_delay`. `jitter` spreads delays over 50% to 100% of their length. Exceptions in
+    `never`, or outside `on`, are not retried. Raises InvalidInput for values out of range.
     """
 
     __slots__ = ()
 
     def __init__(
         self,
-        max: int = ATTEMPTS_DEFAULT,
+        attempts: int = ATTEMPTS_DEFAULT,
         *,
-        initial: Duration = "1s",
+        delay: Duration = "1s",
         factor: float = 2.0,
-        cap: Duration = "1m",
+        max_delay: Duration = "1m",
         jitter: bool = True,
         on: tuple[type[Exception], ...] = (Exception,),
         never: tuple[type[Exception], ...] = (),
     ) -> None:
-        if not 1 <= max <= ATTEMPTS_MAX:
+        if not 1 <= attempts <= ATTEMPTS_MAX:
             raise InvalidInput(
-                f"Retry(max={max}): max counts executions and must lie between 1 and ATTEMPTS_MAX={ATTEMPTS_MAX}"
+                f"Retry(attempts={attempts}): attempts counts executions and must lie between 1 and ATTEMPTS_MAX={ATTEMPTS_MAX}"
             )
         if factor < 1:
             raise InvalidInput(f"Retry(factor={factor}): delays cannot shrink; use a factor of 1 or more")
-        super().__init__(max, initial, factor, cap, jitter, on, never)
+        super().__init__(attempts, delay, factor, max_delay, jitter, on, never)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +87,14 @@ class TaskSettings:
             if isinstance(self.retry, Retry)
             else Retry(ATTEMPTS_DEFAULT if self.retry is None else self.retry)
         )
-        if self.at_most_once and self.retry is not None and retry.max > 1:
+        if self.at_most_once and self.retry is not None and retry.attempts > 1:
             raise InvalidInput("a task cannot be both at_most_once and retried; drop one of the two")
         start_us, close_us = _within("start_within", self.start_within), _within("finish_within", self.finish_within)
         return TaskOptions(
-            max_attempts=1 if self.at_most_once else retry.max,
-            initial_us=to_us(retry.initial),
+            max_attempts=1 if self.at_most_once else retry.attempts,
+            initial_us=to_us(retry.delay),
             factor=retry.factor,
-            cap_us=to_us(retry.cap),
+            cap_us=to_us(retry.max_delay),
             jitter=retry.jitter,
             timeout_us=to_us(self.timeout) if self.timeout is not None else 0,
             heartbeat_us=to_us(self.heartbeat) if self.heartbeat is not None else 0,

@@ -12,7 +12,7 @@
 Laws:
 
 1. A handler belongs to the run that registered it and runs as a task of its workflow: it may await steps, and it is replayed with it.
-2. An update is handled once, whatever its asker repeats under the same id. One that comes before its handler waits for it; one of a name
+2. An update is handled once, whatever its asker repeats under the same key. One that comes before its handler waits for it; one of a name
    that no `Update` of the program has is refused at once. So define updates where the module is loaded, not inside a workflow.
 3. What `validate` refuses has changed nothing: it comes first and cannot await.
 """
@@ -51,14 +51,14 @@ R = TypeVar("R")
 class Request(Generic[T, R]):
     """One update, for code that takes them one by one. The first answer stands."""
 
-    def __init__(self, runtime: Runtime, id: str, value: T, encode: Callable[[R], bytes]) -> None:
-        self._runtime, self.id, self.value, self._encode = runtime, id, value, encode
+    def __init__(self, runtime: Runtime, key: str, value: T, encode: Callable[[R], bytes]) -> None:
+        self._runtime, self.key, self.value, self._encode = runtime, key, value, encode
 
     def reply(self, answer: R) -> None:
-        self._runtime.answer_update(self.id, self._encode(answer), None)
+        self._runtime.answer_update(self.key, self._encode(answer), None)
 
     def reject(self, why: str) -> None:
-        self._runtime.answer_update(self.id, b"", _rejection(UpdateRejected(why)))
+        self._runtime.answer_update(self.key, b"", _rejection(UpdateRejected(why)))
 
 
 class Update(Generic[T, R]):
@@ -138,18 +138,18 @@ class Update(Generic[T, R]):
 
     # -- outside ----------------------------------------------------------------------------------------------------
 
-    async def ask(self, run_id: str, value: T, *, id: str | None = None, timeout: Duration = "30s") -> R:
+    async def ask(self, run_id: str, value: T, *, key: str | None = None, timeout: Duration = "30s") -> R:
         """Ask the run and wait for its answer. Raises UpdateRejected, UpdateFailed, RunFinished, or TimeoutError: then the update goes on, and
-        asking again under the same `id` waits for the same answer. Without one, each call is an update of its own."""
+        asking again under the same `key` waits for the same answer. Without one, each call is an update of its own."""
         if current.get(None) is not None:
             raise WorkflowRuleBroken(
                 f"Update({self.name!r}).ask() works outside workflows only; ask from a @task, or send a signal"
             )
-        asked = UpdateAsked(id or uuid4().hex, self.name, self._request.encode(value))
+        asked = UpdateAsked(key or uuid4().hex, self.name, self._request.encode(value))
         answer = await backend().update(ids.parse(run_id), asked, to_us(timeout) / 1e6)
         if answer is None:
             raise TimeoutError(
-                f"run {run_id} has not answered the update {self.name!r} within {timeout}; it goes on: ask again with id={asked.id!r}"
+                f"run {run_id} has not answered the update {self.name!r} within {timeout}; it goes on: ask again with key={asked.id!r}"
             )
         if answer.failure is not None:
             raise update_error(answer.failure)

@@ -71,7 +71,7 @@ def map(fn: Any, items: Iterable[Any], /, *, concurrency: int | None = None, on_
     return fn.map(items, concurrency=concurrency, on_error=on_error)
 
 
-def schedule(
+def call(
     name: str,
     input: dict[str, Any] | None = None,
     *,
@@ -88,7 +88,7 @@ def schedule(
         retry=retry, timeout=timeout, queue=queue, start_within=start_within, finish_within=finish_within, undo=undo
     ).effective()
     data = converter.encode(input or {})
-    return _runtime("schedule()").schedule_task(name, queue, data, options, converter.decode, undo)
+    return _runtime("call()").schedule_task(name, queue, data, options, converter.decode, undo)
 
 
 def undo(task: Task[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> None:

@@ -16,7 +16,7 @@ from perdure.testing.ledger import Ledger
 ledger = Ledger(os.environ["PERDURE_TEST_LEDGER"])
 OPEN = os.environ["PERDURE_TEST_LEDGER"] + ".open"
 """When this file is there the gate is open."""
-QUICK = Retry(4, initial="50ms", cap="200ms")
+QUICK = Retry(4, delay="50ms", max_delay="200ms")
 
 go = Signal("go", str)
 progress = State("progress", 0)
@@ -48,7 +48,7 @@ async def leaf(number: int) -> str:
     return perdure.attempt().task_id
 
 
-@task(retry=Retry(3, initial="50ms", cap="200ms"))
+@task(retry=Retry(3, delay="50ms", max_delay="200ms"))
 async def flaky(after: list[str]) -> str:
     """Fails in its first two attempts, lost ones included."""
     with ledger.execution(after) as line:
@@ -136,7 +136,7 @@ async def relay(left: int) -> int:
     return left
 
 
-@task(retry=Retry(2, initial="50ms"))
+@task(retry=Retry(2, delay="50ms"))
 async def gate(after: list[str]) -> str:
     """Fails until somebody opens it."""
     with ledger.execution(after) as line:

@@ -25,12 +25,12 @@ def note(**what: object) -> None:
 SHARED = Limit(LIMIT, by="key", key="limited")
 
 
-@task(limit=SHARED, retry=Retry(3, initial="20ms"))
+@task(limit=SHARED, retry=Retry(3, delay="20ms"))
 async def limited_held(key: int, number: int, seconds: float) -> int:
     return await _held(key, number, seconds)
 
 
-@task(limit=SHARED, retry=Retry(3, initial="20ms"))
+@task(limit=SHARED, retry=Retry(3, delay="20ms"))
 async def limited_held_too(key: int, number: int, seconds: float) -> int:
     return await _held(key, number, seconds)
 

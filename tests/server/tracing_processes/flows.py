@@ -22,7 +22,7 @@ def shout(text: str) -> str:
         return text.upper()
 
 
-@task(retry=Retry(2, initial="10ms"))
+@task(retry=Retry(2, delay="10ms"))
 async def wobbly() -> int:
     if attempt().number == 1:
         raise ValueError("not yet")

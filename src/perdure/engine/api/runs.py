@@ -442,7 +442,7 @@ class UseCases:
         if r.on_conflict == "attach":
             if held != wanted:
                 raise RunAlreadyExists(
-                    f"the run id {r.key!r} belongs to run {text(run_id)}, which was started with another workflow or input"
+                    f"the key {r.key!r} belongs to run {text(run_id)}, which was started with another workflow or input"
                 )
             return run_id
         if r.on_conflict == "replace":
@@ -454,7 +454,7 @@ class UseCases:
             await self._store.forget_key(self.ns, r.key, run_id)
             return None
         raise RunAlreadyExists(
-            f'the run id {r.key!r} belongs to run {text(run_id)}; choose another, or on_conflict="attach" or "replace"'
+            f'the key {r.key!r} belongs to run {text(run_id)}; choose another, or on_conflict="attach" or "replace"'
         )
 
     async def outcome(self, run_id: bytes, *, known: bool) -> Outcome:
@@ -474,7 +474,7 @@ class UseCases:
         run, and whether it was started for this."""
         if not r.key:
             raise InvalidInput(
-                "a run that a signal may start needs an id of your own, by which the next signal finds it"
+                "a run that a signal may start needs a key of your own, by which the next signal finds it"
             )
         if r.later is not None or r.dedup is not None:
             raise InvalidInput("a start that is put off, or answered with an earlier run, cannot bring a signal along")
@@ -540,10 +540,10 @@ class UseCases:
         return view
 
     async def run_of(self, key: str) -> bytes:
-        """The run that was started under an id of the user's own."""
+        """The run that was started under a key."""
         found = await self._store.run_by_key(self.ns, key)
         if found is None:
-            raise NotFound(f"no run was started under the id {key!r} in this namespace")
+            raise NotFound(f"no run was started under the key {key!r} in this namespace")
         return found[0]
 
     async def retry(self, run_id: bytes, by: str = "") -> None:
@@ -599,8 +599,8 @@ async def _before_start(seconds: float, looking: Coroutine[Any, Any, T]) -> T:
 
 def unknown_start(seconds: float) -> Unavailable:
     return Unavailable(
-        f"no answer within {seconds:.3g} s: whether the run was started is unknown. To repeat it safely, start it under an id of your own "
-        '(options(id=...)) with on_conflict="attach"; in REST send the same Idempotency-Key'
+        f"no answer within {seconds:.3g} s: whether the run was started is unknown. To repeat it safely, start it under a key of your own "
+        '(options(key=...)) with on_conflict="attach"; in REST send the same Idempotency-Key'
     )
 
 

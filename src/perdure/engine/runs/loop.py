@@ -686,7 +686,7 @@ class RunLoop:
     def child_refused(self, run: ActiveRun, seq: int, key: str) -> None:
         if seq in run.state.children and not run.closing:
             run.record(
-                ev.ChildFailed(seq, Failure("run_already_exists", f"the run id {key!r} is taken", "RunAlreadyExists"))
+                ev.ChildFailed(seq, Failure("run_already_exists", f"the key {key!r} is taken", "RunAlreadyExists"))
             )
             self.committer.mark(run, urgent=True)
 

@@ -1,6 +1,6 @@
 """The tasks that every worker serves by itself, on each of its queues: `perdure.http`, and `perdure.run` where it is allowed.
 
-They are tasks like any other, for flows that need no function of their own and for `wf.schedule("perdure.http", {...})`. They are not
+They are tasks like any other, for flows that need no function of their own and for `wf.call("perdure.http", {...})`. They are not
 in the registry: nobody has defined them, and lists of what a worker serves leave them out.
 """
 

@@ -38,7 +38,7 @@ CODES: Final[dict[str, tuple[int, str]]] = {
     "not_registered": (404, "No workflow of that name or version is known in this namespace."),
     "method_not_allowed": (405, "The path is right, the method is not."),
     "conflict": (409, "What was asked for collides with what is there, or names several things."),
-    "run_already_exists": (409, "The run id is taken; choose another, or `attach`, or `replace`."),
+    "run_already_exists": (409, "The key is taken; choose another, or `attach`, or `replace`."),
     "run_finished": (409, "The run has ended and takes no more messages."),
     "promise_already_resolved": (409, "The promise has its value; the first one stands."),
     "approval_closed": (409, "The approval is decided; the detail says how and by whom."),
