@@ -1,12 +1,12 @@
 """Writes the parts of the documentation that come from code: `uv run python docs/generate.py`.
 
-    docs/reference/errors.md       whole page, from core/errors.py
+    docs/reference/errors.md       whole page, from the error classes
     docs/reference/limits.md       whole page, from core/limits.py and the settings classes
     docs/reference/cli.md          whole page, from the commands (src/perdure/cli/reference.py)
     docs/concepts/lifecycles.md    the two diagrams, from the tables in core/lifecycle.py; the prose around them is written by hand
     docs/reference/worker-protocol.md    the tables of bounds, statuses, events and commands; the prose around them is written by hand
 
-Meanings are read from the code: the tree in the docstring of core/errors.py, the string below a constant or a field. What only a
+Meanings are read from the code: the docstring of an error class, the string below a constant or a field. What only a
 reader of the docs needs (what to do about an error) is in the tables here; a class without an entry stops the generator.
 tests/docs/test_generated.py compares the pages with what this would write.
 """
@@ -24,35 +24,22 @@ from typing import Any, get_args, get_origin
 
 import msgspec
 
-import perdure
+from perdure import errors as public
 from perdure.cli.reference import page as cli_page
 from perdure.core import commands, errors, events, lifecycle, limits, placement, retry
-from perdure.engine.commits import policy
-from perdure.core.expressions import ExprError
-from perdure.flows.problems import FlowError
 from perdure.engine import engine
-from perdure.sdk.client import handles
+from perdure.engine.commits import policy
+from perdure.server import secret_box
+from perdure.server.auth import authenticator
 from perdure.server.grpc import hub
 from perdure.server.grpc import server as grpc_server
-from perdure.server.grpc import status as grpc_status
+from perdure.server.rest import browsers, problems
 from perdure.wire import protocol
 
 DOCS = Path(__file__).parent
 BY = "<!-- Written by docs/generate.py. Change the code it reads, or the generator, and run it again. -->"
 
 # -- errors ------------------------------------------------------------------------------------------------------------
-
-MEANING = {
-    "PerdureError": "the base of every error below",
-    "Conflict": "what was asked for collides with what is already there",
-    "PromiseAlreadyResolved": "the promise has its value; the first one stands",
-    "RecordedError": "the base of errors rebuilt from a record; `failure` holds the original type name and traceback as text",
-    "RunFailed": "the run's code raised, or the engine ended the run",
-    "RunCancelled": "somebody cancelled the run and it has unwound",
-    "TaskCancelled": "the task was cancelled before it ended",
-    "HistoryTooLarge": "the run's history reached `HISTORY_EVENTS_MAX`",
-}
-"""For classes whose line in the tree says nothing beyond the code."""
 
 ADVICE = {
     "PerdureError": "Catch it where you want everything Perdure can explain and nothing else.",
@@ -111,67 +98,79 @@ CODES_WITHOUT_CLASS = {
     "code_overrun": "Workflow code took more than `WORKFLOW_STRETCH_S_MAX` seconds of CPU time without an `await`. The run is stuck, and the message shows where the code was. Move the computation into a task, deploy, then `perdure resume`.",
     "poison": "The database refuses a record of this run. The run is stuck; neighbours are not affected.",
     "internal": "Perdure's own code failed while driving the run. The run is stuck. Please report it.",
-    "workflow_deleted": "REST: the workflow was deleted and takes no new runs. Register it again to bring it back.",
-    "idempotency_conflict": "REST: the `Idempotency-Key` was used for a different request. Use a new key for a new request.",
-    "no_secret_key": "REST: the server has no key to seal a webhook's secret with. Set `PERDURE_SECRET_KEY_FILE` on every server. See [receive webhooks](../how-to/receive-webhooks.md).",
-    "cannot_open_secret": "A stored secret was sealed with another key than those of this server, or was changed. Appears in logs.",
-    "several_credentials": "REST and gRPC: the request has more than one credential. Send one `Authorization` header.",
-    "cross_site": "REST: a browser sent the request for a page of another site. Use the server's own pages, or a program that is no browser.",
-    "unknown_host": "REST: the request names a host that the server does not answer for. Set `PERDURE_ALLOWED_HOSTS` or `PERDURE_PUBLIC_URL` where the server runs.",
-    "unsupported_media_type": "REST: the body is not declared as JSON. Send `Content-Type: application/json`.",
-    "body_too_large": "REST: the body of a request is over 1 MiB. Store the data elsewhere and pass a reference.",
-    "too_many_streams": "REST: too many event streams under one credential. Close one, or follow several topics in one stream.",
-    "method_not_allowed": "REST: the path is right, the method is not. `/api/v1/openapi.json` lists what there is.",
 }
 
+TASK_EXCEPTIONS = (public.FinalError, public.RetryLater, public.AttemptCancelled)
 
-def _tree_meanings() -> dict[str, str]:
-    lines = re.findall(r"\+-- (\w+) +([a-z_]+)? {2,}(\S.*)$", errors.__doc__ or "", re.MULTILINE)
-    return {name: meaning for name, _, meaning in lines}
+SERVER_ADVICE = {
+    "WorkflowDeleted": "Register the workflow again to bring it back.",
+    "IdempotencyConflict": "Use a new key for a new request.",
+    "NoSecretKey": "Set `PERDURE_SECRET_KEY_FILE` on every server. See [receive webhooks](../how-to/receive-webhooks.md).",
+    "CannotOpen": "Give the server the key that sealed the secret, or set the secret again. Appears in logs.",
+    "SeveralCredentials": "Send one `Authorization` header.",
+    "CrossSite": "Use the server's own pages, or a program that is not a browser.",
+    "UnknownHost": "Set `PERDURE_ALLOWED_HOSTS` or `PERDURE_PUBLIC_URL` where the server runs.",
+    "UnsupportedMediaType": "Send `Content-Type: application/json`.",
+    "BodyTooLarge": "Store the data elsewhere and pass a reference; a body may have 1 MiB.",
+    "TooManyStreams": "Close a stream, or follow several topics in one.",
+    "MethodNotAllowed": "`/api/v1/openapi.json` lists the methods of each path.",
+    "InternalError": "Read the server's log, and report it.",
+}
+"""Errors that only servers raise."""
 
 
-def error_classes() -> list[type[errors.PerdureError]]:
-    """Every error in the order of the source, and the one the client adds."""
-    own = [
-        c
-        for c in vars(errors).values()
-        if inspect.isclass(c) and issubclass(c, errors.PerdureError) and c.__module__ == errors.__name__
-    ]
-    at = own.index(errors.NotRegistered) + 1
-    return [*own[:at], FlowError, ExprError, *own[at:], handles.Stuck]
+def public_errors() -> list[type[errors.PerdureError]]:
+    """The tree of `perdure.errors`, each class above those that derive from it."""
+    return [c for c in errors.error_classes() if c.__module__ == public.__name__ and c.__name__ in public.__all__]
+
+
+def server_errors() -> list[type[errors.PerdureError]]:
+    homes = (authenticator, secret_box, browsers, problems)
+    return [c for c in errors.error_classes() if c.__module__ in {home.__name__ for home in homes}]
 
 
 def _depth(cls: type) -> int:
     return len([c for c in cls.__mro__ if issubclass(c, errors.PerdureError)]) - 1
 
 
-def _import_rule() -> str:
-    inner = [f"`{c.__name__}`" for c in error_classes() if c.__name__ not in perdure.__all__]
-    return f"Import them from `perdure`; only {', '.join(inner[:-1])} and {inner[-1]} are in `perdure.core.errors`."
+def _error_row(cls: type[errors.PerdureError], advice: str, indent: int = 0) -> str:
+    doors = f"{cls.http_status} | {cls.grpc_status} | {cls.exit_code}"
+    return f"| {'&nbsp;&nbsp;' * indent}`{cls.__name__}` | `{cls.code}` | {doors} | {cls.meaning()} | {advice} |"
 
 
 def errors_page() -> str:
-    tree = _tree_meanings()
+    heading = [
+        "| class | code | HTTP | gRPC | exit | meaning | what to do |",
+        "|---|---|---|---|---|---|---|",
+    ]
     out = [
         BY,
         "# Errors",
         "",
         "You need this page when a message or a log line shows a code, or when you decide what to catch.",
         "",
-        "Every error is a `PerdureError` with a stable `code`. Codes do not change between versions; texts may. Indentation below shows which class",
-        f"derives from which: catching a class catches what stands under it. {_import_rule()}",
+        "Every error is a `PerdureError` with a stable `code`. Codes do not change between versions; texts may. Import the classes from `perdure.errors`.",
         "",
-        "| class | code | meaning | what to do |",
-        "|---|---|---|---|",
-    ]
-    for cls in error_classes():
-        name = cls.__name__
-        doc = (cls.__doc__ or "").strip().partition("\n")[0] if "__doc__" in vars(cls) else ""
-        meaning = MEANING.get(name) or tree.get(name) or doc
-        assert meaning, f"{name} has no meaning: add it to the tree in core/errors.py"
-        indent = "&nbsp;&nbsp;" * _depth(cls)
-        out.append(f"| {indent}`{name}` | `{cls.code}` | {_sentence(meaning)} | {ADVICE[name]} |")
-    out += [
+        "HTTP and gRPC are the statuses that a server answers with, exit is the [exit code](cli.md#exit-codes) of a command. An error with HTTP status 500 leaves a",
+        "server as `internal`, without its text. Indentation shows which class derives from which: catching a class catches the classes below it.",
+        "",
+        *heading,
+        *(_error_row(c, ADVICE[c.__name__], _depth(c)) for c in public_errors()),
+        "",
+        "## Errors of a server",
+        "",
+        "Clients get them as a `code`; there is no class to import.",
+        "",
+        *heading,
+        *(_error_row(c, SERVER_ADVICE[c.__name__]) for c in server_errors()),
+        "",
+        "## In the code of a task",
+        "",
+        "These are not `PerdureError`s: a task raises them, or they are raised inside one.",
+        "",
+        "| class | meaning |",
+        "|---|---|",
+        *(f"| `{c.__name__}` | {(c.__doc__ or '').partition(chr(10))[0]} |" for c in TASK_EXCEPTIONS),
         "",
         "## Codes without a class of their own",
         "",
@@ -450,9 +449,11 @@ KEEPALIVE = {
 
 def _statuses() -> str:
     out = ["| gRPC status | `perdure-code` |", "|---|---|"]
-    for kind, code in grpc_status._STATUS:
-        own = [c.code for c in error_classes() if issubclass(c, kind) and c.__module__ == errors.__name__]
-        out.append(f"| `{code.name}` | {', '.join(f'`{c}`' for c in dict.fromkeys(own))} |")
+    codes: dict[str, list[str]] = {}
+    for kind in public_errors():
+        if kind.grpc_status != errors.PerdureError.grpc_status:
+            codes.setdefault(kind.grpc_status, []).append(f"`{kind.code}`")
+    out += [f"| `{status}` | {', '.join(own)} |" for status, own in codes.items()]
     return "\n".join(out)
 
 

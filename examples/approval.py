@@ -9,7 +9,8 @@ agree; one no is enough. On a server they answer with `perdure approve`, over RE
 import asyncio
 from dataclasses import dataclass
 
-from perdure import Approval, ApprovalClosed, ApprovalRejected, Perdure, RunFinished, State, task, workflow
+from perdure import Approval, Perdure, State, task, workflow
+from perdure.errors import ApprovalClosed, ApprovalRejected, RunFinished
 
 
 @dataclass

@@ -11,7 +11,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from perdure import Perdure, RunCancelled, task, workflow
+from perdure import Perdure, task, workflow
+from perdure.errors import RunCancelled
 
 PLACE = Path(tempfile.gettempdir()) / "perdure-cancellation"
 

@@ -8,7 +8,8 @@ takes its children with it.
 
 import asyncio
 
-from perdure import ChildFailed, Perdure, task, wf, workflow
+from perdure import Perdure, task, wf, workflow
+from perdure.errors import ChildFailed
 
 
 @task

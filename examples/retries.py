@@ -8,7 +8,8 @@ What a task does about failure is said where the task is defined; the workflow o
 import asyncio
 import time
 
-from perdure import FinalError, Perdure, Retry, RetryLater, TaskFailed, TaskTimeout, attempt, task, wf, workflow
+from perdure import Perdure, Retry, attempt, task, wf, workflow
+from perdure.errors import FinalError, RetryLater, TaskFailed, TaskTimeout
 
 seen: list[float] = []
 

@@ -8,7 +8,8 @@ whatever process dies on the way.
 
 import asyncio
 
-from perdure import Perdure, Retry, RunFailed, task, wf, workflow
+from perdure import Perdure, Retry, task, wf, workflow
+from perdure.errors import RunFailed
 
 
 class CardDeclined(Exception):

@@ -9,7 +9,8 @@ seat twice, and whoever asks again under the same key, as after a lost connectio
 import asyncio
 from dataclasses import dataclass
 
-from perdure import Perdure, Signal, State, Update, UpdateRejected, task, workflow
+from perdure import Perdure, Signal, State, Update, task, workflow
+from perdure.errors import UpdateRejected
 
 
 @dataclass

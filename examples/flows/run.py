@@ -12,7 +12,8 @@ from typing import Any
 
 import tasks
 
-from perdure import Approval, Perdure, Promise, RunFailed, Signal, flow
+from perdure import Approval, Perdure, Promise, Signal, flow
+from perdure.errors import RunFailed
 
 HERE = Path(__file__).parent
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from perdure import Approval, ApprovalRejected, Promise, workflow
+from perdure import Approval, Promise, workflow
+from perdure.errors import ApprovalRejected
 
 
 @dataclass

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from perdure import InvalidInput
 from perdure.core.egress import LOOPBACK, Egress
 from perdure.core.retry import End
+from perdure.errors import InvalidInput
 from tests.sdk.test_builtin_tasks import Bench
 
 CLOSED = [

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import inspect
 import re
+from http import HTTPStatus
 
+import grpc
 from hypothesis import given
 from hypothesis import strategies as st
 
-import perdure.sdk.client.handles
+from perdure import errors as public
+from perdure.app.http_client import EXIT_CODES
 from perdure.core import errors
 from perdure.core.errors import (
     TASK_ERRORS,
     Failure,
     NondeterminismError,
+    NotRegistered,
     PerdureError,
     RecordedError,
     TaskFailed,
     clip,
     task_error,
 )
-from perdure.core.expressions import ExprError
-from perdure.flows.problems import FlowError
 
 # Once published, a code never changes its meaning: people match on it, docs link to it. Add lines, never edit them.
 CODES = {
@@ -65,12 +66,13 @@ CODES = {
     "IllegalTransition": "illegal_transition",
     "MigrationError": "migration",
     "Stuck": "stuck",
+    "FlowError": "invalid_flow",
+    "ExprError": "expression_error",
 }
 
 
 def _all_errors() -> list[type[PerdureError]]:
-    found = [c for c in vars(errors).values() if inspect.isclass(c) and issubclass(c, PerdureError)]
-    return [*found, perdure.sdk.client.handles.Stuck]
+    return [c for c in errors.error_classes() if c.__module__ == public.__name__]
 
 
 def test_every_error_has_the_code_it_always_had() -> None:
@@ -81,26 +83,30 @@ def test_no_two_errors_share_a_code() -> None:
     assert len(set(CODES.values())) == len(CODES)
 
 
+def test_every_error_has_a_status_at_each_door_and_a_meaning() -> None:
+    for kind in _all_errors():
+        assert HTTPStatus(kind.http_status) >= 400
+        assert kind.grpc_status in grpc.StatusCode.__members__
+        assert kind.exit_code in EXIT_CODES
+        assert kind.meaning().endswith("."), f"{kind.__name__} has no docstring"
+
+
+def test_an_unknown_workflow_is_not_found_at_every_door() -> None:
+    assert (NotRegistered.http_status, NotRegistered.grpc_status, NotRegistered.exit_code) == (404, "NOT_FOUND", 4)
+
+
 def test_the_tree_in_the_docstring_names_every_error_with_its_code() -> None:
-    tree = errors.__doc__ or ""
-    for name, code in CODES.items():
-        if name in ("Stuck", "PerdureError", "RunError", "TaskError"):
-            continue
-        line = next((line for line in tree.splitlines() if f" {name} " in f"{line} "), "")
-        assert code in line, f"{name} is missing from the tree, or its code is"
+    drawn = dict(re.findall(r"^[ |]*(?:\+-- )?(\w+) +([a-z_]+)$", public.__doc__ or "", re.MULTILINE))
+    assert drawn == CODES
 
 
 def test_every_error_is_drawn_below_its_class() -> None:
-    """docs/generate.py reads the drawing."""
-    lines = re.findall(r"^    ((?:\|   |    )*)\+-- (\w+)", errors.__doc__ or "", re.MULTILINE)
-    drawn = {"PerdureError", *(name for _, name in lines)}
+    lines = re.findall(r"^    ((?:\|   |    )*)\+-- (\w+)", public.__doc__ or "", re.MULTILINE)
     above = ["PerdureError"]
     for indent, name in lines:
         above[len(indent) // 4 + 1 :] = [name]
-        kind: type = {"FlowError": FlowError, "ExprError": ExprError}.get(name) or vars(errors)[name]
-        parent = next(c.__name__ for c in kind.__mro__[1:] if c.__name__ in drawn)
+        parent = getattr(public, name).__base__.__name__
         assert above[-2] == parent, f"{name} is drawn below {above[-2]}; its class is below {parent}"
-    assert {name for name in CODES if name != "Stuck"} <= drawn
 
 
 def test_an_error_becomes_a_record_with_its_code_message_and_type() -> None:

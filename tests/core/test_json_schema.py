@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure import Approval, InvalidInput
+from perdure import Approval
 from perdure.core import json_schema
 from perdure.core.approvals import check_value
 from perdure.core.json_schema import completed, problem, schema_problem
 from perdure.core.limits import SCHEMA_NODES_MAX, VALIDATORS_KEPT_MAX
+from perdure.errors import InvalidInput
 from perdure.flows.compile import compile_flow
 from perdure.flows.problems import FlowError, Problem
 from perdure.flows.source import read

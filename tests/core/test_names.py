@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from perdure import Approval, InvalidInput, Promise, Signal, State, Update, task, workflow
+from perdure import Approval, Promise, Signal, State, Update, task, workflow
 from perdure.core import named_events
 from perdure.core.names import checked_name, escaped
 from perdure.engine.api import flow_control, runs
+from perdure.errors import InvalidInput
 from perdure.flows import scheduled
 from perdure.flows.compile import compile_value
 from perdure.flows.problems import FlowError

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure import FinalError, RetryLater
 from perdure.core.durations import datetime_of
 from perdure.core.errors import Failure, PerdureError
 from perdure.core.flow_control.admission import Reason
@@ -32,6 +31,7 @@ from perdure.core.work import Assignment, Report
 from perdure.engine.ports import LostTask
 from perdure.engine.services.start_deadlines import Waiting, fails
 from perdure.engine.tasks.dispatch import settle_lost
+from perdure.errors import FinalError, RetryLater
 from perdure.sdk.worker.reports import error_report
 from perdure.wire.codec import decode_mail, encode_options
 from perdure.wire.protocol import Up, decode_up, encode_up

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure import ChildFailed, Promise, Signal, State, TaskFailed, task, wf, workflow
+from perdure import Promise, Signal, State, task, wf, workflow
 from perdure.core import commands as cm
 from perdure.core import events as ev
 from perdure.core.errors import Conflict, Failure, IllegalTransition
@@ -19,6 +19,7 @@ from perdure.core.limits import HISTORY_EVENTS_MAX
 from perdure.core.retry import TaskOptions
 from perdure.core.run_retry import effective, pause, plan
 from perdure.core.runstate import RunState
+from perdure.errors import ChildFailed, TaskFailed
 from perdure.sdk.workflow.instance import Runtime, cause_of
 from perdure.testing.replayer import replay_one
 from tests.fakes.workflow_world import World, keep_private

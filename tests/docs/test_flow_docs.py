@@ -137,8 +137,9 @@ def modules_of(page: Path) -> list[str]:
 
 async def play(page: Path) -> None:
     """Run the runnable flows of a page, one after the other, with the tasks its Python defines."""
-    from perdure import InvalidInput, Perdure, RunFailed, Signal, flow
+    from perdure import Perdure, Signal, flow
     from perdure.core import ids
+    from perdure.errors import InvalidInput, RunFailed
 
     for text in modules_of(page):
         exec(compile(text, str(page), "exec"), {"__name__": "page"})

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from perdure import (
-    Approval,
+from perdure import Approval, Signal, TestEnv, flow, workflow
+from perdure.core import ids
+from perdure.core.errors import Conflict, NotAssigned
+from perdure.errors import (
     ApprovalClosed,
     ApprovalExpired,
     ApprovalRejected,
@@ -15,13 +17,7 @@ from perdure import (
     NotFound,
     PromiseAlreadyResolved,
     RunFailed,
-    Signal,
-    TestEnv,
-    flow,
-    workflow,
 )
-from perdure.core import ids
-from perdure.core.errors import Conflict, NotAssigned
 from perdure.testing.replayer import replay_one
 
 

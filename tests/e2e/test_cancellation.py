@@ -14,25 +14,12 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from perdure import (
-    AttemptCancelled,
-    Handle,
-    NondeterminismError,
-    Perdure,
-    RunCancelled,
-    RunFailed,
-    Signal,
-    Workflow,
-    attempt,
-    flow,
-    task,
-    wf,
-    workflow,
-)
+from perdure import Handle, Perdure, Signal, Workflow, attempt, flow, task, wf, workflow
 from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.retry import End, TaskOptions
 from perdure.core.work import Assignment, Report
+from perdure.errors import AttemptCancelled, NondeterminismError, RunCancelled, RunFailed
 from perdure.sdk.worker.execution import THREAD_GRACE_S, Execution
 from perdure.testing.replayer import replay_one
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from perdure import Client, NotFound, Perdure, Signal, State, SyncPerdure, Unavailable, Update, workflow
+from perdure import Client, Perdure, Signal, State, SyncPerdure, Update, workflow
+from perdure.errors import NotFound, Unavailable
 from perdure.localpg.cluster import PrivateCluster
 from perdure.localpg.postmaster import children_of
 from perdure.sdk.client.handles import Handle, ambient

@@ -6,8 +6,9 @@ import asyncio
 import time
 from typing import Any
 
-from perdure import Perdure, RateLimit, Retry, RunFailed, flow, task
+from perdure import Perdure, RateLimit, Retry, flow, task
 from perdure.core.events import TasksScheduled
+from perdure.errors import RunFailed
 from perdure.sdk import registry
 
 began: list[float] = []

@@ -14,12 +14,13 @@ import pytest
 from harness.fleet import Fleet, count, until
 
 import perdure
-from perdure import Conflict, EngineSettings, Handle, Perdure, Signal, State, task, wf, workflow
+from perdure import EngineSettings, Handle, Perdure, Signal, State, task, wf, workflow
 from perdure.core import ids
 from perdure.core.events import SignalReceived, TasksScheduled
 from perdure.core.messages import SignalSent
 from perdure.core.placement import Placement
 from perdure.engine.commits.policy import CommitPolicy
+from perdure.errors import Conflict
 from perdure.store.queries import queries
 from perdure.wire.codec import decode_events, encode_mail
 

@@ -11,10 +11,11 @@ from typing import Any
 import asyncpg
 import pytest
 
-from perdure import Handle, Limit, Perdure, RunCancelled, RunFailed, Signal, flow, task, wf, workflow
+from perdure import Handle, Limit, Perdure, Signal, flow, task, wf, workflow
 from perdure.core import ids
 from perdure.core.lifecycle import RunStatus
 from perdure.engine.services import endings
+from perdure.errors import RunCancelled, RunFailed
 from perdure.store.endings import PostgresEndings
 from perdure.store.postgres import PostgresStore
 from perdure.store.verify import verify

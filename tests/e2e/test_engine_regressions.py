@@ -260,14 +260,14 @@ async def test_mail_that_cannot_be_read_sets_its_run_aside_and_harms_nobody_else
         finally:
             await connection.close()
         client.engine.claimer.poke()
-        with pytest.raises(perdure.Stuck):
+        with pytest.raises(perdure.errors.Stuck):
             await bad.result(timeout="5s")
         await word.send(good.id, 5)
         assert await good.result(timeout="5s") == [5]
         assert client.engine.counters.fenced == 0, "the engine started over"
     async with Perdure(dsn, settings=EngineSettings()) as client:
         await client.handle(bad.id).resume()
-        with pytest.raises(perdure.Stuck):
+        with pytest.raises(perdure.errors.Stuck):
             await client.handle(bad.id).result(timeout="5s")
         assert await (await client.start_workflow(child, 0.0)).result(timeout="5s") == 1
         assert client.engine.counters.fenced == 0, "the engine started over"

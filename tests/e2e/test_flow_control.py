@@ -10,9 +10,10 @@ from collections import Counter, defaultdict
 import asyncpg
 import pytest
 
-from perdure import Limit, Perdure, RateLimit, Retry, RunCancelled, TaskFailed, task, workflow
+from perdure import Limit, Perdure, RateLimit, Retry, task, workflow
 from perdure.core.errors import LimitReached
 from perdure.core.flow_control.groups import Rule
+from perdure.errors import RunCancelled, TaskFailed
 from perdure.store.flow_control import assign_lines
 
 FULL = os.environ.get("PERDURE_FLOW_FULL") == "1"

@@ -8,20 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from perdure import (
-    Client,
-    FlowRef,
-    NotRegistered,
-    PayloadMismatch,
-    Perdure,
-    PerdureError,
-    RunAlreadyExists,
-    SyncPerdure,
-    flow,
-    task,
-    wf,
-    workflow,
-)
+from perdure import Client, FlowRef, Perdure, SyncPerdure, flow, task, wf, workflow
+from perdure.errors import NotRegistered, PayloadMismatch, PerdureError, RunAlreadyExists
 from perdure.flows.compile import compile_value, version_of
 from perdure.store.definitions import PostgresRegistry
 from tests.server.remote import server, worker

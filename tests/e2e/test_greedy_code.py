@@ -10,7 +10,8 @@ import pytest
 from harness.fleet import until
 from harness.servers import Servers
 
-from perdure import Client, Perdure, Stuck, task, wf, workflow
+from perdure import Client, Perdure, task, wf, workflow
+from perdure.errors import Stuck
 from perdure.sdk.worker import worker as worker_module
 from perdure.sdk.workflow.overrun import StretchBound
 

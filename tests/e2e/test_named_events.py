@@ -11,25 +11,11 @@ import asyncpg
 import msgspec
 import pytest
 
-from perdure import (
-    EngineSettings,
-    Handle,
-    InvalidInput,
-    NamedEvent,
-    PayloadTooLarge,
-    Perdure,
-    RunFailed,
-    RunFinished,
-    Signal,
-    State,
-    TestEnv,
-    flow,
-    wf,
-    workflow,
-)
+from perdure import EngineSettings, Handle, NamedEvent, Perdure, Signal, State, TestEnv, flow, wf, workflow
 from perdure.core import events as ev
 from perdure.core import limits
 from perdure.core.placement import Placement
+from perdure.errors import InvalidInput, PayloadTooLarge, RunFailed, RunFinished
 from perdure.store import named_events as store_module
 
 LIMIT = "60s"

@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from perdure import EngineSettings, NotFound, Perdure, Signal, wf, workflow
+from perdure import EngineSettings, Perdure, Signal, wf, workflow
+from perdure.errors import NotFound
 
 go = Signal("go", str)
 

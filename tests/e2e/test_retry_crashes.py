@@ -10,7 +10,8 @@ import asyncpg
 import pytest
 from harness.fleet import Fleet, at_rest, count, describe_active, until, violated
 
-from perdure import Conflict, Perdure
+from perdure import Perdure
+from perdure.errors import Conflict
 
 LEASE_S = 1.5
 RUNS = 60

@@ -6,19 +6,9 @@ import asyncio
 
 import pytest
 
-from perdure import (
-    EngineSettings,
-    InvalidInput,
-    PayloadTooLarge,
-    Perdure,
-    RunAlreadyExists,
-    RunFailed,
-    Unavailable,
-    task,
-    wf,
-    workflow,
-)
+from perdure import EngineSettings, Perdure, task, wf, workflow
 from perdure.engine.ports import Poison
+from perdure.errors import InvalidInput, PayloadTooLarge, RunAlreadyExists, RunFailed, Unavailable
 
 
 @task(name="run_call_add")

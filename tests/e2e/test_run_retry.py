@@ -10,27 +10,11 @@ from collections.abc import Iterator
 import asyncpg
 import pytest
 
-from perdure import (
-    ChildFailed,
-    Conflict,
-    Handle,
-    NotFound,
-    Perdure,
-    Promise,
-    Retry,
-    RunFailed,
-    Signal,
-    State,
-    SyncPerdure,
-    TaskFailed,
-    TestEnv,
-    task,
-    wf,
-    workflow,
-)
+from perdure import Handle, Perdure, Promise, Retry, Signal, State, SyncPerdure, TestEnv, task, wf, workflow
 from perdure.core import events as ev
 from perdure.core import ids
 from perdure.engine.engine import EngineSettings
+from perdure.errors import ChildFailed, Conflict, NotFound, RunFailed, TaskFailed
 from perdure.store.postgres import PostgresStore
 from perdure.store.verify import verify
 

@@ -10,30 +10,13 @@ from dataclasses import dataclass
 import asyncpg
 import pytest
 
-from perdure import (
-    EngineSettings,
-    NotFound,
-    Perdure,
-    Promise,
-    RunFailed,
-    RunFinished,
-    Signal,
-    State,
-    SyncPerdure,
-    TestEnv,
-    Update,
-    UpdateFailed,
-    UpdateRejected,
-    WorkflowRuleBroken,
-    task,
-    wf,
-    workflow,
-)
+from perdure import EngineSettings, Perdure, Promise, Signal, State, SyncPerdure, TestEnv, Update, task, wf, workflow
 from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.limits import UPDATES_OPEN_MAX
 from perdure.core.messages import UpdateAsked
 from perdure.core.placement import Placement
+from perdure.errors import NotFound, RunFailed, RunFinished, UpdateFailed, UpdateRejected, WorkflowRuleBroken
 from perdure.sdk.client.handles import Handle
 from perdure.wire.codec import encode_mail
 
@@ -436,7 +419,7 @@ async def test_old_answers_are_forgotten(client: Perdure, dsn: str) -> None:
     left = await connection.fetch("select id from perdure.update_answer")
     await connection.close()
     assert [r["id"] for r in left] == ["new"]
-    from perdure import Conflict
+    from perdure.errors import Conflict
 
     with pytest.raises(Conflict, match="no longer kept"):
         await set_price.ask(handle.id, Price(4), key="old", timeout=LIMIT)

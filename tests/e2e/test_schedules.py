@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from perdure import Conflict, FlowError, InvalidInput, NotFound, Perdure, Schedule, TestEnv, flow, task, wf, workflow
+from perdure import Perdure, Schedule, TestEnv, flow, task, wf, workflow
 from perdure.core.durations import datetime_of
+from perdure.errors import Conflict, FlowError, InvalidInput, NotFound
 
 ran: list[tuple[str, datetime | None]] = []
 

@@ -23,8 +23,9 @@ from typing import Any
 import asyncpg
 import pytest
 
-from perdure import EngineSettings, Handle, Perdure, Signal, Unavailable, wf, workflow
+from perdure import EngineSettings, Handle, Perdure, Signal, wf, workflow
 from perdure.core.placement import Placement
+from perdure.errors import Unavailable
 
 FULL = bool(os.environ.get("PERDURE_SIGNALS_FULL"))
 LEASE_S = 2.0

@@ -12,27 +12,13 @@ import asyncpg
 import msgspec
 import pytest
 
-from perdure import (
-    Client,
-    Conflict,
-    Debounce,
-    Dedup,
-    EngineSettings,
-    InvalidInput,
-    Limit,
-    NotFound,
-    Perdure,
-    RunFailed,
-    Signal,
-    TestEnv,
-    wf,
-    workflow,
-)
+from perdure import Client, Debounce, Dedup, EngineSettings, Limit, Perdure, Signal, TestEnv, wf, workflow
 from perdure.core import ids
 from perdure.core.deferred_starts import Batch, joined
 from perdure.core.limits import PAYLOAD_BYTES_MAX
 from perdure.core.work import StartRequest
 from perdure.engine.services.deferred_starts import Asked, NewRun
+from perdure.errors import Conflict, InvalidInput, NotFound, RunFailed
 from perdure.store.deferred_starts import PostgresStarts
 from tests.server.remote import server, worker
 

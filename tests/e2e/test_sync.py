@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from perdure import Promise, RunCancelled, RunFailed, Signal, State, SyncPerdure, task, wf, workflow
+from perdure import Promise, Signal, State, SyncPerdure, task, wf, workflow
+from perdure.errors import RunCancelled, RunFailed
 
 name = Signal("sync_name", str)
 ok = Promise("sync_ok", bool)
@@ -59,7 +60,7 @@ def test_sync_code_sees_failures_timeouts_and_cancellations(dsn: str) -> None:
 def test_a_sync_client_that_cannot_connect_says_so_and_leaves_no_thread() -> None:
     import threading
 
-    from perdure import Unavailable
+    from perdure.errors import Unavailable
 
     before = threading.active_count()
     with pytest.raises(Unavailable), SyncPerdure("postgresql://nobody@127.0.0.1:1/nowhere"):
@@ -68,7 +69,7 @@ def test_a_sync_client_that_cannot_connect_says_so_and_leaves_no_thread() -> Non
 
 
 def test_wf_functions_outside_a_workflow_say_where_they_belong() -> None:
-    from perdure import PerdureError
+    from perdure.errors import PerdureError
 
     with pytest.raises(PerdureError, match="inside a workflow only"):
         wf.now()

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from perdure import Perdure, Retry, TaskFailed, TaskTimeout, attempt, task, wf, workflow
+from perdure import Perdure, Retry, attempt, task, wf, workflow
 from perdure.core.work import Beat, LogChunk
+from perdure.errors import TaskFailed, TaskTimeout
 from perdure.sdk.definitions import Task, Workflow
 
 LIMIT = "60s"

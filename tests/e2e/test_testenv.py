@@ -8,20 +8,8 @@ from typing import Any
 
 import pytest
 
-from perdure import (
-    ChildFailed,
-    InvalidInput,
-    PerdureError,
-    Promise,
-    Retry,
-    RunFailed,
-    Signal,
-    TestEnv,
-    flow,
-    task,
-    wf,
-    workflow,
-)
+from perdure import Promise, Retry, Signal, TestEnv, flow, task, wf, workflow
+from perdure.errors import ChildFailed, InvalidInput, PerdureError, RunFailed
 
 calls: list[str] = []
 ok = Promise("env_ok", bool)

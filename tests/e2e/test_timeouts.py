@@ -18,24 +18,10 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from perdure import (
-    FinalError,
-    InvalidInput,
-    Perdure,
-    Retry,
-    RetryLater,
-    RunFailed,
-    Step,
-    TaskTimeout,
-    TestEnv,
-    attempt,
-    flow,
-    task,
-    wf,
-    workflow,
-)
+from perdure import Perdure, Retry, Step, TestEnv, attempt, flow, task, wf, workflow
 from perdure.core.events import TasksScheduled
 from perdure.core.retry import TaskOptions
+from perdure.errors import FinalError, InvalidInput, RetryLater, RunFailed, TaskTimeout
 
 LIMIT_S = 60
 calls: Counter[str] = Counter()

@@ -7,13 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from perdure import Conflict, Perdure, Retry, RunCancelled, RunFailed, TaskFailed, TestEnv, task, wf, workflow
+from perdure import Perdure, Retry, TestEnv, task, wf, workflow
 from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.messages import CancelAsked
 from perdure.core.undo import stack_of
 from perdure.engine.engine import Engine
 from perdure.engine.tasks.dispatch import settle_lost
+from perdure.errors import Conflict, RunCancelled, RunFailed, TaskFailed
 from perdure.sdk.worker.worker import Worker
 from perdure.store.postgres import PostgresStore
 from perdure.store.verify import verify

@@ -12,33 +12,24 @@ from typing import Any
 
 import pytest
 
-from perdure import (
+from perdure import EngineSettings, Perdure, Promise, Retry, Signal, State, attempt, task, wf, workflow
+from perdure.core.placement import Placement
+from perdure.errors import (
     ChildFailed,
     Conflict,
-    EngineSettings,
     InvalidInput,
     NondeterminismError,
     NotFound,
-    Perdure,
     PerdureError,
-    Promise,
     PromiseAlreadyResolved,
-    Retry,
     RunAlreadyExists,
     RunCancelled,
     RunFailed,
     RunFinished,
-    Signal,
-    State,
     TaskFailed,
     TaskLost,
     TaskTimeout,
-    attempt,
-    task,
-    wf,
-    workflow,
 )
-from perdure.core.placement import Placement
 from perdure.sdk.client.handles import Handle
 from perdure.sdk.definitions import Task, Workflow
 

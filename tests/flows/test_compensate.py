@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from perdure import Conflict, RunFailed, TestEnv, flow, task
+from perdure import TestEnv, flow, task
 from perdure.cli.run_tree import undo_text
 from perdure.core import commands as cm
 from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.undo import DEADLINE, stack_of
+from perdure.errors import Conflict, RunFailed
 from perdure.flows.compile import compile_flow
 from perdure.flows.problems import FlowError
 from perdure.flows.source import read

@@ -10,26 +10,12 @@ from typing import Any
 import asyncpg
 import pytest
 
-from perdure import (
-    ChildFailed,
-    EngineSettings,
-    Handle,
-    NotRegistered,
-    Perdure,
-    RunCancelled,
-    RunFailed,
-    Signal,
-    State,
-    Stuck,
-    TestEnv,
-    flow,
-    task,
-    workflow,
-)
+from perdure import EngineSettings, Handle, Perdure, Signal, State, TestEnv, flow, task, workflow
 from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.lifecycle import TaskStatus
 from perdure.core.work import StartRequest
+from perdure.errors import ChildFailed, NotRegistered, RunCancelled, RunFailed, Stuck
 from perdure.store.definitions import PostgresRegistry
 from perdure.store.verify import verify
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from perdure import Perdure, Stuck, flow, task
+from perdure import Perdure, flow, task
+from perdure.errors import Stuck
 from perdure.flows.decide import decider
 
 STALL_US = 50_000

@@ -7,11 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from perdure import Fair, FlowError, InvalidInput, Limit, RateLimit, task, workflow
+from perdure import Fair, Limit, RateLimit, task, workflow
 from perdure.core.flow_control.options import Control
 from perdure.core.flow_control.options import Limit as RecordedLimit
 from perdure.core.flow_control.options import Rate as RecordedRate
 from perdure.core.retry import TaskOptions
+from perdure.errors import FlowError, InvalidInput
 from perdure.flows.compile import compile_value
 from perdure.flows.flow_control import canonical, number_or_expression, with_root
 from perdure.flows.model import Call

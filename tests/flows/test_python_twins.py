@@ -15,20 +15,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from perdure import (
-    Handle,
-    Promise,
-    Retry,
-    RunFailed,
-    Signal,
-    Task,
-    TaskFailed,
-    TestEnv,
-    Workflow,
-    flow,
-    wf,
-    workflow,
-)
+from perdure import Handle, Promise, Retry, Signal, Task, TestEnv, Workflow, flow, wf, workflow
+from perdure.errors import RunFailed, TaskFailed
 from perdure.sdk.options import TaskSettings
 from tests.flows.case import CORPUS, load
 

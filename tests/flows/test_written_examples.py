@@ -17,8 +17,9 @@ from typing import Any
 
 import pytest
 
-from perdure import Handle, InvalidInput, Perdure, RunCancelled, RunFailed, Signal, flow, task
+from perdure import Handle, Perdure, Signal, flow, task
 from perdure.core import ids
+from perdure.errors import InvalidInput, RunCancelled, RunFailed
 from perdure.flows.problems import FlowError
 from perdure.sdk import registry
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
+import ast
 import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 
 import pytest
 
 import perdure
+from perdure import errors
+from perdure.core.errors import error_classes
 
 HEAVY = (
     "asyncpg",
@@ -49,10 +52,37 @@ def test_exports_are_sorted_unique_and_all_listed_by_dir() -> None:
 
 
 def test_every_name_comes_from_where_the_table_says() -> None:
-    for module, names in perdure._HOME.items():
-        for name in names:
-            assert hasattr(importlib.import_module(module), name), f"{module}.{name}"
-    assert {n for names in perdure._HOME.values() for n in names} | {"wf"} == set(perdure.__all__)
+    for name, module in perdure._MODULES.items():
+        found = getattr(perdure, name)
+        assert found is (
+            sys.modules[f"{module}.{name}"] if name in ("errors", "wf") else vars(sys.modules[module])[name]
+        )
+
+
+def test_type_checkers_read_the_same_table() -> None:
+    stub = ast.parse(Path(perdure.__file__).with_suffix(".pyi").read_text())
+    found = {
+        alias.name: node.module
+        for node in stub.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if alias.asname == alias.name
+    }
+    assert found == perdure._MODULES
+
+
+def test_the_root_has_few_names_and_no_exceptions() -> None:
+    assert len(perdure.__all__) <= 40
+    kinds = [getattr(perdure, name) for name in perdure.__all__]
+    assert not [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseException)]
+
+
+def test_errors_exports_every_exception_under_its_public_name() -> None:
+    assert errors.__all__ == sorted(set(errors.__all__))
+    exceptions = [getattr(errors, name) for name in errors.__all__ if name != "Failure"]
+    assert {kind.__module__ for kind in exceptions} == {"perdure.errors"}
+    assert set(exceptions) >= {c for c in error_classes() if c.__module__ == "perdure.errors"}
+    assert all(kind.__doc__ for kind in exceptions)
 
 
 def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:

@@ -8,11 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from perdure import InvalidInput, NondeterminismError, replay, task, wf, workflow
+from perdure import replay, task, wf, workflow
 from perdure.core import commands as cm
 from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.run_retry import ENDED_BY_ENGINE, effective
+from perdure.errors import InvalidInput, NondeterminismError
 from perdure.flows.compile import compile_value
 from perdure.flows.decide.decider import Decider
 from perdure.testing.replayer import replay_one

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from perdure import ChildFailed, Limit, Promise, Retry, Signal, State, TaskFailed, Update, task, wf, workflow
+from perdure import Limit, Promise, Retry, Signal, State, Update, task, wf, workflow
+from perdure.errors import ChildFailed, TaskFailed
 
 
 @dataclass

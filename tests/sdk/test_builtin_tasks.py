@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from perdure import InvalidInput, Task, task
+from perdure import Task, task
 from perdure.core.calls import encode_offer
 from perdure.core.limits import PAYLOAD_BYTES_MAX
 from perdure.core.retry import End, TaskOptions
 from perdure.core.work import Assignment, LogChunk, Report
+from perdure.errors import InvalidInput
 from perdure.sdk.options import TaskSettings
 from perdure.sdk.worker import command_task, http_task
 from perdure.sdk.worker.builtin_tasks import Verbs, parse_services

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from perdure import PayloadMismatch, PayloadTooLarge, attempt, wf, workflow
+from perdure import attempt, wf, workflow
 from perdure.core import events as ev
 from perdure.core.limits import DETAILS_BYTES_MAX
 from perdure.core.retry import End, TaskOptions
 from perdure.core.work import Activation, Assignment, Beat, Decided, Report
+from perdure.errors import PayloadMismatch, PayloadTooLarge
 from perdure.sdk.worker import execution as execution_module
 from perdure.sdk.worker.attempts import Attempt, Pulse
 from perdure.sdk.worker.execution import Execution

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure import TaskFailed, task, wf, workflow
+from perdure import task, wf, workflow
 from perdure.core import events as ev
 from perdure.core.errors import Failure, InvalidInput, PayloadMismatch
+from perdure.errors import TaskFailed
 from tests.fakes.workflow_world import World, assert_replays, keep_private
 
 

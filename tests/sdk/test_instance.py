@@ -15,11 +15,12 @@ from uuid import UUID
 
 import pytest
 
-from perdure import ChildFailed, Promise, Retry, Signal, State, TaskFailed, task, wf, workflow
+from perdure import Promise, Retry, Signal, State, task, wf, workflow
 from perdure.core import commands as cm
 from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.errors import Failure
+from perdure.errors import ChildFailed, TaskFailed
 from perdure.sdk.workflow import guards
 from perdure.sdk.workflow.instance import Runtime
 from tests.fakes.workflow_world import START_US, World, assert_replays, keep_private

@@ -17,9 +17,10 @@ from typing import Any
 import psutil
 import pytest
 
-from perdure import InvalidInput, NotRegistered, attempt, task
+from perdure import attempt, task
 from perdure.core.retry import End, TaskOptions
 from perdure.core.work import Assignment, Beat, LogChunk, Report
+from perdure.errors import InvalidInput, NotRegistered
 from perdure.sdk.worker import execution as execution_module
 from perdure.sdk.worker.execution import Execution
 from perdure.sdk.worker.processes import find

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from perdure import InvalidInput, Retry, TaskFailed, task, wf, workflow
+from perdure import Retry, task, wf, workflow
 from perdure.core import commands as cm
 from perdure.core import events as ev
 from perdure.core.errors import Conflict, Failure
@@ -18,6 +18,7 @@ from perdure.core.limits import UNDO_ATTEMPTS_DEFAULT, UNDO_STACK_MAX, UNWIND_GR
 from perdure.core.run_retry import plan
 from perdure.core.runstate import RunState
 from perdure.core.undo import DEADLINE, PREFIX, offer, refuse_undone, stack_of, with_failures
+from perdure.errors import InvalidInput, TaskFailed
 from perdure.sdk.workflow import guards
 from tests.fakes.workflow_world import World, assert_replays, keep_private
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from perdure import InvalidInput, PerdureError, RunFinished, Signal, State, Update, UpdateRejected, task, wf, workflow
+from perdure import Signal, State, Update, task, wf, workflow
 from perdure.core import commands as cm
 from perdure.core import events as ev
 from perdure.core import ids
@@ -21,6 +21,7 @@ from perdure.core.run_retry import effective, plan
 from perdure.core.runstate import RunState
 from perdure.core.work import Answer, Decided
 from perdure.engine.api.updates import Asked, Found, Place, Updates
+from perdure.errors import InvalidInput, PerdureError, RunFinished, UpdateRejected
 from perdure.sdk.workflow import guards
 from perdure.sdk.workflow.instance import Runtime, update_names
 from perdure.wire import protocol, runs

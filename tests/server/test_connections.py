@@ -15,11 +15,12 @@ from urllib.parse import urlsplit
 import httpx2
 import pytest
 
-from perdure import Client, NotFound
+from perdure import Client
 from perdure.app.connections import ConnectionBounds, Seats
 from perdure.app.server_process import ServerProcess
 from perdure.app.settings import Address, ServerSettings, TlsFiles
 from perdure.core.limits import DESCRIPTORS_RESERVED
+from perdure.errors import NotFound
 from perdure.server.auth.addresses import client_of
 from perdure.server.grpc import server as grpc_server
 from tests.cli.live import PROGRAM

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from perdure import ChildFailed, TaskFailed, task, workflow
+from perdure import task, workflow
 from perdure.cli.run_tree import useful_next
+from perdure.errors import ChildFailed, TaskFailed
 from tests.server.rest_live import Live, live
 
 broken: set[str] = {"pay", "ship"}

@@ -10,10 +10,11 @@ from typing import Any
 import asyncpg
 import pytest
 
-from perdure import Client, NamedEvent, Perdure, PerdureError, Promise, Signal, Update, flow, task, wf, workflow
+from perdure import Client, NamedEvent, Perdure, Promise, Signal, Update, flow, task, wf, workflow
 from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.access import AuditLine
+from perdure.errors import PerdureError
 from perdure.sdk.client.handles import ambient
 from perdure.server.grpc.hub import WorkerHub
 from perdure.server.grpc.server import GrpcServer

@@ -13,7 +13,8 @@ import pytest
 import uvicorn
 from fastapi import FastAPI
 
-from perdure import Client, Perdure, PerdureError, State, Update, workflow
+from perdure import Client, Perdure, State, Update, workflow
+from perdure.errors import PerdureError
 from perdure.localpg.postmaster import free_port
 from perdure.sdk.client.handles import backend
 from tests.server.remote import server, worker

@@ -10,26 +10,13 @@ from typing import Any
 import grpc
 import pytest
 
-from perdure import (
-    Client,
-    NotFound,
-    PayloadTooLarge,
-    Promise,
-    RunFailed,
-    Signal,
-    State,
-    Stuck,
-    Unavailable,
-    attempt,
-    task,
-    wf,
-    workflow,
-)
+from perdure import Client, Promise, Signal, State, attempt, task, wf, workflow
 from perdure.core import commands as cm
 from perdure.core import ids
 from perdure.core.messages import SignalSent
 from perdure.core.retry import End
 from perdure.core.work import Assignment, Beat, Decided, LogChunk, LogLine, Report
+from perdure.errors import NotFound, PayloadTooLarge, RunFailed, Stuck, Unavailable
 from perdure.localpg.postmaster import free_port
 from perdure.sdk.client.channel import Access
 from perdure.sdk.worker.stream import RemoteWorker

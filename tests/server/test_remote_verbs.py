@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from perdure import Client, InvalidInput, TaskFailed, task, wf, workflow
+from perdure import Client, task, wf, workflow
+from perdure.errors import InvalidInput, TaskFailed
 from perdure.server.grpc.hub import row_of
 from perdure.wire import protocol
 from perdure.wire.protocol import TASK_SCHEMAS_BYTES_MAX, Hello, Up, bounded_signatures

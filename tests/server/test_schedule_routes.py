@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from perdure import Client, NotFound, Schedule
+from perdure import Client, Schedule
 from perdure.app.server_process import ServerProcess
 from perdure.app.settings import Address, ServerSettings
+from perdure.errors import NotFound
 from tests.server.rest_live import Live, live, sum_
 
 NIGHTLY: dict[str, Any] = {

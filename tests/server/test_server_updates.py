@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from perdure import Client, RunFinished, Signal, State, Update, UpdateFailed, UpdateRejected, workflow
+from perdure import Client, Signal, State, Update, workflow
 from perdure.core import ids
+from perdure.errors import RunFinished, UpdateFailed, UpdateRejected
 from tests.server.remote import server, worker
 from tests.server.rest_live import Live, live
 

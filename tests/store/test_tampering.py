@@ -18,21 +18,7 @@ import asyncpg
 import msgspec
 import pytest
 
-from perdure import (
-    EngineSettings,
-    Limit,
-    Perdure,
-    Retry,
-    RetryLater,
-    RunCancelled,
-    Schedule,
-    Signal,
-    State,
-    attempt,
-    task,
-    wf,
-    workflow,
-)
+from perdure import EngineSettings, Limit, Perdure, Retry, Schedule, Signal, State, attempt, task, wf, workflow
 from perdure.app.verify_ledger import read_ledger, read_signals, read_starts, sorted_ledger
 from perdure.core import chain, ids
 from perdure.core import events as ev
@@ -40,6 +26,7 @@ from perdure.core.invariants import INVARIANTS, NEEDS, LedgerLine
 from perdure.core.placement import Placement
 from perdure.core.retry import TaskOptions
 from perdure.core.work import StartRequest
+from perdure.errors import RetryLater, RunCancelled
 from perdure.localpg.cluster import PrivateCluster
 from perdure.store.migrate import migrate
 from perdure.store.verify import verify

@@ -18,11 +18,12 @@ import msgspec
 import pytest
 
 import perdure
-from perdure import InvalidInput, Perdure, task, wf, workflow
+from perdure import Perdure, task, wf, workflow
 from perdure.app import verify_ledger as ledgers
 from perdure.app.verify_ledger import read_ledger, read_starts, sorted_ledger
 from perdure.core import ids
 from perdure.core.invariants import INVARIANTS, NEEDS
+from perdure.errors import InvalidInput
 from perdure.store import verify as verifier
 from perdure.store.verify import verify
 from perdure.testing.ledger import Ledger, Starts

@@ -15,25 +15,18 @@ from uuid import UUID
 from perdure import (
     Attempt,
     Bound,
-    ChildFailed,
     EngineSettings,
     Event,
-    Failure,
     Handle,
     Perdure,
-    PerdureError,
     Promise,
     Retry,
-    RunCancelled,
-    RunFailed,
     Signal,
     State,
     Step,
     SyncHandle,
     SyncPerdure,
     Task,
-    TaskError,
-    TaskFailed,
     TestEnv,
     Workflow,
     attempt,
@@ -42,6 +35,7 @@ from perdure import (
     wf,
     workflow,
 )
+from perdure.errors import ChildFailed, Failure, PerdureError, RunCancelled, RunFailed, TaskError, TaskFailed
 
 
 @dataclass

@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 from urllib.parse import quote
 
 from perdure.app.http_session import Answer, ConnectError, ConnectTimedOut, Session, TimedOut, TransportError
-from perdure.core.errors import InvalidInput, PerdureError
+from perdure.core.errors import InvalidInput, PerdureError, Unavailable, error_classes
 from perdure.core.version import VERSION
 
 CONNECT_S: Final = 5.0
@@ -44,10 +44,10 @@ EXIT_CODES: Final[dict[int, str]] = {
     EXIT_USAGE: "wrong usage: an unknown option, or input that can never work",
     EXIT_CANCELLED: "the run was cancelled",
     EXIT_NOT_FOUND: "no such run, workflow, promise, key or namespace",
-    EXIT_NO_SERVER: "the server cannot be reached, is not ready, or does not let you in",
+    EXIT_NO_SERVER: "the server or the database cannot be reached or is not ready, or the server does not let you in",
     EXIT_INTERRUPTED: "stopped by Ctrl-C",
 }
-"""The one table of exit codes; the docs' table is written from this."""
+"""What each exit code means; the docs' table is written from this. An error class has its own as `exit_code`."""
 
 VARIABLES: Final[dict[str, str]] = {
     "PERDURE_URL": "the server's HTTP address; `--url` wins",
@@ -63,28 +63,27 @@ VARIABLES: Final[dict[str, str]] = {
 }
 """What commands and workers read; the docs' table is written from this."""
 
-_BY_STATUS: Final[dict[int, int]] = {
-    400: EXIT_USAGE,
-    401: EXIT_NO_SERVER,
-    403: EXIT_NO_SERVER,
-    404: EXIT_NOT_FOUND,
-    422: EXIT_USAGE,
-    502: EXIT_NO_SERVER,
-    503: EXIT_NO_SERVER,
-    504: EXIT_NO_SERVER,
+_BY_CODE: Final = {kind.code: kind for kind in error_classes()}
+_BY_STATUS: Final[dict[int, type[PerdureError]]] = {kind.http_status: kind for kind in reversed(_BY_CODE.values())} | {
+    400: InvalidInput,
+    502: Unavailable,
+    504: Unavailable,
 }
+"""For codes that only servers define, and for proxies."""
 
 
 class ApiError(PerdureError):
-    """What a server answered instead of what was asked for."""
+    """The server answered with an error."""
 
     def __init__(self, message: str, *, status: int, problem_code: str = "") -> None:
         super().__init__(message)
         self.status, self.problem_code = status, problem_code
-        self.exit_code = _BY_STATUS.get(status, EXIT_FAILED)
+        self.exit_code = (_BY_CODE.get(problem_code) or _BY_STATUS.get(status, PerdureError)).exit_code
 
 
 class Unreachable(PerdureError):
+    """No server answers at this address."""
+
     code = "unreachable"
     exit_code = EXIT_NO_SERVER
 

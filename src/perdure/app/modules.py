@@ -24,7 +24,10 @@ DECORATORS = frozenset({"task", "workflow"})
 
 
 class BrokenModule(PerdureError):
-    """The user's code cannot be imported. `trace` is its traceback without our frames."""
+    """The user's code cannot be imported.
+
+    `trace` is its traceback without the frames of Perdure.
+    """
 
     code = "broken_module"
 

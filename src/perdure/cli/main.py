@@ -1,13 +1,13 @@
 """The command line. A command loads what it needs when it runs, so that `perdure --help` is instant.
 
-Exit codes are the table `EXIT_CODES` of app/http_client.py.
+An error exits with the `exit_code` of its class; EXIT_CODES of app/http_client.py says what the codes mean.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -15,7 +15,7 @@ from perdure.app.terminal import guard
 from perdure.cli import quick_values
 from perdure.cli.commands import COMPLETE_VARIABLE, Commands
 from perdure.cli.help import CONTEXT
-from perdure.core.errors import Forbidden, InvalidInput, NotFound, NotRegistered, PerdureError, Unauthenticated
+from perdure.core.errors import PerdureError
 from perdure.core.version import VERSION
 
 quick_values.install()
@@ -45,18 +45,6 @@ def perdure(
     """Durable workflows in plain Python on PostgreSQL."""
 
 
-def exit_code_of(error: PerdureError) -> int:
-    """Errors of a server know theirs; those met on this side are told apart by what they are."""
-    known: Any = getattr(error, "exit_code", None)
-    if isinstance(known, int):
-        return known
-    if isinstance(error, (NotFound, NotRegistered)):
-        return 4
-    if isinstance(error, (Unauthenticated, Forbidden)):
-        return 5
-    return 2 if isinstance(error, InvalidInput) else 1
-
-
 def main() -> None:
     if COMPLETE_VARIABLE in os.environ:
         from typer._completion_classes import completion_init
@@ -70,4 +58,4 @@ def main() -> None:
         print(f"perdure: {head}", file=sys.stderr)
         for line in rest.splitlines():
             print(f"  {line}" if line else "", file=sys.stderr)
-        sys.exit(exit_code_of(error))
+        sys.exit(error.exit_code)

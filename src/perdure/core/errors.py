@@ -1,159 +1,220 @@
-"""The error tree.
+"""The errors that Perdure can explain. Users import them from `perdure.errors`, whose docstring draws the tree.
 
-Every error has a stable `code` (documented under docs/reference/errors.md) and says what happened, why, and what to do next.
+Laws:
 
-    PerdureError
-    +-- InvalidInput                 invalid_input          the caller gave something that can never work
-    |   +-- PayloadMismatch          payload_mismatch       a value does not fit the declared type
-    |   +-- PayloadTooLarge          payload_too_large      a value is over the inline limit
-    |   +-- NotRegistered            not_registered         no workflow or task of that name is known here
-    |   +-- AddressRefused           address_refused        `http:` may not connect to this address
-    |   +-- UpdateRejected           update_rejected        the run refuses an update
-    |   +-- FlowError                invalid_flow           the document of a flow has mistakes (flows/problems.py)
-    |   +-- ExprError                expression_error       an expression cannot be read or evaluated (core/expressions)
-    +-- NotFound                     not_found              no such run in this namespace
-    +-- Conflict                     conflict
-    |   +-- RunAlreadyExists         run_already_exists     the key is taken
-    |   +-- PromiseAlreadyResolved   promise_already_resolved
-    |   +-- RunFinished              run_finished           the run has ended and takes no more messages
-    |   +-- ApprovalClosed           approval_closed        the approval is decided
-    |   +-- ApprovalExpired          approval_expired       its deadline has passed
-    |   +-- LinkUsed                 link_used              a signed link works once
-    |   +-- LimitReached             limit_reached          a limit with the policy skip is reached: nothing was started
-    +-- LinkExpired                  link_expired           a signed link works for a while
-    +-- Unauthenticated              unauthenticated        no credential was given, or it does not hold
-    +-- Forbidden                    forbidden              the credential holds but does not allow this
-    |   +-- NotAssigned              not_assigned           somebody else is asked for this approval
-    +-- RateLimited                  rate_limited           too many requests under one credential
-    +-- Unavailable                  unavailable            try again later: database away, engine stopping
-    |   +-- Fenced                   fenced                 this engine's session has expired; its write was refused
-    +-- RunError                                            how a run ended, raised by Handle.result()
-    |   +-- RunFailed                run_failed
-    |   +-- RunCancelled             run_cancelled
-    +-- TaskError                                           how a task ended, raised at its await
-    |   +-- TaskFailed               task_failed            user code raised and no attempt is left
-    |   +-- TaskTimeout              task_timeout           no attempt ended in time
-    |   +-- TaskLost                 task_lost              its worker vanished too often, or once if at most once
-    |   +-- TaskCancelled            task_cancelled
-    +-- ApprovalRejected             approval_rejected      people said no, raised at the await of an approval
-    +-- ChildFailed                  child_failed           a child run ended without success
-    +-- UpdateFailed                 update_failed          the code that handled an update raised
-    +-- WorkflowRuleBroken           workflow_rule_broken   workflow code did what only a task may do
-    |   +-- NondeterminismError      nondeterminism         code and history disagree
-    +-- HistoryTooLarge              history_too_large
-    +-- IllegalTransition            illegal_transition     a bug in Perdure: no such edge in the lifecycle table
-    +-- MigrationError               migration              the schema is not what this version expects
+1. Each class says what every door needs to know about it: a stable `code`, the HTTP and gRPC status of a server's answer, the exit code
+   of a command. A class that does not say so inherits it.
+2. The first line of a class's docstring is what its code means. /errors of a server and docs/reference/errors.md print it.
+3. A message says what happened, why, and what to do next.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Iterator
+from typing import ClassVar, Final
 
 import msgspec
 
 from perdure.core.limits import ERROR_CHARS_MAX
 
+EXPR_SHOWN_CHARS_MAX: Final = 120
+"""Characters of an expression that its errors quote."""
+
 
 class Failure(msgspec.Struct, frozen=True, array_like=True):
-    """An error as it is recorded in a history: plain text that survives any process and any language."""
+    """An error as it is recorded in a history: plain text that any process and any language can read."""
 
     code: str
     message: str
     type: str = ""
+    """Name of the exception's class."""
     traceback: str = ""
     retry_after_us: int = 0
-    """How long the error itself asks to be left alone (`Retry-After`); 0: it does not say."""
+    """The delay that the error itself asks for (`Retry-After`); 0: none."""
 
 
 class PerdureError(Exception):
-    """Something Perdure knows how to explain."""
+    """The base of every error that Perdure can explain."""
 
     code: ClassVar[str] = "error"
+    http_status: ClassVar[int] = 500
+    grpc_status: ClassVar[str] = "UNKNOWN"
+    """A name of `grpc.StatusCode`."""
+    exit_code: int = 1
+
+    @classmethod
+    def meaning(cls) -> str:
+        """What the code means, in one line."""
+        return (cls.__doc__ or "").strip().partition("\n")[0]
 
     def to_failure(self) -> Failure:
+        """The record of this error in a history."""
         return Failure(self.code, clip(str(self)), type(self).__name__)
 
 
 class InvalidInput(PerdureError):
+    """The request can never work as it is; the message names what is wrong."""
+
     code = "invalid_input"
+    http_status = 422
+    grpc_status = "INVALID_ARGUMENT"
+    exit_code = 2
 
 
 class PayloadMismatch(InvalidInput):
+    """A value does not fit the declared type."""
+
     code = "payload_mismatch"
 
 
 class PayloadTooLarge(InvalidInput):
+    """A value is over the limit for values inside a run."""
+
     code = "payload_too_large"
 
 
 class NotRegistered(InvalidInput):
+    """No workflow or task of that name or version is known here."""
+
     code = "not_registered"
+    http_status = 404
+    grpc_status = "NOT_FOUND"
+    exit_code = 4
 
 
 class AddressRefused(InvalidInput):
+    """`http:` may not connect to this address."""
+
     code = "address_refused"
 
 
 class UpdateRejected(InvalidInput):
-    """Raised by workflow code to refuse an update, and at the one who asked for it."""
+    """The run refuses the update; the message says why.
+
+    Workflow code raises it to refuse an update. `Update.ask()` raises it at the caller.
+    """
 
     code = "update_rejected"
 
 
+class ExprError(InvalidInput):
+    """An expression cannot be parsed or evaluated.
+
+    `offset` counts characters of `text` from 0.
+    """
+
+    code = "expression_error"
+
+    def __init__(self, message: str, offset: int = 0, text: str = "", path: tuple[str | int, ...] = ()) -> None:
+        super().__init__(message)
+        self.message, self.offset, self.text = message, offset, text
+        self.path = path
+        """Where in a template's value the text stands."""
+
+    def __str__(self) -> str:
+        place = [f"in {_show_path(self.path)}"] if self.path else []
+        if self.text:
+            place.append(f"at character {self.offset + 1} of `{_excerpt(self.text, self.offset)}`")
+        return f"{self.message} ({', '.join(place)})" if place else self.message
+
+
 class NotFound(PerdureError):
+    """There is no such run, or other resource, in this namespace."""
+
     code = "not_found"
+    http_status = 404
+    grpc_status = "NOT_FOUND"
+    exit_code = 4
 
 
 class Conflict(PerdureError):
+    """The request conflicts with the current state, or names several resources."""
+
     code = "conflict"
+    http_status = 409
+    grpc_status = "FAILED_PRECONDITION"
 
 
 class RunAlreadyExists(Conflict):
+    """The key belongs to another run; choose another key, or `attach`, or `replace`."""
+
     code = "run_already_exists"
 
 
 class PromiseAlreadyResolved(Conflict):
+    """The promise has its value; the first one stands."""
+
     code = "promise_already_resolved"
 
 
 class RunFinished(Conflict):
+    """The run has ended and takes no more messages."""
+
     code = "run_finished"
 
 
 class ApprovalClosed(Conflict):
+    """The approval is decided; the message says how and by whom."""
+
     code = "approval_closed"
 
 
 class ApprovalExpired(Conflict):
+    """The deadline of the approval has passed."""
+
     code = "approval_expired"
 
 
 class LinkUsed(Conflict):
+    """The signed link was used; it works once."""
+
     code = "link_used"
 
 
-class LinkExpired(PerdureError):
-    code = "link_expired"
-
-
 class LimitReached(Conflict):
+    """A limit with the policy `skip` is reached: nothing was started."""
+
     code = "limit_reached"
 
 
+class LinkExpired(PerdureError):
+    """The signed link has expired; ask for a new one."""
+
+    code = "link_expired"
+    http_status = 410
+    grpc_status = "FAILED_PRECONDITION"
+
+
 class Unauthenticated(PerdureError):
+    """The credential is missing or not valid."""
+
     code = "unauthenticated"
+    http_status = 401
+    grpc_status = "UNAUTHENTICATED"
+    exit_code = 5
 
 
 class Forbidden(PerdureError):
+    """The credential is valid but does not allow this."""
+
     code = "forbidden"
+    http_status = 403
+    grpc_status = "PERMISSION_DENIED"
+    exit_code = 5
 
 
 class NotAssigned(Forbidden):
+    """The approval is assigned to others; the message names them."""
+
     code = "not_assigned"
 
 
 class RateLimited(PerdureError):
+    """Too many requests under one credential; wait as long as `Retry-After` says."""
+
     code = "rate_limited"
+    http_status = 429
+    grpc_status = "RESOURCE_EXHAUSTED"
 
     def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
         super().__init__(message)
@@ -161,18 +222,25 @@ class RateLimited(PerdureError):
 
 
 class Unavailable(PerdureError):
+    """Try again later: the database cannot be reached, or the server is stopping."""
+
     code = "unavailable"
+    http_status = 503
+    grpc_status = "UNAVAILABLE"
+    exit_code = 5
 
 
 class Fenced(Unavailable):
+    """The session of this engine has expired and its write was refused; it is registering again."""
+
     code = "fenced"
 
 
 class RecordedError(PerdureError):
-    """An error rebuilt from its record. `failure` carries the original type's name and traceback as text."""
+    """An error rebuilt from its record; `failure` holds the original type name and traceback as text."""
 
     event = 0
-    """Number of the event that the code learned it from, in the history of its run."""
+    """Number of the event, in the history of its run, that reported the error to the code."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
@@ -187,43 +255,65 @@ class RecordedError(PerdureError):
 
 
 class RunError(RecordedError):
+    """The run ended without success; `Handle.result()` raises it."""
+
     code = "run_error"
 
 
 class RunFailed(RunError):
+    """The code of the run raised, or the engine ended the run."""
+
     code = "run_failed"
 
 
 class RunCancelled(RunError):
+    """The run was cancelled and has unwound."""
+
     code = "run_cancelled"
+    exit_code = 3
 
 
 class TaskError(RecordedError):
+    """The task ended without success; raised where the workflow awaits it."""
+
     code = "task_error"
 
 
 class TaskFailed(TaskError):
+    """The code of the task raised and no attempt is left."""
+
     code = "task_failed"
 
 
 class TaskTimeout(TaskError):
+    """No attempt of the task ended in time."""
+
     code = "task_timeout"
 
 
 class TaskLost(TaskError):
+    """The workers of the task were lost too often, or once if it runs at most once."""
+
     code = "task_lost"
 
 
 class TaskCancelled(TaskError):
+    """The task was cancelled before it ended."""
+
     code = "task_cancelled"
 
 
 class ChildFailed(RecordedError):
+    """A child run ended without success."""
+
     code = "child_failed"
 
 
 class ApprovalRejected(RecordedError):
-    """People said no. Workflow code may catch it and go on."""
+    """The approval was rejected; raised where the workflow awaits it.
+
+    `by` names the people who rejected it, `comment` says why.
+    """
 
     code = "approval_rejected"
 
@@ -233,15 +323,21 @@ class ApprovalRejected(RecordedError):
 
 
 class UpdateFailed(RecordedError):
+    """The code that handled the update raised; the message says what."""
+
     code = "update_failed"
+    http_status = 409
+    grpc_status = "FAILED_PRECONDITION"
 
 
 class WorkflowRuleBroken(PerdureError):
+    """Workflow code did something that only a task may do."""
+
     code = "workflow_rule_broken"
 
 
 class NondeterminismError(WorkflowRuleBroken):
-    """The code asked for something else than the history says it asked for the last time."""
+    """The code of the workflow and the history of the run disagree."""
 
     code = "nondeterminism"
 
@@ -258,15 +354,40 @@ class NondeterminismError(WorkflowRuleBroken):
 
 
 class HistoryTooLarge(PerdureError):
+    """The history of the run reached `HISTORY_EVENTS_MAX`."""
+
     code = "history_too_large"
 
 
+class Stuck(PerdureError):
+    """The run cannot go on until its code or data is repaired; `Handle.resume()` lets it try again."""
+
+    code = "stuck"
+
+
 class IllegalTransition(PerdureError):
+    """A bug in Perdure: the lifecycle table has no such transition."""
+
     code = "illegal_transition"
 
 
 class MigrationError(PerdureError):
+    """The schema of the database is not the one this version expects."""
+
     code = "migration"
+
+
+def error_classes(kind: type[PerdureError] = PerdureError) -> Iterator[type[PerdureError]]:
+    """The class and every loaded class below it, in the order of their definition."""
+    yield kind
+    for below in kind.__subclasses__():
+        yield from error_classes(below)
+
+
+# Tracebacks show the name that users import.
+for _kind in error_classes():
+    _kind.__module__ = "perdure.errors"
+del _kind
 
 
 TASK_ERRORS: dict[str, type[TaskError]] = {c.code: c for c in (TaskFailed, TaskTimeout, TaskLost, TaskCancelled)}
@@ -281,7 +402,7 @@ _ANSWERS: dict[str, type[PerdureError]] = {c.code: c for c in (UpdateRejected, R
 
 
 def update_error(failure: Failure) -> PerdureError:
-    """The exception that whoever asked for an update sees for a recorded refusal."""
+    """The exception that `Update.ask()` raises for a recorded refusal."""
     known = _ANSWERS.get(failure.code)
     return known(failure.message) if known is not None else UpdateFailed(failure)
 
@@ -293,3 +414,16 @@ def clip(text: str, limit: int = ERROR_CHARS_MAX) -> str:
         return text
     half = (limit - 40) // 2
     return f"{text[:half]}\n… {len(text) - 2 * half} characters cut …\n{text[-half:]}"
+
+
+def _excerpt(text: str, offset: int) -> str:
+    """The text around an offset, on one line."""
+    if len(text) > EXPR_SHOWN_CHARS_MAX:
+        start = min(max(0, offset - EXPR_SHOWN_CHARS_MAX // 2), len(text) - EXPR_SHOWN_CHARS_MAX)
+        stop = start + EXPR_SHOWN_CHARS_MAX
+        text = ("…" if start else "") + text[start:stop] + ("…" if stop < len(text) else "")
+    return " ".join(text.split())
+
+
+def _show_path(path: tuple[str | int, ...]) -> str:
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).removeprefix(".")

@@ -49,8 +49,9 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FlowError(InvalidInput):
-    """A document that does not say what to run. `problems` has all of it."""
+    """The flow's document is not valid; `problems` says what is wrong and where."""
 
+    __module__ = "perdure.errors"
     code = "invalid_flow"
 
     def __init__(self, problems: Sequence[Problem]) -> None:

@@ -18,7 +18,7 @@ from typing import Final
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from perdure.core.errors import InvalidInput, PerdureError
+from perdure.core.errors import Conflict, InvalidInput, PerdureError
 
 KEY_BYTES: Final = 32
 NONCE_BYTES: Final = 12
@@ -31,14 +31,14 @@ HOW: Final = (
 )
 
 
-class NoSecretKey(PerdureError):
-    """The server has no key to seal a secret with."""
+class NoSecretKey(Conflict):
+    """The server has no key to seal a secret with; see `PERDURE_SECRET_KEY_FILE`."""
 
     code = "no_secret_key"
 
 
 class CannotOpen(PerdureError):
-    """A sealed secret was sealed with a key that this server has not, or was changed."""
+    """A stored secret was sealed with a key that this server does not have, or was changed."""
 
     code = "cannot_open_secret"
 

@@ -10,7 +10,8 @@ import os
 import time
 
 import perdure
-from perdure import Retry, Signal, State, TaskFailed, TaskLost, task, wf, workflow
+from perdure import Retry, Signal, State, task, wf, workflow
+from perdure.errors import TaskFailed, TaskLost
 from perdure.testing.ledger import Ledger
 
 ledger = Ledger(os.environ["PERDURE_TEST_LEDGER"])

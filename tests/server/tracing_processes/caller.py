@@ -11,7 +11,8 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
-from perdure import Client, Perdure, RunFailed
+from perdure import Client, Perdure
+from perdure.errors import RunFailed
 from tests.server.tracing_processes.flows import doomed, outer
 
 

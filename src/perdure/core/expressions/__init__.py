@@ -18,10 +18,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from perdure.core.errors import ExprError
 from perdure.core.expressions.evaluate import Path, Run, Scope, compiled
 from perdure.core.expressions.functions import FUNCTIONS
 from perdure.core.expressions.json_form import path_tree, tree_of
-from perdure.core.expressions.nodes import EXPR_BUILT_MAX, INTEGER_MAX, ExprError, Meter, Node
+from perdure.core.expressions.nodes import EXPR_BUILT_MAX, INTEGER_MAX, Meter, Node
 from perdure.core.expressions.parse import KEYWORDS, parse_whole, parse_within
 from perdure.core.expressions.text import text as canonical
 from perdure.core.expressions.types import Schema, problems_of, schema_of

@@ -6,6 +6,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+from perdure.core.errors import ExprError
 from perdure.core.expressions.functions import ARITHMETIC, call, check_order, equal, member, negative, step_into
 from perdure.core.expressions.nodes import (
     Arith,
@@ -13,7 +14,6 @@ from perdure.core.expressions.nodes import (
     Coalesce,
     Compare,
     Cond,
-    ExprError,
     Fault,
     Get,
     ListOf,

@@ -13,12 +13,11 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from perdure.core.errors import EXPR_SHOWN_CHARS_MAX, ExprError
 from perdure.core.expressions.nodes import (
     INTEGER_MAX,
-    SHOWN_CHARS_MAX,
     Call,
     Compare,
-    ExprError,
     Fault,
     Get,
     ListOf,
@@ -113,7 +112,7 @@ class _Builder:
                 path=where,
             )
         ((op, args),) = value.items()
-        return self._operation(str(op), args, (*where, str(op)[:SHOWN_CHARS_MAX]), depth)
+        return self._operation(str(op), args, (*where, str(op)[:EXPR_SHOWN_CHARS_MAX]), depth)
 
     def _named(self, value: Mapping[Any, Any], keys: set[str], where: Where, depth: int) -> Node:
         op = value["op"]
@@ -134,7 +133,7 @@ class _Builder:
         if op not in _OPERATORS:
             close = closest(op, [*_OPERATORS, "path", "value"])
             hint = f"did you mean `{close}`?" if close else f"there are {', '.join(_OPERATORS)}"
-            raise ExprError(f"there is no operator `{op[:SHOWN_CHARS_MAX]}`; {hint}", path=where)
+            raise ExprError(f"there is no operator `{op[:EXPR_SHOWN_CHARS_MAX]}`; {hint}", path=where)
         if op in ("not", "exists"):
             return self._unary(op, args, where, depth)
         if not isinstance(args, list) or not args:

@@ -1,4 +1,4 @@
-"""What an expression is made of: its limits, its error, and the nodes of its tree.
+"""What an expression is made of: its limits and the nodes of its tree.
 
 Laws:
 - Nodes never change. `at` is where the node's own mark (an operator, a name, a bracket) stands in the text it was parsed from.
@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from perdure.core.errors import InvalidInput
+from perdure.core.errors import EXPR_SHOWN_CHARS_MAX
 from perdure.core.limits import EXPR_BYTES_MAX, EXPR_DEPTH_MAX, EXPR_STEPS_MAX
 
 EXPR_BUILT_MAX: Final = 4 * EXPR_BYTES_MAX
@@ -26,48 +26,14 @@ INTEGER_MAX: Final = 2**63 - 1
 DATA_DEPTH_MAX: Final = 100
 """Levels of a value that is parsed from JSON, or compared by `unique`."""
 
-SHOWN_CHARS_MAX: Final = 120
-"""Characters of an expression that its errors quote."""
-
-
-class ExprError(InvalidInput):
-    """An expression that cannot be read, or has no value. `offset` counts characters of `text` from 0."""
-
-    code = "expression_error"
-
-    def __init__(self, message: str, offset: int = 0, text: str = "", path: tuple[str | int, ...] = ()) -> None:
-        super().__init__(message)
-        self.message, self.offset, self.text = message, offset, text
-        self.path = path
-        """Where in a template's value the text stands."""
-
-    def __str__(self) -> str:
-        place = [f"in {show_path(self.path)}"] if self.path else []
-        if self.text:
-            place.append(f"at character {self.offset + 1} of `{excerpt(self.text, self.offset)}`")
-        return f"{self.message} ({', '.join(place)})" if place else self.message
-
 
 class Fault(Exception):
     """Why an operation has no value. Whoever knows where it stands makes an ExprError of it; it never leaves this package."""
 
 
-def excerpt(text: str, offset: int) -> str:
-    """The text around an offset, on one line."""
-    if len(text) > SHOWN_CHARS_MAX:
-        start = min(max(0, offset - SHOWN_CHARS_MAX // 2), len(text) - SHOWN_CHARS_MAX)
-        stop = start + SHOWN_CHARS_MAX
-        text = ("…" if start else "") + text[start:stop] + ("…" if stop < len(text) else "")
-    return " ".join(text.split())
-
-
-def show_path(path: tuple[str | int, ...]) -> str:
-    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).removeprefix(".")
-
-
 def closest(name: str, known: Iterable[str]) -> str | None:
     """What was probably meant."""
-    close = get_close_matches(name[:SHOWN_CHARS_MAX], list(known), 1)
+    close = get_close_matches(name[:EXPR_SHOWN_CHARS_MAX], list(known), 1)
     return close[0] if close else None
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
+from perdure.core.errors import ExprError
 from perdure.core.expressions.functions import FUNCTIONS
 from perdure.core.expressions.nodes import (
     INTEGER_MAX,
@@ -23,7 +24,6 @@ from perdure.core.expressions.nodes import (
     Coalesce,
     Compare,
     Cond,
-    ExprError,
     Fault,
     Get,
     ListOf,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.durations import Duration, to_us
-from perdure.core.errors import Failure, NondeterminismError, PerdureError, RunCancelled, RunFailed
+from perdure.core.errors import Failure, NondeterminismError, PerdureError, RunCancelled, RunFailed, Stuck
 from perdure.core.lifecycle import RunStatus
 from perdure.core.links import Kind
 from perdure.core.messages import CancelAsked, Mail, SignalSent, UpdateAsked
@@ -99,12 +99,6 @@ def backend() -> Backend:
     raise PerdureError(
         "no Perdure client here: wrap the code in `async with Perdure():` (or TestEnv), or use the methods of a client you hold"
     )
-
-
-class Stuck(PerdureError):
-    """The run stands still until somebody acts; `Handle.resume()` lets it try again."""
-
-    code = "stuck"
 
 
 class Handle(Generic[R_co]):

@@ -25,11 +25,13 @@ BEAT_EVERY_S = 0.25
 
 
 class RetryLater(Exception):
-    """Raised by a task that should be tried again, and not before `after`: instead of the delay that its policy gives.
+    """Raised by a task that should be retried after the given delay instead of the one of its retry policy.
 
-    It counts as a failed attempt like any other, so it takes one that is left. Any exception with an attribute `retry_after`, in
-    seconds or a timedelta, works the same way.
+    The attempt counts as failed: where no attempt is left the task fails. Any exception with an attribute `retry_after`, in seconds or
+    a timedelta, works the same way.
     """
+
+    __module__ = "perdure.errors"
 
     def __init__(self, after: Duration, message: str = "") -> None:
         self.retry_after = to_us(after) / 1e6
@@ -37,12 +39,19 @@ class RetryLater(Exception):
 
 
 class FinalError(Exception):
-    """Raised by a task that need not be tried again: it fails for good, however many attempts are left."""
+    """Raised by a task that must not be retried: it fails at once, however many attempts are left."""
+
+    __module__ = "perdure.errors"
 
 
 class AttemptCancelled(asyncio.CancelledError):
-    """Raised inside a task in a thread or a process when it is to stop. What an async task gets at its `await` is its base class, so
-    `except asyncio.CancelledError` and `finally` work alike everywhere; `except Exception` lets it pass."""
+    """Raised inside a task in a thread or a process when it is cancelled or its time is over.
+
+    An async task gets its base class at its `await`, so `except asyncio.CancelledError` and `finally` work the same everywhere.
+    `except Exception` does not catch it.
+    """
+
+    __module__ = "perdure.errors"
 
 
 class Host(Protocol):

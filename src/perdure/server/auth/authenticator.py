@@ -48,9 +48,10 @@ HOW: Final = "Send the header `Authorization: Bearer <key>` (PERDURE_API_KEY for
 
 
 class SeveralCredentials(InvalidInput):
-    """A request that names two callers names none."""
+    """The request has more than one credential; send one `Authorization` header."""
 
     code = "several_credentials"
+    http_status = 400
 
 
 class Authenticator:

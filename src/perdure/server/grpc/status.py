@@ -1,4 +1,4 @@
-"""Errors on the wire: a gRPC status, and the error's own code in the trailing metadata under `perdure-code`."""
+"""Errors on the wire: the gRPC status of the error's class, and its code in the trailing metadata under `perdure-code`."""
 
 from __future__ import annotations
 
@@ -6,31 +6,10 @@ from typing import Final
 
 import grpc
 
-from perdure.core.errors import (
-    Conflict,
-    Forbidden,
-    InvalidInput,
-    NotFound,
-    NotRegistered,
-    PerdureError,
-    RateLimited,
-    Unauthenticated,
-    Unavailable,
-)
+from perdure.core.errors import PerdureError
 
 CODE_KEY: Final = "perdure-code"
 
-_STATUS: Final[tuple[tuple[type[PerdureError], grpc.StatusCode], ...]] = (
-    (Unauthenticated, grpc.StatusCode.UNAUTHENTICATED),
-    (Forbidden, grpc.StatusCode.PERMISSION_DENIED),
-    (RateLimited, grpc.StatusCode.RESOURCE_EXHAUSTED),
-    (NotFound, grpc.StatusCode.NOT_FOUND),
-    (NotRegistered, grpc.StatusCode.NOT_FOUND),  # before InvalidInput, of which it is one: as REST answers 404
-    (InvalidInput, grpc.StatusCode.INVALID_ARGUMENT),
-    (Conflict, grpc.StatusCode.FAILED_PRECONDITION),
-    (Unavailable, grpc.StatusCode.UNAVAILABLE),
-)
-
 
 def status_of(error: PerdureError) -> grpc.StatusCode:
-    return next((status for kind, status in _STATUS if isinstance(error, kind)), grpc.StatusCode.UNKNOWN)
+    return grpc.StatusCode[error.grpc_status]

@@ -23,7 +23,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from perdure.core.errors import PerdureError
+from perdure.core.errors import Forbidden, PerdureError
 from perdure.server.auth.authenticator import DEV_COOKIE
 from perdure.server.rest.problems import problem_of
 
@@ -37,10 +37,15 @@ COOKIE_S: Final = 30 * 86_400
 
 
 class UnknownHost(PerdureError):
+    """The server does not answer for the host that the request names; see `PERDURE_ALLOWED_HOSTS`."""
+
     code = "unknown_host"
+    http_status = 421
 
 
-class CrossSite(PerdureError):
+class CrossSite(Forbidden):
+    """A browser sent the request for a page of another site; only this server's own pages may change something."""
+
     code = "cross_site"
 
 

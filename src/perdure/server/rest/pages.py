@@ -23,7 +23,7 @@ from perdure.server.rest import models as m
 from perdure.server.rest import views
 from perdure.server.rest.guard import Anyone, Caller, GuardedRoute, Reader
 from perdure.server.rest.paging import Cursor
-from perdure.server.rest.problems import CODES, status_of
+from perdure.server.rest.problems import answered_errors
 from perdure.server.rest.run_lookup import RunName, resolve
 from perdure.server.rest.runs import HISTORY_PAGE_BYTES, shown
 from perdure.server.rest.tracebacks import frames
@@ -44,7 +44,7 @@ class PageRoute(GuardedRoute):
     """A page for people: refusals are pages as well."""
 
     def refused(self, request: Request, error: PerdureError) -> Response:
-        status = status_of(error)
+        status = error.http_status
         if status == 500:
             return super().refused(request, error)
         text = _environment().get_template("error.html").render(code=error.code, detail=str(error), status=status)
@@ -102,7 +102,7 @@ async def run_page(caller: Reader, id: RunName) -> HTMLResponse:
 @router.get("/errors", response_class=HTMLResponse)
 async def errors_page(_: Anyone) -> HTMLResponse:
     """Where the `type` of a problem leads."""
-    return HTMLResponse(_environment().get_template("errors.html").render(codes=CODES))
+    return HTMLResponse(_environment().get_template("errors.html").render(errors=answered_errors()))
 
 
 @router.get("/static/{name}")

@@ -1,6 +1,6 @@
-"""Errors on their way out: application/problem+json (RFC 9457), one table from code to status.
+"""Error responses: application/problem+json (RFC 9457) with the code and the status of the error's class.
 
-Nothing internal leaves: an error Perdure does not know how to explain is logged and answered with 500 and no more.
+Nothing internal leaves: an error that Perdure cannot explain is logged and answered with 500 alone.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from perdure.core.errors import Conflict, PerdureError, Unavailable
+from perdure.core.errors import Conflict, InvalidInput, NotFound, PerdureError, Unavailable, error_classes
 
 log = logging.getLogger("perdure.server")
 
@@ -25,87 +25,62 @@ FAULTS_SHOWN_MAX: Final = 10
 """Faults of one request that are named."""
 RETRY_UNAVAILABLE_S: Final = 1
 
-CODES: Final[dict[str, tuple[int, str]]] = {
-    "several_credentials": (400, "The request has more than one Authorization header; send one."),
-    "unauthenticated": (401, "No credential was given, or it does not hold."),
-    "forbidden": (403, "The credential holds but does not allow this."),
-    "cross_site": (
-        403,
-        "A browser sent the request for a page of another site; only this server's own pages may change something.",
-    ),
-    "not_assigned": (403, "Others are asked for this approval; the detail names them."),
-    "not_found": (404, "There is no such thing in this namespace."),
-    "not_registered": (404, "No workflow of that name or version is known in this namespace."),
-    "method_not_allowed": (405, "The path is right, the method is not."),
-    "conflict": (409, "What was asked for collides with what is there, or names several things."),
-    "run_already_exists": (409, "The key is taken; choose another, or `attach`, or `replace`."),
-    "run_finished": (409, "The run has ended and takes no more messages."),
-    "promise_already_resolved": (409, "The promise has its value; the first one stands."),
-    "approval_closed": (409, "The approval is decided; the detail says how and by whom."),
-    "approval_expired": (409, "The deadline of the approval has passed."),
-    "link_used": (409, "The signed link was used; it works once."),
-    "link_expired": (410, "The signed link has expired; ask for a new one."),
-    "update_failed": (409, "The code that handled the update raised; the detail says what."),
-    "workflow_deleted": (409, "The workflow was deleted and takes no new runs; registering it again brings it back."),
-    "idempotency_conflict": (409, "The idempotency key was used for a different request; use a new key."),
-    "body_too_large": (
-        413,
-        "The body of the request is over the limit; store the data elsewhere and pass a reference.",
-    ),
-    "unsupported_media_type": (
-        415,
-        "The body has no content type that this route reads; send `Content-Type: application/json`.",
-    ),
-    "unknown_host": (
-        421,
-        "The server does not answer for the host that the request names; see `PERDURE_ALLOWED_HOSTS`.",
-    ),
-    "invalid_input": (422, "The request can never work as it is; the detail names what is wrong."),
-    "invalid_flow": (422, "The flow's document is not valid; `problems` says what is wrong and where."),
-    "update_rejected": (422, "The run refuses the update; the detail says why."),
-    "payload_mismatch": (422, "A value does not fit the declared type."),
-    "payload_too_large": (422, "A value is over the limit for values inside a run."),
-    "rate_limited": (429, "Too many requests under one credential; wait as long as `Retry-After` says."),
-    "too_many_streams": (429, "Too many event streams under one credential; close one."),
-    "no_secret_key": (409, "The server has no key to keep a secret with; see `PERDURE_SECRET_KEY_FILE`."),
-    "internal": (500, "The server failed; its log says why."),
-    "unavailable": (503, "Try again later: the database is away, or the server is stopping."),
-    "fenced": (503, "The server was taken for dead and is registering anew; try again."),
-}
-"""Every code a client may meet, its status, and what it means. The server shows them at /errors."""
-
 
 class WorkflowDeleted(Conflict):
+    """The workflow was deleted and takes no new runs; registering it again brings it back."""
+
     code = "workflow_deleted"
 
 
 class IdempotencyConflict(Conflict):
+    """The idempotency key was used for a different request; use a new key."""
+
     code = "idempotency_conflict"
 
 
+class MethodNotAllowed(PerdureError):
+    """The path exists but does not allow this method."""
+
+    code = "method_not_allowed"
+    http_status = 405
+
+
 class BodyTooLarge(PerdureError):
+    """The body of the request is over the limit; store the data elsewhere and pass a reference."""
+
     code = "body_too_large"
+    http_status = 413
 
 
 class UnsupportedMediaType(PerdureError):
+    """The body has no content type that this route reads; send `Content-Type: application/json`."""
+
     code = "unsupported_media_type"
+    http_status = 415
 
 
 class TooManyStreams(PerdureError):
+    """Too many event streams under one credential; close one."""
+
     code = "too_many_streams"
+    http_status = 429
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.retry_after_s = 5.0
 
 
-def status_of(error: PerdureError) -> int:
-    """By the error's own code, else by that of the nearest class above it."""
-    for kind in type(error).__mro__:
-        known = CODES.get(getattr(kind, "code", ""))
-        if known is not None:
-            return known[0]
-    return 500
+class InternalError(PerdureError):
+    """The server failed; its log says why."""
+
+    code = "internal"
+    grpc_status = "INTERNAL"
+
+
+def answered_errors() -> list[type[PerdureError]]:
+    """The errors that a client of this server may get, by status. All other errors leave as `internal`."""
+    found = {kind.code: kind for kind in error_classes() if kind.http_status != 500}
+    return sorted((*found.values(), InternalError), key=lambda kind: kind.http_status)
 
 
 def problem(
@@ -124,7 +99,7 @@ def problem(
 
 
 def problem_of(request: Request, error: PerdureError) -> JSONResponse:
-    status = status_of(error)
+    status = error.http_status
     if status == 500:
         return internal(request, error)
     headers: dict[str, str] = {}
@@ -140,7 +115,7 @@ def problem_of(request: Request, error: PerdureError) -> JSONResponse:
 
 def internal(request: Request, error: BaseException) -> JSONResponse:
     log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-    return problem(request, 500, "internal", "the server failed at this request; its log says why")
+    return problem(request, 500, InternalError.code, "the server failed at this request; its log says why")
 
 
 def _faults(error: RequestValidationError) -> str:
@@ -152,11 +127,12 @@ def _faults(error: RequestValidationError) -> str:
     return "; ".join(faults)
 
 
-_BY_STATUS: Final = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large", 422: "invalid_input"}
+_BY_STATUS: Final = {kind.http_status: kind for kind in (NotFound, MethodNotAllowed, BodyTooLarge, InvalidInput)}
+"""For errors of the web framework."""
 
 
 def install(app: FastAPI) -> None:
-    """Every error of the application goes out as a problem, whoever raised it."""
+    """Answer every error of the application with a problem."""
 
     async def perdure_error(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, PerdureError)
@@ -164,18 +140,18 @@ def install(app: FastAPI) -> None:
 
     async def invalid(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
-        return problem(request, 422, "invalid_input", _faults(error))
+        return problem(request, InvalidInput.http_status, InvalidInput.code, _faults(error))
 
     async def http_error(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
-        code = _BY_STATUS.get(error.status_code, "invalid_input" if error.status_code < 500 else "internal")
+        kind = _BY_STATUS.get(error.status_code, InvalidInput if error.status_code < 500 else InternalError)
         detail = str(error.detail)
         if error.status_code == 404:
-            detail = f"there is nothing at {request.url.path}; GET /api/v1/openapi.json lists what there is"
+            detail = f"no route matches {request.url.path}; GET /api/v1/openapi.json lists the routes"
         elif error.status_code == 405:
             allowed = (error.headers or {}).get("Allow", "")
-            detail = f"{request.method} is not a thing to do here; allowed: {allowed or 'see /api/v1/openapi.json'}"
-        return problem(request, error.status_code, code, detail, error.headers)
+            detail = f"{request.method} is not allowed here; allowed: {allowed or 'see /api/v1/openapi.json'}"
+        return problem(request, error.status_code, kind.code, detail, error.headers)
 
     async def unexpected(request: Request, error: Exception) -> JSONResponse:
         return internal(request, error)

@@ -1,0 +1,152 @@
+"""The exceptions of Perdure.
+
+Every error below `PerdureError` has a stable `code`, the `http_status`, `grpc_status` and `exit_code` that servers and commands answer
+with, and a message that says what happened, why, and what to do next. docs/reference/errors.md says what to do about each of them.
+
+    PerdureError                     error
+    +-- InvalidInput                 invalid_input
+    |   +-- PayloadMismatch          payload_mismatch
+    |   +-- PayloadTooLarge          payload_too_large
+    |   +-- NotRegistered            not_registered
+    |   +-- AddressRefused           address_refused
+    |   +-- UpdateRejected           update_rejected
+    |   +-- ExprError                expression_error
+    |   +-- FlowError                invalid_flow
+    +-- NotFound                     not_found
+    +-- Conflict                     conflict
+    |   +-- RunAlreadyExists         run_already_exists
+    |   +-- PromiseAlreadyResolved   promise_already_resolved
+    |   +-- RunFinished              run_finished
+    |   +-- ApprovalClosed           approval_closed
+    |   +-- ApprovalExpired          approval_expired
+    |   +-- LinkUsed                 link_used
+    |   +-- LimitReached             limit_reached
+    +-- LinkExpired                  link_expired
+    +-- Unauthenticated              unauthenticated
+    +-- Forbidden                    forbidden
+    |   +-- NotAssigned              not_assigned
+    +-- RateLimited                  rate_limited
+    +-- Unavailable                  unavailable
+    |   +-- Fenced                   fenced
+    +-- RecordedError
+    |   +-- RunError                 run_error
+    |   |   +-- RunFailed            run_failed
+    |   |   +-- RunCancelled         run_cancelled
+    |   +-- TaskError                task_error
+    |   |   +-- TaskFailed           task_failed
+    |   |   +-- TaskTimeout          task_timeout
+    |   |   +-- TaskLost             task_lost
+    |   |   +-- TaskCancelled        task_cancelled
+    |   +-- ChildFailed              child_failed
+    |   +-- ApprovalRejected         approval_rejected
+    |   +-- UpdateFailed             update_failed
+    +-- WorkflowRuleBroken           workflow_rule_broken
+    |   +-- NondeterminismError      nondeterminism
+    +-- HistoryTooLarge              history_too_large
+    +-- Stuck                        stuck
+    +-- IllegalTransition            illegal_transition
+    +-- MigrationError               migration
+
+Three more are not below it, because they belong to the code of tasks: `FinalError` and `RetryLater` are raised by it, `AttemptCancelled`
+is raised inside it. `Failure` is the record of an error: `error.failure` of a `RecordedError`.
+"""
+
+from __future__ import annotations
+
+from perdure.core.errors import (
+    AddressRefused,
+    ApprovalClosed,
+    ApprovalExpired,
+    ApprovalRejected,
+    ChildFailed,
+    Conflict,
+    ExprError,
+    Failure,
+    Fenced,
+    Forbidden,
+    HistoryTooLarge,
+    IllegalTransition,
+    InvalidInput,
+    LimitReached,
+    LinkExpired,
+    LinkUsed,
+    MigrationError,
+    NondeterminismError,
+    NotAssigned,
+    NotFound,
+    NotRegistered,
+    PayloadMismatch,
+    PayloadTooLarge,
+    PerdureError,
+    PromiseAlreadyResolved,
+    RateLimited,
+    RecordedError,
+    RunAlreadyExists,
+    RunCancelled,
+    RunError,
+    RunFailed,
+    RunFinished,
+    Stuck,
+    TaskCancelled,
+    TaskError,
+    TaskFailed,
+    TaskLost,
+    TaskTimeout,
+    Unauthenticated,
+    Unavailable,
+    UpdateFailed,
+    UpdateRejected,
+    WorkflowRuleBroken,
+)
+from perdure.flows.problems import FlowError
+from perdure.sdk.worker.attempts import AttemptCancelled, FinalError, RetryLater
+
+__all__ = [
+    "AddressRefused",
+    "ApprovalClosed",
+    "ApprovalExpired",
+    "ApprovalRejected",
+    "AttemptCancelled",
+    "ChildFailed",
+    "Conflict",
+    "ExprError",
+    "Failure",
+    "Fenced",
+    "FinalError",
+    "FlowError",
+    "Forbidden",
+    "HistoryTooLarge",
+    "IllegalTransition",
+    "InvalidInput",
+    "LimitReached",
+    "LinkExpired",
+    "LinkUsed",
+    "MigrationError",
+    "NondeterminismError",
+    "NotAssigned",
+    "NotFound",
+    "NotRegistered",
+    "PayloadMismatch",
+    "PayloadTooLarge",
+    "PerdureError",
+    "PromiseAlreadyResolved",
+    "RateLimited",
+    "RecordedError",
+    "RetryLater",
+    "RunAlreadyExists",
+    "RunCancelled",
+    "RunError",
+    "RunFailed",
+    "RunFinished",
+    "Stuck",
+    "TaskCancelled",
+    "TaskError",
+    "TaskFailed",
+    "TaskLost",
+    "TaskTimeout",
+    "Unauthenticated",
+    "Unavailable",
+    "UpdateFailed",
+    "UpdateRejected",
+    "WorkflowRuleBroken",
+]
