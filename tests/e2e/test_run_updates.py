@@ -214,8 +214,10 @@ async def test_mail_that_arrives_twice_is_handled_once(client: Perdure) -> None:
 
 async def test_updates_wait_for_code_that_takes_them_one_by_one(client: Perdure) -> None:
     handle = await late.start()
-    asked = [ask_later(rename, handle.id, name) for name in ("a", "", "last")]
-    await received(handle, 3)
+    asked = []
+    for n, name in enumerate(("a", "", "last"), 1):  # in this order: the last one ends the run
+        asked.append(ask_later(rename, handle.id, name))
+        await received(handle, n)
     assert not any(t.done() for t in asked)
     await go.resolve(handle.id, True)
     answers = await asyncio.gather(*asked, return_exceptions=True)
@@ -227,7 +229,7 @@ async def test_updates_wait_for_code_that_takes_them_one_by_one(client: Perdure)
 
 async def test_a_timeout_leaves_the_update_under_way(client: Perdure) -> None:
     handle = await late.start()
-    with pytest.raises(TimeoutError, match="ask again with id='slow'"):
+    with pytest.raises(TimeoutError, match="ask again with key='slow'"):
         await rename.ask(handle.id, "last", key="slow", timeout=0.05)
     await go.resolve(handle.id, True)
     assert await rename.ask(handle.id, "last", key="slow") == "LAST"
