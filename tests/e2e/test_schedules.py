@@ -200,7 +200,7 @@ def test_a_spec_that_cannot_work_is_refused_where_it_is_written(spec: dict[str, 
 
 
 def test_options_that_make_no_sense_for_a_schedule_are_refused() -> None:
-    with pytest.raises(InvalidInput, match="an id can be given to one run only"):
+    with pytest.raises(InvalidInput, match="a key belongs to one run"):
         Schedule("s", report.options(key="x").bind("x"), every="1h")
 
 

@@ -17,7 +17,6 @@ import pytest
 
 from perdure import Handle, Promise, Retry, Signal, Task, TestEnv, Workflow, flow, wf, workflow
 from perdure.errors import RunFailed, TaskFailed
-from perdure.sdk.options import TaskSettings
 from tests.flows.case import CORPUS, load
 
 Answer = Callable[[dict[str, Any], int], Any]
@@ -59,7 +58,7 @@ def noted(name: str, *parameters: str) -> Task[..., Any]:
 
     signature = [inspect.Parameter(p, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Any) for p in parameters]
     do.__signature__ = inspect.Signature(signature)  # type: ignore[attr-defined]
-    return Task(do, name, TaskSettings())
+    return Task(do, {"name": name})
 
 
 async def _process(n: int) -> Any:
@@ -70,8 +69,8 @@ async def _shard(i: int) -> Any:
     return await notes.did("shard", {"i": i})
 
 
-process: Task[[int], Any] = Task(_process, "process", TaskSettings())
-shard: Task[[int], Any] = Task(_shard, "shard", TaskSettings())
+process: Task[[int], Any] = Task(_process, {"name": "process"})
+shard: Task[[int], Any] = Task(_shard, {"name": "shard"})
 (b, big, cleanup, huge, left, never, none, report, right, ship, some, top) = map(
     noted, ("b", "big", "cleanup", "huge", "left", "never", "none", "report", "right", "ship", "some", "top")
 )

@@ -19,7 +19,6 @@ from perdure.core.limits import PAYLOAD_BYTES_MAX
 from perdure.core.retry import End, TaskOptions
 from perdure.core.work import Assignment, LogChunk, Report
 from perdure.errors import InvalidInput
-from perdure.sdk.options import TaskSettings
 from perdure.sdk.worker import command_task, http_task
 from perdure.sdk.worker.builtin_tasks import Verbs, parse_services
 from perdure.sdk.worker.worker import Worker
@@ -518,8 +517,8 @@ def test_a_worker_tells_the_schemas_of_what_was_defined_and_of_nothing_else() ->
     def unresolvable(n: Nowhere) -> None: ...  # type: ignore[name-defined]  # noqa: F821
 
     worker = Worker()
-    worker.adopt(Task(described, "verbs_described", TaskSettings()))
-    worker.adopt(Task(unresolvable, "verbs_unresolvable", TaskSettings()))
+    worker.adopt(Task(described, {"name": "verbs_described"}))
+    worker.adopt(Task(unresolvable, {"name": "verbs_unresolvable"}))
     found = worker.signatures
     assert found["verbs_described"]["properties"] == {"n": {"type": "integer"}}
     assert found["verbs_described"]["description"] == "Says so."

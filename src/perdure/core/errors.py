@@ -387,7 +387,6 @@ def error_classes(kind: type[PerdureError] = PerdureError) -> Iterator[type[Perd
 # Tracebacks show the name that users import.
 for _kind in error_classes():
     _kind.__module__ = "perdure.errors"
-del _kind
 
 
 TASK_ERRORS: dict[str, type[TaskError]] = {c.code: c for c in (TaskFailed, TaskTimeout, TaskLost, TaskCancelled)}

@@ -1,12 +1,12 @@
-"""`Approval`: a question to people, used at both ends. A workflow waits for what they decide; anybody outside answers, delegates, makes links.
+"""`Approval`: a question to people. A workflow waits for their decision; code outside answers, delegates and makes links.
 
-Every `wait()` asks anew: the second one of a run is called `name#2`, for those outside `nth=2`.
+Every `wait()` is another question: the second one of a run is called `name#2`, outside `nth=2`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Generic, TypeVar, cast, overload
+from typing import Any, Final, Generic, TypedDict, TypeVar, Unpack, cast, overload
 
 import msgspec
 
@@ -17,6 +17,7 @@ from perdure.core.errors import ApprovalRejected, Failure, InvalidInput, Perdure
 from perdure.core.json_schema import schema_problem
 from perdure.core.names import checked_name
 from perdure.sdk.client.handles import backend
+from perdure.sdk.options import checked
 from perdure.sdk.payloads import Converter
 from perdure.sdk.payloads.schemas import schemas_of
 from perdure.sdk.workflow.instance import current
@@ -25,82 +26,68 @@ from perdure.sdk.workflow.step import Step
 T = TypeVar("T")
 
 FORM_WORDS_DROPPED_MAX: Final = 100
-"""Formats and patterns of one form that are left to its type."""
+"""Formats and patterns of one form that are dropped, because only its type can check them."""
 FORM_DEPTH_MAX: Final = 8
-"""Levels of a form that are written out; what lies deeper takes anything."""
+"""Levels of a form that are described; deeper ones accept any value."""
 _REF: Final = "#/$defs/"
 
 
-class Approval(Generic[T]):
-    """People say yes or no, and with a type fill in a form.
+class ApprovalOptions(TypedDict, total=False):
+    """Options of an approval."""
 
-    `await approval.wait()` gives the form's value, None for an approval without a type. A no raises ApprovalRejected, and nobody's answer
-    in time TimeoutError. `assignees` are names of people or keys; nobody in particular: whoever may operate runs. So many as `quorum`
-    have to say yes, or `reject_quorum` no. From `escalate_after` on, those in `escalate_to` may answer too.
+    title: str
+    """The question; the name of the approval unless given."""
+    description: str
+    assignees: Sequence[str]
+    """Names of people or API keys that may answer; everyone who may operate runs unless given."""
+    quorum: int
+    """How many have to approve; 1 unless given."""
+    reject_quorum: int
+    """How many have to reject; 1 unless given."""
+    timeout: Duration | None
+    """How long the workflow waits; forever unless given."""
+    escalate_after: Duration | None
+    """After this time `escalate_to` may answer too."""
+    escalate_to: Sequence[str]
+
+
+class Approval(Generic[T]):
+    """People approve or reject, and with a type fill in a form.
+
+        release = Approval("release", Terms, assignees=["ada", "ben"], quorum=2, timeout="2d")
+        terms = await release.wait()          # in a workflow
+        await release.approve(run_id, terms)  # outside
+
+    Args:
+        name: the name of the approval in its run.
+        type: the type of the form; without one `wait()` returns None.
+        options: see ApprovalOptions.
+
+    Raises InvalidInput for options that can never work.
     """
 
     @overload
-    def __init__(
-        self: Approval[None],
-        name: str,
-        type: None = None,
-        *,
-        title: str = "",
-        description: str = "",
-        assignees: Sequence[str] = (),
-        quorum: int = 1,
-        reject_quorum: int = 1,
-        timeout: Duration | None = None,
-        escalate_after: Duration | None = None,
-        escalate_to: Sequence[str] = (),
-    ) -> None: ...
+    def __init__(self: Approval[None], name: str, type: None = None, **options: Unpack[ApprovalOptions]) -> None: ...
     @overload
-    def __init__(
-        self,
-        name: str,
-        type: type[T],
-        *,
-        title: str = "",
-        description: str = "",
-        assignees: Sequence[str] = (),
-        quorum: int = 1,
-        reject_quorum: int = 1,
-        timeout: Duration | None = None,
-        escalate_after: Duration | None = None,
-        escalate_to: Sequence[str] = (),
-    ) -> None: ...
-    def __init__(
-        self,
-        name: str,
-        type: Any = None,
-        *,
-        title: str = "",
-        description: str = "",
-        assignees: Sequence[str] = (),
-        quorum: int = 1,
-        reject_quorum: int = 1,
-        timeout: Duration | None = None,
-        escalate_after: Duration | None = None,
-        escalate_to: Sequence[str] = (),
-    ) -> None:
+    def __init__(self, name: str, type: type[T], **options: Unpack[ApprovalOptions]) -> None: ...
+    def __init__(self, name: str, type: Any = None, **options: Unpack[ApprovalOptions]) -> None:
+        given = checked("Approval()", ApprovalOptions, options)
+        timeout, escalate_after = given.get("timeout"), given.get("escalate_after")
         self.name = checked_name("approval", name)
         self._converter: Converter[Any] | None = Converter.of(type) if type is not None else None
-        self._form = form_of(type) if type is not None else None
         self._timeout_us = to_us(timeout) if timeout is not None else 0
         self._escalate_us = to_us(escalate_after) if escalate_after is not None else 0
         self._asked = Spec(
-            title=title or name,
-            quorum=quorum,
-            reject_quorum=reject_quorum,
-            description=description,
-            form=self._form,
-            assignees=_people(assignees, "assignees"),
+            title=given.get("title") or name,
+            quorum=given.get("quorum", 1),
+            reject_quorum=given.get("reject_quorum", 1),
+            description=given.get("description", ""),
+            form=form_of(type) if type is not None else None,
+            assignees=_people(given.get("assignees", ()), "assignees"),
             escalate_us=self._escalate_us or None,
-            escalate_to=_people(escalate_to, "escalate_to"),
+            escalate_to=_people(given.get("escalate_to", ()), "escalate_to"),
         )
-        encode_spec(self._asked)  # what can never work is said where it is written
-
-    # -- inside a workflow -------------------------------------------------------------------------------------------
+        encode_spec(self._asked)  # so that invalid options are reported here, not where a run waits
 
     def wait(
         self,
@@ -110,7 +97,16 @@ class Approval(Generic[T]):
         details: Any = None,
         assignees: Sequence[str] | None = None,
     ) -> Step[T]:
-        """Ask, and wait for the decision. `timeout` replaces the approval's own; `details` are shown to people."""
+        """Ask, and wait for the decision. Works inside a workflow only.
+
+        Args:
+            timeout: replaces that of the approval.
+            title: replaces that of the approval.
+            details: any JSON-able value that is shown with the question.
+            assignees: replace those of the approval.
+
+        Returns a step for the value of the form. The await raises ApprovalRejected, or TimeoutError without a decision in time.
+        """
         runtime = current.get(None)
         if runtime is None:
             raise PerdureError(f"Approval({self.name!r}).wait() works inside a workflow only")
@@ -129,14 +125,14 @@ class Approval(Generic[T]):
             self._decode,
             limit_us,
             encode_spec(spec),
-            f"nobody decided on {self.name!r} in time",
+            f"the approval {self.name!r} was not decided in time",
         )
 
     def _decode(self, data: bytes) -> Any:
         answer = answer_of(data)
         if not answer.approved:
-            who = ", ".join(answer.by) or "somebody"
-            said = f"{self.name} was rejected by {who}{f': {answer.comment}' if answer.comment else ''}"
+            who = f" by {', '.join(answer.by)}" if answer.by else ""
+            said = f"{self.name} was rejected{who}{f': {answer.comment}' if answer.comment else ''}"
             raise ApprovalRejected(
                 Failure(ApprovalRejected.code, said, ApprovalRejected.__name__), answer.by, answer.comment
             )
@@ -144,41 +140,55 @@ class Approval(Generic[T]):
             return None
         return self._converter.decode(msgspec.json.encode(answer.value))
 
-    # -- outside -----------------------------------------------------------------------------------------------------
-
     async def approve(
         self, run_id: str, value: T | None = None, *, by: str = "", comment: str = "", nth: int = 1
     ) -> bool:
-        """Say yes. True when that decides it. `by`: in whose name; your own unless given (a server lets only administrators say)."""
+        """Approve it. Returns True when this decides the approval, False when more have to answer.
+
+        Args:
+            run_id: the id of the run.
+            value: the value of the form.
+            by: in whose name; the caller's unless given. A server allows it to administrators only.
+            comment: shown with the decision.
+            nth: which question of the run, counted from 1.
+
+        Raises ApprovalClosed, ApprovalExpired, NotAssigned, NotFound, or InvalidInput for a value that does not fit the form.
+        """
         data = b"null" if value is None or self._converter is None else self._converter.encode(value)
         return await backend().vote(ids.parse(run_id), self._nth(nth), True, data, comment, by)
 
     async def reject(self, run_id: str, *, by: str = "", comment: str = "", nth: int = 1) -> bool:
-        """Say no. True when that decides it."""
+        """Reject it. Returns and raises like `approve()`."""
         return await backend().vote(ids.parse(run_id), self._nth(nth), False, b"null", comment, by)
 
     async def resolve(self, run_id: str, value: T) -> None:
-        """Say yes with a value: what a promise is resolved with."""
+        """Approve it with a value, like `Promise.resolve()`."""
         await self.approve(run_id, value)
 
     async def delegate(self, run_id: str, to: str, *, by: str = "", nth: int = 1) -> None:
-        """Hand over to somebody else: `to` is asked instead of `by`."""
+        """Delegate it: `to` is assigned instead of `by`, or of the caller."""
         await backend().delegate(ids.parse(run_id), self._nth(nth), to, by)
 
     async def link(self, run_id: str, who: str, *, expires_in: Duration | None = None, nth: int = 1) -> str:
-        """The address of a page where `who` can answer, once and without any credential. Whoever has the link has the answer: send it
-        to them alone."""
+        """The address of a page where `who` can answer once, without a credential. Keep it secret: the link is the permission.
+
+        Args:
+            run_id: the id of the run.
+            who: whose answer it is.
+            expires_in: how long the link works.
+            nth: which question of the run, counted from 1.
+        """
         lasts_us = to_us(expires_in) if expires_in is not None else 0
         return await backend().link(ids.parse(run_id), "approval", self._nth(nth), who, lasts_us)
 
     def _nth(self, nth: int) -> str:
         if nth < 1:
-            raise InvalidInput(f"nth={nth}: the first time this is asked for is nth=1")
+            raise InvalidInput(f"nth={nth}: the first question of a run is nth=1")
         return self.name if nth == 1 else f"{self.name}#{nth}"
 
 
 def answer_of(data: bytes) -> Answer:
-    """People's decision; or what somebody resolved the promise with by hand: true, false, a decision without votes, or the value itself."""
+    """The decision that was recorded. A promise that was resolved by hand may also hold true, false, a decision without votes, or the value."""
     value: Any = msgspec.json.decode(data or b"null")
     found = read_answer(value)
     if found is not None:
@@ -200,11 +210,8 @@ def _people(names: Sequence[str], what: str) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-# -- forms ---------------------------------------------------------------------------------------------------------------
-
-
 def form_of(kind: Any) -> dict[str, Any]:
-    """The JSON Schema of a type with everything in its place, as a form needs it."""
+    """The JSON Schema of a type without references, as a form needs it."""
     schemas, definitions = schemas_of({"value": kind})
     form = _written_out(schemas["value"], definitions, 0)
     # Libraries describe their types with formats and patterns of their own (a Decimal of pydantic has a lookahead). The type checks these.
@@ -243,7 +250,7 @@ def _written_out(schema: Mapping[str, Any], definitions: Mapping[str, Any], dept
 
 
 def _one_type(schema: dict[str, Any]) -> dict[str, Any]:
-    """`int | None` is one thing with two types: then it can be checked, and there is a field for it."""
+    """`int | None` becomes one schema with two types, which a form shows as one field."""
     parts: list[dict[str, Any]] = schema["anyOf"]
     bare = [p for p in parts if set(p) == {"type"} and isinstance(p["type"], str)]
     rest = [p for p in parts if p not in bare]

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import inspect
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable
 from copy import copy
-from dataclasses import replace
 from functools import cached_property, update_wrapper
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, Self, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
 
 import msgspec
 
@@ -25,13 +24,22 @@ from perdure.core.retry import TaskOptions
 from perdure.core.work import StartRequest
 from perdure.sdk import registry
 from perdure.sdk.client.handles import Backend, Handle, backend, value_of
-from perdure.sdk.flow_control import Debounce, Dedup, Fair, Limit, RateLimit, Said, control_of
-from perdure.sdk.options import Retry, TaskSettings
+from perdure.sdk.flow_control import Debounce, Dedup, control_of
+from perdure.sdk.mapping import map as map_calls
+from perdure.sdk.options import (
+    CallOptions,
+    TaskDefinitionOptions,
+    WorkflowDefinitionOptions,
+    checked,
+    given_fields,
+    has_retry_policy,
+    recorded_options,
+)
 from perdure.sdk.payloads import Signature
 from perdure.sdk.worker.tracing import current_traceparent
 from perdure.sdk.workflow import guards, undo
 from perdure.sdk.workflow.fanout import Fanout, child_fanout
-from perdure.sdk.workflow.instance import Waiter, current
+from perdure.sdk.workflow.instance import Runtime, Waiter, current
 from perdure.sdk.workflow.step import Step
 
 if TYPE_CHECKING:
@@ -41,36 +49,40 @@ P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 A = TypeVar("A")
-S = TypeVar("S")
 
 OnConflict = Literal["fail", "attach", "replace"]
 DEFAULT_QUEUE = "default"
-NOTHING_SAID = Said()
 
 
 class Task(Generic[P, R]):
-    """A unit of work. Called inside a workflow it is scheduled durably; called anywhere else it just runs."""
+    """A unit of work. Called inside a workflow it is scheduled durably; called anywhere else it just runs.
 
-    def __init__(self, fn: Callable[P, Any], name: str, settings: TaskSettings) -> None:
+    `@task` makes one. `name` is how histories and other processes know it, `fn` is the plain function.
+    """
+
+    def __init__(self, fn: Callable[P, Any], options: TaskDefinitionOptions) -> None:
+        name = options.get("name") or fn.__name__
         self.fn = fn
         self.name = checked_name("task", name)
         if name.startswith(RESERVED) and not str(getattr(fn, "__module__", "")).startswith(RESERVED):
             raise InvalidInput(
                 f"@task(name={name!r}): names that begin with {RESERVED!r} are Perdure's own; choose another"
             )
-        self._settings = settings
-        self.queue = checked_name("queue", settings.queue or DEFAULT_QUEUE)
+        self._options = options
+        self.queue = checked_name("queue", options.get("queue") or DEFAULT_QUEUE)
         self.is_async = inspect.iscoroutinefunction(fn)
-        self.process = settings.process
+        self.process = options.get("process", False)
         if self.process and self.is_async:
             raise InvalidInput(
                 f"@task(process=True) needs a plain `def` function; {name} is `async def`, which runs on the event loop. "
                 "Drop `async`, or drop process=True and call asyncio.to_thread() for what blocks"
             )
-        if settings.undo is not None:
-            undo.name_of(settings.undo)
-            undo.check(fn, name, settings.undo)
-        self.control = control_of(settings.said, fn, f"task {name}", "task")
+        self.undo = options.get("undo")
+        """The task, or its name, that undoes it; None: none does."""
+        if self.undo is not None:
+            undo.name_of(self.undo)
+            undo.check(fn, name, self.undo)
+        self.control = control_of(options, f"task {name}", "task", fn)
         update_wrapper(self, fn)
 
     def __repr__(self) -> str:
@@ -78,110 +90,65 @@ class Task(Generic[P, R]):
 
     @cached_property
     def signature(self) -> Signature:
+        """How arguments and result are written as JSON."""
         return Signature.of(self.fn)
 
     @cached_property
     def effective(self) -> TaskOptions:
-        return self._settings.effective(self.control)
+        """The options that are recorded with each call."""
+        return recorded_options(self._options, self.control)
 
     @cached_property
     def declared(self) -> Declared | None:
-        """The options that were given, for flows that call it; None: none were."""
-        said = self._settings.given(self.control)
-        if not said and self._settings.queue is None:
+        """The options that were given, for flows that call the task; None: none were."""
+        given = given_fields(self._options, self.control)
+        queue = self._options.get("queue")
+        if not given and queue is None:
             return None
         options = msgspec.structs.replace(self.effective, undo="")
-        return Declared(queue=self._settings.queue or "", options=options, said=said)
+        return Declared(queue=queue or "", options=options, said=given)
 
     @property
-    def undo(self) -> Any:
-        """The task that takes it back, or its name; None: nothing does."""
-        return self._settings.undo
-
-    @property
-    def says_retry(self) -> bool:
-        """Whether how often it is tried was said, and not left to the default."""
-        return self._settings.retry is not None or self._settings.at_most_once
+    def has_retry_policy(self) -> bool:
+        """Whether the number of attempts was given, and is not the default."""
+        return has_retry_policy(self._options)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Step[R]:
+        """Schedule it inside a workflow; elsewhere run the plain function. Await the step for the result.
+
+        Inside a workflow the await raises TaskFailed, TaskTimeout, TaskLost or TaskCancelled.
+        """
         runtime = current.get(None)
         if runtime is None:
             return _run_here(self.fn, self.is_async, args, kwargs)
         data = self.signature.encode_call(args, kwargs)
         return runtime.schedule_task(
-            self.name, self.queue, data, self.effective, self.signature.decode_result, self._settings.undo
+            self.name, self.queue, data, self.effective, self.signature.decode_result, self.undo
         )
 
-    def options(
-        self,
-        *,
-        retry: Retry | int | None = None,
-        timeout: Duration | None = None,
-        queue: str | None = None,
-        heartbeat: Duration | None = None,
-        start_within: Duration | None = None,
-        finish_within: Duration | None = None,
-        at_most_once: bool | None = None,
-        undo: Task[..., Any] | str | None = None,
-        limit: Limit | Sequence[Limit] | None = None,
-        rate: RateLimit | Sequence[RateLimit] | None = None,
-        priority: int | None = None,
-        fair: Fair | str | None = None,
-        weight: float | str | None = None,
-    ) -> Task[P, R]:
-        """The same task, executed differently this time."""
-        given = {
-            "retry": retry,
-            "timeout": timeout,
-            "queue": queue,
-            "heartbeat": heartbeat,
-            "start_within": start_within,
-            "finish_within": finish_within,
-            "at_most_once": at_most_once,
-            "undo": undo,
-            "limit": limit,
-            "rate": rate,
-            "priority": priority,
-            "fair": fair,
-            "weight": weight,
-        }
-        settings = replace(self._settings, **{k: v for k, v in given.items() if v is not None})  # type: ignore[arg-type]
-        return Task(self.fn, self.name, settings)
+    def options(self, **options: Unpack[CallOptions]) -> Task[P, R]:
+        """The same task with other options: `await fetch.options(retry=5, timeout="10s")(url)`.
 
-    # Typed as what it is called like: `Task[[A], R]` would match only parameters without a name.
-    @overload
-    def map(
-        self: Callable[[A], Step[S]],
-        items: Iterable[A],
-        *,
-        concurrency: int | None = None,
-        on_error: Literal["raise"] = "raise",
-    ) -> Step[list[S]]: ...
-    @overload
-    def map(
-        self: Callable[[A], Step[S]],
-        items: Iterable[A],
-        *,
-        concurrency: int | None = None,
-        on_error: Literal["collect"],
-    ) -> Step[list[S | Exception]]: ...
-    def map(self: Any, items: Iterable[Any], *, concurrency: int | None = None, on_error: str = "raise") -> Any:
-        """One task per item, scheduled in bulk; results come in the order of the items."""
-        runtime = current.get(None)
-        if runtime is None:
-            raise PerdureError(f"{self.name}.map() works inside a workflow; outside, call the function yourself")
+        Takes the options of `@task` except `name` and `process`. Raises InvalidInput for values that can never work.
+        """
+        given = checked(f"{self.name}.options()", CallOptions, options)
+        return Task(self.fn, cast(TaskDefinitionOptions, {"name": self.name, **self._options, **given}))
+
+    map = map_calls
+
+    def _fan_out(self, runtime: Runtime, items: Iterable[Any], concurrency: int | None, on_error: str) -> Step[Any]:
         return Fanout(runtime, self, self.signature.encode_calls(items), concurrency, on_error).step
 
 
 class Bound(Generic[R_co]):
-    """A workflow with its arguments, to be started later."""
+    """A workflow with its arguments, for a `Schedule`. `Workflow.bind()` makes one."""
 
     def __init__(self, workflow: Startable[Any, Any], data: bytes) -> None:
         self.workflow, self.data = workflow, data
 
 
-class CallShape(Protocol):
-    """How the arguments and the result of a workflow travel: see signatures.py."""
+class CallCodec(Protocol):
+    """How the arguments and the result of a workflow are written as JSON: see signatures.py."""
 
     def encode_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes: ...
     def encode_calls(self, items: Iterable[Any]) -> list[bytes]: ...
@@ -191,37 +158,29 @@ class CallShape(Protocol):
 class Startable(Generic[P, R]):
     """What can be started by name: a workflow of this program, or one that is only known by its name."""
 
-    def __init__(
-        self,
-        name: str,
-        version: str,
-        *,
-        key: str = "",
-        timeout: Duration | None = None,
-        on_conflict: OnConflict = "fail",
-    ) -> None:
+    def __init__(self, name: str, version: str, timeout: Duration | None = None) -> None:
         self.name = checked_name("workflow", name)
         self.version = version
-        self._key, self._timeout = key, timeout
-        self._on_conflict: OnConflict = on_conflict
+        self._key, self._timeout = "", timeout
+        self._on_conflict: OnConflict = "fail"
         self._later: Later | None = None
         self._dedup: deferred_starts.Dedup | None = None
 
     @cached_property
-    def signature(self) -> CallShape:
+    def signature(self) -> CallCodec:
         raise NotImplementedError
 
     @property
-    def _written(self) -> str:
-        """As it stands in the user's code."""
+    def _source_text(self) -> str:
+        """How the user's code refers to it; for errors."""
         return self.name
 
     @property
     def timeout(self) -> Duration | None:
         return self._timeout
 
-    def refused_by_schedules(self) -> str:
-        """Options that mean nothing where runs start again and again; empty when there are none."""
+    def schedule_problem(self) -> str:
+        """Why a schedule cannot start it, because of its options; empty when it can."""
         if self._key:
             return f"a key belongs to one run; drop options(key={self._key!r})"
         if self._later is not None or self._dedup is not None:
@@ -229,16 +188,16 @@ class Startable(Generic[P, R]):
         return ""
 
     def prepare(self, target: Backend) -> None:
-        """Before it is to be started there by somebody else."""
-        self._prepare(target)
-
-    def _prepare(self, target: Backend) -> None:
-        """Before it is started there."""
+        """Called before it is started through `target`."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Step[R]:
+        """Start a child run, inside a workflow. Await the step for its result; the await raises ChildFailed.
+
+        Raises PerdureError outside a workflow: use `run()` or `start()` there.
+        """
         runtime = current.get(None)
         if runtime is None:
-            me = self._written
+            me = self._source_text
             raise PerdureError(
                 f"{me}() was called outside a workflow: use `await {me}.run(...)` for its result or `await {me}.start(...)` for a handle"
             )
@@ -247,90 +206,90 @@ class Startable(Generic[P, R]):
     def _child(self, data: bytes) -> Step[R]:
         if self._later is not None or self._dedup is not None:
             raise InvalidInput(
-                f"{self._written}: a child run is neither put off nor deduplicated: its parent waits for it. Drop debounce and dedup"
+                f"{self._source_text}: a child run is neither put off nor deduplicated: its parent waits for it. Drop debounce and dedup"
             )
-        timeout_us = to_us(self._timeout) if self._timeout is not None else 0
         decode = self.signature.decode_result
         return current.get().start_child(
-            self.name, self.version, data, self._key, timeout_us, lambda step: Waiter(step, decode)
+            self.name, self.version, data, self._key, self._timeout_us, lambda step: Waiter(step, decode)
         )
 
-    @overload
-    def map(
-        self: Callable[[A], Step[S]],
-        items: Iterable[A],
-        *,
-        concurrency: int | None = None,
-        on_error: Literal["raise"] = "raise",
-    ) -> Step[list[S]]: ...
-    @overload
-    def map(
-        self: Callable[[A], Step[S]],
-        items: Iterable[A],
-        *,
-        concurrency: int | None = None,
-        on_error: Literal["collect"],
-    ) -> Step[list[S | Exception]]: ...
-    def map(self: Any, items: Iterable[Any], *, concurrency: int | None = None, on_error: str = "raise") -> Any:
-        """One child run per item; results come in the order of the items."""
-        runtime = current.get(None)
-        if runtime is None:
-            raise PerdureError(f"{self._written}.map() works inside a workflow; outside, start the runs yourself")
+    @property
+    def _timeout_us(self) -> int:
+        return to_us(self._timeout) if self._timeout is not None else 0
+
+    map = map_calls
+
+    def _fan_out(self, runtime: Runtime, items: Iterable[Any], concurrency: int | None, on_error: str) -> Step[Any]:
         return child_fanout(runtime, self._child, self.signature.encode_calls(items), concurrency, on_error)
 
     async def start(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
-        """Start a run; returns when it is durable."""
+        """Start a run; returns its handle once the start is durable.
+
+        Raises RunAlreadyExists if its key belongs to another run, LimitReached if a limit with the policy `skip` is reached,
+        NotRegistered if the workflow is not known, and Unavailable if there was no answer in time.
+        """
         return await self.start_on(backend(), self.signature.encode_call(args, kwargs))
 
     async def run(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Start a run and wait for its result."""
+        """Start a run and wait for its result. Raises what `start()` and `Handle.result()` raise."""
         target = backend()
         run_id, outcome = await target.run(self._request(target, self.signature.encode_call(args, kwargs)))
         result: R = value_of(outcome, run_id, self.signature.decode_result)
         return result
 
     async def signal_with_start(self, signal: Signal[A], value: A, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
-        """Send a signal to the run under the key of `options(key=...)`, and start that run, with these arguments, if none is active there.
-        Both are written together: the run cannot be there without the signal."""
+        """Send a signal to the run under the key of `options(key=...)`; if none is active, start it with these arguments.
+
+            await cart.options(key="ada").signal_with_start(added, item, "ada")
+
+        A start and its signal are written in one transaction. Returns a handle to the run. Raises InvalidInput without a key.
+        """
         target = backend()
         request = self._request(target, self.signature.encode_call(args, kwargs))
         run_id, _ = await target.signal_with_start(request, signal.message(value), signal.key)
         return Handle(target, run_id, self.signature.decode_result)
 
     async def start_on(self, target: Backend, data: bytes) -> Handle[R]:
+        """Start a run through a client, with encoded arguments."""
         return Handle(target, await target.start(self._request(target, data)), self.signature.decode_result)
 
     def _request(self, target: Backend, data: bytes) -> StartRequest:
         if current.get(None) is not None:
-            me = self._written
+            me = self._source_text
             raise PerdureError(
                 f"{me}.start() inside a workflow would not be recorded; call {me}(...) to start a child run"
             )
-        self._prepare(target)
+        self.prepare(target)
         return StartRequest(
             workflow=self.name,
             version=self.version,
             input=data,
             key=self._key,
             on_conflict=self._on_conflict,
-            timeout_us=to_us(self._timeout) if self._timeout is not None else 0,
+            timeout_us=self._timeout_us,
             trace=current_traceparent(),
             later=self._later,
             dedup=self._dedup,
         )
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Bound[R]:
+        """The workflow with its arguments, for a `Schedule`. Raises PayloadMismatch for arguments that do not fit."""
         return Bound(self, self.signature.encode_call(args, kwargs))
 
     def batch(self, *, key: str, size: int, max_delay: Duration = "10s") -> Batched[R]:
-        """Gather items of many starts for one run: `await ingest.batch(key="eu", size=100, max_delay="10s").add(event)`.
+        """Gather the items of many starts for one run; the workflow takes one list.
 
-        The workflow takes one list. The run begins with `size` items, or `max_delay` after the first one.
+            await ingest.batch(key="eu", size=100, max_delay="10s").add(event)
+
+        Args:
+            key: which starts go together.
+            size: the run begins with this many items,
+            max_delay: or this long after the first one.
         """
-        twin = copy(self)
-        twin._later = deferred_starts.Batch(key, size, to_us(max_delay))
-        deferred_starts.check_later(twin._later, twin._dedup, twin._key)
-        return Batched(twin)
+        changed = copy(self)
+        changed._later = deferred_starts.Batch(key, size, to_us(max_delay))
+        deferred_starts.check_later(changed._later, changed._dedup, changed._key)
+        return Batched(changed)
 
     def options(
         self,
@@ -341,53 +300,62 @@ class Startable(Generic[P, R]):
         debounce: Debounce | None = None,
         dedup: Dedup | None = None,
     ) -> Self:
-        """The same workflow under a key of your own, with a deadline, with another way to treat a taken key, or with a start that is
-        put off (`debounce`) or answered with a run that is there already (`dedup`)."""
-        twin = copy(self)
+        """The same workflow with other options for its starts: `await order.options(key="order-42").start(42)`.
+
+        Args:
+            key: a name of your own for the run, unique in the namespace, by which it is found again.
+            timeout: how long the run may take.
+            on_conflict: if the key belongs to another run: `"fail"` (the default) raises RunAlreadyExists, `"attach"` returns that
+                run if workflow and input are the same, `"replace"` cancels it and starts anew.
+            debounce: begin when no start has come for a while.
+            dedup: return the run that an earlier start under the same dedup key has made.
+
+        Raises InvalidInput for more than one of `key`, `debounce` and `dedup`.
+        """
+        changed = copy(self)
         if debounce is not None:
-            twin._later = debounce.recorded
+            changed._later = debounce.recorded
         if dedup is not None:
-            twin._dedup = dedup.recorded
+            changed._dedup = dedup.recorded
         if key is not None:
-            twin._key = checked_name("key", key)
+            changed._key = checked_name("key", key)
         if timeout is not None:
-            twin._timeout = timeout
+            changed._timeout = timeout
         if on_conflict is not None:
-            twin._on_conflict = on_conflict
-        deferred_starts.check_later(twin._later, twin._dedup, twin._key)
-        return twin
+            changed._on_conflict = on_conflict
+        deferred_starts.check_later(changed._later, changed._dedup, changed._key)
+        return changed
 
 
 class Batched(Generic[R_co]):
-    """A workflow whose runs get the items of many starts. See `Startable.batch`."""
+    """A workflow whose runs get the items of many starts. `Workflow.batch()` makes one."""
 
     def __init__(self, workflow: Startable[..., Any]) -> None:
         self._workflow = workflow
 
     async def add(self, *items: Any, **lists: list[Any]) -> Handle[R_co]:
-        """Add items to the batch; a handle to the run that will get them. A flow's list is given by its name: `add(events=[event])`."""
+        """Add items to the batch. Returns a handle to the run that will get them.
+
+        The list of a flow is given by its name: `add(events=[event])`.
+        """
         args = () if lists else (list(items),)
         return await self._workflow.start_on(backend(), self._workflow.signature.encode_call(args, lists))
 
 
 class Workflow(Startable[P, R]):
-    """A durable function. `start` hands back a handle, `run` the result; called inside a workflow it is a child run."""
+    """A durable function. `start` returns a handle, `run` the result; called inside a workflow it is a child run.
 
-    def __init__(
-        self,
-        fn: Callable[P, Coroutine[Any, Any, R]],
-        name: str,
-        version: str | None,
-        *,
-        timeout: Duration | None = None,
-        said: Said = NOTHING_SAID,
-    ) -> None:
+    `@workflow` makes one. `name` is how histories and other processes know it, `fn` is the plain function.
+    """
+
+    def __init__(self, fn: Callable[P, Coroutine[Any, Any, R]], options: WorkflowDefinitionOptions) -> None:
+        name, version = options.get("name") or fn.__name__, options.get("version")
         if not inspect.iscoroutinefunction(fn):
             raise InvalidInput(f"@workflow needs an `async def` function; {name} is not one")
-        super().__init__(name, _checked_version(version) if version else _source_hash(fn), timeout=timeout)
+        super().__init__(name, _checked_version(version) if version else _source_hash(fn), options.get("timeout"))
         self.fn = fn
-        self.control = control_of(said, fn, f"workflow {name}", "workflow")
-        """Of its runs; None: nothing was said."""
+        self.control = control_of(options, f"workflow {name}", "workflow", fn)
+        """Flow control of its runs; None: none."""
         update_wrapper(self, fn)
 
     def __repr__(self) -> str:
@@ -408,21 +376,21 @@ class Workflow(Startable[P, R]):
         args, kwargs = self.signature.decode_call(started.input)
         return self.fn(*args, **kwargs)
 
-    def _prepare(self, target: Backend) -> None:
-        """Where it is started it is served, if anything is served there."""
+    def prepare(self, target: Backend) -> None:
+        # A client with a worker of its own executes the workflows that are started through it.
         target.adopt(self)
 
 
 class _TaskDecorator:
-    def __init__(self, name: str | None, settings: TaskSettings) -> None:
-        self._name, self._settings = name, settings
+    def __init__(self, options: TaskDefinitionOptions) -> None:
+        self._options = options
 
     @overload
     def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]]) -> Task[P, R]: ...
     @overload
     def __call__(self, fn: Callable[P, R]) -> Task[P, R]: ...
     def __call__(self, fn: Callable[..., Any]) -> Task[..., Any]:
-        made: Task[..., Any] = Task(fn, self._name or fn.__name__, self._settings)
+        made: Task[..., Any] = Task(fn, self._options)
         registry.add(made)
         return made
 
@@ -432,76 +400,41 @@ def task(fn: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
 @overload
 def task(fn: Callable[P, R], /) -> Task[P, R]: ...
 @overload
-def task(
-    *,
-    name: str | None = None,
-    retry: Retry | int | None = None,
-    timeout: Duration | None = None,
-    queue: str | None = None,
-    heartbeat: Duration | None = None,
-    start_within: Duration | None = None,
-    finish_within: Duration | None = None,
-    at_most_once: bool = False,
-    process: bool = False,
-    undo: Task[..., Any] | str | None = None,
-    limit: Limit | Sequence[Limit] | None = None,
-    rate: RateLimit | Sequence[RateLimit] | None = None,
-    priority: int | None = None,
-    fair: Fair | str | None = None,
-    weight: float | str | None = None,
-) -> _TaskDecorator: ...
-def task(
-    fn: Callable[..., Any] | None = None,
-    /,
-    *,
-    name: str | None = None,
-    retry: Retry | int | None = None,
-    timeout: Duration | None = None,
-    queue: str | None = None,
-    heartbeat: Duration | None = None,
-    start_within: Duration | None = None,
-    finish_within: Duration | None = None,
-    at_most_once: bool = False,
-    process: bool = False,
-    undo: Task[..., Any] | str | None = None,
-    limit: Limit | Sequence[Limit] | None = None,
-    rate: RateLimit | Sequence[RateLimit] | None = None,
-    priority: int | None = None,
-    fair: Fair | str | None = None,
-    weight: float | str | None = None,
-) -> Any:
-    """Make a function a task. Async ones run on the loop, sync ones in threads, or with `process=True` in processes of
-    their own: for work that keeps a CPU busy, crashes, or must end when it is cancelled. `timeout` bounds one attempt,
-    `start_within` the wait for one, `finish_within` all of it from scheduling to the end. `undo` names the task that takes back what
-    this one did, if the run fails or is cancelled later."""
-    decorator = _TaskDecorator(
-        name,
-        TaskSettings(
-            retry,
-            timeout,
-            queue,
-            heartbeat,
-            at_most_once,
-            process,
-            start_within,
-            finish_within,
-            undo=undo,
-            limit=limit,
-            rate=rate,
-            priority=priority,
-            fair=fair,
-            weight=weight,
-        ),
-    )
+def task(**options: Unpack[TaskDefinitionOptions]) -> _TaskDecorator: ...
+def task(fn: Callable[..., Any] | None = None, /, **options: Unpack[TaskDefinitionOptions]) -> Any:
+    """Make a function a task: `@task`, or with options `@task(retry=5, timeout="30s")`.
+
+    Async functions run on the event loop, plain ones in threads, or with `process=True` in processes of their own.
+
+    Args:
+        name: how histories and other processes know it; the function's name unless given.
+        retry: executions in all, or a `Retry`; 3 unless given.
+        timeout: for one attempt.
+        start_within: how long it may wait for an attempt to begin.
+        finish_within: how long it may take in all, from its scheduling to its end.
+        heartbeat: an attempt that sends no heartbeat for this long is ended and retried.
+        queue: the queue that workers take it from; `default` unless given.
+        at_most_once: never execute it twice.
+        process: run a plain function in a process of its own.
+        undo: the task, or its name, that undoes what this one did if the run fails or is cancelled later.
+        limit: a `Limit`, or several: how many at a time.
+        rate: a `RateLimit`, or several: how many per time.
+        priority: -100 to 100; higher begins first.
+        fair: an argument whose values take turns, or a `Fair`.
+        weight: of a value of `fair`.
+
+    Raises InvalidInput for options that can never work.
+    """
+    decorator = _TaskDecorator(checked("@task", TaskDefinitionOptions, options))
     return decorator if fn is None else decorator(fn)
 
 
 class _WorkflowDecorator:
-    def __init__(self, name: str | None, version: str | None, timeout: Duration | None, said: Said) -> None:
-        self._name, self._version, self._timeout, self._said = name, version, timeout, said
+    def __init__(self, options: WorkflowDefinitionOptions) -> None:
+        self._options = options
 
     def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]]) -> Workflow[P, R]:
-        made = Workflow(fn, self._name or fn.__name__, self._version, timeout=self._timeout, said=self._said)
+        made = Workflow(fn, self._options)
         registry.add(made)
         return made
 
@@ -509,32 +442,19 @@ class _WorkflowDecorator:
 @overload
 def workflow(fn: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
 @overload
-def workflow(
-    *,
-    name: str | None = None,
-    version: str | None = None,
-    timeout: Duration | None = None,
-    limit: Limit | Sequence[Limit] | None = None,
-    rate: RateLimit | Sequence[RateLimit] | None = None,
-    priority: int | None = None,
-    fair: Fair | str | None = None,
-    weight: float | str | None = None,
-) -> _WorkflowDecorator: ...
-def workflow(
-    fn: Callable[..., Any] | None = None,
-    /,
-    *,
-    name: str | None = None,
-    version: str | None = None,
-    timeout: Duration | None = None,
-    limit: Limit | Sequence[Limit] | None = None,
-    rate: RateLimit | Sequence[RateLimit] | None = None,
-    priority: int | None = None,
-    fair: Fair | str | None = None,
-    weight: float | str | None = None,
-) -> Any:
-    """Make an `async def` function a durable workflow. `limit`, `rate`, `priority`, `fair` and `weight` are about its runs."""
-    decorator = _WorkflowDecorator(name, version, timeout, Said(limit, rate, priority, fair, weight))
+def workflow(**options: Unpack[WorkflowDefinitionOptions]) -> _WorkflowDecorator: ...
+def workflow(fn: Callable[..., Any] | None = None, /, **options: Unpack[WorkflowDefinitionOptions]) -> Any:
+    """Make an `async def` function a durable workflow: `@workflow`, or with options `@workflow(timeout="1h")`.
+
+    Args:
+        name: how histories and other processes know it; the function's name unless given.
+        version: recorded with each run; a hash of the function's source unless given.
+        timeout: for one run.
+        limit, rate, priority, fair, weight: flow control of its runs; see `task`.
+
+    Raises InvalidInput for a function that is not async, and for options that can never work.
+    """
+    decorator = _WorkflowDecorator(checked("@workflow", WorkflowDefinitionOptions, options))
     return decorator if fn is None else decorator(fn)
 
 
@@ -566,7 +486,7 @@ def _settle(step: Step[Any], produce: Callable[[], Any]) -> None:
 
 
 def _checked_version(version: str) -> str:
-    from perdure.flows.model import VERSION_PREFIX, is_flow  # only who names a version pays for it
+    from perdure.flows.model import VERSION_PREFIX, is_flow  # loads the flow model: only where a version is given
 
     if is_flow(version):
         raise InvalidInput(
@@ -576,7 +496,7 @@ def _checked_version(version: str) -> str:
 
 
 def _source_hash(fn: Callable[..., Any]) -> str:
-    """A version nobody has to bump: the hash of the function's source."""
+    """The version of a workflow that names none: a hash of the function's source."""
     try:
         source = inspect.getsource(fn)
     except (OSError, TypeError):

@@ -1,11 +1,11 @@
-"""What users say about flow control: how many at a time, how many per time, who goes first, and starts that begin later or only once."""
+"""Flow control as users write it: how many at a time, how many per time, in which order, and starts that begin later or only once."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Literal, TypedDict
 
 from perdure.core import deferred_starts
 from perdure.core.durations import Duration, to_us
@@ -23,111 +23,110 @@ Policy = Literal["queue", "cancel_oldest", "cancel_newest", "skip"]
 
 
 @dataclass(frozen=True, slots=True)
-class _LimitFields:
-    max: int
-    by: str
-    key: str
-    policy: Policy
+class Limit:
+    """At most `max` at a time; what is over the limit waits.
 
+        @task(limit=Limit(3, by="customer"))
 
-class Limit(_LimitFields):
-    """At most `max` at a time; what is over that waits.
-
-    `by` names what the limit is counted by, an argument of the call or an expression over `input`: `Limit(3, by="customer")` lets three
-    begin for each customer. Limits with the same `key` share their slots, wherever they stand. `policy` is for runs of a
-    workflow: what becomes of a run that finds the limit reached.
+    Raises InvalidInput for values out of range.
     """
 
-    __slots__ = ()
+    max: int
+    _: KW_ONLY
+    by: str = ""
+    """Count for each value of this separately: an argument of the call, or an expression over `input`."""
+    key: str = ""
+    """Limits with the same key share their slots."""
+    policy: Policy = "queue"
+    """Of a workflow's limit: what happens to a run that finds it reached."""
 
-    def __init__(self, max: int, *, by: str = "", key: str = "", policy: Policy = "queue") -> None:
-        if isinstance(max, bool) or not isinstance(max, int) or not 1 <= max <= CONCURRENCY_MAX:  # pyright: ignore[reportUnnecessaryIsInstance]
+    def __post_init__(self) -> None:
+        if isinstance(self.max, bool) or not isinstance(self.max, int) or not 1 <= self.max <= CONCURRENCY_MAX:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidInput(
-                f"Limit({max!r}): max must be a whole number from 1 to CONCURRENCY_MAX={CONCURRENCY_MAX}; to let nothing begin, pause it"
+                f"Limit({self.max!r}): max must be a whole number from 1 to CONCURRENCY_MAX={CONCURRENCY_MAX}; to let nothing begin, pause it"
             )
-        if policy not in recorded.POLICIES:
-            raise InvalidInput(f"Limit(policy={policy!r}): choose one of {', '.join(recorded.POLICIES)}")
-        _check_key("Limit", key)
-        super().__init__(max, by, key, policy)
+        if self.policy not in recorded.POLICIES:
+            raise InvalidInput(f"Limit(policy={self.policy!r}): choose one of {', '.join(recorded.POLICIES)}")
+        _check_key("Limit", self.key)
 
 
 @dataclass(frozen=True, slots=True)
-class _RateFields:
-    count: float
-    per: Duration
-    by: str
-    key: str
-    units: float | str
-    burst: float | None
+class RateLimit:
+    """At most `count` within `per`, on average.
 
+        @task(rate=RateLimit(100_000, per="1m", key="api", units="size"))
 
-class RateLimit(_RateFields):
-    """At most `count` within `per`, on average; up to `burst` at once.
-
-    `units` says what one call counts, a number or an expression: `RateLimit(100_000, per="1m", key="api", units="size")`.
+    Raises InvalidInput for values out of range.
     """
 
-    __slots__ = ()
+    count: float
+    _: KW_ONLY
+    per: Duration = "1s"
+    by: str = ""
+    """Count for each value of this separately: an argument of the call, or an expression over `input`."""
+    key: str = ""
+    """Rates with the same key share their units."""
+    units: float | str = 1
+    """What one call counts: a number, an argument of the call, or an expression over `input`."""
+    burst: float | None = None
+    """How many may begin at once; `count` unless given."""
 
-    def __init__(
-        self,
-        count: float,
-        *,
-        per: Duration = "1s",
-        by: str = "",
-        key: str = "",
-        units: float | str = 1,
-        burst: float | None = None,
-    ) -> None:
-        if not 0 < count <= RATE_COUNT_MAX:
+    def __post_init__(self) -> None:
+        if not 0 < self.count <= RATE_COUNT_MAX:
             raise InvalidInput(
-                f"RateLimit({count!r}): count must lie between 0 and RATE_COUNT_MAX={RATE_COUNT_MAX}; to let nothing begin, pause it"
+                f"RateLimit({self.count!r}): count must lie between 0 and RATE_COUNT_MAX={RATE_COUNT_MAX}; to let nothing begin, pause it"
             )
-        if to_us(per) == 0:
-            raise InvalidInput(f'RateLimit(per={per!r}): give the time that the count is for, such as "1s" or "1m"')
-        if burst is not None and not 1 <= burst <= RATE_COUNT_MAX:
-            raise InvalidInput(f"RateLimit(burst={burst!r}): at least 1 must be able to begin at once")
-        _check_key("RateLimit", key)
-        super().__init__(count, per, by, key, units, burst)
+        if to_us(self.per) == 0:
+            raise InvalidInput(
+                f'RateLimit(per={self.per!r}): give the time that the count is for, such as "1s" or "1m"'
+            )
+        if self.burst is not None and not 1 <= self.burst <= RATE_COUNT_MAX:
+            raise InvalidInput(f"RateLimit(burst={self.burst!r}): at least 1 must be able to begin at once")
+        _check_key("RateLimit", self.key)
 
 
 @dataclass(frozen=True, slots=True)
 class Fair:
-    """The values of `by` take turns, however many wait for each. One with twice the `weight` has twice the turns."""
+    """The values of `by` take turns, however many calls wait for each."""
 
     by: str
+    """An argument of the call, or an expression over `input`."""
     weight: float | str = 1
+    """A value with twice the weight gets twice the turns."""
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
-    """All that was said about flow control, as it was said; None is 'not said'."""
+class FlowControlOptions(TypedDict, total=False):
+    """How many calls of a task, or runs of a workflow, go on at a time, and in which order they begin."""
 
-    limit: Limit | Sequence[Limit] | None = None
-    rate: RateLimit | Sequence[RateLimit] | None = None
-    priority: int | None = None
-    fair: Fair | str | None = None
-    weight: float | str | None = None
-
-    @property
-    def nothing(self) -> bool:
-        return all(v is None for v in (self.limit, self.rate, self.priority, self.fair, self.weight))
+    limit: Limit | Sequence[Limit] | None
+    """How many at a time."""
+    rate: RateLimit | Sequence[RateLimit] | None
+    """How many per time."""
+    priority: int | None
+    """-100 to 100; higher begins first."""
+    fair: Fair | str | None
+    """Whose values take turns: a `Fair`, an argument of the call, or an expression over `input`."""
+    weight: float | str | None
+    """Of a value of `fair`; 1 unless given."""
 
 
 def control_of(
-    said: Said, fn: Callable[..., Any], what: str, kind: Literal["task", "workflow"]
+    options: FlowControlOptions, what: str, kind: Literal["task", "workflow"], fn: Callable[..., Any] | None = None
 ) -> recorded.Control | None:
-    """What is recorded with a task or registered with a workflow. Everything that can be wrong is found here, where it is written."""
-    if said.nothing:
+    """What is recorded with a task or registered with a workflow; None without flow control.
+
+    `what` names the definition in errors. Names in expressions are checked against the parameters of `fn`, where it is given.
+    """
+    if FlowControlOptions.__optional_keys__.isdisjoint(options):
         return None
-    parameters = _parameters(fn)
-    limits = _several(said.limit, Limit, f"{what}: limit", LIMITS_PER_TASK_MAX, "LIMITS_PER_TASK_MAX")
-    rates = _several(said.rate, RateLimit, f"{what}: rate", RATES_PER_TASK_MAX, "RATES_PER_TASK_MAX")
-    fair, weight = _fair(said, what, parameters)
+    parameters = _parameters(fn) if fn is not None else None
+    limits = _several(options.get("limit"), Limit, f"{what}: limit", LIMITS_PER_TASK_MAX, "LIMITS_PER_TASK_MAX")
+    rates = _several(options.get("rate"), RateLimit, f"{what}: rate", RATES_PER_TASK_MAX, "RATES_PER_TASK_MAX")
+    fair, weight = _fair(options, what, parameters)
     made = recorded.Control(
         limits=tuple(_limit(x, what, parameters, kind) for x in limits),
         rates=tuple(_rate(x, what, parameters) for x in rates),
-        priority=_priority(said.priority, what),
+        priority=_priority(options.get("priority"), what),
         fair=fair,
         weight=weight,
     )
@@ -135,7 +134,7 @@ def control_of(
 
 
 def _limit(x: Limit, what: str, parameters: Collection[str] | None, kind: str) -> recorded.Limit:
-    from perdure.flows.flow_control import canonical  # only who uses flow control pays for the expressions
+    from perdure.flows.flow_control import canonical  # loads the expression language: only where flow control is used
 
     if kind == "task" and x.policy != "queue":
         raise InvalidInput(
@@ -156,22 +155,26 @@ def _rate(x: RateLimit, what: str, parameters: Collection[str] | None) -> record
     )
 
 
-def _fair(said: Said, what: str, parameters: Collection[str] | None) -> tuple[str, str]:
+def _fair(options: FlowControlOptions, what: str, parameters: Collection[str] | None) -> tuple[str, str]:
     from perdure.core.flow_control.groups import WEIGHT_MAX, WEIGHT_MIN
     from perdure.flows.flow_control import canonical, number_or_expression
 
-    fair = said.fair if isinstance(said.fair, Fair) or said.fair is None else Fair(said.fair)
-    if fair is None:
-        if said.weight is not None:
+    given, weight = options.get("fair"), options.get("weight")
+    if given is None:
+        if weight is not None:
             raise InvalidInput(
                 f'{what}: weight is that of a value of fair; say what takes turns as well: fair="customer"'
             )
         return "", "1"
-    if isinstance(said.fair, Fair) and said.weight is not None:
-        raise InvalidInput(f"{what}: the weight is said twice; keep the one of Fair()")
-    by = canonical(fair.by, f"{what}: fair", parameters)
-    given = fair.weight if said.weight is None else said.weight
-    return by, number_or_expression(given, f"{what}: weight", parameters, WEIGHT_MIN, WEIGHT_MAX)
+    if isinstance(given, Fair):
+        if weight is not None:
+            raise InvalidInput(f"{what}: the weight is said twice; keep the one of Fair()")
+        by, weight = given.by, given.weight
+    else:
+        by = given
+    return canonical(by, f"{what}: fair", parameters), number_or_expression(
+        1 if weight is None else weight, f"{what}: weight", parameters, WEIGHT_MIN, WEIGHT_MAX
+    )
 
 
 def _priority(priority: int | None, what: str) -> int:
@@ -198,7 +201,7 @@ def _several(given: Any, kind: type, what: str, most: int, name: str) -> list[An
 
 
 def _parameters(fn: Callable[..., Any]) -> Collection[str] | None:
-    """The names of the arguments; None where any name will do."""
+    """The names of the parameters; None where every name is accepted."""
     found = inspect.signature(fn).parameters.values()
     if any(p.kind is p.VAR_KEYWORD for p in found):
         return None
@@ -208,9 +211,6 @@ def _parameters(fn: Callable[..., Any]) -> Collection[str] | None:
 def _check_key(what: str, key: str) -> None:
     if key:
         checked_name(f"{what} key", key)
-
-
-# -- starts --------------------------------------------------------------------------------------------------------
 
 
 class Debounce:

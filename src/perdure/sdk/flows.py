@@ -20,7 +20,7 @@ CURRENT: Final = ""
 
 
 class FlowRef(Startable[..., T]):
-    """A workflow by name. `start` hands back a handle, `run` the result; called inside a workflow it is a child run."""
+    """A workflow by name. `start` returns a handle, `run` the result; called inside a workflow it is a child run."""
 
     def __init__(self, name: str, result: Any) -> None:
         super().__init__(name, CURRENT)
@@ -30,19 +30,19 @@ class FlowRef(Startable[..., T]):
         return f"<flow {self.name}>"
 
     @property
-    def _written(self) -> str:
+    def _source_text(self) -> str:
         return f"flow({self.name!r})"
 
     @cached_property
-    def signature(self) -> FlowCalls:
-        return FlowCalls(self._written, self._type)
+    def signature(self) -> FlowCallCodec:
+        return FlowCallCodec(self._source_text, self._type)
 
 
-class FlowCalls:
-    """How calls and results of it travel: nothing is known of the parameters, so they are any JSON."""
+class FlowCallCodec:
+    """Arguments and results as JSON. The parameters are not known here, so any JSON is accepted."""
 
-    def __init__(self, written: str, result: Any) -> None:
-        self._input, self._output = f"the input of {written}", f"the result of {written}"
+    def __init__(self, source: str, result: Any) -> None:
+        self._input, self._output = f"the input of {source}", f"the result of {source}"
         self._returned: Converter[Any] = Converter.of(result)
 
     def encode_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
@@ -65,5 +65,14 @@ def flow(name: str) -> FlowRef[Any]: ...
 @overload
 def flow(name: str, result: type[T]) -> FlowRef[T]: ...
 def flow(name: str, result: Any = Any) -> FlowRef[Any]:
-    """A workflow by its name. Give the type of its result to have it checked."""
+    """A workflow that this program knows by its name alone, such as a deployed flow.
+
+        report = await flow("nightly-etl", Report).run(day="monday")
+
+    Args:
+        name: the name of the workflow.
+        result: the type of its result; any JSON unless given.
+
+    Its input is given by keywords. Calls raise NotRegistered if no workflow of that name is known.
+    """
     return FlowRef(name, result)

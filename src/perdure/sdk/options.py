@@ -1,137 +1,175 @@
-"""What a user may say about how a task is executed, and the effective options that are recorded for it."""
+"""The options of tasks and workflows as users write them, and the options that are recorded for a task.
+
+An option is declared once, as a key of a TypedDict here or in flow_control.py. Decorators, `.options()` and `wf.call()` take them with
+`**options: Unpack[...]`, so type checkers and editors know each of them. At run time `checked` refuses a name that is not there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from perdure.core.durations import Duration, to_us
 from perdure.core.errors import InvalidInput
 from perdure.core.flow_control.options import Control
 from perdure.core.limits import ATTEMPTS_DEFAULT, ATTEMPTS_MAX
 from perdure.core.retry import TaskOptions
-from perdure.sdk.flow_control import Fair, Limit, RateLimit, Said
+from perdure.sdk.flow_control import FlowControlOptions
 from perdure.sdk.workflow import undo
 
+if TYPE_CHECKING:
+    from perdure.sdk.definitions import Task
+
+T = TypeVar("T", bound=Mapping[str, Any])
+
 
 @dataclass(frozen=True, slots=True)
-class _RetryFields:
-    attempts: int
-    delay: Duration
-    factor: float
-    max_delay: Duration
-    jitter: bool
-    on: tuple[type[Exception], ...]
-    never: tuple[type[Exception], ...]
+class Retry:
+    """How often a task is executed, and how long it waits in between.
 
+        @task(retry=Retry(5, delay="100ms", never=(CardDeclined,)))
 
-class Retry(_RetryFields):
-    """How often a task is tried, and how long it waits in between.
-
-    `attempts` counts executions in all: Retry(3) is one execution and at most two retries. The first retry comes after `delay`; each
-    further delay is `factor` times longer, up to `max_delay`. `jitter` spreads delays over 50% to 100% of their length. Exceptions in
-    `never`, or outside `on`, are not retried. Raises InvalidInput for values out of range.
+    Raises InvalidInput for values out of range.
     """
 
-    __slots__ = ()
+    attempts: int = ATTEMPTS_DEFAULT
+    """Executions in all: Retry(3) is one execution and at most two retries."""
+    _: KW_ONLY
+    delay: Duration = "1s"
+    """Before the second execution."""
+    factor: float = 2.0
+    """Each delay is this many times longer than the one before."""
+    max_delay: Duration = "1m"
+    """The longest delay."""
+    jitter: bool = True
+    """Spread delays over 50% to 100% of their length."""
+    on: tuple[type[Exception], ...] = (Exception,)
+    """Exceptions that are retried."""
+    never: tuple[type[Exception], ...] = ()
+    """Exceptions that are not, even if `on` has them."""
 
-    def __init__(
-        self,
-        attempts: int = ATTEMPTS_DEFAULT,
-        *,
-        delay: Duration = "1s",
-        factor: float = 2.0,
-        max_delay: Duration = "1m",
-        jitter: bool = True,
-        on: tuple[type[Exception], ...] = (Exception,),
-        never: tuple[type[Exception], ...] = (),
-    ) -> None:
-        if not 1 <= attempts <= ATTEMPTS_MAX:
+    def __post_init__(self) -> None:
+        if not 1 <= self.attempts <= ATTEMPTS_MAX:
             raise InvalidInput(
-                f"Retry(attempts={attempts}): attempts counts executions and must lie between 1 and ATTEMPTS_MAX={ATTEMPTS_MAX}"
+                f"Retry(attempts={self.attempts}): attempts counts executions and must lie between 1 and ATTEMPTS_MAX={ATTEMPTS_MAX}"
             )
-        if factor < 1:
-            raise InvalidInput(f"Retry(factor={factor}): delays cannot shrink; use a factor of 1 or more")
-        super().__init__(attempts, delay, factor, max_delay, jitter, on, never)
+        if self.factor < 1:
+            raise InvalidInput(f"Retry(factor={self.factor}): delays cannot shrink; use a factor of 1 or more")
 
 
-@dataclass(frozen=True, slots=True)
-class TaskSettings:
-    """Options as given; None is 'not said'."""
+class CallOptions(FlowControlOptions, total=False):
+    """How a call of a task is executed."""
 
-    retry: Retry | int | None = None
-    timeout: Duration | None = None
-    queue: str | None = None
-    heartbeat: Duration | None = None
-    at_most_once: bool = False
-    process: bool = False
-    start_within: Duration | None = None
-    finish_within: Duration | None = None
-    undo: Any = None
-    """The task that takes it back, or its name."""
-    limit: Limit | Sequence[Limit] | None = None
-    rate: RateLimit | Sequence[RateLimit] | None = None
-    priority: int | None = None
-    fair: Fair | str | None = None
-    weight: float | str | None = None
-
-    @property
-    def said(self) -> Said:
-        """About flow control."""
-        return Said(self.limit, self.rate, self.priority, self.fair, self.weight)
-
-    def effective(self, control: Control | None = None) -> TaskOptions:
-        retry = (
-            self.retry
-            if isinstance(self.retry, Retry)
-            else Retry(ATTEMPTS_DEFAULT if self.retry is None else self.retry)
-        )
-        if self.at_most_once and self.retry is not None and retry.attempts > 1:
-            raise InvalidInput("a task cannot be both at_most_once and retried; drop one of the two")
-        start_us, close_us = _within("start_within", self.start_within), _within("finish_within", self.finish_within)
-        return TaskOptions(
-            max_attempts=1 if self.at_most_once else retry.attempts,
-            initial_us=to_us(retry.delay),
-            factor=retry.factor,
-            cap_us=to_us(retry.max_delay),
-            jitter=retry.jitter,
-            timeout_us=to_us(self.timeout) if self.timeout is not None else 0,
-            heartbeat_us=to_us(self.heartbeat) if self.heartbeat is not None else 0,
-            at_most_once=self.at_most_once,
-            never=tuple(qualified(t) for t in retry.never),
-            on=() if retry.on == (Exception,) else tuple(qualified(t) for t in retry.on),
-            to_start_us=start_us,
-            to_close_us=close_us,
-            undo="" if self.undo is None else undo.name_of(self.undo),
-            control=control,
-        )
-
-    def given(self, control: Control | None) -> tuple[str, ...]:
-        """Fields of the effective options that do not come from defaults."""
-        fields: list[str] = []
-        if self.retry is not None or self.at_most_once:
-            fields.append("max_attempts")
-        if isinstance(self.retry, Retry):
-            fields += ["initial_us", "factor", "cap_us", "jitter", "never", "on"]
-        durations = (
-            (self.timeout, "timeout_us"), (self.heartbeat, "heartbeat_us"), (self.start_within, "to_start_us"),
-            (self.finish_within, "to_close_us"),
-        )  # fmt: skip
-        fields += [field for value, field in durations if value is not None]
-        if self.at_most_once:
-            fields.append("at_most_once")
-        if control is not None:
-            fields.append("control")
-        return tuple(fields)
+    retry: Retry | int | None
+    """Executions in all, or a `Retry`; 3 unless given."""
+    timeout: Duration | None
+    """For one attempt, from the moment it is handed to a worker."""
+    queue: str | None
+    """The queue that workers take it from; `default` unless given."""
+    heartbeat: Duration | None
+    """An attempt that sends no heartbeat for this long is ended and retried."""
+    start_within: Duration | None
+    """How long the task may wait for an attempt to begin; it fails with TaskTimeout otherwise."""
+    finish_within: Duration | None
+    """How long the task may take from its scheduling to its end, over all attempts."""
+    at_most_once: bool | None
+    """Never execute it twice; fail with TaskLost instead."""
+    undo: Task[..., Any] | str | None
+    """The task, or its name, that undoes what this one did if the run fails or is cancelled later."""
 
 
-def _within(name: str, given: Duration | None) -> int:
-    if given is None:
-        return 0
-    us = to_us(given)
-    if us <= 0:
-        raise InvalidInput(f"{name}={given!r}: nothing can happen in no time; give a longer one, or leave it out")
+class TaskDefinitionOptions(CallOptions, total=False):
+    """Options of `@task`."""
+
+    name: str | None
+    """By which histories and other processes know the task; the function's name unless given."""
+    process: bool
+    """Run a plain function in a process of its own: for work that keeps a CPU busy, may crash, or must end when it is cancelled."""
+
+
+class WorkflowDefinitionOptions(FlowControlOptions, total=False):
+    """Options of `@workflow`. Flow control is for its runs."""
+
+    name: str | None
+    """By which histories and other processes know the workflow; the function's name unless given."""
+    version: str | None
+    """Recorded with each run; a hash of the function's source unless given."""
+    timeout: Duration | None
+    """For one run, from its start."""
+
+
+def checked(where: str, kind: type[T], options: Mapping[str, Any]) -> T:
+    """The options that were given: without those that are None. Raises TypeError for a name that `kind` does not have."""
+    known: frozenset[str] = kind.__optional_keys__  # type: ignore[attr-defined]
+    for name in options:
+        if name not in known:
+            raise TypeError(f"{where} got an unexpected keyword argument {name!r}")
+    return cast(T, {name: value for name, value in options.items() if value is not None})
+
+
+def has_retry_policy(options: CallOptions) -> bool:
+    """Whether the number of attempts was given, and is not the default."""
+    return "retry" in options or bool(options.get("at_most_once"))
+
+
+def recorded_options(options: CallOptions, control: Control | None = None) -> TaskOptions:
+    """What is recorded with a task: the effective value of every option."""
+    given = options.get("retry")
+    retry = given if isinstance(given, Retry) else Retry(ATTEMPTS_DEFAULT if given is None else given)
+    at_most_once = bool(options.get("at_most_once"))
+    if at_most_once and given is not None and retry.attempts > 1:
+        raise InvalidInput("a task cannot be both at_most_once and retried; drop one of the two")
+    undone_by = options.get("undo")
+    return TaskOptions(
+        max_attempts=1 if at_most_once else retry.attempts,
+        initial_us=to_us(retry.delay),
+        factor=retry.factor,
+        cap_us=to_us(retry.max_delay),
+        jitter=retry.jitter,
+        timeout_us=_us(options.get("timeout")),
+        heartbeat_us=_us(options.get("heartbeat")),
+        at_most_once=at_most_once,
+        never=tuple(qualified(t) for t in retry.never),
+        on=() if retry.on == (Exception,) else tuple(qualified(t) for t in retry.on),
+        to_start_us=_positive_us("start_within", options.get("start_within")),
+        to_close_us=_positive_us("finish_within", options.get("finish_within")),
+        undo="" if undone_by is None else undo.name_of(undone_by),
+        control=control,
+    )
+
+
+_RECORDED_AS = {
+    "timeout": "timeout_us",
+    "heartbeat": "heartbeat_us",
+    "start_within": "to_start_us",
+    "finish_within": "to_close_us",
+}
+
+
+def given_fields(options: CallOptions, control: Control | None) -> tuple[str, ...]:
+    """The fields of the recorded options that do not come from defaults."""
+    fields: list[str] = []
+    if has_retry_policy(options):
+        fields.append("max_attempts")
+    if isinstance(options.get("retry"), Retry):
+        fields += ["initial_us", "factor", "cap_us", "jitter", "never", "on"]
+    fields += [field for name, field in _RECORDED_AS.items() if name in options]
+    if options.get("at_most_once"):
+        fields.append("at_most_once")
+    if control is not None:
+        fields.append("control")
+    return tuple(fields)
+
+
+def _us(duration: Duration | None) -> int:
+    return 0 if duration is None else to_us(duration)
+
+
+def _positive_us(name: str, given: Duration | None) -> int:
+    us = _us(given)
+    if given is not None and us <= 0:
+        raise InvalidInput(f"{name}={given!r}: give a duration above zero, or leave it out")
     return us
 
 

@@ -1,7 +1,7 @@
-"""`Schedule("nightly", crawl.bind(urls), cron="0 8 * * *", tz="Europe/Paris")`: a declaration of when a workflow starts by itself.
+"""`Schedule("nightly", crawl.bind(urls), cron="0 8 * * *", tz="Europe/Paris")`: when a workflow starts by itself.
 
-It does nothing until it is applied: `await nightly.apply()`, or `Perdure(schedules=[nightly])`. Applied again it is brought up to date, and
-keeps its next time unless the times themselves changed. From then on any engine of the database fires it, whether this program runs or not.
+A schedule has no effect until it is applied: `await nightly.apply()`, or `Perdure(schedules=[nightly])`. Applied again it is updated, and
+keeps its next time unless the times changed. From then on any engine of the database fires it, whether this program runs or not.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Generic, Literal, TypeVar
+from typing import Generic, Literal, TypedDict, TypeVar, Unpack
 from zoneinfo import ZoneInfo
 
 from perdure.core import ids
@@ -21,6 +21,7 @@ from perdure.core.schedules import parse_spec
 from perdure.flows.scheduled import ORIGIN_CODE, FireView, ScheduleRequest, ScheduleView, check_name, checked
 from perdure.sdk.client.handles import Backend, Handle, Schedules, backend
 from perdure.sdk.definitions import Bound
+from perdure.sdk.options import checked as checked_options
 
 R = TypeVar("R")
 
@@ -31,7 +32,7 @@ Missed = Literal["none", "last", "all"]
 
 @dataclass(frozen=True)
 class Fire:
-    """One nominal time and what came of it."""
+    """One time of a schedule and its outcome."""
 
     nominal: datetime
     at: datetime
@@ -50,44 +51,59 @@ class Backfilled:
 
     nominal: datetime
     exists: bool
-    """It had a run already, and gets no other."""
+    """It already had a run."""
     run_id: str | None
 
 
-class Schedule(Generic[R]):
-    """When a workflow starts by itself. `cron`, `every` and `at` add up; the rest narrows them down. See docs/how-to/schedule-runs.md."""
+class ScheduleOptions(TypedDict, total=False):
+    """When a schedule fires. `cron`, `every` and `at` add up; the rest narrows them down. See docs/reference/schedules.md."""
 
-    def __init__(
-        self,
-        name: str,
-        target: Bound[R],
-        *,
-        cron: str | Sequence[str] | None = None,
-        every: Duration | None = None,
-        anchor: Moment | None = None,
-        at: Moment | Sequence[Moment] | None = None,
-        tz: str = "UTC",
-        calendars: Sequence[str] = (),
-        exclude: Sequence[str] = (),
-        start: Moment | None = None,
-        end: Moment | None = None,
-        jitter: Duration | None = None,
-        overlap: Overlap = "skip",
-        missed: Missed = "last",
-        window: Duration | None = None,
-        attributes: Mapping[str, str | bool | int | float] | None = None,
-    ) -> None:
+    cron: str | Sequence[str] | None
+    every: Duration | None
+    anchor: Moment | None
+    """The moment that `every` is counted from."""
+    at: Moment | Sequence[Moment] | None
+    tz: str
+    """The time zone of `cron` and of moments without one; UTC unless given."""
+    calendars: Sequence[str]
+    """Fire on days of these calendars only."""
+    exclude: Sequence[str]
+    """Do not fire on days of these calendars."""
+    start: Moment | None
+    end: Moment | None
+    jitter: Duration | None
+    """Delay each start by a random time up to this."""
+    overlap: Overlap
+    """What happens while the run before is still active; `skip` unless given."""
+    missed: Missed
+    """Which times are made up for after an outage; `last` unless given."""
+    window: Duration | None
+    """How late a missed time may still be made up for."""
+    attributes: Mapping[str, str | bool | int | float] | None
+    """Search attributes of its runs."""
+
+
+class Schedule(Generic[R]):
+    """When a workflow starts by itself.
+
+    Args:
+        name: the name of the schedule, unique in the namespace.
+        target: the workflow and its arguments: `crawl.bind(urls)`.
+        options: see ScheduleOptions.
+
+    Raises InvalidInput for times that can never work, and for a workflow with a key, debounce or dedup.
+    """
+
+    def __init__(self, name: str, target: Bound[R], **options: Unpack[ScheduleOptions]) -> None:
+        given = dict(checked_options("Schedule()", ScheduleOptions, options))
+        attributes = given.pop("attributes", None)
         self.name = check_name(name)
         self.target = target
-        given = {
-            "cron": cron, "every": every, "anchor": anchor, "at": at, "tz": tz, "calendars": list(calendars), "exclude": list(exclude),
-            "start": start, "end": end, "jitter": jitter, "overlap": overlap, "missed": missed, "window": window,
-        }  # fmt: skip
         try:
-            self.spec = parse_spec({k: v for k, v in given.items() if v is not None})
+            self.spec = parse_spec(given)
         except InvalidInput as e:
             raise InvalidInput(f"Schedule({name!r}): {e}") from None
-        self._attributes = encode_json(dict(attributes)) if attributes else b""
+        self._attributes = encode_json(attributes) if attributes else b""
         checked(self.request)
 
     def __repr__(self) -> str:
@@ -96,9 +112,9 @@ class Schedule(Generic[R]):
     @property
     def request(self) -> ScheduleRequest:
         workflow = self.target.workflow
-        refused = workflow.refused_by_schedules()
-        if refused:
-            raise InvalidInput(f"Schedule({self.name!r}): {refused}")
+        problem = workflow.schedule_problem()
+        if problem:
+            raise InvalidInput(f"Schedule({self.name!r}): {problem}")
         return ScheduleRequest(
             name=self.name,
             workflow=workflow.name,
@@ -109,49 +125,51 @@ class Schedule(Generic[R]):
             origin=ORIGIN_CODE,
         )
 
-    # -- what becomes of it -----------------------------------------------------------------------------------------
-
     async def apply(self) -> ScheduleView:
-        """Create it, or bring it up to date. One that somebody paused stays paused."""
+        """Create it, or update it. A paused schedule stays paused."""
         return await self.apply_on(backend())
 
     async def apply_on(self, target: Backend) -> ScheduleView:
-        """`apply` on a client that you hold."""
+        """Like `apply()`, through a client that you hold."""
         self.target.workflow.prepare(target)
         view, _ = await (await target.schedules()).put(self.request)
         return view
 
     async def describe(self) -> ScheduleView:
+        """The schedule as it is stored. Raises NotFound if it was not applied."""
         return await (await _schedules()).get(self.name)
 
     async def pause(self, reason: str = "") -> None:
-        """Nothing fires until `resume`."""
+        """Stop firing until `resume()`. `reason` is shown with the schedule."""
         await (await _schedules()).pause(self.name, reason)
 
     async def resume(self) -> None:
-        """Go on from now: what would have fired meanwhile is not made up for. `backfill` does that."""
+        """Fire again, from now on. Times that have passed meanwhile are not made up for; `backfill()` does that."""
         await (await _schedules()).resume(self.name)
 
     async def trigger(self) -> Handle[R]:
-        """Start a run now, beside what the schedule does."""
+        """Start a run now, in addition to the schedule. Returns its handle."""
         target = backend()
         run_id = await (await target.schedules()).trigger(self.name)
         return Handle(target, run_id, self.target.workflow.signature.decode_result)
 
     async def delete(self) -> None:
-        """Runs that are active go on."""
+        """Delete the schedule. Its active runs go on."""
         await (await _schedules()).delete(self.name)
 
-    async def next(self, n: int = 5) -> list[datetime]:
-        """The next times, as the schedule is stored, in its own zone."""
-        return [self._local(t) for t in await (await _schedules()).times(self.name, n)]
+    async def next(self, limit: int = 5) -> list[datetime]:
+        """The next times of the stored schedule, in its time zone."""
+        return [self._local(t) for t in await (await _schedules()).times(self.name, limit)]
 
     async def fires(self, limit: int = 50) -> list[Fire]:
-        """Past times and what came of them, the latest first."""
+        """Past times and their outcomes, the latest first."""
         return [self._fire(f) for f in await (await _schedules()).fires(self.name, None, limit)]
 
     async def backfill(self, since: datetime, until: datetime, *, dry_run: bool = False) -> list[Backfilled]:
-        """A run for each time from `since` and before `until` that had none. With `dry_run`, only tell which those are."""
+        """Start a run for each time from `since` and before `until` that had none.
+
+        With `dry_run` nothing is started. Returns the times, each with whether it had a run, and its run.
+        """
         times = await (await _schedules()).backfill(self.name, us_of(since), us_of(until), dry_run=dry_run)
         return [Backfilled(self._local(t.nominal_us), t.exists, _text(t.run_id)) for t in times]
 

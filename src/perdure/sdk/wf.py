@@ -1,17 +1,22 @@
-"""What workflow code may ask for, beyond calling tasks and plain asyncio. Finds its run by itself."""
+"""What workflow code may ask for, beyond calling tasks and plain asyncio. Each function works inside a workflow only, and raises
+PerdureError elsewhere.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from datetime import datetime
-from typing import Any, Literal, NoReturn, ParamSpec, TypeVar, overload
+from typing import Any, NoReturn, ParamSpec, TypeVar, Unpack, overload
 from uuid import UUID
 
 from perdure.core.durations import Duration, datetime_of, to_us, us_of
-from perdure.core.errors import InvalidInput, PerdureError
+from perdure.core.errors import PerdureError
+from perdure.core.names import checked_name
 from perdure.sdk.definitions import DEFAULT_QUEUE, Task
-from perdure.sdk.options import Retry, TaskSettings
+from perdure.sdk.flow_control import control_of
+from perdure.sdk.mapping import map as map
+from perdure.sdk.options import CallOptions, checked, recorded_options
 from perdure.sdk.payloads import Converter, Signature
 from perdure.sdk.workflow.instance import ContinueAsNewRequest, Runtime, current
 from perdure.sdk.workflow.step import Step
@@ -19,7 +24,6 @@ from perdure.sdk.workflow.undo import UndoScope
 
 P = ParamSpec("P")
 R = TypeVar("R")
-A = TypeVar("A")
 
 
 def _runtime(what: str) -> Runtime:
@@ -30,7 +34,10 @@ def _runtime(what: str) -> Runtime:
 
 
 def sleep(d: Duration | datetime) -> Step[None]:
-    """Sleep durably: for a duration, or until a moment. A sleeping run costs one row and no memory."""
+    """Sleep durably: for a duration (`"30d"`, a timedelta), or until a moment (a datetime with a time zone).
+
+    A sleeping run costs one row and no memory.
+    """
     runtime = _runtime("sleep()")
     until = us_of(d) if isinstance(d, datetime) else runtime.now_us + to_us(d)
     return runtime.sleep_until(until)
@@ -41,93 +48,99 @@ def run(name: str, fn: Callable[P, Coroutine[Any, Any, R]], *args: P.args, **kwa
 @overload
 def run(name: str, fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Step[R]: ...
 def run(name: str, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Step[Any]:
-    """Execute a side effect and record its result once. Until the record is durable it may be executed again."""
+    """Execute a side effect here and record its result; a replay takes the record.
+
+        token = await wf.run("token", secrets.token_hex, 16)
+
+    Args:
+        name: the name of the record in the history.
+        fn: a plain or async function. Its errors are recorded too.
+        args, kwargs: its arguments.
+
+    Until the record is durable, `fn` may be executed again.
+    """
     signature = Signature.of(fn)
     return _runtime("run()").run_operation(
         name, lambda: fn(*args, **kwargs), signature.encode_result, signature.decode_result
     )
 
 
-@overload
-def map(
-    fn: Callable[[A], Step[R]],
-    items: Iterable[A],
-    /,
-    *,
-    concurrency: int | None = None,
-    on_error: Literal["raise"] = "raise",
-) -> Step[list[R]]: ...
-@overload
-def map(
-    fn: Callable[[A], Step[R]], items: Iterable[A], /, *, concurrency: int | None = None, on_error: Literal["collect"]
-) -> Step[list[R | Exception]]: ...
-def map(fn: Any, items: Iterable[Any], /, *, concurrency: int | None = None, on_error: str = "raise") -> Any:
-    """One task (or child run) per item, in one bulk command; results in the order of the items."""
-    _runtime("map()")
-    if not hasattr(fn, "signature"):
-        raise InvalidInput(
-            "wf.map() takes a @task or a @workflow; for anything else call it yourself and asyncio.gather the steps"
-        )
-    return fn.map(items, concurrency=concurrency, on_error=on_error)
+def call(name: str, input: dict[str, Any] | None = None, **options: Unpack[CallOptions]) -> Step[Any]:
+    """Call a task by its name, untyped: for tasks that are defined in other programs.
 
+        page = await wf.call("perdure.http", {"url": url}, timeout="30s")
 
-def call(
-    name: str,
-    input: dict[str, Any] | None = None,
-    *,
-    queue: str = DEFAULT_QUEUE,
-    retry: Retry | int | None = None,
-    timeout: Duration | None = None,
-    start_within: Duration | None = None,
-    finish_within: Duration | None = None,
-    undo: Task[..., Any] | str | None = None,
-) -> Step[Any]:
-    """A task by name, untyped: for tasks defined elsewhere. `input` maps parameter names to values."""
+    Args:
+        name: the name of the task.
+        input: its arguments by the names of its parameters.
+        options: those of `task.options()`.
+
+    Returns a step, which raises like that of any task.
+    """
+    given = checked("wf.call()", CallOptions, options)
+    control = control_of(given, f"task {name}", "task")
     converter: Converter[Any] = Converter.of(Any)
-    options = TaskSettings(
-        retry=retry, timeout=timeout, queue=queue, start_within=start_within, finish_within=finish_within, undo=undo
-    ).effective()
-    data = converter.encode(input or {})
-    return _runtime("call()").schedule_task(name, queue, data, options, converter.decode, undo)
+    return _runtime("call()").schedule_task(
+        checked_name("task", name),
+        checked_name("queue", given.get("queue") or DEFAULT_QUEUE),
+        converter.encode(input or {}),
+        recorded_options(given, control),
+        converter.decode,
+        given.get("undo"),
+    )
 
 
 def undo(task: Task[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> None:
-    """Put a call on the undo stack: it is made if the run fails or is cancelled from here on. For what no task of its own did."""
+    """Put a call on the undo stack, for an effect that no task with an `undo` has: the call is made if the run fails or is cancelled later.
+
+    Args:
+        task: the task that undoes the effect.
+        args, kwargs: its arguments.
+    """
     _runtime("undo()").undo.push(task.name, task, task.signature.encode_call(args, kwargs))
 
 
 def unwind() -> Step[None]:
-    """Undo everything on the undo stack, newest first, and go on with an empty one. TaskFailed, once all were tried, if some failed."""
+    """Undo everything on the undo stack now, newest first, and go on with an empty one.
+
+    The await raises TaskFailed if some undos failed, once all were tried.
+    """
     return _runtime("unwind()").undo.unwind(sys.exception())
 
 
 def undo_scope() -> UndoScope:
-    """`async with wf.undo_scope():` undoes what was done inside when an exception leaves it, and nothing else."""
+    """A block with an undo stack of its own: an exception that leaves `async with wf.undo_scope():` undoes what was done inside it."""
     return UndoScope(_runtime("undo_scope()"))
 
 
 def commit_undo() -> None:
-    """The point of no return: empty the undo stack without undoing anything."""
+    """Empty the undo stack without undoing anything: what was done so far stays."""
     _runtime("commit_undo()").undo.commit()
 
 
 def now() -> datetime:
-    """The run's time: the database time of the event the code is reacting to. The same on every replay."""
+    """The time of the run: the database time of the event that the code reacts to. The same on every replay."""
     return datetime_of(_runtime("now()").now_us)
 
 
 def uuid() -> UUID:
-    """A UUID drawn from the run's own seed."""
+    """A random UUID, drawn from the seed of the run. The same on every replay."""
     return _runtime("uuid()").uuid()
 
 
 def random() -> float:
-    """A number in [0, 1) drawn from the run's own seed."""
+    """A random number in [0, 1), drawn from the seed of the run. The same on every replay."""
     return _runtime("random()").randomness().random()
 
 
 def patched(name: str) -> bool:
-    """True where the new code path is to be taken: on runs that had not passed this point before the change."""
+    """Whether to take the new code path: True on runs that had not passed this point before the change.
+
+        if wf.patched("two-step-payment"):
+            await reserve(order)
+
+    `name` identifies the change; the answer is recorded.
+    """
     return _runtime("patched()").journal.patched(name)
 
 
@@ -139,13 +152,16 @@ def run_id() -> str:
 
 
 def nominal_time() -> datetime | None:
-    """The time that a schedule meant this run for, however late it started; None when no schedule started it."""
+    """The time that a schedule started this run for, which may be earlier than its start; None when no schedule started it."""
     started = _runtime("nominal_time()").started
     return datetime_of(started.nominal_us) if started is not None and started.nominal_us else None
 
 
 def continue_as_new(*args: Any, **kwargs: Any) -> NoReturn:
-    """End this run and go on in a fresh one of the same workflow with these arguments and an empty history."""
+    """End this run and continue as a new run of the same workflow, with these arguments and an empty history.
+
+    Handles, signals and promises follow to the new run. Raises InvalidInput if the undo stack is not empty.
+    """
     runtime = _runtime("continue_as_new()")
     runtime.refuse_left_undos()
     raise ContinueAsNewRequest(runtime.encode_input(args, kwargs))

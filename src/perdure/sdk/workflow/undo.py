@@ -291,6 +291,6 @@ def _resolved(undo: Any) -> tuple[str, str, TaskOptions]:
         except NotRegistered:
             return undo, QUEUE_DEFAULT, TaskOptions(max_attempts=UNDO_ATTEMPTS_DEFAULT)
     options: TaskOptions = without_undo(found.effective)
-    if not found.says_retry:
+    if not found.has_retry_policy:
         options = msgspec.structs.replace(options, max_attempts=UNDO_ATTEMPTS_DEFAULT)
     return found.name, found.queue, options
