@@ -39,8 +39,8 @@ def keep_private(module: dict[str, Any]) -> None:
     for known, kind in ((registry.tasks, Task), (registry.workflows, Workflow)):
         for name in {d.name for d in module.values() if isinstance(d, kind)}:
             known._by_name.pop(name, None)
-            if name in known._rivals:
-                known._by_name[name] = known._rivals.pop(name)
+            if name in known._ambiguous:
+                known._by_name[name] = known._ambiguous.pop(name)
 
 
 class World:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import inspect
 import subprocess
 import sys
 import textwrap
 import time
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
@@ -122,3 +125,27 @@ def test_importing_perdure_takes_little_time() -> None:
     own_us = int(line.split("|")[1])
     assert own_us < IMPORT_S_MAX * 1e6 / 4, line
     assert elapsed_s < 10 * IMPORT_S_MAX
+
+
+SDK = (
+    "approvals",
+    "definitions",
+    "flow_control",
+    "flows",
+    "mapping",
+    "messages",
+    "options",
+    "schedules",
+    "updates",
+    "wf",
+)
+
+
+@pytest.mark.parametrize("module", SDK)
+def test_every_public_function_of_the_sdk_has_a_docstring(module: str) -> None:
+    home = importlib.import_module(f"perdure.sdk.{module}")
+    own = {k: v for k, v in vars(home).items() if getattr(v, "__module__", "") == home.__name__ and k[0] != "_"}
+    classes = [c for c in own.values() if inspect.isclass(c) and not issubclass(c, Protocol)]  # type: ignore[arg-type]
+    members = [(f"{c.__name__}.{k}", v) for c in classes for k, v in vars(c).items() if k[0] != "_" and callable(v)]
+    missing = [k for k, v in [*own.items(), *members] if callable(v) and not inspect.getdoc(v)]
+    assert not missing

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import inspect
 from collections.abc import Callable, Coroutine, Iterable
@@ -36,6 +35,7 @@ from perdure.sdk.options import (
     recorded_options,
 )
 from perdure.sdk.payloads import Signature
+from perdure.sdk.plain_calls import run_plain
 from perdure.sdk.worker.tracing import current_traceparent
 from perdure.sdk.workflow import guards, undo
 from perdure.sdk.workflow.fanout import Fanout, child_fanout
@@ -120,7 +120,7 @@ class Task(Generic[P, R]):
         """
         runtime = current.get(None)
         if runtime is None:
-            return _run_here(self.fn, self.is_async, args, kwargs)
+            return run_plain(self.fn, self.is_async, args, kwargs)
         data = self.signature.encode_call(args, kwargs)
         return runtime.schedule_task(
             self.name, self.queue, data, self.effective, self.signature.decode_result, self.undo
@@ -456,33 +456,6 @@ def workflow(fn: Callable[..., Any] | None = None, /, **options: Unpack[Workflow
     """
     decorator = _WorkflowDecorator(checked("@workflow", WorkflowDefinitionOptions, options))
     return decorator if fn is None else decorator(fn)
-
-
-def _run_here(fn: Callable[..., Any], is_async: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step[Any]:
-    """Outside a workflow a task is the plain function, behind the same awaitable."""
-    try:
-        loop = asyncio.get_running_loop()
-    except RuntimeError:
-        raise PerdureError(
-            f"{fn.__name__}(...) was called with no event loop running; call {fn.__name__}.fn(...) for the plain function"
-        ) from None
-    step: Step[Any] = Step(loop=loop)
-    if not is_async:
-        _settle(step, lambda: fn(*args, **kwargs))
-        return step
-    inner = loop.create_task(fn(*args, **kwargs))
-    step._on_cancel = lambda: cast("None", inner.cancel())
-    inner.add_done_callback(
-        lambda t: None if step.done() else (step.cancel() if t.cancelled() else _settle(step, t.result))
-    )
-    return step
-
-
-def _settle(step: Step[Any], produce: Callable[[], Any]) -> None:
-    try:
-        step.set_result(produce())
-    except Exception as e:
-        step.set_exception(e)
 
 
 def _checked_version(version: str) -> str:

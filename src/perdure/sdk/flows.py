@@ -34,11 +34,11 @@ class FlowRef(Startable[..., T]):
         return f"flow({self.name!r})"
 
     @cached_property
-    def signature(self) -> FlowCallCodec:
-        return FlowCallCodec(self._source_text, self._type)
+    def signature(self) -> _FlowCallCodec:
+        return _FlowCallCodec(self._source_text, self._type)
 
 
-class FlowCallCodec:
+class _FlowCallCodec:
     """Arguments and results as JSON. The parameters are not known here, so any JSON is accepted."""
 
     def __init__(self, source: str, result: Any) -> None:

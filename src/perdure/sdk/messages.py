@@ -1,4 +1,4 @@
-"""Typed keys used at both ends: signals, events, promises and state of a run."""
+"""Signals, named events, promises and state: typed names that are used inside a run and outside it."""
 
 from __future__ import annotations
 
@@ -32,22 +32,31 @@ def _runtime(what: str) -> Runtime:
 
 
 class Signal(Generic[T]):
-    """Messages into a run, in order, any number: `async for v in signal`, or `await signal.next()`."""
+    """Messages to a run, in order, any number of them.
+
+        steer = Signal("steer", str)
+        word = await steer.next()           # in a workflow; or `async for word in steer`
+        await steer.send(run_id, "left")    # outside
+
+    Args:
+        name: the name of the signal.
+        type: the type of its values.
+    """
 
     def __init__(self, name: str, type: type[T]) -> None:
         self.name = checked_name("signal", name)
         self._converter: Converter[T] = Converter.of(type)
         self.key = ""
-        """Of `keyed`."""
+        """The key that `keyed()` has set."""
 
     def keyed(self, key: str) -> Self:
-        """The same signal for `signal_with_start`, under a key of your own: sent again under that key, it is the same message."""
-        twin = copy(self)
-        twin.key = key
-        return twin
+        """The same signal with a key for `signal_with_start()`: a second message to the run under that key is dropped."""
+        changed = copy(self)
+        changed.key = key
+        return changed
 
     def next(self, timeout: Duration | None = None) -> Step[T]:
-        """The next message; raises TimeoutError when none comes in time."""
+        """Wait for the next message, inside a workflow. The await raises TimeoutError when none comes within `timeout`."""
         return _runtime(f"Signal({self.name!r}).next()").next_signal(
             self.name, self._converter.decode, to_us(timeout) if timeout is not None else 0
         )
@@ -57,12 +66,20 @@ class Signal(Generic[T]):
             yield await self.next()
 
     async def send(self, run_id: str, value: T, *, key: str = "") -> bool:
-        """Returns when the message is durable. `run_id` may also be `key:` and the key that the run was started under (`options(key=...)`).
-        With a key of your own, a second message to the run under that key is the first one sent again, and False comes back."""
+        """Send a message to a run; returns when it is durable.
+
+        Args:
+            run_id: the id of the run, or `key:` and the key that it was started under (`options(key=...)`).
+            value: the message.
+            key: an idempotency key: a second message to the run under the same key is dropped.
+
+        Returns False if the message was dropped. Raises RunFinished or NotFound.
+        """
         target = backend()
         return await target.post(await _run_of(target, run_id), self.message(value), key or self.key)
 
     def message(self, value: T) -> SignalSent:
+        """The message as it is sent."""
         return SignalSent(self.name, self._converter.encode(value))
 
 
@@ -73,16 +90,36 @@ async def _run_of(target: Backend, run_id: str) -> bytes:
 
 
 class NamedEvent(Generic[T]):
-    """Something that happens outside, by name: every run that waits for it hears of it."""
+    """Something that happened outside, by name. Every run that waits for it gets it.
+
+        paid = NamedEvent("paid", Payment)
+        payment = await paid.wait("event.order == order", order=42)  # in a workflow
+        await paid.emit(Payment(order=42))                           # outside
+
+    Args:
+        name: the name of the event.
+        type: the type of its payload.
+    """
 
     def __init__(self, name: str, type: type[T]) -> None:
         self.name = checked_name("event", name)
         self._converter: Converter[T] = Converter.of(type)
 
     def wait(self, match: str = "", timeout: Duration | None = None, **bound: Any) -> Step[T]:
-        """The next event of this name for which `match` is true: an expression over `event`, its payload, over `input`, the arguments of
-        this run, and over the values bound here by name. Without one, the next event of this name. Raises TimeoutError when none comes."""
-        from perdure.core.named_events import parsed, wait_spec  # only who waits for events pays for expressions
+        """Wait for the next event, inside a workflow.
+
+        Args:
+            match: an expression that must be true of it, over `event` (its payload), `input` (the arguments of the run) and the
+                names in `bound`; every event of this name unless given.
+            timeout: the await raises TimeoutError when no event comes in time.
+            bound: values for names in `match`.
+
+        Raises ExprError for an expression that cannot be parsed.
+        """
+        from perdure.core.named_events import (  # loads the expression language: only where events are waited for
+            parsed,
+            wait_spec,
+        )
 
         runtime = _runtime(f"NamedEvent({self.name!r}).wait()")
         values = {name: _plain(value) for name, value in bound.items()}
@@ -93,40 +130,72 @@ class NamedEvent(Generic[T]):
         return runtime.wait_event(self.name, spec, self._converter.decode, timeout_us)
 
     async def emit(self, value: T, *, key: str = "") -> bool:
-        """Tell of it; returns when that is durable, which is before anybody has heard of it. With a key of your own, a second event of
-        this name under that key is the first one sent again, and False comes back."""
+        """Send the event; returns when it is durable, which is before runs get it.
+
+        Args:
+            value: its payload.
+            key: an idempotency key: a second event of this name under the same key is dropped.
+
+        Returns False if the event was dropped.
+        """
         return await backend().emit(self.name, self._converter.encode(value), key)
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it."""
+    """The value as plain JSON data."""
     return msgspec.json.decode(Converter.of(type(value)).encode(value))
 
 
 class Promise(Generic[T]):
-    """A value that is resolved from outside, once."""
+    """A value that is resolved from outside, once.
+
+        answer = Promise("answer", int)
+        n = await answer.wait()            # in a workflow
+        await answer.resolve(run_id, 42)   # outside
+
+    Args:
+        name: the name of the promise in its run.
+        type: the type of its value.
+    """
 
     def __init__(self, name: str, type: type[T]) -> None:
         self.name = checked_name("promise", name)
         self._converter: Converter[T] = Converter.of(type)
 
     def wait(self, timeout: Duration | None = None) -> Step[T]:
+        """Wait for the value, inside a workflow. The await raises TimeoutError when it does not come within `timeout`."""
         return _runtime(f"Promise({self.name!r}).wait()").wait_promise(
             self.name, self._converter.decode, to_us(timeout) if timeout is not None else 0
         )
 
     async def resolve(self, run_id: str, value: T) -> None:
-        """The first one wins; a second one raises PromiseAlreadyResolved."""
+        """Resolve the promise of a run. The first value stands: a second one raises PromiseAlreadyResolved. Raises RunFinished or NotFound."""
         await backend().resolve(ids.parse(run_id), self.name, self._converter.encode(value))
 
     async def link(self, run_id: str, who: str = "", *, expires_in: Duration | None = None) -> str:
-        """The address of a page where whoever has it can give the value, once and without any credential."""
+        """The address of a page where the value can be given once, without a credential. Keep it secret: the link is the permission.
+
+        Args:
+            run_id: the id of the run.
+            who: recorded as the author of the value.
+            expires_in: how long the link works.
+        """
         lasts_us = to_us(expires_in) if expires_in is not None else 0
         return await backend().link(ids.parse(run_id), "promise", self.name, who, lasts_us)
 
 
 class State(Generic[T]):
-    """A named value of a run: written by its code, readable from outside at any time."""
+    """A named value of a run: written by its code, readable from outside at any time.
+
+        progress = State("progress", 0)
+        progress.set(50)               # in a workflow
+        await progress.read(run_id)    # outside
+
+    Args:
+        name: the name of the value in its run.
+        default: the value until the run sets one.
+        type: the type of the value; that of the default unless given.
+    """
 
     def __init__(self, name: str, default: T, type: Any = None) -> None:
         self.name = checked_name("state", name)
@@ -134,21 +203,24 @@ class State(Generic[T]):
         self._converter: Converter[T] = Converter.of(type if type is not None else _type_of(default))
 
     def get(self) -> T:
+        """The value, inside a workflow."""
         data = _runtime(f"State({self.name!r}).get()").state.get(self.name)
         return self.default if data is None else self._converter.decode(data)
 
     def set(self, value: T) -> None:
+        """Set the value, inside a workflow. Raises PayloadMismatch if it does not fit the type."""
         _runtime(f"State({self.name!r}).set()").set_state(self.name, self._converter.encode(value))
 
     def clear(self) -> None:
+        """Go back to the default, inside a workflow."""
         _runtime(f"State({self.name!r}).clear()").set_state(self.name, None)
 
     async def read(self, run_id: str) -> T:
-        """The value as of the run's last commit."""
+        """The value in a run, as of its last commit. Raises NotFound."""
         data = await backend().read_state(ids.parse(run_id), self.name)
         return self.default if data is None else self._converter.decode(data)
 
 
 def _type_of(default: Any) -> Any:
-    """Containers say nothing about their items, so those stay unchecked; None says nothing at all."""
+    """The type of a default. Items of a container are not checked; a default of None accepts any value."""
     return Any if default is None else type(default)

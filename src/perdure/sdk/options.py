@@ -174,4 +174,5 @@ def _positive_us(name: str, given: Duration | None) -> int:
 
 
 def qualified(t: type) -> str:
+    """The full name of a type, as it is recorded."""
     return f"{t.__module__}.{t.__qualname__}"

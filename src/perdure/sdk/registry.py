@@ -1,6 +1,6 @@
-"""Which tasks and workflows this process has defined, by name.
+"""The tasks and workflows that this process has defined, by name.
 
-A name that two different functions claim is not guessed at: looking it up raises and names both places.
+A name that two different functions have is ambiguous: looking it up raises and names both places.
 """
 
 from __future__ import annotations
@@ -16,23 +16,24 @@ class Registry:
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self._by_name: dict[str, Any] = {}
-        self._rivals: dict[str, Any] = {}
+        self._ambiguous: dict[str, Any] = {}
 
     def add(self, definition: Any) -> None:
-        """Defining the same function again (a reload, a nested definition) replaces it; another function under its name is a rival."""
+        """Register a definition. The same function defined again (a reload, a nested definition) replaces it; another function makes the name ambiguous."""
         known = self._by_name.get(definition.name)
         if known is not None and _place(known) != _place(definition):
-            self._rivals[definition.name] = known
+            self._ambiguous[definition.name] = known
         self._by_name[definition.name] = definition
 
     def adopt(self, definition: Any) -> None:
-        """An explicit choice: this one is meant by its name from now on."""
+        """Use this definition for its name from now on, also where the name was ambiguous."""
         self._by_name[definition.name] = definition
-        self._rivals.pop(definition.name, None)
+        self._ambiguous.pop(definition.name, None)
 
     def get(self, name: str) -> Any:
-        if name in self._rivals:
-            a, b = _place(self._rivals[name]), _place(self._by_name[name])
+        """The definition of that name. Raises NotRegistered if there is none, or more than one."""
+        if name in self._ambiguous:
+            a, b = _place(self._ambiguous[name]), _place(self._by_name[name])
             raise NotRegistered(f"two {self.kind}s are called {name!r}: {a} and {b}; give one of them another name=")
         try:
             return self._by_name[name]
@@ -43,15 +44,15 @@ class Registry:
             ) from None
 
     def names(self) -> list[str]:
-        return [n for n in self._by_name if n not in self._rivals]
+        return [n for n in self._by_name if n not in self._ambiguous]
 
     def values(self) -> list[Any]:
         return [self._by_name[n] for n in self.names()]
 
     def copy(self) -> Registry:
-        twin = Registry(self.kind)
-        twin._by_name, twin._rivals = dict(self._by_name), dict(self._rivals)
-        return twin
+        copied = Registry(self.kind)
+        copied._by_name, copied._ambiguous = dict(self._by_name), dict(self._ambiguous)
+        return copied
 
 
 tasks = Registry("task")

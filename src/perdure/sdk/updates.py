@@ -1,10 +1,10 @@
-"""Updates: validated requests into a running workflow, each with an answer.
+"""Updates: validated requests to a running workflow, each with an answer.
 
     set_price = Update("set_price", Price, Receipt)
 
     @workflow
     async def shop() -> None:
-        set_price.handle(change, validate=sane)     # inside: whoever asks gets what `change` returns
+        set_price.handle(change, validate=sane)     # inside: callers get what `change` returns
         ...
 
     receipt = await set_price.ask(run_id, Price(3))  # outside: raises UpdateRejected, UpdateFailed, RunFinished or TimeoutError
@@ -12,9 +12,9 @@
 Laws:
 
 1. A handler belongs to the run that registered it and runs as a task of its workflow: it may await steps, and it is replayed with it.
-2. An update is handled once, whatever its asker repeats under the same key. One that comes before its handler waits for it; one of a name
-   that no `Update` of the program has is refused at once. So define updates where the module is loaded, not inside a workflow.
-3. What `validate` refuses has changed nothing: it comes first and cannot await.
+2. An update is handled once, however often it is asked under the same key. One that comes before its handler waits for it; one whose name
+   no `Update` of the program has is refused at once. So define updates where the module is loaded, not inside a workflow.
+3. What `validate` refuses has changed nothing: it runs first and cannot await.
 """
 
 from __future__ import annotations
@@ -49,20 +49,28 @@ R = TypeVar("R")
 
 
 class Request(Generic[T, R]):
-    """One update, for code that takes them one by one. The first answer stands."""
+    """One update, for code that takes them one by one: `value`, and the `key` it was asked under. The first answer stands."""
 
     def __init__(self, runtime: Runtime, key: str, value: T, encode: Callable[[R], bytes]) -> None:
         self._runtime, self.key, self.value, self._encode = runtime, key, value, encode
 
     def reply(self, answer: R) -> None:
+        """Answer the update. Raises PayloadMismatch if the answer does not fit its type."""
         self._runtime.answer_update(self.key, self._encode(answer), None)
 
     def reject(self, why: str) -> None:
+        """Refuse the update: `ask()` raises UpdateRejected with this text."""
         self._runtime.answer_update(self.key, b"", _rejection(UpdateRejected(why)))
 
 
 class Update(Generic[T, R]):
-    """A request into a run, and its answer: `update.handle(fn)` or `async for request in update` inside, `update.ask(run_id, value)` outside."""
+    """A request to a run, and its answer: `update.handle(fn)` or `async for request in update` inside, `update.ask(run_id, value)` outside.
+
+    Args:
+        name: the name of the update.
+        request: the type of the request.
+        answer: the type of the answer.
+    """
 
     def __init__(self, name: str, request: type[T], answer: type[R]) -> None:
         self.name = checked_name("update", name)
@@ -70,14 +78,17 @@ class Update(Generic[T, R]):
         self._request: Converter[T] = Converter.of(request)
         self._answer: Converter[R] = Converter.of(answer)
 
-    # -- inside -----------------------------------------------------------------------------------------------------
-
     def handle(
         self, fn: Callable[[T], Awaitable[R]] | Callable[[T], R], *, validate: Callable[[T], object] | None = None
     ) -> None:
-        """From here on, `fn` answers this run's updates, first those that wait. What it raises is the refusal.
+        """Answer the updates of this run from now on, those that wait first.
 
-        `validate` is called first; what it raises rejects the update before anything has changed. It must not await.
+        Args:
+            fn: a plain or async function of the request; `ask()` returns its result. UpdateRejected refuses the update, any other error
+                fails it.
+            validate: called first; what it raises rejects the update before anything has changed. It cannot await.
+
+        Raises InvalidInput if `validate` is async.
         """
         if validate is not None and inspect.iscoroutinefunction(validate):
             raise InvalidInput(
@@ -122,8 +133,10 @@ class Update(Generic[T, R]):
             runtime.answer_update(e.id, b"", failure_of(error, "update_failed"))
 
     async def next(self, timeout: Duration | None = None) -> Request[T, R]:
-        """The next update, to be answered with `reply` or `reject`; raises TimeoutError when none comes in time. One whose value does not fit
-        is rejected by itself."""
+        """Wait for the next update, inside a workflow. Answer it with `reply()` or `reject()`.
+
+        A request that does not fit its type is rejected without being returned. Raises TimeoutError when none comes within `timeout`.
+        """
         runtime = _runtime(f"Update({self.name!r}).next()")
         while True:
             e = await runtime.next_update(self.name, to_us(timeout) if timeout is not None else 0)
@@ -136,11 +149,18 @@ class Update(Generic[T, R]):
         while True:
             yield await self.next()
 
-    # -- outside ----------------------------------------------------------------------------------------------------
-
     async def ask(self, run_id: str, value: T, *, key: str | None = None, timeout: Duration = "30s") -> R:
-        """Ask the run and wait for its answer. Raises UpdateRejected, UpdateFailed, RunFinished, or TimeoutError: then the update goes on, and
-        asking again under the same `key` waits for the same answer. Without one, each call is an update of its own."""
+        """Ask the run and wait for its answer. Works outside workflows only.
+
+        Args:
+            run_id: the id of the run.
+            value: the request.
+            key: an idempotency key: asked again under the same key, the update is not handled again and the answer is the same.
+                Unless given, each call is an update of its own.
+            timeout: how long to wait; the update goes on afterwards.
+
+        Raises UpdateRejected, UpdateFailed, RunFinished, NotFound, or TimeoutError.
+        """
         if current.get(None) is not None:
             raise WorkflowRuleBroken(
                 f"Update({self.name!r}).ask() works outside workflows only; ask from a @task, or send a signal"
