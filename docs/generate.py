@@ -55,7 +55,7 @@ ADVICE = {
     "NotFound": "Check the id and the namespace. A run that retention has dropped is gone.",
     "Conflict": "Try again, or choose another key.",
     "RunAlreadyExists": 'Choose another key, or say `on_conflict="attach"` or `"replace"`. Attaching needs the same workflow and input.',
-    "PromiseAlreadyResolved": "Nothing to do: somebody else answered first.",
+    "PromiseAlreadyResolved": "Nothing to do: another answer came first.",
     "LimitReached": "Start it again when a run that the message names has ended, or choose the policy `queue`.",
     "RunFinished": "Start a new run. Messages to a run that continued as new are forwarded; this one has really ended.",
     "ApprovalClosed": "Nothing to do: it is decided; the message says how and by whom.",
@@ -64,7 +64,7 @@ ADVICE = {
     "LinkExpired": "Ask for a new link; `expires_in` says how long it works.",
     "Unauthenticated": "Send `Authorization: Bearer <key or token>` with one that is neither expired nor revoked. See [secure a server](../how-to/secure-a-server.md).",
     "Forbidden": "Use a credential whose role and scopes allow it; the message names the permission.",
-    "NotAssigned": "Let somebody who is asked answer or delegate; an administrator may answer in their name.",
+    "NotAssigned": "Let an assignee answer or delegate; an administrator may answer in their name.",
     "RateLimited": "Wait as long as `Retry-After` says, then try again.",
     "Unavailable": 'Try again later; runs that exist go on when the database is back. The message of a start says whether it will not run, or whether that is unknown: then repeat it under the same key with `on_conflict="attach"`.',
     "Fenced": "Nothing to do: the engine registers anew by itself. If it happens often, the process or the database stalls longer than `lease_s`.",
@@ -91,7 +91,7 @@ CODES_WITHOUT_CLASS = {
     "run_timeout": "The run did not end before the `timeout` it was started with. Raised as `RunFailed`.",
     "limit_exceeded": "The run went over `PENDING_TASKS_MAX` or `SIGNALS_BUFFERED_MAX`; the message says which. Raised as `RunFailed`.",
     "step_limit": "A graph made `max_steps` node visits. Raise `max_steps` in the document if that many are meant, or find the cycle. Raised as `RunFailed`.",
-    "timeout": "Nobody answered a `wait` or `approval` of a flow in time, or an embedded body did not end. Give the node a `timeout` route to go on instead.",
+    "timeout": "A `wait` or `approval` of a flow got no answer in time, or an embedded body did not end. Give the node a `timeout` route to go on instead.",
     "flow_unavailable": "The definition of a flow is not in the database, or this server is too old to read it. The run is stuck; it goes on with `perdure resume` once the definition is there.",
     "decision_budget": "One decision of a flow took more than `FLOW_DECISION_STEPS_MAX` steps or `FLOW_DECISION_S_MAX` seconds. The run is stuck. Move the computation into a task, deploy, and start a new run.",
     "quarantined": "`TAKEOVERS_MAX` engines in a row died, or lost their lease, while they worked on the run. The run is stuck, so that it ends no more of them. Find the cause in their logs, then `perdure resume`.",
@@ -331,14 +331,14 @@ PROTOCOL_BOUNDS: dict[tuple[ModuleType, str], str] = {
 
 EVENT_NOTES = {
     "RunStarted": "the first event of every history",
-    "CancelRequested": "somebody asked the run to stop",
+    "CancelRequested": "a request to stop the run",
     "TasksScheduled": "tasks `first`, `first + 1`, … in the order of `inputs`",
     "TasksSucceeded": "`results[i]` is that of task `seqs[i]`",
     "TaskFailed": "no attempt is left",
     "ChildFailed": "the child failed, or its key was taken",
     "RunRetried": "a failed run goes on; never sent to a worker, which gets the history without what this takes back",
     "PromiseResolved": "by name: it may come before the promise is created",
-    "UpdateReceived": "somebody asks for a change and waits for the answer",
+    "UpdateReceived": "a request for a change, whose sender waits for the answer",
     "UpdateAnswered": "matched by `id`; whether it is a refusal must be the same at a replay",
 }
 COMMAND_NOTES = {

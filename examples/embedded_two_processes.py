@@ -2,7 +2,7 @@
 
     python examples/embedded_two_processes.py
 
-There is no server and no broker. Whoever has free slots takes tasks; any process may start runs and wait for their results.
+There is no server and no broker. A process with free slots takes tasks; any process may start runs and wait for their results.
 """
 
 import asyncio

@@ -3,7 +3,7 @@
     python examples/saga.py
 
 Nothing in the workflow deals with it. What was done is on the run's undo stack, which follows from its history, so it is unwound to its end
-whatever process dies on the way.
+even if processes die on the way.
 """
 
 import asyncio

@@ -2,7 +2,7 @@
 
     python examples/signals.py
 
-The account is one run that anybody may send deposits to. Every few messages it continues as new: the same run to those outside,
+The account is one run that takes deposits as signals. Every few messages it continues as new: the same run to those outside,
 with a fresh history inside. No message is lost on the way.
 """
 

@@ -2,8 +2,8 @@
 
     python examples/updates.py
 
-One run is the seating plan of a small theatre. Many people ask it for seats at once; each gets a ticket or the reason why not. Nobody gets a
-seat twice, and whoever asks again under the same key, as after a lost connection, gets the ticket they had already.
+One run is the seating plan of a small theatre. Many people ask it for seats at once; each gets a ticket or the reason why not. No
+seat is given twice, and asking again under the same key, as after a lost connection, returns the same ticket.
 """
 
 import asyncio

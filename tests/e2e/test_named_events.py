@@ -346,7 +346,7 @@ async def test_many_signals_at_once_start_one_run_and_none_is_lost(dsn: str) -> 
 
 
 async def test_a_run_without_an_id_cannot_be_started_by_a_signal(client: Perdure) -> None:
-    with pytest.raises(InvalidInput, match="needs an id"):
+    with pytest.raises(InvalidInput, match="needs a key"):
         await echo.signal_with_start(say, "a", "x")
 
 

@@ -114,8 +114,6 @@ class Api:
     ) -> None:
         self._http.close()
 
-    # -- one request ------------------------------------------------------------------------------------------------
-
     def get(self, path: str, params: Params = ()) -> Any:
         return self._answer("GET", path, params=params, repeatable=True)
 
@@ -191,8 +189,6 @@ class Api:
                     raise self._stranger(response) from None
             raise self._problem(response)
         raise AssertionError("the last try ends the loop")
-
-    # -- what went wrong --------------------------------------------------------------------------------------------
 
     def _unreachable(self, error: Exception) -> Unreachable:
         if isinstance(error, TimedOut):

@@ -228,7 +228,7 @@ class Debounce:
 
 
 class Dedup:
-    """A second start under a `key` returns the run of the first one, whatever its arguments.
+    """A second start under a `key` returns the run of the first one, even with other arguments.
 
     The key is released `within` after the first start, or without `within` when that run ends.
     """

@@ -1,6 +1,6 @@
 """JSON Schemas of annotations, for editors and people. Nothing is checked against them: what counts is whether a value can be read.
 
-msgspec describes what it carries; what goes through pydantic, pydantic describes. What nobody can describe is `{}`, which takes anything.
+msgspec describes what it carries; what goes through pydantic, pydantic describes. A type that neither can describe is `{}`, which accepts any value.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def described(schema: Schema, default: Any, converter: Converter[Any]) -> Schema
     """With the default, where that can be written as JSON."""
     try:
         value = msgspec.json.decode(converter.encode(default))
-    except Exception:  # whatever the user's default is, it is for the function alone
+    except Exception:  # a default that is not JSON is for the function alone
         return schema
     # Beside a reference nothing else counted before draft 2019-09.
     return {"allOf": [schema], "default": value} if "$ref" in schema else {**schema, "default": value}

@@ -64,8 +64,6 @@ class Signature:
         except TypeError:  # a callable that cannot be hashed
             return Signature(fn)
 
-    # -- calls ------------------------------------------------------------------------------------------------------
-
     def encode_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         try:
             call = self._struct(*args, **kwargs) if self._is_simple else self._bind(args, kwargs)
@@ -100,8 +98,6 @@ class Signature:
             raise too_large(self._arguments, longest)
         return calls
 
-    # -- results ----------------------------------------------------------------------------------------------------
-
     def encode_result(self, value: Any) -> bytes:
         return self._returned.encode(value, self._result)
 
@@ -110,8 +106,6 @@ class Signature:
 
     def decode_results(self, blobs: list[bytes]) -> list[Any]:
         return self._returned.decode_all(blobs, self._result)
-
-    # -- for people -------------------------------------------------------------------------------------------------
 
     def parameters(self) -> Parameters:
         """What a start is checked against before it is written."""
@@ -128,7 +122,7 @@ class Signature:
         """JSON Schema of a call, for editors. A parameter whose type cannot be described takes anything."""
         return self._schema
 
-    # -- compiled at first use, since annotations may name classes that are defined after the function --------------
+    # Compiled at first use, because annotations may name classes that are defined after the function.
 
     @functools.cached_property
     def _signature(self) -> inspect.Signature:
@@ -197,8 +191,6 @@ class Signature:
         if definitions:
             schema["$defs"] = definitions
         return schema
-
-    # -- binding ----------------------------------------------------------------------------------------------------
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> msgspec.Struct:
         given = self._signature.bind(*args, **kwargs).arguments
