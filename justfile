@@ -1,14 +1,44 @@
-# `just check` is what CI runs.
+# `just check` is what CI runs; `.ci/run` and .github/workflows call these recipes and repeat none of them.
 
 export UV_FROZEN := "1"
 
+sources := "src tests examples docs/benchmarks.py"
+
 default: check
 
-check: lint types contracts test
+# Everything CI checks, the tests last.
+check: lint types contracts wheel protobuf6-wire mutate-sample coverage test
+
+# Debian packages by name: PostgreSQL, Prometheus and PgBouncer, of which the tests start their own. `just setup 17` takes PostgreSQL 17 from its project.
+setup postgres="":
+    #!/usr/bin/env bash
+    set -euo pipefail
+    as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo -n "$@"; fi; }
+    # RUNLEVEL=1: no service is started.
+    install() { as_root env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -qq --no-install-recommends "$@" >/dev/null; }
+    missing=()
+    if [ -n "{{postgres}}" ]; then
+      [ -x "/usr/lib/postgresql/{{postgres}}/bin/initdb" ] || missing+=("postgresql-{{postgres}}")
+    else
+      ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || missing+=(postgresql postgresql-contrib)
+    fi
+    { command -v promtool && command -v prometheus; } >/dev/null || missing+=(prometheus)
+    { command -v pgbouncer || [ -x /usr/sbin/pgbouncer ]; } >/dev/null || missing+=(pgbouncer)
+    [ ${#missing[@]} = 0 ] && exit 0
+    as_root apt-get update -qq
+    if [ -n "{{postgres}}" ]; then
+      install postgresql-common ca-certificates
+      as_root /usr/share/postgresql-common/pgdg/apt.postgresql.org.sh -y >/dev/null
+    fi
+    install "${missing[@]}"
+
+# The locked environment with every extra.
+sync:
+    uv sync --all-extras
 
 lint:
-    uv run ruff check src tests examples
-    uv run ruff format --check src tests examples
+    uv run ruff check {{sources}}
+    uv run ruff format --check {{sources}}
 
 types:
     uv run mypy
@@ -17,31 +47,74 @@ types:
 contracts:
     uv run lint-imports
 
-test *args:
-    uv run pytest {{args}}
+# Every test. A failed test runs once more by itself, and is listed as flaky if it passes then.
+test *args="-q -n 2 --dist loadfile":
+    #!/usr/bin/env bash
+    # Most tests wait for processes and timers: two at a time, file by file. Long soaks have a short form here; the variable sets another.
+    export PERDURE_SERVER_CHAOS_S="${PERDURE_SERVER_CHAOS_S:-60}"
+    exec uv run python tests/rerun.py {{args}}
 
-# As CI does: a failed test runs once more by itself, and is listed as flaky if it passes then.
-rerun *args:
-    uv run python tests/rerun.py {{args}}
+# Tests that need no database.
+unit *args:
+    uv run pytest tests/core tests/flows tests/wire tests/engine tests/sdk tests/app tests/project -q {{args}}
 
-unit:
-    uv run pytest tests/core tests/flows tests/wire tests/engine tests/sdk tests/app tests/project -q
+# Line and branch coverage of core, flows and engine by their own tests; the floor is in pyproject.toml.
+coverage:
+    uv run coverage run -m pytest -q --durations=0 --durations-min=5 tests/core tests/flows tests/wire tests/engine tests/sdk
+    uv run coverage report
+
+# The unit tests on every supported Python that is installed or can be installed.
+matrix *args:
+    uv run python tests/matrix.py {{args}}
 
 fmt:
-    uv run ruff format src tests examples
-    uv run ruff check --fix src tests examples
+    uv run ruff format {{sources}}
+    uv run ruff check --fix {{sources}}
+
+# Git hooks: .pre-commit-config.yaml.
+hooks:
+    uv run pre-commit install
+
+# The wheel and the sdist, each installed into an empty environment and started.
+wheel:
+    uv run python tests/smoke.py
+
+# Into dist/, for a release.
+build:
+    uv build
+
+# As `wheel`, for what `build` made; its version must be the tag's.
+smoke tag:
+    uv run python tests/smoke.py dist {{tag}}
 
 # Generated messages, with the compiler of the oldest protobuf that is supported.
 generate *out:
-    uv run --frozen --isolated --only-group generate python proto/generate.py {{out}}
+    uv run --isolated --only-group generate python proto/generate.py {{out}}
+
+# Generated pages of docs/reference.
+docs:
+    uv run python docs/generate.py
 
 # Tests on the oldest protobuf and grpcio that are declared, in an environment of their own. The whole suite, unless files are named.
 protobuf6 *args:
-    UV_PROJECT_ENVIRONMENT=.venv-protobuf6 uv run --frozen --all-extras --no-group protobuf7 --group protobuf6 pytest {{args}}
+    UV_PROJECT_ENVIRONMENT=.venv-protobuf6 uv run --quiet --all-extras --no-group protobuf7 --group protobuf6 python tests/rerun.py {{args}}
+
+# What crosses the wire, on the oldest protobuf and grpcio.
+protobuf6-wire:
+    just protobuf6 -q --durations=0 tests/wire/test_protocol.py tests/project/test_dependencies.py tests/sdk/test_worker_stream.py tests/server/test_remote.py
 
 bench *args:
     uv run perdure bench {{args}}
 
+# Measures, appends the result to docs/benchmarks/results.json and draws docs/benchmarks/ratio.svg.
+bench-record *args:
+    uv run perdure bench --json {{args}} | uv run python docs/benchmarks.py append
+    uv run python docs/benchmarks.py draw
+
 # Plants one bug at a time in a copy of the tree: do the tests catch it? See tests/mutation/run.py.
 mutate *args:
     uv run python tests/mutation/run.py {{args}}
+
+# Twenty bugs drawn at random. A bug that no test catches is a hole in the tests.
+mutate-sample:
+    just mutate --sample 20 --no-baseline

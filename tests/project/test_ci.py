@@ -1,0 +1,74 @@
+"""CI runs the recipes of the justfile, so that a machine and a person check the same things."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+GITHUB = ROOT / ".github"
+WORKFLOWS = sorted((GITHUB / "workflows").glob("*.yml"))
+DOCUMENTS = sorted([*GITHUB.rglob("*.yml"), ROOT / ".pre-commit-config.yaml"])
+RECIPE = re.compile(r"^([a-z][a-z0-9-]*)((?: +[a-z*+][^:\n]*)?):(?!=)(.*)$", re.M)
+
+
+def recipes() -> dict[str, str]:
+    """Name -> what it depends on."""
+    return {name: after for name, _, after in RECIPE.findall((ROOT / "justfile").read_text())}
+
+
+def steps() -> list[tuple[str, dict[str, Any]]]:
+    found = []
+    for file in WORKFLOWS:
+        for job in yaml.safe_load(file.read_text())["jobs"].values():
+            found += [(file.name, step) for step in job["steps"]]
+    return found
+
+
+@pytest.mark.parametrize("file", DOCUMENTS, ids=lambda f: f.name)
+def test_the_files_of_github_are_yaml(file: Path) -> None:
+    assert yaml.safe_load(file.read_text())
+
+
+def test_every_step_uses_an_action_or_runs_a_recipe_that_exists() -> None:
+    known = recipes()
+    for file, step in steps():
+        if "uses" in step:
+            assert re.search(r"@(v\d+|release/v\d+)$", step["uses"]), f"{file}: {step['uses']} is not pinned to a major"
+            continue
+        program, recipe, *_ = step["run"].split()
+        assert program == "just", f"{file}: {step['run']}"
+        assert recipe in known, f"{file}: the justfile has no {recipe}"
+
+
+def test_the_hosted_workflow_runs_all_of_check() -> None:
+    hosted = {step["run"].split()[1] for file, step in steps() if file == "ci.yml" and "run" in step}
+    assert set(recipes()["check"].split()) <= hosted
+
+
+def test_the_ci_script_calls_recipes_and_repeats_none() -> None:
+    script = (ROOT / ".ci" / "run").read_text()
+    last = script.strip().splitlines()[-1]
+    assert last.startswith("exec uv run") and set(last.split(" just ")[1].split()) <= recipes().keys()
+    assert not re.search(r"\b(pytest|ruff|mypy|pyright|lint-imports)\b(?!')", script.split("\nset ")[1])
+
+
+def test_every_supported_python_and_postgresql_is_in_the_matrix() -> None:
+    jobs = yaml.safe_load((GITHUB / "workflows" / "ci.yml").read_text())["jobs"]
+    pairs = jobs["test"]["strategy"]["matrix"]["include"]
+    classifiers = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["classifiers"]
+    pythons = {c.rsplit(" ", 1)[1] for c in classifiers if re.search(r":: 3\.\d+$", c)}
+    assert {pair["python"] for pair in pairs} == pythons
+    assert {pair["postgres"] for pair in pairs} == {"14", "15", "16", "17", "18"}
+
+
+def test_just_reads_the_justfile() -> None:
+    """The pattern above finds what just itself finds."""
+    done = subprocess.run(["just", "--summary"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) == recipes().keys()

@@ -1,0 +1,144 @@
+"""The style as a test: sizes, names and words of the source are counted and compared with a ceiling.
+
+A ceiling may only go down: a commit that lowers a count lowers its ceiling. A change that needs a higher one needs another design.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).parents[2]
+SOURCE: Final = ROOT / "src" / "perdure"
+GENERATED: Final = SOURCE / "wire" / "pb"
+
+FILE_LINES_MAX: Final = 500
+CLASS_LINES_MAX: Final = 400
+FUNCTION_LINES_MAX: Final = 70
+PARAMETERS_MAX: Final = 7
+WORDS: Final = re.compile(
+    r"\b(whoever|somebody|nobody|anybody|whatever|whomever|whichever|someone|everybody)\b", re.IGNORECASE
+)
+
+CEILINGS: Final = {
+    "files over 500 lines": 18,
+    "classes over 400 lines": 10,
+    "functions over 70 lines": 5,
+    "functions with more than 7 parameters": 35,
+    "class names with more than one definition": 71,
+    "fmt: skip and fmt: off": 167,
+    "pronouns in the source": 445,
+    "pronouns in SQL": 47,
+    "pronouns in the documentation": 187,
+    "sleeps in tests": 388,
+}
+
+
+@cache
+def trees() -> dict[Path, ast.Module]:
+    files = [file for file in sorted(SOURCE.rglob("*.py")) if GENERATED not in file.parents]
+    return {file: ast.parse(file.read_text()) for file in files}
+
+
+def nodes(*kinds: type[ast.AST]) -> Iterator[tuple[Path, ast.AST]]:
+    for file, tree in trees().items():
+        for node in ast.walk(tree):
+            if isinstance(node, kinds):
+                yield file, node
+
+
+def place(file: Path, line: int = 0) -> str:
+    return f"{file.relative_to(ROOT)}:{line}" if line else str(file.relative_to(ROOT))
+
+
+def length(node: ast.AST) -> int:
+    return node.end_lineno - node.lineno + 1  # type: ignore[attr-defined]
+
+
+def long_files() -> list[str]:
+    return [place(file) for file in trees() if len(file.read_text().splitlines()) > FILE_LINES_MAX]
+
+
+def long_classes() -> list[str]:
+    return [place(file, n.lineno) for file, n in nodes(ast.ClassDef) if length(n) > CLASS_LINES_MAX]  # type: ignore[attr-defined]
+
+
+def long_functions() -> list[str]:
+    found = nodes(ast.FunctionDef, ast.AsyncFunctionDef)
+    return [place(file, n.lineno) for file, n in found if length(n) > FUNCTION_LINES_MAX]  # type: ignore[attr-defined]
+
+
+def many_parameters() -> list[str]:
+    return [
+        place(file, node.lineno)
+        for file, node in nodes(ast.FunctionDef, ast.AsyncFunctionDef)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and parameters(node) > PARAMETERS_MAX
+    ]
+
+
+def parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    given = function.args
+    positional = [*given.posonlyargs, *given.args]
+    bound = bool(positional) and positional[0].arg in ("self", "cls")
+    return len(positional) + len(given.kwonlyargs) - bound
+
+
+def repeated_class_names() -> list[str]:
+    homes: dict[str, list[str]] = defaultdict(list)
+    for file, node in nodes(ast.ClassDef):
+        assert isinstance(node, ast.ClassDef)
+        homes[node.name].append(place(file))
+    return [f"{name}: {', '.join(files)}" for name, files in homes.items() if len(files) > 1]
+
+
+def occurrences(pattern: re.Pattern[str], files: Iterator[Path]) -> list[str]:
+    return [
+        f"{place(file, number)}: {word}"
+        for file in sorted(files)
+        for number, line in enumerate(file.read_text().splitlines(), 1)
+        for word in pattern.findall(line)
+    ]
+
+
+def sources() -> Iterator[Path]:
+    return iter(trees())
+
+
+def pages() -> Iterator[Path]:
+    yield ROOT / "README.md"
+    yield from (ROOT / "docs").rglob("*.md")
+
+
+def suite() -> Iterator[Path]:
+    return (file for file in (ROOT / "tests").rglob("*.py") if file != Path(__file__))
+
+
+COUNTS: Final = {
+    "files over 500 lines": long_files,
+    "classes over 400 lines": long_classes,
+    "functions over 70 lines": long_functions,
+    "functions with more than 7 parameters": many_parameters,
+    "class names with more than one definition": repeated_class_names,
+    "fmt: skip and fmt: off": lambda: occurrences(re.compile(r"# fmt: (?:skip|off)"), sources()),
+    "pronouns in the source": lambda: occurrences(WORDS, sources()),
+    "pronouns in SQL": lambda: occurrences(WORDS, SOURCE.rglob("*.sql")),
+    "pronouns in the documentation": lambda: occurrences(WORDS, pages()),
+    "sleeps in tests": lambda: occurrences(re.compile(r"\bsleep\("), suite()),
+}
+
+
+@pytest.mark.parametrize("what", CEILINGS)
+def test_the_count_is_at_most_its_ceiling(what: str) -> None:
+    found = COUNTS[what]()
+    assert len(found) <= CEILINGS[what], "\n".join([f"{what}: {len(found)}, at most {CEILINGS[what]}", *found])
+
+
+def test_every_count_has_a_ceiling() -> None:
+    assert CEILINGS.keys() == COUNTS.keys()
