@@ -2,6 +2,7 @@
 
     docs/reference/errors.md       whole page, from the error classes
     docs/reference/limits.md       whole page, from core/limits.py and the settings classes
+    docs/reference/settings.md     the tables of settings, from app/settings.py and app/worker_settings.py; the prose is written by hand
     docs/reference/cli.md          whole page, from the commands (src/perdure/cli/reference.py)
     docs/concepts/lifecycles.md    the two diagrams, from the tables in core/lifecycle.py; the prose around them is written by hand
     docs/reference/worker-protocol.md    the tables of bounds, statuses, events and commands; the prose around them is written by hand
@@ -25,6 +26,10 @@ from typing import Any, get_args, get_origin
 import msgspec
 
 from perdure import errors as public
+import perdure
+from perdure.app.setting_values import as_toml, struct_of
+from perdure.app.settings import ServerSettings
+from perdure.app.worker_settings import WorkerSettings
 from perdure.cli.reference import page as cli_page
 from perdure.core import commands, errors, events, lifecycle, limits, placement, retry
 from perdure.engine import engine
@@ -473,14 +478,52 @@ def protocol_page(current: str) -> str:
 # -- all ---------------------------------------------------------------------------------------------------------------
 
 
+# -- settings ----------------------------------------------------------------------------------------------------------
+
+DEFAULTS_OF_THE_MACHINE = {"threads": "cores + 4, at most 32", "processes": "cores"}
+
+
+def settings_page(current: str) -> str:
+    for cls in (ServerSettings, WorkerSettings):
+        begin, end = f"<!-- generated: {cls.section} -->\n", "<!-- end -->"
+        assert begin in current, begin
+        before, rest = current.split(begin)
+        current = before + begin + "\n".join(["", *_settings_table(cls), "", rest[rest.index(end) :]])
+    return current
+
+
+def _settings_table(cls: Any) -> list[str]:
+    out = ["| key | variable | default | meaning |", "|---|---|---|---|"]
+    made = cls()
+    for one in cls.settings():
+        value = made._value(one.key)
+        default = "" if value in (None, "", ()) else f"`{as_toml(value)}`"
+        variable = f"`{one.variable}`" + (", `…_FILE`" if one.secret else "")
+        shown = DEFAULTS_OF_THE_MACHINE.get(one.key, default)
+        out.append(f"| `{one.key}` | {variable} | {shown} | {_sentence(_meaning(cls, one.key))} |")
+    return out
+
+
+def _meaning(cls: Any, key: str) -> str:
+    first, *rest = key.split(".")
+    if not rest:
+        return cls.model_fields[first].description or ""
+    owner: Any = struct_of(cls.model_fields[first].annotation)
+    for name in rest[:-1]:
+        owner = struct_of({f.name: f.type for f in msgspec.structs.fields(owner)}[name])
+    return dict(documented(owner))[rest[-1]]
+
+
 def pages() -> dict[Path, str]:
     """Every page with a generated part, as it should be."""
     life, worker = DOCS / "concepts" / "lifecycles.md", DOCS / "reference" / "worker-protocol.md"
+    settings = DOCS / "reference" / "settings.md"
     return {
         DOCS / "reference" / "errors.md": errors_page(),
         DOCS / "reference" / "limits.md": limits_page(),
         DOCS / "reference" / "cli.md": cli_page(),
         life: lifecycles_page(life.read_text()),
+        settings: settings_page(settings.read_text()),
         worker: protocol_page(worker.read_text()),
     }
 

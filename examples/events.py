@@ -2,7 +2,7 @@
 
     python examples/events.py
 
-Needs nothing: without DATABASE_URL it starts a PostgreSQL of its own in ./.perdure.
+Needs nothing: without PERDURE_DSN it starts a PostgreSQL of its own in ./.perdure.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python examples/hello.py
 
-Needs nothing: without DATABASE_URL it starts a private PostgreSQL in ./.perdure and leaves it running for the next time.
+Needs nothing: without PERDURE_DSN it starts a private PostgreSQL in ./.perdure and leaves it running for the next time.
 """
 
 import asyncio

@@ -28,7 +28,13 @@ def live(cluster: PrivateCluster, migrated_template: str, repaired: Path) -> Ite
     dsn = cluster.create_database(DATABASE, template=migrated_template)
     with (
         server(
-            dsn, ROOT, "--auth", "open", PERDURE_LEASE="5s", PERDURE_HEARTBEAT="1s", PERDURE_SECRET_KEY=SECRET_KEY
+            dsn,
+            ROOT,
+            "--auth",
+            "open",
+            PERDURE_ENGINE_LEASE_S="5s",
+            PERDURE_ENGINE_HEARTBEAT_S="1s",
+            PERDURE_SECRET_KEY=SECRET_KEY,
         ) as one,
         started("worker", *MODULES, "--server", one.grpc, cwd=ROOT, CLI_TESTS_REPAIRED=str(repaired)) as worker,
     ):

@@ -30,9 +30,7 @@ class Done:
 
 def clean_environment() -> dict[str, str]:
     """Nothing of what the person who runs the tests has set for Perdure."""
-    return {
-        k: v for k, v in os.environ.items() if not k.startswith("PERDURE_") and k not in ("NO_COLOR", "DATABASE_URL")
-    }
+    return {k: v for k, v in os.environ.items() if not k.startswith("PERDURE_") and k != "NO_COLOR"}
 
 
 class Terminal(io.StringIO):
@@ -43,9 +41,7 @@ class Terminal(io.StringIO):
 def perdure(*words: str, tty: bool = False, stdin: str = "", **environment: str) -> Done:
     """`perdure WORDS`, in this process."""
     out, err = (Terminal() if tty else io.StringIO()), io.StringIO()
-    kept = {
-        k: v for k, v in os.environ.items() if not k.startswith("PERDURE_") and k not in ("NO_COLOR", "DATABASE_URL")
-    }
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("PERDURE_") and k != "NO_COLOR"}
     variables = kept | {"COLUMNS": "160", "TERM": "xterm"} | environment
     code = 0
     with (

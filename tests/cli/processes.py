@@ -103,7 +103,7 @@ class Running:
 @contextmanager
 def server(dsn: str, cwd: Path, *words: str, **environment: str) -> Iterator[Running]:
     http, grpc = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
-    with started("server", "--db", dsn, "--http", http, "--grpc", grpc, *words, cwd=cwd, **environment) as program:
+    with started("server", "--dsn", dsn, "--http", http, "--grpc", grpc, *words, cwd=cwd, **environment) as program:
         said = program.until("Perdure is ready")
         assert f"http://{http}" in said and grpc in said
         yield Running(program, f"http://{http}", grpc)

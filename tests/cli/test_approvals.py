@@ -152,7 +152,7 @@ def office(
 
     made = asyncio.run(make())
     with (
-        server(dsn, ROOT, PERDURE_LEASE="5s", PERDURE_HEARTBEAT="1s") as one,
+        server(dsn, ROOT, PERDURE_ENGINE_LEASE_S="5s", PERDURE_ENGINE_HEARTBEAT_S="1s") as one,
         started("worker", "tests.cli.asking", "--server", one.grpc, cwd=ROOT, PERDURE_API_KEY=made["worker"]) as worker,
     ):
         worker.until("connected")

@@ -114,13 +114,13 @@ def test_the_first_minute(installed: list[str], directory: Path) -> None:
 
 
 def test_once_ends_with_the_outcome_of_the_first_run(directory: Path, dsn: str) -> None:
-    with started("dev", "--once", "--db", dsn, cwd=directory) as dev:
+    with started("dev", "--once", "--dsn", dsn, cwd=directory) as dev:
         assert dev.process.wait(60) == 0
         assert "success" in dev.rest()
     (directory / "hello.py").write_text(
         "from perdure import workflow\n\n@workflow\nasync def hello() -> None:\n    raise ValueError('no')\n"
     )
-    with started("dev", "--once", "--db", dsn, cwd=directory) as dev:
+    with started("dev", "--once", "--dsn", dsn, cwd=directory) as dev:
         assert dev.process.wait(60) == 1
         assert "ValueError: no" in dev.rest()
 
@@ -129,7 +129,7 @@ def test_a_broken_file_is_shown_and_the_last_good_one_goes_on(directory: Path, d
     good = "from perdure import workflow\n\n@workflow\nasync def answer() -> int:\n    return 1\n"
     flows = directory / "flows.py"
     flows.write_text(good)
-    with started("dev", "--db", dsn, cwd=directory) as dev:
+    with started("dev", "--dsn", dsn, cwd=directory) as dev:
         dev.until("worker")
         url = link_of(dev.until("http://"))
 
@@ -163,7 +163,7 @@ def test_a_worker_that_keeps_dying_is_not_started_for_ever(directory: Path, dsn:
     good += "@workflow\nasync def deadly() -> int:\n    return await die()\n"
     flows.write_text(good)
     state = str(directory / "state")
-    with started("dev", "--db", dsn, cwd=directory, XDG_STATE_HOME=state) as dev:
+    with started("dev", "--dsn", dsn, cwd=directory, XDG_STATE_HOME=state) as dev:
         url = link_of(dev.until("http://"))
         assert perdure("run", "deadly", PERDURE_URL=url, XDG_STATE_HOME=state).code == 0
         dev.until("the worker ended with exit code 9")
@@ -257,7 +257,7 @@ def test_two_projects_side_by_side(directory: Path, dsn: str, bare_dsn: str, tmp
     other.mkdir()
     for place in (directory, other):
         (place / "flows.py").write_text("from perdure import task\n\n@task\ndef one() -> int:\n    return 1\n")
-    with started("dev", "--db", dsn, cwd=directory) as first, started("dev", "--db", bare_dsn, cwd=other) as second:
+    with started("dev", "--dsn", dsn, cwd=directory) as first, started("dev", "--dsn", bare_dsn, cwd=other) as second:
         urls = {directory: link_of(first.until("http://")), other: link_of(second.until("http://"))}
         assert urls[directory] != urls[other]
         for place, url in urls.items():
@@ -274,7 +274,7 @@ def test_a_directory_with_other_files_is_left_alone(directory: Path, dsn: str) -
     (directory / "main.py").write_text(
         "import asyncio\nfrom perdure import task\n\n@task\ndef one() -> int:\n    return 1\n\nasyncio.run(1)\n"
     )
-    with started("dev", "--db", dsn, cwd=directory) as dev:
+    with started("dev", "--dsn", dsn, cwd=directory) as dev:
         assert "__main__" in dev.until("main.py runs a program when it is imported")
         dev.until("no file here defines tasks or workflows")
         assert not (directory / "hello.py").exists()

@@ -236,7 +236,7 @@ def test_dev_deploys_flows_and_shows_mistakes_without_stopping(dsn: str, tmp_pat
     (tmp_path / "compose.yaml").write_text("services: {db: {image: postgres}}")
     file = tmp_path / "day.yaml"
     file.write_text("flow: day\ntasks: {a: {value: 1}}\n")
-    with started("dev", "--db", dsn, cwd=tmp_path) as dev:
+    with started("dev", "--dsn", dsn, cwd=tmp_path) as dev:
         assert "day of day.yaml" in dev.until("flow ")
         assert "deep of flows/deep.yaml" in dev.until("flow ")
         url = re.search(r"http://[^\s?]+", dev.until("http://"))  # without the token: commands find that by themselves
@@ -264,7 +264,7 @@ def test_dev_deploys_flows_and_shows_mistakes_without_stopping(dsn: str, tmp_pat
 
 def test_an_empty_directory_gets_a_flow_beside_the_code(dsn: str, tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
-    with started("dev", "--db", dsn, cwd=tmp_path) as dev:
+    with started("dev", "--dsn", dsn, cwd=tmp_path) as dev:
         assert "perdure run greetings" in dev.until("hello.yaml")
         url = re.search(r"http://[^/]+", dev.until("http://"))
         assert url is not None

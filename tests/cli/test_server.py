@@ -44,7 +44,7 @@ def test_work_at_hand_survives_a_restart_of_the_server(dsn: str, tmp_path: Path)
     """The worker outlives the server, and its result reaches the next one."""
     (tmp_path / "flows.py").write_text(FLOWS)
     http, grpc = free_port(), free_port()
-    where = ("--db", dsn, "--http", f"127.0.0.1:{http}", "--grpc", f"127.0.0.1:{grpc}", "--auth", "open")
+    where = ("--dsn", dsn, "--http", f"127.0.0.1:{http}", "--grpc", f"127.0.0.1:{grpc}", "--auth", "open")
     cli = Cli(f"http://127.0.0.1:{http}", tmp_path)
     with started("worker", "flows", "--server", f"127.0.0.1:{grpc}", cwd=tmp_path) as worker:
         with started("server", *where, cwd=tmp_path) as first:
@@ -78,13 +78,13 @@ def test_keys_are_wanted_unless_told_otherwise(dsn: str, tmp_path: Path) -> None
         refused = cli("list")
         assert refused.code == 5 and "PERDURE_API_KEY" in refused.err
         assert cli("list", PERDURE_API_KEY="pd_nonsense").code == 5
-        made = perdure("key", "create", "--name", "ops", "--role", "operator", "--db", dsn, "-n", "default")
+        made = perdure("key", "create", "--name", "ops", "--role", "operator", "--dsn", dsn, "-n", "default")
         assert made.code == 0, made.err
         key = made.out.strip()
         assert cli("list", "--key", key).code == 0
         assert cli("key", "list", "--key", key).code == 5, "an operator may not look at keys"
         assert httpx2.get(f"{one.http}/readyz").status_code == 200, "probes have no key"
-        admin = perdure("key", "create", "--name", "boss", "--role", "admin", "--db", dsn).out.strip()
+        admin = perdure("key", "create", "--name", "boss", "--role", "admin", "--dsn", dsn).out.strip()
         assert cli("namespace", "create", "shop", "--key", admin).code == 0
         assert "shop" in cli.ok("namespace", "list", "--key", admin)
         assert cli("list", "-n", "shop", "--key", admin).code == 0
@@ -103,7 +103,7 @@ def test_a_worker_without_a_key_is_told_so(dsn: str, tmp_path: Path) -> None:
         with started("worker", "flows.py", "--server", one.grpc, cwd=tmp_path) as worker:
             assert worker.process.wait(20) == 5
             assert "PERDURE_API_KEY" in worker.rest()
-        key = perdure("key", "create", "--name", "w", "--role", "worker", "--db", dsn, "-n", "default").out.strip()
+        key = perdure("key", "create", "--name", "w", "--role", "worker", "--dsn", dsn, "-n", "default").out.strip()
         with started("worker", "flows.py", "--server", one.grpc, cwd=tmp_path, PERDURE_API_KEY=key) as worker:
             worker.until("connected")
             assert worker.stop(signal.SIGTERM) == 0
@@ -140,7 +140,7 @@ def test_a_port_that_is_taken(dsn: str, option: str) -> None:
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         free = [w for o in ("--http", "--grpc") if o != option for w in (o, "127.0.0.1:0")]
-        done = perdure("server", "--db", dsn, "--auth", "open", option, address, *free)
+        done = perdure("server", "--dsn", dsn, "--auth", "open", option, address, *free)
     assert done.code == 1
     assert f"cannot listen on {address}" in done.err and option in done.err and "Traceback" not in done.err
 
@@ -148,7 +148,7 @@ def test_a_port_that_is_taken(dsn: str, option: str) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["--auth", "open", "--http", "0.0.0.0:0"], 2, "would let everybody in"),
+        (["--auth", "open", "--http", "0.0.0.0:0"], 2, "would make every client that reaches it an administrator"),
         (["--auth", "perhaps"], 2, "--auth"),
         (["--http", "nonsense:port"], 2, "--http: 'nonsense:port' is not host:port"),
         (["--tls-cert", __file__], 2, "PERDURE_TLS_KEY"),
@@ -156,14 +156,14 @@ def test_a_port_that_is_taken(dsn: str, option: str) -> None:
     ],
 )
 def test_servers_that_cannot_be_started(bare_dsn: str, words: list[str], code: int, said: str) -> None:
-    done = perdure("server", "--db", bare_dsn, "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", *words)
+    done = perdure("server", "--dsn", bare_dsn, "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", *words)
     assert (done.code, done.out) == (code, "")
     assert said in done.err and "Traceback" not in done.err
 
 
 def test_a_database_that_is_not_there() -> None:
     dsn = f"postgresql://x:y@127.0.0.1:{free_port()}/z"
-    done = perdure("server", "--db", dsn, "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0")
+    done = perdure("server", "--dsn", dsn, "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0")
     assert done.code == 1 and done.err.startswith("perdure: PostgreSQL at postgresql://x@127.0.0.1")
 
 
@@ -187,7 +187,7 @@ def test_links_begin_with_the_public_address(dsn: str, tmp_path: Path) -> None:
         "--public-url",
         "https://flows.example",
     )
-    with started("server", "--db", dsn, *words, cwd=tmp_path, PERDURE_LOG_FORMAT="json") as program:
+    with started("server", "--dsn", dsn, *words, cwd=tmp_path, PERDURE_LOG_FORMAT="json") as program:
         assert "https://flows.example" in program.until("ready")
         assert program.stop() == 0
 

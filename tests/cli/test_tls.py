@@ -70,7 +70,7 @@ def test_both_doors_speak_tls(dsn: str, tmp_path: Path, mutual: bool) -> None:
     authority = Authority(tmp_path, "authority")
     server, client = authority.pair("server"), authority.pair("client")
     http, grpc = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
-    words = ["--db", dsn, "--http", http, "--grpc", grpc, "--auth", "open"]
+    words = ["--dsn", dsn, "--http", http, "--grpc", grpc, "--auth", "open"]
     words += ["--tls-cert", str(server.cert), "--tls-key", str(server.key)]
     trusting = {"PERDURE_CA": str(authority.cert)}
     known = {"PERDURE_CLIENT_CERT": str(client.cert), "PERDURE_CLIENT_KEY": str(client.key)}

@@ -30,7 +30,7 @@ def place(cluster: PrivateCluster, migrated_template: str) -> Iterator[Running]:
     dsn = cluster.create_database("why_live", template=migrated_template)
     queues = "default,paused"
     with (
-        server(dsn, ROOT, "--auth", "open", PERDURE_LEASE="5s", PERDURE_HEARTBEAT="1s") as one,
+        server(dsn, ROOT, "--auth", "open", PERDURE_ENGINE_LEASE_S="5s", PERDURE_ENGINE_HEARTBEAT_S="1s") as one,
         started(
             "worker", "tests.cli.waits", "--server", one.grpc, "--queue", queues, "--slots", "2", cwd=ROOT
         ) as worker,

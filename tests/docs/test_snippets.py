@@ -39,7 +39,7 @@ def module_of(blocks: list[Block]) -> str:
 def environment(dsn: str) -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PERDURE_", "PYTEST_"))}
     return kept | {
-        "DATABASE_URL": dsn,
+        "PERDURE_DSN": dsn,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "NO_COLOR": "1",
         "COLUMNS": "200",
@@ -78,7 +78,7 @@ def run_console(page: Path, block: Block, directory: Path, dsn: str) -> None:
     """Lines after a command, up to the next one, are its output. Commands of other programs are not ours to run."""
     for part in ("\n" + block.text).split("\n$ ")[1:]:
         command, _, expected = part.partition("\n")
-        words = shlex.split(command.replace("$DATABASE_URL", shlex.quote(dsn)))  # as a shell would
+        words = shlex.split(command.replace("$PERDURE_DSN", shlex.quote(dsn)))  # as a shell would
         if words[0] != "perdure":
             continue
         done = subprocess.run(

@@ -80,7 +80,7 @@ EXPECTED: dict[str, list[str]] = {
 
 
 def run_example(name: str, **environment: str) -> str:
-    kept = {k: v for k, v in os.environ.items() if k not in ("DATABASE_URL", "PERDURE_DSN", "PERDURE_HOME")}
+    kept = {k: v for k, v in os.environ.items() if k not in ("PERDURE_DSN", "PERDURE_HOME")}
     done = subprocess.run(
         [sys.executable, "-W", "error", str(EXAMPLES / f"{name}.py")],
         capture_output=True,
@@ -106,13 +106,13 @@ def test_every_example_says_what_it_is_and_how_to_run_it(name: str) -> None:
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_the_example_runs_and_prints_what_happens(name: str, dsn: str) -> None:
-    out = run_example(name, DATABASE_URL=dsn)
+    out = run_example(name, PERDURE_DSN=dsn)
     for text in EXPECTED[name]:
         assert text in out
 
 
 def test_the_killed_process_did_the_first_step_and_the_survivor_the_second(dsn: str) -> None:
-    out = run_example("durable_sleep", DATABASE_URL=dsn)
+    out = run_example("durable_sleep", PERDURE_DSN=dsn)
     first = re.search(r"process (\d+) starts the run", out)
     second = re.search(r"process (\d+) waits for the same run", out)
     assert first is not None

@@ -38,25 +38,25 @@ def enter(dsn: str, key: str, permission: Permission) -> Any:
 
 
 def test_the_first_key_opens_the_server_until_it_is_revoked(dsn: str) -> None:
-    made = perdure("key", "create", "--role", "admin", "--name", "first", "--expires", "30d", "--db", dsn)
+    made = perdure("key", "create", "--role", "admin", "--name", "first", "--expires", "30d", "--dsn", dsn)
     key = made.stdout.strip()
     assert re.fullmatch(r"pd_[A-Za-z0-9]{12}_[A-Za-z0-9_-]{43}", key), "stdout is the key and nothing else"
     assert "not shown again" in made.stderr
     assert enter(dsn, key, Permission.ADMIN).namespace is None
-    listed = perdure("key", "list", "--db", dsn, "-o", "json")
+    listed = perdure("key", "list", "--dsn", dsn, "-o", "json")
     (item,) = json.loads(listed.stdout)
     assert (item["id"], item["role"], item["revoked_at"]) == (key[3:15], "admin", None)
     assert item["expires_at"] is not None
     assert item["created_by"].startswith("cli:")
     assert key[16:] not in listed.stdout
-    assert perdure("key", "revoke", key[3:15], "--db", dsn).exit_code == 0
+    assert perdure("key", "revoke", key[3:15], "--dsn", dsn).exit_code == 0
     with pytest.raises(Unauthenticated, match="revoked"):
         enter(dsn, key, Permission.READ)
-    assert "revoked" in perdure("key", "list", "--db", dsn).stdout
+    assert "revoked" in perdure("key", "list", "--dsn", dsn).stdout
 
 
 def test_a_key_of_a_namespace_with_scopes(dsn: str) -> None:
-    perdure("namespace", "create", "team", "--db", dsn)
+    perdure("namespace", "create", "team", "--dsn", dsn)
     words = [
         "--role",
         "developer",
@@ -70,7 +70,7 @@ def test_a_key_of_a_namespace_with_scopes(dsn: str) -> None:
         "50",
         "-n",
         "team",
-        "--db",
+        "--dsn",
         dsn,
     ]
     item = json.loads(perdure("key", "create", *words, "-o", "json").stdout)
@@ -79,19 +79,19 @@ def test_a_key_of_a_namespace_with_scopes(dsn: str) -> None:
     assert principal.namespace == "team"
     assert not principal.may(Permission.DEVELOP)
     with pytest.raises(NotFound):
-        perdure("key", "create", "--role", "viewer", "--name", "x", "-n", "nowhere", "--db", dsn)
+        perdure("key", "create", "--role", "viewer", "--name", "x", "-n", "nowhere", "--dsn", dsn)
     with pytest.raises(InvalidInput, match="choose from"):
-        perdure("key", "create", "--role", "viewer", "--name", "x", "--scope", "fly", "--db", dsn)
-    assert perdure("key", "create", "--role", "king", "--name", "x", "--db", dsn).exit_code == 2
+        perdure("key", "create", "--role", "viewer", "--name", "x", "--scope", "fly", "--dsn", dsn)
+    assert perdure("key", "create", "--role", "king", "--name", "x", "--dsn", dsn).exit_code == 2
 
 
 def test_namespaces_come_and_go(dsn: str) -> None:
-    perdure("namespace", "create", "team", "--db", dsn)
-    assert [line.split("\t")[0] for line in perdure("namespace", "list", "--db", dsn).stdout.splitlines()] == [
+    perdure("namespace", "create", "team", "--dsn", dsn)
+    assert [line.split("\t")[0] for line in perdure("namespace", "list", "--dsn", dsn).stdout.splitlines()] == [
         "default",
         "team",
     ]
-    perdure("namespace", "delete", "team", "--db", dsn)
-    assert "team" not in perdure("namespace", "list", "--db", dsn).stdout
+    perdure("namespace", "delete", "team", "--dsn", dsn)
+    assert "team" not in perdure("namespace", "list", "--dsn", dsn).stdout
     with pytest.raises(NotFound):
-        perdure("namespace", "delete", "team", "--db", dsn)
+        perdure("namespace", "delete", "team", "--dsn", dsn)

@@ -94,9 +94,7 @@ async def world(dsn: str, tmp_path: Path) -> AsyncIterator[World]:
     cert, key = servers.issue("server")
     tls = TlsFiles(cert=cert, key=key, client_ca=clients.ca)
     anywhere = Address("127.0.0.1", 0)
-    process = ServerProcess(
-        ServerSettings(dsn=dsn, http=anywhere, grpc=anywhere, http_tls=tls, grpc_tls=tls, drain_s=5.0)
-    )
+    process = ServerProcess(ServerSettings(dsn=dsn, http=anywhere, grpc=anywhere, tls=tls, drain_s=5.0))
     await process.start()
     try:
         _, secret = await process.server.keys.create(NewKey(name="w", role=Role.WORKER, created_by="test"))

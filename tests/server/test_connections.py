@@ -82,7 +82,7 @@ HALF = b"GET /api/v1/whoami HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 def limited_server(dsn: str, cwd: Path, files_max: int) -> Iterator[Running]:
     http, grpc = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
     program = ["prlimit", f"--nofile={files_max}:{files_max}", sys.executable, "-c", PROGRAM]
-    words = ("server", "--db", dsn, "--http", http, "--grpc", grpc, "--auth", "open")
+    words = ("server", "--dsn", dsn, "--http", http, "--grpc", grpc, "--auth", "open")
     with started(*words, cwd=cwd, program=program) as one:
         one.until("Perdure is ready")
         yield Running(one, f"http://{http}", grpc)
@@ -189,7 +189,7 @@ async def test_a_client_that_does_not_read_is_closed(dsn: str) -> None:
 async def test_a_tls_handshake_has_a_deadline(dsn: str, tmp_path: Path) -> None:
     cert, key = Authority(tmp_path, "servers").issue("server")
     tls = TlsFiles(cert=cert, key=key)
-    async with served(dsn, http_tls=tls, connections=ConnectionBounds(header_s=0.2)) as process:
+    async with served(dsn, tls=tls, connections=ConnectionBounds(header_s=0.2)) as process:
         reader, writer = await asyncio.open_connection("127.0.0.1", httpx2.URL(process.url).port)
         assert await closed(reader) == b""
         writer.close()
@@ -261,6 +261,6 @@ def test_a_network_of_ipv6_is_one_client() -> None:
 
 def test_few_descriptors_make_few_connections() -> None:
     bounds = ConnectionBounds().within(300)
-    assert bounds.connections_max + bounds.grpc_max + DESCRIPTORS_RESERVED <= 300
-    assert bounds.per_address_max < bounds.connections_max and bounds.streams_max < bounds.connections_max
+    assert bounds.http_max + bounds.grpc_max + DESCRIPTORS_RESERVED <= 300
+    assert bounds.per_address_max < bounds.http_max and bounds.streams_max < bounds.http_max
     assert ConnectionBounds().within(65_536) == ConnectionBounds()

@@ -9,7 +9,8 @@ import grpc
 import httpx2
 import pytest
 
-from perdure.app.settings import Address, ServerSettings, settings_from
+from perdure.app.settings import Address, ServerSettings
+from perdure.app.settings_sources import variables
 from perdure.core.errors import InvalidInput
 from perdure.server.rest import webhooks
 from tests.cli.live import perdure
@@ -72,7 +73,7 @@ async def test_no_answer_repeats_the_host_in_a_location(dsn: str) -> None:
         ({"http": Address("0.0.0.0", 1)}, ["--http 0.0.0.0:1"]),
         ({"http": Address("0.0.0.0", 1), "grpc": Address("10.0.0.1", 2)}, ["--http 0.0.0.0:1", "--grpc 10.0.0.1:2"]),
         ({"http": Address("0.0.0.0", 1), "public_url": "https://flows.example"}, []),
-        ({"http": Address("0.0.0.0", 1), "http_is_plain": True}, []),
+        ({"http": Address("0.0.0.0", 1), "http_tls": False}, []),
     ],
 )
 def test_listening_beyond_this_machine_without_tls_is_warned_about(given: dict[str, Any], warned: list[str]) -> None:
@@ -99,22 +100,26 @@ def test_a_server_logs_its_warnings(dsn: str, caplog: pytest.LogCaptureFixture) 
     )
 
 
+def settings_of(environment: dict[str, str]) -> ServerSettings:
+    return ServerSettings.load([variables(environment, ServerSettings.settings())])
+
+
 def test_settings_of_the_edge_come_from_the_environment() -> None:
-    found = settings_from(
+    found = settings_of(
         {
             "PERDURE_DSN": "x",
             "PERDURE_TRUSTED_PROXIES": "10.0.0.0/8, 192.0.2.1",
             "PERDURE_ALLOWED_HOSTS": "perdure, flows.internal",
-            "PERDURE_CONNECTIONS_MAX": "50",
+            "PERDURE_CONNECTIONS_HTTP_MAX": "50",
             "PERDURE_HTTP_TLS": "off",
         }
     )
     assert found.trusted_proxies == ("10.0.0.0/8", "192.0.2.1/32")
     assert found.allowed_hosts == ("perdure", "flows.internal")
-    assert found.connections.connections_max == 50 and found.http_is_plain
-    for name, wrong in (("PERDURE_TRUSTED_PROXIES", "proxy"), ("PERDURE_ALLOWED_HOSTS", "http://x"), ("PERDURE_CONNECTIONS_MAX", "0")):  # fmt: skip
+    assert found.connections.http_max == 50 and not found.http_tls
+    for name, wrong in (("PERDURE_TRUSTED_PROXIES", "proxy"), ("PERDURE_ALLOWED_HOSTS", "http://x"), ("PERDURE_CONNECTIONS_HTTP_MAX", "0")):  # fmt: skip
         with pytest.raises(InvalidInput, match=name):
-            settings_from({"PERDURE_DSN": "x", name: wrong})
+            settings_of({"PERDURE_DSN": "x", name: wrong})
 
 
 def test_a_key_on_the_command_line_is_warned_about(tmp_path: Path) -> None:

@@ -148,16 +148,16 @@ def clean_environment() -> dict[str, str]:
 def embedded(dsn: str, **environment: str) -> Iterator[dict[str, str]]:
     """Two engines with a worker each, that serve different queues: some tasks are executed where their run is not."""
     run = ("-m", f"{PROCESSES}.serving")
-    with process(*run, "default", says="serving", DATABASE_URL=dsn, **environment):
-        with process(*run, "far", says="serving", DATABASE_URL=dsn, **environment):
-            yield {"DATABASE_URL": dsn}
+    with process(*run, "default", says="serving", PERDURE_DSN=dsn, **environment):
+        with process(*run, "far", says="serving", PERDURE_DSN=dsn, **environment):
+            yield {"PERDURE_DSN": dsn}
 
 
 @contextmanager
 def remote(dsn: str, **environment: str) -> Iterator[dict[str, str]]:
     """A server, and a worker that knows no database."""
     http, grpc = (f"127.0.0.1:{free_port()}" for _ in range(2))
-    server = ("server", "--db", dsn, "--http", http, "--grpc", grpc, "--auth", "open")
+    server = ("server", "--dsn", dsn, "--http", http, "--grpc", grpc, "--auth", "open")
     worker = ("worker", f"{PROCESSES}.flows", "--server", grpc)
     with process(*PERDURE, *server, says="is ready", **environment):
         with process(*PERDURE, *worker, says="connected", **environment):

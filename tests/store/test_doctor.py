@@ -232,7 +232,7 @@ async def test_partitions_of_the_real_history_are_read(dsn: str) -> None:
 
 
 def run_cli(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    clean = {k: v for k, v in os.environ.items() if k not in ("PERDURE_DSN", "DATABASE_URL")}
+    clean = {k: v for k, v in os.environ.items() if k not in ("PERDURE_DSN",)}
     program = [sys.executable, "-c", "from perdure.cli.main import main; main()", *arguments]
     return subprocess.run(program, capture_output=True, text=True, check=False, env=clean | environment)
 
@@ -241,7 +241,7 @@ def test_migrate_says_what_it_did_and_doctor_agrees(bare_dsn: str) -> None:
     first = run_cli("migrate", "--dsn", bare_dsn)
     assert (first.returncode, first.stderr) == (0, "")
     assert "applied 0001 spine" in first.stdout
-    second = run_cli("migrate", DATABASE_URL=bare_dsn)
+    second = run_cli("migrate", PERDURE_DSN=bare_dsn)
     assert "up to date" in second.stdout
 
     report = run_cli("doctor", "--json", PERDURE_DSN=bare_dsn)

@@ -34,25 +34,33 @@ log = logging.getLogger("perdure.server")
 
 
 class ConnectionBounds(msgspec.Struct, frozen=True, kw_only=True):
-    """What clients may hold, and for how long. Seconds."""
+    """What clients may hold, and for how long."""
 
-    connections_max: int = CONNECTIONS_MAX
+    http_max: int = CONNECTIONS_MAX
+    """HTTP connections at once, and at most what `ulimit -n` leaves room for."""
     per_address_max: int = CONNECTIONS_PER_ADDRESS_MAX
+    """HTTP connections from one client address; raise it behind a proxy."""
     grpc_max: int = GRPC_CONNECTIONS_MAX
+    """Connections of workers and clients at once."""
     streams_max: int = STREAMS_MAX
+    """Live event streams at once."""
     header_s: float = REQUEST_HEADER_S
+    """Time for the headers of a request."""
     body_s: float = REQUEST_BODY_S
+    """Time for the body of a request."""
     idle_s: float = CONNECTION_IDLE_S
+    """A connection without a request is closed after this."""
     write_s: float = WRITE_STALL_S
+    """A connection whose client takes nothing of an answer is closed after this."""
 
     def within(self, descriptors: int) -> ConnectionBounds:
         """The same, for a process that may hold so many file descriptors: HTTP and gRPC get half each of what is not reserved."""
         share = max(MIN_CONNECTIONS, (descriptors - DESCRIPTORS_RESERVED) // 2)
-        total = min(self.connections_max, share)
+        total = min(self.http_max, share)
         half = max(1, total // 2)
         return msgspec.structs.replace(
             self,
-            connections_max=total,
+            http_max=total,
             per_address_max=min(self.per_address_max, half),
             grpc_max=min(self.grpc_max, share),
             streams_max=min(self.streams_max, half),

@@ -63,7 +63,7 @@ CODE = "code"
 class Perdure:
     """The client, the engine and the worker of this process.
 
-    Without a DSN it takes DATABASE_URL, then starts a private PostgreSQL in ./.perdure. Inside the `async with`,
+    Without a DSN it takes PERDURE_DSN, then starts a private PostgreSQL in ./.perdure. Inside the `async with`,
     `workflow.start()`, `signal.send()` and the like find this client by themselves. While it is open, Python's garbage
     collector looks less often (`tune_gc=False` leaves it alone). Spans are exported when OTEL_EXPORTER_OTLP_ENDPOINT is set, or as
     `tracing` says. The worker serves the built-in tasks as well (`verbs=False`: it does not): `perdure.http`, with `services` by name
@@ -128,7 +128,7 @@ class Perdure:
         self._unregistered = False
 
     async def __aenter__(self) -> Self:
-        dsn = self._dsn or os.environ.get("PERDURE_DSN") or os.environ.get("DATABASE_URL") or await self._private_dsn()
+        dsn = self._dsn or os.environ.get("PERDURE_DSN") or await self._private_dsn()
         await (migrate(dsn) if self._auto_migrate else check(dsn))
         self._token = ambient.set(self)
         if self.worker is not None:

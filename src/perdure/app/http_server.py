@@ -122,7 +122,7 @@ class Listener:
         self, server: uvicorn.Server, sock: socket.socket, bounds: ConnectionBounds, is_trusted: Callable[[str], bool]
     ) -> None:
         self._server, self._socket, self._bounds = server, sock, bounds
-        self._seats = Seats(bounds.connections_max, bounds.per_address_max, is_trusted)
+        self._seats = Seats(bounds.http_max, bounds.per_address_max, is_trusted)
         self._loop = asyncio.get_running_loop()
         self._opening: set[asyncio.Task[None]] = set()
         self._paused: asyncio.TimerHandle | None = None

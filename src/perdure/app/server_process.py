@@ -26,7 +26,7 @@ from perdure.app.settings import Address, ServerSettings, TlsFiles
 from perdure.app.signals import signals
 from perdure.app.task_signatures import TaskTypes
 from perdure.app.tracing import Tracing
-from perdure.core.errors import Unavailable
+from perdure.core.errors import InvalidInput, Unavailable
 from perdure.core.limits import PEER_SILENT_S
 from perdure.engine.api.approvals import Approvals
 from perdure.engine.api.flow_control import Rulebook
@@ -86,6 +86,8 @@ class ServerProcess:
 
     async def start(self) -> None:
         s = self.settings
+        if not s.dsn:
+            raise InvalidInput("no database: pass --dsn or set PERDURE_DSN")
         for warning in s.warnings():
             log.warning("%s", warning)
         self._bounds = s.connections.within(descriptors())
@@ -152,7 +154,7 @@ class ServerProcess:
             hub,
             OpenAccess(s.grpc.host) if s.auth == "open" else auth,
             str(s.grpc),
-            tls=grpc_tls(s.grpc_tls),
+            tls=grpc_tls(s.tls),
             audit=audit.record,
             connections_max=self._bounds.grpc_max,
         )
@@ -191,7 +193,9 @@ class ServerProcess:
         self._app = app
         own = metrics is None and s.http.is_loopback
         app.router.routes[:0] = [route for route in probes if own or route.path != "/metrics"]
-        self._doors.append(HttpServer(app, http, s.http_tls, s.drain_s * HTTP_SHARE, self._bounds, s.trusted_proxies))
+        self._doors.append(
+            HttpServer(app, http, s.tls_of_http, s.drain_s * HTTP_SHARE, self._bounds, s.trusted_proxies)
+        )
         if metrics is not None:
             self._doors.append(HttpServer(Starlette(routes=probes), metrics, None, 1.0, self._bounds))
         for door in self._doors:

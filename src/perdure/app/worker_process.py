@@ -3,70 +3,42 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from perdure.app.gc_tuning import CollectorPace
 from perdure.app.signals import signals
 from perdure.app.tracing import Tracing
+from perdure.app.worker_settings import WorkerSettings
 from perdure.sdk.client.channel import Tls, access
-from perdure.sdk.worker.execution import PROCESSES_DEFAULT
-from perdure.sdk.worker.stream import DRAIN_S_DEFAULT, RemoteWorker
-from perdure.sdk.worker.worker import SLOTS_DEFAULT, THREADS_DEFAULT, Worker
+from perdure.sdk.worker.stream import RemoteWorker
+from perdure.sdk.worker.worker import Worker
 
 SERVICE = "perdure-worker"
 
 
-@dataclass(frozen=True, kw_only=True)
-class WorkerOptions:
-    server: str
-    queues: list[str] | None = None
-    """None: all that the tasks name."""
-    slots: int = SLOTS_DEFAULT
-    threads: int = THREADS_DEFAULT
-    processes: int = PROCESSES_DEFAULT
-    api_key: str | None = None
-    namespace: str | None = None
-    tls: bool = False
-    tls_ca: Path | None = None
-    """None: the system's authorities."""
-    tls_cert: Path | None = None
-    tls_key: Path | None = None
-    drain_s: float = DRAIN_S_DEFAULT
-    verbs: bool = True
-    services: Mapping[str, str] | None = None
-    """None: PERDURE_SERVICES."""
-    allow_run: bool | None = None
-    """None: PERDURE_ALLOW_RUN."""
-    http_allow: Sequence[str] | None = None
-    """None: PERDURE_HTTP_ALLOW."""
-    run_env: Sequence[str] | None = None
-    """None: PERDURE_RUN_ENV."""
-
-
 @asynccontextmanager
-async def worker_of(options: WorkerOptions) -> AsyncGenerator[RemoteWorker]:
+async def worker_of(settings: WorkerSettings) -> AsyncGenerator[RemoteWorker]:
     """A worker with its traces, ready to run."""
     tls = None
-    if options.tls:
-        tls = Tls(_read(options.tls_ca), _read(options.tls_cert), _read(options.tls_key))
-    where = access(options.server, api_key=options.api_key, namespace=options.namespace, tls=tls)
+    if settings.tls or settings.tls_ca is not None:
+        tls = Tls(_read(settings.tls_ca), _read(settings.tls_cert), _read(settings.tls_key))
+    where = access(settings.server, api_key=settings.api_key, namespace=settings.namespace, tls=tls)
     inner = Worker(
-        queues=options.queues,
-        slots=options.slots,
-        threads=options.threads,
-        processes=options.processes,
-        verbs=options.verbs,
-        services=options.services,
-        allow_run=options.allow_run,
-        http_allow=options.http_allow,
-        run_env=options.run_env,
+        queues=list(settings.queues) or None,
+        slots=settings.slots,
+        threads=settings.threads,
+        processes=settings.processes,
+        verbs=settings.verbs,
+        services=settings.services,
+        allow_run=settings.allow_run,
+        http_allow=settings.http_allow,
+        run_env=settings.run_env,
     )
     tracing = Tracing(engine=None, worker=inner, service=SERVICE)
     try:
-        yield RemoteWorker(inner, where, drain_s=options.drain_s)
+        yield RemoteWorker(inner, where, drain_s=settings.drain_s)
     finally:
         await tracing.close()
 
@@ -75,17 +47,17 @@ def _read(path: Path | None) -> bytes | None:
     return path.read_bytes() if path is not None else None
 
 
-async def work(options: WorkerOptions, say: Callable[[str], None]) -> None:
+async def work(settings: WorkerSettings, say: Callable[[str], None]) -> None:
     """Serve until told to stop; running tasks end first."""
     CollectorPace().settle()
-    async with worker_of(options) as worker:
+    async with worker_of(settings) as worker:
 
         def drain() -> None:
             say("stopping: waiting for running tasks; a second signal stops at once")
             worker.drain()
 
         async with signals(drain):
-            connected = asyncio.create_task(_tell(worker, options.server, say))
+            connected = asyncio.create_task(_tell(worker, settings.server, say))
             try:
                 await worker.run()
             finally:

@@ -130,7 +130,7 @@ def running(*arguments: str) -> Generator[subprocess.Popen[bytes]]:
 async def run_remote(where: Place, tasks: int, *, idle_workers: int, idle_s: float, say: Progress) -> RemoteReport:
     async with scratch_database(where.dsn) as dsn, bare(dsn) as yardstick:
         http, address = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
-        with running("server", "--db", dsn, "--http", http, "--grpc", address, "--auth", "open") as server:
+        with running("server", "--dsn", dsn, "--http", http, "--grpc", address, "--auth", "open") as server:
             await answering(address, server)
             worker_arguments = ("worker", "perdure.bench.workloads", "--server", address, "--slots", str(SLOTS))
             with running(*worker_arguments) as worker:

@@ -15,7 +15,7 @@ RoleWord = Literal["viewer", "operator", "developer", "worker", "admin"]
 Db = Annotated[
     str | None,
     typer.Option(
-        "--db",
+        "--dsn",
         metavar="DSN",
         rich_help_panel=PANEL,
         help="Work on this database and not through a server: for the first key.",

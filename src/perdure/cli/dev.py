@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from perdure.cli.options import Dsn, Sources, with_options
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -15,25 +18,20 @@ def register(app: typer.Typer) -> None:
     app.command()(dev)
 
 
-def dev(
+@dataclass(kw_only=True)
+class DevFlags(Sources):
     directory: Annotated[
         Path,
         typer.Argument(metavar="PATH", exists=True, file_okay=False, help="Whose *.py to serve and flows to deploy."),
-    ] = Path("."),
-    db: Annotated[
-        str | None,
-        typer.Option(
-            "--db",
-            "--dsn",
-            envvar=["PERDURE_DSN", "DATABASE_URL"],
-            metavar="DSN",
-            help="Your PostgreSQL. Without it a private one in .perdure is started.",
-        ),
-    ] = None,
-    http: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="127.0.0.1:8600 or the next free port.")] = None,
-    grpc: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="127.0.0.1:8601 or the next free port.")] = None,
-    once: Annotated[bool, typer.Option("--once", help="End after the first run, as it did.")] = False,
-) -> None:
+    ] = Path(".")
+    dsn: Dsn = None
+    http: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="127.0.0.1:8600 or the next free port.")] = None
+    grpc: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="127.0.0.1:8601 or the next free port.")] = None
+    once: Annotated[bool, typer.Option("--once", help="Exit after the first run, with its status.")] = False
+
+
+@with_options(DevFlags)
+def dev(flags: DevFlags) -> None:
     """Database, server and worker in one command, with reload.
 
     An empty directory gets a hello.py, a hello.yaml, and a first run.
@@ -43,21 +41,30 @@ def dev(
     from perdure.app.dev.dev import DevOptions
     from perdure.app.dev.dev import dev as run
     from perdure.app.logs import configure
-    from perdure.app.settings import GRPC_PORT, HTTP_PORT, Address
+    from perdure.app.settings import ServerSettings
 
+    given: dict[str, tuple[str, object]] = {
+        "dsn": ("--dsn", flags.dsn),
+        "http": ("--http", flags.http),
+        "grpc": ("--grpc", flags.grpc),
+    }
+    layers = flags.layers(ServerSettings, given)
+    settings = ServerSettings.load(layers)
+    flags.print_if_asked(settings, layers)
     configure("text", "warning")
     options = DevOptions(
-        directory=directory.resolve(),
-        dsn=db,
-        http=Address.parse(http, default_port=HTTP_PORT) if http else Address("127.0.0.1", HTTP_PORT),
-        grpc=Address.parse(grpc, default_port=GRPC_PORT) if grpc else Address("127.0.0.1", GRPC_PORT),
-        once=once,
+        directory=flags.directory.resolve(),
+        dsn=settings.dsn or None,
+        http=settings.http,
+        grpc=settings.grpc,
+        once=flags.once,
+        secret_keys=settings.secret_keys,
     )
     raise typer.Exit(asyncio.run(run(options, Screen())))
 
 
 class Screen:
-    """What `dev` says, on a terminal or into a file."""
+    """Output of `dev`, on a terminal or into a file."""
 
     def __init__(self) -> None:
         import sys

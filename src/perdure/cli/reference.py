@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from perdure.app.http_client import EXIT_CODES
 from perdure.app.http_client import VARIABLES as CLIENT_VARIABLES
-from perdure.app.settings import VARIABLES
 from perdure.cli.commands import SECTIONS, load
 from perdure.cli.help import is_argument, sections_of, usage_of
 from perdure.cli.remote_options import PANEL
@@ -20,8 +19,8 @@ You need this page to look up an option. `perdure COMMAND --help` says the same 
 them at work.
 
 Commands about runs, workers and access talk to a server: `--url`, else `PERDURE_URL`, else the one that `perdure dev` runs in this directory, else
-`http://127.0.0.1:8600`. Commands about the database take `--dsn`, else `PERDURE_DSN`, else `DATABASE_URL`, else they start the private PostgreSQL in `.perdure/` and stop it
-again if nobody else uses it. Output is a table on a terminal and tab-separated lines elsewhere, without headings; links and advice go to stderr unless a person reads both.
+`http://127.0.0.1:8600`. Commands about the database take `--dsn`, else `PERDURE_DSN`, `.env` or `perdure.toml`, else they start the private PostgreSQL in `.perdure/` and stop it
+again when no other program uses it. Output is a table on a terminal and tab-separated lines elsewhere, without headings; links and advice go to stderr unless a person reads both.
 `NO_COLOR` is respected."""
 
 NOTES: Final[dict[str, str]] = {
@@ -43,7 +42,7 @@ a finding is `fail`.""",
 $ perdure verify --at-rest --json
 [{"number":…
 ```""",
-    "server": "Every option can also come from the environment: [run a server](../how-to/run-a-server.md).",
+    "server": "All settings and where they can come from: [settings](settings.md).",
 }
 
 
@@ -67,17 +66,12 @@ def page() -> str:
             out += _command(f"perdure {name}", load(entry.module)[name], NOTES.get(name, ""))
     out += ["## Environment of commands and workers", "", "| variable | meaning |", "|---|---|"]
     out += [f"| `{name}` | {meaning} |" for name, meaning in CLIENT_VARIABLES.items()]
-    out += ["", "## Environment of a server", "", _ENVIRONMENT, "", "| variable | meaning |", "|---|---|"]
-    out += [f"| `{name}` | {meaning} |" for name, meaning in VARIABLES.items()]
+    out += ["", "The settings of servers and workers, with their variables, are in [settings](settings.md)."]
     return "\n".join(out).rstrip() + "\n"
 
 
 _NAMING: Final = """Wherever a command wants a `RUN`: its id; the first 6 or more characters of it, if no other run begins with them; `key:NAME` for the id it was given with
 `--id`; or `@last`, the run that you started last from this machine (kept in `$XDG_STATE_HOME/perdure`), else the newest one on the server."""
-
-
-_ENVIRONMENT: Final = """Read by `perdure server`; a flag of the same name wins. Durations are written as `500ms`, `30s` or `1h30m`. Traces follow OpenTelemetry's own
-variables: [observe a deployment](../how-to/observe.md#traces)."""
 
 
 def _shared() -> list[str]:

@@ -2,114 +2,94 @@
 
 from __future__ import annotations
 
-import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
-from perdure.cli.options import database
-
-PRIVATE = "private"
-"""Stands for the DSN of a PostgreSQL that is started only when everything else was found right."""
-
-
-FLAGS = {
-    "PERDURE_HTTP_BIND": "--http",
-    "PERDURE_GRPC_BIND": "--grpc",
-    "PERDURE_AUTH": "--auth",
-    "PERDURE_PUBLIC_URL": "--public-url",
-    "PERDURE_TLS_CERT": "--tls-cert",
-    "PERDURE_TLS_KEY": "--tls-key",
-    "PERDURE_TLS_CLIENT_CA": "--tls-client-ca",
-    "PERDURE_METRICS_BIND": "--metrics",
-    "PERDURE_LOG_FORMAT": "--log-format",
-    "PERDURE_LOG_LEVEL": "--log-level",
-    "PERDURE_DRAIN": "--drain",
-}
-"""What was given as a flag is named by it when it is wrong."""
+from perdure.cli.options import Dsn, LogFormat, LogLevel, Sources, database, with_options
 
 
 def register(app: typer.Typer) -> None:
     app.command()(server)
 
 
-def server(
-    db: Annotated[
-        str | None,
-        typer.Option(
-            "--db",
-            "--dsn",
-            envvar=["PERDURE_DSN", "DATABASE_URL"],
-            metavar="DSN",
-            help="The database. Without it a private PostgreSQL in .perdure is used.",
-        ),
-    ] = None,
-    http: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="REST and pages; 127.0.0.1:8600.")] = None,
-    grpc: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Workers; 127.0.0.1:8601.")] = None,
+@dataclass(kw_only=True)
+class ServerOptions(Sources):
+    dsn: Dsn = None
+    http: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="REST and pages; 127.0.0.1:8600.")] = None
+    grpc: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Workers; 127.0.0.1:8601.")] = None
     auth: Annotated[
         Literal["keys", "open"] | None,
-        typer.Option(help="keys: API keys and tokens (default). open: nobody is asked; loopback only."),
-    ] = None,
+        typer.Option(help="keys: API keys and tokens (default). open: no authentication; loopback only."),
+    ] = None
     public_url: Annotated[
-        str | None, typer.Option(metavar="URL", help="How people reach it; links begin with it.")
-    ] = None,
-    tls_cert: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="PEM, for HTTP and gRPC.")] = None,
-    tls_key: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="Its private key.")] = None,
+        str | None, typer.Option(metavar="URL", help="The URL at which people reach it; links begin with it.")
+    ] = None
+    tls_cert: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="PEM, for HTTP and gRPC.")] = None
+    tls_key: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="Its private key.")] = None
     tls_client_ca: Annotated[
         Path | None,
-        typer.Option(exists=True, dir_okay=False, help="Let in only clients with a certificate of this CA."),
-    ] = None,
-    metrics: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="/metrics on an address of its own.")] = None,
-    log_format: Annotated[Literal["text", "json"] | None, typer.Option(help="On stderr.")] = None,
-    log_level: Annotated[
-        Literal["debug", "info", "warning", "error"] | None, typer.Option(help="The least to print; warning.")
-    ] = None,
-    drain: Annotated[str | None, typer.Option(metavar="DURATION", help="For work at hand when stopping; 30s.")] = None,
-    migrate: Annotated[bool, typer.Option(help="Bring the schema up to date first.")] = True,
-) -> None:
+        typer.Option(exists=True, dir_okay=False, help="Accept only clients with a certificate of this CA."),
+    ] = None
+    metrics: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="A separate address for /metrics.")] = None
+    log_format: LogFormat = None
+    log_level: LogLevel = None
+    drain: Annotated[str | None, typer.Option(metavar="DURATION", help="For running work when stopping; 30s.")] = None
+    migrate: Annotated[
+        bool | None, typer.Option("--migrate/--no-migrate", help="Bring the schema up to date first; on.")
+    ] = None
+
+    def flags(self) -> dict[str, tuple[str, object]]:
+        """Key -> (flag, value)."""
+        return {
+            "dsn": ("--dsn", self.dsn),
+            "http": ("--http", self.http),
+            "grpc": ("--grpc", self.grpc),
+            "auth": ("--auth", self.auth),
+            "public_url": ("--public-url", self.public_url),
+            "tls.cert": ("--tls-cert", self.tls_cert),
+            "tls.key": ("--tls-key", self.tls_key),
+            "tls.client_ca": ("--tls-client-ca", self.tls_client_ca),
+            "metrics": ("--metrics", self.metrics),
+            "log_format": ("--log-format", self.log_format),
+            "log_level": ("--log-level", self.log_level),
+            "drain_s": ("--drain", self.drain),
+            "migrate": ("--migrate", self.migrate),
+        }
+
+
+@with_options(ServerOptions)
+def server(options: ServerOptions) -> None:
     """Run a server: REST for people, gRPC for workers.
 
-    Every option can also come from the environment; see docs/how-to/run-a-server.md.
+    Every setting can also come from the environment, .env, a secrets directory or perdure.toml; see docs/reference/settings.md.
     """
     import asyncio
 
-    import msgspec
+    from perdure.app.settings import ServerSettings
 
-    from perdure.app.settings import settings_from
-
-    flags: dict[str, Any] = {
-        "PERDURE_HTTP_BIND": http,
-        "PERDURE_GRPC_BIND": grpc,
-        "PERDURE_AUTH": auth,
-        "PERDURE_PUBLIC_URL": public_url,
-        "PERDURE_TLS_CERT": tls_cert,
-        "PERDURE_TLS_KEY": tls_key,
-        "PERDURE_TLS_CLIENT_CA": tls_client_ca,
-        "PERDURE_METRICS_BIND": metrics,
-        "PERDURE_LOG_FORMAT": log_format,
-        "PERDURE_LOG_LEVEL": log_level,
-        "PERDURE_DRAIN": drain,
-    }
-    given = {name: str(value) for name, value in flags.items() if value is not None}
-    names = {name: FLAGS[name] for name in given}
-    settings = settings_from({**os.environ, **given}, names, dsn=db or PRIVATE, migrate=migrate)
+    layers = options.layers(ServerSettings, options.flags())
+    settings = ServerSettings.load(layers)
+    options.print_if_asked(settings, layers)
 
     from perdure.app.logs import configure
     from perdure.app.server_process import serve
 
     configure(settings.log_format, settings.log_level)
-    if db is None:
+    private = not settings.dsn
+    if private:
         print(
-            "no --db: a private PostgreSQL in .perdure is used, which is for development", file=sys.stderr, flush=True
+            "no --dsn: a private PostgreSQL in .perdure is used, which is for development", file=sys.stderr, flush=True
         )
-    with database(db) as dsn:
-        known = msgspec.structs.replace(settings, dsn=dsn)
-        if db is None and not known.secret_keys:
+    with database(settings.dsn) as dsn:
+        known = settings.with_changes(dsn=dsn)
+        if private and not known.secret_keys:
             from perdure.app.dev.discovery import secret_key
             from perdure.localpg.cluster import default_directory
             from perdure.server.secret_box import parse_keys
 
-            known = msgspec.structs.replace(known, secret_keys=parse_keys(secret_key(default_directory().parent)))
+            known = known.with_changes(secret_keys=parse_keys(secret_key(default_directory().parent)))
         asyncio.run(serve(known, lambda text: print(text, file=sys.stderr, flush=True)))

@@ -31,8 +31,8 @@ class Servers(Fleet):
     def server(self, number: int) -> EngineProcess:
         http, grpc = self.ports[number]
         arguments = ["--http", f"127.0.0.1:{http}", "--grpc", f"127.0.0.1:{grpc}", "--auth", "open", "--drain", "10s"]
-        lease = {"PERDURE_LEASE": f"{self._lease_s}s", "PERDURE_HEARTBEAT": f"{self._lease_s / 4}s"}
-        return self._start(f"server-{number}", ["server", "--db", self.dsn, *arguments], lease)
+        lease = {"PERDURE_ENGINE_LEASE_S": f"{self._lease_s}s", "PERDURE_ENGINE_HEARTBEAT_S": f"{self._lease_s / 4}s"}
+        return self._start(f"server-{number}", ["server", "--dsn", self.dsn, *arguments], lease)
 
     def worker(self, addresses: Sequence[str], slots: int = 30) -> EngineProcess:
         arguments = ["harness.flows", "--server", ",".join(addresses), "--slots", str(slots)]

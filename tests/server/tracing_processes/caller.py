@@ -21,7 +21,7 @@ async def main() -> None:
     provider.add_span_processor(SimpleSpanProcessor(OTLPSpanExporter()))
     trace.set_tracer_provider(provider)
     server = os.environ.get("PERDURE_GRPC")
-    async with Client(server) if server else Perdure(os.environ["DATABASE_URL"], worker=False):
+    async with Client(server) if server else Perdure(os.environ["PERDURE_DSN"], worker=False):
         with trace.get_tracer("caller").start_as_current_span("handle request"):
             handle = await outer.start("you")
         print(handle.id, await handle.result(), flush=True)

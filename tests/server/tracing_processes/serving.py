@@ -14,7 +14,7 @@ from tests.server.tracing_processes import flows
 async def main() -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    async with Perdure(os.environ["DATABASE_URL"], queues=sys.argv[1:]):
+    async with Perdure(os.environ["PERDURE_DSN"], queues=sys.argv[1:]):
         print("serving", flows.outer.name, flush=True)
         await stop.wait()
 

@@ -18,7 +18,8 @@ import msgspec
 
 from perdure.app.modules import BrokenModule, load
 from perdure.app.process_family import kill_family
-from perdure.app.worker_process import WorkerOptions, worker_of
+from perdure.app.worker_process import worker_of
+from perdure.app.worker_settings import WorkerSettings
 from perdure.core.egress import LOOPBACK
 from perdure.core.errors import PerdureError
 from perdure.sdk.worker.builtin_tasks import HTTP_ALLOW_ENV
@@ -61,10 +62,10 @@ def _load(files: list[str]) -> Hello:
     return Hello(tasks=defined.tasks, workflows=defined.workflows)
 
 
-def _options(server: str) -> WorkerOptions:
+def _options(server: str) -> WorkerSettings:
     """Commands and services of this machine are allowed: it runs the user's own code on the user's own machine anyway."""
     http_allow = None if HTTP_ALLOW_ENV in os.environ else LOOPBACK
-    return WorkerOptions(server=server, drain_s=DRAIN_S, allow_run=True, http_allow=http_allow)
+    return WorkerSettings(server=server, drain_s=DRAIN_S, allow_run=True, http_allow=http_allow)
 
 
 async def _serve(server: str, parent: socket.socket) -> None:

@@ -30,7 +30,7 @@ from perdure.app.flow_files import of_project
 from perdure.app.http_client import EXIT_FAILED, Api, ApiError
 from perdure.app.modules import Defined, discover
 from perdure.app.server_process import ServerProcess
-from perdure.app.settings import GRPC_PORT, HTTP_PORT, Address, ServerSettings, secret_keys_from
+from perdure.app.settings import GRPC_PORT, HTTP_PORT, Address, ServerSettings
 from perdure.app.signals import signals
 from perdure.app.starter import HELLO_FLOW, HELLO_WORKFLOW, HELLO_YAML, write_hello
 from perdure.core.errors import InvalidInput, NotFound, Unavailable
@@ -56,6 +56,8 @@ class DevOptions(msgspec.Struct, frozen=True, kw_only=True):
     http: Address = Address("127.0.0.1", HTTP_PORT)
     grpc: Address = Address("127.0.0.1", GRPC_PORT)
     once: bool = False
+    secret_keys: tuple[bytes, ...] = ()
+    """Empty: a key of the project's own."""
 
 
 async def dev(options: DevOptions, say: Say) -> int:
@@ -81,7 +83,7 @@ async def dev(options: DevOptions, say: Say) -> int:
             http=http,
             grpc=grpc,
             auth="open",
-            secret_keys=_secret_keys(options.directory),
+            secret_keys=options.secret_keys or parse_keys(secret_key(_home(options.directory))),
             dev_token=token,
             drain_s=SERVER_DRAIN_S,
             not_ready_s=0,
@@ -172,11 +174,6 @@ def _seed(directory: Path, say: Say) -> bool:
         write_hello(directory, HELLO_YAML)
         say.step("wrote", f"{HELLO_YAML}, the same as a flow: perdure run {HELLO_FLOW} --watch")
     return True
-
-
-def _secret_keys(directory: Path) -> tuple[bytes, ...]:
-    """Those of the environment, for a database that is shared with servers; else one of the project's own."""
-    return secret_keys_from(os.environ) or parse_keys(secret_key(_home(directory)))
 
 
 @asynccontextmanager

@@ -37,6 +37,7 @@ class OidcSettings(msgspec.Struct, frozen=True, kw_only=True):
     namespaces: Mapping[str, str] = {}
     """Value of the claim -> namespace. Empty: the value is the namespace's name."""
     namespace: str = "default"
+    """The namespace of every token, where `namespace_claim` is not used."""
     subject_claim: str = "sub"
     """Who it is, for the audit log."""
 

@@ -1,0 +1,78 @@
+"""Settings of a worker process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
+
+from perdure.app.process_settings import (
+    FilePath,
+    Format,
+    Level,
+    Named,
+    ProcessSettings,
+    Seconds,
+    Switch,
+    Words,
+    checked,
+)
+from perdure.core.errors import InvalidInput
+from perdure.sdk.worker.builtin_tasks import parse_services
+from perdure.sdk.worker.execution import PROCESSES_DEFAULT
+from perdure.sdk.worker.stream import DRAIN_S_DEFAULT
+from perdure.sdk.worker.worker import SLOTS_DEFAULT, THREADS_DEFAULT
+
+
+def _services(text: str) -> dict[str, str]:
+    return parse_services(text.split(","))
+
+
+class WorkerSettings(ProcessSettings):
+    """Settings of `perdure worker`."""
+
+    section: ClassVar[str] = "worker"
+    prefix: ClassVar[str] = "PERDURE_WORKER_"
+
+    server: Annotated[str, Named("PERDURE_GRPC")] = ""
+    """The server's gRPC address; several are separated by commas. Default: that of `perdure dev` in this directory, else `127.0.0.1:8601`."""
+    queues: Words = ()
+    """Queues to serve, separated by commas. Default: all that the tasks name."""
+    slots: int = SLOTS_DEFAULT
+    """Tasks at a time."""
+    threads: int = THREADS_DEFAULT
+    """Threads for plain functions."""
+    processes: int = PROCESSES_DEFAULT
+    """Processes for tasks that ask for one."""
+    api_key: Annotated[str | None, Named("PERDURE_API_KEY", secret=True)] = None
+    """API key with the role worker."""
+    namespace: Annotated[str | None, Named("PERDURE_NAMESPACE")] = None
+    """The namespace, for a key that may use several."""
+    tls: Switch = False
+    """Use TLS with the system's authorities."""
+    tls_ca: Annotated[FilePath, Named("PERDURE_CA")] = None
+    """Use TLS and trust this authority, a PEM file."""
+    tls_cert: Annotated[FilePath, Named("PERDURE_CLIENT_CERT")] = None
+    """The worker's certificate, a PEM file."""
+    tls_key: Annotated[FilePath, Named("PERDURE_CLIENT_KEY")] = None
+    """Its private key, a PEM file."""
+    drain_s: Annotated[Seconds, Named("PERDURE_WORKER_DRAIN")] = DRAIN_S_DEFAULT
+    """How long a stopping worker waits for running tasks."""
+    verbs: Annotated[Switch, Named("PERDURE_VERBS")] = True
+    """Serve `http:` and `run:` of flows."""
+    services: Annotated[Mapping[str, str] | None, checked(_services), Named("PERDURE_SERVICES")] = None
+    """Services that `http: {service: NAME}` calls by name: `name=url`, separated by commas."""
+    allow_run: Annotated[Switch | None, Named("PERDURE_ALLOW_RUN")] = None
+    """Run commands for flows."""
+    http_allow: Annotated[Words | None, Named("PERDURE_HTTP_ALLOW")] = None
+    """Hosts and networks that `http:` may reach beside the public internet, separated by commas."""
+    run_env: Annotated[Words | None, Named("PERDURE_RUN_ENV")] = None
+    """Variables of the worker that commands of `run:` get, separated by commas."""
+    log_format: Format = "text"
+    """`text` or `json`."""
+    log_level: Level = "info"
+    """`debug`, `info`, `warning` or `error`."""
+
+    def model_post_init(self, context: Any, /) -> None:
+        for name in ("slots", "threads", "processes"):
+            if getattr(self, name) < 1:
+                raise InvalidInput(f"{name} is {getattr(self, name)}; it must be 1 or more")
