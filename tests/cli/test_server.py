@@ -7,8 +7,10 @@ import socket
 import time
 from pathlib import Path
 
+import grpc
 import httpx2
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.cli.live import Cli, perdure
 from tests.cli.processes import eventually, free_port, server, started
@@ -35,6 +37,9 @@ def test_a_server_says_when_it_is_ready_and_drains_when_told(dsn: str, tmp_path:
         assert httpx2.get(f"{one.http}/readyz").status_code == 200
         assert "perdure_" in httpx2.get(f"{one.http}/metrics").text
         assert perdure("list", PERDURE_URL=one.http).code == 0
+        with grpc.insecure_channel(one.grpc) as channel:
+            health = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=10)
+        assert health.status == health_pb2.HealthCheckResponse.SERVING
         assert one.program.stop(signal.SIGTERM) == 0
         assert one.program.rest().splitlines()[-1] == "stopped"
 

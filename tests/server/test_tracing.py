@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -225,6 +226,34 @@ def test_spans_of_all_processes_are_one_trace(
     assert tree_of(nobody) == {k: v for k, v in expected.items() if k != "handle request"} | {"run outer": None}
     failed = one(spans, "run doomed")
     assert (failed.status, failed.message, failed.parent) == (ERROR, "run_failed: no way out", "")
+    assert failed.attributes["error.type"]
+    if where is remote:
+        check_metrics(rows(tmp_path / "spans.jsonl.metrics"))
+        check_logs(rows(tmp_path / "spans.jsonl.logs"), runs["traced"])
+
+
+def rows(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def check_metrics(found: list[dict[str, Any]]) -> None:
+    """The last export is made when the server stops, so it has everything."""
+    assert {row["service"] for row in found} == {"perdure-server"}
+    last = {row["name"]: row for row in found}
+    assert (last["perdure_runs_started"]["kind"], last["perdure_runs_failed"]["value"]) == ("sum", 1)
+    commits = last["perdure_commit_duration_seconds"]
+    assert commits["kind"] == "histogram" and sum(commits["buckets"]) == commits["value"] > 0
+    assert last["perdure_runs_in_memory_limit"]["kind"] == "gauge"
+    assert last["perdure_build_info"]["attributes"] == {"version": version("perdure")}
+
+
+def check_logs(found: list[dict[str, Any]], run_id: str) -> None:
+    """A record of a task says which run it belongs to."""
+    row = next(row for row in found if row["body"] == "wobbling")
+    assert (row["service"], row["level"], row["logger"]) == ("perdure-worker", "WARN", PROCESSES + ".flows")
+    assert (row["attributes"]["task"], row["attributes"]["colour"]) == ("wobbly", "green")
+    assert run_id in {row["attributes"].get("run_id") for row in found}
+    assert not [row for row in found if row["logger"].startswith("opentelemetry")]
 
 
 def one(spans: list[Span], name: str) -> Span:
@@ -259,6 +288,7 @@ def check_attempts(spans: list[Span]) -> None:
     first, second = sorted((s for s in spans if s.name == "task wobbly"), key=lambda s: s.attributes["perdure.attempt"])
     assert (first.status, first.message, first.events) == (ERROR, "ValueError: not yet", ["exception"])
     assert second.status == 0
+    assert first.attributes["error.type"] == "ValueError" and "error.type" not in second.attributes
     assert {s.kind for s in (first, second)} == {CONSUMER}
     assert first.attributes["perdure.task"] == "wobbly"
     assert first.attributes["perdure.run_id"] == second.attributes["perdure.run_id"]

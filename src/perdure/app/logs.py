@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import Any, Final, Literal, TextIO
 
 import structlog
@@ -19,6 +21,7 @@ from perdure.core import ids
 from perdure.core.names import escaped
 from perdure.sdk.worker.attempts import current_slot
 from perdure.sdk.workflow.instance import current
+from perdure.wire import otlp
 
 Format = Literal["text", "json"]
 LEVELS: Final = ("debug", "info", "warning", "error", "critical")
@@ -46,7 +49,7 @@ _extra = structlog.stdlib.ExtraAdder()
 
 
 def _add_extra(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-    """What a standard record was given by `extra=`. Other handlers leave marks of theirs on it: not those."""
+    """The values of `extra=`, without those that other handlers add to the record."""
     if event.get("_record") is None:
         return event
     event = _extra(logger, method, event)
@@ -93,6 +96,30 @@ def configure(
     )
 
 
+@asynccontextmanager
+async def exported(service: str) -> AsyncGenerator[None]:
+    """Sends every log record to an OpenTelemetry collector as well, where the environment names one."""
+    if not otlp.wanted("logs"):
+        yield
+        return
+    handler, shutdown = otlp.log_handler(service)
+    handler.addFilter(_add_whereabouts)
+    root = logging.getLogger()
+    root.addHandler(handler)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        await otlp.flush(shutdown)
+
+
+def _add_whereabouts(record: logging.LogRecord) -> bool:
+    """As attributes of the record. The exporter's own complaints are left out: they would cause the next ones."""
+    for key, value in add_whereabouts(None, "", {}).items():
+        setattr(record, key, value)
+    return not record.name.startswith("opentelemetry")
+
+
 def _shared(always: dict[str, Any]) -> list[Processor]:
     def add_always(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
         for key, value in always.items():
@@ -112,12 +139,12 @@ def _shared(always: dict[str, Any]) -> list[Processor]:
 
 
 def _in_order(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-    """What every line has comes first, so that people can read it, too."""
+    """Common keys come first, for people who read JSON."""
     return {key: event.pop(key) for key in FIRST if key in event} | dict(event)
 
 
 def _escape(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-    """Names and texts of others must not steer the terminal that shows the log."""
+    """Names and texts from outside must not control the terminal."""
     return {key: escaped(value) if isinstance(value, str) else value for key, value in event.items()}
 
 

@@ -22,6 +22,7 @@ from starlette.routing import Route
 from perdure.app.connections import descriptors
 from perdure.app.gc_tuning import CollectorPace
 from perdure.app.http_server import HttpServer
+from perdure.app.logs import exported
 from perdure.app.settings import Address, ServerSettings, TlsFiles
 from perdure.app.signals import signals
 from perdure.app.task_signatures import TaskTypes
@@ -42,6 +43,7 @@ from perdure.server.auth import Audit, Authenticator, OpenAccess, Tokens
 from perdure.server.context import Server
 from perdure.server.grpc.hub import WorkerHub
 from perdure.server.grpc.server import GrpcServer, Tls
+from perdure.server.metrics import Metrics
 from perdure.server.rest.app import create_app
 from perdure.server.secret_box import SecretBox
 from perdure.store.api_keys import AuditLog, Keys
@@ -59,14 +61,16 @@ from perdure.store.schedules import PostgresSchedules
 from perdure.store.start_deadlines import PostgresExpiries
 from perdure.store.telemetry import PostgresNotes
 from perdure.store.updates import PostgresUpdates
+from perdure.wire import otlp
 
 log = logging.getLogger("perdure.server")
 
+SERVICE: Final = "perdure-server"
 BACKLOG: Final = 1024
 GRPC_SHARE: Final = 0.1
-"""Of the drain's time, for the last words of workers; then their streams are cut, and they go elsewhere."""
+"""Part of the drain time for the last messages of workers; then their streams are cut, and they connect elsewhere."""
 HTTP_SHARE: Final = 0.25
-"""Of the drain's time, for requests at hand."""
+"""Part of the drain time for running requests."""
 
 
 class ServerProcess:
@@ -137,7 +141,7 @@ class ServerProcess:
 
         hub.on_signatures = heard
         self._stack.push_async_callback(types.close)
-        self._stack.push_async_callback(Tracing(engine=engine, worker=None, service="perdure-server").close)
+        self._stack.push_async_callback(Tracing(engine=engine, worker=None, service=SERVICE).close)
         pace = CollectorPace()
         pace.slow_down()
         self._stack.callback(pace.restore)
@@ -157,6 +161,7 @@ class ServerProcess:
             tls=grpc_tls(s.tls),
             audit=audit.record,
             connections_max=self._bounds.grpc_max,
+            not_ready=health.Health(engine, notes, lambda: self.is_draining).reasons,
         )
         self.http = bound(http)
         self.url = s.url_of(self.http)
@@ -179,10 +184,20 @@ class ServerProcess:
             dead=PostgresDeadLetters(store.pool),
             secrets=SecretBox(s.secret_keys),
         )
+        self._export_metrics(Metrics(engine, notes))
         await self._open_doors(http, metrics, health.routes(engine, notes, lambda: self.is_draining))
 
+    def _export_metrics(self, figures: Metrics) -> None:
+        if not otlp.wanted("metrics"):
+            return
+        from perdure.server.otlp_metrics import metrics_export
+
+        export = metrics_export(figures, SERVICE)
+        export.start()
+        self._stack.push_async_callback(export.close)
+
     async def _open_doors(self, http: socket.socket, metrics: socket.socket | None, probes: list[Route]) -> None:
-        """Metrics name namespaces and queues and ask nobody who they are: only this machine or an address of their own gets them."""
+        """Metrics name namespaces and queues and need no credential: they are served on loopback or on a separate address only."""
         s = self.settings
         app = create_app(
             self.server,
@@ -202,7 +217,7 @@ class ServerProcess:
             await door.start()
 
     async def stop(self) -> None:
-        """Within `drain_s`, whatever happens."""
+        """Within `drain_s`, even if the database does not answer."""
         self.is_draining = True
         self.server.engine.claimer.may_claim = False
         self._hub.go_away()
@@ -214,7 +229,7 @@ class ServerProcess:
                     await door.stop()
                 await self._stack.aclose()
         except TimeoutError:
-            log.warning("not everything ended within %g s; other servers take it over", self.settings.drain_s)
+            log.warning("draining took longer than %g s; other servers take over the rest", self.settings.drain_s)
 
 
 def grpc_tls(files: TlsFiles | None) -> Tls | None:
@@ -225,16 +240,15 @@ def grpc_tls(files: TlsFiles | None) -> Tls | None:
 
 
 def listen(address: Address, option: str) -> socket.socket:
-    """Take the port now, so that its being taken is told before anything is opened."""
+    """Take the port before anything else is opened, so that a conflict is reported first."""
     try:
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0]
     except OSError as error:
         raise Unavailable(f"{option}: {address.host!r} is not an address of this machine: {error.strerror}") from None
     sock = socket.socket(*found[:3])  # with the protocol: asyncio turns Nagle's delay off only where it reads TCP there
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    if hasattr(
-        socket, "TCP_USER_TIMEOUT"
-    ):  # accepted connections inherit it: a peer that has vanished is noticed by what is sent to it
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        # Accepted connections inherit it: a peer that has vanished is noticed by what is sent to it.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, PEER_SILENT_S * 1000)
     try:
         sock.bind(found[4])
@@ -255,14 +269,14 @@ def bound(sock: socket.socket) -> Address:
 
 
 async def serve(settings: ServerSettings, say: Callable[[str], None]) -> None:
-    """Run a server until it is told to stop."""
+    """Run a server until a signal stops it."""
     stop = asyncio.Event()
-    async with signals(stop.set):
+    async with signals(stop.set), exported(SERVICE):
         process = ServerProcess(settings)
         await process.start()
         CollectorPace().settle()
         say(f"Perdure is ready: {process.url}  workers: {process.grpc}  (Ctrl-C stops)")
         await stop.wait()
-        say("stopping: waiting for work at hand; a second signal stops at once")
+        say("stopping: waiting for running work; a second signal stops at once")
         await process.stop()
         say("stopped")

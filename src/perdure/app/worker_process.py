@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from perdure.app.gc_tuning import CollectorPace
+from perdure.app.logs import exported
 from perdure.app.signals import signals
 from perdure.app.tracing import Tracing
 from perdure.app.worker_settings import WorkerSettings
@@ -48,7 +49,7 @@ def _read(path: Path | None) -> bytes | None:
 
 
 async def work(settings: WorkerSettings, say: Callable[[str], None]) -> None:
-    """Serve until told to stop; running tasks end first."""
+    """Serve until a signal stops it; running tasks end first."""
     CollectorPace().settle()
     async with worker_of(settings) as worker:
 
@@ -56,7 +57,7 @@ async def work(settings: WorkerSettings, say: Callable[[str], None]) -> None:
             say("stopping: waiting for running tasks; a second signal stops at once")
             worker.drain()
 
-        async with signals(drain):
+        async with signals(drain), exported(SERVICE):
             connected = asyncio.create_task(_tell(worker, settings.server, say))
             try:
                 await worker.run()

@@ -120,12 +120,12 @@ class Metrics:
 
     async def render(self, accept: str = "") -> tuple[bytes, str]:
         """The body and its content type, in the format the scraper prefers."""
-        await self._read()
+        await self.refresh()
         encode, content_type = choose_encoder(accept)
         return encode(self.registry), content_type
 
-    async def _read(self) -> None:
-        """Scrapes that come together share one reading; one that fails leaves no stale figures behind."""
+    async def refresh(self) -> None:
+        """Read the figures of the database. Scrapes that come together share one reading; a failed one leaves no stale figures."""
         async with self._asking:
             now = asyncio.get_running_loop().time()
             if now - self._read_at < READ_EVERY_S:

@@ -1,7 +1,7 @@
-"""Spans of runs, written by the engine at whose hands they end.
+"""Spans of runs, written by the engine that commits their end.
 
-A run may live for weeks and in many processes, so its span cannot be an object that somebody holds open. Its ids are derived from the
-run id (core/trace.py); whoever commits the end writes the whole span, with the start and end that the history has. Tasks
+A run may live for weeks and in many processes, so its span cannot be an object in memory. Its ids are derived from the
+run id (core/trace.py); the engine that commits the end writes the whole span, with the start and end of the history. Tasks
 and children have named it as their parent long before.
 """
 
@@ -57,10 +57,11 @@ class RunTracer:
 
     def __init__(self, processor: SpanProcessor, resource: Resource, now_us: Callable[[], int]) -> None:
         self._ids, self._now_us = _GivenIds(), now_us
+        # Whether a run is sampled was decided when it began: its tasks go by the same flag.
+        sampler = ParentBased(ALWAYS_ON)
         self._provider = TracerProvider(
-            # Whether a run is sampled was decided when it began: its tasks go by the same flag.
-            sampler=ParentBased(ALWAYS_ON), resource=resource, id_generator=self._ids, shutdown_on_exit=False,
-        )  # fmt: skip
+            sampler=sampler, resource=resource, id_generator=self._ids, shutdown_on_exit=False
+        )
         self._provider.add_span_processor(processor)
         self._tracer = self._provider.get_tracer("perdure")
 
@@ -92,6 +93,7 @@ class RunTracer:
             start_time=ids.unix_ms_of(run.id) * 1_000_000,
         )
         if failure is not None:
+            span.set_attribute("error.type", failure.type or failure.code)
             span.set_status(Status(StatusCode.ERROR, f"{failure.code}: {failure.message}"))
         span.end(end_time=self._now_us() * 1_000)
 
@@ -101,7 +103,7 @@ class RunTracer:
 
 
 def _caller(trace: str) -> Context:
-    """Never the context that happens to be current: a run's parent is who started it, or nobody."""
+    """The span that started the run, or none; never the one that happens to be current."""
     found = parse(trace)
     if found is None:
         return Context()

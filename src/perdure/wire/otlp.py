@@ -1,62 +1,89 @@
-"""How spans leave a process: OpenTelemetry's own exporter, set up by the environment variables that OpenTelemetry defines.
+"""How traces, metrics and logs leave a process: OpenTelemetry's own exporters, set up by the environment variables that it defines.
 
-Nothing of OpenTelemetry is imported unless OTEL_EXPORTER_OTLP_ENDPOINT (or its variant for traces) is set, or somebody asks.
+Nothing of OpenTelemetry is imported unless OTEL_EXPORTER_OTLP_ENDPOINT (or its variant for a signal) is set, or a caller asks for traces.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
+import warnings
 from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from perdure.core.errors import PerdureError
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
+Signal = Literal["traces", "metrics", "logs"]
+EXPORTERS: Final[dict[Signal, tuple[str, str]]] = {
+    "traces": ("trace_exporter", "OTLPSpanExporter"),
+    "metrics": ("metric_exporter", "OTLPMetricExporter"),
+    "logs": ("_log_exporter", "OTLPLogExporter"),
+}
+"""Signal -> module and class."""
 FLUSH_S: Final = 5.0
-"""How long a process that ends waits for its last spans to be taken."""
+"""How long a process waits for a collector to take what it sends, and for the last spans when it ends."""
 
 
-def wanted() -> bool:
-    """Whether the environment asks for traces."""
-    if os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or os.environ.get("OTEL_TRACES_EXPORTER") == "none":
+def wanted(signal: Signal = "traces") -> bool:
+    """Whether the environment asks for traces, metrics or logs."""
+    environment, name = os.environ, signal.upper()
+    if environment.get("OTEL_SDK_DISABLED", "").lower() == "true" or environment.get(f"OTEL_{name}_EXPORTER") == "none":
         return False
-    return bool(os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT"))
+    return bool(
+        environment.get(f"OTEL_EXPORTER_OTLP_{name}_ENDPOINT") or environment.get("OTEL_EXPORTER_OTLP_ENDPOINT")
+    )
 
 
-def _require() -> None:
+def _exporter(signal: Signal) -> Any:
+    """perdure[otel] brings the gRPC exporters; for OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf install OpenTelemetry's other package."""
+    named = os.environ.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL")
+    protocol = named or os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", "")
+    module, name = EXPORTERS[signal]
     try:
-        import_module("opentelemetry.sdk.trace.export")
-        import_module(_exporter_module())
+        way = "http" if protocol.startswith("http") else "grpc"
+        return getattr(import_module(f"opentelemetry.exporter.otlp.proto.{way}.{module}"), name)()
     except ImportError as e:
         raise PerdureError(
-            f"traces were asked for, but a part of OpenTelemetry is missing ({e}); install perdure[otel] or unset OTEL_EXPORTER_OTLP_ENDPOINT"
+            f"OpenTelemetry was asked for, but a part of it is missing ({e}); install perdure[otel] or unset OTEL_EXPORTER_OTLP_ENDPOINT"
         ) from e
 
 
 def batches() -> BatchSpanProcessor:
     """Sends spans in batches, from a thread of its own."""
-    _require()
+    exporter = _exporter("traces")
     from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415 - optional
 
-    exporter: SpanExporter = import_module(_exporter_module()).OTLPSpanExporter()
     return BatchSpanProcessor(exporter)
 
 
-def _exporter_module() -> str:
-    """perdure[otel] brings the gRPC exporter; for OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf install OpenTelemetry's other one."""
-    protocol = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", "")
-    return f"opentelemetry.exporter.otlp.proto.{'http' if protocol.startswith('http') else 'grpc'}.trace_exporter"
+def metric_exporter() -> Any:
+    return _exporter("metrics")
+
+
+def log_handler(service: str) -> tuple[logging.Handler, Callable[[], object]]:
+    """A handler that sends log records in batches, and what sends the last ones."""
+    exporter = _exporter("logs")
+    from opentelemetry.sdk._logs import LoggerProvider, LoggingHandler  # noqa: PLC0415 - optional
+    from opentelemetry.sdk._logs.export import BatchLogRecordProcessor  # noqa: PLC0415 - optional
+
+    provider = LoggerProvider(resource=resource(service), shutdown_on_exit=False)
+    provider.add_log_record_processor(BatchLogRecordProcessor(exporter))
+    with warnings.catch_warnings():
+        # Its successor is in a package of instrumentations, which this process does not need otherwise.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return LoggingHandler(logger_provider=provider), provider.shutdown
 
 
 def resource(service: str) -> Resource:
-    """Who sends the spans: OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES, else the service's own name."""
+    """What the sender is called: OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES, else the service's own name."""
     from opentelemetry.sdk.resources import Resource  # noqa: PLC0415 - optional
 
     named = os.environ.get("OTEL_SERVICE_NAME") or "service.name=" in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
@@ -65,7 +92,6 @@ def resource(service: str) -> Resource:
 
 def process_provider(service: str) -> TracerProvider:
     """The process's tracer provider: the user's own where one is set up, so that their spans and ours go the same way; else a new one."""
-    _require()
     from opentelemetry import trace  # noqa: PLC0415 - optional
     from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - optional
 
@@ -79,7 +105,7 @@ def process_provider(service: str) -> TracerProvider:
 
 
 async def flush(act: Callable[[], object]) -> bool:
-    """Let the last spans go. A collector that does not answer holds nobody up: the wait ends, and the thread with the process."""
+    """Do it in a thread, for FLUSH_S at most. A collector that does not answer delays nothing else, and the thread ends with the process."""
     loop = asyncio.get_running_loop()
     done = asyncio.Event()
 
@@ -92,7 +118,7 @@ async def flush(act: Callable[[], object]) -> bool:
             except RuntimeError:
                 pass  # the loop did not wait so long
 
-    threading.Thread(target=work, name="perdure-flush-spans", daemon=True).start()
+    threading.Thread(target=work, name="perdure-otlp", daemon=True).start()
     try:
         async with asyncio.timeout(FLUSH_S):
             await done.wait()

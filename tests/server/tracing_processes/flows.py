@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from opentelemetry import trace
 
 from perdure import Retry, attempt, task, workflow
+
+log = logging.getLogger(__name__)
 
 
 @task
@@ -24,6 +27,7 @@ def shout(text: str) -> str:
 
 @task(retry=Retry(2, delay="10ms"))
 async def wobbly() -> int:
+    log.warning("wobbling", extra={"colour": "green"})
     if attempt().number == 1:
         raise ValueError("not yet")
     return attempt().number

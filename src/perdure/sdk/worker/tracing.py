@@ -72,7 +72,7 @@ class TaskTracer:
         with self.attempt(a) as span:
             report = run()
             if report.failure is not None:
-                span.fail(f"{report.failure.type or report.failure.code}: {report.failure.message}")
+                span.fail(report.failure.type or report.failure.code, report.failure.message)
             return report
 
     def _start(self, a: Assignment) -> Span:
@@ -125,19 +125,20 @@ class AttemptSpan(AbstractContextManager["AttemptSpan"]):
             context.detach(self._token)
         if isinstance(error, Exception):
             self._span.record_exception(error)
-            self.fail(f"{type(error).__name__}: {error}")
+            self.fail(type(error).__name__, str(error))
         elif error is not None:  # it was cancelled, or the process is going down
             self._span.set_attribute("perdure.cancelled", True)
         self._span.end()
 
-    def fail(self, why: str) -> None:
+    def fail(self, kind: str, message: str) -> None:
         from opentelemetry.trace import Status, StatusCode
 
-        self._span.set_status(Status(StatusCode.ERROR, why))
+        self._span.set_attribute("error.type", kind)
+        self._span.set_status(Status(StatusCode.ERROR, f"{kind}: {message}"))
 
 
 def task_tracer(*, asked: bool | None = None, service: str = SERVICE) -> TaskTracer | None:
-    """The tracer of this process's tasks; None when nobody wants traces. `asked` None leaves it to the environment."""
+    """The tracer of this process's tasks; None without tracing. `asked` None leaves it to the environment."""
     if asked is False or (asked is None and not otlp.wanted()):
         return None
     return TaskTracer(otlp.process_provider(service))

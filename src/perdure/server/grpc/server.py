@@ -44,6 +44,7 @@ from perdure.engine.engine import Engine
 from perdure.server.auth.authenticator import SeveralCredentials
 from perdure.server.auth.ports import Detail
 from perdure.server.grpc.connection import Connection
+from perdure.server.grpc.health import Reasons, add_health
 from perdure.server.grpc.hub import WorkerHub
 from perdure.server.grpc.schedules import answer, audited
 from perdure.server.grpc.status import CODE_KEY, status_of
@@ -124,7 +125,9 @@ class GrpcServer:
         tls: Tls | None = None,
         audit: Record | None = None,
         connections_max: int = GRPC_CONNECTIONS_MAX,
+        not_ready: Reasons | None = None,
     ) -> None:
+        self._not_ready = not_ready
         self._engine, self._hub, self._auth, self._audit = engine, hub, auth, audit
         self._address, self._tls, self._connections_max = address, tls, connections_max
         self.port = 0
@@ -147,6 +150,8 @@ class GrpcServer:
         ]
         server = grpc.aio.server(options=options, maximum_concurrent_rpcs=CALLS_MAX)
         server.add_generic_rpc_handlers((self._handlers(WORKERS), self._handlers(RUNS)))
+        if self._not_ready is not None:
+            add_health(server, self._not_ready, (WORKERS, RUNS))
         if self._tls is None:
             self.port = server.add_insecure_port(self._address)
         else:
