@@ -1,4 +1,4 @@
-"""The processes that a process has started, and theirs."""
+"""The descendants of a process."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _system: Any = psutil
 
 
 def kill_family(pid: int, *, itself: bool) -> None:
-    """SIGKILL what a process has started, in whatever session or group, and the process. Each is stopped first, so that none starts another
-    while they are killed."""
+    """SIGKILL the descendants of a process, in any session or group, and the process. Each is stopped first, so that none starts another
+    meanwhile."""
     found: list[Any] = []
     while fresh := [p for p in _family(pid, itself) if p not in found]:
         found += fresh

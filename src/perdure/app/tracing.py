@@ -1,4 +1,4 @@
-"""Which spans a process exports: those of runs where there is an engine, those of tasks where there is a worker.
+"""The spans of a process: those of runs where there is an engine, those of tasks where there is a worker.
 
 OpenTelemetry is imported only when the environment or the caller asks for traces.
 """
@@ -21,7 +21,7 @@ log = logging.getLogger("perdure")
 
 
 class Tracing:
-    """Call it before engine and worker open; `close` after they have closed."""
+    """Create it before engine and worker open; `close` it after they have closed."""
 
     def __init__(
         self, *, engine: Engine | None, worker: Worker | None, service: str, asked: bool | None = None
@@ -42,4 +42,4 @@ class Tracing:
         """Send what is left, for a few seconds at most."""
         for act in ([self._runs.close] if self._runs else []) + ([self._tasks.flush] if self._tasks else []):
             if not await otlp.flush(act):
-                log.warning("the last spans were not taken within %g s and are lost", otlp.FLUSH_S)
+                log.warning("the collector did not take the last spans within %g s; they are lost", otlp.FLUSH_S)

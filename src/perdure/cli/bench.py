@@ -9,8 +9,8 @@ import typer
 TASKS = 20_000
 TASKS_QUICK = 8_000
 
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout instead of a table.")]
-# Not the option that other commands share: a DSN from the environment must not make a bench load somebody's database server.
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
+# Not the option that other commands share: a DSN from the environment must not make a bench load a production database.
 Server = Annotated[
     str | None,
     typer.Option(
@@ -32,7 +32,7 @@ def register(app: typer.Typer) -> None:
 def measure(
     context: typer.Context,
     as_json: AsJson = False,
-    tasks: Annotated[int | None, typer.Option(min=100, help=f"Tasks per workload; {TASKS} unless told.")] = None,
+    tasks: Annotated[int | None, typer.Option(min=100, help=f"Tasks per workload; default {TASKS}.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help=f"{TASKS_QUICK} tasks: rougher, in under 40 seconds.")] = False,
     dsn: Server = None,
     uvloop: Uvloop = False,
@@ -46,7 +46,7 @@ def measure(
 ) -> None:
     """Measure Perdure beside bare PostgreSQL.
 
-    The same server does the same rows with no engine: the ratio says what Perdure costs.
+    The same rows are also written without an engine; the ratio is the cost of Perdure.
     """
     if context.invoked_subcommand is not None:
         return

@@ -1,7 +1,7 @@
-"""/livez, /readyz and /metrics: what a supervisor, a load balancer and Prometheus ask. No credential: bind them where only those are.
+"""/livez, /readyz and /metrics, for supervisors, load balancers and Prometheus. They need no credential: bind them to a private address.
 
-Live means that the event loop turns; a process that does not answer is restarted. Ready means that this server can take work now;
-one that is not is left alone until it is, with the reasons in its answer.
+Live means that the event loop turns; a process that does not answer should be restarted. Ready means that this server can take work now;
+one that is not should be left alone until it is. Its answer has the reasons.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from perdure.engine.engine import Engine
 from perdure.server.metrics import Metrics, ObservedStore
 
 COMMIT_S_MAX: Final = 2.0
-"""A server none of whose commits has succeeded for longer than this, with something to write, is not ready."""
+"""A server with something to write is not ready when no commit has succeeded for longer than this."""
 RENEWALS_MISSED_MAX: Final = 2
-"""A session that was not written for so many heartbeats, and one more, does not count as alive."""
+"""A session that missed more renewals than this does not count as alive."""
 DATABASE_S_MAX: Final = 1.0
-"""A database that takes longer to answer a ping counts as away."""
+"""A database that takes longer to answer a ping counts as unavailable."""
 
 
 class Health:
@@ -34,9 +34,9 @@ class Health:
         """Why this server is not ready; empty when it is."""
         found: list[str] = []
         if self._draining() or not self._engine.claimer.may_claim:
-            found.append("draining: this server finishes what it has and takes nothing new")
+            found.append("draining: this server finishes its work and takes nothing new")
         if self._engine.session == 0:
-            found.append("no session: this engine was taken for dead and is registering anew")
+            found.append("no session: this engine's session expired and it is registering again")
         else:
             found += self._unwritten()
         try:
@@ -49,7 +49,7 @@ class Health:
         return found
 
     def _unwritten(self) -> list[str]:
-        """A database may answer and yet take no writes: its disk is full, or it has become a standby."""
+        """A database may answer and yet refuse writes: its disk is full, or it has become a standby."""
         found: list[str] = []
         failing_s = self._engine.committer.failing_s
         if failing_s > COMMIT_S_MAX:

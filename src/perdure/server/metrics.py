@@ -1,8 +1,7 @@
-"""/metrics: what an engine counts and measures, in Prometheus' words.
+"""/metrics: what an engine counts and measures, for Prometheus.
 
-A scrape costs the engine a walk over plain numbers. What only the database knows (queue depths, sessions) is read at most every few
-seconds, in one bounded question each, however often and by however many somebody scrapes. Labels are namespace and queue,
-and there are never more than SERIES_MAX of them.
+A scrape reads numbers in memory. Figures of the database (queue depths, sessions) are read with one bounded query each, at most every few
+seconds however many scrapes there are. Labels are namespace and queue, and there are never more than SERIES_MAX of them.
 """
 
 from __future__ import annotations
@@ -27,61 +26,70 @@ log = logging.getLogger("perdure.server")
 
 READ_EVERY_S: Final = 5.0
 READ_S_MAX: Final = 2.0
-"""A scrape does without the database's figures when they take longer."""
+"""A scrape leaves out the figures of the database when they take longer."""
 SERIES_MAX: Final = 200
 """Pairs of namespace and queue that are shown one by one; the others are added up under OTHER."""
 OTHER: Final = "(other)"
 
 COUNTED: Final = {
     "commits": ("perdure_commits", "Transactions this engine committed."),
-    "commits_doubtful": ("perdure_commits_doubtful", "Commits whose answer was lost and that turned out to have happened."),
-    "fenced": ("perdure_sessions_fenced", "Times this engine was refused because its session had expired, and started over."),
-    "poisoned": ("perdure_records_refused", "Records the database would not take; their runs were set aside."),
+    "commits_doubtful": ("perdure_commits_doubtful", "Commits whose answer was lost and that had succeeded."),
+    "fenced": ("perdure_sessions_fenced", "Times this engine started over because its session had expired."),
+    "poisoned": ("perdure_records_refused", "Records the database refused; their runs were set aside."),
     "runs_started": ("perdure_runs_started", "Runs created by this engine."),
-    "runs_let_in": ("perdure_runs_let_in", "Runs that waited for a limit of their workflow and were let in."),
+    "runs_let_in": ("perdure_runs_let_in", "Runs that waited for a limit of their workflow and were admitted."),
     "runs_claimed": ("perdure_runs_claimed", "Runs taken over from the database: woken, or left by another engine."),
-    "runs_ended": ("perdure_runs_ended", "Runs that ended in this engine, however."),
+    "runs_ended": ("perdure_runs_ended", "Runs that ended in this engine, with any status."),
     "runs_failed": ("perdure_runs_failed", "Runs that ended in this engine by failing."),
     "runs_cancelled": ("perdure_runs_cancelled", "Runs that ended in this engine by being cancelled."),
     "runs_evicted": ("perdure_runs_released", "Runs put to sleep or handed over."),
-    "runs_stuck": ("perdure_runs_stuck", "Times a run could not go on and was left for somebody to act."),
+    "runs_stuck": ("perdure_runs_stuck", "Times a run could not go on and was left for an operator."),
     "runs_ended_without_code": (
         "perdure_runs_ended_without_code",
         "Runs that the engine ended at their deadline or on a cancel request, because their code could not run.",
     ),
     "activations": ("perdure_activations", "Times workflow code was given new events."),
     "tasks_dispatched": ("perdure_tasks_dispatched", "Attempts handed to a worker."),
-    "tasks_ended": ("perdure_tasks_ended", "Tasks that ended for good, however."),
+    "tasks_ended": ("perdure_tasks_ended", "Tasks that ended for good, with any status."),
     "tasks_failed": ("perdure_tasks_failed", "Tasks that failed for good."),
     "tasks_retried": ("perdure_tasks_retried", "Attempts that are followed by another one."),
     "tasks_lost": ("perdure_tasks_lost", "Attempts that vanished with their engine."),
     "tasks_expired": ("perdure_tasks_expired", "Tasks that had not begun in time."),
     "tasks_spilled": ("perdure_tasks_spilled", "Tasks offered to other engines because the workers here were busy."),
     "tasks_claimed": ("perdure_tasks_claimed", "Tasks taken from the shared queue."),
-    "late_reports": ("perdure_late_reports", "Results that came when nobody waited for them any more."),
+    "late_reports": ("perdure_late_reports", "Results of attempts that were over already."),
     "sessions_reaped": ("perdure_sessions_reaped", "Expired sessions of other engines that this one cleaned up after."),
-    "schedules_fired": ("perdure_schedules_fired", "Runs that this engine started because a schedule said so."),
+    "schedules_fired": ("perdure_schedules_fired", "Runs that this engine started for schedules."),
     "schedules_missed": ("perdure_schedules_missed", "Times of schedules that went by and were not made up for."),
-    "schedules_skipped": ("perdure_schedules_skipped", "Times of schedules that started nothing because an earlier run was active."),
+    "schedules_skipped": (
+        "perdure_schedules_skipped",
+        "Times of schedules that were skipped because an earlier run was active.",
+    ),
     "polls": ("perdure_polls", "Times this engine asked the database whether anything is due."),
     "notifications": ("perdure_notifications", "Notifications sent to wake other engines."),
     "log_chunks": ("perdure_log_chunks", "Chunks of task output that were stored."),
-    "log_chunks_dropped": ("perdure_log_chunks_dropped", "Chunks of task output that were lost because the database was slow."),
-    "note_failures": ("perdure_note_failures", "Writes of task output and notes that failed."),
-}  # fmt: skip
+    "log_chunks_dropped": ("perdure_log_chunks_dropped", "Chunks of task output that a slow database lost."),
+    "note_failures": ("perdure_note_failures", "Writes of task output and progress that failed."),
+}
 """Field of `Counters` -> name without `_total`, and help."""
 MEASURED_ELSEWHERE: Final = frozenset({"commit_rows", "commit_us", "flow_slice_us_max", "loop_stall_us_max"})
 """Counters that a histogram's sum, or a gauge, shows already."""
 
 US: Final = 1e-6
 MEASURED: Final = {
-    "schedule_to_start_us": ("perdure_task_schedule_to_start_seconds", "From a task being asked for to its first attempt.", US, 8, 32),
+    "schedule_to_start_us": ("perdure_task_schedule_to_start_seconds", "From schedule to first attempt.", US, 8, 32),
     "task_us": ("perdure_task_duration_seconds", "One attempt of a task, begin to end.", US, 8, 36),
     "commit_us": ("perdure_commit_duration_seconds", "One commit, as the engine waits for it.", US, 8, 26),
-    "flow_slice_us": ("perdure_flow_slice_seconds", "CPU time of one slice of a flow's decision; the event loop does nothing else meanwhile.", US, 8, 20),
-    "loop_stall_us": ("perdure_loop_stall_seconds", "How long the event loop let a question wait that is asked ten times a second.", US, 8, 26),
+    "flow_slice_us": ("perdure_flow_slice_seconds", "CPU time of one slice of a flow's decision.", US, 8, 20),
+    "loop_stall_us": (
+        "perdure_loop_stall_seconds",
+        "Delay of a timer of 0.1 s: how long the loop stood still.",
+        US,
+        8,
+        26,
+    ),
     "commit_rows": ("perdure_commit_batch_rows", "Rows written in one commit.", 1.0, 0, 14),
-}  # fmt: skip
+}
 """Field of `Measures` -> name, help, unit, and the smallest and largest bucket that is shown, in bits."""
 
 
@@ -140,7 +148,7 @@ class Metrics:
                         await self._store.waits(),
                     )
             except Exception as e:
-                log.warning("metrics do without the database's figures: %s", e or type(e).__name__)
+                log.warning("metrics lack the figures of the database: %s", e or type(e).__name__)
                 self._reading = None
 
     def families(self) -> Iterator[Metric]:
@@ -160,15 +168,31 @@ class Metrics:
         yield info
         for name, text, value in (
             ("perdure_database_up", "Whether the last reading from the database succeeded.", self._reading is not None),
-            ("perdure_session_held", "Whether this engine holds a session, without which it writes nothing.", e.session != 0),
+            (
+                "perdure_session_held",
+                "Whether this engine holds a session; without one it writes nothing.",
+                e.session != 0,
+            ),
             ("perdure_runs_in_memory", "Runs this engine owns and holds in memory.", len(e.loop.runs)),
             ("perdure_runs_in_memory_limit", "How many it may hold; more wait in the database.", e.settings.runs_max),
-            ("perdure_loop_stall_max_seconds", "The longest that the event loop did not turn so far.", e.counters.loop_stall_us_max * US),
-            ("perdure_flow_slice_max_seconds", "The longest slice of a flow's decision so far.", e.counters.flow_slice_us_max * US),
+            (
+                "perdure_loop_stall_max_seconds",
+                "The longest that the event loop did not turn so far.",
+                e.counters.loop_stall_us_max * US,
+            ),
+            (
+                "perdure_flow_slice_max_seconds",
+                "The longest slice of a flow's decision so far.",
+                e.counters.flow_slice_us_max * US,
+            ),
             ("perdure_tasks_in_flight", "Attempts that are with workers of this engine.", len(e.dispatcher.flights)),
-            ("perdure_tasks_backlog", "Tasks that wait in this engine's memory for a free slot.", e.dispatcher.backlog.size),
+            (
+                "perdure_tasks_backlog",
+                "Tasks that wait in this engine's memory for a free slot.",
+                e.dispatcher.backlog.size,
+            ),
             ("perdure_log_chunks_waiting", "Chunks of task output not stored yet.", e.notes.waiting if e.notes else 0),
-        ):  # fmt: skip
+        ):
             yield GaugeMetricFamily(name, text, value=value)
 
 
@@ -216,7 +240,7 @@ def _read_gauges(reading: Reading) -> Iterator[Metric]:
     yield oldest
     waits = GaugeMetricFamily(
         "perdure_waiting",
-        "Runs, and tasks in lines, that wait, by reason; each counted up to 10,000. The words are those of lists and of the run's page.",
+        "Runs, and tasks in flow-control groups, that wait, by reason; each counted up to 10,000.",
         labels=["namespace", "what", "reason"],
     )
     for ns, what, reason, count in reading.waits:
@@ -240,7 +264,7 @@ def _worker_gauges(workers: Iterable[WorkerRow], names: dict[int, str]) -> Itera
         (
             ("perdure_workers", "Workers connected to this engine that serve a queue."),
             ("perdure_worker_slots", "Their slots."),
-            ("perdure_worker_slots_used", "Their slots that are taken, by tasks of whatever queue."),
+            ("perdure_worker_slots_used", "Their slots that are taken, by tasks of any queue."),
         )
     ):
         gauge = GaugeMetricFamily(name, text, labels=["namespace", "queue"])
