@@ -45,6 +45,8 @@ settings.register_profile(
     database=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
+# `just coverage` needs each line once, not many examples.
+settings.register_profile("coverage", settings.get_profile("perdure"), max_examples=5)
 settings.load_profile("perdure")
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
+
+from perdure.cli.options import with_options
 
 TASKS = 20_000
 TASKS_QUICK = 8_000
@@ -28,54 +31,58 @@ def register(app: typer.Typer) -> None:
     app.add_typer(bench, name="bench")
 
 
-@bench.callback(invoke_without_command=True)
-def measure(
-    context: typer.Context,
-    as_json: AsJson = False,
-    tasks: Annotated[int | None, typer.Option(min=100, help=f"Tasks per workload; default {TASKS}.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help=f"{TASKS_QUICK} tasks: rougher, in under 40 seconds.")] = False,
-    dsn: Server = None,
-    uvloop: Uvloop = False,
+@dataclass(kw_only=True)
+class BenchOptions:
+    context: typer.Context
+    as_json: AsJson = False
+    tasks: Annotated[int | None, typer.Option(min=100, help=f"Tasks per workload; default {TASKS}.")] = None
+    quick: Annotated[bool, typer.Option("--quick", help=f"{TASKS_QUICK} tasks: rougher, in under 40 seconds.")] = False
+    dsn: Server = None
+    uvloop: Uvloop = False
     remote: Annotated[
         bool, typer.Option("--remote", help="Client, server, worker and PostgreSQL as processes of their own.")
-    ] = False,
-    idle_workers: Annotated[
-        int, typer.Option(min=1, max=10_000, help="With --remote: idle workers to connect.")
-    ] = 1000,
-    idle: Annotated[float, typer.Option(min=0.5, help="With --remote: seconds for which they are watched.")] = 15.0,
-) -> None:
+    ] = False
+    idle_workers: Annotated[int, typer.Option(min=1, max=10_000, help="With --remote: idle workers to connect.")] = 1000
+    idle: Annotated[float, typer.Option(min=0.5, help="With --remote: seconds for which they are watched.")] = 15.0
+
+
+@bench.callback(invoke_without_command=True)
+@with_options(BenchOptions)
+def measure(options: BenchOptions) -> None:
     """Measure Perdure beside bare PostgreSQL.
 
     The same rows are also written without an engine; the ratio is the cost of Perdure.
     """
-    if context.invoked_subcommand is not None:
+    if options.context.invoked_subcommand is not None:
         return
     from perdure.bench.report import Progress, print_table
     from perdure.bench.suite import place, run_bench, run_on
 
-    say = Progress()
-    size = tasks or (TASKS_QUICK if quick else TASKS)
-    if remote:
-        _remote(size, dsn, idle_workers, idle, as_json=as_json)
+    size = options.tasks or (TASKS_QUICK if options.quick else TASKS)
+    if options.remote:
+        _remote(size, options)
         return
-    with place(dsn) as where:
-        report = run_on(uvloop, run_bench(where, size, loop="uvloop" if uvloop else "asyncio", say=say))
-    if as_json:
+    loop = "uvloop" if options.uvloop else "asyncio"
+    with place(options.dsn) as where:
+        report = run_on(options.uvloop, run_bench(where, size, loop=loop, say=Progress()))
+    if options.as_json:
         _print_json(report)
     else:
         print_table(report)
 
 
-def _remote(tasks: int, dsn: str | None, idle_workers: int, idle_s: float, *, as_json: bool) -> None:
+def _remote(tasks: int, options: BenchOptions) -> None:
     import asyncio
 
     from perdure.bench.remote import print_remote, run_remote
     from perdure.bench.report import Progress
     from perdure.bench.suite import place
 
-    with place(dsn) as where:
-        report = asyncio.run(run_remote(where, tasks, idle_workers=idle_workers, idle_s=idle_s, say=Progress()))
-    if as_json:
+    with place(options.dsn) as where:
+        report = asyncio.run(
+            run_remote(where, tasks, idle_workers=options.idle_workers, idle_s=options.idle, say=Progress())
+        )
+    if options.as_json:
         _print_json(report)
     else:
         print_remote(report)
@@ -107,40 +114,50 @@ def _print_json(report: Any) -> None:
     print(msgspec.json.encode(report).decode())
 
 
-@bench.command()
-def scale(
-    as_json: AsJson = False,
-    only: Annotated[str | None, typer.Option(help="Some of fanout100k,sleeping,herd,retained,history.")] = None,
-    sleeping: Annotated[int, typer.Option(min=1, help="Runs that sleep.")] = 200_000,
-    herd: Annotated[int, typer.Option(min=1, help="Runs that sleep until the same moment.")] = 100_000,
+@dataclass(kw_only=True)
+class ScaleOptions:
+    as_json: AsJson = False
+    only: Annotated[str | None, typer.Option(help="Some of fanout100k,sleeping,herd,retained,history.")] = None
+    sleeping: Annotated[int, typer.Option(min=1, help="Runs that sleep.")] = 200_000
+    herd: Annotated[int, typer.Option(min=1, help="Runs that sleep until the same moment.")] = 100_000
     engines: Annotated[
         int, typer.Option(min=1, max=16, help="Engines that the herd wakes, each a process of its own.")
-    ] = 1,
-    retained: Annotated[int, typer.Option(min=100, help="Tasks of ended runs that are kept.")] = 5_000_000,
-    history: Annotated[int, typer.Option(min=1_000, max=48_000, help="Events of one long run.")] = 48_000,
-    fanout: Annotated[int, typer.Option(min=1, max=100_000, help="Tasks of the large fan-out.")] = 100_000,
-    idle: Annotated[float, typer.Option(min=0.5, help="Seconds for which an idle engine is watched.")] = 20.0,
-    strict: Annotated[bool, typer.Option("--strict", help="End with 1 where a target is missed.")] = False,
-    dsn: Server = None,
-    uvloop: Uvloop = False,
-) -> None:
+    ] = 1
+    retained: Annotated[int, typer.Option(min=100, help="Tasks of ended runs that are kept.")] = 5_000_000
+    history: Annotated[int, typer.Option(min=1_000, max=48_000, help="Events of one long run.")] = 48_000
+    fanout: Annotated[int, typer.Option(min=1, max=100_000, help="Tasks of the large fan-out.")] = 100_000
+    idle: Annotated[float, typer.Option(min=0.5, help="Seconds for which an idle engine is watched.")] = 20.0
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 where a target is missed.")] = False
+    dsn: Server = None
+    uvloop: Uvloop = False
+
+
+@bench.command()
+@with_options(ScaleOptions)
+def scale(options: ScaleOptions) -> None:
     """Measure at size: a large fan-out, many sleeping runs, many due at once, many retained tasks, a long history."""
     from perdure.bench.report import Progress
     from perdure.bench.scale import PARTS, Sizes, print_scale, run_scale
     from perdure.bench.suite import place, run_on
 
-    parts = set(PARTS if only is None else only.split(","))
+    parts = set(PARTS if options.only is None else options.only.split(","))
     if not parts <= set(PARTS):
         raise typer.BadParameter(f"choose from {','.join(PARTS)}", param_hint="--only")
-    say = Progress()
     sizes = Sizes(
-        fanout=fanout, sleeping=sleeping, herd=herd, engines=engines, retained=retained, history=history, idle_s=idle
+        fanout=options.fanout,
+        sleeping=options.sleeping,
+        herd=options.herd,
+        engines=options.engines,
+        retained=options.retained,
+        history=options.history,
+        idle_s=options.idle,
     )
-    with place(dsn) as where:
-        report = run_on(uvloop, run_scale(where, parts, sizes, loop="uvloop" if uvloop else "asyncio", say=say))
-    if as_json:
+    loop = "uvloop" if options.uvloop else "asyncio"
+    with place(options.dsn) as where:
+        report = run_on(options.uvloop, run_scale(where, parts, sizes, loop=loop, say=Progress()))
+    if options.as_json:
         _print_json(report)
     else:
         print_scale(report)
-    if strict and not report.passed:
+    if options.strict and not report.passed:
         raise typer.Exit(1)
