@@ -1,7 +1,7 @@
-"""HTTP for the command line, on the standard library: a client library takes longer to import than most commands take to run.
+"""HTTP for the command line on the standard library, because importing a client library takes longer than most commands.
 
-One connection is kept for requests; a stream has its own. Redirects are not followed. A proxy of the environment is used unless the server is
-on this machine.
+Requests share one connection; a stream has its own. Redirects are not followed. Proxies of the environment are used, except for
+servers on this machine.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from urllib.parse import SplitResult, urlencode, urlsplit
 
 LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 IDLE_S_MAX: Final = 1.0
-"""A connection that was not used for longer may have been closed by the server meanwhile; a new one is made."""
+"""A connection that was idle for longer is replaced: the server may have closed it."""
 LINE_BYTES_MAX: Final = 16 * 1024 * 1024
 
 
 class TransportError(Exception):
-    """No whole answer."""
+    """The response is missing or incomplete."""
 
 
 class ConnectError(TransportError):
@@ -56,11 +56,11 @@ class Session:
     def __init__(
         self, url: str, headers: Mapping[str, str], *, connect_s: float, answer_s: float, context: ssl.SSLContext | None
     ) -> None:
-        """Raises ValueError where `url` is none."""
+        """Raises ValueError if `url` is not an http or https address."""
         self._url = urlsplit(url)
         if self._url.scheme not in ("http", "https") or not self._url.hostname:
-            raise ValueError(f"{url!r} is no address of a server: it begins with http:// or https://")
-        self._port = self._url.port  # raises where it is none
+            raise ValueError(f"{url!r} is not a server address; it must begin with http:// or https://")
+        self._port = self._url.port  # raises ValueError if it is not a number
         self._headers = dict(headers)
         self._connect_s, self._answer_s, self._context = connect_s, answer_s, context
         self._kept: http.client.HTTPConnection | None = None
@@ -84,7 +84,7 @@ class Session:
             self.close()
         kept = self._kept = self._kept or self._connect(self._answer_s)
         try:
-            with _told():
+            with _transport_errors():
                 kept.request(method, self._target(path, params), content, {**self._headers, **(headers or {})})
                 response = kept.getresponse()
                 answer = Answer(response, response.read())
@@ -100,10 +100,10 @@ class Session:
     def stream(
         self, path: str, *, params: list[tuple[str, Any]], headers: Mapping[str, str], silence_s: float
     ) -> Generator[tuple[Answer, Iterator[str]]]:
-        """The head of an answer, and its lines as they come. The body of a refusal is in the answer."""
+        """The response without its body, and the lines of the body as they arrive. An error response has its body."""
         connection = self._connect(silence_s)
         try:
-            with _told():
+            with _transport_errors():
                 connection.request("GET", self._target(path, params), None, {**self._headers, **headers})
                 response = connection.getresponse()
                 body = response.read() if response.status != 200 else b""
@@ -140,7 +140,7 @@ class Session:
         return made
 
     def _proxy(self) -> SplitResult | None:
-        """That of the environment, which cannot know this machine's loopback."""
+        """The proxy of the environment; never for loopback addresses, which a proxy cannot reach."""
         host = self._url.hostname or ""
         if host in LOOPBACK or not any(name.lower().endswith("_proxy") for name in os.environ):
             return None
@@ -154,8 +154,8 @@ class Session:
 
 
 @contextmanager
-def _told() -> Generator[None]:
-    """What goes wrong on the way, as one kind of error."""
+def _transport_errors() -> Generator[None]:
+    """Turns errors of sockets and HTTP into `TransportError`."""
     try:
         yield
     except TimeoutError as error:
@@ -166,10 +166,10 @@ def _told() -> Generator[None]:
 
 def _lines(response: http.client.HTTPResponse) -> Iterator[str]:
     while True:
-        with _told():
+        with _transport_errors():
             try:
                 line = response.readline(LINE_BYTES_MAX)
-            except (ValueError, AttributeError) as error:  # closed by another thread at the end of a command
+            except (ValueError, AttributeError) as error:  # another thread closed it when the command ended
                 raise TransportError(str(error)) from error
         if not line:
             return

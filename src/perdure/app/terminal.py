@@ -1,7 +1,7 @@
-"""Text on its way to a terminal. Names, error texts, results and log lines come from others: none of it may steer the terminal.
+"""Keeps control characters in names, errors, results and log lines from reaching the terminal.
 
-`guard()` puts a stream in front of stdout and stderr that writes control characters out (core/names.py); colours come from `console()`, which
-does the same for every piece of text before it adds its own.
+`guard()` replaces stdout and stderr with streams that escape control characters (core/names.py). `console()` escapes text in the
+same way before it adds colours.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Guarded:
-    """A text stream that escapes what is written to it."""
+    """A text stream that escapes control characters."""
 
     def __init__(self, raw: Any) -> None:
         self.raw = raw
@@ -43,7 +43,7 @@ def guard() -> None:
 
 
 def unguard() -> None:
-    """For a process that runs other people's programs: what they print is theirs."""
+    """For workers, whose tasks print what they like."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if isinstance(stream, Guarded):
@@ -51,7 +51,7 @@ def unguard() -> None:
 
 
 def console(stream: Any = None) -> Console:
-    """A console for tables and colours on `stream`, stdout unless given."""
+    """A console for tables and colours on `stream`, by default stdout."""
     from rich.console import Console
     from rich.segment import Segment
 
