@@ -256,7 +256,7 @@ def test_what_is_delegated_is_for_the_other_one(office: Office, style: str, door
     refused = office.rest("eve", "POST", f"/approvals/{run}/sign/delegate", {"to": "eve"})
     assert (refused.status_code, refused.json()["code"]) == (403, "not_assigned")
     if door == "cli":
-        assert office.cli("ada", "delegate", run, "sign", "--to", "eve").code == 0
+        assert office.cli("ada", "approval", "delegate", run, "sign", "--to", "eve").code == 0
     else:
         assert office.rest("ada", "POST", f"/approvals/{run}/sign/delegate", {"to": "eve"}).status_code == 200
     assert (_inbox(office, "ada", run), _inbox(office, "eve", run)) == ([], ["sign"])
@@ -364,7 +364,7 @@ def test_every_act_is_in_the_audit_log(office: Office) -> None:
 
 def test_a_link_for_a_plain_promise(office: Office) -> None:
     run = office.cli("admin", "run", "asking_value").lines[0][0]
-    url = office.cli("admin", "link", run, "answer").lines[0][0]
+    url = office.cli("admin", "approval", "link", run, "answer").lines[0][0]
     page = httpx2.get(url)
     assert page.status_code == 200 and "answer" in page.text
     assert httpx2.post(url, data={"value": "forty-two"}).status_code == 200
@@ -398,7 +398,7 @@ def test_another_namespace_sees_and_does_nothing(office: Office) -> None:
 
 def test_the_inbox_on_the_command_line(office: Office) -> None:
     run = office.ask("code")
-    mine = office.cli("ada", "approvals", "--mine", "me")
+    mine = office.cli("ada", "approval", "list", "--mine", "me")
     line = next(line for line in mine.lines if line[0] == run)
     assert line[1:6] == ["sign", "asking_code", "Sign it?", "ada,ben", "0/2"]
     assert run not in office.cli("eve", "approvals", "--mine", "me").out
@@ -414,7 +414,7 @@ def test_every_write_prints_what_came_of_it_and_what_is_next(office: Office) -> 
     first = office.cli("ada", "approve", run, "--value", '{"price": 3}', tty=True, NO_COLOR="1")
     assert first.code == 0, first.err
     assert "approved sign" in first.out and f"{office.url}/runs/{run}" in first.out
-    assert "1 of 2 have said yes" in first.out and f"perdure show {run}" in first.out
+    assert "1 of 2 approvals" in first.out and f"perdure show {run}" in first.out
     second = office.cli("ben", "approve", run, "--value", '{"price": 3}', "-o", "json")
     assert json.loads(second.out)["status"] == "approved" and "decided: approved" in second.err
     over = office.cli("ben", "reject", run, "sign")
@@ -427,9 +427,9 @@ def test_wrong_usage_is_explained(office: Office) -> None:
     assert missing.code == 4 and "open are: sign" in missing.err
     assert office.cli("ada", "approve", run).code == 2, "the form wants a price"
     assert "value.price is missing" in office.cli("ada", "approve", run).err
-    assert "is not JSON" in office.cli("ada", "approve", run, "--value", "{").err
-    assert office.cli("ada", "delegate", run, "sign").code == 2
-    assert "--for" in office.cli("admin", "link", run).err
+    assert "is not valid JSON" in office.cli("ada", "approve", run, "--value", "{").err
+    assert office.cli("ada", "approval", "delegate", run, "sign").code == 2
+    assert "--for" in office.cli("admin", "approval", "link", run).err
     plain = office.cli("admin", "run", "asking_value").lines[0][0]
     none = office.cli("ada", "approve", plain)
-    assert none.code == 4 and "waits for no approval" in none.err
+    assert none.code == 4 and "has no open approval" in none.err

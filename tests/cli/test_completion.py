@@ -27,9 +27,9 @@ def suggested(line: str, cwd: Path, **environment: str) -> list[str]:
 
 
 def test_commands_and_options(tmp_path: Path) -> None:
-    assert suggested("perdure wor", tmp_path) == ["worker", "workflows", "workers"]
+    assert suggested("perdure wor", tmp_path) == ["workflow", "worker", "workers"]
     assert suggested("perdure list --sta", tmp_path) == ["--status"]
-    assert set(suggested("perdure key ", tmp_path)) == {"create", "list", "revoke"}
+    assert set(suggested("perdure api-key ", tmp_path)) == {"create", "list", "revoke"}
 
 
 def test_names_come_from_the_server(cli: Cli, tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def test_a_broken_file_is_shown_and_the_last_good_one_goes_on(directory: Path, d
         url = link_of(dev.until("http://"))
 
         def answer() -> object:
-            done = perdure("run", "answer", "--watch", "--json", "result", PERDURE_URL=url)
+            done = perdure("run", "answer", "--watch", "--fields", "result", PERDURE_URL=url)
             assert done.code == 0, done.err
             return json.loads(done.out)["result"]
 

@@ -33,10 +33,10 @@ def test_every_code_is_documented() -> None:
 @pytest.mark.parametrize("code", WAYS)
 def test_every_code_is_what_the_program_ends_with(code: int, cli: Cli, tmp_path: Path) -> None:
     if code == 3:
-        cli.ok("run", "cli_forever", "--id", "cancelled-run")
+        cli.ok("run", "cli_forever", "--key", "cancelled-run")
         cli.ok("cancel", "key:cancelled-run")
     if code == 130:
-        cli.ok("run", "cli_forever", "--id", "endless-run")
+        cli.ok("run", "cli_forever", "--key", "endless-run")
     with started(*WAYS[code], cwd=tmp_path, PERDURE_URL=cli.url) as program:
         if code == 130:
             program.until("running")

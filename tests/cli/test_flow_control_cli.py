@@ -1,4 +1,4 @@
-"""`perdure limit`, `pause`, `unpause`, and starts that are put off, against a server with a worker."""
+"""`perdure limit`, `workflow pause`, and deferred starts, against a server with a worker."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from perdure.cli.flow_control import parse_rate, rate_of, scope_of
+from perdure.cli.limits import parse_rate, parse_scope, rate_text
 from perdure.core.errors import InvalidInput
 from tests.cli.live import Cli
 
@@ -28,18 +28,18 @@ def test_a_limit_is_set_listed_and_taken_back(cli: Cli) -> None:
 
 
 def test_what_is_paused_waits_and_goes_on(cli: Cli) -> None:
-    out = cli.ok("pause", "workflow/cli_greet", "--reason", "the bank is down", tty=True, NO_COLOR="1")
+    out = cli.ok("workflow", "pause", "cli_greet", "--reason", "the bank is down", tty=True, NO_COLOR="1")
     assert "workflow/cli_greet: paused by" in out
     assert "the bank is down" in out
-    assert "perdure unpause workflow/cli_greet" in out
+    assert "perdure workflow resume cli_greet" in out
     try:
         run = cli.ok("run", "cli_greet", "name=Ada").split("\t")[0]
         assert "the bank is down" in cli.ok("limit", "list")
-        assert cli.ok("show", run, "--json", "status").strip() in ('{"status": "pending"}', '{"status":"pending"}')
+        assert cli.ok("show", run, "--fields", "status").strip() in ('{"status": "pending"}', '{"status":"pending"}')
     finally:
-        cli.ok("unpause", "workflow/cli_greet")
+        cli.ok("workflow", "resume", "cli_greet")
     assert cli("watch", run).code == 0
-    done = cli("unpause", "workflow/cli_greet")
+    done = cli("workflow", "resume", "cli_greet")
     assert done.code == 4
     assert "not paused" in done.err
 
@@ -49,12 +49,12 @@ def test_what_is_paused_waits_and_goes_on(cli: Cli) -> None:
     [
         (["limit", "set", "queue/x"], "--max"),
         (["limit", "set", "queu/x", "--max", "1"], "did you mean 'queue'?"),
-        (["limit", "set", "queue", "--max", "1"], "which queue?"),
+        (["limit", "set", "queue", "--max", "1"], "write queue/NAME"),
         (["limit", "set", "queue/x", "--rate", "100"], "100/s"),
         (["limit", "set", "queue/x", "--rate", "x/s"], "not N/TIME"),
         (["limit", "set", "queue/x", "--max", "1", "--burst", "2"], "--rate"),
-        (["pause", "task/x"], "queue/NAME, workflow/NAME"),
-        (["run", "cli_greet", "--for", "10m"], "--dedup"),
+        (["pause", "queue/x"], "perdure queue pause NAME"),
+        (["run", "cli_greet", "--dedup-for", "10m"], "--dedup"),
         (["run", "cli_greet", "--debounce-key", "k"], "--debounce"),
     ],
 )
@@ -66,7 +66,8 @@ def test_what_cannot_be_meant_is_refused_with_what_to_write(cli: Cli, words: lis
 
 def test_a_second_start_under_a_key_is_the_first_run(cli: Cli) -> None:
     runs = {
-        cli.ok("run", "cli_greet", f"name=n{i}", "--dedup", "cli-k", "--for", "10m").split("\t")[0] for i in range(3)
+        cli.ok("run", "cli_greet", f"name=n{i}", "--dedup", "cli-k", "--dedup-for", "10m").split("\t")[0]
+        for i in range(3)
     }
     assert len(runs) == 1
 
@@ -74,7 +75,7 @@ def test_a_second_start_under_a_key_is_the_first_run(cli: Cli) -> None:
 def test_a_debounced_start_says_when_it_begins_and_can_be_watched(cli: Cli) -> None:
     words = ("run", "cli_greet", "--debounce", "500ms", "--debounce-key", "cli-d")
     first = cli(*words, "name=Ada").lines[0]
-    assert first[1] == "put off"
+    assert first[1] == "deferred"
     done = cli(*words, "name=Grace", "--watch")
     assert done.code == 0
     found = json.loads(cli.ok("show", first[0], "-o", "json"))
@@ -84,8 +85,8 @@ def test_a_debounced_start_says_when_it_begins_and_can_be_watched(cli: Cli) -> N
 def test_words_of_rates_and_scopes() -> None:
     assert parse_rate("100/s") == {"count": 100, "per": "1s"}
     assert parse_rate("2.5/90s") == {"count": 2.5, "per": "90s"}
-    assert rate_of({"rate": {"count": 100, "per_s": 60, "burst": None}}) == "100/m"
-    assert rate_of({"rate": None}) is None
-    assert scope_of("namespace", ("namespace", "queue")) == ("namespace", "-")
+    assert rate_text({"rate": {"count": 100, "per_s": 60, "burst": None}}) == "100/m"
+    assert rate_text({"rate": None}) is None
+    assert parse_scope("namespace") == ("namespace", "-")
     with pytest.raises(InvalidInput):
-        scope_of("namespace", ("queue",))
+        parse_scope("nowhere/x")

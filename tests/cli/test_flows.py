@@ -94,32 +94,32 @@ def test_a_warning_is_no_error_unless_it_is_asked_to_be(here: Path) -> None:
 
 def test_graph_draws_a_file(here: Path) -> None:
     name = flow(here, "drawn")
-    text = perdure("graph", name, **NOWHERE).out
+    text = perdure("flow", "graph", name, **NOWHERE).out
     assert "│ hello " in text and "▼" in text and "for each input.names" in text
-    assert perdure("graph", name, "--ascii", **NOWHERE).out.isascii()
-    assert perdure("graph", name, NO_UNICODE="1", **NOWHERE).out.isascii()
-    data = json.loads(perdure("graph", name, "-o", "json", **NOWHERE).out)
+    assert perdure("flow", "graph", name, "--ascii", **NOWHERE).out.isascii()
+    assert perdure("flow", "graph", name, NO_UNICODE="1", **NOWHERE).out.isascii()
+    data = json.loads(perdure("flow", "graph", name, "-o", "json", **NOWHERE).out)
     assert [n["key"] for n in data["nodes"]] == ["hello", "after"] and data["name"] == "drawn"
 
 
 def test_graph_writes_a_picture(here: Path) -> None:
     name = flow(here, "drawn")
-    done = perdure("graph", name, "--svg", "drawn.svg", **NOWHERE)
+    done = perdure("flow", "graph", name, "--svg", "drawn.svg", **NOWHERE)
     assert done.code == 0 and "wrote drawn.svg" in done.err
     assert ElementTree.fromstring((here / "drawn.svg").read_text()).tag.endswith("svg")
-    assert perdure("graph", name, "--svg", "-", **NOWHERE).out.startswith("<svg ")
-    assert perdure("graph", name, "--svg", "no/such/place.svg", **NOWHERE).code == 2
+    assert perdure("flow", "graph", name, "--svg", "-", **NOWHERE).out.startswith("<svg ")
+    assert perdure("flow", "graph", name, "--svg", "no/such/place.svg", **NOWHERE).code == 2
 
 
 def test_graph_of_a_file_with_mistakes_shows_them(here: Path) -> None:
-    done = perdure("graph", flow(here, "bad", WRONG), **NOWHERE)
+    done = perdure("flow", "graph", flow(here, "bad", WRONG), **NOWHERE)
     assert done.code == 1 and "bad.yaml:8:5" in done.err and not done.out
 
 
 def test_the_schema_without_a_server() -> None:
-    done = perdure("schema", "--local")
+    done = perdure("flow", "schema", "--local")
     assert done.code == 0 and json.loads(done.out)["$schema"]
-    alone = perdure("schema", **NOWHERE)
+    alone = perdure("flow", "schema", **NOWHERE)
     assert alone.code == 0 and alone.out == done.out and "no server answers" in alone.err
 
 
@@ -128,9 +128,9 @@ def test_the_schema_without_a_server() -> None:
 
 def test_a_file_can_be_run(cli: Cli, here: Path) -> None:
     name = flow(here, "run_file")
-    out = json.loads(cli.ok("run", name, 'names=["Ada"]', "--watch", "--json", "result,workflow"))
+    out = json.loads(cli.ok("run", name, 'names=["Ada"]', "--watch", "--fields", "result,workflow"))
     assert out == {"result": ["Hello, Ada!"], "workflow": "run_file"}
-    again = cli("run", "run_file", "-i", '{"names": ["Grace", "Ada"]}', "--watch", "--json", "result")
+    again = cli("run", "run_file", "-i", '{"names": ["Grace", "Ada"]}', "--watch", "--fields", "result")
     assert json.loads(again.out)["result"] == ["Hello, Grace!", "Hello, Ada!"]
 
 
@@ -155,10 +155,10 @@ def test_deploy_tells_what_became_of_it(cli: Cli, here: Path) -> None:
     changed = GREETINGS.replace("  after:", "  more: {value: 1}\n  after:").replace("size(hello)", "size(hello) + 1")
     dry = cli("deploy", flow(here, "dep", changed), "--dry-run")
     assert dry.lines[0][2:] == ["would be deployed", "+more ~after"]
-    assert json.loads(cli.ok("workflows", "-q", "dep", "-o", "json"))[0]["version"] == version
+    assert json.loads(cli.ok("workflows", "-t", "dep", "-o", "json"))[0]["version"] == version
     later = cli("deploy", name, "--no-activate")
     assert later.lines[0][2] == "created"
-    assert json.loads(cli.ok("workflows", "-q", "dep", "-o", "json"))[0]["version"] == version
+    assert json.loads(cli.ok("workflows", "-t", "dep", "-o", "json"))[0]["version"] == version
     assert cli("deploy", name).lines[0][2:] == ["activated", "+more ~after"]
 
 
@@ -170,7 +170,7 @@ def test_deploy_on_a_terminal(cli: Cli, here: Path) -> None:
 def test_deploy_refuses_all_when_one_is_wrong(cli: Cli, here: Path) -> None:
     done = cli("deploy", flow(here, "dep_good"), flow(here, "dep_bad", WRONG))
     assert done.code == 1 and "dep_bad.yaml:8:5" in done.err
-    assert cli("graph", "dep_good").code == 4, "nothing was deployed"
+    assert cli("flow", "graph", "dep_good").code == 4, "nothing was deployed"
     assert cli("deploy", flow(here, "a"), flow(here, "b"), "--name", "x").code == 2
 
 
@@ -185,26 +185,26 @@ def test_activate_goes_back_and_forth(cli: Cli, here: Path) -> None:
     for n in (1, 2):
         (here / "act.yaml").write_text(f"tasks: {{a: {{value: {n}}}}}")
         versions.append(cli("deploy", "act.yaml").lines[0][1])
-    assert cli("activate", "act").lines[0] == ["act", versions[0], versions[1]]
-    assert json.loads(cli.ok("run", "act", "--watch", "--json", "result"))["result"] == {"a": 1}
-    assert cli("activate", "act").code == 4, "there is none before"
+    assert cli("flow", "activate", "act").lines[0] == ["act", versions[0], versions[1]]
+    assert json.loads(cli.ok("run", "act", "--watch", "--fields", "result"))["result"] == {"a": 1}
+    assert cli("flow", "activate", "act").code == 4, "there is none before"
     prefix = versions[1].removeprefix("flow-")[:10]
-    assert cli("activate", "act", prefix).lines[0][1] == versions[1]
-    unknown = cli("activate", "act", "flow-nope")
+    assert cli("flow", "activate", "act", prefix).lines[0][1] == versions[1]
+    unknown = cli("flow", "activate", "act", "flow-nope")
     assert unknown.code == 4 and versions[1] in unknown.err
-    assert cli("activate", "no_such_flow").code == 4
+    assert cli("flow", "activate", "no_such_flow").code == 4
 
 
 def test_graph_of_a_run_shows_how_far_it_is(cli: Cli, here: Path) -> None:
     cli.ok("run", flow(here, "seen"), 'names=["Ada", "Grace"]', "--watch", "-o", "json")
-    assert "✓ hello" in cli.ok("graph", "--run", "@last")
-    assert "✓ hello" in cli.ok("graph", "seen", "--run", "@last")
-    assert "✓" not in cli.ok("graph", "seen")
-    data = json.loads(cli.ok("graph", "--run", "@last", "-o", "json"))
+    assert "✓ hello" in cli.ok("flow", "graph", "--run", "@last")
+    assert "✓ hello" in cli.ok("flow", "graph", "seen", "--run", "@last")
+    assert "✓" not in cli.ok("flow", "graph", "seen")
+    data = json.loads(cli.ok("flow", "graph", "--run", "@last", "-o", "json"))
     assert [n["status"] for n in data["nodes"]] == ["success", "success"]
-    assert cli("graph", "another", "--run", "@last").code == 2
-    assert cli("graph").code == 2
-    assert "is code" in cli.ok("graph", "cli_greet", tty=True)
+    assert cli("flow", "graph", "another", "--run", "@last").code == 2
+    assert cli("flow", "graph").code == 2
+    assert "has no graph" in cli.ok("flow", "graph", "cli_greet", tty=True)
 
 
 def test_show_names_nodes(cli: Cli, here: Path) -> None:
@@ -217,8 +217,8 @@ def test_show_names_nodes(cli: Cli, here: Path) -> None:
 
 
 def test_the_schema_knows_the_tasks_of_workers(cli: Cli) -> None:
-    assert "cli_hello" in cli.ok("schema")
-    assert "cli_hello" not in cli.ok("schema", "--local")
+    assert "cli_hello" in cli.ok("flow", "schema")
+    assert "cli_hello" not in cli.ok("flow", "schema", "--local")
 
 
 def test_nothing_is_left_in_the_directory(cli: Cli, here: Path) -> None:
@@ -243,7 +243,7 @@ def test_dev_deploys_flows_and_shows_mistakes_without_stopping(dsn: str, tmp_pat
         assert url is not None
 
         def result(name: str) -> object:
-            done = perdure("run", name, "--watch", "--json", "result", PERDURE_URL=url[0])
+            done = perdure("run", name, "--watch", "--fields", "result", PERDURE_URL=url[0])
             assert done.code == 0, done.err
             return json.loads(done.out)["result"]
 
@@ -268,7 +268,7 @@ def test_an_empty_directory_gets_a_flow_beside_the_code(dsn: str, tmp_path: Path
         assert "perdure run greetings" in dev.until("hello.yaml")
         url = re.search(r"http://[^/]+", dev.until("http://"))
         assert url is not None
-        done = perdure("run", "greetings", 'names=["Ada"]', "--watch", "--json", "result", PERDURE_URL=url[0])
+        done = perdure("run", "greetings", 'names=["Ada"]', "--watch", "--fields", "result", PERDURE_URL=url[0])
         assert json.loads(done.out) == {"result": "Hello, Ada!"}
         assert dev.stop() == 0
     assert perdure("validate", str(tmp_path)).code == 0

@@ -37,7 +37,7 @@ def test_errors_results_and_inputs_of_runs(cli: Cli, tty: bool) -> None:
     assert failed.code == 1 and "\\u001b[2J" in harmless(failed)
     run = json.loads(cli("list", "-w", "cli_failing", "-o", "json", "--limit", "1").out)[0]["id"]
     for words in (
-        ("list",), ("show", run), ("watch", run), ("history", run), ("logs", run), ("dead", "list"), ("show", run, "-o", "yaml"),
+        ("list",), ("show", run), ("watch", run), ("history", run), ("logs", run), ("dead-letter", "list"), ("show", run, "-o", "yaml"),
         ("show", run, "-o", "json"), ("history", run, "-o", "json"), ("workflows",), ("workers",), ("queues",), ("why", run),
     ):  # fmt: skip
         harmless(cli(*words, **shown))
@@ -84,10 +84,10 @@ def test_names_and_keys_of_a_server_that_lets_anything_in(fake: Make, tty: bool)
 
 def test_names_with_control_characters_are_refused(cli: Cli) -> None:
     for words in (
-        ("run", "cli_greet", "name=x", "--id", "a\x1bb"),
+        ("run", "cli_greet", "name=x", "--key", "a\x1bb"),
         ("signal", "@last", "a\nb"),
         ("event", "send", "a\u202eb"),
-        ("pause", "queue", "a\tb"),
+        ("queue", "pause", "a\tb"),
     ):
         done = cli(*words)
         assert done.code != 0, words

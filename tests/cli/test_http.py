@@ -120,14 +120,14 @@ def test_a_stranger_at_the_address(fake: Make) -> None:
     server = fake(lambda *_: (404, "<html>nginx</html>"))
     done = perdure("list", PERDURE_URL=server.url)
     assert done.code == 1
-    assert "in a form that no Perdure server uses" in done.err
+    assert "is not a Perdure server" in done.err
 
 
 def test_a_stranger_that_answers_well(fake: Make) -> None:
     server = fake(lambda *_: (200, "<html>welcome</html>"))
     done = perdure("list", PERDURE_URL=server.url)
     assert done.code == 1
-    assert "in a form that no Perdure server uses" in done.err and "Traceback" not in done.err
+    assert "is not a Perdure server" in done.err and "Traceback" not in done.err
 
 
 def test_nobody_there() -> None:

@@ -15,12 +15,12 @@ from tests.cli.live import Cli
 def test_an_event_is_sent_once_under_its_key_and_listed(cli: Cli, tmp_path: Path) -> None:
     file = tmp_path / "event.json"
     file.write_text('{"order_id": 42}')
-    first = cli("event", "send", "cli.paid", "-d", f"@{file}", "--event-key", "p1")
+    first = cli("event", "send", "cli.paid", "-d", f"@{file}", "--key", "p1")
     assert first.code == 0, first.err
     assert "perdure event list --name cli.paid" in first.err
     id_, name, fresh = first.lines[0]
     assert (name, fresh) == ("cli.paid", "true")
-    assert cli("event", "send", "cli.paid", "--event-key", "p1").lines[0] == [id_, "cli.paid", "false"]
+    assert cli("event", "send", "cli.paid", "--key", "p1").lines[0] == [id_, "cli.paid", "false"]
     assert json.loads(cli.ok("event", "send", "cli.paid", "-o", "json"))["is_new"] is True
     listed = json.loads(cli.ok("event", "list", "--name", "cli.paid", "-o", "json"))
     assert [e["payload"] for e in listed] == [None, {"order_id": 42}]
@@ -30,7 +30,7 @@ def test_an_event_is_sent_once_under_its_key_and_listed(cli: Cli, tmp_path: Path
 def test_what_is_wrong_with_an_event_is_said(cli: Cli) -> None:
     assert cli("event", "send", "cli.x", "-d", "{broken").code == 2
     assert cli("event", "send", "x" * 300).code == 2
-    assert "no events" in cli("event", "list", "--name", "cli.nothing", tty=True).out
+    assert "no named events" in cli("event", "list", "--name", "cli.nothing", tty=True).out
 
 
 def test_a_webhook_from_its_making_to_its_end(cli: Cli) -> None:
@@ -43,13 +43,13 @@ def test_a_webhook_from_its_making_to_its_end(cli: Cli) -> None:
     assert httpx2.post(url, content=body, headers=header).status_code == 200
     assert json.loads(cli.ok("event", "list", "--name", "cli.hooked", "-o", "json"))[0]["payload"] == {"a": 1}
     again = cli("webhook", "create", "shop", "--event", "cli.other")
-    assert again.code == 0 and "was there already" in again.err and secret not in again.out + again.err
+    assert again.code == 0 and "keeps its secret" in again.err and secret not in again.out + again.err
     assert json.loads(cli.ok("webhook", "list", "-o", "json"))[0]["event"] == "cli.other"
     assert secret not in cli.ok("webhook", "list", "-o", "json")
     fresh = cli("webhook", "rotate", "shop").lines[0][2]
     assert fresh != secret
     assert httpx2.post(url, content=body, headers=header).status_code == 404
-    assert "is closed" in cli("webhook", "delete", "shop").err + cli("webhook", "list").out
+    assert "deleted webhook" in cli("webhook", "delete", "shop").err + cli("webhook", "list").out
     assert cli("webhook", "delete", "shop").code == 4
 
 

@@ -42,7 +42,7 @@ def test_long_values_are_cut_for_people() -> None:
 def test_projection() -> None:
     item = {"id": 1, "error": {"message": "m"}, "none": None}
     assert project(item, ["id", "error.message", "none.deep"]) == {"id": 1, "error.message": "m", "none.deep": None}
-    with pytest.raises(InvalidInput, match="there are id, error, none"):
+    with pytest.raises(InvalidInput, match="available: id, error, none"):
         project(item, ["colour"])
 
 

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import yaml
@@ -75,7 +76,7 @@ def test_run_on_a_terminal_shows_what_to_do_next(cli: Cli) -> None:
     ],
 )
 def test_arguments_arrive_as_they_were_meant(cli: Cli, words: list[str], value: object) -> None:
-    out = cli.ok("run", "cli_echo", *words, "--watch", "--json", "result")
+    out = cli.ok("run", "cli_echo", *words, "--watch", "--fields", "result")
     assert json.loads(out) == {"result": value}
 
 
@@ -92,7 +93,7 @@ def test_input_from_stdin_and_from_a_file(cli: Cli, tmp_path: Path) -> None:
     ("words", "said"),
     [
         (["cli_echo", "--input", "{broken"], "line 1, column 2"),
-        (["cli_echo", "--input", "1", "a=2"], "not both"),
+        (["cli_echo", "--input", "1", "a=2"], "cannot be combined"),
         (["cli_echo", "value"], "not NAME=VALUE"),
         (["cli_echo", "a=1", "a=2"], "given twice"),
         (["cli_echo", "--attr", "x"], "--attr: 'x' is not NAME=VALUE"),
@@ -111,17 +112,17 @@ def test_wrong_usage_ends_with_2(cli: Cli, words: list[str], said: str) -> None:
 def test_an_unknown_workflow_is_guessed(cli: Cli) -> None:
     done = cli("run", "cli_gret")
     assert done.code == 4
-    assert "no workflow 'cli_gret' is registered" in done.err
+    assert "unknown workflow 'cli_gret'" in done.err
     assert "Did you mean cli_greet?" in done.err
-    assert "There are:" in cli("run", "zzzzzz").err
+    assert "Registered:" in cli("run", "zzzzzz").err
 
 
 def test_an_id_is_used_once(cli: Cli) -> None:
-    first = start(cli, "cli_greet", "name=Ada", "--id", "greet-ada")
-    taken = cli("run", "cli_greet", "name=Ada", "--id", "greet-ada")
+    first = start(cli, "cli_greet", "name=Ada", "--key", "greet-ada")
+    taken = cli("run", "cli_greet", "name=Ada", "--key", "greet-ada")
     assert taken.code == 1 and "greet-ada" in taken.err
-    assert start(cli, "cli_greet", "name=Ada", "--id", "greet-ada", "--on-conflict", "attach") == first
-    assert cli.ok("show", "key:greet-ada", "--json", "id") == json.dumps({"id": first}) + "\n"
+    assert start(cli, "cli_greet", "name=Ada", "--key", "greet-ada", "--on-conflict", "attach") == first
+    assert cli.ok("show", "key:greet-ada", "--fields", "id") == json.dumps({"id": first}) + "\n"
 
 
 # -- watch and exit codes ------------------------------------------------------------------------------------------
@@ -206,31 +207,31 @@ def test_output_as_yaml_and_projected(cli: Cli) -> None:
     run = start(cli, "cli_greet", "name=Ada")
     ended(cli, run)
     assert yaml.safe_load(cli.ok("show", run, "-o", "yaml"))["id"] == run
-    assert json.loads(cli.ok("show", run, "--json", "status,tasks.success")) == {
+    assert json.loads(cli.ok("show", run, "--fields", "status,tasks.success")) == {
         "status": "success",
         "tasks.success": 1,
     }
-    assert yaml.safe_load(cli.ok("show", run, "-o", "yaml", "--json", "status")) == {"status": "success"}
-    unknown = cli("show", run, "--json", "colour")
-    assert unknown.code == 2 and "no field 'colour'; there are id, workflow" in unknown.err
-    assert cli("show", run, "--json", "id", "-o", "table").code == 2
+    assert yaml.safe_load(cli.ok("show", run, "-o", "yaml", "--fields", "status")) == {"status": "success"}
+    unknown = cli("show", run, "--fields", "colour")
+    assert unknown.code == 2 and "unknown field 'colour'; available: id, workflow" in unknown.err
+    assert cli("show", run, "--fields", "id", "-o", "table").code == 2
 
 
 def test_runs_by_prefix_and_by_last(cli: Cli) -> None:
     run = start(cli, "cli_greet", "name=Ada")
-    assert json.loads(cli.ok("show", run[:23], "--json", "id")) == {"id": run}
-    assert json.loads(cli.ok("show", "@last", "--json", "id")) == {"id": run}
+    assert json.loads(cli.ok("show", run[:23], "--fields", "id")) == {"id": run}
+    assert json.loads(cli.ok("show", "@last", "--fields", "id")) == {"id": run}
     other = Cli(cli.url, cli.state / "elsewhere")
     newer = start(other, "cli_greet", "name=Grace")
-    assert json.loads(cli.ok("show", "@last", "--json", "id")) == {"id": run}, "what this user started"
+    assert json.loads(cli.ok("show", "@last", "--fields", "id")) == {"id": run}, "what this user started"
     forgetful = Cli(cli.url, cli.state / "nothing")
-    assert json.loads(forgetful.ok("show", "@last", "--json", "id")) == {"id": newer}, "the server's latest"
+    assert json.loads(forgetful.ok("show", "@last", "--fields", "id")) == {"id": newer}, "the server's latest"
 
 
 def test_last_of_another_database_is_forgotten(cli: Cli) -> None:
     newest = start(cli, "cli_greet", "name=Ada")
     (cli.state / "perdure" / "last.json").write_text(json.dumps({cli.url: "01a1dd0e-b16f-7000-91c4-5ab16e404444"}))
-    assert json.loads(cli.ok("show", "@last", "--json", "id")) == {"id": newest}
+    assert json.loads(cli.ok("show", "@last", "--fields", "id")) == {"id": newest}
 
 
 # -- list ----------------------------------------------------------------------------------------------------------
@@ -248,17 +249,17 @@ def test_list_filters(cli: Cli) -> None:
     assert cli("list", "--attr", "batch=one", "--until", "1h").out == ""
     assert len(cli("list", "--limit", "1").lines) == 1
     assert len(cli("list", "--all").lines) >= 2
-    assert {r["id"] for r in json.loads(cli.ok("list", "-q", "cli_failing", "-o", "json"))} >= {bad}
+    assert {r["id"] for r in json.loads(cli.ok("list", "-t", "cli_failing", "-o", "json"))} >= {bad}
 
 
 def test_list_on_a_terminal_and_in_a_pipe(cli: Cli) -> None:
-    run = start(cli, "cli_greet", "name=Ada", "--id", "for-the-table")
+    run = start(cli, "cli_greet", "name=Ada", "--key", "for-the-table")
     ended(cli, run)
     table = cli.ok("list", tty=True)
     assert "workflow" in table.splitlines()[0] and "✓ success" in table and "for-the-table" in table
     line = next(line for line in cli("list").lines if line[0] == run)
     assert line[1:4] == ["success", "cli_greet", "for-the-table"] and line[4].endswith("Z")
-    assert "no run matches" in cli.ok("list", "-w", "nothing", tty=True)
+    assert "no runs match" in cli.ok("list", "-w", "nothing", tty=True)
     assert cli("list", "--since", "yesterday").code == 2
     assert "yesterday" in cli("list", "--since", "yesterday").err
 
@@ -332,10 +333,21 @@ def test_resume_of_a_run_that_is_not_stuck(cli: Cli) -> None:
     assert done.code == 1 and "not stuck" in done.err
 
 
-def test_open_prints_the_link(cli: Cli) -> None:
+def test_open_opens_the_browser_and_prints_the_link(cli: Cli) -> None:
     run = start(cli, "cli_greet", "name=Ada")
-    assert cli.ok("open", run) == f"{cli.url}/runs/{run}\n"
-    assert cli.ok("open", run, tty=True) == f"{cli.url}/runs/{run}\n"
+    page = f"{cli.url}/runs/{run}"
+    with mock.patch("webbrowser.open", return_value=True) as browser:
+        assert cli.ok("open", run, tty=True, DISPLAY=":0") == f"{page}\n"
+        browser.assert_called_once_with(page)
+        assert cli.ok("open", tty=True, DISPLAY=":0") == f"{cli.url}/\n"
+        browser.reset_mock()
+        assert cli.ok("open", run, "--print", tty=True, DISPLAY=":0") == f"{page}\n"
+        assert cli.ok("open", run, DISPLAY=":0") == f"{page}\n", "a pipe wants the link"
+        if sys.platform == "linux":
+            assert cli.ok("open", run, tty=True, DISPLAY="", WAYLAND_DISPLAY="") == f"{page}\n"
+        browser.assert_not_called()
+    with mock.patch("webbrowser.open", return_value=False):
+        assert "open the link yourself" in cli.ok("open", run, tty=True, DISPLAY=":0")
 
 
 HEAVY = ("pydantic", "httpx2", "httpcore2", "anyio", "asyncio", "rich", "fastapi", "grpc", "google.protobuf", "asyncpg", "yaml", "psutil",
@@ -357,15 +369,31 @@ def test_a_list_loads_nothing_heavy(cli: Cli, words: list[str]) -> None:
 
 def test_workflows_workers_and_queues(cli: Cli) -> None:
     assert "cli_greet" in {line[0] for line in cli("workflows").lines}
-    assert [line[0] for line in cli("workflows", "-q", "cli_gree").lines] == ["cli_greet"]
+    assert [line[0] for line in cli("workflows", "-t", "cli_gree").lines] == ["cli_greet"]
     deadline = time.monotonic() + 15
     while not (workers := json.loads(cli.ok("workers", "-o", "json"))):
         assert time.monotonic() < deadline, "a connected worker is listed within seconds"
         time.sleep(0.2)
     assert "cli_hello" in workers[0]["tasks"]
     assert "ready" in cli.ok("workers", tty=True)
+    assert cli("worker", "list", "--fields", "name").code == 0
     assert cli("queues").code == 0
     assert "run.cancel" in {line[2] for line in cli("audit").lines} or cli("audit").code == 0
+
+
+def test_a_workflow_is_shown_with_its_versions(cli: Cli) -> None:
+    found = json.loads(cli.ok("workflow", "show", "cli_greet", "--json"))
+    assert (found["name"], found["kind"]) == ("cli_greet", "code")
+    shown = cli.ok("workflow", "show", "cli_greet", tty=True, NO_COLOR="1")
+    assert "active runs" in shown and "perdure workflow versions cli_greet" in shown
+    assert [line[0] for line in cli("workflow", "versions", "cli_greet").lines] == [found["version"]]
+    unknown = cli("workflow", "show", "cli_gret")
+    assert unknown.code == 4 and "cli_greet" in unknown.err
+
+
+def test_a_command_in_the_place_of_a_workflow_is_pointed_out(cli: Cli) -> None:
+    done = cli("run", "workers")
+    assert done.code == 4 and "`perdure workers` is a command of its own" in done.err
 
 
 # -- errors --------------------------------------------------------------------------------------------------------

@@ -64,7 +64,7 @@ def test_mistakes_are_told_as_they_are(cli: Cli) -> None:
     done = cli("schedule", "pause", "nothing")
     assert (done.code, "there is no schedule 'nothing'" in done.err) == (4, True)
     done = cli("schedule", "next")
-    assert (done.code, "name a schedule, or say --cron" in done.err) == (2, True)
+    assert (done.code, "name a schedule, or pass --cron" in done.err) == (2, True)
 
 
 def test_pause_resume_trigger_and_fires(cli: Cli) -> None:
@@ -73,22 +73,22 @@ def test_pause_resume_trigger_and_fires(cli: Cli) -> None:
     assert paused.out.startswith("schedule nightly is paused\n")
     assert "by dev: a holiday" in cli.ok("schedule", "show", "nightly", tty=True, NO_COLOR="1")
     assert cli("schedule", "list").lines[0][3:5] == ["paused", ""]
-    assert cli("schedule", "resume", "nightly", tty=True).out.startswith("schedule nightly goes on, next at ")
+    assert cli("schedule", "resume", "nightly", tty=True).out.startswith("schedule nightly is resumed, next at ")
     run = cli.ok("schedule", "trigger", "nightly").strip()
     assert cli("watch", "@last").code == 0
     (fire,) = cli("schedule", "fires", "nightly").lines
     assert fire[1:] == ["trigger", "started", "success", run]
     assert "✓ success" in cli.ok("schedule", "fires", "nightly", tty=True, NO_COLOR="1")
-    assert cli("schedule", "delete", "nightly").err == "schedule nightly is deleted\n"
+    assert cli("schedule", "delete", "nightly").err == "deleted schedule nightly\n"
 
 
 def test_the_next_times_of_a_schedule_and_of_an_idea(cli: Cli) -> None:
     cli.ok("schedule", "create", "nightly", "cli_greet", "name=Ada", *CRON)
-    done = cli("schedule", "next", "nightly", "-c", "3")
+    done = cli("schedule", "next", "nightly", "-l", "3")
     stored = done.lines
     assert len(stored) == 3, done
-    assert cli("schedule", "next", "-c", "3", *CRON).lines == stored
-    seen = cli.ok("schedule", "next", "-c", "2", *CRON, tty=True, NO_COLOR="1")
+    assert cli("schedule", "next", "-l", "3", *CRON).lines == stored
+    seen = cli.ok("schedule", "next", "-l", "2", *CRON, tty=True, NO_COLOR="1")
     assert len(re.findall(r"(Mon|Tue|Wed|Thu|Fri|Sat|Sun) \d{4}-\d\d-\d\d 08:00:00 CES?T", seen)) == 2
 
 
@@ -107,7 +107,7 @@ def test_a_backfill_says_what_it_would_do_and_then_does_it(cli: Cli) -> None:
 def test_calendars_are_set_from_files_and_options(cli: Cli, tmp_path: Path) -> None:
     file = tmp_path / "holidays.yaml"
     file.write_text("yearly: [12-25, 01-01]\nranges: [[2026-08-01, 2026-08-15]]\n")
-    assert cli("calendar", "set", "holidays", str(file), tty=True).out.startswith("calendar holidays is set\n")
+    assert cli("calendar", "set", "holidays", str(file), tty=True).out.startswith("saved calendar holidays\n")
     cli.ok("calendar", "set", "weekend", "--weekday", "sat", "--weekday", "sun")
     rows = cli("calendar", "list").lines
     assert [r[0] for r in rows] == ["holidays", "weekend"]
@@ -116,7 +116,7 @@ def test_calendars_are_set_from_files_and_options(cli: Cli, tmp_path: Path) -> N
     refused = cli("calendar", "delete", "weekend")
     assert (refused.code, "used by s" in refused.err) == (1, True)
     neither = cli("calendar", "set", "x")
-    assert (neither.code, "give the days as a file" in neither.err) == (2, True)
+    assert (neither.code, "give the days in a file" in neither.err) == (2, True)
 
 
 def test_triggers_of_a_flow_are_schedules_with_a_slash(cli: Cli, tmp_path: Path) -> None:

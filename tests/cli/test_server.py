@@ -83,22 +83,22 @@ def test_keys_are_wanted_unless_told_otherwise(dsn: str, tmp_path: Path) -> None
         refused = cli("list")
         assert refused.code == 5 and "PERDURE_API_KEY" in refused.err
         assert cli("list", PERDURE_API_KEY="pd_nonsense").code == 5
-        made = perdure("key", "create", "--name", "ops", "--role", "operator", "--dsn", dsn, "-n", "default")
+        made = perdure("api-key", "create", "--name", "ops", "--role", "operator", "--dsn", dsn, "-n", "default")
         assert made.code == 0, made.err
         key = made.out.strip()
-        assert cli("list", "--key", key).code == 0
-        assert cli("key", "list", "--key", key).code == 5, "an operator may not look at keys"
+        assert cli("list", "--api-key", key).code == 0
+        assert cli("api-key", "list", "--api-key", key).code == 5, "an operator may not look at keys"
         assert httpx2.get(f"{one.http}/readyz").status_code == 200, "probes have no key"
-        admin = perdure("key", "create", "--name", "boss", "--role", "admin", "--dsn", dsn).out.strip()
-        assert cli("namespace", "create", "shop", "--key", admin).code == 0
-        assert "shop" in cli.ok("namespace", "list", "--key", admin)
-        assert cli("list", "-n", "shop", "--key", admin).code == 0
-        assert cli("list", "-n", "shop", "--key", key).code == 4, "another namespace does not exist"
+        admin = perdure("api-key", "create", "--name", "boss", "--role", "admin", "--dsn", dsn).out.strip()
+        assert cli("namespace", "create", "shop", "--api-key", admin).code == 0
+        assert "shop" in cli.ok("namespace", "list", "--api-key", admin)
+        assert cli("list", "-n", "shop", "--api-key", admin).code == 0
+        assert cli("list", "-n", "shop", "--api-key", key).code == 4, "another namespace does not exist"
         ident = key.split("_")[1]
-        assert cli("key", "revoke", ident, "--key", admin).code == 0
-        assert cli("list", "--key", key).code == 5
-        assert "key.revoke" in cli.ok("audit", "--key", admin)
-        assert cli("namespace", "delete", "shop", "--key", admin).code == 0
+        assert cli("api-key", "revoke", ident, "--api-key", admin).code == 0
+        assert cli("list", "--api-key", key).code == 5
+        assert "key.revoke" in cli.ok("audit", "--api-key", admin)
+        assert cli("namespace", "delete", "shop", "--api-key", admin).code == 0
         assert one.program.stop() == 0
 
 
@@ -108,7 +108,7 @@ def test_a_worker_without_a_key_is_told_so(dsn: str, tmp_path: Path) -> None:
         with started("worker", "flows.py", "--server", one.grpc, cwd=tmp_path) as worker:
             assert worker.process.wait(20) == 5
             assert "PERDURE_API_KEY" in worker.rest()
-        key = perdure("key", "create", "--name", "w", "--role", "worker", "--dsn", dsn, "-n", "default").out.strip()
+        key = perdure("api-key", "create", "--name", "w", "--role", "worker", "--dsn", dsn, "-n", "default").out.strip()
         with started("worker", "flows.py", "--server", one.grpc, cwd=tmp_path, PERDURE_API_KEY=key) as worker:
             worker.until("connected")
             assert worker.stop(signal.SIGTERM) == 0

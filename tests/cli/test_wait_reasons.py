@@ -148,12 +148,12 @@ def test_waiting_on_rate(place: Running, cli: Cli) -> None:
 
 
 def test_waiting_on_paused(place: Running, cli: Cli) -> None:
-    cli.ok("pause", "queue/paused", "--reason", "moving house")
+    cli.ok("queue", "pause", "paused", "--reason", "moving house")
     try:
         text = waits(place, cli, begin(cli, "wait_paused"), "paused")
         assert text.startswith("queue/paused to be resumed, paused by ") and text.endswith(": moving house")
     finally:
-        cli.ok("unpause", "queue/paused")
+        cli.ok("queue", "resume", "paused")
 
 
 def test_waiting_on_retry(place: Running, cli: Cli) -> None:
@@ -217,7 +217,7 @@ def test_waiting_on_stuck(place: Running, cli: Cli) -> None:
 def test_a_word_that_is_no_reason_is_told_with_those_there_are(cli: Cli) -> None:
     done = cli("list", "--waiting-on", "aproval")
     assert done.code == 2
-    assert "did you mean approval?" in done.err
+    assert "did you mean 'approval'?" in done.err
 
 
 def test_metrics_count_by_the_same_words(place: Running, cli: Cli) -> None:

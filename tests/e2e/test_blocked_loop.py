@@ -69,7 +69,7 @@ async def test_a_blocked_loop_is_no_missed_heartbeat_and_show_names_the_culprit(
         await until("the worker is up", lambda: fleet.is_up(worker, "connected"), 30)
         url = f"http://127.0.0.1:{fleet.ports[0][0]}"
         async with Client(fleet.addresses[0]) as client:
-            started = perdure_command(url, "run", "blocked", "seconds=9.0", "-o", "json", "--json", "id")
+            started = perdure_command(url, "run", "blocked", "seconds=9.0", "--fields", "id")
             assert started.returncode == 0, started.stderr
             run_id = started.stdout.strip().split('"')[-2]
             seen = ""

@@ -1,4 +1,4 @@
-"""`perdure key` and `perdure namespace` on a database that has no key yet."""
+"""`perdure api-key` and `perdure namespace` on a database that has no key yet."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from perdure.app.http_client import Unreachable
 from perdure.cli.main import app
 from perdure.core.access import Permission
 from perdure.core.errors import InvalidInput, NotFound, Unauthenticated
@@ -18,8 +19,9 @@ from perdure.store.api_keys import Keys
 from perdure.store.connections import Connections
 
 
-def perdure(*words: str) -> Result:
-    done = CliRunner().invoke(app, list(words), env={"PERDURE_NAMESPACE": None, "PERDURE_API_KEY": None})
+def perdure(*words: str, **variables: str) -> Result:
+    cleared = dict.fromkeys(("PERDURE_NAMESPACE", "PERDURE_API_KEY", "PERDURE_DSN", "PERDURE_URL"))
+    done = CliRunner().invoke(app, list(words), env={**cleared, **variables})
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
     return done
@@ -38,21 +40,21 @@ def enter(dsn: str, key: str, permission: Permission) -> Any:
 
 
 def test_the_first_key_opens_the_server_until_it_is_revoked(dsn: str) -> None:
-    made = perdure("key", "create", "--role", "admin", "--name", "first", "--expires", "30d", "--dsn", dsn)
+    made = perdure("api-key", "create", "--role", "admin", "--name", "first", "--expires", "30d", "--dsn", dsn)
     key = made.stdout.strip()
     assert re.fullmatch(r"pd_[A-Za-z0-9]{12}_[A-Za-z0-9_-]{43}", key), "stdout is the key and nothing else"
     assert "not shown again" in made.stderr
     assert enter(dsn, key, Permission.ADMIN).namespace is None
-    listed = perdure("key", "list", "--dsn", dsn, "-o", "json")
+    listed = perdure("api-key", "list", "--dsn", dsn, "-o", "json")
     (item,) = json.loads(listed.stdout)
     assert (item["id"], item["role"], item["revoked_at"]) == (key[3:15], "admin", None)
     assert item["expires_at"] is not None
     assert item["created_by"].startswith("cli:")
     assert key[16:] not in listed.stdout
-    assert perdure("key", "revoke", key[3:15], "--dsn", dsn).exit_code == 0
+    assert perdure("api-key", "revoke", key[3:15], "--dsn", dsn).exit_code == 0
     with pytest.raises(Unauthenticated, match="revoked"):
         enter(dsn, key, Permission.READ)
-    assert "revoked" in perdure("key", "list", "--dsn", dsn).stdout
+    assert "revoked" in perdure("api-key", "list", "--dsn", dsn).stdout
 
 
 def test_a_key_of_a_namespace_with_scopes(dsn: str) -> None:
@@ -73,16 +75,16 @@ def test_a_key_of_a_namespace_with_scopes(dsn: str) -> None:
         "--dsn",
         dsn,
     ]
-    item = json.loads(perdure("key", "create", *words, "-o", "json").stdout)
+    item = json.loads(perdure("api-key", "create", *words, "-o", "json").stdout)
     assert (item["namespace"], item["scopes"], item["rate_per_s"]) == ("team", ["read", "start"], 50)
     principal = enter(dsn, item["secret"], Permission.START)
     assert principal.namespace == "team"
     assert not principal.may(Permission.DEVELOP)
     with pytest.raises(NotFound):
-        perdure("key", "create", "--role", "viewer", "--name", "x", "-n", "nowhere", "--dsn", dsn)
+        perdure("api-key", "create", "--role", "viewer", "--name", "x", "-n", "nowhere", "--dsn", dsn)
     with pytest.raises(InvalidInput, match="choose from"):
-        perdure("key", "create", "--role", "viewer", "--name", "x", "--scope", "fly", "--dsn", dsn)
-    assert perdure("key", "create", "--role", "king", "--name", "x", "--dsn", dsn).exit_code == 2
+        perdure("api-key", "create", "--role", "viewer", "--name", "x", "--scope", "fly", "--dsn", dsn)
+    assert perdure("api-key", "create", "--role", "king", "--name", "x", "--dsn", dsn).exit_code == 2
 
 
 def test_namespaces_come_and_go(dsn: str) -> None:
@@ -95,3 +97,12 @@ def test_namespaces_come_and_go(dsn: str) -> None:
     assert "team" not in perdure("namespace", "list", "--dsn", dsn).stdout
     with pytest.raises(NotFound):
         perdure("namespace", "delete", "team", "--dsn", dsn)
+
+
+def test_the_database_of_the_environment_is_used_unless_a_server_is_named(dsn: str) -> None:
+    made = perdure("api-key", "create", "--role", "admin", "--name", "first", PERDURE_DSN=dsn)
+    assert made.stdout.startswith("pd_")
+    assert perdure("namespace", "list", PERDURE_DSN=dsn).exit_code == 0
+    for named in ({"PERDURE_URL": "http://127.0.0.1:9"}, {"PERDURE_API_KEY": "pd_x", "PERDURE_URL": "127.0.0.1:9"}):
+        with pytest.raises(Unreachable):
+            perdure("api-key", "list", PERDURE_DSN=dsn, **named)

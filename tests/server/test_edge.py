@@ -1,4 +1,4 @@
-"""Small doors: who is believed about the client's address, how many credentials a request may have, redirects, TLS, keys in the list of processes."""
+"""Small doors: who is believed about the client's address, how many credentials a request may have, redirects, TLS, keys in the process list."""
 
 from __future__ import annotations
 
@@ -126,8 +126,8 @@ def test_a_key_on_the_command_line_is_warned_about(tmp_path: Path) -> None:
     nowhere = {"PERDURE_URL": "http://127.0.0.1:1", "XDG_STATE_HOME": str(tmp_path)}
     file = tmp_path / "key"
     file.write_text("pd_x\n")
-    for words in (("--key", "pd_x"), ("--key=pd_x",)):
-        assert "list of processes" in perdure("list", *words, **nowhere).err
-    assert "list of processes" not in perdure("list", "--key", f"@{file}", **nowhere).err
-    assert "list of processes" not in perdure("list", PERDURE_API_KEY="pd_x", **nowhere).err
-    assert "cannot read" in perdure("list", "--key", f"@{tmp_path}/none", **nowhere).err
+    for words in (("--api-key", "pd_x"), ("--api-key=pd_x",)):
+        assert "process list" in perdure("list", *words, **nowhere).err
+    assert "process list" not in perdure("list", "--api-key", f"@{file}", **nowhere).err
+    assert "process list" not in perdure("list", PERDURE_API_KEY="pd_x", **nowhere).err
+    assert "cannot read" in perdure("list", "--api-key", f"@{tmp_path}/none", **nowhere).err

@@ -120,7 +120,7 @@ async def test_an_update_from_the_command_line(dsn: str) -> None:
     async with live(dsn) as api:
         run = await started(api)
         assert await perdure("update", run, "rest_fill", "5", url=api.url) == (0, "5\n")
-        code, out = await perdure("update", run, "rest_fill", "5", "-o", "json", "--id", "x", url=api.url)
+        code, out = await perdure("update", run, "rest_fill", "5", "-o", "json", "--key", "x", url=api.url)
         assert (code, json.loads(out)) == (0, {"id": "x", "status": "done", "value": 10})
         code, out = await perdure("update", run, "rest_fill", "500", url=api.url)
         assert code == 2
@@ -128,7 +128,7 @@ async def test_an_update_from_the_command_line(dsn: str) -> None:
         code, out = await perdure("update", run, "rest_fill", "13", url=api.url)
         assert code == 1
         assert "a leak" in out
-        code, out = await perdure("update", run, "nobody", "1", "--wait", "0", "--id", "p", url=api.url)
+        code, out = await perdure("update", run, "nobody", "1", "--wait", "0", "--key", "p", url=api.url)
         assert (code, out) == (0, "p\tpending\n")
 
 

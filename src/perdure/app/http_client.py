@@ -1,4 +1,4 @@
-"""The command line's way to a server: REST with the errors of the server turned into sentences and exit codes."""
+"""The REST client of the command line: requests, and errors as messages with exit codes."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from perdure.core.version import VERSION
 
 CONNECT_S: Final = 5.0
 ANSWER_S: Final = 65.0
-"""A little more than the longest time a server holds a request (`wait=60`)."""
+"""Slightly more than the longest time a server holds a request (`wait=60`)."""
 TRIES: Final = 3
 PAUSE_S: Final = 0.2
 RETRY_AFTER_S_MAX: Final = 10.0
 PAGE: Final = 500
 STREAM_SILENCE_S: Final = 45.0
-"""A stream that says nothing for this long, not even a comment, is taken for dead."""
+"""A stream without data or comments for this long is considered dead."""
 
 NOTHING: Final = object()
 Params = Sequence[tuple[str, str | int | float | bool | None]]
@@ -39,29 +39,32 @@ EXIT_NO_SERVER: Final = 5
 EXIT_INTERRUPTED: Final = 130
 
 EXIT_CODES: Final[dict[int, str]] = {
-    0: "done; for `watch`, `run --watch` and `dev --once`: the run succeeded",
-    EXIT_FAILED: "the run failed, or something else went wrong: a conflict, an invalid flow, a finding of `doctor` or `verify`",
-    EXIT_USAGE: "wrong usage: an unknown option, or input that can never work",
+    0: "success; for `watch`, `run --watch` and `dev --once`: the run succeeded",
+    EXIT_FAILED: "the run failed, or another failure: a conflict, an invalid flow, a finding of `doctor` or `verify`",
+    EXIT_USAGE: "usage error: an unknown command or option, or invalid input",
     EXIT_CANCELLED: "the run was cancelled",
-    EXIT_NOT_FOUND: "no such run, workflow, promise, key or namespace",
-    EXIT_NO_SERVER: "the server or the database cannot be reached or is not ready, or the server does not let you in",
-    EXIT_INTERRUPTED: "stopped by Ctrl-C",
+    EXIT_NOT_FOUND: "not found: no such run, workflow, promise, API key or namespace",
+    EXIT_NO_SERVER: "the server cannot be reached, is not ready, or refuses access",
+    EXIT_INTERRUPTED: "interrupted with Ctrl-C",
 }
-"""What each exit code means; the docs' table is written from this. An error class has its own as `exit_code`."""
+"""Also the table of docs/reference/cli.md."""
 
 VARIABLES: Final[dict[str, str]] = {
-    "PERDURE_URL": "the server's HTTP address; `--url` wins",
-    "PERDURE_GRPC": "the server's gRPC address, for workers and clients; several are separated by commas",
-    "PERDURE_API_KEY": "API key or token; `--key` wins",
-    "PERDURE_NAMESPACE": "the namespace to work in, for a key that is good for several; `--namespace` wins",
-    "PERDURE_CA": "a certificate authority to trust, PEM file",
-    "PERDURE_CLIENT_CERT": "the certificate to show to a server that asks for one, PEM file",
-    "PERDURE_CLIENT_KEY": "its private key, PEM file",
-    "NO_COLOR": "anything: no colours",
-    "NO_UNICODE": "anything: drawings of flows in plain ASCII",
-    "XDG_STATE_HOME": "where the run you started last is remembered, `~/.local/state` unless set",
+    "PERDURE_URL": "the server's HTTP address; `--url` takes precedence",
+    "PERDURE_GRPC": "the server's gRPC address, for workers and clients; separate several with commas",
+    "PERDURE_API_KEY": "API key or token; `--api-key` takes precedence",
+    "PERDURE_NAMESPACE": "the namespace, for an API key that is valid in several; `--namespace` takes precedence",
+    "PERDURE_CA": "a certificate authority to trust, as a PEM file",
+    "PERDURE_CLIENT_CERT": "client certificate for a server that requires one, as a PEM file",
+    "PERDURE_CLIENT_KEY": "private key of the client certificate, as a PEM file",
+    "NO_COLOR": "any value: no colours",
+    "NO_UNICODE": "any value: drawings of flows in ASCII",
+    "XDG_STATE_HOME": "directory of the file that remembers `@last`; default `~/.local/state`",
 }
-"""What commands and workers read; the docs' table is written from this."""
+"""Environment variables of commands and workers; also the table of docs/reference/cli.md."""
+
+KEY_FIELD: Final = "id"
+"""The field of a request that holds the key a user gives to a run or an update."""
 
 _BY_CODE: Final = {kind.code: kind for kind in error_classes()}
 _BY_STATUS: Final[dict[int, type[PerdureError]]] = {kind.http_status: kind for kind in reversed(_BY_CODE.values())} | {
@@ -73,7 +76,7 @@ _BY_STATUS: Final[dict[int, type[PerdureError]]] = {kind.http_status: kind for k
 
 
 class ApiError(PerdureError):
-    """The server answered with an error."""
+    """An error response of a server."""
 
     def __init__(self, message: str, *, status: int, problem_code: str = "") -> None:
         super().__init__(message)
@@ -89,7 +92,7 @@ class Unreachable(PerdureError):
 
 
 class Api:
-    """A session with one server, as one caller, in one namespace. Blocking: a command does one thing at a time."""
+    """A blocking session with one server, as one caller, in one namespace."""
 
     def __init__(self, url: str, *, key: str | None = None, namespace: str | None = None) -> None:
         self.url = (url if "://" in url else f"http://{url}").rstrip("/")
@@ -99,7 +102,7 @@ class Api:
             headers["Authorization"] = f"Bearer {key}"
         if namespace:
             headers["Perdure-Namespace"] = namespace
-        # Authorities take a while to load.
+        # Only for https: loading the certificate authorities takes time.
         context = tls_context(os.environ) if self.url.startswith("https://") else None
         try:
             self._http = Session(f"{self.url}/api/v1", headers, connect_s=CONNECT_S, answer_s=ANSWER_S, context=context)
@@ -118,7 +121,7 @@ class Api:
         return self._answer("GET", path, params=params, repeatable=True)
 
     def post(self, path: str, body: Any = NOTHING, *, idempotency_key: str | None = None) -> Any:
-        """`None` is a body of its own, the JSON value null."""
+        """A body of `None` is the JSON value null."""
         headers = {"Idempotency-Key": idempotency_key} if idempotency_key else {}
         return self._answer("POST", path, body=body, headers=headers, repeatable=idempotency_key is not None)
 
@@ -129,7 +132,7 @@ class Api:
         return self._answer("DELETE", path, repeatable=True)
 
     def items(self, path: str, params: Params = (), *, limit: int | None = None) -> Iterator[dict[str, Any]]:
-        """The entries of a list, page by page, up to `limit` of them."""
+        """The entries of a list, fetched page by page, up to `limit`."""
         left, cursor = limit, None
         while left is None or left > 0:
             size = PAGE if left is None else min(PAGE, left)
@@ -138,12 +141,12 @@ class Api:
             cursor = page.get("next")
             if left is not None:
                 left -= len(page["items"])
-            if not cursor:  # a page may be empty and still go on
+            if not cursor:  # the last page; an empty page may have a successor
                 return
 
     @contextmanager
     def stream(self, path: str, params: Params = ()) -> Generator[Iterator[tuple[str, str]]]:
-        """Server-sent events as (event, data). Ends when the server does; trouble on the way is `Unreachable`."""
+        """Server-sent events as (event, data), until the server ends the stream. Raises `Unreachable` if the connection breaks."""
         headers = {"Accept": "text/event-stream"}
         try:
             with self._http.stream(path, params=_clean(params), headers=headers, silence_s=STREAM_SILENCE_S) as (
@@ -186,9 +189,9 @@ class Api:
                 try:
                     return response.json() if response.content else None
                 except ValueError:
-                    raise self._stranger(response) from None
+                    raise self._not_perdure(response) from None
             raise self._problem(response)
-        raise AssertionError("the last try ends the loop")
+        raise AssertionError("the last attempt returns or raises")
 
     def _unreachable(self, error: Exception) -> Unreachable:
         if isinstance(error, TimedOut):
@@ -197,7 +200,7 @@ class Api:
             why = re.sub(r"^\[Errno -?\d+\] ", "", str(error)).lower()
         return Unreachable(
             f"no Perdure server answers at {self.url} ({why or type(error).__name__}).\n"
-            "Start one with `perdure dev` or `perdure server`, or say where yours is with --url or PERDURE_URL."
+            "Start one with `perdure dev` or `perdure server`, or give its address with --url or PERDURE_URL."
         )
 
     def _problem(self, response: Answer) -> ApiError:
@@ -206,31 +209,31 @@ class Api:
             problem = response.json()
             code, detail = str(problem.get("code", "")), str(problem.get("detail") or problem.get("title") or "")
         except (ValueError, AttributeError):
-            return self._stranger(response)
+            return self._not_perdure(response)
         advice = self._advice(status, code)
         return ApiError(f"{detail}\n{advice}" if advice else detail, status=status, problem_code=code)
 
-    def _stranger(self, response: Answer) -> ApiError:
-        said = f"{response.status_code} {response.reason_phrase}".strip()
+    def _not_perdure(self, response: Answer) -> ApiError:
+        status = f"{response.status_code} {response.reason_phrase}".strip()
         return ApiError(
-            f"{self.url} answered {said} in a form that no Perdure server uses. Is this its address?", status=0
+            f"{self.url} is not a Perdure server: it answered {status}. Check --url or PERDURE_URL.", status=0
         )
 
     def _advice(self, status: int, code: str) -> str:
         if status == 401:
             return (
-                f"The server at {self.url} wants an API key: pass --key or set PERDURE_API_KEY. "
-                "Whoever runs the server makes one with `perdure key create`."
+                f"The server at {self.url} requires an API key: set PERDURE_API_KEY or pass --api-key. "
+                "An administrator of the server creates one with `perdure api-key create`."
             )
         if status == 403 and code != "not_assigned":
-            return "Use a key with another role; `perdure key list` shows what there is."
+            return "Use an API key with another role; `perdure api-key list` lists them."
         if status == 429:
-            return "Try again in a moment; the key's rate can be raised by whoever runs the server."
+            return "Try again in a moment. An administrator can create an API key with a higher rate."
         return ""
 
 
 def tls_context(environment: Mapping[str, str]) -> ssl.SSLContext:
-    """PERDURE_CA: whom to trust beside the usual authorities. PERDURE_CLIENT_CERT and PERDURE_CLIENT_KEY: who we are."""
+    """PERDURE_CA adds an authority to the system's. PERDURE_CLIENT_CERT and PERDURE_CLIENT_KEY are the client certificate."""
     context = ssl.create_default_context()
     try:
         if environment.get("PERDURE_CA"):
@@ -239,13 +242,13 @@ def tls_context(environment: Mapping[str, str]) -> ssl.SSLContext:
             context.load_cert_chain(environment["PERDURE_CLIENT_CERT"], environment.get("PERDURE_CLIENT_KEY"))
     except (OSError, ssl.SSLError) as error:
         raise InvalidInput(
-            f"PERDURE_CA, PERDURE_CLIENT_CERT or PERDURE_CLIENT_KEY names no usable PEM file: {error}"
+            f"PERDURE_CA, PERDURE_CLIENT_CERT or PERDURE_CLIENT_KEY is not a readable PEM file: {error}"
         ) from None
     return context
 
 
 def segment(text: str) -> str:
-    """One piece of a path."""
+    """One segment of a path, quoted."""
     return quote(text, safe="@:")
 
 
@@ -261,7 +264,7 @@ def _retry_after_s(response: Answer) -> float:
 
 
 def _events(lines: Iterator[str]) -> Iterator[tuple[str, str]]:
-    """The parts of the event stream format that matter here: names, data, comments, blank lines between events."""
+    """Parses server-sent events: names and data; comments are skipped."""
     event, data = "message", list[str]()
     for line in lines:
         if not line:

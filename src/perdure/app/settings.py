@@ -172,5 +172,5 @@ def check_auth(auth: AuthMode, *addresses: Address) -> None:
         if auth == "open" and not address.is_loopback:
             raise InvalidInput(
                 f"--auth open on {address} would make every client that reaches it an administrator: refused. "
-                "Listen on 127.0.0.1, or use --auth keys and make a key with `perdure key create`."
+                "Listen on 127.0.0.1, or use --auth keys and make a key with `perdure api-key create`."
             )

@@ -1,98 +1,105 @@
-"""`perdure key`: create, list and revoke API keys, through a server or, before there is any key, on the database itself."""
+"""`perdure api-key`: API keys, through a server or, for the first key, directly on the database."""
 
 from __future__ import annotations
 
+import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from perdure.cli.remote_options import PANEL, Remote, remote
+from perdure.cli.remote_options import SERVER, Remote, remote
 
 if TYPE_CHECKING:
     from perdure.core.access import KeyView
 
 RoleWord = Literal["viewer", "operator", "developer", "worker", "admin"]
-Db = Annotated[
+Dsn = Annotated[
     str | None,
     typer.Option(
         "--dsn",
         metavar="DSN",
-        rich_help_panel=PANEL,
-        help="Work on this database and not through a server: for the first key.",
+        rich_help_panel=SERVER,
+        help="Use this database, not a server. Default: PERDURE_DSN.",
     ),
 ]
 
-key = typer.Typer(help="Create, list and revoke API keys.", no_args_is_help=True)
+api_key = typer.Typer(help="Create, list and revoke API keys.", no_args_is_help=True)
 
 
 def register(app: typer.Typer) -> None:
-    app.add_typer(key, name="key")
+    app.add_typer(api_key, name="api-key")
 
 
-@key.command()
-@remote
-def create(
-    server: Remote,
-    name: Annotated[str, typer.Option(help="What the key is for.")],
-    role: Annotated[RoleWord, typer.Option(help="What it may do at most.")],
+def database_of(server: Remote, dsn: str | None) -> str | None:
+    """The database to work on, or None to go through the server. A server that the user named comes before PERDURE_DSN."""
+    return dsn or (None if server.is_named else os.environ.get("PERDURE_DSN")) or None
+
+
+@dataclass(frozen=True)
+class NewApiKey:
+    name: Annotated[str, typer.Option(help="What the key is for.")]
+    role: Annotated[RoleWord, typer.Option(help="Role: the most that the key may do.")]
     scope: Annotated[
-        list[str] | None, typer.Option(help="Narrow the role: read, start, operate, develop, work, admin. Repeatable.")
-    ] = None,
-    expires: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="When it ends: 30d. Never unless told.")
-    ] = None,
-    rate: Annotated[float | None, typer.Option(help="Requests a second.")] = None,
-    db: Db = None,
-) -> None:
-    """Create a key and print it, this once.
+        list[str] | None,
+        typer.Option(help="Restrict the role: read, start, operate, develop, work, admin. Repeatable."),
+    ] = None
+    expires: Annotated[str | None, typer.Option(metavar="DURATION", help="Lifetime: 30d. Default: unlimited.")] = None
+    rate: Annotated[float | None, typer.Option(metavar="N", help="Maximum number of requests per second.")] = None
 
-    Only its hash is stored. With --namespace the key is good for that namespace, otherwise for all of them.
+
+@api_key.command()
+@remote
+def create(server: Remote, new: NewApiKey, dsn: Dsn = None) -> None:
+    """Create an API key and print it; it is not shown again.
+
+    Only its hash is stored. With --namespace the key works in that namespace, otherwise in all of them.
     """
-    if db is not None:
-        made = _create_on(db, name, role, server.namespace, scope, expires, rate)
-    else:
-        asked = {
-            "name": name, "role": role, "namespace": server.namespace, "scopes": scope, "expires_in": expires, "rate_per_s": rate,
-        }  # fmt: skip
-        made = server.api.post("/keys", {k: v for k, v in asked.items() if v is not None})
+    database = database_of(server, dsn)
+    made = _create_on(database, new, server.namespace) if database else _create_through(server, new)
     secret: str = made["secret"]
     server.out.one(made, people=lambda: print(secret), plain=[secret])
-    where = made["namespace"] or "every namespace"
-    server.out.say(f"key {made['id']} ({role}, {where}) was created. Keep it: it is not shown again.")
+    where = made["namespace"] or "all namespaces"
+    server.out.say(f"created API key {made['id']} ({new.role}, {where}). Store it; it is not shown again.")
 
 
-def _create_on(
-    dsn: str,
-    name: str,
-    role: RoleWord,
-    namespace: str | None,
-    scopes: list[str] | None,
-    expires: str | None,
-    rate: float | None,
-) -> dict[str, Any]:
+def _create_through(server: Remote, new: NewApiKey) -> dict[str, Any]:
+    body = {
+        "name": new.name,
+        "role": new.role,
+        "namespace": server.namespace,
+        "scopes": new.scope,
+        "expires_in": new.expires,
+        "rate_per_s": new.rate,
+    }
+    made: dict[str, Any] = server.api.post("/keys", {k: v for k, v in body.items() if v is not None})
+    return made
+
+
+def _create_on(dsn: str, new: NewApiKey, namespace: str | None) -> dict[str, Any]:
     import asyncio
 
     from perdure.core.access import NewKey, Permission, Role, parse
     from perdure.core.durations import to_us
     from perdure.store.api_keys import create_key
 
-    new = NewKey(
-        name=name,
-        role=Role(role),
+    wanted = NewKey(
+        name=new.name,
+        role=Role(new.role),
         namespace=namespace,
-        scopes=frozenset(parse(Permission, s) for s in scopes) if scopes else None,
-        rate_per_s=rate,
-        expires_in_us=to_us(expires) if expires is not None else None,
+        scopes=frozenset(parse(Permission, s) for s in new.scope) if new.scope else None,
+        rate_per_s=new.rate,
+        expires_in_us=to_us(new.expires) if new.expires is not None else None,
         created_by=actor(),
     )
-    view, secret = asyncio.run(create_key(dsn, new))
+    view, secret = asyncio.run(create_key(dsn, wanted))
     return item_of(view) | {"secret": secret}
 
 
-@key.command("list")
+@api_key.command("list")
 @remote
-def list_(server: Remote, db: Db = None) -> None:
-    """List keys. Their secrets are nowhere to be found."""
+def list_(server: Remote, dsn: Dsn = None) -> None:
+    """List API keys, without their secrets."""
     from perdure.cli.render import Column, ago
 
     columns = [
@@ -106,8 +113,9 @@ def list_(server: Remote, db: Db = None) -> None:
         Column("used", lambda k: k["last_used_at"], lambda k: ago(k["last_used_at"]), "dim"),
         Column("created by", lambda k: k["created_by"], style="dim"),
     ]
-    found = _list_on(db, server.namespace) if db is not None else server.api.items("/keys")
-    server.out.rows(found, columns, empty="there are no keys; make one: perdure key create --role admin --name me")
+    database = database_of(server, dsn)
+    found = _list_on(database, server.namespace) if database else server.api.items("/keys")
+    server.out.rows(found, columns, empty="no API keys yet; create one: perdure api-key create --role admin --name me")
 
 
 def _list_on(dsn: str, namespace: str | None) -> list[dict[str, Any]]:
@@ -123,41 +131,41 @@ def _list_on(dsn: str, namespace: str | None) -> list[dict[str, Any]]:
     return [item_of(view) for view in found]
 
 
-@key.command()
+@api_key.command()
 @remote
 def revoke(
     server: Remote,
-    ident: Annotated[str, typer.Argument(metavar="KEY", help="Its id, the 12 characters after `pd_`.")],
-    db: Db = None,
+    ident: Annotated[
+        str, typer.Argument(metavar="ID", help="Id of the key, the 12 characters after `pd_`.", show_default=False)
+    ],
+    dsn: Dsn = None,
 ) -> None:
-    """Revoke a key. It ends at once, on every server."""
-    if db is not None:
+    """Revoke an API key; it stops working at once, on every server."""
+    if database := database_of(server, dsn):
         import asyncio
 
         from perdure.store.api_keys import revoke_key
 
-        ident = asyncio.run(revoke_key(db, ident, by=actor())).id
+        ident = asyncio.run(revoke_key(database, ident, by=actor())).id
     else:
         from perdure.app.http_client import segment
 
         server.api.delete(f"/keys/{segment(ident)}")
-    server.out.say(f"key {ident} is revoked")
+    server.out.say(f"revoked API key {ident}")
 
 
 def actor() -> str:
-    """Who is at this terminal, for the audit log."""
+    """The user of this terminal, for the audit log."""
     import getpass
 
     try:
         return f"cli:{getpass.getuser()}"
-    except (KeyError, OSError):  # a container whose user has no name
-        import os
-
+    except (KeyError, OSError):  # the user of a container may have no name
         return f"cli:uid {os.getuid()}"
 
 
 def item_of(view: KeyView) -> dict[str, Any]:
-    """A key as the server would show it."""
+    """A key in the form of the REST API."""
     from perdure.core.durations import datetime_of
 
     def moment(us: int | None) -> str | None:

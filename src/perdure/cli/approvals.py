@@ -1,4 +1,4 @@
-"""Commands about approvals: `approvals`, `approve`, `reject`, `delegate`, `link`."""
+"""`perdure approval`, and `perdure approve` and `reject` for short."""
 
 from __future__ import annotations
 
@@ -6,35 +6,39 @@ from typing import Annotated, Any
 
 import typer
 
-from perdure.cli.remote_options import Remote, RunId, json_argument, remote
+from perdure.cli.remote_options import Remote, RunId, WorkflowFilter, json_argument, remote
 
 ME = "me"
 Name = Annotated[
     str | None,
-    typer.Argument(metavar="NAME", help="Of the approval; needed where the run has several open.", show_default=False),
+    typer.Argument(metavar="NAME", help="Name of the approval, if the run has several open.", show_default=False),
 ]
-Comment = Annotated[str | None, typer.Option("--comment", "-c", help="Shown with the answer.")]
 As = Annotated[
     str | None,
-    typer.Option("--as", metavar="NAME", help="In whose name; your key's own unless given. For administrators."),
+    typer.Option("--as", metavar="NAME", help="Answer for this person; administrators only. Default: your API key."),
 ]
+Comment = Annotated[str | None, typer.Option("--comment", "-c", help="Shown with the answer.")]
+
+approval = typer.Typer(help="List and answer approvals.", no_args_is_help=True)
 
 
 def register(app: typer.Typer) -> None:
-    for command in (approvals, approve, reject, delegate, link):
+    app.add_typer(approval, name="approval")
+    for command in (approve, reject):
         app.command()(command)
 
 
+@approval.command("list")
 @remote
-def approvals(
+def list_(
     server: Remote,
     mine: Annotated[
-        str | None, typer.Option("--mine", metavar="NAME", help="Those that this name may answer now; `me` is you.")
+        str | None, typer.Option("--mine", metavar="NAME", help="Only those this person may answer; `me` is you.")
     ] = None,
-    run: Annotated[str | None, typer.Option("--run", metavar="RUN", help="Those of one run.")] = None,
-    workflow: Annotated[str | None, typer.Option("--workflow", "-w", help="Those of one workflow.")] = None,
+    run: Annotated[str | None, typer.Option("--run", metavar="RUN", help="Only those of this run.")] = None,
+    workflow: WorkflowFilter = None,
 ) -> None:
-    """List what waits for somebody's yes or no, oldest first."""
+    """List open approvals, oldest first."""
     from perdure.cli.render import Column, ago
 
     columns = [
@@ -42,19 +46,22 @@ def approvals(
         Column("name", lambda a: a["name"], style="bold", whole=True),
         Column("workflow", lambda a: a["workflow"]),
         Column("title", lambda a: a["title"], fold=True),
-        Column("for", lambda a: ",".join(a["answerers"]) or "anybody"),
-        Column("yes", lambda a: f"{sum(v['approved'] for v in a['votes'])}/{a['quorum']}", right=True),
+        Column("for", lambda a: ",".join(a["answerers"]) or "anyone"),
+        Column("approved", lambda a: f"{sum(v['approved'] for v in a['votes'])}/{a['quorum']}", right=True),
         Column("asked", lambda a: a["created_at"], lambda a: ago(a["created_at"]), "dim"),
-        Column("until", lambda a: a["deadline_at"], lambda a: (a["deadline_at"] or "")[:16].replace("T", " "), "dim"),
+        Column(
+            "deadline", lambda a: a["deadline_at"], lambda a: (a["deadline_at"] or "")[:16].replace("T", " "), "dim"
+        ),
     ]
     who = f"@{ME}" if mine == ME else mine
     found = server.api.items(
         "/approvals", [("assignee", who), ("run", server.resolve(run) if run else None), ("workflow", workflow)]
     )
-    if server.out.rows(found, columns, empty="nothing waits for an answer"):
-        server.out.next("perdure approve RUN NAME", "perdure reject RUN NAME --comment WHY")
+    if server.out.rows(found, columns, empty="no open approvals"):
+        server.out.next("perdure approve RUN NAME", "perdure reject RUN NAME --comment TEXT")
 
 
+@approval.command()
 @remote
 def approve(
     server: Remote,
@@ -62,19 +69,20 @@ def approve(
     name: Name = None,
     value: Annotated[
         str | None,
-        typer.Option("--value", "-v", metavar="JSON", help="What the form asks for; @file reads it, - is stdin."),
+        typer.Option("--value", "-v", metavar="JSON", help="Values of the form, @FILE, or - for stdin."),
     ] = None,
     comment: Comment = None,
     as_: As = None,
 ) -> None:
-    """Say yes to what a run asks."""
+    """Approve what a run asks for."""
     given = json_argument(value, "--value") if value is not None else None
     _answer(server, run, name, "approve", {"value": given, "comment": comment, "as": as_})
 
 
+@approval.command()
 @remote
 def reject(server: Remote, run: RunId, name: Name = None, comment: Comment = None, as_: As = None) -> None:
-    """Say no to what a run asks."""
+    """Reject what a run asks for."""
     _answer(server, run, name, "reject", {"comment": comment, "as": as_})
 
 
@@ -83,27 +91,33 @@ def _answer(server: Remote, run: str, name: str | None, verb: str, body: dict[st
     done = {"approve": "approved", "reject": "rejected"}[verb]
     if found["status"] == "open":
         yes = sum(v["approved"] for v in found["votes"])
-        said = f"{yes} of {found['quorum']} have said yes; it waits for the others"
+        outcome = f"{yes} of {found['quorum']} approvals; waiting for the others"
     else:
-        said = f"decided: {found['status']}"
-    _announce(server, found, done, said, f"perdure show {found['run_id']}")
+        outcome = f"decided: {found['status']}"
+    _announce(server, found, done, outcome, f"perdure show {found['run_id']}")
 
 
+@approval.command()
 @remote
 def delegate(
     server: Remote,
     run: RunId,
     name: Name = None,
-    to: Annotated[str, typer.Option("--to", metavar="NAME", help="Who is asked instead.")] = ...,  # type: ignore[assignment]
+    to: Annotated[str, typer.Option("--to", metavar="NAME", help="Person or group to ask instead.")] = ...,  # type: ignore[assignment]
     as_: As = None,
 ) -> None:
-    """Hand over an approval to somebody else."""
+    """Delegate an approval to another person or group."""
     found = _post(server, run, name, "delegate", {"to": to, "as": as_})
     _announce(
-        server, found, "delegated", f"asked are now: {', '.join(found['answerers'])}", f"perdure approvals --mine {to}"
+        server,
+        found,
+        "delegated",
+        f"assigned to: {', '.join(found['answerers'])}",
+        f"perdure approval list --mine {to}",
     )
 
 
+@approval.command()
 @remote
 def link(
     server: Remote,
@@ -111,16 +125,16 @@ def link(
     name: Name = None,
     who: Annotated[
         str | None,
-        typer.Option("--for", metavar="NAME", help="Who answers with it. Without: a link for a plain promise."),
+        typer.Option("--for", metavar="NAME", help="Person who answers. Without it NAME is a promise."),
     ] = None,
     expires: Annotated[
         str | None,
-        typer.Option("--expires", metavar="DURATION", help='How long it works: "12h", "2d"; 7 days unless given.'),
+        typer.Option("--expires", metavar="DURATION", help="Lifetime: 12h, 2d. Default: 7d."),
     ] = None,
 ) -> None:
-    """Make a link to a page where somebody can answer, once, without a key.
+    """Create a link to a page where a person can answer once, without an API key.
 
-    Whoever has the link can answer: send it to that person alone.
+    Anyone who has the link can answer: send it to that person only.
     """
     from rich.text import Text
 
@@ -129,7 +143,7 @@ def link(
     body = {k: v for k, v in {"who": who, "expires_in": expires}.items() if v is not None}
     if who is None:
         if name is None:
-            raise InvalidInput("say for whom the link is (--for NAME), or name a promise")
+            raise InvalidInput("give --for PERSON for an approval, or the name of a promise")
         made = server.api.post(server.path(run, "promises", name, "links"), body)
     else:
         made = server.api.post(_path(server, run, name, "links"), body)
@@ -139,7 +153,7 @@ def link(
         people=lambda: out.console.print(Text(made["url"], style="blue"), soft_wrap=True),
         plain=[made["url"], made["who"], made["expires_at"]],
     )
-    out.say(f"works once, until {made['expires_at'][:16].replace('T', ' ')} UTC")
+    out.say(f"valid for one answer, until {made['expires_at'][:16].replace('T', ' ')} UTC")
 
 
 def _post(server: Remote, run: str, name: str | None, verb: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -156,18 +170,18 @@ def _path(server: Remote, run: str, name: str | None, verb: str) -> str:
 
 
 def _only(server: Remote, run: str) -> str:
-    """The one that is meant when none is named."""
+    """The only open approval of the run."""
     from perdure.core.errors import InvalidInput, NotFound
 
     names = [a["name"] for a in server.api.items("/approvals", [("run", run)], limit=20)]
     if not names:
-        raise NotFound(f"run {run} waits for no approval; `perdure show {run}` says what it waits for")
+        raise NotFound(f"run {run} has no open approval; `perdure show {run}` shows what it is waiting for")
     if len(names) > 1:
-        raise InvalidInput(f"run {run} waits for several approvals: {', '.join(names)}; say which one")
+        raise InvalidInput(f"run {run} has several open approvals; name one of them: {', '.join(names)}")
     return str(names[0])
 
 
-def _announce(server: Remote, approval: dict[str, Any], verb: str, said: str, *commands: str) -> None:
+def _announce(server: Remote, approval: dict[str, Any], verb: str, outcome: str, *commands: str) -> None:
     from rich.text import Text
 
     out = server.out
@@ -178,5 +192,5 @@ def _announce(server: Remote, approval: dict[str, Any], verb: str, said: str, *c
         out.console.print(Text(f"  {approval['url']}", style="blue"), soft_wrap=True)
 
     out.one(approval, people=people, plain=[approval["run_id"], approval["name"], approval["status"], approval["url"]])
-    out.say(said if out.is_for_people else f"{said}  {approval['url']}")
+    out.say(outcome if out.is_for_people else f"{outcome}  {approval['url']}")
     out.next(*commands)

@@ -49,7 +49,7 @@ class BenchOptions:
 @bench.callback(invoke_without_command=True)
 @with_options(BenchOptions)
 def measure(options: BenchOptions) -> None:
-    """Measure Perdure beside bare PostgreSQL.
+    """Measure Perdure against bare PostgreSQL.
 
     The same rows are also written without an engine; the ratio is the cost of Perdure.
     """

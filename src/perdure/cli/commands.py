@@ -1,4 +1,4 @@
-"""Which commands there are and where they live. A command's module is imported when it is called, never for the list of them."""
+"""The table of commands. The module of a command is imported when the command is called, not to list the commands."""
 
 from __future__ import annotations
 
@@ -10,87 +10,98 @@ from typer.core import TyperGroup
 from typer.main import get_group
 
 from perdure.cli.help import CONTEXT, Command, Group
+from perdure.cli.pointers import COMMAND_POINTERS
 
 
 class Entry(NamedTuple):
     module: str
-    """Below perdure.cli; has `register(app)`."""
+    """Module of perdure.cli with a function `register(app)`."""
     help: str
-    """The first sentence of the command's own help. A test compares them."""
+    """First sentence of the command's own help. A test compares them."""
 
 
 SECTIONS: Final[dict[str, dict[str, Entry]]] = {
-    "Start": {
-        "dev": Entry("dev", "Database, server and worker in one command, with reload."),
-        "init": Entry("init", "Write hello.py, a first workflow to change."),
-        "server": Entry("server", "Run a server: REST for people, gRPC for workers."),
-        "worker": Entry("worker", "Serve the tasks and workflows of Python modules."),
+    "Get started": {
+        "init": Entry("init", "Write a first workflow, hello.py and hello.yaml."),
+        "dev": Entry("dev", "Run database, server and worker, and reload on change."),
     },
     "Runs": {
         "run": Entry("run", "Start a run of a workflow."),
         "list": Entry("runs", "List runs, newest first."),
-        "show": Entry("runs", "Show a run: how it stands, what it waits for, its tasks."),
-        "watch": Entry("runs", "Watch a run until it ends, and end as it did."),
-        "logs": Entry("runs", "Print what a run's tasks printed and logged."),
-        "history": Entry("runs", "Print a run's events, the only truth about it."),
-        "state": Entry("updates", "Print the state that a run has set, or one value of it."),
-        "open": Entry("runs", "Print the link to a run's page."),
-        "cancel": Entry("run", "Ask a run to stop."),
-        "retry": Entry("run", "Open a failed run again; what succeeded is kept."),
-        "dead": Entry("dead_letters", "List tasks that failed for good, and retry their runs in bulk."),
-        "resume": Entry("run", "Let a stuck run try again, after its code was repaired."),
-        "signal": Entry("run", "Send a signal to a run."),
-        "resolve": Entry("run", "Give a promise of a run its value."),
-        "event": Entry("named_events", "Tell of named events that runs wait for, and list them."),
-        "webhook": Entry("named_events", "Let signed requests from elsewhere become events."),
-        "update": Entry("updates", "Ask a run to change something, and print its answer."),
+        "show": Entry("runs", "Show a run: status, wait reason, tasks, result."),
+        "watch": Entry("watch", "Follow a run until it finishes; exit with its status."),
+        "logs": Entry("logs", "Print the output and log lines of a run's tasks."),
+        "history": Entry("runs", "Print a run's event history."),
+        "open": Entry("runs", "Open a run's page in the browser."),
+        "cancel": Entry("run_control", "Cancel a run."),
+        "retry": Entry("run_control", "Retry a failed run; completed tasks keep their results."),
+        "resume": Entry("run_control", "Resume a stuck run after fixing its code."),
+        "signal": Entry("messages", "Send a signal to a run."),
+        "update": Entry("messages", "Send an update to a run and print its reply."),
+        "resolve": Entry("messages", "Resolve a promise that a run is waiting for."),
+        "state": Entry("messages", "Print the state that a run has published."),
     },
-    "Approvals": {
-        "approvals": Entry("approvals", "List what waits for somebody's yes or no, oldest first."),
-        "approve": Entry("approvals", "Say yes to what a run asks."),
-        "reject": Entry("approvals", "Say no to what a run asks."),
-        "delegate": Entry("approvals", "Hand over an approval to somebody else."),
-        "link": Entry("approvals", "Make a link to a page where somebody can answer, once, without a key."),
+    "Workflows": {
+        "workflow": Entry("workflows", "List, show, pause and resume workflows."),
+        "flow": Entry("flows", "Validate, deploy and draw declarative flows."),
+        "deploy": Entry("flows", "Deploy flows and make them the current version."),
+        "validate": Entry("flows", "Check flows for errors, without a server."),
+        "schedule": Entry("schedules", "Start runs on a schedule, and backfill them."),
+        "calendar": Entry("calendars", "Manage the calendars that schedules use."),
+        "event": Entry("named_events", "Send and list named events."),
+        "webhook": Entry("webhooks", "Turn signed HTTP requests into named events."),
+        "approval": Entry("approvals", "List and answer approvals."),
+        "approve": Entry("approvals", "Approve what a run asks for."),
+        "reject": Entry("approvals", "Reject what a run asks for."),
+        "dead-letter": Entry("dead_letters", "List failed tasks and retry their runs in bulk."),
     },
-    "Flows": {
-        "validate": Entry("flows", "Check flows, without a server."),
-        "deploy": Entry("flows", "Deploy flows: validate them, make them known and current."),
-        "activate": Entry("flows", "Choose the version that new runs have: forward, or back."),
-        "graph": Entry("flows", "Draw a flow."),
-        "schema": Entry("flows", "Print the JSON Schema of flows, for your editor."),
-    },
-    "Schedules": {
-        "schedule": Entry("schedules", "Start runs by the clock: list, create, pause, backfill."),
-        "calendar": Entry("schedules", "Name the days that schedules keep to."),
-    },
-    "Fleet": {
-        "workflows": Entry("cluster", "List the workflows that workers have registered."),
-        "workers": Entry("cluster", "List the workers that are connected."),
-        "queues": Entry("cluster", "List queues with work, and who serves them."),
-        "limit": Entry("flow_control", "Limit how much runs at a time, or per time."),
-        "pause": Entry("flow_control", "Let nothing of a queue or a workflow begin."),
-        "unpause": Entry("flow_control", "Let a queue or a workflow go on."),
-    },
-    "Access": {
+    "Operations": {
+        "server": Entry("server", "Run a server: pages, REST API, and gRPC for workers."),
+        "worker": Entry("worker", "Run a worker for the workflows of Python modules."),
+        "workers": Entry("workers", "List connected workers."),
+        "queue": Entry("queues", "List, pause and resume queues."),
+        "limit": Entry("limits", "Set concurrency and rate limits."),
         "namespace": Entry("namespaces", "Create, list and delete namespaces."),
-        "key": Entry("api_keys", "Create, list and revoke API keys."),
-        "audit": Entry("cluster", "List who did what, newest first."),
-    },
-    "Database": {
-        "migrate": Entry("database", "Bring the database's schema up to date."),
-        "doctor": Entry("database", "Say what is wrong with the database, and what to do."),
-        "verify": Entry("verify", "Prove from the database that no run was lost or torn."),
-    },
-    "More": {
-        "bench": Entry("bench", "Measure Perdure beside bare PostgreSQL."),
+        "api-key": Entry("api_keys", "Create, list and revoke API keys."),
+        "audit": Entry("audit", "Print the audit log, newest first."),
+        "migrate": Entry("database", "Update the schema of the database."),
+        "doctor": Entry("database", "Check the database and suggest fixes."),
+        "verify": Entry("verify", "Verify that no run was lost or corrupted."),
+        "bench": Entry("bench", "Measure Perdure against bare PostgreSQL."),
         "completion": Entry("completion", "Print a completion script for your shell."),
     },
 }
 COMMANDS: Final[dict[str, Entry]] = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
 
+PAIRS: Final[dict[tuple[str, str], str]] = {
+    ("deploy", "validate"): "Short for `flow deploy` and `flow validate`.",
+    ("schedule", "calendar"): "Start runs on a schedule; manage calendars.",
+    ("event", "webhook"): "Send named events; receive them by webhook.",
+    ("approve", "reject"): "Short for `approval approve` and `approval reject`.",
+}
+"""Commands that share one line of `perdure --help`, so that it fits on a screen."""
+
+NOUNS: Final = frozenset(
+    {
+        "api-key",
+        "approval",
+        "calendar",
+        "dead-letter",
+        "event",
+        "flow",
+        "limit",
+        "namespace",
+        "queue",
+        "schedule",
+        "webhook",
+        "workflow",
+    }
+)
+"""Groups with a `list`. Their plural is the same group, and lists when no verb follows it."""
+
 COMPLETE_VARIABLE: Final = "_PERDURE_COMPLETE"
-"""Set by the shell when it asks what could come next."""
-EPILOG = "perdure COMMAND --help tells more. Commands find the server with --url or PERDURE_URL."
+"""Set by the shell when it asks for completions."""
+EPILOG: Final = "perdure COMMAND --help: options of a command. perdure --version: the version."
 
 
 class Commands(TyperGroup):
@@ -107,36 +118,66 @@ class Commands(TyperGroup):
         return self.commands.get(cmd_name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        # What is suggested for a mistyped name is looked for among the names of `commands`.
+        args = canonical(args)
+        if args[0] in COMMANDS:
+            return super().resolve_command(ctx, args)
+        if args[0] in COMMAND_POINTERS and not ctx.resilient_parsing:
+            from perdure.core.errors import InvalidInput
+
+            raise InvalidInput(f"unknown command `{args[0]}`. {COMMAND_POINTERS[args[0]]}")
+        # Typer looks for similar names among `commands`, which holds only those loaded so far.
         known, self.commands = self.commands, {**dict.fromkeys(COMMANDS), **self.commands}  # type: ignore[dict-item]
         try:
-            if args and args[0] in COMMANDS:
-                self.commands = known
             return super().resolve_command(ctx, args)
         finally:
             self.commands = known
 
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        self.format_commands(ctx, formatter)  # --version and --help are in the epilog
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        width = max(map(len, COMMANDS))
-        for title, entries in SECTIONS.items():
+        rows = {title: list(_rows(entries)) for title, entries in SECTIONS.items()}
+        width = max(len(names) for section in rows.values() for names, _ in section)
+        for title, section in rows.items():
             with formatter.section(title):
-                formatter.write_dl([(name.ljust(width), entry.help) for name, entry in entries.items()])
+                formatter.write_dl([(names.ljust(width), text) for names, text in section])
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         formatter.write_paragraph()
         formatter.write_text(EPILOG)
 
 
+def _rows(entries: dict[str, Entry]) -> Any:
+    first = {pair[0]: (", ".join(pair), text) for pair, text in PAIRS.items()}
+    second = {pair[1] for pair in PAIRS}
+    for name, entry in entries.items():
+        if name not in second:
+            yield first.get(name, (name, entry.help))
+
+
+def canonical(args: list[str]) -> list[str]:
+    """The words of a command as they are in `COMMANDS`: `schedules` is `schedule list`, `runs show X` is `show X`."""
+    word, rest = args[0], args[1:]
+    has_verb = bool(rest) and (not rest[0].startswith("-") or rest[0] in ("--help", "-h"))
+    if word == "runs":
+        return rest if has_verb and rest[0] in COMMANDS else ["list", *rest]
+    if word in ("worker", "workers") and rest[:1] == ["list"]:
+        return ["workers", *rest[1:]]
+    if word.endswith("s") and word[:-1] in NOUNS:
+        return [word[:-1], *rest] if has_verb else [word[:-1], "list", *rest]
+    return args
+
+
 def load(module: str) -> dict[str, Any]:
     """The commands of one module."""
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     import_module(f"perdure.cli.{module}").register(app)
-    _dress(app)
+    _use_our_help(app)
     return dict(get_group(app).commands)
 
 
-def _dress(app: Any) -> None:
-    """Whatever a module registers gets our help page."""
+def _use_our_help(app: Any) -> None:
+    """Commands and groups at every depth get the help page of help.py."""
     for info in app.registered_commands:
         info.cls = Command
         info.context_settings = {**CONTEXT, **(info.context_settings or {})}
@@ -144,4 +185,4 @@ def _dress(app: Any) -> None:
         group.cls = Group
         group.context_settings = dict(CONTEXT)
         group.typer_instance.rich_markup_mode = None
-        _dress(group.typer_instance)
+        _use_our_help(group.typer_instance)

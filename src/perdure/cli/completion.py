@@ -1,4 +1,4 @@
-"""`perdure completion`: a script for the shell. It asks the program itself, so it never goes stale."""
+"""`perdure completion`: a script for the shell, which asks the program for completions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def register(app: typer.Typer) -> None:
 
 
 def completion(
-    shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(help="Yours.", show_default=False)],
+    shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(help="Your shell.", show_default=False)],
 ) -> None:
     """Print a completion script for your shell.
 

@@ -1,4 +1,4 @@
-"""What could come next, for the shell's completion. A server that does not answer at once has nothing to suggest."""
+"""Values for the shell's completion. A server that does not answer contributes none."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def runs(incomplete: str) -> Suggestions:
         lambda api: [(r["id"], f"{r['workflow']} {r['status']}") for r in api.items("/runs", limit=RUNS_MAX)],
         incomplete,
     )
-    return [*found, *([("@last", "the one you started last")] if "@last".startswith(incomplete) else [])]
+    return [*found, *([("@last", "the run you started last")] if "@last".startswith(incomplete) else [])]
 
 
 def _asked(ask: Callable[[Api], Suggestions], incomplete: str) -> Suggestions:

@@ -29,7 +29,7 @@ def migrate(
         ),
     ] = False,
 ) -> None:
-    """Bring the database's schema up to date."""
+    """Update the schema of the database."""
     import asyncio
 
     from perdure.store.migrate import migrate as run
@@ -56,7 +56,7 @@ def doctor(
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="With --clean: do not ask first.")] = False,
 ) -> None:
-    """Say what is wrong with the database, and what to do."""
+    """Check the database and suggest fixes."""
     import asyncio
 
     from perdure.localpg import leftovers

@@ -32,7 +32,7 @@ class DevFlags(Sources):
 
 @with_options(DevFlags)
 def dev(flags: DevFlags) -> None:
-    """Database, server and worker in one command, with reload.
+    """Run database, server and worker, and reload on change.
 
     An empty directory gets a hello.py, a hello.yaml, and a first run.
     """

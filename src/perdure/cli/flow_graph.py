@@ -1,19 +1,23 @@
-"""Charts and problems of flows on a terminal: their roles as colours."""
+"""`perdure flow graph`."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
+import typer
+
+from perdure.cli import completion_values
+from perdure.cli.flow_problems import refuse_invalid
+from perdure.cli.remote_options import Remote, remote
 from perdure.cli.render import STYLES
 from perdure.flows.drawing.chart import Chart, Item, Link
 from perdure.flows.drawing.terminal import draw
-from perdure.flows.problems import Problem
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.text import Text
 
 ROLES: Final = {
@@ -27,6 +31,111 @@ ROLES: Final = {
     "waiting": "yellow",
 }
 WIDTH_MIN: Final = 40
+WIDTH_PIPED: Final = 100
+"""Columns of a drawing in a pipe."""
+
+
+@remote
+def graph(
+    server: Remote,
+    flow: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="FILE|WORKFLOW",
+            help="File of a flow, or name of a deployed flow.",
+            autocompletion=completion_values.workflows,
+        ),
+    ] = None,
+    run: Annotated[
+        str | None,
+        typer.Option(
+            "--run",
+            metavar="RUN",
+            help="Colour the graph by the progress of this run.",
+            autocompletion=completion_values.runs,
+        ),
+    ] = None,
+    svg: Annotated[
+        Path | None, typer.Option("--svg", metavar="FILE", help="Write an SVG file instead; - is stdout.")
+    ] = None,
+    version: Annotated[str | None, typer.Option(help="Version of the flow. Default: the current one.")] = None,
+    ascii_only: Annotated[
+        bool, typer.Option("--ascii", help="Draw with ASCII characters, as with NO_UNICODE.")
+    ] = False,
+) -> None:
+    """Draw a flow.
+
+    A file is drawn without a server.
+    """
+    found, chart, statuses = _graph(server, flow, run, version)
+    if svg is not None:
+        _write_svg(server, svg, chart, found["name"], statuses)
+        return
+    if not chart.items:
+        server.out.one(
+            found,
+            people=lambda: server.out.say(f"{found['name']} is a workflow in Python and has no graph"),
+            plain=[],
+        )
+        return
+    if server.out.mode in ("json", "yaml"):
+        server.out.data(found)
+        return
+    width = server.out.console.width if server.out.is_for_people else WIDTH_PIPED
+    text = chart_text(chart, width, statuses, ascii_only=wants_ascii(ascii_only))
+    if server.out.is_for_people:
+        server.out.console.print(text, soft_wrap=True)
+    else:
+        print(text.plain)
+
+
+def _graph(
+    server: Remote, flow: str | None, run: str | None, version: str | None
+) -> tuple[dict[str, Any], Chart, dict[str, str]]:
+    """The graph as data and as a chart, and the status of its nodes."""
+    from perdure.app.flow_files import is_file_name
+    from perdure.app.http_client import segment
+    from perdure.core.errors import InvalidInput
+
+    if run is not None:
+        found = server.api.get(server.path(run, "graph"))
+        if flow is not None and not is_file_name(flow) and flow != found["name"]:
+            raise InvalidInput(f"run {run} is a run of {found['name']}, not of {flow}")
+    elif flow is None:
+        raise InvalidInput("give a file, the name of a flow, or --run RUN")
+    elif is_file_name(flow) or Path(flow).is_file():
+        return _from_file(Path(flow))
+    else:
+        found = server.api.get(f"/workflows/{segment(flow)}/graph", [("version", version)])
+    chart, statuses = chart_in(found)
+    return found, chart, statuses
+
+
+def _from_file(path: Path) -> tuple[dict[str, Any], Chart, dict[str, str]]:
+    from perdure.app.flow_files import load
+    from perdure.flows.drawing.chart import as_graph, chart_of
+
+    file = load(path)
+    refuse_invalid([file])
+    assert file.compiled is not None
+    chart = chart_of(file.compiled.flow.body)
+    head = {"name": file.name, "version": file.version, "kind": file.compiled.flow.kind}
+    return head | as_graph(chart), chart, {}
+
+
+def _write_svg(server: Remote, path: Path, chart: Chart, name: str, statuses: dict[str, str]) -> None:
+    from perdure.core.errors import InvalidInput
+    from perdure.flows.drawing.svg import svg
+
+    text = svg(chart, name, statuses)
+    if str(path) == "-":
+        print(text, end="")
+        return
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InvalidInput(f"--svg: cannot write {path}: {error.strerror}") from None
+    server.out.say(f"wrote {path}")
 
 
 def chart_text(chart: Chart, width: int, statuses: Mapping[str, str], *, ascii_only: bool) -> Text:
@@ -41,16 +150,13 @@ def chart_text(chart: Chart, width: int, statuses: Mapping[str, str], *, ascii_o
 
 
 def wants_ascii(asked: bool) -> bool:
-    """By option, by NO_UNICODE, or because the terminal could not show anything else."""
+    """If requested by option or NO_UNICODE, or if the encoding of stdout has no box characters."""
     encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "")
     return asked or bool(os.environ.get("NO_UNICODE")) or encoding not in ("utf8", "utf8sig", "utf16")
 
 
-# -- what a server answers -----------------------------------------------------------------------------------------
-
-
 def chart_in(graph: Mapping[str, Any]) -> tuple[Chart, dict[str, str]]:
-    """A graph as REST tells it."""
+    """The chart and the statuses of nodes in a graph of the REST API."""
     statuses: dict[str, str] = {}
     return _chart_in(graph, statuses), statuses
 
@@ -73,33 +179,3 @@ def _chart_in(graph: Mapping[str, Any], statuses: dict[str, str]) -> Chart:
     )
     links = tuple(Link(places[e["source"]], places[e["target"]], e["label"]) for e in graph["links"])
     return Chart(items, links, places.get(graph.get("start")))
-
-
-# -- problems ------------------------------------------------------------------------------------------------------
-
-
-def print_problems(console: Console, problems: Iterable[Problem]) -> None:
-    """As compilers do: where, what, the line, and a caret below it."""
-    for problem in problems:
-        console.print(problem_text(problem), soft_wrap=True)
-
-
-def problem_text(p: Problem) -> Text:
-    from rich.text import Text
-
-    out = Text()
-    where = f"{p.file}:{p.line}:{p.column}" if p.line else p.file
-    out.append(f"{where}: ", style="bold")
-    out.append(f"{p.severity}: ", style="bold red" if p.severity == "error" else "bold yellow")
-    out.append(p.message, style="bold")
-    if p.text.strip():
-        number = str(p.line)
-        out.append(f"\n {number} │ ", style="dim")
-        out.append(p.text.replace("\t", " "))
-        out.append(f"\n {' ' * len(number)} │ ", style="dim")
-        out.append(" " * p.caret)
-        out.append("^", style="bold red" if p.severity == "error" else "bold yellow")
-    if p.hint:
-        out.append("\n  = ", style="dim")
-        out.append(p.hint, style="cyan")
-    return out

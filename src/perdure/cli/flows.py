@@ -1,4 +1,4 @@
-"""Commands about declarative flows: `validate`, `deploy`, `activate`, `graph`, `schema`."""
+"""`perdure flow`, and `perdure deploy` and `validate` for short. `flow graph` is in flow_graph.py."""
 
 from __future__ import annotations
 
@@ -9,46 +9,56 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.cli import completion_values
-from perdure.cli.remote_options import Format, Remote, remote
+from perdure.cli.flow_graph import graph
+from perdure.cli.flow_problems import print_problems, refuse_invalid
+from perdure.cli.remote_options import Remote, local, remote
+from perdure.cli.render import Output
 
 if TYPE_CHECKING:
     from perdure.app.flow_files import FlowFile
-    from perdure.flows.drawing.chart import Chart
 
 PREVIOUS = "previous"
 NAMES_SHOWN = 8
-WIDTH_PIPED = 100
-"""Columns of a picture where there is no terminal to ask."""
+
+flow = typer.Typer(help="Validate, deploy and draw declarative flows.", no_args_is_help=True)
+flow.command()(graph)
 
 
 def register(app: typer.Typer) -> None:
-    for command in (validate, deploy, activate, graph, schema):
+    app.add_typer(flow, name="flow")
+    for command in (deploy, validate):
         app.command()(command)
 
 
-# -- validate ------------------------------------------------------------------------------------------------------
+@flow.command("list")
+@remote
+def list_(server: Remote) -> None:
+    """List deployed flows."""
+    from perdure.cli.workflows import print_workflows
+
+    found = (w for w in server.api.items("/workflows") if w.get("kind") != "code")
+    print_workflows(server, found, "no flows yet; deploy one: perdure deploy FILE")
 
 
+@flow.command()
+@local
 def validate(
+    out: Output,
     paths: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="FILE|DIR", help="Flows, or directories to look for them; here unless given."),
+        typer.Argument(metavar="FILE|DIR", help="Flows, or directories to search. Default: this directory."),
     ] = None,
-    output: Annotated[Format | None, typer.Option("--output", "-o", help="json or yaml: for programs.")] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Warnings count as errors.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Treat warnings as errors.")] = False,
 ) -> None:
-    """Check flows, without a server.
+    """Check flows for errors, without a server.
 
     The exit code is 1 if any of them is invalid.
     """
-    from perdure.cli.render import Output
-
-    out = Output(output)
     files = [_loaded(path) for path in _files(paths or [Path(".")])]
     if out.mode in ("json", "yaml"):
         out.data([_as_item(f) for f in files])
     else:
-        _tell(out, files)
+        _print_validated(out, files)
     bad = [f for f in files if f.compiled is None or (strict and f.problems)]
     if bad or not files:
         raise typer.Exit(1)
@@ -72,86 +82,74 @@ def _loaded(path: Path, name: str | None = None) -> FlowFile:
 def _as_item(file: FlowFile) -> dict[str, Any]:
     import msgspec
 
-    flow = file.compiled.flow if file.compiled else None
+    compiled = file.compiled.flow if file.compiled else None
     return {
         "file": str(file.path),
-        "valid": flow is not None,
-        "name": flow.name if flow else None,
+        "valid": compiled is not None,
+        "name": compiled.name if compiled else None,
         "version": file.version or None,
-        "kind": flow.kind if flow else None,
+        "kind": compiled.kind if compiled else None,
         "problems": [msgspec.to_builtins(p) for p in file.problems],
     }
 
 
-def _tell(out: Any, files: list[FlowFile]) -> None:
+def _print_validated(out: Output, files: list[FlowFile]) -> None:
     from perdure.app.terminal import console
-    from perdure.cli.flow_graph import print_problems
 
     errors = console(sys.stderr) if not out.is_for_people else out.console
     for file in files:
         print_problems(errors, file.problems)
         if file.compiled is None:
             continue
-        flow = file.compiled.flow
+        body = file.compiled.flow
         if out.is_for_people:
             from rich.text import Text
 
-            count = len(flow.body.nodes)
-            said = f"  {flow.kind} of {count} {'node' if count == 1 else 'nodes'}  {file.version}"
-            out.console.print(Text.assemble(("✓ ", "green"), (str(file.path), "bold"), (said, "dim")), soft_wrap=True)
+            count = len(body.body.nodes)
+            details = f"  {body.kind}, {count} {'node' if count == 1 else 'nodes'}  {file.version}"
+            line = Text.assemble(("✓ ", "green"), (str(file.path), "bold"), (details, "dim"))
+            out.console.print(line, soft_wrap=True)
         else:
-            print(f"{file.path}\t{flow.name}\t{flow.kind}\t{file.version}")
+            print(f"{file.path}\t{body.name}\t{body.kind}\t{file.version}")
     if not files:
-        out.say("no flow is here: a YAML or JSON file with `tasks:` or `graph:`")
+        out.say("no flows found; a flow is a YAML or JSON file with `tasks:` or `graph:`")
 
 
-def refuse_invalid(files: list[FlowFile]) -> None:
-    """Show what is wrong with them, and stop."""
-    from perdure.app.terminal import console
-    from perdure.cli.flow_graph import print_problems
-
-    bad = [f for f in files if f.compiled is None]
-    if bad:
-        errors = console(sys.stderr)
-        for file in bad:
-            print_problems(errors, file.problems)
-        raise typer.Exit(1)
-
-
-# -- deploy --------------------------------------------------------------------------------------------------------
-
-
+@flow.command()
 @remote
 def deploy(
     server: Remote,
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILE|DIR", help="Flows, or directories with them.", show_default=False)
+        list[Path], typer.Argument(metavar="FILE|DIR", help="Flows, or directories to search.", show_default=False)
     ],
     name: Annotated[
-        str | None, typer.Option("--name", metavar="NAME", help="For a file that names none; its own unless given.")
+        str | None,
+        typer.Option(
+            "--name", metavar="NAME", help="Name of the flow, if the file has no `flow:`. Default: the file name."
+        ),
     ] = None,
     activate: Annotated[
-        bool, typer.Option("--activate/--no-activate", help="Let new runs have it, or only make it known.")
+        bool, typer.Option("--activate/--no-activate", help="Use it for new runs, or only register it.")
     ] = True,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would change, and change nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would change; change nothing.")] = False,
 ) -> None:
-    """Deploy flows: validate them, make them known and current.
+    """Deploy flows and make them the current version.
 
-    The same document is the same version: deploying it again changes nothing.
+    A version is identified by its content: deploying the same document again changes nothing. Active runs keep their version.
     """
     from perdure.core.errors import InvalidInput
 
     found = [_loaded(path, name) for path in _files(files)]
     if not found:
-        raise InvalidInput("no flow is there: a YAML or JSON file with `tasks:` or `graph:`")
+        raise InvalidInput("no flows found; a flow is a YAML or JSON file with `tasks:` or `graph:`")
     if name is not None and len(found) > 1:
-        raise InvalidInput(f"--name names one flow, and there are {len(found)} files; put `flow: NAME` into each")
+        raise InvalidInput(f"--name is for one file, and {len(found)} were given; write `flow: NAME` in each of them")
     refuse_invalid(found)
-    told = [_deployed(server, file, activate=activate, dry_run=dry_run) for file in found]
+    done = [_deployed(server, file, activate=activate, dry_run=dry_run) for file in found]
     if server.out.mode in ("json", "yaml"):
-        server.out.data(told if len(told) > 1 else told[0])
+        server.out.data(done if len(done) > 1 else done[0])
     if not dry_run and activate:
-        server.out.next(f"perdure run {told[-1]['name']}")
+        server.out.next(f"perdure run {done[-1]['name']}")
 
 
 def _deployed(server: Remote, file: FlowFile, *, activate: bool, dry_run: bool) -> dict[str, Any]:
@@ -172,7 +170,7 @@ def _deployed(server: Remote, file: FlowFile, *, activate: bool, dry_run: bool) 
 
 
 def push(server: Remote, body: dict[str, Any], *, activate: bool = True) -> dict[str, Any]:
-    """Through REST; what became of it."""
+    """Deploy a flow through the server; returns its version and the outcome."""
     answer = server.api.post("/workflows", {**body, "activate": activate})
     deployed = answer["deployed"]
     outcome = "created" if deployed["created"] else "activated" if deployed["activated"] else "unchanged"
@@ -189,7 +187,6 @@ def push(server: Remote, body: dict[str, Any], *, activate: bool = True) -> dict
 
 def _print_deployed(server: Remote, file: FlowFile, item: dict[str, Any]) -> None:
     from perdure.app.terminal import console
-    from perdure.cli.flow_graph import print_problems
 
     if server.out.mode in ("json", "yaml"):
         return
@@ -204,13 +201,13 @@ def _print_deployed(server: Remote, file: FlowFile, item: dict[str, Any]) -> Non
     if item["outcome"] not in ("unchanged", "would be unchanged") and changes_text(item["changes"]):
         server.out.console.print(_changes_line(item["changes"]), soft_wrap=True)
     if item.get("current") not in (None, item["version"]):
-        server.out.say(f"  new runs still have {item['current']}; perdure activate {item['name']} {item['version']}")
+        server.out.say(f"  new runs use {item['current']}; perdure flow activate {item['name']} {item['version']}")
     if item.get("url"):
         server.out.console.print(Text(f"  {item['url']}", style="blue"), soft_wrap=True)
 
 
 def changes_text(changes: dict[str, list[str]] | None) -> str:
-    """+added -removed ~changed, and other keys by name."""
+    """`+added -removed ~changed`, and other changed keys in parentheses."""
     if changes is None:
         return ""
     marks = (("added", "+"), ("removed", "-"), ("changed", "~"))
@@ -232,25 +229,26 @@ def _some(words: list[str]) -> list[str]:
     return words if len(words) <= NAMES_SHOWN else [*words[:NAMES_SHOWN], f"+{len(words) - NAMES_SHOWN} more"]
 
 
-# -- activate ------------------------------------------------------------------------------------------------------
-
-
+@flow.command()
 @remote
 def activate(
     server: Remote,
     workflow: Annotated[
         str,
         typer.Argument(
-            metavar="WORKFLOW", help="Its name.", show_default=False, autocompletion=completion_values.workflows
+            metavar="WORKFLOW",
+            help="Name of the workflow.",
+            show_default=False,
+            autocompletion=completion_values.workflows,
         ),
     ],
     version: Annotated[
-        str, typer.Argument(metavar="VERSION", help="One of its versions, the beginning of one, or `previous`.")
+        str, typer.Argument(metavar="VERSION", help="Version, its first characters, or `previous`.")
     ] = PREVIOUS,
 ) -> None:
-    """Choose the version that new runs have: forward, or back.
+    """Choose the version that new runs use.
 
-    Runs that are under way keep theirs. Without a version it is the one before the current one.
+    Active runs keep their version. Without VERSION it goes back to the one before the current one.
     """
     from rich.text import Text
 
@@ -266,7 +264,7 @@ def activate(
         line = Text.assemble((f"{verb} ", "green"), (after["name"], "bold"), (f"  {after['version']}", ""))
         server.out.console.print(line, soft_wrap=True)
         if before["version"] != wanted:
-            server.out.say(f"  it was {before['version']}")
+            server.out.say(f"  before: {before['version']}")
 
     server.out.one(after, people=people, plain=[after["name"], after["version"], before["version"]])
     server.out.next(f"perdure run {workflow}")
@@ -285,124 +283,25 @@ def _version(workflow: dict[str, Any], wanted: str) -> str:
         return wanted
     fits = [v for v in known if v.startswith(wanted) or v.removeprefix("flow-").startswith(wanted)]
     if len(fits) > 1:
-        raise Conflict(f"{wanted} is the beginning of several versions: {', '.join(fits[:5])}; give more of it")
+        raise Conflict(f"{wanted} matches several versions: {', '.join(fits[:5])}; give more characters")
     if not wanted:
-        raise InvalidInput("VERSION: give one of its versions, the beginning of one, or `previous`")
+        raise InvalidInput("VERSION: give a version, its first characters, or `previous`")
     return fits[0] if fits else wanted
 
 
-# -- graph ---------------------------------------------------------------------------------------------------------
-
-
-@remote
-def graph(
-    server: Remote,
-    flow: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="FILE|WORKFLOW", help="A file, or a flow by its name.", autocompletion=completion_values.workflows
-        ),
-    ] = None,
-    run: Annotated[
-        str | None,
-        typer.Option(
-            "--run", "-r", metavar="RUN", help="How far this run is, in colours.", autocompletion=completion_values.runs
-        ),
-    ] = None,
-    svg: Annotated[
-        Path | None, typer.Option("--svg", metavar="FILE", help="Write a picture instead; - is stdout.")
-    ] = None,
-    version: Annotated[str | None, typer.Option(help="Another version than the current one.")] = None,
-    ascii_only: Annotated[bool, typer.Option("--ascii", help="No box characters; NO_UNICODE says the same.")] = False,
-) -> None:
-    """Draw a flow.
-
-    A file is drawn without a server.
-    """
-    found, chart, statuses = _graph(server, flow, run, version)
-    if svg is not None:
-        _write_svg(server, svg, chart, found["name"], statuses)
-        return
-    if not chart.items:
-        server.out.one(
-            found,
-            people=lambda: server.out.say(f"{found['name']} is code: what it does is known when it has done it"),
-            plain=[],
-        )
-        return
-    if server.out.mode in ("json", "yaml"):
-        server.out.data(found)
-        return
-    from perdure.cli.flow_graph import chart_text, wants_ascii
-
-    width = server.out.console.width if server.out.is_for_people else WIDTH_PIPED
-    text = chart_text(chart, width, statuses, ascii_only=wants_ascii(ascii_only))
-    if server.out.is_for_people:
-        server.out.console.print(text, soft_wrap=True)
-    else:
-        print(text.plain)
-
-
-def _graph(
-    server: Remote, flow: str | None, run: str | None, version: str | None
-) -> tuple[dict[str, Any], Chart, dict[str, str]]:
-    """What to draw, as data and as a chart, and how far it is."""
-    from perdure.app.flow_files import is_file_name
-    from perdure.app.http_client import segment
-    from perdure.cli.flow_graph import chart_in
-    from perdure.core.errors import InvalidInput
-
-    if run is not None:
-        found = server.api.get(server.path(run, "graph"))
-        if flow is not None and not is_file_name(flow) and flow != found["name"]:
-            raise InvalidInput(f"run {run} is one of {found['name']}, not of {flow}")
-    elif flow is None:
-        raise InvalidInput("say what to draw: a file, the name of a flow, or --run RUN")
-    elif is_file_name(flow) or Path(flow).is_file():
-        return _local(Path(flow))
-    else:
-        found = server.api.get(f"/workflows/{segment(flow)}/graph", [("version", version)])
-    chart, statuses = chart_in(found)
-    return found, chart, statuses
-
-
-def _local(path: Path) -> tuple[dict[str, Any], Chart, dict[str, str]]:
-    from perdure.flows.drawing.chart import as_graph, chart_of
-
-    file = _loaded(path)
-    refuse_invalid([file])
-    assert file.compiled is not None
-    chart = chart_of(file.compiled.flow.body)
-    head = {"name": file.name, "version": file.version, "kind": file.compiled.flow.kind}
-    return head | as_graph(chart), chart, {}
-
-
-def _write_svg(server: Remote, path: Path, chart: Chart, name: str, statuses: dict[str, str]) -> None:
-    from perdure.core.errors import InvalidInput
-    from perdure.flows.drawing.svg import svg
-
-    text = svg(chart, name, statuses)
-    if str(path) == "-":
-        print(text, end="")
-        return
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InvalidInput(f"--svg: cannot write {path}: {error.strerror}") from None
-    server.out.say(f"wrote {path}")
-
-
-# -- schema --------------------------------------------------------------------------------------------------------
-
-
+@flow.command()
 @remote
 def schema(
     server: Remote,
-    local: Annotated[bool, typer.Option("--local", help="Ask no server: without the tasks of its workers.")] = False,
+    local: Annotated[
+        bool, typer.Option("--local", help="Do not ask a server; leave out the tasks of its workers.")
+    ] = False,
 ) -> None:
     """Print the JSON Schema of flows, for your editor.
 
-    With a server it knows the tasks that workers have registered. perdure schema > flow.schema.json
+    perdure flow schema > flow.schema.json
+
+    With a server it includes the tasks that workers have registered.
     """
     import json
 
@@ -419,7 +318,10 @@ def _schema(server: Remote) -> Any:
     try:
         return server.api.get("/schema/flow.json")
     except Unreachable:
-        print("no server answers, so tasks of workers are not in it; --local says that this is fine", file=sys.stderr)
+        print(
+            "warning: no server answers, so the schema has no tasks of workers; --local hides this warning",
+            file=sys.stderr,
+        )
         return _local_schema()
 
 

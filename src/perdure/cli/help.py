@@ -1,10 +1,12 @@
-"""How the help of a command looks: usage, arguments, options, and below them those that every command shares."""
+"""The help page of a command: usage, arguments, options, and below them the options that commands share."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
 from typer.core import TyperCommand, TyperGroup
+
+from perdure.cli.pointers import VERB_SYNONYMS
 
 Row = tuple[str, str]
 
@@ -24,6 +26,16 @@ class Command(TyperCommand):
 
 
 class Group(TyperGroup):
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        word = args[0]
+        if word not in self.commands and not ctx.resilient_parsing:
+            meant = next((verb for verb in VERB_SYNONYMS.get(word, ()) if verb in self.commands), None)
+            if meant is not None:
+                from perdure.core.errors import InvalidInput
+
+                raise InvalidInput(f"unknown command `{ctx.command_path} {word}`. Use `{ctx.command_path} {meant}`.")
+        return super().resolve_command(ctx, args)
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         for title, rows in sections_of(self, ctx).items():
             with formatter.section(title):
@@ -32,7 +44,7 @@ class Group(TyperGroup):
 
 
 def sections_of(command: Any, ctx: Any) -> dict[str, list[Row]]:
-    """Arguments and options under their headings, those without any last."""
+    """Arguments and options by heading."""
     out: dict[str, list[Row]] = {"Arguments": [], "Options": []}
     for p in command.get_params(ctx):
         if is_argument(p):

@@ -1,4 +1,4 @@
-"""`perdure init`: a first workflow to change, as code and as a flow."""
+"""`perdure init`: a first workflow, in Python and as a flow."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ def register(app: typer.Typer) -> None:
 
 
 def init(
-    directory: Annotated[Path, typer.Argument(file_okay=False, help="Where to write it.")] = Path("."),
-    force: Annotated[bool, typer.Option("--force", help="Overwrite what is there.")] = False,
+    directory: Annotated[
+        Path, typer.Argument(file_okay=False, help="Directory to write to. Default: this one.", show_default=False)
+    ] = Path("."),
+    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
 ) -> None:
-    """Write hello.py, a first workflow to change.
+    """Write a first workflow, hello.py and hello.yaml.
 
-    Beside it goes hello.yaml, the same as a flow.
+    The second file is the same workflow as a declarative flow.
     """
     from perdure.app.starter import HELLO_YAML, write_hello
     from perdure.core.errors import Conflict
 
     path = directory / "hello.py"
     if path.exists() and not force:
-        raise Conflict(f"{path} is there already and was left alone. --force overwrites it.")
+        raise Conflict(f"{path} exists; use --force to overwrite it")
     write_hello(directory)
     print(f"wrote {path}")
     flow = directory / HELLO_YAML

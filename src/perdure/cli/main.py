@@ -1,4 +1,4 @@
-"""The command line. A command loads what it needs when it runs, so that `perdure --help` is instant.
+"""The entry point of the command line. A command imports what it needs when it runs, which keeps `perdure --help` fast.
 
 An error exits with the `exit_code` of its class; EXIT_CODES of app/http_client.py says what the codes mean.
 """
@@ -25,7 +25,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # rich would double the time that help takes
+    rich_markup_mode=None,  # rich would double the time of `perdure --help`
     context_settings=CONTEXT,
 )
 

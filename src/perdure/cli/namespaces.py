@@ -1,4 +1,4 @@
-"""`perdure namespace`: create, list and delete namespaces, through a server or on the database itself."""
+"""`perdure namespace`: create, list and delete namespaces, through a server or directly on the database."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
-from perdure.cli.api_keys import Db, actor
+from perdure.cli.api_keys import Dsn, actor, database_of
 from perdure.cli.remote_options import Remote, remote
 
-Name = Annotated[str, typer.Argument(metavar="NAME")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the namespace.", show_default=False)]
 
 namespace = typer.Typer(help="Create, list and delete namespaces.", no_args_is_help=True)
 
@@ -20,22 +20,22 @@ def register(app: typer.Typer) -> None:
 
 @namespace.command()
 @remote
-def create(server: Remote, name: Name, db: Db = None) -> None:
-    """Create a namespace: runs, keys and workers of one never meet those of another."""
-    if db is not None:
+def create(server: Remote, name: Name, dsn: Dsn = None) -> None:
+    """Create a namespace: it separates runs, API keys and workers."""
+    if database := database_of(server, dsn):
         import asyncio
 
         from perdure.store.api_keys import create_namespace
 
-        asyncio.run(create_namespace(db, name, by=actor()))
+        asyncio.run(create_namespace(database, name, by=actor()))
     else:
         server.api.post("/namespaces", {"name": name})
-    server.out.say(f"namespace {name} was created")
+    server.out.say(f"created namespace {name}")
 
 
 @namespace.command("list")
 @remote
-def list_(server: Remote, db: Db = None) -> None:
+def list_(server: Remote, dsn: Dsn = None) -> None:
     """List namespaces."""
     from perdure.cli.render import Column, ago
 
@@ -43,8 +43,9 @@ def list_(server: Remote, db: Db = None) -> None:
         Column("namespace", lambda n: n["name"], style="bold", whole=True),
         Column("since", lambda n: n["created_at"], lambda n: ago(n["created_at"]), "dim"),
     ]
-    found = _list_on(db) if db is not None else server.api.items("/namespaces")
-    server.out.rows(found, columns, empty="there are no namespaces")
+    database = database_of(server, dsn)
+    found = _list_on(database) if database else server.api.items("/namespaces")
+    server.out.rows(found, columns, empty="no namespaces")
 
 
 def _list_on(dsn: str) -> list[dict[str, Any]]:
@@ -59,16 +60,19 @@ def _list_on(dsn: str) -> list[dict[str, Any]]:
 
 @namespace.command()
 @remote
-def delete(server: Remote, name: Name, db: Db = None) -> None:
-    """Delete a namespace: its keys end and nobody gets in; histories stay until retention drops them."""
-    if db is not None:
+def delete(server: Remote, name: Name, dsn: Dsn = None) -> None:
+    """Delete a namespace and revoke its API keys.
+
+    Histories are kept until retention deletes them.
+    """
+    if database := database_of(server, dsn):
         import asyncio
 
         from perdure.store.api_keys import delete_namespace
 
-        asyncio.run(delete_namespace(db, name, by=actor()))
+        asyncio.run(delete_namespace(database, name, by=actor()))
     else:
         from perdure.app.http_client import segment
 
         server.api.delete(f"/namespaces/{segment(name)}")
-    server.out.say(f"namespace {name} is deleted")
+    server.out.say(f"deleted namespace {name}")

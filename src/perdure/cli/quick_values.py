@@ -1,7 +1,7 @@
-"""Values of options without pydantic, which typer 0.26 and newer load for every option and which takes longer than most commands.
+"""Parses option values without pydantic, whose import takes longer than most commands. Typer 0.26 and newer import it for every option.
 
-Only what needs no judgement is taken here: a text for a text, a plain number within its bounds, a word of a choice. Everything else, every
-mistake among it, goes to typer, which says what is wrong.
+Only simple values are parsed here: strings, integers within their bounds, members of a choice. Everything else, invalid values
+included, goes to typer, which prints the error.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _OTHER: Final = object()
 
 
 def install() -> None:
-    """Older versions of typer have no such function, and no need of this."""
+    """Older versions of typer have no such function and do not need this."""
     core: Any = typer.core
     build = getattr(core, "build_runtime_param", None)
     if build is None or getattr(build, "is_quick", False):

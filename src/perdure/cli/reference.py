@@ -1,7 +1,8 @@
-"""docs/reference/cli.md, written from the commands themselves. `docs/generate.py` writes the page; a test compares."""
+"""The text of docs/reference/cli.md, generated from the commands. `docs/generate.py` writes the page; a test compares them."""
 
 from __future__ import annotations
 
+import functools
 import inspect
 from typing import Any, Final
 
@@ -9,33 +10,40 @@ from perdure.app.http_client import EXIT_CODES
 from perdure.app.http_client import VARIABLES as CLIENT_VARIABLES
 from perdure.cli.commands import SECTIONS, load
 from perdure.cli.help import is_argument, sections_of, usage_of
-from perdure.cli.remote_options import PANEL
+from perdure.cli.remote_options import OUTPUT, SERVER
 
 BY: Final = "<!-- Written by docs/generate.py from the commands themselves. Change their help, or cli/reference.py. -->"
 
 INTRO: Final = """# Command line
 
-You need this page to look up an option. `perdure COMMAND --help` says the same for one command; [use the command line](../how-to/use-the-command-line.md) shows
-them at work.
+All commands and their options. `perdure COMMAND --help` prints the same for one command;
+[use the command line](../how-to/use-the-command-line.md) shows them at work.
 
-Commands about runs, workers and access talk to a server: `--url`, else `PERDURE_URL`, else the one that `perdure dev` runs in this directory, else
-`http://127.0.0.1:8600`. Commands about the database take `--dsn`, else `PERDURE_DSN`, `.env` or `perdure.toml`, else they start the private PostgreSQL in `.perdure/` and stop it
-again when no other program uses it. Output is a table on a terminal and tab-separated lines elsewhere, without headings; links and advice go to stderr unless a person reads both.
-`NO_COLOR` is respected."""
+Nouns have verbs: `perdure schedule list`, `perdure schedule pause NAME`. The plural of a noun is accepted too, and lists when no
+verb follows: `perdure schedules` is `perdure schedule list`. The daily commands about runs have no noun: `perdure list`,
+`perdure show RUN`.
+
+Commands that talk to a server find it with `--url`, then `PERDURE_URL`, then the `perdure dev` of this directory, then
+`http://127.0.0.1:8600`. Commands that work on the database take `--dsn`, then `PERDURE_DSN`, then `DATABASE_URL`; without any of them
+they start the private PostgreSQL in `.perdure/` and stop it again if no other process uses it.
+
+Output is a table on a terminal, and tab-separated lines without headings in a pipe, where links and hints go to stderr. `NO_COLOR` is
+respected."""
 
 NOTES: Final[dict[str, str]] = {
-    "run": """Three ways to give arguments, one at a time: by name (`name=Ada`), by position (`-a Ada`), or all as one JSON value (`--input '{"name": "Ada"}'`,
-`--input @file`, `--input -`). A value is JSON where it is JSON, otherwise text: `n=3` is a number, `n='"3"'` and `n=three` are texts.""",
-    "list": """`--since` and `--until` take an age (`2h`, `1d12h`), a date or a time; without a zone it is meant in yours.""",
-    "migrate": """Safe to run from many processes at once. An applied migration never changes; its checksum is compared every time. A database that is ahead of
-the code is left alone.
+    "run": """Arguments are given in one of three ways: by name (`name=Ada`), by position (`-a Ada`), or as one JSON value (`--input '{"name": "Ada"}'`,
+`--input @FILE`, `--input -`). A value is JSON if it parses, otherwise text: `n=3` is a number, `n='"3"'` and `n=three` are text.""",
+    "list": """`--since` and `--until` take an age (`2h`, `1d12h`), a date or a time. A time without a zone is local.""",
+    "worker": "`perdure worker list` lists the connected workers, as `perdure workers` does.",
+    "migrate": """Safe to run from many processes at once. An applied migration never changes; its checksum is compared every time. A database
+that is ahead of the code is left alone.
 
 ```console
 $ perdure migrate
 nothing to do: the database is up to date
 ```""",
-    "doctor": """Looks at connection, schema, version, durability, clock, vacuum horizon, dead rows, indexes, connections, partitions, pooling. Exit code 1 if
-a finding is `fail`.""",
+    "doctor": """Checks connection, schema, version, durability, clock, vacuum horizon, dead rows, indexes, connections, partitions and pooling.
+The exit code is 1 if a finding is `fail`.""",
     "verify": """See [verify and bench](../how-to/verify-and-bench.md).
 
 ```console
@@ -70,13 +78,27 @@ def page() -> str:
     return "\n".join(out).rstrip() + "\n"
 
 
-_NAMING: Final = """Wherever a command wants a `RUN`: its id; the first 6 or more characters of it, if no other run begins with them; `key:NAME` for the id it was given with
-`--id`; or `@last`, the run that you started last from this machine (kept in `$XDG_STATE_HOME/perdure`), else the newest one on the server."""
+_NAMING: Final = """A `RUN` is given as its id; as the first 6 or more characters of the id, if no other run begins with them; as `key:KEY`, the key it
+was given with `--key`; or as `@last`, the run most recently started from this machine (kept in `$XDG_STATE_HOME/perdure`), otherwise
+the newest run on the server."""
+
+
+_ENVIRONMENT: Final = """Read by `perdure server`; a flag of the same name takes precedence. Durations are written as `500ms`, `30s` or `1h30m`. Traces use
+OpenTelemetry's own variables: [observe a deployment](../how-to/observe.md#traces)."""
+
+
+_ANCHOR: Final = "options-of-every-command-that-talks-to-a-server"
 
 
 def _shared() -> list[str]:
-    command = load("run")["cancel"]
-    return _table(sections_of(command, _context(command, "perdure cancel"))[PANEL])
+    return _table(_common_rows())
+
+
+@functools.cache
+def _common_rows() -> list[tuple[str, str]]:
+    command = load("run_control")["cancel"]
+    sections = sections_of(command, _context(command, "perdure cancel"))
+    return [*sections[SERVER], *sections[OUTPUT]]
 
 
 def _command(path: str, command: Any, note: str) -> list[str]:
@@ -90,14 +112,14 @@ def _command(path: str, command: Any, note: str) -> list[str]:
         out += [note, ""]
     if takes_options:
         sections = sections_of(command, _context(command, path))
-        rows = [row for title, rows in sections.items() if title != PANEL for row in rows if "--help" not in row[0]]
+        common = _common_rows()
+        rows = [row for rows in sections.values() for row in rows if row not in common and "--help" not in row[0]]
         if rows:
             out += [*_table(rows), ""]
-        if PANEL in sections:
-            out += [
-                "And the options of [every command that talks to a server](#options-of-every-command-that-talks-to-a-server).",
-                "",
-            ]
+        if SERVER in sections:
+            out += [f"And the [options of every command that talks to a server](#{_ANCHOR}).", ""]
+        elif OUTPUT in sections:
+            out += [f"And the [output options](#{_ANCHOR}) `-o`, `--json` and `--fields`.", ""]
     for name, one in nested.items():
         out += _command(f"{path} {name}", one, "")
     return out

@@ -1,9 +1,13 @@
-"""What every command that talks to a server has in common: where it is, as whom, in which namespace, and how to print.
+"""What commands share: the server they talk to, the credentials, the namespace, and the output format.
 
     @remote
     def cancel(server: Remote, run: RunId, reason: str = "") -> None: ...
 
-`remote` adds the shared options to the function's own and hands it a `Remote` for its first parameter.
+    @local
+    def validate(out: Output, paths: list[Path]) -> None: ...
+
+`remote` adds the shared options to those of the function and passes a `Remote` as its first argument. `local` does the same for
+commands that need no server: they have the options of the output alone, and an `Output`.
 """
 
 from __future__ import annotations
@@ -21,98 +25,107 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Literal, ParamSpe
 import typer
 
 from perdure.cli import completion_values
+from perdure.cli.option_groups import Signature
 
 if TYPE_CHECKING:
     from perdure.app.http_client import Api
     from perdure.cli.render import Output
 
 P = ParamSpec("P")
-PANEL = "Server and output"
+SERVER = "Server"
+OUTPUT = "Output"
+"""Headings of the shared options in the help of a command."""
 
 Format = Literal["table", "json", "yaml"]
 RunId = Annotated[
     str,
     typer.Argument(
         metavar="RUN",
-        help="Its id, the first 6 or more characters of it, key:NAME, or @last.",
+        help="Run id, its first 6 or more characters, key:KEY, or @last.",
         show_default=False,
         autocompletion=completion_values.runs,
     ),
 ]
-Url = Annotated[
+WorkflowFilter = Annotated[
     str | None,
     typer.Option(
-        "--url",
-        metavar="URL",
-        envvar="PERDURE_URL",
-        rich_help_panel=PANEL,
-        help="The server; PERDURE_URL, that of `perdure dev` here, or http://127.0.0.1:8600.",
-    ),
-]
-Key = Annotated[
-    str | None,
-    typer.Option(
-        "--key",
-        metavar="KEY",
-        envvar="PERDURE_API_KEY",
-        rich_help_panel=PANEL,
-        help="API key or token, or @FILE; PERDURE_API_KEY.",
-    ),
-]
-Namespace = Annotated[
-    str | None,
-    typer.Option(
-        "--namespace",
-        "-n",
+        "--workflow",
+        "-w",
         metavar="NAME",
-        envvar="PERDURE_NAMESPACE",
-        rich_help_panel=PANEL,
-        help="PERDURE_NAMESPACE, or the key's own.",
+        help="Only this workflow.",
+        autocompletion=completion_values.workflows,
     ),
 ]
-OutputFormat = Annotated[
-    Format | None,
-    typer.Option(
-        "--output",
-        "-o",
-        rich_help_panel=PANEL,
-        help="A table on a terminal, tab-separated lines elsewhere unless told.",
-    ),
-]
-Fields = Annotated[
-    str | None,
-    typer.Option("--json", metavar="FIELD,FIELD", rich_help_panel=PANEL, help="JSON with these fields only."),
-]
+Limit = Annotated[int, typer.Option("--limit", "-l", min=1, help="Maximum number to print.")]
 
-_SHARED: dict[str, Any] = {
-    "url": Url,
-    "key": Key,
-    "namespace": Namespace,
-    "output": OutputFormat,
-    "fields": Fields,
+_SERVER: dict[str, Any] = {
+    "url": Annotated[
+        str | None,
+        typer.Option(
+            "--url",
+            metavar="URL",
+            envvar="PERDURE_URL",
+            rich_help_panel=SERVER,
+            help="Server. Default: PERDURE_URL, or the local server.",
+        ),
+    ],
+    "api_key": Annotated[
+        str | None,
+        typer.Option(
+            "--api-key",
+            metavar="KEY",
+            envvar="PERDURE_API_KEY",
+            rich_help_panel=SERVER,
+            help="API key, or @FILE. Default: PERDURE_API_KEY.",
+        ),
+    ],
+    "namespace": Annotated[
+        str | None,
+        typer.Option(
+            "--namespace",
+            "-n",
+            metavar="NAME",
+            envvar="PERDURE_NAMESPACE",
+            rich_help_panel=SERVER,
+            help="Namespace. Default: PERDURE_NAMESPACE.",
+        ),
+    ],
+}
+_OUTPUT: dict[str, Any] = {
+    "output": Annotated[
+        Format | None,
+        typer.Option(
+            "--output",
+            "-o",
+            rich_help_panel=OUTPUT,
+            help="Default: a table, or plain lines in a pipe.",
+        ),
+    ],
+    "as_json": Annotated[bool, typer.Option("--json", rich_help_panel=OUTPUT, help="Short for -o json.")],
+    "fields": Annotated[
+        str | None,
+        typer.Option(
+            "--fields",
+            metavar="NAME,NAME",
+            rich_help_panel=OUTPUT,
+            help="Print only these fields, as JSON or YAML.",
+        ),
+    ],
 }
 
 
 class Remote:
-    """The server a command works on, connected at first use, and the way it prints."""
+    """The server that a command talks to, connected on first use, and the output of the command."""
 
-    def __init__(
-        self,
-        url: str | None = None,
-        key: str | None = None,
-        namespace: str | None = None,
-        output: str | None = None,
-        fields: str | None = None,
-    ) -> None:
-        self._url, self._key, self._namespace = url, key, namespace
+    def __init__(self, out: Output, *, url: str | None, api_key: str | None, namespace: str | None) -> None:
+        self.out = out
         self.namespace = namespace
-        self._output, self._fields = output, fields
+        self._url, self._api_key = url, api_key
 
-    @cached_property
-    def out(self) -> Output:
-        from perdure.cli.render import Output
-
-        return Output(self._output, self._fields)
+    @property
+    def is_named(self) -> bool:
+        """Whether the user chose a server or a credential, by option or by environment."""
+        return bool(self._url or self._api_key)
 
     @cached_property
     def api(self) -> Api:
@@ -120,18 +133,16 @@ class Remote:
         from perdure.app.http_client import Api
 
         url = self._url or server_url(Path.cwd())
-        return Api(url, key=self._key or server_token(url, Path.cwd()), namespace=self._namespace)
-
-    # -- runs by short names ----------------------------------------------------------------------------------------
+        return Api(url, key=self._api_key or server_token(url, Path.cwd()), namespace=self.namespace)
 
     def path(self, run: str, *more: str) -> str:
-        """The path of a run, or of something in it."""
+        """The REST path of a run, or of something that belongs to it."""
         from perdure.app.http_client import segment
 
         return "/".join(["/runs", segment(self.resolve(run)), *(segment(m) for m in more)])
 
     def resolve(self, run: str) -> str:
-        """`@last` is the run last started from here; where there is none, the server's latest."""
+        """`@last` is the run most recently started from this machine; if there is none, the newest run on the server."""
         if run != "@last":
             return run
         from perdure.app.http_client import ApiError, segment
@@ -142,7 +153,7 @@ class Remote:
         try:
             self.api.get(f"/runs/{segment(remembered)}")
         except ApiError as error:
-            if error.status == 404:  # another database behind the same address
+            if error.status == 404:  # the server has another database now
                 return run
             raise
         return remembered
@@ -154,11 +165,11 @@ class Remote:
     def _memory(self) -> Memory:
         from perdure.app.dev.discovery import state_directory
 
-        return Memory(state_directory(), f"{self.api.url} {self._namespace or ''}".strip())
+        return Memory(state_directory(), f"{self.api.url} {self.namespace or ''}".strip())
 
 
 class Memory:
-    """Which run was started last from this machine, per server and namespace. Losing it costs nothing."""
+    """The run most recently started from this machine, per server and namespace. The file may be lost without harm."""
 
     ENTRIES_MAX = 50
 
@@ -178,7 +189,7 @@ class Memory:
             draft.write_text(json.dumps(kept))
             draft.replace(self._file)
         except OSError:
-            pass  # a home that cannot be written to is no reason to fail a start
+            pass  # the run was started; a read-only home directory must not turn that into an error
 
     def _all(self) -> dict[str, Any]:
         try:
@@ -188,35 +199,69 @@ class Memory:
         return found if isinstance(found, dict) else {}
 
 
-def remote(body: Callable[Concatenate[Remote, P], None]) -> Callable[P, None]:
-    """Make a command of a function whose first parameter is the `Remote`."""
+def remote(body: Callable[Concatenate[Remote, P], None]) -> Callable[..., None]:
+    """A command that talks to a server: `body` gets a `Remote`."""
 
-    @functools.wraps(body)
-    def command(*args: P.args, **kwargs: P.kwargs) -> None:
-        shared = {name: kwargs.pop(name, None) for name in _SHARED}
-        shared["key"] = given_key(shared["key"])  # type: ignore[arg-type]
-        server = Remote(**shared)  # type: ignore[arg-type]
+    def call(options: dict[str, Any], rest: dict[str, Any]) -> None:
+        options["api_key"] = given_api_key(options["api_key"])
+        out = _output(options)
+        server = Remote(out, **options)
         try:
-            body(server, *args, **kwargs)
+            body(server, **rest)  # type: ignore[call-arg]
         finally:
             if "api" in vars(server):
                 server.api.__exit__(None, None, None)
+
+    return _command(body, {**_SERVER, **_OUTPUT}, call)
+
+
+def local(body: Callable[Concatenate[Output, P], None]) -> Callable[..., None]:
+    """A command that needs no server: `body` gets an `Output`."""
+
+    def call(options: dict[str, Any], rest: dict[str, Any]) -> None:
+        body(_output(options), **rest)  # type: ignore[call-arg]
+
+    return _command(body, _OUTPUT, call)
+
+
+def _output(options: dict[str, Any]) -> Output:
+    from perdure.cli.render import Output
+
+    return Output(options.pop("output"), options.pop("fields"), as_json=options.pop("as_json"))
+
+
+def _command(
+    body: Callable[..., None], shared: dict[str, Any], call: Callable[[dict[str, Any], dict[str, Any]], None]
+) -> Callable[..., None]:
+    """`body` with the shared options added to the signature that typer reads."""
+    own = Signature(body)
+
+    @functools.wraps(body)
+    def command(**given: Any) -> None:
+        options = {name: given.pop(name, None) for name in shared}
+        try:
+            call(options, own.grouped(given))
+        finally:
             sys.stdout.flush()
 
-    own = list(inspect.signature(body, eval_str=True).parameters.values())[1:]
-    shared = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-        for name, annotation in _SHARED.items()
+    added = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=False if name == "as_json" else None,
+            annotation=annotation,
+        )
+        for name, annotation in shared.items()
     ]
-    keyword = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
-    command.__signature__ = inspect.Signature([*keyword, *shared], return_annotation=None)  # type: ignore[attr-defined]
-    command.__annotations__ = {p.name: p.annotation for p in [*keyword, *shared]}
-    del command.__wrapped__  # typer would look through it and find the function without the shared options
+    parameters = [*own.parameters, *added]
+    command.__signature__ = inspect.Signature(parameters, return_annotation=None)  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in parameters}
+    del command.__wrapped__  # typer would follow it to the function without the shared options
     return command
 
 
-def given_key(key: str | None) -> str | None:
-    """`@FILE` is the content of a file. A key on the command line is warned about: every user of the machine can read it there."""
+def given_api_key(key: str | None) -> str | None:
+    """Reads `@FILE`. Warns about a key on the command line, which every user of the machine can see in the process list."""
     if not key:
         return key
     if key.startswith("@"):
@@ -225,17 +270,18 @@ def given_key(key: str | None) -> str | None:
         try:
             return Path(key[1:]).expanduser().read_text().strip()
         except OSError as error:
-            raise InvalidInput(f"--key: cannot read {key[1:]}: {error.strerror}") from None
-    if any(word.partition("=")[0] == "--key" for word in sys.argv):
+            raise InvalidInput(f"--api-key: cannot read {key[1:]}: {error.strerror}") from None
+    if any(word.partition("=")[0] == "--api-key" for word in sys.argv):
         print(
-            "warning: every user of this machine can read the key of --key in the list of processes. Set PERDURE_API_KEY, or write --key @FILE.",
+            "warning: --api-key is visible to every user of this machine in the process list. "
+            "Set PERDURE_API_KEY, or use --api-key @FILE.",
             file=sys.stderr,
         )
     return key
 
 
 def value_of(text: str) -> Any:
-    """A value as people type it: JSON where it is JSON, otherwise the text itself."""
+    """A value typed by a person: parsed as JSON if it is valid JSON, otherwise a string."""
     try:
         return json.loads(text)
     except ValueError:
@@ -243,7 +289,7 @@ def value_of(text: str) -> Any:
 
 
 def json_argument(text: str, what: str) -> Any:
-    """JSON from the command line, from `@file` or from `-` (stdin). A mistake is shown with its line and column."""
+    """JSON from the command line, from `@FILE` or from `-` (stdin). Errors name line and column."""
     from perdure.core.errors import InvalidInput
 
     source = what
@@ -259,6 +305,6 @@ def json_argument(text: str, what: str) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         raise InvalidInput(
-            f"{what}: {source} is not JSON at line {error.lineno}, column {error.colno}: {error.msg}. "
-            "Text needs quotes of its own, as in '\"Ada\"'."
+            f"{what}: {source} is not valid JSON: line {error.lineno}, column {error.colno}: {error.msg}. "
+            "Quote a string twice: '\"Ada\"'."
         ) from None

@@ -1,7 +1,7 @@
-"""What commands print.
+"""The output of commands.
 
-One rule for all of them: a table on a terminal, tab-separated lines where nobody looks, JSON or YAML when asked. What a program
-would read goes to stdout and nothing else does: links and advice go to stderr unless a person reads both.
+A table on a terminal, tab-separated lines in a pipe, JSON or YAML on request. In a pipe stdout holds data only; links and hints go
+to stderr. On a terminal both go to stdout.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ MARKS = {
 }
 COLUMN_GAP = 2
 CUT_CHARS_MIN = 8
-"""Characters that are left of a text in a column that is cut."""
+"""Minimum width of a column that is truncated."""
 WRAPPED_CHARS_MIN = 16
-"""Characters in a line of a column that is wrapped."""
+"""Minimum width of a column that is wrapped."""
 VALUE_CHARS_MAX = 2_000
-"""Of a result or an input on a terminal; `-o json` shows all of it."""
+"""Maximum length of a result or an input on a terminal; `-o json` prints all of it."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column: what a program gets, and what a person sees if that is something else."""
+    """A column: the value for programs, and the text for people where it differs."""
 
     title: str
     value: Callable[[Item], Any]
@@ -63,19 +63,19 @@ class Column:
     style: Callable[[Item], str] | str = ""
     right: bool = False
     fold: bool = False
-    """Long texts are wrapped instead of cut."""
+    """Long texts are wrapped, not truncated."""
     whole: bool = False
-    """Never cut, however narrow the terminal: what a command takes as an argument, and how a thing stands."""
+    """Never truncated, however narrow the terminal: ids and names that commands take as arguments, and statuses."""
 
 
 class Output:
-    def __init__(self, output: str | None = None, fields: str | None = None) -> None:
+    def __init__(self, output: str | None = None, fields: str | None = None, *, as_json: bool = False) -> None:
         self.fields = [f.strip() for f in fields.split(",") if f.strip()] if fields else []
-        self.mode: Mode = _mode(output, bool(self.fields))
+        self.mode: Mode = _mode(output, as_json=as_json, has_fields=bool(self.fields))
 
     @cached_property
     def console(self) -> Console:
-        """Made when it is needed: lines for a pipe do not pay for it."""
+        """Built on first use: output to a pipe does without rich."""
         return console(sys.stdout)
 
     @property
@@ -83,7 +83,7 @@ class Output:
         return self.mode == "table"
 
     def rows(self, items: Iterable[Item], columns: Sequence[Column], *, empty: str) -> int:
-        """A list. `empty` is told to people when there is nothing in it. Returns how many there were."""
+        """Prints a list, or `empty` on a terminal if it has no entries. Returns the number of entries."""
         if self.mode == "plain":
             return _plain_rows(items, columns)
         found = list(items)
@@ -97,7 +97,7 @@ class Output:
         return len(found)
 
     def one(self, item: Item, *, people: Callable[[], None], plain: Sequence[Any]) -> None:
-        """One thing: drawn for people, one line of values for a pipe, whole for programs."""
+        """Prints one item: `people` on a terminal, the `plain` values in one line in a pipe, all of it as JSON or YAML."""
         if self.mode == "table":
             people()
         elif self.mode == "plain":
@@ -106,14 +106,14 @@ class Output:
             self.data(item)
 
     def data(self, value: Any) -> None:
-        """As JSON or YAML, narrowed to the fields asked for."""
+        """Prints JSON or YAML, limited to the chosen fields."""
         if self.fields:
             value = [project(v, self.fields) for v in value] if isinstance(value, list) else project(value, self.fields)
         if self.mode == "yaml":
             import yaml
 
             text = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
-            # Escaped by YAML itself where something has to be, so that it still reads back the same.
+            # YAML's own escapes, where control characters need any, survive a round trip.
             print(text if escaped(text) == text else yaml.safe_dump(value, sort_keys=False), end="")
         elif sys.stdout.isatty():
             self.console.print_json(json.dumps(value, ensure_ascii=False), indent=2)
@@ -121,27 +121,29 @@ class Output:
             print(json.dumps(value, ensure_ascii=False))
 
     def say(self, text: str) -> None:
-        """For people: beside the data, never in it."""
+        """Prints a note for people, which is never part of the data."""
         if self.is_for_people:
             self.console.print(text, style="dim", highlight=False, markup=False, soft_wrap=True)
         else:
             print(text, file=sys.stderr)
 
     def next(self, *commands: str) -> None:
-        """What somebody may want to do now."""
+        """Prints commands that are useful next."""
         if commands and self.is_for_people:
             self.console.print()
         for command in commands:
             self.say(f"  {command}")
 
 
-def _mode(output: str | None, has_fields: bool) -> Mode:
-    if has_fields:
-        if output not in (None, "json", "yaml"):
-            raise InvalidInput("--json chooses fields of JSON output; it cannot be combined with -o table")
-        return "yaml" if output == "yaml" else "json"
+def _mode(output: str | None, *, as_json: bool, has_fields: bool) -> Mode:
+    if as_json and output not in (None, "json"):
+        raise InvalidInput(f"--json and -o {output} contradict each other; use one of them")
+    if has_fields and output == "table":
+        raise InvalidInput("--fields needs JSON or YAML output; it cannot be combined with -o table")
     if output in ("table", "json", "yaml"):
         return output  # type: ignore[return-value]
+    if as_json or has_fields:
+        return "json"
     return "table" if sys.stdout.isatty() else "plain"
 
 
@@ -178,7 +180,7 @@ def _table(items: list[Item], columns: Sequence[Column], width: int) -> Renderab
 
 
 def _widths(columns: Sequence[Column], longest: Sequence[int], width: int) -> list[int]:
-    """The widest columns give way first. Those that stay whole do not: rather than cut them the table is wider than the terminal."""
+    """Shrinks the widest columns first. Columns marked `whole` never shrink, even if the table gets wider than the terminal."""
     widths = list(longest)
     least = [
         n if c.whole else min(n, WRAPPED_CHARS_MIN if c.fold else CUT_CHARS_MIN)
@@ -195,7 +197,7 @@ def _widths(columns: Sequence[Column], longest: Sequence[int], width: int) -> li
 
 
 def project(item: Any, fields: Sequence[str]) -> Item:
-    """Only these fields; `error.message` reaches inside. An unknown one is an error that names those there are."""
+    """The item with these fields only; `error.message` selects a nested field. Raises InvalidInput for an unknown field."""
     out: Item = {}
     for field in fields:
         value: Any = item
@@ -204,17 +206,14 @@ def project(item: Any, fields: Sequence[str]) -> Item:
                 break
             if not isinstance(value, dict) or part not in value:
                 known = ", ".join(item) if isinstance(item, dict) else "none"
-                raise InvalidInput(f"--json: there is no field {field!r}; there are {known}")
+                raise InvalidInput(f"--fields: unknown field {field!r}; available: {known}")
             value = value[part]
         out[field] = value
     return out
 
 
-# -- values as text ------------------------------------------------------------------------------------------------------
-
-
 def flat(value: Any) -> str:
-    """One value in one line, without tabs: for columns."""
+    """A value on one line without tabs, for a column."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -225,16 +224,16 @@ def flat(value: Any) -> str:
 
 
 def pretty(value: Any) -> str:
-    """A JSON value for people: in one line when it fits, and never endless."""
+    """A JSON value for people: on one line if it fits, truncated if it is very long."""
     line = json.dumps(value, ensure_ascii=False)
     text = line if len(line) <= 100 else json.dumps(value, ensure_ascii=False, indent=2)
     if len(text) <= VALUE_CHARS_MAX:
         return text
-    return f"{text[:VALUE_CHARS_MAX]}\n… {len(text) - VALUE_CHARS_MAX:,} more characters: -o json shows all"
+    return f"{text[:VALUE_CHARS_MAX]}\n… {len(text) - VALUE_CHARS_MAX:,} more characters; -o json prints all of them"
 
 
 def status_word(item: Item) -> str:
-    """A run that stands still until somebody acts says so, whatever its status."""
+    """The status of a run, or `stuck` for a run that needs intervention."""
     return "stuck" if item.get("stuck") else str(item["status"])
 
 
@@ -252,7 +251,7 @@ def moment(text: str | None) -> datetime | None:
 
 
 def seconds_between(start: str | None, end: str | None, now: datetime | None = None) -> float | None:
-    """From one moment to another, or until now; None when it has not begun."""
+    """Seconds from `start` to `end`, or to now; None if `start` is not set."""
     began = moment(start)
     if began is None:
         return None
@@ -261,13 +260,13 @@ def seconds_between(start: str | None, end: str | None, now: datetime | None = N
 
 
 def seconds_until(text: str | None) -> float:
-    """Until a moment; 0 where there is none, below 0 when it has passed."""
+    """Seconds until a point in time; 0 if there is none, negative if it has passed."""
     at = moment(text)
     return (at - datetime.now(UTC)).total_seconds() if at else 0.0
 
 
 def duration(seconds: float | None) -> str:
-    """Short and even in width: 12ms, 3.4s, 2m05s, 3h12m, 4d02h."""
+    """12ms, 3.4s, 2m05s, 3h12m, 4d02h."""
     if seconds is None:
         return ""
     if seconds < 1:
@@ -293,7 +292,7 @@ def ago(text: str | None) -> str:
 
 
 def local_time(text: str | None) -> str:
-    """In the reader's zone, to the second."""
+    """In the local time zone, to the second."""
     at = moment(text)
     return at.astimezone().strftime("%Y-%m-%d %H:%M:%S") if at else ""
 

@@ -1,7 +1,6 @@
-"""A run as people see it in a terminal: header, what it waits for, how it ended, and its tasks.
+"""A run on a terminal: status, wait reason, result or error, and tasks.
 
-Tasks of one name that stand for a fan-out are one line with counts. Those that failed or run now are still shown one by one,
-because they are what somebody is looking for.
+The tasks of a fan-out are one line with counts. Those that failed or are running are also listed one by one.
 """
 
 from __future__ import annotations
@@ -29,21 +28,21 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 GROUP_FROM = 6
-"""So many tasks of one name in a row are drawn as one line."""
+"""This many consecutive tasks of one name are drawn as one line."""
 SINGLED_OUT_MAX = 5
-"""Of a group, some tasks are also shown by themselves, up to this many."""
+"""Failed and running tasks of a group that are listed one by one."""
 UNDO_SHOWN_MAX = 10
-"""Of the undo stack."""
+"""Entries of the undo stack."""
 TASKS_SHOWN_MAX = 500
 LINES_MAX = 60
-"""Of tasks on one screen."""
+"""Lines of tasks."""
 OUR_FRAME = re.compile(r'^  File "[^"\n]*/perdure/(?:sdk|core|app)/[^\n]*\n(?:    [^\n]*\n)*', re.MULTILINE)
-"""A frame of a traceback's text with the source lines below it."""
+"""A frame of Perdure in the text of a traceback, with its source lines."""
 
 
 @dataclass
 class Group:
-    """Tasks of one name, or of one node of a flow, that were scheduled in a row."""
+    """Consecutive tasks of one name, or of one node of a flow."""
 
     name: str
     tasks: list[Item] = field(default_factory=list)
@@ -57,7 +56,7 @@ class Group:
 
     @property
     def status(self) -> str:
-        """The one worth knowing: what still moves, then what went wrong."""
+        """Active statuses come first, then failures."""
         counts = self.counts
         for word in ("running", "dispatched", "pending", "failed", "cancelled", "success"):
             if word in counts:
@@ -66,7 +65,7 @@ class Group:
 
     @property
     def singled_out(self) -> list[Item]:
-        """Failures, what blocks a worker, and the last ones that still run."""
+        """Failed tasks, and the running ones if there are few, else those that block a worker."""
         failed = [t for t in self.tasks if t["status"] == "failed"]
         running = [t for t in self.tasks if t["status"] == "running"]
         blocking = [t for t in running if t.get("blocked")]
@@ -74,16 +73,16 @@ class Group:
 
 
 BLOCKED_SHOWN = 3
-"""Nodes that wait for others in `show`."""
+"""Blocked nodes of a flow that `show` lists."""
 
 
 def label(task: Item) -> str:
-    """What people call it: the node of a flow with its place in a spread, or the task's name."""
+    """The node of a flow with its index in a fan-out, or the task's name."""
     return str(task.get("node") or task["name"])
 
 
 def grouped(tasks: Iterable[Item]) -> list[Item | Group]:
-    """Tasks in the order they were scheduled, fan-outs folded."""
+    """Tasks in the order of their scheduling, with fan-outs as groups."""
     rows: list[Group] = []
     for task in sorted(tasks, key=lambda t: t["seq"]):
         name = label(task).partition("[")[0]
@@ -101,7 +100,7 @@ def grouped(tasks: Iterable[Item]) -> list[Item | Group]:
 
 
 def run_view(run: Item, tasks: list[Item], *, logs: list[Item] | None = None) -> RenderableType:
-    """The whole picture."""
+    """Everything that `show` and `watch` draw."""
     from rich.console import Group as Stack
 
     parts: list[RenderableType] = [headline(run), details(run)]
@@ -176,13 +175,13 @@ def undo_text(undo: list[Item]) -> str:
 
 
 def blocked_texts(waiting: Any) -> list[str]:
-    """Nodes of a flow that wait for others; where that is the first reason it is told already."""
+    """Nodes of a flow that wait for others, except for the first reason, which is printed as the wait reason."""
     waits = waiting.get("waits", []) if isinstance(waiting, dict) else []
     return [w["text"] for w in waits[1:] if w["on"] == "dependency"][:BLOCKED_SHOWN]
 
 
 def waiting_text(waiting: Any) -> str:
-    """In the words of the server, which are those of the claim logic."""
+    """The wait reason in the words of the server."""
     if isinstance(waiting, str):
         return waiting
     pause = seconds_until(waiting.get("timer_at"))
@@ -208,7 +207,7 @@ def task_lines(tasks: list[Item], total: int) -> RenderableType:
     if hidden > 0 or drawn >= LINES_MAX:
         from rich.text import Text
 
-        tree.add(Text(f"… {total:,} tasks in all; the page shows every one of them", style="dim"))
+        tree.add(Text(f"… {total:,} tasks in total; `perdure open` shows all of them", style="dim"))
     return tree
 
 
@@ -241,7 +240,7 @@ def _add_task(tree: Any, task: Item, *, numbered: bool = False) -> None:
         branch.add(Text(error_line(task["error"]), style="red"))
     if task.get("blocked"):
         blocked = Text()
-        blocked.append("blocks its worker's event loop here:\n", style="yellow")
+        blocked.append("blocks the event loop of its worker here:\n", style="yellow")
         blocked.append(str(task["blocked"]).rstrip(), style="dim")
         branch.add(blocked)
 
@@ -254,7 +253,7 @@ def task_remarks(task: Item) -> Iterable[str]:
         yield duration(took)
     elif task["status"] == "pending":
         pause = seconds_until(task.get("run_at"))
-        yield f"next attempt in {duration(pause)}" if pause > 0 else f"waits in queue {task.get('queue')}"
+        yield f"next attempt in {duration(pause)}" if pause > 0 else f"waiting in queue {task.get('queue')}"
     if (task.get("attempts") or 0) > 1:
         yield f"{task['attempts']} attempts" if task.get("finished_at") else f"attempt {task['attempts']}"
     if task.get("lost"):
@@ -266,7 +265,7 @@ def task_remarks(task: Item) -> Iterable[str]:
 
 
 def error_line(error: Any) -> str:
-    """What was raised, in one line."""
+    """Type and message of an error on one line."""
     if isinstance(error, str):
         return error.splitlines()[0] if error else ""
     head = (str(error.get("message") or "").splitlines() or [""])[0]
@@ -287,7 +286,7 @@ def error_block(error: Any) -> RenderableType:
 
 
 def user_frames(traceback: str) -> str:
-    """Without the frames of Perdure itself, unless there are no others."""
+    """The traceback without frames of Perdure, unless it has no other frames."""
     kept = OUR_FRAME.sub("", traceback).strip()
     return kept if '  File "' in kept else traceback.strip()
 
@@ -305,11 +304,11 @@ def log_lines(lines: Iterable[Item]) -> list[Text]:
 
 def useful_next(run: dict[str, Any]) -> list[str]:
     if run.get("stuck"):
-        return [f"perdure resume {run['id']}    after the code was repaired"]
+        return [f"perdure resume {run['id']}    after fixing the code"]
     match run["status"]:
         case "failed":
             refused = run.get("retry_refused")
-            again = f"it cannot be retried: {refused}" if refused else f"perdure retry {run['id']}"
+            again = f"cannot be retried: {refused}" if refused else f"perdure retry {run['id']}"
             return [f"perdure logs {run['id']}", again]
         case "pending" | "running":
             return [f"perdure watch {run['id']}"]

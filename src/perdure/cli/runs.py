@@ -1,16 +1,19 @@
-"""Commands that look at runs: `list`, `show`, `watch`, `logs`, `history`, `open`."""
+"""`perdure list`, `show`, `history` and `open`."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli.remote_options import Remote, RunId, remote
+from perdure.cli import completion_values
+from perdure.cli.remote_options import Limit, Remote, RunId, WorkflowFilter, remote
 from perdure.cli.run_tree import TASKS_SHOWN_MAX, useful_next
 
 if TYPE_CHECKING:
@@ -26,71 +29,77 @@ class Status(StrEnum):
 
 
 LIST_DEFAULT = 30
-LOG_POLL_S = 0.5
-LOG_LATENCY_S = 1.0
-"""What tasks print is on record this long after the fact, at the latest."""
 
 
 def register(app: typer.Typer) -> None:
     app.command("list")(list_runs)
-    for command in (show, watch, logs, history):
+    for command in (show, history):
         app.command()(command)
-    app.command("open")(open_run)
+    app.command("open")(open_page)
+
+
+@dataclass(frozen=True)
+class RunFilter:
+    status: Annotated[list[Status] | None, typer.Option("--status", "-s", help="Only this status; repeatable.")] = None
+    workflow: WorkflowFilter = None
+    since: Annotated[str | None, typer.Option(metavar="WHEN", help="Started since: an age (2h), a date or a time.")] = (
+        None
+    )
+    until: Annotated[str | None, typer.Option(metavar="WHEN", help="Started until: an age (1d), a date or a time.")] = (
+        None
+    )
+    attr: Annotated[
+        list[str] | None, typer.Option("--attr", metavar="NAME=VALUE", help="Has this attribute; repeatable.")
+    ] = None
+    text: Annotated[str | None, typer.Option("--text", "-t", help="Id, key or workflow contains this text.")] = None
+    waiting_on: Annotated[
+        str | None,
+        typer.Option("--waiting-on", metavar="REASON", help="Active runs that wait for: approval, limit, retry, ..."),
+    ] = None
+
+    def params(self) -> list[tuple[str, str]]:
+        """The query of a REST request."""
+        found: list[tuple[str, str | None]] = [
+            *(("status", status.value) for status in self.status or []),
+            ("workflow", self.workflow),
+            ("since", moment_given(self.since, "--since")),
+            ("until", moment_given(self.until, "--until")),
+            *(("attr", attribute(text)) for text in self.attr or []),
+            ("q", self.text),
+            ("waiting_on", wait_reason(self.waiting_on)),
+        ]
+        return [(name, value) for name, value in found if value is not None]
 
 
 @remote
 def list_runs(
     server: Remote,
-    status: Annotated[list[Status] | None, typer.Option("--status", "-s", help="Only these; repeatable.")] = None,
-    workflow: Annotated[str | None, typer.Option("--workflow", "-w", metavar="NAME", help="Of this workflow.")] = None,
-    since: Annotated[
-        str | None, typer.Option(metavar="WHEN", help='Started since "2h" ago, or a date or time.')
-    ] = None,
-    until: Annotated[
-        str | None, typer.Option(metavar="WHEN", help='Started until "1d" ago, or a date or time.')
-    ] = None,
-    attr: Annotated[
-        list[str] | None, typer.Option("--attr", metavar="NAME=VALUE", help="With this attribute; repeatable.")
-    ] = None,
-    text: Annotated[str | None, typer.Option("--text", "-q", help="Whose id, key or workflow contains this.")] = None,
-    waiting_on: Annotated[
-        str | None,
-        typer.Option(
-            "--waiting-on", metavar="WORD", help="Active runs that wait for this: approval, limit, retry, ..."
-        ),
-    ] = None,
-    limit: Annotated[int, typer.Option("--limit", "-l", min=1, help="At most so many.")] = LIST_DEFAULT,
-    everything: Annotated[bool, typer.Option("--all", help="All of them, page by page.")] = False,
+    wanted: RunFilter,
+    limit: Limit = LIST_DEFAULT,
+    everything: Annotated[bool, typer.Option("--all", help="Print all of them, without a limit.")] = False,
 ) -> None:
     """List runs, newest first."""
-    params: list[tuple[str, Any]] = [("status", s.value) for s in status or []]
-    params += [
-        ("workflow", workflow),
-        ("since", moment_given(since, "--since")),
-        ("until", moment_given(until, "--until")),
-    ]
-    params += [("attr", attribute(a)) for a in attr or []] + [("q", text), ("waiting_on", waiting_word(waiting_on))]
+    params = wanted.params()
     runs = server.api.items("/runs", params, limit=None if everything else limit)
-    filtered = bool(status or workflow or since or until or attr or text or waiting_on)
-    empty = "no run matches" if filtered else "no runs yet; start one: perdure run WORKFLOW"
-    shown = server.out.rows(runs, run_columns(waiting=waiting_on is not None), empty=empty)
+    empty = "no runs match" if params else "no runs yet; start one: perdure run WORKFLOW"
+    shown = server.out.rows(runs, run_columns(waiting=wanted.waiting_on is not None), empty=empty)
     if shown == limit and not everything and server.out.is_for_people:
-        server.out.say(f"the newest {limit}; --limit or --all shows more")
+        server.out.say(f"showing the newest {limit}; use --limit or --all for more")
 
 
-def waiting_word(word: str | None) -> str | None:
-    """Checked here, so that a slip is told with the words there are."""
+def wait_reason(word: str | None) -> str | None:
+    """Checked here, so that the error of a misspelled reason lists all of them."""
     if word is None:
         return None
-    from difflib import get_close_matches
-
     from perdure.core.errors import InvalidInput
+    from perdure.core.suggestions import did_you_mean
     from perdure.core.wait_reasons import CODES
 
     if word not in CODES:
-        near = get_close_matches(word, CODES, 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise InvalidInput(f"--waiting-on: nothing waits on {word!r}{hint} There are: {', '.join(CODES)}")
+        hint = did_you_mean(word, CODES)
+        raise InvalidInput(
+            f"--waiting-on: unknown wait reason {word!r}{f'; {hint}' if hint else ''} Available: {', '.join(CODES)}"
+        )
     return word
 
 
@@ -112,13 +121,13 @@ def run_columns(*, waiting: bool = False) -> list[Column]:
 
 
 def attribute(text: str) -> str:
-    """NAME=VALUE as the server wants it. NAME:VALUE passes as it is."""
+    """NAME=VALUE in the form of the REST API, NAME:VALUE."""
     name, equals, value = text.partition("=")
     return f"{name}:{value}" if equals else text
 
 
 def moment_given(text: str | None, option: str) -> str | None:
-    """An age ("2h") or a point in time, as the server wants it. Without a zone it is meant in the reader's own."""
+    """An age ("2h") or a point in time, which is local unless it names a zone, as ISO 8601 in UTC."""
     if text is None:
         return None
     from datetime import UTC, timedelta
@@ -133,7 +142,7 @@ def moment_given(text: str | None, option: str) -> str | None:
             at = datetime.now(UTC) - timedelta(microseconds=to_us(text))
         except InvalidInput:
             raise InvalidInput(
-                f'{option}: {text!r} is neither an age such as "2h" or "1d12h" nor a date or time such as 2025-11-15 or 2025-11-15T08:00'
+                f"{option}: {text!r} is neither an age (2h, 1d12h) nor a date or time (2025-11-15, 2025-11-15T08:00)"
             ) from None
     return at.astimezone(UTC).isoformat(timespec="microseconds")
 
@@ -142,9 +151,9 @@ def moment_given(text: str | None, option: str) -> str | None:
 def show(
     server: Remote,
     run: RunId,
-    everything: Annotated[bool, typer.Option("--all", help="Fetch all tasks, however many.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Print all tasks, without a limit.")] = False,
 ) -> None:
-    """Show a run: how it stands, what it waits for, its tasks."""
+    """Show a run: status, wait reason, tasks, result."""
     from perdure.cli.run_tree import run_view
 
     found = server.api.get(server.path(run))
@@ -162,7 +171,7 @@ def show(
 
 
 def _show_plain(run: dict[str, Any], tasks: Iterator[dict[str, Any]]) -> None:
-    """First the run's fields, one per line, then its tasks."""
+    """The fields of the run, one per line, then its tasks."""
     from perdure.cli.render import flat, status_word
     from perdure.cli.run_tree import error_line, label, waiting_text
 
@@ -189,115 +198,12 @@ def _show_plain(run: dict[str, Any], tasks: Iterator[dict[str, Any]]) -> None:
 
 
 @remote
-def watch(
-    server: Remote,
-    run: RunId,
-    follow_logs: Annotated[bool, typer.Option("--logs", help="Show what its tasks print as well.")] = False,
-) -> None:
-    """Watch a run until it ends, and end as it did.
-
-    The exit code is the outcome: 0 success, 1 failed, 3 cancelled.
-    """
-    from perdure.cli.watch import follow
-
-    raise typer.Exit(follow(server, run, logs=follow_logs))
-
-
-@remote
-def logs(
-    server: Remote,
-    run: RunId,
-    task: Annotated[str | None, typer.Argument(metavar="TASK", help="Name or number of one task.")] = None,
-    attempt: Annotated[int | None, typer.Option(min=1, help="Of one attempt of that task.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
-) -> None:
-    """Print what a run's tasks printed and logged."""
-    from perdure.core.errors import InvalidInput
-
-    if attempt is not None and task is None:
-        raise InvalidInput("--attempt is about one task: name it, perdure logs RUN TASK --attempt N")
-    found = server.api.get(server.path(run))
-    path = f"/runs/{found['id']}/logs" if task is None else server.path(found["id"], "tasks", task, "logs")
-    params = [("attempt", attempt)]
-    if server.out.mode in ("json", "yaml") and not follow:
-        server.out.data(list(server.api.items(path, params)))
-        return
-    count = 0
-    for line in _lines(server, found, path, params, follow):
-        _print_line(server, line)
-        count += 1
-    if not count and server.out.is_for_people:
-        server.out.say(
-            "nothing was printed" if found.get("finished_at") else "nothing was printed yet; -f waits for it"
-        )
-
-
-def _lines(
-    server: Remote, run: dict[str, Any], path: str, params: list[tuple[str, Any]], follow: bool
-) -> Iterator[dict[str, Any]]:
-    """Lines so far and, with `follow`, those to come.
-
-    The last page has no cursor to go on from: it is read again, and what was shown of it is left out. Output is written a moment
-    after the fact, so the last look happens a moment after the run has ended.
-    """
-    import time
-    from collections import Counter
-
-    cursor: str | None = None
-    shown: Counter[str] = Counter()
-    ended, last_look = False, not follow
-    while True:
-        page = server.api.get(path, [*params, ("limit", 500), ("cursor", cursor)])
-        again = Counter(shown)
-        for line in page["items"]:
-            identity = repr(line)
-            if again[identity]:
-                again[identity] -= 1
-                continue
-            shown[identity] += 1
-            yield line
-        if page.get("next"):
-            cursor = page["next"]
-            shown.clear()
-            continue
-        if last_look:
-            return
-        sys.stdout.flush()
-        last_look = ended
-        ended = ended or bool(server.api.get(f"/runs/{run['id']}").get("finished_at"))
-        time.sleep(LOG_LATENCY_S if ended and not last_look else LOG_POLL_S if not last_look else 0)
-
-
-def _print_line(server: Remote, line: dict[str, Any]) -> None:
-    from perdure.cli.render import clock_time
-
-    if server.out.mode in ("json", "yaml"):
-        import json
-
-        print(json.dumps(line, ensure_ascii=False))
-    elif server.out.is_for_people:
-        from rich.text import Text
-
-        level = str(line.get("level") or "")
-        style = {"warning": "yellow", "error": "red", "critical": "bold red", "debug": "dim"}.get(level, "")
-        if line.get("stream") == "stderr" and not style:
-            style = "red"
-        text = Text()
-        text.append(f"{clock_time(line['at'])} ", style="dim")
-        text.append(f"{line.get('task') or ''} ", style="cyan")
-        text.append(line["text"], style=style)
-        server.out.console.print(text, soft_wrap=True)
-    else:
-        print("\t".join((line["at"], str(line.get("task") or ""), str(line.get("level") or ""), line["text"])))
-
-
-@remote
 def history(
     server: Remote,
     run: RunId,
-    after: Annotated[int, typer.Option(min=0, help="Only events after this number.")] = 0,
+    after: Annotated[int, typer.Option(metavar="N", min=0, help="Only events after this number.")] = 0,
 ) -> None:
-    """Print a run's events, the only truth about it."""
+    """Print a run's event history."""
     from perdure.cli.render import Column, clock_time, flat
 
     def summary(e: dict[str, Any]) -> str:
@@ -313,7 +219,7 @@ def history(
     events = _events(server, server.path(run, "history"), after)
     count = server.out.rows(events, columns, empty="no events")
     if count and server.out.is_for_people:
-        server.out.say(f"{count:,} events; -o json shows them whole")
+        server.out.say(f"{count:,} events; -o json prints them in full")
 
 
 def _events(server: Remote, path: str, after: int) -> Iterator[dict[str, Any]]:
@@ -330,7 +236,34 @@ def _clip(text: str, most: int = 60) -> str:
 
 
 @remote
-def open_run(server: Remote, run: RunId) -> None:
-    """Print the link to a run's page."""
-    found = server.api.get(server.path(run))
+def open_page(
+    server: Remote,
+    run: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="RUN",
+            help="A run, as in `perdure show`. Default: the server's start page.",
+            show_default=False,
+            autocompletion=completion_values.runs,
+        ),
+    ] = None,
+    print_only: Annotated[bool, typer.Option("--print", help="Print the link; do not open the browser.")] = False,
+) -> None:
+    """Open a run's page in the browser.
+
+    Prints the link as well. In a pipe or without a display it only prints it.
+    """
+    found = server.api.get(server.path(run)) if run is not None else {"url": f"{server.api.url}/"}
     server.out.one(found, people=lambda: print(found["url"]), plain=[found["url"]])
+    if server.out.is_for_people and not print_only and has_display():
+        import webbrowser
+
+        if not webbrowser.open(found["url"]):
+            server.out.say("no browser could be started; open the link yourself")
+
+
+def has_display() -> bool:
+    """Without one, `webbrowser` would start a text browser in the terminal."""
+    if sys.platform in ("darwin", "win32"):
+        return True
+    return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

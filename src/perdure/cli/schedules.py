@@ -1,28 +1,25 @@
-"""`perdure schedule` and `perdure calendar`: runs that start by themselves, what came of them, and the days they keep to."""
+"""`perdure schedule`: schedules, their past and next times, and backfills."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import typer
 
 from perdure.cli import completion_values
-from perdure.cli.remote_options import Remote, remote
+from perdure.cli.arguments import WorkflowArguments, pairs
+from perdure.cli.remote_options import Limit, Remote, WorkflowFilter, remote
 
 Overlap = Literal["skip", "queue", "cancel", "allow"]
 Missed = Literal["none", "last", "all"]
-Name = Annotated[str, typer.Argument(metavar="SCHEDULE", help="Its name.", show_default=False)]
-CalendarName = Annotated[str, typer.Argument(metavar="CALENDAR", help="Its name.", show_default=False)]
-Limit = Annotated[int, typer.Option("--limit", "-l", min=1, help="At most so many.")]
+Name = Annotated[str, typer.Argument(metavar="SCHEDULE", help="Name of the schedule.", show_default=False)]
 
-schedule = typer.Typer(help="Start runs by the clock: list, create, pause, backfill.", no_args_is_help=True)
-calendar = typer.Typer(help="Name the days that schedules keep to.", no_args_is_help=True)
+schedule = typer.Typer(help="Start runs on a schedule, and backfill them.", no_args_is_help=True)
 
 
 def register(app: typer.Typer) -> None:
     app.add_typer(schedule, name="schedule")
-    app.add_typer(calendar, name="calendar")
 
 
 def _path(name: str, *more: str) -> str:
@@ -31,19 +28,11 @@ def _path(name: str, *more: str) -> str:
     return "/".join(["/schedules", segment(name), *more])
 
 
-# -- looking -------------------------------------------------------------------------------------------------------
-
-
 @schedule.command("list")
 @remote
 def list_(
     server: Remote,
-    workflow: Annotated[
-        str | None,
-        typer.Option(
-            "--workflow", "-w", metavar="NAME", help="Of this workflow.", autocompletion=completion_values.workflows
-        ),
-    ] = None,
+    workflow: WorkflowFilter = None,
     limit: Limit = 100,
 ) -> None:
     """List schedules."""
@@ -64,7 +53,7 @@ def list_(
     server.out.rows(
         found,
         columns,
-        empty='there are no schedules; make one: perdure schedule create NAME WORKFLOW --cron "0 8 * * *"',
+        empty='no schedules yet; create one: perdure schedule create NAME WORKFLOW --cron "0 8 * * *"',
     )
 
 
@@ -77,7 +66,7 @@ def _next_at(item: dict[str, Any]) -> str | None:
 
 
 def when(item: dict[str, Any]) -> str:
-    """A spec in one line: `0 8 * * * Europe/Paris`."""
+    """When a schedule fires, on one line: `0 8 * * * Europe/Paris`."""
     spec = item["spec"]
     crons = spec.get("cron", [])
     moments = spec.get("at", [])
@@ -92,7 +81,7 @@ def when(item: dict[str, Any]) -> str:
 @schedule.command()
 @remote
 def show(server: Remote, name: Name) -> None:
-    """Show a schedule: when it fires, what it starts, how it went."""
+    """Show a schedule: spec, workflow, state and next times."""
     found = server.api.get(_path(name))
     times = server.api.get(_path(name, "times"))["times"] if found["state"] != "over" else []
     server.out.one(
@@ -130,25 +119,27 @@ def _draw(server: Remote, s: dict[str, Any], times: list[str]) -> None:
 @remote
 def next_(
     server: Remote,
-    name: Annotated[str | None, typer.Argument(metavar="[SCHEDULE]", help="Its name.", show_default=False)] = None,
-    count: Annotated[int, typer.Option("--count", "-c", min=1, help="How many.")] = 5,
-    cron: Annotated[
-        list[str] | None, typer.Option(metavar="EXPR", help="Instead of a schedule: when would this fire? Repeatable.")
+    name: Annotated[
+        str | None, typer.Argument(metavar="[SCHEDULE]", help="Name of the schedule.", show_default=False)
     ] = None,
-    every: Annotated[str | None, typer.Option(metavar="DURATION", help="The same for an interval.")] = None,
-    tz: Annotated[str | None, typer.Option(metavar="ZONE", help="Zone of --cron, such as Europe/Paris.")] = None,
+    limit: Limit = 5,
+    cron: Annotated[
+        list[str] | None, typer.Option(metavar="EXPR", help="Preview a cron expression instead; repeatable.")
+    ] = None,
+    every: Annotated[str | None, typer.Option(metavar="DURATION", help="Preview an interval instead.")] = None,
+    tz: Annotated[str | None, typer.Option(metavar="ZONE", help="Time zone of --cron: Europe/Paris.")] = None,
 ) -> None:
-    """Say when a schedule fires next, or when one would."""
+    """Print the next times of a schedule, or of a cron expression."""
     from perdure.core.errors import InvalidInput
 
     if (name is None) == (not cron and not every):
-        raise InvalidInput("name a schedule, or say --cron or --every for one that is not there")
+        raise InvalidInput("name a schedule, or pass --cron or --every to preview one")
     if name is not None:
-        times = server.api.get(_path(name, "times"), [("n", count)])["times"]
+        times = server.api.get(_path(name, "times"), [("n", limit)])["times"]
         zone = server.api.get(_path(name))["spec"].get("tz", "UTC")
     else:
         spec = {k: v for k, v in {"cron": cron, "every": every, "tz": tz}.items() if v}
-        times = server.api.post("/schedules/preview", {"spec": spec, "n": count})["times"]
+        times = server.api.post("/schedules/preview", {"spec": spec, "n": limit})["times"]
         zone = tz or "UTC"
     _print_times(server, times, zone)
 
@@ -158,9 +149,11 @@ def _print_times(server: Remote, times: list[str], zone: str) -> None:
 
     columns = [
         Column("nominal time", lambda t: t["at"], lambda t: _in_zone(t["at"], zone)),
-        Column("here", lambda t: t["at"], lambda t: local_time(t["at"]), "dim"),
+        Column("local time", lambda t: t["at"], lambda t: local_time(t["at"]), "dim"),
     ]
-    server.out.rows([{"at": t} for t in times], columns[: 2 if server.out.is_for_people else 1], empty="it is over")
+    server.out.rows(
+        [{"at": t} for t in times], columns[: 2 if server.out.is_for_people else 1], empty="no further times"
+    )
 
 
 def _in_zone(text: str, zone: str) -> str:
@@ -173,7 +166,7 @@ def _in_zone(text: str, zone: str) -> str:
 @schedule.command()
 @remote
 def fires(server: Remote, name: Name, limit: Limit = 20) -> None:
-    """List past times and what came of them, the latest first."""
+    """List past times and their outcome, newest first."""
     from perdure.cli.render import MARKS, STYLES, Column, local_time
 
     columns = [
@@ -194,7 +187,53 @@ def fires(server: Remote, name: Name, limit: Limit = 20) -> None:
     server.out.rows(found, columns, empty=f"{name} has not fired yet")
 
 
-# -- changing ------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class ScheduleOptions:
+    """When a schedule fires; the fields of its spec."""
+
+    cron: Annotated[
+        list[str] | None,
+        typer.Option(metavar="EXPR", help="5 fields, or 6 with seconds first, or @daily; repeatable."),
+    ] = None
+    every: Annotated[str | None, typer.Option(metavar="DURATION", help="Interval: 15m.")] = None
+    at: Annotated[list[str] | None, typer.Option(metavar="TIME", help="A point in time; repeatable.")] = None
+    tz: Annotated[str | None, typer.Option(metavar="ZONE", help="Time zone: Europe/Paris. Default: UTC.")] = None
+    calendars: Annotated[
+        list[str] | None,
+        typer.Option("--calendar", metavar="NAME", help="Fire only on the days of this calendar; repeatable."),
+    ] = None
+    exclude: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Do not fire on the days of this calendar; repeatable.")
+    ] = None
+    start: Annotated[str | None, typer.Option(metavar="TIME", help="Do not fire before this time.")] = None
+    end: Annotated[str | None, typer.Option(metavar="TIME", help="Do not fire from this time on.")] = None
+    jitter: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Delay each start by a random time up to this.")
+    ] = None
+    overlap: Annotated[Overlap | None, typer.Option(help="If an earlier run is still active. Default: skip.")] = None
+    missed: Annotated[
+        Missed | None, typer.Option(help="Which missed times to start when servers were down. Default: last.")
+    ] = None
+    window: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="How old a missed time may be. Default: 1h.")
+    ] = None
+
+    def spec(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if value}
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Options of the runs that a schedule starts."""
+
+    attr: Annotated[
+        list[str] | None, typer.Option("--attr", metavar="NAME=VALUE", help="Attribute of its runs; repeatable.")
+    ] = None
+    timeout: Annotated[str | None, typer.Option(metavar="DURATION", help="Fail a run after this time.")] = None
+
+    def body(self) -> dict[str, Any]:
+        fields = {"attributes": pairs(self.attr or [], "--attr") or None, "timeout": self.timeout}
+        return {name: value for name, value in fields.items() if value is not None}
 
 
 @schedule.command()
@@ -205,75 +244,33 @@ def create(
     workflow: Annotated[
         str,
         typer.Argument(
-            metavar="WORKFLOW", help="What it starts.", show_default=False, autocompletion=completion_values.workflows
+            metavar="WORKFLOW",
+            help="Workflow to start.",
+            show_default=False,
+            autocompletion=completion_values.workflows,
         ),
     ],
-    given: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="NAME=VALUE", help="Arguments by name. JSON where it is JSON, otherwise text."),
-    ] = None,
-    cron: Annotated[
-        list[str] | None,
-        typer.Option(metavar="EXPR", help="5 fields, or 6 with seconds first, or @daily; repeatable."),
-    ] = None,
-    every: Annotated[str | None, typer.Option(metavar="DURATION", help="An interval: 15m.")] = None,
-    at: Annotated[list[str] | None, typer.Option(metavar="TIME", help="A moment; repeatable.")] = None,
-    tz: Annotated[str | None, typer.Option(metavar="ZONE", help="Such as Europe/Paris; UTC unless given.")] = None,
-    calendars: Annotated[
-        list[str] | None, typer.Option("--calendar", metavar="NAME", help="Only on its days; repeatable.")
-    ] = None,
-    exclude: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Not on the days of this calendar.")] = None,
-    start: Annotated[str | None, typer.Option(metavar="TIME", help="Nothing before.")] = None,
-    end: Annotated[str | None, typer.Option(metavar="TIME", help="Nothing from then on.")] = None,
-    jitter: Annotated[str | None, typer.Option(metavar="DURATION", help="Put each off by up to this much.")] = None,
-    overlap: Annotated[Overlap | None, typer.Option(help="When an earlier run is active; skip unless given.")] = None,
-    missed: Annotated[Missed | None, typer.Option(help="What to make up for; last unless given.")] = None,
-    window: Annotated[str | None, typer.Option(metavar="DURATION", help="How far back; 1h unless given.")] = None,
-    arg: Annotated[
-        list[str] | None, typer.Option("--arg", "-a", metavar="VALUE", help="An argument by position; repeatable.")
-    ] = None,
-    input_json: Annotated[
-        str | None,
-        typer.Option(
-            "--input", "-i", metavar="JSON", help="All arguments as one JSON value; @file reads it, - is stdin."
-        ),
-    ] = None,
-    attr: Annotated[
-        list[str] | None, typer.Option("--attr", metavar="NAME=VALUE", help="To find its runs by; repeatable.")
-    ] = None,
-    timeout: Annotated[str | None, typer.Option(metavar="DURATION", help="When a run of it fails.")] = None,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Change the schedule of this name, if there is one.")
-    ] = False,
+    arguments: WorkflowArguments,
+    options: ScheduleOptions,
+    runs: RunOptions,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace the schedule if it exists.")] = False,
 ) -> None:
     """Create a schedule.
 
     perdure schedule create nightly etl day=today --cron "0 8 * * *" --tz Europe/Paris
     """
-    from perdure.cli.run import pairs, start_body
-
-    spec = {
-        "cron": cron, "every": every, "at": at, "tz": tz, "calendars": calendars, "exclude": exclude, "start": start, "end": end,
-        "jitter": jitter, "overlap": overlap, "missed": missed, "window": window,
-    }  # fmt: skip
-    more = {"attributes": pairs(attr or [], "--attr") or None, "timeout": timeout}
-    body = {
-        "workflow": workflow,
-        "spec": {k: v for k, v in spec.items() if v},
-        **start_body(given or [], arg or [], input_json),
-        **{k: v for k, v in more.items() if v is not None},
-    }
+    body = {"workflow": workflow, "spec": options.spec(), **arguments.body(), **runs.body()}
     made = server.api.put(_path(name), body) if replace else server.api.post("/schedules", body | {"name": name})
-    _tell(server, made, f"schedule {name} starts {workflow}: {when(made)}")
+    _announce(server, made, f"schedule {name} starts {workflow}: {when(made)}")
     server.out.next(f"perdure schedule show {name}", f"perdure schedule trigger {name}")
 
 
-def _tell(server: Remote, s: dict[str, Any], said: str) -> None:
+def _announce(server: Remote, s: dict[str, Any], text: str) -> None:
     from perdure.cli.render import local_time
 
     at = _next_at(s)
     ahead = f", next at {local_time(at)}" if at else ""
-    server.out.one(s, people=lambda: print(f"{said}{ahead}"), plain=[s["name"], s["state"], at])
+    server.out.one(s, people=lambda: print(f"{text}{ahead}"), plain=[s["name"], s["state"], at])
 
 
 @schedule.command()
@@ -281,30 +278,30 @@ def _tell(server: Remote, s: dict[str, Any], said: str) -> None:
 def pause(
     server: Remote,
     name: Name,
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why, for whoever finds it paused.")] = "",
+    reason: Annotated[str, typer.Option("--reason", "-r", metavar="TEXT", help="Shown with the schedule.")] = "",
 ) -> None:
-    """Fire nothing until it is resumed."""
+    """Pause a schedule."""
     s = server.api.post(_path(name, "pause"), {"reason": reason})
-    _tell(server, s, f"schedule {name} is paused")
+    _announce(server, s, f"schedule {name} is paused")
     server.out.next(f"perdure schedule resume {name}")
 
 
 @schedule.command()
 @remote
 def resume(server: Remote, name: Name) -> None:
-    """Let it go on from now.
+    """Resume a paused schedule.
 
-    What would have fired meanwhile is not made up for; `perdure schedule backfill` does that.
+    Times that passed during the pause are not made up; `perdure schedule backfill` does that.
     """
     s = server.api.post(_path(name, "resume"))
-    _tell(server, s, f"schedule {name} goes on")
+    _announce(server, s, f"schedule {name} is resumed")
     server.out.next(f"perdure schedule next {name}")
 
 
 @schedule.command()
 @remote
 def trigger(server: Remote, name: Name) -> None:
-    """Start a run now, beside what the schedule does."""
+    """Start a run of a schedule now, in addition to its times."""
     made = server.api.post(_path(name, "trigger"))
     server.remember(made["run_id"])
     server.out.one(made, people=lambda: print(f"run {made['run_id']}  {made['url']}"), plain=[made["run_id"]])
@@ -316,10 +313,10 @@ def trigger(server: Remote, name: Name) -> None:
 def delete(server: Remote, name: Name) -> None:
     """Delete a schedule.
 
-    Its runs go on. One that comes from a flow's triggers is back when the flow is deployed again.
+    Its runs continue. A schedule from the triggers of a flow comes back with the next deployment of the flow.
     """
     server.api.delete(_path(name))
-    server.out.say(f"schedule {name} is deleted")
+    server.out.say(f"deleted schedule {name}")
 
 
 @schedule.command()
@@ -327,11 +324,11 @@ def delete(server: Remote, name: Name) -> None:
 def backfill(
     server: Remote,
     name: Name,
-    since: Annotated[str, typer.Option(metavar="TIME", help="A time with its zone, or how long ago: 7d.")],
-    until: Annotated[str | None, typer.Option(metavar="TIME", help="Not included; now unless given.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would be started.")] = False,
+    since: Annotated[str, typer.Option(metavar="TIME", help="A time with a zone, or an age: 7d.")],
+    until: Annotated[str | None, typer.Option(metavar="TIME", help="End, exclusive. Default: now.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs without starting them.")] = False,
 ) -> None:
-    """Start runs for past times that had none."""
+    """Start the runs of past times that have none."""
     from perdure.cli.render import Column, local_time
 
     body = {"since": since, "until": until, "dry_run": dry_run}
@@ -348,73 +345,3 @@ def backfill(
     if dry_run and made["started"]:
         tail = f" --until {until}" if until else ""
         server.out.next(f"perdure schedule backfill {name} --since {since}{tail}")
-
-
-# -- calendars -----------------------------------------------------------------------------------------------------
-
-
-@calendar.command("list")
-@remote
-def list_calendars(server: Remote) -> None:
-    """List calendars."""
-    from perdure.cli.render import Column, ago, pretty
-
-    columns = [
-        Column("calendar", lambda c: c["name"], style="bold"),
-        Column("days", lambda c: pretty(c["spec"]), fold=True),
-        Column("set", lambda c: c["updated_at"], lambda c: ago(c["updated_at"]), "dim"),
-        Column("by", lambda c: c["updated_by"], style="dim"),
-    ]
-    server.out.rows(
-        server.api.items("/calendars"),
-        columns,
-        empty="there are no calendars; perdure calendar set NAME FILE makes one",
-    )
-
-
-@calendar.command("set")
-@remote
-def set_(
-    server: Remote,
-    name: CalendarName,
-    file: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="[FILE]", help="YAML or JSON: dates, yearly, weekdays, ranges, not.", show_default=False
-        ),
-    ] = None,
-    date: Annotated[list[str] | None, typer.Option(metavar="DAY", help="2026-12-25; repeatable.")] = None,
-    yearly: Annotated[list[str] | None, typer.Option(metavar="DAY", help="12-25; repeatable.")] = None,
-    weekday: Annotated[list[str] | None, typer.Option(metavar="DAY", help="sat; repeatable.")] = None,
-) -> None:
-    """Set the days of a calendar, from a file or as options.
-
-    Schedules that use it find their next time anew.
-    """
-    from perdure.app.http_client import segment
-    from perdure.core.errors import InvalidInput
-
-    days = {"dates": date, "yearly": yearly, "weekdays": weekday}
-    given = {k: v for k, v in days.items() if v}
-    if (file is None) == (not given):
-        raise InvalidInput("give the days as a file, or as --date, --yearly and --weekday")
-    made = server.api.put(f"/calendars/{segment(name)}", _days(file) if file is not None else given)
-    server.out.one(made, people=lambda: print(f"calendar {name} is set"), plain=[name])
-    server.out.next(f'perdure schedule create NAME WORKFLOW --cron "0 8 * * *" --exclude {name}')
-
-
-def _days(file: Path) -> Any:
-    from perdure.app.flow_files import text_of
-    from perdure.flows.source import read
-
-    return read(text_of(file), name=str(file)).value
-
-
-@calendar.command("delete")
-@remote
-def delete_calendar(server: Remote, name: CalendarName) -> None:
-    """Delete a calendar that no schedule uses."""
-    from perdure.app.http_client import segment
-
-    server.api.delete(f"/calendars/{segment(name)}")
-    server.out.say(f"calendar {name} is deleted")

@@ -63,7 +63,7 @@ class ServerOptions(Sources):
 
 @with_options(ServerOptions)
 def server(options: ServerOptions) -> None:
-    """Run a server: REST for people, gRPC for workers.
+    """Run a server: pages, REST API, and gRPC for workers.
 
     Every setting can also come from the environment, .env, a secrets directory or perdure.toml; see docs/reference/settings.md.
     """

@@ -42,7 +42,7 @@ def verify(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON array instead of a table.")] = False,
 ) -> None:
-    """Prove from the database that no run was lost or torn.
+    """Verify that no run was lost or corrupted.
 
     Checks the invariants of every run; exit code 1 when one does not hold.
     """

@@ -1,7 +1,7 @@
-"""`perdure watch`: a run drawn anew whenever something happens to it, until it ends.
+"""`perdure watch`: follow a run until it finishes.
 
-The server's event stream only says that there is news; what is drawn is always read afresh. So a lost stream, or a server without
-one, costs nothing but promptness.
+The server's event stream only says that something changed; the run is then read again. If the stream breaks, polling takes over and
+changes are seen later.
 """
 
 from __future__ import annotations
@@ -9,28 +9,47 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+import typer
 
 from perdure.app.http_client import EXIT_CANCELLED, EXIT_FAILED
-from perdure.cli.remote_options import Remote
+from perdure.cli.remote_options import Remote, RunId, remote
 from perdure.cli.run_tree import TASKS_SHOWN_MAX, useful_next
 from perdure.core.errors import PerdureError
 
 REDRAW_S_MIN: Final = 0.25
-"""At most four pictures a second."""
+"""At most four redraws a second."""
 TICK_S: Final = 1.0
 POLL_S: Final = 0.5
 POLL_BESIDE_STREAM_S: Final = 5.0
 OUTAGE_S_MAX: Final = 60.0
-"""So long a server may be away, while it restarts for instance, before watching is given up."""
+"""How long the server may be unreachable, during a restart for instance, before `watch` gives up."""
 STREAM_TRIES: Final = 3
 EXIT_OF = {"success": 0, "failed": EXIT_FAILED, "cancelled": EXIT_CANCELLED}
 
 Picture = tuple[dict[str, Any], list[dict[str, Any]], list[dict[str, Any]]]
 
 
+def register(app: typer.Typer) -> None:
+    app.command()(watch)
+
+
+@remote
+def watch(
+    server: Remote,
+    run: RunId,
+    follow_logs: Annotated[bool, typer.Option("--logs", help="Print the log lines of its tasks as well.")] = False,
+) -> None:
+    """Follow a run until it finishes; exit with its status.
+
+    The exit code is 0 for success, 1 for failed, 3 for cancelled.
+    """
+    raise typer.Exit(follow(server, run, logs=follow_logs))
+
+
 def follow(server: Remote, run: str, *, logs: bool = False) -> int:
-    """Draw until the end; returns the exit code of the outcome."""
+    """Print or draw the run until it finishes; returns the exit code of its status."""
     run_id = server.api.get(server.path(run))["id"]
     with News(server, run_id) as news:
         pictures = _pictures(server, run_id, news, logs)
@@ -43,7 +62,7 @@ def follow(server: Remote, run: str, *, logs: bool = False) -> int:
 
 
 class News:
-    """Listens to the server's stream in a thread of its own and wakes whoever draws."""
+    """Listens to the server's event stream in a thread and wakes the drawing loop."""
 
     def __init__(self, server: Remote, run_id: str) -> None:
         self._server, self._run_id = server, run_id
@@ -60,7 +79,7 @@ class News:
         self._over = True
 
     def wait(self, at_most_s: float) -> bool:
-        """Whether there is news."""
+        """True if something changed within the time."""
         found = self._fresh.wait(at_most_s)
         self._fresh.clear()
         return found
@@ -74,7 +93,7 @@ class News:
                         if self._over:
                             return
                         self._fresh.set()
-            except (PerdureError, RuntimeError):  # closed under our hands at the end
+            except (PerdureError, RuntimeError):  # the connection is closed when the command ends
                 pass
             self.is_live = False
             if self._over:
@@ -83,14 +102,14 @@ class News:
 
 
 def _pictures(server: Remote, run_id: str, news: News, logs: bool) -> Iterator[Picture]:
-    """What the run looks like, again and again; the last one is its end."""
+    """The run and its tasks after each change; the last picture is of the finished run."""
     lines: list[dict[str, Any]] = []
     cursor: str | None = None
     failing_since: float | None = None
     while True:
         try:
             run = server.api.get(f"/runs/{run_id}")
-            if run.get("successor"):  # it continued as new: the story goes on there
+            if run.get("successor"):  # it continued as a new run
                 run_id = run["successor"]
                 continue
             tasks = list(server.api.items(f"/runs/{run_id}/tasks", limit=TASKS_SHOWN_MAX))
@@ -113,7 +132,7 @@ def _pictures(server: Remote, run_id: str, news: News, logs: bool) -> Iterator[P
         quiet_s = 0.0
         while not news.wait(TICK_S if news.is_live else POLL_S) and news.is_live and quiet_s < POLL_BESIDE_STREAM_S:
             quiet_s += TICK_S
-            yield run, tasks, []  # nothing new but the time
+            yield run, tasks, []  # only the elapsed time has changed
 
 
 def _draw(server: Remote, pictures: Iterator[Picture]) -> dict[str, Any]:
@@ -132,7 +151,7 @@ def _draw(server: Remote, pictures: Iterator[Picture]) -> dict[str, Any]:
 
 
 def _print_changes(server: Remote, pictures: Iterator[Picture]) -> dict[str, Any]:
-    """Where nobody looks: one line for each change of status."""
+    """In a pipe: one line for each change of status."""
     from perdure.cli.render import flat, status_word
     from perdure.cli.run_tree import error_line
 
@@ -140,7 +159,7 @@ def _print_changes(server: Remote, pictures: Iterator[Picture]) -> dict[str, Any
     seen: dict[str, str] = {}
     last: dict[str, Any] = {}
 
-    def tell(key: str, word: str, *cells: Any) -> None:
+    def report(key: str, word: str, *cells: Any) -> None:
         if seen.get(key) != word:
             seen[key] = word
             if not quiet:
@@ -150,14 +169,14 @@ def _print_changes(server: Remote, pictures: Iterator[Picture]) -> dict[str, Any
         last = run
         for task in tasks:
             error = error_line(task["error"]) if task.get("error") else None
-            tell(f"task {task['seq']}", task["status"], "task", task["status"], told(task), error)
+            report(f"task {task['seq']}", task["status"], "task", task["status"], task_label(task), error)
         for line in lines:
-            tell(f"log {line['at']} {line.get('task')} {line['text']}", "", "log", line.get("task"), line["text"])
+            report(f"log {line['at']} {line.get('task')} {line['text']}", "", "log", line.get("task"), line["text"])
         error = error_line(run["error"]) if run.get("error") else None
-        tell("run", status_word(run), "run", status_word(run), run["id"], error or run.get("url"))
+        report("run", status_word(run), "run", status_word(run), run["id"], error or run.get("url"))
     return last
 
 
-def told(task: dict[str, Any]) -> str:
-    """One task among many, in a line."""
+def task_label(task: dict[str, Any]) -> str:
+    """The node of a flow, or the task's name with its number."""
     return str(task.get("node") or f"{task['name']}#{task['seq']}")

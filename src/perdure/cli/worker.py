@@ -45,9 +45,9 @@ class WorkerOptions(Sources):
             help="PERDURE_GRPC, that of `perdure dev` here, or 127.0.0.1:8601. Several with commas.",
         ),
     ] = None
-    key: Annotated[
+    api_key: Annotated[
         str | None,
-        typer.Option("--key", metavar="KEY", help="API key with the role worker, or @FILE; else PERDURE_API_KEY."),
+        typer.Option("--api-key", metavar="KEY", help="API key with the role worker, or @FILE; else PERDURE_API_KEY."),
     ] = None
     namespace: Annotated[
         str | None, typer.Option("--namespace", "-n", metavar="NAME", help="Default: the namespace of the key.")
@@ -100,7 +100,7 @@ class WorkerOptions(Sources):
             "slots": ("--slots", self.slots),
             "threads": ("--threads", self.threads),
             "processes": ("--processes", self.processes),
-            "api_key": ("--key", self.key),
+            "api_key": ("--api-key", self.api_key),
             "namespace": ("--namespace", self.namespace),
             "tls": ("--tls", self.tls),
             "tls_ca": ("--tls-ca", self.tls_ca),
@@ -116,7 +116,7 @@ class WorkerOptions(Sources):
 
 @with_options(WorkerOptions)
 def worker(options: WorkerOptions) -> None:
-    """Serve the tasks and workflows of Python modules.
+    """Run a worker for the workflows of Python modules.
 
     The first SIGTERM or Ctrl-C lets running tasks end; the second stops at once.
     """

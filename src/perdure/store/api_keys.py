@@ -1,4 +1,4 @@
-"""API keys and the audit log in the database, and the acts that come before there is any key: `perdure key`, `perdure namespace`.
+"""API keys and the audit log in the database, and the acts that come before there is any key: `perdure api-key`, `perdure namespace`.
 
 A key's secret is drawn here, handed out once and forgotten; the row has its SHA-256.
 """

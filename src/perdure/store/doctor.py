@@ -183,7 +183,7 @@ async def _overdue(connection: Any) -> Finding | None:
     if not rows:
         return Finding("waiting tasks", "ok", f"no task has waited longer than {TASK_WAIT_S_MAX:.0f} s for a worker")
     what = "; ".join(f"{r['tasks']} of {r['name']} on queue {r['queue']}, due for {r['age_s']:.0f} s" for r in rows)
-    advice = "Start workers that serve these queues and tasks, or more of them: `perdure queues` and `perdure workers` show who does."
+    advice = "Start workers that serve these queues and tasks, or more of them: `perdure queue list` and `perdure workers` show who does."
     return Finding("waiting tasks", "warn", what, advice)
 
 

@@ -68,7 +68,7 @@ class Chart(msgspec.Struct, frozen=True):
 
 
 def as_graph(chart: Chart, statuses: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """As JSON: what REST answers and `perdure graph -o json` prints."""
+    """As JSON: what REST answers and `perdure flow graph -o json` prints."""
     keys = [item.key for item in chart.items]
     known = statuses or {}
     return {

@@ -157,7 +157,7 @@ class OpenAccess(Authenticator):
         if not is_loopback(host):
             raise InvalidInput(
                 f"access without a key is for this machine alone, and {host!r} is an address that others can reach. "
-                "Bind to 127.0.0.1, or create a key with `perdure key create` and run `perdure server`."
+                "Bind to 127.0.0.1, or create a key with `perdure api-key create` and run `perdure server`."
             )
         super().__init__(_NoKeys())
         self._token = token.encode()

@@ -71,7 +71,7 @@ def check_commands(caller: Caller, flow: Flow) -> None:
     if node is not None and not caller.principal.may(Permission.COMMANDS):
         raise Forbidden(
             f"the node {node!r} of the flow {flow.name!r} runs a command, which needs the permission "
-            f"{Permission.COMMANDS.value!r} of this credential. An administrator has it; `perdure key create --role admin "
+            f"{Permission.COMMANDS.value!r} of this credential. An administrator has it; `perdure api-key create --role admin "
             f"--scope {Permission.DEVELOP.value} --scope {Permission.COMMANDS.value}` makes a key for this alone."
         )
 

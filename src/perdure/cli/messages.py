@@ -1,0 +1,166 @@
+"""Messages to a run and its published state: `perdure signal`, `update`, `resolve` and `state`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+
+from perdure.cli import completion_values
+from perdure.cli.announce import announce, announce_reply
+from perdure.cli.remote_options import Remote, RunId, json_argument, remote, value_of
+
+WAIT_S: float = 30
+
+Value = Annotated[str, typer.Argument(metavar="VALUE", help="JSON if it parses, otherwise text.", show_default=False)]
+
+
+def register(app: typer.Typer) -> None:
+    for command in (signal, update, resolve, state):
+        app.command()(command)
+
+
+@remote
+def signal(
+    server: Remote,
+    run: RunId,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the signal.", show_default=False)],
+    value: Value = "null",
+    key: Annotated[
+        str | None,
+        typer.Option("--key", metavar="KEY", help="Your own id of the message; a second one is ignored."),
+    ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WORKFLOW",
+            help="Start a run of this workflow first, if key:KEY has no active run.",
+            autocompletion=completion_values.workflows,
+        ),
+    ] = None,
+    input_json: Annotated[
+        str | None, typer.Option("--input", "-i", metavar="JSON", help="With --start: the arguments of the run.")
+    ] = None,
+) -> None:
+    """Send a signal to a run.
+
+    perdure signal key:order-42 add '"book"' --start checkout
+    """
+    from uuid import uuid4
+
+    if start is not None:
+        _signal_with_start(server, run, start, {"signal": name, "value": value_of(value), "key": key}, input_json)
+        return
+    path = server.path(run, "signals", name)
+    if key is not None:
+        from urllib.parse import quote
+
+        path = f"{path}?key={quote(key, safe='')}"
+    reply = server.api.post(path, value_of(value), idempotency_key=uuid4().hex)
+    announce_reply(server, run, reply, f"sent {name} to", "perdure show @last")
+
+
+def _signal_with_start(server: Remote, run: str, workflow: str, sent: dict[str, Any], input_json: str | None) -> None:
+    from perdure.app.http_client import KEY_FIELD, ApiError, segment
+    from perdure.cli.run import unknown_workflow
+    from perdure.core.errors import InvalidInput
+
+    if not run.startswith("key:"):
+        raise InvalidInput(f"--start needs the key of the run: write key:{run}, not {run}")
+    body = {**sent, KEY_FIELD: run.removeprefix("key:")}
+    if input_json is not None:
+        body["input"] = json_argument(input_json, "--input")
+    try:
+        found = server.api.post(f"/workflows/{segment(workflow)}/signal-with-start", body)
+    except ApiError as error:
+        raise unknown_workflow(server, workflow, error) from None
+    server.remember(found["id"])
+    announce(server, found, f"sent {sent['signal']} to", "perdure show @last")
+
+
+@remote
+def update(
+    server: Remote,
+    run: RunId,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the update.", show_default=False)],
+    value: Annotated[
+        str, typer.Argument(metavar="JSON", help="Argument of the update, @FILE, or - for stdin.", show_default=False)
+    ] = "null",
+    key: Annotated[
+        str | None, typer.Option("--key", metavar="KEY", help="Your own id of the update; a second one is ignored.")
+    ] = None,
+    wait: Annotated[float, typer.Option("--wait", metavar="SECONDS", help="Wait for the reply, at most 30.")] = WAIT_S,
+) -> None:
+    """Send an update to a run and print its reply.
+
+    Exit code 2 if the run rejects the update, 1 if its handler fails.
+    """
+    from uuid import uuid4
+
+    from perdure.app.http_client import KEY_FIELD
+
+    wanted = key or uuid4().hex
+    body = {"value": json_argument(value, "JSON"), KEY_FIELD: wanted, "wait": min(max(wait, 0.0), WAIT_S)}
+    # Its key makes an update idempotent, so the request may be repeated.
+    reply = server.api.post(server.path(run, "updates", name), body, idempotency_key=uuid4().hex)
+    if reply["status"] == "pending":
+        server.out.one(reply, people=lambda: print("no reply yet"), plain=[reply["id"], "pending"])
+        server.out.next(f"perdure update {run} {name} '{value}' --key {wanted}")
+        return
+    text = _text(reply["value"])
+    server.out.one(reply, people=lambda: print(text), plain=[text])
+    server.out.next(f"perdure show {run}")
+
+
+@remote
+def resolve(
+    server: Remote,
+    run: RunId,
+    promise: Annotated[str, typer.Argument(metavar="PROMISE", help="Name of the promise.", show_default=False)],
+    value: Value = "null",
+) -> None:
+    """Resolve a promise that a run is waiting for.
+
+    A promise is resolved once; the first value stands.
+    """
+    reply = server.api.post(server.path(run, "promises", promise), value_of(value))
+    announce_reply(server, run, reply, f"resolved {promise} of", "perdure show @last")
+
+
+@remote
+def state(
+    server: Remote,
+    run: RunId,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Print one value only.", show_default=False)
+    ] = None,
+) -> None:
+    """Print the state that a run has published.
+
+    Reading the state does not wake the run.
+    """
+    from perdure.cli.render import Column
+
+    if name is None:
+        columns = [Column("name", lambda s: s["name"]), Column("value", lambda s: _text(s["value"]), fold=True)]
+        server.out.rows(_states(server, server.path(run, "state")), columns, empty="the run has not set any state")
+        return
+    found = server.api.get(server.path(run, "state", name))
+    text = _text(found["value"])
+    server.out.one(found, people=lambda: print(text), plain=[text])
+
+
+def _states(server: Remote, path: str) -> Iterator[dict[str, Any]]:
+    cursor = None
+    while True:
+        page = server.api.get(path, [("limit", 100), ("cursor", cursor)])
+        yield from page["items"]
+        cursor = page.get("next")
+        if not cursor:
+            return
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

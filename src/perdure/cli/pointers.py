@@ -1,0 +1,122 @@
+"""Where to go from a word that is not a command: words of other tools, and words that are close to ours."""
+
+from __future__ import annotations
+
+from typing import Final
+
+_SHOW = "`perdure show RUN` shows a run, `perdure list` lists runs."
+_RUN = "`perdure run WORKFLOW` starts a run."
+_CANCEL = "`perdure cancel RUN` cancels a run."
+_LIST = "`perdure list` lists runs."
+_RETRY = "`perdure retry RUN` retries a failed run, `perdure run WORKFLOW` starts a new one."
+_PAUSE = "Use `perdure queue {0} NAME`, `perdure workflow {0} NAME` or `perdure schedule {0} NAME`."
+_API_KEY = "`perdure api-key create|list|revoke` manages API keys."
+_DEAD_LETTER = "`perdure dead-letter list` lists tasks that failed for good."
+_TASKS = "`perdure show RUN` lists the tasks of a run, `perdure queue list` the tasks that wait for a worker."
+_LOGS = "`perdure logs RUN --follow` prints log lines as they appear."
+_DELETE = (
+    "`perdure cancel RUN` stops a run; retention deletes finished ones. Schedules, calendars, webhooks and namespaces have a `delete` "
+    "of their own: `perdure schedule delete NAME`."
+)
+
+COMMAND_POINTERS: Final[dict[str, str]] = {
+    "start": f"{_RUN} `perdure dev` or `perdure server` starts a server.",
+    "execute": _RUN,
+    "exec": _RUN,
+    "submit": _RUN,
+    "invoke": _RUN,
+    "launch": _RUN,
+    "trigger": f"{_RUN} `perdure schedule trigger NAME` starts one of a schedule.",
+    "ps": _LIST,
+    "ls": _LIST,
+    "jobs": _LIST,
+    "status": _SHOW,
+    "get": _SHOW,
+    "describe": _SHOW,
+    "inspect": _SHOW,
+    "info": _SHOW,
+    "result": "`perdure show RUN --fields result` prints the result of a run, `perdure watch RUN` waits for it.",
+    "wait": "`perdure watch RUN` waits until a run finishes.",
+    "follow": "`perdure watch RUN` follows a run, `perdure logs RUN --follow` its log lines.",
+    "tail": _LOGS,
+    "log": _LOGS,
+    "task": _TASKS,
+    "tasks": _TASKS,
+    "top": "`perdure workers` lists workers, `perdure queue list` the work that waits for them.",
+    "stop": _CANCEL,
+    "kill": _CANCEL,
+    "terminate": _CANCEL,
+    "abort": _CANCEL,
+    "delete": _DELETE,
+    "remove": _DELETE,
+    "rm": _DELETE,
+    "rerun": _RETRY,
+    "restart": _RETRY,
+    "reset": _RETRY,
+    "replay": _RETRY,
+    "pause": _PAUSE.format("pause"),
+    "unpause": f"{_PAUSE.format('resume')} `perdure resume RUN` resumes a stuck run.",
+    "query": "`perdure state RUN` prints the state of a run.",
+    "send": "`perdure signal RUN NAME VALUE` sends a signal, `perdure event send NAME` a named event.",
+    "emit": "`perdure event send NAME` sends a named event.",
+    "publish": "`perdure event send NAME` sends a named event.",
+    "hook": "`perdure webhook create NAME --event EVENT` creates a webhook.",
+    "cron": "`perdure schedule create NAME WORKFLOW --cron EXPR` creates a schedule.",
+    "backfill": "`perdure schedule backfill NAME --since TIME` starts the runs that a schedule missed.",
+    "activate": "`perdure flow activate WORKFLOW VERSION` chooses the version of new runs.",
+    "rollback": "`perdure flow activate WORKFLOW` goes back to the previous version.",
+    "graph": "`perdure flow graph FILE` draws a flow.",
+    "schema": "`perdure flow schema` prints the JSON Schema of flows.",
+    "check": "`perdure validate` checks flows, `perdure doctor` the database.",
+    "lint": "`perdure validate` checks flows.",
+    "delegate": "`perdure approval delegate RUN --to NAME` delegates an approval.",
+    "link": "`perdure approval link RUN --for NAME` creates a link for an answer.",
+    "dead": _DEAD_LETTER,
+    "dlq": _DEAD_LETTER,
+    "failed": f"`perdure list --status failed` lists failed runs. {_DEAD_LETTER}",
+    "key": _API_KEY,
+    "keys": _API_KEY,
+    "apikey": _API_KEY,
+    "token": _API_KEY,
+    "login": "Set PERDURE_URL and PERDURE_API_KEY, or pass --url and --api-key. `perdure api-key create` makes a key.",
+    "auth": "Set PERDURE_API_KEY or pass --api-key. `perdure api-key create` makes a key.",
+    "config": "Commands read PERDURE_URL, PERDURE_API_KEY and PERDURE_NAMESPACE; docs/reference/cli.md lists all variables.",
+    "serve": "`perdure server` runs a server, `perdure dev` one for development.",
+    "up": "`perdure dev` runs database, server and worker.",
+    "ui": "`perdure open` opens the server's page in the browser.",
+    "web": "`perdure open` opens the server's page in the browser.",
+    "dashboard": "`perdure open` opens the server's page in the browser.",
+    "db": "`perdure migrate`, `perdure doctor` and `perdure verify` work on the database.",
+    "upgrade": "`perdure migrate` brings the database's schema up to date.",
+    "new": f"`perdure init` writes a first workflow. {_RUN}",
+    "create": f"`perdure init` writes a first workflow. {_RUN}",
+    "help": "Use `perdure --help`, or `perdure COMMAND --help`.",
+    "version": "Use `perdure --version`.",
+}
+
+VERB_SYNONYMS: Final[dict[str, tuple[str, ...]]] = {
+    "add": ("create", "set"),
+    "clear": ("delete",),
+    "describe": ("show", "list"),
+    "get": ("show", "list"),
+    "info": ("show", "list"),
+    "inspect": ("show", "list"),
+    "ls": ("list",),
+    "make": ("create", "set"),
+    "new": ("create", "set"),
+    "put": ("set", "create"),
+    "remove": ("delete", "revoke", "clear"),
+    "delete": ("revoke", "clear"),
+    "rm": ("delete", "revoke", "clear"),
+    "run": ("trigger",),
+    "start": ("trigger", "resume"),
+    "status": ("show", "list"),
+    "stop": ("pause",),
+    "emit": ("send",),
+    "publish": ("send",),
+    "unpause": ("resume",),
+    "disable": ("pause",),
+    "enable": ("resume",),
+    "update": ("create", "set"),
+}
+"""What to suggest for an unknown verb of a noun: the first of these that the noun has."""

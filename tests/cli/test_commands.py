@@ -1,0 +1,183 @@
+"""The command line as a whole: nouns and verbs, plurals, pointers from other words, and options that mean the same everywhere."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from perdure.cli.commands import COMMANDS, NOUNS, PAIRS, canonical, load
+from perdure.cli.help import flags_of, is_argument
+from perdure.cli.pointers import COMMAND_POINTERS, VERB_SYNONYMS
+from tests.cli.live import perdure
+
+NO_DATA = {"dev", "init", "server", "worker", "completion", "migrate"}
+"""Commands that run a process or print no data."""
+JSON_ONLY = {"doctor", "verify", "bench", "bench scale"}
+"""Commands on the database with a report of their own: `--json`, without `-o`."""
+LINES_MAX = 50
+
+
+def leaves(command: Any, path: str) -> Iterator[tuple[str, Any]]:
+    nested: dict[str, Any] = getattr(command, "commands", {})
+    if not nested or command.invoke_without_command:
+        yield path, command
+    for name, one in nested.items():
+        if not one.hidden:
+            yield from leaves(one, f"{path} {name}")
+
+
+ALL = dict(leaf for name, entry in COMMANDS.items() for leaf in leaves(load(entry.module)[name], name))
+
+
+def flags(command: Any) -> set[str]:
+    return {flag for p in command.params if not is_argument(p) for flag in p.opts}
+
+
+def test_a_short_flag_stands_for_one_option_in_all_commands() -> None:
+    meanings: dict[str, set[str]] = defaultdict(set)
+    for command in ALL.values():
+        for param in command.params:
+            if not is_argument(param):
+                long = {flag for flag in param.opts if flag.startswith("--")}
+                for flag in set(param.opts) - long:
+                    meanings[flag] |= long
+    assert {flag: found for flag, found in meanings.items() if len(found) > 1} == {}
+
+
+@pytest.mark.parametrize("path", sorted(set(ALL) - NO_DATA))
+def test_a_command_that_prints_data_has_the_same_output_options(path: str) -> None:
+    found = flags(ALL[path])
+    assert "--json" in found
+    if path not in JSON_ONLY:
+        assert {"-o", "--output", "--fields"} <= found
+
+
+@pytest.mark.parametrize("path", ALL)
+def test_a_credential_and_a_database_have_one_spelling(path: str) -> None:
+    for param in ALL[path].params:
+        variables = [param.envvar] if isinstance(param.envvar, str) else list(param.envvar or [])
+        if "PERDURE_API_KEY" in variables:
+            assert param.opts == ["--api-key"]
+        if "PERDURE_DSN" in variables:
+            assert "--dsn" in param.opts
+    assert "--id" not in flags(ALL[path])
+
+
+@pytest.mark.parametrize("path", ALL)
+def test_options_and_arguments_have_a_help_text(path: str) -> None:
+    for param in ALL[path].params:
+        if not getattr(param, "hidden", False):
+            assert param.help, f"perdure {path}: {param.name if is_argument(param) else flags_of(param)}"
+
+
+def test_the_first_page_fits_on_a_screen() -> None:
+    lines = perdure("--help", COLUMNS="80").out.splitlines()
+    assert len(lines) <= LINES_MAX
+    assert max(map(len, lines)) <= 80
+    assert {name for pair in PAIRS for name in pair} <= set(COMMANDS)
+
+
+def test_nouns_are_the_groups_that_can_list() -> None:
+    groups = {name for name, entry in COMMANDS.items() if "list" in getattr(load(entry.module)[name], "commands", {})}
+    assert groups == NOUNS
+
+
+def test_who_can_pause_can_resume() -> None:
+    pausing = {path.removesuffix(" pause") for path in ALL if path.endswith(" pause")}
+    assert pausing == {path.removesuffix(" resume") for path in ALL if path.endswith(" resume")}
+    assert not any("unpause" in path for path in ALL)
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("schedules", "schedule list"),
+        ("schedules list", "schedule list"),
+        ("schedules pause nightly", "schedule pause nightly"),
+        ("schedules -w etl", "schedule list -w etl"),
+        ("schedules --help", "schedule --help"),
+        ("api-keys", "api-key list"),
+        ("runs", "list"),
+        ("runs -s failed", "list -s failed"),
+        ("runs show abc", "show abc"),
+        ("runs list -s failed", "list -s failed"),
+        ("workers list -o json", "workers -o json"),
+        ("worker list", "workers"),
+        ("worker shop.py", "worker shop.py"),
+        ("list", "list"),
+        ("status", "status"),
+    ],
+)
+def test_plurals_are_accepted_and_list_by_themselves(words: str, meant: str) -> None:
+    assert " ".join(canonical(words.split())) == meant
+
+
+@pytest.mark.parametrize("noun", sorted(NOUNS))
+def test_a_plural_reaches_the_server(noun: str) -> None:
+    done = perdure(f"{noun}s", PERDURE_URL="http://127.0.0.1:9")
+    assert done.code == 5 and "no Perdure server answers" in done.err
+    assert perdure(f"{noun}s", "--help").out.startswith(f"Usage: perdure {noun} ")
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("start", "perdure run WORKFLOW"),
+        ("ps", "perdure list"),
+        ("ls", "perdure list"),
+        ("status", "perdure show RUN"),
+        ("get", "perdure show RUN"),
+        ("describe", "perdure show RUN"),
+        ("inspect", "perdure show RUN"),
+        ("tail", "perdure logs RUN --follow"),
+        ("stop", "perdure cancel RUN"),
+        ("kill", "perdure cancel RUN"),
+        ("terminate", "perdure cancel RUN"),
+        ("delete", "perdure cancel RUN"),
+        ("pause", "perdure queue pause NAME"),
+        ("unpause", "perdure queue resume NAME"),
+        ("key", "perdure api-key"),
+        ("dead", "perdure dead-letter list"),
+        ("graph", "perdure flow graph"),
+    ],
+)
+def test_a_word_of_another_tool_points_to_the_command(word: str, meant: str) -> None:
+    done = perdure(word, "something")
+    assert done.code == 2
+    assert done.err.startswith(f"perdure: unknown command `{word}`. ") and meant in done.err
+    assert done.out == ""
+
+
+def test_pointers_name_commands_that_exist() -> None:
+    assert set(COMMAND_POINTERS).isdisjoint(COMMANDS)
+    for text in COMMAND_POINTERS.values():
+        for words in re.findall(r"`perdure ([a-z][a-z -]*[a-z])", text):
+            first, *rest = words.split()
+            assert first in COMMANDS, words
+            nested = getattr(load(COMMANDS[first].module)[first], "commands", None)
+            assert nested is None or not rest or rest[0] in nested, words
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("schedule unpause nightly", "perdure schedule resume"),
+        ("schedule add nightly", "perdure schedule create"),
+        ("queue ls", "perdure queue list"),
+        ("api-key delete x", "perdure api-key revoke"),
+        ("workflow describe x", "perdure workflow show"),
+    ],
+)
+def test_another_verb_points_to_the_one_of_the_noun(words: str, meant: str) -> None:
+    done = perdure(*words.split())
+    assert done.code == 2 and f"Use `{meant}`" in done.err
+    assert words.split()[1] in VERB_SYNONYMS
+
+
+def test_a_misspelled_verb_is_guessed() -> None:
+    done = perdure("schedule", "craete", "x")
+    assert done.code == 2 and "Did you mean 'create'" in done.err
