@@ -148,7 +148,7 @@ def test_a_plural_reaches_the_server(noun: str) -> None:
 def test_a_word_of_another_tool_points_to_the_command(word: str, meant: str) -> None:
     done = perdure(word, "something")
     assert done.code == 2
-    assert done.err.startswith(f"perdure: unknown command `{word}`. ") and meant in done.err
+    assert done.err.startswith(f"perdure: unknown command `perdure {word}`. ") and meant in done.err
     assert done.out == ""
 
 
@@ -180,4 +180,10 @@ def test_another_verb_points_to_the_one_of_the_noun(words: str, meant: str) -> N
 
 def test_a_misspelled_verb_is_guessed() -> None:
     done = perdure("schedule", "craete", "x")
-    assert done.code == 2 and "Did you mean 'create'" in done.err
+    assert done.code == 2 and "Did you mean `perdure schedule create`?" in done.err
+    assert perdure("schedule", "zzz").err.endswith("`perdure schedule --help` lists the commands.\n")
+
+
+def test_the_events_of_a_run_are_its_history() -> None:
+    done = perdure("events", "0192a6f0")
+    assert done.code == 2 and "`perdure history RUN`" in done.err

@@ -73,7 +73,7 @@ def test_help_loads_nothing_heavy() -> None:
 def test_a_mistyped_command_is_guessed() -> None:
     done = perdure("lsit")
     assert done.code == 2
-    assert "Did you mean 'list'" in done.err
+    assert "Did you mean `perdure list`?" in done.err
 
 
 def test_version() -> None:

@@ -107,7 +107,7 @@ class Api:
         try:
             self._http = Session(f"{self.url}/api/v1", headers, connect_s=CONNECT_S, answer_s=ANSWER_S, context=context)
         except ValueError as error:
-            raise InvalidInput(f"--url: {error}") from None
+            raise InvalidInput(f"--url: {url!r} is not a server address: {error}") from None
 
     def __enter__(self) -> Self:
         return self

@@ -59,7 +59,7 @@ class Session:
         """Raises ValueError if `url` is not an http or https address."""
         self._url = urlsplit(url)
         if self._url.scheme not in ("http", "https") or not self._url.hostname:
-            raise ValueError(f"{url!r} is not a server address; it must begin with http:// or https://")
+            raise ValueError("it must begin with http:// or https://")
         self._port = self._url.port  # raises ValueError if it is not a number
         self._headers = dict(headers)
         self._connect_s, self._answer_s, self._context = connect_s, answer_s, context

@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 from typer.main import get_group
 
 from perdure.cli.help import CONTEXT, Command, Group
-from perdure.cli.pointers import COMMAND_POINTERS
+from perdure.cli.pointers import COMMAND_POINTERS, unknown_command
 
 
 class Entry(NamedTuple):
@@ -82,7 +82,7 @@ PAIRS: Final[dict[tuple[str, str], str]] = {
 """Commands that share one line of `perdure --help`, so that it fits on a screen."""
 
 NOUNS: Final = frozenset(
-    {
+    [
         "api-key",
         "approval",
         "calendar",
@@ -95,7 +95,7 @@ NOUNS: Final = frozenset(
         "schedule",
         "webhook",
         "workflow",
-    }
+    ]
 )
 """Groups with a `list`. Their plural is the same group, and lists when no verb follows it."""
 
@@ -119,18 +119,9 @@ class Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         args = canonical(args)
-        if args[0] in COMMANDS:
-            return super().resolve_command(ctx, args)
-        if args[0] in COMMAND_POINTERS and not ctx.resilient_parsing:
-            from perdure.core.errors import InvalidInput
-
-            raise InvalidInput(f"unknown command `{args[0]}`. {COMMAND_POINTERS[args[0]]}")
-        # Typer looks for similar names among `commands`, which holds only those loaded so far.
-        known, self.commands = self.commands, {**dict.fromkeys(COMMANDS), **self.commands}  # type: ignore[dict-item]
-        try:
-            return super().resolve_command(ctx, args)
-        finally:
-            self.commands = known
+        if args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
+            raise unknown_command("perdure", args[0], COMMANDS, COMMAND_POINTERS.get(args[0], ""))
+        return super().resolve_command(ctx, args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         self.format_commands(ctx, formatter)  # --version and --help are in the epilog

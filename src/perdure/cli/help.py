@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from typer.core import TyperCommand, TyperGroup
 
-from perdure.cli.pointers import VERB_SYNONYMS
+from perdure.cli.pointers import NOUN_POINTERS, unknown_command
 
 Row = tuple[str, str]
 
@@ -28,12 +28,8 @@ class Command(TyperCommand):
 class Group(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         word = args[0]
-        if word not in self.commands and not ctx.resilient_parsing:
-            meant = next((verb for verb in VERB_SYNONYMS.get(word, ()) if verb in self.commands), None)
-            if meant is not None:
-                from perdure.core.errors import InvalidInput
-
-                raise InvalidInput(f"unknown command `{ctx.command_path} {word}`. Use `{ctx.command_path} {meant}`.")
+        if word not in self.commands and not word.startswith("-") and not ctx.resilient_parsing:
+            raise unknown_command(ctx.command_path, word, self.commands, NOUN_POINTERS.get(str(ctx.info_name), ""))
         return super().resolve_command(ctx, args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:

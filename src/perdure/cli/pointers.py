@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 _SHOW = "`perdure show RUN` shows a run, `perdure list` lists runs."
@@ -120,3 +121,25 @@ VERB_SYNONYMS: Final[dict[str, tuple[str, ...]]] = {
     "update": ("create", "set"),
 }
 """What to suggest for an unknown verb of a noun: the first of these that the noun has."""
+
+NOUN_POINTERS: Final[dict[str, str]] = {
+    "event": "`perdure history RUN` prints the event history of a run.",
+    "workflow": "`perdure run WORKFLOW` starts a run.",
+}
+"""For a word after a noun that is no verb at all."""
+
+
+def unknown_command(path: str, word: str, known: Iterable[str], pointer: str = "") -> Exception:
+    """The error of an unknown command. `pointer` says where to go if no known command is similar."""
+    from perdure.core.errors import InvalidInput
+    from perdure.core.suggestions import nearest
+
+    known = list(known)
+    meant = next((verb for verb in VERB_SYNONYMS.get(word, ()) if verb in known), "")
+    if path == "perdure" and pointer:
+        advice = pointer
+    elif near := meant or nearest(word, known):
+        advice = f"{'Use' if meant else 'Did you mean'} `{path} {near}`{'.' if meant else '?'}"
+    else:
+        advice = pointer or f"`{path} --help` lists the commands."
+    return InvalidInput(f"unknown command `{path} {word}`. {advice}")
