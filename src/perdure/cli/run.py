@@ -25,7 +25,7 @@ class StartOptions:
         str | None, typer.Option("--key", metavar="KEY", help="Your own id of the run, unique in the namespace.")
     ] = None
     on_conflict: Annotated[
-        Literal["fail", "attach", "replace"] | None, typer.Option(help="If an active run has the key. Default: fail.")
+        Literal["fail", "attach", "replace"] | None, typer.Option(help="If the key is taken. Default: fail.")
     ] = None
     attr: Annotated[
         list[str] | None, typer.Option("--attr", metavar="NAME=VALUE", help="Searchable attribute; repeatable.")
@@ -50,7 +50,7 @@ class StartOptions:
 @dataclass(frozen=True)
 class DeferralOptions:
     dedup: Annotated[
-        str | None, typer.Option(metavar="KEY", help="Start nothing if a run with this dedup key is active.")
+        str | None, typer.Option(metavar="KEY", help="Attach to the active run with this dedup key, if any.")
     ] = None
     dedup_for: Annotated[
         str | None, typer.Option(metavar="DURATION", help="With --dedup: start at most one run in this time.")
