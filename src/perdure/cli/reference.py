@@ -83,8 +83,6 @@ was given with `--key`; or as `@last`, the run most recently started from this m
 the newest run on the server."""
 
 
-_ENVIRONMENT: Final = """Read by `perdure server`; a flag of the same name takes precedence. Durations are written as `500ms`, `30s` or `1h30m`. Traces use
-OpenTelemetry's own variables: [observe a deployment](../how-to/observe.md#traces)."""
 
 
 _ANCHOR: Final = "options-of-every-command-that-talks-to-a-server"
