@@ -11,6 +11,7 @@ import pytest
 from perdure import Perdure, Schedule, TestEnv, flow, task, wf, workflow
 from perdure.core.durations import datetime_of
 from perdure.errors import Conflict, FlowError, InvalidInput, NotFound
+from perdure.engine.api.schedules import Schedules
 
 ran: list[tuple[str, datetime | None]] = []
 
@@ -251,7 +252,7 @@ async def test_triggers_come_and_go_with_their_flow() -> None:
 
 async def results_of_all(env: TestEnv) -> list[str]:
     assert env.client.engine.scheduler is not None
-    found = await env.client.engine.scheduler.of(env.client.engine.use.ns, "tests").page()
+    found = await Schedules(env.client.engine.scheduler, env.client.engine.use.ns, "tests").page()
     return [s.name for s in found]
 
 

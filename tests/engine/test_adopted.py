@@ -12,10 +12,10 @@ from perdure.core.placement import Placement
 from perdure.core.retry import End, TaskOptions
 from perdure.core.work import Report
 from perdure.engine.counters import Counters
+from perdure.engine.flow_control import Lines
 from perdure.engine.ports import ClaimedTask
 from perdure.engine.runs.run import ActiveRun
 from perdure.engine.tasks.dispatch import Dispatcher
-from perdure.engine.tasks.flow_control import Lines
 from perdure.wire.codec import encode_options
 
 RUN = ids.run_id(1_000, 0, 7)

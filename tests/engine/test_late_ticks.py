@@ -8,8 +8,8 @@ from perdure.core.placement import Placement
 from perdure.core.retry import TaskOptions
 from perdure.core.work import Assignment, Beat
 from perdure.engine.counters import Counters
+from perdure.engine.flow_control import Lines
 from perdure.engine.tasks.dispatch import LATE_TICKS_MAX, Dispatcher, Flight
-from perdure.engine.tasks.flow_control import Lines
 
 S = 1_000_000
 RUN = bytes(16)

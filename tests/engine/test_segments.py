@@ -15,10 +15,10 @@ from perdure.core.messages import CancelAsked
 from perdure.core.placement import Placement
 from perdure.core.retry import Fail, Succeed, TaskOptions
 from perdure.engine.counters import Counters
+from perdure.engine.flow_control import Lines
 from perdure.engine.runs.loop import RunLoop
 from perdure.engine.runs.run import SEGMENT_ROWS, ActiveRun, Changes
 from perdure.engine.tasks.dispatch import Dispatcher
-from perdure.engine.tasks.flow_control import Lines
 from perdure.wire.codec import encode_mail
 
 RUN = ids.run_id(1_000, 0, 7)

@@ -24,6 +24,7 @@ from perdure.core.links import Kind
 from perdure.core.messages import Mail, SignalSent, UpdateAsked
 from perdure.core.work import Answer, Outcome, RunView, StartRequest
 from perdure.engine.api.approvals import NOBODY, Actor, Approvals, Ballot, link_url
+from perdure.engine.api.schedules import Schedules as ScheduleApi
 from perdure.engine.api.updates import Updates
 from perdure.engine.engine import Engine, EngineSettings
 from perdure.engine.services.endings import Endings
@@ -320,7 +321,9 @@ class Perdure:
     async def schedules(self) -> Schedules:
         await self._register_new()
         assert self.engine.scheduler is not None
-        return cast(Schedules, _BoundedSchedules(self.engine.scheduler.of(self.engine.use.ns, CODE), self._bounded))
+        return cast(
+            Schedules, _BoundedSchedules(ScheduleApi(self.engine.scheduler, self.engine.use.ns, CODE), self._bounded)
+        )
 
     def adopt(self, definition: Any) -> None:
         """A workflow object that is started here is served here, with everything defined since."""

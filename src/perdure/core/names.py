@@ -10,7 +10,7 @@ import re
 from typing import Final
 
 from perdure.core.errors import InvalidInput
-from perdure.core.limits import NAME_CHARS_MAX
+from perdure.core.limits import MESSAGE_KEY_CHARS_MAX, NAME_CHARS_MAX
 
 UNSAFE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters (C0, DEL, C1), line and paragraph separators, bidirectional marks and overrides, lone surrogates."""
@@ -23,6 +23,12 @@ def checked_name(kind: str, name: str, most: int = NAME_CHARS_MAX) -> str:
     if 0 < len(name) <= most and (name.isprintable() or not UNSAFE.search(name)):  # what is printable is never unsafe
         return name
     raise InvalidInput(invalid_name(kind, name, most))
+
+
+def check_message_key(key: str) -> None:
+    """The sender's own key of a message or event; empty for none."""
+    if key:
+        checked_name("message key", key, MESSAGE_KEY_CHARS_MAX)
 
 
 def invalid_name(kind: str, name: str, most: int = NAME_CHARS_MAX) -> str:

@@ -38,6 +38,7 @@ from perdure.engine.clock import DatabaseClock
 from perdure.engine.commits.committer import AwaitedUnit, Committer, Unit
 from perdure.engine.commits.policy import CommitPolicy
 from perdure.engine.counters import Counters
+from perdure.engine.flow_control import Lines
 from perdure.engine.ports import Committed, Named, Store, WorkerPort
 from perdure.engine.runs.flow_definitions import Flows
 from perdure.engine.runs.inbox import Postbox
@@ -54,7 +55,6 @@ from perdure.engine.services.start_deadlines import Expiry
 from perdure.engine.services.telemetry import Notes, WorkerRow
 from perdure.engine.services.upkeep import Maintenance
 from perdure.engine.tasks.dispatch import Dispatcher, ReportUnit, RequeueUnit, settle_lost
-from perdure.engine.tasks.flow_control import Lines
 from perdure.wire.codec import encode_mail
 
 log = logging.getLogger("perdure.engine")

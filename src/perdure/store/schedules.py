@@ -29,16 +29,8 @@ from perdure.core.schedules import (
     spec_json,
 )
 from perdure.core.suggestions import did_you_mean
-from perdure.engine.services.schedules import (
-    Calendars,
-    Decide,
-    DueSchedule,
-    Fire,
-    Fired,
-    NextFire,
-    Plan,
-    Step,
-)
+from perdure.engine.services.schedule_planner import Calendars, DueSchedule, Fire, Plan, SchedulePlanner, Step
+from perdure.engine.services.schedules import Fired, NextFire
 from perdure.flows.scheduled import (
     BACKFILL,
     FIRED,
@@ -92,17 +84,17 @@ class PostgresSchedules:
         row = await self._row("next_fire")
         return NextFire(row["clock"], row["fire_at"])
 
-    async def fire(self, limit: int, decide: Decide) -> Fired:
+    async def fire(self, limit: int, planner: SchedulePlanner) -> Fired:
         async with self._pool.take() as c, c.transaction():
             found = [_due(r) for r in await c.fetch(SQL["due_schedules"], limit)]
             if not found:
                 return Fired(0, 0, 0, 0)
-            texts = await _calendar_texts(c, decide.calendars(found))
+            texts = await _calendar_texts(c, planner.calendars(found))
             active: dict[int, list[bytes]] = {}
-            if overlapping := decide.overlapping(found):
+            if overlapping := planner.overlapping(found):
                 for r in await c.fetch(SQL["active_of_schedules"], overlapping, SCHEDULE_RUNS_LOOKED_AT):
                     active.setdefault(r["id"], []).append(r["run_id"])
-            steps = decide.steps(found, texts, {i: len(runs) for i, runs in active.items()})
+            steps = planner.steps(found, texts, {i: len(runs) for i, runs in active.items()})
             fresh = await _start(c, [(s.schedule, f) for s in steps for f in s.fires], FIRED)
             stopped = [run for s in steps if s.cancel for run in active.get(s.schedule.id, ())]
             if stopped:

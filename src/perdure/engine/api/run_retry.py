@@ -21,10 +21,10 @@ from perdure.core.retry import waits_until_us
 from perdure.core.run_retry import check_retry, effective, plan
 from perdure.core.runstate import RunState
 from perdure.core.work import RunView
+from perdure.engine.flow_control import Lines
 from perdure.engine.ports import QueuedTask, Reopening, Store
 from perdure.engine.runs.flow_definitions import Flows
 from perdure.engine.runs.turns import replay
-from perdure.engine.tasks.flow_control import Lines
 from perdure.flows.decide.decider import DecisionTooLarge
 from perdure.flows.model import is_flow
 from perdure.wire.codec import decode_row, encode_events, encode_options

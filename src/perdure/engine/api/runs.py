@@ -26,18 +26,18 @@ from perdure.core.errors import (
 )
 from perdure.core.flow_control.groups import Line
 from perdure.core.ids import text
-from perdure.core.limits import CALL_TIMEOUT_S, MESSAGE_KEY_CHARS_MAX, PAYLOAD_BYTES_MAX, SUCCESSORS_MAX
+from perdure.core.limits import CALL_TIMEOUT_S, PAYLOAD_BYTES_MAX, SUCCESSORS_MAX
 from perdure.core.messages import CancelAsked, Mail, PromiseKept, SignalSent
-from perdure.core.names import checked_name
+from perdure.core.names import check_message_key, checked_name
 from perdure.core.work import Outcome, RunView, StartRequest
 from perdure.engine.api.run_retry import Reopener
+from perdure.engine.flow_control import Lines
 from perdure.engine.ports import Store
 from perdure.engine.runs.flow_definitions import Flows
 from perdure.engine.runs.inbox import Postbox
 from perdure.engine.runs.starts import Answered, StartUnit, StartWatch, late_start, unknown_start
 from perdure.engine.services.deferred_starts import Begun, Starts
 from perdure.engine.services.outcomes import Waiters
-from perdure.engine.tasks.flow_control import Lines
 from perdure.wire.codec import decode_row, encode_mail
 
 T = TypeVar("T")
@@ -393,11 +393,6 @@ def _check_message(kind: str, name: str, value: bytes) -> None:
         raise PayloadTooLarge(
             f"the value of {kind} {name!r} has {len(value)} bytes, over the limit PAYLOAD_BYTES_MAX={PAYLOAD_BYTES_MAX}"
         )
-
-
-def check_message_key(key: str) -> None:
-    if key:
-        checked_name("message key", key, MESSAGE_KEY_CHARS_MAX)
 
 
 def _check_size(r: StartRequest) -> None:

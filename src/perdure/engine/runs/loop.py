@@ -27,12 +27,12 @@ from perdure.core.undo import DEADLINE, TIMED_OUT
 from perdure.core.work import Activation, Decided, Outcome
 from perdure.engine.commits.committer import Committer
 from perdure.engine.counters import Counters
+from perdure.engine.flow_control import Lines
 from perdure.engine.ports import HistoryRow, MailRow, Named, WorkerPort
 from perdure.engine.runs.flow_definitions import Flows, not_registered
 from perdure.engine.runs.run import ActiveRun, ChildStart, RunUnit
 from perdure.engine.runs.turns import SLICE_S, Turns, within
 from perdure.engine.tasks.dispatch import Dispatcher
-from perdure.engine.tasks.flow_control import Lines
 from perdure.flows.decide.decider import DecisionTooLarge
 from perdure.flows.model import is_flow
 from perdure.wire.codec import decode_mail, decode_row, encode_failure

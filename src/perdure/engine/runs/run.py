@@ -21,7 +21,7 @@ from perdure.core.lifecycle import RunStatus, TaskStatus
 from perdure.core.messages import CancelAsked, Mail
 from perdure.core.runstate import RunState
 from perdure.engine.commits.rows import Batch
-from perdure.engine.tasks.flow_control import Lines
+from perdure.engine.flow_control import Lines
 from perdure.flows.decide.decider import Decider
 from perdure.wire.codec import encode_events, encode_mail, encode_options
 

@@ -106,6 +106,6 @@ def late_start(seconds: float, *units: StartUnit) -> Unavailable:
 
 def unknown_start(seconds: float) -> Unavailable:
     return Unavailable(
-        f"no answer within {seconds:.3g} s: whether the run was started is unknown. To repeat it safely, start it under an id of your own "
-        '(options(id=...)) with on_conflict="attach"; in REST send the same Idempotency-Key'
+        f"no answer within {seconds:.3g} s: whether the run was started is unknown. To repeat it safely, start it under a key of your own "
+        '(options(key=...)) with on_conflict="attach"; in REST send the same Idempotency-Key'
     )

@@ -19,12 +19,12 @@ from perdure.core.limits import SUCCESSORS_MAX
 from perdure.core.messages import ChildEnded, TaskEnded
 from perdure.core.work import Outcome
 from perdure.engine.counters import Counters
+from perdure.engine.flow_control import Lines
 from perdure.engine.ports import ClaimedRun, Due, Kind, MailRow, Named, Store, WorkerPort
 from perdure.engine.runs.loop import History, RunLoop
 from perdure.engine.runs.run import ActiveRun
 from perdure.engine.runs.turns import SLICE_S, within
 from perdure.engine.tasks.dispatch import Dispatcher
-from perdure.engine.tasks.flow_control import Lines
 from perdure.wire.codec import decode_mail
 
 CLAIM_RUNS_MAX: Final = 250

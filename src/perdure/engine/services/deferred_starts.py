@@ -26,7 +26,7 @@ from perdure.core.deferred_starts import Batch, Dedup, Later, check_later, gathe
 from perdure.core.errors import Unavailable
 from perdure.core.flow_control.groups import Line
 from perdure.core.work import StartRequest
-from perdure.engine.tasks.flow_control import Lines
+from perdure.engine.flow_control import Lines
 from perdure.wire.codec import encode_events
 
 log = logging.getLogger("perdure.engine")

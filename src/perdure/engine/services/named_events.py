@@ -25,7 +25,7 @@ import msgspec
 from perdure.core.errors import InvalidInput, PayloadTooLarge
 from perdure.core.limits import EVENTS_KEPT_S, PAYLOAD_BYTES_MAX
 from perdure.core.named_events import check_name, fits
-from perdure.engine.api.runs import check_message_key
+from perdure.core.names import check_message_key
 from perdure.engine.runs.turns import SLICE_S, within
 
 log = logging.getLogger("perdure.engine")

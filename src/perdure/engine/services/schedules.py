@@ -1,14 +1,14 @@
-"""Schedules: any engine fires what is due, and a nominal time has one run whoever fires it.
+"""Schedules: any engine fires what is due, and a nominal time has one run whichever engine fires it.
 
 Laws:
 
-1. Rows of due schedules, the times that fire, their runs and the next time are written in one transaction, by whoever has the rows
-   locked. If it fails nothing happened, and somebody else does it.
-2. A nominal time is a primary key: (schedule, nominal time). Who finds it taken starts nothing.
+1. Rows of due schedules, the times that fire, their runs and the next time are written in one transaction, by the engine that has the
+   rows locked. If it fails nothing happened, and another engine does it.
+2. A nominal time is a primary key: (schedule, nominal time). An engine that finds it taken starts nothing.
 3. What fires is computed by core/schedules from the stored spec, the calendars and the database's clock. No engine's own clock counts.
 4. A schedule that cannot be computed says so in its `error` and is tried again later; it never stands in the way of the others.
 
-    next_fire -> sleep until then, about a second at most -> fire (lock, decide, write) -> claimers find the runs
+    next_fire -> sleep until then, about a second at most -> fire (lock, plan, write) -> claims find the runs
 """
 
 from __future__ import annotations
@@ -16,128 +16,31 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 import msgspec
 
-from perdure.core import events as ev
-from perdure.core.durations import datetime_of
-from perdure.core.errors import InvalidInput, NotFound, NotRegistered, PerdureError, Unavailable, clip
-from perdure.core.flow_control.groups import Line
-from perdure.core.limits import (
-    BACKFILL_TIMES_MAX,
-    FIRES_PER_LOOK,
-    MISSED_ROWS_MAX,
-    PREVIEW_TIMES_MAX,
-    SCHEDULES_PER_LOOK,
-)
-from perdure.core.schedules import (
-    Calendar,
-    Due,
-    ScheduleSpec,
-    between,
-    due,
-    fire_at,
-    next_after,
-    parse_calendar,
-    parse_spec,
-)
-from perdure.core.suggestions import did_you_mean
+from perdure.core.errors import Unavailable
+from perdure.core.limits import SCHEDULES_PER_LOOK
+from perdure.core.schedules import Calendar
 from perdure.engine.counters import Counters
-from perdure.engine.tasks.flow_control import Lines
-from perdure.flows.scheduled import (
-    BACKFILL,
-    BY_HAND,
-    MISSED,
-    ORIGIN_API,
-    ORIGIN_CODE,
-    SKIPPED,
-    STARTED,
-    BackfillTime,
-    CalendarView,
-    FireView,
-    ScheduleRequest,
-    ScheduleView,
-    attributes_of,
-    check_name,
-    checked,
-    input_at,
-    queue_line,
-    spec_calendars,
-)
-from perdure.wire.codec import encode_events
+from perdure.engine.flow_control import Lines
+from perdure.engine.services.schedule_planner import PUT_OFF_US, Calendars, Fire, Plan, SchedulePlanner
+from perdure.flows.scheduled import CalendarView, FireView, ScheduleRequest, ScheduleView
 
 log = logging.getLogger("perdure.engine")
 
 POLL_S: Final = 1.0
 RACE_S: Final = 0.05
 """Before looking again when another engine has what is due."""
-PUT_OFF_US: Final = 60_000_000
-"""How long a schedule is left alone that could not be fired."""
 PRUNE_S: Final = 3_600.0
 PRUNE_ROWS: Final = 10_000
-
-Named = tuple[int, str]
-"""(namespace, calendar)"""
-Calendars = Mapping[str, Calendar]
-
-
-# -- what the store is asked ---------------------------------------------------------------------------------------
 
 
 class NextFire(msgspec.Struct, frozen=True):
     clock_us: int
     fire_us: int | None
-
-
-class DueSchedule(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule whose row is locked, and what is known of its workflow."""
-
-    id: int
-    ns: int
-    name: str
-    workflow: str
-    version: str
-    """As stored; empty for the current one."""
-    current: str | None
-    """The current version; None when there is no such workflow, or no such namespace any more."""
-    control: bytes | None
-    """What the version that would start says about flow control."""
-    input: bytes
-    timeout_us: int
-    attributes: bytes
-    spec: str
-    origin: str
-    next_us: int | None
-    clock_us: int
-
-
-class Fire(msgspec.Struct, frozen=True):
-    """One nominal time and what comes of it. The run is created if the time was not taken."""
-
-    nominal_us: int
-    outcome: int
-    run_id: bytes | None = None
-    version: str = ""
-    body: bytes = b""
-    attributes: bytes = b""
-    line: Line | None = None
-    deadline_us: int = 0
-
-
-class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """All that one look does to one schedule."""
-
-    schedule: DueSchedule
-    fires: list[Fire]
-    missed: int
-    """Beyond those among `fires`."""
-    next_us: int | None
-    fire_us: int | None
-    cancel: bool = False
-    """Runs of it that are active are asked to stop."""
-    error: str | None = None
 
 
 class Fired(msgspec.Struct, frozen=True):
@@ -147,29 +50,10 @@ class Fired(msgspec.Struct, frozen=True):
     missed: int
 
 
-class Decide(Protocol):
-    def calendars(self, found: Sequence[DueSchedule]) -> set[Named]:
-        """Calendars that have to be read."""
-        ...
-
-    def overlapping(self, found: Sequence[DueSchedule]) -> list[int]:
-        """Schedules of which it matters whether a run of theirs is active."""
-        ...
-
-    def steps(
-        self, found: Sequence[DueSchedule], calendars: Mapping[Named, str], active: Mapping[int, int]
-    ) -> list[Step]:
-        """`active`: how many runs of those that it matters for."""
-        ...
-
-
-Plan = Callable[[DueSchedule, Calendars], list[Fire]]
-
-
 class ScheduleStore(Protocol):
     # firing
     async def next_fire(self) -> NextFire: ...
-    async def fire(self, limit: int, decide: Decide) -> Fired: ...
+    async def fire(self, limit: int, planner: SchedulePlanner) -> Fired: ...
     async def put_off(self, ids: Sequence[int], error: str, delay_us: int) -> None: ...
     async def prune(self, keep_days: float, rows: int) -> int: ...
     # what people ask
@@ -192,138 +76,6 @@ class ScheduleStore(Protocol):
     async def delete_calendar(self, ns: int, name: str) -> bool: ...
 
 
-# -- deciding ------------------------------------------------------------------------------------------------------
-
-
-class Decider:
-    """What fires, and what becomes of each time. Pure but for the ids of the runs."""
-
-    def __init__(self, new_run_id: Callable[[], bytes], lines: Lines) -> None:
-        self._new_run_id, self._lines = new_run_id, lines
-        self.seen: list[int] = []
-        """Schedules that were last asked about, for when the database refuses what was decided."""
-        self._specs: dict[int, ScheduleSpec | str] = {}
-
-    def calendars(self, found: Sequence[DueSchedule]) -> set[Named]:
-        self.seen = [s.id for s in found]
-        self._specs = {s.id: _spec_of(s) for s in found}
-        return {
-            (s.ns, name)
-            for s in found
-            if isinstance(spec := self._specs[s.id], ScheduleSpec)
-            for name in spec_calendars(spec)
-        }
-
-    def overlapping(self, found: Sequence[DueSchedule]) -> list[int]:
-        specs = ((s.id, self._specs[s.id]) for s in found)
-        return [i for i, spec in specs if isinstance(spec, ScheduleSpec) and spec.overlap in ("skip", "cancel")]
-
-    def steps(
-        self, found: Sequence[DueSchedule], calendars: Mapping[Named, str], active: Mapping[int, int]
-    ) -> list[Step]:
-        known: dict[Named, Calendar] = {}
-        out: list[Step] = []
-        for s in found:
-            try:
-                out.append(self._step(s, calendars, known, active.get(s.id, 0)))
-            except Exception as e:  # whatever it is, the others fire
-                log.warning("schedule %s cannot be fired: %s", s.name, e, exc_info=not isinstance(e, PerdureError))
-                later = s.clock_us + PUT_OFF_US
-                out.append(
-                    Step(
-                        schedule=s, fires=[], missed=0, next_us=s.next_us, fire_us=later, error=clip(str(e) or repr(e))
-                    )
-                )
-        return out
-
-    def _step(self, s: DueSchedule, texts: Mapping[Named, str], known: dict[Named, Calendar], active: int) -> Step:
-        spec = self._specs[s.id]
-        if isinstance(spec, str):
-            raise InvalidInput(spec)
-        named = {name: _calendar(texts, known, (s.ns, name)) for name in spec_calendars(spec)}
-        assert s.next_us is not None
-        d = due(spec, named, s.next_us, s.clock_us, FIRES_PER_LOOK, s.name)
-        times, missing = list(d.fire), _missing(s)
-        lost = [Fire(t, MISSED) for t in _lost(spec, named, s, d)] if d.missed else []
-        fires = [Fire(t, MISSED) for t in times] if missing else self._started(s, spec, times, active)
-        return Step(
-            schedule=s,
-            fires=[*lost, *fires],
-            missed=max(d.missed - len(lost), 0),
-            next_us=d.next_us,
-            fire_us=None if d.next_us is None else fire_at(spec, s.name, d.next_us),
-            cancel=spec.overlap == "cancel" and bool(active) and bool(times) and not missing,
-            error=missing or None,
-        )
-
-    def _started(self, s: DueSchedule, spec: ScheduleSpec, times: list[int], active: int) -> list[Fire]:
-        """Several times at once are treated as if they had come one after the other."""
-        if spec.overlap == "skip":
-            first = 0 if active else 1
-            return self.fires(s, spec, times[:first]) + [Fire(t, SKIPPED) for t in times[first:]]
-        if spec.overlap == "cancel":  # each would be cancelled by the next one at once
-            return [Fire(t, SKIPPED) for t in times[:-1]] + self.fires(s, spec, times[-1:])
-        return self.fires(s, spec, times, in_line=spec.overlap == "queue")
-
-    def fires(self, s: DueSchedule, spec: ScheduleSpec, times: Sequence[int], *, in_line: bool = False) -> list[Fire]:
-        """One run each. Ids in the order of the times: that is the order in which a line lets runs in."""
-        made = sorted(self._new_run_id() for _ in times)
-        return [self._fire(s, spec, run_id, t, in_line) for run_id, t in zip(made, times, strict=True)]
-
-    def _fire(self, s: DueSchedule, spec: ScheduleSpec, run_id: bytes, nominal_us: int, in_line: bool) -> Fire:
-        version = s.version or s.current or ""
-        data = input_at(s.origin, s.input, s.name, spec.tz, nominal_us)
-        attributes = attributes_of(s.name, s.attributes)
-        started = ev.RunStarted(
-            s.workflow,
-            version,
-            data,
-            deadline_us=s.clock_us + s.timeout_us if s.timeout_us else 0,
-            attributes=attributes,
-            schedule=s.name,
-            nominal_us=nominal_us,
-        )
-        self._lines.learn((s.ns, s.workflow, version), s.control)
-        line = self._lines.of_run((s.ns, s.workflow, version), data)
-        if in_line:
-            line = queue_line(line, s.ns, s.workflow, s.name, s.id)
-        body = encode_events([started])
-        return Fire(nominal_us, STARTED, run_id, version, body, attributes, line, started.deadline_us)
-
-
-def _lost(spec: ScheduleSpec, calendars: Calendars, s: DueSchedule, d: Due) -> list[int]:
-    """The first of those that went by."""
-    assert s.next_us is not None
-    end = s.clock_us + 1 if d.next_us is None else min(d.next_us, s.clock_us + 1)
-    gone = between(spec, calendars, s.next_us, end, MISSED_ROWS_MAX + len(d.fire))
-    return [t for t in gone if t not in d.fire][:MISSED_ROWS_MAX]
-
-
-def _spec_of(s: DueSchedule) -> ScheduleSpec | str:
-    """Or why it cannot be read, which a later release may have written."""
-    try:
-        return parse_spec(msgspec.json.decode(s.spec))
-    except (PerdureError, msgspec.DecodeError) as e:
-        return f"its spec cannot be read by this server: {e}"
-
-
-def _calendar(texts: Mapping[Named, str], known: dict[Named, Calendar], named: Named) -> Calendar:
-    if named not in known:
-        if named not in texts:
-            raise InvalidInput(f"there is no calendar {named[1]!r} any more; set it again, or change the schedule")
-        known[named] = parse_calendar(msgspec.json.decode(texts[named]))
-    return known[named]
-
-
-def _missing(s: DueSchedule) -> str:
-    if s.current is None:
-        return f"no workflow {s.workflow!r} in this namespace when it was due; deploy it, or connect a worker that defines it"
-    return ""
-
-
-# -- the loop ------------------------------------------------------------------------------------------------------
-
-
 class Scheduler:
     """The part of an engine that fires schedules, and the door to them."""
 
@@ -337,18 +89,14 @@ class Scheduler:
         tell: Callable[[], None],
         retention_days: float | None = None,
     ) -> None:
-        self.store, self._counters, self._fired, self._tell = store, counters, fired, tell
+        self.store, self._counters, self._begun, self._tell = store, counters, fired, tell
         self._retention_days = retention_days
-        self._decide = Decider(new_run_id, lines)
+        self.planner = SchedulePlanner(new_run_id, lines)
         self._poked = asyncio.Event()
         self._limit = SCHEDULES_PER_LOOK
         self._pruned = float("-inf")
         self.looking = True
         """Something may be due that has not been looked at; until it has looked once, nobody knows."""
-
-    def of(self, ns: int, by: str) -> Schedules:
-        """What somebody may ask in one namespace."""
-        return Schedules(self.store, ns, by, self._decide.fires, self._fired, self.changed)
 
     def poke(self) -> None:
         self._poked.set()
@@ -386,7 +134,7 @@ class Scheduler:
                 return poll_s
             if found.fire_us > found.clock_us:
                 return min(poll_s, (found.fire_us - found.clock_us) / 1e6 + 0.001)
-            fired = await self.store.fire(self._limit, self._decide)
+            fired = await self.store.fire(self._limit, self.planner)
             self._limit = min(SCHEDULES_PER_LOOK, self._limit * 2)
             if not fired.schedules:
                 return RACE_S * random.uniform(0.5, 1.5)
@@ -394,7 +142,7 @@ class Scheduler:
             self._counters.schedules_skipped += fired.skipped
             self._counters.schedules_missed += fired.missed
             if fired.started:
-                self._fired(fired.started)
+                self.started(fired.started)
 
     async def _refused(self) -> None:
         """The database will not take what was decided. One at a time finds the one at fault, and that one is put off."""
@@ -403,7 +151,7 @@ class Scheduler:
             self._limit = 1
             return
         await self.store.put_off(
-            self._decide.seen, "the database refuses to fire it; the log of the server says why", PUT_OFF_US
+            self.planner.seen, "the database refuses to fire it; the log of the server says why", PUT_OFF_US
         )
 
     async def _prune(self) -> None:
@@ -415,181 +163,11 @@ class Scheduler:
         while await self.store.prune(self._retention_days, PRUNE_ROWS) == PRUNE_ROWS:
             pass
 
+    def started(self, runs: int) -> None:
+        """Runs of schedules were created that no engine owns yet."""
+        self._begun(runs)
+
     def changed(self) -> None:
         """Somebody changed schedules: they may fire earlier than this engine, or any other, believes."""
         self.poke()
         self._tell()
-
-
-# -- what people ask -----------------------------------------------------------------------------------------------
-
-
-class Schedules:
-    """Use cases of one namespace. Each answers when its effect is durable."""
-
-    def __init__(
-        self,
-        store: ScheduleStore,
-        ns: int,
-        by: str,
-        fires: Callable[..., list[Fire]],
-        started: Callable[[int], None],
-        changed: Callable[[], None],
-    ) -> None:
-        self._store, self.ns, self._by = store, ns, by
-        self._fires, self._started, self._changed = fires, started, changed
-
-    async def put(self, r: ScheduleRequest) -> tuple[ScheduleView, bool]:
-        """Create a schedule, or bring it up to date; True when it is new. Its next time is kept unless the spec changed."""
-        if r.origin not in (ORIGIN_API, ORIGIN_CODE):
-            raise InvalidInput(f"the schedule {r.name}: those of flows come and go with their document")
-        view, created = await self._store.put(self.ns, checked(r), self._by)
-        self._changed()
-        return view, created
-
-    async def get(self, name: str) -> ScheduleView:
-        return await self._known(name, await self._store.get(self.ns, name))
-
-    async def page(self, workflow: str = "", after: str = "", limit: int = 50) -> list[ScheduleView]:
-        return await self._store.page(self.ns, workflow, after, limit)
-
-    async def pause(self, name: str, reason: str = "") -> ScheduleView:
-        """Nothing fires until it is resumed. Who paused first stays on record."""
-        return await self._known(name, await self._store.pause(self.ns, name, self._by, reason))
-
-    async def resume(self, name: str) -> ScheduleView:
-        """Go on from now. What would have fired meanwhile is not caught up; a backfill does that."""
-        view = await self._known(name, await self._store.resume(self.ns, name))
-        self._changed()
-        return view
-
-    async def delete(self, name: str) -> None:
-        """Runs that are active go on, and what fired stays on record."""
-        if not await self._store.delete(self.ns, name):
-            raise NotFound(await self._unknown(name))
-
-    async def trigger(self, name: str) -> bytes:
-        """Start a run now, whatever the schedule says, is doing, or counts."""
-
-        def plan(s: DueSchedule, calendars: Calendars) -> list[Fire]:
-            _refuse_missing(s)
-            return self._fires(s, parse_spec(msgspec.json.decode(s.spec)), [s.clock_us])
-
-        fires = await self._store.start(self.ns, name, BY_HAND, plan)
-        if fires is None:
-            raise NotFound(await self._unknown(name))
-        if not fires or fires[0].run_id is None:
-            raise Unavailable("another run was triggered in the same microsecond; try again")
-        self._started(1)
-        return fires[0].run_id
-
-    async def backfill(self, name: str, since_us: int, until_us: int, *, dry_run: bool = False) -> list[BackfillTime]:
-        """A run for each nominal time in [since, until) that had none."""
-        if since_us >= until_us:
-            raise InvalidInput("a backfill goes from an earlier time (since) to a later one (until)")
-        if dry_run:
-            return await self._dry_run(name, since_us, until_us)
-        wanted: list[int] = []
-
-        def plan(s: DueSchedule, calendars: Calendars) -> list[Fire]:
-            _refuse_missing(s)
-            spec = parse_spec(msgspec.json.decode(s.spec))
-            wanted.extend(_backfill_times(spec, calendars, since_us, until_us, s.clock_us))
-            return self._fires(s, spec, wanted, in_line=spec.overlap == "queue")
-
-        fires = await self._store.start(self.ns, name, BACKFILL, plan)
-        if fires is None:
-            raise NotFound(await self._unknown(name))
-        if fires:
-            self._started(len(fires))
-        made = {f.nominal_us: f.run_id for f in fires}
-        had = await self._store.taken(self.ns, name, [t for t in wanted if t not in made])
-        return [BackfillTime(nominal_us=t, exists=t not in made, run_id=made.get(t) or had.get(t)) for t in wanted]
-
-    async def _dry_run(self, name: str, since_us: int, until_us: int) -> list[BackfillTime]:
-        view = await self.get(name)
-        calendars = await self._store.calendars(self.ns, spec_calendars(view.spec))
-        times = _backfill_times(view.spec, calendars, since_us, until_us, await self._store.clock_us())
-        had = await self._store.taken(self.ns, name, times)
-        return [BackfillTime(nominal_us=t, exists=t in had, run_id=had.get(t)) for t in times]
-
-    async def times(self, name: str, count: int) -> list[int]:
-        """The next nominal times. The stored one first: it may be due and not fired yet."""
-        view = await self.get(name)
-        if view.paused_us is None and view.next_us is None:
-            return []
-        if view.paused_us is not None or view.next_us is None:
-            return await self.preview(view.spec, count)
-        return [view.next_us, *await self.preview(view.spec, count - 1, after_us=view.next_us)][:count]
-
-    async def preview(self, spec: ScheduleSpec, count: int, after_us: int | None = None) -> list[int]:
-        """When a schedule of this spec would fire, from now on."""
-        calendars = await self._store.calendars(self.ns, spec_calendars(spec))
-        at = await self._store.clock_us() if after_us is None else after_us
-        found: list[int] = []
-        while len(found) < min(count, PREVIEW_TIMES_MAX) and (following := next_after(spec, calendars, at)) is not None:
-            found.append(following)
-            at = following
-        return found
-
-    async def fires(self, name: str, before_us: int | None, limit: int) -> list[FireView]:
-        """What came of past times, the latest first."""
-        found = await self._store.fires(self.ns, name, before_us, limit)
-        if found is None:
-            raise NotFound(await self._unknown(name))
-        return found
-
-    # -- calendars --------------------------------------------------------------------------------------------------
-
-    async def calendar_page(self, after: str, limit: int) -> list[CalendarView]:
-        return await self._store.calendar_page(self.ns, after, limit)
-
-    async def calendar(self, name: str) -> CalendarView:
-        found = await self._store.calendar(self.ns, name)
-        if found is None:
-            raise NotFound(f"there is no calendar {name!r} in this namespace")
-        return found
-
-    async def put_calendar(self, name: str, calendar: Calendar) -> CalendarView:
-        """Schedules that use it find their next time anew."""
-        view = await self._store.put_calendar(self.ns, check_name(name, "a calendar"), calendar, self._by)
-        self._changed()
-        return view
-
-    async def delete_calendar(self, name: str) -> None:
-        if not await self._store.delete_calendar(self.ns, name):
-            raise NotFound(f"there is no calendar {name!r} in this namespace")
-
-    # -- those that are not there -----------------------------------------------------------------------------------
-
-    async def _known(self, name: str, found: ScheduleView | None) -> ScheduleView:
-        if found is None:
-            raise NotFound(await self._unknown(name))
-        return found
-
-    async def _unknown(self, name: str) -> str:
-        near = did_you_mean(name, await self._store.names(self.ns))
-        return (
-            f"there is no schedule {name!r} in this namespace; {near or '`perdure schedule list` shows what there is'}"
-        )
-
-
-def _refuse_missing(s: DueSchedule) -> None:
-    if s.current is None:
-        raise NotRegistered(
-            f"no workflow {s.workflow!r} in this namespace; deploy it, or connect a worker that defines it"
-        )
-
-
-def _backfill_times(spec: ScheduleSpec, calendars: Calendars, since_us: int, until_us: int, clock_us: int) -> list[int]:
-    if until_us > clock_us:
-        raise InvalidInput(
-            f"until lies in the future, and a backfill is about the past: say {datetime_of(clock_us).isoformat(timespec='seconds')} or earlier"
-        )
-    times = between(spec, calendars, since_us, until_us, BACKFILL_TIMES_MAX + 1)
-    if len(times) > BACKFILL_TIMES_MAX:
-        cut = datetime_of(times[BACKFILL_TIMES_MAX]).isoformat()
-        raise InvalidInput(
-            f"this range has more than BACKFILL_TIMES_MAX={BACKFILL_TIMES_MAX:,} times. Go in steps: until {cut} first, then since {cut}"
-        )
-    return times

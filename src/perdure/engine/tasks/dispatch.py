@@ -41,10 +41,10 @@ from perdure.core.retry import (
 from perdure.core.work import Assignment, Beat, Report
 from perdure.engine.commits.rows import Batch
 from perdure.engine.counters import Counters
+from perdure.engine.flow_control import Lines
 from perdure.engine.ports import Again, ClaimedTask, Kind, LostTask, WorkerPort
 from perdure.engine.runs.run import ActiveRun
 from perdure.engine.tasks.backlog import TURN_TASKS, Backlog, Line
-from perdure.engine.tasks.flow_control import Lines
 from perdure.wire.codec import decode_options, encode_mail
 
 ALL_SLOTS = 1_000_000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perdure.core.errors import InvalidInput
-from perdure.engine.services.schedules import Schedules
+from perdure.engine.api.schedules import Schedules
 from perdure.wire.schedules import Answered, Asked
 
 FIRES_MAX = 500

@@ -40,6 +40,7 @@ from perdure.core.messages import CancelAsked
 from perdure.core.work import Outcome, StartRequest
 from perdure.engine.api.approvals import Approvals, Ballot, link_url
 from perdure.engine.api.runs import UseCases
+from perdure.engine.api.schedules import Schedules
 from perdure.engine.engine import Engine
 from perdure.server.auth.authenticator import SeveralCredentials
 from perdure.server.auth.ports import Detail
@@ -483,7 +484,7 @@ class GrpcServer:
     async def _schedule(self, caller: Caller, asked: Asked) -> bytes:
         if self._engine.scheduler is None:
             raise Unavailable("this server has no schedules")
-        use = self._engine.scheduler.of(caller.use.ns, caller.principal.subject)
+        use = Schedules(self._engine.scheduler, caller.use.ns, caller.principal.subject)
         answered = await answer(use, asked)
         line = audited(asked)
         if line is not None and self._audit is not None:

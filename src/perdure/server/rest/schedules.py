@@ -16,7 +16,7 @@ from perdure.core.calls import encode_json
 from perdure.core.errors import Conflict, NotFound, Unavailable
 from perdure.core.limits import NAME_CHARS_MAX, PREVIEW_TIMES_MAX
 from perdure.core.schedules import ScheduleSpec, parse_calendar, parse_spec, spec_json
-from perdure.engine.services.schedules import Schedules
+from perdure.engine.api.schedules import Schedules
 from perdure.flows.scheduled import BackfillTime, CalendarView, FireView, ScheduleRequest, ScheduleView
 from perdure.server.auth.ports import Detail
 from perdure.server.rest import models as m
@@ -379,7 +379,7 @@ def _use(caller: Caller) -> Schedules:
     scheduler = caller.server.engine.scheduler
     if scheduler is None:
         raise Unavailable("this server has no schedules")
-    return scheduler.of(caller.ns, caller.principal.subject)
+    return Schedules(scheduler, caller.ns, caller.principal.subject)
 
 
 async def _audit(caller: Caller, action: str, name: str, **detail: str | int) -> None:
