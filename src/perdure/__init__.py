@@ -20,7 +20,7 @@ _MODULES = {
     "Client": "perdure.sdk.client.client",
     "Debounce": "perdure.sdk.flow_control",
     "Dedup": "perdure.sdk.flow_control",
-    "EngineSettings": "perdure.engine.engine",
+    "EngineSettings": "perdure.engine.settings",
     "Event": "perdure.sdk.client.handles",
     "Fair": "perdure.sdk.flow_control",
     "FlowRef": "perdure.sdk.flows",

@@ -134,12 +134,14 @@ async def test_the_loops_of_an_engine_are_named_in_plain_words(dsn: str, caplog:
     import asyncio
 
     from perdure.core.errors import Unavailable
-    from perdure.engine.engine import Engine, EngineSettings
+    from perdure.engine.engine import Engine
+    from perdure.engine.settings import EngineSettings
+    from perdure.store.engine_stores import engine_stores
     from perdure.store.postgres import PostgresStore
 
     store = PostgresStore(dsn)
     await store.open()
-    engine = Engine(store, None, EngineSettings())
+    engine = Engine(engine_stores(store), None, EngineSettings())
     tried = asyncio.Event()
     tries = 0
 
@@ -150,7 +152,7 @@ async def test_the_loops_of_an_engine_are_named_in_plain_words(dsn: str, caplog:
             tried.set()
         raise Unavailable("the database is away")
 
-    monkeypatch.setattr(engine.claimer, "run", broken)
+    monkeypatch.setattr(engine.claims, "run", broken)
     await engine.open()
     try:
         await asyncio.wait_for(tried.wait(), 30)

@@ -29,8 +29,8 @@ from perdure.core.retry import (
 )
 from perdure.core.work import Assignment, Report
 from perdure.engine.ports import LostTask
-from perdure.engine.services.start_deadlines import Waiting, fails
-from perdure.engine.tasks.dispatch import settle_lost
+from perdure.engine.services.start_deadlines import ExpiredTask, fails
+from perdure.engine.tasks.lost_workers import settle_lost
 from perdure.errors import FinalError, RetryLater
 from perdure.sdk.worker.reports import error_report
 from perdure.wire.codec import decode_mail, encode_options
@@ -116,15 +116,15 @@ def test_the_failure_names_the_limit_that_was_met() -> None:
 # -- expiry --------------------------------------------------------------------------------------------------------
 
 
-def waiting(**given: Any) -> Waiting:
+def waiting(**given: Any) -> ExpiredTask:
     fields: dict[str, Any] = {
         "id": TASK, "run_id": b"r" * 16, "seq": 4, "queue": "default", "attempt": 1, "lost": 0, "scheduled_us": 10, "error": None,
         "options": encode_options(TaskOptions(to_start_us=SECOND)), "clock_us": 2 * SECOND, "reason": None,
     }  # fmt: skip
-    return Waiting(**(fields | given))
+    return ExpiredTask(**(fields | given))
 
 
-def mail_of(w: Waiting) -> TaskEnded:
+def mail_of(w: ExpiredTask) -> TaskEnded:
     (failed,) = fails([w])
     assert (failed.id, failed.run_id) == (w.id, w.run_id)
     mail = decode_mail(failed.body)
@@ -142,7 +142,10 @@ def test_a_task_that_expired_ends_as_failed_with_as_many_attempts_as_it_had() ->
 @pytest.mark.parametrize(
     ("reason", "words"),
     [
-        (Reason(code="limit", key="task:x", max=3), "It stood in line: the limit task:x (3 at a time) was reached"),
+        (
+            Reason(code="limit", key="task:x", max=3),
+            "It waited for flow control: the limit task:x (3 at a time) was reached",
+        ),
         (Reason(code="paused", key="queue:q", by="ada", text="lunch"), "queue:q is paused by ada (lunch)"),
         (Reason(code="rate", key="task:x"), "the rate task:x let nothing through"),
         (None, "No worker took it from the queue 'default'"),

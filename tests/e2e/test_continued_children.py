@@ -60,7 +60,7 @@ async def test_a_parent_that_was_away_when_the_last_successor_ended_finds_its_re
         child_id = await _last_child(client, handle.id)
         await go.send(child_id, "early")
         # The child tells its parent in memory; a parent that is read again from the database has to find out by itself.
-        client.engine.loop._child_ended = lambda *_: None  # type: ignore[method-assign]
+        client.engine.delivery._child_ended = lambda *_: None  # type: ignore[method-assign]
         await asyncio.sleep(0.5)
     async with Perdure(dsn) as client:
         client.adopt(parent)

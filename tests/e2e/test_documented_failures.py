@@ -168,7 +168,9 @@ async def test_one_event_does_not_wake_every_engine(dsn: str) -> None:
     """5. A broadcast wake-up stampeded every worker."""
     async with Perdure(dsn) as one, Perdure(dsn) as two, Perdure(dsn) as three, Perdure(dsn, worker=False) as client:
         bystanders = [two.engine.counters, three.engine.counters]
-        one.engine._others = two.engine._others = three.engine._others = client.engine._others = 3
+        one.engine.session.others = two.engine.session.others = three.engine.session.others = (
+            client.engine.session.others
+        ) = 3
         before, began = [c.polls for c in bystanders], time.monotonic()
         events = 0
         for _ in range(100):

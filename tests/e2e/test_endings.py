@@ -140,7 +140,7 @@ async def let_time_pass(client: Perdure) -> None:
     """An hour and a second, by the database's clock as this client sees it."""
     client.store.shift_clock(HOUR_S + 1)
     client.engine.clock.sync((await client.store.next_due([], [], flows=True)).clock_us)
-    client.engine.loop.fire_timers()
+    client.engine.timers.fire()
 
 
 async def clean(dsn: str) -> None:

@@ -17,8 +17,10 @@ from perdure.core.messages import TaskEnded
 from perdure.core.placement import Placement
 from perdure.engine.commits.committer import Committer
 from perdure.engine.commits.policy import CommitPolicy
+from perdure.engine.commits.store import Poison
+from perdure.engine.commits.write_queue import WriteQueue
 from perdure.engine.counters import Counters
-from perdure.engine.ports import Poison
+from perdure.engine.session import EngineSession
 from perdure.wire.codec import encode_mail
 
 executed: list[tuple[str, int]] = []
@@ -118,16 +120,16 @@ async def test_a_parent_does_not_leave_memory_while_its_child_is_about_to_end_th
     and the commit of it."""
     async with Perdure(dsn, settings=settings()) as client:
         handle = await client.start_workflow(parent, 0.3)
-        loop = client.engine.loop
-        close = loop._close
+        engine = client.engine
+        close = engine.exits.close
 
         def close_and_evict(run: Any, *args: Any) -> None:
             close(run, *args)
             if run.state.parent_id:
-                client.engine.loop._placement = Placement(idle_s=-1.0, near_s=-1.0)
-                loop.evict_idle()
+                engine.eviction.placement = Placement(idle_s=-1.0, near_s=-1.0)
+                engine.eviction.evict_idle()
 
-        monkeypatch.setattr(loop, "_close", close_and_evict)
+        monkeypatch.setattr(engine.exits, "close", close_and_evict)
         assert await handle.result(timeout="5s") == 1
 
 
@@ -153,18 +155,18 @@ async def test_a_claim_whose_session_expired_on_the_way_is_not_loaded(
 
         monkeypatch.setattr(slow.store, "load", late)
         await asyncio.wait_for(held.wait(), 5)
-        lost = slow.engine.session
+        lost = slow.engine.session.id
         await _expire(dsn, lost)
         async with Perdure(dsn, queues=["none"], settings=settings()):
-            while slow.engine.session == lost:
+            while slow.engine.session.id == lost:
                 await asyncio.sleep(0.01)
             while await count(dsn, f"select coalesce(max(owner), 0) from perdure.run_queue where owner <> {lost}") == 0:
                 await asyncio.sleep(0.01)
             owner = await count(dsn, "select owner from perdure.run_queue")
             go_on.set()
             await asyncio.sleep(0.1)
-            assert owner != slow.engine.session
-            assert not slow.engine.loop.runs, f"it holds {handle.id}, which another engine owns"
+            assert owner != slow.engine.session.id
+            assert not slow.engine.runs, f"it holds {handle.id}, which another engine owns"
             assert slow.engine.counters.activations == 0, "it executed code of a run that another engine owns"
 
 
@@ -181,7 +183,7 @@ async def test_mail_that_was_read_before_its_commit_and_arrives_after_it_is_not_
             nonlocal reads
             rows = await owned_mail(session, limit)
             reads += bool(rows)
-            client.engine.claimer.poke()
+            client.engine.claims.wake()
             if reads == 2 and not committed.is_set():
                 read_again.set()
                 await committed.wait()
@@ -259,7 +261,7 @@ async def test_mail_that_cannot_be_read_sets_its_run_aside_and_harms_nobody_else
                 await connection.execute("insert into perdure.inbox (ns, run_id, body) values (1, $1, '\\x01ff')", run)
         finally:
             await connection.close()
-        client.engine.claimer.poke()
+        client.engine.claims.wake()
         with pytest.raises(perdure.errors.Stuck):
             await bad.result(timeout="5s")
         await word.send(good.id, 5)
@@ -299,14 +301,14 @@ async def test_an_answer_that_arrives_while_the_engine_registers_anew_is_late(
         monkeypatch.setattr(store, "register", slow_register)
         starting = asyncio.create_task(client.start_workflow(far_flow, 0.0))
         await asyncio.wait_for(answered.wait(), 5)
-        await _expire(dsn, engine.session)
+        await _expire(dsn, engine.session.id)
         handle = await asyncio.wait_for(starting, 5)
-        assert not engine.loop.runs, f"{handle.id} belongs to whoever claims it next"
+        assert not engine.runs, f"{handle.id} belongs to whoever claims it next"
         go_on.set()
         async with asyncio.timeout(5):
-            while not engine.loop.runs:
+            while not engine.runs:
                 await asyncio.sleep(0.01)
-        assert [run.epoch for run in engine.loop.runs.values()] == [2]
+        assert [run.epoch for run in engine.runs.values()] == [2]
 
 
 async def test_a_batch_that_is_split_keeps_its_session_and_loses_no_unit_when_that_is_lost() -> None:
@@ -319,40 +321,42 @@ async def test_a_batch_that_is_split_keeps_its_session_and_loses_no_unit_when_th
             self.sessions.append(session)
             if len(self.sessions) == 1:
                 raise Poison("one of them")
-            committer.session = 8  # registered anew while this was on its way
+            session.begin(8)  # registered anew while this was on its way
             raise Fenced("gone")
 
     class Start:
+        outlives_session = True
+
         def fill(self, batch: Any) -> None:
             pass
 
-    committer = Committer(Refusing(), CommitPolicy(), Counters(), lambda: 0, lambda *_: None, lambda *_: None)  # type: ignore[arg-type]
-    committer.session = 7
+    queue, session = WriteQueue(CommitPolicy(), lambda: 0), EngineSession()
+    committer = Committer(Refusing(), session, queue, Counters(), None)  # type: ignore[arg-type]
+    session.begin(7)
     units = [Start() for _ in range(4)]
     for unit in units:
-        committer.add(unit)
+        queue.add(unit)
     with pytest.raises(Fenced):
         await committer.run()
     assert Refusing.sessions == [7, 7]
-    assert list(committer._units) == units
+    assert list(queue.units()) == units
 
 
 async def test_a_service_that_fails_costs_the_engine_nothing(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault in the matching of events, say, let the engine start over, again and again."""
     async with Perdure(dsn, settings=settings()) as client:
         engine = client.engine
-        assert engine.occasions is not None
-        session, failed = engine.session, 0
+        session, failed = engine.session.id, 0
 
         async def broken() -> None:
             nonlocal failed
             failed += 1
             raise ValueError("on purpose")
 
-        monkeypatch.setattr(engine.occasions, "look", broken)
-        engine.occasions.poke()
+        monkeypatch.setattr(engine.named_events, "poll_once", broken)
+        engine.named_events.wake()
         async with asyncio.timeout(20):
             while failed < 3:
                 await asyncio.sleep(0.05)
-                engine.occasions.poke()
-        assert engine.session == session
+                engine.named_events.wake()
+        assert engine.session.id == session

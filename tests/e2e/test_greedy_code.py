@@ -83,7 +83,7 @@ async def test_a_loop_without_end_is_stuck_with_its_stack_and_the_others_go_on(d
 async def test_code_that_is_thrown_away_is_bounded_too(dsn: str) -> None:
     async with Perdure(dsn) as p:
         await p.start_workflow(at_last)
-        while not any(run.state.timers for run in p.engine.loop.runs.values()):
+        while not any(run.state.timers for run in p.engine.runs.values()):
             await asyncio.sleep(0.01)
         began = monotonic()
         p.worker.forget_all()  # closes the coroutine, whose `finally` never ends

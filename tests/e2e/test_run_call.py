@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from perdure import EngineSettings, Perdure, task, wf, workflow
-from perdure.engine.ports import Poison
+from perdure.engine.commits.store import Poison
 from perdure.errors import InvalidInput, PayloadTooLarge, RunAlreadyExists, RunFailed, Unavailable
 
 

@@ -13,7 +13,7 @@ import pytest
 from perdure import Handle, Perdure, Promise, Retry, Signal, State, SyncPerdure, TestEnv, task, wf, workflow
 from perdure.core import events as ev
 from perdure.core import ids
-from perdure.engine.engine import EngineSettings
+from perdure.engine.settings import EngineSettings
 from perdure.errors import ChildFailed, Conflict, NotFound, RunFailed, TaskFailed
 from perdure.store.postgres import PostgresStore
 from perdure.store.verify import verify

@@ -205,7 +205,7 @@ async def test_mail_that_arrives_twice_is_handled_once(client: Perdure) -> None:
     mail = encode_mail(UpdateAsked("twice", "set_price", b'{"cents":5}'))
     for _ in range(3):
         await client.store.post(ids.parse(handle.id), client.engine.use.ns, mail)
-    client.engine.claimer.poke()
+    client.engine.claims.wake()
     assert await set_price.ask(handle.id, Price(5), key="twice") == Receipt(100, 5)
     assert await set_price.ask(handle.id, Price(6)) == Receipt(5, 6)
     assert calls["audit"] == 2
@@ -331,7 +331,7 @@ async def test_every_update_is_handled_once_while_engines_lose_their_memory(dsn:
             for n in range(losses):
                 await asyncio.sleep(0.1)
                 engine = (one, two)[n % 2].engine
-                await engine._start_over(engine.session)
+                await engine.lease.start_over()
 
         losing = asyncio.create_task(lose())
         said: list[bytes] = []
@@ -366,7 +366,7 @@ async def test_too_many_open_updates_are_refused(client: Perdure) -> None:
     for n in range(UPDATES_OPEN_MAX):
         body = encode_mail(UpdateAsked(str(n), "rename", b'"x"'))
         await client.store.post(run_id, client.engine.use.ns, body)
-    client.engine.claimer.poke()
+    client.engine.claims.wake()
     await received(handle, UPDATES_OPEN_MAX)
     with pytest.raises(UpdateRejected, match="UPDATES_OPEN_MAX=1000"):
         await rename.ask(handle.id, "one too many", timeout=LIMIT)
@@ -441,7 +441,7 @@ async def test_a_query_disturbs_nothing(dsn: str) -> None:
         assert await handle.describe() == before
         assert before.owner is None
         assert len(await handle.history()) == events
-        assert ids.parse(handle.id) not in client.engine.loop.runs
+        assert ids.parse(handle.id) not in client.engine.runs
 
 
 async def test_the_engine_knows_which_signals_code_and_flows_wait_for(client: Perdure) -> None:
@@ -453,7 +453,7 @@ async def test_the_engine_knows_which_signals_code_and_flows_wait_for(client: Pe
     await go.resolve(pull.id, True)
 
     def waiting(handle: Handle[object]) -> list[str] | None:
-        run = client.engine.loop.runs.get(ids.parse(handle.id))
+        run = client.engine.runs.get(ids.parse(handle.id))
         return None if run is None else run.waiting
 
     async with asyncio.timeout(20):

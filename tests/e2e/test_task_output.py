@@ -93,7 +93,7 @@ async def test_a_task_that_blocks_the_loop_times_out_neither_itself_nor_its_neig
 
     def urgent(new: list[Beat]) -> None:
         passed_on(new)
-        flights = client.engine.dispatcher.flights
+        flights = client.engine.attempts.flights
         beats.extend((b.seq, flights[b.run_id, b.seq].blocked) for b in new if (b.run_id, b.seq) in flights)
 
     execution._urgent_beats = urgent
@@ -189,7 +189,7 @@ async def test_the_details_of_a_heartbeat_reach_the_engine_and_the_latest_win(cl
     seen: list[bytes] = []
 
     def latest() -> bool:
-        seen.extend(f.details for f in client.engine.dispatcher.flights.values() if f.details)
+        seen.extend(f.details for f in client.engine.attempts.flights.values() if f.details)
         return bool(seen) and seen[-1] == b'{"done":39}'
 
     await until(latest)

@@ -184,9 +184,9 @@ async def test_every_wait_for_another_attempt_has_its_own_time(client: Perdure) 
 async def test_another_engine_ends_the_wait_of_an_engine_that_is_gone(dsn: str) -> None:
     async with Perdure(dsn) as first:
         handle = await one.start("nobody")
-        while not first.engine.loop.runs[handle._run_id].queued:
+        while not first.engine.runs[handle._run_id].queued:
             await asyncio.sleep(0.01)
-        await first.engine.committer.drained()
+        await first.engine.queue.drained()
     async with Perdure(dsn) as second:
         with pytest.raises(RunFailed, match="start_within"):
             await asyncio.wait_for(second.handle(handle.id, one).result(), LIMIT_S)
@@ -197,7 +197,7 @@ async def test_skipped_time_runs_out_too(dsn: str) -> None:
     began = time.monotonic()
     async with TestEnv(dsn) as env:
         assert (await env.run(caught)).startswith("caught: TimeoutError: the task did not begin within 0.5 s")
-        env.client.engine.expiry.next_us = None  # type: ignore[union-attr]
+        env.client.engine.start_deadlines.next_us = None  # type: ignore[union-attr]
     assert time.monotonic() - began < 20
 
 

@@ -13,12 +13,13 @@ from perdure.core import ids
 from perdure.core.messages import CancelAsked
 from perdure.core.undo import stack_of
 from perdure.engine.engine import Engine
-from perdure.engine.tasks.dispatch import settle_lost
+from perdure.engine.tasks.lost_workers import settle_lost
 from perdure.errors import Conflict, RunCancelled, RunFailed, TaskFailed
 from perdure.sdk.worker.worker import Worker
 from perdure.store.postgres import PostgresStore
 from perdure.store.verify import verify
 from perdure.wire.codec import decode_row
+from tests.fakes.engine_stores import stores
 from tests.flows.engine_harness import SETTINGS, CrashingStore
 
 done: list[str] = []
@@ -229,13 +230,13 @@ async def test_engines_that_die_at_every_commit_undo_everything_once(dsn: str, f
         run_id = ids.parse(str(handle.id))
         asked = False
         for _ in range(80):
-            engine = Engine(crashing, Worker(slots=10), SETTINGS)  # type: ignore[arg-type]
+            engine = Engine(stores(crashing), Worker(slots=10), SETTINGS)  # type: ignore[arg-type]
             crashing.crashed, crashing.armed = False, False
             await engine.open()
             crashing.armed = True
             ended = False
             for _ in range(4_000):
-                engine.claimer.poke()
+                engine.claims.wake()
                 view = await store.describe(run_id, engine.use.ns)
                 assert view is not None
                 ended = view.finished_us is not None
@@ -264,13 +265,11 @@ async def test_engines_that_die_at_every_commit_undo_everything_once(dsn: str, f
 
 async def _abandon(engine: Engine, store: PostgresStore) -> None:
     """The process is gone. Whoever looks next finds its session expired, and frees what it held."""
-    tasks = [*engine._tasks, *engine._background]
+    tasks = [*engine._tasks, *engine.background.tasks]
     for one in tasks:
         one.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    for handle in (engine.loop._timer_handle, engine.claimer._handle):
-        if handle is not None:
-            handle.cancel()
-    assert engine._worker is not None
-    await engine._worker.close()
-    await store.leave(engine.session, settle_lost)
+    engine.timers.close()
+    engine.claims.stop_timer()
+    await engine._context.worker.close()
+    await store.leave(engine.session.id, settle_lost)

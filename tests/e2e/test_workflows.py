@@ -931,7 +931,7 @@ async def test_two_engines_on_one_database_share_the_work(dsn: str) -> None:
         embedded(dsn, slots=4, settings=quick(placement=placement)) as one,
         embedded(dsn, slots=4, settings=quick(placement=placement)) as two,
     ):
-        await until(lambda: one.engine._others_free > 0)
+        await until(lambda: one.engine.session.others_free > 0)
         handle = await one.start_workflow(spreads, 300)
         assert await handle.result(LIMIT) == 300
         assert one.engine.counters.tasks_spilled > 0
@@ -972,7 +972,7 @@ async def sleeps_a_while(before: int, seconds: float, after: int) -> list[int]:
 async def test_a_sleeping_run_leaves_memory_and_comes_back_in_time(dsn: str) -> None:
     async with embedded(dsn, settings=quick(placement=Placement(idle_s=0.1, near_s=0.2))) as client:
         handle = await sleeps_a_while.start(2, 1.5, 3)
-        await until(lambda: not client.engine.loop.runs)
+        await until(lambda: not client.engine.runs)
         assert client.worker is not None
         assert client.worker.live_runs == 0
         view = await handle.describe()
@@ -986,7 +986,7 @@ async def test_a_run_in_the_database_is_woken_by_a_message(dsn: str) -> None:
     async with embedded(dsn, settings=quick()) as client:
         handle = await listens.start(2)
         for word in ("a", "b"):
-            await until(lambda: not client.engine.loop.runs)
+            await until(lambda: not client.engine.runs)
             await words.send(handle.id, word)
             if word == "a":
                 await until(lambda: client.engine.counters.runs_evicted > 1)

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.lifecycle import TaskStatus
 from perdure.core.messages import TaskEnded
-from perdure.core.placement import Placement
 from perdure.core.retry import End, TaskOptions
 from perdure.core.work import Report
-from perdure.engine.counters import Counters
-from perdure.engine.flow_control import Lines
 from perdure.engine.ports import ClaimedTask
 from perdure.engine.runs.run import ActiveRun
-from perdure.engine.tasks.dispatch import Dispatcher
 from perdure.wire.codec import encode_options
-
-RUN = ids.run_id(1_000, 0, 7)
+from tests.fakes.engine_parts import RUN, EngineParts
 
 
 def run_in_epoch(epoch: int) -> ActiveRun:
@@ -29,20 +22,6 @@ def run_in_epoch(epoch: int) -> ActiveRun:
     return run
 
 
-def dispatcher() -> Dispatcher:
-    return Dispatcher(
-        None,
-        Counters(),
-        lambda: 5,
-        Placement(),
-        lambda *_: None,
-        lambda *_: None,
-        lambda _: None,
-        lambda *_: None,
-        Lines(None, lambda: 5),  # type: ignore[arg-type]
-    )
-
-
 def row(attempt: int = 1) -> ClaimedTask:
     task_id = ids.derive(RUN, ids.TASK, 0)
     return ClaimedTask(task_id, 1, RUN, 0, "t", "q", attempt, 0, 1, encode_options(TaskOptions()), b"{}")
@@ -50,32 +29,29 @@ def row(attempt: int = 1) -> ClaimedTask:
 
 def test_the_result_counts_although_the_attempt_began_in_an_epoch_before_this_one() -> None:
     """The run came here earlier than the worker: it has been taken over since the attempt began."""
-    run, d = run_in_epoch(2), dispatcher()
-    d.adopt_running([row()], {RUN: run}.get)
-    d.reported([Report(RUN, 0, 1, End.SUCCESS, b"5", None, 1, 2, epoch=1)])
-    assert not d.flights
+    run, d = run_in_epoch(2), EngineParts()
+    d.dispatcher.adopt_running([row()], {RUN: run}.get)
+    d.dispatcher.reported([Report(RUN, 0, 1, End.SUCCESS, b"5", None, 1, 2, epoch=1)])
+    assert not d.attempts.flights
     (changes,) = run.pending
     assert changes.events == [ev.TasksSucceeded([0], [b"5"])]
 
 
 def test_the_result_of_a_former_epoch_does_not_count_for_an_attempt_that_began_here() -> None:
-    run, d = run_in_epoch(2), dispatcher()
+    run, d = run_in_epoch(2), EngineParts()
     run.queued.clear()
-    d._launch(run, 0, run.state.tasks[0], 1, 1)
-    d.reported([Report(RUN, 0, 1, End.SUCCESS, b"5", None, 1, 2, epoch=1)])
-    assert (RUN, 0) in d.flights
+    d.dispatcher._launch(run, 0, run.state.tasks[0], 1, 1)
+    d.dispatcher.reported([Report(RUN, 0, 1, End.SUCCESS, b"5", None, 1, 2, epoch=1)])
+    assert (RUN, 0) in d.attempts.flights
     assert not run.pending
 
 
 def test_an_attempt_whose_end_came_by_mail_is_stopped() -> None:
     """Another engine's worker has ended the task: what runs here is its double."""
-    stopped: list[tuple[bytes, int, int]] = []
-    worker = SimpleNamespace(assign=lambda _: None, cancel=lambda *token: stopped.append(token), capacity=lambda: 9)
-    run, d = run_in_epoch(1), dispatcher()
-    d.adopt_running([row()], {RUN: run}.get)
-    d._worker = worker  # type: ignore[assignment]
-    d.arrived(run, TaskEnded(0, TaskStatus.SUCCESS, b"5", None, 1, 0, 1, 2, 3))
-    assert stopped == [(RUN, 0, 1)]
-    assert not d.flights
+    run, d = run_in_epoch(1), EngineParts()
+    d.dispatcher.adopt_running([row()], {RUN: run}.get)
+    d.dispatcher.arrived(run, TaskEnded(0, TaskStatus.SUCCESS, b"5", None, 1, 0, 1, 2, 3))
+    assert d.worker.cancelled == [(RUN, 0, 1)]
+    assert not d.attempts.flights
     (changes,) = run.pending
     assert changes.events == [ev.TasksSucceeded([0], [b"5"])]

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from perdure.core.placement import Placement
 from perdure.core.retry import TaskOptions
 from perdure.core.work import Assignment, Beat
-from perdure.engine.counters import Counters
-from perdure.engine.flow_control import Lines
-from perdure.engine.tasks.dispatch import LATE_TICKS_MAX, Dispatcher, Flight
+from perdure.engine.tasks.attempts import Flight
+from perdure.engine.tasks.dispatch import LATE_TICKS_MAX
+from tests.fakes.engine_parts import EngineParts
 
 S = 1_000_000
 RUN = bytes(16)
@@ -19,36 +18,30 @@ class World:
     """One attempt that must beat twice a second, of a run that another engine owns."""
 
     def __init__(self) -> None:
-        self.now = 1_000 * S
-        ended: list[Any] = []
-        self.ended = ended
-        self.dispatcher = Dispatcher(
-            None,
-            Counters(),
-            lambda: self.now,
-            Placement(),
-            lambda *_: None,
-            ended.append,
-            lambda _: None,
-            lambda *_: None,
-            Lines(None, lambda: self.now),  # type: ignore[arg-type]
-        )
+        self.parts = EngineParts()
+        self.parts.now = 1_000 * S
+        self.dispatcher, self.attempts = self.parts.dispatcher, self.parts.attempts
         a = Assignment(RUN, 0, 1, 1, "t", b"", TaskOptions(heartbeat_us=S // 2))
-        self.dispatcher.flights[RUN, 0] = Flight(a, None, "t", "default", 0, self.now, self.now, self.now, True)
+        now = self.parts.now
+        self.attempts.flights[RUN, 0] = Flight(a, None, "t", "default", 0, now, now, now, True)
         self.tick()
 
     @property
+    def ended(self) -> list[Any]:
+        return list(self.parts.queue.units())
+
+    @property
     def flight(self) -> Flight:
-        return self.dispatcher.flights[RUN, 0]
+        return self.attempts.flights[RUN, 0]
 
     def tick(self, after_us: int = 100_000) -> bool:
         """Whether the attempt is still in flight."""
-        self.now += after_us
+        self.parts.now += after_us
         self.dispatcher.tick(0)
-        return (RUN, 0) in self.dispatcher.flights
+        return (RUN, 0) in self.attempts.flights
 
     def beat(self, details: bytes = b"", blocked: str = "") -> None:
-        self.dispatcher.beats([Beat(RUN, 0, 1, details, blocked)])
+        self.attempts.beats([Beat(RUN, 0, 1, details, blocked)])
 
 
 def test_a_silent_attempt_is_ended_by_punctual_ticks() -> None:
@@ -96,5 +89,5 @@ def test_beats_keep_details_and_the_stack_and_say_that_something_is_new() -> Non
     world.flight.noted = True
     world.beat(b'{"done":1}')
     assert world.flight.noted
-    world.dispatcher.beats([Beat(RUN, 0, 2, b"of another attempt"), Beat(bytes([1] * 16), 0, 1, b"of nobody")])
+    world.attempts.beats([Beat(RUN, 0, 2, b"of another attempt"), Beat(bytes([1] * 16), 0, 1, b"of nobody")])
     assert world.flight.details == b'{"done":1}'

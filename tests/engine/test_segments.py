@@ -12,47 +12,23 @@ from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.errors import Failure
 from perdure.core.messages import CancelAsked
-from perdure.core.placement import Placement
 from perdure.core.retry import Fail, Succeed, TaskOptions
-from perdure.engine.counters import Counters
-from perdure.engine.flow_control import Lines
-from perdure.engine.runs.loop import RunLoop
 from perdure.engine.runs.run import SEGMENT_ROWS, ActiveRun, Changes
-from perdure.engine.tasks.dispatch import Dispatcher
 from perdure.wire.codec import encode_mail
-
-RUN = ids.run_id(1_000, 0, 7)
-
-
-class Marks:
-    def mark(self, run: ActiveRun, *, urgent: bool) -> None: ...
+from tests.fakes.engine_parts import RUN, EngineParts
 
 
-def world(tasks: int = 1) -> tuple[RunLoop, ActiveRun, ev.TasksScheduled]:
+def world(tasks: int = 1) -> tuple[EngineParts, ActiveRun, ev.TasksScheduled]:
     """A run with queued tasks, a child, and a segment that has room for one more row."""
-    loop = RunLoop(None, Counters(), lambda: 5, lambda: ids.run_id(2_000, 0, 9), Placement(), 10)
-    loop.committer = Marks()  # type: ignore[assignment]
-    loop.lines = Lines(None, lambda: 5)  # type: ignore[arg-type]
-    loop.dispatcher = Dispatcher(
-        None,
-        Counters(),
-        lambda: 5,
-        Placement(),
-        lambda *_: None,
-        lambda *_: None,
-        lambda _: None,
-        lambda *_: None,
-        Lines(None, lambda: 5),  # type: ignore[arg-type]
-    )
-    run = ActiveRun(RUN, 1, "w", "v", 1)
-    loop.runs[run.id] = run
+    made = EngineParts()
+    run = made.run()
     run.state.apply(ev.RunStarted("w", "v", b"{}"))
     scheduled = ev.TasksScheduled(0, "t", "q", [b"{}"] * tasks, TaskOptions())
     run.state.apply(scheduled)
     run.state.apply(ev.ChildStarted(0, bytes(16), "c", b"{}"))
     run.queued = set(range(tasks))
     run.segment().rows = SEGMENT_ROWS - 1
-    return loop, run, scheduled
+    return made, run, scheduled
 
 
 def holding(run: ActiveRun, wanted: Callable[[Changes], bool]) -> int:
@@ -69,17 +45,19 @@ def unqueues(seq: int) -> Callable[[Changes], bool]:
 
 
 @pytest.mark.parametrize(
-    ("verdict", "kind"), [(Succeed(), ev.TasksSucceeded), (Fail(Failure("x", "y")), ev.TaskFailed)], ids=["success", "failure"]
-)  # fmt: skip
+    ("verdict", "kind"),
+    [(Succeed(), ev.TasksSucceeded), (Fail(Failure("x", "y")), ev.TaskFailed)],
+    ids=["success", "failure"],
+)
 def test_the_end_of_a_task_and_the_end_of_its_row(verdict: Any, kind: type) -> None:
-    loop, run, scheduled = world()
-    loop.dispatcher._apply(run, 0, scheduled, verdict, 1, 0, (1, 2, 3), b"1")
+    made, run, scheduled = world()
+    made.attempts._apply(run, 0, scheduled, verdict, 1, 0, (1, 2, 3), b"1")
     assert holding(run, has_event(kind)) == holding(run, unqueues(0))
 
 
 def test_tasks_that_are_cancelled_and_their_rows() -> None:
-    loop, run, _ = world(3)
-    loop.dispatcher.cancel(run, [0, 1, 2])
+    made, run, _ = world(3)
+    made.dispatcher.cancel(run, [0, 1, 2])
     assert {holding(run, unqueues(s)) for s in range(3)} == {holding(run, has_event(ev.TasksCancelled))}
 
 
@@ -93,20 +71,24 @@ REASONS = ("its parent no longer waits for it", "its parent has ended")
 
 
 def test_a_child_that_is_to_stop_and_the_mail_that_says_so() -> None:
-    loop, run, _ = world()
-    loop._cancel_child(run, cm.CancelChild(0))
+    made, run, _ = world()
+    made.commands.carry_out(run, [cm.CancelChild(0)])
     assert holding(run, has_event(ev.ChildCancelRequested)) == holding(run, posts)
 
 
 def test_a_run_that_ends_tells_its_children_in_one_transaction() -> None:
-    loop, run, _ = world(0)
-    loop._complete(run, cm.CompleteRun(b"1"))
+    made, run, _ = world(0)
+    made.commands.carry_out(run, [cm.CompleteRun(b"1")])
     assert holding(run, has_event(ev.ChildCancelRequested)) == holding(run, posts)
 
 
 def test_a_run_that_continues_ends_with_the_start_of_its_successor() -> None:
-    loop, run, _ = world(SEGMENT_ROWS)
-    loop._continue(run, cm.ContinueAsNew(b"{}", [("s", b"1")]))
+    made, run, _ = world(SEGMENT_ROWS)
+    made.commands.carry_out(run, [cm.ContinueAsNew(b"{}", [("s", b"1")])])
     start = holding(run, lambda s: s.has_extras and bool(s.extras.starts))
     assert start == holding(run, has_event(ev.RunContinued))
-    assert start == holding(run, lambda s: s.has_extras and len(s.extras.posts) > 0 and not has_event(ev.ChildCancelRequested)(s) or has_event(ev.RunContinued)(s))  # fmt: skip
+    assert start == holding(run, lambda s: _hands_over(s) or has_event(ev.RunContinued)(s))
+
+
+def _hands_over(s: Changes) -> bool:
+    return s.has_extras and len(s.extras.posts) > 0 and not has_event(ev.ChildCancelRequested)(s)

@@ -26,13 +26,16 @@ from perdure.core.runstate import RunState
 from perdure.core.work import Activation, Assignment, Beat, Decided, LogChunk, Report, StartRequest
 from perdure.engine.commits.policy import CommitPolicy
 from perdure.engine.commits.rows import Batch
-from perdure.engine.engine import Engine, EngineSettings
-from perdure.engine.ports import Committed, Kind, Named
-from perdure.engine.tasks.dispatch import settle_lost
+from perdure.engine.commits.store import Committed
+from perdure.engine.engine import Engine
+from perdure.engine.ports import Kind, Named
+from perdure.engine.settings import EngineSettings
+from perdure.engine.tasks.lost_workers import settle_lost
 from perdure.flows.draft import draft_text, draft_value
 from perdure.store.definitions import PostgresRegistry
 from perdure.store.postgres import PostgresStore
 from perdure.wire.codec import encode_mail
+from tests.fakes.engine_stores import stores
 from tests.flows.case import Case, Outcome, label, of_attempt, scripted, value_of
 from tests.flows.pure import World, failure_of
 
@@ -206,29 +209,28 @@ class EngineWorld:
     # -- engines ----------------------------------------------------------------------------------------------------
 
     async def _open(self) -> None:
-        self.engine = Engine(self.store, self.worker, SETTINGS)  # type: ignore[arg-type]
-        look = self.engine.claimer.look
+        self.engine = Engine(stores(self.store), self.worker, SETTINGS)  # type: ignore[arg-type]
+        poll_once = self.engine.claims.poll_once
 
         async def watched() -> None:
             self._looking = True
-            await look()
+            await poll_once()
             self._looking = False
 
         self._looking = False
-        self.engine.claimer.look = watched  # type: ignore[method-assign]
+        self.engine.claims.poll_once = watched  # type: ignore[method-assign]
         await self.engine.open()
 
     async def _abandon(self) -> None:
         """The process is gone. Whoever looks next finds its session expired, and frees what it held."""
         engine = self.engine
-        tasks = [*engine._tasks, *engine._background]
+        tasks = [*engine._tasks, *engine.background.tasks]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for handle in (engine.loop._timer_handle, engine.claimer._handle):
-            if handle is not None:
-                handle.cancel()
-        await self._plain.leave(engine.session, settle_lost)
+        engine.timers.close()
+        engine.claims.stop_timer()
+        await self._plain.leave(engine.session.id, settle_lost)
 
     async def _replace(self) -> None:
         await self._abandon()
@@ -285,15 +287,15 @@ class EngineWorld:
             engine = self.engine
             due = await self._plain.next_due([], list(engine.dispatcher.served), flows=True)
             engine.clock.sync(due.clock_us)
-            engine.loop.fire_timers()
+            engine.timers.fire()
             moments = (due.run_at_us, due.task_at_us, engine.next_wake_us())
             waits = due.mail or any(m is not None and m <= due.clock_us for m in moments)
-            busy = engine.dispatcher.backlog.size or not engine.committer.is_idle or engine._background
-            busy = busy or self._looking or engine.claimer._poked.is_set()
-            if not waits and not busy and all(run.is_idle for run in engine.loop.runs.values()):
+            busy = engine.dispatcher.backlog.size or not engine.queue.is_idle or engine.background.tasks
+            busy = busy or self._looking or engine.claims.is_woken
+            if not waits and not busy and all(run.is_idle for run in engine.runs.values()):
                 return
             if waits:
-                engine.claimer.poke()
+                engine.claims.wake()
             await asyncio.sleep(0.000_5)
 
     async def _read(self) -> None:
@@ -344,7 +346,7 @@ class EngineWorld:
         """Another attempt comes when its time has come."""
         assert self.worker is not None
         while (run_id, seq) not in self.worker.tasks:
-            self.engine.claimer.poke()
+            self.engine.claims.wake()
             await asyncio.sleep(0.000_5)
 
     # -- acts -------------------------------------------------------------------------------------------------------

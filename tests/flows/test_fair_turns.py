@@ -59,7 +59,7 @@ async def test_tasks_begin_while_later_ones_are_still_computed(dsn: str) -> None
         handle = await p.start_workflow(flow("fair-many"))
         while not begun:
             await asyncio.sleep(0.001)
-        run = next(iter(p.engine.loop.runs.values()))
+        run = next(iter(p.engine.runs.values()))
         assert run.deciding, "the first task began only when all of them had been computed"
         assert len(run.state.tasks) < count
         assert len(await handle.result("60s")) == count

@@ -8,18 +8,14 @@ from contextlib import asynccontextmanager
 
 from perdure import EngineSettings
 from perdure.core.access import Permission, Principal, Role
-from perdure.engine.api.updates import Updates
 from perdure.engine.engine import Engine
-from perdure.engine.services.named_events import Occasions
 from perdure.sdk.client.channel import Access
 from perdure.sdk.worker.stream import RemoteWorker
 from perdure.sdk.worker.worker import Worker
 from perdure.server.grpc.hub import WorkerHub
 from perdure.server.grpc.server import GrpcServer
-from perdure.store.deferred_starts import PostgresStarts
-from perdure.store.named_events import PostgresOccasions
+from perdure.store.engine_stores import engine_stores
 from perdure.store.postgres import PostgresStore
-from perdure.store.updates import PostgresUpdates
 
 
 class Everybody:
@@ -48,9 +44,7 @@ async def server(
     store = PostgresStore(dsn)
     await store.open()
     hub = WorkerHub(grace_s=grace_s)
-    updates, starts = Updates(PostgresUpdates(store.pool)), PostgresStarts(store.pool)
-    occasions = Occasions(PostgresOccasions(store.pool))
-    engine = Engine(store, hub, settings or EngineSettings(), updates=updates, starts=starts, occasions=occasions)
+    engine = Engine(engine_stores(store), hub, settings or EngineSettings())
     hub.bind(engine)
     await engine.open()
     grpc = GrpcServer(engine, hub, auth or Everybody(), f"127.0.0.1:{port}")  # type: ignore[arg-type]

@@ -37,13 +37,26 @@ def report(value: bytes) -> Report:
     return Report(RUN, 1, 1, End.SUCCESS, value, None, 1, 2)
 
 
+class Flights:
+    """Attempts in flight."""
+
+    def __init__(self) -> None:
+        self.flights: dict[tuple[bytes, int], Any] = {}
+
+    def get(self, run_id: bytes, seq: int) -> Any:
+        return self.flights.get((run_id, seq))
+
+    def unplaced(self, placed: Any) -> set[Any]:
+        return set()
+
+
 class Engine:
     """As much of one as a hub needs; `presented` is opened by the test."""
 
     name = "engine"
 
     def __init__(self) -> None:
-        self.dispatcher = SimpleNamespace(flights={})
+        self.attempts = Flights()
         self.presented = asyncio.Event()
 
     async def present(self, ns: int, tokens: list[Token]) -> list[Token]:
@@ -84,7 +97,7 @@ def give_task(hub: WorkerHub, engine: Engine) -> Connection:
     victim = hub.join(hello([("default", "t")]), VICTIM, "victim")
     a = Assignment(RUN, 1, 1, 1, "t", b"[]", TaskOptions(), VICTIM, "", "default")
     hub.assign([a])
-    engine.dispatcher.flights[RUN, 1] = SimpleNamespace(assignment=a)
+    engine.attempts.flights[RUN, 1] = SimpleNamespace(assignment=a)
     return victim
 
 

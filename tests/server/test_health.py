@@ -18,15 +18,16 @@ from starlette.applications import Starlette
 
 from perdure.core.errors import Unavailable
 from perdure.core.work import StartRequest
-from perdure.engine.engine import Engine, EngineSettings
-from perdure.engine.ports import NotCommitted
-from perdure.engine.services.telemetry import Notes
+from perdure.engine.commits.store import NotCommitted
+from perdure.engine.engine import Engine
+from perdure.engine.settings import EngineSettings
 from perdure.localpg.cluster import PrivateCluster
 from perdure.server import health
 from perdure.server.health import routes
 from perdure.store.migrate import migrate
 from perdure.store.postgres import PostgresStore
 from perdure.store.telemetry import PostgresNotes
+from tests.fakes.engine_stores import stores
 
 
 @asynccontextmanager
@@ -34,7 +35,7 @@ async def opened(dsn: str) -> AsyncIterator[tuple[Engine, PostgresNotes]]:
     store = PostgresStore(dsn)
     await store.open()
     notes = PostgresNotes(store.pool)
-    engine = Engine(store, None, EngineSettings(), Notes(notes))
+    engine = Engine(stores(store, telemetry=notes, task_logs=notes), None, EngineSettings())
     await engine.open()
     try:
         yield engine, notes
@@ -93,7 +94,7 @@ async def test_a_server_whose_commits_fail_is_not_ready_until_one_succeeds(
     store = PostgresStore(dsn)
     await store.open()
     full, notes = Full(store), PostgresNotes(store.pool)
-    engine = Engine(full, None, EngineSettings(), Notes(notes))  # type: ignore[arg-type]
+    engine = Engine(stores(full, telemetry=notes, task_logs=notes), None, EngineSettings())
     await engine.open()
     async with client_of(engine, notes) as client:
         full.full.set()
@@ -192,12 +193,12 @@ async def test_a_draining_server_and_one_without_a_session_are_not_ready(dsn: st
         async with client_of(engine, store, draining=lambda: True) as client:
             assert "draining" in (await client.get("/readyz")).json()["reasons"][0]
         async with client_of(engine, store) as client:
-            engine.claimer.may_claim = False
+            engine.drain()
             assert "draining" in (await client.get("/readyz")).json()["reasons"][0]
-            engine.claimer.may_claim = True
-            session, engine.session = engine.session, 0
+            engine.runs.draining = False
+            session, engine.session.id = engine.session.id, 0
             assert "no session" in (await client.get("/readyz")).json()["reasons"][0]
-            engine.session = session
+            engine.session.id = session
             assert (await client.get("/readyz")).status_code == 200
 
 

@@ -158,8 +158,7 @@ async def test_labels_are_bounded(dsn: str) -> None:
     many = SERIES_MAX + 50
     async with Perdure(dsn, worker=False) as client:
         store = CountingStore([("default", f"q{n:04}", 2, float(n)) for n in range(many)])
-        assert client.engine.notes is not None
-        client.engine.notes.workers = [a_worker([f"q{n:04}" for n in range(many)])]
+        client.engine.telemetry.workers = [a_worker([f"q{n:04}" for n in range(many)])]
         found = await rendered(Metrics(client.engine, store))
     for name, other in (("perdure_queue_depth", 100), ("perdure_worker_slots", 500), ("perdure_workers", 50)):
         shown = [k for k in found if k.startswith(name + "{")]
@@ -177,8 +176,7 @@ def a_worker(queues: list[str]) -> WorkerRow:
 
 async def test_a_worker_counts_in_each_of_its_queues(dsn: str) -> None:
     async with Perdure(dsn, worker=False) as client:
-        assert client.engine.notes is not None
-        client.engine.notes.workers = [a_worker(["default", "gpu"]), a_worker(["gpu"])]
+        client.engine.telemetry.workers = [a_worker(["default", "gpu"]), a_worker(["gpu"])]
         found = await rendered(Metrics(client.engine, CountingStore()))
     assert found["perdure_worker_slots{namespace=default,queue=gpu}"] == 20
     assert found["perdure_worker_slots_used{namespace=default,queue=default}"] == 4
@@ -191,8 +189,7 @@ async def test_promtool_finds_nothing_to_complain_about(dsn: str) -> None:
     tool = program("promtool")
     async with Perdure(dsn) as client:
         await measured_flow.run(5)
-        assert client.engine.notes is not None
-        client.engine.notes.workers = [a_worker(["default"])]
+        client.engine.telemetry.workers = [a_worker(["default"])]
         body, _ = await Metrics(client.engine, CountingStore([("default", "q", 1, 1.0)])).render()
     ours = (
         b"\n".join(line for line in body.splitlines() if b"python_" not in line) + b"\n"

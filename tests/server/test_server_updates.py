@@ -82,7 +82,7 @@ async def test_states_are_read_without_disturbing_the_run(dsn: str) -> None:
         run = await started(api)
         await api.post(f"/runs/{run}/updates/rest_fill", {"value": 5}, 200)
         run_id = ids.parse(run)
-        api.perdure.engine.loop.release(api.perdure.engine.loop.runs[run_id])  # it sleeps
+        api.perdure.engine.exits.release(api.perdure.engine.runs[run_id])  # it sleeps
         async with asyncio.timeout(10):
             while (await api.perdure.describe(run_id)).owner is not None:
                 await asyncio.sleep(0.01)
@@ -102,7 +102,7 @@ async def test_states_are_read_without_disturbing_the_run(dsn: str) -> None:
         assert await api.perdure.describe(run_id) == before
         assert (before.owner, before.epoch) == (None, 1)
         assert len(await api.perdure.history(run_id, 0)) == events
-        assert run_id not in api.perdure.engine.loop.runs
+        assert run_id not in api.perdure.engine.runs
         assert (await api.get(f"/runs/{ids.text(bytes(16))}/state", 404))["code"] == "not_found"
 
 
@@ -145,7 +145,7 @@ async def test_a_remote_client_asks_a_run_on_a_remote_worker(dsn: str) -> None:
         assert caught.value.failure.type == "RuntimeError"
         with pytest.raises(TimeoutError):
             await Update("nobody", int, int).ask(handle.id, 1, timeout=0.05)
-        run = served.engine.loop.runs[ids.parse(handle.id)]
+        run = served.engine.runs[ids.parse(handle.id)]
         assert run.waiting == ["signal:rest_stop"]
         await stop.send(handle.id, True)
         assert await handle.result("30s") == 8

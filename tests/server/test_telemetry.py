@@ -15,12 +15,15 @@ from perdure.core.errors import Unavailable
 from perdure.core.retry import TaskOptions
 from perdure.core.work import Assignment, LogChunk, LogLine
 from perdure.engine.counters import Counters
-from perdure.engine.services import telemetry as notes_module
-from perdure.engine.services.telemetry import LogRow, Notes, TaskNote, WorkerRow
-from perdure.engine.tasks.dispatch import Flight, settle_lost
+from perdure.engine.services import task_logs as logs_module
+from perdure.engine.services.task_logs import LogRow, TaskLogs
+from perdure.engine.services.telemetry import TaskNote, Telemetry, WorkerRow
+from perdure.engine.tasks.attempts import Flight
+from perdure.engine.tasks.lost_workers import settle_lost
 from perdure.store.postgres import PostgresStore
 from perdure.store.telemetry import PostgresNotes
 from perdure.wire.codec import encode_options
+from tests.fakes.engine_parts import EngineParts
 
 NOW_US = 1_800_000_000_000_000
 
@@ -72,10 +75,15 @@ class Recording:
             raise Unavailable("gone fishing")
 
 
-def attached(store: Recording, flights: list[Flight] | None = None) -> tuple[Notes, Counters]:
-    notes, counters = Notes(store), Counters()
-    notes.attach(counters, lambda: 1, lambda: flights or [], lambda run, seq: "some worker")
-    return notes, counters
+def logs_on(store: Recording) -> tuple[TaskLogs, Counters]:
+    counters = Counters()
+    return TaskLogs(counters, store), counters
+
+
+def telemetry_on(store: Recording, flights: list[Flight]) -> tuple[Telemetry, Counters]:
+    parts = EngineParts()
+    parts.attempts.flights.update({(f.assignment.run_id, f.assignment.seq): f for f in flights})
+    return Telemetry(parts.context, store, parts.attempts), parts.counters
 
 
 def flight(seq: int = 0, attempt: int = 1, **changes: object) -> Flight:
@@ -91,10 +99,10 @@ def flight(seq: int = 0, attempt: int = 1, **changes: object) -> Flight:
 
 async def test_chunks_are_written_together() -> None:
     store = Recording()
-    notes, counters = attached(store)
-    notes.log_chunks([chunk(n) for n in range(300)])
-    notes.log_chunks([chunk(n) for n in range(300, 600)])
-    assert await notes.write_logs()
+    notes, counters = logs_on(store)
+    notes.add([chunk(n) for n in range(300)])
+    notes.add([chunk(n) for n in range(300, 600)])
+    assert await notes.write()
     assert [r.n for r in store.rows] == list(range(600))
     assert store.batches == 2
     assert counters.log_chunks == 600
@@ -104,37 +112,37 @@ async def test_chunks_are_written_together() -> None:
 async def test_while_the_database_is_away_the_oldest_output_is_dropped_and_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(notes_module, "LOG_BYTES_MAX", 20_000)
+    monkeypatch.setattr(logs_module, "LOG_BYTES_MAX", 20_000)
     store = Recording(away=True)
-    notes, counters = attached(store)
+    notes, counters = logs_on(store)
     for n in range(1_000):
-        notes.log_chunks([chunk(n, "x" * 100)])
+        notes.add([chunk(n, "x" * 100)])
         if n % 100 == 0:
-            assert not await notes.write_logs()
+            assert not await notes.write()
     assert notes.waiting * 300 < 25_000
     assert counters.log_chunks_dropped == 1_000 - notes.waiting
     store.away = False
-    assert await notes.write_logs()
+    assert await notes.write()
     assert [r.n for r in store.rows] == list(range(counters.log_chunks_dropped, 1_000))
     assert notes.waiting == 0
-    notes.log_chunks([chunk(0)])
+    notes.add([chunk(0)])
     assert notes.waiting == 1, "what left is not counted any more"
 
 
 async def test_one_refused_chunk_does_not_take_its_neighbours_along() -> None:
     store = Recording(refuse="poison")
-    notes, counters = attached(store)
-    notes.log_chunks([chunk(n, "poison" if n == 37 else "fine") for n in range(100)])
-    assert await notes.write_logs()
+    notes, counters = logs_on(store)
+    notes.add([chunk(n, "poison" if n == 37 else "fine") for n in range(100)])
+    assert await notes.write()
     assert [r.n for r in store.rows] == [n for n in range(100) if n != 37]
     assert counters.log_chunks_dropped == 1
 
 
 async def test_output_that_is_no_text_is_kept_as_well_as_it_can_be() -> None:
     store = Recording()
-    notes, _ = attached(store)
-    notes.log_chunks([chunk(0, "half \ud800 a character"), chunk(1, "nul \x00")])
-    assert await notes.write_logs()
+    notes, _ = logs_on(store)
+    notes.add([chunk(0, "half \ud800 a character"), chunk(1, "nul \x00")])
+    assert await notes.write()
     assert json.loads(store.rows[0].body)[0][3] == "half ? a character"
     assert json.loads(store.rows[1].body)[0][3] == "nul \x00"
 
@@ -142,25 +150,25 @@ async def test_output_that_is_no_text_is_kept_as_well_as_it_can_be() -> None:
 async def test_a_note_whose_row_is_not_there_yet_is_written_again() -> None:
     store = Recording(known=set())
     waiting, done, short = flight(0), flight(1, noted=True), flight(2, row=False)
-    notes, _ = attached(store, [waiting, done, short])
-    await notes.write_rest()
-    await notes.write_rest()
+    notes, _ = telemetry_on(store, [waiting, done, short])
+    await notes.write()
+    await notes.write()
     assert [n.attempt for n in store.notes] == [1, 1]
     assert not waiting.noted
     store.known = None
-    await notes.write_rest()
+    await notes.write()
     assert waiting.noted
-    await notes.write_rest()
+    await notes.write()
     assert len(store.notes) == 3
-    assert store.notes[0].worker == "some worker"
+    assert store.notes[0].worker == "fake"
 
 
 async def test_trouble_with_notes_stays_here() -> None:
     store = Recording(away=True)
     waiting = flight(0)
-    notes, counters = attached(store, [waiting])
+    notes, counters = telemetry_on(store, [waiting])
     notes.set_workers([worker_row(1)])
-    await notes.write_rest()
+    await notes.write()
     assert not waiting.noted
     assert counters.note_failures == 2
 
@@ -170,15 +178,15 @@ async def test_closing_writes_the_last_output_and_waits_for_no_one() -> None:
         async def write_logs(self, rows: list[LogRow]) -> None:
             await asyncio.sleep(60)
 
-    notes, _ = attached(Recording())
-    notes.log_chunks([chunk(0)])
+    notes, _ = logs_on(Recording())
+    notes.add([chunk(0)])
     await notes.close()
     assert notes.waiting == 0
-    slow, _ = attached(Slow())
-    slow.log_chunks([chunk(0)])
+    slow, _ = logs_on(Slow())
+    slow.add([chunk(0)])
     began = asyncio.get_running_loop().time()
     await slow.close()
-    assert asyncio.get_running_loop().time() - began < notes_module.CLOSE_S + 1
+    assert asyncio.get_running_loop().time() - began < logs_module.CLOSE_S + 1
     assert slow.waiting == 1
 
 

@@ -18,9 +18,11 @@ from perdure.core.errors import InvalidInput, NotFound, RunFinished, Unavailable
 from perdure.core.lifecycle import RunStatus
 from perdure.core.work import RunView
 from perdure.engine.commits.rows import Batch
-from perdure.engine.ports import NotCommitted, PostRow
+from perdure.engine.commits.store import NotCommitted
+from perdure.engine.events import EngineEvents
+from perdure.engine.ports import PostRow
 from perdure.engine.runs import inbox as module
-from perdure.engine.runs.inbox import HELD, NOT_THERE, REPEATED, TAKEN, Postbox
+from perdure.engine.runs.inbox import HELD, NOT_THERE, REPEATED, TAKEN, InboxWriter
 from perdure.store.postgres import PostgresStore
 from perdure.wire.codec import encode_events
 
@@ -81,15 +83,11 @@ async def session(store: PostgresStore) -> Session:
     return Session(store, (await store.register("test", 60, 0)).id)
 
 
-async def described(store: PostgresStore, run_id: bytes, ns: int) -> RunView:
-    view = await store.describe(run_id, ns)
-    if view is None:
-        raise NotFound("no such run")
-    return view
-
-
-def box(store: PostgresStore, told: list[bytes] | None = None) -> Postbox:
-    return Postbox(store, lambda run_id, ns: described(store, run_id, ns), (told if told is not None else []).append)
+def box(store: Any, told: list[bytes] | None = None) -> InboxWriter:
+    events = EngineEvents()
+    if told is not None:
+        events.message_posted.subscribe(told.append)
+    return InboxWriter(store, events)
 
 
 def row(run_id: bytes, body: bytes, key: str | None = None, stops: bool = False, ns: int = NS) -> PostRow:
@@ -226,11 +224,14 @@ async def test_a_run_that_continued_often_is_looked_up_once(store: PostgresStore
         await session.end(before, after)
     asked: list[bytes] = []
 
-    async def describe(run_id: bytes, ns: int) -> RunView:
-        asked.append(run_id)
-        return await described(store, run_id, ns)
+    class Asked:
+        post_many = store.post_many
 
-    one = Postbox(store, describe, lambda _: None)
+        async def describe(self, run_id: bytes, ns: int) -> RunView | None:
+            asked.append(run_id)
+            return await store.describe(run_id, ns)
+
+    one = box(Asked())
     answers = [one.put(NS, first, str(i).encode()) for i in range(100)]
     await answers[0]
     answers += [one.put(NS, (first, chain[3])[i % 2], str(i).encode()) for i in range(100, 200)]

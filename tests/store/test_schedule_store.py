@@ -18,14 +18,14 @@ from perdure.core.errors import Conflict, InvalidInput, NotFound, NotRegistered
 from perdure.core.messages import CancelAsked
 from perdure.core.schedules import parse_calendar, parse_spec
 from perdure.engine.api.schedules import Schedules
-from perdure.engine.counters import Counters
-from perdure.engine.flow_control import Lines
 from perdure.engine.services.schedules import PRUNE_S, Scheduler
+from perdure.engine.settings import EngineSettings
 from perdure.flows.scheduled import MISSED, ScheduleRequest
 from perdure.store.connections import Connections
 from perdure.store.schedules import PostgresSchedules
 from perdure.store.verify import verify
 from perdure.wire.codec import decode_events, decode_mail
+from tests.fakes.engine_parts import EngineParts
 
 NS = 1
 HOUR_US = 3_600_000_000
@@ -50,17 +50,12 @@ class Bench:
             pool = Connections(self.dsn)
             await pool.open()
             self.pools.append(pool)
-            self.schedulers.append(
-                Scheduler(
-                    PostgresSchedules(pool),
-                    Counters(),
-                    self._new_run_id,
-                    Lines(None, lambda: 0),  # type: ignore[arg-type]
-                    lambda n: None,
-                    lambda: None,
-                    retention_days=10.0,
-                )
-            )
+            self.schedulers.append(self._scheduler(PostgresSchedules(pool)))
+
+    def _scheduler(self, store: PostgresSchedules) -> Scheduler:
+        parts = EngineParts(settings=EngineSettings(retention_days=10.0))
+        parts.context.new_run_id = self._new_run_id
+        return Scheduler(parts.context, store, parts.flow_control)
 
     async def close(self) -> None:
         for pool in self.pools:
@@ -87,8 +82,8 @@ class Bench:
         request = ScheduleRequest(name=name, workflow=workflow, spec=parse_spec(spec), input=b'{"n":1}')
         return (await self.use.put(request))[0]
 
-    async def look(self) -> None:
-        await self.schedulers[0].look()
+    async def fire_due(self) -> None:
+        await self.schedulers[0].fire_due()
 
     async def fires(self, name: str = "s") -> list[tuple[datetime, str]]:
         return [(datetime_of(f.nominal_us), f.outcome) for f in await self.use.fires(name, None, 500)][::-1]
@@ -126,11 +121,12 @@ async def test_a_time_fires_once_with_its_run_and_the_schedule_moves_on(bench: B
     await bench.go_to(at("2027-01-10T07:30"))
     view = await bench.put(cron="0 8 * * *")
     assert datetime_of(view.next_us) == at("2027-01-10T08:00")
-    assert await bench.schedulers[0].look() <= 1.25
+    pause_s = await bench.schedulers[0].fire_due()
+    assert pause_s is not None and 0 < pause_s <= 1800
     assert await bench.runs() == []
     await bench.go_to(at("2027-01-10T08:00:01"))
-    await bench.look()
-    await bench.look()
+    await bench.fire_due()
+    await bench.fire_due()
     (run,) = await bench.runs()
     assert (run["workflow"], run["version"], run["status"], run["attributes"]) == (
         "report", "v1", 0, '{"schedule": "s"}',
@@ -150,8 +146,8 @@ async def test_four_engines_that_race_start_one_run_per_nominal_time(bench: Benc
         await bench.put(f"s{i}", every="1s", overlap="allow", missed="all")
     for second in range(1, 11):
         await bench.go_to(at("2027-01-10T08:00:00").replace(second=second))
-        await asyncio.gather(*(s.look() for s in bench.schedulers for _ in range(2)))
-        await bench.look()  # what one of them had locked while the others looked
+        await asyncio.gather(*(s.fire_due() for s in bench.schedulers for _ in range(2)))
+        await bench.fire_due()  # what one of them had locked while the others looked
     rows = await bench.c.fetch(
         "select schedule_id, count(*) as n, count(distinct run_id) as runs from perdure.schedule_fire group by 1"
     )
@@ -171,7 +167,7 @@ async def test_a_look_that_fails_leaves_nothing_behind_and_the_one_at_fault_is_p
     await bench.go_to(at("2027-01-10T08:00:01"))
     scheduler = bench.schedulers[0]
     for _ in range(4):
-        await scheduler._look()
+        await scheduler._fired()
     assert await bench.outcomes("good") == ["started"]
     assert await bench.outcomes("bad") == []
     bad = await bench.use.get("bad")
@@ -182,7 +178,7 @@ async def test_a_look_that_fails_leaves_nothing_behind_and_the_one_at_fault_is_p
     assert bad.fire_us > us_of(at("2027-01-10T08:01"))
     await bench.c.execute("update perdure.schedule set attributes = null where name = 'bad'")
     await bench.go_to(at("2027-01-10T08:01:02"))
-    await scheduler._look()
+    await scheduler._fired()
     assert await bench.outcomes("bad") == ["started"]
 
 
@@ -192,7 +188,7 @@ async def test_a_spec_that_cannot_be_read_does_not_stand_in_the_way_of_others(be
     await bench.put("later", cron="0 8 * * *")
     await bench.c.execute("update perdure.schedule set spec = '{\"moon\": \"full\"}' where name = 'later'")
     await bench.go_to(at("2027-01-10T08:00:01"))
-    await bench.look()
+    await bench.fire_due()
     assert await bench.outcomes("good") == ["started"]
     error = await bench.c.fetchval("select error from perdure.schedule where name = 'later'")
     assert "moon" in error
@@ -202,7 +198,7 @@ async def test_a_workflow_that_is_not_there_is_said_and_the_time_is_missed(bench
     await bench.go_to(at("2027-01-10T07:59"))
     await bench.put(workflow="nobody", cron="0 8 * * *")
     await bench.go_to(at("2027-01-10T08:00:01"))
-    await bench.look()
+    await bench.fire_due()
     view = await bench.use.get("s")
     assert view.error is not None
     assert "no workflow 'nobody'" in view.error
@@ -210,7 +206,7 @@ async def test_a_workflow_that_is_not_there_is_said_and_the_time_is_missed(bench
     assert await bench.outcomes() == ["missed"]
     await bench.c.execute("insert into perdure.workflow (ns, name, kind, current) values (1, 'nobody', 'code', 'v1')")
     await bench.go_to(at("2027-01-11T08:00:01"))
-    await bench.look()
+    await bench.fire_due()
     assert (await bench.use.get("s")).error is None
     assert await bench.outcomes() == ["missed", "started"]
 
@@ -219,10 +215,10 @@ async def test_the_version_is_the_one_that_is_current_when_it_fires(bench: Bench
     await bench.go_to(at("2027-01-10T07:59"))
     await bench.put(every="1h", overlap="allow")
     await bench.go_to(at("2027-01-10T08:00:01"))
-    await bench.look()
+    await bench.fire_due()
     await bench.c.execute("update perdure.workflow set current = 'v2' where name = 'report'")
     await bench.go_to(at("2027-01-10T09:00:01"))
-    await bench.look()
+    await bench.fire_due()
     assert [r["version"] for r in await bench.runs()] == ["v1", "v2"]
 
 
@@ -230,7 +226,7 @@ async def test_a_one_shot_is_over_when_it_has_fired(bench: Bench) -> None:
     await bench.go_to(at("2027-01-10T07:59"))
     await bench.put(at="2027-01-10T08:00:00Z")
     await bench.go_to(at("2027-01-10T08:00:01"))
-    await bench.look()
+    await bench.fire_due()
     view = await bench.use.get("s")
     assert (view.state, view.next_us, await bench.outcomes()) == ("over", None, ["started"])
     with pytest.raises(InvalidInput, match="would never fire"):
@@ -244,10 +240,10 @@ async def test_jitter_puts_a_firing_off_and_the_nominal_time_stays(bench: Bench)
     assert view.next_us == nominal
     assert nominal < view.fire_us <= nominal + HOUR_US // 2
     await bench.go_to(datetime_of(view.fire_us - 1_000_000))
-    await bench.look()
+    await bench.fire_due()
     assert await bench.outcomes() == []
     await bench.go_to(datetime_of(view.fire_us + 1))
-    await bench.look()
+    await bench.fire_due()
     assert await bench.fires() == [(at("2027-01-10T08:00"), "started")]
 
 
@@ -256,7 +252,7 @@ async def test_a_deleted_namespace_fires_nothing(bench: Bench) -> None:
     await bench.put(cron="0 8 * * *")
     await bench.c.execute("update perdure.namespace set deleted_at = now() where id = 1")
     await bench.go_to(at("2027-01-10T08:00:01"))
-    await bench.look()
+    await bench.fire_due()
     assert await bench.runs() == []
     assert await bench.outcomes() == ["missed"]
 
@@ -269,11 +265,11 @@ async def test_skip_starts_nothing_while_a_run_is_active(bench: Bench) -> None:
     await bench.put(every="1h", overlap="skip")
     for hour in (8, 9, 10):
         await bench.go_to(at(f"2027-01-10T{hour:02}:00:01"))
-        await bench.look()
+        await bench.fire_due()
     assert await bench.outcomes() == ["started", "skipped", "skipped"]
     await bench.end_runs()
     await bench.go_to(at("2027-01-10T11:00:01"))
-    await bench.look()
+    await bench.fire_due()
     assert await bench.outcomes() == ["started", "skipped", "skipped", "started"]
     view = await bench.use.get("s")
     assert (view.fired, view.skipped) == (2, 2)
@@ -284,7 +280,7 @@ async def test_a_run_far_back_still_counts_however_many_times_were_skipped(bench
     await bench.put(every="1s", overlap="skip", missed="all")
     for minute in range(1, 4):
         await bench.go_to(at(f"2027-01-10T08:{minute:02}:00"))
-        await bench.look()
+        await bench.fire_due()
     outcomes = await bench.outcomes()
     assert outcomes.count("started") == 1
     assert len(outcomes) >= 180
@@ -295,7 +291,7 @@ async def test_allow_starts_whatever_else_is_active(bench: Bench) -> None:
     await bench.put(every="1h", overlap="allow")
     for hour in (8, 9, 10):
         await bench.go_to(at(f"2027-01-10T{hour:02}:00:01"))
-        await bench.look()
+        await bench.fire_due()
     assert len(await bench.runs()) == 3
 
 
@@ -304,7 +300,7 @@ async def test_cancel_asks_the_active_run_to_stop_and_starts_the_next(bench: Ben
     await bench.put(every="1h", overlap="cancel")
     for hour in (8, 9):
         await bench.go_to(at(f"2027-01-10T{hour:02}:00:01"))
-        await bench.look()
+        await bench.fire_due()
     first, second = await bench.runs()
     (mail,) = await bench.c.fetch("select * from perdure.inbox")
     assert mail["run_id"] == first["run_id"] != second["run_id"]
@@ -318,7 +314,7 @@ async def test_queue_puts_runs_into_a_line_of_their_own_in_the_order_of_their_ti
     await bench.put("a", every="1h", overlap="queue", missed="all", window="1d")
     await bench.put("b", every="1h", overlap="queue")
     await bench.go_to(at("2027-01-10T12:00:01"))
-    await bench.look()
+    await bench.fire_due()
     rows = await bench.c.fetch(
         "select f.nominal_at, q.run_id, q.line, q.wake_at = 'infinity' as asleep from perdure.schedule_fire f "
         "join perdure.schedule s on s.id = f.schedule_id join perdure.run_queue q on q.run_id = f.run_id "
@@ -349,7 +345,7 @@ async def test_an_outage_is_made_up_for_as_the_policy_says(bench: Bench, missed:
     await bench.go_to(at("2027-01-10T07:59"))
     await bench.put(every="1h", overlap="allow", missed=missed, window="2h")
     await bench.go_to(at("2027-01-10T11:30"))
-    await bench.look()
+    await bench.fire_due()
     assert await bench.outcomes() == outcomes
     view = await bench.use.get("s")
     assert (view.missed, view.fired) == (outcomes.count("missed"), outcomes.count("started"))
@@ -361,7 +357,7 @@ async def test_a_long_outage_is_caught_up_in_steps_and_counted_beyond_the_rows_t
     await bench.put("all", every="1s", overlap="allow", missed="all", window="2m")
     await bench.put("last", every="1s", overlap="allow", missed="last", window="2m")
     await bench.go_to(at("2027-01-10T08:10:00"))
-    await bench.look()
+    await bench.fire_due()
     view = await bench.use.get("all")
     assert 119 <= view.fired <= 122
     assert view.fired + view.missed in (601, 602)
@@ -393,12 +389,12 @@ async def test_paused_means_nothing_fires_and_resumed_means_from_now_on(bench: B
     again = await Schedules(bench.schedulers[1], NS, "grace").pause("s", "me too")
     assert (again.state, again.paused_by, again.pause_reason) == ("paused", "ada", "the warehouse moves")
     await bench.go_to(at("2027-01-10T12:30"))
-    await bench.look()
+    await bench.fire_due()
     assert await bench.outcomes() == []
     view = await bench.use.resume("s")
     assert (view.state, view.paused_by, datetime_of(view.next_us or 0)) == ("active", None, at("2027-01-10T13:00"))
     await bench.go_to(at("2027-01-10T13:00:01"))
-    await bench.look()
+    await bench.fire_due()
     assert await bench.fires() == [(at("2027-01-10T13:00"), "started")]
 
 
@@ -432,7 +428,7 @@ async def test_a_backfill_starts_what_had_no_run_and_says_so_before(bench: Bench
     await bench.put(every="1h", overlap="skip")
     for hour in (8, 9):
         await bench.go_to(at(f"2027-01-10T{hour:02}:00:01"))
-        await bench.look()
+        await bench.fire_due()
     since, until = us_of(at("2027-01-10T06:00")), us_of(at("2027-01-10T09:00:01"))
     planned = await bench.use.backfill("s", since, until, dry_run=True)
     assert [(datetime_of(t.nominal_us).hour, t.exists) for t in planned] == [
@@ -503,7 +499,7 @@ async def test_deleted_means_gone_and_its_name_is_free(bench: Bench) -> None:
     with pytest.raises(NotFound, match="there is no schedule 's'"):
         await bench.use.delete("s")
     await bench.go_to(at("2027-01-10T08:00:01"))
-    await bench.look()
+    await bench.fire_due()
     assert await bench.runs() == []
     await bench.put(cron="0 9 * * *")
     await bench.put("nightly", cron="0 9 * * *")
@@ -538,7 +534,7 @@ async def test_old_times_go_with_retention(bench: Bench) -> None:
     now = us_of(await bench.now())
     await bench.use.backfill("s", now - 20 * 24 * HOUR_US, now - 18 * 24 * HOUR_US)
     await bench.use.backfill("s", now - 5 * HOUR_US, now)
-    await bench.schedulers[0]._prune()
+    await bench.schedulers[0].prune()
     assert len(await bench.use.fires("s", None, 500)) == 5
 
 
@@ -550,7 +546,7 @@ async def test_old_times_go_on_a_machine_that_has_just_booted(bench: Bench, monk
     now = us_of(await bench.now())
 
     async def left_after_pruning() -> int:
-        await bench.schedulers[0]._prune()
+        await bench.schedulers[0].prune()
         return len(await bench.use.fires("s", None, 500))
 
     await bench.use.backfill("s", now - 20 * 24 * HOUR_US, now - 18 * 24 * HOUR_US)
@@ -567,7 +563,7 @@ async def test_the_verifier_finds_a_second_run_of_a_nominal_time(bench: Bench) -
     await bench.put(every="1h", overlap="allow")
     for hour in (8, 9):
         await bench.go_to(at(f"2027-01-10T{hour:02}:00:01"))
-        await bench.look()
+        await bench.fire_due()
     sound = {t.number: t for t in await verify(bench.dsn)}
     assert (sound[15].examined, sound[15].violations) == (2, 0)
     first, second = await bench.runs()
@@ -586,7 +582,7 @@ async def test_a_paused_one_does_not_fire_beside_another_that_is_due(bench: Benc
     await bench.put("other", every="1h")
     await bench.use.pause("s")
     await bench.go_to(at("2027-01-10T08:00:01"))
-    await bench.look()
+    await bench.fire_due()
     assert await bench.outcomes("other") == ["started"]
     assert await bench.outcomes() == []
 
@@ -597,7 +593,7 @@ async def test_a_deleted_one_does_not_fire_beside_another_that_is_due(bench: Ben
     await bench.put("other", every="1h")
     await bench.use.delete("s")
     await bench.go_to(at("2027-01-10T08:00:01"))
-    await bench.look()
+    await bench.fire_due()
     assert await bench.outcomes("other") == ["started"]
     assert len(await bench.runs()) == 1
 
@@ -608,7 +604,7 @@ async def test_a_backfill_is_no_overlap(bench: Bench, overlap: str) -> None:
     await bench.put(every="1h", overlap=overlap)
     await bench.use.backfill("s", us_of(at("2027-01-10T05:00")), us_of(at("2027-01-10T07:30")))
     await bench.go_to(at("2027-01-10T08:00:01"))
-    await bench.look()
+    await bench.fire_due()
     assert (await bench.fires())[-1] == (at("2027-01-10T08:00"), "started")
     assert await bench.c.fetchval("select count(*) from perdure.inbox") == 0, "and the backfill is not cancelled"
 
@@ -622,7 +618,7 @@ async def test_a_time_that_was_missed_is_made_up_for_by_a_backfill_alone(bench: 
     add = "insert into perdure.schedule_fire (schedule_id, nominal_at, ns, how, outcome) values ($1, $2, 1, 0, $3)"
     await bench.c.execute(add, schedule, nominal, MISSED)
     await bench.go_to(at("2027-01-10T08:00:01"))
-    await bench.look()
+    await bench.fire_due()
     assert (await bench.fires(), await bench.runs()) == ([(nominal, "missed")], [])
     await bench.use.backfill("s", us_of(nominal), us_of(nominal) + 1)
     assert (await bench.fires(), len(await bench.runs())) == ([(nominal, "started")], 1)
@@ -657,7 +653,7 @@ async def test_a_day_that_is_excluded_does_not_fire(bench: Bench) -> None:
     await bench.put(cron="0 8 * * *", calendars=["working"], overlap="allow")
     for day in range(9, 13):
         await bench.go_to(at(f"2027-01-{day:02}T08:00:01"))
-        await bench.look()
+        await bench.fire_due()
     assert [when.day for when, _ in await bench.fires()] == [11, 12]
 
 

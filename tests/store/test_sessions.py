@@ -18,8 +18,8 @@ from perdure.core.errors import Fenced
 from perdure.core.lifecycle import RunStatus
 from perdure.core.retry import TaskOptions
 from perdure.engine.commits.rows import Batch
-from perdure.engine.ports import NotCommitted, Poison
-from perdure.engine.tasks.dispatch import settle_lost
+from perdure.engine.commits.store import NotCommitted, Poison
+from perdure.engine.tasks.lost_workers import settle_lost
 from perdure.store.postgres import PostgresStore
 from perdure.store.queries import queries
 from perdure.wire.codec import decode_mail, encode_events, encode_options

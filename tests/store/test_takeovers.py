@@ -14,7 +14,7 @@ from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.limits import SUSPECT_TAKEOVERS, TAKEOVERS_MAX
 from perdure.engine.commits.rows import Batch
-from perdure.engine.tasks.dispatch import settle_lost
+from perdure.engine.tasks.lost_workers import settle_lost
 from perdure.store.postgres import PostgresStore
 from perdure.wire.codec import encode_events
 from tests.store.test_sessions import NS, expire, new_run, start_of

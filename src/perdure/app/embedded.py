@@ -25,28 +25,18 @@ from perdure.core.messages import Mail, SignalSent, UpdateAsked
 from perdure.core.work import Answer, Outcome, RunView, StartRequest
 from perdure.engine.api.approvals import NOBODY, Actor, Approvals, Ballot, link_url
 from perdure.engine.api.schedules import Schedules as ScheduleApi
-from perdure.engine.api.updates import Updates
-from perdure.engine.engine import Engine, EngineSettings
-from perdure.engine.services.endings import Endings
-from perdure.engine.services.named_events import Occasions
-from perdure.engine.services.start_deadlines import Expiry
-from perdure.engine.services.telemetry import Notes
+from perdure.engine.engine import Engine
+from perdure.engine.settings import EngineSettings
 from perdure.localpg.cluster import PrivateCluster, default_directory
 from perdure.sdk.client.handles import Backend, Handle, Schedules, ambient, closed, opened
 from perdure.sdk.definitions import Startable
 from perdure.sdk.worker.execution import PROCESSES_DEFAULT
 from perdure.sdk.worker.worker import SLOTS_DEFAULT, THREADS_DEFAULT, Worker
 from perdure.store.approvals import PostgresApprovals
-from perdure.store.deferred_starts import PostgresStarts
 from perdure.store.definitions import PostgresRegistry
-from perdure.store.endings import PostgresEndings
+from perdure.store.engine_stores import engine_stores
 from perdure.store.migrate import check, migrate
-from perdure.store.named_events import PostgresOccasions
 from perdure.store.postgres import PostgresStore
-from perdure.store.schedules import PostgresSchedules
-from perdure.store.start_deadlines import PostgresExpiries
-from perdure.store.telemetry import PostgresNotes
-from perdure.store.updates import PostgresUpdates
 
 if TYPE_CHECKING:
     from perdure.sdk.schedules import Schedule
@@ -136,18 +126,7 @@ class Perdure:
             self.worker.refresh()
         self.store = PostgresStore(dsn)
         await self.store.open()
-        self.engine = Engine(
-            self.store,
-            self.worker,
-            self.settings,
-            Notes(PostgresNotes(self.store.pool)),
-            Updates(PostgresUpdates(self.store.pool)),
-            expiry=Expiry(PostgresExpiries(self.store.pool)),
-            endings=Endings(PostgresEndings(self.store.pool)),
-            starts=PostgresStarts(self.store.pool),
-            schedules=PostgresSchedules(self.store.pool),
-            occasions=Occasions(PostgresOccasions(self.store.pool)),
-        )
+        self.engine = Engine(engine_stores(self.store), self.worker, self.settings)
         self.approvals = Approvals(PostgresApprovals(self.store.pool))
         self._tracing = Tracing(engine=self.engine, worker=self.worker, service="perdure", asked=self._traced)
         await self.engine.open()
@@ -229,8 +208,7 @@ class Perdure:
         )  # fmt: skip
         await self._bounded(deploying)
         use.moved(made.flow.name)
-        if self.engine.scheduler is not None:
-            self.engine.scheduler.changed()
+        self.engine.scheduler.changed()
         return made.version
 
     # -- the Backend port -------------------------------------------------------------------------------------------
@@ -262,7 +240,7 @@ class Perdure:
                 task.cancel()
 
     async def outcome(self, run_id: bytes) -> Outcome:
-        return await self.engine.use.outcome(run_id, known=run_id in self.engine.loop.runs)
+        return await self.engine.use.outcome(run_id, known=run_id in self.engine.runs)
 
     async def post(self, run_id: bytes, mail: Mail, key: str = "") -> bool:
         return await self._bounded(self.engine.use.post(run_id, mail, key))
@@ -272,8 +250,7 @@ class Perdure:
         return await self._bounded(self.engine.use.signal_with_start(request, signal, key))
 
     async def emit(self, name: str, value: bytes, key: str) -> bool:
-        assert self.engine.occasions is not None
-        emitting = self.engine.occasions.emit(self.engine.use.ns, name, value, key=key, source=EMBEDDED)
+        emitting = self.engine.named_events.emit(self.engine.use.ns, name, value, key=key, source=EMBEDDED)
         return (await self._bounded(emitting)).fresh
 
     async def find_run(self, key: str) -> bytes:
@@ -283,7 +260,6 @@ class Perdure:
         await self._bounded(self.engine.use.resolve(run_id, name, value))
 
     async def update(self, run_id: bytes, asked: UpdateAsked, seconds: float) -> Answer | None:
-        assert self.engine.updates is not None
         asking = self.engine.updates.ask(self.engine.use, run_id, asked, seconds)
         return await self._bounded(asking, waits_s=seconds)
 
@@ -320,7 +296,6 @@ class Perdure:
 
     async def schedules(self) -> Schedules:
         await self._register_new()
-        assert self.engine.scheduler is not None
         return cast(
             Schedules, _BoundedSchedules(ScheduleApi(self.engine.scheduler, self.engine.use.ns, CODE), self._bounded)
         )
@@ -332,7 +307,7 @@ class Perdure:
         self._adopted.add(id(definition.fn))
         self.worker.adopt(definition)
         self.worker.refresh()
-        self.engine.serve()
+        self.engine.served.serve()
         self._unregistered = True
 
 

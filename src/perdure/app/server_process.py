@@ -31,13 +31,8 @@ from perdure.core.errors import InvalidInput, Unavailable
 from perdure.core.limits import PEER_SILENT_S
 from perdure.engine.api.approvals import Approvals
 from perdure.engine.api.flow_control import Rulebook
-from perdure.engine.api.updates import Updates
 from perdure.engine.engine import Engine
-from perdure.engine.services.endings import Endings
-from perdure.engine.services.named_events import Occasions
 from perdure.engine.services.stalls import StallWatch
-from perdure.engine.services.start_deadlines import Expiry
-from perdure.engine.services.telemetry import Notes
 from perdure.server import health
 from perdure.server.auth import Audit, Authenticator, OpenAccess, Tokens
 from perdure.server.context import Server
@@ -49,18 +44,13 @@ from perdure.server.secret_box import SecretBox
 from perdure.store.api_keys import AuditLog, Keys
 from perdure.store.approvals import PostgresApprovals
 from perdure.store.dead_letters import PostgresDeadLetters
-from perdure.store.deferred_starts import PostgresStarts
 from perdure.store.definitions import PostgresRegistry
-from perdure.store.endings import PostgresEndings
+from perdure.store.engine_stores import engine_stores
 from perdure.store.flow_control_rules import PostgresRulebook
 from perdure.store.migrate import check, migrate
-from perdure.store.named_events import PostgresOccasions
 from perdure.store.postgres import PostgresStore
 from perdure.store.reads import PostgresReads
-from perdure.store.schedules import PostgresSchedules
-from perdure.store.start_deadlines import PostgresExpiries
 from perdure.store.telemetry import PostgresNotes
-from perdure.store.updates import PostgresUpdates
 from perdure.wire import otlp
 
 log = logging.getLogger("perdure.server")
@@ -118,20 +108,7 @@ class ServerProcess:
             await one.open()
         notes = PostgresNotes(store.pool)
         hub = self._hub = WorkerHub()
-        updates, expiry = Updates(PostgresUpdates(store.pool)), Expiry(PostgresExpiries(store.pool))
-        starts, schedules = PostgresStarts(store.pool), PostgresSchedules(store.pool)
-        engine = Engine(
-            store,
-            hub,
-            s.engine_settings,
-            Notes(notes),
-            updates,
-            expiry=expiry,
-            endings=Endings(PostgresEndings(store.pool)),
-            starts=starts,
-            schedules=schedules,
-            occasions=Occasions(PostgresOccasions(store.pool)),
-        )
+        engine = Engine(engine_stores(store), hub, s.engine_settings)
         hub.bind(engine)
         types = TaskTypes(registry)
 
@@ -219,7 +196,7 @@ class ServerProcess:
     async def stop(self) -> None:
         """Within `drain_s`, even if the database does not answer."""
         self.is_draining = True
-        self.server.engine.claimer.may_claim = False
+        self.server.engine.drain()
         self._hub.go_away()
         try:
             async with asyncio.timeout(self.settings.drain_s):

@@ -15,7 +15,7 @@ from perdure.app import setting_values as values
 from perdure.app.connections import ConnectionBounds
 from perdure.app.process_settings import Format, Level, Named, ProcessSettings, Seconds, Switch, checked, group
 from perdure.core.errors import InvalidInput
-from perdure.engine.engine import EngineSettings
+from perdure.engine.settings import EngineSettings
 from perdure.server.auth import OidcSettings
 from perdure.server.auth.addresses import is_loopback
 from perdure.server.secret_box import parse_keys

@@ -36,7 +36,7 @@ class Tracing:
             from perdure.server.tracing import run_tracer
 
             self._runs = run_tracer(engine.clock.now_us, service)
-            engine.loop.on_closed = self._runs.run_ended
+            engine.events.run_ended.subscribe(self._runs.run_ended)
 
     async def close(self) -> None:
         """Send what is left, for a few seconds at most."""

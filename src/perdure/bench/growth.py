@@ -97,7 +97,7 @@ async def _row(client: Perdure, processes: Processes, step: Step, events: int, s
     run_id, marks = ids.parse(handle.id), [(0, processes.cpu(), time.perf_counter())]
     while not result.done():
         await asyncio.wait([result], timeout=SAMPLE_S)
-        run = client.engine.loop.runs.get(run_id)
+        run = client.engine.run_in_memory(run_id)
         if run is not None and run.state.events >= len(marks) * events // PARTS:
             marks.append((run.state.events, processes.cpu(), time.perf_counter()))
     assert await result == events // EVENTS_PER_STEP

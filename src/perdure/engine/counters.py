@@ -1,7 +1,7 @@
 """What an engine counts and measures about itself. Plain numbers; /metrics and the bench read them.
 
 A measurement goes into a bucket whose bound is a power of two, found by the number's length in bits: no bounds have to be chosen
-beforehand, and no search is needed. Where one is taken per task (dispatch.py) `Histogram.add` is written out, because a call
+beforehand, and no search is needed. Where one is taken per task (tasks/attempts.py) `Histogram.add` is written out, because a call
 costs more than the rest of it.
 """
 

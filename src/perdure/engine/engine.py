@@ -1,10 +1,12 @@
-"""One engine: a session in the database, runs in memory, and the loops that keep both going.
+"""One engine: its parts, built in the order in which they depend on each other, and the life of its session.
 
-Life of a session:
+                      .------------------- events: what parts publish and others subscribe to -------------------.
+                      |                                                                                           |
+    API --> write queue --> committer --> database --> after commit --> run loop --> worker --> attempts --> write queue ...
+                                 claims (runs, tasks, messages) --------^     timers, eviction
+                                 services: schedules, named events, deferred starts, start deadlines, endings, telemetry, upkeep
 
-    register -> renew every heartbeat_s -> ... -> reaped by another engine when silent for lease_s
-        ^                                              |
-        '---- forget everything, register anew <-------'   (a write or a renewal finds no session row: `Fenced`)
+services/lease.py says what happens when the session is lost.
 """
 
 from __future__ import annotations
@@ -14,223 +16,239 @@ import logging
 import os
 import random
 import socket
-from collections.abc import Callable, Coroutine, Iterator
-from os import urandom  # bound here, before workflow guards wrap it
-from struct import Struct
-from time import monotonic
+from collections.abc import Coroutine
 from typing import Any, Final
 
 import msgspec
 
-from perdure.core import ids
-from perdure.core.calls import BUILT_IN
-from perdure.core.commands import StartChild
-from perdure.core.errors import Failure, Fenced, NotFound, Unavailable
-from perdure.core.lifecycle import RunStatus
-from perdure.core.limits import OUTAGE_OVER_S
-from perdure.core.messages import TaskEnded
-from perdure.core.outage import Outage
-from perdure.core.placement import Placement
-from perdure.core.work import Decided, LogChunk, Outcome, Report, RunView
+from perdure.core.errors import NotFound
+from perdure.engine.after_commit import AfterCommit
 from perdure.engine.api.runs import UseCases
-from perdure.engine.api.updates import Updates
-from perdure.engine.clock import DatabaseClock
-from perdure.engine.commits.committer import AwaitedUnit, Committer, Unit
-from perdure.engine.commits.policy import CommitPolicy
-from perdure.engine.counters import Counters
-from perdure.engine.flow_control import Lines
-from perdure.engine.ports import Committed, Named, Store, WorkerPort
+from perdure.engine.api.updates import UpdatePort, Updates
+from perdure.engine.commits.committer import Committer
+from perdure.engine.context import EngineContext
+from perdure.engine.flow_control import FlowControl
+from perdure.engine.ports import Store, WorkerPort
+from perdure.engine.runs.eviction import Eviction
 from perdure.engine.runs.flow_definitions import Flows
-from perdure.engine.runs.inbox import Postbox
-from perdure.engine.runs.loop import RunLoop
-from perdure.engine.runs.run import ActiveRun, Extras, RunUnit
-from perdure.engine.runs.starts import StartUnit
-from perdure.engine.services.claims import Claimer, ClaimInDoubt, Token
-from perdure.engine.services.deferred_starts import Starts, StartStore
-from perdure.engine.services.endings import Endings
-from perdure.engine.services.named_events import Occasions
+from perdure.engine.runs.inbox import InboxWriter
+from perdure.engine.runs.loop import RunLoop, RunParts
+from perdure.engine.runs.run import ActiveRun
+from perdure.engine.services.claims import Claims
+from perdure.engine.services.deferred_starts import DeferredStarts, StartStore
+from perdure.engine.services.endings import Endings, EndingStore
+from perdure.engine.services.lease import Lease
+from perdure.engine.services.named_events import NamedEvents, NamedEventStore
+from perdure.engine.services.notifications import Notifications
 from perdure.engine.services.outcomes import Waiters
 from perdure.engine.services.schedules import Scheduler, ScheduleStore
-from perdure.engine.services.start_deadlines import Expiry
-from perdure.engine.services.telemetry import Notes, WorkerRow
-from perdure.engine.services.upkeep import Maintenance
-from perdure.engine.tasks.dispatch import Dispatcher, ReportUnit, RequeueUnit, settle_lost
-from perdure.wire.codec import encode_mail
+from perdure.engine.services.served import ServedDefinitions
+from perdure.engine.services.service import Body, Service, keep_running
+from perdure.engine.services.start_deadlines import StartDeadlines, StartDeadlineStore
+from perdure.engine.services.task_logs import TaskLogs, TaskLogStore
+from perdure.engine.services.telemetry import Telemetry, TelemetryStore
+from perdure.engine.services.upkeep import Upkeep
+from perdure.engine.settings import EngineSettings
+from perdure.engine.tasks.attempts import Attempt, Attempts, Flight
+from perdure.engine.tasks.dispatch import Dispatcher
+from perdure.engine.tasks.lost_workers import LostWorkers
+from perdure.engine.tasks.no_worker import NoWorker
 
 log = logging.getLogger("perdure.engine")
 
-
 NAMESPACE_TRUST_US: Final = 5_000_000
 """How long a namespace that was found counts as existing; another server may delete it."""
+EVICT_TICKS: Final = 5
+"""Ticks between two looks at idle runs, unless memory is crowded."""
 
 
-SERVICE_PAUSE_S_MAX: Final = 5.0
-"""Before a service that keeps failing is tried again."""
-LOOK_UP_PAUSE_S: Final = 0.5
-_NUMBERS: Final = Struct("512Q")
-"""Random numbers that are drawn together, for run ids."""
-"""Before a look-up that the database did not answer is tried again."""
+class Stores(msgspec.Struct, frozen=True, kw_only=True):
+    """The ports of one engine on its database."""
 
-
-class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
-    namespace: str = "default"
-    shard: int = 0
-    lease_s: float = 15.0
-    """A session that is silent for this long, by the database's clock, loses its runs."""
-    heartbeat_s: float = 5.0
-    tick_s: float = 0.1
-    runs_max: int = 4_096
-    """Runs held in memory; more wait in the database."""
-    commit: CommitPolicy = CommitPolicy()
-    placement: Placement = Placement()
-    notify: bool = True
-    """Use LISTEN/NOTIFY to wake other engines. Never needed for correctness."""
-    retention_days: float | None = None
-    """Ended runs older than this are dropped with their partition; None keeps everything."""
-    partitions_ahead_days: int = 3
-    close_grace_s: float = 10.0
+    store: Store
+    telemetry: TelemetryStore
+    task_logs: TaskLogStore
+    updates: UpdatePort
+    start_deadlines: StartDeadlineStore
+    endings: EndingStore
+    deferred_starts: StartStore
+    schedules: ScheduleStore
+    named_events: NamedEventStore
 
 
 class Engine:
-    def __init__(
-        self,
-        store: Store,
-        worker: WorkerPort | None,
-        settings: EngineSettings,
-        notes: Notes | None = None,
-        updates: Updates | None = None,
-        *,
-        expiry: Expiry | None = None,
-        endings: Endings | None = None,
-        starts: StartStore | None = None,
-        schedules: ScheduleStore | None = None,
-        occasions: Occasions | None = None,
-    ) -> None:
-        self._store, self._worker, self.settings, self.notes, self.expiry = store, worker, settings, notes, expiry
-        self.endings = endings
+    def __init__(self, stores: Stores, worker: WorkerPort | None, settings: EngineSettings) -> None:
+        context = self._context = EngineContext(stores.store, worker or NoWorker(), settings)
+        self.settings, self.counters, self.clock = settings, context.counters, context.clock
+        self.queue, self.background = context.queue, context.background
+        self.session, self.events, self.new_run_id = context.session, context.events, context.new_run_id
         self.name = f"{socket.gethostname()}:{os.getpid()}"
-        self.counters = Counters()
-        self.clock = DatabaseClock()
-        self.session = 0
-        self.renewed_s = 0.0
-        """When the session was last written, by the monotonic clock."""
-        self._worker_id = urandom(16)
-        self._opened_us = 0
-        self._others = self._others_free = 0
+        self.flow_control = FlowControl(stores.store, context.now_us)
+        self.flows = Flows(stores.store, context.now_us)
+        self.attempts = Attempts(context, self.flow_control)
+        self.dispatcher = Dispatcher(context, self.flow_control, self.attempts)
+        parts = RunParts(context, self.dispatcher, self.flows, self.flow_control)
+        self.runs, self.timers, self.exits, self.delivery = parts.runs, parts.timers, parts.exits, parts.delivery
+        self.loop = RunLoop(parts)
+        self.eviction = Eviction(context, parts.runs, self.dispatcher, parts.exits)
+        self.lost_workers = LostWorkers(context, parts.runs, self.attempts, self.dispatcher)
+        self.inbox = InboxWriter(stores.store, context.events)
+        self.claims = Claims(context, parts, self.loop, self.dispatcher)
+        sink = AfterCommit(parts, self.loop, self.claims)
+        self.committer = Committer(stores.store, context.session, context.queue, context.counters, sink)
+        self.deferred_starts = DeferredStarts(context, stores.deferred_starts, self.flow_control)
+        self.waiters = Waiters(context, parts.runs, self.deferred_starts)
+        self.scheduler = Scheduler(context, stores.schedules, self.flow_control)
+        self.named_events = NamedEvents(context, stores.named_events)
+        self.start_deadlines = StartDeadlines(context, stores.start_deadlines)
+        self.endings = Endings(context, stores.endings, parts.runs, self.flow_control, self.lost_workers)
+        self.telemetry = Telemetry(context, stores.telemetry, self.attempts)
+        self.task_logs = TaskLogs(context.counters, stores.task_logs)
+        self.upkeep = Upkeep(context)
+        self.updates = Updates(stores.updates)
+        self.notifications = Notifications(context)
+        self.served = ServedDefinitions(
+            context, parts.runs, self.dispatcher, self.flows, self.flow_control, self.telemetry
+        )
+        self.lease = Lease(context, self.name, self.committer, self.claims, self.lost_workers, self.served)
         self._tasks: list[asyncio.Task[None]] = []
-        self._rejoining = asyncio.Lock()
-        self._notify_due: set[str] = set()
-        self._registered: dict[Named, str] = {}
-        self._declared: dict[str, bytes | None] = {}
-        """Options of the worker's tasks, as the database has them."""
         self._uses: dict[str, UseCases] = {}
         self._uses_checked_us: dict[str, int] = {}
-        self._background: set[asyncio.Task[None]] = set()
-        self.loop = RunLoop(
-            worker, self.counters, self.clock.now_us, self.new_run_id, settings.placement, settings.runs_max
-        )
-        self.committer = Committer(
-            store, settings.commit, self.counters, self.clock.now_us, self._committed, self._refused, self._given_up
-        )
-        self.lines = self.loop.lines = Lines(store, self.clock.now_us)
-        self.dispatcher = Dispatcher(
-            worker,
-            self.counters,
-            self.clock.now_us,
-            settings.placement,
-            self._mark,
-            self.committer.add,
-            self._wake_claims,
-            self._stray_ended,
-            self.lines,
-        )
-        self.dispatcher.tick_us = int(settings.tick_s * 1e6)
-        self.loop.committer, self.loop.dispatcher = self.committer, self.dispatcher
-        self.claimer = Claimer(store, self.loop, self.dispatcher, worker, self.counters, self.lines)
-        self.waiters = Waiters(store)
-        self._randomness: Iterator[int] = iter(())
-        self.postbox = Postbox(store, self._described, self._mail_posted)
-        self.occasions = occasions
-        if occasions is not None:
-            occasions.posted = self._mail_posted
-        self.starts: Starts | None = None
-        if starts is not None:
-            self.starts = Starts(starts, self.clock.now_us, self.new_run_id, self.lines, self._begun)
-            self.waiters.expected = self.starts.expected
-        self.scheduler: Scheduler | None = None
-        if schedules is not None:
-            self.scheduler = Scheduler(
-                schedules,
-                self.counters,
-                self.new_run_id,
-                self.lines,
-                self._begun,
-                lambda: self._notify("schedule"),
-                settings.retention_days,
-            )
-        self.flows = self.loop.flows = Flows(store, self.clock.now_us)
-        self.loop.look_up = self._look_up
-        self.loop.ended = self._run_ended
-        self.loop.released = self._run_released
-        self.loop.reload = self.claimer.poke
-        self.loop.settled = lambda run: self._soon(self._settle(run))
-        self.updates = updates
-        if updates is not None:
-            self.loop.on_answers = updates.answered
-        self.maintenance = Maintenance(store, settings.retention_days, settings.partitions_ahead_days)
         self.use: UseCases
+        self._subscribe()
 
-    # -- life -------------------------------------------------------------------------------------------------------
+    def _subscribe(self) -> None:
+        """Who acts on what."""
+        events, background = self.events, self.background
+        events.run_ended.subscribe(self.waiters.run_ended)
+        events.run_ended.subscribe(lambda _: self.notifications.send("end"))
+        events.runs_begun.subscribe(self._runs_begun)
+        events.message_posted.subscribe(self._message_posted)
+        events.cancel_posted.subscribe(self.endings.wake)
+        events.answers_recorded.subscribe(self.updates.answered)
+        events.work_due.subscribe(self.claims.wake_in)
+        events.slot_freed.subscribe(self.claims.slot_freed)
+        events.start_deadline_set.subscribe(self.start_deadlines.wake_at)
+        events.orphaned_task_ended.subscribe(
+            lambda run_id, ns, end: background.start(self.lost_workers.orphaned_ended(run_id, ns, end))
+        )
+        events.suspect_decided.subscribe(lambda run_id: background.start(self.claims.settle_suspect(run_id)))
+        events.other_engines_concerned.subscribe(self.notifications.send)
+        events.session_lost.subscribe(self.loop.forget_all)
+        events.session_lost.subscribe(self.flow_control.forget_all)
+
+    def _runs_begun(self, runs: int) -> None:
+        self.counters.runs_started += runs
+        self.claims.wake()
+        self.notifications.send("run")
+
+    def _message_posted(self, run_id: bytes) -> None:
+        self.claims.wake()
+        if run_id not in self.runs:
+            self.notifications.send("mail")
+
+    @property
+    def services(self) -> tuple[Service, ...]:
+        """Those that hold nothing of the engine's memory: a fault in one costs no session."""
+        return (
+            self.upkeep,
+            self.waiters,
+            self.start_deadlines,
+            self.endings,
+            self.named_events,
+            self.telemetry,
+            self.task_logs,
+            self.deferred_starts,
+            self.scheduler,
+        )
 
     async def open(self) -> None:
-        await self.maintenance.prepare()
-        ns = await self._store.namespace(self.settings.namespace)
+        context = self._context
+        await self.upkeep.prepare()
+        ns = await context.store.namespace(self.settings.namespace)
         self.use = self._uses[self.settings.namespace] = self._use_in(ns)
-        if self._worker is not None:
-            self._worker.ns = ns
-        await self._register()
-        self._opened_us = self.clock.now_us()
-        await self.refresh()
-        if self._worker is not None:
-            self._worker.open(self.clock.now_us, self._reported, self.loop.decided, self.dispatcher.beats, self._logged)
+        context.worker.ns = ns
+        await self.lease.register()
+        await self.served.refresh()
+        context.worker.open(
+            context.now_us, self.dispatcher.reported, self.loop.decided, self.attempts.beats, self.task_logs.add
+        )
         if self.settings.notify:
-            await self._store.listen(self._heard)
-        loops: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
+            await context.store.listen(self._notified)
+        loops: dict[str, Body] = {
             "writing the progress of runs": self.committer.run,
-            "claiming runs": self.claimer.run,
-            "renewing this engine's lease": self._heartbeats,
+            self.claims.name: self.claims.run,
+            "renewing this engine's lease": self.lease.run,
             "waking runs whose timers are due": self._ticks,
-            "waiting for the ends of other engines' runs": self._wait_for_others,
-            "upkeep of the database": self.maintenance.run,
         }
-        services: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {}
-        if self.expiry is not None:
-            self.expiry.attach(self.counters, lambda: self.session, self.clock.now_us, self._mail_posted)
-            self.dispatcher.expires = self.expiry.wish
-            services["failing tasks that did not start in time"] = self.expiry.run
-        if self.endings is not None:
-            self.endings.attach(lambda: self.session, lambda: list(self.loop.workflows), self._ended_without_code)
-            self.postbox.cancel_posted = self.endings.poke
-            services["ending runs whose code cannot run"] = self.endings.run
-        if self.occasions is not None:
-            services["delivering named events"] = self.occasions.run
-        if self.notes is not None:
-            self.notes.attach(
-                self.counters,
-                lambda: self.session,
-                lambda: self.dispatcher.flights.values(),
-                self._worker.name_of if self._worker is not None else lambda run_id, seq: "",
-            )
-            services["writing task output and progress"] = self.notes.run
-        if self.starts is not None:
-            services["starting deferred runs"] = self.starts.run
-        if self.scheduler is not None:
-            services["firing schedules"] = self.scheduler.run
         self._tasks = [
-            *(self._looping(self._forever(what, one), one) for what, one in loops.items()),
-            *(self._looping(self._keep(what, one), one) for what, one in services.items()),
+            *(_task(name, self.lease.keep(name, body)) for name, body in loops.items()),
+            *(
+                _task(one.name, keep_running(one.name, one.run, pause_s_max=one.failed_pause_s_max))
+                for one in self.services
+            ),
         ]
-        self.claimer.poke()
+
+    async def close(self) -> None:
+        """Finish what is at hand, hand the rest back, and leave."""
+        self.drain()
+        worker, outlives_us = self._context.worker, self._context.worker.outlives_engine
+        try:
+            async with asyncio.timeout(self.settings.close_grace_s):
+                await self.inbox.close()
+                self.dispatcher.hand_back()
+                if outlives_us:
+                    self.attempts.write_rows()
+                await self.attempts.landed()
+                await self._release_all()
+        except TimeoutError:
+            log.warning("closing with %d tasks in flight; other engines will take over", len(self.attempts.flights))
+            if outlives_us:
+                await self._leave_running()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await worker.close()
+        await self.task_logs.close()
+        await self.telemetry.close()
+        if not (self.attempts.flights and outlives_us):
+            # Else their rows stay with this session until its lease runs out: time enough to take them to another engine.
+            await self.lease.leave()
+
+    async def _leave_running(self) -> None:
+        """Tasks go on where they run, and their workers take them to another engine."""
+        try:
+            async with asyncio.timeout(self.settings.close_grace_s):
+                await self._release_all()
+        except TimeoutError:
+            log.warning("closing with records unwritten; other engines find out from the history")
+
+    async def _release_all(self) -> None:
+        await self.queue.drained()
+        self.eviction.release_all()
+        await self.queue.drained()
+
+    async def _ticks(self) -> None:
+        ticks = 0
+        while True:
+            await asyncio.sleep(self.settings.tick_s)
+            ticks += 1
+            self.committer.refuse_if_away()
+            self.dispatcher.tick(self.session.others_free)
+            if self.runs and (ticks % EVICT_TICKS == 0 or self.eviction.is_crowded):
+                self.eviction.evict_idle()
+
+    def _notified(self, topics: str) -> None:
+        """Another engine wrote something."""
+        if "end" in topics:
+            self.waiters.wake()
+        if "answer" in topics:
+            self.updates.wake()
+        if "schedule" in topics:
+            self.scheduler.wake()
+        if "mail" in topics or "run" in topics or "task" in topics or "rule" in topics:
+            # Spread over a few milliseconds, so that one notification does not bring every engine to the same row at once.
+            self.claims.wake_in(random.randrange(200, 5_000))
 
     async def use_of(self, namespace: str) -> UseCases:
         """The use cases of one namespace; NotFound when there is no such namespace."""
@@ -238,7 +256,7 @@ class Engine:
         now_us = self.clock.now_us()
         if found is not None and now_us - self._uses_checked_us.get(namespace, 0) < NAMESPACE_TRUST_US:
             return found
-        ns = await self._store.find_namespace(namespace)
+        ns = await self._context.store.find_namespace(namespace)
         if ns is None:
             self.forget_namespace(namespace)
             raise NotFound(f"there is no namespace {namespace!r}")
@@ -248,534 +266,84 @@ class Engine:
         return found
 
     def forget_namespace(self, namespace: str) -> None:
-        """It was deleted: whoever asks for it again finds out."""
+        """It was deleted; the next request looks it up again."""
         self._uses.pop(namespace, None)
         self._uses_checked_us.pop(namespace, None)
 
     def _use_in(self, ns: int) -> UseCases:
         return UseCases(
-            self._store,
+            self._context.store,
             ns,
-            self.new_run_id,
-            self.clock.now_us,
-            self.committer.add,
-            self._may_own,
+            self._context.new_run_id,
+            self._context.now_us,
+            self.queue.add,
+            self.runs.may_own,
             self.waiters,
-            self._mail_posted,
-            self.postbox,
+            self.events.message_posted.publish,
+            self.inbox,
             self.flows,
-            self.lines,
-            self.starts,
+            self.flow_control,
+            self.deferred_starts,
         )
+
+    def drain(self) -> None:
+        """Take on nothing new; what is here goes on."""
+        self.runs.draining = True
+
+    @property
+    def is_draining(self) -> bool:
+        return self.runs.draining
+
+    def run_in_memory(self, run_id: bytes) -> ActiveRun | None:
+        return self.runs.get(run_id)
+
+    def attempt_in_flight(self, run_id: bytes, seq: int) -> Flight | None:
+        return self.attempts.get(run_id, seq)
 
     async def refresh(self) -> None:
         """The worker learned new workflows or tasks."""
-        if self._worker is None:
-            return
-        self.serve()
-        fresh = {n: v for n, v in self.loop.workflows.items() if self._registered.get(n) != v}
-        for ns in {ns for ns, _ in fresh}:
-            versions = {name: v for (of, name), v in fresh.items() if of == ns}
-            controls = {name: c for (of, name), c in self._worker.controls.items() if of == ns}
-            parameters = {name: taken for (of, name), taken in self._worker.parameters.items() if of == ns}
-            await self._store.register_versions(ns, versions, controls, parameters)
-            for name, version in versions.items():
-                self.flows.learn((ns, name, version), parameters.get(name))
-                self.lines.learn((ns, name, version), controls.get(name), own=True)
-        self._registered.update(fresh)
-        options = self._worker.task_options
-        if options != self._declared:
-            await self.flows.declare(self._worker.ns, options)
-            self._declared = options
-        if self.notes is not None and not self._worker.outlives_engine:
-            self.notes.set_workers([self._own_worker(self._worker)])
-
-    def _own_worker(self, worker: WorkerPort) -> WorkerRow:
-        """The worker in this process, as people see it."""
-        now_us = self.clock.now_us()
-        served = worker.served
-        return WorkerRow(
-            id=self._worker_id, ns=worker.ns, name=self.name, host=socket.gethostname(), pid=os.getpid(), sdk="embedded",
-            queues=sorted({queue for _, queue, _ in served}), tasks=sorted({name for _, _, name in served} - BUILT_IN),
-            workflows=sorted(name for _, name in worker.workflows), slots=worker.slots, slots_used=worker.slots - worker.slots_free,
-            runs_held=len(self.loop.runs), draining=not self.claimer.may_claim, connected_us=self._opened_us, seen_us=now_us,
-        )  # fmt: skip
-
-    def serve(self) -> None:
-        """Claim and run what workers define by now; `refresh` registers it as well."""
-        if self._worker is not None and self.claimer.may_claim:
-            self.dispatcher.served = frozenset(self._worker.served)
-            self.loop.workflows = dict(self._worker.workflows)
-
-    # -- remote workers ---------------------------------------------------------------------------------------------
+        await self.served.refresh()
 
     def workers_changed(self) -> None:
-        """One came, one left, or one serves something else: what nobody here can run goes to whoever can."""
-        self.serve()
+        """One came, one left, or one serves something else: what no worker here can run goes to other engines."""
+        self.served.serve()
         self.dispatcher.unserved()
-        self.loop.release_unserved()
-        self.dispatcher.refill()
-        self.claimer.poke()
-        if any(self._registered.get(n) != v for n, v in self.loop.workflows.items()):
-            self._soon(self._register_versions())
+        self.eviction.release_unserved()
+        self.workers_more()
+        if not self.served.is_registered:
+            self.background.start(self.served.refresh_quietly())
 
     def workers_more(self) -> None:
         """One more of a kind that is here already."""
         self.dispatcher.refill()
-        self.claimer.poke()
+        self.claims.wake()
 
-    async def _register_versions(self) -> None:
-        try:
-            await self.refresh()
-        except Unavailable as e:
-            log.warning("workflows of a new worker are not registered yet: %s", e)  # the next heartbeat does it
+    async def worker_lost(self, attempts: list[Attempt]) -> None:
+        await self.lost_workers.worker_lost(attempts)
 
-    async def worker_lost(self, tokens: list[Token]) -> None:
-        """A worker that had these attempts has not come back in time."""
-        try:
-            elsewhere = await self.claimer.elsewhere(tokens)
-        except Unavailable:
-            elsewhere = set()  # a recorded end of such an attempt would still be the first, and only, one
-        self.dispatcher.lost(tokens, elsewhere)
-
-    async def present(self, ns: int, tokens: list[Token]) -> list[Token]:
-        """A worker came with running attempts. Returns those that nobody waits for any more."""
-        flights = self.dispatcher.flights
-        foreign = [
-            t
-            for t in tokens
-            if (f := flights.get((t[0], t[1]))) is None or f.assignment.attempt != t[2] or f.assignment.ns != ns
-        ]
-        return await self.claimer.adopt(ns, foreign)
-
-    def _stray_ended(self, run_id: bytes, ns: int, mail: TaskEnded) -> None:
-        self._soon(self._post_stray(run_id, ns, mail))
-
-    def _soon(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
-
-    async def _post_stray(self, run_id: bytes, ns: int, mail: TaskEnded) -> None:
-        try:
-            if await self._store.post(run_id, ns, encode_mail(mail)) is not None:
-                self._mail_posted(run_id)
-        except Unavailable as e:
-            log.warning("the result of a task that outlived its engine is lost, it will run again: %s", e)
-
-    async def close(self) -> None:
-        """Finish what is at hand, hand the rest back, and leave."""
-        self.claimer.may_claim = False
-        try:
-            async with asyncio.timeout(self.settings.close_grace_s):
-                await self.postbox.close()
-                self.dispatcher.hand_back()
-                if self._worker is not None and self._worker.outlives_engine:
-                    self.dispatcher.write_rows()
-                while self.dispatcher.flights:  # noqa: ASYNC110 - the end of a task has no event of its own
-                    await asyncio.sleep(0.01)
-                await self._release_all()
-                await self.committer.drained()
-        except TimeoutError:
-            log.warning("closing with %d tasks in flight; other engines will take over", len(self.dispatcher.flights))
-            if self._worker is not None and self._worker.outlives_engine:
-                await self._leave_running()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._worker is not None:
-            await self._worker.close()
-        if self.notes is not None:
-            await self.notes.close()
-        if self.dispatcher.flights and self._worker is not None and self._worker.outlives_engine:
-            return  # their rows stay with this session until its lease runs out: time enough to take them to another engine
-        try:
-            await self._store.leave(self.session, settle_lost)
-            if self._others:
-                await self._store.notify("run,task")
-        except Unavailable as e:
-            log.warning("could not sign off, the lease will run out instead: %s", e)
-
-    async def _leave_running(self) -> None:
-        """Tasks go on where they run, and their workers take them to another engine."""
-        try:
-            async with asyncio.timeout(self.settings.close_grace_s):
-                await self._release_all()
-                await self.committer.drained()
-        except TimeoutError:
-            log.warning("closing with records unwritten; other engines find out from the history")
-
-    async def _release_all(self) -> None:
-        await self.committer.drained()
-        for run in list(self.loop.runs.values()):
-            if not run.closing and not run.evicted:
-                self.loop.release(run)
-
-    async def _register(self) -> None:
-        session = await self._store.register(
-            self.name, self.settings.lease_s, self._worker.slots if self._worker else 0
-        )
-        self.renewed_s = monotonic()
-        self.committer.writable()
-        self.clock.sync(session.clock_us)
-        self.session = self.committer.session = self.claimer.session = session.id
-        self.committer.number = 0
-
-    def _looping(self, kept: Coroutine[Any, Any, None], body: Callable[[], Any]) -> asyncio.Task[None]:
-        return asyncio.create_task(kept, name=f"perdure-{body.__qualname__}")
-
-    async def _forever(self, what: str, body: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Keep a loop going through outages, with a pause; a lost session is replaced by a new one."""
-        pause_s, outage = 0.05, Outage(what, log, monotonic)
-        while True:
-            session = self.session
-            began = asyncio.get_running_loop().time()
-            recovered = asyncio.get_running_loop().call_later(OUTAGE_OVER_S, outage.over)
-            try:
-                await body()
-                return
-            except Fenced:
-                await self._rejoin(session)
-            except Unavailable as e:
-                outage.failed(e)
-            except ClaimInDoubt as e:
-                log.warning("a claim may have taken effect without an answer; this engine starts over: %s", e)
-                await self._start_over(self.session)
-            except Exception as e:
-                # Crash only: whatever state this left in memory is given up, and read again from the database.
-                log.error("%s failed; this engine starts over", what, exc_info=e)
-                await self._start_over(self.session)  # whichever it is by now: a body may outlive several
-            finally:
-                recovered.cancel()
-            if asyncio.get_running_loop().time() - began > 5:
-                pause_s = 0.05
-            await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))
-            pause_s = min(pause_s * 2, 1.0)
-
-    async def _keep(self, what: str, body: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Keep a service going that holds nothing of the engine's memory: its fault costs no session."""
-        pause_s, outage = 0.05, Outage(what, log, monotonic)
-        while True:
-            began = asyncio.get_running_loop().time()
-            recovered = asyncio.get_running_loop().call_later(OUTAGE_OVER_S, outage.over)
-            try:
-                await body()
-                return
-            except Exception as e:
-                outage.failed(e, unexpected=not isinstance(e, Unavailable))
-            finally:
-                recovered.cancel()
-            if asyncio.get_running_loop().time() - began > 5:
-                pause_s = 0.05
-            await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))
-            pause_s = min(pause_s * 2, SERVICE_PAUSE_S_MAX)
-
-    async def _start_over(self, session: int) -> None:
-        try:
-            await self._store.leave(session, settle_lost)
-        except Exception as e:
-            log.warning("could not sign off, the lease will run out instead: %s", e)
-        await self._rejoin(session)
-
-    async def _rejoin(self, lost: int) -> None:
-        """This engine was taken for dead. Its memory is void; it starts over as a new one."""
-        async with self._rejoining:
-            if self.session != lost:
-                return
-            self.counters.fenced += 1
-            log.warning("session %d is gone: its runs belong to other engines now; registering anew", lost)
-            # No session from here on: an answer to anything asked under the old one is late, whenever it arrives.
-            self.session = self.committer.session = self.claimer.session = 0
-            self.loop.forget_all()
-            self.lines.forget_all()
-            outage = Outage("registering this engine", log, monotonic)
-            while True:
-                try:
-                    await self._register()
-                    break
-                except Exception as e:
-                    outage.failed(e)
-                    await asyncio.sleep(0.5)
-            outage.over()
-            self.claimer.poke()
-
-    # -- loops ------------------------------------------------------------------------------------------------------
-
-    async def _heartbeats(self) -> None:
-        while True:
-            await asyncio.sleep(self.settings.heartbeat_s * random.uniform(0.8, 1.0))
-            free = self._worker.slots_free if self._worker else 0
-            renewed = await self._store.renew(
-                self.session, self.settings.lease_s, self._worker.slots if self._worker else 0, free
-            )
-            if renewed is None:
-                raise Fenced(f"session {self.session} is gone")
-            self.renewed_s = monotonic()
-            self.committer.writable()
-            self.clock.sync(renewed.clock_us)
-            self._others, self._others_free = renewed.others, renewed.others_free
-            if renewed.expired:
-                reaped = await self._store.reap(settle_lost)
-                self.counters.sessions_reaped += reaped
-                if reaped:
-                    self.claimer.poke()
-            await self._store.trim_commit_log(self.session, self.committer.number - 10)
-            await self.claimer.check_claims()
-            await self.refresh()
-
-    async def _ticks(self) -> None:
-        ticks = 0
-        while True:
-            await asyncio.sleep(self.settings.tick_s)
-            ticks += 1
-            self.committer.refuse_if_away()
-            if self.dispatcher.flights or self.dispatcher.backlog.size:
-                self.dispatcher.tick(self._others_free)
-            if self.loop.runs and (ticks % 5 == 0 or len(self.loop.runs) > self.settings.runs_max // 2):
-                self.loop.evict_idle()
-
-    async def _wait_for_others(self) -> None:
-        await self.waiters.run(lambda run_id: run_id in self.loop.runs)
-
-    # -- after a commit ---------------------------------------------------------------------------------------------
-
-    def _committed(self, units: list[Unit], result: Committed, session: int) -> None:
-        if session != self.session:
-            self._committed_too_late(units, result)
-            return
-        if not result.doubtful:  # else the reading is as old as the doubt
-            self.clock.sync(result.at_us)
-        for unit in units:
-            if isinstance(unit, RunUnit):
-                self.loop.committed(unit, result.at_us, result.started)
-                self._tell_others(unit)
-            elif isinstance(unit, StartUnit):
-                self._started(unit, unit.run_id in result.started, result.at_us)
-            else:
-                if isinstance(unit, ReportUnit | RequeueUnit):
-                    self.lines.released(unit.task_id)
-                self._notify("mail")
-        if self.lines.freed or self.claimer.mail_left:
-            self.claimer.poke()
-        self.dispatcher.refill()
-
-    def _committed_too_late(self, units: list[Unit], result: Committed) -> None:
-        """Durable, but the session has expired since: the runs belong to others. Only those who wait for a start are told."""
-        for unit in units:
-            if isinstance(unit, StartUnit):
-                unit.settle(unit.run_id in result.started)
-
-    def _started(self, unit: StartUnit, created: bool, at_us: int) -> None:
-        self.loop.reserved = max(0, self.loop.reserved - unit.own)
-        if created:
-            self.counters.runs_started += 1
-            if unit.own:
-                run = ActiveRun(unit.run_id, unit.ns, unit.request.workflow, unit.request.version, 1)
-                run.head = unit.head
-                self.loop.begin(run, unit.started, at_us)
-            else:
-                self.claimer.poke()
-                self._notify("run")
-        unit.settle(created)
-
-    def _refused(self, unit: Unit, why: str) -> None:
-        """A record the database will not take. The run behind it is set aside with the reason; nobody else suffers."""
-        failure = Failure("poison", f"the database refuses a record of this run: {why}")
-        if isinstance(unit, StartUnit):
-            self.loop.reserved = max(0, self.loop.reserved - unit.own)
-            asyncio.get_running_loop().create_task(self._refused_start(unit, failure.message))
-        elif isinstance(unit, RunUnit):
-            run = unit.run
-            run.pending.extendleft(reversed(unit.segments))
-            self.loop.drop_pending(run)
-            run.outcome = None
-            run.closing = run.writing = False
-            self.loop.release(run, failure.message)
-
-    def _given_up(self, unit: AwaitedUnit) -> None:
-        """A start that is not written, because its caller does not wait for it any more."""
-        if isinstance(unit, StartUnit):
-            self.loop.reserved = max(0, self.loop.reserved - unit.own)
-
-    async def _refused_start(self, unit: StartUnit, why: str) -> None:
-        """A start that was written again after its session was lost is refused when the first one had counted."""
-        try:
-            exists = bool(await self._store.existing(unit.ns, [unit.run_id]))
-        except Unavailable:
-            exists = False
-        unit.settle(exists, None if exists else Unavailable(why))
-
-    # -- wiring -----------------------------------------------------------------------------------------------------
-
-    def _reported(self, reports: list[Report]) -> None:
-        self.dispatcher.reported(reports)
-        if self.claimer.hungry:
-            self.claimer.poke()
-
-    def _logged(self, chunks: list[LogChunk]) -> None:
-        if self.notes is not None:
-            self.notes.log_chunks(chunks)
-
-    def _mark(self, run: ActiveRun, urgent: bool) -> None:
-        self.committer.mark(run, urgent=urgent)
-
-    def _wake_claims(self, delay_us: int) -> None:
-        # A moment later: the row that falls due is not committed yet.
-        self.claimer.poke_in(max(delay_us, 5_000))
-
-    def _may_own(self, ns: int, workflow: str, version: str) -> bool:
-        return self.claimer.may_claim and self.loop.reserve(ns, workflow, version)
-
-    def _look_up(self, run: ActiveRun, names: list[str], d: Decided) -> None:
-        self._soon(self._find_children(run, names, d))
-
-    async def _find_children(self, run: ActiveRun, names: list[str], d: Decided) -> None:
-        try:
-            await self.flows.find(run.ns, names)
-            await self.lines.find(run.ns, self._versions(run.ns, d))
-        except Unavailable as e:
-            log.warning("cannot look up %s: %s", ", ".join(names), e)
-            await asyncio.sleep(LOOK_UP_PAUSE_S)
-        if self.loop.runs.get(run.id) is run:  # else it was given up meanwhile, and whoever takes it up decides anew
-            self.loop.decided([d])
-
-    def _versions(self, ns: int, d: Decided) -> list[tuple[str, str]]:
-        """The versions that a decision starts children of."""
-        children = [c for c in d.commands if isinstance(c, StartChild)]
-        found = [(c.workflow, c.version or self.flows.current(ns, c.workflow)) for c in children]
-        return [(workflow, version) for workflow, version in found if version]
-
-    def _run_ended(self, run: ActiveRun, outcome: Outcome, successor: bytes | None) -> None:
-        self.waiters.ended(run.ns, run.id, outcome, successor)
-        self._notify("end")
-
-    def _ended_without_code(self, runs: list[ActiveRun]) -> None:
-        """Runs that the service of endings ended, durably."""
-        for run in runs:
-            assert run.outcome is not None
-            status, value, failure, _ = run.outcome
-            self.counters.runs_ended += 1
-            self.counters.runs_ended_without_code += 1
-            self.counters.runs_failed += status is RunStatus.FAILED
-            self.counters.runs_cancelled += status is RunStatus.CANCELLED
-            self.lines.freed.update((run.ns, key) for key in run.keys)
-            log.info("run %s of %s was ended without its code: %s", run.id.hex(), run.workflow, failure)
-            if self.loop.on_closed is not None:
-                self.loop.on_closed(run)
-            self._run_ended(run, Outcome(status, value, failure), None)
-        ended = {run.id for run in runs}
-        stray = [f for (run_id, _), f in self.dispatcher.flights.items() if run_id in ended]
-        self.dispatcher.drop_stolen(stray)
-        self.claimer.poke()  # their parents and children have mail
-        self._notify("mail")
-
-    async def _settle(self, run: ActiveRun) -> None:
-        try:
-            await self.claimer.settle(run)
-        except Unavailable as e:
-            log.warning("run %s is still counted as one that engines do not survive: %s", ids.text(run.id), e)
-
-    def _run_released(self, wake_us: int | None) -> None:
-        if wake_us is not None:
-            delay_us = wake_us - self.clock.now_us()
-            if delay_us < 1_000_000:
-                self.claimer.poke_in(delay_us)
-
-    def _begun(self, runs: int) -> None:
-        """Runs were written that nobody owns yet."""
-        self.counters.runs_started += runs
-        self.claimer.poke()
-        self._notify("run")
+    async def present(self, ns: int, attempts: list[Attempt]) -> list[Attempt]:
+        return await self.lost_workers.presented(ns, attempts)
 
     async def rules_changed(self) -> None:
-        """People set or took back rules of flow control, or paused something. They hold here before anybody is told that they are set;
-        the other engines are to look at once."""
-        await self.lines.read_rules()
+        """Flow-control rules changed. This engine applies them before the request is acknowledged; the others are notified."""
+        await self.flow_control.read_rules()
         self.dispatcher.line_up()
-        self.claimer.poke()
-        self._notify("rule")
-
-    async def _described(self, run_id: bytes, ns: int) -> RunView:
-        view = await self._store.describe(run_id, ns)
-        if view is None:
-            raise NotFound(f"no run {ids.text(run_id)} in this namespace")
-        return view
-
-    def _mail_posted(self, run_id: bytes) -> None:
-        self.claimer.poke()
-        if run_id not in self.loop.runs:
-            self._notify("mail")
-
-    def _tell_others(self, unit: RunUnit) -> None:
-        for s in unit.segments:
-            if s.release is not None:
-                if s.release[1] is not None and unit.run.keys:  # stuck: its slots are free
-                    self.lines.freed.update((unit.run.ns, key) for key in unit.run.keys)
-                self.claimer.poke_in(1_000)
-                self._notify("run")
-        for x in unit.extras:
-            self._tell_of(x)
-
-    def _tell_of(self, x: Extras) -> None:
-        if x.posts:
-            self.claimer.poke()
-            self._notify("mail")
-        if x.answers:
-            self._notify("answer")
-        waiting = [row[9] for row in x.queue_ops.values() if row is not None and row[6] == 0]
-        if waiting:
-            self.claimer.poke_in(min(waiting))  # it can be claimed from now on, here as elsewhere
-            self._notify("task")
-        if self.lines.holding:
-            for task_id, row in x.queue_ops.items():
-                if row is None or row[6] == 0:
-                    self.lines.released(task_id)
-        if any(not c.own for c in x.starts):
-            self.claimer.poke_in(1_000)
-            self._notify("run")
-
-    def _notify(self, topic: str) -> None:
-        """Wake other engines, at most once in a few milliseconds, outside any transaction, and only when there are others."""
-        if not self._others or not self.settings.notify:
-            return
-        if not self._notify_due:
-            asyncio.get_running_loop().call_later(0.005, self._send_notifications)
-        self._notify_due.add(topic)
-
-    def _send_notifications(self) -> None:
-        topics, self._notify_due = self._notify_due, set()
-        self.counters.notifications += 1
-        task = asyncio.get_running_loop().create_task(self._store.notify(",".join(sorted(topics))))
-        task.add_done_callback(lambda t: t.cancelled() or t.exception())
-
-    def _heard(self, topics: str) -> None:
-        if "end" in topics:
-            self.waiters.wake()
-        if self.updates is not None and "answer" in topics:
-            self.updates.wake()
-        if self.scheduler is not None and "schedule" in topics:
-            self.scheduler.poke()
-        if "mail" in topics or "run" in topics or "task" in topics or "rule" in topics:
-            # Spread over a few milliseconds, so that one notification does not bring every engine to the same row at once.
-            self.claimer.poke_in(random.randrange(200, 5_000))
+        self.claims.wake()
+        self.notifications.send("rule")
 
     @property
     def is_quiet(self) -> bool:
-        """Nothing runs, nothing is being written, nothing waits to be looked at: only time or mail can change anything."""
-        busy = self.dispatcher.flights or self.dispatcher.backlog.size or not self.committer.is_idle
-        busy = busy or (self.scheduler is not None and self.scheduler.looking)
-        return not busy and not self.claimer.looking and all(run.is_idle for run in self.loop.runs.values())
+        """Nothing runs, nothing is being written, nothing waits to be examined: only time or a message can change anything."""
+        busy = self.attempts.flights or self.dispatcher.backlog.size or not self.queue.is_idle
+        busy = busy or self.scheduler.polling or self.claims.polling
+        return not busy and all(run.is_idle for run in self.runs.values())
 
     def next_wake_us(self) -> int | None:
         """The next moment at which a run in memory has something to do."""
-        wakes = [run.state.next_wake_us() for run in self.loop.runs.values()]
-        wakes.append(self.expiry.next_us if self.expiry is not None else None)
-        wakes.append(self.endings.next_us if self.endings is not None else None)
+        wakes = [run.state.next_wake_us() for run in self.runs.values()]
+        wakes += [self.start_deadlines.next_us, self.endings.next_us]
         return min((w for w in wakes if w is not None), default=None)
 
-    def new_run_id(self) -> bytes:
-        randomness = next(self._randomness, None)
-        if randomness is None:
-            self._randomness = iter(_NUMBERS.unpack(urandom(_NUMBERS.size)))
-            randomness = next(self._randomness)
-        return ids.run_id(self.clock.now_us() // 1000, self.settings.shard, randomness)
+
+def _task(name: str, body: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    return asyncio.create_task(body, name=f"perdure: {name}")

@@ -1,7 +1,7 @@
 """Flow control as one engine knows it: the rules that people set, what workflows say about their runs, and what its own tasks hold.
 
-Nothing is counted here: the claim transaction counts (store/flow_control.py, core/flow_control/admission.py). What is here only says which line something waits in,
-and which keys were freed, so that those who wait for them are looked at at once.
+Nothing is counted here: the claim transaction counts (store/flow_control.py, core/flow_control/admission.py). What is here only says in
+which group something waits, and which keys were freed, so that what waits for them is examined at once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Version = tuple[int, str, str]
 _control = msgspec.json.Decoder(Control)
 
 
-class Lines:
+class FlowControl:
     def __init__(self, store: Store, now_us: Callable[[], int]) -> None:
         self._store, self._now_us = store, now_us
         self.rules = Rules()
@@ -43,9 +43,7 @@ class Lines:
         self.holding: dict[bytes, tuple[Key, ...]] = {}
         """Tasks in flight here that hold slots -> their keys."""
         self.freed: set[Key] = set()
-        """Keys of which something was given back since the claimer last looked."""
-
-    # -- tasks ------------------------------------------------------------------------------------------------------
+        """Keys of which something was given back since the last poll of claims."""
 
     def limits(self, ns: int, event: ev.TasksScheduled, workflow: str) -> bool:
         """Whether these tasks have to wait in a line."""
@@ -71,17 +69,15 @@ class Lines:
         freed, self.freed = self.freed, set()
         return freed
 
-    # -- runs -------------------------------------------------------------------------------------------------------
-
     def knows(self, version: Version) -> bool:
         found = self._controls.get(version)
         return found is not None and self._now_us() - found[1] < CONTROL_TRUST_US
 
-    def learn(self, version: Version, control: bytes | None, *, own: bool = False) -> None:
-        """What workers of this engine say themselves (`own`) is not read again."""
+    def learn(self, version: Version, control: bytes | None, *, owned_here: bool = False) -> None:
+        """What workers of this engine say themselves (`owned_here`) is not read again."""
         if len(self._controls) >= CONTROLS_MAX:
             self._controls.clear()
-        read_us = FOREVER_US if own else self._now_us()
+        read_us = FOREVER_US if owned_here else self._now_us()
         self._controls[version] = (_control.decode(control) if control else None, read_us)
 
     async def find(self, ns: int, versions: Iterable[tuple[str, str]]) -> None:
@@ -114,8 +110,6 @@ class Lines:
                     raise LimitReached(
                         f"{line.workflow} was not started: its limit {need.key} of {need.max} at a time is held by {by}; start it when that has ended"
                     )
-
-    # -- upkeep -----------------------------------------------------------------------------------------------------
 
     async def refresh(self, changed_us: int | None) -> bool:
         """Read the rules again if they have changed. Whether they had."""

@@ -10,7 +10,7 @@ import msgspec
 from perdure.core.flow_control.admission import Held
 from perdure.core.flow_control.groups import Line, Rules
 from perdure.core.work import Activation, Assignment, Beat, Decided, LogChunk, Outcome, Report, RunView
-from perdure.engine.commits.rows import Batch
+from perdure.engine.commits.store import CommitStore
 
 Named = tuple[int, str]
 """(namespace, workflow)"""
@@ -28,22 +28,6 @@ class Renewed(msgspec.Struct, frozen=True):
     others: int
     others_free: int
     expired: int
-
-
-class Committed(msgspec.Struct, frozen=True):
-    """`doubtful`: the answer was lost; the transaction took effect, and this was read back from what it wrote."""
-
-    at_us: int
-    started: frozenset[bytes]
-    doubtful: bool = False
-
-
-class NotCommitted(Exception):
-    """The transaction did not take effect and never will; it may be written again under a new number."""
-
-
-class Poison(Exception):
-    """The database refuses the contents of the batch. Some row of it is at fault."""
 
 
 class ClaimedRun(msgspec.Struct, frozen=True):
@@ -169,7 +153,7 @@ class Reopening(msgspec.Struct, frozen=True):
     run_id: bytes
     ns: int
     events: int
-    """Events it has; another number means that somebody else was here."""
+    """Events it has; another number means that it was retried or changed meanwhile."""
     body: bytes
     """The record of the retry."""
     stale: list[bytes]
@@ -192,19 +176,13 @@ Settle = Callable[[list[LostTask]], tuple[list[Again], list[tuple[bytes, bytes]]
 """Lost tasks -> those to queue again, (id, mail) that fail their task."""
 
 
-class Store(Protocol):
-    @property
-    def away_s(self) -> float:
-        """For how long no connection could be made; 0 when the last one could."""
-        ...
-
+class Store(CommitStore, Protocol):
     # ownership
     async def register(self, engine: str, lease_s: float, slots: int) -> Session: ...
     async def renew(self, session: int, lease_s: float, slots: int, slots_free: int) -> Renewed | None: ...
     async def reap(self, settle: Settle) -> int: ...
     async def leave(self, session: int, settle: Settle) -> None: ...
     # writing
-    async def commit(self, session: int, number: int, batch: Batch) -> Committed: ...
     async def post(self, run_id: bytes, ns: int, body: bytes) -> int | None: ...
     async def post_many(self, rows: Sequence[PostRow]) -> list[int]: ...
     async def remember_message(self, run_id: bytes, key: str) -> None: ...

@@ -33,9 +33,9 @@ class Health:
     async def reasons(self) -> list[str]:
         """Why this server is not ready; empty when it is."""
         found: list[str] = []
-        if self._draining() or not self._engine.claimer.may_claim:
+        if self._draining() or self._engine.is_draining:
             found.append("draining: this server finishes its work and takes nothing new")
-        if self._engine.session == 0:
+        if self._engine.session.id == 0:
             found.append("no session: this engine's session expired and it is registering again")
         else:
             found += self._unwritten()
@@ -54,7 +54,7 @@ class Health:
         failing_s = self._engine.committer.failing_s
         if failing_s > COMMIT_S_MAX:
             found.append(f"commits: none has succeeded for {failing_s:.0f} s; the log of this server says why")
-        silent_s = monotonic() - self._engine.renewed_s
+        silent_s = monotonic() - self._engine.session.renewed_s
         if silent_s > (RENEWALS_MISSED_MAX + 1) * self._engine.settings.heartbeat_s:
             found.append(f"heartbeat: the session was last written {silent_s:.0f} s ago")
         return found

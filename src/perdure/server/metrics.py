@@ -157,9 +157,8 @@ class Metrics:
         yield from self._gauges()
         if self._reading is not None:
             yield from _read_gauges(self._reading)
-        notes = self._engine.notes
-        if notes is not None:
-            yield from _worker_gauges(notes.workers, self._reading.namespaces if self._reading else {})
+        workers = self._engine.telemetry.workers
+        yield from _worker_gauges(workers, self._reading.namespaces if self._reading else {})
 
     def _gauges(self) -> Iterator[Metric]:
         e = self._engine
@@ -168,31 +167,15 @@ class Metrics:
         yield info
         for name, text, value in (
             ("perdure_database_up", "Whether the last reading from the database succeeded.", self._reading is not None),
-            (
-                "perdure_session_held",
-                "Whether this engine holds a session; without one it writes nothing.",
-                e.session != 0,
-            ),
-            ("perdure_runs_in_memory", "Runs this engine owns and holds in memory.", len(e.loop.runs)),
+            ("perdure_session_held", "Whether this engine holds a session, without which it writes nothing.", e.session.id != 0),
+            ("perdure_runs_in_memory", "Runs this engine owns and holds in memory.", len(e.runs)),
             ("perdure_runs_in_memory_limit", "How many it may hold; more wait in the database.", e.settings.runs_max),
-            (
-                "perdure_loop_stall_max_seconds",
-                "The longest that the event loop did not turn so far.",
-                e.counters.loop_stall_us_max * US,
-            ),
-            (
-                "perdure_flow_slice_max_seconds",
-                "The longest slice of a flow's decision so far.",
-                e.counters.flow_slice_us_max * US,
-            ),
-            ("perdure_tasks_in_flight", "Attempts that are with workers of this engine.", len(e.dispatcher.flights)),
-            (
-                "perdure_tasks_backlog",
-                "Tasks that wait in this engine's memory for a free slot.",
-                e.dispatcher.backlog.size,
-            ),
-            ("perdure_log_chunks_waiting", "Chunks of task output not stored yet.", e.notes.waiting if e.notes else 0),
-        ):
+            ("perdure_loop_stall_max_seconds", "The longest that the event loop did not turn so far.", e.counters.loop_stall_us_max * US),
+            ("perdure_flow_slice_max_seconds", "The longest slice of a flow's decision so far.", e.counters.flow_slice_us_max * US),
+            ("perdure_tasks_in_flight", "Attempts that are with workers of this engine.", len(e.attempts.flights)),
+            ("perdure_tasks_backlog", "Tasks that wait in this engine's memory for a free slot.", e.dispatcher.backlog.size),
+            ("perdure_log_chunks_waiting", "Chunks of task output not stored yet.", e.task_logs.waiting),
+        ):  # fmt: skip
             yield GaugeMetricFamily(name, text, value=value)
 
 

@@ -28,7 +28,7 @@ from opentelemetry.trace import (
 from perdure.core import ids
 from perdure.core.lifecycle import RunStatus
 from perdure.core.trace import parse, run_traceparent
-from perdure.engine.runs.run import ActiveRun
+from perdure.engine.events import RunEnd
 from perdure.wire import otlp
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class _GivenIds(IdGenerator):
 
 
 class RunTracer:
-    """Give `run_ended` to an engine: `engine.loop.on_closed = tracer.run_ended`."""
+    """Subscribe `run_ended` to an engine: `engine.events.run_ended.subscribe(tracer.run_ended)`."""
 
     def __init__(self, processor: SpanProcessor, resource: Resource, now_us: Callable[[], int]) -> None:
         self._ids, self._now_us = _GivenIds(), now_us
@@ -65,32 +65,32 @@ class RunTracer:
         self._provider.add_span_processor(processor)
         self._tracer = self._provider.get_tracer("perdure")
 
-    def run_ended(self, run: ActiveRun) -> None:
+    def run_ended(self, end: RunEnd) -> None:
         try:
-            self._write(run)
+            self._write(end)
         except Exception:
-            log.exception("the span of run %s was not written", ids.text(run.id))
+            log.exception("the span of run %s was not written", ids.text(end.run_id))
 
-    def _write(self, run: ActiveRun) -> None:
-        own = parse(run_traceparent(run.id, run.state.trace))
-        assert own is not None and run.outcome is not None
-        status, _, failure, successor = run.outcome
+    def _write(self, end: RunEnd) -> None:
+        own = parse(run_traceparent(end.run_id, end.trace))
+        assert own is not None
+        failure = end.outcome.failure
         self._ids.trace_id, self._ids.span_id = int(own.trace_id, 16), int(own.span_id, 16)
         attributes: dict[str, str | int] = {
-            "perdure.run_id": ids.text(run.id),
-            "perdure.workflow": run.workflow,
-            "perdure.version": run.version,
-            "perdure.status": RunStatus(status).name.lower(),
-            "perdure.events": run.seq,
+            "perdure.run_id": ids.text(end.run_id),
+            "perdure.workflow": end.workflow,
+            "perdure.version": end.version,
+            "perdure.status": RunStatus(end.outcome.status).name.lower(),
+            "perdure.events": end.events,
         }
-        if successor is not None:
-            attributes["perdure.continued_in"] = ids.text(successor)
+        if end.successor is not None:
+            attributes["perdure.continued_in"] = ids.text(end.successor)
         span = self._tracer.start_span(
-            f"run {run.workflow}",
-            context=_caller(run.state.trace),
+            f"run {end.workflow}",
+            context=_caller(end.trace),
             kind=SpanKind.SERVER,
             attributes=attributes,
-            start_time=ids.unix_ms_of(run.id) * 1_000_000,
+            start_time=ids.unix_ms_of(end.run_id) * 1_000_000,
         )
         if failure is not None:
             span.set_attribute("error.type", failure.type or failure.code)

@@ -10,7 +10,7 @@ from perdure.core import chain
 from perdure.core.deferred_starts import Batch, Debounce, Dedup, joined, same_shape
 from perdure.core.errors import Conflict, InvalidInput
 from perdure.core.limits import BATCH_ITEMS_MAX, PAYLOAD_BYTES_MAX
-from perdure.engine.services.deferred_starts import Asked, Due, NewRun, PutOff
+from perdure.engine.services.deferred_starts import Asked, DueStart, NewRun, PutOff
 from perdure.store.clashes import retried
 from perdure.store.connections import Connections
 from perdure.store.queries import queries
@@ -128,9 +128,9 @@ class PostgresStarts:
             row = await c.fetchrow(self._q["next_start"])
         return row["clock"], row["due_at"]
 
-    async def take_due(self, limit: int) -> list[Due]:
+    async def take_due(self, limit: int) -> list[DueStart]:
         """Closed rows do not change any more: what is read here is what becomes the run, whichever engine makes it."""
-        found: list[Due] = []
+        found: list[DueStart] = []
         async with self._pool.take() as c:
             for r in await c.fetch(self._q["take_due_starts"], limit, LEASE_S):
                 data = r["input"]
@@ -139,7 +139,7 @@ class PostgresStarts:
                     if not inputs:
                         continue  # another engine made the run a moment ago
                     data = joined(inputs)
-                found.append(Due(r["run_id"], r["ns"], r["request"], data))
+                found.append(DueStart(r["run_id"], r["ns"], r["request"], data))
         return found
 
     async def begin_due(self, run: NewRun) -> bool:

@@ -30,11 +30,11 @@ from perdure.core.limits import (
 )
 from perdure.core.work import Outcome, RunView
 from perdure.engine.commits.rows import Batch
+from perdure.engine.commits.store import Committed, NotCommitted, Poison
 from perdure.engine.ports import (
     Adopted,
     ClaimedRun,
     ClaimedTask,
-    Committed,
     Due,
     Entered,
     FromLines,
@@ -44,8 +44,6 @@ from perdure.engine.ports import (
     LostTask,
     MailRow,
     Named,
-    NotCommitted,
-    Poison,
     PostRow,
     Renewed,
     Reopening,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.engine.services.start_deadlines import Failed, Fails, Upcoming, Waiting
+from perdure.engine.services.start_deadlines import ExpiredTask, Failed, Fails, Upcoming
 from perdure.store.clashes import retried
 from perdure.store.connections import Connections
 from perdure.store.queries import queries
@@ -25,6 +25,6 @@ class PostgresExpiries:
             rows = await c.fetch(self._q["expired_tasks"], session, limit)
             if not rows:
                 return []
-            failed = fails([Waiting(*row.values()) for row in rows])
+            failed = fails([ExpiredTask(*row.values()) for row in rows])
             await c.execute(self._q["drop_tasks_into_inbox"], [f.id for f in failed], [f.body for f in failed])
             return failed

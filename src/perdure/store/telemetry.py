@@ -6,7 +6,8 @@ from typing import Any, Final
 
 import msgspec
 
-from perdure.engine.services.telemetry import LogRow, TaskNote, WorkerRow
+from perdure.engine.services.task_logs import LogRow
+from perdure.engine.services.telemetry import TaskNote, WorkerRow
 from perdure.store.clashes import retried
 from perdure.store.connections import Connections
 from perdure.store.queries import queries

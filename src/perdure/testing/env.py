@@ -26,7 +26,7 @@ from perdure.app.embedded import Perdure
 from perdure.core.durations import Duration, datetime_of, to_us
 from perdure.core.errors import InvalidInput, PerdureError
 from perdure.engine.commits.policy import CommitPolicy
-from perdure.engine.engine import EngineSettings
+from perdure.engine.settings import EngineSettings
 from perdure.sdk.client.handles import Handle
 from perdure.sdk.definitions import Startable, Task, Workflow
 from perdure.sdk.flows import FlowRef
@@ -179,12 +179,12 @@ class TestEnv:
         if behind_us > 0:
             store.shift_clock(store.clock_offset_s + behind_us / 1e6)
         engine.clock.sync((await store.next_due([], [], flows=True)).clock_us)
-        engine.loop.fire_timers()
+        engine.timers.fire()
         await self._settle()
 
     async def _next_wake_us(self) -> int | None:
         engine = self.client.engine
-        due = await self.client.store.next_due(list(engine.loop.workflows), list(engine.dispatcher.served), flows=True)
+        due = await self.client.store.next_due(list(engine.runs.workflows), list(engine.dispatcher.served), flows=True)
         begin_us = await self._next_start_us()
         moments = (engine.next_wake_us(), due.run_at_us, due.task_at_us, begin_us)
         wakes = [w for w in moments if w is not None and w < 1 << 62]
@@ -196,13 +196,11 @@ class TestEnv:
         return min((m for m in moments if m is not None), default=None)
 
     async def _next_fire_us(self) -> int | None:
-        scheduler = self.client.engine.scheduler
-        return (await scheduler.store.next_fire()).fire_us if scheduler is not None else None
+        return (await self.client.engine.scheduler.store.next_fire()).fire_us
 
     async def _next_start_us(self) -> int | None:
         """When the next start that was put off begins."""
-        starts = self.client.engine.starts
-        return (await starts.next_due())[1] if starts is not None else None
+        return (await self.client.engine.deferred_starts.next_due())[1]
 
     async def _settle(self) -> None:
         """Wait until only time or a message can change anything."""
@@ -210,26 +208,23 @@ class TestEnv:
         async with asyncio.timeout(SETTLE_S):
             while True:
                 engine.clock.sync((await self.client.store.next_due([], [], flows=True)).clock_us)
-                engine.loop.fire_timers()
+                engine.timers.fire()
                 # Asked twice: a run may have been claimed and brought here while the database was asked.
                 if engine.is_quiet and not await self._anything_due() and engine.is_quiet:
                     return
-                engine.claimer.poke()
-                if engine.expiry is not None:
-                    engine.expiry.poke()
-                if engine.endings is not None:
-                    engine.endings.poke()
+                for service in (engine.claims, engine.start_deadlines, engine.endings):
+                    service.wake()
                 await asyncio.sleep(0.002)
 
     async def _anything_due(self) -> bool:
         engine = self.client.engine
-        due = await self.client.store.next_due(list(engine.loop.workflows), list(engine.dispatcher.served), flows=True)
+        due = await self.client.store.next_due(list(engine.runs.workflows), list(engine.dispatcher.served), flows=True)
         fire_us = await self._next_fire_us()
-        if engine.scheduler is not None and fire_us is not None and fire_us <= due.clock_us:
-            engine.scheduler.poke()
+        if fire_us is not None and fire_us <= due.clock_us:
+            engine.scheduler.wake()
         begin_us = await self._next_start_us()
-        if engine.starts is not None and (engine.starts.is_busy or (begin_us or due.clock_us + 1) <= due.clock_us):
-            engine.starts.poke()
+        if engine.deferred_starts.is_busy or (begin_us or due.clock_us + 1) <= due.clock_us:
+            engine.deferred_starts.wake()
             return True
         moments = (due.run_at_us, due.task_at_us, due.line_at_us, due.run_line_at_us, engine.next_wake_us(), fire_us)
         return due.mail or any(m is not None and m <= due.clock_us for m in moments)

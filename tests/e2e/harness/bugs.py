@@ -8,7 +8,7 @@ from typing import Any
 from perdure.core.errors import Fenced
 from perdure.engine.commits.committer import Committer
 from perdure.engine.commits.rows import Batch
-from perdure.engine.ports import Committed, NotCommitted
+from perdure.engine.commits.store import Committed, NotCommitted
 from perdure.engine.runs.run import RunUnit
 from perdure.store.postgres import PostgresStore
 
@@ -47,17 +47,17 @@ def _applied_before_commit() -> None:
         batch = Batch()
         for unit in units:
             unit.fill(batch)
-        self.number += 1
+        session, number = self._session.id, self._session.next_commit()
         if any(not isinstance(u, RunUnit) or any(x.starts for x in u.extras) for u in units):
-            result = await self._store.commit(self.session, self.number, batch)
+            result = await self._store.commit(session, number, batch)
             self._counters.commits += 1
-            self._committed(units, result, self.session)
+            self._sink.committed(units, result, session)
             return
-        self._committed(units, Committed(self._now_us(), frozenset()), self.session)
+        self._sink.committed(units, Committed(self._now_us(), frozenset()), session)
         try:
             # Slow enough for a kill to fall between belief and fact.
             await asyncio.sleep(0.05)
-            await self._store.commit(self.session, self.number, batch)
+            await self._store.commit(session, number, batch)
             self._counters.commits += 1
         except (Fenced, NotCommitted):
             pass

@@ -87,7 +87,7 @@ async def main() -> None:
         starting = asyncio.create_task(start_runs(args))
 
         def tell(**more: object) -> None:
-            runs = len(client.engine.loop.runs)
+            runs = len(client.engine.runs)
             line = {
                 "pid": os.getpid(),
                 "runs": runs,

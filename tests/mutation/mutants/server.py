@@ -85,7 +85,7 @@ MUTANTS = [
     Mutant(
         "hub-namespace-check-dropped",
         "server/grpc/hub.py",
-        " == b.attempt and not self._is_foreign(c, b.run_id, b.seq)",
+        " == b.attempt and not self._is_of_other_namespace(c, b.run_id, b.seq)",
         " == b.attempt",
         "server/test_auth_workers.py",
     ),
@@ -106,7 +106,7 @@ MUTANTS = [
     Mutant(
         "hub-namespace-check-dropped-3",
         "server/grpc/hub.py",
-        "[r for r in early if not self._is_foreign(c, r.run_id, r.seq)]",
+        "[r for r in early if not self._is_of_other_namespace(c, r.run_id, r.seq)]",
         "early",
         "server/test_auth_workers.py::test_a_token_of_another_namespace_brought_along_opens_nothing[liar]",
     ),

@@ -34,7 +34,7 @@ from perdure.app.settings import GRPC_PORT, HTTP_PORT, Address, ServerSettings
 from perdure.app.signals import signals
 from perdure.app.starter import HELLO_FLOW, HELLO_WORKFLOW, HELLO_YAML, write_hello
 from perdure.core.errors import InvalidInput, NotFound, Unavailable
-from perdure.engine.engine import EngineSettings
+from perdure.engine.settings import EngineSettings
 from perdure.localpg.cluster import PrivateCluster
 from perdure.server.secret_box import parse_keys
 from perdure.store.connect import without_password

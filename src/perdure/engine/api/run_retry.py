@@ -21,7 +21,7 @@ from perdure.core.retry import waits_until_us
 from perdure.core.run_retry import check_retry, effective, plan
 from perdure.core.runstate import RunState
 from perdure.core.work import RunView
-from perdure.engine.flow_control import Lines
+from perdure.engine.flow_control import FlowControl
 from perdure.engine.ports import QueuedTask, Reopening, Store
 from perdure.engine.runs.flow_definitions import Flows
 from perdure.engine.runs.turns import replay
@@ -35,7 +35,7 @@ GENERATIONS_MAX: Final = 100
 
 
 class Reopener:
-    def __init__(self, store: Store, ns: int, flows: Flows, lines: Lines, woken: Callable[[bytes], None]) -> None:
+    def __init__(self, store: Store, ns: int, flows: Flows, lines: FlowControl, woken: Callable[[bytes], None]) -> None:
         self._store, self._ns, self._flows, self._lines, self._woken = store, ns, flows, lines, woken
 
     async def retry(self, run_id: bytes, by: str, generation: int = 0) -> None:

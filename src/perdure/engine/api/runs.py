@@ -31,12 +31,12 @@ from perdure.core.messages import CancelAsked, Mail, PromiseKept, SignalSent
 from perdure.core.names import check_message_key, checked_name
 from perdure.core.work import Outcome, RunView, StartRequest
 from perdure.engine.api.run_retry import Reopener
-from perdure.engine.flow_control import Lines
+from perdure.engine.flow_control import FlowControl
 from perdure.engine.ports import Store
 from perdure.engine.runs.flow_definitions import Flows
-from perdure.engine.runs.inbox import Postbox
+from perdure.engine.runs.inbox import InboxWriter
 from perdure.engine.runs.starts import Answered, StartUnit, StartWatch, late_start, unknown_start
-from perdure.engine.services.deferred_starts import Begun, Starts
+from perdure.engine.services.deferred_starts import Begun, DeferredStarts
 from perdure.engine.services.outcomes import Waiters
 from perdure.wire.codec import decode_row, encode_mail
 
@@ -57,10 +57,10 @@ class UseCases:
         may_own: Callable[[int, str, str], bool],
         waiters: Waiters,
         mail_posted: Callable[[bytes], None],
-        postbox: Postbox,
+        postbox: InboxWriter,
         flows: Flows,
-        lines: Lines,
-        starts: Starts | None = None,
+        lines: FlowControl,
+        starts: DeferredStarts,
     ) -> None:
         self._store, self.ns, self._new_run_id, self._now_us = store, ns, new_run_id, now_us
         self._postbox = postbox
@@ -103,8 +103,6 @@ class UseCases:
 
     async def start_later(self, r: StartRequest) -> Begun:
         """A start that is put off, or answered with a run that is there already. See core/deferred_starts.py."""
-        if self._starts is None:
-            raise Unavailable("this engine was opened without a place for starts that are put off or deduplicated")
         check_later(r.later, r.dedup, r.key)
         _check_size(r)
         r = r if r.version else await self._pinned(r)

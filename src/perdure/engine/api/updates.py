@@ -30,7 +30,6 @@ from perdure.core.names import checked_name
 from perdure.core.outage import Outage
 from perdure.core.work import Answer
 from perdure.engine.api.runs import UseCases
-from perdure.engine.runs.run import ActiveRun
 from perdure.wire.codec import decode_failure, encode_mail
 
 log = logging.getLogger("perdure.engine")
@@ -158,10 +157,10 @@ class Updates:
             self._looking.cancel()
             self._looking = None
 
-    def answered(self, run: ActiveRun, answers: list[tuple[str, bytes, bytes | None]]) -> None:
+    def answered(self, ns: int, run_id: bytes, answers: list[tuple[str, bytes, bytes | None]]) -> None:
         """Answers of a run that lives here, just committed."""
         for id, value, failure in answers:
-            self._tell((run.ns, run.id, id), answer_of(value, failure))
+            self._tell((ns, run_id, id), answer_of(value, failure))
 
     def _tell(self, place: Place, answer: Answer) -> None:
         for future in self._waiting.pop(place, ()):

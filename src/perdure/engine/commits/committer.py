@@ -1,136 +1,78 @@
 """Group commit: everything an engine writes passes here, one transaction at a time.
 
-While one batch is on its way the next one gathers, so batches grow with load and an idle engine commits at once. The policy
-(engine/commits/policy.py) is pure; this file is the I/O around it.
+While one batch is on its way the next one gathers (commits/write_queue.py), so batches grow with load and an idle engine commits at
+once. The policy (commits/policy.py) is pure; this file is the I/O around it.
 
-Crash between any two lines: a batch is one transaction, so it happened or it did not. A lost answer is settled by
-the store (commit number); a fenced engine throws its memory away. A batch the database refuses is split until the unit at fault
-stands alone; its neighbours go through.
+Laws:
+
+1. A batch is one transaction: it happened or it did not. A lost answer is settled by the store, by the commit's number.
+2. A fenced engine throws its memory away. Units that belong to no run are written under the next session.
+3. A batch the database refuses is split until the unit at fault stands alone; its neighbours go through.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections import deque
-from collections.abc import Callable
-from itertools import islice, takewhile
 from time import monotonic
 from typing import Protocol
 
 from perdure.core.errors import Fenced, Unavailable
 from perdure.core.limits import STORE_AWAY_S
-from perdure.engine.commits.policy import CommitPolicy
 from perdure.engine.commits.rows import Batch
+from perdure.engine.commits.store import CommitStore, Committed, NotCommitted, Poison
+from perdure.engine.commits.write_queue import AwaitedUnit, Unit, WriteQueue
 from perdure.engine.counters import Counters
-from perdure.engine.ports import Committed, NotCommitted, Poison, Store
-from perdure.engine.runs.run import ActiveRun, Changes, RunUnit
+from perdure.engine.session import EngineSession
 
 log = logging.getLogger("perdure.engine")
 
 
-class Unit(Protocol):
-    """Something that is written whole."""
+class CommitSink(Protocol):
+    """What follows from a commit."""
 
-    def fill(self, batch: Batch) -> None: ...
+    def committed(self, units: list[Unit], result: Committed, session: int) -> None:
+        """`session` is the one it was written under, which may be over by now."""
+        ...
 
-
-class AwaitedUnit:
-    """A unit with a caller that waits for it. One whose caller has given up is not written, unless it was handed to the database."""
-
-    def __init__(self) -> None:
-        self.is_settled = False
-        """Its caller has an answer, or waits no more. Before it was written: it is given up."""
-        self.sent = False
-        """It is in a transaction whose answer is not here: nobody knows whether it was written."""
-
-    def settle(self, created: bool, error: Exception | None = None) -> None:
-        """`created`: it was written; its key was taken if not. With an error: whether it was, the error says. The first answer stands."""
-        if not self.is_settled:
-            self.is_settled = True
-            self.answered(created, error)
-
-    def answered(self, created: bool, error: Exception | None) -> None:
-        """Answer the caller."""
-        raise NotImplementedError
-
-    def give_up(self) -> None:
-        """The caller waits no more."""
-        self.is_settled = True
+    def refused(self, unit: Unit, why: str) -> None: ...
+    def given_up(self, unit: AwaitedUnit) -> None:
+        """It is not written, because its caller does not wait for it any more."""
+        ...
 
 
 class Committer:
     def __init__(
         self,
-        store: Store,
-        policy: CommitPolicy,
+        store: CommitStore,
+        session: EngineSession,
+        queue: WriteQueue,
         counters: Counters,
-        now_us: Callable[[], int],
-        committed: Callable[[list[Unit], Committed, int], None],
-        refused: Callable[[Unit, str], None],
-        dropped: Callable[[AwaitedUnit], None] = lambda _: None,
+        sink: CommitSink,
     ) -> None:
-        self._store, self._policy, self._counters, self._now_us = store, policy, counters, now_us
-        self._committed, self._refused, self._dropped = committed, refused, dropped
+        self._store, self._session, self._queue = store, session, queue
+        self._counters, self._sink, self._now_us = counters, sink, queue.now_us
         self._awaited: list[AwaitedUnit] = []
         """Those of the batch that is being written."""
-        self._urgent: dict[ActiveRun, None] = {}
-        """Runs whose changes somebody waits for."""
-        self._lazy: dict[ActiveRun, int] = {}
-        """Runs whose changes nobody waits for yet -> since when, oldest first."""
-        self._units: deque[Unit] = deque()
-        self._wake = asyncio.Event()
-        self._idle = asyncio.Event()
-        self._idle.set()
-        self.session = 0
-        self.number = 0
         self._trying_s: float | None = None
         """Since when commits are tried and none has succeeded; None: the last one did."""
-
-    # -- intake -----------------------------------------------------------------------------------------------------
-
-    def mark(self, run: ActiveRun, *, urgent: bool) -> None:
-        """The run has changes. Urgent when somebody waits for them to be durable."""
-        if urgent:
-            if run in self._urgent:
-                return  # it waits already, and so does somebody to write it
-            if run.dirty:
-                self._lazy.pop(run, None)
-            self._urgent[run] = None
-        elif not run.dirty:
-            self._lazy[run] = self._now_us()
-        run.dirty = True
-        self._want()
-
-    def add(self, unit: Unit) -> None:
-        self._units.append(unit)
-        self._want()
 
     def refuse_if_away(self) -> None:
         """While the database cannot be reached, callers whose units are not on their way are answered instead of kept waiting."""
         away_s = self._store.away_s
         if away_s <= STORE_AWAY_S:
             return
-        for unit in (*self._units, *self._awaited):
+        for unit in (*self._queue.units(), *self._awaited):
             if isinstance(unit, AwaitedUnit) and not unit.sent:
                 why = f"the database has been away for {away_s:.0f} s; the run was not started and will not run. Try again later"
                 unit.settle(False, Unavailable(why))
 
     def _is_given_up(self, unit: Unit) -> bool:
-        """Its caller is gone, so it is not written. Whether it was written before, under a session that was lost, its caller does not
-        know and was told so."""
+        """Its caller is gone, so it is not written. It may have been written before, under a session that was lost; the caller was
+        answered that this is unknown."""
         if not isinstance(unit, AwaitedUnit) or not unit.is_settled:
             return False
-        self._dropped(unit)
+        self._sink.given_up(unit)
         return True
-
-    def _want(self) -> None:
-        self._idle.clear()
-        self._wake.set()
-
-    @property
-    def is_idle(self) -> bool:
-        return self._idle.is_set()
 
     @property
     def failing_s(self) -> float:
@@ -139,83 +81,20 @@ class Committer:
 
     def writable(self) -> None:
         """Something else of this engine was written: the database takes writes."""
-        if self.is_idle:
+        if self._queue.is_idle:
             self._trying_s = None
-
-    async def drained(self) -> None:
-        """Wait until nothing is left to write."""
-        await self._idle.wait()
-
-    def drop_runs(self) -> None:
-        """The session is gone: what its runs wanted to write is void. Units that do not belong to a run stay."""
-        for run in (*self._urgent, *self._lazy):
-            run.dirty = False
-        self._urgent.clear()
-        self._lazy.clear()
-
-    # -- writing ----------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Write batches for ever. Raises Fenced when the session is gone."""
         while True:
-            await self._wake.wait()
-            oldest_lazy_us = next(iter(self._lazy.values()), None)
-            urgent = bool(self._units or self._urgent)
-            delay_us = self._policy.flush_in_us(self._now_us(), urgent, oldest_lazy_us)
-            if delay_us is None:
-                self._wake.clear()
-                self._idle.set()
-                continue
-            if delay_us > 0:
-                self._wake.clear()
-                try:
-                    async with asyncio.timeout(delay_us / 1e6):
-                        await self._wake.wait()
-                except TimeoutError:
-                    pass
-                self._wake.set()
-                continue
-            units = self._take()
+            await self._queue.due()
+            units = self._queue.take(self._is_given_up)
             if units:
                 await self._write(units)
 
-    def _take(self) -> list[Unit]:
-        """What goes into the next batch. A lazy run is left alone until its time: a short task ends before, and is written once."""
-        rows_max, bytes_max = self._policy.rows_max, self._policy.bytes_max
-        units: list[Unit] = []
-        size = 0
-        while self._units and len(units) < rows_max // 2:  # the other half is for runs, however many starts come in
-            unit = self._units.popleft()
-            if not self._is_given_up(unit):
-                units.append(unit)
-        rows = len(units)
-        self._ripen()
-        for run in list(islice(self._urgent, rows_max)):
-            if rows >= rows_max or size >= bytes_max:
-                break
-            segments: list[Changes] = []
-            while run.pending and (not segments or (rows < rows_max and size < bytes_max)):
-                segment = run.pending.popleft()
-                segments.append(segment)
-                rows += segment.rows
-                size += segment.bytes
-            if not run.pending:
-                run.dirty = False
-                del self._urgent[run]
-            if segments:
-                units.append(RunUnit(run, segments))
-        return units
-
-    def _ripen(self) -> None:
-        """Lazy runs whose time has come are as urgent as the others."""
-        due_us = self._now_us() - self._policy.lazy_us
-        for run in list(takewhile(lambda r: self._lazy[r] <= due_us, self._lazy)):
-            del self._lazy[run]
-            self._urgent[run] = None
-
     async def _write(self, units: list[Unit], session: int | None = None) -> None:
         """All parts of a batch that is split belong to the session it was taken under."""
-        session = self.session if session is None else session
+        session = self._session.id if session is None else session
         if self._trying_s is None:
             self._trying_s = monotonic()
         try:
@@ -225,42 +104,35 @@ class Committer:
                 self._counters.poisoned += 1
                 self._trying_s = None  # the record is at fault, not the database
                 log.error("the database refuses a record and it was set aside: %s", e)
-                self._refused(units[0], str(e))
+                self._sink.refused(units[0], str(e))
                 return
             middle = len(units) // 2
             try:
                 await self._write(units[:middle], session)
             except Fenced:
-                self._put_back(units[middle:], behind=True)
+                self._queue.put_back(units[middle:], behind=True)
                 raise
             await self._write(units[middle:], session)
             return
-        except Exception:  # fenced, or a fault of ours: whoever waits for a start is answered under the next session
-            self._put_back(units)
+        except (
+            Exception
+        ):  # fenced, or a fault of ours: callers that wait for a start are answered under the next session
+            self._queue.put_back(units)
             raise
-        self._committed(units, *result)
+        self._sink.committed(units, result, session)
 
-    def _put_back(self, units: list[Unit], *, behind: bool = False) -> None:
-        """Units that belong to no run outlive their session and are written under the next one."""
-        kept = [unit for unit in units if not isinstance(unit, RunUnit)]
-        if behind:
-            self._units.extend(kept)
-        else:
-            self._units.extendleft(reversed(kept))
-
-    async def _commit(self, units: list[Unit], session: int) -> tuple[Committed, int]:
-        """The result, and the session it was written under: that one may be history by the time the answer is here."""
+    async def _commit(self, units: list[Unit], session: int) -> Committed:
         batch = _filled(units)
         awaited = self._awaited = [unit for unit in units if isinstance(unit, AwaitedUnit)]
         while True:
-            if session != self.session:
+            if session != self._session.id:
                 raise Fenced(f"session {session} was lost on the way")
-            self.number += 1
+            number = self._session.next_commit()
             before = self._now_us()
             for unit in awaited:
                 unit.sent = True
             try:
-                result = await self._store.commit(session, self.number, batch)
+                result = await self._store.commit(session, number, batch)
             except NotCommitted as e:
                 log.warning("a commit was lost on the way and is written again: %s", e)
                 for unit in awaited:
@@ -271,17 +143,20 @@ class Committer:
                     awaited = self._awaited = [unit for unit in awaited if not unit.is_settled]
                     batch = _filled(units)
                 if not units:
-                    return Committed(self._now_us(), frozenset(), doubtful=True), session
+                    return Committed(self._now_us(), frozenset(), doubtful=True)
                 continue
             self._trying_s = None
-            self._counters.commits += 1
-            self._counters.commit_rows += batch.rows
-            took_us = max(self._now_us() - before, 0)
-            self._counters.commit_us += took_us
-            self._counters.measures.commit_us.add(took_us)
-            self._counters.measures.commit_rows.add(batch.rows)
-            self._counters.commits_doubtful += result.doubtful
-            return result, session
+            self._count(batch, result, max(self._now_us() - before, 0))
+            return result
+
+    def _count(self, batch: Batch, result: Committed, took_us: int) -> None:
+        counters = self._counters
+        counters.commits += 1
+        counters.commit_rows += batch.rows
+        counters.commit_us += took_us
+        counters.measures.commit_us.add(took_us)
+        counters.measures.commit_rows.add(batch.rows)
+        counters.commits_doubtful += result.doubtful
 
 
 def _filled(units: list[Unit]) -> Batch:
@@ -289,6 +164,6 @@ def _filled(units: list[Unit]) -> Batch:
     try:
         for unit in units:
             unit.fill(batch)
-    except Exception as e:  # whatever cannot even be encoded must not take its neighbours along
+    except Exception as e:  # a unit that cannot even be encoded must not take its neighbours along
         raise Poison(f"{type(e).__name__}: {e}") from e
     return batch

@@ -1,8 +1,8 @@
-"""When a batch is written. Pure: it is told the time and what waits, and answers when to flush.
+"""When a batch is written. Pure: from the time and what waits follows when to flush.
 
-Two kinds of records wait. Urgent ones (results, starts, ends, operations) have somebody waiting for them and go as soon as the
+Two kinds of records wait. Urgent ones (results, starts, ends, operations) are waited for and go as soon as the
 connection is free; while it is busy they gather by themselves, which is what makes batches large under load and commits
-immediate when idle. Lazy ones (schedules whose tasks were already dispatched) have nobody waiting: a short task ends before
+immediate when idle. Lazy ones (schedules whose tasks were already dispatched) are not: a short task ends before
 they are due and is then written once, in its final state.
 """
 

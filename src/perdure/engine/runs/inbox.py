@@ -2,18 +2,18 @@
 
 Laws:
 
-1. Who posts is answered after the commit, or with an error. After an error the message may still have arrived, because an answer can be
+1. A sender is answered after the commit, or with an error. After an error the message may still have arrived, because an answer can be
    lost; with a key of its own it can be sent again without harm, for as long as the run goes on.
-2. Messages of one run leave in the order in which they came here, also those of somebody who does not wait for the answers, and also
+2. Messages of one run leave in the order in which they came here, also those of a sender that does not wait for the answers, and also
    when the run has continued as new in between.
-3. A message that the database refuses takes nobody along.
+3. A message that the database refuses takes no other along.
 4. What waits here is bounded, in number and in bytes.
 
 One statement at a time is under way; meanwhile the next batch gathers. So an idle engine posts at once, and a busy one writes hundreds of
 messages for the price of one commit.
 
-    put -> line -> statement --taken--> answered
-             ^        |-- the run's row is held by a commit --> to the head of the line
+    put -> queue -> statement --taken--> answered
+             ^        |-- the run's row is held by a commit --> to the head of the queue
              |        |-- no such active run --> followed to its successor
              '--------+---------------------------'
 """
@@ -23,10 +23,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
-from perdure.core.errors import InvalidInput, PerdureError, RunFinished, Unavailable
+from perdure.core.errors import InvalidInput, NotFound, PerdureError, RunFinished, Unavailable
 from perdure.core.ids import text
 from perdure.core.limits import (
     POST_BATCH_BYTES,
@@ -36,7 +35,9 @@ from perdure.core.limits import (
     SUCCESSORS_MAX,
 )
 from perdure.core.work import RunView
-from perdure.engine.ports import NotCommitted, Poison, PostRow
+from perdure.engine.commits.store import NotCommitted, Poison
+from perdure.engine.events import EngineEvents
+from perdure.engine.ports import PostRow
 
 log = logging.getLogger("perdure.engine")
 
@@ -48,21 +49,22 @@ HELD_PAUSE_S: Final = 0.002
 HELD_S_MAX: Final = 10.0
 """How long a message waits for such a run."""
 STATEMENT_TRIES: Final = 5
-"""Of one that failed because of what somebody else did at the same moment."""
+"""Of one that failed because of a concurrent transaction."""
 SUCCESSORS_KEPT: Final = 10_000
 """Runs that continued whose successors are remembered."""
 
-Where = tuple[int, bytes]
+RunKey = tuple[int, bytes]
 """(namespace, run)"""
 
 
-class PostStore(Protocol):
+class InboxStore(Protocol):
+    async def describe(self, run_id: bytes, ns: int) -> RunView | None: ...
     async def post_many(self, rows: list[PostRow]) -> list[int]:
         """One outcome each. Raises NotCommitted (write it again), Poison or Unavailable."""
         ...
 
 
-class Post:
+class QueuedMessage:
     __slots__ = ("answer", "body", "hops", "key", "named", "ns", "run_id", "since", "stops")
 
     def __init__(self, ns: int, run_id: bytes, body: bytes, key: str | None, stops: bool, since: float) -> None:
@@ -83,53 +85,46 @@ class Post:
             self.answer.set_exception(why)
 
 
-class Postbox:
-    def __init__(
-        self,
-        store: PostStore,
-        describe: Callable[[bytes, int], Awaitable[RunView]],
-        posted: Callable[[bytes], None],
-    ) -> None:
-        self._store, self._describe, self._posted = store, describe, posted
-        self._line: deque[Post] = deque()
+class InboxWriter:
+    def __init__(self, store: InboxStore, events: EngineEvents) -> None:
+        self._store, self._events = store, events
+        self._waiting: deque[QueuedMessage] = deque()
         self._bytes = 0
-        self._lost: dict[Where, list[Post]] = {}
+        self._unplaced: dict[RunKey, list[QueuedMessage]] = {}
         """Messages for runs that are not active, while their successors are looked for."""
-        self._successors: dict[Where, bytes] = {}
+        self._successors: dict[RunKey, bytes] = {}
         """What runs continued as, which never changes."""
         self._writing: asyncio.Task[None] | None = None
         self._following: set[asyncio.Task[None]] = set()
         self._closed = False
-        self.cancel_posted: Callable[[], None] = lambda: None
-        """Called when requests to stop were written."""
 
     async def post(self, ns: int, run_id: bytes, body: bytes, *, key: str = "", stops: bool = False) -> bool:
         """False when a message of this key was here before. Raises NotFound, RunFinished or Unavailable."""
         return await self.put(ns, run_id, body, key=key, stops=stops)
 
     def put(self, ns: int, run_id: bytes, body: bytes, *, key: str = "", stops: bool = False) -> asyncio.Future[bool]:
-        """Join the line, at once: whoever calls twice is served in this order."""
+        """Queue a message, at once: messages of one caller keep their order."""
         if self._closed:
             raise Unavailable("this engine is closing; send the message to another one")
-        waiting = len(self._line) + sum(map(len, self._lost.values()))
+        waiting = len(self._waiting) + sum(map(len, self._unplaced.values()))
         if waiting >= POSTS_WAITING_MAX or self._bytes + len(body) > POSTS_WAITING_BYTES_MAX:
             raise Unavailable(
                 f"{waiting} messages wait to be written here (POSTS_WAITING_MAX={POSTS_WAITING_MAX}, "
                 f"POSTS_WAITING_BYTES_MAX={POSTS_WAITING_BYTES_MAX}); send slower, or to several engines"
             )
-        post = Post(ns, run_id, body, key or None, stops, asyncio.get_running_loop().time())
+        post = QueuedMessage(ns, run_id, body, key or None, stops, asyncio.get_running_loop().time())
         self._bytes += len(body)
         post.answer.add_done_callback(lambda _: self._gone(post))
-        self._line.append(post)
+        self._waiting.append(post)
         self._write_soon()
         return post.answer
 
-    def _gone(self, post: Post) -> None:
+    def _gone(self, post: QueuedMessage) -> None:
         self._bytes -= len(post.body)
 
     @property
     def is_idle(self) -> bool:
-        return self._writing is None and not self._lost
+        return self._writing is None and not self._unplaced
 
     async def close(self) -> None:
         """Write what waits, for as long as the caller allows; then nothing is taken any more."""
@@ -142,25 +137,23 @@ class Postbox:
         finally:
             for task in (*self._following, *([self._writing] if self._writing else [])):
                 task.cancel()
-            for post in [*self._line, *(p for posts in self._lost.values() for p in posts)]:
+            for post in [*self._waiting, *(p for posts in self._unplaced.values() for p in posts)]:
                 post.refuse(Unavailable("this engine has closed; the message was not sent"))
-
-    # -- writing ----------------------------------------------------------------------------------------------------
 
     def _write_soon(self) -> None:
         if self._writing is None:
-            self._writing = asyncio.get_running_loop().create_task(self._write(), name="perdure-postbox")
+            self._writing = asyncio.get_running_loop().create_task(self._write(), name="perdure-inbox")
             self._writing.add_done_callback(self._written)
 
     def _written(self, task: asyncio.Task[None]) -> None:
         self._writing = None
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("the postbox failed; what it was writing is in doubt", exc_info=error)
-        if self._line and not task.cancelled():
+            log.error("writing messages failed; whether they were written is unknown", exc_info=error)
+        if self._waiting and not task.cancelled():
             self._write_soon()
 
     async def _write(self) -> None:
-        while self._line:
+        while self._waiting:
             batch = self._take()
             if not batch:
                 continue
@@ -171,23 +164,23 @@ class Postbox:
                     post.refuse(Unavailable("whether the message was written is unknown; repeat it if it has a key"))
                 raise
             if held:
-                self._line.extendleft(reversed(held))
+                self._waiting.extendleft(reversed(held))
                 if len(held) == len(batch):
                     await asyncio.sleep(HELD_PAUSE_S)
 
-    def _take(self) -> list[Post]:
+    def _take(self) -> list[QueuedMessage]:
         """The next batch. Of two messages with one key in the line, the second waits for what becomes of the first."""
-        batch: list[Post] = []
+        batch: list[QueuedMessage] = []
         keys: set[tuple[bytes, str]] = set()
         size = 0
-        while self._line and len(batch) < POSTS_PER_BATCH:
-            post = self._line[0]
-            if post.answer.done():  # whoever sent it has given up
-                self._line.popleft()
+        while self._waiting and len(batch) < POSTS_PER_BATCH:
+            post = self._waiting[0]
+            if post.answer.done():  # its sender has given up
+                self._waiting.popleft()
                 continue
             self._direct(post)
-            if lost := self._lost.get((post.ns, post.run_id)):
-                lost.append(self._line.popleft())
+            if unplaced := self._unplaced.get((post.ns, post.run_id)):
+                unplaced.append(self._waiting.popleft())
                 continue
             size += len(post.body)
             if batch and size > POST_BATCH_BYTES:
@@ -196,16 +189,16 @@ class Postbox:
                 if (post.named, post.key) in keys:
                     break
                 keys.add((post.named, post.key))
-            batch.append(self._line.popleft())
+            batch.append(self._waiting.popleft())
         return batch
 
-    def _direct(self, post: Post) -> None:
+    def _direct(self, post: QueuedMessage) -> None:
         """To the last successor that is known of."""
         while (successor := self._successors.get((post.ns, post.run_id))) is not None and post.hops < SUCCESSORS_MAX:
             post.run_id = successor
             post.hops += 1
 
-    async def _send(self, batch: list[Post]) -> list[Post]:
+    async def _send(self, batch: list[QueuedMessage]) -> list[QueuedMessage]:
         """Write a batch and answer; returns those whose runs were held."""
         try:
             outcomes = await self._tried([p.row for p in batch])
@@ -233,8 +226,8 @@ class Postbox:
                 await asyncio.sleep(HELD_PAUSE_S)
         raise Unavailable(f"the messages met others too often: {why}")
 
-    def _settle(self, batch: list[Post], outcomes: list[int]) -> list[Post]:
-        held: list[Post] = []
+    def _settle(self, batch: list[QueuedMessage], outcomes: list[int]) -> list[QueuedMessage]:
+        held: list[QueuedMessage] = []
         reached: dict[bytes, None] = {}
         now = asyncio.get_running_loop().time()
         for post, outcome in zip(batch, outcomes, strict=True):
@@ -252,30 +245,30 @@ class Postbox:
             else:
                 held.append(post)
         for run_id in reached:
-            self._posted(run_id)
+            self._events.message_posted.publish(run_id)
         if any(p.stops for p, outcome in zip(batch, outcomes, strict=True) if outcome == TAKEN):
-            self.cancel_posted()
+            self._events.cancel_posted.publish()
         return held
 
-    # -- runs that are not there ------------------------------------------------------------------------------------
-
-    def _follow(self, post: Post) -> None:
+    def _follow(self, post: QueuedMessage) -> None:
         where = (post.ns, post.run_id)
-        lost = self._lost.get(where)
-        if lost is not None:
-            lost.append(post)
+        unplaced = self._unplaced.get(where)
+        if unplaced is not None:
+            unplaced.append(post)
             return
-        self._lost[where] = [post]
+        self._unplaced[where] = [post]
         task = asyncio.get_running_loop().create_task(self._find(where))
         self._following.add(task)
         task.add_done_callback(self._following.discard)
 
-    async def _find(self, where: Where) -> None:
+    async def _find(self, where: RunKey) -> None:
         """A run that continued as new is followed; all its messages go on together, in their order, before those that came later."""
         error: PerdureError | None = None
         try:
-            view = await self._describe(where[1], where[0])
-            if view.successor is not None:
+            view = await self._store.describe(where[1], where[0])
+            if view is None:
+                error = NotFound(f"no run {text(where[1])} in this namespace")
+            elif view.successor is not None:
                 self._remember(where, view.successor)
             elif view.finished_us is not None:
                 error = RunFinished(f"run {text(view.run_id)} has ended and takes no more messages")
@@ -286,7 +279,7 @@ class Postbox:
             log.exception("a run could not be looked up")
             error = Unavailable(f"the run could not be looked up: {e}")
         finally:
-            posts = self._lost.pop(where, [])
+            posts = self._unplaced.pop(where, [])
         for post in reversed(posts):
             post.hops += where not in self._successors
             if error is not None:
@@ -294,11 +287,11 @@ class Postbox:
             elif post.hops >= SUCCESSORS_MAX:
                 post.refuse(RunFinished("the run was continued too many times to follow"))
             else:
-                self._line.appendleft(post)
-        if self._line:
+                self._waiting.appendleft(post)
+        if self._waiting:
             self._write_soon()
 
-    def _remember(self, where: Where, successor: bytes) -> None:
+    def _remember(self, where: RunKey, successor: bytes) -> None:
         self._successors[where] = successor
         if len(self._successors) > SUCCESSORS_KEPT:
             del self._successors[next(iter(self._successors))]

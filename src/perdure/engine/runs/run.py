@@ -3,14 +3,14 @@
 Changes gather in segments of bounded size. A segment is written whole, so an event and the rows that belong to it are never in
 two transactions. Segments of one run are written in order.
 
-Law: rows and mail that belong to an event are put down before it (`unqueue`, `post`), or into the very segment that `record` answers.
+Law: rows and messages that belong to an event are put down before it (`unqueue`, `post`), or into the very segment that `record` answers.
 After it, the segment may be full and the next thing go into another one.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from typing import Any, ClassVar
 
 from perdure.core import chain, ids
 from perdure.core import events as ev
@@ -21,7 +21,8 @@ from perdure.core.lifecycle import RunStatus, TaskStatus
 from perdure.core.messages import CancelAsked, Mail
 from perdure.core.runstate import RunState
 from perdure.engine.commits.rows import Batch
-from perdure.engine.flow_control import Lines
+from perdure.engine.flow_control import FlowControl
+from perdure.engine.runs.transitions import IDLE, LOADING, Phase
 from perdure.flows.decide.decider import Decider
 from perdure.wire.codec import encode_events, encode_mail, encode_options
 
@@ -118,15 +119,41 @@ class Changes:
 
 class ActiveRun:
     __slots__ = (
-        "closing", "computed_s", "decider", "deciding", "deliver", "dirty", "epoch", "evicted", "head", "head_us", "id", "idle_since", "keys", "lines", "mail_seen", "noted", "ns", "operations",
-        "outcome", "pending", "queued", "reloading", "reopened", "replay", "seq", "state", "suspect", "trace", "unseen", "version", "waiting", "waiting_activation", "workflow", "writing",
-    )  # fmt: skip
+        "computed_s",
+        "decider",
+        "deliver",
+        "epoch",
+        "flow_control",
+        "head",
+        "head_us",
+        "id",
+        "idle_since",
+        "inbox_used",
+        "keys",
+        "noted",
+        "ns",
+        "operations",
+        "pending",
+        "phase",
+        "queued",
+        "reopened",
+        "seq",
+        "state",
+        "suspect",
+        "trace",
+        "unseen",
+        "version",
+        "waiting",
+        "workflow",
+        "writing",
+    )
 
     def __init__(self, run_id: bytes, ns: int, workflow: str, version: str, epoch: int) -> None:
         self.id, self.ns, self.workflow, self.version, self.epoch = run_id, ns, workflow, version, epoch
         self.state = RunState()
-        self.lines: Lines | None = None
-        """Flow control; the loop gives it to every run that it takes in."""
+        self.phase: Phase = LOADING
+        self.flow_control: FlowControl | None = None
+        """The loop gives it to every run that it takes in."""
         self.keys: tuple[str, ...] = ()
         """What the run itself holds: keys of its slots."""
         self.decider: Decider | None = None
@@ -142,22 +169,12 @@ class ActiveRun:
         """Durable facts that the code has not seen yet."""
         self.unseen: list[Mail] = []
         """Facts from outside that are recorded, or on their way there, and that the code has not been given yet."""
-        self.replay = True
-        """The worker does not hold this run: the next activation carries the whole history."""
         self.waiting: list[str] = []
         """What its code last said it waits for that no record shows: `signal:NAME`, `update:NAME`."""
-        self.waiting_activation = False
-        self.deciding = False
-        """The code has been activated and has not answered yet; what comes meanwhile waits for the answer."""
         self.suspect = False
         """Engines before this one did not survive it."""
         self.computed_s = 0.0
         """CPU time of the decision of a flow that is being made."""
-        self.reloading = False
-        """The worker that held the code is gone; the history is being read again for another one."""
-        self.dirty = False
-        self.closing = False
-        self.evicted = False
         self.writing = False
         """A commit with changes of this run is on its way."""
         self.queued: set[int] = set()
@@ -165,18 +182,16 @@ class ActiveRun:
         self.operations = 0
         self.reopened: tuple[int, int] = (0, 0)
         """When the run was last retried, and for how long it had been at rest by then."""
-        self.mail_seen = False
+        self.inbox_used = False
+        """Rows of its inbox were consumed, so that more of them may be there when it ends."""
         self.noted: tuple[str | None, str | None] = (None, None)
         """What is written of what it waits for, while it is in memory."""
         self.idle_since = float("-inf")
-        self.outcome: tuple[RunStatus, bytes, Failure | None, bytes | None] | None = None
 
     @property
     def known_as(self) -> bytes:
         """The id that the parent of this run knows it by; empty where an old record does not tell."""
         return self.state.known_as or (b"" if self.state.is_successor else self.id)
-
-    # -- recording --------------------------------------------------------------------------------------------------
 
     def segment(self) -> Changes:
         if not self.pending or self.pending[-1].rows >= SEGMENT_ROWS or self.pending[-1].bytes >= SEGMENT_BYTES:
@@ -246,8 +261,8 @@ class ActiveRun:
         changes = self.segment()
         changes.rows += 1
         line = None
-        if status is TaskStatus.PENDING and self.lines is not None:
-            line = self.lines.of_task(self.ns, self.workflow, scheduled, seq)
+        if status is TaskStatus.PENDING and self.flow_control is not None:
+            line = self.flow_control.of_task(self.ns, self.workflow, scheduled, seq)
             if line is not None:
                 joined = changes.extras.lines.get(line.id)
                 if joined is None or delay_us < joined[-1]:
@@ -270,22 +285,18 @@ class ActiveRun:
     @property
     def is_idle(self) -> bool:
         """Waits for something outside: nothing to write, nothing to see, nothing running here."""
-        return (
-            not self.writing
-            and not self.pending
-            and not self.deliver
-            and not self.waiting_activation
-            and not self.operations
-            and not self.dirty
-            and not self.deciding
-            and not self.reloading
-        )
+        return self.phase is IDLE and not self.writing and not self.pending and not self.operations
+
+    def unit(self, segments: list[Changes]) -> RunUnit:
+        """What one commit writes of it. Until its answer is here, the run is `writing`."""
+        return RunUnit(self, segments)
 
 
 class RunUnit:
     """What one run writes in one commit."""
 
     __slots__ = ("events", "extras", "first", "head", "run", "segments")
+    outlives_session: ClassVar = False
 
     def __init__(self, run: ActiveRun, segments: list[Changes]) -> None:
         self.run, self.segments = run, segments
@@ -356,7 +367,7 @@ class RunUnit:
         run = self.run
         code, text = (failure.code, failure.message) if failure is not None else (None, None)
         batch.closes.add(run.id, status, self.first + len(self.events) - 1, code, text, successor, self.head)
-        if run.mail_seen or run.state.promises or run.state.resolved or successor is not None:
+        if run.inbox_used or run.state.promises or run.state.resolved or successor is not None:
             batch.ended.add(run.id, successor)
 
 

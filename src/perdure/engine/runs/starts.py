@@ -14,8 +14,8 @@ from perdure.core.errors import Unavailable
 from perdure.core.flow_control.groups import Line
 from perdure.core.limits import CALL_TIMEOUT_S
 from perdure.core.work import StartRequest
-from perdure.engine.commits.committer import AwaitedUnit
 from perdure.engine.commits.rows import Batch
+from perdure.engine.commits.write_queue import AwaitedUnit
 from perdure.engine.runs.run import attributes_text
 from perdure.wire.codec import encode_events
 
@@ -96,7 +96,7 @@ class StartWatch:
 
 
 def late_start(seconds: float, *units: StartUnit) -> Unavailable:
-    """What a caller is told whose start was not answered in time."""
+    """The error of a start that was not answered in time."""
     if any(unit.sent for unit in units):
         return unknown_start(seconds)
     return Unavailable(

@@ -1,7 +1,7 @@
 """Time for decisions of flows: in slices, in turns, and no more than a share of the event loop.
 
 A decision that fits into a slice is made at once. One that does not is continued here, slice by slice: namespaces take turns, and within one
-its runs do. After each slice the loop is left alone for as long as FLOW_SHARE_PERCENT says, so whatever else the server does has its time
+its runs do. After each slice the loop is left alone for as long as FLOW_SHARE_PERCENT says, so that everything else the server does has its time
 however many flows compute.
 """
 

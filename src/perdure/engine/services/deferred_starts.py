@@ -5,17 +5,17 @@
 
 Laws:
 
-1. A put-off start is either a row or a run, never both and never neither: whoever looks sees the id that was answered.
+1. A deferred start is either a row or a run, never both and never neither, under the id that was answered.
 2. Any engine makes runs of what is due. One that dies on the way leaves a closed row, which another finds due again.
 3. Only the database's clock decides what is due.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from time import monotonic
 from typing import Final, Protocol
 
 import msgspec
@@ -26,19 +26,20 @@ from perdure.core.deferred_starts import Batch, Dedup, Later, check_later, gathe
 from perdure.core.errors import Unavailable
 from perdure.core.flow_control.groups import Line
 from perdure.core.work import StartRequest
-from perdure.engine.flow_control import Lines
+from perdure.engine.context import EngineContext
+from perdure.engine.flow_control import FlowControl
+from perdure.engine.services.service import Service
 from perdure.wire.codec import encode_events
 
 log = logging.getLogger("perdure.engine")
 
-POLL_S: Final = 1.0
-FIRE_MAX: Final = 200
-"""Put-off starts that are made runs of at one go."""
+BEGIN_MAX: Final = 200
+"""Deferred starts that become runs in one go."""
 SWEEP_S: Final = 60.0
 
 
 class NewRun(msgspec.Struct, frozen=True):
-    """A run that nobody owns yet."""
+    """A run that no engine owns yet."""
 
     run_id: bytes
     ns: int
@@ -50,8 +51,8 @@ class NewRun(msgspec.Struct, frozen=True):
     deadline_us: int = 0
 
 
-class Due(msgspec.Struct, frozen=True):
-    """A put-off start whose time has come. `input` is the whole: the last one, or all of them joined."""
+class DueStart(msgspec.Struct, frozen=True):
+    """A deferred start whose time has come. `input` is the whole: the last one, or all of them joined."""
 
     run_id: bytes
     ns: int
@@ -92,9 +93,9 @@ class StartStore(Protocol):
         """The database's clock, and when the next start is due."""
         ...
 
-    async def take_due(self, limit: int) -> list[Due]: ...
+    async def take_due(self, limit: int) -> list[DueStart]: ...
     async def begin_due(self, run: NewRun) -> bool:
-        """False: somebody else has."""
+        """False: another engine has."""
         ...
 
     async def begin_once(self, run: NewRun, dedup: Dedup) -> bytes:
@@ -108,41 +109,33 @@ class StartStore(Protocol):
 _requests: Final = msgspec.msgpack.Decoder(StartRequest)
 
 
-class Starts:
-    def __init__(
-        self,
-        store: StartStore,
-        now_us: Callable[[], int],
-        new_run_id: Callable[[], bytes],
-        lines: Lines,
-        begun: Callable[[int], None],
-    ) -> None:
-        """`begun`: so many runs are there now, and wait for an engine."""
-        self._store, self._now_us, self._new_run_id = store, now_us, new_run_id
-        self._lines, self._begun = lines, begun
-        self._poked = asyncio.Event()
+class DeferredStarts(Service):
+    name = "starting deferred runs"
+    poll_s = 1.0
+
+    def __init__(self, context: EngineContext, store: StartStore, flow_control: FlowControl) -> None:
+        super().__init__()
+        self._store, self._flow_control, self._events = store, flow_control, context.events
+        self._now_us, self._new_run_id = context.now_us, context.new_run_id
         self._next_us: int | None = None
+        self._sweep_at_s = monotonic() + SWEEP_S * random.random()
         self.is_busy = False
         """It makes runs of starts that are due."""
-
-    def poke(self) -> None:
-        """Look at once."""
-        self._poked.set()
 
     async def start(self, ns: int, r: StartRequest) -> Begun:
         """`r` has been checked, and names a version."""
         check_later(r.later, r.dedup, r.key)
-        return await (self._once(ns, r, r.dedup) if r.dedup is not None else self._put_off(ns, r))
+        return await (self._once(ns, r, r.dedup) if r.dedup is not None else self._defer(ns, r))
 
     async def _once(self, ns: int, r: StartRequest, dedup: Dedup) -> Begun:
         mine = self._new_run_id()
         new = await self._new(mine, ns, r)
         found = await self._store.begin_once(new, dedup)
         if found == mine:
-            self._begun(1)
+            self._events.runs_begun.publish(1)
         return Begun(found, found == mine)
 
-    async def _put_off(self, ns: int, r: StartRequest) -> Begun:
+    async def _defer(self, ns: int, r: StartRequest) -> Begun:
         assert r.later is not None
         argument, items = "", 0
         if isinstance(r.later, Batch):
@@ -150,42 +143,23 @@ class Starts:
             argument, items = part.argument, len(part.items)
         bare = msgspec.msgpack.encode(msgspec.structs.replace(r, input=b"", later=None, once=""))
         mine = self._new_run_id()
-        put = await self._store.put_off(
-            Asked(ns, mine, r.workflow, r.later, bare, r.input, argument, items, r.once)
-        )  # fmt: skip
+        put = await self._store.put_off(Asked(ns, mine, r.workflow, r.later, bare, r.input, argument, items, r.once))
         if self._next_us is None or put.due_us < self._next_us:
-            self._poked.set()
+            self.wake()
         return Begun(put.run_id, put.run_id == mine, put.due_us)
 
     async def expected(self, ns: int, run_ids: Sequence[bytes]) -> set[bytes]:
         """Which of these runs are there or will come."""
         return await self._store.expected(ns, run_ids)
 
-    # -- making runs of what is due ---------------------------------------------------------------------------------
+    async def poll_once(self) -> float | None:
+        await self.begin_due()
+        if monotonic() >= self._sweep_at_s:
+            self._sweep_at_s = monotonic() + SWEEP_S
+            await self._store.sweep()
+        return None if self._next_us is None else (self._next_us - self._now_us()) / 1e6 + 0.001
 
-    async def run(self) -> None:
-        """For ever. An idle engine asks about once a second; a start that is put off here is looked at in time."""
-        loop = asyncio.get_running_loop()
-        swept = loop.time() - SWEEP_S * random.random()
-        while True:
-            self._poked.clear()
-            await self.look()
-            if loop.time() - swept > SWEEP_S:
-                swept = loop.time()
-                await self._store.sweep()
-            try:
-                async with asyncio.timeout(self._pause_s()):
-                    await self._poked.wait()
-            except TimeoutError:
-                pass
-
-    def _pause_s(self) -> float:
-        pause_s = POLL_S * random.uniform(0.75, 1.25)
-        if self._next_us is None:
-            return pause_s
-        return max(0.0, min(pause_s, (self._next_us - self._now_us()) / 1e6 + 0.001))
-
-    async def look(self) -> int:
+    async def begin_due(self) -> int:
         """Make runs of all that is due. How many."""
         done = 0
         while True:
@@ -194,25 +168,25 @@ class Starts:
                 return done
             self.is_busy = True
             try:
-                found = await self._store.take_due(FIRE_MAX)
+                found = await self._store.take_due(BEGIN_MAX)
                 done += len(found)
                 for due in found:
-                    await self._fire(due)
+                    await self._begin(due)
             finally:
                 self.is_busy = False
 
     async def next_due(self) -> tuple[int, int | None]:
         return await self._store.next_due()
 
-    async def _fire(self, due: Due) -> None:
+    async def _begin(self, due: DueStart) -> None:
         try:
             request = msgspec.structs.replace(_requests.decode(due.request), input=due.input)
             if await self._store.begin_due(await self._new(due.run_id, due.ns, request)):
-                self._begun(1)
+                self._events.runs_begun.publish(1)
         except Unavailable:
             raise
         except Exception:  # its row stays, and is due again in a moment; the others must not wait for it
-            log.exception("the put-off start of run %s cannot be made a run of", ids.text(due.run_id))
+            log.exception("could not create run %s from its deferred start", ids.text(due.run_id))
 
     async def _new(self, run_id: bytes, ns: int, r: StartRequest) -> NewRun:
         deadline_us = self._now_us() + r.timeout_us if r.timeout_us else 0
@@ -233,6 +207,6 @@ class Starts:
     async def _line(self, ns: int, r: StartRequest) -> Line | None:
         """Where the run has to wait to be let in."""
         version = (ns, r.workflow, r.version)
-        if not self._lines.knows(version):
-            await self._lines.find(ns, [version[1:]])
-        return self._lines.of_run(version, r.input)
+        if not self._flow_control.knows(version):
+            await self._flow_control.find(ns, [version[1:]])
+        return self._flow_control.of_run(version, r.input)

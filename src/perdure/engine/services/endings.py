@@ -10,14 +10,13 @@ Laws:
 2. Everything about an end is written in one fenced transaction. An engine that dies in the middle has done nothing.
 3. A run that has something to undo and only lacks a worker is given UNDO_WORKER_GRACE_US for one to come back.
 4. A history that cannot be read does not keep a run from ending: what can be read of it is used.
-5. Where nothing is to be ended, it costs a look at three empty indexes every POLL_S.
+5. Where nothing is to be ended, it costs a look at three empty indexes per poll.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
@@ -32,13 +31,19 @@ from perdure.core.run_retry import effective
 from perdure.core.runstate import RunState
 from perdure.core.undo import DEADLINE, TIMED_OUT, stack_of
 from perdure.engine.commits.rows import Batch
+from perdure.engine.context import EngineContext
+from perdure.engine.flow_control import FlowControl
 from perdure.engine.ports import HistoryRow, MailRow, Named
+from perdure.engine.runs.ends import count_end, run_end
+from perdure.engine.runs.owned import OwnedRuns
 from perdure.engine.runs.run import ActiveRun, RunUnit
+from perdure.engine.runs.transitions import ENDED
+from perdure.engine.services.service import Service
+from perdure.engine.tasks.lost_workers import LostWorkers
 from perdure.wire.codec import decode_mail, decode_row, encode_failure
 
 log = logging.getLogger("perdure.engine")
 
-POLL_S: Final = 0.5
 RUNS_MAX: Final = 50
 """Runs ended in one transaction."""
 SET_ASIDE_S: Final = 60.0
@@ -105,58 +110,34 @@ class Refused(Exception):
         self.runs = runs
 
 
-class Endings:
-    """The service of one engine."""
+class Endings(Service):
+    name = "ending runs whose code cannot run"
+    poll_s = 0.5
 
-    def __init__(self, store: EndingStore) -> None:
-        self._store = store
-        self._poked = asyncio.Event()
+    def __init__(
+        self, context: EngineContext, store: EndingStore, runs: OwnedRuns, flow_control: FlowControl, lost: LostWorkers
+    ) -> None:
+        super().__init__()
+        self._store, self._session, self._counters, self._events = (
+            store,
+            context.session,
+            context.counters,
+            context.events,
+        )
+        self._runs, self._flow_control, self._lost = runs, flow_control, lost
         self.next_us: int | None = None
         """The next deadline of a run that no engine holds."""
-        self.looking = False
         self._number = 0
         self._limit = RUNS_MAX
         self._aside: dict[bytes, float] = {}
         """Runs whose end was refused -> until when they are left alone, by the loop's clock."""
-        self._session: Callable[[], int]
-        self._served: Callable[[], Sequence[Named]]
-        self._ended: Callable[[list[ActiveRun]], None]
 
-    def attach(
-        self,
-        session: Callable[[], int],
-        served: Callable[[], Sequence[Named]],
-        ended: Callable[[list[ActiveRun]], None],
-    ) -> None:
-        self._session, self._served, self._ended = session, served, ended
-
-    def poke(self) -> None:
-        """Look now."""
-        self._poked.set()
-
-    async def run(self) -> None:
-        while True:
-            self._poked.clear()
-            self.looking = True
-            try:
-                clock_us = await self.look()
-            finally:
-                self.looking = False
-            pause_s = POLL_S * random.uniform(0.75, 1.25)
-            if self.next_us is not None:
-                pause_s = min(pause_s, max((self.next_us - clock_us) / 1e6, 0.0) + 0.002)
-            try:
-                async with asyncio.timeout(pause_s):
-                    await self._poked.wait()
-            except TimeoutError:
-                pass
-
-    async def look(self) -> int:
-        """End what is to be ended, in batches. Returns the database's clock."""
+    async def poll_once(self) -> float | None:
+        """End what is to be ended, in batches."""
         while await self._end_some():
             pass
         clock_us, self.next_us = await self._store.next_deadline()
-        return clock_us
+        return None if self.next_us is None else max((self.next_us - clock_us) / 1e6, 0.0) + 0.002
 
     async def _end_some(self) -> bool:
         """Whether there may be more."""
@@ -164,7 +145,9 @@ class Endings:
         limit, now_s = self._limit, asyncio.get_running_loop().time()
         aside = [run_id for run_id, until_s in self._aside.items() if until_s > now_s]
         try:
-            found, ended = await self._store.end(self._session(), self._number, self._served(), limit, aside, decide)
+            found, ended = await self._store.end(
+                self._session.id, self._number, list(self._runs.workflows), limit, aside, decide
+            )
         except Refused as e:
             self._set_aside(e, now_s)
             return True
@@ -172,6 +155,19 @@ class Endings:
         if ended:
             self._ended(ended)
         return len(found) == limit
+
+    def _ended(self, runs: list[ActiveRun]) -> None:
+        """They are durable."""
+        for run in runs:
+            end = run_end(run)
+            count_end(self._counters, end)
+            self._counters.runs_ended_without_code += 1
+            self._flow_control.freed.update((run.ns, key) for key in run.keys)
+            log.info("run %s of %s was ended without its code: %s", run.id.hex(), run.workflow, end.outcome.failure)
+            self._events.run_ended.publish(end)
+        self._lost.runs_ended({run.id for run in runs})
+        self._events.work_due.publish(0)  # their parents and children have messages
+        self._events.other_engines_concerned.publish("mail")
 
     def _set_aside(self, refused: Refused, now_s: float) -> None:
         """Several were refused: they are tried one by one. One alone is left for a while, so that the others have their turn."""
@@ -185,9 +181,6 @@ class Endings:
                 "the end of run %s was refused by the database and is tried again later: %s", run_id.hex(), refused
             )
             self._aside[run_id] = now_s + SET_ASIDE_S
-
-
-# -- what becomes of a run ----------------------------------------------------------------------------------------------
 
 
 def decide(found: Sequence[tuple[Unendable, Recorded]]) -> Decision:
@@ -269,7 +262,7 @@ def _ended(one: Unendable, known: Known, recorded: Recorded) -> ActiveRun:
         last = recorded.history[-1]
         run.seq, run.head, run.head_us = last.last, last.hash, last.at_us
     run.queued = set(recorded.queued)
-    run.mail_seen = True  # all that is in its inbox goes with the run
+    run.inbox_used = True  # all that is in its inbox goes with the run
     asked = known.reason
     for row in recorded.mail:
         try:
@@ -318,7 +311,7 @@ def _why(one: Unendable, known: Known) -> str:
 
 
 def _close(run: ActiveRun, one: Unendable, asked: str | None, why: str) -> None:
-    """As RunLoop._close, of a run that is in no memory. The parent gets mail in any case."""
+    """As RunExits.close, of a run that is in no memory. The parent gets a message in any case."""
     state, now_us = run.state, one.clock_us
     if state.tasks:
         seqs = list(state.tasks)
@@ -356,8 +349,7 @@ def _close(run: ActiveRun, one: Unendable, asked: str | None, why: str) -> None:
     changes = run.record(event)
     changes.close = (status, failure, None)
     changes.rows += 2
-    run.closing = True
-    run.outcome = (status, b"", failure, None)
+    run.phase = ENDED[run.phase](status, b"", failure, None)
 
 
 def _joined(first: str, second: str) -> str:

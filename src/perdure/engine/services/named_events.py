@@ -1,4 +1,4 @@
-"""Named events: from whoever tells of them to every run that waits for them.
+"""Named events: from their sender to every run that waits for them.
 
     emit -> row in `event` --any engine, page by page--> promises of the runs whose waits fit -> their inboxes
 
@@ -18,6 +18,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Sequence
+from time import monotonic
 from typing import Final, Protocol
 
 import msgspec
@@ -26,11 +27,12 @@ from perdure.core.errors import InvalidInput, PayloadTooLarge
 from perdure.core.limits import EVENTS_KEPT_S, PAYLOAD_BYTES_MAX
 from perdure.core.named_events import check_name, fits
 from perdure.core.names import check_message_key
+from perdure.engine.context import EngineContext
 from perdure.engine.runs.turns import SLICE_S, within
+from perdure.engine.services.service import Service
 
 log = logging.getLogger("perdure.engine")
 
-POLL_S: Final = 1.0
 HELD_PAUSE_S: Final = 0.02
 """Before runs are asked for again that were ending or being taken up."""
 TRIM_EVERY_S: Final = 60.0
@@ -53,7 +55,7 @@ class EventItem(msgspec.Struct, frozen=True):
     matched: int
     """Runs that it has reached."""
     done_us: int | None
-    """When it had reached everybody; None: it is on its way."""
+    """When it had reached every run; None: it is on its way."""
 
 
 class Webhook(msgspec.Struct, frozen=True):
@@ -89,7 +91,7 @@ class Round(msgspec.Struct, frozen=True):
     """What one transaction of matching came to."""
 
     events: int
-    """Looked at; 0: there are none that somebody else is not looking at."""
+    """Examined; 0 if every open event is claimed by another engine."""
     reached: list[bytes]
     """Runs with an event in their inbox now."""
     held: int
@@ -102,7 +104,7 @@ Find = Callable[[OpenEvent, Sequence[OpenWait]], Awaitable[list[OpenWait]]]
 """Which of the waits the event is for."""
 
 
-class OccasionPort(Protocol):
+class NamedEventStore(Protocol):
     async def emit(self, ns: int, name: str, key: str | None, body: bytes, source: str) -> Emitted: ...
     async def match(self, find: Find) -> Round: ...
     async def events(self, ns: int, name: str, before: int | None, limit: int) -> list[EventItem]: ...
@@ -114,16 +116,18 @@ class OccasionPort(Protocol):
     async def hook(self, namespace: str, name: str) -> Hook | None: ...
 
 
-class Occasions:
-    """Takes events and brings them to the runs that wait for them."""
+class NamedEvents(Service):
+    """Takes events and delivers them to the runs that wait for them."""
 
-    def __init__(self, port: OccasionPort) -> None:
-        self.port = port
-        self.posted: Callable[[bytes], None] = lambda _: None
-        """Told of every run that has mail now."""
+    name = "delivering named events"
+    poll_s = 1.0
+
+    def __init__(self, context: EngineContext, store: NamedEventStore) -> None:
+        super().__init__()
+        self.store, self._events = store, context.events
         self.unreadable = 0
-        """Waits that could not be told to fit or not, because their expression has no value for an event."""
-        self._poked = asyncio.Event()
+        """Waits that could not be judged, because their expression has no value for an event."""
+        self._trim_at_s = monotonic() + TRIM_EVERY_S * random.random()
 
     async def emit(self, ns: int, name: str, body: bytes, *, key: str = "", source: str = "") -> Emitted:
         """Answered once the event is durable."""
@@ -137,35 +141,22 @@ class Occasions:
             msgspec.json.decode(body)
         except msgspec.DecodeError as e:
             raise InvalidInput(f"the payload of event {name!r} is not JSON: {e}") from None
-        emitted = await self.port.emit(ns, name, key or None, body, source)
-        self.poke()
+        emitted = await self.store.emit(ns, name, key or None, body, source)
+        self.wake()
         return emitted
 
-    def poke(self) -> None:
-        self._poked.set()
+    async def poll_once(self) -> None:
+        await self.match_all()
+        if monotonic() >= self._trim_at_s:
+            self._trim_at_s = monotonic() + TRIM_EVERY_S * random.uniform(0.75, 1.25)
+            await self.store.trim(EVENTS_KEPT_S, TRIM_ROWS)
 
-    async def run(self) -> None:
-        """Match for ever."""
-        loop = asyncio.get_running_loop()
-        trim_at = loop.time() + TRIM_EVERY_S * random.random()
+    async def match_all(self) -> None:
+        """Until every remaining event is claimed by another engine."""
         while True:
-            try:
-                async with asyncio.timeout(POLL_S * random.uniform(0.75, 1.25)):
-                    await self._poked.wait()
-            except TimeoutError:
-                pass
-            self._poked.clear()
-            await self.look()
-            if loop.time() >= trim_at:
-                trim_at = loop.time() + TRIM_EVERY_S * random.uniform(0.75, 1.25)
-                await self.port.trim(EVENTS_KEPT_S, TRIM_ROWS)
-
-    async def look(self) -> None:
-        """Until no event is left that is not somebody else's."""
-        while True:
-            done = await self.port.match(self._find)
+            done = await self.store.match(self._find)
             for run_id in done.reached:
-                self.posted(run_id)
+                self._events.message_posted.publish(run_id)
             if not done.events:
                 return
             if done.held:

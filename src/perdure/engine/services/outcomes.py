@@ -4,52 +4,63 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 from perdure.core import events as ev
 from perdure.core.errors import NotFound
 from perdure.core.ids import text
 from perdure.core.work import Outcome
-from perdure.engine.ports import HistoryRow, Store
+from perdure.engine.context import EngineContext
+from perdure.engine.events import RunEnd
+from perdure.engine.ports import HistoryRow
+from perdure.engine.runs.owned import OwnedRuns
 from perdure.engine.runs.starts import StartUnit
+from perdure.engine.services.deferred_starts import DeferredStarts
+from perdure.engine.services.service import Service
 from perdure.wire.codec import decode_row
 
 RUNS_PAGE: Final = 1_000
 """Runs that one question to the database is about."""
 HISTORY_PAGE: Final = 1_000
+FIRST_PAUSE_S: Final = 0.01
+PAUSE_S_MAX: Final = 0.5
+PAUSE_FACTOR: Final = 1.6
 
-Where = tuple[int, bytes]
+RunKey = tuple[int, bytes]
 """(namespace, run)"""
-Asked = frozenset["asyncio.Future[Outcome]"]
+WaitingCallers = frozenset["asyncio.Future[Outcome]"]
 
 
-def _by_namespace(places: Iterable[Where]) -> dict[int, list[bytes]]:
+def _by_namespace(places: Iterable[RunKey]) -> dict[int, list[bytes]]:
     found: dict[int, list[bytes]] = {}
     for ns, run_id in places:
         found.setdefault(ns, []).append(run_id)
     return found
 
 
-class Waiters:
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self.expected: Callable[[int, Sequence[bytes]], Awaitable[set[bytes]]] = store.existing
-        """Which runs are there, or will come."""
-        self._futures: dict[Where, list[asyncio.Future[Outcome]]] = {}
-        self._unknown: set[Where] = set()
-        """Runs somebody waits for that nobody has seen yet."""
-        self._remote = asyncio.Event()
+class Waiters(Service):
+    name = "waiting for the ends of other engines' runs"
+    poll_s = 5.0
+    failed_pause_s_max = 1.0  # callers wait
+
+    def __init__(self, context: EngineContext, runs: OwnedRuns, deferred_starts: DeferredStarts) -> None:
+        super().__init__()
+        self._store, self._runs, self._deferred_starts = context.store, runs, deferred_starts
+        self._futures: dict[RunKey, list[asyncio.Future[Outcome]]] = {}
+        self._unknown: set[RunKey] = set()
+        """Runs that callers wait for and that are not known to exist."""
+        self._pause_s = FIRST_PAUSE_S
 
     async def wait(self, ns: int, run_id: bytes, *, known: bool) -> Outcome:
         """`known` says that the run exists for sure; otherwise a wrong id is answered with NotFound."""
         if not known:  # a run in this engine's memory answers by itself; the others have to be asked for
             self._unknown.add((ns, run_id))
-            self._remote.set()
+            self.wake()
         return await self._wait((ns, run_id), asyncio.get_running_loop().create_future())
 
     async def wait_from_start(self, unit: StartUnit) -> Outcome:
-        """As `wait`, from before the run exists, if `started` is told of the answer. A start that comes to nothing ends the wait."""
+        """As `wait`, from before the run exists, if `started` gets the answer. A start that comes to nothing ends the wait."""
         return await self._wait((unit.ns, unit.run_id), asyncio.get_running_loop().create_future())
 
     def started(self, unit: StartUnit, created: bool, error: Exception | None) -> None:
@@ -58,9 +69,9 @@ class Waiters:
                 if not future.done():
                     future.set_exception(error)
         elif not unit.own:
-            self._remote.set()
+            self.wake()
 
-    async def _wait(self, where: Where, future: asyncio.Future[Outcome]) -> Outcome:
+    async def _wait(self, where: RunKey, future: asyncio.Future[Outcome]) -> Outcome:
         self._futures.setdefault(where, []).append(future)
         try:
             return await future
@@ -72,7 +83,7 @@ class Waiters:
                     del self._futures[where]
 
     def ended(
-        self, ns: int, run_id: bytes, outcome: Outcome, successor: bytes | None, asked: Asked | None = None
+        self, ns: int, run_id: bytes, outcome: Outcome, successor: bytes | None, asked: WaitingCallers | None = None
     ) -> None:
         """With `asked`, only those who were waiting when the database was asked: others may wait for what came of a retry since."""
         futures = self._futures.pop((ns, run_id), None)
@@ -88,34 +99,29 @@ class Waiters:
             if not f.done():
                 f.set_result(outcome)
 
-    def wake(self) -> None:
-        self._remote.set()
+    def run_ended(self, end: RunEnd) -> None:
+        self.ended(end.ns, end.run_id, end.outcome, end.successor)
 
-    async def run(self, is_local: Callable[[bytes], bool]) -> None:
+    def wake(self) -> None:
+        self._pause_s = FIRST_PAUSE_S
+        super().wake()
+
+    async def poll_once(self) -> float:
         """Ask for runs that other engines own. Quick at first, then slower; a notification asks at once."""
-        pause_s = 0.01
-        while True:
-            asked = [where for where in self._futures if not is_local(where[1])]
-            if len(asked) > RUNS_PAGE:  # a page at a time, and not always the same one
-                asked = random.sample(asked, RUNS_PAGE)
-            await self._refuse_unknown()
-            if asked:
-                found = 0
-                for ns, run_ids in _by_namespace(asked).items():
-                    waiting = {r: frozenset(self._futures.get((ns, r), ())) for r in run_ids}
-                    for run_id, outcome in (await self._store.ended(ns, run_ids)).items():
-                        found += 1
-                        await self._resolve(ns, run_id, outcome, waiting[run_id])
-                pause_s = 0.01 if found else min(pause_s * 1.6, 0.5)
-            else:
-                pause_s = 0.25 if self._futures else 5.0
-            self._remote.clear()
-            try:
-                async with asyncio.timeout(pause_s):
-                    await self._remote.wait()
-                pause_s = 0.01
-            except TimeoutError:
-                pass
+        asked = [where for where in self._futures if where[1] not in self._runs]
+        if len(asked) > RUNS_PAGE:  # a page at a time, and not always the same one
+            asked = random.sample(asked, RUNS_PAGE)
+        await self._refuse_unknown()
+        if not asked:
+            return 0.25 if self._futures else self.poll_s
+        found = 0
+        for ns, run_ids in _by_namespace(asked).items():
+            waiting = {r: frozenset(self._futures.get((ns, r), ())) for r in run_ids}
+            for run_id, outcome in (await self._store.ended(ns, run_ids)).items():
+                found += 1
+                await self._resolve(ns, run_id, outcome, waiting[run_id])
+        self._pause_s = FIRST_PAUSE_S if found else min(self._pause_s * PAUSE_FACTOR, PAUSE_S_MAX)
+        return self._pause_s
 
     async def _refuse_unknown(self) -> None:
         if self._unknown:
@@ -124,7 +130,7 @@ class Waiters:
                 missing = [
                     (ns, run_id)
                     for ns, run_ids in _by_namespace(unknown).items()
-                    for run_id in set(run_ids) - await self.expected(ns, run_ids)
+                    for run_id in set(run_ids) - await self._deferred_starts.expected(ns, run_ids)
                 ]
             except BaseException:
                 self._unknown |= unknown  # the database is away: the question stands
@@ -134,7 +140,7 @@ class Waiters:
                     if not future.done():
                         future.set_exception(NotFound(f"no run {text(where[1])} in this namespace"))
 
-    async def _resolve(self, ns: int, run_id: bytes, outcome: Outcome, asked: Asked) -> None:
+    async def _resolve(self, ns: int, run_id: bytes, outcome: Outcome, asked: WaitingCallers) -> None:
         successor = await self._successor(ns, run_id) if outcome.is_handover else None
         self.ended(ns, run_id, outcome, successor, asked)
 

@@ -16,7 +16,7 @@ from perdure.core.errors import InvalidInput, PerdureError, clip
 from perdure.core.flow_control.groups import Line
 from perdure.core.limits import FIRES_PER_LOOK, MISSED_ROWS_MAX
 from perdure.core.schedules import Calendar, Due, ScheduleSpec, between, due, fire_at, parse_calendar, parse_spec
-from perdure.engine.flow_control import Lines
+from perdure.engine.flow_control import FlowControl
 from perdure.flows.scheduled import MISSED, SKIPPED, STARTED, attributes_of, input_at, queue_line, spec_calendars
 from perdure.wire.codec import encode_events
 
@@ -83,8 +83,8 @@ Plan = Callable[[DueSchedule, Calendars], list[Fire]]
 
 
 class SchedulePlanner:
-    def __init__(self, new_run_id: Callable[[], bytes], lines: Lines) -> None:
-        self._new_run_id, self._lines = new_run_id, lines
+    def __init__(self, new_run_id: Callable[[], bytes], flow_control: FlowControl) -> None:
+        self._new_run_id, self._flow_control = new_run_id, flow_control
         self.seen: list[int] = []
         """Schedules that were last asked about, for when the database refuses what was decided."""
         self._specs: dict[int, ScheduleSpec | str] = {}
@@ -114,7 +114,7 @@ class SchedulePlanner:
         for s in found:
             try:
                 out.append(self._step(s, calendars, known, active.get(s.id, 0)))
-            except Exception as e:  # whatever it is, the others fire
+            except Exception as e:  # the others fire all the same
                 log.warning("schedule %s cannot be fired: %s", s.name, e, exc_info=not isinstance(e, PerdureError))
                 later = s.clock_us + PUT_OFF_US
                 out.append(
@@ -173,8 +173,8 @@ class SchedulePlanner:
             schedule=s.name,
             nominal_us=nominal_us,
         )
-        self._lines.learn((s.ns, s.workflow, version), s.control)
-        line = self._lines.of_run((s.ns, s.workflow, version), data)
+        self._flow_control.learn((s.ns, s.workflow, version), s.control)
+        line = self._flow_control.of_run((s.ns, s.workflow, version), data)
         if in_line:
             line = queue_line(line, s.ns, s.workflow, s.name, s.id)
         body = encode_events([started])

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 import msgspec
@@ -24,14 +24,14 @@ import msgspec
 from perdure.core.errors import Unavailable
 from perdure.core.limits import SCHEDULES_PER_LOOK
 from perdure.core.schedules import Calendar
-from perdure.engine.counters import Counters
-from perdure.engine.flow_control import Lines
+from perdure.engine.context import EngineContext
+from perdure.engine.flow_control import FlowControl
 from perdure.engine.services.schedule_planner import PUT_OFF_US, Calendars, Fire, Plan, SchedulePlanner
+from perdure.engine.services.service import Service
 from perdure.flows.scheduled import CalendarView, FireView, ScheduleRequest, ScheduleView
 
 log = logging.getLogger("perdure.engine")
 
-POLL_S: Final = 1.0
 RACE_S: Final = 0.05
 """Before looking again when another engine has what is due."""
 PRUNE_S: Final = 3_600.0
@@ -76,64 +76,40 @@ class ScheduleStore(Protocol):
     async def delete_calendar(self, ns: int, name: str) -> bool: ...
 
 
-class Scheduler:
-    """The part of an engine that fires schedules, and the door to them."""
+class Scheduler(Service):
+    name = "firing schedules"
+    poll_s = 1.0
 
-    def __init__(
-        self,
-        store: ScheduleStore,
-        counters: Counters,
-        new_run_id: Callable[[], bytes],
-        lines: Lines,
-        fired: Callable[[int], None],
-        tell: Callable[[], None],
-        retention_days: float | None = None,
-    ) -> None:
-        self.store, self._counters, self._begun, self._tell = store, counters, fired, tell
-        self._retention_days = retention_days
-        self.planner = SchedulePlanner(new_run_id, lines)
-        self._poked = asyncio.Event()
+    def __init__(self, context: EngineContext, store: ScheduleStore, flow_control: FlowControl) -> None:
+        super().__init__()
+        self.store, self._counters, self._events = store, context.counters, context.events
+        self._retention_days = context.settings.retention_days
+        self.planner = SchedulePlanner(context.new_run_id, flow_control)
         self._limit = SCHEDULES_PER_LOOK
         self._pruned = float("-inf")
-        self.looking = True
-        """Something may be due that has not been looked at; until it has looked once, nobody knows."""
 
-    def poke(self) -> None:
-        self._poked.set()
+    async def poll_once(self) -> float | None:
+        pause_s = await self._fired()
+        await self.prune()
+        return pause_s
 
-    async def run(self) -> None:
-        """Fire for ever. An idle engine asks about once a second, and otherwise when something falls due."""
-        while True:
-            pause_s = await self._look()
-            await self._prune()
-            try:
-                async with asyncio.timeout(pause_s):
-                    await self._poked.wait()
-            except TimeoutError:
-                pass
-            self._poked.clear()
-
-    async def _look(self) -> float:
-        self.looking = True
+    async def _fired(self) -> float | None:
         try:
-            return await self.look()
+            return await self.fire_due()
         except Unavailable:
             raise
         except Exception:
             await self._refused()
             return RACE_S
-        finally:
-            self.looking = False
 
-    async def look(self) -> float:
-        """Fire what is due. Answers for how many seconds there is nothing to do."""
+    async def fire_due(self) -> float | None:
+        """Fire what is due. Answers in how many seconds the next one is; None: there is none."""
         while True:
             found = await self.store.next_fire()
-            poll_s = POLL_S * random.uniform(0.75, 1.25)
             if found.fire_us is None:
-                return poll_s
+                return None
             if found.fire_us > found.clock_us:
-                return min(poll_s, (found.fire_us - found.clock_us) / 1e6 + 0.001)
+                return (found.fire_us - found.clock_us) / 1e6 + 0.001
             fired = await self.store.fire(self._limit, self.planner)
             self._limit = min(SCHEDULES_PER_LOOK, self._limit * 2)
             if not fired.schedules:
@@ -154,7 +130,7 @@ class Scheduler:
             self.planner.seen, "the database refuses to fire it; the log of the server says why", PUT_OFF_US
         )
 
-    async def _prune(self) -> None:
+    async def prune(self) -> None:
         """Times that fired long ago go as runs do."""
         now = asyncio.get_running_loop().time()
         if self._retention_days is None or now - self._pruned < PRUNE_S:
@@ -165,9 +141,9 @@ class Scheduler:
 
     def started(self, runs: int) -> None:
         """Runs of schedules were created that no engine owns yet."""
-        self._begun(runs)
+        self._events.runs_begun.publish(runs)
 
     def changed(self) -> None:
-        """Somebody changed schedules: they may fire earlier than this engine, or any other, believes."""
-        self.poke()
-        self._tell()
+        """Schedules were changed: they may fire earlier than this engine, or any other, believes."""
+        self.wake()
+        self._events.other_engines_concerned.publish("schedule")

@@ -3,17 +3,15 @@
 Laws:
 
 1. Only the database's clock decides. A row is taken under a lock that no claim can share, so a task is claimed or expired, never both.
-2. The row goes and the failure is in its run's inbox in one transaction. Whoever dies in the middle has done nothing.
-3. Where nothing expires, it costs one look at an empty index every POLL_S. The engine that writes such a row looks at its moment; another
-   one finds it within POLL_S if that engine is gone.
+2. The row goes and the failure is in its run's inbox in one transaction. An engine that dies in the middle has done nothing.
+3. Where nothing expires, it costs one look at an empty index per poll. The engine that writes such a row polls at its moment; another
+   one finds it by polling if that engine is gone.
 
-    wish(at) or POLL_S -> upcoming -> due? -> expire a batch -> tell the runs -> again while there is more
+    wake_at(moment), or poll -> upcoming -> due? -> expire a batch -> messages to the runs -> again while there is more
 """
 
 from __future__ import annotations
 
-import asyncio
-import random
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -23,14 +21,14 @@ from perdure.core.flow_control.admission import Reason
 from perdure.core.lifecycle import TaskStatus
 from perdure.core.messages import TaskEnded
 from perdure.core.retry import End, Fail, expired, settle
-from perdure.engine.counters import Counters
+from perdure.engine.context import EngineContext
+from perdure.engine.services.service import Service
 from perdure.wire.codec import decode_options, encode_mail
 
-POLL_S: Final = 2.0
 EXPIRE_ROWS_MAX: Final = 500
 """Tasks ended in one transaction."""
-AGAIN_S: Final = 0.05
-"""Before another look at rows that are due and that somebody else has locked."""
+AGAIN_US: Final = 50_000
+"""Before another look at rows that are due and that another engine has locked."""
 ERROR_CHARS: Final = 500
 """Characters that are told of how the attempt before ended."""
 
@@ -41,7 +39,7 @@ class Upcoming(msgspec.Struct, frozen=True):
     """The earliest moment by which a waiting task must have begun."""
 
 
-class Waiting(msgspec.Struct, frozen=True):
+class ExpiredTask(msgspec.Struct, frozen=True):
     """A task whose time is over."""
 
     id: bytes
@@ -62,90 +60,51 @@ class Failed(msgspec.Struct, frozen=True):
     id: bytes
     run_id: bytes
     body: bytes
-    """Mail to the run."""
+    """Message to the run."""
 
 
-Fails = Callable[[list[Waiting]], list[Failed]]
+Fails = Callable[[list[ExpiredTask]], list[Failed]]
 
 
-class Expiries(Protocol):
+class StartDeadlineStore(Protocol):
     async def upcoming(self) -> Upcoming: ...
     async def expire(self, session: int, limit: int, fails: Fails) -> list[Failed]: ...
 
 
-class Expiry:
-    """The service of one engine."""
+class StartDeadlines(Service):
+    name = "failing tasks that did not start in time"
+    poll_s = 2.0
 
-    def __init__(self, store: Expiries) -> None:
-        self._store = store
-        self._changed = asyncio.Event()
-        self._poked = False
+    def __init__(self, context: EngineContext, store: StartDeadlineStore) -> None:
+        super().__init__()
+        self._store, self._session, self._now_us = store, context.session, context.now_us
+        self._counters, self._events = context.counters, context.events
         self.next_us: int | None = None
         """The earliest moment that is known here; those of other engines' rows may lie before it."""
-        self._session: Callable[[], int]
-        self._now_us: Callable[[], int]
-        self._posted: Callable[[bytes], None]
-        self._counters: Counters
 
-    def attach(
-        self,
-        counters: Counters,
-        session: Callable[[], int],
-        now_us: Callable[[], int],
-        posted: Callable[[bytes], None],
-    ) -> None:
-        self._counters, self._session, self._now_us, self._posted = counters, session, now_us, posted
-
-    def wish(self, at_us: int) -> None:
+    def wake_at(self, at_us: int) -> None:
         """A row is being written that must have begun by then."""
         if self.next_us is None or at_us < self.next_us:
             self.next_us = at_us
-            self._changed.set()
+            self.wake_in(max(at_us - self._now_us(), AGAIN_US))
 
-    def poke(self) -> None:
-        """Look now."""
-        self._poked = True
-        self._changed.set()
-
-    async def run(self) -> None:
-        while True:
-            await self._pause()
-            await self.look()
-
-    async def _pause(self) -> None:
-        """Until the next moment that is known, and POLL_S at the longest."""
-        loop = asyncio.get_running_loop()
-        soonest_s = loop.time() + AGAIN_S
-        poll_at_s = loop.time() + POLL_S * random.uniform(0.75, 1.25)
-        while not self._poked:
-            at_s = poll_at_s
-            if self.next_us is not None:
-                at_s = min(at_s, max(loop.time() + (self.next_us - self._now_us()) / 1e6, soonest_s))
-            self._changed.clear()
-            try:
-                async with asyncio.timeout_at(at_s):
-                    await self._changed.wait()
-            except TimeoutError:
-                break
-        self._poked = False
-
-    async def look(self) -> None:
+    async def poll_once(self) -> None:
         found = await self._store.upcoming()
         while found.at_us is not None and found.at_us <= found.clock_us:
-            gone = await self._store.expire(self._session(), EXPIRE_ROWS_MAX, fails)
+            gone = await self._store.expire(self._session.id, EXPIRE_ROWS_MAX, fails)
             self._counters.tasks_expired += len(gone)
             for run_id in {f.run_id for f in gone}:
-                self._posted(run_id)
+                self._events.message_posted.publish(run_id)
             if not gone:
                 break
             found = await self._store.upcoming()
         if self.next_us is not None and self.next_us <= found.clock_us:
             self.next_us = None  # else it is of a row that may not be committed yet
         if found.at_us is not None:
-            self.wish(found.at_us)
+            self.wake_at(found.at_us)
 
 
-def fails(tasks: list[Waiting]) -> list[Failed]:
+def fails(tasks: list[ExpiredTask]) -> list[Failed]:
     """What becomes of them, by the one function that decides about ends."""
     failed: list[Failed] = []
     for t in tasks:
@@ -161,9 +120,9 @@ def fails(tasks: list[Waiting]) -> list[Failed]:
     return failed
 
 
-def _why(t: Waiting) -> str:
+def _why(t: ExpiredTask) -> str:
     if t.reason:
-        return f"It stood in line: {_in_line(_reason(t.reason))}"
+        return f"It waited for flow control: {_in_line(_reason(t.reason))}"
     before = f". The attempt before it ended with: {t.error[:ERROR_CHARS]}" if t.error else ""
     return f"No worker took it from the queue {t.queue!r}{before}"
 

@@ -1,23 +1,19 @@
-"""What nobody waits for: output of tasks, what is known of running attempts, which workers are connected.
+"""What is known of running attempts, and which workers are connected.
 
-    worker --> log_chunks() --\\
-    flights (dispatch.py) ------> gathered here --> set-based writes every half second (output) or three (the rest)
-    hub ----> set_workers() --/
+    flights (tasks/attempts.py) ---\\
+    hub ----> set_workers() --------> gathered here --> set-based writes every few seconds
 
 Laws:
 
 1. Nothing here is on the path of a commit, holds it up, or makes it fail. A note that cannot be written costs a counter, not a run.
-2. Memory is bounded: while the database is slow the oldest output is dropped, and counted.
-3. A note on an attempt is written only where its row is this session's and of the same attempt, so a late note changes nothing.
-4. Writing a chunk twice is writing it once: (run, seq, attempt, n) is its key.
+2. A note on an attempt is written only where its row is this session's and of the same attempt, so a late note changes nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from itertools import islice
 from time import monotonic
 from typing import Final, Protocol
@@ -25,41 +21,18 @@ from typing import Final, Protocol
 import msgspec
 
 from perdure.core import ids
-from perdure.core.errors import Unavailable
 from perdure.core.outage import Outage
-from perdure.core.work import LogChunk, LogLine
-from perdure.engine.counters import Counters
-from perdure.engine.tasks.dispatch import Flight
+from perdure.engine.context import EngineContext
+from perdure.engine.services.service import Service
+from perdure.engine.tasks.attempts import Attempts, Flight
 
 log = logging.getLogger("perdure.engine")
 
-LOGS_EVERY_S: Final = 0.5
-NOTES_EVERY_S: Final = 3.0
-LOG_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Output that waits in memory to be written; more than that drops the oldest."""
-LOG_BATCH_ROWS: Final = 500
-LOG_BATCH_BYTES: Final = 4 * 1024 * 1024
+AGAIN_S: Final = 0.5
+"""Before a list of workers that could not be written is written again, where it says what is served."""
 NOTES_BATCH_ROWS: Final = 2_000
-CHUNK_OVERHEAD_BYTES: Final = 200
-"""What a waiting chunk costs beside its text, roughly."""
 CLOSE_S: Final = 2.0
 """How long closing waits for the last notes."""
-
-
-class LogRow(msgspec.Struct, frozen=True, gc=False):
-    """A chunk as it is stored. `body` is a JSON array of [at_us, stream, level, text]."""
-
-    run_id: bytes
-    seq: int
-    attempt: int
-    n: int
-    ns: int
-    lines: int
-    body: bytes
-
-    @property
-    def size(self) -> int:
-        return len(self.body) + CHUNK_OVERHEAD_BYTES
 
 
 class TaskNote(msgspec.Struct, frozen=True, gc=False):
@@ -95,8 +68,7 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
     blocked: str = ""
 
 
-class NoteStore(Protocol):
-    async def write_logs(self, rows: list[LogRow]) -> None: ...
+class TelemetryStore(Protocol):
     async def write_task_notes(self, session: int, notes: list[TaskNote]) -> set[bytes]:
         """The ids of those that found their row."""
         ...
@@ -106,137 +78,47 @@ class NoteStore(Protocol):
         ...
 
 
-class Notes:
-    def __init__(self, store: NoteStore) -> None:
-        self._store = store
-        self._logs: deque[LogRow] = deque()
-        self._log_bytes = 0
-        self._counters = Counters()
-        self._output = Outage("writing task output", log, monotonic)
+class Telemetry(Service):
+    name = "writing the progress of attempts and the list of workers"
+    poll_s = 3.0
+
+    def __init__(self, context: EngineContext, store: TelemetryStore, attempts: Attempts) -> None:
+        super().__init__()
+        self._store, self._session, self._counters = store, context.session, context.counters
+        self._attempts, self._worker_of = attempts, context.worker.name_of
         self._progress = Outage("writing the progress of attempts", log, monotonic)
         self._workers_written = Outage("writing the list of workers", log, monotonic)
-        self._session: Callable[[], int] = lambda: 0
-        self._flights: Callable[[], Iterable[Flight]] = lambda: ()
-        self._worker_of: Callable[[bytes, int], str] = lambda run_id, seq: ""
         self.workers: list[WorkerRow] = []
-        """The workers of this engine, as the hub last told."""
+        """The workers of this engine, as of the last `set_workers`."""
         self._workers_due = self._served_due = False
         self._workers_of = 0
         """Under which session they were last written."""
 
-    def attach(
-        self,
-        counters: Counters,
-        session: Callable[[], int],
-        flights: Callable[[], Iterable[Flight]],
-        worker_of: Callable[[bytes, int], str],
-    ) -> None:
-        """Called by the engine before it opens."""
-        self._counters, self._session, self._flights, self._worker_of = counters, session, flights, worker_of
-
-    # -- intake -----------------------------------------------------------------------------------------------------
-
-    def log_chunks(self, chunks: list[LogChunk]) -> None:
-        for c in chunks:
-            row = LogRow(c.run_id, c.seq, c.attempt, c.n, c.ns, len(c.lines), encode_lines(c.lines))
-            self._logs.append(row)
-            self._log_bytes += row.size
-        while self._log_bytes > LOG_BYTES_MAX and self._logs:
-            self._log_bytes -= self._logs.popleft().size
-            self._counters.log_chunks_dropped += 1
-
     def set_workers(self, rows: list[WorkerRow]) -> None:
-        """All workers that are connected now. Told again whenever that changes, and every few seconds for their load."""
-        # Whether a run's code is connected anywhere is decided by these rows (sql/ending.sql), so that must not wait for the next round.
-        self._served_due |= _served(rows) != _served(self.workers)
+        """All workers that are connected now. Called again whenever that changes, and every few seconds for their load."""
+        if _served(rows) != _served(self.workers):
+            # Whether a run's code is connected anywhere is decided by these rows (sql/ending.sql), so that must not wait for a poll.
+            self._served_due = True
+            self.wake()
         self.workers = rows
         self._workers_due = True
 
-    @property
-    def waiting(self) -> int:
-        """Chunks of output that are not written yet."""
-        return len(self._logs)
-
-    # -- writing ----------------------------------------------------------------------------------------------------
-
-    async def run(self) -> None:
-        """Write for ever. Trouble with the database is waited out; it never reaches the engine."""
-        elapsed_s = NOTES_EVERY_S  # the first round writes everything
-        while True:
-            await self.write_logs()
-            if elapsed_s >= NOTES_EVERY_S:
-                elapsed_s = 0.0
-                await self.write_rest()
-            elif self._served_due and self._session():
-                await self._quietly(self._write_workers, self._workers_written)
-            await asyncio.sleep(LOGS_EVERY_S)
-            elapsed_s += LOGS_EVERY_S
+    async def poll_once(self) -> float | None:
+        await self.write()
+        return AGAIN_S if self._served_due else None
 
     async def close(self) -> None:
-        """The engine leaves: the last output is written, its workers are nobody's any more."""
+        """The engine leaves: its workers are no one's any more."""
         self.set_workers([])
         try:
             async with asyncio.timeout(CLOSE_S):
-                await self.write_logs()
-                await self.write_rest()
+                await self.write()
         except TimeoutError:
-            log.warning("%d chunks of task output were not written before the engine closed", len(self._logs))
+            pass
 
-    async def write_logs(self) -> bool:
-        """Everything that waits, batch by batch. False: the database is away, and what was taken waits again."""
-        while batch := self._take_logs():
-            if not await self._write_logs(batch):
-                return False
-        return True
-
-    def _take_logs(self) -> list[LogRow]:
-        batch: list[LogRow] = []
-        size = 0
-        while self._logs and len(batch) < LOG_BATCH_ROWS and size < LOG_BATCH_BYTES:
-            row = self._logs.popleft()
-            size += row.size
-            batch.append(row)
-        self._log_bytes -= size
-        return batch
-
-    async def _write_logs(self, batch: list[LogRow]) -> bool:
-        """A batch that the database refuses is split until the chunk at fault stands alone; that one is dropped."""
-        try:
-            await self._store.write_logs(batch)
-        except Unavailable as e:
-            self._counters.note_failures += 1
-            self._output.failed(e)
-            self._put_back(batch)
-            return False
-        except asyncio.CancelledError:
-            self._put_back(batch)
-            raise
-        except Exception as e:
-            self._counters.note_failures += 1
-            if len(batch) == 1:
-                log.warning("a chunk of task output was dropped, the database refuses it: %s", e)
-                self._counters.log_chunks_dropped += 1
-                return True
-            middle = len(batch) // 2
-            if not await self._write_logs(batch[:middle]):
-                self._put_back(batch[middle:], behind=middle)
-                return False
-            return await self._write_logs(batch[middle:])
-        self._output.over()
-        self._counters.log_chunks += len(batch)
-        return True
-
-    def _put_back(self, batch: list[LogRow], behind: int = 0) -> None:
-        """Where they were. They are the oldest: should there be too much now, they are the first to go."""
-        first = list(islice(self._logs, behind))
-        for _ in first:
-            self._logs.popleft()
-        self._logs.extendleft(reversed([*first, *batch]))
-        self._log_bytes += sum(row.size for row in batch)
-
-    async def write_rest(self) -> None:
-        """Notes on attempts and workers. What failed is simply due again in the next round."""
-        if not self._session():
+    async def write(self) -> None:
+        """Notes on attempts and workers. What failed is due again in the next round."""
+        if not self._session.id:
             return
         await self._quietly(self._write_task_notes, self._progress)
         await self._quietly(self._write_workers, self._workers_written)
@@ -250,7 +132,7 @@ class Notes:
             outage.failed(e)
 
     async def _write_task_notes(self) -> None:
-        due = list(islice((f for f in self._flights() if f.row and not f.noted), NOTES_BATCH_ROWS))
+        due = list(islice((f for f in self._attempts.flights.values() if f.row and not f.noted), NOTES_BATCH_ROWS))
         if not due:
             return
         by_id = {ids.derive(f.assignment.run_id, ids.TASK, f.assignment.seq): f for f in due}
@@ -259,7 +141,7 @@ class Notes:
             f.noted = True  # before the write: what changes during it is due again
         found: set[bytes] = set()
         try:
-            found = await self._store.write_task_notes(self._session(), notes)
+            found = await self._store.write_task_notes(self._session.id, notes)
         finally:
             for task_id, f in by_id.items():
                 if task_id not in found:  # its row is not committed yet, or this write failed
@@ -271,7 +153,7 @@ class Notes:
         return TaskNote(task_id, a.attempt, worker, f.sent_us, f.beat_us, f.details, f.blocked)
 
     async def _write_workers(self) -> None:
-        session = self._session()
+        session = self._session.id
         if not self._workers_due and (session == self._workers_of or not self.workers):
             return
         self._workers_due = self._served_due = False
@@ -285,15 +167,3 @@ class Notes:
 
 def _served(rows: list[WorkerRow]) -> set[tuple[bytes, str]]:
     return {(row.id, workflow) for row in rows for workflow in row.workflows}
-
-
-def encode_lines(lines: list[LogLine]) -> bytes:
-    """What a task prints may hold anything, even halves of characters; those become question marks."""
-    try:
-        return msgspec.json.encode(lines)
-    except UnicodeEncodeError:
-        return msgspec.json.encode([LogLine(x.at_us, x.stream, x.level, _clean(x.text)) for x in lines])
-
-
-def _clean(text: str) -> str:
-    return text.encode("utf-8", "replace").decode()

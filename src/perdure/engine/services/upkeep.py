@@ -1,37 +1,42 @@
-"""Upkeep that no run waits for: partitions ahead, partitions too old, mail that nobody can read."""
+"""Upkeep that no run waits for: partitions ahead, partitions too old, messages that no run can read."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import random
+from time import monotonic
+from typing import Final
 
-from perdure.engine.ports import Store
+from perdure.engine.context import EngineContext
+from perdure.engine.services.service import Service
 
 log = logging.getLogger("perdure.engine")
 
-SWEEP_S = 10.0
-PARTITIONS_S = 3600.0
+PARTITIONS_S: Final = 3600.0
 
 
-class Maintenance:
-    def __init__(self, store: Store, retention_days: float | None, ahead_days: int) -> None:
-        self._store, self._retention_days, self._ahead_days = store, retention_days, ahead_days
+class Upkeep(Service):
+    name = "upkeep of the database"
+    poll_s = 10.0
+
+    def __init__(self, context: EngineContext) -> None:
+        super().__init__()
+        self._store = context.store
+        self._retention_days, self._ahead_days = context.settings.retention_days, context.settings.partitions_ahead_days
+        self._first = True
+        self._partitions_at_s = monotonic() + PARTITIONS_S
 
     async def prepare(self) -> None:
         """Before the first write: today's partitions and some ahead."""
         await self._store.create_partitions(self._ahead_days)
 
-    async def run(self) -> None:
-        elapsed = 0.0
-        while True:
-            pause = SWEEP_S * random.uniform(0.8, 1.2)
-            await asyncio.sleep(pause)
-            await self._store.sweep()
-            elapsed += pause
-            if elapsed >= PARTITIONS_S:
-                elapsed = 0.0
-                await self.partitions()
+    async def poll_once(self) -> None:
+        if self._first:  # nothing is urgent while an engine opens
+            self._first = False
+            return
+        await self._store.sweep()
+        if monotonic() >= self._partitions_at_s:
+            self._partitions_at_s = monotonic() + PARTITIONS_S
+            await self.partitions()
 
     async def partitions(self) -> int:
         """Create what will be needed, drop what is too old; rows of active runs are carried forward first."""

@@ -16,7 +16,7 @@ from perdure.engine.runs.run import ActiveRun
 TURN_TASKS = 32
 """Tasks of one run that go before the next run has its turn."""
 
-Waiting = tuple[ActiveRun, int, TasksScheduled, int]
+WaitingTask = tuple[ActiveRun, int, TasksScheduled, int]
 """(run, seq, event, scheduled_us)"""
 
 
@@ -27,7 +27,7 @@ class Chunk:
         self.event, self.scheduled_us, self.next = event, scheduled_us, 0
 
 
-class Line:
+class KindBacklog:
     """The waiting tasks of one kind."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Line:
         for chunk in self._runs.pop(run, ()):
             self.size -= len(chunk.event.inputs) - chunk.next
 
-    def take_where(self, wanted: Callable[[ActiveRun, TasksScheduled], bool]) -> Iterator[Waiting]:
+    def take_where(self, wanted: Callable[[ActiveRun, TasksScheduled], bool]) -> Iterator[WaitingTask]:
         for run, chunks in list(self._runs.items()):
             for chunk in [c for c in chunks if wanted(run, c.event)]:
                 chunks.remove(chunk)
@@ -61,7 +61,7 @@ class Line:
             if not chunks:
                 del self._runs[run]
 
-    def take(self, count: int) -> Iterator[Waiting]:
+    def take(self, count: int) -> Iterator[WaitingTask]:
         """Up to `count` tasks, fairly over runs. Cancelled ones are passed over."""
         while count > 0 and self._runs:
             run, chunks = next(iter(self._runs.items()))
@@ -85,52 +85,52 @@ class Line:
 
 class Backlog:
     def __init__(self) -> None:
-        self._lines: dict[Kind, Line] = {}
+        self._kinds: dict[Kind, KindBacklog] = {}
 
     @property
     def size(self) -> int:
-        return sum(line.size for line in self._lines.values()) if self._lines else 0
+        return sum(tasks.size for tasks in self._kinds.values()) if self._kinds else 0
 
     def push(self, run: ActiveRun, event: TasksScheduled, scheduled_us: int) -> None:
         kind = (run.ns, event.queue, event.name)
-        line = self._lines.get(kind)
-        if line is None:
-            line = self._lines[kind] = Line()
-        line.push(run, event, scheduled_us)
+        tasks = self._kinds.get(kind)
+        if tasks is None:
+            tasks = self._kinds[kind] = KindBacklog()
+        tasks.push(run, event, scheduled_us)
 
-    def lines(self) -> list[tuple[Kind, Line]]:
+    def kinds(self) -> list[tuple[Kind, KindBacklog]]:
         """Those that are not empty; the one that comes first comes last next time."""
-        found = [(kind, line) for kind, line in self._lines.items() if line.size > 0]
-        if len(found) < len(self._lines):
-            self._lines = dict(found)
+        found = [(kind, tasks) for kind, tasks in self._kinds.items() if tasks.size > 0]
+        if len(found) < len(self._kinds):
+            self._kinds = dict(found)
         if len(found) > 1:
-            self._lines[found[0][0]] = self._lines.pop(found[0][0])
+            self._kinds[found[0][0]] = self._kinds.pop(found[0][0])
         return found
 
     def runs(self) -> Iterator[ActiveRun]:
-        for line in self._lines.values():
-            yield from line.runs()
+        for tasks in self._kinds.values():
+            yield from tasks.runs()
 
     def drop(self, run: ActiveRun) -> None:
-        for line in self._lines.values():
-            line.drop(run)
+        for tasks in self._kinds.values():
+            tasks.drop(run)
 
     def clear(self) -> None:
-        self._lines.clear()
+        self._kinds.clear()
 
-    def take(self, count: int) -> Iterator[Waiting]:
+    def take(self, count: int) -> Iterator[WaitingTask]:
         """Up to `count` tasks of any kind, not meant for a worker here."""
-        for _, line in self.lines():
-            for one in line.take(count):
+        for _, tasks in self.kinds():
+            for one in tasks.take(count):
                 count -= 1
                 yield one
 
-    def take_where(self, limits: Callable[[int, TasksScheduled, str], bool]) -> list[Waiting]:
-        """Tasks that flow control is about: whole chunks, whatever their turn."""
-        return [one for _, line in self.lines() for one in line.take_where(lambda r, e: limits(r.ns, e, r.workflow))]
+    def take_where(self, limits: Callable[[int, TasksScheduled, str], bool]) -> list[WaitingTask]:
+        """Tasks that flow control limits: whole chunks, whichever turn is theirs."""
+        return [one for _, tasks in self.kinds() for one in tasks.take_where(lambda r, e: limits(r.ns, e, r.workflow))]
 
-    def take_unserved(self, served: frozenset[Kind]) -> Iterator[Waiting]:
+    def take_unserved(self, served: frozenset[Kind]) -> Iterator[WaitingTask]:
         """Tasks that no worker here serves any more."""
-        for kind, line in self.lines():
+        for kind, tasks in self.kinds():
             if kind not in served:
-                yield from line.take(line.size)
+                yield from tasks.take(tasks.size)

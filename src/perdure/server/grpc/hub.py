@@ -120,7 +120,7 @@ class WorkerHub:
         self._by_workflow: dict[Named, list[Pool]] = {}
         self._pool_of: dict[bytes, Pool] = {}
         self._placed: dict[tuple[bytes, int], Connection] = {}
-        self._homeless: set[Token] = set()
+        self._unplaced: set[Token] = set()
         """Attempts that nobody had when it was last looked at."""
         self._holder: dict[bytes, tuple[Connection, int]] = {}
         """Run -> who holds its code, and the number of the activation that is under way there (0: none)."""
@@ -197,13 +197,13 @@ class WorkerHub:
 
     def assign(self, batch: list[Assignment]) -> None:
         """By turns, to whoever has a free slot. What nobody can take any more goes back unstarted."""
-        homeless: list[Assignment] = []
+        unplaced: list[Assignment] = []
         for kind, group in _by_kind(batch).items():
             while group:
                 pool = max(self._by_kind.get(kind, ()), key=lambda p: p.free, default=None)
                 c = (pool.next_free() or pool.next_open()) if pool is not None else None
                 if pool is None or c is None:
-                    homeless.extend(group)
+                    unplaced.extend(group)
                     break
                 share = group[: max(1, min(SHARE_TASKS, c.free, -(-len(group) // len(pool.members))))]
                 del group[: len(share)]
@@ -211,9 +211,9 @@ class WorkerHub:
                 pool.recount(c)
                 for a in share:
                     self._placed[a.run_id, a.seq] = c
-        if homeless:
+        if unplaced:
             now = self._clock_us()
-            returned = [Report(a.run_id, a.seq, a.attempt, End.RETURNED, b"", None, now, now) for a in homeless]
+            returned = [Report(a.run_id, a.seq, a.attempt, End.RETURNED, b"", None, now, now) for a in unplaced]
             asyncio.get_running_loop().call_soon(self._reported, returned)
 
     def cancel(self, run_id: bytes, seq: int, attempt: int) -> None:
@@ -282,17 +282,15 @@ class WorkerHub:
         now = self._clock_us()
         if self._changed or now - self._told_us > TELL_EVERY_S * 1e6:
             self._changed, self._told_us = False, now
-            if self._engine.notes is not None:
-                self._engine.notes.set_workers([row_of(c) for c in self._connections.values() if c.is_open])
-        self._find_homeless()
+            self._engine.telemetry.set_workers([row_of(c) for c in self._connections.values() if c.is_open])
+        self._find_unplaced()
         self._telling = asyncio.get_running_loop().call_later(TELL_CHANGES_S, self._tell_again)
 
-    def _find_homeless(self) -> None:
+    def _find_unplaced(self) -> None:
         """Attempts that the engine waits for and no worker has. There should be none; seen twice, they count as lost."""
-        flights = self._engine.dispatcher.flights
-        now = {(*key, f.assignment.attempt) for key, f in flights.items() if key not in self._placed}
-        lost = now & self._homeless
-        self._homeless = now - lost
+        now = self._engine.attempts.unplaced(self._placed)
+        lost = now & self._unplaced
+        self._unplaced = now - lost
         if lost:
             log.warning("%d attempts are with no worker any more; they count as lost", len(lost))
             self._run(self._engine.worker_lost(list(lost)))
@@ -389,11 +387,11 @@ class WorkerHub:
             c.cancel(token)
         early, c.early = c.early or [], None
         # What was assigned meanwhile to a worker of another namespace is not ended by a token that was only claimed.
-        self._reported([r for r in early if not self._is_foreign(c, r.run_id, r.seq)])
+        self._reported([r for r in early if not self._is_of_other_namespace(c, r.run_id, r.seq)])
 
-    def _is_foreign(self, c: Connection, run_id: bytes, seq: int) -> bool:
+    def _is_of_other_namespace(self, c: Connection, run_id: bytes, seq: int) -> bool:
         """An attempt that is under way here in another namespace than the worker's."""
-        flight = self._engine.dispatcher.flights.get((run_id, seq))
+        flight = self._engine.attempts.get(run_id, seq)
         return flight is not None and flight.assignment.ns != c.ns
 
     def left(self, c: Connection) -> None:
@@ -573,7 +571,7 @@ class WorkerHub:
         mine = [
             b
             for b in beats
-            if c.running.get((b.run_id, b.seq)) == b.attempt and not self._is_foreign(c, b.run_id, b.seq)
+            if c.running.get((b.run_id, b.seq)) == b.attempt and not self._is_of_other_namespace(c, b.run_id, b.seq)
         ]
         self.refused += len(beats) - len(mine)
         c.blocked = next((b.blocked for b in mine if b.blocked), "")

@@ -355,7 +355,7 @@ class GrpcServer:
         return runs.encode_outcome(run_id, await self._outcome(caller, run_id, wait_ms or WAIT_MS_MAX))
 
     async def _outcome(self, caller: Caller, run_id: bytes, wait_ms: int) -> Outcome | None:
-        run = self._engine.loop.runs.get(run_id)
+        run = self._engine.run_in_memory(run_id)
         known = run is not None and run.ns == caller.use.ns
         try:
             async with asyncio.timeout(min(wait_ms, WAIT_MS_MAX) / 1000):
@@ -409,10 +409,8 @@ class GrpcServer:
 
     async def emit(self, caller: Caller, request: bytes) -> bytes:
         name, value, key = runs.decode_emit(request)
-        if self._engine.occasions is None:
-            raise Unavailable("this server takes no events")
         source = caller.principal.subject
-        found = await self._engine.occasions.emit(caller.use.ns, name, value, key=key, source=source)
+        found = await self._engine.named_events.emit(caller.use.ns, name, value, key=key, source=source)
         if found.fresh:
             await self.record(caller, "event.emit", name, id=found.id)
         return runs.encode_sent(found.fresh)
@@ -454,8 +452,6 @@ class GrpcServer:
 
     async def update(self, caller: Caller, request: bytes) -> bytes:
         run_id, asked, wait_ms = runs.decode_update(request)
-        if self._engine.updates is None:
-            raise Unavailable("this server answers no updates")
         answer = await self._engine.updates.ask(caller.use, run_id, asked, min(wait_ms / 1000, UPDATE_WAIT_S_MAX))
         await self.record(caller, "run.update", run_id, name=asked.name)
         return runs.encode_answer(answer)
@@ -482,8 +478,6 @@ class GrpcServer:
         return await self._schedule(caller, decode_asked(request, "ChangeSchedule"))
 
     async def _schedule(self, caller: Caller, asked: Asked) -> bytes:
-        if self._engine.scheduler is None:
-            raise Unavailable("this server has no schedules")
         use = Schedules(self._engine.scheduler, caller.use.ns, caller.principal.subject)
         answered = await answer(use, asked)
         line = audited(asked)

@@ -108,8 +108,7 @@ async def move_current(caller: Developer, name: WorkflowName, body: m.MoveCurren
         ):
             raise NotRegistered(f"the workflow {name!r} has no version {version!r}")
         caller.use.moved(name)
-        if caller.server.engine.scheduler is not None:
-            caller.server.engine.scheduler.changed()
+        caller.server.engine.scheduler.changed()
         await caller.server.audit(
             caller.principal, "workflow.move", name, {"from": before.current, "to": version}, ns=caller.ns
         )

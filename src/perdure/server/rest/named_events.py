@@ -8,11 +8,11 @@ from fastapi import APIRouter, Header, Path, Query, Response
 from pydantic import BaseModel, Field
 
 from perdure.core.access import Permission
-from perdure.core.errors import Forbidden, Unavailable
+from perdure.core.errors import Forbidden
 from perdure.core.limits import MESSAGE_KEY_CHARS_MAX, NAME_CHARS_MAX
 from perdure.core.messages import SignalSent
 from perdure.core.named_events import EVENT_NAME_CHARS_MAX
-from perdure.engine.services.named_events import EventItem, Occasions
+from perdure.engine.services.named_events import EventItem, NamedEvents
 from perdure.server.context import Server
 from perdure.server.rest import models as m
 from perdure.server.rest import views
@@ -61,10 +61,8 @@ class SignalWithStart(m.StartRun):
     key: Key | None = Field(default=None, description=KEY_HELP)
 
 
-def occasions_of(server: Server) -> Occasions:
-    if server.engine.occasions is None:
-        raise Unavailable("this server takes no events")
-    return server.engine.occasions
+def occasions_of(server: Server) -> NamedEvents:
+    return server.engine.named_events
 
 
 @router.post("/events/{name}", status_code=202, responses=responses(401, 403, 413, 422))
@@ -93,7 +91,7 @@ async def list_events(
     before = views.read_cursor(cursor, int)
     if before is not None and not 0 <= before < 1 << 63:
         raise views.no_cursor()
-    found = await occasions_of(caller.server).port.events(caller.ns, name, before, limit + 1)
+    found = await occasions_of(caller.server).store.events(caller.ns, name, before, limit + 1)
     page = found[:limit]
     return m.Page[EventView](
         items=[_view(e) for e in page], next=views.cursor_of(page[-1].id) if len(found) > limit else None

@@ -143,7 +143,7 @@ async def _ended(caller: Caller, run_id: bytes) -> m.RunResult | None:
 async def _awaited(caller: Caller, run_id: bytes, wait_s: float) -> m.RunResult | None:
     try:
         async with asyncio.timeout(wait_s):
-            return _result(await caller.use.outcome(run_id, known=run_id in caller.server.engine.loop.runs))
+            return _result(await caller.use.outcome(run_id, known=run_id in caller.server.engine.runs))
     except TimeoutError:
         return None
 

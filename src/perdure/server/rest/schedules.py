@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from perdure.core import ids
 from perdure.core.calls import encode_json
-from perdure.core.errors import Conflict, NotFound, Unavailable
+from perdure.core.errors import Conflict, NotFound
 from perdure.core.limits import NAME_CHARS_MAX, PREVIEW_TIMES_MAX
 from perdure.core.schedules import ScheduleSpec, parse_calendar, parse_spec, spec_json
 from perdure.engine.api.schedules import Schedules
@@ -376,10 +376,7 @@ async def delete_calendar(caller: Developer, name: ScheduleName) -> None:
 
 
 def _use(caller: Caller) -> Schedules:
-    scheduler = caller.server.engine.scheduler
-    if scheduler is None:
-        raise Unavailable("this server has no schedules")
-    return Schedules(scheduler, caller.ns, caller.principal.subject)
+    return Schedules(caller.server.engine.scheduler, caller.ns, caller.principal.subject)
 
 
 async def _audit(caller: Caller, action: str, name: str, **detail: str | int) -> None:

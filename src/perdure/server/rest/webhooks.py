@@ -93,7 +93,7 @@ def _owner(ns: int, name: str) -> str:
 async def list_webhooks(caller: Reader, limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None) -> m.Page[WebhookView]:
     """Webhooks by name, without their secrets."""
     after = (views.read_cursor(cursor, str) or "").replace("\x00", "")
-    found = await occasions_of(caller.server).port.webhooks(caller.ns, after, limit + 1)
+    found = await occasions_of(caller.server).store.webhooks(caller.ns, after, limit + 1)
     page = found[:limit]
     return m.Page[WebhookView](
         items=[WebhookView(**_view(caller, w)) for w in page],
@@ -105,7 +105,7 @@ async def list_webhooks(caller: Reader, limit: Limit = LIMIT_DEFAULT, cursor: Cu
 async def put_webhook(caller: Developer, name: WebhookName, body: PutWebhook, response: Response) -> WebhookSecret:
     """Make a webhook, or let one become another event."""
     secret, sealed = _new_secret(caller, name)
-    port = occasions_of(caller.server).port
+    port = occasions_of(caller.server).store
     made, fresh = await port.put_webhook(caller.ns, name, body.event, sealed, caller.principal.subject)
     response.status_code = 201 if fresh else 200
     await caller.server.audit(caller.principal, "webhook.put", name, {"event": body.event}, ns=caller.ns)
@@ -116,7 +116,7 @@ async def put_webhook(caller: Developer, name: WebhookName, body: PutWebhook, re
 async def rotate_webhook(caller: Developer, name: WebhookName) -> WebhookSecret:
     """Give a webhook another secret. The old one ends at once."""
     secret, sealed = _new_secret(caller, name)
-    found = await occasions_of(caller.server).port.rotate_webhook(caller.ns, name, sealed)
+    found = await occasions_of(caller.server).store.rotate_webhook(caller.ns, name, sealed)
     if found is None:
         raise _unknown(name)
     await caller.server.audit(caller.principal, "webhook.rotate", name, ns=caller.ns)
@@ -126,7 +126,7 @@ async def rotate_webhook(caller: Developer, name: WebhookName) -> WebhookSecret:
 @router.delete("/{name}", status_code=204, responses=responses(401, 403, 404))
 async def delete_webhook(caller: Developer, name: WebhookName) -> None:
     """Close a webhook."""
-    if not await occasions_of(caller.server).port.delete_webhook(caller.ns, name):
+    if not await occasions_of(caller.server).store.delete_webhook(caller.ns, name):
         raise _unknown(name)
     await caller.server.audit(caller.principal, "webhook.delete", name, ns=caller.ns)
 
@@ -162,7 +162,7 @@ async def receive(
     """A request of a webhook. It becomes an event, once, however often it is sent."""
     server = request.app.state.server
     body: bytes = request.state.value or b""
-    hook = await occasions_of(server).port.hook(namespace, name)
+    hook = await occasions_of(server).store.hook(namespace, name)
     given = request.headers.get(webhooks.HEADER.lower(), "")
     now_s = server.engine.clock.now_us() / 1e6
     secret = _opened(server, hook, name) if hook is not None else b""

@@ -97,8 +97,7 @@ async def _deploy(caller: Caller, body: m.DeployFlow, response: Response) -> m.W
         timeout_us=draft.flow.timeout_us,
     )
     caller.use.moved(name)
-    if caller.server.engine.scheduler is not None:
-        caller.server.engine.scheduler.changed()
+    caller.server.engine.scheduler.changed()
     await caller.server.audit(
         caller.principal, "workflow.deploy", name, {"version": draft.version, "activate": body.activate}, ns=caller.ns
     )

@@ -1,0 +1,195 @@
+"""What follows from a commit: runs go on, callers are answered, other engines are notified.
+
+Laws:
+
+1. Only a commit of the current session changes memory. One that was written under a session that is over is durable, but its runs belong
+   to other engines: only callers that wait for a start are answered.
+2. A record that the database refuses sets its run aside, with the reason, and no other.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from perdure.core import events as ev
+from perdure.core.errors import Unavailable
+from perdure.core.lifecycle import TaskStatus
+from perdure.core.messages import ChildEnded
+from perdure.engine.commits.store import Committed
+from perdure.engine.commits.write_queue import AwaitedUnit, Unit
+from perdure.engine.runs.ends import count_end, run_end
+from perdure.engine.runs.loop import RunLoop, RunParts
+from perdure.engine.runs.run import ActiveRun, ChildStart, Extras, RunUnit
+from perdure.engine.runs.starts import StartUnit
+from perdure.engine.runs.transitions import RELOADING, Closing
+from perdure.engine.services.claims import Claims
+from perdure.engine.tasks.attempts import ReportUnit, RequeueUnit
+
+SOON_US: Final = 1_000
+"""Until what was just written can be claimed."""
+
+_FACTS: Final = frozenset(ev.FACTS)
+
+
+class AfterCommit:
+    """The sink of the committer."""
+
+    def __init__(self, parts: RunParts, loop: RunLoop, claims: Claims) -> None:
+        context = parts.context
+        self._session, self._clock, self._counters = context.session, context.clock, context.counters
+        self._events, self._store, self._worker = context.events, context.store, context.worker
+        self._background = context.background
+        self._runs, self._tasks, self._flow_control = parts.runs, parts.tasks, parts.flow_control
+        self._delivery, self._exits, self._loop, self._claims = parts.delivery, parts.exits, loop, claims
+
+    def committed(self, units: list[Unit], result: Committed, session: int) -> None:
+        if session != self._session.id:
+            _answer_starts(units, result)
+            return
+        if not result.doubtful:  # else the reading is as old as the doubt
+            self._clock.sync(result.at_us)
+        for unit in units:
+            if isinstance(unit, RunUnit):
+                self.run_committed(unit, result.at_us, result.started)
+            elif isinstance(unit, StartUnit):
+                self._started(unit, unit.run_id in result.started, result.at_us)
+            else:
+                if isinstance(unit, ReportUnit | RequeueUnit):
+                    self._flow_control.released(unit.task_id)
+                self._events.other_engines_concerned.publish("mail")
+        if self._flow_control.freed or self._claims.messages_left:
+            self._claims.wake()
+        self._tasks.refill()
+
+    def refused(self, unit: Unit, why: str) -> None:
+        message = f"the database refuses a record of this run: {why}"
+        if isinstance(unit, StartUnit):
+            self._runs.unreserve(unit.own)
+            self._background.start(self._refused_start(unit, message))
+        elif isinstance(unit, RunUnit):
+            unit.run.pending.extendleft(reversed(unit.segments))
+            self._exits.refused(unit.run, message)
+
+    def given_up(self, unit: AwaitedUnit) -> None:
+        if isinstance(unit, StartUnit):
+            self._runs.unreserve(unit.own)
+
+    def _started(self, unit: StartUnit, created: bool, at_us: int) -> None:
+        self._runs.unreserve(unit.own)
+        if created:
+            self._counters.runs_started += 1
+            if unit.own:
+                run = ActiveRun(unit.run_id, unit.ns, unit.request.workflow, unit.request.version, 1)
+                run.head = unit.head
+                self._loop.begin(run, unit.started, at_us)
+            else:
+                self._claims.wake()
+                self._events.other_engines_concerned.publish("run")
+        unit.settle(created)
+
+    async def _refused_start(self, unit: StartUnit, why: str) -> None:
+        """A start that was written again after its session was lost is refused when the first one had counted."""
+        try:
+            exists = bool(await self._store.existing(unit.ns, [unit.run_id]))
+        except Unavailable:
+            exists = False
+        unit.settle(exists, None if exists else Unavailable(why))
+
+    def run_committed(self, unit: RunUnit, at_us: int, started: frozenset[bytes]) -> None:
+        run = unit.run
+        run.writing = False
+        first = unit.first
+        if unit.events:
+            run.seq += len(unit.events)
+            run.head, run.head_us = unit.head, at_us
+        facts = [ev.Recorded(first + i, at_us, e) for i, e in enumerate(unit.events) if type(e) in _FACTS]
+        for x in unit.extras:
+            self._delivery.committed(x)
+            if x.answers:
+                self._events.answers_recorded.publish(run.ns, run.id, x.answers)
+        for x in unit.extras:
+            for child in x.starts:
+                self._child_committed(run, child, at_us, started)
+        if not run.phase.is_active:
+            self._left(run)
+        elif run.phase is RELOADING:
+            run.deliver.extend(facts)
+            self._loop.reload_when_written(run)
+        elif facts:
+            self._loop.facts(run, facts)
+        elif run.is_idle:
+            self._loop.idle(run)
+        self._concern_others(unit)
+
+    def _child_committed(self, run: ActiveRun, child: ChildStart, at_us: int, started: frozenset[bytes]) -> None:
+        self._runs.unreserve(child.own)
+        if child.run_id not in started:
+            self._delivery.child_refused(run, child.seq, child.key)
+        elif child.own:
+            self._counters.runs_started += 1
+            own = ActiveRun(child.run_id, run.ns, child.started.workflow, child.version, 1)
+            own.head = child.head
+            self._loop.begin(own, child.started, at_us)
+
+    def _left(self, run: ActiveRun) -> None:
+        if isinstance(run.phase, Closing):
+            if not run.pending:
+                self._closed(run, run.phase)
+            return
+        if not run.pending:
+            self._runs.pop(run.id, None)
+        self._counters.runs_evicted += 1
+
+    def _closed(self, run: ActiveRun, phase: Closing) -> None:
+        # It may have been retried and taken up again here, before the answer to the commit that ended it came.
+        retried = self._runs.get(run.id) is not run
+        if not retried:
+            self._runs.pop(run.id, None)
+        if run.keys:
+            self._flow_control.freed.update((run.ns, key) for key in run.keys)
+            self._claims.wake()
+        end = run_end(run)
+        count_end(self._counters, end)
+        if not retried:
+            self._worker.forget(run.id)
+        parent = self._runs.get(run.state.parent_id) if run.state.parent_id and phase.successor is None else None
+        if parent is not None:
+            self._delivery.deliver(
+                parent, ChildEnded(run.state.parent_seq, phase.status, phase.value, phase.failure, run.known_as)
+            )
+        self._events.run_ended.publish(end)
+
+    def _concern_others(self, unit: RunUnit) -> None:
+        for s in unit.segments:
+            if s.release is not None:
+                if s.release[1] is not None and unit.run.keys:  # stuck: its slots are free
+                    self._flow_control.freed.update((unit.run.ns, key) for key in unit.run.keys)
+                self._claims.wake_in(SOON_US)
+                self._events.other_engines_concerned.publish("run")
+        for x in unit.extras:
+            self._concern_others_by(x)
+
+    def _concern_others_by(self, x: Extras) -> None:
+        publish = self._events.other_engines_concerned.publish
+        if x.posts:
+            self._claims.wake()
+            publish("mail")
+        if x.answers:
+            publish("answer")
+        waiting = [row[9] for row in x.queue_ops.values() if row is not None and row[6] == TaskStatus.PENDING]
+        if waiting:
+            self._claims.wake_in(min(waiting))  # it can be claimed from now on, here as elsewhere
+            publish("task")
+        if self._flow_control.holding:
+            for task_id, row in x.queue_ops.items():
+                if row is None or row[6] == TaskStatus.PENDING:
+                    self._flow_control.released(task_id)
+        if any(not c.own for c in x.starts):
+            self._claims.wake_in(SOON_US)
+            publish("run")
+
+
+def _answer_starts(units: list[Unit], result: Committed) -> None:
+    for unit in units:
+        if isinstance(unit, StartUnit):
+            unit.settle(unit.run_id in result.started)

@@ -1,0 +1,34 @@
+"""What the committer needs from the database."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from perdure.engine.commits.rows import Batch
+
+
+class Committed(msgspec.Struct, frozen=True):
+    """`doubtful`: the answer was lost; the transaction took effect, and this was read back from what it wrote."""
+
+    at_us: int
+    started: frozenset[bytes]
+    doubtful: bool = False
+
+
+class NotCommitted(Exception):
+    """The transaction did not take effect and never will; it may be written again under a new number."""
+
+
+class Poison(Exception):
+    """The database refuses the contents of the batch. Some row of it is at fault."""
+
+
+class CommitStore(Protocol):
+    @property
+    def away_s(self) -> float:
+        """For how long no connection could be made; 0 when the last one could."""
+        ...
+
+    async def commit(self, session: int, number: int, batch: Batch) -> Committed: ...

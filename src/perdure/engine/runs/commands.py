@@ -1,0 +1,225 @@
+"""What the code of a run commands, one handler each.
+
+A handler records the event, does what belongs to it, and answers whether something waits for the record to be durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from perdure.core import chain
+from perdure.core import commands as cm
+from perdure.core import events as ev
+from perdure.core.errors import Failure, clip
+from perdure.core.limits import PENDING_TASKS_MAX
+from perdure.core.messages import CancelAsked, Mail, PromiseKept, SignalSent, UpdateAsked
+from perdure.core.trace import run_traceparent
+from perdure.engine.context import EngineContext
+from perdure.engine.flow_control import FlowControl
+from perdure.engine.runs.exits import RunExits
+from perdure.engine.runs.flow_definitions import Flows, not_registered
+from perdure.engine.runs.owned import OwnedRuns
+from perdure.engine.runs.run import ActiveRun, ChildStart
+from perdure.engine.runs.task_port import TaskPort
+from perdure.engine.runs.timers import Timers
+from perdure.wire.codec import encode_failure
+
+
+class Commands:
+    def __init__(
+        self,
+        context: EngineContext,
+        runs: OwnedRuns,
+        tasks: TaskPort,
+        exits: RunExits,
+        timers: Timers,
+        flows: Flows,
+        flow_control: FlowControl,
+    ) -> None:
+        self._runs, self._tasks, self._exits, self._timers = runs, tasks, exits, timers
+        self._flows, self._flow_control = flows, flow_control
+        self._now_us, self._new_run_id = context.now_us, context.new_run_id
+        self._handlers: dict[type, Callable[[ActiveRun, Any], bool]] = {
+            cm.ScheduleTasks: self._schedule_tasks,
+            cm.SkipTasks: self._skip_tasks,
+            cm.CancelTasks: self._cancel_tasks,
+            cm.StartTimer: self._start_timer,
+            cm.CancelTimer: self._cancel_timer,
+            cm.StartChild: self._start_child,
+            cm.CancelChild: self._cancel_child,
+            cm.CreatePromise: self._create_promise,
+            cm.RecordOperation: self._record_operation,
+            cm.SetState: self._set_state,
+            cm.ClearState: self._clear_state,
+            cm.RecordPatch: self._record_patch,
+            cm.AnswerUpdate: self._answer_update,
+            cm.CompleteRun: self._complete,
+            cm.FailRun: self._fail,
+            cm.CancelRun: self._cancel,
+            cm.ContinueAsNew: self._continue,
+        }
+
+    def carry_out(self, run: ActiveRun, commands: list[cm.Command]) -> bool:
+        """In order, until one of them ends the run. Whether something waits for a record."""
+        urgent = False
+        for command in commands:
+            urgent |= self._handlers[type(command)](run, command)
+            if not run.phase.is_active:
+                break
+        return urgent
+
+    def unknown_children(self, run: ActiveRun, commands: list[cm.Command]) -> list[str]:
+        """Workflows to start whose current version, or what it says about flow control, has to be looked up first."""
+        return [c.workflow for c in commands if type(c) is cm.StartChild and not self._knows(run.ns, c)]
+
+    async def look_up(self, ns: int, names: list[str], commands: list[cm.Command]) -> None:
+        """Find out what `unknown_children` lacks."""
+        await self._flows.find(ns, names)
+        children = [c for c in commands if isinstance(c, cm.StartChild)]
+        found = [(c.workflow, c.version or self._flows.current(ns, c.workflow)) for c in children]
+        await self._flow_control.find(ns, [(workflow, version) for workflow, version in found if version])
+
+    def _knows(self, ns: int, c: cm.StartChild) -> bool:
+        version = c.version
+        if not version:
+            if not self._flows.knows(ns, c.workflow):
+                return False
+            version = self._flows.current(ns, c.workflow) or ""
+        return not version or self._flow_control.knows((ns, c.workflow, version))
+
+    def _schedule_tasks(self, run: ActiveRun, c: cm.ScheduleTasks) -> bool:
+        event = ev.TasksScheduled(c.first, c.name, c.queue, c.inputs, c.options, c.nodes, c.index)
+        run.record(event, sum(map(len, c.inputs)))
+        if len(run.state.tasks) > PENDING_TASKS_MAX:
+            why = f"the run has more than PENDING_TASKS_MAX={PENDING_TASKS_MAX} unfinished tasks"
+            self._exits.fail(run, Failure("limit_exceeded", why))
+            return True
+        self._tasks.schedule(run, event)
+        return run.pending[-1].has_extras
+
+    def _skip_tasks(self, run: ActiveRun, c: cm.SkipTasks) -> bool:
+        changes = run.record(ev.TasksSkipped(c.first, c.nodes, c.reason))
+        now = self._now_us()
+        changes.tasks.extend(run.skipped_row(c.first + i, n, c.reason, now) for i, n in enumerate(c.nodes))
+        changes.rows += len(c.nodes)
+        return False
+
+    def _cancel_tasks(self, run: ActiveRun, c: cm.CancelTasks) -> bool:
+        self._tasks.cancel(run, c.seqs)
+        return True
+
+    def _start_timer(self, run: ActiveRun, c: cm.StartTimer) -> bool:
+        fire_at_us = c.fire_at_us
+        if fire_at_us < run.reopened[0]:  # set by code that goes through what it heard before the run failed
+            fire_at_us += run.reopened[1]
+        run.record(ev.TimerStarted(c.seq, fire_at_us))
+        self._timers.push(run, fire_at_us, c.seq)
+        return False
+
+    def _cancel_timer(self, run: ActiveRun, c: cm.CancelTimer) -> bool:
+        if c.seq in run.state.timers:
+            run.record(ev.TimerCancelled(c.seq))
+        return False
+
+    def _start_child(self, run: ActiveRun, c: cm.StartChild) -> bool:
+        version = c.version or self._flows.current(run.ns, c.workflow)
+        child_id = self._new_run_id()
+        if version is None:
+            run.record(ev.ChildStarted(c.seq, child_id, c.workflow, c.input, c.key), len(c.input))
+            run.record(ev.ChildFailed(c.seq, Failure("not_registered", not_registered(c.workflow), "NotRegistered")))
+            return True
+        deadline = self._now_us() + c.timeout_us if c.timeout_us else 0
+        trace = run.trace or run_traceparent(run.id, "")
+        started = ev.RunStarted(c.workflow, version, c.input, c.key, run.id, c.seq, deadline, trace=trace)
+        line = self._flow_control.of_run((run.ns, c.workflow, version), c.input)
+        own = line is None and self._runs.reserve(run.ns, c.workflow, version)
+        changes = run.record(ev.ChildStarted(c.seq, child_id, c.workflow, c.input, c.key), len(c.input))
+        changes.extras.starts.append(
+            ChildStart(child_id, c.seq, version, c.key, chain.input_hash(c.workflow, c.input), own, started, line)
+        )
+        changes.rows += 2
+        return True
+
+    def _cancel_child(self, run: ActiveRun, c: cm.CancelChild) -> bool:
+        child_id = run.state.children.get(c.seq)
+        if child_id is not None:
+            run.post(child_id, CancelAsked("its parent no longer waits for it"))
+            run.record(ev.ChildCancelRequested(c.seq, c.awaited))
+        return True
+
+    def _create_promise(self, run: ActiveRun, c: cm.CreatePromise) -> bool:
+        run.record(ev.PromiseCreated(c.seq, c.name, c.spec)).extras.promises.append((c.name, c.spec))
+        return True
+
+    def _record_operation(self, run: ActiveRun, c: cm.RecordOperation) -> bool:
+        run.operations = max(0, run.operations - 1)  # one that a former owner's worker began is not counted here
+        if c.seq not in run.state.operations:
+            run.record(ev.OperationRecorded(c.seq, c.name, c.value, c.failure), len(c.value))
+        return True
+
+    def _set_state(self, run: ActiveRun, c: cm.SetState) -> bool:
+        run.record(ev.StateSet(c.name, c.value), len(c.value)).extras.states[c.name] = c.value
+        return False
+
+    def _clear_state(self, run: ActiveRun, c: cm.ClearState) -> bool:
+        run.record(ev.StateCleared(c.name)).extras.states[c.name] = None
+        return False
+
+    def _answer_update(self, run: ActiveRun, c: cm.AnswerUpdate) -> bool:
+        if c.id in run.state.updates:
+            changes = run.record(ev.UpdateAnswered(c.id, c.value, c.failure), len(c.value))
+            changes.extras.answers.append((c.id, c.value, encode_failure(c.failure) if c.failure else None))
+        return True
+
+    def _record_patch(self, run: ActiveRun, c: cm.RecordPatch) -> bool:
+        run.record(ev.PatchRecorded(c.name))
+        return False
+
+    def _complete(self, run: ActiveRun, c: cm.CompleteRun) -> bool:
+        result = c.result or b"null"  # a success without a value is how a handover looks
+        self._exits.close(run, ev.RunSucceeded(result), None, result)
+        return True
+
+    def _fail(self, run: ActiveRun, c: cm.FailRun) -> bool:
+        self._exits.fail(run, c.failure, c.cause)
+        return True
+
+    def _cancel(self, run: ActiveRun, c: cm.CancelRun) -> bool:
+        failure = Failure("run_cancelled", clip(c.reason) or "the run was cancelled")
+        self._exits.close(run, ev.RunCancelled(c.reason), failure)
+        return True
+
+    def _continue(self, run: ActiveRun, c: cm.ContinueAsNew) -> bool:
+        """The successor carries the parent link, the waiting signals, and the updates that the code did not begin to handle; the old run
+        ends in success."""
+        next_id = self._new_run_id()
+        started = ev.RunStarted(
+            run.workflow,
+            run.version,
+            c.input,
+            "",
+            run.state.parent_id,
+            run.state.parent_seq,
+            run.state.deadline_us,
+            run.id,
+            trace=run.trace or run_traceparent(run.id, ""),
+            known_as=run.known_as if run.state.parent_id else b"",
+        )
+        own = self._runs.reserve(run.ns, run.workflow, run.version)
+        messages: list[Mail] = [
+            *(SignalSent(name, value) for name, value in c.signals),
+            *(PromiseKept(name, value) for name, value in c.promises),
+            *(CancelAsked(reason) for reason in c.cancels),
+            *run.unseen,  # it came while the code was deciding to go on elsewhere
+            *(UpdateAsked(u.id, u.name, u.value) for u in run.state.updates.values()),
+        ]
+
+        def hand_over() -> None:
+            run.segment().extras.starts.append(ChildStart(next_id, -1, run.version, "", b"", own, started))
+            for message in messages:
+                run.post(next_id, message)
+
+        event = ev.RunContinued(next_id, c.input)
+        self._exits.close(run, event, None, b"", next_id, hand_over)
+        return True

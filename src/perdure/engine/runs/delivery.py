@@ -1,0 +1,147 @@
+"""Messages on their way from the inbox into the history of a run that lives here.
+
+Laws:
+
+1. A message becomes an event in the same transaction that deletes its row, so it is recorded once.
+2. A row that is read twice is one message: what is being consumed (`pending`) and what is gone since the last poll began (`done`) is
+   passed over.
+3. A message that the run cannot take any more is consumed and records nothing.
+"""
+
+from __future__ import annotations
+
+from perdure.core import events as ev
+from perdure.core.approvals import is_guarded
+from perdure.core.errors import Failure
+from perdure.core.lifecycle import RunStatus
+from perdure.core.limits import UPDATES_OPEN_MAX
+from perdure.core.messages import CancelAsked, ChildEnded, Mail, PromiseKept, SignalSent, TaskEnded, UpdateAsked
+from perdure.engine.commits.write_queue import WriteQueue
+from perdure.engine.ports import MailRow
+from perdure.engine.runs.run import ActiveRun, Extras
+from perdure.engine.runs.task_port import TaskPort
+from perdure.wire.codec import decode_mail, encode_failure
+
+FROM_MESSAGES = frozenset({ev.SignalReceived, ev.CancelRequested, ev.PromiseResolved})
+"""Events whose message goes along when a run continues as new before its code has seen it."""
+
+
+class InboxDelivery:
+    def __init__(self, queue: WriteQueue, tasks: TaskPort) -> None:
+        self._queue, self._tasks = queue, tasks
+        self.pending: set[int] = set()
+        """Inbox rows whose messages are on their way into the history."""
+        self.done: set[int] = set()
+        """Inbox rows that are gone since the last poll began; what that is reading may still show them."""
+
+    def deliver_row(self, run: ActiveRun, row: MailRow) -> None:
+        """Raises what a row that cannot be read, or that the run cannot take, raises."""
+        if run.phase.is_active and row.id not in self.pending and row.id not in self.done:
+            self.deliver(run, decode_mail(row.body), row.id)
+
+    def deliver(self, run: ActiveRun, mail: Mail, inbox_id: int | None = None) -> None:
+        """A message becomes an event. With an inbox id its row goes in the same commit."""
+        if not run.phase.is_active:
+            return
+        if inbox_id is not None:
+            self.pending.add(inbox_id)
+            run.inbox_used = True
+            # The event goes into this same segment: both are written in one transaction or none is.
+            run.segment().extras.consumed.append(inbox_id)
+        self._record(run, mail)
+        self._queue.mark(run, urgent=True)
+
+    def poll_begins(self) -> None:
+        """What is gone by now is not in anything that is read from here on."""
+        self.done.clear()
+
+    def committed(self, extras: Extras) -> None:
+        self.pending.difference_update(extras.consumed)
+        self.done.update(extras.consumed)
+
+    def drop_pending(self, run: ActiveRun) -> None:
+        """What the run wanted to write is void. Messages that were to go with it are still in the inbox and count as unread again."""
+        for s in run.pending:
+            if s.has_extras:
+                self.pending.difference_update(s.extras.consumed)
+        run.pending.clear()
+
+    def forget_all(self) -> None:
+        self.pending.clear()
+        self.done.clear()
+
+    def child_refused(self, run: ActiveRun, seq: int, key: str) -> None:
+        """A child was not created, because its id is taken."""
+        if seq in run.state.children and run.phase.is_active:
+            why = f"the key {key!r} is taken"
+            run.record(ev.ChildFailed(seq, Failure("run_already_exists", why, "RunAlreadyExists")))
+            self._queue.mark(run, urgent=True)
+
+    def _record(self, run: ActiveRun, mail: Mail) -> None:
+        match mail:
+            case SignalSent():
+                run.unseen.append(mail)
+                run.record(ev.SignalReceived(mail.name, mail.value), len(mail.value))
+            case CancelAsked():
+                # A second one says that children which do not stop are not to be waited for any longer.
+                if not run.state.cancel_requested or run.state.stopping:
+                    run.unseen.append(mail)
+                    run.record(ev.CancelRequested(mail.reason)).extras.stops = True
+            case PromiseKept():
+                allowed = mail.sure or not is_guarded(run.state.promises.get(mail.name, b""))
+                if allowed and mail.name not in run.state.resolved:
+                    run.unseen.append(mail)
+                    run.record(ev.PromiseResolved(mail.name, mail.value, mail.sure), len(mail.value))
+            case UpdateAsked():
+                self._update_asked(run, mail)
+            case TaskEnded():
+                self._tasks.arrived(run, mail)
+            case ChildEnded():
+                self._child_ended(run, mail)
+
+    def _update_asked(self, run: ActiveRun, mail: UpdateAsked) -> None:
+        """Asked for twice under one id, an update is handled once."""
+        if mail.id in run.state.updates:
+            return
+        if mail.id in run.state.answered:  # where the answer is still kept it stands, and this one is nothing
+            refuse_update(
+                run, mail.id, "conflict", "the run answered this update before, and the answer is no longer kept"
+            )
+        elif run.decider is not None:
+            why = "a declarative flow takes no updates; send it a signal, or resolve a promise"
+            refuse_update(run, mail.id, "update_rejected", why)
+        elif len(run.state.updates) >= UPDATES_OPEN_MAX:
+            why = f"the run has UPDATES_OPEN_MAX={UPDATES_OPEN_MAX} updates to answer already; ask again later, under another id"
+            refuse_update(run, mail.id, "update_rejected", why)
+        else:
+            run.record(ev.UpdateReceived(mail.id, mail.name, mail.value), len(mail.value))
+
+    def _child_ended(self, run: ActiveRun, mail: ChildEnded) -> None:
+        child = run.state.children.get(mail.seq)
+        if child is None or (mail.child and mail.child != child):
+            return
+        match mail.status:
+            case RunStatus.SUCCESS:
+                run.record(ev.ChildSucceeded(mail.seq, mail.value), len(mail.value))
+            case RunStatus.CANCELLED:
+                run.record(ev.ChildCancelled(mail.seq, mail.failure.message if mail.failure else ""))
+            case _:
+                run.record(ev.ChildFailed(mail.seq, mail.failure or Failure("run_failed", "the child run failed")))
+
+
+def refuse_update(run: ActiveRun, update: str, code: str, message: str) -> None:
+    """An answer that the engine gives in the code's place."""
+    run.segment().extras.answers.append((update, b"", encode_failure(Failure(code, message))))
+
+
+def message_of(event: ev.Event) -> Mail | None:
+    """The message that an event was made of."""
+    match event:
+        case ev.SignalReceived():
+            return SignalSent(event.name, event.value)
+        case ev.CancelRequested():
+            return CancelAsked(event.reason)
+        case ev.PromiseResolved():
+            return PromiseKept(event.name, event.value, event.sure)
+        case _:
+            return None

@@ -1,0 +1,23 @@
+"""What is published and counted of a run that has ended."""
+
+from __future__ import annotations
+
+from perdure.core.lifecycle import RunStatus
+from perdure.core.work import Outcome
+from perdure.engine.counters import Counters
+from perdure.engine.events import RunEnd
+from perdure.engine.runs.run import ActiveRun
+from perdure.engine.runs.transitions import Closing
+
+
+def run_end(run: ActiveRun) -> RunEnd:
+    phase = run.phase
+    assert isinstance(phase, Closing)
+    outcome = Outcome(phase.status, phase.value, phase.failure)
+    return RunEnd(run.id, run.ns, run.workflow, run.version, run.seq, run.state.trace, outcome, phase.successor)
+
+
+def count_end(counters: Counters, end: RunEnd) -> None:
+    counters.runs_ended += 1
+    counters.runs_failed += end.outcome.status is RunStatus.FAILED
+    counters.runs_cancelled += end.outcome.status is RunStatus.CANCELLED

@@ -1,0 +1,27 @@
+"""How one engine behaves."""
+
+from __future__ import annotations
+
+import msgspec
+
+from perdure.core.placement import Placement
+from perdure.engine.commits.policy import CommitPolicy
+
+
+class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
+    namespace: str = "default"
+    shard: int = 0
+    lease_s: float = 15.0
+    """A session that is silent for this long, by the database's clock, loses its runs."""
+    heartbeat_s: float = 5.0
+    tick_s: float = 0.1
+    runs_max: int = 4_096
+    """Runs held in memory; more wait in the database."""
+    commit: CommitPolicy = CommitPolicy()
+    placement: Placement = Placement()
+    notify: bool = True
+    """Use LISTEN/NOTIFY to wake other engines. Never needed for correctness."""
+    retention_days: float | None = None
+    """Ended runs older than this are dropped with their partition; None keeps everything."""
+    partitions_ahead_days: int = 3
+    close_grace_s: float = 10.0

@@ -1,0 +1,472 @@
+"""Attempts that workers of this engine have, and how their ends are recorded.
+
+Laws:
+
+1. Every end of an attempt goes through `settle` (core/retry.py): exception, timeout, silence, lost worker, cancellation.
+2. A retry is a row with a time, never a sleeping worker.
+3. The end of a task whose run lives here is an event of the run; the end of another engine's task is a message to its run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Container
+from typing import Any, ClassVar, Final
+
+import msgspec
+
+from perdure.core import events as ev
+from perdure.core import ids
+from perdure.core.errors import Failure
+from perdure.core.lifecycle import TaskStatus, next_task_status
+from perdure.core.messages import TaskEnded
+from perdure.core.retry import (
+    Cancel,
+    End,
+    Fail,
+    Requeue,
+    Succeed,
+    TaskOptions,
+    Verdict,
+    left_us,
+    settle,
+    waits_until_us,
+)
+from perdure.core.work import Assignment, Beat, Report
+from perdure.engine.commits.rows import Batch
+from perdure.engine.context import EngineContext
+from perdure.engine.flow_control import FlowControl
+from perdure.engine.ports import ClaimedTask
+from perdure.engine.runs.run import ActiveRun
+from perdure.engine.runs.transitions import Leaving
+from perdure.wire.codec import decode_options, encode_mail
+
+LONG_RUNNING_US: Final = 1_000_000
+"""A task that has been running for this long gets its row, so that every engine can see it."""
+
+LANDED_POLL_S: Final = 0.01
+COMMIT_FIRST_US: Final = 5_000
+"""Before a row that falls due at once is looked for: it is not committed yet."""
+
+# What becomes of a task, by the table of core/lifecycle.py.
+RUNNING: Final = next_task_status(TaskStatus.DISPATCHED, "start")
+PENDING: Final = next_task_status(RUNNING, "requeue")
+SUCCEEDED: Final = next_task_status(RUNNING, "succeed")
+FAILED: Final = next_task_status(RUNNING, "fail")
+CANCELLED: Final = next_task_status(RUNNING, "cancel")
+
+Attempt = tuple[bytes, int, int]
+"""(run id, seq, attempt)"""
+
+
+class Flight(msgspec.Struct, gc=False):
+    """An attempt that a worker of this engine has."""
+
+    assignment: Assignment
+    run: ActiveRun | None
+    """None: the run is owned by another engine."""
+    name: str
+    queue: str
+    lost: int
+    scheduled_us: int
+    sent_us: int
+    beat_us: int
+    row: bool
+    """It has a row in task_queue."""
+    worker: str = ""
+    details: bytes = b""
+    """What the attempt last said about its progress."""
+    blocked: str = ""
+    """The stack that holds its worker's event loop, where one does."""
+    noted: bool = False
+    """What is known of it is in its row. Set to False with every change."""
+
+
+class ReportUnit:
+    """The end of a task whose run lives elsewhere: its row goes, and the run gets a message."""
+
+    outlives_session: ClassVar = True
+
+    def __init__(self, task_id: bytes, attempt: int, mail: TaskEnded) -> None:
+        self.task_id = task_id
+        self._row = (task_id, attempt, encode_mail(mail))
+
+    def fill(self, batch: Batch) -> None:
+        batch.reports.add(*self._row)
+
+
+class RequeueUnit:
+    """Another attempt of a task whose run lives elsewhere."""
+
+    outlives_session: ClassVar = True
+
+    def __init__(self, task_id: bytes, verdict: Requeue, expires_us: int | None) -> None:
+        self.task_id = task_id
+        self._row = (task_id, verdict.attempt, verdict.lost, verdict.delay_us, verdict.failure.message, expires_us)
+
+    def fill(self, batch: Batch) -> None:
+        batch.requeued.add(*self._row)
+
+
+class Attempts:
+    def __init__(self, context: EngineContext, flow_control: FlowControl) -> None:
+        self._worker, self._counters, self._queue = context.worker, context.counters, context.queue
+        self._now_us, self._events, self._flow_control = context.now_us, context.events, flow_control
+        self.flights: dict[tuple[bytes, int], Flight] = {}
+        """By run and seq."""
+        self.orphaned: dict[Attempt, int] = {}
+        """Attempts that workers brought along from engines that are gone, and that have no row -> namespace. One that succeeds before
+        another attempt of its task does is a message to its run."""
+
+    def work_due(self, delay_us: int) -> None:
+        """A row is being written that can be claimed then."""
+        self._events.work_due.publish(max(delay_us, COMMIT_FIRST_US))
+
+    def get(self, run_id: bytes, seq: int) -> Flight | None:
+        return self.flights.get((run_id, seq))
+
+    def unplaced(self, placed: Container[tuple[bytes, int]]) -> set[Attempt]:
+        """Attempts in flight that no worker has, by a worker's own list."""
+        return {(*key, f.assignment.attempt) for key, f in self.flights.items() if key not in placed}
+
+    def claimed(self, t: ClaimedTask, run: ActiveRun | None, now: int) -> Assignment:
+        """A task whose row is this session's begins here, or goes on here."""
+        a = Assignment(
+            t.run_id,
+            t.seq,
+            t.attempt,
+            run.epoch if run else 0,
+            t.name,
+            t.input,
+            decode_options(t.options),
+            t.ns,
+            run.trace if run else t.trace or "",
+            t.queue,
+        )
+        self.flights[t.run_id, t.seq] = Flight(a, run, t.name, t.queue, t.lost, t.scheduled_us, now, now, True)
+        self._flow_control.launched(t.id, t.keys)
+        if run is not None:
+            run.queued.add(t.seq)
+        return a
+
+    def expires(self, options: TaskOptions, scheduled_us: int, due_us: int) -> int | None:
+        """For the row of a task that waits: the moment by which it must have begun."""
+        expires_us = waits_until_us(options, scheduled_us, due_us)
+        if expires_us is not None:
+            self._events.start_deadline_set.publish(expires_us)
+        return expires_us
+
+    def reported(self, reports: list[Report]) -> None:
+        waits, takes = self._counters.measures.schedule_to_start_us, self._counters.measures.task_us
+        waited_us = took_us = 0
+        for r in reports:
+            flight = self.flights.get((r.run_id, r.seq))
+            if flight is None or not _about(flight.assignment, r):
+                self._late(r)
+                continue
+            del self.flights[r.run_id, r.seq]
+            us = r.finished_us - r.started_us
+            takes.counts[us.bit_length()] += 1
+            took_us += us
+            if r.attempt == 1:  # a later one has waited for its retry
+                us = r.started_us - flight.scheduled_us
+                waits.counts[us.bit_length()] += 1
+                waited_us += us
+            if flight.row and flight.run is not None and type(flight.run.phase) is Leaving:
+                flight.run = None  # the run has left since; its next owner gets the result as a message
+            if r.end is End.SUCCESS and flight.run is not None and not flight.row:
+                self._short_success(flight.run, flight, r)
+            else:
+                self._ended(flight, r.end, r.failure, r.value, (flight.scheduled_us, r.started_us, r.finished_us))
+        takes.total += max(took_us, 0)  # two clocks may disagree by a little
+        waits.total += max(waited_us, 0)
+
+    def _late(self, r: Report) -> None:
+        """Nothing waits for it here. The engine that did may be gone: then a success is a message to the run."""
+        ns = self.orphaned.pop((r.run_id, r.seq, r.attempt), None)
+        if ns is None or r.end is not End.SUCCESS:
+            self._counters.late_reports += 1
+            return
+        at = (r.started_us, r.started_us, r.finished_us)
+        self._events.orphaned_task_ended.publish(
+            r.run_id, ns, TaskEnded(r.seq, SUCCEEDED, r.value, None, r.attempt, 0, *at)
+        )
+
+    def _short_success(self, run: ActiveRun, flight: Flight, r: Report) -> None:
+        """The ordinary end, written once in its final state."""
+        scheduled = run.state.tasks.get(r.seq)
+        if scheduled is None or not run.phase.is_active:
+            self._counters.late_reports += 1
+            return
+        row = run.task_row(
+            r.seq,
+            scheduled,
+            SUCCEEDED,
+            r.attempt,
+            flight.lost,
+            (flight.scheduled_us, r.started_us, r.finished_us),
+            None,
+        )
+        run.record_success(r.seq, r.value, row)
+        self._counters.tasks_ended += 1
+        self._queue.mark(run, urgent=True)
+
+    def _ended(
+        self, flight: Flight, end: End, failure: Failure | None, value: bytes, times: tuple[int, int | None, int]
+    ) -> None:
+        a = flight.assignment
+        task_id = ids.derive(a.run_id, ids.TASK, a.seq)
+        if end is End.CANCELLED:  # not by this engine: the worker is shutting down
+            end = End.LOST
+        left = left_us(a.options, flight.scheduled_us, self._now_us())
+        verdict = settle(a.options, task_id, a.attempt, flight.lost, end, failure, left)
+        run = flight.run
+        if run is None:
+            self._end_remote(flight, task_id, verdict, value, times)
+            return
+        scheduled = run.state.tasks.get(a.seq)
+        if scheduled is None or not run.phase.is_active:
+            self._counters.late_reports += 1
+            return
+        self._apply(run, a.seq, scheduled, verdict, a.attempt, flight.lost, times, value)
+
+    def _apply(
+        self,
+        run: ActiveRun,
+        seq: int,
+        scheduled: ev.TasksScheduled,
+        verdict: Verdict,
+        attempt: int,
+        lost: int,
+        times: tuple[int, int | None, int],
+        value: bytes,
+    ) -> None:
+        match verdict:
+            case Succeed():
+                run.unqueue(seq)
+                run.record_success(seq, value, run.task_row(seq, scheduled, SUCCEEDED, attempt, lost, times, None))
+            case Fail(failure):
+                self._counters.tasks_failed += 1
+                run.unqueue(seq)
+                changes = run.record(ev.TaskFailed(seq, failure, attempt))
+                changes.tasks.append(run.task_row(seq, scheduled, FAILED, attempt, lost, times, failure.message))
+            case Requeue():
+                run.queue_row(
+                    seq,
+                    scheduled,
+                    PENDING,
+                    verdict.attempt,
+                    verdict.lost,
+                    verdict.delay_us,
+                    times[0],
+                    verdict.failure.message,
+                    self.expires(scheduled.options, times[0], self._now_us() + verdict.delay_us),
+                )
+                self._counters.tasks_retried += 1
+                self.work_due(verdict.delay_us)
+            case Cancel():
+                pass
+        if not isinstance(verdict, Requeue):
+            self._counters.tasks_ended += 1
+        self._queue.mark(run, urgent=True)
+
+    def _end_remote(
+        self, flight: Flight, task_id: bytes, verdict: Verdict, value: bytes, times: tuple[int, int | None, int]
+    ) -> None:
+        a = flight.assignment
+        started_us = times[1] or times[2]
+        match verdict:
+            case Requeue():
+                self._counters.tasks_retried += 1
+                expires_us = self.expires(a.options, flight.scheduled_us, self._now_us() + verdict.delay_us)
+                self._queue.add(RequeueUnit(task_id, verdict, expires_us))
+                self.work_due(verdict.delay_us)
+            case Fail(failure):
+                self._counters.tasks_failed += 1
+                mail = TaskEnded(a.seq, FAILED, b"", failure, a.attempt, flight.lost, times[0], started_us, times[2])
+                self._queue.add(ReportUnit(task_id, a.attempt, mail))
+            case _:
+                mail = TaskEnded(a.seq, SUCCEEDED, value, None, a.attempt, flight.lost, times[0], started_us, times[2])
+                self._queue.add(ReportUnit(task_id, a.attempt, mail))
+        self._counters.tasks_ended += 1
+
+    def arrived(self, run: ActiveRun, mail: TaskEnded) -> None:
+        """The end of one of our run's tasks that another engine's worker executed. Any other attempt of it is void."""
+        scheduled = run.state.tasks.get(mail.seq)
+        if scheduled is None:
+            run.queued.discard(mail.seq)
+            self._counters.late_reports += 1
+            return
+        run.unqueue(mail.seq)
+        flight = self.flights.pop((run.id, mail.seq), None)
+        if flight is not None:
+            self._worker.cancel(run.id, mail.seq, flight.assignment.attempt)
+        now = self._now_us()  # the end of a task that was taken from a dead engine has no times
+        times = (mail.scheduled_us or now, mail.started_us or None, mail.finished_us or now)
+        if mail.status == SUCCEEDED:
+            run.record_success(
+                mail.seq,
+                mail.value,
+                run.task_row(mail.seq, scheduled, SUCCEEDED, mail.attempts, mail.lost, times, None),
+            )
+        else:
+            assert mail.failure is not None
+            changes = run.record(ev.TaskFailed(mail.seq, mail.failure, mail.attempts))
+            changes.tasks.append(
+                run.task_row(mail.seq, scheduled, FAILED, mail.attempts, mail.lost, times, mail.failure.message)
+            )
+
+    def cancel(self, run: ActiveRun, seqs: list[int]) -> None:
+        """The run no longer wants these tasks: recorded at once, unwound where they run."""
+        live = [s for s in seqs if s in run.state.tasks]
+        if not live:
+            return
+        now = self._now_us()
+        rows = [self._cancelled_row(run, seq, now) for seq in live]
+        for seq in live:
+            run.unqueue(seq)
+        changes = run.record(ev.TasksCancelled(live))
+        changes.tasks.extend(rows)
+        changes.rows += len(rows)
+
+    def _cancelled_row(self, run: ActiveRun, seq: int, now: int) -> tuple[Any, ...]:
+        flight = self.flights.pop((run.id, seq), None)
+        scheduled = run.state.tasks[seq]
+        if flight is None:
+            return run.task_row(seq, scheduled, CANCELLED, 0, 0, (now, None, now), None)
+        a = flight.assignment
+        self._worker.cancel(a.run_id, a.seq, a.attempt)
+        return run.task_row(
+            seq,
+            scheduled,
+            CANCELLED,
+            a.attempt,
+            flight.lost,
+            (flight.scheduled_us, flight.sent_us, now),
+            None,
+        )
+
+    def requeue_lost(self, run: ActiveRun, seq: int, now: int) -> None:
+        scheduled = run.state.tasks[seq]
+        self._counters.tasks_lost += 1
+        verdict = settle(scheduled.options, ids.derive(run.id, ids.TASK, seq), 1, 0, End.LOST, None)
+        self._apply(run, seq, scheduled, verdict, 1, 0, (now, None, now), b"")
+
+    def ended_lost(self, flight: Flight) -> None:
+        """Its worker is gone for good."""
+        a = flight.assignment
+        del self.flights[a.run_id, a.seq]
+        self._counters.tasks_lost += 1
+        self._ended(flight, End.LOST, None, b"", (flight.scheduled_us, flight.sent_us, self._now_us()))
+
+    def stop(self, flight: Flight) -> None:
+        """Nothing waits for it any more."""
+        a = flight.assignment
+        del self.flights[a.run_id, a.seq]
+        self._worker.cancel(a.run_id, a.seq, a.attempt)
+
+    def check(self, patient: bool) -> None:
+        """Timeouts, and rows for long tasks. `patient`: heartbeats may be unread."""
+        now = self._now_us()
+        for flight in list(self.flights.values()):
+            self._check_flight(flight, now, patient)
+
+    def _check_flight(self, flight: Flight, now: int, patient: bool) -> None:
+        a, o = flight.assignment, flight.assignment.options
+        if o.timeout_us and now - flight.sent_us > o.timeout_us:
+            self._abort(
+                flight,
+                End.TIMEOUT,
+                f"attempt {a.attempt} did not end within its timeout of {o.timeout_us / 1e6:g} s",
+                now,
+            )
+        elif o.to_close_us and now - flight.scheduled_us > o.to_close_us:
+            self._abort(
+                flight,
+                End.EXPIRED,
+                f"the task did not end within {o.to_close_us / 1e6:g} s of being scheduled (finish_within); attempt {a.attempt} was stopped",
+                now,
+            )
+        elif o.heartbeat_us and now - flight.beat_us > o.heartbeat_us and not patient:
+            self._abort(
+                flight, End.HEARTBEAT, f"attempt {a.attempt} sent no heartbeat for {o.heartbeat_us / 1e6:g} s", now
+            )
+        elif not flight.row and now - flight.sent_us > LONG_RUNNING_US:
+            self._write_row(flight)
+
+    def _abort(self, flight: Flight, end: End, text: str, now: int) -> None:
+        a = flight.assignment
+        del self.flights[a.run_id, a.seq]
+        self._worker.cancel(a.run_id, a.seq, a.attempt)
+        self._ended(
+            flight, end, Failure("task_timeout", text, "TimeoutError"), b"", (flight.scheduled_us, flight.sent_us, now)
+        )
+
+    def beats(self, beats: list[Beat]) -> None:
+        """Attempts are alive. A worker in this process calls it from a thread of its own while the event loop is blocked: it only
+        looks up and sets, which is safe there."""
+        now = self._now_us()
+        for b in beats:
+            flight = self.flights.get((b.run_id, b.seq))
+            if flight is None or flight.assignment.attempt != b.attempt:
+                continue
+            flight.beat_us = now
+            if b.blocked != flight.blocked or (b.details and b.details != flight.details):
+                flight.blocked, flight.details = b.blocked, b.details or flight.details
+                flight.noted = False
+
+    def write_rows(self) -> None:
+        """Every attempt under way gets its row, so that it can be taken to another engine."""
+        for flight in list(self.flights.values()):
+            self._write_row(flight)
+
+    def _write_row(self, flight: Flight) -> None:
+        a, run = flight.assignment, flight.run
+        if flight.row or run is None or a.seq not in run.state.tasks:
+            return
+        flight.row = True
+        scheduled = run.state.tasks[a.seq]
+        run.queue_row(a.seq, scheduled, RUNNING, a.attempt, flight.lost, 0, flight.scheduled_us, None)
+        self._queue.mark(run, urgent=False)
+
+    def flying_runs(self) -> set[ActiveRun]:
+        """Runs with tasks at work here."""
+        return {f.run for f in self.flights.values() if f.run is not None}
+
+    async def landed(self) -> None:
+        """Wait until none is in flight."""
+        while self.flights:  # noqa: ASYNC110 - attempts end by several ways, and only closing waits for all of them
+            await asyncio.sleep(LANDED_POLL_S)
+
+    def take_over(self, run: ActiveRun) -> None:
+        """The run was loaded. Tasks of it that are in flight here, claimed for its former owner, are its own again; one that is
+        outstanding and neither queued nor in flight vanished with the engine that had it in memory."""
+        now = self._now_us()
+        for seq in list(run.state.tasks):
+            flight = self.flights.get((run.id, seq))
+            if flight is not None:
+                flight.run = run
+            elif seq not in run.queued:
+                self.requeue_lost(run, seq, now)
+
+    def abandon(self, run: ActiveRun) -> None:
+        """The run leaves this engine. Claimed tasks with a row go on and end as messages, unless the run has ended."""
+        if not run.state.tasks:
+            return  # nothing of it can be in flight
+        leaving = type(run.phase) is Leaving
+        for flight in [f for f in self.flights.values() if f.run is run]:
+            if flight.row and leaving:
+                flight.run = None
+            else:
+                self.stop(flight)
+
+    def abandon_all(self) -> None:
+        """The session is gone, and with it every claim."""
+        self.orphaned.clear()
+        for flight in list(self.flights.values()):
+            self.stop(flight)
+
+
+def _about(a: Assignment, r: Report) -> bool:
+    """Whether a report is the end of this attempt. An epoch that one side does not know tells nothing."""
+    return a.attempt == r.attempt and (not r.epoch or not a.epoch or r.epoch == a.epoch)

@@ -1,0 +1,28 @@
+"""A deferred start becomes a run in its time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from perdure.core.deferred_starts import Debounce
+from perdure.core.work import StartRequest
+from perdure.engine.services.deferred_starts import DeferredStarts, PutOff
+from tests.fakes.engine_parts import EngineParts
+
+
+@pytest.mark.parametrize(("known_us", "looks"), [(None, True), (900, True), (50, False)])
+async def test_a_start_that_is_put_off_is_looked_at_in_time(known_us: int | None, looks: bool) -> None:
+    """Also when a later one is known: waiting for that would make this one late."""
+
+    made = EngineParts()
+
+    class Store:
+        async def put_off(self, asked: Any) -> PutOff:
+            return PutOff(asked.run_id, 100)
+
+    starts = DeferredStarts(made.context, Store(), made.flow_control)  # type: ignore[arg-type]
+    starts._next_us = known_us
+    await starts._defer(1, StartRequest(workflow="w", version="v", input=b"{}", later=Debounce(key="k", quiet_us=100)))
+    assert starts.is_woken is looks
