@@ -101,10 +101,10 @@ class Lease:
             await body()
 
         async def recover(error: Exception) -> bool:
-            if isinstance(error, Unavailable):
-                return False
-            if isinstance(error, Fenced):
+            if isinstance(error, Fenced):  # before Unavailable, which it is as well
                 await self._rejoin(session)
+            elif isinstance(error, Unavailable):
+                return False
             else:
                 if isinstance(error, ClaimInDoubt):
                     log.warning("a claim may have taken effect without an answer; this engine starts over: %s", error)
