@@ -2,7 +2,7 @@ from perdure import errors as errors
 from perdure.app.embedded import Perdure as Perdure
 from perdure.app.sync import SyncHandle as SyncHandle
 from perdure.app.sync import SyncPerdure as SyncPerdure
-from perdure.engine.engine import EngineSettings as EngineSettings
+from perdure.engine.settings import EngineSettings as EngineSettings
 from perdure.sdk import wf as wf
 from perdure.sdk.approvals import Approval as Approval
 from perdure.sdk.client.channel import Tls as Tls
