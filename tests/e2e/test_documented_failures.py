@@ -20,7 +20,7 @@ from perdure.core.events import SignalReceived, TasksScheduled
 from perdure.core.messages import SignalSent
 from perdure.core.placement import Placement
 from perdure.engine.commits.policy import CommitPolicy
-from perdure.store.queries import queries
+from perdure.store.queries import fetch
 from perdure.wire.codec import decode_events, encode_mail
 
 FORGETFUL = EngineSettings(
@@ -242,7 +242,7 @@ async def test_rows_committed_out_of_id_order_are_all_found(dsn: str) -> None:
             transaction = late.transaction()
             await transaction.start()
             body = encode_mail(SignalSent(word.name, b"1"))
-            await late.fetch(queries()["post_message"], handle.id, 1, body)
+            await fetch(late, "post_message", run_id=handle.id, ns=1, body=body)
             await word.send(handle.id, 2)
             await _progress(handle, 1)
             await transaction.commit()

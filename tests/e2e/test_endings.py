@@ -429,8 +429,8 @@ async def test_an_end_that_breaks_off_in_the_middle_has_done_nothing(dsn: str) -
 
     def breaks(found: Any) -> endings.Decision:
         decision = endings.decide(found)
-        run_id, _, *rest = decision.batch.closes.rows[0]
-        decision.batch.closes.rows[0] = (run_id, 9, *rest)
+        closes = decision.batch.closes
+        closes[0] = closes[0]._replace(status=9)  # type: ignore[arg-type]
         return decision
 
     store = PostgresStore(dsn)

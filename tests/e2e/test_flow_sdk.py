@@ -23,7 +23,7 @@ from perdure import (
     workflow,
 )
 from perdure.flows.compile import compile_value, version_of
-from perdure.store.definitions import PostgresRegistry
+from perdure.store.definitions import PostgresDefinitions
 from tests.server.remote import server, worker
 
 
@@ -67,7 +67,7 @@ async def wrong() -> str:
 async def deploy(dsn: str, ns: int, document: dict[str, Any] = DOCUMENT) -> str:
     compiled = compile_value(document).flow
     version = version_of(document)
-    registry = PostgresRegistry(dsn)
+    registry = PostgresDefinitions(dsn)
     await registry.open()
     try:
         await registry.deploy(ns, compiled.name, version, compiled.kind, None, msgspec.json.encode(document), "")

@@ -33,7 +33,7 @@ from perdure.core.deferred_starts import Batch, joined
 from perdure.core.limits import PAYLOAD_BYTES_MAX
 from perdure.core.work import StartRequest
 from perdure.engine.services.deferred_starts import Asked, NewRun
-from perdure.store.deferred_starts import PostgresStarts
+from perdure.store.deferred_starts import PostgresDeferredStarts
 from tests.server.remote import server, worker
 
 go = Signal("starts_go", str)
@@ -272,7 +272,7 @@ async def test_an_engine_that_dies_with_a_due_start_in_hand_leaves_it_to_another
     monkeypatch.setattr("perdure.store.deferred_starts.LEASE_S", 0.5)
     async with embedded(dsn) as gone:
         ns, run_id = gone.engine.use.ns, gone.engine.new_run_id()
-    store = PostgresStarts(dsn)
+    store = PostgresDeferredStarts(dsn)
     await store.open()
     request = msgspec.msgpack.encode(StartRequest(workflow="starts_echo", version=echo.version, input=b""))
     later = Debounce("1ms", key="k").recorded
@@ -291,7 +291,7 @@ async def test_an_engine_that_dies_with_a_due_start_in_hand_leaves_it_to_another
 
 
 async def test_a_start_that_cannot_be_read_does_not_hold_up_the_others(client: Perdure, dsn: str, caplog: Any) -> None:
-    store = PostgresStarts(client.store.pool)
+    store = PostgresDeferredStarts(client.store.pool)
     later = Debounce("1ms", key="broken").recorded
     broken = Asked(client.engine.use.ns, client.engine.new_run_id(), "starts_echo", later, b"no request", b"{}")
     await store.put_off(broken)
@@ -400,7 +400,7 @@ async def test_keys_that_say_nothing_any_more_are_forgotten(client: Perdure, dsn
     for h in (ended, timed, lasting):
         await h.result("20s")
     await asyncio.sleep(0.01)
-    store = PostgresStarts(client.store.pool)
+    store = PostgresDeferredStarts(client.store.pool)
     await store.sweep()
     connection = await asyncpg.connect(dsn)
     try:

@@ -30,7 +30,7 @@ from perdure.engine.engine import Engine, EngineSettings
 from perdure.engine.ports import Committed, Kind, Named
 from perdure.engine.tasks.dispatch import settle_lost
 from perdure.flows.draft import draft_text, draft_value
-from perdure.store.definitions import PostgresRegistry
+from perdure.store.definitions import PostgresDefinitions
 from perdure.store.postgres import PostgresStore
 from perdure.wire.codec import encode_mail
 from tests.flows.case import Case, Outcome, label, of_attempt, scripted, value_of
@@ -237,7 +237,7 @@ class EngineWorld:
         await self._open()
 
     async def _deploy(self) -> None:
-        registry = PostgresRegistry(self._plain.pool)
+        registry = PostgresDefinitions(self._plain.pool)
         for name, document in {**self.case.flows, self.workflow: self.case.flow}.items():
             made = draft_text(document, name=name) if isinstance(document, str) else draft_value(document, name=name)
             await registry.deploy(

@@ -30,7 +30,7 @@ from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.lifecycle import TaskStatus
 from perdure.core.work import StartRequest
-from perdure.store.definitions import PostgresRegistry
+from perdure.store.definitions import PostgresDefinitions
 from perdure.store.verify import verify
 
 ran: Counter[str] = Counter()
@@ -134,7 +134,7 @@ async def test_a_run_ends_by_the_version_it_began_with() -> None:
         assert await new.result("5s") == "two"
         assert ((await old.describe()).version, (await new.describe()).version) == (first, second)
         # Somebody else moves the pointer back; it is seen a second later.
-        registry = PostgresRegistry(env.client.store.pool)
+        registry = PostgresDefinitions(env.client.store.pool)
         assert await registry.move(env.client.engine.use.ns, "engflow-dated", first)
         await env.advance("2s")
         assert await env.run(dates) == "one"
@@ -146,7 +146,7 @@ async def test_a_version_that_is_not_activated_waits_for_its_turn() -> None:
         await env.deploy(dated("one", "1s"))
         later = await env.client.deploy(dated("two", "1s"), activate=False)
         assert await env.run(flow("engflow-dated", str)) == "one"
-        await PostgresRegistry(env.client.store.pool).move(env.client.engine.use.ns, "engflow-dated", later)
+        await PostgresDefinitions(env.client.store.pool).move(env.client.engine.use.ns, "engflow-dated", later)
         env.client.engine.use.moved("engflow-dated")
         assert await env.run(flow("engflow-dated", str)) == "two"
 

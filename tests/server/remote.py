@@ -16,8 +16,8 @@ from perdure.sdk.worker.stream import RemoteWorker
 from perdure.sdk.worker.worker import Worker
 from perdure.server.grpc.hub import WorkerHub
 from perdure.server.grpc.server import GrpcServer
-from perdure.store.deferred_starts import PostgresStarts
-from perdure.store.named_events import PostgresOccasions
+from perdure.store.deferred_starts import PostgresDeferredStarts
+from perdure.store.named_events import PostgresNamedEvents
 from perdure.store.postgres import PostgresStore
 from perdure.store.updates import PostgresUpdates
 
@@ -48,8 +48,8 @@ async def server(
     store = PostgresStore(dsn)
     await store.open()
     hub = WorkerHub(grace_s=grace_s)
-    updates, starts = Updates(PostgresUpdates(store.pool)), PostgresStarts(store.pool)
-    occasions = Occasions(PostgresOccasions(store.pool))
+    updates, starts = Updates(PostgresUpdates(store.pool)), PostgresDeferredStarts(store.pool)
+    occasions = Occasions(PostgresNamedEvents(store.pool))
     engine = Engine(store, hub, settings or EngineSettings(), updates=updates, starts=starts, occasions=occasions)
     hub.bind(engine)
     await engine.open()

@@ -14,7 +14,7 @@ from perdure.core.flow_control.options import Control, Limit
 from perdure.core.retry import TaskOptions
 from perdure.store import flow_control
 from perdure.store.connections import connect
-from perdure.store.queries import queries
+from perdure.store.queries import fetch_row
 from perdure.wire.codec import encode_options
 
 KEY = "key/shared"
@@ -30,7 +30,7 @@ async def ends(dsn: str) -> AsyncIterator[list[Any]]:
 
 
 async def session(c: Any) -> int:
-    return int((await c.fetchrow(queries()["register_session"], "engine", 60.0, 5))["id"])
+    return int((await fetch_row(c, "register_session", engine="engine", lease_s=60.0, slots=5))["id"])
 
 
 async def waiting_task(c: Any, seq: int, line: Line) -> None:

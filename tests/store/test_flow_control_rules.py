@@ -10,14 +10,14 @@ import pytest
 
 from perdure.core.errors import InvalidInput
 from perdure.engine.api.flow_control import RateRule, Rulebook
-from perdure.store.flow_control_rules import PostgresRulebook
+from perdure.store.flow_control_rules import PostgresFlowControlRules
 
 NS = 7
 
 
 @pytest.fixture
-async def store(dsn: str) -> AsyncIterator[PostgresRulebook]:
-    one = PostgresRulebook(dsn)
+async def store(dsn: str) -> AsyncIterator[PostgresFlowControlRules]:
+    one = PostgresFlowControlRules(dsn)
     await one.open()
     yield one
     await one.close()
@@ -29,7 +29,7 @@ def told() -> list[int]:
 
 
 @pytest.fixture
-def book(store: PostgresRulebook, told: list[int]) -> Rulebook:
+def book(store: PostgresFlowControlRules, told: list[int]) -> Rulebook:
     async def changed() -> None:
         told.append(1)
 

@@ -17,12 +17,13 @@ from perdure.core import ids
 from perdure.core.errors import InvalidInput, NotFound, RunFinished, Unavailable
 from perdure.core.lifecycle import RunStatus
 from perdure.core.work import RunView
-from perdure.engine.commits.rows import Batch
+from perdure.engine.commits.rows import Batch, CloseRow, EndedRow
 from perdure.engine.ports import NotCommitted, PostRow
 from perdure.engine.runs import inbox as module
 from perdure.engine.runs.inbox import HELD, NOT_THERE, REPEATED, TAKEN, Postbox
 from perdure.store.postgres import PostgresStore
 from perdure.wire.codec import encode_events
+from tests.fakes.rows import start_row
 
 NS = 1
 NO_HASH = b""
@@ -63,16 +64,16 @@ class Session:
         batch = Batch()
         made = [new_run() for _ in range(count)]
         for run_id in made:
-            batch.starts.add(run_id, NS, "w", "v", None, b"", None, None, True, STARTED, None, None, None, NO_HASH)
+            batch.starts.append(start_row(run_id, input_hash=b"", own=True, body=STARTED, hash=NO_HASH))
         await self.commit(batch)
         return made
 
     async def end(self, run_id: bytes, successor: bytes | None = None) -> None:
         batch = Batch()
-        batch.closes.add(run_id, RunStatus.SUCCESS, 2, None, None, successor, NO_HASH)
-        batch.ended.add(run_id, successor)
+        batch.closes.append(CloseRow(run_id, RunStatus.SUCCESS, 2, None, None, successor, NO_HASH))
+        batch.ended.append(EndedRow(run_id, successor))
         if successor is not None:
-            batch.starts.add(successor, NS, "w", "v", None, b"", None, None, True, STARTED, None, None, None, NO_HASH)
+            batch.starts.append(start_row(successor, input_hash=b"", own=True, body=STARTED, hash=NO_HASH))
         await self.commit(batch)
 
 

@@ -33,7 +33,7 @@ HOLDS_ONLY_WHAT_IS_WANTED = {"run_queue_cancelled", "inbox_stops"}
 
 
 async def plan(c: Any, name: str) -> list[str]:
-    text = queries()[name]
+    text = queries()[name].sql
     types = [p.name for p in (await c.prepare(text)).get_parameters()]
     arguments = ", ".join(BY_TYPE.get(t, "'{}'") for t in types)
     await c.execute(f"prepare {name}_plan as {text}")

@@ -133,7 +133,7 @@ ARGUMENTS = "1, '00000000-0000-0000-0000-000000000000', 'ffffffff-ffff-ffff-ffff
 
 
 async def explained(c: Any, name: str, arguments: str) -> str:
-    await c.execute(f"prepare {name}_plan as {queries()[name]}")
+    await c.execute(f"prepare {name}_plan as {queries()[name].sql}")
     lines = await c.fetch(f"explain (analyze, costs off, timing off, summary off) execute {name}_plan({arguments})")
     return "\n".join(line[0] for line in lines)
 

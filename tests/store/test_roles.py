@@ -223,8 +223,8 @@ async def denied_queries(dsn: str, files: set[str]) -> list[str]:
     denied = []
     try:
         for name in names:
-            given = len((await c.prepare(queries()[name])).get_parameters())
-            await c.execute(f"prepare {name} as {queries()[name]}")
+            given = len((await c.prepare(queries()[name].sql)).get_parameters())
+            await c.execute(f"prepare {name} as {queries()[name].sql}")
             arguments = f"({', '.join(['null'] * given)})" if given else ""
             try:
                 await c.execute(f"explain execute {name}{arguments}")

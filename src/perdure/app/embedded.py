@@ -36,15 +36,15 @@ from perdure.sdk.definitions import Startable
 from perdure.sdk.worker.execution import PROCESSES_DEFAULT
 from perdure.sdk.worker.worker import SLOTS_DEFAULT, THREADS_DEFAULT, Worker
 from perdure.store.approvals import PostgresApprovals
-from perdure.store.deferred_starts import PostgresStarts
-from perdure.store.definitions import PostgresRegistry
+from perdure.store.deferred_starts import PostgresDeferredStarts
+from perdure.store.definitions import PostgresDefinitions
 from perdure.store.endings import PostgresEndings
 from perdure.store.migrate import check, migrate
-from perdure.store.named_events import PostgresOccasions
+from perdure.store.named_events import PostgresNamedEvents
 from perdure.store.postgres import PostgresStore
 from perdure.store.schedules import PostgresSchedules
-from perdure.store.start_deadlines import PostgresExpiries
-from perdure.store.telemetry import PostgresNotes
+from perdure.store.start_deadlines import PostgresStartDeadlines
+from perdure.store.telemetry import PostgresTelemetry
 from perdure.store.updates import PostgresUpdates
 
 if TYPE_CHECKING:
@@ -139,13 +139,13 @@ class Perdure:
             self.store,
             self.worker,
             self.settings,
-            Notes(PostgresNotes(self.store.pool)),
+            Notes(PostgresTelemetry(self.store.pool)),
             Updates(PostgresUpdates(self.store.pool)),
-            expiry=Expiry(PostgresExpiries(self.store.pool)),
+            expiry=Expiry(PostgresStartDeadlines(self.store.pool)),
             endings=Endings(PostgresEndings(self.store.pool)),
-            starts=PostgresStarts(self.store.pool),
+            starts=PostgresDeferredStarts(self.store.pool),
             schedules=PostgresSchedules(self.store.pool),
-            occasions=Occasions(PostgresOccasions(self.store.pool)),
+            occasions=Occasions(PostgresNamedEvents(self.store.pool)),
         )
         self.approvals = Approvals(PostgresApprovals(self.store.pool))
         self._tracing = Tracing(engine=self.engine, worker=self.worker, service="perdure", asked=self._traced)
@@ -221,7 +221,7 @@ class Perdure:
 
         made = draft(flow, name)
         use = self.engine.use
-        deploying = PostgresRegistry(self.store.pool).deploy(
+        deploying = PostgresDefinitions(self.store.pool).deploy(
             use.ns, made.flow.name, made.version, made.flow.kind, made.flow.description or None, made.document,
             made.source, activate=activate, triggers=trigger_requests(made.flow), by=CODE,
             control=made.control, timeout_us=made.flow.timeout_us,

@@ -47,17 +47,17 @@ from perdure.server.secret_box import SecretBox
 from perdure.store.api_keys import AuditLog, Keys
 from perdure.store.approvals import PostgresApprovals
 from perdure.store.dead_letters import PostgresDeadLetters
-from perdure.store.deferred_starts import PostgresStarts
-from perdure.store.definitions import PostgresRegistry
+from perdure.store.deferred_starts import PostgresDeferredStarts
+from perdure.store.definitions import PostgresDefinitions
 from perdure.store.endings import PostgresEndings
-from perdure.store.flow_control_rules import PostgresRulebook
+from perdure.store.flow_control_rules import PostgresFlowControlRules
 from perdure.store.migrate import check, migrate
-from perdure.store.named_events import PostgresOccasions
+from perdure.store.named_events import PostgresNamedEvents
 from perdure.store.postgres import PostgresStore
 from perdure.store.reads import PostgresReads
 from perdure.store.schedules import PostgresSchedules
-from perdure.store.start_deadlines import PostgresExpiries
-from perdure.store.telemetry import PostgresNotes
+from perdure.store.start_deadlines import PostgresStartDeadlines
+from perdure.store.telemetry import PostgresTelemetry
 from perdure.store.updates import PostgresUpdates
 
 log = logging.getLogger("perdure.server")
@@ -106,14 +106,14 @@ class ServerProcess:
     async def _open(self, http: socket.socket, metrics: socket.socket | None) -> None:
         s = self.settings
         await (migrate(s.dsn) if s.migrate else check(s.dsn))
-        store, reads, registry = PostgresStore(s.dsn), PostgresReads(s.dsn), PostgresRegistry(s.dsn)
+        store, reads, registry = PostgresStore(s.dsn), PostgresReads(s.dsn), PostgresDefinitions(s.dsn)
         for one in (store, reads, registry):
             self._stack.push_async_callback(one.close)
             await one.open()
-        notes = PostgresNotes(store.pool)
+        notes = PostgresTelemetry(store.pool)
         hub = self._hub = WorkerHub()
-        updates, expiry = Updates(PostgresUpdates(store.pool)), Expiry(PostgresExpiries(store.pool))
-        starts, schedules = PostgresStarts(store.pool), PostgresSchedules(store.pool)
+        updates, expiry = Updates(PostgresUpdates(store.pool)), Expiry(PostgresStartDeadlines(store.pool))
+        starts, schedules = PostgresDeferredStarts(store.pool), PostgresSchedules(store.pool)
         engine = Engine(
             store,
             hub,
@@ -124,7 +124,7 @@ class ServerProcess:
             endings=Endings(PostgresEndings(store.pool)),
             starts=starts,
             schedules=schedules,
-            occasions=Occasions(PostgresOccasions(store.pool)),
+            occasions=Occasions(PostgresNamedEvents(store.pool)),
         )
         hub.bind(engine)
         types = TaskTypes(registry)
@@ -173,7 +173,7 @@ class ServerProcess:
             log=audit,
             approvals=approvals,
             public_url=self.url,
-            rulebook=Rulebook(PostgresRulebook(store.pool), engine.rules_changed),
+            rulebook=Rulebook(PostgresFlowControlRules(store.pool), engine.rules_changed),
             dead=PostgresDeadLetters(store.pool),
             secrets=SecretBox(s.secret_keys),
         )

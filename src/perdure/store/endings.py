@@ -12,21 +12,17 @@ from perdure.engine.ports import HistoryRow, MailRow, Named
 from perdure.engine.runs.run import ActiveRun
 from perdure.engine.services.endings import Decide, Recorded, Refused, Unendable
 from perdure.store.clashes import CLASH
-from perdure.store.connections import TROUBLE, Connections
-from perdure.store.queries import queries
+from perdure.store.connections import TROUBLE
+from perdure.store.port import PostgresPort
+from perdure.store.queries import execute, fetch, fetch_row
 
 MAIL_PART, HISTORY_PART = 1, 2
 """Parts of `load_runs`."""
 
 
-class PostgresEndings:
-    def __init__(self, pool: Connections) -> None:
-        self._pool = pool
-        self._q = queries()
-
+class PostgresEndings(PostgresPort):
     async def next_deadline(self) -> tuple[int, int | None]:
-        async with self._pool.take() as c:
-            row = await c.fetchrow(self._q["next_deadline"])
+        row = await self._row("next_deadline")
         return row["clock"], row["at"]
 
     async def end(
@@ -36,8 +32,9 @@ class PostgresEndings:
         async with self._pool.take() as c:
             try:
                 async with c.transaction():
-                    spaces, names = [ns for ns, _ in served], [name for _, name in served]
-                    rows = await c.fetch(self._q["unendable_runs"], session, spaces, names, limit, list(leave_out))
+                    rows = await fetch(
+                        c, "unendable_runs", session=session, workflows=served, limit=limit, left_out=leave_out
+                    )
                     if not rows:
                         return [], []
                     found = [_unendable(r) for r in rows]
@@ -56,18 +53,18 @@ class PostgresEndings:
         recorded = await self._load(c, [one.run_id for one in found])
         decision = decide([(one, recorded[one.run_id]) for one in found])
         if decision.ends:
-            await c.execute(self._q["take_to_end"], session, [run.id for run in decision.ends])
-            row = await c.fetchrow(self._q["commit_batch"], session, number, *decision.batch.main())
+            await execute(c, "take_to_end", session=session, run_ids=[run.id for run in decision.ends])
+            row = await fetch_row(c, "commit_batch", session=session, number=number, **decision.batch.main())
             if not row["held"]:
                 raise Fenced(f"session {session} has expired; the write was refused")
-            await c.fetchrow(self._q["commit_batch_rest"], session, *decision.batch.rest())
+            await execute(c, "commit_batch_rest", session=session, **decision.batch.rest())
         if decision.waits:
-            await c.execute(self._q["wait_for_undo"], list(decision.waits), list(decision.waits.values()))
+            await execute(c, "wait_for_undo", runs=decision.waits.items())
         return decision.ends
 
     async def _load(self, c: Any, run_ids: list[bytes]) -> dict[bytes, Recorded]:
         found = {run_id: Recorded([], [], set()) for run_id in run_ids}
-        for part, run_id, n, last, at_us, body, hash in await c.fetch(self._q["load_runs"], run_ids):
+        for part, run_id, n, last, at_us, body, hash in await fetch(c, "load_runs", run_ids=run_ids):
             if part == HISTORY_PART:
                 found[run_id].history.append(HistoryRow(run_id, n, last, at_us, body, hash))
             elif part == MAIL_PART:

@@ -12,7 +12,7 @@ from perdure.core.flow_control.admission import Bucket, Grant, Held, Key, Reason
 from perdure.core.flow_control.groups import Line, Rule, Rules, decode_needs, task_line
 from perdure.core.messages import CancelAsked
 from perdure.engine.ports import ClaimedTask, Entered, FromLines, Kind
-from perdure.store.queries import queries
+from perdure.store.queries import execute, fetch, fetch_row
 from perdure.wire.codec import decode_options, encode_mail
 
 LINES_PER_KIND: Final = 64
@@ -30,10 +30,11 @@ async def claim_from_lines(
     c: Any, session: int, served: Sequence[tuple[Kind, int]], limit: int, rules: Rules
 ) -> FromLines:
     """Claim tasks that flow control lets begin. One transaction."""
-    q = queries()
-    kinds = [list(column) for column in zip(*((*kind, free) for kind, free in served), strict=True)]
+    kinds = [(*kind, free) for kind, free in served]
     async with c.transaction():
-        waiting, clock_us = _waiting(await c.fetch(q["look_at_lines"], session, *kinds, LINES_PER_KIND))
+        waiting, clock_us = _waiting(
+            await fetch(c, "look_at_lines", session=session, kinds=kinds, groups_per_kind=LINES_PER_KIND)
+        )
         if not waiting:
             return FromLines([], None)
         ruled = {w.line.id: rules.of(w.line) for w in waiting}
@@ -43,11 +44,7 @@ async def claim_from_lines(
         taking = [g for g in grants if g.take]
         rows: list[Any] = []
         if taking:
-            slots = [(g.line.id, need.key) for g in taking for need in g.needs.limits]
-            rows = await c.fetch(
-                q["take_from_lines"], session, [g.line.id for g in taking], [g.take for g in taking],
-                [line for line, _ in slots], [key for _, key in slots],
-            )  # fmt: skip
+            rows = await fetch(c, "take_from_lines", session=session, groups=_takes(taking), slots=_slots(taking))
         await _move(c, grants)
         await _pour(c, taking, buckets)
     keys = {g.line.id: [(g.line.ns, n.key) for n in g.needs.limits] for g in taking}
@@ -63,10 +60,11 @@ async def claim_from_lines(
 
 async def let_in(c: Any, session: int, rules: Rules) -> Entered:
     """Let in runs that waited for their workflow's limits. One transaction. The runs are woken, not claimed."""
-    q = queries()
     cancelled: list[bytes] = []
     async with c.transaction():
-        rows = await c.fetch(q["look_at_run_lines"], session, RUN_LINES_PER_LOOK, RUNS_PER_LINE)
+        rows = await fetch(
+            c, "look_at_run_lines", session=session, groups_max=RUN_LINES_PER_LOOK, runs_per_group=RUNS_PER_LINE
+        )
         waiting, clock_us = _waiting(rows)
         if not waiting:
             return Entered(0, 0, None)
@@ -77,11 +75,7 @@ async def let_in(c: Any, session: int, rules: Rules) -> Entered:
         taking = [g for g in grants if g.take]
         entered: list[Any] = []
         if taking:
-            slots = [(g.line.id, need.key) for g in taking for need in g.needs.limits]
-            entered = await c.fetch(
-                q["let_in_runs"], [g.line.id for g in taking], [g.take for g in taking],
-                [line for line, _ in slots], [key for _, key in slots],
-            )  # fmt: skip
+            entered = await fetch(c, "let_in_runs", groups=_takes(taking), slots=_slots(taking))
         for w, g in zip(waiting, grants, strict=True):
             if g.reason is not None and g.reason.code == "limit" and g.reason.policy != "queue":
                 cancelled += await _make_room(c, g, len(w.times) - g.take)
@@ -92,19 +86,28 @@ async def let_in(c: Any, session: int, rules: Rules) -> Entered:
     )
 
 
+def _takes(taking: list[Grant]) -> list[tuple[bytes, int]]:
+    return [(g.line.id, g.take) for g in taking]
+
+
+def _slots(taking: list[Grant]) -> list[tuple[bytes, str]]:
+    """(group, key) of the slots that each member takes."""
+    return [(g.line.id, need.key) for g in taking for need in g.needs.limits]
+
+
 async def _make_room(c: Any, g: Grant, waiting: int) -> list[bytes]:
     """What the limit's policy says about those that found it reached: the oldest holders go, or the newcomers do."""
-    q, reason = queries(), g.reason
+    reason = g.reason
     assert reason is not None
     if reason.policy == "cancel_oldest":
-        rows = await c.fetch(q["oldest_holders"], g.line.ns, reason.key, waiting)
+        rows = await fetch(c, "oldest_holders", ns=g.line.ns, key=reason.key, wanted=waiting)
         words = f"a newer run takes its place under the limit {reason.key} ({reason.max} at a time)"
     else:
-        rows = await c.fetch(q["turn_away"], g.line.id, 0)
+        rows = await fetch(c, "turn_away", group_id=g.line.id, kept=0)
         words = f"the limit {reason.key} ({reason.max} at a time) was reached when it was started"
     asked = [r["run_id"] for r in rows]
     if asked:
-        await c.execute(q["post_cancels"], asked, encode_mail(CancelAsked(words)))
+        await execute(c, "post_cancels", run_ids=asked, body=encode_mail(CancelAsked(words)))
     return asked
 
 
@@ -128,9 +131,8 @@ def _keys_of(waiting: Sequence[Waiting], ruled: dict[bytes, list[Rule]]) -> list
 async def _keys(c: Any, keys: list[Key]) -> tuple[dict[Key, Held], dict[Key, Bucket]]:
     if not keys:
         return {}, {}
-    q = queries()
-    await c.execute(q["lock_keys"], sorted({_hash(key) for key in keys}))
-    rows = await c.fetch(q["read_keys"], [ns for ns, _ in keys], [key for _, key in keys])
+    await execute(c, "lock_keys", hashes=sorted({_hash(key) for key in keys}))
+    rows = await fetch(c, "read_keys", keys=keys)
     held = {(r["ns"], r["key"]): Held(r["held"], tuple(r["holders"] or ())) for r in rows}
     buckets = {(r["ns"], r["key"]): Bucket(r["tokens"], r["at"]) for r in rows if r["tokens"] is not None}
     return held, buckets
@@ -141,14 +143,13 @@ def _hash(key: Key) -> int:
 
 
 async def _move(c: Any, grants: list[Grant]) -> None:
-    q = queries()
-    await c.execute(
-        q["move_lines"], [g.line.id for g in grants], [g.turn for g in grants], [g.head_us for g in grants], [g.next_us for g in grants],
-        [g.reason.key if g.reason else None for g in grants], [_reason(g.reason) for g in grants],
-    )  # fmt: skip
+    moved = [
+        (g.line.id, g.turn, g.head_us, g.next_us, g.reason.key if g.reason else None, _reason(g.reason)) for g in grants
+    ]
+    await execute(c, "move_lines", groups=moved)
     empty = [g.line.id for g in grants if g.next_us is None]
     if empty:
-        await c.execute(q["drop_empty_lines"], empty)
+        await execute(c, "drop_empty_lines", ids=empty)
 
 
 def _reason(reason: Reason | None) -> str | None:
@@ -158,29 +159,24 @@ def _reason(reason: Reason | None) -> str | None:
 async def _pour(c: Any, taking: list[Grant], buckets: dict[Key, Bucket]) -> None:
     used = sorted({(g.line.ns, rate.key) for g in taking for rate in g.needs.rates})
     if used:
-        await c.execute(
-            queries()["pour"], [ns for ns, _ in used], [key for _, key in used],
-            [buckets[k].tokens for k in used], [buckets[k].at_us for k in used],
-        )  # fmt: skip
+        await execute(c, "pour", buckets=[(*key, buckets[key].tokens, buckets[key].at_us) for key in used])
 
 
 async def sweep(c: Any) -> None:
     """Drop lines that are empty and that nobody serves. They are locked first: whoever joins one meanwhile waits, and makes it anew."""
-    q = queries()
     async with c.transaction():
-        stale = [r["id"] for r in await c.fetch(q["stale_lines"], STALE_LINES_MAX)]
+        stale = [r["id"] for r in await fetch(c, "stale_lines", limit=STALE_LINES_MAX)]
         if stale:
-            await c.execute(q["drop_empty_lines"], stale)
-            await c.execute(q["touch_lines"], stale)
+            await execute(c, "drop_empty_lines", ids=stale)
+            await execute(c, "touch_lines", ids=stale)
 
 
 async def wake_lines(c: Any, keys: Iterable[Key]) -> None:
-    wanted = sorted(keys)
-    await c.execute(queries()["wake_lines"], [ns for ns, _ in wanted], [key for _, key in wanted])
+    await execute(c, "wake_lines", keys=sorted(keys))
 
 
 async def read_rules(c: Any) -> Rules:
-    rows = await c.fetch(queries()["rules"])
+    rows = await fetch(c, "rules")
     return Rules(
         {
             (r["ns"], r["scope"], r["name"]): Rule(
@@ -194,25 +190,25 @@ async def read_rules(c: Any) -> Rules:
 
 async def assign_lines(c: Any, ns: int, scope: str, name: str) -> int:
     """Put waiting tasks that a new rule is about into lines. To be called in the transaction that makes the rule; returns how many."""
-    q, done = queries(), 0
-    while rows := await c.fetch(q["unlined_tasks"], ns, scope, name, LINE_UP_MAX):
+    done = 0
+    while rows := await fetch(c, "unlined_tasks", ns=ns, scope=scope, name=name, limit=LINE_UP_MAX):
         lines = [
             task_line(decode_options(r["options"]).control, ns, r["queue"], r["name"], r["workflow"], r["input"])
             for r in rows
         ]
         await put_lines(c, lines)
-        await c.execute(q["line_up"], [r["id"] for r in rows], [line.id for line in lines])
+        await execute(c, "line_up", tasks=[(r["id"], line.id) for r, line in zip(rows, lines, strict=True)])
         done += len(rows)
     return done
 
 
 async def put_lines(c: Any, lines: Sequence[Line]) -> None:
     """Lines that something joins outside a commit of an engine."""
-    unique = {line.id: line.row(0)[:-1] for line in lines}
+    unique = {line.id: line.row() for line in lines}
     if unique:
-        await c.execute(queries()["put_lines"], *(list(column) for column in zip(*unique.values(), strict=True)))
+        await execute(c, "put_lines", groups=list(unique.values()))
 
 
 async def held_by(c: Any, ns: int, key: str) -> Held:
-    r = await c.fetchrow(queries()["held_by"], ns, key)
+    r = await fetch_row(c, "held_by", ns=ns, key=key)
     return Held(r["held"], tuple(r["holders"] or ()))

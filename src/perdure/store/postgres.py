@@ -55,7 +55,8 @@ from perdure.engine.ports import (
 from perdure.store import arrays, flow_control, partitions, pooling
 from perdure.store.clashes import CLASH, retried
 from perdure.store.connections import TROUBLE, Connections, connect, shift_clock
-from perdure.store.queries import queries
+from perdure.store.port import PostgresPort
+from perdure.store.queries import execute, fetch, fetch_row
 from perdure.store.run_retry import reopen
 from perdure.wire.codec import decode_events
 
@@ -77,18 +78,14 @@ KEYS_TRIMMED: Final = 10_000
 
 
 @retried("commit", "post_many")
-class PostgresStore:
+class PostgresStore(PostgresPort):
     def __init__(self, dsn: str) -> None:
+        super().__init__(dsn)
         self._dsn = dsn
-        self._q = queries()
-        self._pool = Connections(dsn)
         self._committing: Any = None
         self._posting: Any = None
         self._posting_one = asyncio.Lock()
         self._listening: asyncio.Task[None] | None = None
-
-    async def open(self) -> None:
-        await self._pool.open()
 
     async def close(self) -> None:
         if self._listening is not None:
@@ -96,7 +93,7 @@ class PostgresStore:
             await asyncio.gather(self._listening, return_exceptions=True)
         self._drop_committing()
         self._drop_posting()
-        await self._pool.close()
+        await super().close()
 
     @property
     def pool(self) -> Connections:
@@ -111,31 +108,29 @@ class PostgresStore:
     def clock_offset_s(self) -> float:
         return self._pool.clock_offset_s
 
-    async def _fetch(self, name: str, *args: Any) -> list[Any]:
-        async with self._pool.take() as c:
-            rows: list[Any] = await c.fetch(self._q[name], *args)
-            return rows
-
-    async def _row(self, name: str, *args: Any) -> Any:
-        async with self._pool.take() as c:
-            return await c.fetchrow(self._q[name], *args)
-
     # -- ownership --------------------------------------------------------------------------------------------------
 
     async def register(self, engine: str, lease_s: float, slots: int) -> Session:
-        row = await self._row("register_session", engine, lease_s, slots)
+        row = await self._row("register_session", engine=engine, lease_s=lease_s, slots=slots)
         return Session(row["id"], row["clock"])
 
     async def renew(self, session: int, lease_s: float, slots: int, slots_free: int) -> Renewed | None:
-        row = await self._row("renew_session", session, lease_s, slots, slots_free)
+        row = await self._row("renew_session", session=session, lease_s=lease_s, slots=slots, slots_free=slots_free)
         return Renewed(row["clock"], row["others"], row["others_free"], row["expired"]) if row is not None else None
 
     async def reap(self, settle: Settle) -> int:
         """Remove expired sessions and free what they held, in one transaction."""
         async with self._pool.take() as c, c.transaction():
-            gone = [r["id"] for r in await c.fetch(self._q["delete_expired_sessions"])]
+            gone = [r["id"] for r in await fetch(c, "delete_expired_sessions")]
             if gone:
-                for r in await c.fetch(self._q["free_lost_runs"], gone, SUSPECT_TAKEOVERS, TAKEOVERS_MAX, QUARANTINED):
+                for r in await fetch(
+                    c,
+                    "free_lost_runs",
+                    sessions=gone,
+                    suspect_takeovers=SUSPECT_TAKEOVERS,
+                    takeovers_max=TAKEOVERS_MAX,
+                    quarantine_reason=QUARANTINED,
+                ):
                     if r["stuck"] is not None:
                         log.error("run %s is stuck: %s", ids.text(r["run_id"]), r["stuck"])
                 await self._free(c, gone, settle)
@@ -144,22 +139,22 @@ class PostgresStore:
     async def leave(self, session: int, settle: Settle) -> None:
         """The same for our own session, on purpose."""
         async with self._pool.take() as c, c.transaction():
-            gone = [r["id"] for r in await c.fetch(self._q["delete_session"], session)]
+            gone = [r["id"] for r in await fetch(c, "delete_session", session=session)]
             if gone:
-                await c.fetch(self._q["free_runs"], gone)
+                await fetch(c, "free_runs", sessions=gone)
                 await self._free(c, gone, settle)
 
     async def _free(self, c: Any, sessions: list[int], settle: Settle) -> None:
         # Statements after the DELETE have snapshots of their own: they see what commits in flight wrote while we waited for them.
-        rows = await c.fetch(self._q["select_owned_tasks"], sessions)
+        rows = await fetch(c, "select_owned_tasks", sessions=sessions)
         again, failed = settle(
             [LostTask(r["id"], r["run_id"], r["seq"], r["attempt"], r["lost"], r["options"]) for r in rows]
         )
         if again:
-            await c.execute(self._q["requeue_tasks"], *(list(x) for x in zip(*again, strict=True)))
+            await execute(c, "requeue_tasks", tasks=again)
         if failed:
-            await c.execute(self._q["drop_tasks_into_inbox"], *(list(x) for x in zip(*failed, strict=True)))
-        await c.execute(self._q["delete_commit_log"], sessions)
+            await execute(c, "drop_tasks_into_inbox", tasks=failed)
+        await execute(c, "delete_commit_log", sessions=sessions)
 
     # -- committing -------------------------------------------------------------------------------------------------
 
@@ -188,11 +183,11 @@ class PostgresStore:
 
     async def _write(self, c: Any, session: int, number: int, batch: Batch) -> Any:
         if not batch.has_rest:
-            return await c.fetchrow(self._q["commit_batch"], session, number, *batch.main())
+            return await fetch_row(c, "commit_batch", session=session, number=number, **batch.main())
         async with c.transaction():
-            row = await c.fetchrow(self._q["commit_batch"], session, number, *batch.main())
+            row = await fetch_row(c, "commit_batch", session=session, number=number, **batch.main())
             if row["held"]:
-                await c.fetchrow(self._q["commit_batch_rest"], session, *batch.rest())
+                await execute(c, "commit_batch_rest", session=session, **batch.rest())
             return row
 
     @property
@@ -226,7 +221,7 @@ class PostgresStore:
         """The answer to a commit was lost. Ask, as often as it takes, whether it took effect; see claim_commit_number."""
         while True:
             try:
-                row = await self._row("claim_commit_number", session, number)
+                row = await self._row("claim_commit_number", session=session, number=number)
                 if row["alive"] and not row["claimed"]:
                     return await self._read_back(batch)
             except Unavailable:
@@ -238,19 +233,19 @@ class PostgresStore:
 
     async def _read_back(self, batch: Batch) -> Committed:
         """The answer that was lost, taken from the rows themselves, so that memory goes on as if nothing had happened."""
-        starts = [row[0] for row in batch.starts.rows]
-        written = [(run_id, 1) for run_id in starts] + [row[:2] for row in batch.appends.rows]
-        row = await self._row("read_back", starts, [r for r, _ in written], [seq for _, seq in written])
+        started = [row.run_id for row in batch.starts]
+        written = [(run_id, 1) for run_id in started] + [(row.run_id, row.seq) for row in batch.appends]
+        row = await self._row("read_back", started=started, written=written)
         return Committed(row["at"], frozenset(row["started"]), doubtful=True)
 
     async def trim_commit_log(self, session: int, below: int) -> None:
-        await self._fetch("trim_commit_log", session, below)
+        await self._fetch("trim_commit_log", session=session, below=below)
 
     # -- messages ---------------------------------------------------------------------------------------------------
 
     async def post(self, run_id: bytes, ns: int, body: bytes) -> int | None:
         """None when the run takes no mail; else its owner's session, 0 for nobody."""
-        row = await self._row("post_message", run_id, ns, body)
+        row = await self._row("post_message", run_id=run_id, ns=ns, body=body)
         return None if row is None else row["owner"] or 0
 
     async def post_many(self, rows: Sequence[PostRow]) -> list[int]:
@@ -258,13 +253,14 @@ class PostgresStore:
 
         On a connection of its own: whoever reads much must not stand in the way of messages."""
         places: dict[tuple[bytes, int], int] = {}
-        at = [places.setdefault((r[0], r[1]), len(places) + 1) for r in rows]
-        _, _, bodies, keys, named, stops = _columns(rows, 6)
-        runs = _columns(list(places), 2)
+        messages = [
+            (places.setdefault((run_id, ns), len(places) + 1), body, key, named, stops)
+            for run_id, ns, body, key, named, stops in rows
+        ]
         try:
             async with self._posting_one:
                 connection = await self._post_connection()
-                row = await connection.fetchrow(self._q["post_messages"], *runs, at, bodies, keys, named, stops)
+                row = await fetch_row(connection, "post_messages", runs=list(places), messages=messages)
         except (pg.UniqueViolationError, *CLASH) as e:
             raise NotCommitted(str(e)) from e
         except TROUBLE as e:
@@ -279,7 +275,7 @@ class PostgresStore:
         return outcomes
 
     async def remember_message(self, run_id: bytes, key: str) -> None:
-        await self._fetch("remember_message", run_id, key)
+        await self._fetch("remember_message", run_id=run_id, key=key)
 
     async def _post_connection(self) -> Any:
         if self._posting is None or self._posting.is_closed():
@@ -295,15 +291,18 @@ class PostgresStore:
             self._posting = None
 
     async def resolve_promise(self, run_id: bytes, ns: int, name: str, body: bytes, *, sure: bool) -> tuple[bool, bool]:
-        row = await self._row("resolve_promise", run_id, ns, name, body, sure)
+        row = await self._row("resolve_promise", run_id=run_id, ns=ns, name=name, body=body, authorized=sure)
         return row["active"], row["won"]
 
     async def forget_key(self, ns: int, key: str, run_id: bytes) -> None:
-        await self._fetch("forget_key", ns, key, run_id)
+        await self._fetch("forget_key", ns=ns, key=key, run_id=run_id)
 
     async def unstick(self, run_id: bytes, ns: int, line: Line | None) -> bool:
         async with self._pool.take() as c, c.transaction():
-            if await c.fetchrow(self._q["unstick"], run_id, ns, line.id if line is not None else None) is None:
+            if (
+                await fetch_row(c, "unstick", run_id=run_id, ns=ns, group_id=line.id if line is not None else None)
+                is None
+            ):
                 return False
             await flow_control.put_lines(c, [line] if line is not None else [])
             return True
@@ -319,33 +318,36 @@ class PostgresStore:
         controls: dict[str, bytes],
         parameters: dict[str, bytes] | None = None,
     ) -> None:
-        said = [controls[w].decode() if w in controls else None for w in versions]
-        taken = [parameters[w].decode() if parameters and w in parameters else None for w in versions]
-        await self._fetch("register_versions", ns, list(versions), list(versions.values()), said, taken)
+        rows = [
+            (w, version, _text(controls.get(w)), _text((parameters or {}).get(w))) for w, version in versions.items()
+        ]
+        await self._execute("register_versions", ns=ns, versions=rows)
 
     async def parameters(self, ns: int, workflow: str, version: str) -> bytes | None:
-        row = await self._row("workflow_parameters", ns, workflow, version)
+        row = await self._row("workflow_parameters", ns=ns, workflow=workflow, version=version)
         return row["parameters"].encode() if row is not None and row["parameters"] is not None else None
 
     async def save_task_options(self, ns: int, options: Mapping[str, bytes | None]) -> None:
-        names = sorted(options)
-        said = [data.decode() if (data := options[name]) is not None else None for name in names]
-        await self._fetch("save_task_options", ns, names, said)
+        await self._execute(
+            "save_task_options", ns=ns, tasks=[(name, _text(options[name])) for name in sorted(options)]
+        )
 
     async def task_options(self, ns: int) -> dict[str, bytes]:
-        return {r["name"]: r["options"].encode() for r in await self._fetch("task_options", ns, DECLARED_TASKS_MAX)}
+        return {
+            r["name"]: r["options"].encode() for r in await self._fetch("task_options", ns=ns, limit=DECLARED_TASKS_MAX)
+        }
 
     async def current_versions(self, ns: int, names: Sequence[str]) -> dict[str, str]:
-        return {r["name"]: r["current"] for r in await self._fetch("current_versions", ns, list(names))}
+        return {r["name"]: r["current"] for r in await self._fetch("current_versions", ns=ns, names=list(names))}
 
     async def document(self, ns: int, workflow: str, version: str) -> bytes | None:
-        row = await self._row("get_definition", ns, workflow, version)
+        row = await self._row("get_definition", ns=ns, workflow=workflow, version=version)
         return row["document"].encode() if row is not None and row["document"] is not None else None
 
     # -- claiming ---------------------------------------------------------------------------------------------------
 
     async def next_due(self, workflows: Sequence[Named], served: Sequence[Kind], *, flows: bool) -> Due:
-        row = await self._row("next_due", *_columns(workflows, 2), *_columns(served, 3), flows)
+        row = await self._row("next_due", workflows=workflows, kinds=served, flows=flows)
         return Due(
             row["clock"],
             row["run_at"],
@@ -370,20 +372,21 @@ class PostgresStore:
         return await self._claim("claim_suspect", session, workflows, 1, flows)
 
     async def settle_suspect(self, session: int, run_id: bytes) -> None:
-        await self._fetch("settle_suspect", session, run_id)
+        await self._fetch("settle_suspect", session=session, run_id=run_id)
 
     async def _claim(
         self, name: str, session: int, workflows: Sequence[Named], limit: int, flows: bool
     ) -> list[ClaimedRun]:
-        rows = await self._fetch(name, session, *_columns(workflows, 2), limit, flows)
+        rows = await self._fetch(name, session=session, workflows=workflows, limit=limit, flows=flows)
         return [
             ClaimedRun(r["run_id"], r["ns"], r["workflow"], r["version"], r["epoch"], tuple(r["keys"] or ()))
             for r in rows
         ]
 
     async def claim_tasks(self, session: int, served: Sequence[tuple[Kind, int]], limit: int) -> list[ClaimedTask]:
-        kinds = _columns([(*kind, free) for kind, free in served], 4)
-        return [ClaimedTask(*r.values()) for r in await self._fetch("claim_tasks", session, *kinds, limit)]
+        kinds = [(*kind, free) for kind, free in served]
+        rows = await self._fetch("claim_tasks", session=session, kinds=kinds, limit=limit)
+        return [ClaimedTask(*r.values()) for r in rows]
 
     async def claim_from_lines(
         self, session: int, served: Sequence[tuple[Kind, int]], limit: int, rules: Rules
@@ -409,17 +412,17 @@ class PostgresStore:
 
     async def controls(self, ns: int, workflows: Sequence[tuple[str, str]]) -> dict[tuple[str, str], bytes]:
         """What versions of workflows say about flow control of their runs; those that say nothing are left out."""
-        rows = await self._fetch("workflow_controls", ns, *_columns(workflows, 2))
+        rows = await self._fetch("workflow_controls", ns=ns, versions=workflows)
         return {(r["workflow"], r["version"]): r["control"].encode() for r in rows}
 
     async def adopt_tasks(self, session: int, ns: int, tokens: Sequence[tuple[bytes, int]]) -> Adopted:
         """Take over running tasks with the worker that runs them; the engine it comes from finds out by looking."""
-        rows = await self._fetch("adopt_tasks", session, ns, *_columns(tokens, 2))
-        known = await self._fetch("known_tasks", ns, [task_id for task_id, _ in tokens])
+        rows = await self._fetch("adopt_tasks", session=session, ns=ns, tasks=tokens)
+        known = await self._fetch("known_tasks", ns=ns, ids=[task_id for task_id, _ in tokens])
         return Adopted([ClaimedTask(*r.values()) for r in rows], {r["id"] for r in known})
 
     async def still_mine(self, session: int, ids: Sequence[bytes]) -> set[bytes]:
-        return {r["id"] for r in await self._fetch("claimed_tasks_alive", session, list(ids))}
+        return {r["id"] for r in await self._fetch("claimed_tasks_alive", session=session, ids=list(ids))}
 
     async def load(self, run_ids: Sequence[bytes]) -> Loaded:
         """One statement, hence one snapshot: a task is in the queue, or its end is in the inbox or the history, or it is lost. Read one after
@@ -429,7 +432,7 @@ class PostgresStore:
         queued: set[tuple[bytes, int]] = set()
         mail: list[MailRow] = []
         history: dict[bytes, list[HistoryRow]] = {r: [] for r in wanted}
-        for part, run_id, n, last, at_us, body, hash in await self._fetch("load_runs", wanted):
+        for part, run_id, n, last, at_us, body, hash in await self._fetch("load_runs", run_ids=wanted):
             if part == HISTORY_PART:
                 history[run_id].append(HistoryRow(run_id, n, last, at_us, body, hash))
             elif part == MAIL_PART:
@@ -439,28 +442,32 @@ class PostgresStore:
         return Loaded(queued, history, mail)
 
     async def owned_mail(self, session: int, limit: int) -> list[MailRow]:
-        return [MailRow(*r.values()) for r in await self._fetch("inbox_of_owner", session, limit)]
+        return [MailRow(*r.values()) for r in await self._fetch("inbox_of_owner", session=session, limit=limit)]
 
     async def existing(self, ns: int, run_ids: Sequence[bytes]) -> set[bytes]:
-        return {r["run_id"] for r in await self._fetch("existing_runs", ns, list(run_ids))} if run_ids else set()
+        return (
+            {r["run_id"] for r in await self._fetch("existing_runs", ns=ns, run_ids=list(run_ids))}
+            if run_ids
+            else set()
+        )
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
     async def namespace(self, name: str) -> int:
-        row = await self._row("namespace_id", name) or await self._row("create_namespace", name)
+        row = await self._row("namespace_id", name=name) or await self._row("create_namespace", name=name)
         number: int = row["id"]
         return number
 
     async def find_namespace(self, name: str) -> int | None:
-        row = await self._row("namespace_id", name)
+        row = await self._row("namespace_id", name=name)
         return row["id"] if row is not None else None
 
     async def run_by_key(self, ns: int, key: str) -> tuple[bytes, bytes] | None:
-        row = await self._row("run_by_key", ns, key)
+        row = await self._row("run_by_key", ns=ns, key=key)
         return (row["run_id"], row["input_hash"]) if row is not None else None
 
     async def describe(self, run_id: bytes, ns: int) -> RunView | None:
-        r = await self._row("get_run", run_id, ns)
+        r = await self._row("get_run", run_id=run_id, ns=ns)
         if r is None:
             return None
         return RunView(
@@ -472,9 +479,9 @@ class PostgresStore:
     async def ended(self, ns: int, run_ids: Sequence[bytes]) -> dict[bytes, Outcome]:
         """Outcomes of those that ended; a stuck run counts with its reason, under status running."""
         async with self._pool.take() as c:
-            rows = await c.fetch(self._q["ended_runs"], ns, list(run_ids))
+            rows = await fetch(c, "ended_runs", ns=ns, run_ids=list(run_ids))
             ends = [r["run_id"] for r in rows if r["stuck"] is None]
-            last = {r["run_id"]: r["body"] for r in await c.fetch(self._q["last_rows"], ends)} if ends else {}
+            last = {r["run_id"]: r["body"] for r in await fetch(c, "last_rows", run_ids=ends)} if ends else {}
         found: dict[bytes, Outcome] = {}
         for r in rows:
             outcome = _stuck(r) if r["stuck"] is not None else _outcome(last[r["run_id"]])
@@ -483,11 +490,11 @@ class PostgresStore:
         return found
 
     async def history_after(self, run_id: bytes, ns: int, after: int, limit: int) -> list[HistoryRow]:
-        rows = await self._fetch("history_after", run_id, ns, after, limit)
+        rows = await self._fetch("history_after", run_id=run_id, ns=ns, after=after, limit=limit)
         return [HistoryRow(run_id, r["seq"], r["last"], r["at"], r["body"]) for r in rows]
 
     async def read_state(self, run_id: bytes, ns: int, name: str) -> bytes | None:
-        row = await self._row("read_state", run_id, ns, name)
+        row = await self._row("read_state", run_id=run_id, ns=ns, name=name)
         return row["value"] if row is not None else None
 
     # -- upkeep -----------------------------------------------------------------------------------------------------
@@ -496,11 +503,11 @@ class PostgresStore:
         forwarded = await self._fetch("forward_orphan_mail")
         await self._fetch("sweep_orphan_mail")
         await self._fetch("sweep_orphan_promises")
-        await self._fetch("trim_message_keys", float(MESSAGE_KEYS_KEPT_S), KEYS_TRIMMED)
+        await self._fetch("trim_message_keys", age_s=float(MESSAGE_KEYS_KEPT_S), limit=KEYS_TRIMMED)
         await self._fetch("sweep_workers")
         async with self._pool.take() as c:
             await flow_control.sweep(c)
-        await self._fetch("trim_updates", float(UPDATE_ANSWERS_KEPT_S), TRIM_ROWS)
+        await self._fetch("trim_updates", age_s=float(UPDATE_ANSWERS_KEPT_S), limit=TRIM_ROWS)
         return len(forwarded)
 
     async def create_partitions(self, ahead_days: int) -> int:
@@ -543,8 +550,8 @@ class PostgresStore:
             await asyncio.sleep(random.uniform(0.5, 1.5))
 
 
-def _columns(rows: Sequence[tuple[Any, ...]], width: int) -> list[list[Any]]:
-    return [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in range(width)]
+def _text(data: bytes | None) -> str | None:
+    return data.decode() if data is not None else None
 
 
 def _set(event: asyncio.Event, *_: object) -> None:

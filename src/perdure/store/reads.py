@@ -49,7 +49,8 @@ from perdure.engine.api.reads import (
 from perdure.store import wait_reasons
 from perdure.store.clashes import retried
 from perdure.store.connections import Connections
-from perdure.store.queries import queries
+from perdure.store.port import PostgresPort
+from perdure.store.queries import fetch, fetch_row, fetch_value
 from perdure.wire.codec import decode_row
 
 READ_SETTINGS: Final = {
@@ -79,16 +80,9 @@ class _Source(msgspec.Struct, frozen=True):
 
 
 @retried()
-class PostgresReads:
+class PostgresReads(PostgresPort):
     def __init__(self, dsn: str) -> None:
-        self._q = queries()
-        self._pool = Connections(dsn, READ_SETTINGS)
-
-    async def open(self) -> None:
-        await self._pool.open()
-
-    async def close(self) -> None:
-        await self._pool.close()
+        super().__init__(Connections(dsn, READ_SETTINGS))
 
     def shift_clock(self, seconds: float) -> None:
         """Tests only: let the database clock of these connections run ahead."""
@@ -99,17 +93,6 @@ class PostgresReads:
         """Several statements that see the database at one moment: a run that ends meanwhile is neither missed nor seen twice."""
         async with self._pool.take() as c, c.transaction(isolation="repeatable_read", readonly=True):
             yield c
-
-    async def _fetch(self, name: str, *args: Any) -> list[Any]:
-        async with self._pool.take() as c:
-            rows: list[Any] = await c.fetch(self._q[name], *args)
-            return rows
-
-    async def _row(self, name: str, *args: Any) -> Any:
-        async with self._pool.take() as c:
-            return await c.fetchrow(self._q[name], *args)
-
-    # -- runs -------------------------------------------------------------------------------------------------------
 
     async def runs(self, ns: int, wanted: RunFilter, below: bytes | None, limit: int) -> RunPage:
         low, high = _bounds(wanted, below)
@@ -125,7 +108,7 @@ class PostgresReads:
         """Active runs that wait for one thing, each with all that it waits for."""
         async with self._snapshot() as c:
             found, floor = await wait_reasons.waiting_on(c, ns, f.waiting_on, low, high, limit + 1)
-            rows = await c.fetch(self._q["run_items"], found[:limit], ns)
+            rows = await fetch(c, "run_items", run_ids=found[:limit], ns=ns)
             items = [
                 msgspec.structs.replace(
                     _run_item(r), waits=_asked(await wait_reasons.waits_of(c, ns, r["run_id"]), f.waiting_on)
@@ -142,9 +125,19 @@ class PostgresReads:
     ) -> _Source:
         name, statuses = walk
         scan = SCAN_ROWS_MAX if _sifts(name, statuses, f) else limit + 1
-        rows = await c.fetch(
-            self._q[name], ns, low, high, statuses, f.workflow or None, [a.decode() for a in f.attributes] or None, f.text.lower() or None, scan, limit + 1
-        )  # fmt: skip
+        rows = await fetch(
+            c,
+            name,
+            ns=ns,
+            low=low,
+            high=high,
+            statuses=statuses,
+            workflow=f.workflow or None,
+            attributes=[a.decode() for a in f.attributes] or None,
+            text=f.text.lower() or None,
+            scan_limit=scan,
+            limit=limit + 1,
+        )
         return _source(rows, scan, limit + 1)
 
     async def _by_attributes(self, c: Any, ns: int, f: RunFilter, low: bytes, high: bytes, limit: int) -> list[_Source]:
@@ -155,7 +148,7 @@ class PostgresReads:
             out.append(await self._list(c, ("list_active_by_attributes", statuses or None), ns, f, low, high, limit))
         if statuses and not f.statuses & _ENDED:
             return out
-        tomorrow_ms = await c.fetchval(self._q["read_clock"]) // 1000 + DAY_MS
+        tomorrow_ms = await fetch_value(c, "read_clock") // 1000 + DAY_MS
         top, days, items = high, 1, list[RunItem]()
         while True:
             newest_ms = min(ids.unix_ms_of(top), tomorrow_ms)
@@ -169,19 +162,19 @@ class PostgresReads:
             top, days = floor, days * 2
 
     async def find(self, ns: int, low: bytes, high: bytes, limit: int) -> list[bytes]:
-        return [r["run_id"] for r in await self._fetch("find_runs", ns, low, high, limit)]
+        return [r["run_id"] for r in await self._fetch("find_runs", ns=ns, low=low, high=high, limit=limit)]
 
     async def newest(self, ns: int) -> bytes | None:
-        row = await self._row("newest_run", ns)
+        row = await self._row("newest_run", ns=ns)
         return row["run_id"] if row is not None else None
 
     async def detail(self, ns: int, run_id: bytes) -> RunDetail | None:
         async with self._snapshot() as c:
-            row = await c.fetchrow(self._q["run_item"], run_id, ns)
+            row = await fetch_row(c, "run_item", run_id=run_id, ns=ns)
             if row is None:
                 return None
             item = _run_item(row)
-            ends = await c.fetchrow(self._q["history_ends"], run_id, ns)
+            ends = await fetch_row(c, "history_ends", run_id=run_id, ns=ns)
             counts = await self._counts(c, ns, run_id)
             outstanding = await self._outstanding(c, ns, item, ends["events"] if ends else 0)
             waits = await wait_reasons.waits_of(c, ns, run_id)
@@ -201,8 +194,8 @@ class PostgresReads:
 
     async def _counts(self, c: Any, ns: int, run_id: bytes) -> dict[int, int]:
         low, high = _task_range(run_id)
-        ended = await c.fetch(self._q["count_ended_tasks"], low, high, run_id, ns, TASKS_COUNTED_MAX)
-        queued = await c.fetch(self._q["count_queued_tasks"], run_id, ns, TASKS_COUNTED_MAX)
+        ended = await fetch(c, "count_ended_tasks", low=low, high=high, run_id=run_id, ns=ns, limit=TASKS_COUNTED_MAX)
+        queued = await fetch(c, "count_queued_tasks", run_id=run_id, ns=ns, limit=TASKS_COUNTED_MAX)
         counts = dict.fromkeys((int(s) for s in TaskStatus), 0)
         for r in (*ended, *queued):
             counts[r["status"]] += r["tasks"]
@@ -211,23 +204,23 @@ class PostgresReads:
     async def _outstanding(self, c: Any, ns: int, item: RunItem, events: int) -> Outstanding | None:
         if item.status in _ENDED or not 0 < events <= OUTSTANDING_EVENTS_MAX:
             return None
-        size = await c.fetchval(self._q["history_size"], item.run_id, ns)
+        size = await fetch_value(c, "history_size", run_id=item.run_id, ns=ns)
         if size > OUTSTANDING_BYTES_MAX:
             return None
-        return fold(await c.fetch(self._q["whole_history"], item.run_id, ns))
+        return fold(await fetch(c, "whole_history", run_id=item.run_id, ns=ns))
 
     async def history(self, ns: int, run_id: bytes, after: int, limit: int, bytes_max: int) -> list[ev.Recorded]:
-        rows = await self._fetch("history_page", run_id, ns, after, limit, bytes_max)
+        rows = await self._fetch("history_page", run_id=run_id, ns=ns, after=after, limit=limit, bytes_max=bytes_max)
         found = [r for row in rows for r in decode_row(row["seq"], row["at"], row["body"]) if r.seq > after]
         return found[:limit]
 
     async def tasks(self, ns: int, run_id: bytes, statuses: frozenset[int], after: int, limit: int) -> TaskPage | None:
         async with self._snapshot() as c:
-            row = await c.fetchrow(self._q["run_item"], run_id, ns)
+            row = await fetch_row(c, "run_item", run_id=run_id, ns=ns)
             if row is None:
                 return None
             item = _run_item(row)
-            ends = await c.fetchrow(self._q["history_ends"], run_id, ns)
+            ends = await fetch_row(c, "history_ends", run_id=run_id, ns=ns)
             outstanding = await self._outstanding(c, ns, item, ends["events"] if ends else 0)
             waiting = _waiting(item, outstanding)
             if statuses or (outstanding is None and item.status in _ACTIVE):
@@ -242,8 +235,8 @@ class PostgresReads:
     ) -> list[TaskItem]:
         """Tasks are numbered without gaps and their ids follow from their numbers: a page costs what it shows."""
         wanted = [ids.derive(run_id, ids.TASK, seq) for seq in range(after + 1, after + 1 + limit)]
-        ended = await c.fetch(self._q["ended_tasks"], wanted, run_id, ns)
-        queued = await c.fetch(self._q["queued_tasks"], wanted, run_id, ns)
+        ended = await fetch(c, "ended_tasks", ids=wanted, run_id=run_id, ns=ns)
+        queued = await fetch(c, "queued_tasks", ids=wanted, run_id=run_id, ns=ns)
         window = {s: t for s, t in waiting.items() if after < s <= after + limit}
         return _joined(ended, queued, window)
 
@@ -252,23 +245,35 @@ class PostgresReads:
     ) -> list[TaskItem]:  # fmt: skip
         low, high = _task_range(run_id)
         wanted = sorted(statuses or (int(s) for s in TaskStatus))
-        ended = await c.fetch(self._q["ended_tasks_by_status"], low, high, run_id, ns, after, wanted, limit)
-        queued = await c.fetch(self._q["queued_tasks_by_status"], run_id, ns, after, wanted, limit)
+        ended = await fetch(
+            c,
+            "ended_tasks_by_status",
+            low=low,
+            high=high,
+            run_id=run_id,
+            ns=ns,
+            after=after,
+            statuses=wanted,
+            limit=limit,
+        )
+        queued = await fetch(
+            c, "queued_tasks_by_status", run_id=run_id, ns=ns, after=after, statuses=wanted, limit=limit
+        )
         left = sorted(s for s, t in waiting.items() if s > after and t.status in wanted)
         unwritten: dict[int, TaskItem] = {}
         while left and len(unwritten) < limit:  # those that have a row are known better by it
             some, left = left[:limit], left[limit:]
-            rows = await c.fetch(self._q["queued_tasks"], [waiting[s].id for s in some], run_id, ns)
+            rows = await fetch(c, "queued_tasks", ids=[waiting[s].id for s in some], run_id=run_id, ns=ns)
             unwritten |= {s: waiting[s] for s in set(some) - {r["seq"] for r in rows}}
         return _joined(ended, queued, unwritten)[:limit]
 
     async def tasks_named(self, ns: int, run_id: bytes, name: str, limit: int) -> list[int]:
         low, high = _task_range(run_id)
-        rows = await self._fetch("tasks_named", low, high, run_id, ns, name, limit)
+        rows = await self._fetch("tasks_named", low=low, high=high, run_id=run_id, ns=ns, name=name, limit=limit)
         found = {r["seq"] for r in rows}
         async with self._snapshot() as c:
-            row = await c.fetchrow(self._q["run_item"], run_id, ns)
-            ends = await c.fetchrow(self._q["history_ends"], run_id, ns)
+            row = await fetch_row(c, "run_item", run_id=run_id, ns=ns)
+            ends = await fetch_row(c, "history_ends", run_id=run_id, ns=ns)
             outstanding = await self._outstanding(c, ns, _run_item(row), ends["events"]) if row and ends else None
         if outstanding is not None:
             found.update(
@@ -284,17 +289,26 @@ class PostgresReads:
     async def task_logs(
         self, ns: int, run_id: bytes, seqs: Sequence[int], attempt: int | None, after: LogPosition | None, limit: int
     ) -> LogPage:
-        return await self._lines("task_logs", ns, run_id, after, limit, list(seqs), attempt)
+        return await self._lines("task_logs", ns, run_id, after, limit, seqs=list(seqs), attempt=attempt)
 
     async def _lines(
-        self, query: str, ns: int, run_id: bytes, after: LogPosition | None, limit: int, *more: Any
+        self, query: str, ns: int, run_id: bytes, after: LogPosition | None, limit: int, **more: Any
     ) -> LogPage:
         found: list[tuple[LogPosition, LogLine]] = []
         place = after or LogPosition(0, -1, 0, 0, -1)
         async with self._snapshot() as c:
             while len(found) <= limit:
-                rows = await c.fetch(
-                    self._q[query], run_id, ns, place.at_us, place.seq, place.attempt, place.n, LOG_CHUNKS, *more
+                rows = await fetch(
+                    c,
+                    query,
+                    run_id=run_id,
+                    ns=ns,
+                    after_at=place.at_us,
+                    after_seq=place.seq,
+                    after_attempt=place.attempt,
+                    after_n=place.n,
+                    limit=LOG_CHUNKS,
+                    **more,
                 )
                 fresh = [line for r in rows for line in _lines_of(r) if msgspec.structs.astuple(line[0]) > msgspec.structs.astuple(place)]  # fmt: skip
                 found += fresh
@@ -311,13 +325,13 @@ class PostgresReads:
             return {}
         wanted = [ids.derive(run_id, ids.TASK, s) for s in seqs]
         rows = [
-            *await c.fetch(self._q["ended_tasks"], wanted, run_id, ns),
-            *await c.fetch(self._q["queued_tasks"], wanted, run_id, ns),
+            *await fetch(c, "ended_tasks", ids=wanted, run_id=run_id, ns=ns),
+            *await fetch(c, "queued_tasks", ids=wanted, run_id=run_id, ns=ns),
         ]
         names = {r["seq"]: r["name"] for r in rows}
         if len(names) < len(seqs):
-            row = await c.fetchrow(self._q["run_item"], run_id, ns)
-            ends = await c.fetchrow(self._q["history_ends"], run_id, ns)
+            row = await fetch_row(c, "run_item", run_id=run_id, ns=ns)
+            ends = await fetch_row(c, "history_ends", run_id=run_id, ns=ns)
             out = await self._outstanding(c, ns, _run_item(row), ends["events"]) if row and ends else None
             if out is not None:
                 names |= {s: out.tasks[s][0] for s in seqs if s in out.tasks}
@@ -326,24 +340,26 @@ class PostgresReads:
     # -- the rest ---------------------------------------------------------------------------------------------------
 
     async def workflows(self, ns: int, q: str, after: str, limit: int) -> list[WorkflowItem]:
-        rows = await self._fetch("list_workflows", ns, q.lower() or None, after, limit, RUNS_COUNTED_MAX)
+        rows = await self._fetch(
+            "list_workflows", ns=ns, text=q.lower() or None, after=after, limit=limit, count_max=RUNS_COUNTED_MAX
+        )
         return [_workflow_item(r) for r in rows]
 
     async def workflow(self, ns: int, name: str) -> WorkflowItem | None:
-        row = await self._row("get_workflow", ns, name, RUNS_COUNTED_MAX)
+        row = await self._row("get_workflow", ns=ns, name=name, count_max=RUNS_COUNTED_MAX)
         return _workflow_item(row) if row is not None else None
 
     async def workflow_names(self, ns: int) -> list[str]:
-        return [r["name"] for r in await self._fetch("workflow_names", ns, NAMES_MAX)]
+        return [r["name"] for r in await self._fetch("workflow_names", ns=ns, limit=NAMES_MAX)]
 
     async def versions(self, ns: int, name: str, limit: int) -> list[VersionItem]:
         return [
             VersionItem(version=r["version"], kind=r["kind"], registered_us=r["registered_at"], current=r["current"])
-            for r in await self._fetch("list_versions", ns, name, limit)
+            for r in await self._fetch("list_versions", ns=ns, workflow=name, limit=limit)
         ]
 
     async def definition(self, ns: int, name: str, version: str) -> Definition | None:
-        rows = await self._fetch("get_definition", ns, name, version)
+        rows = await self._fetch("get_definition", ns=ns, workflow=name, version=version)
         if not rows:
             return None
         r = rows[0]
@@ -359,14 +375,14 @@ class PostgresReads:
                 workflows=r["workflows"], slots=r["slots"], slots_used=r["slots_used"], runs_held=r["runs_held"], draining=r["draining"],
                 connected_us=r["connected_at"], seen_us=r["seen_at"], blocked=r["blocked"], engine=r["engine"],
             )
-            for r in await self._fetch("list_workers", ns, after, limit)
+            for r in await self._fetch("list_workers", ns=ns, after=after, limit=limit)
         ]  # fmt: skip
 
     async def queues(self, ns: int) -> list[QueueItem]:
         async with self._snapshot() as c:
-            waiting = await c.fetch(self._q["waiting_tasks"], ns, QUEUES_MAX, QUEUE_COUNT_MAX)
-            held = await c.fetch(self._q["held_tasks"], ns)
-            workers = await c.fetch(self._q["list_workers"], ns, LOWEST, SCAN_ROWS_MAX)
+            waiting = await fetch(c, "waiting_tasks", ns=ns, limit=QUEUES_MAX, count_max=QUEUE_COUNT_MAX)
+            held = await fetch(c, "held_tasks", ns=ns)
+            workers = await fetch(c, "list_workers", ns=ns, after=LOWEST, limit=SCAN_ROWS_MAX)
         pending = {(r["queue"], r["name"]): (r["pending"], r["age_s"]) for r in waiting}
         running = {(r["queue"], r["name"]): r["running"] for r in held}
         out: list[QueueItem] = []
@@ -382,18 +398,21 @@ class PostgresReads:
         return out
 
     async def namespaces(self, after: str, limit: int) -> list[NamespaceItem]:
-        rows = await self._fetch("list_namespaces", after, limit)
+        rows = await self._fetch("list_namespaces", after=after, limit=limit)
         return [NamespaceItem(name=r["name"], created_us=r["created_at"]) for r in rows]
 
     # -- following --------------------------------------------------------------------------------------------------
 
     async def created_since(self, ns: int, above: bytes, limit: int) -> list[RunItem]:
         """Active runs above an id, oldest first."""
-        return [_run_item(r) for r in await self._fetch("created_since", ns, above, limit)]
+        return [_run_item(r) for r in await self._fetch("created_since", ns=ns, after_run_id=above, limit=limit)]
 
     async def ended_since(self, ns: int, from_us: int, above: bytes, limit: int) -> list[RunItem]:
         """Runs that ended after (moment, id), in that order."""
-        return [_run_item(r) for r in await self._fetch("ended_since", ns, from_us, above, limit)]
+        return [
+            _run_item(r)
+            for r in await self._fetch("ended_since", ns=ns, after_at=from_us, after_run_id=above, limit=limit)
+        ]
 
     async def clock_us(self) -> int:
         row = await self._row("read_clock")

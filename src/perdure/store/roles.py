@@ -20,9 +20,8 @@ from asyncpg import exceptions as pg
 
 from perdure.core.errors import InvalidInput, MigrationError
 from perdure.store.connect import connect
-from perdure.store.queries import queries
+from perdure.store.queries import execute, fetch_row
 
-SQL = queries()
 ENGINE_ROLE: Final = "perdure_engine"
 READER_ROLE: Final = "perdure_reader"
 ROLE_NAME = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,62}")
@@ -106,7 +105,7 @@ async def apply_roles(dsn: str, engine_role: str = ENGINE_ROLE, reader_role: str
         try:
             # The lock of the migrations: tables that come meanwhile get their rights too.
             async with c.transaction(isolation="read_committed"):
-                await c.execute(SQL["lock_migrations"])
+                await execute(c, "lock_migrations")
                 await _apply(c, engine_role, ENGINE_GRANTS, ENGINE_FUNCTIONS)
                 await _apply(c, reader_role, READER_GRANTS, READER_FUNCTIONS)
         except pg.InsufficientPrivilegeError as e:
@@ -119,7 +118,7 @@ async def apply_roles(dsn: str, engine_role: str = ENGINE_ROLE, reader_role: str
 
 
 async def _apply(c: Any, role: str, grants: dict[str, str], functions: tuple[str, ...]) -> None:
-    found = await c.fetchrow(SQL["inspect_role"], role)
+    found = await fetch_row(c, "inspect_role", role=role)
     if found is None:
         await c.execute(f"create role {role} nologin")
     elif found["powerful"]:

@@ -11,19 +11,25 @@ from perdure.core.flow_control.admission import Reason
 from perdure.core.lifecycle import RunStatus
 from perdure.engine.api.reads import SCAN_ROWS_MAX
 from perdure.flows.model import is_flow
-from perdure.store.queries import queries
+from perdure.store.queries import fetch, fetch_row
 from perdure.wire.codec import decode_options
 
 _RECORDED: Final = frozenset({"approval", "signal", "event", "promise", "update", "child", "timer", "task"})
 """Words that are recorded with the run as the first thing it waits for."""
 _IN_LINE: Final = frozenset({"limit", "rate", "paused"})
+_SCANS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
+    "retry": ("waiting_for_retry", {}),
+    "no_worker": ("waiting_for_worker", {"served": False}),
+    "slot": ("waiting_for_worker", {"served": True}),
+    "version": ("waiting_for_code", {}),
+    "stuck": ("waiting_stuck", {}),
+}
 _reason = msgspec.json.Decoder(Reason)
 
 
 async def waits_of(c: Any, ns: int, run_id: bytes) -> list[wait_reasons.Wait] | None:
     """None for a run that is not active."""
-    q = queries()
-    r = await c.fetchrow(q["run_waits"], run_id, ns)
+    r = await fetch_row(c, "run_waits", run_id=run_id, ns=ns)
     if r is None:
         return None
     if r["stuck"] is not None:
@@ -34,7 +40,7 @@ async def waits_of(c: Any, ns: int, run_id: bytes) -> list[wait_reasons.Wait] | 
             if r["reason"]
             else wait_reasons.about_to_start(r["workflow"])
         ]
-    tasks = [_of_task(t) for t in await c.fetch(q["task_waits"], run_id, ns, wait_reasons.WAITS_MAX)]
+    tasks = [_of_task(t) for t in await fetch(c, "task_waits", run_id=run_id, ns=ns, limit=wait_reasons.WAITS_MAX)]
     found = [*wait_reasons.decode(r["waits"]), *tasks]
     if not r["owned"] and r["due"] and not r["served"] and not is_flow(r["version"]):
         found.append(wait_reasons.no_code(r["workflow"], r["version"]))
@@ -57,24 +63,17 @@ async def waiting_on(
     c: Any, ns: int, code: str, low: bytes, high: bytes, limit: int
 ) -> tuple[list[bytes], bytes | None]:
     """Runs that wait for this, newest first, and how far the search got; None: all the way."""
-    q = queries()
     if code in _RECORDED:
-        rows = await c.fetch(q["waiting_recorded"], ns, low, high, limit, code)
+        rows = await fetch(c, "waiting_recorded", ns=ns, low=low, high=high, limit=limit, reason=code)
         return [r["run_id"] for r in rows], None
     if code in _IN_LINE:
-        rows = await c.fetch(q["waiting_in_line"], ns, low, high, limit, code)
+        rows = await fetch(c, "waiting_in_line", ns=ns, low=low, high=high, limit=limit, reason=code)
         return [r["run_id"] for r in rows], None
-    name, more = {
-        "retry": ("waiting_for_retry", ()),
-        "no_worker": ("waiting_for_worker", (False,)),
-        "slot": ("waiting_for_worker", (True,)),
-        "version": ("waiting_for_code", ()),
-        "stuck": ("waiting_stuck", ()),
-    }.get(code, ("waiting_also", (code,)))
-    rows = await c.fetch(q[name], ns, low, high, limit, SCAN_ROWS_MAX, *more)
+    name, more = _SCANS.get(code, ("waiting_also", {"reason": code}))
+    rows = await fetch(c, name, ns=ns, low=low, high=high, limit=limit, scan_limit=SCAN_ROWS_MAX, **more)
     found = [r["run_id"] for r in rows if r["run_id"] is not None]
     if code == "slot":  # tasks of fan-outs that wait in memory have no row; their run says so
-        noted = await c.fetch(q["waiting_recorded"], ns, low, high, limit, code)
+        noted = await fetch(c, "waiting_recorded", ns=ns, low=low, high=high, limit=limit, reason=code)
         found = sorted({*found, *(r["run_id"] for r in noted)}, reverse=True)[:limit]
     full = rows and rows[0]["scanned"] >= SCAN_ROWS_MAX
     return found, rows[0]["floor"] if full else None

@@ -62,12 +62,21 @@ class Line(msgspec.Struct, frozen=True, gc=False):
     priority: int
     needs: Needs
 
-    def row(self, delay_us: int) -> tuple[Any, ...]:
-        """As engine/commits/rows.py wants it."""
+    def row(self) -> tuple[bytes, int, int, str, str, str, str, float, int, str]:
+        """Its columns in the database."""
+        needs = encode_needs(self.needs)
         return (
-            self.id, self.ns, self.kind, self.queue, self.name, self.workflow, self.fair, self.weight, self.priority,
-            encode_needs(self.needs), delay_us,
-        )  # fmt: skip
+            self.id,
+            self.ns,
+            self.kind,
+            self.queue,
+            self.name,
+            self.workflow,
+            self.fair,
+            self.weight,
+            self.priority,
+            needs,
+        )
 
 
 _needs = msgspec.json.Decoder(Needs)

@@ -35,7 +35,7 @@ from perdure.core.names import checked_name
 from perdure.core.work import Outcome, RunView, StartRequest
 from perdure.engine.api.run_retry import Reopener
 from perdure.engine.commits.committer import AwaitedUnit
-from perdure.engine.commits.rows import Batch
+from perdure.engine.commits.rows import Batch, LineRow, PostRow, StartRow
 from perdure.engine.ports import HistoryRow, Store
 from perdure.engine.runs.flow_definitions import Flows
 from perdure.engine.runs.inbox import Postbox
@@ -92,15 +92,27 @@ class StartUnit(AwaitedUnit):
         r = self.request
         body = encode_events([self.started])
         self.head = chain.first(self.run_id, self.ns, int(self.own), body)
-        batch.starts.add(
-            self.run_id, self.ns, r.workflow, r.version, r.key or None, self.hash, None, None, self.own, body,
-            attributes_text(r.attributes), self.line.id if self.line is not None else None,
-            self.started.deadline_us or None, self.head,
-        )  # fmt: skip
+        batch.starts.append(
+            StartRow(
+                run_id=self.run_id,
+                ns=self.ns,
+                workflow=r.workflow,
+                version=r.version,
+                key=r.key or None,
+                input_hash=self.hash,
+                parent_id=None,
+                parent_seq=None,
+                own=self.own,
+                body=body,
+                attributes=attributes_text(r.attributes),
+                line=self.line.id if self.line is not None else None,
+                deadline_at=self.started.deadline_us or None,
+                hash=self.head,
+            )
+        )
         if self.line is not None:
-            batch.lines.rows.append(self.line.row(0))
-        for body in self.mail:
-            batch.posts.add(self.run_id, body, False)
+            batch.lines.append(LineRow(*self.line.row(), 0))
+        batch.posts.extend(PostRow(self.run_id, body, False) for body in self.mail)
 
 
 class StartWatch:

@@ -7,69 +7,69 @@ select k.id, n.name as namespace, k.role, k.scopes, k.hash, k.rate_per_s,
        k.revoked_at is not null or (k.ns is not null and (n.id is null or n.deleted_at is not null)) as revoked,
        coalesce(k.last_used_at < now() - interval '1 minute', true) as use_is_stale
   from perdure.api_key k left join perdure.namespace n on n.id = k.ns
- where k.id = $1;
+ where k.id = :id;
 
 -- name: touch_api_key
 -- At most once a minute, whoever else thought of it at the same moment.
 update perdure.api_key set last_used_at = now()
- where id = $1 and (last_used_at is null or last_used_at < now() - interval '1 minute');
+ where id = :id and (last_used_at is null or last_used_at < now() - interval '1 minute');
 
 -- name: create_api_key
--- $2 the namespace's name, null for all. No row: there is no such namespace. $8 microseconds it holds, null for ever.
+-- :namespace the namespace's name, null for all. No row: there is no such namespace. :lifetime_us microseconds it holds, null for ever.
 with home as (
-  select n.id from perdure.namespace n where n.name = $2 and n.deleted_at is null
+  select n.id from perdure.namespace n where n.name = :namespace and n.deleted_at is null
   union all
-  select null where $2::text is null
+  select null where :namespace::text is null
 )
 insert into perdure.api_key (id, ns, name, role, scopes, hash, rate_per_s, expires_at, created_by)
-select $1, h.id, $3, $4, $5::text[], $6, $7, now() + $8::bigint * interval '1 microsecond', $9 from home h
-returning id, name, role, $2::text as namespace, scopes, rate_per_s, created_at, created_by, expires_at, revoked_at, last_used_at;
+select :id, h.id, :name, :role, :scopes::text[], :hash, :rate_per_s, now() + :lifetime_us::bigint * interval '1 microsecond', :created_by from home h
+returning id, name, role, :namespace::text as namespace, scopes, rate_per_s, created_at, created_by, expires_at, revoked_at, last_used_at;
 
 -- name: list_api_keys
--- $1 a namespace's name, null for all; $2 the last id of the page before.
+-- :namespace a namespace's name, null for all; :after_id the last id of the page before.
 select k.id, k.name, k.role, n.name as namespace, k.scopes, k.rate_per_s, k.created_at, k.created_by, k.expires_at, k.revoked_at,
        k.last_used_at
   from perdure.api_key k left join perdure.namespace n on n.id = k.ns
- where ($1::text is null or n.name = $1) and ($2::text is null or k.id > $2)
- order by k.id limit $3;
+ where (:namespace::text is null or n.name = :namespace) and (:after_id::text is null or k.id > :after_id)
+ order by k.id limit :limit;
 
 -- name: revoke_api_key
 -- The first revocation stands. A CTE, because its namespace is of interest in both cases.
 with mine as (
   select k.id, n.name as namespace from perdure.api_key k left join perdure.namespace n on n.id = k.ns
-   where k.id = $1 and ($2::text is null or n.name = $2)
+   where k.id = :id and (:namespace::text is null or n.name = :namespace)
 )
 update perdure.api_key k set revoked_at = coalesce(k.revoked_at, now()) from mine where k.id = mine.id
 returning k.id, k.name, k.role, mine.namespace, k.scopes, k.rate_per_s, k.created_at, k.created_by, k.expires_at, k.revoked_at,
           k.last_used_at;
 
 -- name: append_audit
-insert into perdure.audit (ns, actor, action, target, detail) values ($1, $2, $3, $4, $5::text::jsonb);
+insert into perdure.audit (ns, actor, action, target, detail) values (:ns, :actor, :action, :target, :detail::text::jsonb);
 
 -- name: append_audit_lines
 -- Several, in their order.
 insert into perdure.audit (ns, actor, action, target, detail)
 select u.ns, u.actor, u.action, u.target, u.detail::jsonb
-  from unnest($1::int[], $2::text[], $3::text[], $4::text[], $5::text[]) with ordinality as u(ns, actor, action, target, detail, n)
+  from unnest(:lines.ns::int[], :lines.actor::text[], :lines.action::text[], :lines.target::text[], :lines.detail::text[]) with ordinality as u(ns, actor, action, target, detail, n)
  order by u.n;
 
 -- name: page_audit
--- Newest first. $1 a namespace's name, null for all; $2 the last id of the page before.
+-- Newest first. :namespace a namespace's name, null for all; :before_id the last id of the page before.
 select a.id, a.at, n.name as namespace, a.actor, a.action, a.target, a.detail::text as detail
   from perdure.audit a left join perdure.namespace n on n.id = a.ns
- where ($1::text is null or a.ns = (select s.id from perdure.namespace s where s.name = $1))
-   and ($2::bigint is null or a.id < $2)
- order by a.id desc limit $3;
+ where (:namespace::text is null or a.ns = (select s.id from perdure.namespace s where s.name = :namespace))
+   and (:before_id::bigint is null or a.id < :before_id)
+ order by a.id desc limit :limit;
 
 -- name: open_namespace
 -- A new one, or a deleted one again. No row: it is there already.
-insert into perdure.namespace (name) values ($1)
+insert into perdure.namespace (name) values (:name)
 on conflict (name) do update set deleted_at = null where namespace.deleted_at is not null
 returning id;
 
 -- name: close_namespace
 -- Its rows stay; nobody gets in any more. No row: there is none of that name.
-update perdure.namespace set deleted_at = now() where name = $1 and deleted_at is null returning id;
+update perdure.namespace set deleted_at = now() where name = :name and deleted_at is null returning id;
 
 -- name: open_namespaces
 select id, name, created_at, deleted_at from perdure.namespace where deleted_at is null order by name;
@@ -79,4 +79,4 @@ select id, name, created_at, deleted_at from perdure.namespace where deleted_at 
 select r.rolsuper or r.rolcreaterole or r.rolcreatedb or r.rolreplication or exists (
          select from pg_class c where c.relnamespace = 'perdure'::regnamespace and c.relkind in ('r', 'p')
                                   and pg_has_role(r.oid, c.relowner, 'member')) as powerful
-  from pg_roles r where r.rolname = $1;
+  from pg_roles r where r.rolname = :role;

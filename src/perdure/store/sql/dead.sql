@@ -1,13 +1,13 @@
 -- Dead letters: tasks that failed for good and brought their run down. A run that is retried takes its failed tasks out of here by itself.
 
 -- name: dead_letters
--- Newest failure first, by task_failed. $1 namespace, $2 failed at or after, $3 and $4 below this moment and id, $5 how many rows to look at,
--- $6 queue, $7 task or node, $8 workflow, $9 part of the error in lower case, $10 how many to answer. Null is any.
+-- Newest failure first, by task_failed. :ns namespace, :since failed at or after, :before_at and :before_id below this moment and id, :scan_limit how many rows to look at,
+-- :queue queue, :task task or node, :workflow workflow, :error_text part of the error in lower case, :limit how many to answer. Null is any.
 with scanned as materialized (
   select id, run_id, seq, name, queue, attempts, lost, scheduled_at, finished_at, error, node
     from perdure.task
-   where status = 4 and ns = $1 and (finished_at, id) < ($3::timestamptz, $4::uuid) and finished_at >= $2
-   order by finished_at desc, id desc limit $5
+   where status = 4 and ns = :ns and (finished_at, id) < (:before_at::timestamptz, :before_id::uuid) and finished_at >= :since
+   order by finished_at desc, id desc limit :scan_limit
 )
 select e.*, m.*
   from (select count(*)::int as scanned, min(s.finished_at) as low_at,
@@ -17,23 +17,23 @@ select e.*, m.*
            r.parent_id
       from scanned s cross join lateral (
         select d.workflow, d.key, d.parent_id from perdure.run d
-         where d.run_id = s.run_id and d.ns = $1 and d.status = 3 and d.successor is null offset 0) r
-     where ($6::text is null or s.queue = $6)
-       and ($7::text is null or s.name = $7 or s.node = $7 or split_part(s.node, '[', 1) = $7)
-       and ($8::text is null or r.workflow = $8)
-       and ($9::text is null or position($9 in lower(s.error)) > 0)
-     order by s.finished_at desc, s.id desc limit $10) m on true
+         where d.run_id = s.run_id and d.ns = :ns and d.status = 3 and d.successor is null offset 0) r
+     where (:queue::text is null or s.queue = :queue)
+       and (:task::text is null or s.name = :task or s.node = :task or split_part(s.node, '[', 1) = :task)
+       and (:workflow::text is null or r.workflow = :workflow)
+       and (:error_text::text is null or position(:error_text in lower(s.error)) > 0)
+     order by s.finished_at desc, s.id desc limit :limit) m on true
  order by m.finished_at desc, m.id desc;
 
 -- name: failed_roots
--- $2 failed runs -> the outermost failed run that each belongs to: a retry of that one retries what failed below it. $3 generations at most.
+-- :run_ids failed runs -> the outermost failed run that each belongs to: a retry of that one retries what failed below it. :generations_max generations at most.
 with recursive up as (
-  select u.run_id as leaf, u.run_id, 0 as depth from unnest($2::uuid[]) as u(run_id)
+  select u.run_id as leaf, u.run_id, 0 as depth from unnest(:run_ids::uuid[]) as u(run_id)
   union all
   select up.leaf, p.run_id, up.depth + 1
-    from up, lateral (select r.parent_id from perdure.run r where r.run_id = up.run_id and r.ns = $1 offset 0) c,
-         lateral (select q.run_id from perdure.run q where q.run_id = c.parent_id and q.ns = $1 and q.status = 3 and q.successor is null
+    from up, lateral (select r.parent_id from perdure.run r where r.run_id = up.run_id and r.ns = :ns offset 0) c,
+         lateral (select q.run_id from perdure.run q where q.run_id = c.parent_id and q.ns = :ns and q.status = 3 and q.successor is null
                   offset 0) p
-   where up.depth < $3
+   where up.depth < :generations_max
 )
 select distinct on (leaf) leaf, run_id from up order by leaf, depth desc;

@@ -16,12 +16,12 @@ select perdure.clock() as clock,
          order by q.deadline_at limit 1) as at;
 
 -- name: unendable_runs
--- $1 session. $2 and $3 are pairs (namespace, workflow) whose code workers of this engine have, $4 how many, $5 runs to leave out.
+-- :session session. :workflows.ns and :workflows.workflow are pairs (namespace, workflow) whose code workers of this engine have, :limit how many, :left_out runs to leave out.
 -- Wanted is the end of a run whose deadline has passed or that was asked to stop: `cancel_at` is set once the request is in the history,
 -- before that it is in the inbox. A run is found here if its code cannot end it: it is stuck, it waits to be let in, or no connected worker
 -- has its code. Declarative runs need no worker.
 -- Locks: own session FOR KEY SHARE, then the runs FOR UPDATE SKIP LOCKED: a run that is claimed or ended at this moment is left out.
-with fence as materialized (select id from perdure.engine_session where id = $1 for key share),
+with fence as materialized (select id from perdure.engine_session where id = :session for key share),
 wanted as materialized (
   (select q.run_id from perdure.run_queue q where q.owner is null and q.deadline_at is not null and q.deadline_at <= perdure.clock()
     order by q.deadline_at limit 10000)  -- runs that an engine is about to claim are among them
@@ -39,27 +39,27 @@ select d.*, perdure.clock() as clock,
     select q.run_id, q.ns, q.workflow, q.version, q.epoch, q.parent_id, q.parent_seq, q.stuck, q.deadline_at, q.cancel_at, q.line,
            q.line is not null and q.admitted_at is null as outside
       from perdure.run_queue q
-     where q.ctid = at.place and q.owner is null and q.run_id <> all($5::uuid[])
+     where q.ctid = at.place and q.owner is null and q.run_id <> all(:left_out::uuid[])
        and (q.patience_at is null or q.patience_at <= perdure.clock())
        and (q.stuck is not null
             or (q.line is not null and q.admitted_at is null)
             or (left(q.version, 5) <> 'flow-'
-                and not exists (select from unnest($2::int[], $3::text[]) as h(ns, workflow) where h.ns = q.ns and h.workflow = q.workflow)
+                and not exists (select from unnest(:workflows.ns::int[], :workflows.workflow::text[]) as h(ns, workflow) where h.ns = q.ns and h.workflow = q.workflow)
                 and not exists (select from perdure.worker k where k.ns = q.ns and q.workflow = any(k.workflows)
                                    and (select e.expires_at > now() from perdure.engine_session e where e.id = k.session_id))))
        for update skip locked
   ) d
- limit $4;
+ limit :limit;
 
 -- name: take_to_end
--- $1 session, $2 runs that this transaction has locked.
-update perdure.run_queue q set owner = $1, status = 1, epoch = q.epoch + 1, stuck = null
-  from unnest($2::uuid[]) as u(run_id), lateral (select r.ctid as place from perdure.run_queue r where r.run_id = u.run_id offset 0) at
+-- :session session, :run_ids runs that this transaction has locked.
+update perdure.run_queue q set owner = :session, status = 1, epoch = q.epoch + 1, stuck = null
+  from unnest(:run_ids::uuid[]) as u(run_id), lateral (select r.ctid as place from perdure.run_queue r where r.run_id = u.run_id offset 0) at
  where q.ctid = at.place;
 
 -- name: wait_for_undo
--- $1 runs that this transaction has locked, $2 until when a worker may come for them.
+-- :runs.run_id runs that this transaction has locked, :runs.until until when a worker may come for them.
 update perdure.run_queue q set patience_at = u.until
-  from unnest($1::uuid[], $2::timestamptz[]) as u(run_id, until),
+  from unnest(:runs.run_id::uuid[], :runs.until::timestamptz[]) as u(run_id, until),
        lateral (select r.ctid as place from perdure.run_queue r where r.run_id = u.run_id offset 0) at
  where q.ctid = at.place;

@@ -10,13 +10,13 @@ select pg_advisory_xact_lock(7308895158390189421),
 
 -- name: limit_lock_waits
 -- A migration that waits for a table holds up everybody who comes after it, and may wait crosswise with a server. It gives way before the
--- database looks for deadlocks (deadlock_timeout, 1 s unless set), so that the server never is the one to be undone. $1 for how long it waits.
-select set_config('lock_timeout', $1, true);
+-- database looks for deadlocks (deadlock_timeout, 1 s unless set), so that the server never is the one to be undone. :timeout for how long it waits.
+select set_config('lock_timeout', :timeout, true);
 
 -- name: tables_of
 -- Which of these names are tables of Perdure.
 select c.relname::text as name from pg_class c join pg_namespace n on n.oid = c.relnamespace
- where n.nspname = 'perdure' and c.relkind in ('r', 'p') and c.relname = any($1::text[]);
+ where n.nspname = 'perdure' and c.relkind in ('r', 'p') and c.relname = any(:names::text[]);
 
 -- name: has_migration_table
 select to_regclass('perdure.migration') is not null;
@@ -36,5 +36,5 @@ create table if not exists perdure.migration (
 select number, name, checksum, applied_at from perdure.migration order by number;
 
 -- name: insert_applied
-insert into perdure.migration (number, name, checksum) values ($1, $2, $3)
+insert into perdure.migration (number, name, checksum) values (:number, :name, :checksum)
 returning number, name, checksum, applied_at;

@@ -3,18 +3,18 @@
 -- name: insert_logs
 -- A chunk that was written before stays as it is.
 insert into perdure.task_log (run_id, seq, attempt, n, ns, lines, body)
-select * from unnest($1::uuid[], $2::int[], $3::int[], $4::int[], $5::int[], $6::int[], $7::bytea[])
+select * from unnest(:chunks.run_id::uuid[], :chunks.seq::int[], :chunks.attempt::int[], :chunks.n::int[], :chunks.ns::int[], :chunks.lines::int[], :chunks.body::bytea[])
 on conflict do nothing;
 
 -- name: note_tasks
--- $1 session. Only rows that are this session's and of the same attempt. SKIP LOCKED: a row that a commit is about to change is noted
+-- :session session. Only rows that are this session's and of the same attempt. SKIP LOCKED: a row that a commit is about to change is noted
 -- in the next round, so that a note never waits for a commit, nor a commit for a note for longer than this statement takes.
 with due as materialized (
   select at.place, u.*
-    from unnest($2::uuid[], $3::int[], $4::text[], $5::timestamptz[], $6::timestamptz[], $7::bytea[], $8::text[])
+    from unnest(:attempts.id::uuid[], :attempts.attempt::int[], :attempts.worker::text[], :attempts.started_at::timestamptz[], :attempts.beat_at::timestamptz[], :attempts.details::bytea[], :attempts.blocked::text[])
            as u(id, attempt, worker, started_at, beat_at, details, blocked),
          lateral (select r.ctid as place from perdure.task_queue r
-                   where r.id = u.id and r.owner = $1 and r.attempt = u.attempt for update skip locked) at
+                   where r.id = u.id and r.owner = :session and r.attempt = u.attempt for update skip locked) at
 )
 update perdure.task_queue t
    set worker = due.worker, started_at = due.started_at, beat_at = due.beat_at, details = due.details, blocked = due.blocked
@@ -22,17 +22,17 @@ update perdure.task_queue t
 returning t.id;
 
 -- name: upsert_workers
--- $1 session; nothing for one that is gone. A worker that has gone over to another engine since is that engine's to write about.
+-- :session session; nothing for one that is gone. A worker that has gone over to another engine since is that engine's to write about.
 insert into perdure.worker as w (session_id, id, ns, name, host, pid, sdk, queues, tasks, workflows, slots, slots_used, runs_held, draining,
                                  connected_at, seen_at, blocked)
-select $1, u.id, u.ns, u.name, u.host, u.pid, u.sdk,
+select :session, u.id, u.ns, u.name, u.host, u.pid, u.sdk,
        array(select jsonb_array_elements_text(u.queues)), array(select jsonb_array_elements_text(u.tasks)),
        array(select jsonb_array_elements_text(u.workflows)),
        u.slots, u.slots_used, u.runs_held, u.draining, u.connected_at, u.seen_at, u.blocked
-  from unnest($2::uuid[], $3::int[], $4::text[], $5::text[], $6::int[], $7::text[], $8::jsonb[], $9::jsonb[], $10::jsonb[], $11::int[],
-              $12::int[], $13::int[], $14::bool[], $15::timestamptz[], $16::timestamptz[], $17::text[])
+  from unnest(:workers.id::uuid[], :workers.ns::int[], :workers.name::text[], :workers.host::text[], :workers.pid::int[], :workers.sdk::text[], :workers.queues::jsonb[], :workers.tasks::jsonb[], :workers.workflows::jsonb[], :workers.slots::int[],
+              :workers.slots_used::int[], :workers.runs_held::int[], :workers.draining::bool[], :workers.connected_at::timestamptz[], :workers.seen_at::timestamptz[], :workers.blocked::text[])
          as u(id, ns, name, host, pid, sdk, queues, tasks, workflows, slots, slots_used, runs_held, draining, connected_at, seen_at, blocked)
- where exists (select from perdure.engine_session s where s.id = $1)
+ where exists (select from perdure.engine_session s where s.id = :session)
 on conflict (ns, id) do update
    set session_id = excluded.session_id, name = excluded.name, host = excluded.host, pid = excluded.pid, sdk = excluded.sdk,
        queues = excluded.queues, tasks = excluded.tasks, workflows = excluded.workflows, slots = excluded.slots,
@@ -41,9 +41,9 @@ on conflict (ns, id) do update
  where excluded.connected_at >= w.connected_at;
 
 -- name: delete_workers
--- $1 session, $2 and $3 namespaces and ids of its workers: rows of all others go.
+-- :session session, :workers.ns and :workers.id namespaces and ids of its workers: rows of all others go.
 delete from perdure.worker w
- where w.session_id = $1 and not exists (select from unnest($2::int[], $3::uuid[]) as u(ns, id) where u.ns = w.ns and u.id = w.id);
+ where w.session_id = :session and not exists (select from unnest(:workers.ns::int[], :workers.id::uuid[]) as u(ns, id) where u.ns = w.ns and u.id = w.id);
 
 -- name: sweep_workers
 -- Workers of sessions that are gone. One that still lives has connected elsewhere and has a row there.
@@ -56,7 +56,7 @@ select true as here;
 select count(*) as live from perdure.engine_session where expires_at > now();
 
 -- name: queue_depths
--- Tasks that wait for a worker, per namespace and queue. Bounded: $1 kinds of task (queue and name) are looked at, and about $2 rows are
+-- Tasks that wait for a worker, per namespace and queue. Bounded: :kinds_max kinds of task (queue and name) are looked at, and about :rows_max rows are
 -- counted in all, of each kind the same share. Kinds are found by leaping through the index task_queue_due from one to the next.
 with recursive kind as (
   (select t.ns, t.queue, t.name, 1 as n from perdure.task_queue t where t.owner is null and t.line is null order by t.ns, t.queue, t.name limit 1)
@@ -65,9 +65,9 @@ with recursive kind as (
     from kind k, lateral (select t.ns, t.queue, t.name from perdure.task_queue t
                            where t.owner is null and t.line is null and (t.ns, t.queue, t.name) > (k.ns, k.queue, k.name)
                            order by t.ns, t.queue, t.name limit 1) leap
-   where k.n < $1
+   where k.n < :kinds_max
 ),
-share as materialized (select greatest($2::bigint / greatest(count(*), 1), 20) as rows from kind)
+share as materialized (select greatest(:rows_max::bigint / greatest(count(*), 1), 20) as rows from kind)
 select s.name as namespace, e.queue, sum(e.due)::bigint as due, greatest(extract(epoch from perdure.clock() - min(e.oldest)), 0)::float8 as oldest_s
   from (
     select k.ns, k.queue, d.due, d.oldest from kind k,
@@ -77,7 +77,7 @@ select s.name as namespace, e.queue, sum(e.due)::bigint as due, greatest(extract
                                and t.run_at <= perdure.clock()
                              order by t.run_at limit (select rows from share)) w) d
     union all
-    select l.ns, l.queue, d.due, d.oldest from (select x.id, x.ns, x.queue from perdure.line x where x.kind = 0 order by x.kind, x.next_at limit $1) l,
+    select l.ns, l.queue, d.due, d.oldest from (select x.id, x.ns, x.queue from perdure.line x where x.kind = 0 order by x.kind, x.next_at limit :kinds_max) l,
            lateral (select count(*) as due, min(w.run_at) as oldest
                       from (select t.run_at from perdure.task_queue t where t.line = l.id and t.owner is null and t.run_at <= perdure.clock()
                              order by t.run_at limit (select rows from share)) w) d
@@ -87,4 +87,4 @@ select s.name as namespace, e.queue, sum(e.due)::bigint as due, greatest(extract
  order by s.name, e.queue;
 
 -- name: namespace_names
-select id, name from perdure.namespace order by id limit $1;
+select id, name from perdure.namespace order by id limit :limit;

@@ -9,39 +9,39 @@ select pg_advisory_xact_lock(hashtextextended('perdure.flow_rule', 6));
 select greatest(clock_timestamp(), (select max(updated_at) from perdure.flow_rule) + interval '1 microsecond') as at;
 
 -- name: set_rule
--- $1 namespace, $2 scope, $3 name. The limits as a whole: what is null is no limit. A pause stays.
+-- :ns namespace, :scope scope, :name name. The limits as a whole: what is null is no limit. A pause stays.
 insert into perdure.flow_rule (ns, scope, name, concurrency, rate, per_us, burst, updated_by, updated_at)
-values ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+values (:ns, :scope, :name, :concurrency, :rate, :per_us, :burst, :updated_by, :updated_at)
 on conflict (ns, scope, name) do update
   set concurrency = excluded.concurrency, rate = excluded.rate, per_us = excluded.per_us, burst = excluded.burst,
       updated_by = excluded.updated_by, updated_at = excluded.updated_at;
 
 -- name: clear_rule
 -- No row: there was nothing to take back.
-update perdure.flow_rule set concurrency = null, rate = null, per_us = null, burst = null, updated_by = $4, updated_at = $5
- where ns = $1 and scope = $2 and name = $3 and (concurrency is not null or rate is not null)
+update perdure.flow_rule set concurrency = null, rate = null, per_us = null, burst = null, updated_by = :updated_by, updated_at = :updated_at
+ where ns = :ns and scope = :scope and name = :name and (concurrency is not null or rate is not null)
 returning name;
 
 -- name: pause_scope
 -- Whoever paused it first stays on record; the reason is the last one given.
 insert into perdure.flow_rule (ns, scope, name, paused_at, paused_by, pause_reason, updated_by, updated_at)
-values ($1, $2, $3, perdure.clock(), $4, $5, $4, $6)
+values (:ns, :scope, :name, perdure.clock(), :paused_by, :pause_reason, :paused_by, :updated_at)
 on conflict (ns, scope, name) do update
   set paused_at = coalesce(flow_rule.paused_at, excluded.paused_at), paused_by = coalesce(flow_rule.paused_by, excluded.paused_by),
       pause_reason = coalesce(excluded.pause_reason, flow_rule.pause_reason), updated_by = excluded.updated_by, updated_at = excluded.updated_at;
 
 -- name: unpause_scope
 -- No row: it was not paused.
-update perdure.flow_rule set paused_at = null, paused_by = null, pause_reason = null, updated_by = $4, updated_at = $5
- where ns = $1 and scope = $2 and name = $3 and paused_by is not null
+update perdure.flow_rule set paused_at = null, paused_by = null, pause_reason = null, updated_by = :updated_by, updated_at = :updated_at
+ where ns = :ns and scope = :scope and name = :name and paused_by is not null
 returning name;
 
 -- name: list_rules
--- A page by scope and name, after $2 $3.
+-- A page by scope and name, after :after_scope :after_name.
 select scope, name, concurrency, rate, per_us, burst, paused_at, paused_by, pause_reason, updated_at, updated_by from perdure.flow_rule
- where ns = $1 and (scope, name) > ($2::text, $3::text) and (concurrency is not null or rate is not null or paused_by is not null)
- order by scope, name limit $4;
+ where ns = :ns and (scope, name) > (:after_scope::text, :after_name::text) and (concurrency is not null or rate is not null or paused_by is not null)
+ order by scope, name limit :limit;
 
 -- name: get_rule
 select scope, name, concurrency, rate, per_us, burst, paused_at, paused_by, pause_reason, updated_at, updated_by from perdure.flow_rule
- where ns = $1 and scope = $2 and name = $3 and (concurrency is not null or rate is not null or paused_by is not null);
+ where ns = :ns and scope = :scope and name = :name and (concurrency is not null or rate is not null or paused_by is not null);

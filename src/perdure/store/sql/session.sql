@@ -3,18 +3,18 @@
 -- name: register_session
 -- A fresh identity for an engine. Its lease runs by the database's clock.
 insert into perdure.engine_session (engine, expires_at, slots, slots_free)
-values ($1, now() + make_interval(secs => $2::float8), $3, $3)
+values (:engine, now() + make_interval(secs => :lease_s::float8), :slots, :slots)
 returning id, now() as now, perdure.clock() as clock;
 
 -- name: renew_session
 -- Updates non-key columns only, so it never waits for a commit that holds FOR KEY SHARE. No row: the session was reaped.
 update perdure.engine_session
-   set heartbeat_at = now(), expires_at = now() + make_interval(secs => $2::float8), slots = $3, slots_free = $4
- where id = $1
+   set heartbeat_at = now(), expires_at = now() + make_interval(secs => :lease_s::float8), slots = :slots, slots_free = :slots_free
+ where id = :session
 returning perdure.clock() as clock,
-  (select count(*) from perdure.engine_session o where o.id <> $1 and o.expires_at > now()) as others,
+  (select count(*) from perdure.engine_session o where o.id <> :session and o.expires_at > now()) as others,
   (select count(*) from perdure.engine_session o where o.expires_at <= now()) as expired,
-  (select coalesce(sum(o.slots_free), 0) from perdure.engine_session o where o.id <> $1 and o.expires_at > now()) as others_free;
+  (select coalesce(sum(o.slots_free), 0) from perdure.engine_session o where o.id <> :session and o.expires_at > now()) as others_free;
 
 -- name: delete_expired_sessions
 -- Waits for commits in flight under those sessions, because DELETE conflicts with FOR KEY SHARE. Skips a session that another
@@ -24,19 +24,19 @@ delete from perdure.engine_session
 returning id;
 
 -- name: delete_session
-delete from perdure.engine_session where id = $1 returning id;
+delete from perdure.engine_session where id = :session returning id;
 
 -- name: select_owned_tasks
 select id, ns, run_id, seq, name, attempt, lost, options
-  from perdure.task_queue where owner = any($1::bigint[]) order by id for update;
+  from perdure.task_queue where owner = any(:sessions::bigint[]) order by id for update;
 
 -- name: free_runs
 -- Wakes the runs of sessions that are gone; whoever claims them finds out from the history what was in flight.
-update perdure.run_queue set owner = null, wake_at = perdure.clock() where owner = any($1::bigint[]) returning run_id;
+update perdure.run_queue set owner = null, wake_at = perdure.clock() where owner = any(:sessions::bigint[]) returning run_id;
 
 -- name: free_lost_runs
--- The same for sessions that died or lost their lease, which some of their runs may be the cause of. $2 SUSPECT_TAKEOVERS, $3 TAKEOVERS_MAX,
--- $4 the reason for those who reach it. A run counts unless it was seen to wait (`waiting_on` is written a second after it begins to, and goes
+-- The same for sessions that died or lost their lease, which some of their runs may be the cause of. :suspect_takeovers SUSPECT_TAKEOVERS, :takeovers_max TAKEOVERS_MAX,
+-- :quarantine_reason the reason for those who reach it. A run counts unless it was seen to wait (`waiting_on` is written a second after it begins to, and goes
 -- with the next claim) or has events that it did not have the last time.
 -- Locks: the rows of the sessions' runs.
 with lost as materialized (
@@ -47,27 +47,27 @@ with lost as materialized (
     from perdure.run_queue q cross join lateral (
       select coalesce(max(e.last), 0) as events from perdure.history e where e.run_id = q.run_id offset 0
     ) h
-   where q.owner = any($1::bigint[])
+   where q.owner = any(:sessions::bigint[])
 )
 update perdure.run_queue q
    set owner = null, takeovers = l.takeovers, seen_events = l.events,
-       suspect = l.takeovers >= $2,
-       wake_at = case when l.takeovers >= $2 then 'infinity' else perdure.clock() end,
-       stuck = case when l.takeovers >= $3 then $4 end
+       suspect = l.takeovers >= :suspect_takeovers,
+       wake_at = case when l.takeovers >= :suspect_takeovers then 'infinity' else perdure.clock() end,
+       stuck = case when l.takeovers >= :takeovers_max then :quarantine_reason end
   from lost l where q.run_id = l.run_id
 returning q.run_id, q.stuck;
 
 -- name: settle_suspect
 -- An engine has decided the run and is alive: it is as good as any other.
-update perdure.run_queue set takeovers = 0, suspect = false where run_id = $2 and owner = $1;
+update perdure.run_queue set takeovers = 0, suspect = false where run_id = :run_id and owner = :session;
 
 -- name: requeue_tasks
--- $4 and $5: how long a task may wait from now on, and from its scheduling on; null for ever.
+-- :tasks.start_us and :tasks.close_us: how long a task may wait from now on, and from its scheduling on; null for ever.
 update perdure.task_queue t
    set status = 0, owner = null, attempt = u.attempt, lost = u.lost, run_at = perdure.clock(),
        expires_at = least(perdure.clock() + u.start_us * interval '1 microsecond', t.scheduled_at + u.close_us * interval '1 microsecond'),
        worker = null, started_at = null, beat_at = null, blocked = null
-  from unnest($1::uuid[], $2::int[], $3::int[], $4::bigint[], $5::bigint[]) as u(id, attempt, lost, start_us, close_us),
+  from unnest(:tasks.id::uuid[], :tasks.attempt::int[], :tasks.lost::int[], :tasks.start_us::bigint[], :tasks.close_us::bigint[]) as u(id, attempt, lost, start_us, close_us),
        lateral (select r.ctid as place from perdure.task_queue r where r.id = u.id offset 0) at
  where t.ctid = at.place;
 
@@ -75,7 +75,7 @@ update perdure.task_queue t
 -- Tasks that may not run again: the row goes and the failure travels to the run.
 with gone as (
   delete from perdure.task_queue t
-   using unnest($1::uuid[], $2::bytea[]) as u(id, body),
+   using unnest(:tasks.id::uuid[], :tasks.body::bytea[]) as u(id, body),
          lateral (select r.ctid as place from perdure.task_queue r where r.id = u.id offset 0) at
    where t.ctid = at.place
   returning t.ns, t.run_id, u.body
@@ -83,19 +83,19 @@ with gone as (
 insert into perdure.inbox (ns, run_id, body) select ns, run_id, body from gone;
 
 -- name: delete_commit_log
-delete from perdure.commit_log where session_id = any($1::bigint[]);
+delete from perdure.commit_log where session_id = any(:sessions::bigint[]);
 
 -- name: trim_commit_log
 -- Only the last few numbers can still be in doubt.
-delete from perdure.commit_log where session_id = $1 and n < $2;
+delete from perdure.commit_log where session_id = :session and n < :below;
 
 -- name: claim_commit_number
 -- Settles a COMMIT whose answer was lost. If this insert succeeds, that transaction did not take effect and never can, because
 -- it would need the same row. If it finds the row, the transaction committed. It waits for one that is still in flight.
 with claimed as (
   insert into perdure.commit_log (session_id, n)
-  select id, $2 from perdure.engine_session where id = $1
+  select id, :number from perdure.engine_session where id = :session
   on conflict do nothing
   returning n
 )
-select exists(select from perdure.engine_session where id = $1) as alive, exists(select from claimed) as claimed;
+select exists(select from perdure.engine_session where id = :session) as alive, exists(select from claimed) as claimed;
