@@ -99,7 +99,7 @@ async def left_over(dsn: str) -> int:
     connection = await asyncpg.connect(dsn)
     try:
         found: int = await connection.fetchval(
-            "select (select count(*) from perdure.start_later) + (select count(*) from perdure.start_input)"
+            "select (select count(*) from perdure.deferred_start) + (select count(*) from perdure.deferred_start_input)"
         )
         return found
     finally:
@@ -438,12 +438,12 @@ async def test_a_start_that_cannot_be_read_does_not_hold_up_those_behind_it(clie
     connection = await asyncpg.connect(dsn)
     try:
         await connection.execute(
-            "insert into perdure.start_later (run_id, ns, workflow, key, kind, due_at, last_at, request)"
-            " values ($1, 1, 'starts_echo', 'unreadable', 0, now(), now(), 'x')",
+            "insert into perdure.deferred_start (run_id, ns, workflow, key, kind, due_at, last_at, request)"
+            " values ($1, 1, 'starts_echo', 'unreadable', 'debounce', now(), now(), 'x')",
             ids.text(ids.run_id(1, 0, 1)),
         )
         handle = await echo.options(debounce=Debounce("10ms", key="k")).start("good")
         assert await handle.result("20s") == "good"
-        assert await connection.fetchval("select count(*) from perdure.start_later") == 1, "the bad one is kept"
+        assert await connection.fetchval("select count(*) from perdure.deferred_start") == 1, "the bad one is kept"
     finally:
         await connection.close()

@@ -19,7 +19,7 @@ from perdure.core.retry import End, Requeue, TaskOptions
 from perdure.core.work import Decided, Report, StartRequest
 from perdure.engine.commits.committer import Committer
 from perdure.engine.commits.policy import CommitPolicy
-from perdure.engine.commits.rows import PostRow
+from perdure.engine.commits.rows import MessageRow
 from perdure.engine.counters import Counters
 from perdure.engine.ports import Committed, MailRow, NotCommitted, Poison
 from perdure.engine.runs import loop as loop_module
@@ -182,7 +182,7 @@ class Post:
     """A unit that writes one row."""
 
     def fill(self, batch: Any) -> None:
-        batch.posts.append(PostRow(RUN, b"", False))
+        batch.messages.append(MessageRow(RUN, b"", False))
 
 
 async def commit_all(store: Commits, units: int) -> tuple[list[Any], list[Any]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from perdure.core import ids
-from perdure.core.lifecycle import TaskStatus
 from perdure.engine.commits.rows import QueuedRow, StartRow, TaskRow
 
 NS = 1
@@ -17,6 +16,7 @@ def start_row(run_id: bytes, **fields: Any) -> StartRow:
         ns=NS,
         workflow="w",
         version="v",
+        kind="code",
         key=None,
         input_hash=b"h",
         parent_id=None,
@@ -24,7 +24,7 @@ def start_row(run_id: bytes, **fields: Any) -> StartRow:
         own=False,
         body=b"",
         attributes=None,
-        line=None,
+        group_id=None,
         deadline_at=None,
         hash=b"",
     )
@@ -39,7 +39,7 @@ def task_row(run_id: bytes, seq: int, **fields: Any) -> TaskRow:
         seq=seq,
         name="t",
         queue="q",
-        status=TaskStatus.SUCCESS,
+        status="success",
         attempts=1,
         lost=0,
         epoch=1,
@@ -60,7 +60,7 @@ def queued_row(run_id: bytes, seq: int, **fields: Any) -> QueuedRow:
         seq=seq,
         name="t",
         queue="default",
-        status=TaskStatus.PENDING,
+        status="pending",
         attempt=1,
         lost=0,
         delay_us=0,
@@ -70,7 +70,7 @@ def queued_row(run_id: bytes, seq: int, **fields: Any) -> QueuedRow:
         error=None,
         trace=None,
         node=None,
-        line=None,
-        expires_at=None,
+        group_id=None,
+        start_deadline_at=None,
     )
     return plain._replace(**fields)

@@ -223,7 +223,7 @@ async def queued_task(sql: asyncpg.Connection, seq: int, owner: int | None, atte
     await sql.execute(
         """insert into perdure.task_queue (id, ns, run_id, seq, name, queue, status, attempt, lost, run_at, owner, scheduled_at, options, input)
            values ($1, 1, $2, $3, 't', 'default', $4, $5, 0, now() - interval '1 minute', $6, now(), $7, '')""",
-        ids.text(task_id), ids.text(run_id()), seq, 0 if owner is None else 2, attempt, owner, encode_options(TaskOptions()),
+        ids.text(task_id), ids.text(run_id()), seq, "pending" if owner is None else "running", attempt, owner, encode_options(TaskOptions()),
     )  # fmt: skip
     return task_id
 

@@ -118,7 +118,7 @@ def test_leftovers_are_removed_after_a_question(monkeypatch: pytest.MonkeyPatch)
 
 
 RUN = "0198c7a2-0000-7000-8000-000000000001"
-INSERT_RUN = "insert into perdure.run_queue (run_id, ns, workflow, version, status, created_at, wake_at, stuck) values ($1, 1, 'order', 'v', 1, now(), now(), $2)"
+INSERT_RUN = "insert into perdure.run_queue (run_id, ns, workflow, version, status, created_at, wake_at, stuck) values ($1, 1, 'order', 'v', 'running', now(), now(), $2)"
 
 
 async def test_stuck_runs_are_a_failure(dsn: str) -> None:
@@ -138,7 +138,7 @@ async def test_tasks_that_nothing_begins_are_noticed(dsn: str) -> None:
         await connection.execute(INSERT_RUN, RUN, None)
         await connection.execute(
             "insert into perdure.task_queue (id, run_id, ns, seq, name, queue, status, attempt, lost, options, input, run_at, scheduled_at)"
-            " values ($1, $1, 1, 0, 'ship', 'docks', 0, 1, 0, '', '', now() - interval '1 hour', now())",
+            " values ($1, $1, 1, 0, 'ship', 'docks', 'pending', 1, 0, '', '', now() - interval '1 hour', now())",
             RUN,
         )
     found = await finding(dsn, "waiting tasks")

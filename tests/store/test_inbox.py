@@ -15,7 +15,6 @@ import pytest
 from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.errors import InvalidInput, NotFound, RunFinished, Unavailable
-from perdure.core.lifecycle import RunStatus
 from perdure.core.work import RunView
 from perdure.engine.commits.rows import Batch, CloseRow, EndedRow
 from perdure.engine.ports import NotCommitted, PostRow
@@ -70,7 +69,7 @@ class Session:
 
     async def end(self, run_id: bytes, successor: bytes | None = None) -> None:
         batch = Batch()
-        batch.closes.append(CloseRow(run_id, RunStatus.SUCCESS, 2, None, None, successor, NO_HASH))
+        batch.closes.append(CloseRow(run_id, "success", 2, None, None, successor, NO_HASH))
         batch.ended.append(EndedRow(run_id, successor))
         if successor is not None:
             batch.starts.append(start_row(successor, input_hash=b"", own=True, body=STARTED, hash=NO_HASH))
@@ -168,13 +167,13 @@ async def test_a_run_that_waits_to_be_let_in_comes_out_of_its_line_to_hear_that_
 ) -> None:
     waiting, other = await session.start(2)
     await sql.execute(
-        "update perdure.run_queue set owner = null, line = gen_random_uuid(), wake_at = 'infinity' where run_id = any($1)",
+        "update perdure.run_queue set owner = null, group_id = gen_random_uuid(), wake_at = 'infinity' where run_id = any($1)",
         [_uuid(waiting), _uuid(other)],
     )
     rows = [row(waiting, b"stop", stops=True), row(other, b"hello")]
     assert await store.post_many(rows) == [TAKEN, TAKEN]
-    found = await sql.fetch("select run_id, line, wake_at < now() + interval '1 s' as due from perdure.run_queue")
-    assert {r["run_id"].bytes: (r["line"] is None, r["due"]) for r in found} == {
+    found = await sql.fetch("select run_id, group_id, wake_at < now() + interval '1 s' as due from perdure.run_queue")
+    assert {r["run_id"].bytes: (r["group_id"] is None, r["due"]) for r in found} == {
         waiting: (True, True),
         other: (False, False),
     }

@@ -23,7 +23,7 @@ import perdure.store
 from perdure.localpg.cluster import PrivateCluster
 from perdure.store.queries import queries
 
-RUN, FLOW, MAILED, IN_LINE, ANY, SUSPECT, STUCK = (f"00000000-0000-7000-8000-00000000000{n}" for n in range(1, 8))
+RUN, FLOW, MAILED, QUEUED, ANY, SUSPECT, STUCK = (f"00000000-0000-7000-8000-00000000000{n}" for n in range(1, 8))
 DUE, LINED, OWNED, LATE, UNLINED = (f"00000000-0000-7000-9000-00000000000{n}" for n in range(1, 6))
 TASKS, RUNS, BLOCKED = (f"00000000-0000-7000-a000-00000000000{n}" for n in range(1, 4))
 LIVE, EXPIRED = 1, 2
@@ -31,31 +31,31 @@ NOW = datetime.now(UTC)
 
 SETUP = f"""
 insert into perdure.engine_session (engine, expires_at) values ('live', now() + interval '1 hour'), ('expired', now() - interval '1 hour');
-insert into perdure.run_queue (run_id, ns, workflow, version, status, created_at, wake_at, line) values
-  ('{RUN}', 1, 'w', 'v', 0, now(), now(), null), ('{FLOW}', 1, 'f', 'flow-1', 0, now(), now(), null),
-  ('{MAILED}', 1, 'm', 'v', 0, now(), 'infinity', null), ('{IN_LINE}', 1, 'l', 'v', 0, now(), 'infinity', '{RUNS}');
-insert into perdure.run_queue (run_id, ns, workflow, version, status, created_at, wake_at, suspect) values ('{SUSPECT}', 1, 's', 'v', 0, now(), 'infinity', true);
+insert into perdure.run_queue (run_id, ns, workflow, version, status, created_at, wake_at, group_id, kind) values
+  ('{RUN}', 1, 'w', 'v', 'pending', now(), now(), null, 'code'), ('{FLOW}', 1, 'f', 'flow-1', 'pending', now(), now(), null, 'flow'),
+  ('{MAILED}', 1, 'm', 'v', 'pending', now(), 'infinity', null, 'code'), ('{QUEUED}', 1, 'l', 'v', 'pending', now(), 'infinity', '{RUNS}', 'code');
+insert into perdure.run_queue (run_id, ns, workflow, version, status, created_at, wake_at, suspect) values ('{SUSPECT}', 1, 's', 'v', 'pending', now(), 'infinity', true);
 insert into perdure.run_queue (run_id, ns, workflow, version, status, created_at, wake_at, stuck, deadline_at) values
-  ('{STUCK}', 1, 's', 'v', 0, now(), 'infinity', 'a reason', now());
+  ('{STUCK}', 1, 's', 'v', 'pending', now(), 'infinity', 'a reason', now());
 insert into perdure.inbox (ns, run_id, body) values (1, '{MAILED}', 'x');
-insert into perdure.task_queue (id, ns, run_id, seq, name, queue, status, attempt, lost, run_at, owner, scheduled_at, options, input, line, expires_at) values
-  ('{DUE}', 1, '{RUN}', 1, 't', 'due', 0, 1, 0, now(), null, now(), '', '', null, null),
-  ('{LINED}', 1, '{RUN}', 2, 't', 'lined', 0, 1, 0, now(), null, now(), '', '', '{TASKS}', null),
-  ('{OWNED}', 1, '{RUN}', 3, 't', 'owned', 1, 1, 0, now(), {LIVE}, now(), '', '', null, null),
-  ('{LATE}', 1, '{RUN}', 4, 't', 'late', 0, 1, 0, now(), null, now(), '', '', null, now()),
-  ('{UNLINED}', 1, '{RUN}', 5, 't', 'unlined', 0, 1, 0, now(), null, now(), '', '', null, null);
-insert into perdure.line (id, ns, kind, queue, name, workflow, head_at, next_at, blocked) values
-  ('{TASKS}', 1, 0, 'lined', 't', '', now(), now() - interval '1 hour', null),
-  ('{RUNS}', 1, 1, '', '', 'l', now(), now(), null),
-  ('{BLOCKED}', 1, 0, 'blocked', 't', '', now(), now() + interval '1 hour', 'key');
-insert into perdure.promise (run_id, name, ns, created_at, kind, assignees, quorum) values ('{RUN}', 'approval', 1, now(), 1, '{{}}', 1);
-insert into perdure.promise (run_id, name, ns, created_at, kind, event) values ('{RUN}', 'event', 1, now(), 2, 'e');
+insert into perdure.task_queue (id, ns, run_id, seq, name, queue, status, attempt, lost, run_at, owner, scheduled_at, options, input, group_id, start_deadline_at) values
+  ('{DUE}', 1, '{RUN}', 1, 't', 'due', 'pending', 1, 0, now(), null, now(), '', '', null, null),
+  ('{LINED}', 1, '{RUN}', 2, 't', 'lined', 'pending', 1, 0, now(), null, now(), '', '', '{TASKS}', null),
+  ('{OWNED}', 1, '{RUN}', 3, 't', 'owned', 'dispatched', 1, 0, now(), {LIVE}, now(), '', '', null, null),
+  ('{LATE}', 1, '{RUN}', 4, 't', 'late', 'pending', 1, 0, now(), null, now(), '', '', null, now()),
+  ('{UNLINED}', 1, '{RUN}', 5, 't', 'unlined', 'pending', 1, 0, now(), null, now(), '', '', null, null);
+insert into perdure.flow_control_group (id, ns, kind, queue, name, workflow, head_at, next_at, blocked) values
+  ('{TASKS}', 1, 'task', 'lined', 't', '', now(), now() - interval '1 hour', null),
+  ('{RUNS}', 1, 'run', '', '', 'l', now(), now(), null),
+  ('{BLOCKED}', 1, 'task', 'blocked', 't', '', now(), now() + interval '1 hour', 'key');
+insert into perdure.promise (run_id, name, ns, created_at, kind, assignees, quorum) values ('{RUN}', 'approval', 1, now(), 'approval', '{{}}', 1);
+insert into perdure.promise (run_id, name, ns, created_at, kind, event) values ('{RUN}', 'event', 1, now(), 'event', 'e');
 insert into perdure.schedule (ns, name, workflow, input, spec, spec_hash, created_by, fire_at) values (1, 's', 'w', '', '', '', '', now());
 insert into perdure.calendar (ns, name, spec, updated_by) values (1, 'c', '', '');
-insert into perdure.start_later (run_id, ns, workflow, key, kind, due_at, last_at, request) values ('{ANY}', 1, 'w', 'k', 0, now(), now(), '');
+insert into perdure.deferred_start (run_id, ns, workflow, key, kind, due_at, last_at, request) values ('{ANY}', 1, 'w', 'k', 'debounce', now(), now(), '');
 insert into perdure.dedup (ns, workflow, key, run_id, expires_at) values
   (1, 'w', 'old', '{ANY}', now() - interval '1 hour'), (1, 'w', 'until its end', '{ANY}', 'infinity');
-insert into perdure.event (ns, name, body, source) values (1, 'e', '', '');
+insert into perdure.named_event (ns, name, body, source) values (1, 'e', '', '');
 """
 
 SESSION = f"delete from perdure.engine_session where id = {LIVE}"
@@ -125,37 +125,37 @@ LOCKS = [
     fenced("claim_runs", **runs("w")),
     claimed("claim_runs", "run_queue", f"run_id = '{RUN}'", **runs("w", flows=False)),
     claimed("claim_runs", "run_queue", f"run_id = '{FLOW}'", **runs()),
-    fenced("claim_runs_with_mail", **runs("w")),
-    claimed("claim_runs_with_mail", "run_queue", f"run_id = '{MAILED}'", **runs("m")),
+    fenced("claim_runs_with_messages", **runs("w")),
+    claimed("claim_runs_with_messages", "run_queue", f"run_id = '{MAILED}'", **runs("m")),
     fenced("claim_suspect", **runs("w")),
     claimed("claim_suspect", "run_queue", f"run_id = '{SUSPECT}'", **runs("s", limit=1, flows=False)),
     fenced("claim_tasks", **tasks("due"), limit=10),
     claimed("claim_tasks", "task_queue", f"id = '{DUE}'", **tasks("due"), limit=10),
     fenced("adopt_tasks", ns=1, tasks=[(OWNED, 1)]),
-    fenced("expired_tasks", limit=10),
-    picked("expired_tasks", "task_queue", f"id = '{LATE}'", session=LIVE, limit=10),
-    fenced("unendable_runs", limit=10),
-    picked("unendable_runs", "run_queue", f"run_id = '{STUCK}'", session=LIVE, limit=10),
-    fenced("look_at_lines", **tasks("lined"), groups_per_kind=8),
-    picked("look_at_lines", "line", f"id = '{TASKS}'", **tasks("lined"), groups_per_kind=8),
-    fenced("look_at_run_lines", groups_max=8, runs_per_group=8),
-    picked("look_at_run_lines", "line", f"id = '{RUNS}'", session=LIVE, groups_max=8, runs_per_group=8),
+    fenced("lock_tasks_past_start_deadline", limit=10),
+    picked("lock_tasks_past_start_deadline", "task_queue", f"id = '{LATE}'", session=LIVE, limit=10),
+    fenced("lock_runs_to_end", limit=10),
+    picked("lock_runs_to_end", "run_queue", f"run_id = '{STUCK}'", session=LIVE, limit=10),
+    fenced("lock_task_groups", **tasks("lined"), groups_per_kind=8),
+    picked("lock_task_groups", "flow_control_group", f"id = '{TASKS}'", **tasks("lined"), groups_per_kind=8),
+    fenced("lock_run_groups", groups_max=8, runs_per_group=8),
+    picked("lock_run_groups", "flow_control_group", f"id = '{RUNS}'", session=LIVE, groups_max=8, runs_per_group=8),
     Lock("lock_keys", {"hashes": [41, 42]}, holds="select pg_advisory_xact_lock(42)"),
-    claimed("take_from_lines", "task_queue", f"id = '{LINED}'", session=LIVE, groups=[(TASKS, 1)]),
-    claimed("let_in_runs", "run_queue", f"run_id = '{IN_LINE}'", groups=[(RUNS, 1)]),
-    picked("stale_lines", "line", f"id = '{TASKS}'", limit=10),
-    claimed("wake_lines", "line", f"id = '{BLOCKED}'", keys=[(1, "key")]),
-    picked("unlined_tasks", "task_queue", f"id = '{UNLINED}'", ns=1, scope="queue", name="unlined", limit=10),
-    claimed("note_tasks", "task_queue", f"id = '{OWNED}'", session=LIVE, attempts=[NOTE]),
+    claimed("claim_from_groups", "task_queue", f"id = '{LINED}'", session=LIVE, groups=[(TASKS, 1)]),
+    claimed("admit_runs", "run_queue", f"run_id = '{QUEUED}'", groups=[(RUNS, 1)]),
+    picked("lock_stale_groups", "flow_control_group", f"id = '{TASKS}'", limit=10),
+    claimed("wake_groups", "flow_control_group", f"id = '{BLOCKED}'", keys=[(1, "key")]),
+    picked("lock_ungrouped_tasks", "task_queue", f"id = '{UNLINED}'", ns=1, scope="queue", name="unlined", limit=10),
+    claimed("update_attempts", "task_queue", f"id = '{OWNED}'", session=LIVE, attempts=[NOTE]),
     held("select_owned_tasks", "task_queue", f"id = '{OWNED}'", sessions=[LIVE]),
     Lock(
         "delete_expired_sessions",
         {},
         skips=f"select 1 from perdure.engine_session where id = {EXPIRED} for key share",
     ),
-    kept("post_message", **SENT),
+    kept("send_message", **SENT),
     Lock(
-        "post_messages",
+        "send_messages",
         {"runs": [(RUN, 1)], "messages": [(1, b"x", None, RUN, False)]},
         holds=f"delete from perdure.run_queue where run_id = '{RUN}'",
         skips=RUN_LOCKED,
@@ -165,13 +165,13 @@ LOCKS = [
     ),
     kept("resolve_promise", **SENT, name="p", authorized=True),
     kept("ask_update", **SENT, id="u"),
-    kept("post_once", **SENT, key="k", hash=b"h"),
+    kept("send_message_once", **SENT, key="k", hash=b"h"),
     kept("cancel_runs", run_ids=[RUN], body=b"x"),
     kept("hold_approval", run_id=RUN, ns=1, name="approval"),
     held("hold_approval", "promise", f"run_id = '{RUN}' and name = 'approval'", run_id=RUN, ns=1, name="approval"),
     kept("hold_run", run_id=RUN, ns=1),
     Lock(
-        "keep_waits",
+        "resolve_event_waits",
         {"waits": [(RUN, "event", b"x")]},
         holds=f"delete from perdure.run_queue where run_id = '{RUN}'",
         skips=RUN_LOCKED,
@@ -179,19 +179,27 @@ LOCKS = [
         skipped=[([], [1])],
         shared=True,
     ),
-    picked("claim_events", "event", "name = 'e'", limit=10),
+    picked("claim_events", "named_event", "name = 'e'", limit=10),
     picked("due_schedules", "schedule", "name = 's'", limit=10),
     held("schedule_to_start", "schedule", "name = 's'", ns=1, name="s"),
     held("lock_schedule", "schedule", "name = 's'", ns=1, name="s"),
     held("lock_calendar", "calendar", "name = 'c'", ns=1, name="c"),
     held("lock_schedules_page", "schedule", "name = 's'", ns=1, after_id=0, limit=10),
-    Lock("lock_start_key", {"key": "a key"}, holds="select pg_advisory_xact_lock(hashtextextended('a key', 5))"),
-    held("open_start", "start_later", "key = 'k'", ns=1, workflow="w", key="k"),
-    claimed("take_due_starts", "start_later", "key = 'k'", limit=10, lease_s=1.0),
+    Lock(
+        "lock_deferred_start_key", {"key": "a key"}, holds="select pg_advisory_xact_lock(hashtextextended('a key', 5))"
+    ),
+    held("lock_deferred_start", "deferred_start", "key = 'k'", ns=1, workflow="w", key="k"),
+    claimed("claim_deferred_starts", "deferred_start", "key = 'k'", limit=10, lease_s=1.0),
     held("lock_dedup", "dedup", "key = 'old'", ns=1, workflow="w", key="old"),
-    claimed("forget_dedups", "dedup", "key = 'old'", limit=10),
-    picked("lasting_dedups", "dedup", "key = 'until its end'", after_ns=0, after_workflow="", after_key="", limit=10),
-    Lock("lock_rulebook", {}, holds="select pg_advisory_xact_lock(hashtextextended('perdure.flow_rule', 6))"),
+    claimed("delete_expired_dedups", "dedup", "key = 'old'", limit=10),
+    picked(
+        "lock_lasting_dedups", "dedup", "key = 'until its end'", after_ns=0, after_workflow="", after_key="", limit=10
+    ),
+    Lock(
+        "lock_flow_control_rules",
+        {},
+        holds="select pg_advisory_xact_lock(hashtextextended('perdure.flow_control_rule', 6))",
+    ),
     Lock("lock_migrations", {}, holds="select pg_advisory_xact_lock(7308895158390189421)"),
 ]
 

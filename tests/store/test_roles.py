@@ -158,7 +158,7 @@ ENGINE_MUST_NOT = [
     "update perdure.audit set actor = ''", "delete from perdure.audit", "truncate perdure.audit",
     "delete from perdure.api_key", "update perdure.api_key set role = 'admin'", "update perdure.api_key set hash = ''",
     "update perdure.api_key set expires_at = null", "update perdure.api_key set ns = null",
-    "update perdure.run set status = 2", "delete from perdure.namespace", "update perdure.namespace set created_at = now()",
+    "update perdure.run set status = 'success'", "delete from perdure.namespace", "update perdure.namespace set created_at = now()",
     "insert into perdure.migration (number, name, checksum) values (99, 'x', 'x')", "delete from perdure.migration",
     "create table perdure.mine (id int)", "create schema mine", "drop table perdure.run", "alter table perdure.run add column x int",
     "alter table perdure.audit disable trigger all", "drop trigger audit_append_only on perdure.audit",

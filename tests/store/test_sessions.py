@@ -15,9 +15,8 @@ import pytest
 from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.errors import Fenced
-from perdure.core.lifecycle import RunStatus, TaskStatus
 from perdure.core.retry import TaskOptions
-from perdure.engine.commits.rows import AppendRow, Batch, CloseRow, PostRow, PromiseRow, ReleaseRow, StateRow
+from perdure.engine.commits.rows import AppendRow, Batch, CloseRow, MessageRow, PromiseRow, ReleaseRow, StateRow
 from perdure.engine.ports import NotCommitted, Poison
 from perdure.engine.tasks.dispatch import settle_lost
 from perdure.store.postgres import PostgresStore
@@ -63,11 +62,11 @@ def start_of(
 def end_of(run_id: bytes) -> Batch:
     batch = Batch()
     batch.appends.append(AppendRow(run_id, 2, 2, NS, 1, SUCCEEDED, NO_HASH))
-    batch.closes.append(CloseRow(run_id, RunStatus.SUCCESS, 2, None, None, None, NO_HASH))
+    batch.closes.append(CloseRow(run_id, "success", 2, None, None, None, NO_HASH))
     return batch
 
 
-def queued_task(run_id: bytes, seq: int, status: TaskStatus, **options: Any) -> Batch:
+def queued_task(run_id: bytes, seq: int, status: str, **options: Any) -> Batch:
     batch = Batch()
     packed = encode_options(TaskOptions(**options))
     batch.queued.append(queued_row(run_id, seq, status=status, scheduled_at=time.time_ns() // 1000, options=packed))
@@ -87,25 +86,23 @@ async def test_a_commit_under_a_reaped_session_writes_nothing_at_all(store: Post
     session = (await store.register("stale", 10, 0)).id
     run_id = new_run()
     await store.commit(session, 1, start_of(run_id))
-    await store.commit(session, 2, queued_task(run_id, 7, TaskStatus.PENDING))
+    await store.commit(session, 2, queued_task(run_id, 7, "pending"))
     await expire(sql, session)
     assert await store.reap(settle_lost) == 1
     before = await everything(sql)
-    for number, batch in enumerate(
-        [end_of(run_id), start_of(new_run()), queued_task(run_id, 0, TaskStatus.PENDING)], 2
-    ):
+    for number, batch in enumerate([end_of(run_id), start_of(new_run()), queued_task(run_id, 0, "pending")], 2):
         with pytest.raises(Fenced):
             await store.commit(session, number, batch)
-    mixed = queued_task(run_id, 1, TaskStatus.DISPATCHED)
+    mixed = queued_task(run_id, 1, "dispatched")
     mixed.appends.append(AppendRow(run_id, 2, 2, NS, 1, SUCCEEDED, NO_HASH))
-    mixed.posts.append(PostRow(run_id, b"mail", False))
-    mixed.promises.append(PromiseRow(run_id, "p", NS, 0, None))
+    mixed.messages.append(MessageRow(run_id, b"mail", False))
+    mixed.promises.append(PromiseRow(run_id, "p", NS, "promise", None))
     mixed.consumed.append(
         await sql.fetchval(
             "insert into perdure.inbox (ns, run_id, body) values (1, $1, '') returning id", ids.text(run_id)
         )
     )
-    mixed.unqueued.append(ids.derive(run_id, ids.TASK, 7))
+    mixed.dequeued.append(ids.derive(run_id, ids.TASK, 7))
     before = await everything(sql)
     mixed.states.append(StateRow(run_id, "s", NS, b"1"))
     with pytest.raises(Fenced):
@@ -161,7 +158,7 @@ async def test_reaping_waits_for_a_commit_in_flight_and_frees_what_it_wrote(
         args: dict[str, Any] = {"number": 1, **start_of(run_id).main()}
     else:
         await store.commit(session, 1, start_of(run_id))
-        args = queued_task(run_id, 0, TaskStatus.DISPATCHED).rest()
+        args = queued_task(run_id, 0, "dispatched").rest()
     async with committing(dsn) as writing:
         await fetch_row(writing, statement, session=session, **args)
         reaping = asyncio.create_task(store.reap(settle_lost))
@@ -223,12 +220,12 @@ async def test_reaping_frees_runs_requeues_tasks_and_fails_those_that_may_not_ru
     run_id = new_run()
     await store.commit(session, 1, start_of(run_id))
     for number, (seq, options) in enumerate([(0, {}), (1, {"at_most_once": True}), (2, {"lost_max": 0})], 2):
-        await store.commit(session, number, queued_task(run_id, seq, TaskStatus.DISPATCHED, **options))
-    await store.commit(session, 9, queued_task(run_id, 3, TaskStatus.PENDING))
+        await store.commit(session, number, queued_task(run_id, seq, "dispatched", **options))
+    await store.commit(session, 9, queued_task(run_id, 3, "pending"))
     await expire(sql, session)
     await store.reap(settle_lost)
     rows = await sql.fetch("select seq, status, owner, attempt, lost from perdure.task_queue order by seq")
-    assert [tuple(r) for r in rows] == [(0, 0, None, 2, 1), (3, 0, None, 1, 0)]
+    assert [tuple(r) for r in rows] == [(0, "pending", None, 2, 1), (3, "pending", None, 1, 0)]
     mails = [decode_mail(r["body"]) for r in await sql.fetch("select body from perdure.inbox order by id")]
     assert sorted((m.seq, m.failure.code) for m in mails) == [(1, "task_lost"), (2, "task_lost")]
     assert await sql.fetchval("select count(*) from perdure.commit_log") == 0
@@ -250,13 +247,15 @@ async def test_a_task_that_is_put_back_still_has_to_begin_in_time(store: Postgre
         {},
     ]
     for seq, options in enumerate(limits):
-        await store.commit(session, seq + 2, queued_task(run_id, seq, TaskStatus.DISPATCHED, **options))
+        await store.commit(session, seq + 2, queued_task(run_id, seq, "dispatched", **options))
     await sql.execute(
-        "update perdure.task_queue set scheduled_at = scheduled_at - interval '1 hour', expires_at = null"
+        "update perdure.task_queue set scheduled_at = scheduled_at - interval '1 hour', start_deadline_at = null"
     )
     await expire(sql, session)
     assert await store.reap(settle_lost) == 1
-    left = "select extract(epoch from expires_at - scheduled_at)::float8 as s from perdure.task_queue order by seq"
+    left = (
+        "select extract(epoch from start_deadline_at - scheduled_at)::float8 as s from perdure.task_queue order by seq"
+    )
     found = [r["s"] for r in await sql.fetch(left)]
     assert found[0] == pytest.approx(60)
     assert found[1] > 3600
@@ -269,7 +268,7 @@ async def test_what_belongs_to_sessions_that_live_is_left_alone(store: PostgresS
     for session in (dead, living):
         run_id = new_run()
         await store.commit(session, 1, start_of(run_id))
-        await store.commit(session, 2, queued_task(run_id, 0, TaskStatus.DISPATCHED))
+        await store.commit(session, 2, queued_task(run_id, 0, "dispatched"))
     await expire(sql, dead)
     assert await store.reap(settle_lost) == 1
     for table in ("run_queue", "task_queue"):
@@ -317,7 +316,7 @@ async def test_only_the_owner_of_a_run_can_end_or_release_it(store: PostgresStor
     release.releases.append(ReleaseRow(run_id, time.time_ns() // 1000, None, None, None, None, 1, NO_HASH))
     await store.commit(other, 1, release)
     close = Batch()
-    close.closes.append(CloseRow(run_id, RunStatus.SUCCESS, 1, None, None, None, NO_HASH))
+    close.closes.append(CloseRow(run_id, "success", 1, None, None, None, NO_HASH))
     await store.commit(other, 2, close)
     assert await sql.fetchval("select owner from perdure.run_queue") == owner
     assert await sql.fetchval("select count(*) from perdure.run") == 0
@@ -329,7 +328,7 @@ async def test_a_worker_brings_along_only_tasks_of_its_own_namespace_and_the_att
     old, heir = (await store.register("old", 10, 0)).id, (await store.register("heir", 10, 0)).id
     run_id = new_run()
     await store.commit(old, 1, start_of(run_id))
-    await store.commit(old, 2, queued_task(run_id, 0, TaskStatus.RUNNING))
+    await store.commit(old, 2, queued_task(run_id, 0, "running"))
     task_id = ids.derive(run_id, ids.TASK, 0)
     for ns, attempt in ((NS + 1, 1), (NS, 2)):
         assert (await store.adopt_tasks(heir, ns, [(task_id, attempt)])).tasks == []
@@ -360,7 +359,7 @@ async def test_a_commit_whose_answer_was_lost_is_found_to_have_happened(
     monkeypatch.undo()
     assert await sql.fetchval("select count(*) from perdure.history") == 1
     await store.commit(session, 2, end_of(run_id))
-    assert await sql.fetchval("select status from perdure.run") == RunStatus.SUCCESS
+    assert await sql.fetchval("select status from perdure.run") == "success"
 
 
 async def test_a_commit_that_was_lost_on_the_way_is_found_not_to_have_happened_and_never_will(
@@ -425,7 +424,7 @@ async def test_a_record_the_database_refuses_is_poison_and_leaves_nothing_behind
     run_id = new_run()
     await store.commit(session, 1, start_of(run_id))
     for number, batch in enumerate([start_of(run_id), end_of(run_id)], 2):
-        batch.tasks.append(task_row(run_id, 0, status=TaskStatus.RUNNING, error="this status is not final"))
+        batch.tasks.append(task_row(run_id, 0, status="running", error="this status is not final"))
         with pytest.raises(Poison):
             await store.commit(session, number, batch)
     assert await sql.fetchval("select count(*) from perdure.history") == 1

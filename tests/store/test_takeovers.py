@@ -13,7 +13,7 @@ from perdure import Perdure, wf, workflow
 from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.limits import SUSPECT_TAKEOVERS, TAKEOVERS_MAX
-from perdure.engine.commits.rows import AppendRow, Batch, NotedRow
+from perdure.engine.commits.rows import AppendRow, Batch, WaitRow
 from perdure.engine.tasks.dispatch import settle_lost
 from perdure.store.postgres import PostgresStore
 from perdure.wire.codec import encode_events
@@ -107,7 +107,7 @@ async def test_a_run_that_waits_outlives_any_number_of_engines(store: PostgresSt
     session = await begun(store, waits, left)
     for n in range(3 * TAKEOVERS_MAX):
         noted = Batch()
-        noted.noted.append(NotedRow(waits, "task", "[]"))
+        noted.waits.append(WaitRow(waits, "task", "[]"))
         await store.commit(session, 10, noted)
         if n % 2:
             await died(store, sql, session)

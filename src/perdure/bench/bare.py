@@ -3,7 +3,7 @@
 Three patterns on one connection, in batches that are each committed under the server's own durability settings:
 
     life3    insert as pending, claim with SKIP LOCKED, complete: what a queue on PostgreSQL does at the least
-    life2    insert, complete: whoever schedules knows who executes, so nothing is claimed
+    life2    insert, complete: the scheduler knows who executes, so nothing is claimed
     append   one COPY of finished rows: the least that can be called durable
 
 Beside it, what else the bench needs from a database and no engine does: one to throw away, copies of an ended run.
@@ -108,12 +108,10 @@ class Bare:
             )
         return time.perf_counter() - began
 
-    # -- what is kept of runs ---------------------------------------------------------------------------------------
-
     async def copy_run(self, run_id: str, tasks_of_run: int, tasks: int, copied: Callable[[int], None]) -> None:
         """Leave the rows that so many tasks of ended runs leave, as copies of one such run.
 
-        The copies are dated today, so that they share their partitions with whatever is measured next to them.
+        The copies are dated today, so that they share their partitions with what is measured next to them.
         """
         copies = tasks // tasks_of_run
         now_ms = _now_ms()

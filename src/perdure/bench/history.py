@@ -104,6 +104,7 @@ async def _write(client: Perdure, run_id: bytes, history: list[ev.Event]) -> Non
             ns=ns,
             workflow=COUNTER["flow"],
             version=version_of(COUNTER),
+            kind="flow",
             key=None,
             input_hash=b"",
             parent_id=None,
@@ -111,7 +112,7 @@ async def _write(client: Perdure, run_id: bytes, history: list[ev.Event]) -> Non
             own=True,
             body=body,
             attributes=None,
-            line=None,
+            group_id=None,
             deadline_at=None,
             hash=head,
         )

@@ -26,7 +26,7 @@ from perdure.core import ids
 from perdure.core.calls import BUILT_IN
 from perdure.core.commands import StartChild
 from perdure.core.errors import Failure, Fenced, NotFound, Unavailable
-from perdure.core.lifecycle import RunStatus, TaskStatus
+from perdure.core.lifecycle import RunStatus
 from perdure.core.limits import OUTAGE_OVER_S
 from perdure.core.messages import TaskEnded
 from perdure.core.outage import Outage
@@ -720,13 +720,13 @@ class Engine:
             self._notify("mail")
         if x.answers:
             self._notify("answer")
-        waiting = [row.delay_us for row in x.queue_ops.values() if row is not None and row.status is TaskStatus.PENDING]
+        waiting = [row.delay_us for row in x.queue_ops.values() if row is not None and row.status == "pending"]
         if waiting:
             self.claimer.poke_in(min(waiting))  # it can be claimed from now on, here as elsewhere
             self._notify("task")
         if self.lines.holding:
             for task_id, row in x.queue_ops.items():
-                if row is None or row.status is TaskStatus.PENDING:
+                if row is None or row.status == "pending":
                     self.lines.released(task_id)
         if any(not c.own for c in x.starts):
             self.claimer.poke_in(1_000)

@@ -93,14 +93,16 @@ class AuditLog:
             rows = await fetch(c, "page_audit", namespace=namespace, before_id=before, limit=limit)
         return [
             AuditLine(
-                id=r["id"], at_us=r["at"], namespace=r["namespace"], actor=r["actor"], action=r["action"], target=r["target"],
+                id=r["id"],
+                at_us=r["at"],
+                namespace=r["namespace"],
+                actor=r["actor"],
+                action=r["action"],
+                target=r["target"],
                 detail=msgspec.json.decode(r["detail"], type=Detail) if r["detail"] is not None else None,
             )
             for r in rows
-        ]  # fmt: skip
-
-
-# -- with the database at hand and no server, hence no key ------------------------------------------------------------
+        ]
 
 
 class NamespaceView(msgspec.Struct, frozen=True):
@@ -145,7 +147,7 @@ async def list_namespaces(dsn: str) -> list[NamespaceView]:
 
 
 async def delete_namespace(dsn: str, name: str, *, by: str) -> None:
-    """Its keys end with it and nobody gets in; its rows stay until retention drops them."""
+    """Its keys stop working and every access is refused; its rows stay until retention drops them."""
     if name == NAMESPACE_DEFAULT:
         raise Conflict(f"the namespace {name!r} is where everything goes that names none; it stays")
     async with _administering(dsn) as c, c.transaction():
@@ -178,9 +180,6 @@ async def _administering(dsn: str) -> AsyncGenerator[Any]:
         await c.close()
 
 
-# -- rows -------------------------------------------------------------------------------------------------------------
-
-
 async def _create(c: Any, new: NewKey) -> tuple[KeyView, str]:
     _check_new(new)
     ident = "".join(secrets.choice(ID_ALPHABET) for _ in range(ID_CHARS))
@@ -188,7 +187,19 @@ async def _create(c: Any, new: NewKey) -> tuple[KeyView, str]:
     presented = present(key)
     assert presented is not None
     scopes = sorted(p.value for p in new.scopes) if new.scopes is not None else None
-    r = await fetch_row(c, "create_api_key", id=ident, namespace=new.namespace, name=new.name, role=new.role.value, scopes=scopes, hash=presented.hash, rate_per_s=new.rate_per_s, lifetime_us=new.expires_in_us, created_by=new.created_by)  # fmt: skip
+    r = await fetch_row(
+        c,
+        "create_api_key",
+        id=ident,
+        namespace=new.namespace,
+        name=new.name,
+        role=new.role.value,
+        scopes=scopes,
+        hash=presented.hash,
+        rate_per_s=new.rate_per_s,
+        lifetime_us=new.expires_in_us,
+        created_by=new.created_by,
+    )
     if r is None:
         raise no_namespace(new.namespace or "")
     return _view(r), key

@@ -18,7 +18,7 @@ from perdure.store.connections import Connections
 from perdure.store.port import PostgresPort
 from perdure.store.queries import execute, fetch, fetch_row
 
-APPROVAL: Final = 1
+APPROVAL: Final = "approval"
 """Kind of a promise that is one."""
 SECRET: Final = "links"
 SCAN_ROWS: Final = 500
@@ -113,7 +113,7 @@ class PostgresApprovals(PostgresPort):
         self._used += 1
         if self._used % SWEEP_EVERY == 0:
             async with self._pool.take() as c:
-                await execute(c, "forget_links", limit=SWEEP_ROWS)
+                await execute(c, "delete_expired_links", limit=SWEEP_ROWS)
 
 
 class HeldApproval:
@@ -137,7 +137,18 @@ class HeldApproval:
             self.standing = (await _standings(self._c, [row]))[0]
 
     async def cast(self, vote: Vote) -> None:
-        await execute(self._c, "cast_vote", run_id=self._run_id, name=self._name, who=vote.who, approved=vote.approved, value=vote.value, comment=vote.comment or None, via=vote.via, at=vote.at_us)  # fmt: skip
+        await execute(
+            self._c,
+            "cast_vote",
+            run_id=self._run_id,
+            name=self._name,
+            who=vote.who,
+            approved=vote.approved,
+            value=vote.value,
+            comment=vote.comment or None,
+            via=vote.via,
+            at=vote.at_us,
+        )
 
     async def decide(self, mail: bytes) -> None:
         decided = await fetch_row(self._c, "decide_approval", run_id=self._run_id, name=self._name, body=mail)
@@ -178,14 +189,27 @@ async def _standings(c: Any, rows: Sequence[Any]) -> list[Standing]:
     for v in given:
         votes.setdefault((v["run_id"], v["name"]), []).append(
             Vote(
-                who=v["who"], approved=v["approved"], value=v["value"] or b"null", comment=v["comment"] or "", via=v["via"], at_us=v["at"]
+                who=v["who"],
+                approved=v["approved"],
+                value=v["value"] or b"null",
+                comment=v["comment"] or "",
+                via=v["via"],
+                at_us=v["at"],
             )
-        )  # fmt: skip
+        )
     return [
         Standing(
-            run_id=r["run_id"], name=r["name"], workflow=r["workflow"], key=r["key"], spec=decode_spec(r["spec"]),
-            assignees=list(r["assignees"]), escalate_to=list(r["escalate_to"]), created_us=r["created_at"], resolved_us=r["resolved_at"],
-            now_us=r["now"], votes=votes.get((r["run_id"], r["name"]), []),
+            run_id=r["run_id"],
+            name=r["name"],
+            workflow=r["workflow"],
+            key=r["key"],
+            spec=decode_spec(r["spec"]),
+            assignees=list(r["assignees"]),
+            escalate_to=list(r["escalate_to"]),
+            created_us=r["created_at"],
+            resolved_us=r["resolved_at"],
+            now_us=r["now"],
+            votes=votes.get((r["run_id"], r["name"]), []),
         )
         for r in rows
-    ]  # fmt: skip
+    ]

@@ -49,7 +49,18 @@ class PostgresDeadLetters(PostgresPort):
 
 def _letter(row: Any) -> DeadLetter:
     return DeadLetter(
-        task_id=row["id"], run_id=row["run_id"], seq=row["seq"], task=row["name"], queue=row["queue"], attempts=row["attempts"],
-        lost=row["lost"], scheduled_us=row["scheduled_at"], failed_us=row["finished_at"], error=row["error"], node=row["node"],
-        workflow=row["workflow"], key=row["key"], parent_id=row["parent_id"],
-    )  # fmt: skip
+        task_id=row["id"],
+        run_id=row["run_id"],
+        seq=row["seq"],
+        task=row["name"],
+        queue=row["queue"],
+        attempts=row["attempts"],
+        lost=row["lost"],
+        scheduled_us=row["scheduled_at"],
+        failed_us=row["finished_at"],
+        error=row["error"],
+        node=row["node"],
+        workflow=row["workflow"],
+        key=row["key"],
+        parent_id=row["parent_id"],
+    )

@@ -55,7 +55,20 @@ class PostgresDefinitions(PostgresPort):
     ) -> bool:
         """The schedules of a flow change with it: both or neither."""
         async with self._pool.take() as c, c.transaction():
-            row = await fetch_row(c, "deploy_workflow", ns=ns, workflow=name, version=version, kind=kind, description=description, document=document.decode(), source=source, activate=activate, control=control.decode() if control is not None else None, timeout_us=timeout_us or None)  # fmt: skip
+            row = await fetch_row(
+                c,
+                "deploy_workflow",
+                ns=ns,
+                workflow=name,
+                version=version,
+                kind=kind,
+                description=description,
+                document=document.decode(),
+                source=source,
+                activate=activate,
+                control=control.decode() if control is not None else None,
+                timeout_us=timeout_us or None,
+            )
             found = await fetch_row(c, "current_versions", ns=ns, names=[name])
             if found["current"] == version:
                 await replace_triggers(c, ns, name, triggers, by)
@@ -65,7 +78,7 @@ class PostgresDefinitions(PostgresPort):
         self, ns: int, name: str, version: str, *, triggers: Sequence[ScheduleRequest] = (), by: str = ""
     ) -> bool:
         async with self._pool.take() as c, c.transaction():
-            if await fetch_row(c, "move_workflow", ns=ns, name=name, version=version) is None:
+            if await fetch_row(c, "set_current_version", ns=ns, name=name, version=version) is None:
                 return False
             await replace_triggers(c, ns, name, triggers, by)
             return True
@@ -97,7 +110,7 @@ class PostgresDefinitions(PostgresPort):
     async def remember(self, ns: int, key: str, digest: bytes) -> Remembered:
         await self._sweep()
         for _ in range(TRIES):
-            row = await self._row("remember_request", ns=ns, key=key, hash=digest)
+            row = await self._row("insert_request", ns=ns, key=key, hash=digest)
             if row["hash"] is not None:
                 return Remembered(row["first"], row["hash"])
         raise Conflict(f"the idempotency key {key!r} is in use by another request at this moment; try again")
@@ -105,7 +118,7 @@ class PostgresDefinitions(PostgresPort):
     async def post_once(self, ns: int, key: str, digest: bytes, run_id: bytes, body: bytes) -> Posted:
         await self._sweep()
         for _ in range(TRIES):
-            row = await self._row("post_once", ns=ns, key=key, hash=digest, run_id=run_id, body=body)
+            row = await self._row("send_message_once", ns=ns, key=key, hash=digest, run_id=run_id, body=body)
             if row["hash"] is not None or not row["active"]:
                 return Posted(row["active"], row["sent"], row["hash"])
         raise Conflict(f"the idempotency key {key!r} is in use by another request at this moment; try again")
@@ -113,4 +126,4 @@ class PostgresDefinitions(PostgresPort):
     async def _sweep(self) -> None:
         self._requests += 1
         if self._requests % SWEEP_EVERY == 0:
-            await self._row("forget_requests", age_s=KEPT_S, limit=SWEEP_ROWS)
+            await self._row("delete_old_requests", age_s=KEPT_S, limit=SWEEP_ROWS)

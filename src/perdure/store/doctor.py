@@ -22,7 +22,7 @@ from perdure.store import migrate, pooling
 from perdure.store.connect import connect, without_password
 from perdure.store.connections import SETTINGS
 from perdure.store.connections import connect as engine_connect
-from perdure.store.queries import fetch, fetch_row, fetch_value
+from perdure.store.queries import fetch, fetch_row, fetch_value, queries
 
 SERVER_VERSION_MIN: Final = 14
 CLOCK_SKEW_S_MAX: Final = 1.0
@@ -281,7 +281,7 @@ async def _keeps_session(connection: Any, dsn: str) -> bool:
             async with other.transaction():
                 taken = await fetch_row(other, "read_probe")
                 try:
-                    found = await fetch_row(connection, "read_probe", timeout=PROBE_S)
+                    found = await connection.fetchrow(queries()["read_probe"].sql, timeout=PROBE_S)
                 except TimeoutError:
                     return False  # one server connection for all, and `other` has it
             if found["value"] != mark or found["pid"] != marked["pid"] or taken["pid"] == marked["pid"]:

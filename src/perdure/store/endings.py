@@ -1,4 +1,4 @@
-"""The EndingStore port on PostgreSQL, over the store's pool. What locks what is told in sql/ending.sql."""
+"""The EndingStore port on PostgreSQL, over the store's pool. sql/endings.sql explains the locks."""
 
 from __future__ import annotations
 
@@ -16,9 +16,6 @@ from perdure.store.connections import TROUBLE
 from perdure.store.port import PostgresPort
 from perdure.store.queries import execute, fetch, fetch_row
 
-MAIL_PART, HISTORY_PART = 1, 2
-"""Parts of `load_runs`."""
-
 
 class PostgresEndings(PostgresPort):
     async def next_deadline(self) -> tuple[int, int | None]:
@@ -33,7 +30,7 @@ class PostgresEndings(PostgresPort):
             try:
                 async with c.transaction():
                     rows = await fetch(
-                        c, "unendable_runs", session=session, workflows=served, limit=limit, left_out=leave_out
+                        c, "lock_runs_to_end", session=session, workflows=served, limit=limit, left_out=leave_out
                     )
                     if not rows:
                         return [], []
@@ -53,21 +50,21 @@ class PostgresEndings(PostgresPort):
         recorded = await self._load(c, [one.run_id for one in found])
         decision = decide([(one, recorded[one.run_id]) for one in found])
         if decision.ends:
-            await execute(c, "take_to_end", session=session, run_ids=[run.id for run in decision.ends])
+            await execute(c, "claim_runs_to_end", session=session, run_ids=[run.id for run in decision.ends])
             row = await fetch_row(c, "commit_batch", session=session, number=number, **decision.batch.main())
             if not row["held"]:
                 raise Fenced(f"session {session} has expired; the write was refused")
             await execute(c, "commit_batch_rest", session=session, **decision.batch.rest())
         if decision.waits:
-            await execute(c, "wait_for_undo", runs=decision.waits.items())
+            await execute(c, "set_undo_wait", runs=decision.waits.items())
         return decision.ends
 
     async def _load(self, c: Any, run_ids: list[bytes]) -> dict[bytes, Recorded]:
         found = {run_id: Recorded([], [], set()) for run_id in run_ids}
         for part, run_id, n, last, at_us, body, hash in await fetch(c, "load_runs", run_ids=run_ids):
-            if part == HISTORY_PART:
+            if part == "history":
                 found[run_id].history.append(HistoryRow(run_id, n, last, at_us, body, hash))
-            elif part == MAIL_PART:
+            elif part == "message":
                 found[run_id].mail.append(MailRow(n, run_id, body))
             else:
                 found[run_id].queued.add(n)
@@ -76,7 +73,17 @@ class PostgresEndings(PostgresPort):
 
 def _unendable(r: Any) -> Unendable:
     return Unendable(
-        run_id=r["run_id"], ns=r["ns"], workflow=r["workflow"], version=r["version"], epoch=r["epoch"], parent_id=r["parent_id"],
-        parent_seq=r["parent_seq"], stuck=r["stuck"], outside=r["outside"], deadline_us=r["deadline_at"], asked_us=r["asked_at"],
-        clock_us=r["clock"], keys=tuple(r["keys"] or ()),
-    )  # fmt: skip
+        run_id=r["run_id"],
+        ns=r["ns"],
+        workflow=r["workflow"],
+        version=r["version"],
+        epoch=r["epoch"],
+        parent_id=r["parent_id"],
+        parent_seq=r["parent_seq"],
+        stuck=r["stuck"],
+        outside=r["is_queued"],
+        deadline_us=r["deadline_at"],
+        asked_us=r["cancel_requested_at"],
+        clock_us=r["clock"],
+        keys=tuple(r["keys"] or ()),
+    )

@@ -1,4 +1,4 @@
-"""Flow control on PostgreSQL: the transactions around core/flow_control/admission.py. What locks what is told in sql/line.sql."""
+"""Flow control on PostgreSQL: the transactions around core/flow_control/admission.py. sql/flow_control.sql explains the locks."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from perdure.engine.ports import ClaimedTask, Entered, FromLines, Kind
 from perdure.store.queries import execute, fetch, fetch_row
 from perdure.wire.codec import decode_options, encode_mail
 
-LINES_PER_KIND: Final = 64
-"""Lines of one kind of task that a claim looks at: the next by turn, and the longest waiting."""
-RUN_LINES_PER_LOOK: Final = 64
-RUNS_PER_LINE: Final = 200
-"""Runs of one line that are let in at once."""
-STALE_LINES_MAX: Final = 500
-"""Lines that one round of upkeep looks at."""
-LINE_UP_MAX: Final = 2_000
-"""Waiting tasks that are put into lines at once when a rule is made."""
+GROUPS_PER_KIND: Final = 64
+"""Groups of one kind of task that a claim looks at: the next by turn, and those that have waited longest."""
+RUN_GROUPS_PER_CLAIM: Final = 64
+RUNS_PER_GROUP: Final = 200
+"""Runs of one group that are admitted at once."""
+STALE_GROUPS_MAX: Final = 500
+"""Groups that one round of upkeep looks at."""
+ASSIGNED_MAX: Final = 2_000
+"""Waiting tasks that one statement assigns to groups when a rule is set."""
 
 
 async def claim_from_lines(
     c: Any, session: int, served: Sequence[tuple[Kind, int]], limit: int, rules: Rules
 ) -> FromLines:
-    """Claim tasks that flow control lets begin. One transaction."""
+    """Claim tasks that flow control admits, in one transaction."""
     kinds = [(*kind, free) for kind, free in served]
     async with c.transaction():
         waiting, clock_us = _waiting(
-            await fetch(c, "look_at_lines", session=session, kinds=kinds, groups_per_kind=LINES_PER_KIND)
+            await fetch(c, "lock_task_groups", session=session, kinds=kinds, groups_per_kind=GROUPS_PER_KIND)
         )
         if not waiting:
             return FromLines([], None)
@@ -44,38 +44,49 @@ async def claim_from_lines(
         taking = [g for g in grants if g.take]
         rows: list[Any] = []
         if taking:
-            rows = await fetch(c, "take_from_lines", session=session, groups=_takes(taking), slots=_slots(taking))
+            rows = await fetch(c, "claim_from_groups", session=session, groups=_takes(taking), slots=_slots(taking))
         await _move(c, grants)
         await _pour(c, taking, buckets)
     keys = {g.line.id: [(g.line.ns, n.key) for n in g.needs.limits] for g in taking}
     tasks = [
         ClaimedTask(
-            r["id"], r["ns"], r["run_id"], r["seq"], r["name"], r["queue"], r["attempt"], r["lost"], r["scheduled_at"], r["options"],
-            r["input"], r["trace"], tuple(keys[r["line"]]),
+            r["id"],
+            r["ns"],
+            r["run_id"],
+            r["seq"],
+            r["name"],
+            r["queue"],
+            r["attempt"],
+            r["lost"],
+            r["scheduled_at"],
+            r["options"],
+            r["input"],
+            r["trace"],
+            tuple(keys[r["group_id"]]),
         )
         for r in rows
-    ]  # fmt: skip
+    ]
     return FromLines(tasks, min((g.next_us for g in grants if g.next_us is not None), default=None))
 
 
 async def let_in(c: Any, session: int, rules: Rules) -> Entered:
-    """Let in runs that waited for their workflow's limits. One transaction. The runs are woken, not claimed."""
+    """Admit runs that waited for the limits of their workflow, in one transaction. They are woken, not claimed."""
     cancelled: list[bytes] = []
     async with c.transaction():
         rows = await fetch(
-            c, "look_at_run_lines", session=session, groups_max=RUN_LINES_PER_LOOK, runs_per_group=RUNS_PER_LINE
+            c, "lock_run_groups", session=session, groups_max=RUN_GROUPS_PER_CLAIM, runs_per_group=RUNS_PER_GROUP
         )
         waiting, clock_us = _waiting(rows)
         if not waiting:
             return Entered(0, 0, None)
         ruled = {w.line.id: rules.of(w.line) for w in waiting}
         held, buckets = await _keys(c, _keys_of(waiting, ruled))
-        free = {(w.line.ns, w.line.queue, w.line.name): RUNS_PER_LINE for w in waiting}
-        grants = grant(waiting, ruled, held, buckets, free, RUN_LINES_PER_LOOK * RUNS_PER_LINE, clock_us)
+        free = {(w.line.ns, w.line.queue, w.line.name): RUNS_PER_GROUP for w in waiting}
+        grants = grant(waiting, ruled, held, buckets, free, RUN_GROUPS_PER_CLAIM * RUNS_PER_GROUP, clock_us)
         taking = [g for g in grants if g.take]
         entered: list[Any] = []
         if taking:
-            entered = await fetch(c, "let_in_runs", groups=_takes(taking), slots=_slots(taking))
+            entered = await fetch(c, "admit_runs", groups=_takes(taking), slots=_slots(taking))
         for w, g in zip(waiting, grants, strict=True):
             if g.reason is not None and g.reason.code == "limit" and g.reason.policy != "queue":
                 cancelled += await _make_room(c, g, len(w.times) - g.take)
@@ -96,18 +107,18 @@ def _slots(taking: list[Grant]) -> list[tuple[bytes, str]]:
 
 
 async def _make_room(c: Any, g: Grant, waiting: int) -> list[bytes]:
-    """What the limit's policy says about those that found it reached: the oldest holders go, or the newcomers do."""
+    """Apply the policy of a limit that is reached: cancel the oldest holders, or the new runs."""
     reason = g.reason
     assert reason is not None
     if reason.policy == "cancel_oldest":
-        rows = await fetch(c, "oldest_holders", ns=g.line.ns, key=reason.key, wanted=waiting)
+        rows = await fetch(c, "mark_oldest_holders", ns=g.line.ns, key=reason.key, wanted=waiting)
         words = f"a newer run takes its place under the limit {reason.key} ({reason.max} at a time)"
     else:
-        rows = await fetch(c, "turn_away", group_id=g.line.id, kept=0)
+        rows = await fetch(c, "reject_waiting_runs", group_id=g.line.id, kept=0)
         words = f"the limit {reason.key} ({reason.max} at a time) was reached when it was started"
     asked = [r["run_id"] for r in rows]
     if asked:
-        await execute(c, "post_cancels", run_ids=asked, body=encode_mail(CancelAsked(words)))
+        await execute(c, "send_cancels", run_ids=asked, body=encode_mail(CancelAsked(words)))
     return asked
 
 
@@ -118,13 +129,21 @@ def _waiting(rows: Sequence[Any]) -> tuple[list[Waiting], int]:
 
 def _line(r: Any) -> Line:
     return Line(
-        r["id"], r["ns"], r["kind"], r["queue"], r["name"], r["workflow"], r["fair"], r["weight"], r["priority"],
+        r["id"],
+        r["ns"],
+        r["kind"],
+        r["queue"],
+        r["name"],
+        r["workflow"],
+        r["fair"],
+        r["weight"],
+        r["priority"],
         decode_needs(r["needs"]),
-    )  # fmt: skip
+    )
 
 
 def _keys_of(waiting: Sequence[Waiting], ruled: dict[bytes, list[Rule]]) -> list[Key]:
-    """In one order for everybody."""
+    """In the same order in every engine."""
     return sorted({(w.line.ns, key) for w in waiting for key in keys_of(effective(w.line, ruled[w.line.id]))})
 
 
@@ -146,10 +165,10 @@ async def _move(c: Any, grants: list[Grant]) -> None:
     moved = [
         (g.line.id, g.turn, g.head_us, g.next_us, g.reason.key if g.reason else None, _reason(g.reason)) for g in grants
     ]
-    await execute(c, "move_lines", groups=moved)
+    await execute(c, "update_groups", groups=moved)
     empty = [g.line.id for g in grants if g.next_us is None]
     if empty:
-        await execute(c, "drop_empty_lines", ids=empty)
+        await execute(c, "delete_empty_groups", ids=empty)
 
 
 def _reason(reason: Reason | None) -> str | None:
@@ -159,56 +178,64 @@ def _reason(reason: Reason | None) -> str | None:
 async def _pour(c: Any, taking: list[Grant], buckets: dict[Key, Bucket]) -> None:
     used = sorted({(g.line.ns, rate.key) for g in taking for rate in g.needs.rates})
     if used:
-        await execute(c, "pour", buckets=[(*key, buckets[key].tokens, buckets[key].at_us) for key in used])
+        await execute(c, "put_buckets", buckets=[(*key, buckets[key].tokens, buckets[key].at_us) for key in used])
 
 
 async def sweep(c: Any) -> None:
-    """Drop lines that are empty and that nobody serves. They are locked first: whoever joins one meanwhile waits, and makes it anew."""
+    """Delete empty groups that no engine tries. They are locked first: a transaction that joins one meanwhile waits, and creates it again."""
     async with c.transaction():
-        stale = [r["id"] for r in await fetch(c, "stale_lines", limit=STALE_LINES_MAX)]
+        stale = [r["id"] for r in await fetch(c, "lock_stale_groups", limit=STALE_GROUPS_MAX)]
         if stale:
-            await execute(c, "drop_empty_lines", ids=stale)
-            await execute(c, "touch_lines", ids=stale)
+            await execute(c, "delete_empty_groups", ids=stale)
+            await execute(c, "touch_groups", ids=stale)
 
 
 async def wake_lines(c: Any, keys: Iterable[Key]) -> None:
-    await execute(c, "wake_lines", keys=sorted(keys))
+    await execute(c, "wake_groups", keys=sorted(keys))
 
 
 async def read_rules(c: Any) -> Rules:
-    rows = await fetch(c, "rules")
+    rows = await fetch(c, "flow_control_rules")
     return Rules(
         {
             (r["ns"], r["scope"], r["name"]): Rule(
-                ns=r["ns"], scope=r["scope"], name=r["name"], concurrency=r["concurrency"], rate=r["rate"], per_us=r["per_us"], burst=r["burst"],
-                paused_by=r["paused_by"], paused_us=r["paused_at"], pause_reason=r["pause_reason"],
+                ns=r["ns"],
+                scope=r["scope"],
+                name=r["name"],
+                concurrency=r["concurrency"],
+                rate=r["rate"],
+                per_us=r["per_us"],
+                burst=r["burst"],
+                paused_by=r["paused_by"],
+                paused_us=r["paused_at"],
+                pause_reason=r["pause_reason"],
             )
             for r in rows
         }
-    )  # fmt: skip
+    )
 
 
 async def assign_lines(c: Any, ns: int, scope: str, name: str) -> int:
-    """Put waiting tasks that a new rule is about into lines. To be called in the transaction that makes the rule; returns how many."""
+    """Assign waiting tasks that a new rule is about to groups, within the transaction that sets the rule; returns how many."""
     done = 0
-    while rows := await fetch(c, "unlined_tasks", ns=ns, scope=scope, name=name, limit=LINE_UP_MAX):
+    while rows := await fetch(c, "lock_ungrouped_tasks", ns=ns, scope=scope, name=name, limit=ASSIGNED_MAX):
         lines = [
             task_line(decode_options(r["options"]).control, ns, r["queue"], r["name"], r["workflow"], r["input"])
             for r in rows
         ]
-        await put_lines(c, lines)
-        await execute(c, "line_up", tasks=[(r["id"], line.id) for r, line in zip(rows, lines, strict=True)])
+        await put_groups(c, lines)
+        await execute(c, "assign_groups", tasks=[(r["id"], line.id) for r, line in zip(rows, lines, strict=True)])
         done += len(rows)
     return done
 
 
-async def put_lines(c: Any, lines: Sequence[Line]) -> None:
-    """Lines that something joins outside a commit of an engine."""
+async def put_groups(c: Any, lines: Sequence[Line]) -> None:
+    """Create groups outside a commit of an engine."""
     unique = {line.id: line.row() for line in lines}
     if unique:
-        await execute(c, "put_lines", groups=list(unique.values()))
+        await execute(c, "put_groups", groups=list(unique.values()))
 
 
 async def held_by(c: Any, ns: int, key: str) -> Held:
-    r = await fetch_row(c, "held_by", ns=ns, key=key)
+    r = await fetch_row(c, "slot_holders", ns=ns, key=key)
     return Held(r["held"], tuple(r["holders"] or ()))

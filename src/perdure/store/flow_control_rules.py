@@ -19,8 +19,8 @@ class PostgresFlowControlRules(PostgresPort):
     async def _change(self) -> AsyncGenerator[tuple[Any, int]]:
         """A transaction that changes a rule, alone, and the moment of the change."""
         async with self._pool.take() as c, c.transaction():
-            await execute(c, "lock_rulebook")
-            row = await fetch_row(c, "next_change")
+            await execute(c, "lock_flow_control_rules")
+            row = await fetch_row(c, "next_rule_change")
             yield c, row["at"]
 
     async def set(

@@ -31,7 +31,7 @@ from perdure.store.queries import execute, fetch, fetch_row, fetch_value
 
 FILE_NAME = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql")
 LOCK_ORDER: Final = ("engine_session", "run_queue", "task_queue", "inbox")
-"""As in 0001_spine.sql; other tables come after these, by name."""
+"""As in 0001_initial.sql; other tables come after these, by name."""
 LOCK_WAIT: Final = "500ms"
 """How long a migration waits for a lock. Less than PostgreSQL's deadlock_timeout."""
 LOCK_TRIES: Final = 100
@@ -199,7 +199,7 @@ def not_applied(migrations: Sequence[Migration], applied: Sequence[Applied]) -> 
     if reached != len(applied):
         raise MigrationError(
             f"the database says it is at migration {reached:04} but records only {len(applied)} of them. "
-            "Somebody edited perdure.migration: restore its rows."
+            "The table perdure.migration was edited: restore its rows."
         )
     return [m for m in migrations if m.number > reached]
 

@@ -42,7 +42,7 @@ class PostgresNamedEvents(PostgresPort):
             after = (e["after_run"], e["after_name"]) if e["after_run"] is not None else _START
             rows = await fetch(
                 c,
-                "open_waits",
+                "event_waits",
                 ns=e["ns"],
                 event=e["name"],
                 before=e["at"],
@@ -63,7 +63,7 @@ class PostgresNamedEvents(PostgresPort):
 
     async def _keep(self, c: Any, wanted: dict[Place, tuple[int, bytes]]) -> tuple[set[Place], set[Place]]:
         places = list(wanted)
-        row = await fetch_row(c, "keep_waits", waits=[(*place, body) for place, (_, body) in wanted.items()])
+        row = await fetch_row(c, "resolve_event_waits", waits=[(*place, body) for place, (_, body) in wanted.items()])
         return {places[n - 1] for n in row["won"]}, {places[n - 1] for n in row["held"]}
 
     async def events(self, ns: int, name: str, before: int | None, limit: int) -> list[EventItem]:
@@ -76,7 +76,7 @@ class PostgresNamedEvents(PostgresPort):
         return [EventItem(*r.values()) for r in rows]
 
     async def trim(self, older_s: float, limit: int) -> int:
-        return len(await self._fetch("trim_events", age_s=float(older_s), limit=limit))
+        return len(await self._fetch("delete_old_events", age_s=float(older_s), limit=limit))
 
     async def put_webhook(self, ns: int, name: str, event: str, secret: bytes, by: str) -> tuple[Webhook, bool]:
         row = await self._row(

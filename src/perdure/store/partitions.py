@@ -61,7 +61,7 @@ async def _create(c: Any, table: str, day: datetime) -> int:
             )
         )
     except (pg.CheckViolationError, pg.LockNotAvailableError, pg.DuplicateTableError) as e:
-        # Rows of that day are in the default partition already, or somebody holds a lock: nothing is lost, the day stays there.
+        # Rows of that day are in the default partition already, or another transaction holds a lock: nothing is lost, the day stays there.
         log.warning("partition %s was not created: %s", name, e)
         return 0
 

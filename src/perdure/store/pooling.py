@@ -31,7 +31,7 @@ CONNECT_S: Final = 10.0
 COMMAND_S: Final = 60.0
 STATEMENTS_KEPT: Final = 256
 PASSED_ON: Final = frozenset({"application_name", "timezone"})
-"""Startup parameters that PgBouncer knows and passes on to whichever server connection is used."""
+"""Startup parameters that PgBouncer knows and passes on to the server connection it uses."""
 REFUSED: Final = "unsupported startup parameter"
 
 

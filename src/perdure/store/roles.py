@@ -5,7 +5,7 @@
     reader   for people and dashboards: selects, and does not see the hashes of keys
 
 Both are groups that cannot log in: grant them to the users that do. `perdure migrate --roles` applies the tables below and
-takes away everything else, so that it is right again after every migration. A table that is missing here is open to nobody.
+takes away everything else, so that it is right again after every migration. A table that is missing here is closed to both roles.
 
 Identifiers cannot be parameters; the ones spliced in here are this module's own, and role names that passed ROLE_NAME.
 """
@@ -48,15 +48,15 @@ ENGINE_GRANTS: Final = {
     "message_key": _ROWS,
     "used_link": _ROWS,
     "secret": "select, insert",
-    "event": _ROWS,
+    "named_event": _ROWS,
     "webhook": _ROWS,
     "update_answer": _ROWS,
-    "flow_rule": _ROWS,
-    "line": _ROWS,
-    "slot": _ROWS,
-    "bucket": _ROWS,
-    "start_later": _ROWS,
-    "start_input": _ROWS,
+    "flow_control_rule": _ROWS,
+    "flow_control_group": _ROWS,
+    "flow_control_slot": _ROWS,
+    "flow_control_bucket": _ROWS,
+    "deferred_start": _ROWS,
+    "deferred_start_input": _ROWS,
     "dedup": _ROWS,
     "calendar": _ROWS,
     "schedule": _ROWS,

@@ -6,7 +6,7 @@ from typing import Any
 
 from perdure.engine.ports import Reopening
 from perdure.engine.runs.run import promise_kind
-from perdure.store.flow_control import put_lines
+from perdure.store.flow_control import put_groups
 from perdure.store.queries import execute, fetch_row
 
 
@@ -15,18 +15,18 @@ async def reopen(connection: Any, r: Reopening) -> bool:
     async with connection.transaction():
         found = await fetch_row(
             connection,
-            "reopen_run",
+            "retry_run",
             run_id=r.run_id,
             ns=r.ns,
             events=r.events,
             body=r.body,
             group_id=r.line.id if r.line else None,
         )
-        if not found["reopened"]:
+        if not found["retried"]:
             return False
         await execute(
             connection,
-            "reopen_rest",
+            "retry_run_rest",
             run_id=r.run_id,
             ns=r.ns,
             stale_ids=r.stale,
@@ -41,5 +41,5 @@ async def reopen(connection: Any, r: Reopening) -> bool:
             states=r.states.items(),
             released=r.orphans,
         )
-        await put_lines(connection, [line for line in (r.line, *(t.line for t in r.queued)) if line is not None])
+        await put_groups(connection, [line for line in (r.line, *(t.line for t in r.queued)) if line is not None])
         return True

@@ -29,6 +29,7 @@ from perdure.core.schedules import (
     spec_json,
 )
 from perdure.core.suggestions import did_you_mean
+from perdure.engine.commits.rows import run_kind
 from perdure.engine.services.schedules import (
     Calendars,
     Decide,
@@ -42,11 +43,9 @@ from perdure.engine.services.schedules import (
 from perdure.flows.scheduled import (
     BACKFILL,
     FIRED,
-    HOW,
     MISSED,
     ORIGIN_API,
     ORIGIN_FLOW,
-    OUTCOMES,
     SKIPPED,
     CalendarView,
     FireView,
@@ -55,9 +54,10 @@ from perdure.flows.scheduled import (
     spec_calendars,
 )
 from perdure.store.clashes import retried
-from perdure.store.flow_control import put_lines
+from perdure.store.flow_control import put_groups
 from perdure.store.port import PostgresPort
 from perdure.store.queries import execute, fetch, fetch_row
+from perdure.store.words import run_status
 from perdure.wire.codec import encode_mail
 
 PAGE: Final = 500
@@ -90,13 +90,13 @@ class PostgresSchedules(PostgresPort):
             return await _advance(c, steps, fresh)
 
     async def put_off(self, ids: Sequence[int], error: str, delay_us: int) -> None:
-        await self._fetch("put_off_schedules", ids=list(ids), error=error, delay_us=delay_us)
+        await self._fetch("postpone_schedules", ids=list(ids), error=error, delay_us=delay_us)
 
     async def prune(self, keep_days: float, rows: int) -> int:
-        return len(await self._fetch("prune_fires", keep_days=keep_days, limit=rows))
+        return len(await self._fetch("delete_old_fires", keep_days=keep_days, limit=rows))
 
-    async def start(self, ns: int, name: str, how: int, plan: Plan) -> list[Fire] | None:
-        """Start runs for times that somebody chose. Answers those that were not taken; None when there is no such schedule."""
+    async def start(self, ns: int, name: str, how: str, plan: Plan) -> list[Fire] | None:
+        """Start runs for given times. Answers those that were free; None when there is no such schedule."""
         async with self._pool.take() as c, c.transaction():
             row = await fetch_row(c, "schedule_to_start", ns=ns, name=name)
             if row is None:
@@ -105,8 +105,6 @@ class PostgresSchedules(PostgresPort):
             fires = plan(found, await _calendars(c, ns, spec_calendars(_spec(found.spec))))
             fresh = await _start(c, [(found, f) for f in fires], how)
             return [f for f in fires if (found.id, f.nominal_us) in fresh]
-
-    # -- what people ask --------------------------------------------------------------------------------------------
 
     async def put(self, ns: int, r: ScheduleRequest, by: str) -> tuple[ScheduleView, bool]:
         async with self._pool.take() as c, c.transaction():
@@ -145,7 +143,7 @@ class PostgresSchedules(PostgresPort):
     async def taken(self, ns: int, name: str, nominal_us: Sequence[int]) -> dict[int, bytes]:
         if not nominal_us:
             return {}
-        rows = await self._fetch("taken_times", ns=ns, name=name, times=list(nominal_us))
+        rows = await self._fetch("fired_times", ns=ns, name=name, times=list(nominal_us))
         return {r["nominal_at"]: r["run_id"] for r in rows}
 
     async def fires(self, ns: int, name: str, before_us: int | None, limit: int) -> list[FireView] | None:
@@ -157,10 +155,10 @@ class PostgresSchedules(PostgresPort):
             FireView(
                 nominal_us=r["nominal_at"],
                 at_us=r["at"],
-                how=HOW[r["how"]],
-                outcome=OUTCOMES[r["outcome"]],
+                how=r["how"],
+                outcome=r["outcome"],
                 run_id=r["run_id"],
-                status=r["status"],
+                status=run_status(r["status"]) if r["status"] is not None else None,
             )
             for r in await self._fetch("list_fires", schedule_id=row["id"], before=before, limit=limit)
         ]
@@ -168,8 +166,6 @@ class PostgresSchedules(PostgresPort):
     async def clock_us(self) -> int:
         clock: int = (await self._row("schedules_clock"))["clock"]
         return clock
-
-    # -- calendars --------------------------------------------------------------------------------------------------
 
     async def calendars(self, ns: int, names: Sequence[str]) -> Calendars:
         if not names:
@@ -210,9 +206,6 @@ class PostgresSchedules(PostgresPort):
                 )
             await fetch(c, "delete_calendar", ns=ns, name=name)
             return True
-
-
-# -- putting; also part of a deployment ----------------------------------------------------------------------------
 
 
 async def put(c: Any, ns: int, r: ScheduleRequest, by: str) -> tuple[ScheduleView, bool]:
@@ -267,10 +260,7 @@ def _elsewhere(name: str, origin: str) -> str:
     return f"there is a schedule {name!r} already that does not come from this flow: give the trigger another name, or delete that schedule"
 
 
-# -- parts of a transaction ----------------------------------------------------------------------------------------
-
-
-async def _start(c: Any, fires: Sequence[tuple[DueSchedule, Fire]], how: int) -> set[tuple[int, int]]:
+async def _start(c: Any, fires: Sequence[tuple[DueSchedule, Fire]], how: str) -> set[tuple[int, int]]:
     """Take nominal times, and start runs for those that were free. Answers which were."""
     if not fires:
         return set()
@@ -281,14 +271,22 @@ async def _start(c: Any, fires: Sequence[tuple[DueSchedule, Fire]], how: int) ->
     if new:
         runs = [
             (
-                f.run_id, s.ns, s.workflow, f.version, f.body, f.attributes.decode(), f.line.id if f.line else None,
-                f.deadline_us or None, chain.first(f.run_id, s.ns, 0, f.body),
+                f.run_id,
+                s.ns,
+                s.workflow,
+                f.version,
+                f.body,
+                run_kind(f.version),
+                f.attributes.decode(),
+                f.line.id if f.line else None,
+                f.deadline_us or None,
+                chain.first(f.run_id, s.ns, 0, f.body),
             )
             for s, f in new
             if f.run_id is not None
-        ]  # fmt: skip
+        ]
         await execute(c, "start_scheduled", runs=runs)
-        await put_lines(c, [f.line for _, f in new if f.line is not None])
+        await put_groups(c, [f.line for _, f in new if f.line is not None])
     return fresh
 
 
@@ -348,21 +346,46 @@ def _spec(text: str) -> ScheduleSpec:
 
 def _due(r: Mapping[str, Any]) -> DueSchedule:
     return DueSchedule(
-        id=r["id"], ns=r["ns"], name=r["name"], workflow=r["workflow"], version=r["version"], current=r["current"],
-        control=r["control"].encode() if r["control"] else None, input=r["input"],
-        timeout_us=r["timeout_us"], attributes=(r["attributes"] or "").encode(), spec=r["spec"], origin=r["origin"],
-        next_us=r["next_at"], clock_us=r["clock"],
-    )  # fmt: skip
+        id=r["id"],
+        ns=r["ns"],
+        name=r["name"],
+        workflow=r["workflow"],
+        version=r["version"],
+        current=r["current"],
+        control=r["control"].encode() if r["control"] else None,
+        input=r["input"],
+        timeout_us=r["timeout_us"],
+        attributes=(r["attributes"] or "").encode(),
+        spec=r["spec"],
+        origin=r["origin"],
+        next_us=r["next_at"],
+        clock_us=r["clock"],
+    )
 
 
 def _view(r: Mapping[str, Any]) -> ScheduleView:
     return ScheduleView(
-        name=r["name"], workflow=r["workflow"], version=r["version"], input=r["input"], timeout_us=r["timeout_us"],
-        attributes=(r["attributes"] or "").encode(), spec=_spec(r["spec"]), origin=r["origin"], created_us=r["created_at"],
-        created_by=r["created_by"], updated_us=r["updated_at"], paused_us=r["paused_at"], paused_by=r["paused_by"],
-        pause_reason=r["pause_reason"], next_us=r["next_at"], fire_us=r["fire_at"], fired=r["fired"], missed=r["missed"],
-        skipped=r["skipped"], error=r["error"],
-    )  # fmt: skip
+        name=r["name"],
+        workflow=r["workflow"],
+        version=r["version"],
+        input=r["input"],
+        timeout_us=r["timeout_us"],
+        attributes=(r["attributes"] or "").encode(),
+        spec=_spec(r["spec"]),
+        origin=r["origin"],
+        created_us=r["created_at"],
+        created_by=r["created_by"],
+        updated_us=r["updated_at"],
+        paused_us=r["paused_at"],
+        paused_by=r["paused_by"],
+        pause_reason=r["pause_reason"],
+        next_us=r["next_at"],
+        fire_us=r["fire_at"],
+        fired=r["fired"],
+        missed=r["missed"],
+        skipped=r["skipped"],
+        error=r["error"],
+    )
 
 
 def _calendar_view(r: Mapping[str, Any]) -> CalendarView:

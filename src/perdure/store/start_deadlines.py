@@ -11,15 +11,15 @@ from perdure.store.queries import execute, fetch
 @retried()
 class PostgresStartDeadlines(PostgresPort):
     async def upcoming(self) -> Upcoming:
-        row = await self._row("next_expiry")
+        row = await self._row("next_start_deadline")
         return Upcoming(row["clock"], row["at"])
 
     async def expire(self, session: int, limit: int, fails: Fails) -> list[Failed]:
         """One transaction: the rows go and the failures are with their runs, or nothing happened."""
         async with self._pool.take() as c, c.transaction():
-            rows = await fetch(c, "expired_tasks", session=session, limit=limit)
+            rows = await fetch(c, "lock_tasks_past_start_deadline", session=session, limit=limit)
             if not rows:
                 return []
             failed = fails([Waiting(*row.values()) for row in rows])
-            await execute(c, "drop_tasks_into_inbox", tasks=[(f.id, f.body) for f in failed])
+            await execute(c, "fail_queued_tasks", tasks=[(f.id, f.body) for f in failed])
             return failed

@@ -32,16 +32,30 @@ class PostgresTelemetry(PostgresPort):
             (n.id, n.attempt, _text(n.worker), n.started_us, n.beat_us, n.details or None, _text(n.blocked))
             for n in notes
         ]
-        return {r["id"] for r in await self._fetch("note_tasks", session=session, attempts=rows)}
+        return {r["id"] for r in await self._fetch("update_attempts", session=session, attempts=rows)}
 
     async def write_workers(self, session: int, rows: list[WorkerRow]) -> None:
         values = [
             (
-                w.id, w.ns, _text(w.name) or "", _text(w.host) or "", w.pid, _text(w.sdk) or "", _json(w.queues), _json(w.tasks), _json(w.workflows), w.slots,
-                w.slots_used, w.runs_held, w.draining, w.connected_us, w.seen_us, _text(w.blocked),
+                w.id,
+                w.ns,
+                _text(w.name) or "",
+                _text(w.host) or "",
+                w.pid,
+                _text(w.sdk) or "",
+                _json(w.queues),
+                _json(w.tasks),
+                _json(w.workflows),
+                w.slots,
+                w.slots_used,
+                w.runs_held,
+                w.draining,
+                w.connected_us,
+                w.seen_us,
+                _text(w.blocked),
             )
             for w in rows
-        ]  # fmt: skip
+        ]
         async with self._pool.take() as c, c.transaction():
             if rows:
                 await execute(c, "upsert_workers", session=session, workers=values)
@@ -65,7 +79,7 @@ class PostgresTelemetry(PostgresPort):
     async def waits(self) -> list[tuple[int, str, str, int]]:
         """(namespace, runs or tasks, what they wait for, how many), each counted up to WAITS_COUNTED."""
         async with self._pool.take() as c:
-            runs = await fetch(c, "count_waiting", limit=WAITS_COUNTED)
+            runs = await fetch(c, "count_waiting_runs", limit=WAITS_COUNTED)
             tasks = await fetch(c, "count_waiting_tasks", limit=WAITS_COUNTED)
         return [
             *((r["ns"], "run", r["waiting_on"], r["runs"]) for r in runs),

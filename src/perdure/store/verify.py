@@ -40,6 +40,7 @@ from perdure.core.invariants import (
 from perdure.core.messages import SignalSent
 from perdure.store.connections import connect
 from perdure.store.queries import fetch, fetch_row, fetch_value, queries
+from perdure.store.words import run_status, task_status
 from perdure.wire.codec import decode_events, decode_mail, decode_row
 
 PAGE_RUNS: Final = 200
@@ -285,7 +286,7 @@ class _Reader:
 
     async def mail(self) -> None:
         after = 0
-        while rows := await fetch(self._c, "verify_mail", after=after, limit=PAGE_TASKS):
+        while rows := await fetch(self._c, "verify_messages", after=after, limit=PAGE_TASKS):
             for r in rows:
                 self._findings.examine(16)
                 try:
@@ -311,7 +312,7 @@ class _Reader:
                 self._findings.violate(
                     13, run, f"{r['unheld']} slots of {r['key']} are held by nothing that is in flight"
                 )
-        for r in await fetch(self._c, "verify_slotless"):
+        for r in await fetch(self._c, "verify_missing_slots"):
             self._findings.examine(13)
             missing = [n.key for n in decode_needs(r["needs"]).limits if n.key not in r["keys"]]
             if missing:
@@ -387,16 +388,33 @@ class _Reader:
 
 def _stored_run(r: Any) -> StoredRun:
     columns = RunColumns(
-        ns=r["ns"], workflow=r["workflow"], version=r["version"], key=r["key"], parent_id=r["parent_id"], parent_seq=r["parent_seq"],
-        created_us=r["created_at"], finished_us=r["finished_at"], error_code=r["error_code"], error=r["error"], successor=r["successor"],
-        attributes=r["attributes"], head=r["head"],
-    )  # fmt: skip
-    return StoredRun(r["active"], r["status"], r["epoch"], r["events"], r["stuck"], r["due"], columns)
+        ns=r["ns"],
+        workflow=r["workflow"],
+        version=r["version"],
+        key=r["key"],
+        parent_id=r["parent_id"],
+        parent_seq=r["parent_seq"],
+        created_us=r["created_at"],
+        finished_us=r["finished_at"],
+        error_code=r["error_code"],
+        error=r["error"],
+        successor=r["successor"],
+        attributes=r["attributes"],
+        head=r["head"],
+    )
+    return StoredRun(r["active"], run_status(r["status"]), r["epoch"], r["events"], r["stuck"], r["due"], columns)
 
 
 def _stored_task(r: Any) -> StoredTask:
     columns = TaskColumns(
-        ns=r["ns"], queue=r["queue"], node=r["node"], error=r["error"], scheduled_us=r["scheduled_at"], started_us=r["started_at"],
+        ns=r["ns"],
+        queue=r["queue"],
+        node=r["node"],
+        error=r["error"],
+        scheduled_us=r["scheduled_at"],
+        started_us=r["started_at"],
         finished_us=r["finished_at"],
-    )  # fmt: skip
-    return StoredTask(r["id"], r["seq"], r["name"], r["status"], r["attempts"], r["lost"], r["epoch"], columns)
+    )
+    return StoredTask(
+        r["id"], r["seq"], r["name"], task_status(r["status"]), r["attempts"], r["lost"], r["epoch"], columns
+    )

@@ -78,9 +78,9 @@ with copies as materialized (
     from generate_series(:first::int, :last::int) as k
 ),
 runs as (
-  insert into perdure.run (run_id, ns, workflow, version, key, parent_id, parent_seq, status, created_at, finished_at, epoch,
+  insert into perdure.run (run_id, ns, workflow, version, kind, key, parent_id, parent_seq, status, created_at, finished_at, epoch,
                            events, error_code, error, successor)
-  select c.run_id, r.ns, r.workflow, r.version, r.key, r.parent_id, r.parent_seq, r.status, r.created_at, r.finished_at, r.epoch,
+  select c.run_id, r.ns, r.workflow, r.version, r.kind, r.key, r.parent_id, r.parent_seq, r.status, r.created_at, r.finished_at, r.epoch,
          r.events, r.error_code, r.error, r.successor
     from perdure.run r, copies c where r.run_id = :run_id
 ),
@@ -100,7 +100,7 @@ select (left(replace(c.run_id::text, '-', ''), 16) || '8' || left(md5(c.run_id |
 select count(*) from perdure.task;
 
 -- name: bare_sleeping
--- Runs that nobody holds in memory and that are not due.
+-- Runs that no engine owns and that are not due.
 select count(*) from perdure.run_queue where owner is null and wake_at > perdure.clock();
 
 -- name: bare_sizes
@@ -113,7 +113,7 @@ select (extract(epoch from perdure.clock()) * 1000000)::bigint as now_us;
 -- name: bare_ends
 -- :workflow a workflow: how many runs of it ended well, and when the last one did.
 select count(*) as runs, (extract(epoch from max(finished_at)) * 1000000)::bigint as last_us
-  from perdure.run where workflow = :workflow and status = 2;
+  from perdure.run where workflow = :workflow and status = 'success';
 
 -- name: bare_has_runs
 -- :workflow a workflow: whether runs of it are active.

@@ -35,7 +35,7 @@ from perdure.core.names import checked_name
 from perdure.core.work import Outcome, RunView, StartRequest
 from perdure.engine.api.run_retry import Reopener
 from perdure.engine.commits.committer import AwaitedUnit
-from perdure.engine.commits.rows import Batch, LineRow, PostRow, StartRow
+from perdure.engine.commits.rows import Batch, GroupRow, MessageRow, StartRow, run_kind
 from perdure.engine.ports import HistoryRow, Store
 from perdure.engine.runs.flow_definitions import Flows
 from perdure.engine.runs.inbox import Postbox
@@ -98,6 +98,7 @@ class StartUnit(AwaitedUnit):
                 ns=self.ns,
                 workflow=r.workflow,
                 version=r.version,
+                kind=run_kind(r.version),
                 key=r.key or None,
                 input_hash=self.hash,
                 parent_id=None,
@@ -105,14 +106,14 @@ class StartUnit(AwaitedUnit):
                 own=self.own,
                 body=body,
                 attributes=attributes_text(r.attributes),
-                line=self.line.id if self.line is not None else None,
+                group_id=self.line.id if self.line is not None else None,
                 deadline_at=self.started.deadline_us or None,
                 hash=self.head,
             )
         )
         if self.line is not None:
-            batch.lines.append(LineRow(*self.line.row(), 0))
-        batch.posts.extend(PostRow(self.run_id, body, False) for body in self.mail)
+            batch.groups.append(GroupRow(*self.line.row(), 0))
+        batch.messages.extend(MessageRow(self.run_id, body, False) for body in self.mail)
 
 
 class StartWatch:

@@ -1,6 +1,6 @@
 """The rows of one commit, one type for each kind.
 
-The fields of a row stand in the order of the columns in store/sql/commit.sql, where `:tasks.queue` is the column `queue` of the
+The fields of a row stand in the order of the columns in store/sql/commits.sql, where `:tasks.queue` is the column `queue` of the
 rows in `Batch.tasks`. Rows are named tuples: the store transposes them into columns in one step, which is the cheapest way to
 an array. A test holds the fields against the statements.
 """
@@ -10,6 +10,16 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from perdure.core.lifecycle import RunStatus, TaskStatus
+from perdure.flows.model import is_flow
+
+RUN_WORDS: Final = tuple(status.word for status in RunStatus)
+TASK_WORDS: Final = tuple(status.word for status in TaskStatus)
+"""What the database calls a status, by its number."""
+
+
+def run_kind(version: str) -> str:
+    """`run_queue.kind` of a run of this version."""
+    return "flow" if is_flow(version) else "code"
 
 
 class StartRow(NamedTuple):
@@ -19,6 +29,7 @@ class StartRow(NamedTuple):
     ns: int
     workflow: str
     version: str
+    kind: str
     key: str | None
     input_hash: bytes
     parent_id: bytes | None
@@ -26,7 +37,7 @@ class StartRow(NamedTuple):
     own: bool
     body: bytes
     attributes: str | None
-    line: bytes | None
+    group_id: bytes | None
     deadline_at: int | None
     hash: bytes
 
@@ -45,7 +56,7 @@ class AppendRow(NamedTuple):
 
 class CloseRow(NamedTuple):
     run_id: bytes
-    status: RunStatus
+    status: str
     events: int
     error_code: str | None
     error: str | None
@@ -60,7 +71,7 @@ class ReleaseRow(NamedTuple):
     wake_at: int
     stuck: str | None
     waiting_on: str | None
-    waits: str | None
+    wait_reasons: str | None
     deadline_at: int | None
     events: int
     head: bytes
@@ -75,7 +86,7 @@ class TaskRow(NamedTuple):
     seq: int
     name: str
     queue: str
-    status: TaskStatus
+    status: str
     attempts: int
     lost: int
     epoch: int
@@ -95,7 +106,7 @@ class QueuedRow(NamedTuple):
     seq: int
     name: str
     queue: str
-    status: TaskStatus
+    status: str
     attempt: int
     lost: int
     delay_us: int
@@ -105,8 +116,8 @@ class QueuedRow(NamedTuple):
     error: str | None
     trace: str | None
     node: str | None
-    line: bytes | None
-    expires_at: int | None
+    group_id: bytes | None
+    start_deadline_at: int | None
 
 
 class ReportRow(NamedTuple):
@@ -125,15 +136,15 @@ class RequeuedRow(NamedTuple):
     lost: int
     delay_us: int
     error: str | None
-    expires_at: int | None
+    start_deadline_at: int | None
 
 
-class PostRow(NamedTuple):
-    """A message for another run. `stops`: it asks the run to stop."""
+class MessageRow(NamedTuple):
+    """A message for another run. `is_cancel`: it asks the run to stop."""
 
     run_id: bytes
     body: bytes
-    stops: bool
+    is_cancel: bool
 
 
 class EndedRow(NamedTuple):
@@ -147,7 +158,7 @@ class PromiseRow(NamedTuple):
     run_id: bytes
     name: str
     ns: int
-    kind: int
+    kind: str
     spec: str | None
 
 
@@ -158,10 +169,12 @@ class StateRow(NamedTuple):
     value: bytes | None
 
 
-class LineRow(NamedTuple):
+class GroupRow(NamedTuple):
+    """A flow-control group that a task or a run joins."""
+
     id: bytes
     ns: int
-    kind: int
+    kind: str
     queue: str
     name: str
     workflow: str
@@ -172,12 +185,12 @@ class LineRow(NamedTuple):
     delay_us: int
 
 
-class NotedRow(NamedTuple):
+class WaitRow(NamedTuple):
     """What a run that stays in memory waits for."""
 
     run_id: bytes
     waiting_on: str | None
-    waits: str | None
+    wait_reasons: str | None
 
 
 class AnswerRow(NamedTuple):
@@ -207,18 +220,18 @@ MAIN: Final = {
 """Rows that nearly every commit has, by their parameter of commit_batch."""
 REST: Final = {
     "queued": QueuedRow,
-    "unqueued": bytes,
+    "dequeued": bytes,
     "reports": ReportRow,
-    "posts": PostRow,
+    "messages": MessageRow,
     "consumed": int,
     "ended": EndedRow,
     "promises": PromiseRow,
     "states": StateRow,
     "requeued": RequeuedRow,
-    "lines": LineRow,
-    "noted": NotedRow,
+    "groups": GroupRow,
+    "waits": WaitRow,
     "answers": AnswerRow,
-    "stopping": bytes,
+    "cancelling": bytes,
     "versions": VersionRow,
 }
 """The rarer ones, by their parameter of commit_batch_rest."""
@@ -236,21 +249,21 @@ class Batch:
         self.releases: list[ReleaseRow] = []
         self.tasks: list[TaskRow] = []
         self.queued: list[QueuedRow] = []
-        self.unqueued: list[bytes] = []
+        self.dequeued: list[bytes] = []
         """Ids of tasks whose rows leave the queue."""
         self.reports: list[ReportRow] = []
-        self.posts: list[PostRow] = []
+        self.messages: list[MessageRow] = []
         self.consumed: list[int] = []
         """Ids of inbox rows that the history now holds."""
         self.ended: list[EndedRow] = []
         self.promises: list[PromiseRow] = []
         self.states: list[StateRow] = []
         self.requeued: list[RequeuedRow] = []
-        self.lines: list[LineRow] = []
-        self.noted: list[NotedRow] = []
+        self.groups: list[GroupRow] = []
+        self.waits: list[WaitRow] = []
         self.answers: list[AnswerRow] = []
-        self.stopping: list[bytes] = []
-        """Runs whose history tells since this commit that they are to stop."""
+        self.cancelling: list[bytes] = []
+        """Runs whose history holds a cancel request since this commit."""
         self.versions: list[VersionRow] = []
 
     def main(self) -> dict[str, list[Any]]:

@@ -20,14 +20,15 @@ from perdure.core.lifecycle import RunStatus, TaskStatus
 from perdure.core.messages import CancelAsked, Mail
 from perdure.core.runstate import RunState
 from perdure.engine.commits.rows import (
+    RUN_WORDS,
+    TASK_WORDS,
     AnswerRow,
     AppendRow,
     Batch,
     CloseRow,
     EndedRow,
-    LineRow,
-    NotedRow,
-    PostRow,
+    GroupRow,
+    MessageRow,
     PromiseRow,
     QueuedRow,
     ReleaseRow,
@@ -35,6 +36,8 @@ from perdure.engine.commits.rows import (
     StateRow,
     TaskRow,
     VersionRow,
+    WaitRow,
+    run_kind,
 )
 from perdure.engine.tasks.flow_control import Lines
 from perdure.flows.decide.decider import Decider
@@ -86,13 +89,13 @@ class Extras:
     def __init__(self) -> None:
         self.queue_ops: dict[bytes, QueuedRow | None] = {}
         """Task id -> its row in task_queue, or None to delete it."""
-        self.posts: list[PostRow] = []
+        self.posts: list[MessageRow] = []
         """To whom, what, and whether it asks to stop."""
         self.consumed: list[int] = []
         self.starts: list[ChildStart] = []
         self.promises: list[tuple[str, bytes]] = []
         """Name, and what makes it more than a plain promise."""
-        self.lines: dict[bytes, LineRow] = {}
+        self.lines: dict[bytes, GroupRow] = {}
         """Lines that tasks or runs of this segment join: id -> row."""
         self.noted: tuple[str | None, str | None] | None = None
         """What the run waits for, while it stays in memory: the word for lists, and all of it as JSON."""
@@ -239,7 +242,7 @@ class ActiveRun:
             seq,
             scheduled.name,
             scheduled.queue,
-            status,
+            TASK_WORDS[status],
             attempts,
             lost,
             self.epoch,
@@ -258,7 +261,7 @@ class ActiveRun:
             seq=seq,
             name=node,
             queue="",
-            status=TaskStatus.SKIPPED,
+            status="skipped",
             attempts=0,
             lost=0,
             epoch=self.epoch,
@@ -292,7 +295,7 @@ class ActiveRun:
             if line is not None:
                 joined = changes.extras.lines.get(line.id)
                 if joined is None or delay_us < joined.delay_us:
-                    changes.extras.lines[line.id] = LineRow(*line.row(), delay_us)
+                    changes.extras.lines[line.id] = GroupRow(*line.row(), delay_us)
         changes.extras.queue_ops[task_id] = QueuedRow(
             id=task_id,
             ns=self.ns,
@@ -300,7 +303,7 @@ class ActiveRun:
             seq=seq,
             name=scheduled.name,
             queue=scheduled.queue,
-            status=status,
+            status=TASK_WORDS[status],
             attempt=attempt,
             lost=lost,
             delay_us=delay_us,
@@ -310,8 +313,8 @@ class ActiveRun:
             error=error,
             trace=self.trace or None,
             node=ev.label(scheduled, seq) if scheduled.nodes else None,
-            line=line.id if line is not None else None,
-            expires_at=expires_us,
+            group_id=line.id if line is not None else None,
+            start_deadline_at=expires_us,
         )
 
     def unqueue(self, seq: int) -> None:
@@ -320,7 +323,7 @@ class ActiveRun:
             self.segment().extras.queue_ops[ids.derive(self.id, ids.TASK, seq)] = None
 
     def post(self, run_id: bytes, mail: Mail) -> None:
-        self.segment().extras.posts.append(PostRow(run_id, encode_mail(mail), isinstance(mail, CancelAsked)))
+        self.segment().extras.posts.append(MessageRow(run_id, encode_mail(mail), isinstance(mail, CancelAsked)))
 
     @property
     def is_idle(self) -> bool:
@@ -376,7 +379,7 @@ class RunUnit:
         run = self.run
         queue_ops: dict[bytes, QueuedRow | None] = {}
         states: dict[str, bytes | None] = {}
-        lines: dict[bytes, LineRow] = {}
+        lines: dict[bytes, GroupRow] = {}
         noted: tuple[str | None, str | None] | None = None
         answers: dict[str, tuple[bytes, bytes | None]] = {}
         for x in self.extras:
@@ -385,8 +388,8 @@ class RunUnit:
             for child in x.starts:
                 _fill_start(batch, child, run)
                 if child.line is not None:
-                    lines[child.line.id] = LineRow(*child.line.row(), 0)
-            batch.posts.extend(x.posts)
+                    lines[child.line.id] = GroupRow(*child.line.row(), 0)
+            batch.messages.extend(x.posts)
             batch.consumed.extend(x.consumed)
             batch.promises.extend(
                 PromiseRow(run.id, name, run.ns, promise_kind(spec), spec.decode() or None) for name, spec in x.promises
@@ -397,33 +400,34 @@ class RunUnit:
                 answers.setdefault(id, (value, failure))
         for task_id, row in queue_ops.items():
             if row is None:
-                batch.unqueued.append(task_id)
+                batch.dequeued.append(task_id)
             else:
                 batch.queued.append(row)
         batch.states.extend(StateRow(run.id, name, run.ns, value) for name, value in states.items())
-        batch.lines.extend(lines.values())
+        batch.groups.extend(lines.values())
         batch.answers.extend(AnswerRow(run.id, id, run.ns, *answer) for id, answer in answers.items())
         if noted is not None:
-            batch.noted.append(NotedRow(run.id, *noted))
+            batch.waits.append(WaitRow(run.id, *noted))
         if any(x.stops for x in self.extras):
-            batch.stopping.append(run.id)
+            batch.cancelling.append(run.id)
         batch.versions.extend(VersionRow(run.id, x.version) for x in self.extras if x.version is not None)
 
     def _fill_close(self, batch: Batch, status: RunStatus, failure: Failure | None, successor: bytes | None) -> None:
         run = self.run
         code, text = (failure.code, failure.message) if failure is not None else (None, None)
         batch.closes.append(
-            CloseRow(run.id, status, self.first + len(self.events) - 1, code, text, successor, self.head)
+            CloseRow(run.id, RUN_WORDS[status], self.first + len(self.events) - 1, code, text, successor, self.head)
         )
         if run.mail_seen or run.state.promises or run.state.resolved or successor is not None:
             batch.ended.append(EndedRow(run.id, successor))
 
 
-def promise_kind(spec: bytes) -> int:
-    """0 a plain promise, 1 an approval, 2 the wait for a named event."""
+def promise_kind(spec: bytes) -> str:
     if not spec:
-        return 0
-    return 1 if spec.startswith(b'{"title":') else 2  # their encoders write that first; anything else may be in a spec
+        return "promise"
+    return (
+        "approval" if spec.startswith(b'{"title":') else "event"
+    )  # their encoders write that first; anything else may be in a spec
 
 
 def attributes_text(attributes: bytes) -> str | None:
@@ -440,6 +444,7 @@ def _fill_start(batch: Batch, child: ChildStart, parent: ActiveRun) -> None:
             ns=parent.ns,
             workflow=e.workflow,
             version=child.version,
+            kind=run_kind(child.version),
             key=child.key or None,
             input_hash=child.input_hash,
             parent_id=e.parent_id or None,
@@ -447,7 +452,7 @@ def _fill_start(batch: Batch, child: ChildStart, parent: ActiveRun) -> None:
             own=child.own,
             body=body,
             attributes=attributes_text(e.attributes),
-            line=child.line.id if child.line is not None else None,
+            group_id=child.line.id if child.line is not None else None,
             deadline_at=e.deadline_us or None,
             hash=child.head,
         )

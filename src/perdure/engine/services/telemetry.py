@@ -147,7 +147,7 @@ class Notes:
 
     def set_workers(self, rows: list[WorkerRow]) -> None:
         """All workers that are connected now. Told again whenever that changes, and every few seconds for their load."""
-        # Whether a run's code is connected anywhere is decided by these rows (sql/ending.sql), so that must not wait for the next round.
+        # Whether a run's code is connected anywhere is decided by these rows (sql/endings.sql), so that must not wait for the next round.
         self._served_due |= _served(rows) != _served(self.workers)
         self.workers = rows
         self._workers_due = True

@@ -1,7 +1,7 @@
 -- What the verifier reads. Nothing here locks or writes; a page of runs is read in one snapshot.
 
 -- name: verify_page
--- :after after this run id, :limit how many. Ids that any table knows, so that a history without a run is met too.
+-- Ids that any table knows, so that a history without a run is met too.
 select u.run_id from (
   (select q.run_id from perdure.run_queue q where q.run_id > :after order by q.run_id limit :limit)
   union
@@ -43,8 +43,7 @@ select q.run_id, q.ns from perdure.run_queue q where q.run_id = any(:run_ids::uu
 union all
 select r.run_id, r.ns from perdure.run r where r.run_id = any(:run_ids::uuid[]);
 
--- name: verify_mail
--- :after after this id, :limit how many.
+-- name: verify_messages
 select i.id, i.run_id, i.body from perdure.inbox i where i.id > :after order by i.id limit :limit;
 
 -- name: verify_retention
@@ -52,36 +51,36 @@ select i.id, i.run_id, i.body from perdure.inbox i where i.id > :after order by 
 select max(r.below::text)::uuid as below from perdure.retention r where r.parent in ('history', 'run', 'task');
 
 -- name: verify_slots
--- By key: how many hold it, of those how many since the rule of that name was set, the rule, and the limits of the lines that holders are in.
+-- By key: how many hold it, of those how many since the rule of that name was set, the rule, and the limits of the groups of its holders.
 select s.ns, s.key, count(*) as held, min(r.concurrency) as rule, count(*) filter (where s.at > r.updated_at) as since_rule,
-       array_agg(distinct l.needs) filter (where l.needs is not null) as needs,
+       array_agg(distinct g.needs) filter (where g.needs is not null) as needs,
        count(*) filter (where t.id is null and q.run_id is null) as unheld, min(s.run_id::text)::uuid as run_id
-  from perdure.slot s
+  from perdure.flow_control_slot s
   left join perdure.task_queue t on t.id = s.holder and t.owner is not null and t.ns = s.ns
   left join perdure.run_queue q on q.run_id = s.holder and q.admitted_at is not null and q.ns = s.ns
-  left join perdure.line l on l.id = coalesce(t.line, q.line)
-  left join perdure.flow_rule r on r.ns = s.ns and r.scope || case when r.name = '' then '' else '/' || r.name end = s.key
+  left join perdure.flow_control_group g on g.id = coalesce(t.group_id, q.group_id)
+  left join perdure.flow_control_rule r on r.ns = s.ns and r.scope || case when r.name = '' then '' else '/' || r.name end = s.key
  group by s.ns, s.key;
 
--- name: verify_slotless
--- Tasks and runs that are in flight in a line, the limits of that line, and the keys they hold.
-select x.run_id, x.what, l.needs, array(select s.key from perdure.slot s where s.holder = x.holder) as keys
-  from (select t.run_id, 'task ' || t.seq as what, t.id as holder, t.line from perdure.task_queue t where t.owner is not null and t.line is not null
+-- name: verify_missing_slots
+-- Tasks and runs in flight that belong to a group, its limits, and the keys of the slots they hold.
+select x.run_id, x.what, g.needs, array(select s.key from perdure.flow_control_slot s where s.holder = x.holder) as keys
+  from (select t.run_id, 'task ' || t.seq as what, t.id as holder, t.group_id from perdure.task_queue t where t.owner is not null and t.group_id is not null
         union all
-        select q.run_id, 'the run', q.run_id, q.line from perdure.run_queue q where q.admitted_at is not null and q.line is not null) x
-  join perdure.line l on l.id = x.line where l.needs like '%"limits":[[%';
+        select q.run_id, 'the run', q.run_id, q.group_id from perdure.run_queue q where q.admitted_at is not null and q.group_id is not null) x
+  join perdure.flow_control_group g on g.id = x.group_id where jsonb_array_length(g.needs::jsonb->'limits') > 0;
 
 -- name: verify_batches
 -- Batched starts that wait: what the row counts and what there is; whether the run is there already; inputs without a row.
-select s.run_id, s.items, s.bytes, (select coalesce(sum(octet_length(i.input)), 0) from perdure.start_input i where i.run_id = s.run_id) as found,
+select s.run_id, s.items, s.bytes, (select coalesce(sum(octet_length(i.input)), 0) from perdure.deferred_start_input i where i.run_id = s.run_id) as found,
        exists(select from perdure.run_queue q where q.run_id = s.run_id) or exists(select from perdure.run r where r.run_id = s.run_id) as begun
-  from perdure.start_later s where s.kind = 1
+  from perdure.deferred_start s where s.kind = 'batch'
 union all
-select i.run_id, -1, 0, count(*), false from perdure.start_input i
- where not exists (select from perdure.start_later s where s.run_id = i.run_id) group by i.run_id;
+select i.run_id, -1, 0, count(*), false from perdure.deferred_start_input i
+ where not exists (select from perdure.deferred_start s where s.run_id = i.run_id) group by i.run_id;
 
 -- name: verify_audit
--- :after after this number, :limit how many: the chain with the lines it names, each in the form that is hashed.
+-- The chain with the lines it names, each in the form that is hashed.
 select c.n, c.id, c.hash,
        jsonb_build_array(a.id, (extract(epoch from a.at) * 1000000)::bigint, a.ns, a.actor, a.action, a.target, a.detail)::text as line,
        a.id is not null as found
@@ -97,7 +96,7 @@ select h.run_id, h.seq, h.last, h.ns, h.epoch, h.at, h.body, h.hash from perdure
  where h.run_id = any(:run_ids::uuid[]) order by h.run_id, h.seq;
 
 -- name: verify_tasks
--- :low and :high bound the ids, which open with the first half of their run's id; :run_ids the runs.
+-- `low` and `high` bound the ids, which open with the first half of their run's id.
 select t.run_id, t.id, t.seq, t.name, t.status, t.attempts, t.lost, t.epoch, t.ns, t.queue, t.node, t.error,
        t.scheduled_at, t.started_at, t.finished_at
   from perdure.task t
@@ -120,7 +119,7 @@ select u.run_id, (select count(*) from perdure.run_queue q where q.run_id = u.ru
   from unnest(:run_ids::uuid[]) as u(run_id);
 
 -- name: verify_orphan_tasks
--- :after after this task id, :limit how many are looked at: the last one, and those among them whose run is unknown.
+-- A page of tasks, each with whether its run is unknown.
 with page as materialized (
   select t.id, t.run_id, t.seq from perdure.task t where t.id > :after order by t.id limit :limit
 )
@@ -130,7 +129,7 @@ select p.id, p.run_id, p.seq,
   from page p order by p.id;
 
 -- name: verify_fires
--- Runs (:runs.run_id) that a schedule (:runs.name) started for a nominal time (:runs.nominal_at) which names another run, or none although older times are still on record.
+-- Runs that a schedule started for a nominal time which names another run, or none although older times are still on record.
 -- Times are forgotten oldest first, so those tell whether this one was. A name may have been given to several schedules in turn.
 select u.run_id, u.name,
        (select x.run_id::text from perdure.schedule s join perdure.schedule_fire x on x.schedule_id = s.id and x.nominal_at = u.nominal_at
@@ -143,8 +142,8 @@ select u.run_id, u.name,
                 where s.ns = h.ns and s.name = u.name);
 
 -- name: verify_leftovers
--- What must not be there when nothing is going on. :limit how many examples of each kind.
-(select 'mail' as kind, i.run_id, 'inbox row ' || i.id as what from perdure.inbox i order by i.id limit :limit)
+-- What must not be there when nothing is going on. At most `limit` examples of each kind.
+(select 'message' as kind, i.run_id, 'inbox row ' || i.id as what from perdure.inbox i order by i.id limit :limit)
 union all
 (select 'task', t.run_id, 'task ' || t.seq || ' waits in task_queue for a run that is not active'
    from perdure.task_queue t where not exists (select from perdure.run_queue q where q.run_id = t.run_id) limit :limit)
