@@ -132,7 +132,7 @@ async def test_a_time_fires_once_with_its_run_and_the_schedule_moves_on(bench: B
     await bench.look()
     (run,) = await bench.runs()
     assert (run["workflow"], run["version"], run["status"], run["attributes"]) == (
-        "report", "v1", 0, '{"schedule": "s"}',
+        "report", "v1", "pending", '{"schedule": "s"}',
     )  # fmt: skip
     (row,) = await bench.c.fetch("select * from perdure.history")
     (started,) = decode_events(row["body"])

@@ -426,7 +426,7 @@ async def test_what_retention_dropped_is_no_damage(copy: str, scene: Scene, tabl
 # -- those that hold at rest only ----------------------------------------------------------------------------------------
 
 AT_REST = [
-    (17, "mail", f"insert into perdure.inbox (ns, run_id, body) select 1, {MAIN}, ''"),
+    (17, "message", f"insert into perdure.inbox (ns, run_id, body) select 1, {MAIN}, ''"),
     (21, "unfinished tasks", "update perdure.run_queue set stuck = null"),
     (21, "stuck", "update perdure.run_queue set stuck = 'x: y', owner = null"),
 ]

@@ -37,6 +37,8 @@ ENGINE_GRANTS: Final = {
     "engine_session": _ROWS,
     "commit_log": "select, insert, delete",
     "run_queue": _ROWS,
+    "active_run_list": "select",
+    "ended_run_list": "select",
     "run": "select, insert, delete",  # a run that is opened again moves back
     "run_key": "select, insert, delete",
     "history": "select, insert",
@@ -73,11 +75,13 @@ ENGINE_GRANTS: Final = {
 }
 """Table -> what an engine may do with its rows. Partitions are reached through their table."""
 
+_RUN_MATCHES: Final = "run_matches(uuid, text, text, text, text, text, jsonb, text[], text, jsonb[], text)"
 ENGINE_FUNCTIONS: Final = (
     "clock()",
     "create_partition(text, text, uuid, uuid)",
     "drop_partition(text, text)",
     "chain(bytea, timestamptz, uuid, int, int, int, int, bytea)",
+    _RUN_MATCHES,
 )
 
 _KEY_COLUMNS: Final = (
@@ -89,7 +93,7 @@ READER_GRANTS: Final = {
     "secret": "select (name, created_at)",
     "webhook": "select (ns, name, event, created_at, created_by)",
 }
-READER_FUNCTIONS: Final = ("clock()",)
+READER_FUNCTIONS: Final = ("clock()", _RUN_MATCHES)
 
 
 async def apply_roles(dsn: str, engine_role: str = ENGINE_ROLE, reader_role: str = READER_ROLE) -> None:
