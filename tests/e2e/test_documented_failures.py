@@ -21,7 +21,7 @@ from perdure.core.messages import SignalSent
 from perdure.core.placement import Placement
 from perdure.engine.commits.policy import CommitPolicy
 from perdure.errors import Conflict
-from perdure.store.queries import queries
+from perdure.store.queries import fetch
 from perdure.wire.codec import decode_events, encode_mail
 
 FORGETFUL = EngineSettings(
@@ -245,7 +245,7 @@ async def test_rows_committed_out_of_id_order_are_all_found(dsn: str) -> None:
             transaction = late.transaction()
             await transaction.start()
             body = encode_mail(SignalSent(word.name, b"1"))
-            await late.fetch(queries()["post_message"], handle.id, 1, body)
+            await fetch(late, "send_message", run_id=handle.id, ns=1, body=body)
             await word.send(handle.id, 2)
             await _progress(handle, 1)
             await transaction.commit()
@@ -267,7 +267,7 @@ async def test_a_commit_takes_the_same_few_statements_however_many_rows_it_has(d
     async with Perdure(dsn) as client:
         await (await client.start_workflow(wide, 1)).result(timeout="10s")
         statements: list[str] = []
-        client.store._committing.add_query_logger(lambda record: statements.append(record.query))
+        client.store._committing.connection.add_query_logger(lambda record: statements.append(record.query))
         counters = client.engine.counters
         commits, rows = counters.commits, counters.commit_rows
         await (await client.start_workflow(wide, 2_000)).result(timeout="30s")

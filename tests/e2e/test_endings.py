@@ -145,7 +145,7 @@ async def let_time_pass(client: Perdure) -> None:
 
 async def clean(dsn: str) -> None:
     """Nothing is left over, and everything fits together."""
-    left = "select (select count(*) from perdure.inbox) + (select count(*) from perdure.task_queue) + (select count(*) from perdure.slot) as n"
+    left = "select (select count(*) from perdure.inbox) + (select count(*) from perdure.task_queue) + (select count(*) from perdure.flow_control_slot) as n"
     await until(lambda: _none(dsn, left))
     assert not [(t.number, t.examples) for t in await verify(dsn, at_rest=True) if t.violations]
 
@@ -228,7 +228,7 @@ async def in_line(dsn: str) -> AsyncIterator[Made]:
 
 
 async def _blocked(dsn: str) -> bool:
-    return bool(await query(dsn, "select from perdure.line where blocked is not null"))
+    return bool(await query(dsn, "select from perdure.flow_control_group where blocked is not null"))
 
 
 @asynccontextmanager
@@ -354,7 +354,7 @@ async def test_a_run_with_something_to_undo_waits_for_a_worker(dsn: str) -> None
 
 
 async def _patient(dsn: str) -> bool:
-    return bool(await query(dsn, "select from perdure.run_queue where patience_at > now()"))
+    return bool(await query(dsn, "select from perdure.run_queue where undo_wait_until > now()"))
 
 
 async def test_and_not_for_ever(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -386,7 +386,7 @@ async def test_a_stuck_run_gives_its_slot_back_and_waits_for_it_when_it_is_resum
         await go.send(first.id, True)
         await until(lambda: is_stuck(client.handle(first.id)))
         await until(lambda: has(client.handle(second.id), "TasksSucceeded"))
-        (holder,) = await query(dsn, "select run_id from perdure.slot")
+        (holder,) = await query(dsn, "select run_id from perdure.flow_control_slot")
         assert str(holder["run_id"]) == second.id
         assert client.worker is not None
         client.worker.adopt(limited)
@@ -399,9 +399,7 @@ async def test_a_stuck_run_gives_its_slot_back_and_waits_for_it_when_it_is_resum
 
 
 async def _waits(dsn: str, run_id: str) -> bool:
-    sql = (
-        "select from perdure.run_queue where run_id = $1 and line is not null and admitted_at is null and stuck is null"
-    )
+    sql = "select from perdure.run_queue where run_id = $1 and group_id is not null and admitted_at is null and stuck is null"
     return bool(await query(dsn, sql, run_id))
 
 
@@ -430,8 +428,8 @@ async def test_an_end_that_breaks_off_in_the_middle_has_done_nothing(dsn: str) -
 
     def breaks(found: Any) -> endings.Decision:
         decision = endings.decide(found)
-        run_id, _, *rest = decision.batch.closes.rows[0]
-        decision.batch.closes.rows[0] = (run_id, 9, *rest)
+        closes = decision.batch.closes
+        closes[0] = closes[0]._replace(status="no status")
         return decision
 
     store = PostgresStore(dsn)

@@ -190,10 +190,10 @@ async def test_mail_that_was_read_before_its_commit_and_arrives_after_it_is_not_
             return rows
 
         async def slow_commit(session: int, number: int, batch: Any) -> Any:
-            if batch.consumed.rows:
+            if batch.consumed:
                 await asyncio.wait_for(read_again.wait(), 5)
             result = await commit(session, number, batch)
-            if batch.consumed.rows:
+            if batch.consumed:
                 committed.set()
             return result
 
@@ -287,7 +287,7 @@ async def test_an_answer_that_arrives_while_the_engine_registers_anew_is_late(
 
         async def slow_commit(session: int, number: int, batch: Any) -> Any:
             result = await commit(session, number, batch)
-            if batch.starts.rows:
+            if batch.starts:
                 answered.set()
                 await rejoining.wait()
             return result

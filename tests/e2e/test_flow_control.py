@@ -100,12 +100,12 @@ async def nothing_left(dsn: str) -> None:
     """No slot outlives its holder, and no line its members."""
     c = await asyncpg.connect(dsn)
     try:
-        assert await c.fetchval("select count(*) from perdure.slot") == 0
+        assert await c.fetchval("select count(*) from perdure.flow_control_slot") == 0
         for _ in range(60):
-            if await c.fetchval("select count(*) from perdure.line") == 0:
+            if await c.fetchval("select count(*) from perdure.flow_control_group") == 0:
                 return
             await asyncio.sleep(0.1)
-        raise AssertionError(await c.fetch("select * from perdure.line"))
+        raise AssertionError(await c.fetch("select * from perdure.flow_control_group"))
     finally:
         await c.close()
 
@@ -395,7 +395,7 @@ async def put_rule(dsn: str, rule: Rule) -> None:
     c = await asyncpg.connect(dsn)
     try:
         await c.execute(
-            """insert into perdure.flow_rule (ns, scope, name, concurrency, paused_at, paused_by, pause_reason, updated_at, updated_by)
+            """insert into perdure.flow_control_rule (ns, scope, name, concurrency, paused_at, paused_by, pause_reason, updated_at, updated_by)
                values ($1, $2, $3, $4, case when $5::text is not null then now() end, $5, $6, clock_timestamp(), 'test')
                on conflict (ns, scope, name) do update set concurrency = excluded.concurrency, paused_at = excluded.paused_at,
                  paused_by = excluded.paused_by, pause_reason = excluded.pause_reason, updated_at = clock_timestamp()""",
@@ -458,7 +458,9 @@ async def test_tasks_that_wait_already_are_put_into_lines_when_a_rule_is_made(ds
         del other
         await put_rule(dsn, Rule(ns=ns, scope="task", name=fc_held.name, concurrency=1))
         async with perdure.store.pool.take() as c, c.transaction():
-            waiting = await c.fetchval("select count(*) from perdure.task_queue where owner is null and line is null")
+            waiting = await c.fetchval(
+                "select count(*) from perdure.task_queue where owner is null and group_id is null"
+            )
             assert waiting > 0
             assert await assign_lines(c, ns, "task", fc_held.name) == waiting
         async with Perdure(dsn, slots=20):
@@ -502,14 +504,14 @@ async def test_lines_that_nobody_serves_are_swept_when_they_are_empty(dsn: str) 
         c = await asyncpg.connect(dsn)
         try:
             await c.execute(
-                """insert into perdure.line (id, ns, kind, queue, name, workflow, head_at, next_at)
-                   select gen_random_uuid(), 1, 0, 'q', 'gone' || i, 'w', now(), now() - interval '5 minutes' from generate_series(1, 3) i"""
+                """insert into perdure.flow_control_group (id, ns, kind, queue, name, workflow, head_at, next_at)
+                   select gen_random_uuid(), 1, 'task', 'q', 'gone' || i, 'w', now(), now() - interval '5 minutes' from generate_series(1, 3) i"""
             )
             await c.execute(
-                """insert into perdure.task_queue (id, ns, run_id, seq, name, queue, status, attempt, lost, run_at, scheduled_at, options, input, line)
-                   select gen_random_uuid(), 1, gen_random_uuid(), 0, 'gone1', 'q', 0, 1, 0, now(), now(), '', '', id from perdure.line where name = 'gone1'"""
+                """insert into perdure.task_queue (id, ns, run_id, seq, name, queue, status, attempt, lost, run_at, scheduled_at, options, input, group_id)
+                   select gen_random_uuid(), 1, gen_random_uuid(), 0, 'gone1', 'q', 'pending', 1, 0, now(), now(), '', '', id from perdure.flow_control_group where name = 'gone1'"""
             )
             await perdure.store.sweep()
-            assert [r["name"] for r in await c.fetch("select name from perdure.line")] == ["gone1"]
+            assert [r["name"] for r in await c.fetch("select name from perdure.flow_control_group")] == ["gone1"]
         finally:
             await c.close()

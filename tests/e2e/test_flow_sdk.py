@@ -11,7 +11,7 @@ import pytest
 from perdure import Client, FlowRef, Perdure, SyncPerdure, flow, task, wf, workflow
 from perdure.errors import NotRegistered, PayloadMismatch, PerdureError, RunAlreadyExists
 from perdure.flows.compile import compile_value, version_of
-from perdure.store.definitions import PostgresRegistry
+from perdure.store.definitions import PostgresDefinitions
 from tests.server.remote import server, worker
 
 
@@ -55,7 +55,7 @@ async def wrong() -> str:
 async def deploy(dsn: str, ns: int, document: dict[str, Any] = DOCUMENT) -> str:
     compiled = compile_value(document).flow
     version = version_of(document)
-    registry = PostgresRegistry(dsn)
+    registry = PostgresDefinitions(dsn)
     await registry.open()
     try:
         await registry.deploy(ns, compiled.name, version, compiled.kind, None, msgspec.json.encode(document), "")

@@ -130,7 +130,7 @@ async def _no_slot_without_a_living_holder(dsn: str) -> None:
     c = await asyncpg.connect(dsn)
     try:
         left = await c.fetchval(
-            """select count(*) from perdure.slot s where not exists (
+            """select count(*) from perdure.flow_control_slot s where not exists (
                  select from perdure.task_queue t join perdure.engine_session e on e.id = t.owner where t.id = s.holder and e.expires_at > now())"""
         )
         assert left == 0
@@ -147,8 +147,8 @@ async def _all_done(dsn: str, seconds: float) -> None:
                 "select status, owner, attempt, count(*) from perdure.task_queue group by 1, 2, 3"
             )
             await asyncio.sleep(0.2)
-        assert await c.fetchval("select count(*) from perdure.slot") == 0
-        assert await c.fetchval("select count(*) from perdure.run where status <> 2") == 0
+        assert await c.fetchval("select count(*) from perdure.flow_control_slot") == 0
+        assert await c.fetchval("select count(*) from perdure.run where status <> 'success'") == 0
     finally:
         await c.close()
 

@@ -116,7 +116,9 @@ async def waiting(dsn: str, count: int) -> None:
     try:
         async with asyncio.timeout(30):
             while (
-                await connection.fetchval("select count(*) from perdure.promise where kind = 2 and resolved_at is null")
+                await connection.fetchval(
+                    "select count(*) from perdure.promise where kind = 'event' and resolved_at is null"
+                )
                 != count
             ):
                 await asyncio.sleep(0.01)
@@ -160,7 +162,7 @@ async def test_a_key_makes_it_one_event(client: Perdure, dsn: str) -> None:
     assert await run.result(LIMIT) == [4.0, 4.0]  # both waits were there
     connection = await asyncpg.connect(dsn)
     try:
-        assert await connection.fetchval("select count(*) from perdure.event") == 3
+        assert await connection.fetchval("select count(*) from perdure.named_event") == 3
     finally:
         await connection.close()
 
@@ -224,7 +226,7 @@ async def test_an_event_whose_engine_dies_is_matched_by_another_and_reaches_slee
     try:
         for i in range(5):
             await connection.execute(
-                "insert into perdure.event (ns, name, body, source) values (1, $1, $2, 'test')",
+                "insert into perdure.named_event (ns, name, body, source) values (1, $1, $2, 'test')",
                 paid.name,
                 msgspec.json.encode(Payment(i, 8.0 + i)),
             )

@@ -20,7 +20,7 @@ from perdure.store.connections import SETTINGS, Connections, connect
 from perdure.store.doctor import Finding, examine
 from perdure.store.migrate import migrate
 from perdure.store.pooling import Pooling
-from perdure.store.reads import READ_SETTINGS
+from perdure.store.run_lists import READ_SETTINGS
 from perdure.store.verify import verify
 
 MODES = ("transaction", "session")

@@ -27,7 +27,7 @@ async def test_retries_survive_kills(dsn: str, tmp_path: Path) -> None:
         await at_rest(dsn, 60)
         failed = await _failed(dsn)
         assert len(failed) >= RUNS
-        assert await count(dsn, "select count(*) from perdure.run where status <> 3") == 0
+        assert await count(dsn, "select count(*) from perdure.run where status <> 'failed'") == 0
         # While the gate is closed a retry comes to nothing, again and again.
         async with Perdure(dsn, worker=False) as client:
             for run_id in failed[::3]:
@@ -53,13 +53,15 @@ async def test_retries_survive_kills(dsn: str, tmp_path: Path) -> None:
         assert tallies[10]["examined"] and tallies[11]["examined"]
         left = await count(dsn, "select count(*) from perdure.run_queue")
         assert left == 0, f"{await describe_active(dsn)}\n{fleet.errors()}"
-        assert await count(dsn, "select count(*) from perdure.run where status <> 2") == 0
+        assert await count(dsn, "select count(*) from perdure.run where status <> 'success'") == 0
 
 
 async def _failed(dsn: str) -> list[str]:
     connection = await asyncpg.connect(dsn, timeout=10)
     try:
-        return [str(r["run_id"]) for r in await connection.fetch("select run_id from perdure.run where status = 3")]
+        return [
+            str(r["run_id"]) for r in await connection.fetch("select run_id from perdure.run where status = 'failed'")
+        ]
     finally:
         await connection.close()
 

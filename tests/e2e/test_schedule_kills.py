@@ -116,12 +116,12 @@ async def _found(dsn: str) -> tuple[dict[str, list[int]], dict[bytes, int]]:
             "from perdure.schedule_fire f join perdure.schedule s on s.id = f.schedule_id order by f.nominal_at"
         )
         started = await c.fetch("select run_id, body from perdure.history where seq = 1")
-        ended = {r["run_id"] for r in await c.fetch("select run_id from perdure.run where status = 2")}
+        ended = {r["run_id"] for r in await c.fetch("select run_id from perdure.run where status = 'success'")}
     finally:
         await c.close()
     by_name: dict[str, list[int]] = {}
     for f in fires:
-        assert f["outcome"] == 0, f
+        assert f["outcome"] == "started", f
         assert f["run_id"] in ended, f
         by_name.setdefault(f["name"], []).append(f["at"])
     runs: dict[bytes, int] = {}

@@ -10,8 +10,8 @@ import pytest
 
 from perdure import Perdure, Schedule, TestEnv, flow, task, wf, workflow
 from perdure.core.durations import datetime_of
-from perdure.errors import Conflict, FlowError, InvalidInput, NotFound
 from perdure.engine.api.schedules import Schedules
+from perdure.errors import Conflict, FlowError, InvalidInput, NotFound
 
 ran: list[tuple[str, datetime | None]] = []
 

@@ -19,7 +19,7 @@ from perdure.core.limits import PAYLOAD_BYTES_MAX
 from perdure.core.work import StartRequest
 from perdure.engine.services.deferred_starts import Asked, NewRun
 from perdure.errors import Conflict, InvalidInput, NotFound, RunFailed
-from perdure.store.deferred_starts import PostgresStarts
+from perdure.store.deferred_starts import PostgresDeferredStarts
 from tests.server.remote import server, worker
 
 go = Signal("starts_go", str)
@@ -85,7 +85,7 @@ async def left_over(dsn: str) -> int:
     connection = await asyncpg.connect(dsn)
     try:
         found: int = await connection.fetchval(
-            "select (select count(*) from perdure.start_later) + (select count(*) from perdure.start_input)"
+            "select (select count(*) from perdure.deferred_start) + (select count(*) from perdure.deferred_start_input)"
         )
         return found
     finally:
@@ -258,7 +258,7 @@ async def test_an_engine_that_dies_with_a_due_start_in_hand_leaves_it_to_another
     monkeypatch.setattr("perdure.store.deferred_starts.LEASE_S", 0.5)
     async with embedded(dsn) as gone:
         ns, run_id = gone.engine.use.ns, gone.engine.new_run_id()
-    store = PostgresStarts(dsn)
+    store = PostgresDeferredStarts(dsn)
     await store.open()
     request = msgspec.msgpack.encode(StartRequest(workflow="starts_echo", version=echo.version, input=b""))
     later = Debounce("1ms", key="k").recorded
@@ -277,7 +277,7 @@ async def test_an_engine_that_dies_with_a_due_start_in_hand_leaves_it_to_another
 
 
 async def test_a_start_that_cannot_be_read_does_not_hold_up_the_others(client: Perdure, dsn: str, caplog: Any) -> None:
-    store = PostgresStarts(client.store.pool)
+    store = PostgresDeferredStarts(client.store.pool)
     later = Debounce("1ms", key="broken").recorded
     broken = Asked(client.engine.use.ns, client.engine.new_run_id(), "starts_echo", later, b"no request", b"{}")
     await store.put_off(broken)
@@ -386,7 +386,7 @@ async def test_keys_that_say_nothing_any_more_are_forgotten(client: Perdure, dsn
     for h in (ended, timed, lasting):
         await h.result("20s")
     await asyncio.sleep(0.01)
-    store = PostgresStarts(client.store.pool)
+    store = PostgresDeferredStarts(client.store.pool)
     await store.sweep()
     connection = await asyncpg.connect(dsn)
     try:
@@ -424,12 +424,12 @@ async def test_a_start_that_cannot_be_read_does_not_hold_up_those_behind_it(clie
     connection = await asyncpg.connect(dsn)
     try:
         await connection.execute(
-            "insert into perdure.start_later (run_id, ns, workflow, key, kind, due_at, last_at, request)"
-            " values ($1, 1, 'starts_echo', 'unreadable', 0, now(), now(), 'x')",
+            "insert into perdure.deferred_start (run_id, ns, workflow, key, kind, due_at, last_at, request)"
+            " values ($1, 1, 'starts_echo', 'unreadable', 'debounce', now(), now(), 'x')",
             ids.text(ids.run_id(1, 0, 1)),
         )
         handle = await echo.options(debounce=Debounce("10ms", key="k")).start("good")
         assert await handle.result("20s") == "good"
-        assert await connection.fetchval("select count(*) from perdure.start_later") == 1, "the bad one is kept"
+        assert await connection.fetchval("select count(*) from perdure.deferred_start") == 1, "the bad one is kept"
     finally:
         await connection.close()

@@ -155,7 +155,7 @@ async def test_a_task_that_nobody_takes_fails_when_its_time_is_over_and_says_why
         row = await connection.fetchrow(
             "select status, attempts, started_at, finished_at - scheduled_at as waited from perdure.task"
         )
-        assert row["status"] == 4 and row["attempts"] == 0 and row["started_at"] is None
+        assert row["status"] == "failed" and row["attempts"] == 0 and row["started_at"] is None
         assert timedelta(seconds=0.5) <= row["waited"] < timedelta(seconds=2)
         assert await connection.fetchval("select count(*) from perdure.task_queue") == 0
     finally:

@@ -32,7 +32,7 @@ from perdure.engine.ports import Kind, Named
 from perdure.engine.settings import EngineSettings
 from perdure.engine.tasks.lost_workers import settle_lost
 from perdure.flows.draft import draft_text, draft_value
-from perdure.store.definitions import PostgresRegistry
+from perdure.store.definitions import PostgresDefinitions
 from perdure.store.postgres import PostgresStore
 from perdure.wire.codec import encode_mail
 from tests.fakes.engine_stores import stores
@@ -239,7 +239,7 @@ class EngineWorld:
         await self._open()
 
     async def _deploy(self) -> None:
-        registry = PostgresRegistry(self._plain.pool)
+        registry = PostgresDefinitions(self._plain.pool)
         for name, document in {**self.case.flows, self.workflow: self.case.flow}.items():
             made = draft_text(document, name=name) if isinstance(document, str) else draft_value(document, name=name)
             await registry.deploy(

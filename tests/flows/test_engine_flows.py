@@ -13,10 +13,9 @@ import pytest
 from perdure import EngineSettings, Handle, Perdure, Signal, State, TestEnv, flow, task, workflow
 from perdure.core import events as ev
 from perdure.core import ids
-from perdure.core.lifecycle import TaskStatus
 from perdure.core.work import StartRequest
 from perdure.errors import ChildFailed, NotRegistered, RunCancelled, RunFailed, Stuck
-from perdure.store.definitions import PostgresRegistry
+from perdure.store.definitions import PostgresDefinitions
 from perdure.store.verify import verify
 
 ran: Counter[str] = Counter()
@@ -120,7 +119,7 @@ async def test_a_run_ends_by_the_version_it_began_with() -> None:
         assert await new.result("5s") == "two"
         assert ((await old.describe()).version, (await new.describe()).version) == (first, second)
         # Somebody else moves the pointer back; it is seen a second later.
-        registry = PostgresRegistry(env.client.store.pool)
+        registry = PostgresDefinitions(env.client.store.pool)
         assert await registry.move(env.client.engine.use.ns, "engflow-dated", first)
         await env.advance("2s")
         assert await env.run(dates) == "one"
@@ -132,7 +131,7 @@ async def test_a_version_that_is_not_activated_waits_for_its_turn() -> None:
         await env.deploy(dated("one", "1s"))
         later = await env.client.deploy(dated("two", "1s"), activate=False)
         assert await env.run(flow("engflow-dated", str)) == "one"
-        await PostgresRegistry(env.client.store.pool).move(env.client.engine.use.ns, "engflow-dated", later)
+        await PostgresDefinitions(env.client.store.pool).move(env.client.engine.use.ns, "engflow-dated", later)
         env.client.engine.use.moved("engflow-dated")
         assert await env.run(flow("engflow-dated", str)) == "two"
 
@@ -397,7 +396,7 @@ tasks:
         handle = await env.start(flow("engflow-rows"), yes=True)
         assert await until_ended(env, handle) == "failed"
         found = await rows(env, "select node, name, status, attempts, error from perdure.task order by seq")
-        states = {r["node"]: TaskStatus(r["status"]).word for r in found}
+        states = {r["node"]: r["status"] for r in found}
         assert states == {
             "chosen": "success",
             "other": "skipped",
@@ -407,15 +406,15 @@ tasks:
             "body.inner": "success",
             "body.outer": "skipped",
         }
-        assert {r["name"] for r in found if r["status"] != TaskStatus.SKIPPED} == {"engflow_do"}
-        why = {r["node"]: r["error"] for r in found if r["status"] == TaskStatus.SKIPPED}
+        assert {r["name"] for r in found if r["status"] != "skipped"} == {"engflow_do"}
+        why = {r["node"]: r["error"] for r in found if r["status"] == "skipped"}
         assert "not chosen" in why["other"] and "each" in why["below"] and why["body.outer"]
-        assert {r["attempts"] for r in found if r["status"] == TaskStatus.SKIPPED} == {0}
+        assert {r["attempts"] for r in found if r["status"] == "skipped"} == {0}
         broken.clear()
         await handle.retry()
         assert await until_ended(env, handle) == "success"
         found = await rows(env, "select node, status from perdure.task order by seq")
-        last = {r["node"]: TaskStatus(r["status"]).word for r in found}
+        last = {r["node"]: r["status"] for r in found}
         assert (last["each[1]"], last["below"], last["other"]) == ("success", "success", "skipped")
     assert ran == {"chosen": 1, "a": 1, "b": 2, "inner": 1, "below": 1}
 

@@ -21,8 +21,8 @@ from perdure.server.rest.app import create_app
 from perdure.server.secret_box import SecretBox
 from perdure.store.api_keys import AuditLog, Keys
 from perdure.store.dead_letters import PostgresDeadLetters
-from perdure.store.definitions import PostgresRegistry
-from perdure.store.flow_control_rules import PostgresRulebook
+from perdure.store.definitions import PostgresDefinitions
+from perdure.store.flow_control_rules import PostgresFlowControlRules
 from perdure.store.reads import PostgresReads
 
 word = Signal("rest_word", str)
@@ -110,7 +110,7 @@ async def live(dsn: str, *, auth: Auth | None = None, keys: bool = False) -> Asy
         for one in WORKFLOWS:
             perdure.adopt(one)
         await perdure.engine.refresh()
-        reads, registry = PostgresReads(dsn), PostgresRegistry(dsn)
+        reads, registry = PostgresReads(dsn), PostgresDefinitions(dsn)
         await reads.open()
         await registry.open()
         store = Keys(perdure.store.pool)
@@ -119,7 +119,7 @@ async def live(dsn: str, *, auth: Auth | None = None, keys: bool = False) -> Asy
         url = f"http://127.0.0.1:{sock.getsockname()[1]}"
         server = Server(
             engine=perdure.engine, reads=reads, registry=registry, auth=auth, keys=store, log=Audit(AuditLog(perdure.store.pool)), public_url=url, approvals=perdure.approvals,
-            rulebook=Rulebook(PostgresRulebook(perdure.store.pool), perdure.engine.rules_changed), dead=PostgresDeadLetters(perdure.store.pool), secrets=SecretBox([bytes(32)]),
+            rulebook=Rulebook(PostgresFlowControlRules(perdure.store.pool), perdure.engine.rules_changed), dead=PostgresDeadLetters(perdure.store.pool), secrets=SecretBox([bytes(32)]),
         )  # fmt: skip
         app = create_app(server)
         http = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=1))

@@ -234,7 +234,7 @@ async def _author(act: str, target: str, rest: Live, dsn: str) -> str:
     if act == "emit":
         connection = await asyncpg.connect(dsn)
         try:
-            return str(await connection.fetchval("select source from perdure.event order by id desc limit 1"))
+            return str(await connection.fetchval("select source from perdure.named_event order by id desc limit 1"))
         finally:
             await connection.close()
     return ""

@@ -26,15 +26,15 @@ from perdure.server import health
 from perdure.server.health import routes
 from perdure.store.migrate import migrate
 from perdure.store.postgres import PostgresStore
-from perdure.store.telemetry import PostgresNotes
+from perdure.store.telemetry import PostgresTelemetry
 from tests.fakes.engine_stores import stores
 
 
 @asynccontextmanager
-async def opened(dsn: str) -> AsyncIterator[tuple[Engine, PostgresNotes]]:
+async def opened(dsn: str) -> AsyncIterator[tuple[Engine, PostgresTelemetry]]:
     store = PostgresStore(dsn)
     await store.open()
-    notes = PostgresNotes(store.pool)
+    notes = PostgresTelemetry(store.pool)
     engine = Engine(stores(store, telemetry=notes, task_logs=notes), None, EngineSettings())
     await engine.open()
     try:
@@ -93,7 +93,7 @@ async def test_a_server_whose_commits_fail_is_not_ready_until_one_succeeds(
     monkeypatch.setattr(health, "COMMIT_S_MAX", 0.2)
     store = PostgresStore(dsn)
     await store.open()
-    full, notes = Full(store), PostgresNotes(store.pool)
+    full, notes = Full(store), PostgresTelemetry(store.pool)
     engine = Engine(stores(full, telemetry=notes, task_logs=notes), None, EngineSettings())
     await engine.open()
     async with client_of(engine, notes) as client:

@@ -29,7 +29,7 @@ from perdure.engine.counters import Counters, Histogram, Measures
 from perdure.engine.services.telemetry import WorkerRow
 from perdure.server.health import routes
 from perdure.server.metrics import COUNTED, MEASURED, MEASURED_ELSEWHERE, OTHER, SERIES_MAX, Metrics
-from perdure.store.telemetry import PostgresNotes
+from perdure.store.telemetry import PostgresTelemetry
 
 ROOT = Path(__file__).parents[2]
 UP_S_MAX = 30.0
@@ -128,7 +128,7 @@ async def test_what_ran_is_counted_and_measured(dsn: str) -> None:
         assert await measured_flow.run(20) == 190
         with pytest.raises(Exception, match="as asked"):
             await failing_flow.run()
-        found = await rendered(Metrics(client.engine, PostgresNotes(client.store.pool)))
+        found = await rendered(Metrics(client.engine, PostgresTelemetry(client.store.pool)))
     assert found["perdure_runs_started_total"] == found["perdure_runs_ended_total"] == 2
     assert found["perdure_runs_failed_total"] == found["perdure_tasks_failed_total"] == 1
     assert found["perdure_tasks_ended_total"] == 21
@@ -231,7 +231,7 @@ def known() -> set[str]:
 @asynccontextmanager
 async def served(client: Perdure) -> AsyncIterator[str]:
     """The three routes on a free port of the loopback interface."""
-    app = Starlette(routes=routes(client.engine, PostgresNotes(client.store.pool)))
+    app = Starlette(routes=routes(client.engine, PostgresTelemetry(client.store.pool)))
     with socket.create_server(("127.0.0.1", 0)) as listening:
         server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", ws="none"))
         serving = asyncio.create_task(server.serve([listening]))

@@ -53,7 +53,7 @@ async def waiting(dsn: str, count: int = 1) -> None:
     connection = await asyncpg.connect(dsn)
     try:
         async with asyncio.timeout(30):
-            while await connection.fetchval("select count(*) from perdure.promise where kind = 2") < count:
+            while await connection.fetchval("select count(*) from perdure.promise where kind = 'event'") < count:
                 await asyncio.sleep(0.01)
     finally:
         await connection.close()

@@ -424,7 +424,7 @@ async def test_whoami_workers_and_queues(api: Live) -> None:
     async with api.perdure.store.pool.take() as c:
         await c.execute(
             "insert into perdure.task_queue (id, ns, run_id, seq, name, queue, status, attempt, lost, run_at, scheduled_at, options, input)"
-            " select gen_random_uuid(), 1, gen_random_uuid(), i, 'n' || i % 2, 'q', 0, 1, 0, now() - interval '1 minute', now(), '', ''"
+            " select gen_random_uuid(), 1, gen_random_uuid(), i, 'n' || i % 2, 'q', 'pending', 1, 0, now() - interval '1 minute', now(), '', ''"
             " from generate_series(1, 5) i"
         )
         await c.execute(

@@ -21,7 +21,7 @@ from perdure.engine.services.telemetry import TaskNote, Telemetry, WorkerRow
 from perdure.engine.tasks.attempts import Flight
 from perdure.engine.tasks.lost_workers import settle_lost
 from perdure.store.postgres import PostgresStore
-from perdure.store.telemetry import PostgresNotes
+from perdure.store.telemetry import PostgresTelemetry
 from perdure.wire.codec import encode_options
 from tests.fakes.engine_parts import EngineParts
 
@@ -210,7 +210,7 @@ async def sql(dsn: str) -> AsyncIterator[asyncpg.Connection]:
 
 async def test_a_chunk_that_is_written_twice_is_there_once(store: PostgresStore, sql: asyncpg.Connection) -> None:
     await store.create_partitions(1)
-    notes = PostgresNotes(store.pool)
+    notes = PostgresTelemetry(store.pool)
     rows = [LogRow(run_id(), 0, 1, n, 1, 1, b"[]") for n in range(3)]
     await notes.write_logs(rows)
     await notes.write_logs([*rows, LogRow(run_id(), 0, 2, 0, 1, 1, b"[]")])
@@ -231,7 +231,7 @@ async def queued_task(sql: asyncpg.Connection, seq: int, owner: int | None, atte
     await sql.execute(
         """insert into perdure.task_queue (id, ns, run_id, seq, name, queue, status, attempt, lost, run_at, owner, scheduled_at, options, input)
            values ($1, 1, $2, $3, 't', 'default', $4, $5, 0, now() - interval '1 minute', $6, now(), $7, '')""",
-        ids.text(task_id), ids.text(run_id()), seq, 0 if owner is None else 2, attempt, owner, encode_options(TaskOptions()),
+        ids.text(task_id), ids.text(run_id()), seq, "pending" if owner is None else "running", attempt, owner, encode_options(TaskOptions()),
     )  # fmt: skip
     return task_id
 
@@ -245,7 +245,7 @@ async def test_only_the_owner_of_an_attempt_notes_on_it(store: PostgresStore, sq
     given = [
         TaskNote(i, 1, "w1", NOW_US, NOW_US + 5, b'{"done":1}', "stack\x00 of frames") for i in (own, foreign, later, run_id())
     ]  # fmt: skip
-    assert await PostgresNotes(store.pool).write_task_notes(mine, given) == {own}
+    assert await PostgresTelemetry(store.pool).write_task_notes(mine, given) == {own}
     rows = await sql.fetch(
         "select worker, details, blocked, beat_at - started_at as gap from perdure.task_queue order by seq"
     )
@@ -261,11 +261,11 @@ async def test_a_note_does_not_wait_for_a_commit(store: PostgresStore, sql: asyn
         await sql.execute("select from perdure.task_queue for update")
         async with asyncio.timeout(2):
             note = TaskNote(task_id, 1, "w", NOW_US, NOW_US, b"", "")
-            assert await PostgresNotes(store.pool).write_task_notes(mine, [note]) == set()
+            assert await PostgresTelemetry(store.pool).write_task_notes(mine, [note]) == set()
 
 
 async def test_workers_come_go_and_move(store: PostgresStore, sql: asyncpg.Connection) -> None:
-    notes = PostgresNotes(store.pool)
+    notes = PostgresTelemetry(store.pool)
     first, second = (await store.register("one", 15, 1)).id, (await store.register("two", 15, 1)).id
 
     async def seen() -> dict[str, int]:
@@ -290,7 +290,7 @@ async def test_workers_come_go_and_move(store: PostgresStore, sql: asyncpg.Conne
 
 
 async def test_depths_are_per_queue_and_count_what_is_due(store: PostgresStore, sql: asyncpg.Connection) -> None:
-    notes = PostgresNotes(store.pool)
+    notes = PostgresTelemetry(store.pool)
     assert await notes.queue_depths() == []
     session = (await store.register("me", 15, 1)).id
     for seq in range(5):

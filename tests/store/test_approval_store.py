@@ -58,7 +58,12 @@ async def test_the_columns_are_filled_from_what_was_recorded(perdure: Perdure, d
         row = await c.fetchrow("select * from perdure.promise where run_id = $1", ids.text(run))
     finally:
         await c.close()
-    assert (row["kind"], row["assignees"], row["quorum"], row["escalate_to"]) == (1, ["ada", "ben"], 2, ["lead"])
+    assert (row["kind"], row["assignees"], row["quorum"], row["escalate_to"]) == (
+        "approval",
+        ["ada", "ben"],
+        2,
+        ["lead"],
+    )
     assert (row["deadline_at"] - row["escalate_at"]).total_seconds() == 1800
     found = await perdure.approvals.find(perdure.engine.use, run, "store_ok")
     assert found.spec.deadline_us == round(row["deadline_at"].timestamp() * 1e6)

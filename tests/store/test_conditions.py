@@ -11,12 +11,13 @@ from perdure.core import ids
 from perdure.core.flow_control.groups import Rules, task_line
 from perdure.core.flow_control.options import Control, Limit
 from perdure.core.retry import TaskOptions
-from perdure.engine.commits.rows import Batch
+from perdure.engine.commits.rows import AnswerRow, Batch, MessageRow, PromiseRow, ReportRow, RequeuedRow
 from perdure.store import flow_control
 from perdure.store.connections import connect
 from perdure.store.postgres import PostgresStore
-from perdure.store.queries import queries
+from perdure.store.queries import execute, fetch, fetch_value
 from perdure.wire.codec import encode_options
+from tests.fakes.rows import start_row
 
 NS = 1
 RUN, OTHER, THIRD = (ids.run_id(n, 0, n) for n in (1, 2, 3))
@@ -44,7 +45,7 @@ async def add_run(c: Any, run_id: bytes, owner: int | None = None, ns: int = NS,
         "ns": ns,
         "workflow": "w",
         "version": "v",
-        "status": int(owner is not None),
+        "status": "pending" if owner is None else "running",
         "owner": owner,
     } | columns
     places = ", ".join(f"${n}" for n in range(1, len(values) + 1))
@@ -57,12 +58,12 @@ async def add_run(c: Any, run_id: bytes, owner: int | None = None, ns: int = NS,
 async def add_task(c: Any, seq: int, owner: int | None = None, expires: str = "null", **columns: Any) -> bytes:
     task_id = ids.derive(RUN, ids.TASK, seq)
     values = {
-        "id": task_id, "ns": NS, "run_id": RUN, "seq": seq, "name": "t", "queue": "q", "status": int(owner is not None), "attempt": 1, "lost": 0,
+        "id": task_id, "ns": NS, "run_id": RUN, "seq": seq, "name": "t", "queue": "q", "status": "pending" if owner is None else "dispatched", "attempt": 1, "lost": 0,
         "owner": owner, "options": encode_options(TaskOptions()), "input": b"{}",
     } | columns  # fmt: skip
     places = ", ".join(f"${n}" for n in range(1, len(values) + 1))
     await c.execute(
-        f"insert into perdure.task_queue ({', '.join(values)}, run_at, scheduled_at, expires_at) values ({places}, now(), now(), {expires})",
+        f"insert into perdure.task_queue ({', '.join(values)}, run_at, scheduled_at, start_deadline_at) values ({places}, now(), now(), {expires})",
         *values.values(),
     )
     return task_id
@@ -79,17 +80,17 @@ async def test_a_task_whose_time_to_begin_is_over_is_not_claimed(store: Postgres
     me = await session(store)
     late = await add_task(c, 0, expires="now() - interval '1 second'")
     wanted = [await add_task(c, 1, expires="now() + interval '1 hour'"), await add_task(c, 2)]
-    claimed = await c.fetch(queries()["claim_tasks"], me, [NS], ["q"], ["t"], [10], 10)
+    claimed = await fetch(c, "claim_tasks", session=me, kinds=[(NS, "q", "t", 10)], limit=10)
     assert sorted(r["id"] for r in claimed) == sorted(wanted)
-    assert [r["id"] for r in await c.fetch(queries()["expired_tasks"], me, 10)] == [late]
+    assert [r["id"] for r in await fetch(c, "lock_tasks_past_start_deadline", session=me, limit=10)] == [late]
 
 
 async def test_a_task_in_a_line_whose_time_to_begin_is_over_is_not_claimed(store: PostgresStore, c: Any) -> None:
     me = await session(store)
     line = task_line(Control(limits=(Limit(max=9),)), NS, "q", "t", "w", b"{}")
-    await flow_control.put_lines(c, [line])
-    await add_task(c, 0, expires="now() - interval '1 second'", line=line.id)
-    wanted = await add_task(c, 1, expires="now() + interval '1 hour'", line=line.id)
+    await flow_control.put_groups(c, [line])
+    await add_task(c, 0, expires="now() - interval '1 second'", group_id=line.id)
+    wanted = await add_task(c, 1, expires="now() + interval '1 hour'", group_id=line.id)
     found = await flow_control.claim_from_lines(c, me, [((NS, "q", "t"), 9)], 9, Rules({}))
     assert [t.id for t in found.tasks] == [wanted]
 
@@ -102,9 +103,9 @@ async def test_tasks_are_claimed_of_the_right_namespace_queue_and_name_and_never
     await add_task(c, 1, ns=2)
     await add_task(c, 2, queue="other")
     await add_task(c, 3, name="other")
-    await add_task(c, 4, line=RUN)
+    await add_task(c, 4, group_id=RUN)
     await add_task(c, 5, owner=me + 1)
-    claimed = await c.fetch(queries()["claim_tasks"], me, [NS], ["q"], ["t"], [10], 10)
+    claimed = await fetch(c, "claim_tasks", session=me, kinds=[(NS, "q", "t", 10)], limit=10)
     assert [r["id"] for r in claimed] == [wanted]
 
 
@@ -114,7 +115,7 @@ async def test_runs_are_claimed_when_they_are_due_and_not_stuck_and_of_code_that
     me = await session(store)
     await add_run(c, RUN)
     await add_run(c, OTHER, workflow="unknown")
-    await add_run(c, THIRD, version="flow-1")
+    await add_run(c, THIRD, version="flow-1", kind="flow")
     await add_run(c, ids.run_id(4, 0, 4), ns=2)
     await add_run(c, ids.run_id(5, 0, 5), stuck="a reason")
     await add_run(c, ids.run_id(6, 0, 6), owner=me + 1)
@@ -142,8 +143,8 @@ async def test_a_run_with_mail_is_claimed_unless_it_waits_in_line_or_is_stuck_or
         for n, name in enumerate(("plain", "in line", "let in", "stuck", "elsewhere", "owned", "silent"), 1)
     }
     await add_run(c, runs["plain"])
-    await add_run(c, runs["in line"], line=RUN)
-    await add_run(c, runs["let in"], line=RUN)
+    await add_run(c, runs["in line"], group_id=RUN)
+    await add_run(c, runs["let in"], group_id=RUN)
     await add_run(c, runs["stuck"], stuck="a reason")
     await add_run(c, runs["elsewhere"], workflow="unknown")
     await add_run(c, runs["owned"], owner=me + 1)
@@ -170,7 +171,7 @@ async def test_only_the_attempt_that_is_claimed_and_its_engine_may_report(store:
     ]
     batch = Batch()
     for task_id in tasks:
-        batch.reports.add(task_id, 1, b"the end")
+        batch.reports.append(ReportRow(task_id, 1, b"the end"))
     await store.commit(me, 1, batch)
     left = [r["id"] for r in await c.fetch("select id from perdure.task_queue order by seq")]
     assert left == [tasks[0], tasks[2]]
@@ -182,7 +183,7 @@ async def test_only_the_engine_that_claimed_a_task_may_put_it_back(store: Postgr
     tasks = [await add_task(c, 0, owner=me), await add_task(c, 1, owner=other)]
     batch = Batch()
     for task_id in tasks:
-        batch.requeued.add(task_id, 2, 1, 0, None, None)
+        batch.requeued.append(RequeuedRow(task_id, 2, 1, 0, None, None))
     await store.commit(me, 1, batch)
     found = await c.fetch("select owner, attempt from perdure.task_queue order by seq")
     assert [tuple(r) for r in found] == [(None, 2), (other, 1)]
@@ -192,10 +193,10 @@ async def test_a_start_under_a_key_that_is_taken_writes_nothing(store: PostgresS
     me = await session(store)
     batch = Batch()
     for run_id, key in ((RUN, "k"), (OTHER, None)):
-        batch.starts.add(run_id, NS, "w", "v", key, b"h", None, None, False, b"", None, None, None, b"")
+        batch.starts.append(start_row(run_id, key=key))
     await store.commit(me, 1, batch)
     again = Batch()
-    again.starts.add(THIRD, NS, "w", "v", "k", b"h", None, None, False, b"", None, None, None, b"")
+    again.starts.append(start_row(THIRD, key="k"))
     await store.commit(me, 2, again)
     for table in ("run_queue", "history"):
         assert [r["run_id"] for r in await c.fetch(f"select run_id from perdure.{table} order by 1")] == [RUN, OTHER]
@@ -208,7 +209,7 @@ async def test_mail_goes_to_runs_that_are_there_and_to_those_that_continued(stor
     await ended(c, THIRD)
     batch = Batch()
     for run_id in (RUN, OTHER, THIRD):
-        batch.posts.add(run_id, b"mail", False)
+        batch.messages.append(MessageRow(run_id, b"mail", False))
     await store.commit(me, 1, batch)
     assert [r["run_id"] for r in await c.fetch("select run_id from perdure.inbox order by 1")] == [RUN, OTHER]
 
@@ -216,26 +217,26 @@ async def test_mail_goes_to_runs_that_are_there_and_to_those_that_continued(stor
 async def ended(c: Any, run_id: bytes, successor: bytes | None = None) -> None:
     await c.execute(
         "insert into perdure.run (run_id, ns, workflow, version, status, created_at, finished_at, epoch, events, successor)"
-        " values ($1, 1, 'w', 'v', 2, now(), now(), 1, 1, $2)",
+        " values ($1, 1, 'w', 'v', 'success', now(), now(), 1, 1, $2)",
         run_id,
         successor,
     )
 
 
-@pytest.mark.parametrize(("sure", "spec", "is_open"), [
+@pytest.mark.parametrize(("authorized", "spec", "is_open"), [
     (False, '{"assignees": ["ada"], "quorum": 1}', True), (True, '{"assignees": ["ada"], "quorum": 1}', False),
     (False, '{"quorum": 2}', True), (False, '{"quorum": 1}', False),
 ])  # fmt: skip
 async def test_an_answer_before_the_question_stands_unless_certain_people_were_to_give_it(
-    store: PostgresStore, c: Any, sure: bool, spec: str, is_open: bool
+    store: PostgresStore, c: Any, authorized: bool, spec: str, is_open: bool
 ) -> None:
     me = await session(store)
     await add_run(c, RUN, owner=me)
     await c.execute(
-        "insert into perdure.promise (run_id, name, ns, created_at, resolved_at, sure) values ($1, 'p', 1, now(), now(), $2)", RUN, sure
+        "insert into perdure.promise (run_id, name, ns, created_at, resolved_at, authorized) values ($1, 'p', 1, now(), now(), $2)", RUN, authorized
     )  # fmt: skip
     batch = Batch()
-    batch.promises.add(RUN, "p", NS, 1, spec)
+    batch.promises.append(PromiseRow(RUN, "p", NS, "approval", spec))
     await store.commit(me, 1, batch)
     assert (await c.fetchval("select resolved_at from perdure.promise") is None) is is_open
 
@@ -244,7 +245,7 @@ async def test_the_first_answer_to_an_update_stands(store: PostgresStore, c: Any
     me = await session(store)
     for number, value in enumerate((b"first", b"second"), 1):
         batch = Batch()
-        batch.answers.add(RUN, "u", NS, value, None)
+        batch.answers.append(AnswerRow(RUN, "u", NS, value, None))
         await store.commit(me, number, batch)
     assert await c.fetchval("select value from perdure.update_answer") == b"first"
 
@@ -261,10 +262,10 @@ async def test_mail_of_runs_that_are_gone_is_swept_and_that_for_a_successor_is_p
             "insert into perdure.inbox (ns, run_id, body, at) values (1, $1, '', now() - interval '1 minute')", run_id
         )
         await c.execute("insert into perdure.inbox (ns, run_id, body) values (1, $1, '')", run_id)
-    await c.execute(queries()["sweep_orphan_mail"])
+    await execute(c, "delete_orphaned_messages")
     left = [r["run_id"] for r in await c.fetch("select run_id from perdure.inbox order by 1")]
     assert left == [RUN, RUN, OTHER, OTHER, THIRD], "what is a moment old may belong to a run that is being written"
-    await c.execute(queries()["forward_orphan_mail"])
+    await execute(c, "forward_orphaned_messages")
     left = [r["run_id"] for r in await c.fetch("select run_id from perdure.inbox order by 1")]
     assert left == [RUN, RUN, RUN, OTHER, THIRD]
 
@@ -273,13 +274,13 @@ async def test_mail_of_runs_that_are_gone_is_swept_and_that_for_a_successor_is_p
 async def test_a_line_goes_when_nothing_is_left_in_it(store: PostgresStore, c: Any, member: str) -> None:
     me = await session(store)
     line = task_line(Control(limits=(Limit(max=1),)), NS, "q", "t", "w", b"{}")
-    await flow_control.put_lines(c, [line])
+    await flow_control.put_groups(c, [line])
     if member == "a run":
-        await add_run(c, RUN, line=line.id)
+        await add_run(c, RUN, group_id=line.id)
     elif member != "none":
-        await add_task(c, 0, owner=me if member == "under way" else None, line=line.id)
-    await c.execute(queries()["drop_empty_lines"], [line.id])
-    assert await c.fetchval("select count(*) from perdure.line") == (0 if member == "none" else 1)
+        await add_task(c, 0, owner=me if member == "under way" else None, group_id=line.id)
+    await execute(c, "delete_empty_groups", ids=[line.id])
+    assert await c.fetchval("select count(*) from perdure.flow_control_group") == (0 if member == "none" else 1)
 
 
 @pytest.mark.parametrize(("escalates", "names", "seen"), [
@@ -292,10 +293,20 @@ async def test_an_approval_is_listed_for_those_who_may_answer_it_now(
     await add_run(c, RUN)
     await c.execute(
         "insert into perdure.promise (run_id, name, ns, created_at, kind, spec, assignees, quorum, escalate_at, escalate_to)"
-        f" values ($1, 'p', 1, now(), 1, '{{}}', '{{ada}}', 1, {escalates}, '{{lead}}')",
+        f" values ($1, 'p', 1, now(), 'approval', '{{}}', '{{ada}}', 1, {escalates}, '{{lead}}')",
         RUN,
     )
-    (row,) = await c.fetch(queries()["list_approvals"], NS, names, None, None, None, None, 10)
+    (row,) = await fetch(
+        c,
+        "list_approvals",
+        ns=NS,
+        names=names,
+        workflow=None,
+        after_created_at=None,
+        after_run_id=None,
+        after_name=None,
+        limit=10,
+    )
     assert row["matches"] is seen
 
 
@@ -304,13 +315,17 @@ async def test_an_approval_is_listed_for_those_who_may_answer_it_now(
 
 async def test_a_message_reaches_runs_of_its_own_namespace_alone(c: Any) -> None:
     await add_run(c, RUN, ns=2)
+    to: dict[str, Any] = {"run_id": RUN, "ns": NS, "body": b"x"}
     for query, args in (
-        ("post_message", (RUN, NS, b"x")), ("resolve_promise", (RUN, NS, "p", b"x", True)), ("ask_update", (RUN, NS, "u", b"x")),
-        ("post_messages", ([RUN], [NS], [1], [b"x"], [None], [RUN], [False])), ("post_once", (NS, "k", b"h", RUN, b"x")),
-    ):  # fmt: skip
-        await c.fetch(queries()[query], *args)
+        ("send_message", to),
+        ("resolve_promise", {**to, "name": "p", "authorized": True}),
+        ("ask_update", {**to, "id": "u"}),
+        ("send_messages", {"runs": [(RUN, NS)], "messages": [(1, b"x", None, RUN, False)]}),
+        ("send_message_once", {**to, "key": "k", "hash": b"h"}),
+    ):
+        await fetch(c, query, **args)
         assert await c.fetchval("select count(*) from perdure.inbox") == 0, query
-    await c.fetch(queries()["post_message"], RUN, 2, b"x")
+    await fetch(c, "send_message", run_id=RUN, ns=2, body=b"x")
     assert await c.fetchval("select count(*) from perdure.inbox") == 1
 
 
@@ -319,17 +334,17 @@ async def test_a_task_that_runs_does_not_expire(store: PostgresStore, c: Any) ->
     await add_task(c, 0, owner=me, expires="now() - interval '1 second'")
     await add_task(c, 1, expires="now() + interval '1 hour'")
     late = await add_task(c, 2, expires="now() - interval '1 second'")
-    assert [r["id"] for r in await c.fetch(queries()["expired_tasks"], me, 10)] == [late]
+    assert [r["id"] for r in await fetch(c, "lock_tasks_past_start_deadline", session=me, limit=10)] == [late]
 
 
 async def test_a_run_is_reopened_as_it_was_read_and_once(c: Any) -> None:
     await ended(c, RUN)
 
     async def reopened(ns: int, events: int) -> bool:
-        return bool(await c.fetchval(queries()["reopen_run"], RUN, ns, events, b"", None))
+        return bool(await fetch_value(c, "retry_run", run_id=RUN, ns=ns, events=events, body=b"", group_id=None))
 
     assert not await reopened(NS, 1), "it succeeded"
-    await c.execute("update perdure.run set status = 3")
+    await c.execute("update perdure.run set status = 'failed'")
     assert not await reopened(NS, 2), "it has changed since it was read"
     assert not await reopened(2, 1), "it is of another namespace"
     await c.execute("update perdure.run set successor = $1", OTHER)

@@ -21,6 +21,7 @@ from perdure.cli import database
 from perdure.localpg import leftovers
 from perdure.store import doctor
 from perdure.store.doctor import Finding, clock_finding, examine, partition_finding
+from perdure.store.queries import Query, queries
 
 NOW = datetime(2031, 5, 6, 7, 8, 9, tzinfo=UTC)
 
@@ -118,7 +119,7 @@ def test_leftovers_are_removed_after_a_question(monkeypatch: pytest.MonkeyPatch)
 
 
 RUN = "0198c7a2-0000-7000-8000-000000000001"
-INSERT_RUN = "insert into perdure.run_queue (run_id, ns, workflow, version, status, created_at, wake_at, stuck) values ($1, 1, 'order', 'v', 1, now(), now(), $2)"
+INSERT_RUN = "insert into perdure.run_queue (run_id, ns, workflow, version, status, created_at, wake_at, stuck) values ($1, 1, 'order', 'v', 'running', now(), now(), $2)"
 
 
 async def test_stuck_runs_are_a_failure(dsn: str) -> None:
@@ -138,7 +139,7 @@ async def test_tasks_that_nothing_begins_are_noticed(dsn: str) -> None:
         await connection.execute(INSERT_RUN, RUN, None)
         await connection.execute(
             "insert into perdure.task_queue (id, run_id, ns, seq, name, queue, status, attempt, lost, options, input, run_at, scheduled_at)"
-            " values ($1, $1, 1, 0, 'ship', 'docks', 0, 1, 0, '', '', now() - interval '1 hour', now())",
+            " values ($1, $1, 1, 0, 'ship', 'docks', 'pending', 1, 0, '', '', now() - interval '1 hour', now())",
             RUN,
         )
     found = await finding(dsn, "waiting tasks")
@@ -190,7 +191,7 @@ async def test_a_session_of_our_own_is_not_taken_for_a_pooler(dsn: str) -> None:
 
 
 async def test_a_check_that_breaks_does_not_silence_the_others(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(doctor.SQL, "dead_rows", "select no_such_column")
+    monkeypatch.setitem(queries(), "dead_rows", Query("dead_rows", "select no_such_column"))
     findings = {f.name: f for f in await examine(dsn)}
     assert "could not be checked" in findings["dead rows"].what
     assert findings["indexes"].status == "ok"
@@ -240,7 +241,7 @@ def run_cli(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
 def test_migrate_says_what_it_did_and_doctor_agrees(bare_dsn: str) -> None:
     first = run_cli("migrate", "--dsn", bare_dsn)
     assert (first.returncode, first.stderr) == (0, "")
-    assert "applied 0001 spine" in first.stdout
+    assert "applied 0001 initial" in first.stdout
     second = run_cli("migrate", PERDURE_DSN=bare_dsn)
     assert "up to date" in second.stdout
 

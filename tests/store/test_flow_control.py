@@ -14,7 +14,7 @@ from perdure.core.flow_control.options import Control, Limit
 from perdure.core.retry import TaskOptions
 from perdure.store import flow_control
 from perdure.store.connections import connect
-from perdure.store.queries import queries
+from perdure.store.queries import fetch_row
 from perdure.wire.codec import encode_options
 
 KEY = "key/shared"
@@ -30,14 +30,14 @@ async def ends(dsn: str) -> AsyncIterator[list[Any]]:
 
 
 async def session(c: Any) -> int:
-    return int((await c.fetchrow(queries()["register_session"], "engine", 60.0, 5))["id"])
+    return int((await fetch_row(c, "register_session", engine="engine", lease_s=60.0, slots=5))["id"])
 
 
 async def waiting_task(c: Any, seq: int, line: Line) -> None:
     run_id = ids.run_id(1_000, 0, 1)
     await c.execute(
-        "insert into perdure.task_queue (id, ns, run_id, seq, name, queue, status, attempt, lost, run_at, scheduled_at, options, input, line)"
-        " values ($1, 1, $2, $3, $4, $5, 0, 1, 0, now(), now(), $6, '{}', $7)",
+        "insert into perdure.task_queue (id, ns, run_id, seq, name, queue, status, attempt, lost, run_at, scheduled_at, options, input, group_id)"
+        " values ($1, 1, $2, $3, $4, $5, 'pending', 1, 0, now(), now(), $6, '{}', $7)",
         ids.derive(run_id, ids.TASK, seq), run_id, seq, line.name, line.queue, encode_options(TaskOptions()), line.id,
     )  # fmt: skip
 
@@ -47,7 +47,7 @@ async def test_lines_of_one_key_in_two_queues_never_take_more_slots_than_it_has(
     one, two, observer = ends
     control = Control(limits=(Limit(max=1, key="shared"),))
     left, right = (task_line(control, 1, queue, f"on_the_{queue}", "w", b"{}") for queue in ("left", "right"))
-    await flow_control.put_lines(one, [left, right])
+    await flow_control.put_groups(one, [left, right])
     for seq, line in enumerate((left, right)):
         await waiting_task(one, seq, line)
     first, second = await session(one), await session(two)
@@ -65,7 +65,7 @@ async def test_lines_of_one_key_in_two_queues_never_take_more_slots_than_it_has(
                 break
             await asyncio.sleep(0.002)
     assert (await claiming).tasks == []
-    assert await observer.fetchval("select count(*) from perdure.slot where key = $1", KEY) == 1
+    assert await observer.fetchval("select count(*) from perdure.flow_control_slot where key = $1", KEY) == 1
 
 
 async def test_as_many_holders_are_asked_to_make_room_as_there_are_newcomers_and_once(ends: list[Any]) -> None:
@@ -77,17 +77,17 @@ async def test_as_many_holders_are_asked_to_make_room_as_there_are_newcomers_and
     for n, run_id in enumerate(holders):
         await queue_run(c, run_id, None)
         await c.execute(
-            "insert into perdure.slot (ns, key, holder, run_id, at) values (1, $1, $2, $2, now() + $3 * interval '1 second')",
+            "insert into perdure.flow_control_slot (ns, key, holder, run_id, at) values (1, $1, $2, $2, now() + $3 * interval '1 second')",
             KEY, run_id, n,
         )  # fmt: skip
     engine = await session(c)
 
     async def look() -> list[bytes]:
-        await c.execute("update perdure.line set next_at = now()")
+        await c.execute("update perdure.flow_control_group set next_at = now()")
         await flow_control.let_in(c, engine, Rules({}))
         return [r["run_id"] for r in await c.fetch("select run_id from perdure.inbox order by id")]
 
-    await flow_control.put_lines(c, [line])
+    await flow_control.put_groups(c, [line])
     await queue_run(c, newcomers[0], line)
     assert await look() == holders[:1]
     assert await look() == holders[:1]
@@ -102,11 +102,11 @@ async def test_no_room_is_made_for_those_that_find_room(ends: list[Any]) -> None
     holder, *newcomers = [ids.run_id(n, 0, n) for n in range(1, 4)]
     await queue_run(c, holder, None)
     await c.execute(
-        "insert into perdure.slot (ns, key, holder, run_id, at) values (1, $1, $2, $2, now() - interval '1 second')",
+        "insert into perdure.flow_control_slot (ns, key, holder, run_id, at) values (1, $1, $2, $2, now() - interval '1 second')",
         KEY,
         holder,
     )
-    await flow_control.put_lines(c, [line])
+    await flow_control.put_groups(c, [line])
     for run_id in newcomers:
         await queue_run(c, run_id, line)
     entered = await flow_control.let_in(c, await session(c), Rules({}))
@@ -136,7 +136,7 @@ async def test_keys_are_locked_in_one_order(ends: list[Any]) -> None:
 
 async def queue_run(c: Any, run_id: bytes, line: Line | None) -> None:
     await c.execute(
-        "insert into perdure.run_queue (run_id, ns, workflow, version, status, created_at, wake_at, line)"
-        " values ($1, 1, 'w', 'v', 0, now(), 'infinity', $2)",
+        "insert into perdure.run_queue (run_id, ns, workflow, version, status, created_at, wake_at, group_id)"
+        " values ($1, 1, 'w', 'v', 'pending', now(), 'infinity', $2)",
         run_id, line.id if line else None,
     )  # fmt: skip

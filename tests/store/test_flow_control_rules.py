@@ -10,14 +10,14 @@ import pytest
 
 from perdure.core.errors import InvalidInput
 from perdure.engine.api.flow_control import RateRule, Rulebook
-from perdure.store.flow_control_rules import PostgresRulebook
+from perdure.store.flow_control_rules import PostgresFlowControlRules
 
 NS = 7
 
 
 @pytest.fixture
-async def store(dsn: str) -> AsyncIterator[PostgresRulebook]:
-    one = PostgresRulebook(dsn)
+async def store(dsn: str) -> AsyncIterator[PostgresFlowControlRules]:
+    one = PostgresFlowControlRules(dsn)
     await one.open()
     yield one
     await one.close()
@@ -29,7 +29,7 @@ def told() -> list[int]:
 
 
 @pytest.fixture
-def book(store: PostgresRulebook, told: list[int]) -> Rulebook:
+def book(store: PostgresFlowControlRules, told: list[int]) -> Rulebook:
     async def changed() -> None:
         told.append(1)
 
@@ -39,7 +39,7 @@ def book(store: PostgresRulebook, told: list[int]) -> Rulebook:
 async def last_change(dsn: str) -> object:
     connection = await asyncpg.connect(dsn)
     try:
-        return await connection.fetchval("select max(updated_at) from perdure.flow_rule")
+        return await connection.fetchval("select max(updated_at) from perdure.flow_control_rule")
     finally:
         await connection.close()
 
@@ -101,7 +101,7 @@ async def test_every_change_is_later_than_all_before_it(book: Rulebook, dsn: str
     watching.cancel()
     connection = await asyncpg.connect(dsn)
     try:
-        moments = [r["updated_at"] for r in await connection.fetch("select updated_at from perdure.flow_rule")]
+        moments = [r["updated_at"] for r in await connection.fetch("select updated_at from perdure.flow_control_rule")]
     finally:
         await connection.close()
     assert len(set(moments)) == len(moments)
@@ -116,7 +116,7 @@ async def test_a_clock_that_was_set_back_does_not_hide_a_change(book: Rulebook, 
     await book.set(NS, "queue", "io", 1, None, "ada")
     connection = await asyncpg.connect(dsn)
     try:
-        await connection.execute("update perdure.flow_rule set updated_at = now() + interval '1 hour'")
+        await connection.execute("update perdure.flow_control_rule set updated_at = now() + interval '1 hour'")
     finally:
         await connection.close()
     before = await last_change(dsn)

@@ -15,9 +15,8 @@ import pytest
 from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.errors import InvalidInput, NotFound, RunFinished, Unavailable
-from perdure.core.lifecycle import RunStatus
 from perdure.core.work import RunView
-from perdure.engine.commits.rows import Batch
+from perdure.engine.commits.rows import Batch, CloseRow, EndedRow
 from perdure.engine.commits.store import NotCommitted
 from perdure.engine.events import EngineEvents
 from perdure.engine.ports import PostRow
@@ -25,6 +24,7 @@ from perdure.engine.runs import inbox as module
 from perdure.engine.runs.inbox import HELD, NOT_THERE, REPEATED, TAKEN, InboxWriter
 from perdure.store.postgres import PostgresStore
 from perdure.wire.codec import encode_events
+from tests.fakes.rows import start_row
 
 NS = 1
 NO_HASH = b""
@@ -65,16 +65,16 @@ class Session:
         batch = Batch()
         made = [new_run() for _ in range(count)]
         for run_id in made:
-            batch.starts.add(run_id, NS, "w", "v", None, b"", None, None, True, STARTED, None, None, None, NO_HASH)
+            batch.starts.append(start_row(run_id, input_hash=b"", own=True, body=STARTED, hash=NO_HASH))
         await self.commit(batch)
         return made
 
     async def end(self, run_id: bytes, successor: bytes | None = None) -> None:
         batch = Batch()
-        batch.closes.add(run_id, RunStatus.SUCCESS, 2, None, None, successor, NO_HASH)
-        batch.ended.add(run_id, successor)
+        batch.closes.append(CloseRow(run_id, "success", 2, None, None, successor, NO_HASH))
+        batch.ended.append(EndedRow(run_id, successor))
         if successor is not None:
-            batch.starts.add(successor, NS, "w", "v", None, b"", None, None, True, STARTED, None, None, None, NO_HASH)
+            batch.starts.append(start_row(successor, input_hash=b"", own=True, body=STARTED, hash=NO_HASH))
         await self.commit(batch)
 
 
@@ -165,13 +165,13 @@ async def test_a_run_that_waits_to_be_let_in_comes_out_of_its_line_to_hear_that_
 ) -> None:
     waiting, other = await session.start(2)
     await sql.execute(
-        "update perdure.run_queue set owner = null, line = gen_random_uuid(), wake_at = 'infinity' where run_id = any($1)",
+        "update perdure.run_queue set owner = null, group_id = gen_random_uuid(), wake_at = 'infinity' where run_id = any($1)",
         [_uuid(waiting), _uuid(other)],
     )
     rows = [row(waiting, b"stop", stops=True), row(other, b"hello")]
     assert await store.post_many(rows) == [TAKEN, TAKEN]
-    found = await sql.fetch("select run_id, line, wake_at < now() + interval '1 s' as due from perdure.run_queue")
-    assert {r["run_id"].bytes: (r["line"] is None, r["due"]) for r in found} == {
+    found = await sql.fetch("select run_id, group_id, wake_at < now() + interval '1 s' as due from perdure.run_queue")
+    assert {r["run_id"].bytes: (r["group_id"] is None, r["due"]) for r in found} == {
         waiting: (True, True),
         other: (False, False),
     }

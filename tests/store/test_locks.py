@@ -10,7 +10,7 @@ import asyncio
 import os
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +23,7 @@ import perdure.store
 from perdure.localpg.cluster import PrivateCluster
 from perdure.store.queries import queries
 
-RUN, FLOW, MAILED, IN_LINE, ANY, SUSPECT, STUCK = (f"00000000-0000-7000-8000-00000000000{n}" for n in range(1, 8))
+RUN, FLOW, MAILED, QUEUED, ANY, SUSPECT, STUCK = (f"00000000-0000-7000-8000-00000000000{n}" for n in range(1, 8))
 DUE, LINED, OWNED, LATE, UNLINED = (f"00000000-0000-7000-9000-00000000000{n}" for n in range(1, 6))
 TASKS, RUNS, BLOCKED = (f"00000000-0000-7000-a000-00000000000{n}" for n in range(1, 4))
 LIVE, EXPIRED = 1, 2
@@ -31,31 +31,31 @@ NOW = datetime.now(UTC)
 
 SETUP = f"""
 insert into perdure.engine_session (engine, expires_at) values ('live', now() + interval '1 hour'), ('expired', now() - interval '1 hour');
-insert into perdure.run_queue (run_id, ns, workflow, version, status, created_at, wake_at, line) values
-  ('{RUN}', 1, 'w', 'v', 0, now(), now(), null), ('{FLOW}', 1, 'f', 'flow-1', 0, now(), now(), null),
-  ('{MAILED}', 1, 'm', 'v', 0, now(), 'infinity', null), ('{IN_LINE}', 1, 'l', 'v', 0, now(), 'infinity', '{RUNS}');
-insert into perdure.run_queue (run_id, ns, workflow, version, status, created_at, wake_at, suspect) values ('{SUSPECT}', 1, 's', 'v', 0, now(), 'infinity', true);
+insert into perdure.run_queue (run_id, ns, workflow, version, status, created_at, wake_at, group_id, kind) values
+  ('{RUN}', 1, 'w', 'v', 'pending', now(), now(), null, 'code'), ('{FLOW}', 1, 'f', 'flow-1', 'pending', now(), now(), null, 'flow'),
+  ('{MAILED}', 1, 'm', 'v', 'pending', now(), 'infinity', null, 'code'), ('{QUEUED}', 1, 'l', 'v', 'pending', now(), 'infinity', '{RUNS}', 'code');
+insert into perdure.run_queue (run_id, ns, workflow, version, status, created_at, wake_at, suspect) values ('{SUSPECT}', 1, 's', 'v', 'pending', now(), 'infinity', true);
 insert into perdure.run_queue (run_id, ns, workflow, version, status, created_at, wake_at, stuck, deadline_at) values
-  ('{STUCK}', 1, 's', 'v', 0, now(), 'infinity', 'a reason', now());
+  ('{STUCK}', 1, 's', 'v', 'pending', now(), 'infinity', 'a reason', now());
 insert into perdure.inbox (ns, run_id, body) values (1, '{MAILED}', 'x');
-insert into perdure.task_queue (id, ns, run_id, seq, name, queue, status, attempt, lost, run_at, owner, scheduled_at, options, input, line, expires_at) values
-  ('{DUE}', 1, '{RUN}', 1, 't', 'due', 0, 1, 0, now(), null, now(), '', '', null, null),
-  ('{LINED}', 1, '{RUN}', 2, 't', 'lined', 0, 1, 0, now(), null, now(), '', '', '{TASKS}', null),
-  ('{OWNED}', 1, '{RUN}', 3, 't', 'owned', 1, 1, 0, now(), {LIVE}, now(), '', '', null, null),
-  ('{LATE}', 1, '{RUN}', 4, 't', 'late', 0, 1, 0, now(), null, now(), '', '', null, now()),
-  ('{UNLINED}', 1, '{RUN}', 5, 't', 'unlined', 0, 1, 0, now(), null, now(), '', '', null, null);
-insert into perdure.line (id, ns, kind, queue, name, workflow, head_at, next_at, blocked) values
-  ('{TASKS}', 1, 0, 'lined', 't', '', now(), now() - interval '1 hour', null),
-  ('{RUNS}', 1, 1, '', '', 'l', now(), now(), null),
-  ('{BLOCKED}', 1, 0, 'blocked', 't', '', now(), now() + interval '1 hour', 'key');
-insert into perdure.promise (run_id, name, ns, created_at, kind, assignees, quorum) values ('{RUN}', 'approval', 1, now(), 1, '{{}}', 1);
-insert into perdure.promise (run_id, name, ns, created_at, kind, event) values ('{RUN}', 'event', 1, now(), 2, 'e');
+insert into perdure.task_queue (id, ns, run_id, seq, name, queue, status, attempt, lost, run_at, owner, scheduled_at, options, input, group_id, start_deadline_at) values
+  ('{DUE}', 1, '{RUN}', 1, 't', 'due', 'pending', 1, 0, now(), null, now(), '', '', null, null),
+  ('{LINED}', 1, '{RUN}', 2, 't', 'lined', 'pending', 1, 0, now(), null, now(), '', '', '{TASKS}', null),
+  ('{OWNED}', 1, '{RUN}', 3, 't', 'owned', 'dispatched', 1, 0, now(), {LIVE}, now(), '', '', null, null),
+  ('{LATE}', 1, '{RUN}', 4, 't', 'late', 'pending', 1, 0, now(), null, now(), '', '', null, now()),
+  ('{UNLINED}', 1, '{RUN}', 5, 't', 'unlined', 'pending', 1, 0, now(), null, now(), '', '', null, null);
+insert into perdure.flow_control_group (id, ns, kind, queue, name, workflow, head_at, next_at, blocked) values
+  ('{TASKS}', 1, 'task', 'lined', 't', '', now(), now() - interval '1 hour', null),
+  ('{RUNS}', 1, 'run', '', '', 'l', now(), now(), null),
+  ('{BLOCKED}', 1, 'task', 'blocked', 't', '', now(), now() + interval '1 hour', 'key');
+insert into perdure.promise (run_id, name, ns, created_at, kind, assignees, quorum) values ('{RUN}', 'approval', 1, now(), 'approval', '{{}}', 1);
+insert into perdure.promise (run_id, name, ns, created_at, kind, event) values ('{RUN}', 'event', 1, now(), 'event', 'e');
 insert into perdure.schedule (ns, name, workflow, input, spec, spec_hash, created_by, fire_at) values (1, 's', 'w', '', '', '', '', now());
 insert into perdure.calendar (ns, name, spec, updated_by) values (1, 'c', '', '');
-insert into perdure.start_later (run_id, ns, workflow, key, kind, due_at, last_at, request) values ('{ANY}', 1, 'w', 'k', 0, now(), now(), '');
+insert into perdure.deferred_start (run_id, ns, workflow, key, kind, due_at, last_at, request) values ('{ANY}', 1, 'w', 'k', 'debounce', now(), now(), '');
 insert into perdure.dedup (ns, workflow, key, run_id, expires_at) values
   (1, 'w', 'old', '{ANY}', now() - interval '1 hour'), (1, 'w', 'until its end', '{ANY}', 'infinity');
-insert into perdure.event (ns, name, body, source) values (1, 'e', '', '');
+insert into perdure.named_event (ns, name, body, source) values (1, 'e', '', '');
 """
 
 SESSION = f"delete from perdure.engine_session where id = {LIVE}"
@@ -65,8 +65,8 @@ class Lock(NamedTuple):
     """One lock of one query, in the order in which they are written there."""
 
     query: str
-    args: Sequence[Any] | None
-    """None: nothing but the session. Parameters that are missing at the end are empty arrays."""
+    args: dict[str, Any]
+    """Parameters that are missing are empty."""
     holds: str = ""
     skips: str = ""
     found: Any = None
@@ -86,92 +86,122 @@ def row(table: str, where: str) -> tuple[str, str]:
     return f"{found} for key share", f"{found} for update"
 
 
-def held(query: str, args: Sequence[Any], table: str, where: str) -> Lock:
+def held(query: str, table: str, where: str, /, **args: Any) -> Lock:
     return Lock(query, args, holds=row(table, where)[0])
 
 
-def claimed(query: str, args: Sequence[Any], table: str, where: str) -> Lock:
+def claimed(query: str, table: str, where: str, /, **args: Any) -> Lock:
     """The rows are updated or deleted by the query itself, so that only passing over them proves anything."""
     return Lock(query, args, skips=row(table, where)[1])
 
 
-def picked(query: str, args: Sequence[Any], table: str, where: str) -> Lock:
+def picked(query: str, table: str, where: str, /, **args: Any) -> Lock:
     return Lock(query, args, *row(table, where))
 
 
-def fenced(query: str, *args: Any) -> Lock:
-    return Lock(query, args or None, holds=SESSION, shared=True)
+def fenced(query: str, /, **args: Any) -> Lock:
+    return Lock(query, {"session": LIVE, **args}, holds=SESSION, shared=True)
 
 
-def kept(query: str, *args: Any, found: Any = None) -> Lock:
+def kept(query: str, /, **args: Any) -> Lock:
     """KEY SHARE on a run: it cannot end."""
-    return Lock(query, args, holds=f"delete from perdure.run_queue where run_id = '{RUN}'", found=found, shared=True)
+    return Lock(query, args, holds=f"delete from perdure.run_queue where run_id = '{RUN}'", shared=True)
 
 
-RUNS_WANTED = (LIVE, [1], ["w"], 10, True)
-TASKS_WANTED = (LIVE, [1], ["due"], ["t"], [5], 10)
+def runs(*workflows: str, limit: int = 10, flows: bool = True) -> dict[str, Any]:
+    return {"session": LIVE, "workflows": [(1, name) for name in workflows], "limit": limit, "flows": flows}
+
+
+def tasks(queue: str) -> dict[str, Any]:
+    return {"session": LIVE, "kinds": [(1, queue, "t", 5)]}
+
+
 RUN_LOCKED = f"select 1 from perdure.run_queue where run_id = '{RUN}' for update"
+SENT = {"run_id": RUN, "ns": 1, "body": b"x"}
+NOTE = (OWNED, 1, "w", NOW, NOW, b"", None)
 LOCKS = [
-    fenced("commit_batch", LIVE, 1),
-    fenced("commit_batch_rest", LIVE),
-    fenced("claim_runs", *RUNS_WANTED),
-    claimed("claim_runs", RUNS_WANTED[:4] + (False,), "run_queue", f"run_id = '{RUN}'"),
-    claimed("claim_runs", (LIVE, [], [], 10, True), "run_queue", f"run_id = '{FLOW}'"),
-    fenced("claim_runs_with_mail", *RUNS_WANTED),
-    claimed("claim_runs_with_mail", (LIVE, [1], ["m"], 10, True), "run_queue", f"run_id = '{MAILED}'"),
-    fenced("claim_suspect", *RUNS_WANTED),
-    claimed("claim_suspect", (LIVE, [1], ["s"], 1, False), "run_queue", f"run_id = '{SUSPECT}'"),
-    fenced("claim_tasks", *TASKS_WANTED),
-    claimed("claim_tasks", TASKS_WANTED, "task_queue", f"id = '{DUE}'"),
-    fenced("adopt_tasks", LIVE, 1, [OWNED], [1]),
-    fenced("expired_tasks", LIVE, 10),
-    picked("expired_tasks", (LIVE, 10), "task_queue", f"id = '{LATE}'"),
-    fenced("unendable_runs", LIVE, [], [], 10),
-    picked("unendable_runs", (LIVE, [], [], 10), "run_queue", f"run_id = '{STUCK}'"),
-    fenced("look_at_lines", LIVE, [1], ["lined"], ["t"], [5], 8),
-    picked("look_at_lines", (LIVE, [1], ["lined"], ["t"], [5], 8), "line", f"id = '{TASKS}'"),
-    fenced("look_at_run_lines", LIVE, 8, 8),
-    picked("look_at_run_lines", (LIVE, 8, 8), "line", f"id = '{RUNS}'"),
-    Lock("lock_keys", ([41, 42],), holds="select pg_advisory_xact_lock(42)"),
-    claimed("take_from_lines", (LIVE, [TASKS], [1]), "task_queue", f"id = '{LINED}'"),
-    claimed("let_in_runs", ([RUNS], [1]), "run_queue", f"run_id = '{IN_LINE}'"),
-    picked("stale_lines", (10,), "line", f"id = '{TASKS}'"),
-    claimed("wake_lines", ([1], ["key"]), "line", f"id = '{BLOCKED}'"),
-    picked("unlined_tasks", (1, "queue", "unlined", 10), "task_queue", f"id = '{UNLINED}'"),
-    claimed("note_tasks", (LIVE, [OWNED], [1], ["w"], [NOW], [NOW], [b""], [None]), "task_queue", f"id = '{OWNED}'"),
-    held("select_owned_tasks", ([LIVE],), "task_queue", f"id = '{OWNED}'"),
-    Lock("delete_expired_sessions", (), skips=f"select 1 from perdure.engine_session where id = {EXPIRED} for key share"),
-    kept("post_message", RUN, 1, b"x"),
+    fenced("commit_batch", number=1),
+    fenced("commit_batch_rest"),
+    fenced("claim_runs", **runs("w")),
+    claimed("claim_runs", "run_queue", f"run_id = '{RUN}'", **runs("w", flows=False)),
+    claimed("claim_runs", "run_queue", f"run_id = '{FLOW}'", **runs()),
+    fenced("claim_runs_with_messages", **runs("w")),
+    claimed("claim_runs_with_messages", "run_queue", f"run_id = '{MAILED}'", **runs("m")),
+    fenced("claim_suspect", **runs("w")),
+    claimed("claim_suspect", "run_queue", f"run_id = '{SUSPECT}'", **runs("s", limit=1, flows=False)),
+    fenced("claim_tasks", **tasks("due"), limit=10),
+    claimed("claim_tasks", "task_queue", f"id = '{DUE}'", **tasks("due"), limit=10),
+    fenced("adopt_tasks", ns=1, tasks=[(OWNED, 1)]),
+    fenced("lock_tasks_past_start_deadline", limit=10),
+    picked("lock_tasks_past_start_deadline", "task_queue", f"id = '{LATE}'", session=LIVE, limit=10),
+    fenced("lock_runs_to_end", limit=10),
+    picked("lock_runs_to_end", "run_queue", f"run_id = '{STUCK}'", session=LIVE, limit=10),
+    fenced("lock_task_groups", **tasks("lined"), groups_per_kind=8),
+    picked("lock_task_groups", "flow_control_group", f"id = '{TASKS}'", **tasks("lined"), groups_per_kind=8),
+    fenced("lock_run_groups", groups_max=8, runs_per_group=8),
+    picked("lock_run_groups", "flow_control_group", f"id = '{RUNS}'", session=LIVE, groups_max=8, runs_per_group=8),
+    Lock("lock_keys", {"hashes": [41, 42]}, holds="select pg_advisory_xact_lock(42)"),
+    claimed("claim_from_groups", "task_queue", f"id = '{LINED}'", session=LIVE, groups=[(TASKS, 1)]),
+    claimed("admit_runs", "run_queue", f"run_id = '{QUEUED}'", groups=[(RUNS, 1)]),
+    picked("lock_stale_groups", "flow_control_group", f"id = '{TASKS}'", limit=10),
+    claimed("wake_groups", "flow_control_group", f"id = '{BLOCKED}'", keys=[(1, "key")]),
+    picked("lock_ungrouped_tasks", "task_queue", f"id = '{UNLINED}'", ns=1, scope="queue", name="unlined", limit=10),
+    claimed("update_attempts", "task_queue", f"id = '{OWNED}'", session=LIVE, attempts=[NOTE]),
+    held("select_owned_tasks", "task_queue", f"id = '{OWNED}'", sessions=[LIVE]),
     Lock(
-        "post_messages", ([RUN], [1], [1], [b"x"], [None], [RUN], [False]),
-        holds=f"delete from perdure.run_queue where run_id = '{RUN}'", skips=RUN_LOCKED, found=[([0],)], skipped=[([3],)], shared=True,
+        "delete_expired_sessions",
+        {},
+        skips=f"select 1 from perdure.engine_session where id = {EXPIRED} for key share",
     ),
-    kept("resolve_promise", RUN, 1, "p", b"x", True),
-    kept("ask_update", RUN, 1, "u", b"x"),
-    kept("post_once", 1, "k", b"h", RUN, b"x"),
-    kept("cancel_runs", [RUN], b"x"),
-    kept("hold_approval", RUN, 1, "approval"),
-    held("hold_approval", (RUN, 1, "approval"), "promise", f"run_id = '{RUN}' and name = 'approval'"),
-    kept("hold_run", RUN, 1),
+    kept("send_message", **SENT),
     Lock(
-        "keep_waits", ([RUN], ["event"], [b"x"]),
-        holds=f"delete from perdure.run_queue where run_id = '{RUN}'", skips=RUN_LOCKED, found=[([1], [])], skipped=[([], [1])], shared=True,
+        "send_messages",
+        {"runs": [(RUN, 1)], "messages": [(1, b"x", None, RUN, False)]},
+        holds=f"delete from perdure.run_queue where run_id = '{RUN}'",
+        skips=RUN_LOCKED,
+        found=[([0],)],
+        skipped=[([3],)],
+        shared=True,
     ),
-    picked("claim_events", (10,), "event", "name = 'e'"),
-    picked("due_schedules", (10,), "schedule", "name = 's'"),
-    held("schedule_to_start", (1, "s"), "schedule", "name = 's'"),
-    held("lock_schedule", (1, "s"), "schedule", "name = 's'"),
-    held("lock_calendar", (1, "c"), "calendar", "name = 'c'"),
-    held("lock_schedules_page", (1, 0, 10), "schedule", "name = 's'"),
-    Lock("lock_start_key", ("a key",), holds="select pg_advisory_xact_lock(hashtextextended('a key', 5))"),
-    held("open_start", (1, "w", "k"), "start_later", "key = 'k'"),
-    claimed("take_due_starts", (10, 1.0), "start_later", "key = 'k'"),
-    held("lock_dedup", (1, "w", "old"), "dedup", "key = 'old'"),
-    claimed("forget_dedups", (10,), "dedup", "key = 'old'"),
-    picked("lasting_dedups", (0, "", "", 10), "dedup", "key = 'until its end'"),
-    Lock("lock_rulebook", (), holds="select pg_advisory_xact_lock(hashtextextended('perdure.flow_rule', 6))"),
-    Lock("lock_migrations", (), holds="select pg_advisory_xact_lock(7308895158390189421)"),
-]  # fmt: skip
+    kept("resolve_promise", **SENT, name="p", authorized=True),
+    kept("ask_update", **SENT, id="u"),
+    kept("send_message_once", **SENT, key="k", hash=b"h"),
+    kept("cancel_runs", run_ids=[RUN], body=b"x"),
+    kept("hold_approval", run_id=RUN, ns=1, name="approval"),
+    held("hold_approval", "promise", f"run_id = '{RUN}' and name = 'approval'", run_id=RUN, ns=1, name="approval"),
+    kept("hold_run", run_id=RUN, ns=1),
+    Lock(
+        "resolve_event_waits",
+        {"waits": [(RUN, "event", b"x")]},
+        holds=f"delete from perdure.run_queue where run_id = '{RUN}'",
+        skips=RUN_LOCKED,
+        found=[([1], [])],
+        skipped=[([], [1])],
+        shared=True,
+    ),
+    picked("claim_events", "named_event", "name = 'e'", limit=10),
+    picked("due_schedules", "schedule", "name = 's'", limit=10),
+    held("schedule_to_start", "schedule", "name = 's'", ns=1, name="s"),
+    held("lock_schedule", "schedule", "name = 's'", ns=1, name="s"),
+    held("lock_calendar", "calendar", "name = 'c'", ns=1, name="c"),
+    held("lock_schedules_page", "schedule", "name = 's'", ns=1, after_id=0, limit=10),
+    Lock(
+        "lock_deferred_start_key", {"key": "a key"}, holds="select pg_advisory_xact_lock(hashtextextended('a key', 5))"
+    ),
+    held("lock_deferred_start", "deferred_start", "key = 'k'", ns=1, workflow="w", key="k"),
+    claimed("claim_deferred_starts", "deferred_start", "key = 'k'", limit=10, lease_s=1.0),
+    held("lock_dedup", "dedup", "key = 'old'", ns=1, workflow="w", key="old"),
+    claimed("delete_expired_dedups", "dedup", "key = 'old'", limit=10),
+    picked(
+        "lock_lasting_dedups", "dedup", "key = 'until its end'", after_ns=0, after_workflow="", after_key="", limit=10
+    ),
+    Lock(
+        "lock_flow_control_rules",
+        {},
+        holds="select pg_advisory_xact_lock(hashtextextended('perdure.flow_control_rule', 6))",
+    ),
+    Lock("lock_migrations", {}, holds="select pg_advisory_xact_lock(7308895158390189421)"),
+]
 
 
 def locks_in(sql: str) -> list[re.Match[str]]:
@@ -180,7 +210,7 @@ def locks_in(sql: str) -> list[re.Match[str]]:
 
 
 def test_every_lock_of_every_query_has_its_proof_here() -> None:
-    there = {name: len(found) for name, sql in queries().items() if (found := locks_in(sql))}
+    there = {name: len(found) for name, query in queries().items() if (found := locks_in(query.sql))}
     assert dict(Counter(lock.query for lock in LOCKS)) == there
 
 
@@ -200,10 +230,9 @@ class Sides:
 
     async def run(self, c: Any, lock: Lock) -> tuple[int, list[tuple[Any, ...]]]:
         """How many rows the query changed or found, and what it answered."""
-        statement = await c.prepare(queries()[lock.query])
-        wanted = len(statement.get_parameters())
-        args = (LIVE,) if lock.args is None else tuple(lock.args)
-        rows = await statement.fetch(*args, *[[]] * (wanted - len(args)))
+        query = queries()[lock.query]
+        statement = await c.prepare(query.sql)
+        rows = await statement.fetch(*query.bind({**dict.fromkeys(query.columns, ()), **lock.args}))
         return int(statement.get_statusmsg().split()[-1]), [tuple(r) for r in rows]
 
     async def waits(self, statement: str) -> asyncio.Task[Any]:

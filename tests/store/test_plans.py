@@ -12,11 +12,11 @@ from perdure.store.connections import SETTINGS
 from perdure.store.queries import queries
 
 HOT = [
-    "commit_batch", "commit_batch_rest", "claim_runs", "claim_runs_with_mail", "claim_tasks", "next_due", "inbox_of_owner",
-    "load_runs", "requeue_tasks", "drop_tasks_into_inbox", "read_back", "post_message",
+    "commit_batch", "commit_batch_rest", "claim_runs", "claim_runs_with_messages", "claim_tasks", "next_due", "inbox_of_session",
+    "load_runs", "requeue_tasks", "fail_queued_tasks", "read_commit", "send_message",
     "resolve_promise", "ended_runs", "last_rows",
     "due_schedules", "calendars_by_name", "active_of_schedules", "add_fires", "start_scheduled", "cancel_runs", "advance_schedules",
-    "next_deadline", "unendable_runs", "take_to_end", "wait_for_undo",
+    "next_deadline", "lock_runs_to_end", "claim_runs_to_end", "set_undo_wait",
 ]  # fmt: skip
 BY_TYPE = {
     "int8": "1",
@@ -26,14 +26,14 @@ BY_TYPE = {
     "bytea": "''",
     "bool": "true",
 }
-WALKED_ON_PURPOSE = {"inbox_of_owner": "inbox", "claim_runs_with_mail": "inbox", "next_due": "inbox"}
+WALKED_ON_PURPOSE = {"inbox_of_session": "inbox", "claim_runs_with_messages": "inbox", "next_due": "inbox"}
 """The inbox is empty or nearly so; looking at all of it is the design."""
-HOLDS_ONLY_WHAT_IS_WANTED = {"run_queue_cancelled", "inbox_stops"}
+HOLDS_ONLY_WHAT_IS_WANTED = {"run_queue_cancelled", "inbox_cancel"}
 """Partial indexes whose every entry is looked for."""
 
 
 async def plan(c: Any, name: str) -> list[str]:
-    text = queries()[name]
+    text = queries()[name].sql
     types = [p.name for p in (await c.prepare(text)).get_parameters()]
     arguments = ", ".join(BY_TYPE.get(t, "'{}'") for t in types)
     await c.execute(f"prepare {name}_plan as {text}")
@@ -42,10 +42,10 @@ async def plan(c: Any, name: str) -> list[str]:
 
 FILL = """
 insert into perdure.run_queue (run_id, ns, workflow, version, status, created_at, wake_at, owner, epoch)
-select gen_random_uuid(), 1, 'w' || i % 5, '1', case when i % 2 = 0 then 1 else 0 end, now(), now() + interval '1 day',
+select gen_random_uuid(), 1, 'w' || i % 5, '1', case when i % 2 = 0 then 'running' else 'pending' end, now(), now() + interval '1 day',
        case when i % 2 = 0 then i % 3 end, 1 from generate_series(1, 5000) i;
 insert into perdure.task_queue (id, ns, run_id, seq, name, queue, status, attempt, lost, run_at, owner, scheduled_at, options, input)
-select gen_random_uuid(), 1, gen_random_uuid(), i, 'n', 'q', case when i % 2 = 0 then 1 else 0 end, 1, 0, now(),
+select gen_random_uuid(), 1, gen_random_uuid(), i, 'n', 'q', case when i % 2 = 0 then 'dispatched' else 'pending' end, 1, 0, now(),
        case when i % 2 = 0 then i % 3 end, now(), '', '' from generate_series(1, 5000) i;
 insert into perdure.inbox (ns, run_id, body) select 1, gen_random_uuid(), '' from generate_series(1, 2000);
 analyze;

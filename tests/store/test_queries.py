@@ -6,12 +6,14 @@ import re
 from collections import Counter
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
 
+from perdure.engine.commits.rows import MAIN, REST
 from perdure.store.migrate import migrate
-from perdure.store.queries import queries
+from perdure.store.queries import Query, queries
 
 SQL = resources.files("perdure.store") / "sql"
 FILES = sorted(f.name for f in SQL.iterdir() if f.name.endswith(".sql"))
@@ -32,6 +34,28 @@ def test_no_query_is_left_over() -> None:
     assert [n for n in queries() if f'"{n}"' not in source] == []
 
 
+def test_parameters_are_numbered_by_name_and_rows_become_columns() -> None:
+    text = "select :b::text[], ':no', '-- :no', x::int -- :no\n from unnest(:rows.x::int[], :rows.y::text[]) as u(x, y) where z = :b and y = any(:rows.y)"
+    query = Query("one", text)
+    assert query.columns == {"b": (), "rows": ("x", "y")}
+    numbered = "select $1::text[], ':no', '-- :no', x::int -- :no\n from unnest($2::int[], $3::text[]) as u(x, y) where z = $1 and y = any($3)"
+    assert query.sql == numbered
+    assert query.bind({"b": 7, "rows": [(1, "a"), (2, "b")]}) == [7, (1, 2), ("a", "b")]
+    assert query.bind({"rows": [], "b": None}) == [None, (), ()]
+
+
+@pytest.mark.parametrize("args", [{}, {"ns": 1}, {"ns": 1, "nmae": "n"}, {"ns": 1, "name": "n", "more": 1}])
+def test_a_call_names_every_parameter_and_no_other(args: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match="one takes ns, name, and got"):
+        Query("one", "select :ns, :name").bind(args)
+
+
+def test_the_rows_of_a_commit_have_their_columns_in_the_order_of_the_statement() -> None:
+    for query, rows in (("commit_batch", MAIN), ("commit_batch_rest", REST)):
+        given = {name: tuple(getattr(row, "_fields", ())) for name, row in rows.items()}
+        assert {name: columns for name, columns in queries()[query].columns.items() if name in given} == given
+
+
 @pytest.mark.parametrize("file", FILES)
 def test_every_file_opens_with_its_purpose(file: str) -> None:
     first = (SQL / file).read_text().splitlines()[0]
@@ -41,7 +65,7 @@ def test_every_file_opens_with_its_purpose(file: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(queries()))
 def test_a_query_is_one_statement(name: str) -> None:
-    without_comments = re.sub(r"--[^\n]*", "", queries()[name])
+    without_comments = re.sub(r"--[^\n]*", "", queries()[name].sql)
     without_text = re.sub(r"'[^']*'|\$\w*\$.*?\$\w*\$", "", without_comments, flags=re.DOTALL)
     assert ";" not in without_text
 
@@ -53,7 +77,7 @@ async def test_every_query_prepares_against_the_migrated_schema(dsn: str) -> Non
         for file in FILES:
             for name in _names(file):
                 try:
-                    await connection.prepare(queries()[name])
+                    await connection.prepare(queries()[name].sql)
                 except asyncpg.PostgresError as e:
                     refused[f"{file}: {name}"] = str(e)
     finally:

@@ -14,20 +14,21 @@ from perdure.engine.api import reads as r
 from perdure.store import partitions
 from perdure.store.connections import SETTINGS, connect
 from perdure.store.queries import queries
-from perdure.store.reads import READ_SETTINGS, PostgresReads
+from perdure.store.reads import PostgresReads
+from perdure.store.run_lists import READ_SETTINGS
 
 T0_MS = 1_790_000_000_000
 RUNS = 12_000
 FILL = f"""
 insert into perdure.run (run_id, ns, workflow, version, key, status, created_at, finished_at, epoch, events, error_code, error, attributes)
 select (lpad(to_hex({T0_MS} + i * 60000), 12, '0') || '70008' || lpad(to_hex(i), 15, '0'))::uuid, case when i % 50 = 0 then 2 else 1 end, 'w' || i % 7,
-       '1', case when i % 1000 = 0 then 'key-' || i end, case when i % 100 = 1 then 3 when i % 400 = 2 then 4 else 2 end,
+       '1', case when i % 1000 = 0 then 'key-' || i end, case when i % 100 = 1 then 'failed' when i % 400 = 2 then 'cancelled' else 'success' end,
        to_timestamp({T0_MS} / 1000 + i * 60), to_timestamp({T0_MS} / 1000 + i * 60 + 5), 1, 3,
        case when i % 100 = 1 then 'run_failed' end, case when i % 100 = 1 then 'Disk ' || i || ' is full' end,
        case when i % 3000 = 7 then '{{"rare": true}}'::jsonb when i % 4 = 0 then '{{"env": "prod"}}'::jsonb end
   from generate_series(1, {RUNS}) i;
 insert into perdure.run_queue (run_id, ns, workflow, version, status, created_at, wake_at, attributes)
-select (lpad(to_hex({T0_MS} + i * 60000 + 30000), 12, '0') || '70008' || lpad(to_hex(i), 15, '0'))::uuid, 1, 'w' || i % 7, '1', 0, now(), 'infinity',
+select (lpad(to_hex({T0_MS} + i * 60000 + 30000), 12, '0') || '70008' || lpad(to_hex(i), 15, '0'))::uuid, 1, 'w' || i % 7, '1', 'pending', now(), 'infinity',
        case when i % 500 = 0 then '{{"rare": true}}'::jsonb end
   from generate_series(1, 3000) i;
 analyze;
@@ -77,15 +78,15 @@ async def expected(dsn: str, where: str) -> int:
     [
         (r.RunFilter(), "true"),
         (r.RunFilter(workflow="w3"), "workflow = 'w3'"),
-        (r.RunFilter(statuses=frozenset({3})), "status = 3"),
-        (r.RunFilter(statuses=frozenset({3, 4})), "status in (3, 4)"),
-        (r.RunFilter(statuses=frozenset({0, 4})), "status in (0, 4)"),
-        (r.RunFilter(statuses=frozenset({2}), workflow="w1"), "status = 2 and workflow = 'w1'"),
-        (r.RunFilter(statuses=frozenset({3}), workflow="w1"), "status = 3 and workflow = 'w1'"),
-        (r.RunFilter(statuses=frozenset({0, 1}), workflow="w1"), "status in (0, 1) and workflow = 'w1'"),
+        (r.RunFilter(statuses=frozenset({3})), "status = 'failed'"),
+        (r.RunFilter(statuses=frozenset({3, 4})), "status in ('failed', 'cancelled')"),
+        (r.RunFilter(statuses=frozenset({0, 4})), "status in ('pending', 'cancelled')"),
+        (r.RunFilter(statuses=frozenset({2}), workflow="w1"), "status = 'success' and workflow = 'w1'"),
+        (r.RunFilter(statuses=frozenset({3}), workflow="w1"), "status = 'failed' and workflow = 'w1'"),
+        (r.RunFilter(statuses=frozenset({0, 1}), workflow="w1"), "status in ('pending', 'running') and workflow = 'w1'"),
         (r.RunFilter(attributes=(b'{"rare":true}',)), "attributes @> '{\"rare\":true}'"),
         (r.RunFilter(attributes=(b'{"env":"prod"}',)), "attributes @> '{\"env\":\"prod\"}'"),
-        (r.RunFilter(attributes=(b'{"rare":"true"}', b'{"rare":true}'), statuses=frozenset({2})), "attributes @> '{\"rare\":true}' and status = 2"),
+        (r.RunFilter(attributes=(b'{"rare":"true"}', b'{"rare":true}'), statuses=frozenset({2})), "attributes @> '{\"rare\":true}' and status = 'success'"),
         (r.RunFilter(text="DISK 1"), "error ilike '%disk 1%'"),
         (r.RunFilter(text="key-1"), "key ilike '%key-1%'"),
         (r.RunFilter(text="nowhere to be found"), "false"),
@@ -133,7 +134,7 @@ ARGUMENTS = "1, '00000000-0000-0000-0000-000000000000', 'ffffffff-ffff-ffff-ffff
 
 
 async def explained(c: Any, name: str, arguments: str) -> str:
-    await c.execute(f"prepare {name}_plan as {queries()[name]}")
+    await c.execute(f"prepare {name}_plan as {queries()[name].sql}")
     lines = await c.fetch(f"explain (analyze, costs off, timing off, summary off) execute {name}_plan({arguments})")
     return "\n".join(line[0] for line in lines)
 
@@ -199,7 +200,7 @@ async def test_tasks_of_an_active_run_come_from_rows_and_from_its_history(dsn: s
     ]  # fmt: skip
     c = await connect(dsn)
     await c.execute(
-        "insert into perdure.run_queue (run_id, ns, workflow, version, status, created_at, wake_at, owner) values ($1, 1, 'w', '1', 1, now(), now(), 5)", run_id
+        "insert into perdure.run_queue (run_id, ns, workflow, version, status, created_at, wake_at, owner) values ($1, 1, 'w', '1', 'running', now(), now(), 5)", run_id
     )  # fmt: skip
     await c.execute(
         "insert into perdure.history (run_id, seq, last, ns, epoch, at, body, hash) values ($1, 1, 3, 1, 1, now(), $2, '')", run_id, encode_events(events)
@@ -207,11 +208,11 @@ async def test_tasks_of_an_active_run_come_from_rows_and_from_its_history(dsn: s
     for seq in (0, 1):
         await c.execute(
             "insert into perdure.task (id, ns, run_id, seq, name, queue, status, attempts, lost, epoch, scheduled_at, started_at, finished_at)"
-            " values ($1, 1, $2, $3, 't', 'q', 3, 1, 0, 1, now(), now(), now())", ids.derive(run_id, ids.TASK, seq), run_id, seq,
+            " values ($1, 1, $2, $3, 't', 'q', 'success', 1, 0, 1, now(), now(), now())", ids.derive(run_id, ids.TASK, seq), run_id, seq,
         )  # fmt: skip
     await c.execute(
         "insert into perdure.task_queue (id, ns, run_id, seq, name, queue, status, attempt, lost, run_at, owner, scheduled_at, options, input, details)"
-        " values ($1, 1, $2, 2, 't', 'q', 2, 2, 1, now(), 5, now(), '', '', '{\"done\": 4}')", ids.derive(run_id, ids.TASK, 2), run_id,
+        " values ($1, 1, $2, 2, 't', 'q', 'running', 2, 1, now(), 5, now(), '', '', '{\"done\": 4}')", ids.derive(run_id, ids.TASK, 2), run_id,
     )  # fmt: skip
     await c.close()
     reads = PostgresReads(dsn)

@@ -98,7 +98,7 @@ class Bench:
         await self.c.execute(
             """with gone as (delete from perdure.run_queue returning *)
                insert into perdure.run (run_id, ns, workflow, version, status, created_at, finished_at, epoch, events)
-               select run_id, ns, workflow, version, 2, created_at, now(), 1, 2 from gone"""
+               select run_id, ns, workflow, version, 'success', created_at, now(), 1, 2 from gone"""
         )
 
 
@@ -129,7 +129,7 @@ async def test_a_time_fires_once_with_its_run_and_the_schedule_moves_on(bench: B
     await bench.fire_due()
     (run,) = await bench.runs()
     assert (run["workflow"], run["version"], run["status"], run["attributes"]) == (
-        "report", "v1", 0, '{"schedule": "s"}',
+        "report", "v1", "pending", '{"schedule": "s"}',
     )  # fmt: skip
     (row,) = await bench.c.fetch("select * from perdure.history")
     (started,) = decode_events(row["body"])
@@ -316,16 +316,16 @@ async def test_queue_puts_runs_into_a_line_of_their_own_in_the_order_of_their_ti
     await bench.go_to(at("2027-01-10T12:00:01"))
     await bench.fire_due()
     rows = await bench.c.fetch(
-        "select f.nominal_at, q.run_id, q.line, q.wake_at = 'infinity' as asleep from perdure.schedule_fire f "
+        "select f.nominal_at, q.run_id, q.group_id, q.wake_at = 'infinity' as asleep from perdure.schedule_fire f "
         "join perdure.schedule s on s.id = f.schedule_id join perdure.run_queue q on q.run_id = f.run_id "
         "where s.name = 'a' order by f.nominal_at"
     )
     assert len(rows) == 5
     assert all(r["asleep"] for r in rows)
-    assert len({r["line"] for r in rows}) == 1
+    assert len({r["group_id"] for r in rows}) == 1
     assert [r["run_id"] for r in rows] == sorted(r["run_id"] for r in rows)
-    lines = await bench.c.fetch("select needs, kind, workflow from perdure.line order by needs")
-    assert [(x["kind"], x["workflow"]) for x in lines] == [(1, "report")] * 2
+    lines = await bench.c.fetch("select needs, kind, workflow from perdure.flow_control_group order by needs")
+    assert [(x["kind"], x["workflow"]) for x in lines] == [("run", "report")] * 2
     assert '"schedule/a",1,"queue"' in lines[0]["needs"]
     assert '"schedule/b",1,"queue"' in lines[1]["needs"]
 
@@ -615,7 +615,9 @@ async def test_a_time_that_was_missed_is_made_up_for_by_a_backfill_alone(bench: 
     await bench.put(every="1h")
     nominal = at("2027-01-10T08:00")
     schedule = await bench.c.fetchval("select id from perdure.schedule")
-    add = "insert into perdure.schedule_fire (schedule_id, nominal_at, ns, how, outcome) values ($1, $2, 1, 0, $3)"
+    add = (
+        "insert into perdure.schedule_fire (schedule_id, nominal_at, ns, how, outcome) values ($1, $2, 1, 'fired', $3)"
+    )
     await bench.c.execute(add, schedule, nominal, MISSED)
     await bench.go_to(at("2027-01-10T08:00:01"))
     await bench.fire_due()

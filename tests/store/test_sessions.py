@@ -15,14 +15,14 @@ import pytest
 from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.errors import Fenced
-from perdure.core.lifecycle import RunStatus
 from perdure.core.retry import TaskOptions
-from perdure.engine.commits.rows import Batch
+from perdure.engine.commits.rows import AppendRow, Batch, CloseRow, MessageRow, PromiseRow, ReleaseRow, StateRow
 from perdure.engine.commits.store import NotCommitted, Poison
 from perdure.engine.tasks.lost_workers import settle_lost
 from perdure.store.postgres import PostgresStore
-from perdure.store.queries import queries
+from perdure.store.queries import fetch_row
 from perdure.wire.codec import decode_mail, encode_events, encode_options
+from tests.fakes.rows import queued_row, start_row, task_row
 
 NS = 1
 NO_HASH = b""
@@ -55,23 +55,21 @@ def start_of(
     run_id: bytes, *, own: bool = True, key: str | None = None, body: bytes = STARTED, hash_: bytes = b"h"
 ) -> Batch:
     batch = Batch()
-    batch.starts.add(run_id, NS, "w", "v", key, hash_, None, None, own, body, None, None, None, NO_HASH)
+    batch.starts.append(start_row(run_id, key=key, input_hash=hash_, own=own, body=body, hash=NO_HASH))
     return batch
 
 
 def end_of(run_id: bytes) -> Batch:
     batch = Batch()
-    batch.appends.add(run_id, 2, 2, NS, 1, SUCCEEDED, NO_HASH)
-    batch.closes.add(run_id, int(RunStatus.SUCCESS), 2, None, None, None, NO_HASH)
+    batch.appends.append(AppendRow(run_id, 2, 2, NS, 1, SUCCEEDED, NO_HASH))
+    batch.closes.append(CloseRow(run_id, "success", 2, None, None, None, NO_HASH))
     return batch
 
 
-def queued_task(run_id: bytes, seq: int, status: int, **options: Any) -> Batch:
+def queued_task(run_id: bytes, seq: int, status: str, **options: Any) -> Batch:
     batch = Batch()
     packed = encode_options(TaskOptions(**options))
-    batch.queued.add(
-        ids.derive(run_id, ids.TASK, seq), NS, run_id, seq, "t", "default", status, 1, 0, 0, time.time_ns() // 1000, packed, b"{}", None, None, None, None, None
-    )  # fmt: skip
+    batch.queued.append(queued_row(run_id, seq, status=status, scheduled_at=time.time_ns() // 1000, options=packed))
     return batch
 
 
@@ -88,30 +86,30 @@ async def test_a_commit_under_a_reaped_session_writes_nothing_at_all(store: Post
     session = (await store.register("stale", 10, 0)).id
     run_id = new_run()
     await store.commit(session, 1, start_of(run_id))
-    await store.commit(session, 2, queued_task(run_id, 7, 0))
+    await store.commit(session, 2, queued_task(run_id, 7, "pending"))
     await expire(sql, session)
     assert await store.reap(settle_lost) == 1
     before = await everything(sql)
-    for number, batch in enumerate([end_of(run_id), start_of(new_run()), queued_task(run_id, 0, 0)], 2):
+    for number, batch in enumerate([end_of(run_id), start_of(new_run()), queued_task(run_id, 0, "pending")], 2):
         with pytest.raises(Fenced):
             await store.commit(session, number, batch)
-    mixed = queued_task(run_id, 1, 1)
-    mixed.appends.add(run_id, 2, 2, NS, 1, SUCCEEDED, NO_HASH)
-    mixed.posts.add(run_id, b"mail", False)
-    mixed.promises.add(run_id, "p", NS, 0, None)
-    mixed.consumed.add(
+    mixed = queued_task(run_id, 1, "dispatched")
+    mixed.appends.append(AppendRow(run_id, 2, 2, NS, 1, SUCCEEDED, NO_HASH))
+    mixed.messages.append(MessageRow(run_id, b"mail", False))
+    mixed.promises.append(PromiseRow(run_id, "p", NS, "promise", None))
+    mixed.consumed.append(
         await sql.fetchval(
             "insert into perdure.inbox (ns, run_id, body) values (1, $1, '') returning id", ids.text(run_id)
         )
     )
-    mixed.unqueued.add(ids.derive(run_id, ids.TASK, 7))
+    mixed.dequeued.append(ids.derive(run_id, ids.TASK, 7))
     before = await everything(sql)
-    mixed.states.add(run_id, "s", NS, b"1")
+    mixed.states.append(StateRow(run_id, "s", NS, b"1"))
     with pytest.raises(Fenced):
         await store.commit(session, 9, mixed)
     assert await everything(sql) == before
     async with store._pool.take() as c:
-        assert not (await c.fetchrow(queries()["commit_batch_rest"], session, *mixed.rest()))["held"]
+        assert not (await fetch_row(c, "commit_batch_rest", session=session, **mixed.rest()))["held"]
     assert await everything(sql) == before, "nor does the second statement, if it came to that"
 
 
@@ -157,12 +155,12 @@ async def test_reaping_waits_for_a_commit_in_flight_and_frees_what_it_wrote(
     await expire(sql, session)
     run_id = new_run()
     if statement == "commit_batch":
-        args = [session, 1, *start_of(run_id).main()]
+        args: dict[str, Any] = {"number": 1, **start_of(run_id).main()}
     else:
         await store.commit(session, 1, start_of(run_id))
-        args = [session, *queued_task(run_id, 0, 1).rest()]
+        args = queued_task(run_id, 0, "dispatched").rest()
     async with committing(dsn) as writing:
-        await writing.fetchrow(queries()[statement], *args)
+        await fetch_row(writing, statement, session=session, **args)
         reaping = asyncio.create_task(store.reap(settle_lost))
         assert await reaping == 0, "a session under which a commit is being written is passed over"
     assert await store.reap(settle_lost) == 1
@@ -187,7 +185,7 @@ async def test_a_session_that_leaves_waits_for_a_commit_in_flight(store: Postgre
     session = (await store.register("busy", 10, 0)).id
     run_id = new_run()
     async with committing(dsn) as writing:
-        await writing.fetchrow(queries()["commit_batch"], session, 1, *start_of(run_id).main())
+        await fetch_row(writing, "commit_batch", session=session, number=1, **start_of(run_id).main())
         leaving = asyncio.create_task(store.leave(session, settle_lost))
         await _blocked(sql, "engine_session")
         assert not leaving.done()
@@ -222,12 +220,12 @@ async def test_reaping_frees_runs_requeues_tasks_and_fails_those_that_may_not_ru
     run_id = new_run()
     await store.commit(session, 1, start_of(run_id))
     for number, (seq, options) in enumerate([(0, {}), (1, {"at_most_once": True}), (2, {"lost_max": 0})], 2):
-        await store.commit(session, number, queued_task(run_id, seq, 1, **options))
-    await store.commit(session, 9, queued_task(run_id, 3, 0))
+        await store.commit(session, number, queued_task(run_id, seq, "dispatched", **options))
+    await store.commit(session, 9, queued_task(run_id, 3, "pending"))
     await expire(sql, session)
     await store.reap(settle_lost)
     rows = await sql.fetch("select seq, status, owner, attempt, lost from perdure.task_queue order by seq")
-    assert [tuple(r) for r in rows] == [(0, 0, None, 2, 1), (3, 0, None, 1, 0)]
+    assert [tuple(r) for r in rows] == [(0, "pending", None, 2, 1), (3, "pending", None, 1, 0)]
     mails = [decode_mail(r["body"]) for r in await sql.fetch("select body from perdure.inbox order by id")]
     assert sorted((m.seq, m.failure.code) for m in mails) == [(1, "task_lost"), (2, "task_lost")]
     assert await sql.fetchval("select count(*) from perdure.commit_log") == 0
@@ -249,13 +247,15 @@ async def test_a_task_that_is_put_back_still_has_to_begin_in_time(store: Postgre
         {},
     ]
     for seq, options in enumerate(limits):
-        await store.commit(session, seq + 2, queued_task(run_id, seq, 1, **options))
+        await store.commit(session, seq + 2, queued_task(run_id, seq, "dispatched", **options))
     await sql.execute(
-        "update perdure.task_queue set scheduled_at = scheduled_at - interval '1 hour', expires_at = null"
+        "update perdure.task_queue set scheduled_at = scheduled_at - interval '1 hour', start_deadline_at = null"
     )
     await expire(sql, session)
     assert await store.reap(settle_lost) == 1
-    left = "select extract(epoch from expires_at - scheduled_at)::float8 as s from perdure.task_queue order by seq"
+    left = (
+        "select extract(epoch from start_deadline_at - scheduled_at)::float8 as s from perdure.task_queue order by seq"
+    )
     found = [r["s"] for r in await sql.fetch(left)]
     assert found[0] == pytest.approx(60)
     assert found[1] > 3600
@@ -268,7 +268,7 @@ async def test_what_belongs_to_sessions_that_live_is_left_alone(store: PostgresS
     for session in (dead, living):
         run_id = new_run()
         await store.commit(session, 1, start_of(run_id))
-        await store.commit(session, 2, queued_task(run_id, 0, 1))
+        await store.commit(session, 2, queued_task(run_id, 0, "dispatched"))
     await expire(sql, dead)
     assert await store.reap(settle_lost) == 1
     for table in ("run_queue", "task_queue"):
@@ -313,10 +313,10 @@ async def test_only_the_owner_of_a_run_can_end_or_release_it(store: PostgresStor
     run_id = new_run()
     await store.commit(owner, 1, start_of(run_id))
     release = Batch()
-    release.releases.add(run_id, time.time_ns() // 1000, None, None, None, None, 1, NO_HASH)
+    release.releases.append(ReleaseRow(run_id, time.time_ns() // 1000, None, None, None, None, 1, NO_HASH))
     await store.commit(other, 1, release)
     close = Batch()
-    close.closes.add(run_id, int(RunStatus.SUCCESS), 1, None, None, None, NO_HASH)
+    close.closes.append(CloseRow(run_id, "success", 1, None, None, None, NO_HASH))
     await store.commit(other, 2, close)
     assert await sql.fetchval("select owner from perdure.run_queue") == owner
     assert await sql.fetchval("select count(*) from perdure.run") == 0
@@ -328,7 +328,7 @@ async def test_a_worker_brings_along_only_tasks_of_its_own_namespace_and_the_att
     old, heir = (await store.register("old", 10, 0)).id, (await store.register("heir", 10, 0)).id
     run_id = new_run()
     await store.commit(old, 1, start_of(run_id))
-    await store.commit(old, 2, queued_task(run_id, 0, 2))
+    await store.commit(old, 2, queued_task(run_id, 0, "running"))
     task_id = ids.derive(run_id, ids.TASK, 0)
     for ns, attempt in ((NS + 1, 1), (NS, 2)):
         assert (await store.adopt_tasks(heir, ns, [(task_id, attempt)])).tasks == []
@@ -359,7 +359,7 @@ async def test_a_commit_whose_answer_was_lost_is_found_to_have_happened(
     monkeypatch.undo()
     assert await sql.fetchval("select count(*) from perdure.history") == 1
     await store.commit(session, 2, end_of(run_id))
-    assert await sql.fetchval("select status from perdure.run") == RunStatus.SUCCESS
+    assert await sql.fetchval("select status from perdure.run") == "success"
 
 
 async def test_a_commit_that_was_lost_on_the_way_is_found_not_to_have_happened_and_never_will(
@@ -391,7 +391,7 @@ async def test_doubt_about_a_commit_still_in_flight_waits_for_it(store: Postgres
             transaction = writing.transaction()
             await transaction.start()
             await writing.execute("insert into perdure.commit_log (session_id, n) values ($1, $2)", session, number)
-            asking = asyncio.create_task(store._row("claim_commit_number", session, number))
+            asking = asyncio.create_task(store._row("claim_commit_number", session=session, number=number))
             await _blocked(sql, "commit_log")
             assert not asking.done()
             await (transaction.commit() if commits else transaction.rollback())
@@ -424,9 +424,7 @@ async def test_a_record_the_database_refuses_is_poison_and_leaves_nothing_behind
     run_id = new_run()
     await store.commit(session, 1, start_of(run_id))
     for number, batch in enumerate([start_of(run_id), end_of(run_id)], 2):
-        batch.tasks.add(
-            ids.derive(run_id, ids.TASK, 0), NS, run_id, 0, "t", "q", 2, 1, 0, 1, 0, None, 0, "status 2 is not final", None
-        )  # fmt: skip
+        batch.tasks.append(task_row(run_id, 0, status="running", error="this status is not final"))
         with pytest.raises(Poison):
             await store.commit(session, number, batch)
     assert await sql.fetchval("select count(*) from perdure.history") == 1
@@ -442,7 +440,7 @@ async def test_a_start_under_a_taken_key_writes_nothing_and_its_neighbours_go_th
     first, second, third = new_run(), new_run(), new_run()
     assert (await store.commit(session, 1, start_of(first, key="k"))).started == {first}
     batch = start_of(second, key="k")
-    batch.starts.add(third, NS, "w", "v", "other", b"h", None, None, True, STARTED, None, None, None, NO_HASH)
+    batch.starts.append(start_row(third, key="other", own=True, body=STARTED, hash=NO_HASH))
     assert (await store.commit(session, 2, batch)).started == {third}
     assert await store.run_by_key(NS, "k") == (first, b"h")
     assert await store.existing(1, [first, second, third]) == {first, third}
@@ -453,7 +451,7 @@ async def test_of_two_starts_under_one_key_in_one_batch_one_wins(store: Postgres
     session = (await store.register("keys", 10, 0)).id
     first, second = new_run(), new_run()
     batch = start_of(first, key="k")
-    batch.starts.add(second, NS, "w", "v", "k", b"h", None, None, True, STARTED, None, None, None, NO_HASH)
+    batch.starts.append(start_row(second, key="k", own=True, body=STARTED, hash=NO_HASH))
     started = (await store.commit(session, 1, batch)).started
     assert len(started) == 1
     holder = await store.run_by_key(NS, "k")

@@ -13,7 +13,7 @@ from perdure import Perdure, wf, workflow
 from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.limits import SUSPECT_TAKEOVERS, TAKEOVERS_MAX
-from perdure.engine.commits.rows import Batch
+from perdure.engine.commits.rows import AppendRow, Batch, WaitRow
 from perdure.engine.tasks.lost_workers import settle_lost
 from perdure.store.postgres import PostgresStore
 from perdure.wire.codec import encode_events
@@ -96,7 +96,7 @@ async def test_progress_begins_the_count_anew(store: PostgresStore, sql: Any) ->
         session = (await store.register(f"engine {n}", 60, 0)).id
         assert await claim(store, session) == [run_id]
         batch = Batch()
-        batch.appends.add(run_id, n, n, NS, n, encode_events([ev.SignalReceived("s", b"1")]), b"")
+        batch.appends.append(AppendRow(run_id, n, n, NS, n, encode_events([ev.SignalReceived("s", b"1")]), b""))
         await store.commit(session, 1, batch)
         await died(store, sql, session)
         assert (await row(sql, run_id))["takeovers"] == 1
@@ -107,7 +107,7 @@ async def test_a_run_that_waits_outlives_any_number_of_engines(store: PostgresSt
     session = await begun(store, waits, left)
     for n in range(3 * TAKEOVERS_MAX):
         noted = Batch()
-        noted.noted.add(waits, "task", "[]")
+        noted.waits.append(WaitRow(waits, "task", "[]"))
         await store.commit(session, 10, noted)
         if n % 2:
             await died(store, sql, session)

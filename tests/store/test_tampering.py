@@ -158,7 +158,7 @@ async def _make(dsn: str, scene: Scene) -> None:
         stopped = await cancelled.start()
         connection = await asyncpg.connect(dsn)
         async with asyncio.timeout(60):
-            while await connection.fetchval("select count(*) from perdure.slot") < 2:
+            while await connection.fetchval("select count(*) from perdure.flow_control_slot") < 2:
                 await asyncio.sleep(0.02)
             while not await connection.fetchval(
                 "select head from perdure.run_queue where workflow = 'tampered_waiting'"
@@ -196,13 +196,13 @@ async def _left_in_flight(c: Any) -> None:
         "insert into perdure.engine_session (engine, expires_at) values ('killed', now() + interval '1 day') returning id"
     )
     tasks = await c.fetch(
-        "update perdure.task_queue set owner = $1, status = 1 where name = 'tampered_limited' returning id, run_id",
+        "update perdure.task_queue set owner = $1, status = 'dispatched' where name = 'tampered_limited' returning id, run_id",
         session,
     )
     assert len(tasks) == 2
     for t in tasks:
         await c.execute(
-            "insert into perdure.slot (ns, key, holder, run_id) values (1, 'task/tampered_limited', $1, $2)",
+            "insert into perdure.flow_control_slot (ns, key, holder, run_id) values (1, 'task/tampered_limited', $1, $2)",
             t["id"],
             t["run_id"],
         )
@@ -212,10 +212,12 @@ async def _batched(pool: Any) -> None:
     """A batched start that waits for more."""
     run = ids.text(ids.run_id(1_900_000_000_000, 0, 7))
     await pool.execute(
-        "insert into perdure.start_later (run_id, ns, workflow, key, kind, due_at, last_at, items, bytes, request) "
-        "values ($1, 1, 'w', 'k', 1, now() + interval '1 day', now() + interval '1 day', 2, 2, '')", run
+        "insert into perdure.deferred_start (run_id, ns, workflow, key, kind, due_at, last_at, items, bytes, request) "
+        "values ($1, 1, 'w', 'k', 'batch', now() + interval '1 day', now() + interval '1 day', 2, 2, '')", run
     )  # fmt: skip
-    await pool.execute("insert into perdure.start_input (run_id, n, input) values ($1, 0, 'x'), ($1, 1, 'y')", run)
+    await pool.execute(
+        "insert into perdure.deferred_start_input (run_id, n, input) values ($1, 0, 'x'), ($1, 1, 'y')", run
+    )
 
 
 @pytest.fixture(scope="module")
@@ -298,11 +300,11 @@ EDITS = [
     (3, "hash", f"update perdure.history set body = overlay(body placing '\\x39' from octet_length(body) for 1) {ENDED} and last = (select events from perdure.run {ENDED})"),
     (23, "is gone", "delete from perdure.audit where id = 2"),
     (3, "is followed by event", f"delete from perdure.history {ENDED} and seq = 2"),
-    (4, "the history says", f"update perdure.run set status = 3 {ENDED}"),
+    (4, "the history says", f"update perdure.run set status = 'failed' {ENDED}"),
     (4, "counts", f"update perdure.run set events = events + 1 {ENDED}"),
     (9, "epoch", f"update perdure.run set epoch = 0 {ENDED}"),
     (4, "has no row", f"delete from perdure.task {ENDED} and seq = 1"),
-    (4, "in its row", f"update perdure.task set status = 4 {ENDED} and seq = 1"),
+    (4, "in its row", f"update perdure.task set status = 'failed' {ENDED} and seq = 1"),
     (4, "stored state differs", f"update perdure.run_state set value = '5' {ENDED}"),
     # The other columns of a run.
     (4, "column created_at", f"update perdure.run set created_at = created_at - interval '1 second' {ENDED}"),
@@ -354,14 +356,14 @@ EDITS = [
     (2, "names this run", "update perdure.run_key set input_hash = '\\x00' where key = 'a-key'"),
     (2, "names this run", f"update perdure.run_key set run_id = {MAIN} where key = 'a-key'"),
     (2, "does not name it", "delete from perdure.run_key where key = 'c-key'"),
-    (13, "hold task/tampered_limited", "insert into perdure.slot (ns, key, holder, run_id) select ns, key, gen_random_uuid(), run_id from perdure.slot limit 1"),
-    (13, "held by nothing", "insert into perdure.slot (ns, key, holder, run_id) values (1, 'key/x', gen_random_uuid(), gen_random_uuid())"),
-    (13, "without a slot", "delete from perdure.slot"),
+    (13, "hold task/tampered_limited", "insert into perdure.flow_control_slot (ns, key, holder, run_id) select ns, key, gen_random_uuid(), run_id from perdure.flow_control_slot limit 1"),
+    (13, "held by nothing", "insert into perdure.flow_control_slot (ns, key, holder, run_id) values (1, 'key/x', gen_random_uuid(), gen_random_uuid())"),
+    (13, "without a slot", "delete from perdure.flow_control_slot"),
     (16, "cannot be read", f"insert into perdure.inbox (ns, run_id, body) select 1, {MAIN}, 'junk'"),
     (18, "after the end of its run", f"update perdure.task set started_at = finished_at + interval '1 hour' {ENDED} and seq = 1"),
-    (20, "bytes of items", "delete from perdure.start_input where n = 1"),
-    (20, "does not exist", "delete from perdure.start_later"),
-    (20, "although its run is there", f"update perdure.start_later set run_id = {MAIN}"),
+    (20, "bytes of items", "delete from perdure.deferred_start_input where n = 1"),
+    (20, "does not exist", "delete from perdure.deferred_start"),
+    (20, "although its run is there", f"update perdure.deferred_start set run_id = {MAIN}"),
     (22, "inbox", f"insert into perdure.inbox (ns, run_id, body) select {OTHER}, {MAIN}, ''"),
     (22, "promise", f"insert into perdure.promise (run_id, name, ns, created_at) select {MAIN}, 'p', {OTHER}, now()"),
     (22, "run_state", f"update perdure.run_state set ns = {OTHER} {ENDED}"),
@@ -411,7 +413,7 @@ async def test_what_retention_dropped_is_no_damage(copy: str, scene: Scene, tabl
 # -- those that hold at rest only ----------------------------------------------------------------------------------------
 
 AT_REST = [
-    (17, "mail", f"insert into perdure.inbox (ns, run_id, body) select 1, {MAIN}, ''"),
+    (17, "message", f"insert into perdure.inbox (ns, run_id, body) select 1, {MAIN}, ''"),
     (21, "unfinished tasks", "update perdure.run_queue set stuck = null"),
     (21, "stuck", "update perdure.run_queue set stuck = 'x: y', owner = null"),
 ]

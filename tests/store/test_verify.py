@@ -126,7 +126,7 @@ async def test_without_ledger_starts_or_rest_only_the_database_itself_is_judged(
         (8, "without an effect", "update perdure.task set attempts = 2 where seq = 1"),
         (9, "the run is in epoch 0", "update perdure.run set epoch = 0"),
         (14, "early", "update perdure.history set at = at - interval '1 hour' where seq > 5"),
-        (17, "mail", "insert into perdure.inbox (ns, run_id, body) select ns, run_id, '' from perdure.run"),
+        (17, "message", "insert into perdure.inbox (ns, run_id, body) select ns, run_id, '' from perdure.run"),
         (17, "promise", "insert into perdure.promise select run_id, 'p', ns, now() from perdure.run"),
         (17, "key", "insert into perdure.run_key values (1, 'k', gen_random_uuid(), '')"),
         (17, "commit_log", "insert into perdure.commit_log values (99, 1)"),

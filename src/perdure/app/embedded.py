@@ -33,7 +33,7 @@ from perdure.sdk.definitions import Startable
 from perdure.sdk.worker.execution import PROCESSES_DEFAULT
 from perdure.sdk.worker.worker import SLOTS_DEFAULT, THREADS_DEFAULT, Worker
 from perdure.store.approvals import PostgresApprovals
-from perdure.store.definitions import PostgresRegistry
+from perdure.store.definitions import PostgresDefinitions
 from perdure.store.engine_stores import engine_stores
 from perdure.store.migrate import check, migrate
 from perdure.store.postgres import PostgresStore
@@ -201,7 +201,7 @@ class Perdure:
 
         made = draft(flow, name)
         use = self.engine.use
-        deploying = PostgresRegistry(self.store.pool).deploy(
+        deploying = PostgresDefinitions(self.store.pool).deploy(
             use.ns, made.flow.name, made.version, made.flow.kind, made.flow.description or None, made.document,
             made.source, activate=activate, triggers=trigger_requests(made.flow), by=CODE,
             control=made.control, timeout_us=made.flow.timeout_us,

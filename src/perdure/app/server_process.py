@@ -44,13 +44,13 @@ from perdure.server.secret_box import SecretBox
 from perdure.store.api_keys import AuditLog, Keys
 from perdure.store.approvals import PostgresApprovals
 from perdure.store.dead_letters import PostgresDeadLetters
-from perdure.store.definitions import PostgresRegistry
+from perdure.store.definitions import PostgresDefinitions
 from perdure.store.engine_stores import engine_stores
-from perdure.store.flow_control_rules import PostgresRulebook
+from perdure.store.flow_control_rules import PostgresFlowControlRules
 from perdure.store.migrate import check, migrate
 from perdure.store.postgres import PostgresStore
 from perdure.store.reads import PostgresReads
-from perdure.store.telemetry import PostgresNotes
+from perdure.store.telemetry import PostgresTelemetry
 from perdure.wire import otlp
 
 log = logging.getLogger("perdure.server")
@@ -102,11 +102,11 @@ class ServerProcess:
     async def _open(self, http: socket.socket, metrics: socket.socket | None) -> None:
         s = self.settings
         await (migrate(s.dsn) if s.migrate else check(s.dsn))
-        store, reads, registry = PostgresStore(s.dsn), PostgresReads(s.dsn), PostgresRegistry(s.dsn)
+        store, reads, registry = PostgresStore(s.dsn), PostgresReads(s.dsn), PostgresDefinitions(s.dsn)
         for one in (store, reads, registry):
             self._stack.push_async_callback(one.close)
             await one.open()
-        notes = PostgresNotes(store.pool)
+        notes = PostgresTelemetry(store.pool)
         hub = self._hub = WorkerHub()
         engine = Engine(engine_stores(store), hub, s.engine_settings)
         hub.bind(engine)
@@ -157,7 +157,7 @@ class ServerProcess:
             log=audit,
             approvals=approvals,
             public_url=self.url,
-            rulebook=Rulebook(PostgresRulebook(store.pool), engine.rules_changed),
+            rulebook=Rulebook(PostgresFlowControlRules(store.pool), engine.rules_changed),
             dead=PostgresDeadLetters(store.pool),
             secrets=SecretBox(s.secret_keys),
         )

@@ -3,7 +3,7 @@
 Three patterns on one connection, in batches that are each committed under the server's own durability settings:
 
     life3    insert as pending, claim with SKIP LOCKED, complete: what a queue on PostgreSQL does at the least
-    life2    insert, complete: whoever schedules knows who executes, so nothing is claimed
+    life2    insert, complete: the scheduler knows who executes, so nothing is claimed
     append   one COPY of finished rows: the least that can be called durable
 
 Beside it, what else the bench needs from a database and no engine does: one to throw away, copies of an ended run.
@@ -57,8 +57,20 @@ class Bare:
         self._c = connection
         self._q = queries("perdure.bench")
 
+    async def _row(self, name: str, /, **args: Any) -> Any:
+        query = self._q[name]
+        return await self._c.fetchrow(query.sql, *query.bind(args))
+
+    async def _value(self, name: str, /, **args: Any) -> Any:
+        query = self._q[name]
+        return await self._c.fetchval(query.sql, *query.bind(args))
+
+    async def execute(self, name: str, /, **args: Any) -> None:
+        query = self._q[name]
+        await self._c.execute(query.sql, *query.bind(args))
+
     async def server(self) -> Server:
-        r = await self._c.fetchrow(self._q["bare_server"])
+        r = await self._row("bare_server")
         pid = r["pid"] if r["is_near"] else None
         return Server(r["version"], r["fsync"], r["synchronous_commit"], r["shared_buffers"], pid)
 
@@ -66,14 +78,14 @@ class Bare:
         """Write this many tasks, rounded up to whole batches, into new tables."""
         batches = [_batch() for _ in range(-(-tasks // BATCH_TASKS))]
         for name in ("bare_drop", "bare_schema", "bare_task_table", "bare_task_index", "bare_history_table"):
-            await self._c.execute(self._q[name])
+            await self.execute(name)
         seconds = await (self._append(batches) if pattern == "append" else self._live(batches, pattern == "life3"))
-        await self._c.execute(self._q["bare_drop"])
+        await self.execute("bare_drop")
         return len(batches) * BATCH_TASKS / seconds
 
     async def _live(self, batches: list[tuple[Any, list[Any]]], with_claim: bool) -> float:
         insert, claim, complete = [
-            await self._c.prepare(self._q[name]) for name in ("bare_insert", "bare_claim", "bare_complete")
+            await self._c.prepare(self._q[name].sql) for name in ("bare_insert", "bare_claim", "bare_complete")
         ]
         results, names, inputs = [RESULT] * BATCH_TASKS, ["noop"] * BATCH_TASKS, [INPUT] * BATCH_TASKS
         seqs = list(range(BATCH_TASKS))
@@ -83,7 +95,7 @@ class Bare:
             mine = [r[0] for r in await claim.fetch(BATCH_TASKS)] if with_claim else task_ids
             await complete.fetch(mine, results)
         seconds = time.perf_counter() - began
-        completed = await self._c.fetchval(self._q["bare_completed"])
+        completed = await self._value("bare_completed")
         assert completed == len(batches) * BATCH_TASKS, completed
         return seconds
 
@@ -96,12 +108,10 @@ class Bare:
             )
         return time.perf_counter() - began
 
-    # -- what is kept of runs ---------------------------------------------------------------------------------------
-
     async def copy_run(self, run_id: str, tasks_of_run: int, tasks: int, copied: Callable[[int], None]) -> None:
         """Leave the rows that so many tasks of ended runs leave, as copies of one such run.
 
-        The copies are dated today, so that they share their partitions with whatever is measured next to them.
+        The copies are dated today, so that they share their partitions with what is measured next to them.
         """
         copies = tasks // tasks_of_run
         now_ms = _now_ms()
@@ -111,45 +121,47 @@ class Bare:
         template = _Uuid(run_id)
         for first in range(0, copies, at_once):
             last = min(first + at_once, copies) - 1
-            await self._c.execute(self._q["bare_copy_run"], template, first, last, midnight_ms, step_us)
+            await self.execute(
+                "bare_copy_run", run_id=template, first=first, last=last, midnight_ms=midnight_ms, step_us=step_us
+            )
             copied((last + 1) * tasks_of_run)
 
     async def tasks_kept(self) -> int:
-        return int(await self._c.fetchval(self._q["bare_tasks_kept"]))
+        return int(await self._value("bare_tasks_kept"))
 
     async def sleeping(self) -> int:
-        return int(await self._c.fetchval(self._q["bare_sleeping"]))
+        return int(await self._value("bare_sleeping"))
 
     async def sizes_mb(self) -> tuple[float, float]:
         """Of the whole database, and of the table of active runs with its indexes."""
-        r = await self._c.fetchrow(self._q["bare_sizes"])
+        r = await self._row("bare_sizes")
         return r["of_database"] / 2**20, r["of_runs"] / 2**20
 
     async def now_us(self) -> int:
-        return int(await self._c.fetchval(self._q["bare_now"]))
+        return int(await self._value("bare_now"))
 
     async def ends(self, workflow: str) -> tuple[int, int | None]:
         """How many runs of a workflow ended well, and the moment of the last end."""
-        r = await self._c.fetchrow(self._q["bare_ends"], workflow)
+        r = await self._row("bare_ends", workflow=workflow)
         return r["runs"], r["last_us"]
 
     async def has_runs(self, workflow: str) -> bool:
-        return bool(await self._c.fetchval(self._q["bare_has_runs"], workflow))
+        return bool(await self._value("bare_has_runs", workflow=workflow))
 
     async def engines(self) -> int:
-        return int(await self._c.fetchval(self._q["bare_engines"]))
+        return int(await self._value("bare_engines"))
 
     async def histories(self, workflow: str) -> AsyncGenerator[tuple[int, int, bytes]]:
         """Rows of the ended runs of a workflow, run by run: first event, moment, body."""
         async with self._c.transaction():
-            async for r in self._c.cursor(self._q["bare_histories"], workflow, prefetch=HISTORY_ROWS):
+            async for r in self._c.cursor(self._q["bare_histories"].sql, workflow, prefetch=HISTORY_ROWS):
                 yield r["seq"], r["at_us"], r["body"]
 
     async def settle(self) -> None:
         """Do now what the server would do about past writes in the middle of the next measurement."""
-        await self._c.execute(self._q["bare_vacuum"])
+        await self.execute("bare_vacuum")
         try:
-            await self._c.execute(self._q["bare_checkpoint"])
+            await self.execute("bare_checkpoint")
         except asyncpg.InsufficientPrivilegeError:
             pass  # a server that was given by DSN; its checkpoints come when they come
 
@@ -158,7 +170,7 @@ class Bare:
 async def bare(dsn: str) -> AsyncGenerator[Bare]:
     async with connect(dsn) as connection:
         made = Bare(connection)
-        await connection.fetch(queries("perdure.bench")["bare_planner"])
+        await made.execute("bare_planner")
         yield made
 
 

@@ -11,7 +11,7 @@ from perdure.app.embedded import Perdure
 from perdure.core import chain
 from perdure.core import commands as cm
 from perdure.core import events as ev
-from perdure.engine.commits.rows import Batch
+from perdure.engine.commits.rows import AppendRow, Batch, StartRow
 from perdure.flows.compile import compile_value, version_of
 from perdure.flows.decide.decider import Decider
 from perdure.wire.codec import decode_row, encode_events
@@ -98,15 +98,30 @@ async def _write(client: Perdure, run_id: bytes, history: list[ev.Event]) -> Non
     batch = Batch()
     body = encode_events(history[:1])
     head = chain.first(run_id, ns, 1, body)
-    batch.starts.add(
-        run_id, ns, COUNTER["flow"], version_of(COUNTER), None, b"", None, None, True, body, None, None, None, head
-    )  # fmt: skip
+    batch.starts.append(
+        StartRow(
+            run_id=run_id,
+            ns=ns,
+            workflow=COUNTER["flow"],
+            version=version_of(COUNTER),
+            kind="flow",
+            key=None,
+            input_hash=b"",
+            parent_id=None,
+            parent_seq=None,
+            own=True,
+            body=body,
+            attributes=None,
+            group_id=None,
+            deadline_at=None,
+            hash=head,
+        )
+    )
     at, number = 1, 1
     while at < len(history):
         part = history[at : at + EVENTS_PER_ROW]
-        batch.appends.add(
-            run_id, at + 1, at + len(part), ns, 1, encode_events(part), head
-        )  # no chain: nothing verifies this database
+        # No chain: this database is never verified.
+        batch.appends.append(AppendRow(run_id, at + 1, at + len(part), ns, 1, encode_events(part), head))
         at += len(part)
         if len(batch.appends) >= ROWS_PER_COMMIT or at >= len(history):
             await store.commit(session, number, batch)

@@ -83,8 +83,6 @@ was given with `--key`; or as `@last`, the run most recently started from this m
 the newest run on the server."""
 
 
-
-
 _ANCHOR: Final = "options-of-every-command-that-talks-to-a-server"
 
 

@@ -153,13 +153,13 @@ def worker(options: WorkerOptions) -> None:
 def _with_lists(settings: WorkerSettings, options: WorkerOptions) -> WorkerSettings:
     """Lists on the command line add to those of the other sources."""
     from perdure.app.dev.discovery import server_grpc
-    from perdure.cli.remote_options import given_key
+    from perdure.cli.remote_options import given_api_key
     from perdure.sdk.worker.builtin_tasks import parse_services
 
     return settings.model_copy(
         update={
             "server": settings.server or server_grpc(Path.cwd()),
-            "api_key": given_key(settings.api_key),
+            "api_key": given_api_key(settings.api_key),
             "services": {**(settings.services or {}), **parse_services(options.service or [])},
             "http_allow": (*(settings.http_allow or ()), *(options.http_allow or ())),
             "run_env": (*(settings.run_env or ()), *(options.run_env or ())),

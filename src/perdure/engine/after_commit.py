@@ -13,7 +13,6 @@ from typing import Final
 
 from perdure.core import events as ev
 from perdure.core.errors import Unavailable
-from perdure.core.lifecycle import TaskStatus
 from perdure.core.messages import ChildEnded
 from perdure.engine.commits.store import Committed
 from perdure.engine.commits.write_queue import AwaitedUnit, Unit
@@ -176,13 +175,13 @@ class AfterCommit:
             publish("mail")
         if x.answers:
             publish("answer")
-        waiting = [row[9] for row in x.queue_ops.values() if row is not None and row[6] == TaskStatus.PENDING]
+        waiting = [row.delay_us for row in x.queue_ops.values() if row is not None and row.status == "pending"]
         if waiting:
             self._claims.wake_in(min(waiting))  # it can be claimed from now on, here as elsewhere
             publish("task")
         if self._flow_control.holding:
             for task_id, row in x.queue_ops.items():
-                if row is None or row[6] == TaskStatus.PENDING:
+                if row is None or row.status == "pending":
                     self._flow_control.released(task_id)
         if any(not c.own for c in x.starts):
             self._claims.wake_in(SOON_US)

@@ -18,16 +18,14 @@ from perdure.core.names import checked_name, shown
 from perdure.core.schedules import ScheduleSpec, parse_spec, spec_json
 from perdure.flows.model import Flow
 
-FIRED: Final = 0
-BY_HAND: Final = 1
-BACKFILL: Final = 2
-HOW: Final = ("fired", "trigger", "backfill")
+FIRED: Final = "fired"
+BY_HAND: Final = "trigger"
+BACKFILL: Final = "backfill"
 """Words of `schedule_fire.how`."""
 
-STARTED: Final = 0
-SKIPPED: Final = 1
-MISSED: Final = 2
-OUTCOMES: Final = ("started", "skipped", "missed")
+STARTED: Final = "started"
+SKIPPED: Final = "skipped"
+MISSED: Final = "missed"
 """Words of `schedule_fire.outcome`."""
 
 ORIGIN_API: Final = "api"

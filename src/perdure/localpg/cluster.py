@@ -1,4 +1,4 @@
-"""A private PostgreSQL that nobody has to think about.
+"""A private PostgreSQL that needs no administration.
 
     directory/
       data/        what initdb made; appears by one rename, so it is there whole or not at all
@@ -11,7 +11,7 @@
       server.log
 
 Laws
- - The server is nobody's child and has its own session: Ctrl-C does not reach it, and kill -9 of the process that
+ - The server is detached and has its own session: Ctrl-C does not reach it, and kill -9 of the process that
    started it leaves it running for UNUSED_S_MAX. A start() on that directory until then finds it.
  - postmaster.pid is believed only if that process is alive and works on this very data directory.
  - TCP on 127.0.0.1 only. No unix socket: its path may not exceed some 100 bytes, and project directories do.
@@ -103,8 +103,6 @@ class PrivateCluster:
         self._explicit_binaries = binaries
         self._account = Account.for_server(self.requested)
 
-    # -- what it is -------------------------------------------------------------------------------------------------
-
     @cached_property
     def directory(self) -> Path:
         """Where it really is: elsewhere only for root, when the server's user cannot reach what was asked for."""
@@ -143,8 +141,6 @@ class PrivateCluster:
             raise Unavailable(f"the private PostgreSQL in {self.directory} is not running. Call start() first.")
         return f"postgresql://{USER}:{self._password()}@127.0.0.1:{running.port}/{quote(database, safe='')}"
 
-    # -- start and stop ---------------------------------------------------------------------------------------------
-
     def start(self) -> str:
         """Start the server, or find it running. Returns the DSN of the database `perdure`."""
         with self._sharing.alone():
@@ -163,7 +159,7 @@ class PrivateCluster:
         return self.dsn()
 
     def stop(self, mode: StopMode = "fast") -> None:
-        """Stop the server whoever uses it. `fast` ends open transactions and leaves nothing to recover."""
+        """Stop the server, also while it is used. `fast` ends open transactions and leaves nothing to recover."""
         with self._sharing.alone():
             self._sharing.leave()
             self._stop(mode)
@@ -201,15 +197,13 @@ class PrivateCluster:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.leave()
 
-    # -- databases --------------------------------------------------------------------------------------------------
-
     def create_database(self, name: str, *, template: str | None = None) -> str:
         """Create an empty database, or a copy of `template`. Returns its DSN."""
         self._client("createdb", *(["--template", template] if template else []), "--", name)
         return self.dsn(name)
 
     def drop_database(self, name: str) -> None:
-        """Drop a database, ending whatever is connected to it."""
+        """Drop a database and end its connections."""
         self._client("dropdb", "--force", "--if-exists", "--", name)
 
     def _client(self, program: str, *arguments: str) -> None:
@@ -221,8 +215,6 @@ class PrivateCluster:
         options["env"] |= {"PGPASSWORD": self._password()}
         where = ["-h", "127.0.0.1", "-p", str(running.port), "-U", USER, "--maintenance-db", "postgres"]
         self._run(program, *where, *arguments, options=options)
-
-    # -- inside -----------------------------------------------------------------------------------------------------
 
     def _initialise(self) -> None:
         """Make the data directory beside its place and rename it in: a crash half way leaves only what is made anew."""
@@ -236,7 +228,7 @@ class PrivateCluster:
         if self.settings["fsync"] == "off":
             how.append("--no-sync")
         self._run("initdb", *where, *how, options=options)
-        # A single-user server needs neither port nor client program, and nobody can see the database half made.
+        # A single-user server needs neither port nor client program, and no client can see an incomplete database.
         self._run("postgres", "--single", "-D", draft, "postgres", options=options, stdin=f"create database {USER};\n")
         with (draft / "postgresql.conf").open("a") as conf:
             conf.write("\ninclude_if_exists 'perdure.conf'\n")
@@ -287,8 +279,6 @@ class PrivateCluster:
         tail = self.log.read_text(errors="replace").splitlines()[-12:] if self.log.exists() else []
         return Unavailable("\n  ".join([f"PostgreSQL did not start. The last lines of {self.log}:", *tail]))
 
-    # -- files and programs -----------------------------------------------------------------------------------------
-
     def _password(self) -> str:
         return (self.directory / "password").read_text().strip()
 
@@ -303,6 +293,6 @@ class PrivateCluster:
         answer = subprocess.run(
             [self.binaries / program, *arguments], input=stdin, capture_output=True, text=True, check=False, **options
         )
-        # The single-user server ends with 0 whatever became of its statements.
+        # The single-user server exits with 0 also when a statement failed.
         if answer.returncode != 0 or "ERROR:" in answer.stderr:
             raise Unavailable(f"{program} failed: {(answer.stderr or answer.stdout).strip()}")

@@ -1,7 +1,7 @@
 """The server process of a data directory: find it, launch it, wait for it, make sure it is gone.
 
 PostgreSQL writes postmaster.pid itself: line 1 the pid, line 4 the port, line 8 `starting`, `ready` or `stopping`.
-After kill -9 the file stays, and its pid may since belong to somebody else.
+After kill -9 the file stays, and its pid may since belong to another process.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Postmaster:
 def forget_stranger(data: Path) -> None:
     """Remove a postmaster.pid that PostgreSQL would wrongly take for a live server's.
 
-    Its pid now belongs to an unrelated process, or to a zombie that nobody has reaped, as in a container without an
+    Its pid now belongs to an unrelated process, or to a zombie that was not reaped, as in a container without an
     init. Called when nothing works in the data directory any more.
     """
     lines = _lines(data)
@@ -113,7 +113,7 @@ def await_ready(pid: int, data: Path, timeout_s: float) -> bool:
 
 
 def alive(pid: int) -> bool:
-    """A zombie counts as dead: in a container nobody may be there to reap it."""
+    """A zombie counts as dead: a container may have no process that reaps it."""
     try:
         return bool(_system.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:

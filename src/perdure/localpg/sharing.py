@@ -47,7 +47,7 @@ class Sharing:
             self._membership = None
 
     def others(self) -> bool:
-        """Whether anybody else is a user. Asked under `alone` and after `leave`."""
+        """Whether there is another user. Asked under `alone` and after `leave`."""
         descriptor = self._open("users")
         try:
             return not _try_lock(descriptor)

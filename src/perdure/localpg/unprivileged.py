@@ -34,7 +34,7 @@ class Account:
     def for_server(cls, directory: Path) -> Account:
         if os.geteuid() != 0:
             return cls(None, None)
-        # Somebody's cluster stays theirs, also under sudo; and so the choice is kept from start to start.
+        # A cluster keeps its owner, also under sudo; and so the choice is kept from start to start.
         owner = [directory.stat().st_uid] if directory.exists() else []
         candidates: list[int | str] = [*owner, "postgres", "nobody"]
         for user in candidates:

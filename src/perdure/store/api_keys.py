@@ -31,12 +31,11 @@ from perdure.core.errors import Conflict, InvalidInput, MigrationError, NotFound
 from perdure.core.limits import NAME_CHARS_MAX
 from perdure.store.clashes import retried
 from perdure.store.connections import Connections, connect
-from perdure.store.queries import queries
+from perdure.store.queries import execute, fetch, fetch_row
 
 KEYS_PER_PAGE_MAX: Final = 500
 RATE_PER_S_MAX: Final = 1e6
 
-SQL = queries()
 Detail = dict[str, str | int | float | bool | None]
 
 
@@ -55,12 +54,12 @@ class Keys:
 
     async def find(self, ident: str) -> KeyCheck | None:
         async with self._pool.take() as c:
-            r = await c.fetchrow(SQL["find_api_key"], ident)
+            r = await fetch_row(c, "find_api_key", id=ident)
         return _check(r) if r is not None else None
 
     async def touch(self, ident: str) -> None:
         async with self._pool.take() as c:
-            await c.execute(SQL["touch_api_key"], ident)
+            await execute(c, "touch_api_key", id=ident)
 
     async def create(self, new: NewKey) -> tuple[KeyView, str]:
         """The key as it is stored, and the text that its owner gets to see this once."""
@@ -85,23 +84,25 @@ class AuditLog:
 
     async def append_all(self, lines: Sequence[tuple[int | None, str, str, str, Detail | None]]) -> None:
         """In their order, in one statement."""
-        columns = list(zip(*((*line[:4], _detail(line[4])) for line in lines), strict=True))
+        rows = [(ns, actor, action, target, _detail(detail)) for ns, actor, action, target, detail in lines]
         async with self._pool.take() as c:
-            await c.execute(SQL["append_audit_lines"], *columns)
+            await execute(c, "append_audit_lines", lines=rows)
 
     async def page(self, namespace: str | None, before: int | None, limit: int) -> list[AuditLine]:
         async with self._pool.take() as c:
-            rows = await c.fetch(SQL["page_audit"], namespace, before, limit)
+            rows = await fetch(c, "page_audit", namespace=namespace, before_id=before, limit=limit)
         return [
             AuditLine(
-                id=r["id"], at_us=r["at"], namespace=r["namespace"], actor=r["actor"], action=r["action"], target=r["target"],
+                id=r["id"],
+                at_us=r["at"],
+                namespace=r["namespace"],
+                actor=r["actor"],
+                action=r["action"],
+                target=r["target"],
                 detail=msgspec.json.decode(r["detail"], type=Detail) if r["detail"] is not None else None,
             )
             for r in rows
-        ]  # fmt: skip
-
-
-# -- with the database at hand and no server, hence no key ------------------------------------------------------------
+        ]
 
 
 class NamespaceView(msgspec.Struct, frozen=True):
@@ -134,7 +135,7 @@ async def revoke_key(dsn: str, ident: str, *, by: str) -> KeyView:
 async def create_namespace(dsn: str, name: str, *, by: str) -> None:
     check_namespace_name(name)
     async with _administering(dsn) as c, c.transaction():
-        row = await c.fetchrow(SQL["open_namespace"], name)
+        row = await fetch_row(c, "open_namespace", name=name)
         if row is None:
             raise Conflict(f"there is a namespace {name!r} already")
         await _append(c, row["id"], by, "namespace.create", name, None)
@@ -142,15 +143,15 @@ async def create_namespace(dsn: str, name: str, *, by: str) -> None:
 
 async def list_namespaces(dsn: str) -> list[NamespaceView]:
     async with _administering(dsn) as c:
-        return [NamespaceView(r["name"], r["created_at"]) for r in await c.fetch(SQL["open_namespaces"])]
+        return [NamespaceView(r["name"], r["created_at"]) for r in await fetch(c, "open_namespaces")]
 
 
 async def delete_namespace(dsn: str, name: str, *, by: str) -> None:
-    """Its keys end with it and nobody gets in; its rows stay until retention drops them."""
+    """Its keys stop working and every access is refused; its rows stay until retention drops them."""
     if name == NAMESPACE_DEFAULT:
         raise Conflict(f"the namespace {name!r} is where everything goes that names none; it stays")
     async with _administering(dsn) as c, c.transaction():
-        row = await c.fetchrow(SQL["close_namespace"], name)
+        row = await fetch_row(c, "close_namespace", name=name)
         if row is None:
             raise NotFound(f"there is no namespace {name!r}: `perdure namespace list` shows those there are")
         await _append(c, row["id"], by, "namespace.delete", name, None)
@@ -179,9 +180,6 @@ async def _administering(dsn: str) -> AsyncGenerator[Any]:
         await c.close()
 
 
-# -- rows -------------------------------------------------------------------------------------------------------------
-
-
 async def _create(c: Any, new: NewKey) -> tuple[KeyView, str]:
     _check_new(new)
     ident = "".join(secrets.choice(ID_ALPHABET) for _ in range(ID_CHARS))
@@ -189,10 +187,19 @@ async def _create(c: Any, new: NewKey) -> tuple[KeyView, str]:
     presented = present(key)
     assert presented is not None
     scopes = sorted(p.value for p in new.scopes) if new.scopes is not None else None
-    r = await c.fetchrow(
-        SQL["create_api_key"], ident, new.namespace, new.name, new.role.value, scopes, presented.hash, new.rate_per_s,
-        new.expires_in_us, new.created_by,
-    )  # fmt: skip
+    r = await fetch_row(
+        c,
+        "create_api_key",
+        id=ident,
+        namespace=new.namespace,
+        name=new.name,
+        role=new.role.value,
+        scopes=scopes,
+        hash=presented.hash,
+        rate_per_s=new.rate_per_s,
+        lifetime_us=new.expires_in_us,
+        created_by=new.created_by,
+    )
     if r is None:
         raise no_namespace(new.namespace or "")
     return _view(r), key
@@ -208,18 +215,18 @@ def _check_new(new: NewKey) -> None:
 
 
 async def _list(c: Any, namespace: str | None, after: str | None, limit: int) -> list[KeyView]:
-    return [_view(r) for r in await c.fetch(SQL["list_api_keys"], namespace, after, limit)]
+    return [_view(r) for r in await fetch(c, "list_api_keys", namespace=namespace, after_id=after, limit=limit)]
 
 
 async def _revoke(c: Any, ident: str, namespace: str | None) -> KeyView:
-    r = await c.fetchrow(SQL["revoke_api_key"], ident, namespace)
+    r = await fetch_row(c, "revoke_api_key", id=ident, namespace=namespace)
     if r is None:
         raise NotFound(f"there is no API key {ident[:ID_CHARS]!r}: give its id, the 12 characters after `pd_`")
     return _view(r)
 
 
 async def _append(c: Any, ns: int | None, actor: str, action: str, target: str, detail: Detail | None) -> None:
-    await c.execute(SQL["append_audit"], ns, actor, action, target, _detail(detail))
+    await execute(c, "append_audit", ns=ns, actor=actor, action=action, target=target, detail=_detail(detail))
 
 
 def _detail(detail: Detail | None) -> str | None:
@@ -227,7 +234,7 @@ def _detail(detail: Detail | None) -> str | None:
 
 
 async def _number(c: Any, namespace: str | None) -> int | None:
-    row = await c.fetchrow(SQL["namespace_id"], namespace) if namespace is not None else None
+    row = await fetch_row(c, "namespace_id", name=namespace) if namespace is not None else None
     return row["id"] if row is not None else None
 
 

@@ -15,9 +15,10 @@ from perdure.core.links import SECRET_BYTES
 from perdure.engine.api.approvals import After, Detail, Page
 from perdure.store.clashes import retried
 from perdure.store.connections import Connections
-from perdure.store.queries import queries
+from perdure.store.port import PostgresPort
+from perdure.store.queries import execute, fetch, fetch_row
 
-APPROVAL: Final = 1
+APPROVAL: Final = "approval"
 """Kind of a promise that is one."""
 SECRET: Final = "links"
 SCAN_ROWS: Final = 500
@@ -30,19 +31,11 @@ SWEEP_ROWS: Final = 1_000
 
 
 @retried()
-class PostgresApprovals:
+class PostgresApprovals(PostgresPort):
     def __init__(self, database: str | Connections) -> None:
-        """`database` is a DSN, or a pool that somebody else opens and closes."""
-        self._q = queries()
-        self._pool = Connections(database) if isinstance(database, str) else database
+        super().__init__(database)
         self._secret = b""
         self._used = 0
-
-    async def open(self) -> None:
-        await self._pool.open()
-
-    async def close(self) -> None:
-        await self._pool.close()
 
     @asynccontextmanager
     async def hold(self, ns: int, run_id: bytes, name: str) -> AsyncGenerator[HeldApproval]:
@@ -55,13 +48,13 @@ class PostgresApprovals:
 
     async def find(self, ns: int, run_id: bytes, name: str) -> Standing | None:
         async with self._pool.take() as c:
-            row = await c.fetchrow(self._q["find_approval"], run_id, ns, name)
+            row = await fetch_row(c, "find_approval", run_id=run_id, ns=ns, name=name)
             found = await _standings(c, [row] if row is not None and row["kind"] == APPROVAL else [])
         return found[0] if found else None
 
     async def of_run(self, ns: int, run_id: bytes, limit: int) -> list[Standing]:
         async with self._pool.take() as c:
-            return await _standings(c, await c.fetch(self._q["approvals_of_run"], run_id, ns, limit))
+            return await _standings(c, await fetch(c, "approvals_of_run", run_id=run_id, ns=ns, limit=limit))
 
     async def page(
         self, ns: int, names: Sequence[str] | None, workflow: str | None, after: After | None, limit: int
@@ -70,8 +63,17 @@ class PostgresApprovals:
         wanted = None if names is None else list(names)
         async with self._pool.take() as c:
             for _ in range(SCANS_MAX):
-                rows = await c.fetch(
-                    self._q["list_approvals"], ns, wanted, workflow, *(after or (None,) * 3), SCAN_ROWS
+                created_us, run_id, name = after or (None, None, None)
+                rows = await fetch(
+                    c,
+                    "list_approvals",
+                    ns=ns,
+                    names=wanted,
+                    workflow=workflow,
+                    after_created_at=created_us,
+                    after_run_id=run_id,
+                    after_name=name,
+                    limit=SCAN_ROWS,
                 )
                 for row in rows:
                     if len(found) == limit:
@@ -89,45 +91,45 @@ class PostgresApprovals:
     async def secret(self) -> bytes:
         if not self._secret:
             async with self._pool.take() as c:
-                await c.execute(self._q["make_secret"], SECRET, secrets.token_bytes(SECRET_BYTES))
-                self._secret = (await c.fetchrow(self._q["find_secret"], SECRET))["value"]
+                await execute(c, "make_secret", name=SECRET, value=secrets.token_bytes(SECRET_BYTES))
+                self._secret = (await fetch_row(c, "find_secret", name=SECRET))["value"]
         return self._secret
 
     async def now_us(self) -> int:
         async with self._pool.take() as c:
-            now: int = (await c.fetchrow(self._q["approval_clock"]))["now"]
+            now: int = (await fetch_row(c, "approval_clock"))["now"]
         return now
 
     async def was_used(self, link: bytes) -> bool:
         async with self._pool.take() as c:
-            return bool((await c.fetchrow(self._q["link_was_used"], link))["used"])
+            return bool((await fetch_row(c, "link_was_used", id=link))["used"])
 
     async def key_name(self, ident: str) -> str | None:
         async with self._pool.take() as c:
-            row = await c.fetchrow(self._q["key_name"], ident)
+            row = await fetch_row(c, "key_name", id=ident)
         return row["name"] if row is not None else None
 
     async def _sweep(self) -> None:
         self._used += 1
         if self._used % SWEEP_EVERY == 0:
             async with self._pool.take() as c:
-                await c.execute(self._q["forget_links"], SWEEP_ROWS)
+                await execute(c, "delete_expired_links", limit=SWEEP_ROWS)
 
 
 class HeldApproval:
     """One promise in one transaction. The order of locks: its run, then itself."""
 
     def __init__(self, connection: Any, ns: int, run_id: bytes, name: str) -> None:
-        self._c, self._q = connection, queries()
+        self._c = connection
         self._ns, self._run_id, self._name = ns, run_id, name
         self.standing: Standing | None = None
         self.is_active = self.used_link = False
         self.now_us = 0
 
     async def load(self) -> None:
-        row = await self._c.fetchrow(self._q["hold_approval"], self._run_id, self._ns, self._name)
+        row = await fetch_row(self._c, "hold_approval", run_id=self._run_id, ns=self._ns, name=self._name)
         if row is None:
-            held = await self._c.fetchrow(self._q["hold_run"], self._run_id, self._ns)
+            held = await fetch_row(self._c, "hold_run", run_id=self._run_id, ns=self._ns)
             self.is_active, self.now_us = held["active"], held["now"]
             return
         self.is_active, self.now_us = True, row["now"]
@@ -135,46 +137,79 @@ class HeldApproval:
             self.standing = (await _standings(self._c, [row]))[0]
 
     async def cast(self, vote: Vote) -> None:
-        await self._c.execute(
-            self._q["cast_vote"], self._run_id, self._name, vote.who, vote.approved, vote.value, vote.comment or None, vote.via, vote.at_us,
-        )  # fmt: skip
+        await execute(
+            self._c,
+            "cast_vote",
+            run_id=self._run_id,
+            name=self._name,
+            who=vote.who,
+            approved=vote.approved,
+            value=vote.value,
+            comment=vote.comment or None,
+            via=vote.via,
+            at=vote.at_us,
+        )
 
     async def decide(self, mail: bytes) -> None:
-        decided = await self._c.fetchrow(self._q["decide_approval"], self._run_id, self._name, mail)
+        decided = await fetch_row(self._c, "decide_approval", run_id=self._run_id, name=self._name, body=mail)
         assert decided is not None, "it is ours, and was open a moment ago"
 
     async def resolve(self, mail: bytes) -> bool:
-        row = await self._c.fetchrow(self._q["resolve_promise"], self._run_id, self._ns, self._name, mail, False)
+        row = await fetch_row(
+            self._c, "resolve_promise", run_id=self._run_id, ns=self._ns, name=self._name, body=mail, authorized=False
+        )
         return bool(row["won"])
 
     async def reassign(self, assignees: list[str], escalate_to: list[str]) -> None:
-        await self._c.execute(self._q["reassign_approval"], self._run_id, self._name, assignees, escalate_to)
+        await execute(
+            self._c,
+            "reassign_approval",
+            run_id=self._run_id,
+            name=self._name,
+            assignees=assignees,
+            escalate_to=escalate_to,
+        )
 
     async def use_link(self, id: bytes, expires_us: int) -> bool:
-        self.used_link = await self._c.fetchrow(self._q["use_link"], id, expires_us) is not None
+        self.used_link = await fetch_row(self._c, "use_link", id=id, expires_at=expires_us) is not None
         return self.used_link
 
     async def audit(self, actor: str, action: str, detail: Detail) -> None:
         text = msgspec.json.encode(detail).decode()
-        await self._c.execute(self._q["append_audit"], self._ns, actor, action, ids.text(self._run_id), text)
+        await execute(
+            self._c, "append_audit", ns=self._ns, actor=actor, action=action, target=ids.text(self._run_id), detail=text
+        )
 
 
 async def _standings(c: Any, rows: Sequence[Any]) -> list[Standing]:
     if not rows:
         return []
     votes: dict[tuple[bytes, str], list[Vote]] = {}
-    given = await c.fetch(queries()["votes_of"], [r["run_id"] for r in rows], [r["name"] for r in rows])
+    given = await fetch(c, "votes_of", approvals=[(r["run_id"], r["name"]) for r in rows])
     for v in given:
         votes.setdefault((v["run_id"], v["name"]), []).append(
             Vote(
-                who=v["who"], approved=v["approved"], value=v["value"] or b"null", comment=v["comment"] or "", via=v["via"], at_us=v["at"]
+                who=v["who"],
+                approved=v["approved"],
+                value=v["value"] or b"null",
+                comment=v["comment"] or "",
+                via=v["via"],
+                at_us=v["at"],
             )
-        )  # fmt: skip
+        )
     return [
         Standing(
-            run_id=r["run_id"], name=r["name"], workflow=r["workflow"], key=r["key"], spec=decode_spec(r["spec"]),
-            assignees=list(r["assignees"]), escalate_to=list(r["escalate_to"]), created_us=r["created_at"], resolved_us=r["resolved_at"],
-            now_us=r["now"], votes=votes.get((r["run_id"], r["name"]), []),
+            run_id=r["run_id"],
+            name=r["name"],
+            workflow=r["workflow"],
+            key=r["key"],
+            spec=decode_spec(r["spec"]),
+            assignees=list(r["assignees"]),
+            escalate_to=list(r["escalate_to"]),
+            created_us=r["created_at"],
+            resolved_us=r["resolved_at"],
+            now_us=r["now"],
+            votes=votes.get((r["run_id"], r["name"]), []),
         )
         for r in rows
-    ]  # fmt: skip
+    ]

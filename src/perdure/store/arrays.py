@@ -4,8 +4,8 @@ The driver looks at every element of an array to find out whether it is an array
 timestamp. A commit has some forty columns of up to some hundred elements, so that was a seventh of a busy engine's time. The elements of
 ours are plain, and whole columns are packed at once. Used for the connection that commits, which sends arrays of these types only.
 
-The driver lets nobody replace the codec of an array type through its public interface. Where the private one has changed, nothing is
-replaced and everything works as before, only slower; a test tells.
+The public interface of the driver cannot replace the codec of an array type. Where the private one has changed, nothing is replaced
+and everything works, only slower; a test notices.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ async def _prepare(connection: Any) -> None:
 
 
 SETTINGS: Final = {
-    # Batches are small against their tables: index lookups per row beat any plan that reads a table, whatever stale statistics say.
+    # Batches are small against their tables: index lookups per row beat any plan that reads a table, also when the statistics are stale.
     "enable_seqscan": "off",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",

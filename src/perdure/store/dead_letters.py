@@ -10,29 +10,31 @@ from perdure.engine.api.dead_letters import DeadFilter, DeadLetter, DeadPage, Pl
 from perdure.engine.api.reads import SCAN_ROWS_MAX
 from perdure.engine.api.run_retry import GENERATIONS_MAX
 from perdure.store.clashes import retried
-from perdure.store.connections import Connections
-from perdure.store.queries import queries
+from perdure.store.port import PostgresPort
 
 HIGHEST: Final = b"\xff" * 16
 
 
 @retried()
-class PostgresDeadLetters:
-    def __init__(self, database: str | Connections) -> None:
-        """`database` is a DSN, or a pool that somebody else opens and closes."""
-        self._q = queries()
-        self._pool = Connections(database) if isinstance(database, str) else database
-
+class PostgresDeadLetters(PostgresPort):
     async def page(self, ns: int, wanted: DeadFilter, below: Place | None, limit: int) -> DeadPage:
         at_us, task_id = below or (FOREVER_US, HIGHEST)
         if wanted.until_us is not None and wanted.until_us < at_us:  # exclusive: the id that none is below
             at_us, task_id = wanted.until_us, bytes(16)
         for scan in (min(2 * limit, SCAN_ROWS_MAX), SCAN_ROWS_MAX):  # nearly all match where nothing is filtered
-            async with self._pool.take() as c:
-                rows = await c.fetch(
-                    self._q["dead_letters"], ns, wanted.since_us or 0, at_us, task_id, scan, wanted.queue or None, wanted.task or None,
-                    wanted.workflow or None, wanted.text.lower() or None, limit,
-                )  # fmt: skip
+            rows = await self._fetch(
+                "dead_letters",
+                ns=ns,
+                since=wanted.since_us or 0,
+                before_at=at_us,
+                before_id=task_id,
+                scan_limit=scan,
+                queue=wanted.queue or None,
+                task=wanted.task or None,
+                workflow=wanted.workflow or None,
+                error_text=wanted.text.lower() or None,
+                limit=limit,
+            )
             items = [_letter(r) for r in rows if r["id"] is not None]
             if len(items) == limit:
                 return DeadPage(items, (items[-1].failed_us, items[-1].task_id))
@@ -41,14 +43,24 @@ class PostgresDeadLetters:
         return DeadPage(items, (rows[0]["low_at"], rows[0]["low_id"]))
 
     async def roots(self, ns: int, run_ids: Sequence[bytes]) -> dict[bytes, bytes]:
-        async with self._pool.take() as c:
-            rows = await c.fetch(self._q["failed_roots"], ns, list(run_ids), GENERATIONS_MAX)
+        rows = await self._fetch("failed_roots", ns=ns, run_ids=list(run_ids), generations_max=GENERATIONS_MAX)
         return {r["leaf"]: r["run_id"] for r in rows}
 
 
 def _letter(row: Any) -> DeadLetter:
     return DeadLetter(
-        task_id=row["id"], run_id=row["run_id"], seq=row["seq"], task=row["name"], queue=row["queue"], attempts=row["attempts"],
-        lost=row["lost"], scheduled_us=row["scheduled_at"], failed_us=row["finished_at"], error=row["error"], node=row["node"],
-        workflow=row["workflow"], key=row["key"], parent_id=row["parent_id"],
-    )  # fmt: skip
+        task_id=row["id"],
+        run_id=row["run_id"],
+        seq=row["seq"],
+        task=row["name"],
+        queue=row["queue"],
+        attempts=row["attempts"],
+        lost=row["lost"],
+        scheduled_us=row["scheduled_at"],
+        failed_us=row["finished_at"],
+        error=row["error"],
+        node=row["node"],
+        workflow=row["workflow"],
+        key=row["key"],
+        parent_id=row["parent_id"],
+    )

@@ -10,10 +10,13 @@ from perdure.core import chain
 from perdure.core.deferred_starts import Batch, Debounce, Dedup, joined, same_shape
 from perdure.core.errors import Conflict, InvalidInput
 from perdure.core.limits import BATCH_ITEMS_MAX, PAYLOAD_BYTES_MAX
+from perdure.engine.commits.rows import run_kind
 from perdure.engine.services.deferred_starts import Asked, DueStart, NewRun, PutOff
 from perdure.store.clashes import retried
 from perdure.store.connections import Connections
-from perdure.store.queries import queries
+from perdure.store.flow_control import put_groups
+from perdure.store.port import PostgresPort
+from perdure.store.queries import execute, fetch, fetch_row
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,51 +27,43 @@ TRIES: Final = 5
 SWEEP_ROWS: Final = 500
 CONNECTIONS_MAX: Final = 3
 """Of the pool, for starts that wait for one another under a key: the engine needs the others."""
-DEBOUNCED: Final = 0
-BATCHED: Final = 1
+DEBOUNCED: Final = "debounce"
+BATCHED: Final = "batch"
 
 
 @retried()
-class PostgresStarts:
+class PostgresDeferredStarts(PostgresPort):
     def __init__(self, database: str | Connections) -> None:
-        """`database` is a DSN, or a pool that somebody else opens and closes."""
-        self._q = queries()
-        self._pool = Connections(database) if isinstance(database, str) else database
+        super().__init__(database)
         self._gate = asyncio.Semaphore(CONNECTIONS_MAX)
         self._swept: tuple[int, str, str] = (0, "", "")
 
-    async def open(self) -> None:
-        await self._pool.open()
-
-    async def close(self) -> None:
-        await self._pool.close()
-
-    # -- putting off ------------------------------------------------------------------------------------------------
-
     async def put_off(self, asked: Asked) -> PutOff:
         async with self._gate, self._pool.take() as c, c.transaction():
-            await c.execute(self._q["lock_start_key"], f"{asked.ns}\n{asked.workflow}\n{asked.later.key}")
+            await execute(c, "lock_deferred_start_key", key=f"{asked.ns}\n{asked.workflow}\n{asked.later.key}")
             if asked.once and (known := await self._known_item(c, asked)) is not None:
                 return known
-            row = await c.fetchrow(self._q["open_start"], asked.ns, asked.workflow, asked.later.key)
+            row = await fetch_row(c, "lock_deferred_start", ns=asked.ns, workflow=asked.workflow, key=asked.later.key)
             if row is not None and self._is_full(row, asked):
-                await c.execute(self._q["close_start"], row["run_id"])
+                await execute(c, "close_deferred_start", run_id=row["run_id"])
                 row = None
             put = await (self._begin(c, asked) if row is None else self._join(c, asked, row))
             if asked.once:
-                row = await c.fetchrow(self._q["remember_item"], asked.ns, _item_key(asked), _digest(asked), put.run_id)
+                row = await fetch_row(
+                    c, "insert_item_key", ns=asked.ns, key=_item_key(asked), hash=_digest(asked), answer=put.run_id
+                )
                 if row is None:  # under another key of a batch, this very moment
                     raise _used(asked)
             return put
 
     async def _known_item(self, c: Any, asked: Asked) -> PutOff | None:
         """What was answered when the same items were sent before."""
-        row = await c.fetchrow(self._q["remembered_item"], asked.ns, _item_key(asked))
+        row = await fetch_row(c, "item_key", ns=asked.ns, key=_item_key(asked))
         if row is None:
             return None
         if row["hash"] != _digest(asked):
             raise _used(asked)
-        clock = await c.fetchrow(self._q["next_start"])
+        clock = await fetch_row(c, "next_deferred_start")
         return PutOff(row["answer"], clock["clock"])
 
     def _is_full(self, row: Any, asked: Asked) -> bool:
@@ -92,10 +87,22 @@ class PostgresStarts:
         else:
             due_us = last_us = later.every_us
         batched = isinstance(later, Batch)
-        row = await c.fetchrow(
-            self._q["put_off_start"], asked.run_id, asked.ns, asked.workflow, later.key, _kind(asked), due_us, last_us,
-            asked.argument if batched else None, 0, 0, asked.request, None if batched else asked.input,
-        )  # fmt: skip
+        row = await fetch_row(
+            c,
+            "insert_deferred_start",
+            run_id=asked.run_id,
+            ns=asked.ns,
+            workflow=asked.workflow,
+            key=later.key,
+            kind=_kind(asked),
+            due_us=due_us,
+            last_us=last_us,
+            argument=asked.argument if batched else None,
+            items=0,
+            bytes=0,
+            request=asked.request,
+            input=None if batched else asked.input,
+        )
         if batched:
             return await self._add(c, asked, asked.run_id, 0)
         return PutOff(asked.run_id, row["due_at"])
@@ -103,8 +110,13 @@ class PostgresStarts:
     async def _join(self, c: Any, asked: Asked, row: Any) -> PutOff:
         if isinstance(asked.later, Batch):
             return await self._add(c, asked, row["run_id"], row["items"])
-        moved = await c.fetchrow(
-            self._q["replace_start"], row["run_id"], asked.request, asked.later.quiet_us, asked.input
+        moved = await fetch_row(
+            c,
+            "replace_deferred_start",
+            run_id=row["run_id"],
+            request=asked.request,
+            quiet_us=asked.later.quiet_us,
+            input=asked.input,
         )
         return PutOff(row["run_id"], moved["due_at"])
 
@@ -112,30 +124,34 @@ class PostgresStarts:
         """Items are numbered by how many came before, so that their order is that of the starts."""
         assert isinstance(asked.later, Batch)
         if asked.items:
-            await c.execute(self._q["add_start_input"], run_id, items, asked.input)
+            await execute(c, "insert_deferred_start_input", run_id=run_id, n=items, input=asked.input)
         elif not items:
             raise InvalidInput("the first start of a batch brings no items; add at least one")
         enough = items + asked.items >= asked.later.size
-        moved = await c.fetchrow(
-            self._q["join_start"], run_id, asked.request, asked.items, len(asked.input), enough
-        )  # fmt: skip
+        moved = await fetch_row(
+            c,
+            "extend_deferred_start",
+            run_id=run_id,
+            request=asked.request,
+            items=asked.items,
+            bytes=len(asked.input),
+            enough=enough,
+        )
         return PutOff(run_id, moved["due_at"])
-
-    # -- making runs of them ----------------------------------------------------------------------------------------
 
     async def next_due(self) -> tuple[int, int | None]:
         async with self._pool.take() as c:
-            row = await c.fetchrow(self._q["next_start"])
+            row = await fetch_row(c, "next_deferred_start")
         return row["clock"], row["due_at"]
 
     async def take_due(self, limit: int) -> list[DueStart]:
-        """Closed rows do not change any more: what is read here is what becomes the run, whichever engine makes it."""
+        """Closed rows do not change any more, so any engine that reads them creates the same run."""
         found: list[DueStart] = []
         async with self._pool.take() as c:
-            for r in await c.fetch(self._q["take_due_starts"], limit, LEASE_S):
+            for r in await fetch(c, "claim_deferred_starts", limit=limit, lease_s=LEASE_S):
                 data = r["input"]
                 if r["kind"] == BATCHED:
-                    inputs = [i["input"] for i in await c.fetch(self._q["start_inputs"], r["run_id"])]
+                    inputs = [i["input"] for i in await fetch(c, "deferred_start_inputs", run_id=r["run_id"])]
                     if not inputs:
                         continue  # another engine made the run a moment ago
                     data = joined(inputs)
@@ -144,33 +160,40 @@ class PostgresStarts:
 
     async def begin_due(self, run: NewRun) -> bool:
         async with self._pool.take() as c, c.transaction():
-            if await c.fetchrow(self._q["remove_start"], run.run_id) is None:
+            if await fetch_row(c, "delete_deferred_start", run_id=run.run_id) is None:
                 return False
             await self._begin_run(c, run)
             return True
 
     async def _begin_run(self, c: Any, run: NewRun) -> None:
-        if run.line is not None:
-            await c.execute(self._q["put_lines"], *([value] for value in run.line.row(0)[:-1]))
-        await c.execute(
-            self._q["begin_run"], run.run_id, run.ns, run.workflow, run.version, run.body, run.attributes,
-            run.line.id if run.line is not None else None, run.deadline_us or None, chain.first(run.run_id, run.ns, 0, run.body),
-        )  # fmt: skip
-
-    # -- once -------------------------------------------------------------------------------------------------------
+        await put_groups(c, [run.line] if run.line is not None else [])
+        await execute(
+            c,
+            "insert_run",
+            run_id=run.run_id,
+            ns=run.ns,
+            workflow=run.workflow,
+            version=run.version,
+            kind=run_kind(run.version),
+            body=run.body,
+            attributes=run.attributes,
+            group_id=run.line.id if run.line is not None else None,
+            deadline_at=run.deadline_us or None,
+            hash=chain.first(run.run_id, run.ns, 0, run.body),
+        )
 
     async def begin_once(self, run: NewRun, dedup: Dedup) -> bytes:
-        where = (run.ns, run.workflow, dedup.key)
+        where = {"ns": run.ns, "workflow": run.workflow, "key": dedup.key}
         for _ in range(TRIES):
             async with self._gate, self._pool.take() as c, c.transaction():
-                if await c.fetchrow(self._q["claim_dedup"], *where, run.run_id, dedup.for_us) is None:
-                    row = await c.fetchrow(self._q["lock_dedup"], *where)
+                if await fetch_row(c, "claim_dedup", **where, run_id=run.run_id, duration_us=dedup.for_us) is None:
+                    row = await fetch_row(c, "lock_dedup", **where)
                     if row is None:
                         continue  # it was taken a moment ago, and forgotten since
                     if not await self._is_free(c, row):
                         holder: bytes = row["run_id"]
                         return holder
-                    await c.execute(self._q["pass_dedup"], *where, run.run_id, dedup.for_us)
+                    await execute(c, "reassign_dedup", **where, run_id=run.run_id, duration_us=dedup.for_us)
                 await self._begin_run(c, run)
                 return run.run_id
         raise Conflict(f"the key {dedup.key!r} kept changing hands while this start tried to take it; try again")
@@ -178,29 +201,30 @@ class PostgresStarts:
     async def _is_free(self, c: Any, row: Any) -> bool:
         if not row["until_end"]:
             return bool(row["expired"])
-        return bool(await c.fetch(self._q["over_runs"], [row["run_id"]]))
-
-    # -- reading and upkeep -----------------------------------------------------------------------------------------
+        return bool(await fetch(c, "finished_runs", run_ids=[row["run_id"]]))
 
     async def expected(self, ns: int, run_ids: Sequence[bytes]) -> set[bytes]:
         async with self._pool.take() as c:
-            return {r["run_id"] for r in await c.fetch(self._q["expected_runs"], ns, list(run_ids))}
+            return {r["run_id"] for r in await fetch(c, "expected_runs", ns=ns, run_ids=list(run_ids))}
 
     async def sweep(self) -> None:
         """Forget keys that say nothing any more: a page at a time, and the next page the next time."""
         async with self._pool.take() as c:
-            await c.execute(self._q["forget_dedups"], SWEEP_ROWS)
+            await execute(c, "delete_expired_dedups", limit=SWEEP_ROWS)
             async with c.transaction():
-                page = await c.fetch(self._q["lasting_dedups"], *self._swept, SWEEP_ROWS)
+                ns, workflow, key = self._swept
+                page = await fetch(
+                    c, "lock_lasting_dedups", after_ns=ns, after_workflow=workflow, after_key=key, limit=SWEEP_ROWS
+                )
                 self._swept = (page[-1]["ns"], page[-1]["workflow"], page[-1]["key"]) if page else (0, "", "")
-                ended = await c.fetch(self._q["over_runs"], [r["run_id"] for r in page]) if page else []
+                ended = await fetch(c, "finished_runs", run_ids=[r["run_id"] for r in page]) if page else []
                 over = {r["run_id"] for r in ended}
                 rows = [(r["ns"], r["workflow"], r["key"]) for r in page if r["run_id"] in over]
                 if rows:
-                    await c.execute(self._q["forget_lasting_dedups"], *(list(x) for x in zip(*rows, strict=True)))
+                    await execute(c, "delete_dedups", keys=rows)
 
 
-def _kind(asked: Asked) -> int:
+def _kind(asked: Asked) -> str:
     return DEBOUNCED if isinstance(asked.later, Debounce) else BATCHED
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from perdure.core.declared import split
 from perdure.core.errors import Conflict
@@ -11,7 +11,8 @@ from perdure.engine.api.reads import Posted, Remembered
 from perdure.flows.scheduled import ScheduleRequest
 from perdure.store.clashes import retried
 from perdure.store.connections import Connections
-from perdure.store.queries import queries
+from perdure.store.port import PostgresPort
+from perdure.store.queries import fetch_row
 from perdure.store.schedules import replace_triggers
 
 KEPT_S: Final = 7 * 86_400.0
@@ -25,25 +26,15 @@ TRIES: Final = 5
 
 
 @retried()
-class PostgresRegistry:
+class PostgresDefinitions(PostgresPort):
     def __init__(self, database: str | Connections) -> None:
-        """`database` is a DSN, or a pool that somebody else opens and closes."""
-        self._q = queries()
-        self._pool = Connections(database) if isinstance(database, str) else database
+        super().__init__(database)
         self._requests = 0
 
-    async def open(self) -> None:
-        await self._pool.open()
-
-    async def close(self) -> None:
-        await self._pool.close()
-
-    async def _row(self, name: str, *args: Any) -> Any:
-        async with self._pool.take() as c:
-            return await c.fetchrow(self._q[name], *args)
-
     async def register(self, ns: int, name: str, version: str, kind: str, description: str | None) -> bool:
-        row = await self._row("register_workflow", ns, name, version, kind, description)
+        row = await self._row(
+            "register_workflow", ns=ns, workflow=name, version=version, kind=kind, description=description
+        )
         return bool(row["added"])
 
     async def deploy(
@@ -64,11 +55,21 @@ class PostgresRegistry:
     ) -> bool:
         """The schedules of a flow change with it: both or neither."""
         async with self._pool.take() as c, c.transaction():
-            row = await c.fetchrow(
-                self._q["deploy_workflow"], ns, name, version, kind, description, document.decode(), source, activate,
-                control.decode() if control is not None else None, timeout_us or None,
-            )  # fmt: skip
-            found = await c.fetchrow(self._q["current_versions"], ns, [name])
+            row = await fetch_row(
+                c,
+                "deploy_workflow",
+                ns=ns,
+                workflow=name,
+                version=version,
+                kind=kind,
+                description=description,
+                document=document.decode(),
+                source=source,
+                activate=activate,
+                control=control.decode() if control is not None else None,
+                timeout_us=timeout_us or None,
+            )
+            found = await fetch_row(c, "current_versions", ns=ns, names=[name])
             if found["current"] == version:
                 await replace_triggers(c, ns, name, triggers, by)
         return bool(row["added"])
@@ -77,43 +78,39 @@ class PostgresRegistry:
         self, ns: int, name: str, version: str, *, triggers: Sequence[ScheduleRequest] = (), by: str = ""
     ) -> bool:
         async with self._pool.take() as c, c.transaction():
-            if await c.fetchrow(self._q["move_workflow"], ns, name, version) is None:
+            if await fetch_row(c, "set_current_version", ns=ns, name=name, version=version) is None:
                 return False
             await replace_triggers(c, ns, name, triggers, by)
             return True
 
     async def save_task_types(self, ns: int, signatures: dict[str, bytes]) -> None:
-        names = sorted(signatures)
-        parts = [split(signatures[n]) for n in names]
-        schemas, options = (
-            [schema.decode() for schema, _ in parts],
-            [said.decode() if said else None for _, said in parts],
-        )
-        async with self._pool.take() as c:
-            await c.fetch(self._q["save_task_types"], ns, names, schemas, options)
+        parts = {name: split(signature) for name, signature in sorted(signatures.items())}
+        types = [
+            (name, schema.decode(), options.decode() if options else None) for name, (schema, options) in parts.items()
+        ]
+        await self._execute("save_task_types", ns=ns, types=types)
 
     async def task_types(self, ns: int) -> dict[str, bytes]:
-        async with self._pool.take() as c:
-            rows = await c.fetch(self._q["task_types"], ns, TASK_TYPES_MAX)
+        rows = await self._fetch("task_types", ns=ns, limit=TASK_TYPES_MAX)
         return {r["name"]: r["signature"].encode() for r in rows}
 
     async def delete(self, ns: int, name: str) -> bool:
         async with self._pool.take() as c, c.transaction():
-            if await c.fetchrow(self._q["delete_workflow"], ns, name) is None:
+            if await fetch_row(c, "delete_workflow", ns=ns, name=name) is None:
                 return False
             await replace_triggers(c, ns, name, (), "")
             return True
 
     async def create_namespace(self, name: str) -> bool:
-        return await self._row("open_namespace", name) is not None
+        return await self._row("open_namespace", name=name) is not None
 
     async def delete_namespace(self, name: str) -> bool:
-        return await self._row("close_namespace", name) is not None
+        return await self._row("close_namespace", name=name) is not None
 
     async def remember(self, ns: int, key: str, digest: bytes) -> Remembered:
         await self._sweep()
         for _ in range(TRIES):
-            row = await self._row("remember_request", ns, key, digest)
+            row = await self._row("insert_request", ns=ns, key=key, hash=digest)
             if row["hash"] is not None:
                 return Remembered(row["first"], row["hash"])
         raise Conflict(f"the idempotency key {key!r} is in use by another request at this moment; try again")
@@ -121,7 +118,7 @@ class PostgresRegistry:
     async def post_once(self, ns: int, key: str, digest: bytes, run_id: bytes, body: bytes) -> Posted:
         await self._sweep()
         for _ in range(TRIES):
-            row = await self._row("post_once", ns, key, digest, run_id, body)
+            row = await self._row("send_message_once", ns=ns, key=key, hash=digest, run_id=run_id, body=body)
             if row["hash"] is not None or not row["active"]:
                 return Posted(row["active"], row["sent"], row["hash"])
         raise Conflict(f"the idempotency key {key!r} is in use by another request at this moment; try again")
@@ -129,4 +126,4 @@ class PostgresRegistry:
     async def _sweep(self) -> None:
         self._requests += 1
         if self._requests % SWEEP_EVERY == 0:
-            await self._row("forget_requests", KEPT_S, SWEEP_ROWS)
+            await self._row("delete_old_requests", age_s=KEPT_S, limit=SWEEP_ROWS)

@@ -22,9 +22,8 @@ from perdure.store import migrate, pooling
 from perdure.store.connect import connect, without_password
 from perdure.store.connections import SETTINGS
 from perdure.store.connections import connect as engine_connect
-from perdure.store.queries import queries
+from perdure.store.queries import fetch, fetch_row, fetch_value, queries
 
-SQL = queries()
 SERVER_VERSION_MIN: Final = 14
 CLOCK_SKEW_S_MAX: Final = 1.0
 TRANSACTION_S_MAX: Final = 300.0
@@ -72,7 +71,7 @@ async def _run(name: str, check: Check, connection: Any) -> Finding | None:
 
 
 async def _version(connection: Any) -> Finding:
-    row = await connection.fetchrow(SQL["settings"])
+    row = await fetch_row(connection, "settings")
     if row["version_number"] // 10_000 < SERVER_VERSION_MIN:
         what = f"PostgreSQL {row['version']} is older than {SERVER_VERSION_MIN}"
         return Finding("version", "fail", what, f"Upgrade the server to {SERVER_VERSION_MIN} or newer.")
@@ -94,7 +93,7 @@ async def _migrations(dsn: str) -> Finding:
 
 
 async def _durability(connection: Any) -> Finding:
-    row = await connection.fetchrow(SQL["settings"])
+    row = await fetch_row(connection, "settings")
     off = [s for s in ("fsync", "synchronous_commit", "full_page_writes") if row[s] == "off"]
     if off:
         what = (
@@ -106,7 +105,7 @@ async def _durability(connection: Any) -> Finding:
 
 async def _clock(connection: Any) -> Finding:
     before_s = time.time()
-    database_s: float = await connection.fetchval(SQL["clock"])
+    database_s: float = await fetch_value(connection, "clock")
     after_s = time.time()
     return clock_finding(database_s - (before_s + after_s) / 2, (after_s - before_s) / 2)
 
@@ -123,7 +122,7 @@ def clock_finding(skew_s: float, uncertainty_s: float) -> Finding:
 
 
 async def _horizon(connection: Any) -> Finding:
-    row = await connection.fetchrow(SQL["oldest_horizon"])
+    row = await fetch_row(connection, "oldest_horizon")
     if row is None:
         return Finding("vacuum horizon", "ok", "no transaction holds back vacuum")
     age = f"{row['age_s']:.0f} s" if row["age_s"] is not None else "unknown time"
@@ -140,7 +139,7 @@ async def _horizon(connection: Any) -> Finding:
 
 
 async def _dead_rows(connection: Any) -> Finding:
-    rows = await connection.fetch(SQL["dead_rows"])
+    rows = await fetch(connection, "dead_rows")
     if not rows:
         return Finding("dead rows", "ok", "no table of Perdure's has more dead rows than live ones")
     what = ", ".join(f"{r['table']}: {r['dead']} dead, {r['live']} live" for r in rows)
@@ -149,7 +148,7 @@ async def _dead_rows(connection: Any) -> Finding:
 
 
 async def _indexes(connection: Any) -> Finding:
-    names = [row["index"] for row in await connection.fetch(SQL["invalid_indexes"])]
+    names = [row["index"] for row in await fetch(connection, "invalid_indexes")]
     if not names:
         return Finding("indexes", "ok", "every index is valid")
     return Finding(
@@ -158,7 +157,7 @@ async def _indexes(connection: Any) -> Finding:
 
 
 async def _connections(connection: Any) -> Finding:
-    row = await connection.fetchrow(SQL["connections"])
+    row = await fetch_row(connection, "connections")
     what = f"{row['used']} of {row['usable']} connections in use"
     if row["used"] <= CONNECTIONS_SHARE_MAX * row["usable"]:
         return Finding("connections", "ok", what)
@@ -166,9 +165,9 @@ async def _connections(connection: Any) -> Finding:
 
 
 async def _stuck(connection: Any) -> Finding | None:
-    if not await connection.fetchval(SQL["has_runs"]):
+    if not await fetch_value(connection, "has_runs"):
         return None
-    rows = await connection.fetch(SQL["stuck_runs"])
+    rows = await fetch(connection, "stuck_runs")
     if not rows:
         return Finding("stuck runs", "ok", "no run is stuck")
     what = "; ".join(f"{r['workflow']}: {r['runs']} stuck, e.g. {' '.join(r['example'].split())[:200]}" for r in rows)
@@ -177,9 +176,9 @@ async def _stuck(connection: Any) -> Finding | None:
 
 
 async def _overdue(connection: Any) -> Finding | None:
-    if not await connection.fetchval(SQL["has_runs"]):
+    if not await fetch_value(connection, "has_runs"):
         return None
-    rows = await connection.fetch(SQL["overdue_tasks"], TASK_WAIT_S_MAX)
+    rows = await fetch(connection, "overdue_tasks", seconds=TASK_WAIT_S_MAX)
     if not rows:
         return Finding("waiting tasks", "ok", f"no task has waited longer than {TASK_WAIT_S_MAX:.0f} s for a worker")
     what = "; ".join(f"{r['tasks']} of {r['name']} on queue {r['queue']}, due for {r['age_s']:.0f} s" for r in rows)
@@ -188,9 +187,9 @@ async def _overdue(connection: Any) -> Finding | None:
 
 
 async def _blocked(connection: Any) -> Finding | None:
-    if not await connection.fetchval(SQL["has_runs"]):
+    if not await fetch_value(connection, "has_runs"):
         return None
-    rows = await connection.fetch(SQL["blocked_workers"])
+    rows = await fetch(connection, "blocked_workers")
     if not rows:
         return Finding("workers", "ok", "no worker's event loop is blocked")
     what = "event loop blocked: " + ", ".join(f"{r['name']} ({r['host']}:{r['pid']})" for r in rows)
@@ -199,7 +198,7 @@ async def _blocked(connection: Any) -> Finding | None:
 
 
 async def _partitions(connection: Any) -> Finding | None:
-    rows = await connection.fetch(SQL["history_partitions"])
+    rows = await fetch(connection, "history_partitions")
     return partition_finding([row["bound"] for row in rows], datetime.now(UTC)) if rows else None
 
 
@@ -278,16 +277,16 @@ async def _keeps_session(connection: Any, dsn: str) -> bool:
     async with connect(dsn) as other:
         for _ in range(PROBES):
             mark = secrets.token_hex(8)
-            marked = await connection.fetchrow(SQL["set_probe"], mark)
+            marked = await fetch_row(connection, "set_probe", mark=mark)
             async with other.transaction():
-                taken = await other.fetchrow(SQL["read_probe"])
+                taken = await fetch_row(other, "read_probe")
                 try:
-                    found = await connection.fetchrow(SQL["read_probe"], timeout=PROBE_S)
+                    found = await connection.fetchrow(queries()["read_probe"].sql, timeout=PROBE_S)
                 except TimeoutError:
                     return False  # one server connection for all, and `other` has it
             if found["value"] != mark or found["pid"] != marked["pid"] or taken["pid"] == marked["pid"]:
                 return False
-        await connection.fetchrow(SQL["set_probe"], "")
+        await fetch_row(connection, "set_probe", mark="")
     return True
 
 

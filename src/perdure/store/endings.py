@@ -1,4 +1,4 @@
-"""The EndingStore port on PostgreSQL, over the store's pool. What locks what is told in sql/ending.sql."""
+"""The EndingStore port on PostgreSQL, over the store's pool. sql/endings.sql explains the locks."""
 
 from __future__ import annotations
 
@@ -12,21 +12,14 @@ from perdure.engine.ports import HistoryRow, MailRow, Named
 from perdure.engine.runs.run import ActiveRun
 from perdure.engine.services.endings import Decide, Recorded, Refused, Unendable
 from perdure.store.clashes import CLASH
-from perdure.store.connections import TROUBLE, Connections
-from perdure.store.queries import queries
-
-MAIL_PART, HISTORY_PART = 1, 2
-"""Parts of `load_runs`."""
+from perdure.store.connections import TROUBLE
+from perdure.store.port import PostgresPort
+from perdure.store.queries import execute, fetch, fetch_row
 
 
-class PostgresEndings:
-    def __init__(self, pool: Connections) -> None:
-        self._pool = pool
-        self._q = queries()
-
+class PostgresEndings(PostgresPort):
     async def next_deadline(self) -> tuple[int, int | None]:
-        async with self._pool.take() as c:
-            row = await c.fetchrow(self._q["next_deadline"])
+        row = await self._row("next_deadline")
         return row["clock"], row["at"]
 
     async def end(
@@ -36,8 +29,9 @@ class PostgresEndings:
         async with self._pool.take() as c:
             try:
                 async with c.transaction():
-                    spaces, names = [ns for ns, _ in served], [name for _, name in served]
-                    rows = await c.fetch(self._q["unendable_runs"], session, spaces, names, limit, list(leave_out))
+                    rows = await fetch(
+                        c, "lock_runs_to_end", session=session, workflows=served, limit=limit, left_out=leave_out
+                    )
                     if not rows:
                         return [], []
                     found = [_unendable(r) for r in rows]
@@ -56,21 +50,21 @@ class PostgresEndings:
         recorded = await self._load(c, [one.run_id for one in found])
         decision = decide([(one, recorded[one.run_id]) for one in found])
         if decision.ends:
-            await c.execute(self._q["take_to_end"], session, [run.id for run in decision.ends])
-            row = await c.fetchrow(self._q["commit_batch"], session, number, *decision.batch.main())
+            await execute(c, "claim_runs_to_end", session=session, run_ids=[run.id for run in decision.ends])
+            row = await fetch_row(c, "commit_batch", session=session, number=number, **decision.batch.main())
             if not row["held"]:
                 raise Fenced(f"session {session} has expired; the write was refused")
-            await c.fetchrow(self._q["commit_batch_rest"], session, *decision.batch.rest())
+            await execute(c, "commit_batch_rest", session=session, **decision.batch.rest())
         if decision.waits:
-            await c.execute(self._q["wait_for_undo"], list(decision.waits), list(decision.waits.values()))
+            await execute(c, "set_undo_wait", runs=decision.waits.items())
         return decision.ends
 
     async def _load(self, c: Any, run_ids: list[bytes]) -> dict[bytes, Recorded]:
         found = {run_id: Recorded([], [], set()) for run_id in run_ids}
-        for part, run_id, n, last, at_us, body, hash in await c.fetch(self._q["load_runs"], run_ids):
-            if part == HISTORY_PART:
+        for part, run_id, n, last, at_us, body, hash in await fetch(c, "load_runs", run_ids=run_ids):
+            if part == "history":
                 found[run_id].history.append(HistoryRow(run_id, n, last, at_us, body, hash))
-            elif part == MAIL_PART:
+            elif part == "message":
                 found[run_id].mail.append(MailRow(n, run_id, body))
             else:
                 found[run_id].queued.add(n)
@@ -79,7 +73,17 @@ class PostgresEndings:
 
 def _unendable(r: Any) -> Unendable:
     return Unendable(
-        run_id=r["run_id"], ns=r["ns"], workflow=r["workflow"], version=r["version"], epoch=r["epoch"], parent_id=r["parent_id"],
-        parent_seq=r["parent_seq"], stuck=r["stuck"], outside=r["outside"], deadline_us=r["deadline_at"], asked_us=r["asked_at"],
-        clock_us=r["clock"], keys=tuple(r["keys"] or ()),
-    )  # fmt: skip
+        run_id=r["run_id"],
+        ns=r["ns"],
+        workflow=r["workflow"],
+        version=r["version"],
+        epoch=r["epoch"],
+        parent_id=r["parent_id"],
+        parent_seq=r["parent_seq"],
+        stuck=r["stuck"],
+        outside=r["is_queued"],
+        deadline_us=r["deadline_at"],
+        asked_us=r["cancel_requested_at"],
+        clock_us=r["clock"],
+        keys=tuple(r["keys"] or ()),
+    )

@@ -1,4 +1,4 @@
-"""Flow control on PostgreSQL: the transactions around core/flow_control/admission.py. What locks what is told in sql/line.sql."""
+"""Flow control on PostgreSQL: the transactions around core/flow_control/admission.py. sql/flow_control.sql explains the locks."""
 
 from __future__ import annotations
 
@@ -12,28 +12,29 @@ from perdure.core.flow_control.admission import Bucket, Grant, Held, Key, Reason
 from perdure.core.flow_control.groups import Line, Rule, Rules, decode_needs, task_line
 from perdure.core.messages import CancelAsked
 from perdure.engine.ports import ClaimedTask, Entered, FromLines, Kind
-from perdure.store.queries import queries
+from perdure.store.queries import execute, fetch, fetch_row
 from perdure.wire.codec import decode_options, encode_mail
 
-LINES_PER_KIND: Final = 64
-"""Lines of one kind of task that a claim looks at: the next by turn, and the longest waiting."""
-RUN_LINES_PER_LOOK: Final = 64
-RUNS_PER_LINE: Final = 200
-"""Runs of one line that are let in at once."""
-STALE_LINES_MAX: Final = 500
-"""Lines that one round of upkeep looks at."""
-LINE_UP_MAX: Final = 2_000
-"""Waiting tasks that are put into lines at once when a rule is made."""
+GROUPS_PER_KIND: Final = 64
+"""Groups of one kind of task that a claim looks at: the next by turn, and those that have waited longest."""
+RUN_GROUPS_PER_CLAIM: Final = 64
+RUNS_PER_GROUP: Final = 200
+"""Runs of one group that are admitted at once."""
+STALE_GROUPS_MAX: Final = 500
+"""Groups that one round of upkeep looks at."""
+ASSIGNED_MAX: Final = 2_000
+"""Waiting tasks that one statement assigns to groups when a rule is set."""
 
 
 async def claim_from_lines(
     c: Any, session: int, served: Sequence[tuple[Kind, int]], limit: int, rules: Rules
 ) -> FromLines:
-    """Claim tasks that flow control lets begin. One transaction."""
-    q = queries()
-    kinds = [list(column) for column in zip(*((*kind, free) for kind, free in served), strict=True)]
+    """Claim tasks that flow control admits, in one transaction."""
+    kinds = [(*kind, free) for kind, free in served]
     async with c.transaction():
-        waiting, clock_us = _waiting(await c.fetch(q["look_at_lines"], session, *kinds, LINES_PER_KIND))
+        waiting, clock_us = _waiting(
+            await fetch(c, "lock_task_groups", session=session, kinds=kinds, groups_per_kind=GROUPS_PER_KIND)
+        )
         if not waiting:
             return FromLines([], None)
         ruled = {w.line.id: rules.of(w.line) for w in waiting}
@@ -43,45 +44,49 @@ async def claim_from_lines(
         taking = [g for g in grants if g.take]
         rows: list[Any] = []
         if taking:
-            slots = [(g.line.id, need.key) for g in taking for need in g.needs.limits]
-            rows = await c.fetch(
-                q["take_from_lines"], session, [g.line.id for g in taking], [g.take for g in taking],
-                [line for line, _ in slots], [key for _, key in slots],
-            )  # fmt: skip
+            rows = await fetch(c, "claim_from_groups", session=session, groups=_takes(taking), slots=_slots(taking))
         await _move(c, grants)
         await _pour(c, taking, buckets)
     keys = {g.line.id: [(g.line.ns, n.key) for n in g.needs.limits] for g in taking}
     tasks = [
         ClaimedTask(
-            r["id"], r["ns"], r["run_id"], r["seq"], r["name"], r["queue"], r["attempt"], r["lost"], r["scheduled_at"], r["options"],
-            r["input"], r["trace"], tuple(keys[r["line"]]),
+            r["id"],
+            r["ns"],
+            r["run_id"],
+            r["seq"],
+            r["name"],
+            r["queue"],
+            r["attempt"],
+            r["lost"],
+            r["scheduled_at"],
+            r["options"],
+            r["input"],
+            r["trace"],
+            tuple(keys[r["group_id"]]),
         )
         for r in rows
-    ]  # fmt: skip
+    ]
     return FromLines(tasks, min((g.next_us for g in grants if g.next_us is not None), default=None))
 
 
 async def let_in(c: Any, session: int, rules: Rules) -> Entered:
-    """Let in runs that waited for their workflow's limits. One transaction. The runs are woken, not claimed."""
-    q = queries()
+    """Admit runs that waited for the limits of their workflow, in one transaction. They are woken, not claimed."""
     cancelled: list[bytes] = []
     async with c.transaction():
-        rows = await c.fetch(q["look_at_run_lines"], session, RUN_LINES_PER_LOOK, RUNS_PER_LINE)
+        rows = await fetch(
+            c, "lock_run_groups", session=session, groups_max=RUN_GROUPS_PER_CLAIM, runs_per_group=RUNS_PER_GROUP
+        )
         waiting, clock_us = _waiting(rows)
         if not waiting:
             return Entered(0, 0, None)
         ruled = {w.line.id: rules.of(w.line) for w in waiting}
         held, buckets = await _keys(c, _keys_of(waiting, ruled))
-        free = {(w.line.ns, w.line.queue, w.line.name): RUNS_PER_LINE for w in waiting}
-        grants = grant(waiting, ruled, held, buckets, free, RUN_LINES_PER_LOOK * RUNS_PER_LINE, clock_us)
+        free = {(w.line.ns, w.line.queue, w.line.name): RUNS_PER_GROUP for w in waiting}
+        grants = grant(waiting, ruled, held, buckets, free, RUN_GROUPS_PER_CLAIM * RUNS_PER_GROUP, clock_us)
         taking = [g for g in grants if g.take]
         entered: list[Any] = []
         if taking:
-            slots = [(g.line.id, need.key) for g in taking for need in g.needs.limits]
-            entered = await c.fetch(
-                q["let_in_runs"], [g.line.id for g in taking], [g.take for g in taking],
-                [line for line, _ in slots], [key for _, key in slots],
-            )  # fmt: skip
+            entered = await fetch(c, "admit_runs", groups=_takes(taking), slots=_slots(taking))
         for w, g in zip(waiting, grants, strict=True):
             if g.reason is not None and g.reason.code == "limit" and g.reason.policy != "queue":
                 cancelled += await _make_room(c, g, len(w.times) - g.take)
@@ -92,19 +97,28 @@ async def let_in(c: Any, session: int, rules: Rules) -> Entered:
     )
 
 
+def _takes(taking: list[Grant]) -> list[tuple[bytes, int]]:
+    return [(g.line.id, g.take) for g in taking]
+
+
+def _slots(taking: list[Grant]) -> list[tuple[bytes, str]]:
+    """(group, key) of the slots that each member takes."""
+    return [(g.line.id, need.key) for g in taking for need in g.needs.limits]
+
+
 async def _make_room(c: Any, g: Grant, waiting: int) -> list[bytes]:
-    """What the limit's policy says about those that found it reached: the oldest holders go, or the newcomers do."""
-    q, reason = queries(), g.reason
+    """Apply the policy of a limit that is reached: cancel the oldest holders, or the new runs."""
+    reason = g.reason
     assert reason is not None
     if reason.policy == "cancel_oldest":
-        rows = await c.fetch(q["oldest_holders"], g.line.ns, reason.key, waiting)
+        rows = await fetch(c, "mark_oldest_holders", ns=g.line.ns, key=reason.key, wanted=waiting)
         words = f"a newer run takes its place under the limit {reason.key} ({reason.max} at a time)"
     else:
-        rows = await c.fetch(q["turn_away"], g.line.id, 0)
+        rows = await fetch(c, "reject_waiting_runs", group_id=g.line.id, kept=0)
         words = f"the limit {reason.key} ({reason.max} at a time) was reached when it was started"
     asked = [r["run_id"] for r in rows]
     if asked:
-        await c.execute(q["post_cancels"], asked, encode_mail(CancelAsked(words)))
+        await execute(c, "send_cancels", run_ids=asked, body=encode_mail(CancelAsked(words)))
     return asked
 
 
@@ -115,22 +129,29 @@ def _waiting(rows: Sequence[Any]) -> tuple[list[Waiting], int]:
 
 def _line(r: Any) -> Line:
     return Line(
-        r["id"], r["ns"], r["kind"], r["queue"], r["name"], r["workflow"], r["fair"], r["weight"], r["priority"],
+        r["id"],
+        r["ns"],
+        r["kind"],
+        r["queue"],
+        r["name"],
+        r["workflow"],
+        r["fair"],
+        r["weight"],
+        r["priority"],
         decode_needs(r["needs"]),
-    )  # fmt: skip
+    )
 
 
 def _keys_of(waiting: Sequence[Waiting], ruled: dict[bytes, list[Rule]]) -> list[Key]:
-    """In one order for everybody."""
+    """In the same order in every engine."""
     return sorted({(w.line.ns, key) for w in waiting for key in keys_of(effective(w.line, ruled[w.line.id]))})
 
 
 async def _keys(c: Any, keys: list[Key]) -> tuple[dict[Key, Held], dict[Key, Bucket]]:
     if not keys:
         return {}, {}
-    q = queries()
-    await c.execute(q["lock_keys"], sorted({_hash(key) for key in keys}))
-    rows = await c.fetch(q["read_keys"], [ns for ns, _ in keys], [key for _, key in keys])
+    await execute(c, "lock_keys", hashes=sorted({_hash(key) for key in keys}))
+    rows = await fetch(c, "read_keys", keys=keys)
     held = {(r["ns"], r["key"]): Held(r["held"], tuple(r["holders"] or ())) for r in rows}
     buckets = {(r["ns"], r["key"]): Bucket(r["tokens"], r["at"]) for r in rows if r["tokens"] is not None}
     return held, buckets
@@ -141,14 +162,13 @@ def _hash(key: Key) -> int:
 
 
 async def _move(c: Any, grants: list[Grant]) -> None:
-    q = queries()
-    await c.execute(
-        q["move_lines"], [g.line.id for g in grants], [g.turn for g in grants], [g.head_us for g in grants], [g.next_us for g in grants],
-        [g.reason.key if g.reason else None for g in grants], [_reason(g.reason) for g in grants],
-    )  # fmt: skip
+    moved = [
+        (g.line.id, g.turn, g.head_us, g.next_us, g.reason.key if g.reason else None, _reason(g.reason)) for g in grants
+    ]
+    await execute(c, "update_groups", groups=moved)
     empty = [g.line.id for g in grants if g.next_us is None]
     if empty:
-        await c.execute(q["drop_empty_lines"], empty)
+        await execute(c, "delete_empty_groups", ids=empty)
 
 
 def _reason(reason: Reason | None) -> str | None:
@@ -158,61 +178,64 @@ def _reason(reason: Reason | None) -> str | None:
 async def _pour(c: Any, taking: list[Grant], buckets: dict[Key, Bucket]) -> None:
     used = sorted({(g.line.ns, rate.key) for g in taking for rate in g.needs.rates})
     if used:
-        await c.execute(
-            queries()["pour"], [ns for ns, _ in used], [key for _, key in used],
-            [buckets[k].tokens for k in used], [buckets[k].at_us for k in used],
-        )  # fmt: skip
+        await execute(c, "put_buckets", buckets=[(*key, buckets[key].tokens, buckets[key].at_us) for key in used])
 
 
 async def sweep(c: Any) -> None:
-    """Drop lines that are empty and that nobody serves. They are locked first: whoever joins one meanwhile waits, and makes it anew."""
-    q = queries()
+    """Delete empty groups that no engine tries. They are locked first: a transaction that joins one meanwhile waits, and creates it again."""
     async with c.transaction():
-        stale = [r["id"] for r in await c.fetch(q["stale_lines"], STALE_LINES_MAX)]
+        stale = [r["id"] for r in await fetch(c, "lock_stale_groups", limit=STALE_GROUPS_MAX)]
         if stale:
-            await c.execute(q["drop_empty_lines"], stale)
-            await c.execute(q["touch_lines"], stale)
+            await execute(c, "delete_empty_groups", ids=stale)
+            await execute(c, "touch_groups", ids=stale)
 
 
 async def wake_lines(c: Any, keys: Iterable[Key]) -> None:
-    wanted = sorted(keys)
-    await c.execute(queries()["wake_lines"], [ns for ns, _ in wanted], [key for _, key in wanted])
+    await execute(c, "wake_groups", keys=sorted(keys))
 
 
 async def read_rules(c: Any) -> Rules:
-    rows = await c.fetch(queries()["rules"])
+    rows = await fetch(c, "flow_control_rules")
     return Rules(
         {
             (r["ns"], r["scope"], r["name"]): Rule(
-                ns=r["ns"], scope=r["scope"], name=r["name"], concurrency=r["concurrency"], rate=r["rate"], per_us=r["per_us"], burst=r["burst"],
-                paused_by=r["paused_by"], paused_us=r["paused_at"], pause_reason=r["pause_reason"],
+                ns=r["ns"],
+                scope=r["scope"],
+                name=r["name"],
+                concurrency=r["concurrency"],
+                rate=r["rate"],
+                per_us=r["per_us"],
+                burst=r["burst"],
+                paused_by=r["paused_by"],
+                paused_us=r["paused_at"],
+                pause_reason=r["pause_reason"],
             )
             for r in rows
         }
-    )  # fmt: skip
+    )
 
 
 async def assign_lines(c: Any, ns: int, scope: str, name: str) -> int:
-    """Put waiting tasks that a new rule is about into lines. To be called in the transaction that makes the rule; returns how many."""
-    q, done = queries(), 0
-    while rows := await c.fetch(q["unlined_tasks"], ns, scope, name, LINE_UP_MAX):
+    """Assign waiting tasks that a new rule is about to groups, within the transaction that sets the rule; returns how many."""
+    done = 0
+    while rows := await fetch(c, "lock_ungrouped_tasks", ns=ns, scope=scope, name=name, limit=ASSIGNED_MAX):
         lines = [
             task_line(decode_options(r["options"]).control, ns, r["queue"], r["name"], r["workflow"], r["input"])
             for r in rows
         ]
-        await put_lines(c, lines)
-        await c.execute(q["line_up"], [r["id"] for r in rows], [line.id for line in lines])
+        await put_groups(c, lines)
+        await execute(c, "assign_groups", tasks=[(r["id"], line.id) for r, line in zip(rows, lines, strict=True)])
         done += len(rows)
     return done
 
 
-async def put_lines(c: Any, lines: Sequence[Line]) -> None:
-    """Lines that something joins outside a commit of an engine."""
-    unique = {line.id: line.row(0)[:-1] for line in lines}
+async def put_groups(c: Any, lines: Sequence[Line]) -> None:
+    """Create groups outside a commit of an engine."""
+    unique = {line.id: line.row() for line in lines}
     if unique:
-        await c.execute(queries()["put_lines"], *(list(column) for column in zip(*unique.values(), strict=True)))
+        await execute(c, "put_groups", groups=list(unique.values()))
 
 
 async def held_by(c: Any, ns: int, key: str) -> Held:
-    r = await c.fetchrow(queries()["held_by"], ns, key)
+    r = await fetch_row(c, "slot_holders", ns=ns, key=key)
     return Held(r["held"], tuple(r["holders"] or ()))

@@ -27,12 +27,11 @@ from asyncpg.exceptions import LockNotAvailableError, PostgresError, Transaction
 
 from perdure.core.errors import MigrationError
 from perdure.store.connect import connect
-from perdure.store.queries import queries
+from perdure.store.queries import execute, fetch, fetch_row, fetch_value
 
-SQL = queries()
 FILE_NAME = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql")
 LOCK_ORDER: Final = ("engine_session", "run_queue", "task_queue", "inbox")
-"""As in 0001_spine.sql; other tables come after these, by name."""
+"""As in 0001_initial.sql; other tables come after these, by name."""
 LOCK_WAIT: Final = "500ms"
 """How long a migration waits for a lock. Less than PostgreSQL's deadlock_timeout."""
 LOCK_TRIES: Final = 100
@@ -134,21 +133,21 @@ async def _apply_next(connection: Any, migrations: Sequence[Migration]) -> Appli
     """Apply the first migration that the database lacks, in a transaction of its own."""
     # Read committed by name: under a stricter default the look below would see the database as it was before the lock.
     async with connection.transaction(isolation="read_committed"):
-        await connection.execute(SQL["lock_migrations"])
+        await execute(connection, "lock_migrations")
         behind = not_applied(migrations, await _applied(connection))
         if not behind:
             return None
         # Only where needed: these ask for privileges that a role in an up-to-date database need not have.
         if behind[0].number == 1:
-            await connection.execute(SQL["create_schema"])
-            await connection.execute(SQL["create_migration_table"])
+            await execute(connection, "create_schema")
+            await execute(connection, "create_migration_table")
         await _lock_tables(connection, behind[0])
         return await _apply(connection, behind[0])
 
 
 async def _lock_tables(connection: Any, migration: Migration) -> None:
-    await connection.fetchval(SQL["limit_lock_waits"], LOCK_WAIT)
-    found = await connection.fetch(SQL["tables_of"], sorted(set(_NAMED.findall(migration.sql))))
+    await fetch_value(connection, "limit_lock_waits", timeout=LOCK_WAIT)
+    found = await fetch(connection, "tables_of", names=sorted(set(_NAMED.findall(migration.sql))))
     for name in sorted((row["name"] for row in found), key=_lock_place):
         await connection.execute(f'lock table perdure."{name}" in access exclusive mode')
 
@@ -167,14 +166,16 @@ async def _apply(connection: Any, migration: Migration) -> Applied:
             f"migration {migration.file} failed{_line(migration.sql, error)}: {error}. "
             "It was rolled back; the database is as it was before it."
         ) from error
-    row = await connection.fetchrow(SQL["insert_applied"], migration.number, migration.name, migration.checksum)
+    row = await fetch_row(
+        connection, "insert_applied", number=migration.number, name=migration.name, checksum=migration.checksum
+    )
     return Applied(**row)
 
 
 async def _applied(connection: Any) -> list[Applied]:
-    if not await connection.fetchval(SQL["has_migration_table"]):
+    if not await fetch_value(connection, "has_migration_table"):
         return []
-    return [Applied(**row) for row in await connection.fetch(SQL["select_applied"])]
+    return [Applied(**row) for row in await fetch(connection, "select_applied")]
 
 
 def not_applied(migrations: Sequence[Migration], applied: Sequence[Applied]) -> list[Migration]:
@@ -198,7 +199,7 @@ def not_applied(migrations: Sequence[Migration], applied: Sequence[Applied]) -> 
     if reached != len(applied):
         raise MigrationError(
             f"the database says it is at migration {reached:04} but records only {len(applied)} of them. "
-            "Somebody edited perdure.migration: restore its rows."
+            "The table perdure.migration was edited: restore its rows."
         )
     return [m for m in migrations if m.number > reached]
 

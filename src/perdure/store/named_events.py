@@ -9,8 +9,8 @@ from perdure.core.limits import EVENT_WAITS_PAGE, EVENTS_PER_LOOK, WEBHOOKS_MAX
 from perdure.core.messages import PromiseKept
 from perdure.engine.services.named_events import Emitted, EventItem, Find, Hook, OpenEvent, OpenWait, Round, Webhook
 from perdure.store.clashes import retried
-from perdure.store.connections import Connections
-from perdure.store.queries import queries
+from perdure.store.port import PostgresPort
+from perdure.store.queries import execute, fetch, fetch_row
 from perdure.wire.codec import encode_mail
 
 _START: Final = (bytes(16), "")
@@ -22,33 +22,11 @@ Place = tuple[bytes, str]
 
 
 @retried()
-class PostgresOccasions:
-    def __init__(self, database: str | Connections) -> None:
-        """`database` is a DSN, or a pool that somebody else opens and closes."""
-        self._q = queries()
-        self._pool = Connections(database) if isinstance(database, str) else database
-
-    async def open(self) -> None:
-        await self._pool.open()
-
-    async def close(self) -> None:
-        await self._pool.close()
-
-    async def _row(self, name: str, *args: Any) -> Any:
-        async with self._pool.take() as c:
-            return await c.fetchrow(self._q[name], *args)
-
-    async def _fetch(self, name: str, *args: Any) -> list[Any]:
-        async with self._pool.take() as c:
-            rows: list[Any] = await c.fetch(self._q[name], *args)
-            return rows
-
-    # -- events -----------------------------------------------------------------------------------------------------
-
+class PostgresNamedEvents(PostgresPort):
     async def emit(self, ns: int, name: str, key: str | None, body: bytes, source: str) -> Emitted:
-        row = await self._row("emit_event", ns, name, key, body, source)
+        row = await self._row("emit_event", ns=ns, name=name, key=key, body=body, source=source)
         if row is None:  # the other one of this key was not yet to be seen
-            row = await self._row("emit_event", ns, name, key, body, source)
+            row = await self._row("emit_event", ns=ns, name=name, key=key, body=body, source=source)
         return Emitted(row["id"], row["fresh"])
 
     async def match(self, find: Find) -> Round:
@@ -57,12 +35,21 @@ class PostgresOccasions:
             return await self._match(c, find)
 
     async def _match(self, c: Any, find: Find) -> Round:
-        events = await c.fetch(self._q["claim_events"], EVENTS_PER_LOOK)
+        events = await fetch(c, "claim_events", limit=EVENTS_PER_LOOK)
         pages: list[_Page] = []
         wanted: dict[Place, tuple[int, bytes]] = {}
         for e in events:
             after = (e["after_run"], e["after_name"]) if e["after_run"] is not None else _START
-            rows = await c.fetch(self._q["open_waits"], e["ns"], e["name"], e["at"], *after, EVENT_WAITS_PAGE)
+            rows = await fetch(
+                c,
+                "event_waits",
+                ns=e["ns"],
+                event=e["name"],
+                before=e["at"],
+                after_run_id=after[0],
+                after_name=after[1],
+                limit=EVENT_WAITS_PAGE,
+            )
             page = _Page(e["id"], after, [OpenWait(*r.values()) for r in rows])
             pages.append(page)
             for w in await find(OpenEvent(e["id"], e["ns"], e["name"], e["body"]), page.waits):
@@ -70,49 +57,47 @@ class PostgresOccasions:
                 wanted.setdefault((w.run_id, w.name), (e["id"], encode_mail(PromiseKept(w.name, e["body"]))))
         won, held = await self._keep(c, wanted) if wanted else (set[Place](), set[Place]())
         if pages:
-            await c.execute(self._q["advance_events"], *_columns([p.advanced(wanted, won, held) for p in pages]))
+            await execute(c, "advance_events", events=[p.advanced(wanted, won, held) for p in pages])
         unfinished = sum(not p.is_done(held) for p in pages)
         return Round(len(pages), list(dict.fromkeys(run_id for run_id, _ in won)), len(held), unfinished)
 
     async def _keep(self, c: Any, wanted: dict[Place, tuple[int, bytes]]) -> tuple[set[Place], set[Place]]:
         places = list(wanted)
-        row = await c.fetchrow(
-            self._q["keep_waits"], [p[0] for p in places], [p[1] for p in places], [wanted[p][1] for p in places]
-        )
+        row = await fetch_row(c, "resolve_event_waits", waits=[(*place, body) for place, (_, body) in wanted.items()])
         return {places[n - 1] for n in row["won"]}, {places[n - 1] for n in row["held"]}
 
     async def events(self, ns: int, name: str, before: int | None, limit: int) -> list[EventItem]:
         last = _ID_MAX if before is None else before
         rows = await (
-            self._fetch("list_events_named", ns, last, limit, name)
+            self._fetch("list_events_named", ns=ns, before_id=last, limit=limit, name=name)
             if name
-            else self._fetch("list_events", ns, last, limit)
+            else self._fetch("list_events", ns=ns, before_id=last, limit=limit)
         )
         return [EventItem(*r.values()) for r in rows]
 
     async def trim(self, older_s: float, limit: int) -> int:
-        return len(await self._fetch("trim_events", float(older_s), limit))
-
-    # -- webhooks ---------------------------------------------------------------------------------------------------
+        return len(await self._fetch("delete_old_events", age_s=float(older_s), limit=limit))
 
     async def put_webhook(self, ns: int, name: str, event: str, secret: bytes, by: str) -> tuple[Webhook, bool]:
-        row = await self._row("put_webhook", ns, name, event, secret, by, WEBHOOKS_MAX)
+        row = await self._row(
+            "put_webhook", ns=ns, name=name, event=event, secret=secret, created_by=by, webhooks_max=WEBHOOKS_MAX
+        )
         if row is None:
             raise Conflict(f"this namespace has WEBHOOKS_MAX={WEBHOOKS_MAX} webhooks; delete one that is not used")
         return Webhook(name, event, row["created_at"], row["created_by"]), row["made"]
 
     async def rotate_webhook(self, ns: int, name: str, secret: bytes) -> Webhook | None:
-        row = await self._row("rotate_webhook", ns, name, secret)
+        row = await self._row("rotate_webhook", ns=ns, name=name, secret=secret)
         return None if row is None else Webhook(name, *row.values())
 
     async def delete_webhook(self, ns: int, name: str) -> bool:
-        return await self._row("delete_webhook", ns, name) is not None
+        return await self._row("delete_webhook", ns=ns, name=name) is not None
 
     async def webhooks(self, ns: int, after: str, limit: int) -> list[Webhook]:
-        return [Webhook(*r.values()) for r in await self._fetch("list_webhooks", ns, after, limit)]
+        return [Webhook(*r.values()) for r in await self._fetch("list_webhooks", ns=ns, after=after, limit=limit)]
 
     async def hook(self, namespace: str, name: str) -> Hook | None:
-        row = await self._row("webhook_secret", namespace, name)
+        row = await self._row("webhook_secret", namespace=namespace, name=name)
         return None if row is None else Hook(*row.values())
 
 
@@ -136,7 +121,3 @@ class _Page:
         seen = self.waits if at is None else self.waits[:at]
         place = (seen[-1].run_id, seen[-1].name) if seen else self.after
         return self.event, mine, *place, self.is_done(held)
-
-
-def _columns(rows: list[tuple[Any, ...]]) -> list[list[Any]]:
-    return [list(column) for column in zip(*rows, strict=True)]

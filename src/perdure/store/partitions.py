@@ -15,7 +15,7 @@ from typing import Any, Final
 from asyncpg import exceptions as pg
 
 from perdure.core.ids import lowest_at
-from perdure.store.queries import queries
+from perdure.store.queries import execute, fetch, fetch_value
 
 log = logging.getLogger("perdure.store")
 
@@ -36,7 +36,7 @@ def _name(table: str, day: datetime) -> str:
 
 
 async def _existing(c: Any) -> set[str]:
-    rows = await c.fetch(queries()["list_partitions"], list(TABLES))
+    rows = await fetch(c, "list_partitions", tables=list(TABLES))
     return {r["name"] for r in rows}
 
 
@@ -56,10 +56,12 @@ async def _create(c: Any, table: str, day: datetime) -> int:
     name = _name(table, day)
     try:
         return int(
-            await c.fetchval(queries()["create_partition"], table, name, _bound(day), _bound(day + timedelta(days=1)))
+            await fetch_value(
+                c, "create_partition", parent=table, name=name, low=_bound(day), high=_bound(day + timedelta(days=1))
+            )
         )
     except (pg.CheckViolationError, pg.LockNotAvailableError, pg.DuplicateTableError) as e:
-        # Rows of that day are in the default partition already, or somebody holds a lock: nothing is lost, the day stays there.
+        # Rows of that day are in the default partition already, or another transaction holds a lock: nothing is lost, the day stays there.
         log.warning("partition %s was not created: %s", name, e)
         return 0
 
@@ -75,13 +77,13 @@ async def drop_old(c: Any, keep_days: float) -> int:
         day = datetime.strptime(stamp, "%Y%m%d").replace(tzinfo=UTC)
         if day + timedelta(days=1) <= limit:
             dropped += await _drop(c, table, name)
-    await c.execute(queries()["drop_old_keys"], _bound(_day(limit)))
+    await execute(c, "drop_old_keys", below=_bound(_day(limit)))
     return dropped
 
 
 async def _drop(c: Any, table: str, name: str) -> int:
     try:
-        return int(await c.fetchval(queries()["drop_partition"], table, name))
+        return int(await fetch_value(c, "drop_partition", parent=table, name=name))
     except (pg.LockNotAvailableError, pg.DeadlockDetectedError) as e:
         log.warning("partition %s was not dropped, next time: %s", name, e)
         return 0

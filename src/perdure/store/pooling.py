@@ -23,7 +23,7 @@ import asyncpg
 from asyncpg import exceptions as pg
 
 from perdure.core.errors import InvalidInput
-from perdure.store.queries import queries
+from perdure.store.queries import fetch_value
 
 _driver: Any = asyncpg  # it ships no types; what crosses this border is typed by hand
 
@@ -31,7 +31,7 @@ CONNECT_S: Final = 10.0
 COMMAND_S: Final = 60.0
 STATEMENTS_KEPT: Final = 256
 PASSED_ON: Final = frozenset({"application_name", "timezone"})
-"""Startup parameters that PgBouncer knows and passes on to whichever server connection is used."""
+"""Startup parameters that PgBouncer knows and passes on to the server connection it uses."""
 REFUSED: Final = "unsupported startup parameter"
 
 
@@ -160,7 +160,7 @@ async def _accepted(connection: Any, settings: Mapping[str, str]) -> Pooling:
 
 async def hold(connection: Any, settings: Mapping[str, str]) -> bool:
     """Whether these settings are in force for a statement of this connection."""
-    return bool(await connection.fetchval(queries()["settings_hold"], list(settings), list(settings.values())))
+    return bool(await fetch_value(connection, "settings_hold", settings=settings.items()))
 
 
 def found(dsn: str) -> Pooling | None:

@@ -5,7 +5,7 @@
     reader   for people and dashboards: selects, and does not see the hashes of keys
 
 Both are groups that cannot log in: grant them to the users that do. `perdure migrate --roles` applies the tables below and
-takes away everything else, so that it is right again after every migration. A table that is missing here is open to nobody.
+takes away everything else, so that it is right again after every migration. A table that is missing here is closed to both roles.
 
 Identifiers cannot be parameters; the ones spliced in here are this module's own, and role names that passed ROLE_NAME.
 """
@@ -20,9 +20,8 @@ from asyncpg import exceptions as pg
 
 from perdure.core.errors import InvalidInput, MigrationError
 from perdure.store.connect import connect
-from perdure.store.queries import queries
+from perdure.store.queries import execute, fetch_row
 
-SQL = queries()
 ENGINE_ROLE: Final = "perdure_engine"
 READER_ROLE: Final = "perdure_reader"
 ROLE_NAME = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,62}")
@@ -38,6 +37,8 @@ ENGINE_GRANTS: Final = {
     "engine_session": _ROWS,
     "commit_log": "select, insert, delete",
     "run_queue": _ROWS,
+    "active_run_list": "select",
+    "ended_run_list": "select",
     "run": "select, insert, delete",  # a run that is opened again moves back
     "run_key": "select, insert, delete",
     "history": "select, insert",
@@ -49,15 +50,15 @@ ENGINE_GRANTS: Final = {
     "message_key": _ROWS,
     "used_link": _ROWS,
     "secret": "select, insert",
-    "event": _ROWS,
+    "named_event": _ROWS,
     "webhook": _ROWS,
     "update_answer": _ROWS,
-    "flow_rule": _ROWS,
-    "line": _ROWS,
-    "slot": _ROWS,
-    "bucket": _ROWS,
-    "start_later": _ROWS,
-    "start_input": _ROWS,
+    "flow_control_rule": _ROWS,
+    "flow_control_group": _ROWS,
+    "flow_control_slot": _ROWS,
+    "flow_control_bucket": _ROWS,
+    "deferred_start": _ROWS,
+    "deferred_start_input": _ROWS,
     "dedup": _ROWS,
     "calendar": _ROWS,
     "schedule": _ROWS,
@@ -74,11 +75,13 @@ ENGINE_GRANTS: Final = {
 }
 """Table -> what an engine may do with its rows. Partitions are reached through their table."""
 
+_RUN_MATCHES: Final = "run_matches(uuid, text, text, text, text, text, jsonb, text[], text, jsonb[], text)"
 ENGINE_FUNCTIONS: Final = (
     "clock()",
     "create_partition(text, text, uuid, uuid)",
     "drop_partition(text, text)",
     "chain(bytea, timestamptz, uuid, int, int, int, int, bytea)",
+    _RUN_MATCHES,
 )
 
 _KEY_COLUMNS: Final = (
@@ -90,7 +93,7 @@ READER_GRANTS: Final = {
     "secret": "select (name, created_at)",
     "webhook": "select (ns, name, event, created_at, created_by)",
 }
-READER_FUNCTIONS: Final = ("clock()",)
+READER_FUNCTIONS: Final = ("clock()", _RUN_MATCHES)
 
 
 async def apply_roles(dsn: str, engine_role: str = ENGINE_ROLE, reader_role: str = READER_ROLE) -> None:
@@ -106,7 +109,7 @@ async def apply_roles(dsn: str, engine_role: str = ENGINE_ROLE, reader_role: str
         try:
             # The lock of the migrations: tables that come meanwhile get their rights too.
             async with c.transaction(isolation="read_committed"):
-                await c.execute(SQL["lock_migrations"])
+                await execute(c, "lock_migrations")
                 await _apply(c, engine_role, ENGINE_GRANTS, ENGINE_FUNCTIONS)
                 await _apply(c, reader_role, READER_GRANTS, READER_FUNCTIONS)
         except pg.InsufficientPrivilegeError as e:
@@ -119,7 +122,7 @@ async def apply_roles(dsn: str, engine_role: str = ENGINE_ROLE, reader_role: str
 
 
 async def _apply(c: Any, role: str, grants: dict[str, str], functions: tuple[str, ...]) -> None:
-    found = await c.fetchrow(SQL["inspect_role"], role)
+    found = await fetch_row(c, "inspect_role", role=role)
     if found is None:
         await c.execute(f"create role {role} nologin")
     elif found["powerful"]:

@@ -6,26 +6,40 @@ from typing import Any
 
 from perdure.engine.ports import Reopening
 from perdure.engine.runs.run import promise_kind
-from perdure.store.flow_control import put_lines
-from perdure.store.queries import queries
+from perdure.store.flow_control import put_groups
+from perdure.store.queries import execute, fetch_row
 
 
 async def reopen(connection: Any, r: Reopening) -> bool:
     """False when the run is not there any more as it was read; then nothing was written."""
-    q = queries()
     async with connection.transaction():
-        found = await connection.fetchrow(
-            q["reopen_run"], r.run_id, r.ns, r.events, r.body, r.line.id if r.line else None
+        found = await fetch_row(
+            connection,
+            "retry_run",
+            run_id=r.run_id,
+            ns=r.ns,
+            events=r.events,
+            body=r.body,
+            group_id=r.line.id if r.line else None,
         )
-        if not found["reopened"]:
+        if not found["retried"]:
             return False
-        t = r.queued
-        await connection.execute(
-            q["reopen_rest"], r.run_id, r.ns, r.stale, r.stale_seqs,
-            [x.id for x in t], [x.seq for x in t], [x.name for x in t], [x.queue for x in t], [x.options for x in t], [x.input for x in t],
-            list(r.promises), [kept for kept, _ in r.promises.values()], list(r.states), list(r.states.values()), r.orphans,
-            [promise_kind(spec) for _, spec in r.promises.values()], [spec.decode() or None for _, spec in r.promises.values()],
-            [x.wait_us for x in t], [x.line.id if x.line else None for x in t],
-        )  # fmt: skip
-        await put_lines(connection, [line for line in (r.line, *(x.line for x in t)) if line is not None])
+        await execute(
+            connection,
+            "retry_run_rest",
+            run_id=r.run_id,
+            ns=r.ns,
+            stale_ids=r.stale,
+            stale_seqs=r.stale_seqs,
+            tasks=[
+                (t.id, t.seq, t.name, t.queue, t.options, t.input, t.wait_us, t.line.id if t.line else None)
+                for t in r.queued
+            ],
+            promises=[
+                (name, kept, promise_kind(spec), spec.decode() or None) for name, (kept, spec) in r.promises.items()
+            ],
+            states=r.states.items(),
+            released=r.orphans,
+        )
+        await put_groups(connection, [line for line in (r.line, *(t.line for t in r.queued)) if line is not None])
         return True

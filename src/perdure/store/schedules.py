@@ -29,16 +29,15 @@ from perdure.core.schedules import (
     spec_json,
 )
 from perdure.core.suggestions import did_you_mean
+from perdure.engine.commits.rows import run_kind
 from perdure.engine.services.schedule_planner import Calendars, DueSchedule, Fire, Plan, SchedulePlanner, Step
 from perdure.engine.services.schedules import Fired, NextFire
 from perdure.flows.scheduled import (
     BACKFILL,
     FIRED,
-    HOW,
     MISSED,
     ORIGIN_API,
     ORIGIN_FLOW,
-    OUTCOMES,
     SKIPPED,
     CalendarView,
     FireView,
@@ -47,71 +46,51 @@ from perdure.flows.scheduled import (
     spec_calendars,
 )
 from perdure.store.clashes import retried
-from perdure.store.connections import Connections
-from perdure.store.queries import queries
+from perdure.store.flow_control import put_groups
+from perdure.store.port import PostgresPort
+from perdure.store.queries import execute, fetch, fetch_row
+from perdure.store.words import run_status
 from perdure.wire.codec import encode_mail
 
-SQL: Final = queries()
 PAGE: Final = 500
 USERS_SHOWN: Final = 5
 """Schedules that are named when a calendar cannot go."""
 
 
 @retried()
-class PostgresSchedules:
-    def __init__(self, database: str | Connections) -> None:
-        """`database` is a DSN, or a pool that somebody else opens and closes."""
-        self._pool = Connections(database) if isinstance(database, str) else database
-
-    async def open(self) -> None:
-        await self._pool.open()
-
-    async def close(self) -> None:
-        await self._pool.close()
-
-    async def _fetch(self, name: str, *args: Any) -> list[Any]:
-        async with self._pool.take() as c:
-            rows: list[Any] = await c.fetch(SQL[name], *args)
-            return rows
-
-    async def _row(self, name: str, *args: Any) -> Any:
-        async with self._pool.take() as c:
-            return await c.fetchrow(SQL[name], *args)
-
-    # -- firing -----------------------------------------------------------------------------------------------------
-
+class PostgresSchedules(PostgresPort):
     async def next_fire(self) -> NextFire:
         row = await self._row("next_fire")
         return NextFire(row["clock"], row["fire_at"])
 
     async def fire(self, limit: int, planner: SchedulePlanner) -> Fired:
         async with self._pool.take() as c, c.transaction():
-            found = [_due(r) for r in await c.fetch(SQL["due_schedules"], limit)]
+            found = [_due(r) for r in await fetch(c, "due_schedules", limit=limit)]
             if not found:
                 return Fired(0, 0, 0, 0)
             texts = await _calendar_texts(c, planner.calendars(found))
             active: dict[int, list[bytes]] = {}
             if overlapping := planner.overlapping(found):
-                for r in await c.fetch(SQL["active_of_schedules"], overlapping, SCHEDULE_RUNS_LOOKED_AT):
+                for r in await fetch(c, "active_of_schedules", ids=overlapping, looked_at=SCHEDULE_RUNS_LOOKED_AT):
                     active.setdefault(r["id"], []).append(r["run_id"])
             steps = planner.steps(found, texts, {i: len(runs) for i, runs in active.items()})
             fresh = await _start(c, [(s.schedule, f) for s in steps for f in s.fires], FIRED)
             stopped = [run for s in steps if s.cancel for run in active.get(s.schedule.id, ())]
             if stopped:
                 body = encode_mail(CancelAsked("the schedule that started it starts the next run"))
-                await c.execute(SQL["cancel_runs"], stopped, body)
+                await execute(c, "cancel_runs", run_ids=stopped, body=body)
             return await _advance(c, steps, fresh)
 
     async def put_off(self, ids: Sequence[int], error: str, delay_us: int) -> None:
-        await self._fetch("put_off_schedules", list(ids), error, delay_us)
+        await self._fetch("postpone_schedules", ids=list(ids), error=error, delay_us=delay_us)
 
     async def prune(self, keep_days: float, rows: int) -> int:
-        return len(await self._fetch("prune_fires", keep_days, rows))
+        return len(await self._fetch("delete_old_fires", keep_days=keep_days, limit=rows))
 
-    async def start(self, ns: int, name: str, how: int, plan: Plan) -> list[Fire] | None:
-        """Start runs for times that somebody chose. Answers those that were not taken; None when there is no such schedule."""
+    async def start(self, ns: int, name: str, how: str, plan: Plan) -> list[Fire] | None:
+        """Start runs for given times. Answers those that were free; None when there is no such schedule."""
         async with self._pool.take() as c, c.transaction():
-            row = await c.fetchrow(SQL["schedule_to_start"], ns, name)
+            row = await fetch_row(c, "schedule_to_start", ns=ns, name=name)
             if row is None:
                 return None
             found = _due(row)
@@ -119,48 +98,48 @@ class PostgresSchedules:
             fresh = await _start(c, [(found, f) for f in fires], how)
             return [f for f in fires if (found.id, f.nominal_us) in fresh]
 
-    # -- what people ask --------------------------------------------------------------------------------------------
-
     async def put(self, ns: int, r: ScheduleRequest, by: str) -> tuple[ScheduleView, bool]:
         async with self._pool.take() as c, c.transaction():
             return await put(c, ns, r, by)
 
     async def get(self, ns: int, name: str) -> ScheduleView | None:
-        row = await self._row("get_schedule", ns, name)
+        row = await self._row("get_schedule", ns=ns, name=name)
         return None if row is None else _view(row)
 
     async def page(self, ns: int, workflow: str, after: str, limit: int) -> list[ScheduleView]:
-        return [_view(r) for r in await self._fetch("list_schedules", ns, workflow, after, limit)]
+        return [
+            _view(r) for r in await self._fetch("list_schedules", ns=ns, workflow=workflow, after=after, limit=limit)
+        ]
 
     async def names(self, ns: int) -> list[str]:
-        return [r["name"] for r in await self._fetch("schedule_names", ns, PAGE)]
+        return [r["name"] for r in await self._fetch("schedule_names", ns=ns, limit=PAGE)]
 
     async def pause(self, ns: int, name: str, by: str, reason: str) -> ScheduleView | None:
-        row = await self._row("pause_schedule", ns, name, by, reason or None)
+        row = await self._row("pause_schedule", ns=ns, name=name, paused_by=by, reason=reason or None)
         return None if row is None else _view(row)
 
     async def resume(self, ns: int, name: str) -> ScheduleView | None:
         async with self._pool.take() as c, c.transaction():
-            row = await c.fetchrow(SQL["lock_schedule"], ns, name)
+            row = await fetch_row(c, "lock_schedule", ns=ns, name=name)
             if row is None:
                 return None
             if row["paused_at"] is None:
                 return _view(row)
             spec = _spec(row["spec"])
             times = _times(spec, await _calendars(c, ns, spec_calendars(spec)), name, row["clock"])
-            return _view(await c.fetchrow(SQL["resume_schedule"], row["id"], *times))
+            return _view(await fetch_row(c, "resume_schedule", id=row["id"], next_at=times[0], fire_at=times[1]))
 
     async def delete(self, ns: int, name: str) -> bool:
-        return await self._row("delete_schedule", ns, name) is not None
+        return await self._row("delete_schedule", ns=ns, name=name) is not None
 
     async def taken(self, ns: int, name: str, nominal_us: Sequence[int]) -> dict[int, bytes]:
         if not nominal_us:
             return {}
-        rows = await self._fetch("taken_times", ns, name, list(nominal_us))
+        rows = await self._fetch("fired_times", ns=ns, name=name, times=list(nominal_us))
         return {r["nominal_at"]: r["run_id"] for r in rows}
 
     async def fires(self, ns: int, name: str, before_us: int | None, limit: int) -> list[FireView] | None:
-        row = await self._row("get_schedule", ns, name)
+        row = await self._row("get_schedule", ns=ns, name=name)
         if row is None:
             return None
         before = FOREVER_US if before_us is None else before_us
@@ -168,19 +147,17 @@ class PostgresSchedules:
             FireView(
                 nominal_us=r["nominal_at"],
                 at_us=r["at"],
-                how=HOW[r["how"]],
-                outcome=OUTCOMES[r["outcome"]],
+                how=r["how"],
+                outcome=r["outcome"],
                 run_id=r["run_id"],
-                status=r["status"],
+                status=run_status(r["status"]) if r["status"] is not None else None,
             )
-            for r in await self._fetch("list_fires", row["id"], before, limit)
+            for r in await self._fetch("list_fires", schedule_id=row["id"], before=before, limit=limit)
         ]
 
     async def clock_us(self) -> int:
         clock: int = (await self._row("schedules_clock"))["clock"]
         return clock
-
-    # -- calendars --------------------------------------------------------------------------------------------------
 
     async def calendars(self, ns: int, names: Sequence[str]) -> Calendars:
         if not names:
@@ -189,29 +166,29 @@ class PostgresSchedules:
             return await _calendars(c, ns, names)
 
     async def calendar(self, ns: int, name: str) -> CalendarView | None:
-        row = await self._row("get_calendar", ns, name)
+        row = await self._row("get_calendar", ns=ns, name=name)
         return None if row is None else _calendar_view(row)
 
     async def calendar_page(self, ns: int, after: str, limit: int) -> list[CalendarView]:
-        return [_calendar_view(r) for r in await self._fetch("list_calendars", ns, after, limit)]
+        return [_calendar_view(r) for r in await self._fetch("list_calendars", ns=ns, after=after, limit=limit)]
 
     async def put_calendar(self, ns: int, name: str, calendar: Calendar, by: str) -> CalendarView:
         """Schedules that use it and are not due yet get their next time anew, in the same transaction."""
         text = msgspec.json.encode(calendar_json(calendar)).decode()
         async with self._pool.take() as c, c.transaction():
-            known = [r["name"] for r in await c.fetch(SQL["list_calendars"], ns, "", CALENDARS_MAX + 1)]
+            known = [r["name"] for r in await fetch(c, "list_calendars", ns=ns, after="", limit=CALENDARS_MAX + 1)]
             if name not in known and len(known) >= CALENDARS_MAX:
                 raise InvalidInput(f"this namespace has CALENDARS_MAX={CALENDARS_MAX:,} calendars already")
-            row = await c.fetchrow(SQL["put_calendar"], ns, name, text, by)
+            row = await fetch_row(c, "put_calendar", ns=ns, name=name, spec=text, updated_by=by)
             for s, spec in await _users(c, ns, name):
                 if s["next_at"] is None or s["next_at"] > s["clock"]:
                     times = _times(spec, await _calendars(c, ns, spec_calendars(spec)), s["name"], s["clock"])
-                    await c.execute(SQL["move_schedule"], s["id"], *times)
+                    await execute(c, "move_schedule", id=s["id"], next_at=times[0], fire_at=times[1])
             return _calendar_view(row)
 
     async def delete_calendar(self, ns: int, name: str) -> bool:
         async with self._pool.take() as c, c.transaction():
-            if await c.fetchrow(SQL["lock_calendar"], ns, name) is None:
+            if await fetch_row(c, "lock_calendar", ns=ns, name=name) is None:
                 return False
             users = [s["name"] for s, _ in await _users(c, ns, name)]
             if users:
@@ -219,33 +196,43 @@ class PostgresSchedules:
                 raise Conflict(
                     f"the calendar {name!r} is used by {', '.join(users[:USERS_SHOWN])}{more}; change or delete those first"
                 )
-            await c.fetch(SQL["delete_calendar"], ns, name)
+            await fetch(c, "delete_calendar", ns=ns, name=name)
             return True
-
-
-# -- putting; also part of a deployment ----------------------------------------------------------------------------
 
 
 async def put(c: Any, ns: int, r: ScheduleRequest, by: str) -> tuple[ScheduleView, bool]:
     """Within the caller's transaction."""
-    existing = await c.fetchrow(SQL["lock_schedule"], ns, r.name)
+    existing = await fetch_row(c, "lock_schedule", ns=ns, name=r.name)
     hashed = spec_hash(r.spec)
     calendars = await _calendars(c, ns, spec_calendars(r.spec))
     times: tuple[int | None, int | None] = (None, None)
-    if existing is None and (await c.fetchrow(SQL["schedule_count"], ns))["count"] >= SCHEDULES_MAX:
+    if existing is None and (await fetch_row(c, "schedule_count", ns=ns))["count"] >= SCHEDULES_MAX:
         raise InvalidInput(f"this namespace has SCHEDULES_MAX={SCHEDULES_MAX:,} schedules already; delete some")
     if existing is None or existing["spec_hash"] != hashed:
-        clock = (await c.fetchrow(SQL["schedules_clock"]))["clock"]
+        clock = (await fetch_row(c, "schedules_clock"))["clock"]
         times = _times(r.spec, calendars, r.name, clock)
         if times[0] is None and r.origin == ORIGIN_API:
             raise InvalidInput(
                 f"the schedule {r.name!r} would never fire: no time of it lies ahead. Look at `at`, `end` and the calendars"
             )
     text = msgspec.json.encode(spec_json(r.spec)).decode()
-    row = await c.fetchrow(
-        SQL["put_schedule"], ns, r.name, r.workflow, r.version, r.input, r.timeout_us, r.attributes.decode() or None, text, hashed, r.origin, by,
-        *times,
-    )  # fmt: skip
+    row = await fetch_row(
+        c,
+        "put_schedule",
+        ns=ns,
+        name=r.name,
+        workflow=r.workflow,
+        version=r.version,
+        input=r.input,
+        timeout_us=r.timeout_us,
+        attributes=r.attributes.decode() or None,
+        spec=text,
+        spec_hash=hashed,
+        origin=r.origin,
+        created_by=by,
+        next_at=times[0],
+        fire_at=times[1],
+    )
     if row is None:
         raise Conflict(_elsewhere(r.name, existing["origin"] if existing is not None else ""))
     return _view(row), existing is None
@@ -253,7 +240,7 @@ async def put(c: Any, ns: int, r: ScheduleRequest, by: str) -> tuple[ScheduleVie
 
 async def replace_triggers(c: Any, ns: int, flow: str, requests: Sequence[ScheduleRequest], by: str) -> None:
     """The schedules of a flow are those that its document names, and no others. Within the caller's transaction."""
-    await c.execute(SQL["delete_schedules_of"], ns, ORIGIN_FLOW + flow, [r.name for r in requests])
+    await execute(c, "delete_schedules_of", ns=ns, origin=ORIGIN_FLOW + flow, kept=[r.name for r in requests])
     for r in requests:
         await put(c, ns, r, by)
 
@@ -265,30 +252,33 @@ def _elsewhere(name: str, origin: str) -> str:
     return f"there is a schedule {name!r} already that does not come from this flow: give the trigger another name, or delete that schedule"
 
 
-# -- parts of a transaction ----------------------------------------------------------------------------------------
-
-
-async def _start(c: Any, fires: Sequence[tuple[DueSchedule, Fire]], how: int) -> set[tuple[int, int]]:
+async def _start(c: Any, fires: Sequence[tuple[DueSchedule, Fire]], how: str) -> set[tuple[int, int]]:
     """Take nominal times, and start runs for those that were free. Answers which were."""
     if not fires:
         return set()
     rows = [(s.id, f.nominal_us, s.ns, f.run_id, how, f.outcome) for s, f in fires]
-    added = await c.fetch(SQL["add_fires"], *_columns(rows), how == BACKFILL)
+    added = await fetch(c, "add_fires", fires=rows, backfill=how == BACKFILL)
     fresh = {(r["schedule_id"], r["nominal_at"]) for r in added}
     new = [(s, f) for s, f in fires if f.run_id is not None and (s.id, f.nominal_us) in fresh]
     if new:
-        lines = {f.line.id: f.line.row(0)[:-1] for _, f in new if f.line is not None}
         runs = [
             (
-                f.run_id, s.ns, s.workflow, f.version, f.body, f.attributes.decode(), f.line.id if f.line else None,
-                f.deadline_us or None, chain.first(f.run_id, s.ns, 0, f.body),
+                f.run_id,
+                s.ns,
+                s.workflow,
+                f.version,
+                f.body,
+                run_kind(f.version),
+                f.attributes.decode(),
+                f.line.id if f.line else None,
+                f.deadline_us or None,
+                chain.first(f.run_id, s.ns, 0, f.body),
             )
             for s, f in new
             if f.run_id is not None
-        ]  # fmt: skip
-        await c.execute(SQL["start_scheduled"], *_columns(runs))
-        if lines:
-            await c.execute(SQL["put_lines"], *_columns(list(lines.values())))
+        ]
+        await execute(c, "start_scheduled", runs=runs)
+        await put_groups(c, [f.line for _, f in new if f.line is not None])
     return fresh
 
 
@@ -301,18 +291,14 @@ async def _advance(c: Any, steps: Sequence[Step], fresh: set[tuple[int, int]]) -
         missed = s.missed + of[MISSED]
         rows.append((s.schedule.id, s.next_us, s.fire_us, started, missed, of[SKIPPED], s.error))
         totals.update(started=started, missed=missed, skipped=of[SKIPPED])
-    await c.execute(SQL["advance_schedules"], *_columns(rows))
+    await execute(c, "advance_schedules", schedules=rows)
     return Fired(len(steps), totals["started"], totals["skipped"], totals["missed"])
-
-
-def _columns(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
-    return [list(column) for column in zip(*rows, strict=True)]
 
 
 async def _calendar_texts(c: Any, wanted: set[tuple[int, str]]) -> dict[tuple[int, str], str]:
     if not wanted:
         return {}
-    rows = await c.fetch(SQL["calendars_by_name"], *_columns(sorted(wanted)))
+    rows = await fetch(c, "calendars_by_name", calendars=sorted(wanted))
     return {(r["ns"], r["name"]): r["spec"] for r in rows}
 
 
@@ -321,7 +307,7 @@ async def _calendars(c: Any, ns: int, names: Sequence[str]) -> Calendars:
     texts = await _calendar_texts(c, {(ns, name) for name in names})
     for name in names:
         if (ns, name) not in texts:
-            known = [r["name"] for r in await c.fetch(SQL["list_calendars"], ns, "", CALENDARS_MAX)]
+            known = [r["name"] for r in await fetch(c, "list_calendars", ns=ns, after="", limit=CALENDARS_MAX)]
             near = did_you_mean(name, known) or f"set it first: perdure calendar set {name} FILE"
             raise InvalidInput(f"there is no calendar {name!r} in this namespace; {near}")
     return {name: parse_calendar(msgspec.json.decode(text)) for (_, name), text in texts.items()}
@@ -331,7 +317,7 @@ async def _users(c: Any, ns: int, calendar: str) -> list[tuple[Any, ScheduleSpec
     """Schedules whose spec names a calendar, locked."""
     found: list[tuple[Any, ScheduleSpec]] = []
     after = 0
-    while page := await c.fetch(SQL["lock_schedules_page"], ns, after, PAGE):
+    while page := await fetch(c, "lock_schedules_page", ns=ns, after_id=after, limit=PAGE):
         after = page[-1]["id"]
         for row in page:
             spec = _spec(row["spec"])
@@ -352,21 +338,46 @@ def _spec(text: str) -> ScheduleSpec:
 
 def _due(r: Mapping[str, Any]) -> DueSchedule:
     return DueSchedule(
-        id=r["id"], ns=r["ns"], name=r["name"], workflow=r["workflow"], version=r["version"], current=r["current"],
-        control=r["control"].encode() if r["control"] else None, input=r["input"],
-        timeout_us=r["timeout_us"], attributes=(r["attributes"] or "").encode(), spec=r["spec"], origin=r["origin"],
-        next_us=r["next_at"], clock_us=r["clock"],
-    )  # fmt: skip
+        id=r["id"],
+        ns=r["ns"],
+        name=r["name"],
+        workflow=r["workflow"],
+        version=r["version"],
+        current=r["current"],
+        control=r["control"].encode() if r["control"] else None,
+        input=r["input"],
+        timeout_us=r["timeout_us"],
+        attributes=(r["attributes"] or "").encode(),
+        spec=r["spec"],
+        origin=r["origin"],
+        next_us=r["next_at"],
+        clock_us=r["clock"],
+    )
 
 
 def _view(r: Mapping[str, Any]) -> ScheduleView:
     return ScheduleView(
-        name=r["name"], workflow=r["workflow"], version=r["version"], input=r["input"], timeout_us=r["timeout_us"],
-        attributes=(r["attributes"] or "").encode(), spec=_spec(r["spec"]), origin=r["origin"], created_us=r["created_at"],
-        created_by=r["created_by"], updated_us=r["updated_at"], paused_us=r["paused_at"], paused_by=r["paused_by"],
-        pause_reason=r["pause_reason"], next_us=r["next_at"], fire_us=r["fire_at"], fired=r["fired"], missed=r["missed"],
-        skipped=r["skipped"], error=r["error"],
-    )  # fmt: skip
+        name=r["name"],
+        workflow=r["workflow"],
+        version=r["version"],
+        input=r["input"],
+        timeout_us=r["timeout_us"],
+        attributes=(r["attributes"] or "").encode(),
+        spec=_spec(r["spec"]),
+        origin=r["origin"],
+        created_us=r["created_at"],
+        created_by=r["created_by"],
+        updated_us=r["updated_at"],
+        paused_us=r["paused_at"],
+        paused_by=r["paused_by"],
+        pause_reason=r["pause_reason"],
+        next_us=r["next_at"],
+        fire_us=r["fire_at"],
+        fired=r["fired"],
+        missed=r["missed"],
+        skipped=r["skipped"],
+        error=r["error"],
+    )
 
 
 def _calendar_view(r: Mapping[str, Any]) -> CalendarView:

@@ -4,27 +4,22 @@ from __future__ import annotations
 
 from perdure.engine.services.start_deadlines import ExpiredTask, Failed, Fails, Upcoming
 from perdure.store.clashes import retried
-from perdure.store.connections import Connections
-from perdure.store.queries import queries
+from perdure.store.port import PostgresPort
+from perdure.store.queries import execute, fetch
 
 
 @retried()
-class PostgresExpiries:
-    def __init__(self, pool: Connections) -> None:
-        self._pool = pool
-        self._q = queries()
-
+class PostgresStartDeadlines(PostgresPort):
     async def upcoming(self) -> Upcoming:
-        async with self._pool.take() as c:
-            row = await c.fetchrow(self._q["next_expiry"])
+        row = await self._row("next_start_deadline")
         return Upcoming(row["clock"], row["at"])
 
     async def expire(self, session: int, limit: int, fails: Fails) -> list[Failed]:
         """One transaction: the rows go and the failures are with their runs, or nothing happened."""
         async with self._pool.take() as c, c.transaction():
-            rows = await c.fetch(self._q["expired_tasks"], session, limit)
+            rows = await fetch(c, "lock_tasks_past_start_deadline", session=session, limit=limit)
             if not rows:
                 return []
             failed = fails([ExpiredTask(*row.values()) for row in rows])
-            await c.execute(self._q["drop_tasks_into_inbox"], [f.id for f in failed], [f.body for f in failed])
+            await execute(c, "fail_queued_tasks", tasks=[(f.id, f.body) for f in failed])
             return failed

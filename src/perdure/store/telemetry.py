@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from perdure.engine.services.task_logs import LogRow
 from perdure.engine.services.telemetry import TaskNote, WorkerRow
 from perdure.store.clashes import retried
-from perdure.store.connections import Connections
-from perdure.store.queries import queries
+from perdure.store.port import PostgresPort
+from perdure.store.queries import execute, fetch
 
 KINDS_MAX: Final = 2_000
 """Kinds of task (queue and name) that one reading of queue depths looks at."""
@@ -23,72 +23,69 @@ WAITS_COUNTED: Final = 10_000
 
 
 @retried()
-class PostgresNotes:
-    def __init__(self, pool: Connections) -> None:
-        self._pool = pool
-        self._q = queries()
-
+class PostgresTelemetry(PostgresPort):
     async def write_logs(self, rows: list[LogRow]) -> None:
-        await self._run(
-            "insert_logs", *_columns([(r.run_id, r.seq, r.attempt, r.n, r.ns, r.lines, r.body) for r in rows], 7)
-        )
+        chunks = [(r.run_id, r.seq, r.attempt, r.n, r.ns, r.lines, r.body) for r in rows]
+        await self._execute("insert_logs", chunks=chunks)
 
     async def write_task_notes(self, session: int, notes: list[TaskNote]) -> set[bytes]:
         rows = [
             (n.id, n.attempt, _text(n.worker), n.started_us, n.beat_us, n.details or None, _text(n.blocked))
             for n in notes
         ]
-        async with self._pool.take() as c:
-            return {r["id"] for r in await c.fetch(self._q["note_tasks"], session, *_columns(rows, 7))}
+        return {r["id"] for r in await self._fetch("update_attempts", session=session, attempts=rows)}
 
     async def write_workers(self, session: int, rows: list[WorkerRow]) -> None:
         values = [
             (
-                w.id, w.ns, _text(w.name) or "", _text(w.host) or "", w.pid, _text(w.sdk) or "", _json(w.queues), _json(w.tasks), _json(w.workflows), w.slots,
-                w.slots_used, w.runs_held, w.draining, w.connected_us, w.seen_us, _text(w.blocked),
+                w.id,
+                w.ns,
+                _text(w.name) or "",
+                _text(w.host) or "",
+                w.pid,
+                _text(w.sdk) or "",
+                _json(w.queues),
+                _json(w.tasks),
+                _json(w.workflows),
+                w.slots,
+                w.slots_used,
+                w.runs_held,
+                w.draining,
+                w.connected_us,
+                w.seen_us,
+                _text(w.blocked),
             )
             for w in rows
-        ]  # fmt: skip
+        ]
         async with self._pool.take() as c, c.transaction():
             if rows:
-                await c.execute(self._q["upsert_workers"], session, *_columns(values, 16))
-            await c.execute(self._q["delete_workers"], session, [w.ns for w in rows], [w.id for w in rows])
+                await execute(c, "upsert_workers", session=session, workers=values)
+            await execute(c, "delete_workers", session=session, workers=[(w.ns, w.id) for w in rows])
 
     async def ping(self) -> None:
-        await self._run("ping")
+        await self._execute("ping")
 
     async def live_sessions(self) -> int:
-        async with self._pool.take() as c:
-            live: int = await c.fetchval(self._q["live_sessions"])
-            return live
+        live: int = await self._value("live_sessions")
+        return live
 
     async def namespaces(self) -> dict[int, str]:
-        async with self._pool.take() as c:
-            return {r["id"]: r["name"] for r in await c.fetch(self._q["namespace_names"], NAMESPACES_MAX)}
+        return {r["id"]: r["name"] for r in await self._fetch("namespace_names", limit=NAMESPACES_MAX)}
 
     async def queue_depths(self) -> list[tuple[str, str, int, float]]:
         """(namespace, queue, tasks that are due, age of the oldest in seconds)."""
-        async with self._pool.take() as c:
-            rows = await c.fetch(self._q["queue_depths"], KINDS_MAX, DEPTH_MAX)
-            return [(r["namespace"], r["queue"], r["due"], r["oldest_s"] or 0.0) for r in rows]
+        rows = await self._fetch("queue_depths", kinds_max=KINDS_MAX, rows_max=DEPTH_MAX)
+        return [(r["namespace"], r["queue"], r["due"], r["oldest_s"] or 0.0) for r in rows]
 
     async def waits(self) -> list[tuple[int, str, str, int]]:
         """(namespace, runs or tasks, what they wait for, how many), each counted up to WAITS_COUNTED."""
         async with self._pool.take() as c:
-            runs = await c.fetch(self._q["count_waiting"], WAITS_COUNTED)
-            tasks = await c.fetch(self._q["count_waiting_tasks"], WAITS_COUNTED)
+            runs = await fetch(c, "count_waiting_runs", limit=WAITS_COUNTED)
+            tasks = await fetch(c, "count_waiting_tasks", limit=WAITS_COUNTED)
         return [
             *((r["ns"], "run", r["waiting_on"], r["runs"]) for r in runs),
             *((r["ns"], "task", r["waiting_on"], r["tasks"]) for r in tasks),
         ]
-
-    async def _run(self, name: str, *args: Any) -> None:
-        async with self._pool.take() as c:
-            await c.execute(self._q[name], *args)
-
-
-def _columns(rows: list[tuple[Any, ...]], width: int) -> list[Any]:
-    return list(zip(*rows, strict=True)) if rows else [[]] * width
 
 
 def _text(value: str) -> str | None:

@@ -7,37 +7,26 @@ from typing import Any
 
 from perdure.engine.api.updates import Asked, Found, Place, answer_of
 from perdure.store.clashes import retried
-from perdure.store.connections import Connections
-from perdure.store.queries import queries
+from perdure.store.port import PostgresPort
 
 
 @retried()
-class PostgresUpdates:
-    def __init__(self, pool: Connections) -> None:
-        """A pool that somebody else opens and closes."""
-        self._q, self._pool = queries(), pool
-
+class PostgresUpdates(PostgresPort):
     async def ask(self, place: Place, body: bytes) -> Asked:
         ns, run_id, id = place
-        async with self._pool.take() as c:
-            return _asked(await c.fetchrow(self._q["ask_update"], run_id, ns, id, body))
+        return _asked(await self._row("ask_update", run_id=run_id, ns=ns, id=id, body=body))
 
     async def find(self, place: Place) -> Asked:
         ns, run_id, id = place
-        async with self._pool.take() as c:
-            return _asked(await c.fetchrow(self._q["find_update"], run_id, ns, id))
+        return _asked(await self._row("find_update", run_id=run_id, ns=ns, id=id))
 
     async def settled(self, places: Sequence[Place]) -> list[Found]:
-        async with self._pool.take() as c:
-            rows = await c.fetch(
-                self._q["settled_updates"], [p[0] for p in places], [p[1] for p in places], [p[2] for p in places]
-            )
+        rows = await self._fetch("settled_updates", updates=places)
         return [Found(places[r["n"] - 1], _answer(r), r["successor"]) for r in rows]
 
     async def states(self, ns: int, run_id: bytes, after: str, limit: int) -> list[tuple[str, bytes]]:
         """States of a run in the order of their names. Nothing about the run is touched."""
-        async with self._pool.take() as c:
-            rows = await c.fetch(self._q["list_state"], run_id, ns, after, limit)
+        rows = await self._fetch("list_state", run_id=run_id, ns=ns, after=after, limit=limit)
         return [(r["name"], r["value"]) for r in rows]
 
 

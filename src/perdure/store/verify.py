@@ -39,7 +39,8 @@ from perdure.core.invariants import (
 )
 from perdure.core.messages import SignalSent
 from perdure.store.connections import connect
-from perdure.store.queries import queries
+from perdure.store.queries import fetch, fetch_row, fetch_value, queries
+from perdure.store.words import run_status, task_status
 from perdure.wire.codec import decode_events, decode_mail, decode_row
 
 PAGE_RUNS: Final = 200
@@ -172,16 +173,15 @@ class _Reader:
         self, connection: Any, findings: Findings, ledger: _ByRun, names: frozenset[str], signals: SignalBook
     ) -> None:
         self._c, self._findings, self._ledger, self._names, self._signals = connection, findings, ledger, names, signals
-        self._q = queries()
         self._dropped = _NOTHING
         """Retention may have taken ended runs below this id, whole or in part."""
 
     async def runs(self) -> None:
         after = _NOTHING
-        self._dropped = await self._c.fetchval(self._q["verify_retention"]) or _NOTHING
+        self._dropped = await fetch_value(self._c, "verify_retention") or _NOTHING
         while True:
             async with self._c.transaction(isolation="repeatable_read", readonly=True):
-                run_ids = [r["run_id"] for r in await self._c.fetch(self._q["verify_page"], after, PAGE_RUNS)]
+                run_ids = [r["run_id"] for r in await fetch(self._c, "verify_page", after=after, limit=PAGE_RUNS)]
                 if not run_ids:
                     break
                 page = await self._read(run_ids)
@@ -192,13 +192,15 @@ class _Reader:
 
     async def _read(self, run_ids: list[bytes]) -> _Page:
         page = _Page(run_ids, self._findings)
-        for r in await self._c.fetch(self._q["verify_runs"], run_ids):
+        for r in await fetch(self._c, "verify_runs", run_ids=run_ids):
             page.runs[r["run_id"]].append(_stored_run(r))
             page.clock_us = r["clock"]
         for run_id, fold in page.folds.items():
             fold.keep_signals = self._signals.wants(run_id)
         # A cursor by name: those of the driver need prepared statements, which a transaction-pooling proxy mixes up.
-        await self._c.execute(f"declare verified_history no scroll cursor for {self._q['verify_history']}", run_ids)
+        await self._c.execute(
+            f"declare verified_history no scroll cursor for {queries()['verify_history'].sql}", run_ids
+        )
         while rows := await self._c.fetch(f"fetch {HISTORY_FETCHED} from verified_history"):
             for r in rows:
                 self._history_row(page.folds[r["run_id"]], r)
@@ -208,26 +210,26 @@ class _Reader:
                 fold.again(await self._whole(run_id))
         await self._fires(page)
         lowest, highest = run_ids[0][:8] + bytes(8), run_ids[-1][:8] + b"\xff" * 8
-        for r in await self._c.fetch(self._q["verify_tasks"], lowest, highest, run_ids):
+        for r in await fetch(self._c, "verify_tasks", low=lowest, high=highest, run_ids=run_ids):
             page.tasks[r["run_id"]].append(_stored_task(r))
-        for r in await self._c.fetch(self._q["verify_queued"], run_ids):
+        for r in await fetch(self._c, "verify_queued", run_ids=run_ids):
             page.queued[r["run_id"]].append(r["seq"])
-        for r in await self._c.fetch(self._q["verify_state"], run_ids):
+        for r in await fetch(self._c, "verify_state", run_ids=run_ids):
             page.state[r["run_id"]][r["name"]] = r["hash"]
-        for r in await self._c.fetch(self._q["verify_keys"], run_ids):
+        for r in await fetch(self._c, "verify_keys", run_ids=run_ids):
             page.keys[r["run_id"]].append(StoredKey(r["ns"], r["key"], r["input_hash"]))
-        for r in await self._c.fetch(self._q["verify_namespaces"], run_ids):
+        for r in await fetch(self._c, "verify_namespaces", run_ids=run_ids):
             page.namespaces.append((r["kind"], r["run_id"], r["ns"]))
         parents = {
             f.started.parent_id: r for r, f in page.folds.items() if f.started is not None and f.started.parent_id
         }
         if parents:
-            for r in await self._c.fetch(self._q["verify_parents"], list(parents)):
+            for r in await fetch(self._c, "verify_parents", run_ids=list(parents)):
                 page.namespaces.append(("its parent", parents[r["run_id"]], r["ns"]))
         children = [c for fold in page.folds.values() for c in fold.state.children.values()]
         if children and 21 in self._findings:
             page.active_children = frozenset(
-                r["run_id"] for r in await self._c.fetch(self._q["verify_active"], children)
+                r["run_id"] for r in await fetch(self._c, "verify_active", run_ids=children)
             )
         return page
 
@@ -246,13 +248,12 @@ class _Reader:
         if not asked:
             return
         self._findings.examine(15, len(asked))
-        columns = [list(column) for column in zip(*asked, strict=True)]
-        for r in await self._c.fetch(self._q["verify_fires"], *columns):
+        for r in await fetch(self._c, "verify_fires", runs=asked):
             what = f"the schedule {r['name']} started it, and its nominal time belongs to {r['other'] or 'no run'}"
             self._findings.violate(15, ids.text(r["run_id"]), what)
 
     async def _whole(self, run_id: bytes) -> list[Recorded]:
-        rows = await self._c.fetch(self._q["verify_history"], [run_id])
+        rows = await fetch(self._c, "verify_history", run_ids=[run_id])
         return [r for row in rows for r in decode_row(row["seq"], row["at"], row["body"])]
 
     def _judge(self, page: _Page) -> None:
@@ -285,7 +286,7 @@ class _Reader:
 
     async def mail(self) -> None:
         after = 0
-        while rows := await self._c.fetch(self._q["verify_mail"], after, PAGE_TASKS):
+        while rows := await fetch(self._c, "verify_messages", after=after, limit=PAGE_TASKS):
             for r in rows:
                 self._findings.examine(16)
                 try:
@@ -299,7 +300,7 @@ class _Reader:
         self._signals.settle(self._findings)
 
     async def slots(self) -> None:
-        for r in await self._c.fetch(self._q["verify_slots"]):
+        for r in await fetch(self._c, "verify_slots"):
             self._findings.examine(13, r["held"])
             run = ids.text(r["run_id"])
             limits = [n.max for text in r["needs"] or () for n in decode_needs(text).limits if n.key == r["key"]]
@@ -311,7 +312,7 @@ class _Reader:
                 self._findings.violate(
                     13, run, f"{r['unheld']} slots of {r['key']} are held by nothing that is in flight"
                 )
-        for r in await self._c.fetch(self._q["verify_slotless"]):
+        for r in await fetch(self._c, "verify_missing_slots"):
             self._findings.examine(13)
             missing = [n.key for n in decode_needs(r["needs"]).limits if n.key not in r["keys"]]
             if missing:
@@ -320,7 +321,7 @@ class _Reader:
                 )
 
     async def batches(self) -> None:
-        for r in await self._c.fetch(self._q["verify_batches"]):
+        for r in await fetch(self._c, "verify_batches"):
             self._findings.examine(20, max(r["items"], 1))
             run = ids.text(r["run_id"])
             if r["items"] < 0:
@@ -336,8 +337,8 @@ class _Reader:
         """The chain's lines in order, from the beginning; see perdure.audit_hash."""
         after, before = 0, bytes(32)
         async with self._c.transaction(isolation="repeatable_read", readonly=True):
-            head = await self._c.fetchrow(self._q["verify_audit_head"])
-            while rows := await self._c.fetch(self._q["verify_audit"], after, PAGE_TASKS):
+            head = await fetch_row(self._c, "verify_audit_head")
+            while rows := await fetch(self._c, "verify_audit", after=after, limit=PAGE_TASKS):
                 for r in rows:
                     self._findings.examine(23)
                     if r["n"] != after + 1:
@@ -362,7 +363,7 @@ class _Reader:
 
     async def orphan_tasks(self) -> None:
         after = _NOTHING
-        while rows := await self._c.fetch(self._q["verify_orphan_tasks"], after, PAGE_TASKS):
+        while rows := await fetch(self._c, "verify_orphan_tasks", after=after, limit=PAGE_TASKS):
             for r in rows:
                 if r["orphan"] and r["run_id"] >= self._dropped:
                     self._findings.violate(4, ids.text(r["run_id"]), f"task {r['seq']} has a row and its run none")
@@ -373,30 +374,47 @@ class _Reader:
         while page := list(islice(remaining, PAGE_STARTS)):
             wanted = [ids.parse(s) for s in page]
             self._findings.examine(1, len(wanted))
-            for r in await self._c.fetch(self._q["verify_known"], wanted):
+            for r in await fetch(self._c, "verify_known", run_ids=wanted):
                 if r["times"] != 1:
                     what = f"acknowledged and found {r['times']} times"
                     self._findings.violate(1, ids.text(r["run_id"]), what)
 
     async def leftovers(self) -> None:
-        row = await self._c.fetchrow(self._q["verify_leftovers_examined"])
+        row = await fetch_row(self._c, "verify_leftovers_examined")
         self._findings.examine(17, row["examined"])
-        for r in await self._c.fetch(self._q["verify_leftovers"], EXAMPLES_MAX * 20):
+        for r in await fetch(self._c, "verify_leftovers", limit=EXAMPLES_MAX * 20):
             self._findings.violate(17, ids.text(r["run_id"]), f"{r['kind']}: {r['what']}")
 
 
 def _stored_run(r: Any) -> StoredRun:
     columns = RunColumns(
-        ns=r["ns"], workflow=r["workflow"], version=r["version"], key=r["key"], parent_id=r["parent_id"], parent_seq=r["parent_seq"],
-        created_us=r["created_at"], finished_us=r["finished_at"], error_code=r["error_code"], error=r["error"], successor=r["successor"],
-        attributes=r["attributes"], head=r["head"],
-    )  # fmt: skip
-    return StoredRun(r["active"], r["status"], r["epoch"], r["events"], r["stuck"], r["due"], columns)
+        ns=r["ns"],
+        workflow=r["workflow"],
+        version=r["version"],
+        key=r["key"],
+        parent_id=r["parent_id"],
+        parent_seq=r["parent_seq"],
+        created_us=r["created_at"],
+        finished_us=r["finished_at"],
+        error_code=r["error_code"],
+        error=r["error"],
+        successor=r["successor"],
+        attributes=r["attributes"],
+        head=r["head"],
+    )
+    return StoredRun(r["active"], run_status(r["status"]), r["epoch"], r["events"], r["stuck"], r["due"], columns)
 
 
 def _stored_task(r: Any) -> StoredTask:
     columns = TaskColumns(
-        ns=r["ns"], queue=r["queue"], node=r["node"], error=r["error"], scheduled_us=r["scheduled_at"], started_us=r["started_at"],
+        ns=r["ns"],
+        queue=r["queue"],
+        node=r["node"],
+        error=r["error"],
+        scheduled_us=r["scheduled_at"],
+        started_us=r["started_at"],
         finished_us=r["finished_at"],
-    )  # fmt: skip
-    return StoredTask(r["id"], r["seq"], r["name"], r["status"], r["attempts"], r["lost"], r["epoch"], columns)
+    )
+    return StoredTask(
+        r["id"], r["seq"], r["name"], task_status(r["status"]), r["attempts"], r["lost"], r["epoch"], columns
+    )

@@ -11,6 +11,7 @@ from perdure.engine.commits.rows import Batch
 from perdure.engine.commits.store import Committed, NotCommitted
 from perdure.engine.runs.run import RunUnit
 from perdure.store.postgres import PostgresStore
+from perdure.store.queries import queries
 
 
 def plant(name: str) -> None:
@@ -19,24 +20,19 @@ def plant(name: str) -> None:
 
 def _no_fence() -> None:
     """Commits succeed whether the session exists or not, and a silent engine never learns that it was taken for dead."""
-    original = PostgresStore.__init__
     renew = PostgresStore.renew
     fence = "from perdure.engine_session where id = $1 for key share"
     constant = "from (values ($1::bigint)) as gone(id)"
-
-    def without_fence(self: PostgresStore, dsn: str) -> None:
-        original(self, dsn)
-        self._q = dict(self._q)
-        for query in ("commit_batch", "commit_batch_rest"):
-            assert fence in self._q[query]
-            self._q[query] = self._q[query].replace(fence, constant)
+    for name in ("commit_batch", "commit_batch_rest"):
+        query = queries()[name]
+        assert fence in query.sql
+        query.sql = query.sql.replace(fence, constant)
 
     async def late(self: PostgresStore, *args: Any) -> Any:
         # The commit in hand goes first, so that it is the fence that is tested and not the heartbeat.
         await asyncio.sleep(1.0)
         return await renew(self, *args)
 
-    PostgresStore.__init__ = without_fence  # type: ignore[method-assign]
     PostgresStore.renew = late  # type: ignore[method-assign]
 
 

@@ -52,12 +52,12 @@ create table perdure_bare.history (
 -- Every column for every row: tasks of a queue have inputs and names of their own.
 insert into perdure_bare.task (id, run_id, seq, name, input)
 select u.id, u.run_id, u.seq, u.name, u.input
-  from unnest($1::uuid[], $2::uuid[], $3::int[], $4::text[], $5::bytea[]) as u(id, run_id, seq, name, input);
+  from unnest(:tasks.id::uuid[], :tasks.run_id::uuid[], :tasks.seq::int[], :tasks.name::text[], :tasks.input::bytea[]) as u(id, run_id, seq, name, input);
 
 -- name: bare_claim
 -- Locks: the oldest pending rows FOR UPDATE SKIP LOCKED, as every queue with more than one worker must.
 with due as (
-  select id from perdure_bare.task where status = 0 order by id limit $1 for update skip locked
+  select id from perdure_bare.task where status = 0 order by id limit :limit for update skip locked
 )
 update perdure_bare.task t set status = 1, attempt = t.attempt + 1, started_at = now()
   from due where t.id = due.id
@@ -65,42 +65,42 @@ returning t.id, t.run_id, t.seq, t.name, t.input;
 
 -- name: bare_complete
 update perdure_bare.task t set status = 2, result = u.result, finished_at = now()
-  from unnest($1::uuid[], $2::bytea[]) as u(id, result) where t.id = u.id;
+  from unnest(:results.id::uuid[], :results.result::bytea[]) as u(id, result) where t.id = u.id;
 
 -- name: bare_completed
 select count(*) from perdure_bare.task where status = 2 and result is not null;
 
 -- name: bare_copy_run
--- $1 an ended run, $2 to $3 the numbers of its copies, $4 the Unix millisecond of the first copy's id, $5 microseconds
+-- :run_id an ended run, :first to :last the numbers of its copies, :midnight_ms the Unix millisecond of the first copy's id, :step_us microseconds
 -- between copies. Run, history and tasks are copied under new ids of the ordinary form.
 with copies as materialized (
-  select (lpad(to_hex($4::bigint + k * $5::bigint / 1000), 12, '0') || '70008' || left(md5(k || ' ' || $1::uuid), 15))::uuid as run_id
-    from generate_series($2::int, $3::int) as k
+  select (lpad(to_hex(:midnight_ms::bigint + k * :step_us::bigint / 1000), 12, '0') || '70008' || left(md5(k || ' ' || :run_id::uuid), 15))::uuid as run_id
+    from generate_series(:first::int, :last::int) as k
 ),
 runs as (
-  insert into perdure.run (run_id, ns, workflow, version, key, parent_id, parent_seq, status, created_at, finished_at, epoch,
+  insert into perdure.run (run_id, ns, workflow, version, kind, key, parent_id, parent_seq, status, created_at, finished_at, epoch,
                            events, error_code, error, successor)
-  select c.run_id, r.ns, r.workflow, r.version, r.key, r.parent_id, r.parent_seq, r.status, r.created_at, r.finished_at, r.epoch,
+  select c.run_id, r.ns, r.workflow, r.version, r.kind, r.key, r.parent_id, r.parent_seq, r.status, r.created_at, r.finished_at, r.epoch,
          r.events, r.error_code, r.error, r.successor
-    from perdure.run r, copies c where r.run_id = $1
+    from perdure.run r, copies c where r.run_id = :run_id
 ),
 histories as (
   insert into perdure.history (run_id, seq, last, ns, epoch, at, body, hash)
   select c.run_id, h.seq, h.last, h.ns, h.epoch, h.at, h.body, h.hash
-    from copies c, perdure.history h where h.run_id = $1
+    from copies c, perdure.history h where h.run_id = :run_id
 )
 insert into perdure.task (id, ns, run_id, seq, name, queue, status, attempts, lost, epoch, scheduled_at, started_at, finished_at,
                           error)
 select (left(replace(c.run_id::text, '-', ''), 16) || '8' || left(md5(c.run_id || ' ' || t.seq), 15))::uuid,
        t.ns, c.run_id, t.seq, t.name, t.queue, t.status, t.attempts, t.lost, t.epoch, t.scheduled_at, t.started_at,
        t.finished_at, t.error
-  from copies c, perdure.task t where t.run_id = $1;
+  from copies c, perdure.task t where t.run_id = :run_id;
 
 -- name: bare_tasks_kept
 select count(*) from perdure.task;
 
 -- name: bare_sleeping
--- Runs that nobody holds in memory and that are not due.
+-- Runs that no engine owns and that are not due.
 select count(*) from perdure.run_queue where owner is null and wake_at > perdure.clock();
 
 -- name: bare_sizes
@@ -111,21 +111,21 @@ select pg_database_size(current_database()) as of_database, pg_total_relation_si
 select (extract(epoch from perdure.clock()) * 1000000)::bigint as now_us;
 
 -- name: bare_ends
--- $1 a workflow: how many runs of it ended well, and when the last one did.
+-- :workflow a workflow: how many runs of it ended well, and when the last one did.
 select count(*) as runs, (extract(epoch from max(finished_at)) * 1000000)::bigint as last_us
-  from perdure.run where workflow = $1 and status = 2;
+  from perdure.run where workflow = :workflow and status = 'success';
 
 -- name: bare_has_runs
--- $1 a workflow: whether runs of it are active.
-select exists(select from perdure.run_queue where workflow = $1);
+-- :workflow a workflow: whether runs of it are active.
+select exists(select from perdure.run_queue where workflow = :workflow);
 
 -- name: bare_engines
 select count(*) from perdure.engine_session where expires_at > now();
 
 -- name: bare_histories
--- $1 a workflow: the rows of all its ended runs.
+-- :workflow a workflow: the rows of all its ended runs.
 select h.seq, (extract(epoch from h.at) * 1000000)::bigint as at_us, h.body
-  from perdure.run r, perdure.history h where r.workflow = $1 and h.run_id = r.run_id order by h.run_id, h.seq;
+  from perdure.run r, perdure.history h where r.workflow = :workflow and h.run_id = r.run_id order by h.run_id, h.seq;
 
 -- name: bare_vacuum
 vacuum (analyze);

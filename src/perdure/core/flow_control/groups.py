@@ -22,8 +22,8 @@ from perdure.core.expressions import Expr, ExprError, parse
 from perdure.core.flow_control.options import Control, Limit, Rate
 from perdure.core.limits import NAME_CHARS_MAX
 
-TASKS: Final = 0
-RUNS: Final = 1
+TASKS: Final = "task"
+RUNS: Final = "run"
 BURST_US: Final = 200_000
 """What a rate lets through at once if nothing else is said: as much as comes in this time, and one at least."""
 WEIGHT_MIN: Final = 0.001
@@ -52,7 +52,7 @@ class Needs(msgspec.Struct, frozen=True, gc=False):
 class Line(msgspec.Struct, frozen=True, gc=False):
     id: bytes
     ns: int
-    kind: int
+    kind: str
     queue: str
     name: str
     """The task, or the workflow for a line of runs."""
@@ -62,12 +62,21 @@ class Line(msgspec.Struct, frozen=True, gc=False):
     priority: int
     needs: Needs
 
-    def row(self, delay_us: int) -> tuple[Any, ...]:
-        """As engine/commits/rows.py wants it."""
+    def row(self) -> tuple[bytes, int, str, str, str, str, str, float, int, str]:
+        """Its columns in the database."""
+        needs = encode_needs(self.needs)
         return (
-            self.id, self.ns, self.kind, self.queue, self.name, self.workflow, self.fair, self.weight, self.priority,
-            encode_needs(self.needs), delay_us,
-        )  # fmt: skip
+            self.id,
+            self.ns,
+            self.kind,
+            self.queue,
+            self.name,
+            self.workflow,
+            self.fair,
+            self.weight,
+            self.priority,
+            needs,
+        )
 
 
 _needs = msgspec.json.Decoder(Needs)
@@ -159,7 +168,7 @@ def run_line(control: Control | None, ns: int, workflow: str, data: bytes) -> Li
     return _resolve(control or NOTHING, ns, RUNS, "", workflow, workflow, data)
 
 
-def _resolve(c: Control, ns: int, kind: int, queue: str, name: str, workflow: str, data: bytes) -> Line:
+def _resolve(c: Control, ns: int, kind: str, queue: str, name: str, workflow: str, data: bytes) -> Line:
     given = _Input(data)
     base = f"task/{name}" if kind == TASKS else f"workflow/{name}"
     limits = tuple(LimitNeed(_key(x, base, given), x.max, x.policy) for x in c.limits)

@@ -1,109 +1,281 @@
-"""The rows of one commit, group by group, in the order the store's statements take them."""
+"""The rows of one commit, one type for each kind.
+
+The fields of a row stand in the order of the columns in store/sql/commits.sql, where `:tasks.queue` is the column `queue` of the
+rows in `Batch.tasks`. Rows are named tuples: the store transposes them into columns in one step, which is the cheapest way to
+an array. A test holds the fields against the statements.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final, NamedTuple
+
+from perdure.core.lifecycle import RunStatus, TaskStatus
+from perdure.flows.model import is_flow
+
+RUN_WORDS: Final = tuple(status.word for status in RunStatus)
+TASK_WORDS: Final = tuple(status.word for status in TaskStatus)
+"""What the database calls a status, by its number."""
 
 
-class Rows:
-    """Rows of one kind. They are gathered as tuples and turned into columns at once, which is cheapest."""
+def run_kind(version: str) -> str:
+    """`run_queue.kind` of a run of this version."""
+    return "flow" if is_flow(version) else "code"
 
-    __slots__ = ("rows", "width")
 
-    def __init__(self, width: int) -> None:
-        self.width = width
-        self.rows: list[tuple[Any, ...]] = []
+class StartRow(NamedTuple):
+    """A run to be created. `own`: by an engine that keeps it in memory."""
 
-    def add(self, *row: Any) -> None:
-        self.rows.append(row)
+    run_id: bytes
+    ns: int
+    workflow: str
+    version: str
+    kind: str
+    key: str | None
+    input_hash: bytes
+    parent_id: bytes | None
+    parent_seq: int | None
+    own: bool
+    body: bytes
+    attributes: str | None
+    group_id: bytes | None
+    deadline_at: int | None
+    hash: bytes
 
-    def __len__(self) -> int:
-        return len(self.rows)
 
-    def columns(self) -> list[Any]:
-        if not self.rows:
-            return [[]] * self.width
-        assert len(self.rows[0]) == self.width
-        return list(zip(*self.rows, strict=True))
+class AppendRow(NamedTuple):
+    """Events `seq` to `last` of a run."""
+
+    run_id: bytes
+    seq: int
+    last: int
+    ns: int
+    epoch: int
+    body: bytes
+    hash: bytes
+
+
+class CloseRow(NamedTuple):
+    run_id: bytes
+    status: str
+    events: int
+    error_code: str | None
+    error: str | None
+    successor: bytes | None
+    head: bytes
+
+
+class ReleaseRow(NamedTuple):
+    """A run that leaves memory: it sleeps until `wake_at`, or is stuck with a reason."""
+
+    run_id: bytes
+    wake_at: int
+    stuck: str | None
+    waiting_on: str | None
+    wait_reasons: str | None
+    deadline_at: int | None
+    events: int
+    head: bytes
+
+
+class TaskRow(NamedTuple):
+    """A task that ended."""
+
+    id: bytes
+    ns: int
+    run_id: bytes
+    seq: int
+    name: str
+    queue: str
+    status: str
+    attempts: int
+    lost: int
+    epoch: int
+    scheduled_at: int
+    started_at: int | None
+    finished_at: int
+    error: str | None
+    node: str | None
+
+
+class QueuedRow(NamedTuple):
+    """A task in the queue that all engines share."""
+
+    id: bytes
+    ns: int
+    run_id: bytes
+    seq: int
+    name: str
+    queue: str
+    status: str
+    attempt: int
+    lost: int
+    delay_us: int
+    scheduled_at: int
+    options: bytes
+    input: bytes
+    error: str | None
+    trace: str | None
+    node: str | None
+    group_id: bytes | None
+    start_deadline_at: int | None
+
+
+class ReportRow(NamedTuple):
+    """The result of a task whose run belongs to another engine."""
+
+    id: bytes
+    attempt: int
+    body: bytes
+
+
+class RequeuedRow(NamedTuple):
+    """Another attempt of a task whose run belongs to another engine."""
+
+    id: bytes
+    attempt: int
+    lost: int
+    delay_us: int
+    error: str | None
+    start_deadline_at: int | None
+
+
+class MessageRow(NamedTuple):
+    """A message for another run. `is_cancel`: it asks the run to stop."""
+
+    run_id: bytes
+    body: bytes
+    is_cancel: bool
+
+
+class EndedRow(NamedTuple):
+    """A run whose messages and promises go with it, or move on to its successor."""
+
+    run_id: bytes
+    successor: bytes | None
+
+
+class PromiseRow(NamedTuple):
+    run_id: bytes
+    name: str
+    ns: int
+    kind: str
+    spec: str | None
+
+
+class StateRow(NamedTuple):
+    run_id: bytes
+    name: str
+    ns: int
+    value: bytes | None
+
+
+class GroupRow(NamedTuple):
+    """A flow-control group that a task or a run joins."""
+
+    id: bytes
+    ns: int
+    kind: str
+    queue: str
+    name: str
+    workflow: str
+    fair: str
+    weight: float
+    priority: int
+    needs: str
+    delay_us: int
+
+
+class WaitRow(NamedTuple):
+    """What a run that stays in memory waits for."""
+
+    run_id: bytes
+    waiting_on: str | None
+    wait_reasons: str | None
+
+
+class AnswerRow(NamedTuple):
+    """The answer to an update."""
+
+    run_id: bytes
+    id: str
+    ns: int
+    value: bytes | None
+    failure: bytes | None
+
+
+class VersionRow(NamedTuple):
+    """A run that begins with other code than it was started with."""
+
+    run_id: bytes
+    version: str
+
+
+MAIN: Final = {
+    "starts": StartRow,
+    "appends": AppendRow,
+    "closes": CloseRow,
+    "releases": ReleaseRow,
+    "tasks": TaskRow,
+}
+"""Rows that nearly every commit has, by their parameter of commit_batch."""
+REST: Final = {
+    "queued": QueuedRow,
+    "dequeued": bytes,
+    "reports": ReportRow,
+    "messages": MessageRow,
+    "consumed": int,
+    "ended": EndedRow,
+    "promises": PromiseRow,
+    "states": StateRow,
+    "requeued": RequeuedRow,
+    "groups": GroupRow,
+    "waits": WaitRow,
+    "answers": AnswerRow,
+    "cancelling": bytes,
+    "versions": VersionRow,
+}
+"""The rarer ones, by their parameter of commit_batch_rest."""
 
 
 class Batch:
-    """One transaction. Field comments name the columns."""
+    """The rows of one transaction."""
+
+    __slots__ = (*MAIN, *REST)
 
     def __init__(self) -> None:
-        # run_id ns workflow version key input_hash parent_id parent_seq own body attributes line deadline_us hash
-        self.starts = Rows(14)
-        # run_id seq last ns epoch body hash
-        self.appends = Rows(7)
-        # run_id status events error_code error successor head
-        self.closes = Rows(7)
-        # run_id wake_us stuck waiting_on waits deadline_us events head
-        self.releases = Rows(8)
-        # id ns run_id seq name queue status attempts lost epoch scheduled_us started_us finished_us error node
-        self.tasks = Rows(15)
-        # id ns run_id seq name queue status attempt lost delay_us scheduled_us options input error trace node line expires_us
-        self.queued = Rows(18)
-        # id
-        self.unqueued = Rows(1)
-        # id attempt body
-        self.reports = Rows(3)
-        # run_id body stops
-        self.posts = Rows(3)
-        # inbox id
-        self.consumed = Rows(1)
-        # run_id successor: runs whose mail and promises go with them
-        self.ended = Rows(2)
-        # run_id name ns kind spec
-        self.promises = Rows(5)
-        # run_id name ns value
-        self.states = Rows(4)
-        # id attempt lost delay_us error expires_us
-        self.requeued = Rows(6)
-        # id ns kind queue name workflow fair weight priority needs delay_us
-        self.lines = Rows(11)
-        # run_id waiting_on waits
-        self.noted = Rows(3)
-        # run_id id ns value failure
-        self.answers = Rows(5)
-        # run_id: runs whose history tells since this commit that they are to stop
-        self.stopping = Rows(1)
-        # run_id version: of the code that a run begins with, where its starter had another
-        self.versions = Rows(2)
+        self.starts: list[StartRow] = []
+        self.appends: list[AppendRow] = []
+        self.closes: list[CloseRow] = []
+        self.releases: list[ReleaseRow] = []
+        self.tasks: list[TaskRow] = []
+        self.queued: list[QueuedRow] = []
+        self.dequeued: list[bytes] = []
+        """Ids of tasks whose rows leave the queue."""
+        self.reports: list[ReportRow] = []
+        self.messages: list[MessageRow] = []
+        self.consumed: list[int] = []
+        """Ids of inbox rows that the history now holds."""
+        self.ended: list[EndedRow] = []
+        self.promises: list[PromiseRow] = []
+        self.states: list[StateRow] = []
+        self.requeued: list[RequeuedRow] = []
+        self.groups: list[GroupRow] = []
+        self.waits: list[WaitRow] = []
+        self.answers: list[AnswerRow] = []
+        self.cancelling: list[bytes] = []
+        """Runs whose history holds a cancel request since this commit."""
+        self.versions: list[VersionRow] = []
 
-    def _main(self) -> tuple[Rows, ...]:
-        return self.starts, self.appends, self.closes, self.releases, self.tasks
+    def main(self) -> dict[str, list[Any]]:
+        return {name: getattr(self, name) for name in MAIN}
 
-    def _rest(self) -> tuple[Rows, ...]:
-        return (
-            self.queued, self.unqueued, self.reports, self.posts, self.consumed, self.ended, self.promises, self.states,
-            self.requeued, self.lines, self.noted, self.answers, self.stopping, self.versions,
-        )  # fmt: skip
-
-    def main(self) -> list[Any]:
-        """Columns that were added later come last, those of the hash chain after all others."""
-        starts, appends, closes, releases = (g.columns() for g in self._main()[:4])
-        return [
-            *starts[:10], *appends[:6], *closes[:6], *releases[:5], *self.tasks.columns(), *starts[10:13], releases[5],
-            starts[13], appends[6], closes[6], *releases[6:],
-        ]  # fmt: skip
-
-    def rest(self) -> list[Any]:
-        """Columns and groups that were added later come last."""
-        late = {self.requeued: 5, self.posts: 2}
-        columns = {group: group.columns() for group in self._rest()}
-        first = (column for group in self._rest()[:-2] for column in columns[group][: late.get(group, group.width)])
-        return [
-            *first,
-            columns[self.requeued][5],
-            columns[self.posts][2],
-            *columns[self.stopping],
-            *columns[self.versions],
-        ]
+    def rest(self) -> dict[str, list[Any]]:
+        return {name: getattr(self, name) for name in REST}
 
     @property
     def has_rest(self) -> bool:
-        return any(group.rows for group in self._rest())
+        return any(map(len, self.rest().values()))
 
     @property
     def rows(self) -> int:
-        return sum(len(group) for group in (*self._main(), *self._rest()))
+        return sum(map(len, (*self.main().values(), *self.rest().values())))

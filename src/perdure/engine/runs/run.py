@@ -10,7 +10,7 @@ After it, the segment may be full and the next thing go into another one.
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from perdure.core import chain, ids
 from perdure.core import events as ev
@@ -20,7 +20,26 @@ from perdure.core.flow_control.groups import Line
 from perdure.core.lifecycle import RunStatus, TaskStatus
 from perdure.core.messages import CancelAsked, Mail
 from perdure.core.runstate import RunState
-from perdure.engine.commits.rows import Batch
+from perdure.engine.commits.rows import (
+    RUN_WORDS,
+    TASK_WORDS,
+    AnswerRow,
+    AppendRow,
+    Batch,
+    CloseRow,
+    EndedRow,
+    GroupRow,
+    MessageRow,
+    PromiseRow,
+    QueuedRow,
+    ReleaseRow,
+    StartRow,
+    StateRow,
+    TaskRow,
+    VersionRow,
+    WaitRow,
+    run_kind,
+)
 from perdure.engine.flow_control import FlowControl
 from perdure.engine.runs.transitions import IDLE, LOADING, Phase
 from perdure.flows.decide.decider import Decider
@@ -70,15 +89,15 @@ class Extras:
     )
 
     def __init__(self) -> None:
-        self.queue_ops: dict[bytes, tuple[Any, ...] | None] = {}
+        self.queue_ops: dict[bytes, QueuedRow | None] = {}
         """Task id -> its row in task_queue, or None to delete it."""
-        self.posts: list[tuple[bytes, bytes, bool]] = []
+        self.posts: list[MessageRow] = []
         """To whom, what, and whether it asks to stop."""
         self.consumed: list[int] = []
         self.starts: list[ChildStart] = []
         self.promises: list[tuple[str, bytes]] = []
         """Name, and what makes it more than a plain promise."""
-        self.lines: dict[bytes, tuple[Any, ...]] = {}
+        self.lines: dict[bytes, GroupRow] = {}
         """Lines that tasks or runs of this segment join: id -> row."""
         self.noted: tuple[str | None, str | None] | None = None
         """What the run waits for, while it stays in memory: the word for lists, and all of it as JSON."""
@@ -98,7 +117,7 @@ class Changes:
 
     def __init__(self) -> None:
         self.events: list[ev.Event] = []
-        self.tasks: list[tuple[Any, ...]] = []
+        self.tasks: list[TaskRow] = []
         self.close: tuple[RunStatus, Failure | None, bytes | None] | None = None
         self.release: tuple[int | None, str | None, str | None, str | None] | None = None
         """Wake at, stuck with, and what it waits for: the word, and all of it as JSON."""
@@ -206,7 +225,7 @@ class ActiveRun:
         changes.bytes += size
         return changes
 
-    def record_success(self, seq: int, value: bytes, row: tuple[Any, ...]) -> None:
+    def record_success(self, seq: int, value: bytes, row: TaskRow) -> None:
         """Successes that meet in a segment share one event."""
         changes = self.segment()
         last = changes.events[-1] if changes.events else None
@@ -231,17 +250,43 @@ class ActiveRun:
         lost: int,
         times: tuple[int, int | None, int],
         error: str | None,
-    ) -> tuple[Any, ...]:
-        return (
-            ids.derive(self.id, ids.TASK, seq), self.ns, self.id, seq, scheduled.name, scheduled.queue, status, attempts, lost, self.epoch,
-            times[0], times[1], times[2], error, ev.label(scheduled, seq) if scheduled.nodes else None,
-        )  # fmt: skip
+    ) -> TaskRow:
+        return TaskRow(
+            ids.derive(self.id, ids.TASK, seq),
+            self.ns,
+            self.id,
+            seq,
+            scheduled.name,
+            scheduled.queue,
+            TASK_WORDS[status],
+            attempts,
+            lost,
+            self.epoch,
+            times[0],
+            times[1],
+            times[2],
+            error,
+            ev.label(scheduled, seq) if scheduled.nodes else None,
+        )
 
-    def skipped_row(self, seq: int, node: str, reason: str, now_us: int) -> tuple[Any, ...]:
-        return (
-            ids.derive(self.id, ids.TASK, seq), self.ns, self.id, seq, node, "", TaskStatus.SKIPPED, 0, 0, self.epoch,
-            now_us, None, now_us, reason or None, node,
-        )  # fmt: skip
+    def skipped_row(self, seq: int, node: str, reason: str, now_us: int) -> TaskRow:
+        return TaskRow(
+            id=ids.derive(self.id, ids.TASK, seq),
+            ns=self.ns,
+            run_id=self.id,
+            seq=seq,
+            name=node,
+            queue="",
+            status="skipped",
+            attempts=0,
+            lost=0,
+            epoch=self.epoch,
+            scheduled_at=now_us,
+            started_at=None,
+            finished_at=now_us,
+            error=reason or None,
+            node=node,
+        )
 
     def queue_row(
         self,
@@ -265,14 +310,28 @@ class ActiveRun:
             line = self.flow_control.of_task(self.ns, self.workflow, scheduled, seq)
             if line is not None:
                 joined = changes.extras.lines.get(line.id)
-                if joined is None or delay_us < joined[-1]:
-                    changes.extras.lines[line.id] = line.row(delay_us)
-        changes.extras.queue_ops[task_id] = (
-            task_id, self.ns, self.id, seq, scheduled.name, scheduled.queue, status, attempt, lost, delay_us, scheduled_us,
-            encode_options(scheduled.options), scheduled.inputs[seq - scheduled.first], error,
-            self.trace or None, ev.label(scheduled, seq) if scheduled.nodes else None, line.id if line is not None else None,
-            expires_us,
-        )  # fmt: skip
+                if joined is None or delay_us < joined.delay_us:
+                    changes.extras.lines[line.id] = GroupRow(*line.row(), delay_us)
+        changes.extras.queue_ops[task_id] = QueuedRow(
+            id=task_id,
+            ns=self.ns,
+            run_id=self.id,
+            seq=seq,
+            name=scheduled.name,
+            queue=scheduled.queue,
+            status=TASK_WORDS[status],
+            attempt=attempt,
+            lost=lost,
+            delay_us=delay_us,
+            scheduled_at=scheduled_us,
+            options=encode_options(scheduled.options),
+            input=scheduled.inputs[seq - scheduled.first],
+            error=error,
+            trace=self.trace or None,
+            node=ev.label(scheduled, seq) if scheduled.nodes else None,
+            group_id=line.id if line is not None else None,
+            start_deadline_at=expires_us,
+        )
 
     def unqueue(self, seq: int) -> None:
         if seq in self.queued:
@@ -280,7 +339,7 @@ class ActiveRun:
             self.segment().extras.queue_ops[ids.derive(self.id, ids.TASK, seq)] = None
 
     def post(self, run_id: bytes, mail: Mail) -> None:
-        self.segment().extras.posts.append((run_id, encode_mail(mail), isinstance(mail, CancelAsked)))
+        self.segment().extras.posts.append(MessageRow(run_id, encode_mail(mail), isinstance(mail, CancelAsked)))
 
     @property
     def is_idle(self) -> bool:
@@ -313,24 +372,26 @@ class RunUnit:
             last = self.first + len(self.events) - 1
             body = encode_events(self.events)
             self.head = chain.link(run.head, run.head_us, run.id, run.ns, self.first, last, run.epoch, body)
-            batch.appends.add(run.id, self.first, last, run.ns, run.epoch, body, self.head)
+            batch.appends.append(AppendRow(run.id, self.first, last, run.ns, run.epoch, body, self.head))
         for s in self.segments:
-            batch.tasks.rows.extend(s.tasks)
+            batch.tasks.extend(s.tasks)
             if s.close is not None:
                 self._fill_close(batch, *s.close)
             if s.release is not None:
                 wake_us = FOREVER_US if s.release[0] is None else s.release[0]
                 last = self.first + len(self.events) - 1
-                batch.releases.add(run.id, wake_us, *s.release[1:], run.state.deadline_us or None, last, self.head)
+                batch.releases.append(
+                    ReleaseRow(run.id, wake_us, *s.release[1:], run.state.deadline_us or None, last, self.head)
+                )
         if self.extras:
             self._fill_extras(batch)
 
     def _fill_extras(self, batch: Batch) -> None:
         """Of several writes to one queue row or state in a commit only the last one counts, of several answers the first."""
         run = self.run
-        queue_ops: dict[bytes, tuple[Any, ...] | None] = {}
+        queue_ops: dict[bytes, QueuedRow | None] = {}
         states: dict[str, bytes | None] = {}
-        lines: dict[bytes, tuple[Any, ...]] = {}
+        lines: dict[bytes, GroupRow] = {}
         noted: tuple[str | None, str | None] | None = None
         answers: dict[str, tuple[bytes, bytes | None]] = {}
         for x in self.extras:
@@ -339,11 +400,11 @@ class RunUnit:
             for child in x.starts:
                 _fill_start(batch, child, run)
                 if child.line is not None:
-                    lines[child.line.id] = child.line.row(0)
-            batch.posts.rows.extend(x.posts)
-            batch.consumed.rows.extend((i,) for i in x.consumed)
-            batch.promises.rows.extend(
-                (run.id, name, run.ns, promise_kind(spec), spec.decode() or None) for name, spec in x.promises
+                    lines[child.line.id] = GroupRow(*child.line.row(), 0)
+            batch.messages.extend(x.posts)
+            batch.consumed.extend(x.consumed)
+            batch.promises.extend(
+                PromiseRow(run.id, name, run.ns, promise_kind(spec), spec.decode() or None) for name, spec in x.promises
             )
             lines.update(x.lines)
             noted = x.noted or noted
@@ -351,31 +412,34 @@ class RunUnit:
                 answers.setdefault(id, (value, failure))
         for task_id, row in queue_ops.items():
             if row is None:
-                batch.unqueued.add(task_id)
+                batch.dequeued.append(task_id)
             else:
-                batch.queued.rows.append(row)
-        batch.states.rows.extend((run.id, name, run.ns, value) for name, value in states.items())
-        batch.lines.rows.extend(lines.values())
-        batch.answers.rows.extend((run.id, id, run.ns, *answer) for id, answer in answers.items())
+                batch.queued.append(row)
+        batch.states.extend(StateRow(run.id, name, run.ns, value) for name, value in states.items())
+        batch.groups.extend(lines.values())
+        batch.answers.extend(AnswerRow(run.id, id, run.ns, *answer) for id, answer in answers.items())
         if noted is not None:
-            batch.noted.add(run.id, *noted)
+            batch.waits.append(WaitRow(run.id, *noted))
         if any(x.stops for x in self.extras):
-            batch.stopping.add(run.id)
-        batch.versions.rows.extend((run.id, x.version) for x in self.extras if x.version is not None)
+            batch.cancelling.append(run.id)
+        batch.versions.extend(VersionRow(run.id, x.version) for x in self.extras if x.version is not None)
 
     def _fill_close(self, batch: Batch, status: RunStatus, failure: Failure | None, successor: bytes | None) -> None:
         run = self.run
         code, text = (failure.code, failure.message) if failure is not None else (None, None)
-        batch.closes.add(run.id, status, self.first + len(self.events) - 1, code, text, successor, self.head)
+        batch.closes.append(
+            CloseRow(run.id, RUN_WORDS[status], self.first + len(self.events) - 1, code, text, successor, self.head)
+        )
         if run.inbox_used or run.state.promises or run.state.resolved or successor is not None:
-            batch.ended.add(run.id, successor)
+            batch.ended.append(EndedRow(run.id, successor))
 
 
-def promise_kind(spec: bytes) -> int:
-    """0 a plain promise, 1 an approval, 2 the wait for a named event."""
+def promise_kind(spec: bytes) -> str:
     if not spec:
-        return 0
-    return 1 if spec.startswith(b'{"title":') else 2  # their encoders write that first; anything else may be in a spec
+        return "promise"
+    return (
+        "approval" if spec.startswith(b'{"title":') else "event"
+    )  # their encoders write that first; anything else may be in a spec
 
 
 def attributes_text(attributes: bytes) -> str | None:
@@ -386,8 +450,22 @@ def _fill_start(batch: Batch, child: ChildStart, parent: ActiveRun) -> None:
     e = child.started
     body = encode_events([e])
     child.head = chain.first(child.run_id, parent.ns, int(child.own), body)
-    batch.starts.add(
-        child.run_id, parent.ns, e.workflow, child.version, child.key or None, child.input_hash, e.parent_id or None,
-        e.parent_seq if e.parent_id else None, child.own, body, attributes_text(e.attributes),
-        child.line.id if child.line is not None else None, e.deadline_us or None, child.head,
-    )  # fmt: skip
+    batch.starts.append(
+        StartRow(
+            run_id=child.run_id,
+            ns=parent.ns,
+            workflow=e.workflow,
+            version=child.version,
+            kind=run_kind(child.version),
+            key=child.key or None,
+            input_hash=child.input_hash,
+            parent_id=e.parent_id or None,
+            parent_seq=e.parent_seq if e.parent_id else None,
+            own=child.own,
+            body=body,
+            attributes=attributes_text(e.attributes),
+            group_id=child.line.id if child.line is not None else None,
+            deadline_at=e.deadline_us or None,
+            hash=child.head,
+        )
+    )

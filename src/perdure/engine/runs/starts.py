@@ -14,7 +14,7 @@ from perdure.core.errors import Unavailable
 from perdure.core.flow_control.groups import Line
 from perdure.core.limits import CALL_TIMEOUT_S
 from perdure.core.work import StartRequest
-from perdure.engine.commits.rows import Batch
+from perdure.engine.commits.rows import Batch, GroupRow, MessageRow, StartRow, run_kind
 from perdure.engine.commits.write_queue import AwaitedUnit
 from perdure.engine.runs.run import attributes_text
 from perdure.wire.codec import encode_events
@@ -61,15 +61,28 @@ class StartUnit(AwaitedUnit):
         r = self.request
         body = encode_events([self.started])
         self.head = chain.first(self.run_id, self.ns, int(self.own), body)
-        batch.starts.add(
-            self.run_id, self.ns, r.workflow, r.version, r.key or None, self.hash, None, None, self.own, body,
-            attributes_text(r.attributes), self.line.id if self.line is not None else None,
-            self.started.deadline_us or None, self.head,
-        )  # fmt: skip
+        batch.starts.append(
+            StartRow(
+                run_id=self.run_id,
+                ns=self.ns,
+                workflow=r.workflow,
+                version=r.version,
+                kind=run_kind(r.version),
+                key=r.key or None,
+                input_hash=self.hash,
+                parent_id=None,
+                parent_seq=None,
+                own=self.own,
+                body=body,
+                attributes=attributes_text(r.attributes),
+                group_id=self.line.id if self.line is not None else None,
+                deadline_at=self.started.deadline_us or None,
+                hash=self.head,
+            )
+        )
         if self.line is not None:
-            batch.lines.rows.append(self.line.row(0))
-        for body in self.mail:
-            batch.posts.add(self.run_id, body, False)
+            batch.groups.append(GroupRow(*self.line.row(), 0))
+        batch.messages.extend(MessageRow(self.run_id, body, False) for body in self.mail)
 
 
 class StartWatch:

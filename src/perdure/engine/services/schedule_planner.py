@@ -56,7 +56,7 @@ class Fire(msgspec.Struct, frozen=True):
     """One nominal time and what comes of it. The run is created if the time was not taken."""
 
     nominal_us: int
-    outcome: int
+    outcome: str
     run_id: bytes | None = None
     version: str = ""
     body: bytes = b""

@@ -97,7 +97,7 @@ class Telemetry(Service):
     def set_workers(self, rows: list[WorkerRow]) -> None:
         """All workers that are connected now. Called again whenever that changes, and every few seconds for their load."""
         if _served(rows) != _served(self.workers):
-            # Whether a run's code is connected anywhere is decided by these rows (sql/ending.sql), so that must not wait for a poll.
+            # Whether a run's code is connected anywhere is decided by these rows (sql/endings.sql), so that must not wait for a poll.
             self._served_due = True
             self.wake()
         self.workers = rows

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Container
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 import msgspec
 
@@ -33,7 +33,7 @@ from perdure.core.retry import (
     waits_until_us,
 )
 from perdure.core.work import Assignment, Beat, Report
-from perdure.engine.commits.rows import Batch
+from perdure.engine.commits.rows import Batch, ReportRow, RequeuedRow
 from perdure.engine.context import EngineContext
 from perdure.engine.flow_control import FlowControl
 from perdure.engine.ports import ClaimedTask
@@ -89,10 +89,10 @@ class ReportUnit:
 
     def __init__(self, task_id: bytes, attempt: int, mail: TaskEnded) -> None:
         self.task_id = task_id
-        self._row = (task_id, attempt, encode_mail(mail))
+        self._row = ReportRow(task_id, attempt, encode_mail(mail))
 
     def fill(self, batch: Batch) -> None:
-        batch.reports.add(*self._row)
+        batch.reports.append(self._row)
 
 
 class RequeueUnit:
@@ -102,10 +102,12 @@ class RequeueUnit:
 
     def __init__(self, task_id: bytes, verdict: Requeue, expires_us: int | None) -> None:
         self.task_id = task_id
-        self._row = (task_id, verdict.attempt, verdict.lost, verdict.delay_us, verdict.failure.message, expires_us)
+        self._row = RequeuedRow(
+            task_id, verdict.attempt, verdict.lost, verdict.delay_us, verdict.failure.message, expires_us
+        )
 
     def fill(self, batch: Batch) -> None:
-        batch.requeued.add(*self._row)
+        batch.requeued.append(self._row)
 
 
 class Attempts:
@@ -329,7 +331,7 @@ class Attempts:
         changes.tasks.extend(rows)
         changes.rows += len(rows)
 
-    def _cancelled_row(self, run: ActiveRun, seq: int, now: int) -> tuple[Any, ...]:
+    def _cancelled_row(self, run: ActiveRun, seq: int, now: int) -> TaskRow:
         flight = self.flights.pop((run.id, seq), None)
         scheduled = run.state.tasks[seq]
         if flight is None:

@@ -11,7 +11,7 @@ select current_setting('server_version_num')::int as version_number,
 select extract(epoch from clock_timestamp())::float8;
 
 -- name: oldest_horizon
--- Whatever holds back the oldest row version that vacuum may remove, the worst one first. A transaction has no `age_s` of
+-- What holds back the oldest row version that vacuum may remove, the worst first. A transaction has no `age_s` of
 -- its own where it is prepared or belongs to a replication slot.
 select * from (
   select 'transaction of pid ' || pid as holder, age(backend_xmin) as age_xids,
@@ -58,22 +58,22 @@ select workflow, count(*)::int as runs, min(stuck) as example
  group by workflow order by runs desc, workflow limit 5;
 
 -- name: overdue_tasks
--- Tasks that nothing has begun for $1 seconds after they were due and that no flow control holds back; at most 10,000 are looked at.
+-- Tasks that are overdue although no flow control holds them back; at most 10,000 are looked at.
 select queue, name, count(*)::int as tasks, max(extract(epoch from perdure.clock() - run_at))::float8 as age_s
   from (select queue, name, run_at from perdure.task_queue
-         where owner is null and line is null and run_at < perdure.clock() - make_interval(secs => $1) limit 10000) t
+         where owner is null and group_id is null and run_at < perdure.clock() - make_interval(secs => :seconds) limit 10000) t
  group by queue, name order by age_s desc limit 5;
 
 -- name: blocked_workers
 select name, host, pid from perdure.worker where coalesce(blocked, '') <> '' order by name limit 5;
 
 -- name: set_probe
-select set_config('perdure.probe', $1, false), pg_backend_pid() as pid;
+select set_config('perdure.probe', :mark, false), pg_backend_pid() as pid;
 
 -- name: read_probe
 select current_setting('perdure.probe', true) as value, pg_backend_pid() as pid;
 
 -- name: settings_hold
--- Whether each setting ($1) has its value ($2) for this statement.
+-- Whether each setting has its value for this statement.
 select coalesce(bool_and(current_setting(u.name, true) = u.value), true) as held
-  from unnest($1::text[], $2::text[]) as u(name, value);
+  from unnest(:settings.name::text[], :settings.value::text[]) as u(name, value);

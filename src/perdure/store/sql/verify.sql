@@ -1,91 +1,90 @@
 -- What the verifier reads. Nothing here locks or writes; a page of runs is read in one snapshot.
 
 -- name: verify_page
--- $1 after this run id, $2 how many. Ids that any table knows, so that a history without a run is met too.
+-- Ids that any table knows, so that a history without a run is met too.
 select u.run_id from (
-  (select q.run_id from perdure.run_queue q where q.run_id > $1 order by q.run_id limit $2)
+  (select q.run_id from perdure.run_queue q where q.run_id > :after order by q.run_id limit :limit)
   union
-  (select r.run_id from perdure.run r where r.run_id > $1 order by r.run_id limit $2)
+  (select r.run_id from perdure.run r where r.run_id > :after order by r.run_id limit :limit)
   union
-  (select h.run_id from perdure.history h where h.run_id > $1 and h.seq = 1 order by h.run_id limit $2)
-) u order by u.run_id limit $2;
+  (select h.run_id from perdure.history h where h.run_id > :after and h.seq = 1 order by h.run_id limit :limit)
+) u order by u.run_id limit :limit;
 
 -- name: verify_runs
 select q.run_id, true as active, q.status, q.epoch, q.events, q.stuck,
        q.owner is null and q.stuck is null and q.wake_at <= perdure.clock() as due,
        q.ns, q.workflow, q.version, q.key, q.parent_id, q.parent_seq, q.created_at, null::timestamptz as finished_at, null::text as error_code,
        null::text as error, null::uuid as successor, q.attributes::text as attributes, q.head, perdure.clock() as clock
-  from perdure.run_queue q where q.run_id = any($1::uuid[])
+  from perdure.run_queue q where q.run_id = any(:run_ids::uuid[])
 union all
 select r.run_id, false, r.status, r.epoch, r.events, null, false, r.ns, r.workflow, r.version, r.key, r.parent_id, r.parent_seq, r.created_at,
        r.finished_at, r.error_code, r.error, r.successor, r.attributes::text, r.head, perdure.clock()
-  from perdure.run r where r.run_id = any($1::uuid[]);
+  from perdure.run r where r.run_id = any(:run_ids::uuid[]);
 
 -- name: verify_keys
-select k.run_id, k.ns, k.key, k.input_hash from perdure.run_key k where k.run_id = any($1::uuid[]);
+select k.run_id, k.ns, k.key, k.input_hash from perdure.run_key k where k.run_id = any(:run_ids::uuid[]);
 
 -- name: verify_namespaces
 -- The namespaces of rows that belong to these runs, where a table has any.
-select 'task_queue' as kind, t.run_id, t.ns from perdure.task_queue t where t.run_id = any($1::uuid[])
+select 'task_queue' as kind, t.run_id, t.ns from perdure.task_queue t where t.run_id = any(:run_ids::uuid[])
 union
-select 'inbox', i.run_id, i.ns from perdure.inbox i where i.run_id = any($1::uuid[])
+select 'inbox', i.run_id, i.ns from perdure.inbox i where i.run_id = any(:run_ids::uuid[])
 union
-select 'promise', p.run_id, p.ns from perdure.promise p where p.run_id = any($1::uuid[])
+select 'promise', p.run_id, p.ns from perdure.promise p where p.run_id = any(:run_ids::uuid[])
 union
-select 'run_state', s.run_id, s.ns from perdure.run_state s where s.run_id = any($1::uuid[])
+select 'run_state', s.run_id, s.ns from perdure.run_state s where s.run_id = any(:run_ids::uuid[])
 union
-select 'task_log', l.run_id, l.ns from perdure.task_log l where l.run_id = any($1::uuid[])
+select 'task_log', l.run_id, l.ns from perdure.task_log l where l.run_id = any(:run_ids::uuid[])
 union
-select 'update_answer', u.run_id, u.ns from perdure.update_answer u where u.run_id = any($1::uuid[]);
+select 'update_answer', u.run_id, u.ns from perdure.update_answer u where u.run_id = any(:run_ids::uuid[]);
 
 -- name: verify_parents
-select q.run_id, q.ns from perdure.run_queue q where q.run_id = any($1::uuid[])
+select q.run_id, q.ns from perdure.run_queue q where q.run_id = any(:run_ids::uuid[])
 union all
-select r.run_id, r.ns from perdure.run r where r.run_id = any($1::uuid[]);
+select r.run_id, r.ns from perdure.run r where r.run_id = any(:run_ids::uuid[]);
 
--- name: verify_mail
--- $1 after this id, $2 how many.
-select i.id, i.run_id, i.body from perdure.inbox i where i.id > $1 order by i.id limit $2;
+-- name: verify_messages
+select i.id, i.run_id, i.body from perdure.inbox i where i.id > :after order by i.id limit :limit;
 
 -- name: verify_retention
 -- Runs with ids below this may be gone, whole or in part.
 select max(r.below::text)::uuid as below from perdure.retention r where r.parent in ('history', 'run', 'task');
 
 -- name: verify_slots
--- By key: how many hold it, of those how many since the rule of that name was set, the rule, and the limits of the lines that holders are in.
+-- By key: how many hold it, of those how many since the rule of that name was set, the rule, and the limits of the groups of its holders.
 select s.ns, s.key, count(*) as held, min(r.concurrency) as rule, count(*) filter (where s.at > r.updated_at) as since_rule,
-       array_agg(distinct l.needs) filter (where l.needs is not null) as needs,
+       array_agg(distinct g.needs) filter (where g.needs is not null) as needs,
        count(*) filter (where t.id is null and q.run_id is null) as unheld, min(s.run_id::text)::uuid as run_id
-  from perdure.slot s
+  from perdure.flow_control_slot s
   left join perdure.task_queue t on t.id = s.holder and t.owner is not null and t.ns = s.ns
   left join perdure.run_queue q on q.run_id = s.holder and q.admitted_at is not null and q.ns = s.ns
-  left join perdure.line l on l.id = coalesce(t.line, q.line)
-  left join perdure.flow_rule r on r.ns = s.ns and r.scope || case when r.name = '' then '' else '/' || r.name end = s.key
+  left join perdure.flow_control_group g on g.id = coalesce(t.group_id, q.group_id)
+  left join perdure.flow_control_rule r on r.ns = s.ns and r.scope || case when r.name = '' then '' else '/' || r.name end = s.key
  group by s.ns, s.key;
 
--- name: verify_slotless
--- Tasks and runs that are in flight in a line, the limits of that line, and the keys they hold.
-select x.run_id, x.what, l.needs, array(select s.key from perdure.slot s where s.holder = x.holder) as keys
-  from (select t.run_id, 'task ' || t.seq as what, t.id as holder, t.line from perdure.task_queue t where t.owner is not null and t.line is not null
+-- name: verify_missing_slots
+-- Tasks and runs in flight that belong to a group, its limits, and the keys of the slots they hold.
+select x.run_id, x.what, g.needs, array(select s.key from perdure.flow_control_slot s where s.holder = x.holder) as keys
+  from (select t.run_id, 'task ' || t.seq as what, t.id as holder, t.group_id from perdure.task_queue t where t.owner is not null and t.group_id is not null
         union all
-        select q.run_id, 'the run', q.run_id, q.line from perdure.run_queue q where q.admitted_at is not null and q.line is not null) x
-  join perdure.line l on l.id = x.line where l.needs like '%"limits":[[%';
+        select q.run_id, 'the run', q.run_id, q.group_id from perdure.run_queue q where q.admitted_at is not null and q.group_id is not null) x
+  join perdure.flow_control_group g on g.id = x.group_id where jsonb_array_length(g.needs::jsonb->'limits') > 0;
 
 -- name: verify_batches
 -- Batched starts that wait: what the row counts and what there is; whether the run is there already; inputs without a row.
-select s.run_id, s.items, s.bytes, (select coalesce(sum(octet_length(i.input)), 0) from perdure.start_input i where i.run_id = s.run_id) as found,
+select s.run_id, s.items, s.bytes, (select coalesce(sum(octet_length(i.input)), 0) from perdure.deferred_start_input i where i.run_id = s.run_id) as found,
        exists(select from perdure.run_queue q where q.run_id = s.run_id) or exists(select from perdure.run r where r.run_id = s.run_id) as begun
-  from perdure.start_later s where s.kind = 1
+  from perdure.deferred_start s where s.kind = 'batch'
 union all
-select i.run_id, -1, 0, count(*), false from perdure.start_input i
- where not exists (select from perdure.start_later s where s.run_id = i.run_id) group by i.run_id;
+select i.run_id, -1, 0, count(*), false from perdure.deferred_start_input i
+ where not exists (select from perdure.deferred_start s where s.run_id = i.run_id) group by i.run_id;
 
 -- name: verify_audit
--- $1 after this number, $2 how many: the chain with the lines it names, each in the form that is hashed.
+-- The chain with the lines it names, each in the form that is hashed.
 select c.n, c.id, c.hash,
        jsonb_build_array(a.id, (extract(epoch from a.at) * 1000000)::bigint, a.ns, a.actor, a.action, a.target, a.detail)::text as line,
        a.id is not null as found
-  from perdure.audit_chain c left join perdure.audit a on a.id = c.id where c.n > $1 order by c.n limit $2;
+  from perdure.audit_chain c left join perdure.audit a on a.id = c.id where c.n > :after order by c.n limit :limit;
 
 -- name: verify_audit_head
 select h.n, h.hash, (select count(*) from perdure.audit) as lines,
@@ -94,35 +93,35 @@ select h.n, h.hash, (select count(*) from perdure.audit) as lines,
 
 -- name: verify_history
 select h.run_id, h.seq, h.last, h.ns, h.epoch, h.at, h.body, h.hash from perdure.history h
- where h.run_id = any($1::uuid[]) order by h.run_id, h.seq;
+ where h.run_id = any(:run_ids::uuid[]) order by h.run_id, h.seq;
 
 -- name: verify_tasks
--- $1 and $2 bound the ids, which open with the first half of their run's id; $3 the runs.
+-- `low` and `high` bound the ids, which open with the first half of their run's id.
 select t.run_id, t.id, t.seq, t.name, t.status, t.attempts, t.lost, t.epoch, t.ns, t.queue, t.node, t.error,
        t.scheduled_at, t.started_at, t.finished_at
   from perdure.task t
- where t.id between $1 and $2 and t.run_id = any($3::uuid[]);
+ where t.id between :low and :high and t.run_id = any(:run_ids::uuid[]);
 
 -- name: verify_queued
-select t.run_id, t.seq from perdure.task_queue t where t.run_id = any($1::uuid[]);
+select t.run_id, t.seq from perdure.task_queue t where t.run_id = any(:run_ids::uuid[]);
 
 -- name: verify_state
 select s.run_id, s.name, sha256(s.value) as hash from perdure.run_state s
- where s.run_id = any($1::uuid[]) and s.value is not null;
+ where s.run_id = any(:run_ids::uuid[]) and s.value is not null;
 
 -- name: verify_active
-select q.run_id from perdure.run_queue q where q.run_id = any($1::uuid[]);
+select q.run_id from perdure.run_queue q where q.run_id = any(:run_ids::uuid[]);
 
 -- name: verify_known
 -- How often each of these ids is a run.
 select u.run_id, (select count(*) from perdure.run_queue q where q.run_id = u.run_id)
                + (select count(*) from perdure.run r where r.run_id = u.run_id) as times
-  from unnest($1::uuid[]) as u(run_id);
+  from unnest(:run_ids::uuid[]) as u(run_id);
 
 -- name: verify_orphan_tasks
--- $1 after this task id, $2 how many are looked at: the last one, and those among them whose run is unknown.
+-- A page of tasks, each with whether its run is unknown.
 with page as materialized (
-  select t.id, t.run_id, t.seq from perdure.task t where t.id > $1 order by t.id limit $2
+  select t.id, t.run_id, t.seq from perdure.task t where t.id > :after order by t.id limit :limit
 )
 select p.id, p.run_id, p.seq,
        not exists (select from perdure.run_queue q where q.run_id = p.run_id)
@@ -130,12 +129,12 @@ select p.id, p.run_id, p.seq,
   from page p order by p.id;
 
 -- name: verify_fires
--- Runs ($1) that a schedule ($2) started for a nominal time ($3) which names another run, or none although older times are still on record.
+-- Runs that a schedule started for a nominal time which names another run, or none although older times are still on record.
 -- Times are forgotten oldest first, so those tell whether this one was. A name may have been given to several schedules in turn.
 select u.run_id, u.name,
        (select x.run_id::text from perdure.schedule s join perdure.schedule_fire x on x.schedule_id = s.id and x.nominal_at = u.nominal_at
          where s.ns = h.ns and s.name = u.name limit 1) as other
-  from unnest($1::uuid[], $2::text[], $3::timestamptz[]) as u(run_id, name, nominal_at)
+  from unnest(:runs.run_id::uuid[], :runs.name::text[], :runs.nominal_at::timestamptz[]) as u(run_id, name, nominal_at)
  cross join lateral (select f.ns from perdure.history f where f.run_id = u.run_id and f.seq = 1) h
  where not exists (select from perdure.schedule s join perdure.schedule_fire x on x.schedule_id = s.id and x.nominal_at = u.nominal_at
                     where s.ns = h.ns and s.name = u.name and x.run_id = u.run_id)
@@ -143,29 +142,29 @@ select u.run_id, u.name,
                 where s.ns = h.ns and s.name = u.name);
 
 -- name: verify_leftovers
--- What must not be there when nothing is going on. $1 how many examples of each kind.
-(select 'mail' as kind, i.run_id, 'inbox row ' || i.id as what from perdure.inbox i order by i.id limit $1)
+-- What must not be there when nothing is going on. At most `limit` examples of each kind.
+(select 'message' as kind, i.run_id, 'inbox row ' || i.id as what from perdure.inbox i order by i.id limit :limit)
 union all
 (select 'task', t.run_id, 'task ' || t.seq || ' waits in task_queue for a run that is not active'
-   from perdure.task_queue t where not exists (select from perdure.run_queue q where q.run_id = t.run_id) limit $1)
+   from perdure.task_queue t where not exists (select from perdure.run_queue q where q.run_id = t.run_id) limit :limit)
 union all
 (select 'promise', p.run_id, 'promise ' || p.name || ' of a run that is not active'
-   from perdure.promise p where not exists (select from perdure.run_queue q where q.run_id = p.run_id) limit $1)
+   from perdure.promise p where not exists (select from perdure.run_queue q where q.run_id = p.run_id) limit :limit)
 union all
 (select 'owner', q.run_id, 'owned by session ' || q.owner || ', which does not exist'
    from perdure.run_queue q
-  where q.owner is not null and not exists (select from perdure.engine_session s where s.id = q.owner) limit $1)
+  where q.owner is not null and not exists (select from perdure.engine_session s where s.id = q.owner) limit :limit)
 union all
 (select 'task owner', t.run_id, 'task ' || t.seq || ' is held by session ' || t.owner || ', which does not exist'
    from perdure.task_queue t
-  where t.owner is not null and not exists (select from perdure.engine_session s where s.id = t.owner) limit $1)
+  where t.owner is not null and not exists (select from perdure.engine_session s where s.id = t.owner) limit :limit)
 union all
 (select 'key', k.run_id, 'key ' || k.key || ' belongs to a run that does not exist'
    from perdure.run_key k where not exists (select from perdure.run_queue q where q.run_id = k.run_id)
-    and not exists (select from perdure.run r where r.run_id = k.run_id) limit $1)
+    and not exists (select from perdure.run r where r.run_id = k.run_id) limit :limit)
 union all
 (select 'commit number', '00000000-0000-0000-0000-000000000000', 'commit_log holds numbers of session ' || c.session_id || ', which does not exist'
-   from perdure.commit_log c where not exists (select from perdure.engine_session s where s.id = c.session_id) limit $1);
+   from perdure.commit_log c where not exists (select from perdure.engine_session s where s.id = c.session_id) limit :limit);
 
 -- name: verify_leftovers_examined
 select (select count(*) from perdure.inbox) + (select count(*) from perdure.task_queue) + (select count(*) from perdure.promise)

@@ -1,0 +1,132 @@
+"""How an engine gets work on PostgreSQL: due runs, queued tasks, admissions of flow control, and what it loads of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from perdure.core.flow_control.admission import Held
+from perdure.core.flow_control.groups import Rules
+from perdure.engine.ports import (
+    Adopted,
+    ClaimedRun,
+    ClaimedTask,
+    Due,
+    Entered,
+    FromLines,
+    HistoryRow,
+    Kind,
+    Loaded,
+    MailRow,
+    Named,
+)
+from perdure.store import flow_control
+from perdure.store.clashes import retried
+from perdure.store.port import PostgresPort
+
+
+@retried()
+class PostgresClaims(PostgresPort):
+    async def next_due(self, workflows: Sequence[Named], served: Sequence[Kind], *, flows: bool) -> Due:
+        row = await self._row("next_due", workflows=workflows, kinds=served, flows=flows)
+        return Due(
+            row["clock"],
+            row["run_at"],
+            row["task_at"],
+            row["messages"],
+            row["task_group_at"],
+            row["run_group_at"],
+            row["rules_at"],
+            row["task_group_priority"],
+            row["suspects"],
+        )
+
+    async def claim_runs(
+        self, session: int, workflows: Sequence[Named], limit: int, *, with_mail: bool, flows: bool
+    ) -> list[ClaimedRun]:
+        return await self._claim(
+            "claim_runs_with_messages" if with_mail else "claim_runs", session, workflows, limit, flows
+        )
+
+    async def claim_suspect(self, session: int, workflows: Sequence[Named], *, flows: bool) -> list[ClaimedRun]:
+        """One run that was taken over several times without progress, if there is one."""
+        return await self._claim("claim_suspect", session, workflows, 1, flows)
+
+    async def settle_suspect(self, session: int, run_id: bytes) -> None:
+        await self._fetch("settle_suspect", session=session, run_id=run_id)
+
+    async def _claim(
+        self, name: str, session: int, workflows: Sequence[Named], limit: int, flows: bool
+    ) -> list[ClaimedRun]:
+        rows = await self._fetch(name, session=session, workflows=workflows, limit=limit, flows=flows)
+        return [
+            ClaimedRun(r["run_id"], r["ns"], r["workflow"], r["version"], r["epoch"], tuple(r["keys"] or ()))
+            for r in rows
+        ]
+
+    async def claim_tasks(self, session: int, served: Sequence[tuple[Kind, int]], limit: int) -> list[ClaimedTask]:
+        kinds = [(*kind, free) for kind, free in served]
+        rows = await self._fetch("claim_tasks", session=session, kinds=kinds, limit=limit)
+        return [ClaimedTask(*r.values()) for r in rows]
+
+    async def claim_from_lines(
+        self, session: int, served: Sequence[tuple[Kind, int]], limit: int, rules: Rules
+    ) -> FromLines:
+        async with self._pool.take() as c:
+            return await flow_control.claim_from_lines(c, session, served, limit, rules)
+
+    async def let_in(self, session: int, rules: Rules) -> Entered:
+        async with self._pool.take() as c:
+            return await flow_control.let_in(c, session, rules)
+
+    async def wake_lines(self, keys: Iterable[tuple[int, str]]) -> None:
+        async with self._pool.take() as c:
+            await flow_control.wake_lines(c, keys)
+
+    async def held_by(self, ns: int, key: str) -> Held:
+        async with self._pool.take() as c:
+            return await flow_control.held_by(c, ns, key)
+
+    async def rules(self) -> Rules:
+        async with self._pool.take() as c:
+            return await flow_control.read_rules(c)
+
+    async def controls(self, ns: int, workflows: Sequence[tuple[str, str]]) -> dict[tuple[str, str], bytes]:
+        """What versions of workflows say about flow control of their runs; those that say nothing are left out."""
+        rows = await self._fetch("flow_control_options", ns=ns, versions=workflows)
+        return {(r["workflow"], r["version"]): r["control"].encode() for r in rows}
+
+    async def adopt_tasks(self, session: int, ns: int, tokens: Sequence[tuple[bytes, int]]) -> Adopted:
+        """Take over running tasks with the worker that runs them; the engine it comes from finds out by looking."""
+        rows = await self._fetch("adopt_tasks", session=session, ns=ns, tasks=tokens)
+        known = await self._fetch("known_tasks", ns=ns, ids=[task_id for task_id, _ in tokens])
+        return Adopted([ClaimedTask(*r.values()) for r in rows], {r["id"] for r in known})
+
+    async def still_mine(self, session: int, ids: Sequence[bytes]) -> set[bytes]:
+        return {r["id"] for r in await self._fetch("held_task_ids", session=session, ids=list(ids))}
+
+    async def load(self, run_ids: Sequence[bytes]) -> Loaded:
+        """One statement, hence one snapshot: a task is in the queue, or its end is in the inbox or the history, or it is lost. Separate
+        reads could miss an end that moves from the queue to the inbox, or from the inbox to the history, in between. It reads all
+        messages: a task whose end were left out would be taken for lost."""
+        wanted = list(run_ids)
+        queued: set[tuple[bytes, int]] = set()
+        mail: list[MailRow] = []
+        history: dict[bytes, list[HistoryRow]] = {r: [] for r in wanted}
+        for part, run_id, n, last, at_us, body, hash in await self._fetch("load_runs", run_ids=wanted):
+            if part == "history":
+                history[run_id].append(HistoryRow(run_id, n, last, at_us, body, hash))
+            elif part == "message":
+                mail.append(MailRow(n, run_id, body))
+            else:
+                queued.add((run_id, n))
+        return Loaded(queued, history, mail)
+
+    async def owned_mail(self, session: int, limit: int) -> list[MailRow]:
+        return [MailRow(*r.values()) for r in await self._fetch("inbox_of_session", session=session, limit=limit)]
+
+    async def existing(self, ns: int, run_ids: Sequence[bytes]) -> set[bytes]:
+        return (
+            {r["run_id"] for r in await self._fetch("existing_runs", ns=ns, run_ids=list(run_ids))}
+            if run_ids
+            else set()
+        )

@@ -1,0 +1,83 @@
+"""Commits of an engine on PostgreSQL, over a connection of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any, Final
+
+from asyncpg import exceptions as pg
+
+from perdure.core.errors import Fenced, Unavailable
+from perdure.engine.commits.rows import Batch
+from perdure.engine.commits.store import Committed, NotCommitted, Poison
+from perdure.store.clashes import CLASH, retried
+from perdure.store.connections import TROUBLE
+from perdure.store.dedicated import DedicatedConnection
+from perdure.store.port import PostgresPort
+from perdure.store.queries import execute, fetch_row
+
+DOUBT_PAUSE_S: Final = 0.2
+
+
+@retried("commit")
+class PostgresCommits(PostgresPort):
+    def __init__(self, dsn: str) -> None:
+        super().__init__(dsn)
+        self._committing = DedicatedConnection(dsn, self._pool)
+
+    async def commit(self, session: int, number: int, batch: Batch) -> Committed:
+        """Write a batch, all or nothing. Raises Fenced, Poison, or NotCommitted (write it again)."""
+        try:
+            connection = await self._committing.get()
+        except Unavailable as e:
+            await asyncio.sleep(DOUBT_PAUSE_S * random.uniform(0.5, 1.5))
+            raise NotCommitted(str(e)) from e
+        try:
+            row = await self._write(connection, session, number, batch)
+        except TROUBLE as e:
+            self._committing.drop()
+            return await self._settle_doubt(session, number, batch, e)
+        except asyncio.CancelledError:
+            self._committing.drop()
+            raise
+        except CLASH as e:
+            raise NotCommitted(str(e)) from e
+        except (pg.PostgresError, ValueError, OverflowError, TypeError) as e:
+            raise Poison(f"{type(e).__name__}: {e}") from e
+        if not row["held"]:
+            raise Fenced(f"session {session} has expired; the write was refused")
+        return Committed(row["at"], frozenset(row["started"]))
+
+    async def _write(self, c: Any, session: int, number: int, batch: Batch) -> Any:
+        if not batch.has_rest:
+            return await fetch_row(c, "commit_batch", session=session, number=number, **batch.main())
+        async with c.transaction():
+            row = await fetch_row(c, "commit_batch", session=session, number=number, **batch.main())
+            if row["held"]:
+                await execute(c, "commit_batch_rest", session=session, **batch.rest())
+            return row
+
+    async def _settle_doubt(self, session: int, number: int, batch: Batch, cause: BaseException) -> Committed:
+        """The answer to a commit was lost. Ask, as often as it takes, whether it took effect; see claim_commit_number."""
+        while True:
+            try:
+                row = await self._row("claim_commit_number", session=session, number=number)
+                if row["alive"] and not row["claimed"]:
+                    return await self._read_back(batch)
+            except Unavailable:
+                await asyncio.sleep(DOUBT_PAUSE_S * random.uniform(0.5, 1.5))
+                continue
+            if not row["alive"]:
+                raise Fenced(f"session {session} expired while a commit was in doubt") from cause
+            raise NotCommitted(f"{type(cause).__name__}: {cause}") from cause
+
+    async def _read_back(self, batch: Batch) -> Committed:
+        """The answer that was lost, taken from the rows themselves, so that memory goes on as if nothing had happened."""
+        started = [row.run_id for row in batch.starts]
+        written = [(run_id, 1) for run_id in started] + [(row.run_id, row.seq) for row in batch.appends]
+        row = await self._row("read_commit", started=started, written=written)
+        return Committed(row["at"], frozenset(row["started"]), doubtful=True)
+
+    async def trim_commit_log(self, session: int, below: int) -> None:
+        await self._fetch("trim_commit_log", session=session, below=below)

@@ -1,0 +1,898 @@
+-- Perdure in PostgreSQL.
+--
+-- A run is an execution of a workflow. Its history is a list of events, appended by the one engine that owns the run; replaying
+-- the events restores the run. Everything else in this schema is a queue, an index or a view of that history.
+--
+--   start       run_queue gets a row (pending), history its first event.
+--   claim       an engine with free capacity sets run_queue.owner to its session: the run is running.
+--   work        tasks begin in the memory of the owner. One that waits for another engine, waits for a retry or runs for a while
+--               also has a row in task_queue, from which any engine may claim it.
+--   commit      a few times per second an engine writes everything its runs did, in one statement (sql/commits.sql).
+--   sleep       a run that waits leaves memory: owner is null again and wake_at says when it is due, 'infinity' for a message.
+--   message     signals, results of children and cancel requests are rows of inbox until the owner moves them into the history.
+--   end         the row moves from run_queue to run, together with the last event.
+--
+-- Ownership. run_queue.owner and task_queue.owner name a row of engine_session. Every write of an engine first locks its own
+-- session row FOR KEY SHARE. The reaper DELETEs an expired session, hence waits for commits in flight, and frees its rows in the
+-- same transaction. An engine that was stalled finds no session row and writes nothing.
+--
+-- Lock order: engine_session, run_queue, task_queue, inbox, then everything else. flow_control_group rows are locked before the
+-- advisory locks of keys (sql/flow_control.sql). Migrations lock tables in the same order.
+--
+-- Hot tables hold active work only and stay small: engine_session, run_queue, task_queue, inbox, promise. Tables that grow are
+-- append-only and partitioned by id, hence by day, because an id opens with its millisecond: run, history, task, run_state,
+-- task_log. Retention drops whole partitions. The default partition takes rows of runs that outlived their day.
+--
+-- Conventions. ns is a namespace's number. Times end in _at and follow perdure.clock(); durations end in _us, microseconds.
+-- A column that holds one of a few words has a CHECK that lists them. Payloads are bytes that only clients decode.
+
+create schema if not exists perdure;
+
+-- The clock that timers, retries and history follow. It is the database's own; a test may shift it for its own connections
+-- (set perdure.clock_offset = '1 day'). Sessions expire by the unshifted now().
+create function perdure.clock() returns timestamptz language sql stable parallel safe
+  return now() + coalesce(nullif(current_setting('perdure.clock_offset', true), ''), '0')::interval;
+
+create table perdure.namespace (
+  id         int generated always as identity primary key,
+  name       text not null unique check (length(name) between 1 and 200),
+  created_at timestamptz not null default now(),
+  deleted_at timestamptz
+);
+insert into perdure.namespace (name) values ('default');
+
+
+-- Engines
+
+create table perdure.engine_session (
+  id           bigint generated always as identity primary key,
+  engine       text not null,
+  started_at   timestamptz not null default now(),
+  heartbeat_at timestamptz not null default now(),
+  expires_at   timestamptz not null,
+  slots        int not null default 0,
+  slots_free   int not null default 0
+) with (fillfactor = 50);
+
+-- One row per commit. It decides whether a COMMIT whose answer was lost took effect: the engine tries to insert the same number
+-- again, and the primary key lets only one of the two have it.
+create table perdure.commit_log (
+  session_id bigint not null,
+  n          bigint not null,
+  primary key (session_id, n)
+);
+
+-- Connected workers, written by the engine they are connected to. A row goes with its session.
+create table perdure.worker (
+  session_id   bigint not null,
+  id           uuid not null,
+  ns           int not null,
+  name         text not null,
+  host         text not null,
+  pid          int not null,
+  sdk          text not null,
+  queues       text[] not null,
+  tasks        text[] not null,
+  workflows    text[] not null,
+  slots        int not null,
+  slots_used   int not null,
+  runs_held    int not null,
+  draining     boolean not null,
+  connected_at timestamptz not null,
+  seen_at      timestamptz not null,
+  blocked      text,
+  primary key (ns, id)
+);
+comment on column perdure.worker.blocked is 'the stack that blocks the worker''s event loop';
+create index worker_session on perdure.worker (session_id);
+
+
+-- Definitions
+
+-- A workflow by name. `current` is the version of new runs that name none. A deleted workflow takes no new runs.
+create table perdure.workflow (
+  ns          int not null,
+  name        text not null,
+  kind        text not null default 'code' check (kind in ('code', 'dag', 'graph')),
+  current     text not null,
+  description text,
+  created_at  timestamptz not null default now(),
+  deleted_at  timestamptz,
+  primary key (ns, name)
+);
+
+-- Versions that a worker has served (code) or that were deployed (dag, graph).
+create table perdure.workflow_version (
+  ns            int not null,
+  workflow      text not null,
+  version       text not null,
+  kind          text not null check (kind in ('code', 'dag', 'graph')),
+  registered_at timestamptz not null default now(),
+  document      text,
+  source        text,
+  control       text,
+  timeout_us    bigint,
+  parameters    text,
+  primary key (ns, workflow, version)
+);
+comment on column perdure.workflow_version.document is 'a flow as canonical JSON';
+comment on column perdure.workflow_version.source is 'a flow as its author wrote it';
+comment on column perdure.workflow_version.control is 'flow-control options of its runs as JSON';
+comment on column perdure.workflow_version.timeout_us is 'how long a run of a flow may take';
+comment on column perdure.workflow_version.parameters is 'parameters of a Python workflow as JSON of core/parameters.py; a start that does not fit is refused';
+
+-- Tasks as workers last described them: arguments as JSON Schema, for editors and the checks of `with:`, and the options that a
+-- task declares where it is defined, which a flow records with every task it schedules.
+create table perdure.task_type (
+  ns        int not null,
+  name      text not null,
+  signature text not null,
+  options   text,
+  seen_at   timestamptz not null default now(),
+  primary key (ns, name)
+);
+create index task_type_options on perdure.task_type (ns, name) where options is not null;
+
+
+-- Runs
+
+-- Active runs, one row each. A sleeping run has no owner and a wake_at in the future.
+create table perdure.run_queue (
+  run_id          uuid primary key,
+  ns              int not null,
+  workflow        text not null,
+  version         text not null,
+  kind            text not null default 'code' check (kind in ('code', 'flow')),
+  key             text,
+  parent_id       uuid,
+  parent_seq      int,
+  status          text not null default 'pending' check (status in ('pending', 'running')),
+  created_at      timestamptz not null,
+  wake_at         timestamptz not null,
+  owner           bigint,
+  epoch           int not null default 0,
+  stuck           text,
+  attributes      jsonb,
+  waiting_on      text,
+  wait_reasons    text,
+  group_id        uuid,
+  admitted_at     timestamptz,
+  deadline_at     timestamptz,
+  cancel_at       timestamptz,
+  undo_wait_until timestamptz,
+  takeovers       smallint not null default 0,
+  seen_events     int not null default 0,
+  suspect         boolean not null default false,
+  events          int,
+  head            bytea,
+  check (owner is null or status = 'running'),
+  check (stuck is null or owner is null)
+) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+comment on column perdure.run_queue.kind is 'code: needs a worker that has the workflow; flow: any engine decides it';
+comment on column perdure.run_queue.epoch is 'counts the claims; an event carries the epoch it was written in';
+comment on column perdure.run_queue.stuck is 'why it cannot go on; it is not claimed until it is resumed';
+comment on column perdure.run_queue.attributes is 'a flat JSON object of the user, to find the run by';
+comment on column perdure.run_queue.waiting_on is 'the first wait reason, by which lists are filtered; null while an engine decides the run';
+comment on column perdure.run_queue.wait_reasons is 'all of them: JSON of core/wait_reasons.py';
+comment on column perdure.run_queue.group_id is 'its flow-control group; null: nothing limits it';
+comment on column perdure.run_queue.admitted_at is 'when flow control admitted it';
+comment on column perdure.run_queue.deadline_at is 'the run must have ended by then';
+comment on column perdure.run_queue.cancel_at is 'when a cancel request moved from the inbox into the history';
+comment on column perdure.run_queue.undo_wait_until is 'until then the engine waits for a worker that can compensate what the run did';
+comment on column perdure.run_queue.takeovers is 'times in a row that an engine died or lost its lease while it loaded or decided the run, without a new event';
+comment on column perdure.run_queue.seen_events is 'how many events the run had at the last takeover';
+comment on column perdure.run_queue.suspect is 'it is claimed alone, because engines may have died of it';
+comment on column perdure.run_queue.events is 'last event when the run was last released; its history may be longer';
+comment on column perdure.run_queue.head is 'hash of the history row of that event';
+create index run_queue_due           on perdure.run_queue (ns, workflow, wake_at) where owner is null;
+create index run_queue_flows         on perdure.run_queue (wake_at) where owner is null and stuck is null and kind = 'flow';
+create index run_queue_owned         on perdure.run_queue (owner) where owner is not null;
+create index run_queue_list          on perdure.run_queue (ns, run_id);
+create index run_queue_by_attributes on perdure.run_queue using gin (attributes jsonb_path_ops) where attributes is not null;
+create index run_queue_waiting       on perdure.run_queue (ns, waiting_on, run_id) where waiting_on is not null;
+create index run_queue_group         on perdure.run_queue (group_id, run_id) where group_id is not null and admitted_at is null and stuck is null;
+create index run_queue_deadline      on perdure.run_queue (deadline_at) where owner is null and deadline_at is not null;
+create index run_queue_cancelled     on perdure.run_queue (run_id) where owner is null and cancel_at is not null;
+create index run_queue_suspects      on perdure.run_queue (run_id) where suspect and owner is null and stuck is null;
+
+-- Runs that have ended.
+create table perdure.run (
+  run_id      uuid not null primary key,
+  ns          int not null,
+  workflow    text not null,
+  version     text not null,
+  kind        text not null default 'code' check (kind in ('code', 'flow')),
+  key         text,
+  parent_id   uuid,
+  parent_seq  int,
+  status      text not null check (status in ('success', 'failed', 'cancelled')),
+  created_at  timestamptz not null,
+  finished_at timestamptz not null,
+  epoch       int not null,
+  events      int not null,
+  error_code  text,
+  error       text,
+  successor   uuid,
+  attributes  jsonb,
+  head        bytea
+) partition by range (run_id);
+comment on column perdure.run.successor is 'the run that this one continued as';
+comment on column perdure.run.head is 'hash of the last history row';
+create table perdure.run_default partition of perdure.run default;
+-- Lists, newest first. The keys never change: an index costs one insert per run and no update.
+create index run_list             on perdure.run (ns, run_id);
+create index run_list_by_workflow on perdure.run (ns, workflow, run_id);
+create index run_list_ended_badly on perdure.run (ns, status, run_id) where status in ('failed', 'cancelled');
+create index run_list_by_end      on perdure.run (ns, finished_at);
+create index run_by_attributes    on perdure.run using gin (attributes jsonb_path_ops) where attributes is not null;
+
+-- Active and ended runs with the same columns, for lists.
+create view perdure.active_run_list as
+select run_id, ns, workflow, version, key, status, created_at, null::timestamptz as finished_at, attributes, null::text as error_code,
+       null::text as error, stuck, wake_at, owner is not null as owned, epoch, null::int as events, parent_id, null::uuid as successor,
+       wait_reasons
+  from perdure.run_queue;
+create view perdure.ended_run_list as
+select run_id, ns, workflow, version, key, status, created_at, finished_at, attributes, error_code, error, null::text as stuck,
+       null::timestamptz as wake_at, false as owned, epoch, events, parent_id, successor, null::text as wait_reasons
+  from perdure.run;
+
+-- The filter of lists; a filter that is null takes any run. It is inlined where it is called with constants.
+create function perdure.run_matches(
+  run_id uuid, workflow text, status text, key text, error text, stuck text, attributes jsonb,
+  in_statuses text[], of_workflow text, with_attributes jsonb[], search text
+) returns boolean language sql stable parallel safe
+  return (in_statuses is null or status = any(in_statuses))
+     and (of_workflow is null or workflow = of_workflow)
+     and (with_attributes is null or attributes @> any(with_attributes))
+     and (search is null or position(search in lower(key)) > 0 or position(search in lower(workflow)) > 0
+          or position(search in lower(error)) > 0 or position(search in lower(stuck)) > 0
+          or starts_with(run_id::text, search) or starts_with(replace(run_id::text, '-', ''), search));
+
+-- Runs that were started under an id of the user's own.
+create table perdure.run_key (
+  ns         int not null,
+  key        text not null,
+  run_id     uuid not null,
+  input_hash bytea not null,
+  primary key (ns, key)
+);
+create index run_key_run on perdure.run_key (run_id);
+
+-- The hash of a history row; core/chain.py computes the same. before and before_at are hash and time of the row before; for the
+-- first row sixteen zero bytes and 1970.
+create function perdure.chain(before bytea, before_at timestamptz, run_id uuid, ns int, seq int, last int, epoch int, body bytea) returns bytea
+language sql immutable parallel safe
+  return substr(sha256(before || int8send((extract(epoch from before_at) * 1000000)::bigint) || int4send(ns) || int4send(seq)
+                       || int4send(last) || int4send(epoch) || uuid_send(run_id) || body), 1, 16);
+
+-- One row holds the events seq..last of a run that one commit wrote, and perdure.chain of them: an edited, removed or inserted
+-- row breaks the chain.
+create table perdure.history (
+  run_id uuid not null,
+  seq    int not null check (seq > 0),
+  last   int not null check (last >= seq),
+  ns     int not null,
+  epoch  int not null,
+  at     timestamptz not null,
+  body   bytea not null,
+  hash   bytea not null,
+  primary key (run_id, seq)
+) partition by range (run_id);
+create table perdure.history_default partition of perdure.history default;
+
+-- The latest value of each state that a run has set; null where it was deleted.
+create table perdure.run_state (
+  run_id uuid not null,
+  name   text not null,
+  ns     int not null,
+  value  bytea,
+  primary key (run_id, name)
+) partition by range (run_id);
+create table perdure.run_state_default partition of perdure.run_state default;
+
+
+-- Tasks
+
+-- Tasks that wait for an engine or for a retry, or have been running for a while. Claimable: no owner, and run_at has come.
+create table perdure.task_queue (
+  id                uuid primary key,
+  ns                int not null,
+  run_id            uuid not null,
+  seq               int not null,
+  name              text not null,
+  queue             text not null,
+  status            text not null check (status in ('pending', 'dispatched', 'running')),
+  attempt           int not null check (attempt >= 1),
+  lost              int not null,
+  run_at            timestamptz not null,
+  owner             bigint,
+  scheduled_at      timestamptz not null,
+  options           bytea not null,
+  input             bytea not null,
+  error             text,
+  trace             text,
+  node              text,
+  group_id          uuid,
+  start_deadline_at timestamptz,
+  worker            text,
+  started_at        timestamptz,
+  beat_at           timestamptz,
+  details           bytea,
+  blocked           text,
+  check ((owner is null) = (status = 'pending'))
+) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+comment on column perdure.task_queue.lost is 'workers lost while they ran it';
+comment on column perdure.task_queue.trace is 'W3C traceparent of the run''s span, where its start was traced';
+comment on column perdure.task_queue.node is 'the node of a flow, with its index in a foreach';
+comment on column perdure.task_queue.group_id is 'its flow-control group; null: nothing limits it';
+comment on column perdure.task_queue.start_deadline_at is 'not begun by then: the task fails (schedule to start, schedule to close)';
+comment on column perdure.task_queue.worker is 'who runs the attempt; like the columns below, brought up to date every few seconds';
+create index task_queue_due            on perdure.task_queue (ns, queue, name, run_at) where owner is null and group_id is null;
+create index task_queue_run            on perdure.task_queue (run_id);
+create index task_queue_owned          on perdure.task_queue (owner) where owner is not null;
+create index task_queue_group          on perdure.task_queue (group_id, run_at, id) where owner is null and group_id is not null;
+create index task_queue_group_running  on perdure.task_queue (group_id) where owner is not null and group_id is not null;
+create index task_queue_start_deadline on perdure.task_queue (start_deadline_at) where owner is null and start_deadline_at is not null;
+
+-- Tasks that have ended, one row each, written once in their final state.
+create table perdure.task (
+  id           uuid not null primary key,
+  ns           int not null,
+  run_id       uuid not null,
+  seq          int not null,
+  name         text not null,
+  queue        text not null,
+  status       text not null check (status in ('success', 'failed', 'skipped', 'cancelled')),
+  attempts     int not null check (attempts >= 0),
+  lost         int not null,
+  epoch        int not null,
+  scheduled_at timestamptz not null,
+  started_at   timestamptz,
+  finished_at  timestamptz not null,
+  error        text,
+  node         text
+) partition by range (id);
+comment on column perdure.task.attempts is 'executions begun';
+comment on column perdure.task.lost is 'workers lost while they ran it';
+create table perdure.task_default partition of perdure.task default;
+-- Dead letters.
+create index task_failed on perdure.task (ns, finished_at, id) where status = 'failed';
+
+-- What tasks printed and logged: chunks of lines per attempt. seq -1 is the workflow's own code.
+-- body: JSON array of [at_us, stream, level, text].
+create table perdure.task_log (
+  run_id  uuid not null,
+  seq     int not null,
+  attempt int not null,
+  n       int not null,
+  ns      int not null,
+  at      timestamptz not null default now(),
+  lines   int not null,
+  body    bytea not null,
+  primary key (run_id, seq, attempt, n, ns)
+) partition by range (run_id);
+create table perdure.task_log_default partition of perdure.task_log default;
+-- A run's lines in the order of arrival, and those since a position.
+create index task_log_by_time on perdure.task_log (run_id, at, seq, attempt, n);
+
+
+-- Messages and promises
+
+-- Messages for a run: signals, cancel requests, promise values, results of children, results of tasks that ran elsewhere. The
+-- run's owner moves them into the history in its own commit. Rows are found by existence, never by a cursor over id.
+create table perdure.inbox (
+  id        bigint generated always as identity primary key,
+  ns        int not null,
+  run_id    uuid not null,
+  body      bytea not null,
+  at        timestamptz not null default now(),
+  is_cancel boolean not null default false
+) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+create index inbox_run    on perdure.inbox (run_id);
+create index inbox_cancel on perdure.inbox (run_id) where is_cancel;
+
+-- Keys that senders gave to their messages: a second message under a key is the first one, sent again. Rows go with the run.
+-- Those of a run that continues stay, under the id that senders know, until they are old.
+create table perdure.message_key (
+  run_id uuid not null,
+  key    text not null,
+  at     timestamptz not null default now(),
+  primary key (run_id, key)
+);
+create index message_key_age on perdure.message_key (at);
+
+-- Values that runs wait for. An approval may be answered by its assignees, and from escalate_at on by those of escalate_to.
+create table perdure.promise (
+  run_id      uuid not null,
+  name        text not null,
+  ns          int not null,
+  created_at  timestamptz not null,
+  resolved_at timestamptz,
+  kind        text not null default 'promise' check (kind in ('promise', 'approval', 'event')),
+  spec        text,
+  event       text,
+  assignees   text[],
+  quorum      int,
+  deadline_at timestamptz,
+  escalate_at timestamptz,
+  escalate_to text[],
+  authorized  boolean not null default false,
+  primary key (run_id, name)
+);
+comment on column perdure.promise.spec is 'JSON of core/approvals.py or core/named_events.py, as in the history';
+comment on column perdure.promise.event is 'the named event that resolves it';
+comment on column perdure.promise.authorized is 'resolved by a caller that may answer for others; an approval with assignees that is requested later stays resolved';
+create index promise_open_approvals on perdure.promise (ns, created_at, run_id, name) where kind = 'approval' and resolved_at is null;
+create index promise_open_events    on perdure.promise (ns, event, run_id, name) where kind = 'event' and resolved_at is null;
+
+-- Answers to approvals, one per person. They go with the promise; the audit log keeps them.
+create table perdure.vote (
+  run_id   uuid not null,
+  name     text not null,
+  who      text not null,
+  approved boolean not null,
+  value    bytea,
+  comment  text,
+  via      text not null,
+  at       timestamptz not null default now(),
+  primary key (run_id, name, who)
+);
+
+-- Signed links that were used: a link works once.
+create table perdure.used_link (
+  id         bytea primary key,
+  at         timestamptz not null default now(),
+  expires_at timestamptz not null
+);
+create index used_link_expires on perdure.used_link (expires_at);
+
+-- Secrets of this installation, made at first use: the key that links are signed with.
+create table perdure.secret (
+  name       text primary key,
+  value      bytea not null,
+  created_at timestamptz not null default now()
+);
+
+-- Updates by the id their caller gave. The row is made with the request; value and failure come with the answer. Rows go by age,
+-- not with the run: the caller may still be waiting.
+create table perdure.update_answer (
+  run_id  uuid not null,
+  id      text not null,
+  ns      int not null,
+  at      timestamptz not null default now(),
+  value   bytea,
+  failure bytea,
+  primary key (run_id, id)
+);
+create index update_answer_age on perdure.update_answer (at);
+
+
+-- Named events
+
+-- Events that runs wait for by name. Any engine matches an event against the waits, page by page; after_run and after_name say
+-- how far it is.
+create table perdure.named_event (
+  id         bigint generated always as identity primary key,
+  ns         int not null,
+  name       text not null,
+  key        text,
+  body       bytea not null,
+  source     text not null,
+  at         timestamptz not null default now(),
+  matched    int not null default 0,
+  after_run  uuid,
+  after_name text,
+  done_at    timestamptz,
+  unique (ns, name, key)
+);
+create index named_event_open on perdure.named_event (id) where done_at is null;
+create index named_event_list on perdure.named_event (ns, id);
+create index named_event_name on perdure.named_event (ns, name, id);
+create index named_event_age  on perdure.named_event (at);
+
+-- Webhooks: a request signed with the secret becomes an event of this name.
+create table perdure.webhook (
+  ns         int not null,
+  name       text not null,
+  event      text not null,
+  secret     bytea not null,
+  created_at timestamptz not null default now(),
+  created_by text not null,
+  primary key (ns, name)
+);
+
+
+-- Flow control
+
+-- Limits, rates and pauses that were set at run time. name is '' for the namespace itself. Engines find changes by the largest
+-- updated_at, so a row is emptied and never deleted.
+create table perdure.flow_control_rule (
+  ns           int not null,
+  scope        text not null check (scope in ('namespace', 'queue', 'workflow', 'task')),
+  name         text not null,
+  concurrency  int check (concurrency >= 1),
+  rate         double precision check (rate > 0),
+  per_us       bigint check (per_us > 0),
+  burst        double precision check (burst >= 1),
+  paused_at    timestamptz,
+  paused_by    text,
+  pause_reason text,
+  updated_at   timestamptz not null default now(),
+  updated_by   text not null,
+  primary key (ns, scope, name),
+  check ((rate is null) = (per_us is null)),
+  check ((paused_at is null) = (paused_by is null))
+);
+create index flow_control_rule_changed on perdure.flow_control_rule (updated_at);
+
+-- A group: waiting tasks, or waiting runs, that flow control treats alike. Its id is a hash of what they have in common. The row
+-- exists while members wait.
+create table perdure.flow_control_group (
+  id         uuid primary key,
+  ns         int not null,
+  kind       text not null check (kind in ('task', 'run')),
+  queue      text not null,
+  name       text not null,
+  workflow   text not null,
+  fair       text not null default '',
+  weight     double precision not null default 1 check (weight > 0),
+  priority   smallint not null default 0,
+  needs      text not null default '{}',
+  turn       double precision not null default 0,
+  head_at    timestamptz not null,
+  next_at    timestamptz not null,
+  blocked    text,
+  reason     text,
+  blocked_at timestamptz
+) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+comment on column perdure.flow_control_group.fair is 'the fairness key; groups of different keys take turns';
+comment on column perdure.flow_control_group.needs is 'limits and rates that the members declare: JSON of core/flow_control';
+comment on column perdure.flow_control_group.turn is 'virtual time of weighted fairness';
+comment on column perdure.flow_control_group.head_at is 'when the first member fell due';
+comment on column perdure.flow_control_group.next_at is 'when to try it again';
+comment on column perdure.flow_control_group.blocked is 'the key that held it up last';
+comment on column perdure.flow_control_group.reason is 'why, as JSON';
+create index flow_control_group_turn    on perdure.flow_control_group (ns, kind, queue, name, priority desc, turn);
+create index flow_control_group_oldest  on perdure.flow_control_group (ns, kind, queue, name, head_at);
+create index flow_control_group_next    on perdure.flow_control_group (kind, next_at);
+create index flow_control_group_blocked on perdure.flow_control_group (ns, blocked) where blocked is not null;
+
+-- Slots of a limit that are taken. A row is made in the transaction that claims a task or admits a run. The triggers below delete
+-- it in the transaction that ends the attempt or the run, so no slot outlives its holder.
+create table perdure.flow_control_slot (
+  ns       int not null,
+  key      text not null,
+  holder   uuid not null,
+  run_id   uuid not null,
+  at       timestamptz not null default now(),
+  yielding boolean not null default false,
+  primary key (ns, key, holder)
+) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+comment on column perdure.flow_control_slot.yielding is 'its run was cancelled to make room';
+create index flow_control_slot_holder on perdure.flow_control_slot (holder);
+
+create function perdure.free_task_slots() returns trigger language plpgsql as $$
+begin
+  delete from perdure.flow_control_slot where holder = old.id;
+  return null;
+end $$;
+create trigger task_queue_freed after update on perdure.task_queue for each row
+  when (old.group_id is not null and old.owner is not null and new.owner is null) execute function perdure.free_task_slots();
+create trigger task_queue_gone after delete on perdure.task_queue for each row
+  when (old.group_id is not null and old.owner is not null) execute function perdure.free_task_slots();
+
+create function perdure.free_run_slots() returns trigger language plpgsql as $$
+begin
+  delete from perdure.flow_control_slot where holder = old.run_id;
+  return null;
+end $$;
+create trigger run_queue_gone after delete on perdure.run_queue for each row
+  when (old.group_id is not null and old.admitted_at is not null) execute function perdure.free_run_slots();
+
+-- A stuck run does not execute, so it gives its slots back. When it is resumed it waits for them again.
+create function perdure.give_slots_back() returns trigger language plpgsql as $$
+begin
+  delete from perdure.flow_control_slot where holder = new.run_id;
+  new.admitted_at := null;
+  return new;
+end $$;
+create trigger run_queue_stuck before update of stuck on perdure.run_queue for each row
+  when (old.stuck is null and new.stuck is not null and new.group_id is not null and new.admitted_at is not null)
+  execute function perdure.give_slots_back();
+
+-- Token buckets of rates: what was left at `at`. What has flowed in since follows from the rate.
+create table perdure.flow_control_bucket (
+  ns     int not null,
+  key    text not null,
+  tokens double precision not null,
+  at     timestamptz not null,
+  primary key (ns, key)
+) with (fillfactor = 50);
+
+
+-- Deferred starts
+
+-- Starts that are debounced (the last input within a quiet time counts) or batched (all inputs of a key start one run). run_id is
+-- the id of the run to come. One open row per key takes further starts; a closed one only waits for an engine.
+create table perdure.deferred_start (
+  run_id   uuid primary key,
+  ns       int not null,
+  workflow text not null,
+  key      text not null,
+  kind     text not null check (kind in ('debounce', 'batch')),
+  open     boolean not null default true,
+  due_at   timestamptz not null,
+  last_at  timestamptz not null,
+  argument text,
+  items    int not null default 0,
+  bytes    int not null default 0,
+  request  bytea not null,
+  input    bytea
+) with (fillfactor = 70);
+comment on column perdure.deferred_start.last_at is 'debounced starts do not move due_at beyond this';
+create unique index deferred_start_open on perdure.deferred_start (ns, workflow, key) where open;
+create index deferred_start_due on perdure.deferred_start (due_at);
+
+-- The inputs of a batch, in the order they came.
+create table perdure.deferred_start_input (
+  run_id uuid not null,
+  n      int not null,
+  input  bytea not null,
+  primary key (run_id, n)
+);
+
+-- Keys under which a second start returns the run of the first: until expires_at, or ('infinity') until that run has ended.
+create table perdure.dedup (
+  ns         int not null,
+  workflow   text not null,
+  key        text not null,
+  run_id     uuid not null,
+  expires_at timestamptz not null,
+  primary key (ns, workflow, key)
+);
+create index dedup_expires on perdure.dedup (expires_at);
+
+
+-- Schedules
+
+create table perdure.calendar (
+  ns         int not null,
+  name       text not null,
+  spec       text not null,
+  updated_at timestamptz not null default now(),
+  updated_by text not null,
+  primary key (ns, name)
+);
+
+create table perdure.schedule (
+  id           bigint generated always as identity primary key,
+  ns           int not null,
+  name         text not null,
+  workflow     text not null,
+  version      text not null default '',
+  input        bytea not null,
+  timeout_us   bigint not null default 0 check (timeout_us >= 0),
+  attributes   text,
+  spec         text not null,
+  spec_hash    bytea not null,
+  origin       text not null default 'api',
+  created_at   timestamptz not null default now(),
+  created_by   text not null,
+  updated_at   timestamptz not null default now(),
+  paused_at    timestamptz,
+  paused_by    text,
+  pause_reason text,
+  next_at      timestamptz,
+  fire_at      timestamptz,
+  fired        bigint not null default 0,
+  missed       bigint not null default 0,
+  skipped      bigint not null default 0,
+  error        text,
+  deleted_at   timestamptz
+);
+comment on column perdure.schedule.version is 'empty: the version that is current when it fires';
+comment on column perdure.schedule.timeout_us is 'of its runs; 0: none';
+comment on column perdure.schedule.spec is 'JSON of core/schedules';
+comment on column perdure.schedule.spec_hash is 'tells whether a deployment changed the spec';
+comment on column perdure.schedule.origin is 'api, code, or flow: and the name of the flow whose triggers name it';
+comment on column perdure.schedule.next_at is 'the next nominal time; null when there is none';
+comment on column perdure.schedule.fire_at is 'next_at plus its jitter';
+create unique index schedule_name on perdure.schedule (ns, name) where deleted_at is null;
+create index schedule_due on perdure.schedule (fire_at) where paused_at is null and deleted_at is null and fire_at is not null;
+create index schedule_origin on perdure.schedule (ns, origin) where deleted_at is null;
+
+-- One row per nominal time of a schedule: what came of it.
+create table perdure.schedule_fire (
+  schedule_id bigint not null,
+  nominal_at  timestamptz not null,
+  ns          int not null,
+  run_id      uuid,
+  how         text not null check (how in ('fired', 'trigger', 'backfill')),
+  outcome     text not null check (outcome in ('started', 'skipped', 'missed')),
+  at          timestamptz not null default now(),
+  primary key (schedule_id, nominal_at)
+);
+comment on column perdure.schedule_fire.outcome is 'skipped: the run before was still active';
+-- The latest runs of a schedule, for the overlap policy. Those of a backfill are about other times.
+create index schedule_fire_run on perdure.schedule_fire (schedule_id, nominal_at) where run_id is not null and how <> 'backfill';
+
+
+-- Access
+
+-- API keys. The secret is never stored, only its SHA-256; id is the public half by which a key is found.
+create table perdure.api_key (
+  id           text primary key,
+  ns           int,
+  name         text not null,
+  role         text not null check (role in ('viewer', 'operator', 'developer', 'worker', 'admin')),
+  scopes       text[],
+  hash         bytea not null,
+  rate_per_s   double precision,
+  created_at   timestamptz not null default now(),
+  created_by   text not null,
+  expires_at   timestamptz,
+  revoked_at   timestamptz,
+  last_used_at timestamptz
+);
+comment on column perdure.api_key.ns is 'null: every namespace';
+
+-- Requests that carry an Idempotency-Key, with the first answer.
+create table perdure.idempotency (
+  ns         int not null,
+  key        text not null,
+  hash       bytea not null,
+  created_at timestamptz not null default now(),
+  status     int,
+  answer     bytea,
+  primary key (ns, key)
+);
+comment on column perdure.idempotency.status is 'the HTTP status of the answer';
+create index idempotency_age on perdure.idempotency (created_at);
+
+-- Who did what. Append-only: the trigger refuses every change, also those of the owner.
+create table perdure.audit (
+  id     bigint generated always as identity primary key,
+  at     timestamptz not null default now(),
+  ns     int,
+  actor  text not null,
+  action text not null,
+  target text not null,
+  detail jsonb
+);
+create index audit_list on perdure.audit (ns, id);
+
+-- The hash chain of the audit log. n counts its lines in the order in which their transactions committed; the head holds the last.
+create table perdure.audit_chain (
+  n    bigint primary key,
+  id   bigint not null unique,
+  hash bytea not null
+);
+create table perdure.audit_head (
+  one  boolean primary key default true check (one),
+  n    bigint not null,
+  hash bytea not null
+);
+insert into perdure.audit_head (n, hash) values (0, '\x0000000000000000000000000000000000000000000000000000000000000000');
+
+create function perdure.refuse_change() returns trigger language plpgsql as $$
+begin
+  raise exception 'perdure.% is append-only', tg_table_name using errcode = 'insufficient_privilege';
+end $$;
+create trigger audit_append_only before update or delete or truncate on perdure.audit
+  for each statement execute function perdure.refuse_change();
+create trigger audit_chain_append_only before update or delete or truncate on perdure.audit_chain
+  for each statement execute function perdure.refuse_change();
+
+create function perdure.audit_text(line perdure.audit) returns bytea language sql stable parallel safe
+  return convert_to(jsonb_build_array(line.id, (extract(epoch from line.at) * 1000000)::bigint, line.ns, line.actor, line.action, line.target,
+                                      line.detail)::text, 'UTF8');
+create function perdure.audit_hash(before bytea, line perdure.audit) returns bytea language sql stable parallel safe
+  return sha256(before || perdure.audit_text(line));
+
+-- Runs at the end of the transaction, so that the head is locked last and only for the moment of the commit: two writers of the log
+-- cannot wait for each other crosswise. The first line chains all of its transaction: visible lines without a place in the chain are
+-- its own, because others write line and place in one commit. Definer's rights: writers of the log may not touch its chain.
+create function perdure.chain_audit() returns trigger language plpgsql security definer set search_path = pg_catalog, perdure, pg_temp as $$
+declare
+  head perdure.audit_head;
+  ids bigint[];
+  texts bytea[];
+  one bytea;
+  hashes bytea[];
+begin
+  if exists (select from perdure.audit_chain c where c.id = new.id) then
+    return null;
+  end if;
+  select * into head from perdure.audit_head for update;
+  select array_agg(a.id order by a.id), array_agg(perdure.audit_text(a) order by a.id) into ids, texts
+    from perdure.audit a where a.id >= new.id and not exists (select from perdure.audit_chain c where c.id = a.id);
+  foreach one in array texts loop
+    head.hash := sha256(head.hash || one);
+    hashes := hashes || head.hash;
+  end loop;
+  insert into perdure.audit_chain (n, id, hash) select head.n + u.i, u.id, u.hash from unnest(ids, hashes) with ordinality as u(id, hash, i);
+  update perdure.audit_head set n = head.n + cardinality(ids), hash = head.hash;
+  return null;
+end $$;
+create constraint trigger audit_chained after insert on perdure.audit deferrable initially deferred
+  for each row execute function perdure.chain_audit();
+
+
+-- Partitions
+--
+-- Engines create and drop partitions without the right to change the schema: these functions do it for the tables that grow, under
+-- names that follow from a day, and nothing else. Only roles with a grant may call them.
+
+-- What retention has dropped: ids of this table below `below` may be gone.
+create table perdure.retention (
+  parent     text primary key,
+  below      uuid not null,
+  dropped_at timestamptz not null
+);
+
+-- The smallest id of a moment; see core/ids.py.
+create function perdure.first_id(at timestamptz) returns uuid language sql immutable parallel safe
+  return (lpad(to_hex((extract(epoch from at) * 1000)::bigint), 12, '0') || repeat('0', 20))::uuid;
+
+-- The day of a partition, from its name. Names that are not a partition of the table are refused.
+create function perdure.partition_day(parent text, name text) returns timestamptz
+language plpgsql immutable set search_path = pg_catalog, perdure, pg_temp as $$
+begin
+  if parent is null or name is null or parent not in ('history', 'run', 'task', 'run_state', 'task_log')
+     or name !~ ('^' || parent || '_p[0-9]{8}$') then
+    raise exception '% is not a partition of perdure.%', name, parent using errcode = 'invalid_parameter_value';
+  end if;
+  return make_date(left(right(name, 8), 4)::int, left(right(name, 4), 2)::int, right(name, 2)::int)::timestamp at time zone 'UTC';
+end $$;
+
+-- False when it exists. The table is created first and then attached, which does not block writers of other partitions.
+-- Locks: one advisory lock for all changes of partitions, then the table for the moment of attaching.
+create function perdure.create_partition(parent text, name text, low uuid, high uuid) returns boolean
+language plpgsql security definer set search_path = pg_catalog, perdure, pg_temp set lock_timeout = '5s' as $$
+declare
+  day constant timestamptz := perdure.partition_day(parent, name);
+begin
+  if day > now() + interval '400 days' or low is distinct from perdure.first_id(day)
+     or high is distinct from perdure.first_id(day + interval '24 hours') then
+    raise exception 'the bounds of % are not those of its day', name using errcode = 'invalid_parameter_value';
+  end if;
+  perform pg_advisory_xact_lock(hashtext('perdure.partitions'));
+  if exists (select from pg_inherits i where i.inhparent = format('perdure.%I', parent)::regclass
+                and i.inhrelid = to_regclass(format('perdure.%I', name))) then
+    return false;
+  end if;
+  execute format('create table perdure.%I (like perdure.%I including defaults including constraints)', name, parent);
+  execute format('alter table perdure.%I attach partition perdure.%I for values from (%L) to (%L)', parent, name, low, high);
+  return true;
+end $$;
+
+-- Drops a day that is over. Rows of runs that are still active move to the default partition first. A detached table takes no
+-- more writes of its range: late ones go to the default partition. False when another engine is changing partitions.
+create function perdure.drop_partition(parent text, name text) returns boolean
+language plpgsql security definer set search_path = pg_catalog, perdure, pg_temp set lock_timeout = '5s' as $$
+declare
+  ended constant timestamptz := perdure.partition_day(parent, name) + interval '24 hours';
+  active uuid[];
+begin
+  if ended > now() then
+    raise exception 'the day of % is not over', name using errcode = 'invalid_parameter_value';
+  end if;
+  if not pg_try_advisory_xact_lock(hashtext('perdure.partitions'))
+     or not exists (select from pg_inherits i where i.inhparent = format('perdure.%I', parent)::regclass
+                       and i.inhrelid = to_regclass(format('perdure.%I', name))) then
+    return false;
+  end if;
+  execute format('alter table perdure.%I detach partition perdure.%I', parent, name);
+  select array_agg(q.run_id) into active from perdure.run_queue q where q.run_id < perdure.first_id(ended);
+  if active is not null then
+    execute format('insert into perdure.%I select p.* from perdure.%I p where p.run_id = any($1)', parent, name) using active;
+  end if;
+  execute format('drop table perdure.%I', name);
+  insert into perdure.retention as r (parent, below, dropped_at) values (drop_partition.parent, perdure.first_id(ended), now())
+  on conflict on constraint retention_pkey do update set below = greatest(r.below, excluded.below), dropped_at = excluded.dropped_at;
+  return true;
+end $$;
+
+revoke execute on function perdure.first_id(timestamptz), perdure.partition_day(text, text),
+  perdure.create_partition(text, text, uuid, uuid), perdure.drop_partition(text, text), perdure.chain_audit() from public;

@@ -1,0 +1,94 @@
+-- Approvals: promises of that kind with their votes, and signed links. Not fenced: people answer, and the run gets a message.
+
+-- name: hold_approval
+-- KEY SHARE on the run keeps it from ending, then the promise is ours until the end of the transaction: the lock order of resolve_promise.
+with target as (
+  select run_id, ns, workflow, key from perdure.run_queue where run_id = :run_id and ns = :ns for key share
+)
+select p.run_id, p.name, p.kind, p.spec, p.assignees, p.escalate_to, p.created_at, p.resolved_at, t.workflow, t.key, perdure.clock() as now
+  from target t join perdure.promise p on p.run_id = t.run_id and p.name = :name
+   for update of p;
+
+-- name: find_approval
+select p.run_id, p.name, p.kind, p.spec, p.assignees, p.escalate_to, p.created_at, p.resolved_at, q.workflow, q.key, perdure.clock() as now
+  from perdure.promise p join perdure.run_queue q on q.run_id = p.run_id
+ where p.run_id = :run_id and p.ns = :ns and p.name = :name;
+
+-- name: approvals_of_run
+-- Those that are open: neither decided nor too late.
+select p.run_id, p.name, p.kind, p.spec, p.assignees, p.escalate_to, p.created_at, p.resolved_at, q.workflow, q.key, perdure.clock() as now
+  from perdure.promise p join perdure.run_queue q on q.run_id = p.run_id
+ where p.run_id = :run_id and p.ns = :ns and p.kind = 'approval' and p.resolved_at is null
+   and (p.deadline_at is null or p.deadline_at > perdure.clock())
+ order by p.created_at, p.name limit :limit;
+
+-- name: list_approvals
+-- `names` are those of a person who may answer now; null: all approvals. Of `limit` approvals after the given key, those that do not
+-- match come with their key alone, so that the next page begins behind them.
+with seen as (
+  select * from perdure.promise p
+   where p.ns = :ns and p.kind = 'approval' and p.resolved_at is null
+     and (:after_created_at::timestamptz is null or (p.created_at, p.run_id, p.name) > (:after_created_at::timestamptz, :after_run_id::uuid, :after_name::text))
+   order by p.ns, p.created_at, p.run_id, p.name limit :limit
+)
+select p.run_id, p.name, p.kind, p.created_at, p.resolved_at, q.workflow, q.key, perdure.clock() as now, m.matches,
+       case when m.matches then p.spec end as spec, case when m.matches then p.assignees end as assignees,
+       case when m.matches then p.escalate_to end as escalate_to
+  from seen p
+  left join lateral (select r.workflow, r.key from perdure.run_queue r where r.run_id = p.run_id offset 0) q on true
+  cross join lateral (select q.workflow is not null and (p.deadline_at is null or p.deadline_at > perdure.clock())
+         and (:workflow::text is null or q.workflow = :workflow)
+         and (:names::text[] is null or cardinality(p.assignees) = 0 or p.assignees && :names
+              or (p.escalate_at <= perdure.clock() and p.escalate_to && :names)) as matches) m
+ order by p.created_at, p.run_id, p.name;
+
+-- name: votes_of
+select v.run_id, v.name, v.who, v.approved, v.value, v.comment, v.via, v.at
+  from unnest(:approvals.run_id::uuid[], :approvals.name::text[]) as u(run_id, name) join perdure.vote v on v.run_id = u.run_id and v.name = u.name
+ order by v.at, v.who;
+
+-- name: cast_vote
+-- A second one of the same person takes the place of the first.
+insert into perdure.vote (run_id, name, who, approved, value, comment, via, at) values (:run_id, :name, :who, :approved, :value, :comment, :via, :at)
+on conflict (run_id, name, who) do update
+  set approved = excluded.approved, value = excluded.value, comment = excluded.comment, via = excluded.via, at = excluded.at;
+
+-- name: decide_approval
+with won as (
+  update perdure.promise set resolved_at = perdure.clock() where run_id = :run_id and name = :name and resolved_at is null returning run_id, ns
+)
+insert into perdure.inbox (ns, run_id, body) select ns, run_id, :body from won returning run_id;
+
+-- name: reassign_approval
+update perdure.promise set assignees = :assignees, escalate_to = :escalate_to where run_id = :run_id and name = :name;
+
+-- name: use_link
+-- No row: it was used before. Two at once: the second waits for the first.
+insert into perdure.used_link (id, at, expires_at) values (:id, perdure.clock(), :expires_at) on conflict (id) do nothing returning id;
+
+-- name: link_was_used
+select exists(select from perdure.used_link where id = :id) as used;
+
+-- name: delete_expired_links
+-- What has expired is refused for that.
+delete from perdure.used_link where id = any(array(
+  select l.id from perdure.used_link l where l.expires_at < least(now(), perdure.clock()) - interval '1 day' order by l.expires_at limit :limit));
+
+-- name: make_secret
+insert into perdure.secret (name, value) values (:name, :value) on conflict (name) do nothing;
+
+-- name: find_secret
+select value from perdure.secret where name = :name;
+
+-- name: key_name
+select name from perdure.api_key where id = :id;
+
+-- name: approval_clock
+select perdure.clock() as now;
+
+-- name: hold_run
+-- Kept from ending until the end of the transaction.
+with target as (
+  select run_id from perdure.run_queue where run_id = :run_id and ns = :ns for key share
+)
+select exists(select from target) as active, perdure.clock() as now;

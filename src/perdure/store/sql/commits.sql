@@ -1,0 +1,283 @@
+-- Everything an engine writes about its runs, in one transaction of one or two statements.
+--
+-- A parameter `:tasks.queue` is the column `queue` of the rows in engine/commits/rows.py's Batch.tasks. Rows of hot tables are
+-- reached from the arrays through `lateral (... offset 0)` and then by ctid. That fixes the join order: these tables are empty one
+-- moment and full the next, and a plan made for the one must not be run on the other. The rows belong to the session, so no other
+-- transaction moves them meanwhile.
+
+-- name: commit_batch
+-- Locks: own session row FOR KEY SHARE (first: every other part selects from `fence`), then the rows it names.
+-- No fence row: nothing is written and `held` is false.
+with fence as materialized (
+  select id, perdure.clock() as at from perdure.engine_session where id = :session for key share
+),
+commit_number as (
+  insert into perdure.commit_log (session_id, n) select id, :number::bigint from fence
+),
+-- Starts. A start under a key that is taken writes nothing; the caller learns it from `started`.
+start_rows as materialized (
+  select u.*, f.at
+    from unnest(:starts.run_id::uuid[], :starts.ns::int[], :starts.workflow::text[], :starts.version::text[], :starts.kind::text[],
+                :starts.key::text[], :starts.input_hash::bytea[], :starts.parent_id::uuid[], :starts.parent_seq::int[],
+                :starts.own::bool[], :starts.body::bytea[], :starts.attributes::text[], :starts.group_id::uuid[],
+                :starts.deadline_at::timestamptz[], :starts.hash::bytea[])
+      as u(run_id, ns, workflow, version, kind, key, input_hash, parent_id, parent_seq, own, body, attributes, group_id, deadline_at, hash),
+         fence f
+),
+new_keys as (
+  insert into perdure.run_key (ns, key, run_id, input_hash)
+  select ns, key, run_id, input_hash from start_rows where key is not null
+  on conflict do nothing
+  returning run_id
+),
+started as (
+  insert into perdure.run_queue (run_id, ns, workflow, version, kind, key, parent_id, parent_seq, status, created_at, wake_at, owner,
+                                 epoch, attributes, group_id, deadline_at)
+  select run_id, ns, workflow, version, kind, key, parent_id, parent_seq, case when own then 'running' else 'pending' end, at,
+         case when group_id is null then at else 'infinity' end, case when own then :session end, own::int, attributes::jsonb, group_id,
+         -- Written out: PostgreSQL plans a function of SQL anew in every statement that calls it.
+         coalesce(deadline_at, case when kind = 'flow' then
+           at + (select v.timeout_us from perdure.workflow_version v where v.ns = s.ns and v.workflow = s.workflow and v.version = s.version)
+                * interval '1 microsecond' end)
+    from start_rows s where key is null or run_id in (select run_id from new_keys)
+  returning run_id
+),
+first_events as (
+  insert into perdure.history (run_id, seq, last, ns, epoch, at, body, hash)
+  select run_id, 1, 1, ns, own::int, at, body, hash
+    from start_rows where key is null or run_id in (select run_id from new_keys)
+),
+-- Events of runs that the session owns.
+appended_events as (
+  insert into perdure.history (run_id, seq, last, ns, epoch, at, body, hash)
+  select u.run_id, u.seq, u.last, u.ns, u.epoch, f.at, u.body, u.hash
+    from unnest(:appends.run_id::uuid[], :appends.seq::int[], :appends.last::int[], :appends.ns::int[], :appends.epoch::int[],
+                :appends.body::bytea[], :appends.hash::bytea[])
+      as u(run_id, seq, last, ns, epoch, body, hash), fence f
+),
+-- Runs that end move to the archive.
+closed_runs as (
+  delete from perdure.run_queue q
+   using unnest(:closes.run_id::uuid[], :closes.status::text[], :closes.events::int[], :closes.error_code::text[], :closes.error::text[],
+                :closes.successor::uuid[], :closes.head::bytea[])
+           as u(run_id, status, events, error_code, error, successor, head), fence f,
+         lateral (select r.ctid as place, r.owner from perdure.run_queue r where r.run_id = u.run_id offset 0) at
+   where q.ctid = at.place and at.owner = f.id
+  returning q.run_id, q.ns, q.workflow, q.version, q.kind, q.key, q.parent_id, q.parent_seq, u.status as ended, q.created_at, f.at,
+            q.epoch, u.events, u.error_code, u.error, u.successor, q.attributes, u.head
+),
+archived_runs as (
+  insert into perdure.run (run_id, ns, workflow, version, kind, key, parent_id, parent_seq, status, created_at, finished_at, epoch,
+                           events, error_code, error, successor, attributes, head)
+  select * from closed_runs
+),
+-- Runs that leave memory sleep until wake_at, or are stuck with a reason.
+released_runs as (
+  update perdure.run_queue q set owner = null, wake_at = u.wake_at, stuck = u.stuck, waiting_on = u.waiting_on,
+         wait_reasons = u.wait_reasons, deadline_at = coalesce(u.deadline_at, q.deadline_at), events = u.events, head = u.head
+    from unnest(:releases.run_id::uuid[], :releases.wake_at::timestamptz[], :releases.stuck::text[], :releases.waiting_on::text[],
+                :releases.wait_reasons::text[], :releases.deadline_at::timestamptz[], :releases.events::int[], :releases.head::bytea[])
+           as u(run_id, wake_at, stuck, waiting_on, wait_reasons, deadline_at, events, head), fence f,
+         lateral (select r.ctid as place, r.owner from perdure.run_queue r where r.run_id = u.run_id offset 0) at
+   where q.ctid = at.place and at.owner = f.id
+),
+ended_tasks as (
+  insert into perdure.task (id, ns, run_id, seq, name, queue, status, attempts, lost, epoch, scheduled_at, started_at, finished_at,
+                            error, node)
+  select u.*
+    from unnest(:tasks.id::uuid[], :tasks.ns::int[], :tasks.run_id::uuid[], :tasks.seq::int[], :tasks.name::text[], :tasks.queue::text[],
+                :tasks.status::text[], :tasks.attempts::int[], :tasks.lost::int[], :tasks.epoch::int[], :tasks.scheduled_at::timestamptz[],
+                :tasks.started_at::timestamptz[], :tasks.finished_at::timestamptz[], :tasks.error::text[], :tasks.node::text[]) as u, fence
+)
+select exists(select from fence) as held, coalesce((select at from fence), now()) as at,
+       (select coalesce(array_agg(run_id), '{}') from started) as started;
+
+-- name: commit_batch_rest
+-- The rarer parts of a commit. It runs after commit_batch, in the same transaction, if there is anything to write and the session
+-- was held. It takes the fence again, so that it writes nothing for a stale engine either.
+with fence as materialized (
+  select id, perdure.clock() as at from perdure.engine_session where id = :session for key share
+),
+-- Tasks that wait for an engine or run for a while. delay_us is counted from the database's clock.
+queued_tasks as (
+  insert into perdure.task_queue (id, ns, run_id, seq, name, queue, status, attempt, lost, run_at, owner, scheduled_at, options, input,
+                                  error, trace, node, group_id, start_deadline_at)
+  select u.id, u.ns, u.run_id, u.seq, u.name, u.queue, u.status, u.attempt, u.lost, f.at + u.delay_us * interval '1 microsecond',
+         case when u.status <> 'pending' then :session end, u.scheduled_at, u.options, u.input, u.error, u.trace, u.node, u.group_id,
+         u.start_deadline_at
+    from unnest(:queued.id::uuid[], :queued.ns::int[], :queued.run_id::uuid[], :queued.seq::int[], :queued.name::text[],
+                :queued.queue::text[], :queued.status::text[], :queued.attempt::int[], :queued.lost::int[], :queued.delay_us::bigint[],
+                :queued.scheduled_at::timestamptz[], :queued.options::bytea[], :queued.input::bytea[], :queued.error::text[],
+                :queued.trace::text[], :queued.node::text[], :queued.group_id::uuid[], :queued.start_deadline_at::timestamptz[])
+      as u(id, ns, run_id, seq, name, queue, status, attempt, lost, delay_us, scheduled_at, options, input, error, trace, node, group_id,
+           start_deadline_at), fence f
+  on conflict (id) do update
+    set group_id = case when excluded.status = 'pending' then excluded.group_id else task_queue.group_id end,
+        status = excluded.status, attempt = excluded.attempt, lost = excluded.lost, run_at = excluded.run_at,
+        owner = excluded.owner, error = excluded.error, start_deadline_at = excluded.start_deadline_at, worker = null,
+        started_at = null, beat_at = null, blocked = null
+),
+-- A claimed task of a run that another engine owns goes back for another attempt, if the claim still stands.
+requeued_tasks as (
+  update perdure.task_queue t
+     set status = 'pending', owner = null, attempt = u.attempt, lost = u.lost, run_at = f.at + u.delay_us * interval '1 microsecond',
+         error = u.error, start_deadline_at = u.start_deadline_at, worker = null, started_at = null, beat_at = null, blocked = null
+    from unnest(:requeued.id::uuid[], :requeued.attempt::int[], :requeued.lost::int[], :requeued.delay_us::bigint[],
+                :requeued.error::text[], :requeued.start_deadline_at::timestamptz[])
+           as u(id, attempt, lost, delay_us, error, start_deadline_at), fence f,
+         lateral (select r.ctid as place, r.owner from perdure.task_queue r where r.id = u.id offset 0) at
+   where t.ctid = at.place and at.owner = f.id
+),
+dequeued_tasks as (
+  delete from perdure.task_queue t where t.id = any(:dequeued::uuid[]) and exists(select from fence)
+),
+-- Results of tasks whose run another engine owns: only the engine that still holds the claim may report.
+reported_tasks as (
+  delete from perdure.task_queue t
+   using unnest(:reports.id::uuid[], :reports.attempt::int[], :reports.body::bytea[]) as u(id, attempt, body), fence f,
+         lateral (select r.ctid as place, r.owner, r.attempt from perdure.task_queue r where r.id = u.id offset 0) at
+   where t.ctid = at.place and at.owner = f.id and at.attempt = u.attempt
+  returning t.ns, t.run_id, u.body
+),
+report_messages as (
+  insert into perdure.inbox (ns, run_id, body) select ns, run_id, body from reported_tasks
+),
+-- Messages that still wait for a run that continues move on to its successor, except those that this very commit consumes.
+forwarded as (
+  delete from perdure.inbox i
+   using unnest(:ended.run_id::uuid[], :ended.successor::uuid[]) as u(run_id, successor), fence f,
+         lateral (select r.ctid as place from perdure.inbox r where r.run_id = u.run_id offset 0) at
+   where i.ctid = at.place and u.successor is not null and i.id <> all(:consumed::bigint[])
+  returning i.id, i.ns, u.successor as run_id, i.body, i.is_cancel
+),
+-- Messages for other runs. A run that has ended takes none; one that continued does, and upkeep forwards them to the successor.
+-- Forwarded messages come last: they are younger than what the ending run hands to its successor, and a run receives its messages
+-- in the order of their ids.
+sent as (
+  insert into perdure.inbox (ns, run_id, body, is_cancel)
+  select m.ns, m.run_id, m.body, m.is_cancel from (
+    select q.ns, q.run_id, u.body, u.is_cancel, 0 as part, u.n
+      from unnest(:messages.run_id::uuid[], :messages.body::bytea[], :messages.is_cancel::bool[]) with ordinality
+             as u(run_id, body, is_cancel, n), fence f,
+           lateral (select r.ns, r.run_id from perdure.run_queue r where r.run_id = u.run_id
+                    union all
+                    select e.ns, e.run_id from perdure.run e where e.run_id = u.run_id and e.successor is not null offset 0) q
+    union all
+    select w.ns, w.run_id, w.body, w.is_cancel, 1, w.id from forwarded w
+  ) m
+  order by m.part, m.n
+),
+consumed as (
+  delete from perdure.inbox i where i.id = any(:consumed::bigint[]) and exists(select from fence)
+),
+-- Runs that end for good, without a successor.
+ended_runs as materialized (
+  select coalesce(array_agg(u.run_id), '{}') as ids
+    from unnest(:ended.run_id::uuid[], :ended.successor::uuid[]) as u(run_id, successor), fence f where u.successor is null
+),
+deleted_messages as (
+  delete from perdure.inbox i where i.run_id = any((select ids from ended_runs)::uuid[])
+),
+deleted_promises as (
+  delete from perdure.promise p where p.run_id = any(:ended.run_id::uuid[]) and exists(select from fence)
+),
+deleted_votes as (
+  delete from perdure.vote v where v.run_id = any(:ended.run_id::uuid[]) and exists(select from fence)
+),
+-- The keys of a run that continues stay: its senders still use the id of the first.
+deleted_message_keys as (
+  delete from perdure.message_key k where k.run_id = any((select ids from ended_runs)::uuid[])
+),
+-- Promises, without those of runs that this commit ends. The spec of an approval or of an event (core/approvals.py,
+-- core/named_events.py) fills the columns that lists and events look for.
+promise_rows as materialized (
+  select u.*, f.at, s.spec_json->>'event' as event, (s.spec_json->>'quorum')::int as quorum, s.spec_json ? 'assignees' as is_assigned,
+         case when u.kind = 'approval' then array(select jsonb_array_elements_text(coalesce(s.spec_json->'assignees', '[]'))) end as assignees,
+         case when u.kind = 'approval' then array(select jsonb_array_elements_text(coalesce(s.spec_json->'escalate_to', '[]'))) end as escalate_to,
+         to_timestamp((s.spec_json->>'deadline_us')::bigint / 1e6) as deadline_at,
+         to_timestamp((s.spec_json->>'escalate_us')::bigint / 1e6) as escalate_at
+    from unnest(:promises.run_id::uuid[], :promises.name::text[], :promises.ns::int[], :promises.kind::text[], :promises.spec::text[])
+           as u(run_id, name, ns, kind, spec), fence f,
+         lateral (select u.spec::jsonb as spec_json) s
+   where u.run_id <> all(:ended.run_id::uuid[])
+),
+new_promises as (
+  insert into perdure.promise (run_id, name, ns, created_at, kind, spec, event, assignees, quorum, deadline_at, escalate_at, escalate_to)
+  select run_id, name, ns, at, kind, spec, event, assignees, quorum, deadline_at, escalate_at, escalate_to from promise_rows
+  on conflict do nothing
+),
+-- An approval with assignees or a quorum that an unauthorized caller had resolved before it was requested is open again.
+reopened_approvals as (
+  update perdure.promise p
+     set resolved_at = null, created_at = u.at, kind = 'approval', spec = u.spec, quorum = u.quorum, assignees = u.assignees,
+         deadline_at = u.deadline_at, escalate_at = u.escalate_at, escalate_to = u.escalate_to
+    from promise_rows u,
+         lateral (select x.ctid as place, x.kind, x.authorized from perdure.promise x where x.run_id = u.run_id and x.name = u.name offset 0) at
+   where p.ctid = at.place and at.kind = 'promise' and not at.authorized and u.kind = 'approval' and (u.is_assigned or u.quorum > 1)
+),
+states as (
+  insert into perdure.run_state (run_id, name, ns, value)
+  select u.run_id, u.name, u.ns, u.value
+    from unnest(:states.run_id::uuid[], :states.name::text[], :states.ns::int[], :states.value::bytea[]) as u(run_id, name, ns, value), fence f
+  on conflict (run_id, name) do update set value = excluded.value
+),
+-- Flow-control groups that got members, in the order of their ids, so that two engines never wait for each other crosswise. A new
+-- group begins at the smallest turn of its neighbours.
+groups as (
+  insert into perdure.flow_control_group as g (id, ns, kind, queue, name, workflow, fair, weight, priority, needs, turn, head_at, next_at)
+  select distinct on (u.id) u.id, u.ns, u.kind, u.queue, u.name, u.workflow, u.fair, u.weight, u.priority, u.needs,
+         coalesce((select o.turn from perdure.flow_control_group o
+                    where o.ns = u.ns and o.kind = u.kind and o.queue = u.queue and o.name = u.name and o.priority = u.priority
+                    order by o.turn limit 1), 0),
+         f.at, f.at + u.delay_us * interval '1 microsecond'
+    from unnest(:groups.id::uuid[], :groups.ns::int[], :groups.kind::text[], :groups.queue::text[], :groups.name::text[],
+                :groups.workflow::text[], :groups.fair::text[], :groups.weight::float8[], :groups.priority::smallint[],
+                :groups.needs::text[], :groups.delay_us::bigint[])
+           as u(id, ns, kind, queue, name, workflow, fair, weight, priority, needs, delay_us), fence f
+   order by u.id, u.delay_us
+  on conflict (id) do update set next_at = least(g.next_at, excluded.next_at)
+),
+-- Runs that wait and stay in memory.
+wait_reasons as (
+  update perdure.run_queue q set waiting_on = u.waiting_on, wait_reasons = u.wait_reasons
+    from unnest(:waits.run_id::uuid[], :waits.waiting_on::text[], :waits.wait_reasons::text[]) as u(run_id, waiting_on, wait_reasons),
+         fence f,
+         lateral (select r.ctid as place, r.owner from perdure.run_queue r where r.run_id = u.run_id offset 0) at
+   where q.ctid = at.place and at.owner = f.id
+),
+-- Runs whose history holds a cancel request since this commit.
+cancel_requests as (
+  update perdure.run_queue q set cancel_at = coalesce(q.cancel_at, f.at)
+    from unnest(:cancelling::uuid[]) as u(run_id), fence f,
+         lateral (select r.ctid as place, r.owner from perdure.run_queue r where r.run_id = u.run_id offset 0) at
+   where q.ctid = at.place and at.owner = f.id
+),
+-- Runs that begin with other code than they were started with.
+versions as (
+  update perdure.run_queue q set version = u.version
+    from unnest(:versions.run_id::uuid[], :versions.version::text[]) as u(run_id, version), fence f,
+         lateral (select r.ctid as place, r.owner from perdure.run_queue r where r.run_id = u.run_id offset 0) at
+   where q.ctid = at.place and at.owner = f.id
+),
+-- Answers to updates. The first answer stands.
+answers as (
+  insert into perdure.update_answer (run_id, id, ns, at, value, failure)
+  select u.run_id, u.id, u.ns, f.at, u.value, u.failure
+    from unnest(:answers.run_id::uuid[], :answers.id::text[], :answers.ns::int[], :answers.value::bytea[], :answers.failure::bytea[])
+           as u(run_id, id, ns, value, failure), fence f
+  on conflict (run_id, id) do update set at = excluded.at, value = excluded.value, failure = excluded.failure
+    where update_answer.value is null and update_answer.failure is null
+)
+select exists(select from fence) as held, coalesce((select array_agg(run_id) from reported_tasks), '{}') as reported;
+
+-- name: read_commit
+-- What commit_batch would have answered, had its answer not been lost. `started` are runs it was to start, `written` history rows
+-- it was to write, which all carry the moment of the commit.
+select coalesce((select h.at from unnest(:written.run_id::uuid[], :written.seq::int[]) as u(run_id, seq), lateral (
+                     select w.at from perdure.history w where w.run_id = u.run_id and w.seq = u.seq offset 0) h limit 1),
+                perdure.clock()) as at,
+       coalesce((select array_agg(r.run_id) from (
+                   select q.run_id from perdure.run_queue q where q.run_id = any(:started::uuid[])
+                   union all
+                   select e.run_id from unnest(:started::uuid[]) as u(run_id), lateral (
+                     select w.run_id from perdure.run w where w.run_id = u.run_id offset 0) e) r), '{}') as started;

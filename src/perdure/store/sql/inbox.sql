@@ -1,0 +1,102 @@
+-- Messages from outside: signals, cancel requests, promise values. Not fenced: any caller with access may send them.
+
+-- name: send_message
+-- KEY SHARE on the run keeps it from ending between the look and the insert.
+with target as (
+  select run_id, ns, owner from perdure.run_queue where run_id = :run_id and ns = :ns for key share
+)
+insert into perdure.inbox (ns, run_id, body) select ns, run_id, :body from target
+returning (select owner from target) as owner;
+
+-- name: send_messages
+-- Many at once. `runs` names each run once; `messages` are in the order of arrival, and `messages.i` is the place of its run there,
+-- counted from 1. `addressed` is the id by which the sender calls the run (a run that continued is called by its first id), to
+-- which the sender's `key` belongs.
+-- Answers an outcome for each: 0 taken, 1 a repetition, 2 there is no such active run, 3 the run's row is locked: try again.
+-- A key that another transaction is writing at this moment breaks the unique constraint: nothing was written, try again.
+-- Locks: KEY SHARE on the rows of the runs keeps them from ending between the look and the insert. It waits for no one: a commit
+-- that ends many runs takes their rows in an order of its own, and the two could deadlock. A run is looked at once, so that all its
+-- messages are taken or none is. Then keys, in their order.
+with target as materialized (
+  select u.run_id, u.ns, u.i, h.place, h.is_queued, case when h.place is not null then 0 when w.found then 3 else 2 end as outcome
+    from unnest(:runs.run_id::uuid[], :runs.ns::int[]) with ordinality as u(run_id, ns, i)
+    left join lateral (select true as found from perdure.run_queue q where q.run_id = u.run_id and q.ns = u.ns offset 0) w on true
+    left join lateral (select q.ctid as place, q.group_id is not null and q.admitted_at is null and q.stuck is null as is_queued
+                         from perdure.run_queue q where q.run_id = u.run_id and q.ns = u.ns for key share skip locked) h on true
+),
+targets as materialized (
+  select array_agg(t.outcome order by t.i) as outcomes, array_agg(t.run_id order by t.i) as run_ids, array_agg(t.ns order by t.i) as spaces
+    from target t
+),
+received as materialized (
+  select m.*, t.run_ids[m.i] as run_id, t.spaces[m.i] as ns, case when k.again then 1 else t.outcomes[m.i] end as outcome
+    from targets t,
+         unnest(:messages.i::int[], :messages.body::bytea[], :messages.key::text[], :messages.addressed::uuid[], :messages.is_cancel::bool[])
+           with ordinality as m(i, body, key, addressed, is_cancel, n)
+    left join lateral (select true as again from perdure.message_key x where x.run_id = m.addressed and x.key = m.key offset 0) k on true
+),
+-- A run that flow control has not admitted leaves its group, so that it can receive the cancel request.
+cancelled as (
+  update perdure.run_queue q set group_id = null, wake_at = perdure.clock()
+    from target t
+   where t.is_queued and t.i = any(array(select r.i from received r where r.is_cancel and r.outcome = 0)) and q.ctid = t.place
+),
+new_keys as (
+  insert into perdure.message_key (run_id, key)
+  select r.addressed, r.key from received r where r.key is not null and r.outcome = 0 order by r.addressed, r.key
+),
+sent as (
+  insert into perdure.inbox (ns, run_id, body, is_cancel)
+  select r.ns, r.run_id, r.body, r.is_cancel from received r where r.outcome = 0 order by r.n
+)
+select array_agg(r.outcome order by r.n) as outcomes from received r;
+
+-- name: insert_message_key
+-- The key of a message that a run is started with. Written before the start: without the run it means nothing.
+insert into perdure.message_key (run_id, key) values (:run_id, :key) on conflict do nothing;
+
+-- name: delete_old_message_keys
+delete from perdure.message_key k
+ where k.ctid = any(array(select m.ctid from perdure.message_key m where m.at < now() - :age_s::float8 * interval '1 second' order by m.at limit :limit));
+
+-- name: resolve_promise
+-- The first value stands: `won` is false for a promise that is resolved. An unauthorized caller cannot resolve an approval that has
+-- assignees or a quorum.
+with target as (
+  select run_id, ns from perdure.run_queue where run_id = :run_id and ns = :ns for key share
+),
+won as (
+  insert into perdure.promise (run_id, name, ns, created_at, resolved_at, authorized)
+  select run_id, :name, ns, perdure.clock(), perdure.clock(), :authorized from target
+  on conflict (run_id, name) do update set resolved_at = excluded.resolved_at
+   where promise.resolved_at is null and (:authorized or promise.kind <> 'approval' or (cardinality(promise.assignees) = 0 and promise.quorum = 1))
+  returning run_id, ns
+),
+sent as (
+  insert into perdure.inbox (ns, run_id, body) select ns, run_id, :body from won
+)
+select exists(select from target) as active, exists(select from won) as won;
+
+-- name: resume_run
+-- The run gave its slots back when it became stuck and waits for them in this group; null: it needs none.
+update perdure.run_queue
+   set stuck = null, takeovers = 0, suspect = false, group_id = :group_id, admitted_at = null, wake_at = case when :group_id::uuid is null then perdure.clock() else 'infinity' end
+ where run_id = :run_id and ns = :ns and stuck is not null returning run_id;
+
+-- name: forward_orphaned_messages
+-- Messages that were sent while their run continued as a successor.
+update perdure.inbox i set run_id = o.successor
+  from (select m.id, r.successor from perdure.inbox m cross join lateral (
+          select e.successor from perdure.run e where e.run_id = m.run_id and e.successor is not null offset 0) r
+         where m.at < now() - interval '1 second') o
+ where i.id = o.id;
+
+-- name: delete_orphaned_messages
+-- Messages that were sent while their run ended.
+delete from perdure.inbox i
+ where i.at < now() - interval '5 seconds' and not exists (select from perdure.run_queue q where q.run_id = i.run_id)
+   and not exists (select from perdure.run r where r.run_id = i.run_id and r.successor is not null);
+
+-- name: delete_orphaned_promises
+delete from perdure.promise p
+ where p.created_at < now() - interval '5 seconds' and not exists (select from perdure.run_queue q where q.run_id = p.run_id);

@@ -1,0 +1,72 @@
+-- The retry of a failed run. Both statements run in one transaction, which writes nothing unless the run is still as it was read.
+
+-- name: retry_run
+-- The run moves back from the archive, with `body` as its next event. `events` is how many it had when the retry was planned. Of two
+-- retries at once the second waits for the first and then finds no row. The run has no owner; the next claim raises its epoch.
+with failed_run as (
+  delete from perdure.run r
+   where r.run_id = :run_id and r.ns = :ns and r.status = 'failed' and r.successor is null and r.events = :events
+  returning r.run_id, r.ns, r.workflow, r.version, r.kind, r.key, r.parent_id, r.parent_seq, r.created_at, r.epoch, r.events, r.attributes, r.head
+),
+active_run as (
+  insert into perdure.run_queue (run_id, ns, workflow, version, kind, key, parent_id, parent_seq, status, created_at, wake_at, epoch,
+                                 attributes, group_id, events, head)
+  select run_id, ns, workflow, version, kind, key, parent_id, parent_seq, 'running', created_at,
+         case when :group_id::uuid is null then perdure.clock() else 'infinity' end, epoch, attributes, :group_id, events, head from failed_run
+),
+retry_event as (
+  insert into perdure.history (run_id, seq, last, ns, epoch, at, body, hash)
+  select r.run_id, r.events + 1, r.events + 1, r.ns, r.epoch, perdure.clock(), :body,
+         perdure.chain(l.hash, l.at, r.run_id, r.ns, r.events + 1, r.events + 1, r.epoch, :body)
+    from failed_run r cross join lateral (
+      select h.hash, h.at from perdure.history h where h.run_id = r.run_id order by h.seq desc limit 1
+    ) l
+)
+select exists(select from failed_run) as retried;
+
+-- name: retry_run_rest
+-- What the effective history of the run, without the part that is retried, leaves behind. `stale_ids` and `stale_seqs` are tasks
+-- that have not ended any more, `tasks` those to run; `released` are children that are let go.
+with deleted_tasks as (
+  delete from perdure.task t where t.id = any(:stale_ids::uuid[])
+),
+-- An attempt that runs again writes its output under the same number.
+deleted_logs as (
+  delete from perdure.task_log l where l.run_id = :run_id::uuid and l.seq = any(:stale_seqs::int[])
+),
+queued_tasks as (
+  insert into perdure.task_queue (id, ns, run_id, seq, name, queue, status, attempt, lost, run_at, scheduled_at, options, input,
+                                  start_deadline_at, group_id)
+  select u.id, :ns::int, :run_id::uuid, u.seq, u.name, u.queue, 'pending', 1, 0, perdure.clock(), perdure.clock(), u.options, u.input,
+         perdure.clock() + u.wait_us * interval '1 microsecond', u.group_id
+    from unnest(:tasks.id::uuid[], :tasks.seq::int[], :tasks.name::text[], :tasks.queue::text[], :tasks.options::bytea[],
+                :tasks.input::bytea[], :tasks.wait_us::bigint[], :tasks.group_id::uuid[])
+           as u(id, seq, name, queue, options, input, wait_us, group_id)
+),
+deleted_promises as (
+  delete from perdure.promise p where p.run_id = :run_id::uuid and p.name <> all(:promises.name::text[])
+),
+promises as (
+  insert into perdure.promise (run_id, name, ns, created_at, resolved_at, kind, spec, event, assignees, quorum, deadline_at, escalate_at,
+                               escalate_to)
+  select :run_id::uuid, u.name, :ns::int, perdure.clock(), case when u.resolved then perdure.clock() end, u.kind, u.spec,
+         s.spec_json->>'event',
+         case when u.kind = 'approval' then array(select jsonb_array_elements_text(coalesce(s.spec_json->'assignees', '[]'))) end,
+         (s.spec_json->>'quorum')::int,
+         to_timestamp((s.spec_json->>'deadline_us')::bigint / 1e6), to_timestamp((s.spec_json->>'escalate_us')::bigint / 1e6),
+         case when u.kind = 'approval' then array(select jsonb_array_elements_text(coalesce(s.spec_json->'escalate_to', '[]'))) end
+    from unnest(:promises.name::text[], :promises.resolved::bool[], :promises.kind::text[], :promises.spec::text[])
+           as u(name, resolved, kind, spec),
+         lateral (select u.spec::jsonb as spec_json) s
+  on conflict (run_id, name) do update set resolved_at = excluded.resolved_at
+),
+states as (
+  insert into perdure.run_state (run_id, name, ns, value)
+  select :run_id::uuid, u.name, :ns::int, u.value from unnest(:states.name::text[], :states.value::bytea[]) as u(name, value)
+  on conflict (run_id, name) do update set value = excluded.value
+),
+-- The code may start other children under the same ids.
+released_keys as (
+  delete from perdure.run_key k where k.run_id = any(:released::uuid[])
+)
+select 1;
