@@ -33,7 +33,7 @@ from perdure.core.retry import (
     waits_until_us,
 )
 from perdure.core.work import Assignment, Beat, Report
-from perdure.engine.commits.rows import Batch, ReportRow, RequeuedRow
+from perdure.engine.commits.rows import Batch, ReportRow, RequeuedRow, TaskRow
 from perdure.engine.context import EngineContext
 from perdure.engine.flow_control import FlowControl
 from perdure.engine.ports import ClaimedTask
