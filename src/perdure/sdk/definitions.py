@@ -28,7 +28,7 @@ from perdure.sdk.client.handles import Backend, Handle, backend, value_of
 from perdure.sdk.flow_control import Debounce, Dedup, Fair, Limit, RateLimit, Said, control_of
 from perdure.sdk.options import Retry, TaskSettings
 from perdure.sdk.payloads import Signature
-from perdure.sdk.worker.tracing import current_traceparent
+from perdure.sdk.traceparent import current_traceparent
 from perdure.sdk.workflow import guards, undo
 from perdure.sdk.workflow.fanout import Fanout, child_fanout
 from perdure.sdk.workflow.instance import Waiter, current

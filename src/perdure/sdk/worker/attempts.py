@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from perdure.core import ids
 from perdure.core.durations import Duration, to_us
 from perdure.core.errors import PayloadMismatch, PayloadTooLarge, PerdureError
 from perdure.core.limits import DETAILS_BYTES_MAX
 from perdure.core.work import Assignment, Beat
+from perdure.sdk.captured_output import OutputBuffer, OutputSink
 from perdure.sdk.payloads.converters import _ENCODER as JSON
-
-if TYPE_CHECKING:
-    from perdure.sdk.worker.output import Output, Sink
 
 CLEANUP_S = 30.0
 """How long an attempt that was told to stop may take to clean up before it is told again."""
@@ -49,7 +47,7 @@ class Host(Protocol):
     """Whoever executes attempts: takes their heartbeats and their output. Called from any thread."""
 
     @property
-    def sink(self) -> Sink | None:
+    def sink(self) -> OutputSink | None:
         """None: output is not captured."""
 
     def beat(self, attempt: Attempt, details: bytes) -> None: ...
@@ -65,7 +63,7 @@ class Attempt:
         self._runner = runner
         """What executes it: an asyncio task, a thread held for it, a process; a lane while it looks for one, None while it waits."""
         # Made by the first line and by the first heartbeat; most attempts say nothing.
-        self._output: Output | None = None
+        self._output: OutputBuffer | None = None
         self._pulse: Pulse | None = None
         self._over = False
         """Its code has ended, one way or another."""

@@ -28,12 +28,12 @@ from perdure.sdk.definitions import DEFAULT_QUEUE, Task, Workflow
 from perdure.sdk.worker import output
 from perdure.sdk.worker.builtin_tasks import Verbs
 from perdure.sdk.worker.execution import PROCESSES_DEFAULT, Execution
+from perdure.sdk.worker.overrun import Overrun, StretchBound
 from perdure.sdk.worker.processes import refuse_in_child_that_starts
 from perdure.sdk.worker.tracing import TaskTracer
 from perdure.sdk.workflow import guards
 from perdure.sdk.workflow.instance import Operation, Runtime, failure_of
 from perdure.sdk.workflow.loop import driving
-from perdure.sdk.workflow.overrun import Overrun, StretchBound
 
 SLOTS_DEFAULT = 100
 THREADS_DEFAULT = min(32, (os.cpu_count() or 1) + 4)

@@ -23,7 +23,7 @@ from difflib import get_close_matches
 from functools import partial
 from math import inf
 from time import perf_counter  # bound here, before workflow guards wrap it
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -48,12 +48,10 @@ from perdure.core.journal import NO_HANDLER, Journal
 from perdure.core.limits import SIGNALS_BUFFERED_MAX, WAITING_NAMES_MAX
 from perdure.core.retry import TaskOptions
 from perdure.core.undo import DEADLINE, TIMED_OUT, told_of, why
+from perdure.sdk.captured_output import OutputBuffer, OutputSink
 from perdure.sdk.workflow.loop import WorkflowLoop
 from perdure.sdk.workflow.step import Step
 from perdure.sdk.workflow.undo import UndoStack
-
-if TYPE_CHECKING:
-    from perdure.sdk.worker.output import Output, Sink
 
 current: contextvars.ContextVar[Runtime] = contextvars.ContextVar("perdure_run")
 """The run whose workflow code is executing; unset everywhere else."""
@@ -156,8 +154,8 @@ class Lazily(Generic[T]):
 
 class Runtime:
     # Set by a worker that captures output; see capture.py.
-    sink: Sink | None = None
-    output: Output | None = None
+    sink: OutputSink | None = None
+    output: OutputBuffer | None = None
     ns = 0
     event_seq = 0
     """Number of the event that is being applied."""
