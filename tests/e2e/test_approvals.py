@@ -166,7 +166,7 @@ async def test_after_the_deadline_the_run_goes_on_and_nobody_can_answer(dsn: str
         with pytest.raises(ApprovalExpired):
             await publish.approve(handle.id, Terms(5), by="ben")
         await go.approve(handle.id, by="ben")
-        assert await handle.result("10s") == "nobody decided on 'e2e_publish' in time"
+        assert await handle.result("10s") == "the approval 'e2e_publish' was not decided in time"
 
 
 async def test_escalation_lets_somebody_else_answer_from_its_moment_on(dsn: str) -> None:

@@ -70,13 +70,13 @@ def test_the_end_of_a_child_counts_if_it_is_the_child_that_is_there_now() -> Non
 def test_an_approval_of_certain_people_is_not_resolved_by_mail_from_anybody() -> None:
     loop, run, _ = world()
     guarded = b'{"title":"t","quorum":2,"reject_quorum":1}'
-    run.state.apply(ev.PromiseCreated(0, "p", guarded))
+    run.state.apply(ev.PromiseCreated(0, "p", guarded, ev.PromiseKind.APPROVAL))
     run.state.apply(ev.PromiseCreated(1, "plain", b""))
     for name in ("p", "plain"):
-        loop.deliver(run, PromiseKept(name, b"1", sure=False))
+        loop.deliver(run, PromiseKept(name, b"1", authorized=False))
     assert [e.name for e in events_of(run) if isinstance(e, ev.PromiseResolved)] == ["plain"]
-    loop.deliver(run, PromiseKept("p", b"1", sure=True))
-    loop.deliver(run, PromiseKept("p", b"2", sure=True))
+    loop.deliver(run, PromiseKept("p", b"1", authorized=True))
+    loop.deliver(run, PromiseKept("p", b"2", authorized=True))
     assert [e.value for e in events_of(run) if isinstance(e, ev.PromiseResolved) and e.name == "p"] == [b"1"]
 
 

@@ -90,10 +90,10 @@ def test_a_spread_over_what_is_no_number_of_executions_fails_its_node(count: str
 
 def test_an_answer_before_the_question_is_no_approval_of_certain_people() -> None:
     flow = "tasks: {a: {with: {}}, ok: {depends_on: [a], approval: {title: sign, assignees: [ada]}}}"
-    for sure, asked in ((False, True), (True, False)):
+    for authorized, asked in ((False, True), (True, False)):
         w = world(flow, script={"a": {"hang": True}})
         w.run()
-        w.main.add(ev.PromiseResolved("ok", b"true", sure=sure))
+        w.main.add(ev.PromiseResolved("ok", b"true", authorized=authorized))
         w.settle()
         seq = next(iter(w.main.state.tasks))
         w.main.add(ev.TasksSucceeded([seq], [b"1"]))

@@ -15,10 +15,20 @@ Command events say what the code asked for (the journal matches against them); f
 
 from __future__ import annotations
 
+from enum import IntEnum
+
 import msgspec
 
 from perdure.core.errors import Failure
 from perdure.core.retry import TaskOptions
+
+
+class PromiseKind(IntEnum):
+    """What a promise stands for. Stored as these numbers."""
+
+    PLAIN = 0
+    APPROVAL = 1
+    EVENT = 2
 
 
 class _Event(msgspec.Struct, frozen=True, array_like=True, tag_field="type", gc=False):
@@ -51,6 +61,8 @@ class RunStarted(_Event, frozen=True, gc=False, tag=1):
 
 class CancelRequested(_Event, frozen=True, gc=False, tag=2):
     reason: str = ""
+    deadline: bool = False
+    """The run has reached its deadline: it undoes what it did and then fails, as timed out."""
 
 
 class RunSucceeded(_Event, frozen=True, gc=False, tag=3):
@@ -210,14 +222,15 @@ class PromiseCreated(_Event, frozen=True, gc=False, tag=41):
     seq: int
     name: str
     spec: bytes = b""
-    """JSON of what makes it an approval (core/approvals.py) or the wait for a named event (core/named_events.py); empty: a plain promise."""
+    """JSON of the approval (core/approvals.py) or of the wait for a named event (core/named_events.py)."""
+    kind: PromiseKind = PromiseKind.PLAIN
 
 
 class PromiseResolved(_Event, frozen=True, gc=False, tag=42):
     name: str
     value: bytes
-    sure: bool = True
-    """False: from somebody who may not answer for others. An approval with assignees or a quorum that is asked for later does not take it."""
+    authorized: bool = True
+    """False: the caller may not answer for others. A restricted approval (assignees or a quorum) that is created later ignores it."""
 
 
 class UpdateReceived(_Event, frozen=True, gc=False, tag=43):

@@ -166,12 +166,12 @@ class Journal:
                          f"child workflow {workflow!r} key={key!r} input={_short(data)}")  # fmt: skip
         return seq
 
-    def create_promise(self, name: str, spec: bytes = b"") -> int:
-        """`spec` makes it an approval or the wait for an event. What is recorded stands: words for people may change in the code."""
+    def create_promise(self, name: str, spec: bytes = b"", kind: ev.PromiseKind = ev.PromiseKind.PLAIN) -> int:
+        """`spec` is that of an approval or of the wait for a named event. A recorded one stands: its texts may change in the code."""
         seq = self._take(ids.PROMISE)
         expected = self._expected.pop((ids.PROMISE, seq), None)
         if expected is None:
-            self._commands.append(cm.CreatePromise(seq, name, spec))
+            self._commands.append(cm.CreatePromise(seq, name, spec, kind))
             return seq
         assert isinstance(expected, ev.PromiseCreated)
         if expected.name != name:

@@ -36,7 +36,7 @@ PREFIX: Final = "undo:"
 COMMITTED: Final = "perdure.undo"
 """The state in which code records that there is no way back: successes up to this event stay. 0: it has pushed an undo by itself."""
 DEADLINE: Final = "run_timeout: the run did not end before its deadline"
-"""The reason of the cancel request with which an engine lets a run undo what it did before it fails at its deadline."""
+"""The text of the cancel request by which a run that has reached its deadline undoes what it did before it fails."""
 
 TIMED_OUT: Final = Failure("run_timeout", "the run did not end before its deadline", "TimeoutError")
 

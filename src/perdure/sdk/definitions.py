@@ -31,8 +31,8 @@ from perdure.sdk.payloads import Signature
 from perdure.sdk.traceparent import current_traceparent
 from perdure.sdk.workflow import guards, undo
 from perdure.sdk.workflow.fanout import Fanout, child_fanout
-from perdure.sdk.workflow.instance import Waiter, current
-from perdure.sdk.workflow.step import Step
+from perdure.sdk.workflow.live_run import current
+from perdure.sdk.workflow.step import Step, Waiter
 
 if TYPE_CHECKING:
     from perdure.sdk.messages import Signal
@@ -108,7 +108,7 @@ class Task(Generic[P, R]):
         if runtime is None:
             return _run_here(self.fn, self.is_async, args, kwargs)
         data = self.signature.encode_call(args, kwargs)
-        return runtime.schedule_task(
+        return runtime.requests.schedule_task(
             self.name, self.queue, data, self.effective, self.signature.decode_result, self._settings.undo
         )
 
@@ -170,7 +170,7 @@ class Task(Generic[P, R]):
         runtime = current.get(None)
         if runtime is None:
             raise PerdureError(f"{self.name}.map() works inside a workflow; outside, call the function yourself")
-        return Fanout(runtime, self, self.signature.encode_calls(items), concurrency, on_error).step
+        return Fanout(runtime.requests, self, self.signature.encode_calls(items), concurrency, on_error).step
 
 
 class Bound(Generic[R_co]):
@@ -251,7 +251,7 @@ class Startable(Generic[P, R]):
             )
         timeout_us = to_us(self._timeout) if self._timeout is not None else 0
         decode = self.signature.decode_result
-        return current.get().start_child(
+        return current.get().requests.start_child(
             self.name, self.version, data, self._key, timeout_us, lambda step: Waiter(step, decode)
         )
 
@@ -276,7 +276,7 @@ class Startable(Generic[P, R]):
         runtime = current.get(None)
         if runtime is None:
             raise PerdureError(f"{self._written}.map() works inside a workflow; outside, start the runs yourself")
-        return child_fanout(runtime, self._child, self.signature.encode_calls(items), concurrency, on_error)
+        return child_fanout(runtime.requests, self._child, self.signature.encode_calls(items), concurrency, on_error)
 
     async def start(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Start a run; returns when it is durable."""

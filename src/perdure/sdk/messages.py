@@ -15,7 +15,7 @@ from perdure.core.messages import SignalSent
 from perdure.core.names import checked_name
 from perdure.sdk.client.handles import Backend, backend
 from perdure.sdk.payloads import Converter
-from perdure.sdk.workflow.instance import Runtime, current
+from perdure.sdk.workflow.live_run import LiveRun, current
 from perdure.sdk.workflow.step import Step
 
 T = TypeVar("T")
@@ -24,7 +24,7 @@ BY_KEY: Final = "key:"
 """How the name of a run begins that is the id its starter gave it."""
 
 
-def _runtime(what: str) -> Runtime:
+def _runtime(what: str) -> LiveRun:
     runtime = current.get(None)
     if runtime is None:
         raise PerdureError(f"{what} works inside a workflow only")
@@ -48,7 +48,7 @@ class Signal(Generic[T]):
 
     def next(self, timeout: Duration | None = None) -> Step[T]:
         """The next message; raises TimeoutError when none comes in time."""
-        return _runtime(f"Signal({self.name!r}).next()").next_signal(
+        return _runtime(f"Signal({self.name!r}).next()").signals.next(
             self.name, self._converter.decode, to_us(timeout) if timeout is not None else 0
         )
 
@@ -90,7 +90,7 @@ class NamedEvent(Generic[T]):
             values["input"] = runtime.input_object()
         spec = wait_spec(self.name, match, values)
         timeout_us = to_us(timeout) if timeout is not None else 0
-        return runtime.wait_event(self.name, spec, self._converter.decode, timeout_us)
+        return runtime.promises.wait_event(self.name, spec, self._converter.decode, timeout_us)
 
     async def emit(self, value: T, *, key: str = "") -> bool:
         """Tell of it; returns when that is durable, which is before anybody has heard of it. With a key of your own, a second event of
@@ -111,7 +111,7 @@ class Promise(Generic[T]):
         self._converter: Converter[T] = Converter.of(type)
 
     def wait(self, timeout: Duration | None = None) -> Step[T]:
-        return _runtime(f"Promise({self.name!r}).wait()").wait_promise(
+        return _runtime(f"Promise({self.name!r}).wait()").promises.wait(
             self.name, self._converter.decode, to_us(timeout) if timeout is not None else 0
         )
 

@@ -13,7 +13,8 @@ from perdure.core.errors import InvalidInput, PerdureError
 from perdure.sdk.definitions import DEFAULT_QUEUE, Task
 from perdure.sdk.options import Retry, TaskSettings
 from perdure.sdk.payloads import Converter, Signature
-from perdure.sdk.workflow.instance import ContinueAsNewRequest, Runtime, current
+from perdure.sdk.workflow.endings import ContinueAsNewRequest
+from perdure.sdk.workflow.live_run import LiveRun, current
 from perdure.sdk.workflow.step import Step
 from perdure.sdk.workflow.undo import UndoScope
 
@@ -22,7 +23,7 @@ R = TypeVar("R")
 A = TypeVar("A")
 
 
-def _runtime(what: str) -> Runtime:
+def _runtime(what: str) -> LiveRun:
     runtime = current.get(None)
     if runtime is None:
         raise PerdureError(f"wf.{what} works inside a workflow only")
@@ -33,7 +34,7 @@ def sleep(d: Duration | datetime) -> Step[None]:
     """Sleep durably: for a duration, or until a moment. A sleeping run costs one row and no memory."""
     runtime = _runtime("sleep()")
     until = us_of(d) if isinstance(d, datetime) else runtime.now_us + to_us(d)
-    return runtime.sleep_until(until)
+    return runtime.requests.sleep_until(until)
 
 
 @overload
@@ -43,7 +44,7 @@ def run(name: str, fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Ste
 def run(name: str, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Step[Any]:
     """Execute a side effect and record its result once. Until the record is durable it may be executed again."""
     signature = Signature.of(fn)
-    return _runtime("run()").run_operation(
+    return _runtime("run()").requests.run_operation(
         name, lambda: fn(*args, **kwargs), signature.encode_result, signature.decode_result
     )
 
@@ -88,7 +89,7 @@ def schedule(
         retry=retry, timeout=timeout, queue=queue, start_within=start_within, finish_within=finish_within, undo=undo
     ).effective()
     data = converter.encode(input or {})
-    return _runtime("schedule()").schedule_task(name, queue, data, options, converter.decode, undo)
+    return _runtime("schedule()").requests.schedule_task(name, queue, data, options, converter.decode, undo)
 
 
 def undo(task: Task[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> None:
@@ -103,7 +104,7 @@ def unwind() -> Step[None]:
 
 def undo_scope() -> UndoScope:
     """`async with wf.undo_scope():` undoes what was done inside when an exception leaves it, and nothing else."""
-    return UndoScope(_runtime("undo_scope()"))
+    return UndoScope(_runtime("undo_scope()").undo)
 
 
 def commit_undo() -> None:

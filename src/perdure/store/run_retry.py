@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from perdure.engine.ports import Reopening
-from perdure.engine.runs.run import promise_kind
 from perdure.store.flow_control import put_lines
 from perdure.store.queries import queries
 
@@ -24,7 +23,7 @@ async def reopen(connection: Any, r: Reopening) -> bool:
             q["reopen_rest"], r.run_id, r.ns, r.stale, r.stale_seqs,
             [x.id for x in t], [x.seq for x in t], [x.name for x in t], [x.queue for x in t], [x.options for x in t], [x.input for x in t],
             list(r.promises), [kept for kept, _ in r.promises.values()], list(r.states), list(r.states.values()), r.orphans,
-            [promise_kind(spec) for _, spec in r.promises.values()], [spec.decode() or None for _, spec in r.promises.values()],
+            [p.kind if p else 0 for _, p in r.promises.values()], [p.spec.decode() or None if p else None for _, p in r.promises.values()],
             [x.wait_us for x in t], [x.line.id if x.line else None for x in t],
         )  # fmt: skip
         await put_lines(connection, [line for line in (r.line, *(x.line for x in t)) if line is not None])

@@ -176,8 +176,8 @@ MUTANTS = [
     Mutant(
         "runstate-drop-a-condition",
         "core/runstate.py",
-        "    if e.name in s.unsure and is_guarded(e.spec):\n",
-        "    if e.name in s.unsure:\n",
+        "    if e.name in s.unauthorized and _is_restricted(e):\n",
+        "    if e.name in s.unauthorized:\n",
         "core/test_runstate.py",
     ),
     Mutant(

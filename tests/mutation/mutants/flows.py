@@ -127,14 +127,14 @@ MUTANTS = [
     Mutant(
         "decider-early-promise-lost",
         "flows/decide/decider.py",
-        "            self._kept[e.name] = e.value\n            if not e.sure:",
-        "            if not e.sure:",
+        "            self._kept[e.name] = e.value\n            if not e.authorized:",
+        "            if not e.authorized:",
         "flows/test_corpus.py",
     ),
     Mutant(
         "decider-early-answer-always-sure",
         "flows/decide/decider.py",
-        "            if not e.sure:\n                self._unsure.add(e.name)\n",
+        "            if not e.authorized:\n                self._unsure.add(e.name)\n",
         "",
         "flows/test_decider.py",
     ),

@@ -15,7 +15,6 @@ from typing import Any
 from perdure.core import chain, wait_reasons
 from perdure.core import commands as cm
 from perdure.core import events as ev
-from perdure.core.approvals import is_guarded
 from perdure.core.errors import Failure, HistoryTooLarge, NondeterminismError, clip
 from perdure.core.lifecycle import RunStatus
 from perdure.core.limits import HISTORY_EVENTS_MAX, PENDING_TASKS_MAX, UNWIND_GRACE_US, UPDATES_OPEN_MAX
@@ -475,7 +474,8 @@ class RunLoop:
         return True
 
     def _create_promise(self, run: ActiveRun, c: cm.CreatePromise) -> bool:
-        run.record(ev.PromiseCreated(c.seq, c.name, c.spec)).extras.promises.append((c.name, c.spec))
+        created = ev.PromiseCreated(c.seq, c.name, c.spec, c.kind)
+        run.record(created).extras.promises.append(created)
         return True
 
     def _record_operation(self, run: ActiveRun, c: cm.RecordOperation) -> bool:
@@ -541,7 +541,7 @@ class RunLoop:
         mail: list[Mail] = [
             *(SignalSent(name, value) for name, value in c.signals),
             *(PromiseKept(name, value) for name, value in c.promises),
-            *(CancelAsked(reason) for reason in c.cancels),
+            *(CancelAsked(reason, deadline) for reason, deadline in c.cancels),
             *run.unseen,  # it came while the code was deciding to go on elsewhere
             *(UpdateAsked(u.id, u.name, u.value) for u in run.state.updates.values()),
         ]
@@ -746,12 +746,12 @@ class RunLoop:
                 # A second one says that children which do not stop are not to be waited for any longer.
                 if not run.state.cancel_requested or run.state.stopping:
                     run.unseen.append(mail)
-                    run.record(ev.CancelRequested(mail.reason)).extras.stops = True
+                    run.record(ev.CancelRequested(mail.reason, mail.deadline)).extras.stops = True
             case PromiseKept():
-                allowed = mail.sure or not is_guarded(run.state.promises.get(mail.name, b""))
+                allowed = mail.authorized or not run.state.takes_votes_only(mail.name)
                 if allowed and mail.name not in run.state.resolved:
                     run.unseen.append(mail)
-                    run.record(ev.PromiseResolved(mail.name, mail.value, mail.sure), len(mail.value))
+                    run.record(ev.PromiseResolved(mail.name, mail.value, mail.authorized), len(mail.value))
             case UpdateAsked():
                 self._update_asked(run, mail)
             case TaskEnded():
@@ -833,8 +833,8 @@ class RunLoop:
         """A run that did something it can undo is told to, and has a while for it. It fails by itself, with the same failure."""
         undoable = run.state.undoable or (run.decider is not None and run.decider.flow.compensates)
         if undoable and not run.state.timed_out:
-            run.unseen.append(CancelAsked(DEADLINE))
-            run.record(ev.CancelRequested(DEADLINE)).extras.stops = True
+            run.unseen.append(CancelAsked(DEADLINE, deadline=True))
+            run.record(ev.CancelRequested(DEADLINE, deadline=True)).extras.stops = True
             self._push_timer(run, run.state.deadline_us, -1)
             self.committer.mark(run, urgent=True)
         else:
@@ -910,9 +910,9 @@ def _as_mail(event: ev.Event) -> Mail | None:
         case ev.SignalReceived():
             return SignalSent(event.name, event.value)
         case ev.CancelRequested():
-            return CancelAsked(event.reason)
+            return CancelAsked(event.reason, event.deadline)
         case ev.PromiseResolved():
-            return PromiseKept(event.name, event.value, event.sure)
+            return PromiseKept(event.name, event.value, event.authorized)
         case _:
             return None
 

@@ -75,7 +75,7 @@ class Extras:
         """To whom, what, and whether it asks to stop."""
         self.consumed: list[int] = []
         self.starts: list[ChildStart] = []
-        self.promises: list[tuple[str, bytes]] = []
+        self.promises: list[ev.PromiseCreated] = []
         """Name, and what makes it more than a plain promise."""
         self.lines: dict[bytes, tuple[Any, ...]] = {}
         """Lines that tasks or runs of this segment join: id -> row."""
@@ -331,9 +331,7 @@ class RunUnit:
                     lines[child.line.id] = child.line.row(0)
             batch.posts.rows.extend(x.posts)
             batch.consumed.rows.extend((i,) for i in x.consumed)
-            batch.promises.rows.extend(
-                (run.id, name, run.ns, promise_kind(spec), spec.decode() or None) for name, spec in x.promises
-            )
+            batch.promises.rows.extend((run.id, p.name, run.ns, p.kind, p.spec.decode() or None) for p in x.promises)
             lines.update(x.lines)
             noted = x.noted or noted
             for id, value, failure in x.answers:
@@ -358,13 +356,6 @@ class RunUnit:
         batch.closes.add(run.id, status, self.first + len(self.events) - 1, code, text, successor, self.head)
         if run.mail_seen or run.state.promises or run.state.resolved or successor is not None:
             batch.ended.add(run.id, successor)
-
-
-def promise_kind(spec: bytes) -> int:
-    """0 a plain promise, 1 an approval, 2 the wait for a named event."""
-    if not spec:
-        return 0
-    return 1 if spec.startswith(b'{"title":') else 2  # their encoders write that first; anything else may be in a spec
 
 
 def attributes_text(attributes: bytes) -> str | None:

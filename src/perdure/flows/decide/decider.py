@@ -325,7 +325,7 @@ class Decider(Executions):
             self._answered(*place, e.name, e.value)
         else:
             self._kept[e.name] = e.value
-            if not e.sure:
+            if not e.authorized:
                 self._unsure.add(e.name)
 
     def _run_retried(self, e: ev.RunRetried) -> None:

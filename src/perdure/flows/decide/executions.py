@@ -17,6 +17,7 @@ from perdure.core.calls import RESERVED, encode_offer
 from perdure.core.declared import Declared, laid_under
 from perdure.core.durations import to_us
 from perdure.core.errors import Failure, InvalidInput, clip
+from perdure.core.events import PromiseKind
 from perdure.core.expressions import Expr, ExprError
 from perdure.core.expressions.nodes import Fault, Meter
 from perdure.core.expressions.template import Template
@@ -29,8 +30,9 @@ from perdure.core.limits import (
     SCHEDULE_CHUNK_TASKS,
     UNDO_STACK_MAX,
 )
-from perdure.core.named_events import EVENT, promise_name, wait_spec
+from perdure.core.named_events import EVENT, wait_spec
 from perdure.core.retry import TaskOptions
+from perdure.core.waits import event_promise_name
 from perdure.flows.decide.frames import Frame, GraphFrame, Host, Scope, Trouble, Visit, make
 from perdure.flows.decide.values import Value
 from perdure.flows.model import (
@@ -511,8 +513,8 @@ class Executions(Host):
         else:
             kind = f"event:{event}"
             n = self._names[kind] = self._names.get(kind, 0) + 1
-            name = promise_name(event, n, self.run_id)
-            self._ask.create_promise(name, spec)
+            name = event_promise_name(event, n, self.run_id)
+            self._ask.create_promise(name, spec, PromiseKind.EVENT)
         waiting = visit.handles[index] = Waiting(name, promise=True, spec=spec)
         if name in self._kept:
             self._answered(visit, index, name, self._kept.pop(name))
@@ -534,7 +536,7 @@ class Executions(Host):
             self._buffered -= 1
             self._answered(visit, index, base, buffered.popleft())
             return
-        self._ask.create_promise(name, encode_spec(spec))
+        self._ask.create_promise(name, encode_spec(spec), PromiseKind.APPROVAL)
         if spec.is_guarded and name in self._unsure:
             self._kept.pop(name, None)
         if name in self._kept:

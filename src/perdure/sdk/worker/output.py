@@ -28,8 +28,8 @@ from typing import Any, cast
 from perdure.core.work import LogChunk
 from perdure.sdk.captured_output import OutputBuffer
 from perdure.sdk.worker.attempts import Attempt, current_slot
-from perdure.sdk.workflow.instance import Runtime
-from perdure.sdk.workflow.instance import current as current_run
+from perdure.sdk.workflow.live_run import LiveRun
+from perdure.sdk.workflow.live_run import current as current_run
 
 FLUSH_S = 0.2
 """Lines wait this long at most before they are sent."""
@@ -126,7 +126,7 @@ def _current() -> OutputBuffer | None:
     return None if slot is None or slot.attempt is None else output_of(slot.attempt)
 
 
-def _output_of_run(run: Runtime) -> OutputBuffer | None:
+def _output_of_run(run: LiveRun) -> OutputBuffer | None:
     """Of workflow code. What it says during a replay has been said before.
 
     A chunk is numbered after the event that the code was reacting to: the same number after a replay, on any worker.

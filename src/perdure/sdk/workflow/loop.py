@@ -29,8 +29,8 @@ from perdure.sdk.workflow import guards
 class TimerOwner(Protocol):
     """What the loop needs from the run: durable timers."""
 
-    now_us: int
-
+    @property
+    def now_us(self) -> int: ...
     def open_timer(self, fire_at_us: int, fired: Callable[[], None]) -> int: ...
     def close_timer(self, seq: int) -> None: ...
 

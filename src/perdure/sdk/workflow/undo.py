@@ -11,7 +11,7 @@ import contextvars
 from difflib import get_close_matches
 from inspect import Parameter, signature
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -21,10 +21,8 @@ from perdure.core.limits import UNDO_ATTEMPTS_DEFAULT, UNDO_STACK_MAX
 from perdure.core.retry import TaskOptions
 from perdure.core.undo import COMMITTED, PREFIX, Unwinding, offer, with_failures, without_undo
 from perdure.sdk import registry
+from perdure.sdk.workflow.requests import Requests
 from perdure.sdk.workflow.step import Step
-
-if TYPE_CHECKING:
-    from perdure.sdk.workflow.instance import Runtime
 
 QUEUE_DEFAULT: Final = "default"
 TOLD: Final = ("result", "error")
@@ -55,8 +53,9 @@ class Entry(msgspec.Struct, eq=False):
 
 
 class UndoStack:
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
+    def __init__(self, requests: Requests) -> None:
+        self._requests = requests
+        self.run = requests.run
         self._awaited: dict[int, Entry] = {}
         """Scheduled; nothing has been heard of their end, and of those that code stopped nothing may ever be."""
         self._entries: list[Entry] = []
@@ -85,7 +84,7 @@ class UndoStack:
         self.check_room(1)
         if not self._pushed:  # so that an engine knows of it when the deadline of the run has come
             self._pushed = True
-            self._runtime.set_state(COMMITTED, b"0")
+            self.run.set_state(COMMITTED, b"0")
         self._entries.append(Entry(-1, name, undo, call, _scope.get(), ready=True))
 
     def succeeded(self, seq: int, value: bytes) -> None:
@@ -109,7 +108,7 @@ class UndoStack:
     def commit(self) -> None:
         """There is no way back from here. Recorded, so that people see it."""
         if any(e.seq >= 0 for e in self._entries):
-            self._runtime.set_state(COMMITTED, msgspec.json.encode(self._runtime.event_seq))
+            self.run.set_state(COMMITTED, msgspec.json.encode(self.run.event_seq))
         self._entries.clear()
 
     # -- taking back ------------------------------------------------------------------------------------------------
@@ -126,7 +125,7 @@ class UndoStack:
         unwind = _Unwind(self, mine, self._told(error), scope, stops=True, raises=False)
         running = [e.seq for e in self._awaited.values() if e.is_within(scope)]
         if running:
-            self._runtime.journal.cancel_tasks(running)
+            self.run.journal.cancel_tasks(running)
             self._hold(unwind)
         return self._begin(unwind)
 
@@ -176,13 +175,13 @@ class UndoStack:
                 unwind.work.go_on()
             self.advance()
 
-        self._runtime.open_barrier(lifted)
+        self._requests.open_barrier(lifted)
 
     def call(self, entry: Entry, unwind: _Unwind) -> int:
         name, queue, options = _resolved(entry.undo)
         data = entry.call if entry.ready else offer(entry.call, entry.result, unwind.error)
-        seq = self._runtime.journal.schedule_tasks(name, queue, [data], options, [PREFIX + entry.name], entry.seq)
-        self._runtime.await_undo(seq, unwind)
+        seq = self.run.journal.schedule_tasks(name, queue, [data], options, [PREFIX + entry.name], entry.seq)
+        self._requests.await_undo(seq, unwind)
         return seq
 
     def _told(self, error: BaseException | None) -> Failure | None:
@@ -211,7 +210,7 @@ class _Unwind:
     ) -> None:
         self._stack, self.error, self.scope, self.stops, self._raises = stack, error, scope, stops, raises
         self.work: Unwinding[Entry] = Unwinding(entries, lambda e: stack.call(e, self), lambda e: e.name)
-        self.step: Step[None] = stack._runtime.new_step(ids.TASK, -1)
+        self.step: Step[None] = stack.run.new_step(ids.TASK, -1)
 
     def succeed(self, seq: int, value: bytes) -> None:
         self.work.ended(None)
@@ -229,7 +228,7 @@ class _Unwind:
             return
         if failures and self._raises:
             error = TaskFailed(Failure("task_failed", with_failures("", failures)))
-            error.event = self._stack._runtime.event_seq
+            error.event = self._stack.run.event_seq
             self.step.set_exception(error)
         else:
             self.step.set_result(None)
@@ -238,8 +237,8 @@ class _Unwind:
 class UndoScope:
     """`async with wf.undo_scope():` an exception that leaves it takes back what was done inside."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
+    def __init__(self, stack: UndoStack) -> None:
+        self._stack = stack
         self.parent: UndoScope | None = None
         self._token: contextvars.Token[UndoScope | None] | None = None
 
@@ -250,10 +249,10 @@ class UndoScope:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._token is not None and not self._runtime.closed:
+        if self._token is not None and not self._stack.run.closed:
             _scope.reset(self._token)
             if isinstance(error, Exception | asyncio.CancelledError):
-                await self._runtime.undo.unwind_scope(self, error)
+                await self._stack.unwind_scope(self, error)
 
 
 # -- the tasks that undo -----------------------------------------------------------------------------------------------
