@@ -9,7 +9,7 @@ from perdure.core import commands as cm
 from perdure.core import events as ev
 from perdure.core.errors import Failure
 from perdure.core.events import label
-from perdure.flows.decide import decider, executions
+from perdure.flows.decide import decider, starting
 from tests.flows.case import Case, Expect
 from tests.flows.pure import Run, World
 
@@ -53,7 +53,7 @@ def test_signals_that_nothing_waits_for_are_bounded(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_spread_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executions, "FANOUT_TASKS_MAX", 3)
+    monkeypatch.setattr(starting, "FANOUT_TASKS_MAX", 3)
     for count, fails in ((3, False), (4, True)):
         w = world(f"tasks: {{a: {{parallel: {count}, with: {{}}}}}}", script={"a[*]": {"hang": True}})
         w.run()
