@@ -17,8 +17,8 @@ from typing import Any, Final
 import msgspec
 
 from perdure.core.expressions import Expr, ExprError, Path, Scope, parse_at
-from perdure.core.expressions.functions import text_of, weigh
 from perdure.core.expressions.nodes import Fault, Meter
+from perdure.core.expressions.operators import text_of, weigh
 from perdure.core.limits import TEMPLATE_BYTES_MAX
 
 TEMPLATE_DEPTH_MAX: Final = 100
