@@ -174,7 +174,13 @@ def _theirs(frames: list[FrameType]) -> list[FrameType]:
     return inner or frames[-10:]
 
 
-_AROUND = ("perdure.sdk.worker.execution", "perdure.sdk.workflow.loop", "asyncio.events", "asyncio.runners")
+_AROUND = (
+    "perdure.sdk.worker.execution",
+    "perdure.sdk.worker.relay",
+    "perdure.sdk.workflow.loop",
+    "asyncio.events",
+    "asyncio.runners",
+)
 
 
 def _module(frame: FrameType) -> str:
