@@ -50,7 +50,7 @@ class RunStarted(_Event, frozen=True, gc=False, tag=1):
     attributes: bytes = b""
     """A flat JSON object that people find the run by; empty for none."""
     trace: str = ""
-    """W3C traceparent of whoever started the run."""
+    """W3C traceparent of the caller that started the run."""
     known_as: bytes = b""
     """The id that the parent knows this child by, when it continues another run; empty: its own."""
     schedule: str = ""
@@ -207,7 +207,7 @@ class ChildCancelled(_Event, frozen=True, gc=False, tag=33):
 class ChildCancelRequested(_Event, frozen=True, gc=False, tag=34):
     seq: int
     awaited: bool = False
-    """Whoever waited for the child goes on when it has ended. False: at once, as before this was recorded, or nobody waits."""
+    """The code that waits for the child continues when it has ended. False: at once."""
 
 
 # -- messages from outside -----------------------------------------------------------------------------------------
@@ -234,7 +234,7 @@ class PromiseResolved(_Event, frozen=True, gc=False, tag=42):
 
 
 class UpdateReceived(_Event, frozen=True, gc=False, tag=43):
-    """Somebody asks the run to change something, and waits for its answer."""
+    """A caller asks the run to change something, and waits for the answer."""
 
     id: str
     name: str

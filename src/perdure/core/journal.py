@@ -210,7 +210,7 @@ class Journal:
         return recorded.failure is not None and recorded.failure.type == NO_HANDLER
 
     def answer_update(self, id: str, value: bytes, failure: Failure | None) -> None:
-        """A repeated answer must be of the same kind; its words may have changed, whoever asked has the first ones."""
+        """A repeated answer must be of the same kind; its text may have changed: the caller has the first one."""
         expected = self._answers.pop(id, None)
         if expected is None:
             self._commands.append(cm.AnswerUpdate(id, value, failure))
@@ -251,7 +251,7 @@ class Journal:
         return answer
 
     def close(self, command: cm.Command) -> None:
-        """The code has ended. Whatever the history expected of it beyond this point will never come."""
+        """The code has ended. What the history expected beyond this point will never come."""
         self._commands.append(command)
         self.check_all_matched(lambda: f"the code ended with {type(command).__name__}")
 

@@ -4,7 +4,7 @@ A wait is a promise whose spec names the event and holds an expression over `eve
 the wait began. So whether an event fits is decided from the spec and the payload alone, by any engine, without the run.
 
 Laws:
-- An expression that cannot be evaluated over a payload does not fit it. It stops nobody.
+- An expression that cannot be evaluated over a payload does not fit it. Other waits are not affected.
 - A spec holds only what its expression reads, and is bounded.
 """
 

@@ -82,7 +82,7 @@ class RunState:
         self.known_as = b""
         """The id that the parent knows this run by, when that is not its own."""
         self.trace = ""
-        """W3C traceparent of whoever started the run."""
+        """W3C traceparent of the caller that started the run."""
         self.version = ""
         """Of the code that executes it."""
 
@@ -105,7 +105,7 @@ class RunState:
         return created is not None and _is_restricted(created)
 
     def next_wake_us(self) -> int | None:
-        """When this run must be looked at even if nobody writes to it."""
+        """When this run must be loaded even if no message arrives."""
         wakes = list(self.timers.values())
         if self.deadline_us:
             wakes.append(self.deadline_us)

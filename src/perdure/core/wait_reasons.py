@@ -5,7 +5,7 @@
 
 Laws:
 
-1. A reason comes from whoever decided it: the claim for limits, rates and pauses (grant.py), the history for what the code asked for.
+1. A reason comes from where it was decided: the claim for limits, rates and pauses (admission.py), the history for what the code asked for.
 2. The words are made here and nowhere else. `on` is the one word that lists are filtered by.
 """
 
@@ -32,8 +32,8 @@ WAITS_MAX: Final = 20
 """Waits of one run that are recorded and shown; how many more there are is told."""
 
 CODES: Final[dict[str, str]] = {
-    "stuck": "Its code cannot go on until somebody resumes it.",
-    "approval": "Somebody has to approve or reject.",
+    "stuck": "Its code cannot continue until the run is resumed.",
+    "approval": "It needs an approval or a rejection.",
     "signal": "Its code waits for a signal.",
     "event": "Its code waits for a named event that matches.",
     "promise": "Its code waits for a promise to be resolved from outside.",
@@ -41,7 +41,7 @@ CODES: Final[dict[str, str]] = {
     "child": "A child run has not ended.",
     "limit": "A concurrency limit is reached: other runs hold its slots.",
     "rate": "A rate limit is used up until its bucket is refilled.",
-    "paused": "Somebody paused the queue, task, workflow or namespace.",
+    "paused": "The queue, task, workflow or namespace is paused.",
     "retry": "A task waits for its next attempt.",
     "no_worker": "No connected worker serves the task on its queue.",
     "version": "No connected worker has the code of the workflow.",
@@ -173,7 +173,7 @@ def _after(node: str, deps: Sequence[str]) -> str:
 
 
 def stuck(why: str) -> Wait:
-    return Wait(on="stuck", text=f"somebody to resume it: {why.partition(chr(10))[0]}")
+    return Wait(on="stuck", text=f"a manual resume: {why.partition(chr(10))[0]}")
 
 
 def no_code(workflow: str, version: str) -> Wait:

@@ -68,7 +68,7 @@ class StoredRun(msgspec.Struct, frozen=True):
     events: int | None
     stuck: str | None = None
     due: bool = False
-    """Active, nobody's, and its wake_at has come."""
+    """Active, not owned by an engine, and its wake_at has passed."""
     columns: RunColumns | None = None
 
 

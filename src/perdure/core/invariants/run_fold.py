@@ -49,7 +49,7 @@ class RunFold:
         """Of the code that executes it."""
         self.ns: int | None = None
         self.signals: list[tuple[str, bytes]] = []
-        """Name and value of the signals it has received, where somebody asks for them."""
+        """Name and value of the signals it has received, if `keep_signals` is set."""
         self.keep_signals = False
         self.next_run = b""
         """The run that continues this one."""
@@ -415,7 +415,7 @@ class RunFold:
         elif self.state.tasks:
             self._violate(21, f"active with {len(self.state.tasks)} unfinished tasks")
         elif stored.due or stored.status == RunStatus.PENDING:
-            self._violate(21, "active and due, and nobody has it")
+            self._violate(21, "active and due, and no engine owns it")
         elif gone:
             self._violate(21, f"waits for child {gone[0]}, which is not active any more")
 

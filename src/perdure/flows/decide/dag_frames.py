@@ -47,7 +47,7 @@ class DagFrame(Frame):
         self.current: dict[int, Visit] = {}
         self.left = n
         self.smooth = True
-        """Nothing has failed or been skipped so far: whatever waits for success runs."""
+        """Nothing has failed or been skipped so far: a node that waits for success runs."""
 
     def begin(self) -> None:
         for i, waiting in enumerate(self.waiting):

@@ -8,7 +8,7 @@ Laws:
 
 1. What is asked for depends on the definition and the order of the facts alone, never on how they were batched: every record is
    worked off completely before the next.
-2. An execution that was stopped is forgotten; whatever is said about it later means nothing.
+2. An execution that was stopped is forgotten; later events about it have no effect.
 3. The end of the run is asked for once all records given have been applied, so that a retry, which follows a failure in the
    history, finds the frames as they were.
 

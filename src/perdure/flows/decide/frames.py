@@ -201,7 +201,7 @@ class Frame(ABC):
 
     @abstractmethod
     def offer(self, visit: Visit, index: int) -> dict[str, Any]:
-        """Whatever is at hand for an execution of a node that does not say what it takes."""
+        """All values in scope, for an execution of a node without `with:`."""
 
     def write(self, visit: Visit, output: Value) -> None:
         if visit.node.writes:

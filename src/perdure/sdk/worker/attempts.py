@@ -44,7 +44,7 @@ class AttemptCancelled(asyncio.CancelledError):
 
 
 class Host(Protocol):
-    """Whoever executes attempts: takes their heartbeats and their output. Called from any thread."""
+    """Executes attempts and takes their heartbeats and output. Called from any thread."""
 
     @property
     def sink(self) -> OutputSink | None:
@@ -68,7 +68,7 @@ class Attempt:
         self._over = False
         """Its code has ended, one way or another."""
         self.cancelled = False
-        """Set when nobody wants the result any more: the task was cancelled, or its time is over. Plain functions may look at it, or
+        """Set when the result is no longer needed: the task was cancelled, or its time is over. Plain functions may look at it, or
         call `raise_if_cancelled`, where stopping is convenient; a moment later they are interrupted wherever they are."""
 
     @property
@@ -122,7 +122,7 @@ class Pulse:
         """A beat is held back and will be sent when its time has come."""
 
     def wait_s(self, now_s: float, details: bytes) -> float:
-        """How long a beat has to wait until it may go. Its details are kept for whichever goes next."""
+        """How long a beat has to wait until it may go. Its details are kept for the next one that goes."""
         if details:
             self.details = details
         return max(0.0, self._sent + self._every_s - now_s)
@@ -147,7 +147,7 @@ def beat_of(attempt: Attempt, details: bytes = b"", blocked: str = "") -> Beat:
 
 
 def encode_details(details: Any) -> bytes:
-    """As JSON. Nobody reads them back as the type they were, so unlike a result they need not survive a round trip."""
+    """As JSON. They are never decoded to their type again, so unlike a result they need not survive a round trip."""
     try:
         data = JSON.encode(details)
     except Exception as error:

@@ -72,7 +72,7 @@ class Outbox:
     def _call(self, what: Callable[[], object]) -> None:
         try:
             self._loop.call_soon_threadsafe(what, context=self._context)
-        except RuntimeError:  # the loop is closed: nobody is there to send anything
+        except RuntimeError:  # the loop is closed: lines cannot be sent any more
             pass
 
     def _arm(self) -> None:
@@ -118,7 +118,7 @@ def output_of(attempt: Attempt) -> OutputBuffer | None:
 
 
 def _current() -> OutputBuffer | None:
-    """The output of whoever is behind this call, if that is a task or workflow code that has not been here before."""
+    """The output of the task or workflow code behind this call; None for other code and during a replay."""
     run = current_run.get(None)
     if run is not None:
         return _output_of_run(run)
@@ -203,13 +203,13 @@ def remove() -> None:
             _unwrap_logging()
             for name in _STREAMS:
                 stream = getattr(sys, name)
-                # Somebody else may have put a stream of their own over ours; a proxy that comes back passes on everything.
+                # Another stream may have been put over ours; a proxy that comes back passes on everything.
                 if type(stream) is Tee:
                     setattr(sys, name, stream._inner)
 
 
 def keep() -> None:
-    """Stand in for the streams again where somebody replaced them, as test runners do between a fixture and its test."""
+    """Replace the streams again where they were replaced, as test runners do between a fixture and its test."""
     if type(sys.stdout) is Tee and type(sys.stderr) is Tee:
         return
     with _lock:
@@ -242,7 +242,7 @@ def _unwrap_logging() -> None:
 
 
 def _enabled_here(self: logging.Logger, level: int) -> bool:
-    """A task's INFO is kept even where nobody configured logging, unless its logger was silenced by name."""
+    """A task's INFO is kept even where logging is not configured, unless its logger was silenced by name."""
     if _is_enabled(self, level):
         return True
     return level >= LEVEL_MIN and _has_owner() and _is_unconfigured(self, level)

@@ -151,7 +151,7 @@ class Child:
         return _decode_answer(self._connection.recv_bytes())
 
     def _death(self) -> str:
-        with self._lock:  # from here on nobody signals it: its number may become another process's
+        with self._lock:  # from here on it gets no signal: its number may become another process's
             self._attempt = None
         self._process.join(EXIT_S)
         code = self._process.exitcode
@@ -347,7 +347,7 @@ class Server:
     def stop(self, number: int, frame: FrameType | None) -> None:
         """On SIGTERM, in the main thread: interrupt the attempt, wherever its code is, but not in the middle of a message."""
         attempt = self._attempt
-        if attempt is None:  # somebody else's idea
+        if attempt is None:  # the signal did not come from the worker
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
             return

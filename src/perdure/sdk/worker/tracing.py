@@ -125,7 +125,7 @@ class AttemptSpan(AbstractContextManager["AttemptSpan"]):
 
 
 def task_tracer(*, asked: bool | None = None, service: str = SERVICE) -> TaskTracer | None:
-    """The tracer of this process's tasks; None when nobody wants traces. `asked` None leaves it to the environment."""
+    """The tracer of this process's tasks; None when tracing is off. `asked` None leaves it to the environment."""
     if asked is False or (asked is None and not otlp.wanted()):
         return None
     return TaskTracer(otlp.process_provider(service))

@@ -398,7 +398,7 @@ class Worker:
             )
 
     def _cannot_stop(self, run_id: bytes, stack: str) -> None:
-        """From the thread beside the loop: code that nothing stops. The process can only be replaced, unless it is somebody else's."""
+        """From the watching thread: code that cannot be stopped. The process has to be replaced, unless the program embeds the worker."""
         if self.give_up is not None:
             self.give_up(run_id, stack)
 
@@ -422,7 +422,9 @@ class Worker:
             self._operating[instance] -= 1
             if not self._operating[instance]:
                 del self._operating[instance]
-        if self._live.get(instance.run_id) is instance:  # else it was given up, and whoever goes on executes it again
+        if (
+            self._live.get(instance.run_id) is instance
+        ):  # else the run left this worker, and the next one executes it again
             self._decided([Decided(instance.run_id, [command], spontaneous=True)])
 
     def forget(self, run_id: bytes) -> None:

@@ -1,7 +1,7 @@
-"""The undo stack of a run of code, as its runtime keeps it. What it means is told in core/undo.py.
+"""The undo stack of a run of code. Its laws are in core/undo.py.
 
-Everything here is a function of the facts and of the code, in their order, so a replay builds the same stack and asks for the same undos.
-Unwinding does not depend on code that waits for it: once begun it goes on to its end, whoever is cancelled meanwhile.
+Everything here follows from the events and the code, in their order, so a replay builds the same stack and asks for the same undos.
+Unwinding does not depend on code that waits for it: once begun it runs to its end, even if that code is cancelled.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from perdure.sdk.workflow.step import Step
 
 QUEUE_DEFAULT: Final = "default"
 TOLD: Final = ("result", "error")
-"""What an undo may take beside the arguments of the call that it takes back."""
+"""What an undo may take besides the arguments of the call that it undoes."""
 
 _scope: contextvars.ContextVar[UndoScope | None] = contextvars.ContextVar("perdure_undo_scope", default=None)
 
@@ -38,7 +38,7 @@ class Entry(msgspec.Struct, eq=False):
     """Of the task; -1 for what code pushed by itself."""
     name: str
     undo: Any
-    """The task that takes it back, or its name."""
+    """The task that undoes it, or its name."""
     call: bytes
     scope: UndoScope | None
     result: bytes = b""
@@ -57,13 +57,13 @@ class UndoStack:
         self._requests = requests
         self.run = requests.run
         self._awaited: dict[int, Entry] = {}
-        """Scheduled; nothing has been heard of their end, and of those that code stopped nothing may ever be."""
+        """Scheduled and not ended, as far as is known. The end of one that was cancelled may never be known."""
         self._entries: list[Entry] = []
         self._active: list[_Unwind] = []
         self._final: _Unwind | None = None
         self._pushed = False
         self.failures: list[str] = []
-        """Of undos, and nobody has been told so far."""
+        """Failures of undos that no error has reported so far."""
 
     # -- what goes on it --------------------------------------------------------------------------------------------
 
@@ -106,7 +106,7 @@ class UndoStack:
         return not self._entries
 
     def commit(self) -> None:
-        """There is no way back from here. Recorded, so that people see it."""
+        """What was done stays. Recorded, so that it is visible in the history."""
         if any(e.seq >= 0 for e in self._entries):
             self.run.set_state(COMMITTED, msgspec.json.encode(self.run.event_seq))
         self._entries.clear()
@@ -119,7 +119,7 @@ class UndoStack:
         return self._begin(_Unwind(self, entries, self._told(error), None, stops=False, raises=True))
 
     def unwind_scope(self, scope: UndoScope, error: BaseException) -> Step[None]:
-        """What was done within a scope. What still runs there is stopped first."""
+        """Undo what was done within a scope. What still runs there is cancelled first."""
         mine = [e for e in self._entries if e.is_within(scope)]
         self._entries = [e for e in self._entries if not e.is_within(scope)]
         unwind = _Unwind(self, mine, self._told(error), scope, stops=True, raises=False)
@@ -130,7 +130,7 @@ class UndoStack:
         return self._begin(unwind)
 
     def wind_up(self, error: Failure) -> None:
-        """The code has ended. Whatever it left running was told to stop."""
+        """The code has ended, and what it left running was cancelled."""
         entries, self._entries = self._entries, []
         self._final = _Unwind(self, entries, error, None, stops=True, raises=False)
         if self._awaited:
@@ -163,7 +163,7 @@ class UndoStack:
         return unwind.step
 
     def _hold(self, unwind: _Unwind) -> None:
-        """Until every success that came before the stop was heard of."""
+        """Wait until every success before the cancellation has arrived."""
         unwind.work.barrier = True
 
         def lifted() -> None:
@@ -194,7 +194,7 @@ class UndoStack:
 
 
 class _Unwind:
-    """One unwinding, and who waits for it. The runtime tells it how its tasks end."""
+    """One unwinding and the step that waits for it. It is the waiter of its own tasks."""
 
     __slots__ = ("_raises", "_stack", "error", "scope", "step", "stops", "work")
 
@@ -235,7 +235,7 @@ class _Unwind:
 
 
 class UndoScope:
-    """`async with wf.undo_scope():` an exception that leaves it takes back what was done inside."""
+    """`async with wf.undo_scope():` an exception that leaves it undoes what was done inside."""
 
     def __init__(self, stack: UndoStack) -> None:
         self._stack = stack
