@@ -27,10 +27,10 @@ import msgspec
 import perdure
 from perdure.cli.reference import page as cli_page
 from perdure.core import commands, errors, events, lifecycle, limits, placement, retry
-from perdure.engine.commits import policy
 from perdure.core.expressions import ExprError
-from perdure.flows.problems import FlowError
 from perdure.engine import engine
+from perdure.engine.commits import policy
+from perdure.flows.problems import FlowError
 from perdure.sdk.client import handles
 from perdure.server.grpc import hub
 from perdure.server.grpc import server as grpc_server
@@ -367,6 +367,8 @@ def _type_text(kind: Any) -> str:
     plain = {int: "int", str: "str", bytes: "bin", bool: "bool", float: "float", type(None): "nil"}
     if kind in plain:
         return plain[kind]
+    if isinstance(kind, type) and issubclass(kind, IntEnum):
+        return f"int ({', '.join(f'{x.value} {x.name.lower()}' for x in kind)})"
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         return kind.__name__
     inner = get_args(kind)

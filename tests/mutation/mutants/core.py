@@ -141,7 +141,7 @@ MUTANTS = [
     Mutant(
         "undo-drop-a-statement",
         "core/undo.py",
-        '        given.pop("*", None)  # by position: nobody here knows what they are called\n',
+        '        given.pop("*", None)  # by position: their names are not known here\n',
         "",
         "sdk/test_undo.py",
     ),
