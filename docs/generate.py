@@ -371,6 +371,8 @@ def _type_text(kind: Any) -> str:
     plain = {int: "int", str: "str", bytes: "bin", bool: "bool", float: "float", type(None): "nil"}
     if kind in plain:
         return plain[kind]
+    if isinstance(kind, type) and issubclass(kind, IntEnum):
+        return f"int ({', '.join(f'{x.value} {x.name.lower()}' for x in kind)})"
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         return kind.__name__
     inner = get_args(kind)

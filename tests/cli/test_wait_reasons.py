@@ -211,7 +211,7 @@ def test_waiting_on_stuck(place: Running, cli: Cli) -> None:
         assert worker.stop() == 0
     with started("worker", "tests.cli.changing", "--server", place.grpc, cwd=ROOT, CLI_TESTS_SHAPE="other") as worker:
         worker.until("connected")
-        waits(place, cli, run, "stuck", "somebody to resume it: nondeterminism")
+        waits(place, cli, run, "stuck", "a manual resume: nondeterminism")
 
 
 def test_a_word_that_is_no_reason_is_told_with_those_there_are(cli: Cli) -> None:

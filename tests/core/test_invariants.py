@@ -290,8 +290,8 @@ def test_a_timer_that_fired_twice_breaks_14() -> None:
     [
         ("stuck: no", StoredRun(True, 1, 1, None, stuck="no"), []),
         ("1 unfinished tasks", StoredRun(True, 1, 1, None), [scheduled()]),
-        ("nobody has it", StoredRun(True, 1, 1, None, due=True), []),
-        ("nobody has it", StoredRun(True, 0, 1, None), []),
+        ("no engine owns it", StoredRun(True, 1, 1, None, due=True), []),
+        ("no engine owns it", StoredRun(True, 0, 1, None), []),
         ("waits for child 0", StoredRun(True, 1, 1, None), [ev.ChildStarted(0, b"x" * 16, "w", b"")]),
     ],
 )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from perdure.core.errors import InvalidInput
-from perdure.core.named_events import EventWait, fits, is_wait, promise_name, read_spec, wait_spec
-from perdure.engine.runs.run import promise_kind
+from perdure.core.named_events import EventWait, fits, read_spec, wait_spec
+from perdure.core.waits import event_promise_name
 
 ORDER = {"order_id": 7, "paid": {"amount": 12.5, "currency": "EUR"}, "items": [1, 2, 3]}
 
@@ -87,13 +87,7 @@ def test_an_expression_cannot_reach_beyond_its_scope_or_run_for_long() -> None:
     assert fits(long, {"items": list(range(10_000))}) in (True, None)
 
 
-def test_specs_of_waits_are_told_from_other_specs() -> None:
-    assert is_wait(wait_spec("e", "", {}))
-    assert promise_kind(wait_spec("e", "event.a == b", {"b": {"event": 1}})) == 2
-    assert not is_wait(b'{"title":"may I","form":{"properties":{"event":{}}}}')
-
-
 def test_promises_of_one_run_mean_nothing_to_another() -> None:
-    names = {promise_name("order.paid", n, run) for n in (1, 2) for run in (bytes(16), bytes(15) + b"\x01")}
+    names = {event_promise_name("order.paid", n, run) for n in (1, 2) for run in (bytes(16), bytes(15) + b"\x01")}
     assert len(names) == 4
-    assert len(promise_name("x" * 160, 1_000_000, bytes(16))) <= 200
+    assert len(event_promise_name("x" * 160, 1_000_000, bytes(16))) <= 200

@@ -20,7 +20,8 @@ from perdure.core.retry import TaskOptions
 from perdure.core.run_retry import effective, pause, plan
 from perdure.core.runstate import RunState
 from perdure.errors import ChildFailed, TaskFailed
-from perdure.sdk.workflow.instance import Runtime, cause_of
+from perdure.sdk.workflow.endings import cause_of
+from perdure.sdk.workflow.instance import WorkflowInstance
 from perdure.testing.replayer import replay_one
 from tests.fakes.workflow_world import World, keep_private
 
@@ -524,7 +525,7 @@ class Retryable(World):
         event = plan(self.history)
         self.history.append(ev.Recorded(len(self.history) + 1, self.now_us, event))
         self.runtime.evict()
-        self.runtime = Runtime(self.run_id, self.workflow)
+        self.runtime = WorkflowInstance(self.run_id, self.workflow)
         self._first, self.closing, self.operations = True, None, {}
         self.inbox = list(effective(self.history))
         self.state = fold(self.inbox)

@@ -111,7 +111,7 @@ def test_promises_operations_and_state_are_remembered() -> None:
         ev.PatchRecorded("p"),
         ev.SignalReceived("s", b"1"),
     )
-    assert state.promises == {"publish": b""}
+    assert state.promises == {"publish": ev.PromiseCreated(0, "publish")}
     assert state.resolved == {"publish", "early"}
     assert state.operations == {0}
     assert state.state == {"a": b"2"}
@@ -154,9 +154,10 @@ def test_a_run_starts_once() -> None:
 def test_an_answer_that_came_before_the_question_counts_unless_certain_people_have_to_give_it(
     spec: bytes, is_resolved: bool
 ) -> None:
-    state = state_after(STARTED, ev.PromiseResolved("p", b"1", sure=False), ev.PromiseCreated(0, "p", spec))
+    created = ev.PromiseCreated(0, "p", spec, ev.PromiseKind.APPROVAL if spec else ev.PromiseKind.PLAIN)
+    state = state_after(STARTED, ev.PromiseResolved("p", b"1", authorized=False), created)
     assert ("p" in state.resolved) is is_resolved
-    state = state_after(STARTED, ev.PromiseResolved("p", b"1", sure=True), ev.PromiseCreated(0, "p", spec))
+    state = state_after(STARTED, ev.PromiseResolved("p", b"1", authorized=True), created)
     assert "p" in state.resolved
 
 

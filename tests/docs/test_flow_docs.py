@@ -31,6 +31,7 @@ from perdure.flows import compile as compile_
 from perdure.flows import source
 from perdure.flows.compile import Compiled, compile_flow, dag, graph, kinds, nodes, options, prepost, verbs
 from perdure.flows.decide.decider import Decider
+from perdure.flows.decide.progress import node_statuses
 from perdure.flows.problems import FlowError
 from perdure.flows.source import document, read
 from tests.cli.live import perdure
@@ -286,7 +287,7 @@ def test_the_table_about_run_if_is_right(situation: str, run_if: str, said: str)
     text = "tasks:\n" + "".join(f"  {line}\n" for line in f"{before}\n{it}".splitlines())
     decider = Decider(compile_flow(read(text), name="page").flow, bytes(16))
     decider.activate([ev.Recorded(1, 0, ev.RunStarted("page", "flow-0", b"{}"))], replay=True)
-    statuses = decider.statuses()
+    statuses = node_statuses(decider)
     assert statuses["it"] == ("success" if said == "runs" else "skipped")
     tainted = statuses["after"] == "success"
     assert tainted == (said == "skipped, tainted")

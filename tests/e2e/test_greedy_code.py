@@ -13,7 +13,7 @@ from harness.servers import Servers
 from perdure import Client, Perdure, task, wf, workflow
 from perdure.errors import Stuck
 from perdure.sdk.worker import worker as worker_module
-from perdure.sdk.workflow.overrun import StretchBound
+from perdure.sdk.worker.overrun import StretchBound
 
 LIMIT_S = 0.3
 

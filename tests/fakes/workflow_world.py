@@ -20,7 +20,8 @@ from perdure.core.errors import Failure
 from perdure.core.runstate import RunState
 from perdure.sdk import registry
 from perdure.sdk.definitions import Task, Workflow
-from perdure.sdk.workflow.instance import Completion, Operation, Runtime
+from perdure.sdk.workflow.instance import Completion, WorkflowInstance
+from perdure.sdk.workflow.requests import Operation
 
 RUN_ID = ids.run_id(1_700_000_000_000, 0, 7)
 START_US = 1_700_000_000_000_000
@@ -59,7 +60,7 @@ class World:
         self.closing: cm.Command | None = None
         self.stuck: Failure | None = None
         self.rng: random.Random | None = None
-        self.runtime = Runtime(run_id, workflow)
+        self.runtime = WorkflowInstance(run_id, workflow)
         self._first = True
         self.add(ev.RunStarted(workflow.name, workflow.version, workflow.signature.encode_call(args, kwargs)))
 
@@ -236,7 +237,7 @@ def assert_replays(world: World, seeds: int = 5) -> None:
 
 
 def _assert_whole(world: World) -> None:
-    runtime = Runtime(world.run_id, world.workflow)
+    runtime = WorkflowInstance(world.run_id, world.workflow)
     done = runtime.activate(world.history, replay=True)
     assert done.stuck is None, done.stuck
     assert [c for c in done.commands if not isinstance(c, CANCELS)] == ([world.closing] if world.closing else [])
@@ -247,7 +248,7 @@ def _assert_whole(world: World) -> None:
 
 def _assert_split(world: World) -> None:
     """A worker that holds the run gets new facts only, in other groups than the first time."""
-    runtime = Runtime(world.run_id, world.workflow)
+    runtime = WorkflowInstance(world.run_id, world.workflow)
     rng = random.Random(len(world.history))
     facts = [r for r in world.history if isinstance(r.event, ev.FACTS)]
     commands: list[cm.Command] = []
@@ -263,7 +264,7 @@ def _assert_split(world: World) -> None:
 
 def _assert_resumes(world: World, kept: int) -> None:
     """A crash kept only some of the events; the rest of the world does what it did before."""
-    runtime = Runtime(world.run_id, world.workflow)
+    runtime = WorkflowInstance(world.run_id, world.workflow)
     activations = [world.history[:kept], *([r] for r in world.history[kept:] if isinstance(r.event, ev.FACTS))]
     issued: list[cm.Command] = []
     for n, events in enumerate(activations):

@@ -111,7 +111,7 @@ class Run:
             case cm.CancelChild():
                 self._stop_child(c.seq, "its parent no longer waits for it", c.awaited)
             case cm.CreatePromise():
-                self.add(ev.PromiseCreated(c.seq, c.name, c.spec))
+                self.add(ev.PromiseCreated(c.seq, c.name, c.spec, c.kind))
             case cm.SetState():
                 self.add(ev.StateSet(c.name, c.value))
             case cm.ClearState():

@@ -12,7 +12,7 @@ from perdure.cli.run_tree import undo_text
 from perdure.core import commands as cm
 from perdure.core import events as ev
 from perdure.core import ids
-from perdure.core.undo import DEADLINE, stack_of
+from perdure.core.undo import stack_of
 from perdure.errors import Conflict, RunFailed
 from perdure.flows.compile import compile_flow
 from perdure.flows.problems import FlowError
@@ -211,7 +211,7 @@ async def test_a_flow_past_its_deadline_takes_back_what_it_did(dsn: str) -> None
         with pytest.raises(RunFailed, match="the run did not end before its deadline"):
             await handle.result()
         history = await env.client.engine.use.history(ids.parse(handle.id), 0)
-        assert any(isinstance(r.event, ev.CancelRequested) and r.event.reason == DEADLINE for r in history)
+        assert any(isinstance(r.event, ev.CancelRequested) and r.event.deadline for r in history)
     assert freed == ["ref-b", "ref-a"]
 
 

@@ -9,7 +9,7 @@ from perdure.core import commands as cm
 from perdure.core import events as ev
 from perdure.core.errors import Failure
 from perdure.core.events import label
-from perdure.flows.decide import decider, executions
+from perdure.flows.decide import decider, starting
 from tests.flows.case import Case, Expect
 from tests.flows.pure import Run, World
 
@@ -53,7 +53,7 @@ def test_signals_that_nothing_waits_for_are_bounded(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_spread_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executions, "FANOUT_TASKS_MAX", 3)
+    monkeypatch.setattr(starting, "FANOUT_TASKS_MAX", 3)
     for count, fails in ((3, False), (4, True)):
         w = world(f"tasks: {{a: {{parallel: {count}, with: {{}}}}}}", script={"a[*]": {"hang": True}})
         w.run()
@@ -90,10 +90,10 @@ def test_a_spread_over_what_is_no_number_of_executions_fails_its_node(count: str
 
 def test_an_answer_before_the_question_is_no_approval_of_certain_people() -> None:
     flow = "tasks: {a: {with: {}}, ok: {depends_on: [a], approval: {title: sign, assignees: [ada]}}}"
-    for sure, asked in ((False, True), (True, False)):
+    for authorized, asked in ((False, True), (True, False)):
         w = world(flow, script={"a": {"hang": True}})
         w.run()
-        w.main.add(ev.PromiseResolved("ok", b"true", sure=sure))
+        w.main.add(ev.PromiseResolved("ok", b"true", authorized=authorized))
         w.settle()
         seq = next(iter(w.main.state.tasks))
         w.main.add(ev.TasksSucceeded([seq], [b"1"]))

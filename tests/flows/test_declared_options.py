@@ -128,16 +128,14 @@ def test_declarations_travel_with_signatures_whatever_room_there_is() -> None:
 def test_a_replay_takes_the_options_from_the_record() -> None:
     """What the task declares by then does not matter."""
     flow = compile_flow(read("flow: f\ntasks:\n  send: {python: send}\n")).flow
-    first = Decider(flow, bytes(16))
-    first.declared = lambda task: DECLARED
+    first = Decider(flow, bytes(16), lambda task: DECLARED)
     began = ev.Recorded(1, 1, ev.RunStarted(workflow="f", version="1", input=b"{}"))
     [command] = first.activate([began], replay=False)
     assert isinstance(command, ScheduleTasks) and command.queue == "mail" and command.options.max_attempts == 7
     record = ev.TasksScheduled(
         command.first, command.name, command.queue, command.inputs, command.options, command.nodes, command.index
     )
-    again = Decider(flow, bytes(16))
-    again.declared = lambda task: None
+    again = Decider(flow, bytes(16), lambda task: None)
     assert again.activate([began, ev.Recorded(2, 2, record)], replay=True) == []
 
 

@@ -549,7 +549,7 @@ async def test_an_event_is_waited_for(client: Perdure) -> None:
 async def test_an_event_that_does_not_come_has_an_edge_of_its_own(client: Perdure) -> None:
     document = WAIT_EVENT.replace("60000", "50")
     assert await play(client, document, text="too late") == {"late": "too late"}
-    assert "nobody answered" in str(await fails(client, document.replace('"action": "timeout"', '"action": "slow"')))
+    assert "no answer came" in str(await fails(client, document.replace('"action": "timeout"', '"action": "slow"')))
 
 
 async def test_an_event_that_is_there_already_is_not_waited_for(client: Perdure) -> None:

@@ -187,7 +187,7 @@ def test_the_failure_of_one_child_stops_the_others() -> None:
 
 
 def test_a_task_behind_a_fan_out_is_not_part_of_it() -> None:
-    runtime = World(halves, [], None, "raise", False).runtime
-    runtime._segments = [(0, 2, "first"), (5, 7, "second")]
-    found = [runtime._segment(seq) for seq in range(8)]
+    requests = World(halves, [], None, "raise", False).runtime.run.requests
+    requests._segments = [(0, 2, "first"), (5, 7, "second")]
+    found = [requests._fanout_of(seq) for seq in range(8)]
     assert found == ["first", "first", None, None, None, "second", "second", None]

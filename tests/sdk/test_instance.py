@@ -22,7 +22,7 @@ from perdure.core import ids
 from perdure.core.errors import Failure
 from perdure.errors import ChildFailed, TaskFailed
 from perdure.sdk.workflow import guards
-from perdure.sdk.workflow.instance import Runtime
+from perdure.sdk.workflow.instance import WorkflowInstance
 from tests.fakes.workflow_world import START_US, World, assert_replays, keep_private
 
 SEEDS = range(8)
@@ -449,7 +449,7 @@ async def wants_a_number(n: int) -> int:
 
 
 def test_an_input_that_does_not_fit_fails_the_run() -> None:
-    runtime = Runtime(RUN, wants_a_number)
+    runtime = WorkflowInstance(RUN, wants_a_number)
     done = runtime.activate([ev.Recorded(1, 0, ev.RunStarted("wants_a_number", "v", b'{"n":"x"}'))], replay=True)
     assert isinstance(done.commands[0], cm.FailRun)
     assert done.commands[0].failure.code == "payload_mismatch"
@@ -886,7 +886,7 @@ async def flow_v2() -> int:
 def test_a_patch_keeps_old_runs_on_the_old_path_and_new_ones_on_the_new() -> None:
     old = World(flow_v1).run()
     for kept in range(1, len(old.history)):
-        runtime = Runtime(old.run_id, flow_v2)
+        runtime = WorkflowInstance(old.run_id, flow_v2)
         done = runtime.activate(old.history[:kept], replay=True)
         assert done.stuck is None
         if kept > 1:
@@ -905,7 +905,7 @@ async def flow_broken() -> int:
 
 def test_changed_code_stops_the_run_and_says_where() -> None:
     old = World(flow_v1).run()
-    done = Runtime(old.run_id, flow_broken).activate(old.history, replay=True)
+    done = WorkflowInstance(old.run_id, flow_broken).activate(old.history, replay=True)
     assert done.commands == []
     assert done.stuck is not None
     assert done.stuck.code == "nondeterminism"
@@ -925,7 +925,7 @@ async def flow_swallows() -> int:
 
 def test_changed_code_stops_the_run_even_when_it_swallows_the_error() -> None:
     old = World(flow_v1).run()
-    done = Runtime(old.run_id, flow_swallows).activate(old.history, replay=True)
+    done = WorkflowInstance(old.run_id, flow_swallows).activate(old.history, replay=True)
     assert done.commands == []
     assert done.stuck is not None
     assert done.stuck.code == "nondeterminism"
@@ -939,7 +939,7 @@ async def flow_waits_elsewhere() -> int:
 
 def test_code_that_forgot_a_step_is_told_where_it_waits_instead() -> None:
     old = World(flow_v1).run()
-    done = Runtime(old.run_id, flow_waits_elsewhere).activate(old.history[:3], replay=True)
+    done = WorkflowInstance(old.run_id, flow_waits_elsewhere).activate(old.history[:3], replay=True)
     assert done.stuck is not None
     assert "promise 'publish'" in done.stuck.message
     assert "TasksScheduled task 'double'" in done.stuck.message
@@ -982,7 +982,7 @@ def test_continue_as_new_carries_promises_nobody_awaited_and_whatever_came_after
     for fact in facts:
         world.add(fact)
     assert world.run().closing == cm.ContinueAsNew(
-        b"{}", [("steer", b'"late"')], [("early", b"1"), ("late", b"2")], ["late"]
+        b"{}", [("steer", b'"late"')], [("early", b"1"), ("late", b"2")], [("late", False)]
     )
     assert_replays(world)
 
@@ -1151,7 +1151,7 @@ async def _in_a_callback(act: Callable[[], None]) -> None:
 
 
 def test_a_bug_below_the_code_becomes_a_reason_and_is_never_raised() -> None:
-    runtime = Runtime(RUN, in_a_row)
+    runtime = WorkflowInstance(RUN, in_a_row)
     broken: Any = ev.TasksSucceeded([1, 2], [b"1"])
     done = runtime.activate(
         [ev.Recorded(1, 0, ev.RunStarted("in_a_row", "v", b'{"n":1}')), ev.Recorded(2, 0, broken)], replay=True
@@ -1161,7 +1161,7 @@ def test_a_bug_below_the_code_becomes_a_reason_and_is_never_raised() -> None:
 
 
 def test_too_many_unread_signals_fail_the_run_by_the_name_of_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perdure.sdk.workflow.instance.SIGNALS_BUFFERED_MAX", 5)
+    monkeypatch.setattr("perdure.sdk.workflow.transitions.SIGNALS_BUFFERED_MAX", 5)
     world = World(promise_with_a_limit)
     for event in sent("steer", *[b'"x"'] * 6):
         world.add(event)

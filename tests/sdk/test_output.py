@@ -19,6 +19,7 @@ import pytest
 from perdure.core.limits import LOG_BYTES_PER_ATTEMPT_MAX, LOG_LINE_CHARS_MAX
 from perdure.core.retry import TaskOptions
 from perdure.core.work import Assignment, LogChunk, LogLine, Report
+from perdure.sdk.captured_output import OutputBuffer
 from perdure.sdk.worker import output
 from perdure.sdk.worker.attempts import Attempt, Slot, current_slot
 from perdure.sdk.worker.execution import Execution
@@ -36,7 +37,7 @@ class Book:
         self.time += 1
         return self.time
 
-    def grown(self, output: output.Output, new: bool) -> None:
+    def grown(self, output: OutputBuffer, new: bool) -> None:
         self.grew.append(new)
 
     def beat(self, attempt: Attempt, details: bytes) -> None: ...

@@ -347,8 +347,8 @@ def test_a_run_cannot_continue_as_new_with_something_to_undo() -> None:
 # -- cancelling --------------------------------------------------------------------------------------------------------
 
 
-def cancelled(world: UndoWorld, reason: str) -> UndoWorld:
-    world.script = [ev.CancelRequested(reason)]
+def cancelled(world: UndoWorld, reason: str, *, deadline: bool = False) -> UndoWorld:
+    world.script = [ev.CancelRequested(reason, deadline)]
     return world.run()  # type: ignore[return-value]
 
 
@@ -382,7 +382,7 @@ def test_cancelling_code_that_unwinds_by_hand_does_not_stop_the_unwinding() -> N
 
 @pytest.mark.parametrize("flow", [sleeps, stubborn])
 def test_a_run_past_its_deadline_unwinds_and_fails_whatever_its_code_says(flow: Any) -> None:
-    world = cancelled(UndoWorld(flow, "o1"), DEADLINE)
+    world = cancelled(UndoWorld(flow, "o1"), DEADLINE, deadline=True)
     assert world.failure == Failure("run_timeout", "the run did not end before its deadline", "TimeoutError")
     assert "undo:charge[0]" in world.undone
     assert_replays(world)
@@ -392,7 +392,7 @@ def test_a_deadline_that_passed_is_put_off_once() -> None:
     state = RunState()
     state.apply(ev.RunStarted("w", "1", b"", deadline_us=1_000))
     for _ in range(2):
-        state.apply(ev.CancelRequested(DEADLINE))
+        state.apply(ev.CancelRequested(DEADLINE, deadline=True))
     assert (state.deadline_us, state.timed_out) == (1_000 + UNWIND_GRACE_US, True)
 
 

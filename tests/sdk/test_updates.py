@@ -19,11 +19,13 @@ from perdure.core.limits import PAYLOAD_BYTES_MAX, WAITING_NAMES_MAX
 from perdure.core.messages import UpdateAsked
 from perdure.core.run_retry import effective, plan
 from perdure.core.runstate import RunState
+from perdure.core.waits import MessageWaits
 from perdure.core.work import Answer, Decided
 from perdure.engine.api.updates import Asked, Found, Place, Updates
 from perdure.errors import InvalidInput, PerdureError, RunFinished, UpdateRejected
 from perdure.sdk.workflow import guards
-from perdure.sdk.workflow.instance import Runtime, update_names
+from perdure.sdk.workflow.instance import WorkflowInstance
+from perdure.sdk.workflow.messages import update_names
 from perdure.wire import protocol, runs
 from tests.fakes.workflow_world import RUN_ID, World, assert_replays, keep_private
 
@@ -127,7 +129,7 @@ def test_an_update_that_the_program_does_not_define_is_refused_at_once_and_in_ev
     assert_replays(world)
     Update("renmae", int, int)  # a later version of the program has it
     try:
-        runtime = Runtime(world.run_id, world.workflow)
+        runtime = WorkflowInstance(world.run_id, world.workflow)
         assert runtime.activate(world.history, replay=True).stuck is None
         runtime.evict()
     finally:
@@ -238,7 +240,7 @@ def test_a_completion_names_what_the_code_waits_for() -> None:
     assert world.deliver().waiting == ["signal:left", "update:rename"]
     world.add(ev.SignalReceived("left", b'"x"'))
     assert world.deliver().waiting == ["signal:right"], "whoever gave up waits no more"
-    assert world.runtime._signal_waiters.keys() == {"right"}
+    assert world.runtime.run.signals.waits.waiting_names() == ["right"]
     world.add(ev.SignalReceived("right", b'"y"'))
     assert world.deliver().waiting == []
     assert world.result == "y"
@@ -259,10 +261,10 @@ async def steps(n: int) -> int:
 
 
 def test_a_run_that_waits_for_no_message_pays_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def never(self: Runtime) -> list[str]:
+    def never(self: Any, is_done: Any) -> None:
         raise AssertionError("looked")
 
-    monkeypatch.setattr(Runtime, "_waiting", never)
+    monkeypatch.setattr(MessageWaits, "forget_if", never)
     world = World(steps, 3)
     world.run()
     assert world.result == 6
@@ -313,7 +315,7 @@ def test_an_answer_that_the_code_no_longer_gives_is_a_mismatch() -> None:
     world = World(pull, 1)
     world.script = [asked("1", "rename", b'"x"')]
     world.run()
-    changed = Runtime(RUN_ID, waits)
+    changed = WorkflowInstance(RUN_ID, waits)
     replayed = changed.activate(world.history, replay=True)
     assert replayed.stuck is not None
     assert replayed.stuck.code == "nondeterminism"

@@ -18,7 +18,7 @@ import pytest
 
 from perdure.core import ids
 from perdure.core.trace import TraceParent, parse, run_span_id, run_traceparent
-from perdure.sdk.worker.tracing import current_traceparent
+from perdure.sdk.traceparent import current_traceparent
 
 ROOT = Path(__file__).parents[2]
 PROCESSES = "tests.server.tracing_processes"

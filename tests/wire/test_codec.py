@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from enum import IntEnum
 from typing import Any, get_args, get_origin
 
 import msgspec
@@ -39,6 +40,8 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
         float: st.floats(allow_nan=False, allow_infinity=False),
         type(None): st.none(),
     }
+    if isinstance(hint, type) and issubclass(hint, IntEnum):
+        return st.sampled_from(hint)
     return simple[hint]
 
 

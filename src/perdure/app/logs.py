@@ -20,7 +20,7 @@ from perdure.app.terminal import Guarded
 from perdure.core import ids
 from perdure.core.names import escaped
 from perdure.sdk.worker.attempts import current_slot
-from perdure.sdk.workflow.instance import current
+from perdure.sdk.workflow.live_run import current
 from perdure.wire import otlp
 
 Format = Literal["text", "json"]

@@ -1,7 +1,7 @@
 """The form of an API key: `pd_<id>_<secret>`.
 
 The id is public: it is in lists, in logs and in the audit, and finds the key's row. The secret is 256 random bits and is
-kept nowhere; the database has its SHA-256. A fast hash is right here: nobody can go through 2^256 secrets.
+kept nowhere; the database has its SHA-256. A fast hash is right here: 2^256 secrets cannot be tried one by one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FORM = re.compile(rf"pd_([A-Za-z0-9]{{{ID_CHARS}}})_([A-Za-z0-9_-]{{{_SECRET_CH
 
 
 class Presented(NamedTuple):
-    """A key that somebody showed: its id, and the hash of the secret that came with it."""
+    """A key that a caller presented: its id, and the hash of the secret that came with it."""
 
     id: str
     hash: bytes
@@ -34,6 +34,6 @@ def compose(ident: str, secret: str) -> str:
 
 
 def present(key: str) -> Presented | None:
-    """None: this is no key of ours, whatever it is."""
+    """None: this is not a Perdure key."""
     match = _FORM.fullmatch(key)
     return Presented(match[1], sha256(match[2].encode()).digest()) if match else None

@@ -37,8 +37,6 @@ from perdure.core.names import UNSAFE, invalid_name
 Via = Literal["rest", "cli", "link", "sdk"]
 Status = Literal["open", "approved", "rejected", "resolved", "expired"]
 
-_BEGINS: Final = b'{"title":'
-"""What the spec of an approval begins with, and that of no other promise."""
 _USER: Final = "user:"
 _KEY: Final = "key:"
 _NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
@@ -137,11 +135,6 @@ def encode_spec(spec: Spec) -> bytes:
 
 def decode_spec(data: bytes | str) -> Spec:
     return msgspec.json.decode(data, type=Spec)
-
-
-def is_guarded(data: bytes) -> bool:
-    """Of the spec of any promise: whether it is an approval with assignees or a quorum. Such a one takes votes, given after it was asked."""
-    return data.startswith(_BEGINS) and decode_spec(data).is_guarded
 
 
 def _check_spec(spec: Spec) -> None:

@@ -1,8 +1,8 @@
-"""A call of a function as JSON, written by somebody who does not have the function at hand.
+"""A call of a function as JSON, written without access to the function.
 
 Arguments are one JSON object keyed by parameter name. Who knows only their order puts them first, under `*`, which no parameter is
 called: `{"*":[1,2],"depth":3}`. Who knows neither names nor order offers all that is there, under `**`, and the function takes what
-its parameters name: `{"**":{"url":"...","depth":3,"whatever":null}}`. The SDK turns both into names when it runs the function.
+its parameters name: `{"**":{"url":"...","depth":3,"unused":null}}`. The SDK turns both into names when it runs the function.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 A row's own time is the database's and is not known when its hash is made, so the next row's hash covers it; the last row of an ended
 run is covered by the time that the run's row has. Numbers are big-endian: eight bytes for the time in microseconds since 1970, four for the
-others. PostgreSQL computes the same (perdure.chain), so that anybody can check a history with SQL alone.
+others. PostgreSQL computes the same (perdure.chain), so that a history can be checked with SQL alone.
 
 The chain has no key. It shows damage, and edits by people who did not recompute what follows; see docs/adr/0015.
 """

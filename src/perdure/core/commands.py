@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from perdure.core.errors import Failure
+from perdure.core.events import PromiseKind
 from perdure.core.retry import TaskOptions
 
 
@@ -59,7 +60,8 @@ class CreatePromise(_Command, frozen=True, gc=False, tag=7):
     seq: int
     name: str
     spec: bytes = b""
-    """As in the event."""
+    kind: PromiseKind = PromiseKind.PLAIN
+    """Both as in the event."""
 
 
 class RecordOperation(_Command, frozen=True, gc=False, tag=8):
@@ -104,8 +106,8 @@ class ContinueAsNew(_Command, frozen=True, gc=False, tag=15):
     """Signals received and not consumed: they open the new run's history, so that none is lost."""
     promises: list[tuple[str, bytes]] = []
     """Promises resolved that the code never waited for."""
-    cancels: list[str] = []
-    """Reasons of cancel requests that arrived after the code had decided."""
+    cancels: list[tuple[str, bool]] = []
+    """Cancel requests that arrived after the code had decided: reason, and whether it was the deadline."""
 
 
 class SkipTasks(_Command, frozen=True, gc=False, tag=16):

@@ -15,10 +15,20 @@ Command events say what the code asked for (the journal matches against them); f
 
 from __future__ import annotations
 
+from enum import IntEnum
+
 import msgspec
 
 from perdure.core.errors import Failure
 from perdure.core.retry import TaskOptions
+
+
+class PromiseKind(IntEnum):
+    """What a promise stands for. Stored as these numbers."""
+
+    PLAIN = 0
+    APPROVAL = 1
+    EVENT = 2
 
 
 class _Event(msgspec.Struct, frozen=True, array_like=True, tag_field="type", gc=False):
@@ -40,7 +50,7 @@ class RunStarted(_Event, frozen=True, gc=False, tag=1):
     attributes: bytes = b""
     """A flat JSON object that people find the run by; empty for none."""
     trace: str = ""
-    """W3C traceparent of whoever started the run."""
+    """W3C traceparent of the caller that started the run."""
     known_as: bytes = b""
     """The id that the parent knows this child by, when it continues another run; empty: its own."""
     schedule: str = ""
@@ -51,6 +61,8 @@ class RunStarted(_Event, frozen=True, gc=False, tag=1):
 
 class CancelRequested(_Event, frozen=True, gc=False, tag=2):
     reason: str = ""
+    deadline: bool = False
+    """The run has reached its deadline: it undoes what it did and then fails, as timed out."""
 
 
 class RunSucceeded(_Event, frozen=True, gc=False, tag=3):
@@ -195,7 +207,7 @@ class ChildCancelled(_Event, frozen=True, gc=False, tag=33):
 class ChildCancelRequested(_Event, frozen=True, gc=False, tag=34):
     seq: int
     awaited: bool = False
-    """Whoever waited for the child goes on when it has ended. False: at once, as before this was recorded, or nobody waits."""
+    """The code that waits for the child continues when it has ended. False: at once."""
 
 
 # -- messages from outside -----------------------------------------------------------------------------------------
@@ -210,18 +222,19 @@ class PromiseCreated(_Event, frozen=True, gc=False, tag=41):
     seq: int
     name: str
     spec: bytes = b""
-    """JSON of what makes it an approval (core/approvals.py) or the wait for a named event (core/named_events.py); empty: a plain promise."""
+    """JSON of the approval (core/approvals.py) or of the wait for a named event (core/named_events.py)."""
+    kind: PromiseKind = PromiseKind.PLAIN
 
 
 class PromiseResolved(_Event, frozen=True, gc=False, tag=42):
     name: str
     value: bytes
-    sure: bool = True
-    """False: from somebody who may not answer for others. An approval with assignees or a quorum that is asked for later does not take it."""
+    authorized: bool = True
+    """False: the caller may not answer for others. A restricted approval (assignees or a quorum) that is created later ignores it."""
 
 
 class UpdateReceived(_Event, frozen=True, gc=False, tag=43):
-    """Somebody asks the run to change something, and waits for its answer."""
+    """A caller asks the run to change something, and waits for the answer."""
 
     id: str
     name: str

@@ -1,4 +1,4 @@
-"""Ids that tell their shard and their age, and that nobody has to remember to draw.
+"""Ids that contain their shard and their age, and that follow from other ids where they can.
 
 A run id is a UUIDv7: 48 bits of Unix milliseconds, version 7, 12 bits `rand_a` holding the shard, 62 random bits.
 Every other id inside a run is derived: the run id's first 64 bits, then a hash of (run id, kind, sequence). So ids are the

@@ -166,12 +166,12 @@ class Journal:
                          f"child workflow {workflow!r} key={key!r} input={_short(data)}")  # fmt: skip
         return seq
 
-    def create_promise(self, name: str, spec: bytes = b"") -> int:
-        """`spec` makes it an approval or the wait for an event. What is recorded stands: words for people may change in the code."""
+    def create_promise(self, name: str, spec: bytes = b"", kind: ev.PromiseKind = ev.PromiseKind.PLAIN) -> int:
+        """`spec` is that of an approval or of the wait for a named event. A recorded one stands: its texts may change in the code."""
         seq = self._take(ids.PROMISE)
         expected = self._expected.pop((ids.PROMISE, seq), None)
         if expected is None:
-            self._commands.append(cm.CreatePromise(seq, name, spec))
+            self._commands.append(cm.CreatePromise(seq, name, spec, kind))
             return seq
         assert isinstance(expected, ev.PromiseCreated)
         if expected.name != name:
@@ -210,7 +210,7 @@ class Journal:
         return recorded.failure is not None and recorded.failure.type == NO_HANDLER
 
     def answer_update(self, id: str, value: bytes, failure: Failure | None) -> None:
-        """A repeated answer must be of the same kind; its words may have changed, whoever asked has the first ones."""
+        """A repeated answer must be of the same kind; its text may have changed: the caller has the first one."""
         expected = self._answers.pop(id, None)
         if expected is None:
             self._commands.append(cm.AnswerUpdate(id, value, failure))
@@ -251,7 +251,7 @@ class Journal:
         return answer
 
     def close(self, command: cm.Command) -> None:
-        """The code has ended. Whatever the history expected of it beyond this point will never come."""
+        """The code has ended. What the history expected beyond this point will never come."""
         self._commands.append(command)
         self.check_all_matched(lambda: f"the code ended with {type(command).__name__}")
 

@@ -128,7 +128,7 @@ class _Unusable(ValueError):
 def _count(
     root: Any, schema: Any, path: tuple[str | int, ...], within: frozenset[str], budget: list[int] | None = None
 ) -> None:
-    """Walk a schema with its references written out: each step costs one of the budget, whatever it repeats."""
+    """Walk a schema with its references written out: each step costs one of the budget, repeated or not."""
     left = [SCHEMA_NODES_MAX] if budget is None else budget
     left[0] -= 1
     if left[0] < 0:

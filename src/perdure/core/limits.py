@@ -20,7 +20,7 @@ UPDATES_OPEN_MAX: Final = 1_000
 SUCCESSORS_MAX: Final = 1_000
 """Times a run may continue as new between two questions about it; longer chains are not followed."""
 UPDATE_WAIT_S_MAX: Final = 30
-"""Seconds that one request may wait for the answer to an update; whoever asks again under the same key waits on."""
+"""Seconds that one request may wait for the answer to an update; a repeated request with the same id continues to wait."""
 UPDATE_ANSWERS_KEPT_S: Final = 7 * 86_400
 """Seconds that the answer to an update is kept for those who ask again."""
 WAITING_NAMES_MAX: Final = 100
@@ -91,7 +91,7 @@ RUN_ENV_MAX: Final = 1_000
 APPROVAL_BYTES_MAX: Final = 64 * 1024
 """Bytes of what an approval asks as JSON: title, form, assignees and details together."""
 APPROVAL_VALUE_BYTES_MAX: Final = 64 * 1024
-"""Bytes of the value that somebody gives with an answer to an approval."""
+"""Bytes of the value that comes with an answer to an approval."""
 APPROVAL_NAMES_MAX: Final = 50
 """Names among the assignees of an approval, among those it escalates to, and people who answer it."""
 APPROVAL_TITLE_CHARS_MAX: Final = 500
@@ -192,7 +192,7 @@ EVENT_MATCH_STEPS_MAX: Final = 20_000
 EVENTS_PER_LOOK: Final = 20
 """Events that are matched in one transaction."""
 EVENTS_KEPT_S: Final = 7 * 86_400
-"""Seconds for which an event that has reached everybody is still shown."""
+"""Seconds for which an event that was delivered to every wait is still shown."""
 EVENT_SPEC_BYTES_MAX: Final = 16 * 1024
 """Bytes of a wait for an event: its expression and the values that were bound to it."""
 WEBHOOK_SKEW_S: Final = 300

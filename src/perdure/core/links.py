@@ -1,4 +1,4 @@
-"""Signed links: one question to one person, as a text that anybody can carry and nobody can change.
+"""Signed links: one question to one person, as a text that can be passed on and cannot be changed.
 
 Laws:
 

@@ -18,13 +18,15 @@ class SignalSent(_Mail, frozen=True, gc=False, tag=1):
 
 class CancelAsked(_Mail, frozen=True, gc=False, tag=2):
     reason: str = ""
+    deadline: bool = False
+    """As in the event."""
 
 
 class PromiseKept(_Mail, frozen=True, gc=False, tag=3):
     name: str
     value: bytes
-    sure: bool = False
-    """It comes from votes, or from somebody who may go past them: an approval with assignees or a quorum takes nothing else."""
+    authorized: bool = False
+    """It is the result of votes, or the caller may override them. A restricted approval (assignees or a quorum) takes nothing else."""
 
 
 class ChildEnded(_Mail, frozen=True, gc=False, tag=4):

@@ -4,9 +4,8 @@ A wait is a promise whose spec names the event and holds an expression over `eve
 the wait began. So whether an event fits is decided from the spec and the payload alone, by any engine, without the run.
 
 Laws:
-- An expression that cannot be evaluated over a payload does not fit it. It stops nobody.
+- An expression that cannot be evaluated over a payload does not fit it. Other waits are not affected.
 - A spec holds only what its expression reads, and is bounded.
-- A spec begins with the event's name: that is how it is told from other specs of promises.
 """
 
 from __future__ import annotations
@@ -107,17 +106,6 @@ def fits(spec: str | bytes, payload: Any) -> bool | None:
         return _parse(wait.match).evaluate({**wait.bound, EVENT: payload}.__getitem__, meter) is True
     except (ExprError, msgspec.DecodeError):
         return None
-
-
-def is_wait(spec: bytes) -> bool:
-    """Whether the spec of a promise is that of a wait for an event."""
-    return spec.startswith(b'{"event":')
-
-
-def promise_name(event: str, n: int, run_id: bytes) -> str:
-    """Of the promise behind the n-th wait for an event in a run. Of this run alone: what comes late must mean nothing to its successor,
-    and is not handed over."""
-    return f"event:{event}#{n}@{run_id[-4:].hex()}"
 
 
 @lru_cache(_PARSED)

@@ -101,7 +101,7 @@ def settle(
     left_us: int | None = None,
 ) -> Verdict:
     """Decide what the end of an attempt means. `attempt` counts executions from 1, `lost` the workers lost before. `left_us` is the
-    time until the task must have ended, where it has such a limit and somebody knows what time it is."""
+    time until the task must have ended, where it has such a limit and the time is known."""
     if end is End.SUCCESS:
         return Succeed()
     if end is End.CANCELLED:

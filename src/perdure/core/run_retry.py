@@ -3,7 +3,7 @@
     ... facts and commands ... | failure ... what followed ... RunFailed | RunRetried ...
                                '- cut
 
-Theory. A history is never changed, so a retry is one more event, `RunRetried`, and everybody who folds or replays looks at
+Theory. A history is never changed, so a retry is one more event, `RunRetried`, and every fold or replay looks at
 `effective(history)` instead. That is the history in which what failed has not ended yet:
 
 - before the cut everything stays as it is;

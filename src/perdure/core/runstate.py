@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 from perdure.core import events as ev
-from perdure.core.approvals import is_guarded
+from perdure.core.approvals import decode_spec
 from perdure.core.errors import IllegalTransition
 from perdure.core.lifecycle import RunStatus, next_run_status
 from perdure.core.limits import UNWIND_GRACE_US
-from perdure.core.undo import COMMITTED, DEADLINE
+from perdure.core.undo import COMMITTED
 
 
 class RunState:
@@ -39,8 +39,8 @@ class RunState:
         "timed_out",
         "timers",
         "trace",
+        "unauthorized",
         "undoable",
-        "unsure",
         "updates",
         "version",
     )
@@ -57,11 +57,11 @@ class RunState:
         """Children that were asked to stop, and whose end the run waits for."""
         self.failed_children: dict[int, bytes] = {}
         """Ended, and not well; the retry of a declarative run may wait for them again."""
-        self.promises: dict[str, bytes] = {}
-        """Created: name -> what makes it an approval or the wait for an event; empty for a plain promise."""
+        self.promises: dict[str, ev.PromiseCreated] = {}
+        """Created, by name."""
         self.resolved: set[str] = set()
-        self.unsure: set[str] = set()
-        """Resolved by somebody who may not answer for others."""
+        self.unauthorized: set[str] = set()
+        """Resolved by a caller who may not answer for others."""
         self.updates: dict[str, ev.UpdateReceived] = {}
         """Asked for and not answered, by id."""
         self.answered: set[str] = set()
@@ -82,7 +82,7 @@ class RunState:
         self.known_as = b""
         """The id that the parent knows this run by, when that is not its own."""
         self.trace = ""
-        """W3C traceparent of whoever started the run."""
+        """W3C traceparent of the caller that started the run."""
         self.version = ""
         """Of the code that executes it."""
 
@@ -99,8 +99,13 @@ class RunState:
     def is_terminal(self) -> bool:
         return self.status in (RunStatus.SUCCESS, RunStatus.FAILED, RunStatus.CANCELLED)
 
+    def takes_votes_only(self, promise: str) -> bool:
+        """Whether a promise is an approval with assignees or a quorum."""
+        created = self.promises.get(promise)
+        return created is not None and _is_restricted(created)
+
     def next_wake_us(self) -> int | None:
-        """When this run must be looked at even if nobody writes to it."""
+        """When this run must be loaded even if no message arrives."""
         wakes = list(self.timers.values())
         if self.deadline_us:
             wakes.append(self.deadline_us)
@@ -119,7 +124,7 @@ def _began(s: RunState, e: ev.RunBegan) -> None:
 
 def _cancel_requested(s: RunState, e: ev.CancelRequested) -> None:
     s.cancel_requested = True
-    if e.reason == DEADLINE and not s.timed_out:
+    if e.deadline and not s.timed_out:
         s.timed_out = True
         if s.deadline_us:
             s.deadline_us += UNWIND_GRACE_US
@@ -178,9 +183,13 @@ def _child_failed(s: RunState, e: ev.ChildFailed | ev.ChildCancelled) -> None:
     s.stopping.discard(e.seq)
 
 
+def _is_restricted(e: ev.PromiseCreated) -> bool:
+    return e.kind is ev.PromiseKind.APPROVAL and decode_spec(e.spec).is_guarded
+
+
 def _promise_created(s: RunState, e: ev.PromiseCreated) -> None:
-    s.promises.setdefault(e.name, e.spec)
-    if e.name in s.unsure and is_guarded(e.spec):
+    s.promises.setdefault(e.name, e)
+    if e.name in s.unauthorized and _is_restricted(e):
         s.resolved.discard(e.name)
 
 
@@ -195,8 +204,8 @@ def _update_answered(s: RunState, e: ev.UpdateAnswered) -> None:
 
 def _promise_resolved(s: RunState, e: ev.PromiseResolved) -> None:
     s.resolved.add(e.name)
-    if not e.sure:
-        s.unsure.add(e.name)
+    if not e.authorized:
+        s.unauthorized.add(e.name)
 
 
 def _state_set(s: RunState, e: ev.StateSet) -> None:

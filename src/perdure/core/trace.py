@@ -1,6 +1,6 @@
-"""Where a run stands in a distributed trace (W3C Trace Context), computed from its id, so that nobody has to remember it.
+"""Where a run stands in a distributed trace (W3C Trace Context), computed from its id, so that it is not stored.
 
-A run's span id is a hash of its run id. Its trace id is the caller's or, where nobody traced the start, the run id itself: a UUIDv7
+A run's span id is a hash of its run id. Its trace id is the caller's or, for an untraced start, the run id itself: a UUIDv7
 is 16 bytes, never zero, and random in its lower half, which is what samplers look at. Hence engine, worker and client
 agree on a run's place without telling each other, before the run's span is even written.
 """
@@ -31,7 +31,7 @@ class TraceParent(NamedTuple):
 
 
 def parse(traceparent: str) -> TraceParent | None:
-    """None for whatever is not a valid header. A version of the future may have more fields; the first four are what they are."""
+    """None if it is not a valid header. A later version may have more fields; the first four keep their meaning."""
     parts = traceparent.strip().split("-")
     if len(parts) < 4 or [len(p) for p in parts[:4]] != [2, 32, 16, 2] or not _HEX.issuperset("".join(parts[:4])):
         return None
@@ -48,7 +48,7 @@ def run_span_id(run_id: bytes) -> str:
 def run_traceparent(run_id: bytes, caller: str) -> str:
     """The traceparent of a run's own span: what its tasks and children are children of.
 
-    It is sampled when the caller is; a run that nobody traced is.
+    It is sampled when the caller is; a run with an untraced start is sampled.
     """
     parent = parse(caller) if caller else None
     if parent is None:

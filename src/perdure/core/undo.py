@@ -5,7 +5,7 @@
 
 Theory. Nothing is stored for it. Which task takes back another is among the options that were recorded when it was scheduled, and the
 stack is what follows from the history: successes in their order, without those that were undone or committed. So it survives every crash,
-and anybody who has the history can show it.
+and the history is enough to show it.
 
 Laws:
 
@@ -36,7 +36,7 @@ PREFIX: Final = "undo:"
 COMMITTED: Final = "perdure.undo"
 """The state in which code records that there is no way back: successes up to this event stay. 0: it has pushed an undo by itself."""
 DEADLINE: Final = "run_timeout: the run did not end before its deadline"
-"""The reason of the cancel request with which an engine lets a run undo what it did before it fails at its deadline."""
+"""The text of the cancel request by which a run that has reached its deadline undoes what it did before it fails."""
 
 TIMED_OUT: Final = Failure("run_timeout", "the run did not end before its deadline", "TimeoutError")
 
@@ -148,7 +148,7 @@ def offer(call: bytes, result: bytes, error: Failure | None) -> bytes:
         given = msgspec.json.decode(call or b"{}", type=dict[str, msgspec.Raw])
         if call.startswith(OFFER):
             given = msgspec.json.decode(given["**"], type=dict[str, msgspec.Raw])
-        given.pop("*", None)  # by position: nobody here knows what they are called
+        given.pop("*", None)  # by position: their names are not known here
     except msgspec.DecodeError:  # no object at all: a child that takes a plain value
         given = {"input": msgspec.Raw(call)}
     offered = {**given, "result": msgspec.Raw(result or b"null"), "error": error_value(error)}
@@ -170,7 +170,7 @@ class CannotUndo(Exception):
 class Unwinding(Generic[E]):
     """Entries that are being taken back. It knows nothing of tasks but their numbers: `call` schedules one and answers its own.
 
-    With a barrier nothing begins before that is lifted. It is how whoever stops tasks makes sure to have heard of all that succeeded
+    With a barrier nothing begins before that is lifted. It makes sure that every success has arrived that was recorded
     before they were stopped: a timer that is due at once fires after those facts, and none follows it.
     """
 

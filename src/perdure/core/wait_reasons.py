@@ -5,7 +5,7 @@
 
 Laws:
 
-1. A reason comes from whoever decided it: the claim for limits, rates and pauses (grant.py), the history for what the code asked for.
+1. A reason comes from where it was decided: the claim for limits, rates and pauses (admission.py), the history for what the code asked for.
 2. The words are made here and nowhere else. `on` is the one word that lists are filtered by.
 """
 
@@ -14,13 +14,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from perdure.core import ids
+from perdure.core.approvals import decode_spec
 from perdure.core.durations import datetime_of
+from perdure.core.events import PromiseCreated, PromiseKind
 from perdure.core.flow_control.admission import Reason
+from perdure.core.named_events import read_spec
 from perdure.core.runstate import RunState
 
 NAMES_COUNTED: Final = 1_000
@@ -29,8 +32,8 @@ WAITS_MAX: Final = 20
 """Waits of one run that are recorded and shown; how many more there are is told."""
 
 CODES: Final[dict[str, str]] = {
-    "stuck": "Its code cannot go on until somebody resumes it.",
-    "approval": "Somebody has to approve or reject.",
+    "stuck": "Its code cannot continue until the run is resumed.",
+    "approval": "It needs an approval or a rejection.",
     "signal": "Its code waits for a signal.",
     "event": "Its code waits for a named event that matches.",
     "promise": "Its code waits for a promise to be resolved from outside.",
@@ -38,7 +41,7 @@ CODES: Final[dict[str, str]] = {
     "child": "A child run has not ended.",
     "limit": "A concurrency limit is reached: other runs hold its slots.",
     "rate": "A rate limit is used up until its bucket is refilled.",
-    "paused": "Somebody paused the queue, task, workflow or namespace.",
+    "paused": "The queue, task, workflow or namespace is paused.",
     "retry": "A task waits for its next attempt.",
     "no_worker": "No connected worker serves the task on its queue.",
     "version": "No connected worker has the code of the workflow.",
@@ -114,7 +117,7 @@ def of_run(
 ) -> list[Wait]:
     """What a run waits for. `listens`: what its code listens for, which the history does not show, as `signal:name`. `blocked`: nodes of a
     flow, each with the nodes that it waits for."""
-    out = [_promise(name, spec) for name, spec in state.promises.items() if name not in state.resolved]
+    out = [_promise(created) for name, created in state.promises.items() if name not in state.resolved]
     out += [_listens(one) for one in listens]
     out += [_child(child) for child in state.children.values()][:WAITS_MAX]
     if state.tasks:
@@ -126,21 +129,20 @@ def of_run(
     return out
 
 
-def _promise(name: str, spec: bytes) -> Wait:
-    said: Any = msgspec.json.decode(spec) if spec else None
-    if not isinstance(said, dict):
-        return Wait(on="promise", text=f"the promise {name!r}", name=name)
-    if "event" in said:
-        match = f" that matches {said['match']}" if said.get("match") else ""
-        return Wait(on="event", text=f"an event {said['event']!r}{match}", name=said["event"])
-    by = tuple(str(a) for a in said.get("assignees") or ())
-    return Wait(
-        on="approval",
-        text=f"the approval {name!r} by {', '.join(by) or 'anybody'}",
-        name=name,
-        by=by,
-        until_us=said.get("deadline_us") or 0,
-    )
+def _promise(created: PromiseCreated) -> Wait:
+    name = created.name
+    match created.kind:
+        case PromiseKind.EVENT:
+            wait = read_spec(created.spec)
+            matching = f" that matches {wait.match}" if wait.match else ""
+            return Wait(on="event", text=f"an event {wait.event!r}{matching}", name=wait.event)
+        case PromiseKind.APPROVAL:
+            spec = decode_spec(created.spec)
+            by = tuple(spec.assignees)
+            text = f"the approval {name!r} by {', '.join(by) or 'anyone'}"
+            return Wait(on="approval", text=text, name=name, by=by, until_us=spec.deadline_us or 0)
+        case _:
+            return Wait(on="promise", text=f"the promise {name!r}", name=name)
 
 
 def _listens(one: str) -> Wait:
@@ -171,7 +173,7 @@ def _after(node: str, deps: Sequence[str]) -> str:
 
 
 def stuck(why: str) -> Wait:
-    return Wait(on="stuck", text=f"somebody to resume it: {why.partition(chr(10))[0]}")
+    return Wait(on="stuck", text=f"a manual resume: {why.partition(chr(10))[0]}")
 
 
 def no_code(workflow: str, version: str) -> Wait:

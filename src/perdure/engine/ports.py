@@ -7,6 +7,7 @@ from typing import Protocol
 
 import msgspec
 
+from perdure.core.events import PromiseCreated
 from perdure.core.flow_control.admission import Held
 from perdure.core.flow_control.groups import Line, Rules
 from perdure.core.work import Activation, Assignment, Beat, Decided, LogChunk, Outcome, Report, RunView
@@ -160,7 +161,7 @@ class Reopening(msgspec.Struct, frozen=True):
     """Tasks whose rows go, because they have not ended any more."""
     stale_seqs: list[int]
     queued: list[QueuedTask]
-    promises: dict[str, tuple[bool, bytes]]
+    promises: dict[str, tuple[bool, PromiseCreated | None]]
     """Promises that the code waits for or that were kept -> whether they were, and what makes them approvals or waits for events."""
     states: dict[str, bytes | None]
     """State values that differ from what is stored."""

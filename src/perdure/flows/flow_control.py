@@ -31,7 +31,7 @@ def with_root(text: str) -> str:
 
 
 def canonical(text: str, what: str, parameters: Collection[str] | None = None) -> str:
-    """The expression in the form that is recorded. `parameters`: the names that the input has; None where nobody knows."""
+    """The expression in the form that is recorded. `parameters`: the names that the input has; None where they are not known."""
     try:
         read = expressions.parse(with_root(text))
     except ExprError as e:

@@ -59,7 +59,7 @@ class Call(_Frozen, frozen=True, tag="call"):
     said: frozenset[str] = frozenset()
     """What the document gives of queue and options; the task's declaration counts for the rest."""
     args: Template | None = None
-    """The call's arguments, one object. None: the node has no `with:`, and whatever is at hand is offered (core/calls.py)."""
+    """The call's arguments, one object. None: the node has no `with:`, and all values in scope are offered (core/calls.py)."""
 
 
 class Services(_Frozen, frozen=True, tag="services"):
@@ -74,7 +74,7 @@ class Services(_Frozen, frozen=True, tag="services"):
 
 
 class Child(_Frozen, frozen=True, tag="child"):
-    """Another workflow by name, of whatever kind, as a run of its own."""
+    """Another workflow by name, a flow or code, as a run of its own."""
 
     workflow: str
     args: Template | None = None
@@ -109,7 +109,7 @@ class Wait(_Frozen, frozen=True, tag="wait"):
     event: bool = False
     """For a named event instead; `signal` evaluates to its name."""
     match: Expr | None = None
-    """Which of those: over `event` and whatever is in scope when the wait begins. None: any."""
+    """Which of those: over `event` and the values in scope when the wait begins. None: any."""
 
 
 class Approval(_Frozen, frozen=True, tag="approval"):

@@ -48,7 +48,7 @@ class ScheduleRequest(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     workflow: str
     version: str = ""
-    """Empty: whatever is current when it fires."""
+    """Empty: the current version when it fires."""
     input: bytes = b"{}"
     timeout_us: int = 0
     """How long its runs may take; 0: as long as they do."""
@@ -129,7 +129,7 @@ def check_name(name: str, what: str = "a schedule") -> str:
 
 
 def checked(r: ScheduleRequest) -> ScheduleRequest:
-    """The request as it is stored; whoever sent it. InvalidInput for what can never work."""
+    """The request as it is stored. Raises InvalidInput for a schedule that can never fire."""
     check_name(r.name)
     try:
         spec = parse_spec(spec_json(r.spec))
@@ -182,7 +182,7 @@ def attributes_of(name: str, attributes: bytes) -> bytes:
 
 
 def queue_line(own: Line | None, ns: int, workflow: str, name: str, schedule_id: int) -> Line:
-    """The line in which runs of a schedule wait for the ones before them: whatever the workflow needs, and the one slot of the schedule."""
+    """The flow-control group in which runs of a schedule wait for earlier ones: the needs of the workflow, and the one slot of the schedule."""
     base = own or run_line(None, ns, workflow, b"")
     ident = blake2b(b"%d schedule %d " % (ns, schedule_id) + base.id, digest_size=16).digest()
     limits = (*base.needs.limits, LimitNeed(f"schedule/{name}", 1, "queue"))

@@ -20,7 +20,7 @@ from perdure.sdk.client.handles import backend
 from perdure.sdk.options import checked
 from perdure.sdk.payloads import Converter
 from perdure.sdk.payloads.schemas import schemas_of
-from perdure.sdk.workflow.instance import current
+from perdure.sdk.workflow.live_run import current
 from perdure.sdk.workflow.step import Step
 
 T = TypeVar("T")
@@ -120,13 +120,7 @@ class Approval(Generic[T]):
             deadline_us=now_us + limit_us if limit_us else None,
             escalate_us=now_us + self._escalate_us if self._escalate_us else None,
         )
-        return runtime.wait_promise(
-            runtime.ask_again(self.name),
-            self._decode,
-            limit_us,
-            encode_spec(spec),
-            f"the approval {self.name!r} was not decided in time",
-        )
+        return runtime.promises.wait_approval(self.name, spec, self._decode, limit_us)
 
     def _decode(self, data: bytes) -> Any:
         answer = answer_of(data)

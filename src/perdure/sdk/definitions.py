@@ -36,11 +36,11 @@ from perdure.sdk.options import (
 )
 from perdure.sdk.payloads import Signature
 from perdure.sdk.plain_calls import run_plain
-from perdure.sdk.worker.tracing import current_traceparent
+from perdure.sdk.traceparent import current_traceparent
 from perdure.sdk.workflow import guards, undo
 from perdure.sdk.workflow.fanout import Fanout, child_fanout
-from perdure.sdk.workflow.instance import Runtime, Waiter, current
-from perdure.sdk.workflow.step import Step
+from perdure.sdk.workflow.live_run import LiveRun, current
+from perdure.sdk.workflow.step import Step, Waiter
 
 if TYPE_CHECKING:
     from perdure.sdk.messages import Signal
@@ -122,7 +122,7 @@ class Task(Generic[P, R]):
         if runtime is None:
             return run_plain(self.fn, self.is_async, args, kwargs)
         data = self.signature.encode_call(args, kwargs)
-        return runtime.schedule_task(
+        return runtime.requests.schedule_task(
             self.name, self.queue, data, self.effective, self.signature.decode_result, self.undo
         )
 
@@ -136,8 +136,8 @@ class Task(Generic[P, R]):
 
     map = map_calls
 
-    def _fan_out(self, runtime: Runtime, items: Iterable[Any], concurrency: int | None, on_error: str) -> Step[Any]:
-        return Fanout(runtime, self, self.signature.encode_calls(items), concurrency, on_error).step
+    def _fan_out(self, runtime: LiveRun, items: Iterable[Any], concurrency: int | None, on_error: str) -> Step[Any]:
+        return Fanout(runtime.requests, self, self.signature.encode_calls(items), concurrency, on_error).step
 
 
 class Bound(Generic[R_co]):
@@ -209,7 +209,7 @@ class Startable(Generic[P, R]):
                 f"{self._source_text}: a child run is neither put off nor deduplicated: its parent waits for it. Drop debounce and dedup"
             )
         decode = self.signature.decode_result
-        return current.get().start_child(
+        return current.get().requests.start_child(
             self.name, self.version, data, self._key, self._timeout_us, lambda step: Waiter(step, decode)
         )
 
@@ -219,8 +219,8 @@ class Startable(Generic[P, R]):
 
     map = map_calls
 
-    def _fan_out(self, runtime: Runtime, items: Iterable[Any], concurrency: int | None, on_error: str) -> Step[Any]:
-        return child_fanout(runtime, self._child, self.signature.encode_calls(items), concurrency, on_error)
+    def _fan_out(self, runtime: LiveRun, items: Iterable[Any], concurrency: int | None, on_error: str) -> Step[Any]:
+        return child_fanout(runtime.requests, self._child, self.signature.encode_calls(items), concurrency, on_error)
 
     async def start(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Start a run; returns its handle once the start is durable.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Literal, TypeVar, overload
 
 from perdure.core.errors import InvalidInput, PerdureError
-from perdure.sdk.workflow.instance import current
+from perdure.sdk.workflow.live_run import current
 from perdure.sdk.workflow.step import Step
 
 A = TypeVar("A")

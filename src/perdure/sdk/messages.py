@@ -15,7 +15,7 @@ from perdure.core.messages import SignalSent
 from perdure.core.names import checked_name
 from perdure.sdk.client.handles import Backend, backend
 from perdure.sdk.payloads import Converter
-from perdure.sdk.workflow.instance import Runtime, current
+from perdure.sdk.workflow.live_run import LiveRun, current
 from perdure.sdk.workflow.step import Step
 
 T = TypeVar("T")
@@ -24,7 +24,7 @@ BY_KEY: Final = "key:"
 """Prefix of a run name that is the key it was started under."""
 
 
-def _runtime(what: str) -> Runtime:
+def _runtime(what: str) -> LiveRun:
     runtime = current.get(None)
     if runtime is None:
         raise PerdureError(f"{what} works inside a workflow only")
@@ -57,7 +57,7 @@ class Signal(Generic[T]):
 
     def next(self, timeout: Duration | None = None) -> Step[T]:
         """Wait for the next message, inside a workflow. The await raises TimeoutError when none comes within `timeout`."""
-        return _runtime(f"Signal({self.name!r}).next()").next_signal(
+        return _runtime(f"Signal({self.name!r}).next()").signals.next(
             self.name, self._converter.decode, to_us(timeout) if timeout is not None else 0
         )
 
@@ -127,7 +127,7 @@ class NamedEvent(Generic[T]):
             values["input"] = runtime.input_object()
         spec = wait_spec(self.name, match, values)
         timeout_us = to_us(timeout) if timeout is not None else 0
-        return runtime.wait_event(self.name, spec, self._converter.decode, timeout_us)
+        return runtime.promises.wait_event(self.name, spec, self._converter.decode, timeout_us)
 
     async def emit(self, value: T, *, key: str = "") -> bool:
         """Send the event; returns when it is durable, which is before runs get it.
@@ -164,7 +164,7 @@ class Promise(Generic[T]):
 
     def wait(self, timeout: Duration | None = None) -> Step[T]:
         """Wait for the value, inside a workflow. The await raises TimeoutError when it does not come within `timeout`."""
-        return _runtime(f"Promise({self.name!r}).wait()").wait_promise(
+        return _runtime(f"Promise({self.name!r}).wait()").promises.wait(
             self.name, self._converter.decode, to_us(timeout) if timeout is not None else 0
         )
 

@@ -42,7 +42,9 @@ from perdure.core.messages import UpdateAsked
 from perdure.core.names import checked_name
 from perdure.sdk.client.handles import backend
 from perdure.sdk.payloads import Converter
-from perdure.sdk.workflow.instance import ContinueAsNewRequest, Runtime, current, failure_of, update_names
+from perdure.sdk.workflow.endings import ContinueAsNewRequest, failure_of
+from perdure.sdk.workflow.live_run import LiveRun, current
+from perdure.sdk.workflow.messages import update_names
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -51,16 +53,16 @@ R = TypeVar("R")
 class Request(Generic[T, R]):
     """One update, for code that takes them one by one: `value`, and the `key` it was asked under. The first answer stands."""
 
-    def __init__(self, runtime: Runtime, key: str, value: T, encode: Callable[[R], bytes]) -> None:
+    def __init__(self, runtime: LiveRun, key: str, value: T, encode: Callable[[R], bytes]) -> None:
         self._runtime, self.key, self.value, self._encode = runtime, key, value, encode
 
     def reply(self, answer: R) -> None:
         """Answer the update. Raises PayloadMismatch if the answer does not fit its type."""
-        self._runtime.answer_update(self.key, self._encode(answer), None)
+        self._runtime.updates.answer(self.key, self._encode(answer), None)
 
     def reject(self, why: str) -> None:
         """Refuse the update: `ask()` raises UpdateRejected with this text."""
-        self._runtime.answer_update(self.key, b"", _rejection(UpdateRejected(why)))
+        self._runtime.updates.answer(self.key, b"", _rejection(UpdateRejected(why)))
 
 
 class Update(Generic[T, R]):
@@ -96,13 +98,13 @@ class Update(Generic[T, R]):
                 "check in the handler what needs a step, and raise UpdateRejected there"
             )
         runtime = _runtime(f"Update({self.name!r}).handle()")
-        runtime.handle_updates(
+        runtime.updates.handle(
             self.name, lambda e: runtime.begin_task(self._handle(runtime, e, fn, validate), f"update {self.name}")
         )
 
     async def _handle(
         self,
-        runtime: Runtime,
+        runtime: LiveRun,
         e: ev.UpdateReceived,
         fn: Callable[[T], Any],
         validate: Callable[[T], object] | None,
@@ -112,25 +114,25 @@ class Update(Generic[T, R]):
             if validate is not None:
                 validate(value)
         except Exception as error:
-            runtime.answer_update(e.id, b"", _rejection(error))
+            runtime.updates.answer(e.id, b"", _rejection(error))
             return
         try:
             answer = fn(value)
             if inspect.isawaitable(answer):
                 answer = await answer
-            runtime.answer_update(e.id, self._answer.encode(answer), None)
+            runtime.updates.answer(e.id, self._answer.encode(answer), None)
         except UpdateRejected as error:
-            runtime.answer_update(e.id, b"", _rejection(error))
+            runtime.updates.answer(e.id, b"", _rejection(error))
         except ContinueAsNewRequest:
             why = WorkflowRuleBroken(
                 "wf.continue_as_new() works in the workflow's own function, not in the handler of an update"
             )
-            runtime.answer_update(e.id, b"", failure_of(why, "update_failed"))
+            runtime.updates.answer(e.id, b"", failure_of(why, "update_failed"))
         except asyncio.CancelledError:
-            runtime.answer_update(e.id, b"", Failure("update_failed", "the handler was cancelled", "CancelledError"))
+            runtime.updates.answer(e.id, b"", Failure("update_failed", "the handler was cancelled", "CancelledError"))
             raise
         except Exception as error:
-            runtime.answer_update(e.id, b"", failure_of(error, "update_failed"))
+            runtime.updates.answer(e.id, b"", failure_of(error, "update_failed"))
 
     async def next(self, timeout: Duration | None = None) -> Request[T, R]:
         """Wait for the next update, inside a workflow. Answer it with `reply()` or `reject()`.
@@ -139,11 +141,11 @@ class Update(Generic[T, R]):
         """
         runtime = _runtime(f"Update({self.name!r}).next()")
         while True:
-            e = await runtime.next_update(self.name, to_us(timeout) if timeout is not None else 0)
+            e = await runtime.updates.next(self.name, to_us(timeout) if timeout is not None else 0)
             try:
                 return Request(runtime, e.id, self._request.decode(e.value), self._answer.encode)
             except PayloadMismatch as error:
-                runtime.answer_update(e.id, b"", _rejection(error))
+                runtime.updates.answer(e.id, b"", _rejection(error))
 
     async def __aiter__(self) -> AsyncIterator[Request[T, R]]:
         while True:
@@ -176,7 +178,7 @@ class Update(Generic[T, R]):
         return self._answer.decode(answer.value)
 
 
-def _runtime(what: str) -> Runtime:
+def _runtime(what: str) -> LiveRun:
     runtime = current.get(None)
     if runtime is None:
         raise PerdureError(f"{what} works inside a workflow only")

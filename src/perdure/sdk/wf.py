@@ -18,7 +18,8 @@ from perdure.sdk.flow_control import control_of
 from perdure.sdk.mapping import map as map
 from perdure.sdk.options import CallOptions, checked, recorded_options
 from perdure.sdk.payloads import Converter, Signature
-from perdure.sdk.workflow.instance import ContinueAsNewRequest, Runtime, current
+from perdure.sdk.workflow.endings import ContinueAsNewRequest
+from perdure.sdk.workflow.live_run import LiveRun, current
 from perdure.sdk.workflow.step import Step
 from perdure.sdk.workflow.undo import UndoScope
 
@@ -26,7 +27,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def _runtime(what: str) -> Runtime:
+def _runtime(what: str) -> LiveRun:
     runtime = current.get(None)
     if runtime is None:
         raise PerdureError(f"wf.{what} works inside a workflow only")
@@ -40,7 +41,7 @@ def sleep(d: Duration | datetime) -> Step[None]:
     """
     runtime = _runtime("sleep()")
     until = us_of(d) if isinstance(d, datetime) else runtime.now_us + to_us(d)
-    return runtime.sleep_until(until)
+    return runtime.requests.sleep_until(until)
 
 
 @overload
@@ -60,7 +61,7 @@ def run(name: str, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Step[An
     Until the record is durable, `fn` may be executed again.
     """
     signature = Signature.of(fn)
-    return _runtime("run()").run_operation(
+    return _runtime("run()").requests.run_operation(
         name, lambda: fn(*args, **kwargs), signature.encode_result, signature.decode_result
     )
 
@@ -80,7 +81,7 @@ def call(name: str, input: dict[str, Any] | None = None, **options: Unpack[CallO
     given = checked("wf.call()", CallOptions, options)
     control = control_of(given, f"task {name}", "task")
     converter: Converter[Any] = Converter.of(Any)
-    return _runtime("call()").schedule_task(
+    return _runtime("call()").requests.schedule_task(
         checked_name("task", name),
         checked_name("queue", given.get("queue") or DEFAULT_QUEUE),
         converter.encode(input or {}),
@@ -110,7 +111,7 @@ def unwind() -> Step[None]:
 
 def undo_scope() -> UndoScope:
     """A block with an undo stack of its own: an exception that leaves `async with wf.undo_scope():` undoes what was done inside it."""
-    return UndoScope(_runtime("undo_scope()"))
+    return UndoScope(_runtime("undo_scope()").undo)
 
 
 def commit_undo() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from perdure.engine.commits.rows import PROMISE_WORDS
 from perdure.engine.ports import Reopening
-from perdure.engine.runs.run import promise_kind
 from perdure.store.flow_control import put_groups
 from perdure.store.queries import execute, fetch_row
 
@@ -36,7 +36,8 @@ async def reopen(connection: Any, r: Reopening) -> bool:
                 for t in r.queued
             ],
             promises=[
-                (name, kept, promise_kind(spec), spec.decode() or None) for name, (kept, spec) in r.promises.items()
+                (name, kept, PROMISE_WORDS[p.kind] if p else "promise", (p.spec.decode() or None) if p else None)
+                for name, (kept, p) in r.promises.items()
             ],
             states=r.states.items(),
             released=r.orphans,

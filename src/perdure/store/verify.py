@@ -1,4 +1,4 @@
-"""Reads a database for core/invariants.py, page by page.
+"""Reads a database for core/invariants, page by page.
 
 A page is some runs with everything about them, read in one REPEATABLE READ snapshot; the next page has a new one. So each run is seen
 whole, a live system can be verified, and no transaction stays open long enough to hold up vacuum.

@@ -18,7 +18,7 @@ from perdure.core.run_retry import ENDED_BY_ENGINE, effective
 from perdure.sdk.client.handles import Handle
 from perdure.sdk.definitions import Workflow
 from perdure.sdk.workflow import guards
-from perdure.sdk.workflow.instance import Runtime
+from perdure.sdk.workflow.instance import WorkflowInstance
 from perdure.wire.codec import history_from_json, history_to_json
 
 
@@ -49,11 +49,11 @@ def replay_one(workflow: Workflow[..., Any], run_id: bytes, history: list[ev.Rec
     if isinstance(started, ev.RunStarted) and started.workflow != workflow.name:
         raise InvalidInput(f"{where}: this history is of workflow {started.workflow!r}, not {workflow.name!r}")
     history = effective(history)
-    runtime = Runtime(run_id, workflow)
+    runtime = WorkflowInstance(run_id, workflow)
     done = runtime.activate(history, replay=True)
     runtime.evict()
     if done.stuck is not None:
-        error = runtime.journal.mismatch or PerdureError(done.stuck.message)
+        error = runtime.run.journal.mismatch or PerdureError(done.stuck.message)
         error.args = (f"{where}: {error}",)
         raise error
     _check_end(history[-1].event, done.commands, where)

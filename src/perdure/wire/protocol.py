@@ -409,7 +409,12 @@ def _sizer(kind: type[Any]) -> Callable[[Any], int]:
 
 
 def _continued_size(c: ContinueAsNew) -> int:
-    return 64 + len(c.input) + sum(len(v) + 32 for _, v in (*c.signals, *c.promises)) + sum(map(len, c.cancels))
+    return (
+        64
+        + len(c.input)
+        + sum(len(v) + 32 for _, v in (*c.signals, *c.promises))
+        + sum(len(reason) + 2 for reason, _ in c.cancels)
+    )
 
 
 _SIZES: Final[dict[type, Callable[[Any], int]]] = {

@@ -141,7 +141,7 @@ MUTANTS = [
     Mutant(
         "undo-drop-a-statement",
         "core/undo.py",
-        '        given.pop("*", None)  # by position: nobody here knows what they are called\n',
+        '        given.pop("*", None)  # by position: their names are not known here\n',
         "",
         "sdk/test_undo.py",
     ),
@@ -176,8 +176,8 @@ MUTANTS = [
     Mutant(
         "runstate-drop-a-condition",
         "core/runstate.py",
-        "    if e.name in s.unsure and is_guarded(e.spec):\n",
-        "    if e.name in s.unsure:\n",
+        "    if e.name in s.unauthorized and _is_restricted(e):\n",
+        "    if e.name in s.unauthorized:\n",
         "core/test_runstate.py",
     ),
     Mutant(

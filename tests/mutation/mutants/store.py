@@ -7,14 +7,14 @@ from tests.mutation.mutants import Mutant
 MUTANTS = [
     Mutant(
         "verify-hash-not-compared",
-        "core/invariants.py",
+        "core/invariants/run_fold.py",
         "        if made != stored:\n",
         "        if False:\n",
         "store/test_tampering.py::test_each_edit_is_named",
     ),
     Mutant(
         "verify-head-not-compared",
-        "core/invariants.py",
+        "core/invariants/run_fold.py",
         "if c.head is not None and self._heads.get(stored.events or 0) != c.head:",
         "if c.head is None and self._heads.get(stored.events or 0) != c.head:",
         "store/test_tampering.py::test_each_edit_is_named",

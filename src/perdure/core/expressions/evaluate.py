@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from perdure.core.errors import ExprError
-from perdure.core.expressions.functions import ARITHMETIC, call, check_order, equal, member, negative, step_into
+from perdure.core.expressions.functions import call, step_into
 from perdure.core.expressions.nodes import (
     Arith,
     Call,
@@ -27,6 +27,7 @@ from perdure.core.expressions.nodes import (
     a_kind,
     kind,
 )
+from perdure.core.expressions.operators import ARITHMETIC, check_order, equal, member, negative
 
 Scope = Callable[[str], Any]
 """From the name of a root to its value. KeyError: there is no such root."""

@@ -2,7 +2,7 @@
 
 Laws:
 - Nodes never change. `at` is where the node's own mark (an operator, a name, a bracket) stands in the text it was parsed from.
-- `height` is 1 for a leaf and never above EXPR_DEPTH_MAX, so whatever walks a tree may recurse.
+- `height` is 1 for a leaf and never above EXPR_DEPTH_MAX, so code that walks a tree may recurse.
 - The language has no loops and no functions of its own, so one evaluation visits a node at most once. Visits are therefore bounded
   by EXPR_CHARS_MAX; what has to be counted is elements, and a `Meter` counts those.
 """
@@ -28,7 +28,7 @@ DATA_DEPTH_MAX: Final = 100
 
 
 class Fault(Exception):
-    """Why an operation has no value. Whoever knows where it stands makes an ExprError of it; it never leaves this package."""
+    """Why an operation has no value. The evaluator adds the position and raises an ExprError; it never leaves this package."""
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:

@@ -3,7 +3,7 @@
 Laws:
 - A string that is exactly one `${ expression }` becomes the expression's value, with its type. With text around, it becomes text: null
   is nothing, strings are as they are, everything else is JSON. `$${` is a literal `${`. Keys take no expressions.
-- Parts without expressions are constants: every evaluation hands out the same objects. So is whatever an expression reads from the
+- Parts without expressions are constants: every evaluation hands out the same objects. So are values that an expression reads from the
   scope. Do not change a result; copy what you want to change.
 - evaluate raises ExprError and nothing else, and its result weighs no more than TEMPLATE_BYTES_MAX.
 """
@@ -17,8 +17,8 @@ from typing import Any, Final
 import msgspec
 
 from perdure.core.expressions import Expr, ExprError, Path, Scope, parse_at
-from perdure.core.expressions.functions import text_of, weigh
 from perdure.core.expressions.nodes import Fault, Meter
+from perdure.core.expressions.operators import text_of, weigh
 from perdure.core.limits import TEMPLATE_BYTES_MAX
 
 TEMPLATE_DEPTH_MAX: Final = 100

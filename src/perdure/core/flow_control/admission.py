@@ -23,7 +23,7 @@ from perdure.core.flow_control.groups import LimitNeed, Line, Needs, RateNeed, R
 AGING_US: Final = 10_000_000
 """Waiting for this long is worth one level of priority."""
 LOOK_AGAIN_US: Final = 1_000_000
-"""A line that something holds up is looked at again after this time, even if nobody said that it is free."""
+"""A group that is held up is examined again after this time, even without a notification."""
 RATE_STEP_US: Final = 20_000
 """A line that waits for its rate is looked at when this much of it has come, and one unit at least: not for every single unit."""
 HOLDERS_SHOWN: Final = 3
@@ -175,7 +175,7 @@ def _limited(limit: LimitNeed, held: Held | None) -> Reason:
 
 
 def _filled(ns: int, rate: RateNeed, buckets: dict[Key, Bucket], now_us: int) -> Bucket:
-    """The bucket as it is by now. One that nobody has used is full."""
+    """The bucket at this time. An unused one is full."""
     bucket = buckets.get((ns, rate.key))
     if bucket is None:
         bucket = buckets[ns, rate.key] = Bucket(rate.burst, now_us)

@@ -213,7 +213,7 @@ class _Input:
         return self._value if name == "input" else None
 
     def text(self, expression: str) -> str:
-        """Short enough for a key, whatever it is: what is longer is told apart by a hash."""
+        """Short enough for a key; a longer text is replaced by a hash."""
         found = self.value(expression)
         text = found if isinstance(found, str) else msgspec.json.encode(found).decode()
         if len(text) <= NAME_CHARS_MAX:

@@ -2,7 +2,7 @@
 
 Laws:
 
-1. A limit is acquired in the transaction that claims a task or lets in a run, and freed in the one that ends it. Nobody counts in memory.
+1. A limit is acquired in the transaction that claims a task or lets in a run, and freed in the one that ends it. Nothing is counted in memory.
 2. Expressions see `input`, the arguments by name. One that fails is null, and null is a value like any other.
 """
 
@@ -20,7 +20,7 @@ PRIORITY_MAX: Final = 100
 
 class Limit(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """At most `max` at a time. `by` is an expression over the input: each of its values has a limit of its own. Limits with the same `key` share
-    their slots, whatever task or workflow they stand at; without one, a limit belongs to the task or workflow alone."""
+    their slots across tasks and workflows; without one, a limit belongs to the task or workflow alone."""
 
     max: int
     by: str = ""

@@ -4,7 +4,7 @@
                                      ^                    due: which of them to fire now, by the policy for missed ones
     JSON or YAML --parse_calendar--> Calendar (a named set of local days)
 
-A nominal time is the moment a schedule names, in Unix microseconds. It identifies the firing: however late it happens, and whichever server
+A nominal time is the moment a schedule names, in Unix microseconds. It identifies the firing: however late it happens, and no matter which server
 does it, there is one per nominal time. Nothing here reads a clock; `zoneinfo` is data.
 """
 

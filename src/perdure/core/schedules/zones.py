@@ -69,7 +69,7 @@ def segments(name: str, since_s: int, until_s: int) -> Iterator[Segment]:
     offset = offset_at(name, start)
     passed = start + offset
     for year in range(_year(start), _year(until_s) + 1):
-        # A year's end ends a segment too, though nothing changes there: the next year is looked at only if somebody asks.
+        # A year's end ends a segment too, though nothing changes there: the next year is computed only when it is needed.
         for at, then in (*_changes(name, year), (_new_year(year + 1), None)):
             end = min(at, until_s)
             if end > start:

@@ -148,8 +148,7 @@ def reopening(
         stale_seqs=stale,
         queued=[_queued(run_id, seq, e, line_of(e, seq)) for seq, e in sorted(reopened.tasks.items())],
         promises={
-            n: (n in reopened.resolved, reopened.promises.get(n, b""))
-            for n in reopened.promises.keys() | reopened.resolved
+            n: (n in reopened.resolved, reopened.promises.get(n)) for n in reopened.promises.keys() | reopened.resolved
         },
         states={n: v for n, v in values.items() if v != failed.state.get(n)},
         orphans=[r.event.run_id for r in before if isinstance(r.event, ev.ChildStarted) and r.event.run_id not in kept],

@@ -154,6 +154,10 @@ class EndedRow(NamedTuple):
     successor: bytes | None
 
 
+PROMISE_WORDS: Final = ("promise", "approval", "event")
+"""`promise.kind` by the number of a `PromiseCreated` event."""
+
+
 class PromiseRow(NamedTuple):
     run_id: bytes
     name: str

@@ -149,7 +149,8 @@ class Commands:
         return True
 
     def _create_promise(self, run: ActiveRun, c: cm.CreatePromise) -> bool:
-        run.record(ev.PromiseCreated(c.seq, c.name, c.spec)).extras.promises.append((c.name, c.spec))
+        created = ev.PromiseCreated(c.seq, c.name, c.spec, c.kind)
+        run.record(created).extras.promises.append(created)
         return True
 
     def _record_operation(self, run: ActiveRun, c: cm.RecordOperation) -> bool:
@@ -210,7 +211,7 @@ class Commands:
         messages: list[Mail] = [
             *(SignalSent(name, value) for name, value in c.signals),
             *(PromiseKept(name, value) for name, value in c.promises),
-            *(CancelAsked(reason) for reason in c.cancels),
+            *(CancelAsked(reason, deadline) for reason, deadline in c.cancels),
             *run.unseen,  # it came while the code was deciding to go on elsewhere
             *(UpdateAsked(u.id, u.name, u.value) for u in run.state.updates.values()),
         ]

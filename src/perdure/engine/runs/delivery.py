@@ -11,7 +11,6 @@ Laws:
 from __future__ import annotations
 
 from perdure.core import events as ev
-from perdure.core.approvals import is_guarded
 from perdure.core.errors import Failure
 from perdure.core.lifecycle import RunStatus
 from perdure.core.limits import UPDATES_OPEN_MAX
@@ -86,12 +85,12 @@ class InboxDelivery:
                 # A second one says that children which do not stop are not to be waited for any longer.
                 if not run.state.cancel_requested or run.state.stopping:
                     run.unseen.append(mail)
-                    run.record(ev.CancelRequested(mail.reason)).extras.stops = True
+                    run.record(ev.CancelRequested(mail.reason, mail.deadline)).extras.stops = True
             case PromiseKept():
-                allowed = mail.sure or not is_guarded(run.state.promises.get(mail.name, b""))
+                allowed = mail.authorized or not run.state.takes_votes_only(mail.name)
                 if allowed and mail.name not in run.state.resolved:
                     run.unseen.append(mail)
-                    run.record(ev.PromiseResolved(mail.name, mail.value, mail.sure), len(mail.value))
+                    run.record(ev.PromiseResolved(mail.name, mail.value, mail.authorized), len(mail.value))
             case UpdateAsked():
                 self._update_asked(run, mail)
             case TaskEnded():
@@ -140,8 +139,8 @@ def message_of(event: ev.Event) -> Mail | None:
         case ev.SignalReceived():
             return SignalSent(event.name, event.value)
         case ev.CancelRequested():
-            return CancelAsked(event.reason)
+            return CancelAsked(event.reason, event.deadline)
         case ev.PromiseResolved():
-            return PromiseKept(event.name, event.value, event.sure)
+            return PromiseKept(event.name, event.value, event.authorized)
         case _:
             return None

@@ -67,9 +67,7 @@ class Flows:
         found = self._plans.get((ns, workflow, version))
         if isinstance(found, Flow):
             self._plans.move_to_end((ns, workflow, version))
-            decider = Decider(found, run_id)
-            decider.declared = partial(self.declared, ns)
-            return decider
+            return Decider(found, run_id, partial(self.declared, ns))
         return found or Failure("flow_unavailable", f"the definition {version} of {workflow} has not been read")
 
     async def ensure(self, wanted: Iterable[Definition]) -> None:

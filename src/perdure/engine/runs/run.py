@@ -21,6 +21,7 @@ from perdure.core.lifecycle import RunStatus, TaskStatus
 from perdure.core.messages import CancelAsked, Mail
 from perdure.core.runstate import RunState
 from perdure.engine.commits.rows import (
+    PROMISE_WORDS,
     RUN_WORDS,
     TASK_WORDS,
     AnswerRow,
@@ -95,7 +96,7 @@ class Extras:
         """To whom, what, and whether it asks to stop."""
         self.consumed: list[int] = []
         self.starts: list[ChildStart] = []
-        self.promises: list[tuple[str, bytes]] = []
+        self.promises: list[ev.PromiseCreated] = []
         """Name, and what makes it more than a plain promise."""
         self.lines: dict[bytes, GroupRow] = {}
         """Lines that tasks or runs of this segment join: id -> row."""
@@ -404,7 +405,7 @@ class RunUnit:
             batch.messages.extend(x.posts)
             batch.consumed.extend(x.consumed)
             batch.promises.extend(
-                PromiseRow(run.id, name, run.ns, promise_kind(spec), spec.decode() or None) for name, spec in x.promises
+                PromiseRow(run.id, p.name, run.ns, PROMISE_WORDS[p.kind], p.spec.decode() or None) for p in x.promises
             )
             lines.update(x.lines)
             noted = x.noted or noted
@@ -432,14 +433,6 @@ class RunUnit:
         )
         if run.inbox_used or run.state.promises or run.state.resolved or successor is not None:
             batch.ended.append(EndedRow(run.id, successor))
-
-
-def promise_kind(spec: bytes) -> str:
-    if not spec:
-        return "promise"
-    return (
-        "approval" if spec.startswith(b'{"title":') else "event"
-    )  # their encoders write that first; anything else may be in a spec
 
 
 def attributes_text(attributes: bytes) -> str | None:

@@ -99,8 +99,8 @@ class Timers:
         """A run that did something it can undo is asked to, and has a while for it. It fails by itself, with the same failure."""
         undoable = run.state.undoable or (run.decider is not None and run.decider.flow.compensates)
         if undoable and not run.state.timed_out:
-            run.unseen.append(CancelAsked(DEADLINE))
-            run.record(ev.CancelRequested(DEADLINE)).extras.stops = True
+            run.unseen.append(CancelAsked(DEADLINE, deadline=True))
+            run.record(ev.CancelRequested(DEADLINE, deadline=True)).extras.stops = True
             self.push_deadline(run)
             self._queue.mark(run, urgent=True)
         else:

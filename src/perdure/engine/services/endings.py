@@ -29,7 +29,7 @@ from perdure.core.limits import UNDO_FAILURES_SHOWN, UNDO_WORKER_GRACE_US
 from perdure.core.messages import CancelAsked, ChildEnded, TaskEnded
 from perdure.core.run_retry import effective
 from perdure.core.runstate import RunState
-from perdure.core.undo import DEADLINE, TIMED_OUT, stack_of
+from perdure.core.undo import TIMED_OUT, stack_of
 from perdure.engine.commits.rows import Batch
 from perdure.engine.context import EngineContext
 from perdure.engine.flow_control import FlowControl
@@ -230,7 +230,7 @@ def _read(rows: Sequence[HistoryRow], run_id: bytes) -> Known:
         log.warning("run %s is ended although its history cannot be read: %s", run_id.hex(), e)
         return _read_what_is_left(rows)
     for record in history:
-        if isinstance(record.event, ev.CancelRequested) and record.event.reason != DEADLINE:
+        if isinstance(record.event, ev.CancelRequested) and not record.event.deadline:
             known.reason = record.event.reason
     if known.state.undoable:
         known.undoable = [u.name for u in stack_of(history) if u.status in ("ready", "undoing")]
@@ -272,7 +272,7 @@ def _ended(one: Unendable, known: Known, recorded: Recorded) -> ActiveRun:
         if isinstance(mail, TaskEnded) and mail.seq in run.state.tasks:
             _task_ended(run, mail, one.clock_us)
         elif isinstance(mail, CancelAsked) and asked is None:
-            run.record(ev.CancelRequested(mail.reason))
+            run.record(ev.CancelRequested(mail.reason, mail.deadline))
             asked = mail.reason
     if asked is None and one.asked_us is not None and not run.state.timed_out:
         asked = ""  # the request itself cannot be read

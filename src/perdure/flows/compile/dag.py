@@ -3,7 +3,7 @@
 Laws:
 
 1. A node may read what it waits for, directly or through others, and nothing else. Reading adds no dependency: the order of things is
-   said in depends_on, choice and then, where everybody looks for it.
+   said in depends_on, choice and then, where readers look for it.
 2. There are no cycles.
 """
 

@@ -1,6 +1,6 @@
 """Reading fields of a document: what is wanted, what was found, and where it stands. Problems are collected, never raised one by one.
 
-A reader answers None for a field that is wrong, after noting why. Whoever compiles goes on with what is right, so that one pass finds
+A reader answers None for a field that is wrong, after recording why. Compilation continues with the rest, so that one pass finds
 everything there is to find.
 """
 

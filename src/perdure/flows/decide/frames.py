@@ -9,16 +9,17 @@ Frames decide what comes next and know nothing of sequence numbers or history; t
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
 from perdure.core.errors import Failure
 from perdure.core.expressions import Expr
 from perdure.core.expressions.template import Template
-from perdure.flows.decide.values import NULL, Value, written
-from perdure.flows.model import DEFAULT, ERROR, TIMEOUT, Body, Node
+from perdure.flows.decide.values import Value, written
+from perdure.flows.model import DEFAULT, Body, Node
 
 PENDING: Final = "pending"
 RUNNING: Final = "running"
@@ -31,6 +32,8 @@ Scope = Callable[[str], Any]
 
 _NOTHING: Final[dict[int, Any]] = {}
 _NO_TODO: Final = ()
+ABSENT: Final[Any] = object()
+"""What `own_root` returns for a name that it does not know."""
 
 
 def _nothing() -> dict[int, Any]:
@@ -88,51 +91,45 @@ class Visit(msgspec.Struct, eq=False):
     def is_spread(self) -> bool:
         return self.items is not None or self.node.spread is not None
 
+    def scope_index(self, index: int) -> int:
+        """The index that expressions of an execution may read; -1: they have none."""
+        return index if self.is_spread else -1
+
     def label(self, index: int) -> str:
         name = self.frame.prefix + self.node.key
         return f"{name}[{index}]" if self.is_spread else name
 
 
-class Host:
+class FrameHost(Protocol):
     """What frames ask of the decider."""
 
     def scope_roots(self, name: str) -> Any:
         """`run` and `now`; KeyError for anything else."""
-        raise NotImplementedError
 
     def enter(self, visit: Visit) -> None:
         """Begin to work on a node."""
-        raise NotImplementedError
 
     def take_up(self, visit: Visit) -> None:
-        """Go on with a node that has been worked on before: executions that ended well stay, the others run again."""
-        raise NotImplementedError
+        """Continue a node that has been worked on before: executions that succeeded stay, the others run again."""
 
     def later(self, act: Callable[..., None], *args: Any) -> None:
         """Do it after what is being done; nothing recurses."""
-        raise NotImplementedError
 
     def soon(self, act: Callable[..., None], *args: Any) -> None:
-        """Do it now, or later if what is being done has cost much already. Its expressions have steps of their own."""
-        raise NotImplementedError
+        """Do it now, or later if this step has already cost much. Its expressions have steps of their own."""
 
-    def skipped(self, label: str, reason: str) -> None:
-        raise NotImplementedError
+    def skipped(self, label: str, reason: str) -> None: ...
 
     def wrote(self, frame: Frame, key: str) -> None:
-        """Shared state of a frame has changed. Raises for a value that is too large."""
-        raise NotImplementedError
+        """Shared state of a frame has changed. Raises Trouble for a value that is too large."""
 
-    def frame_ended(self, frame: Frame, value: Value | None, failure: Failure | None) -> None:
-        raise NotImplementedError
+    def frame_ended(self, frame: Frame, value: Value | None, failure: Failure | None) -> None: ...
 
     def evaluate(self, what: Template | Expr, scope: Scope) -> Any:
         """Raises Trouble."""
-        raise NotImplementedError
 
     def read(self, value: Value) -> Any:
-        """An output as an object. A large one is paid for. Raises Trouble."""
-        raise NotImplementedError
+        """An output as an object. A large one costs steps. Raises Trouble."""
 
 
 class Trouble(Exception):
@@ -143,9 +140,17 @@ class Trouble(Exception):
         self.failure = failure
 
 
-class Frame:
+class Frame(ABC):
+    """One body with its input and the state of its nodes."""
+
     def __init__(
-        self, host: Host, body: Body, data: Any, params: Any, prefix: str = "", owner: tuple[Visit, int] | None = None
+        self,
+        host: FrameHost,
+        body: Body,
+        data: Any,
+        params: Any,
+        prefix: str = "",
+        owner: tuple[Visit, int] | None = None,
     ) -> None:
         self.host, self.body, self.input, self.params, self.prefix, self.owner = host, body, data, params, prefix, owner
         self.shared: dict[str, Any] = dict(body.state)
@@ -153,29 +158,25 @@ class Frame:
         self.failure: Failure | None = None
         """Of the first node that failed."""
 
-    # -- what the decider tells -------------------------------------------------------------------------------------
+    @abstractmethod
+    def begin(self) -> None: ...
 
-    def begin(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def node_succeeded(self, visit: Visit, value: Value, action: str) -> None: ...
 
-    def node_succeeded(self, visit: Visit, value: Value, action: str) -> None:
-        raise NotImplementedError
-
-    def node_failed(self, visit: Visit, failure: Failure, *, timeout: bool) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def node_failed(self, visit: Visit, failure: Failure, *, timeout: bool) -> None: ...
 
     def blocked(self, limit: int) -> list[tuple[str, list[str]]]:
         return []
 
+    @abstractmethod
     def visits(self) -> list[Visit]:
         """Nodes that are being worked on or have failed, in the order of the body."""
-        raise NotImplementedError
 
+    @abstractmethod
     def reopen(self) -> list[Visit]:
         """A retry: what failed has not. Returns the visits whose executions have to be taken up again."""
-        raise NotImplementedError
-
-    # -- scopes -----------------------------------------------------------------------------------------------------
 
     def scope(self, visit: Visit | None = None, index: int = -1, output: Value | None = None) -> Scope:
         def root(name: str) -> Any:
@@ -191,18 +192,16 @@ class Frame:
             if name in ("state", "shared"):
                 return self.shared
             found = self.own_root(name, visit)
-            return self.host.scope_roots(name) if found is _ABSENT else found
+            return self.host.scope_roots(name) if found is ABSENT else found
 
         return root
 
-    def own_root(self, name: str, visit: Visit | None) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    def own_root(self, name: str, visit: Visit | None) -> Any: ...
 
+    @abstractmethod
     def offer(self, visit: Visit, index: int) -> dict[str, Any]:
-        """Whatever is at hand for an execution of a node that does not say what it takes."""
-        raise NotImplementedError
-
-    # -- results ----------------------------------------------------------------------------------------------------
+        """All values in scope, for an execution of a node without `with:`."""
 
     def write(self, visit: Visit, output: Value) -> None:
         if visit.node.writes:
@@ -228,340 +227,8 @@ class Frame:
         except Trouble as e:
             self._end(None, e.failure)
 
-    def default_output(self) -> Value:
-        raise NotImplementedError
-
-
-_ABSENT: Final[Any] = object()
-
-
-class DagFrame(Frame):
-    """Nodes become ready when everything they depend on is done."""
-
-    def __init__(
-        self, host: Host, body: Body, data: Any, params: Any, prefix: str = "", owner: tuple[Visit, int] | None = None
-    ) -> None:
-        super().__init__(host, body, data, params, prefix, owner)
-        n = len(body.nodes)
-        self.status = [PENDING] * n
-        self.outputs: list[Value] = [NULL] * n
-        self.actions: list[str] = [""] * n
-        self.blame: list[str] = [""] * n
-        """The failed node that a node failed or was skipped for: not empty is tainted."""
-        self.waiting = list(body.waits)
-        self.current: dict[int, Visit] = {}
-        self.left = n
-        self.smooth = True
-        """Nothing has failed or been skipped so far: whatever waits for success runs."""
-
-    def begin(self) -> None:
-        for i, waiting in enumerate(self.waiting):
-            if not waiting:
-                self.host.later(self._ready, i)
-
-    def scope(self, visit: Visit | None = None, index: int = -1, output: Value | None = None) -> Scope:
-        return self._root if index < 0 and output is None else super().scope(visit, index, output)
-
-    def _root(self, name: str) -> Any:
-        """The scope of a node that is executed once."""
-        i = self.body.index.get(name)
-        if i is not None:
-            return self.host.read(self.outputs[i])
-        if name == "input":
-            return self.input
-        if name in ("state", "shared"):
-            return self.shared
-        found = self.own_root(name, None)
-        return self.host.scope_roots(name) if found is _ABSENT else found
-
-    def own_root(self, name: str, visit: Visit | None) -> Any:
-        if name == "input":
-            return self.input
-        if name == "tasks":
-            read = self.host.read
-            return {n.key: read(self.outputs[i]) for i, n in enumerate(self.body.nodes) if self.status[i] == SUCCESS}
-        i = self.body.index.get(name)
-        return _ABSENT if i is None else self.host.read(self.outputs[i])
-
-    def offer(self, visit: Visit, index: int) -> dict[str, Any]:
-        out: dict[str, Any] = dict(self.input) if isinstance(self.input, dict) else {}
-        spread = visit.node.spread
-        for dep in visit.node.deps:
-            key = self.body.nodes[dep].key
-            if spread is None or spread.source != key:
-                value = self.host.read(self.outputs[dep])
-                if isinstance(value, dict):
-                    out.update(value)
-                out[key] = value
-        return {**out, **_place(visit, index)}
-
-    # -- readiness --------------------------------------------------------------------------------------------------
-
-    def _ready(self, i: int) -> None:
-        if self.over or self.status[i] != PENDING:
-            return
-        node = self.body.nodes[i]
-        if node.plain and self.smooth:
-            self.status[i] = RUNNING
-            visit = self.current[i] = Visit(self, node, i)
-            self.host.enter(visit)
-            return
-        reason, blame = self._refusal(node)
-        if not reason and node.when is not None:
-            try:
-                if not self.host.evaluate(node.when, self.scope()):
-                    reason = "when is false"
-            except Trouble as e:
-                self._fail(i, e.failure)
-                return
-        if reason:
-            self.host.skipped(self.prefix + node.key, reason)
-            self.blame[i] = blame
-            self.current.pop(i, None)
-            self._done(i, SKIPPED)
-            return
-        self.status[i] = RUNNING
-        before = self.current.get(i)
-        if before is not None and any(r is not None for r in before.results):  # a retry: what it has is kept
-            self.host.take_up(before)
-            return
-        visit = self.current[i] = Visit(self, node, i)
-        self.host.enter(visit)
-
-    def _refusal(self, node: Node) -> tuple[str, str]:
-        """Why a node whose sources are all done is skipped, and the failed node to blame; both empty when it runs."""
-        sources = [*node.deps, *(a for a, _ in node.arcs)]
-        blame = next((b for s in sources if (b := self.blame[s])), "")
-        live = any(self.status[s] == SUCCESS and self.actions[s] == action for s, action in node.arcs)
-        chosen = live or not node.arcs
-        match node.run_if:
-            case "all_success":
-                runs = chosen and all(self.status[d] == SUCCESS for d in node.deps)
-            case "none_failed":
-                some = not node.deps or any(self.status[d] == SUCCESS for d in node.deps)
-                runs = chosen and some and not blame
-            case "any_failed":
-                runs = bool(blame) or live
-            case "always":
-                runs = chosen or bool(blame)
-        if runs:
-            return "", ""
-        if blame:
-            return f"{blame} failed", blame
-        if node.run_if == "any_failed":
-            return "nothing failed", ""
-        if not chosen:
-            return "not chosen", ""
-        missing = next((self.body.nodes[d].key for d in node.deps if self.status[d] != SUCCESS), "")
-        return f"{missing} was skipped", ""
-
-    def _done(self, i: int, status: str) -> None:
-        self.status[i] = status
-        self.smooth &= status == SUCCESS
-        self.left -= 1
-        for s in self.body.nodes[i].successors:
-            self.waiting[s] -= 1
-            if not self.waiting[s]:
-                self.host.later(self._ready, s)
-        if not self.left:
-            if self.failure is not None:
-                self._end(None, self.failure)
-            else:
-                self.host.soon(self._finish)
-
-    def node_succeeded(self, visit: Visit, value: Value, action: str) -> None:
-        i = visit.at
-        try:
-            self.write(visit, value)
-        except Trouble as e:
-            self._fail(i, e.failure)
-            return
-        self.outputs[i], self.actions[i] = value, action
-        del self.current[i]
-        self._done(i, SUCCESS)
-
-    def node_failed(self, visit: Visit, failure: Failure, *, timeout: bool) -> None:
-        i = visit.at
-        if timeout and TIMEOUT in visit.node.routes:
-            self.node_succeeded(visit, NULL, TIMEOUT)
-        else:
-            self._fail(i, failure)
-
-    def _fail(self, i: int, failure: Failure) -> None:
-        key = self.body.nodes[i].key
-        self.blame[i] = key
-        if self.failure is None:
-            self.failure = of_node(failure, self.prefix + key)
-        self._done(i, FAILED)
-
-    def default_output(self) -> Value:
-        nodes = enumerate(self.body.nodes)
-        parts = [
-            Value.of(n.key).raw + b":" + self.outputs[i].raw
-            for i, n in nodes
-            if not n.successors and self.status[i] == SUCCESS
-        ]
-        return Value(b"{" + b",".join(parts) + b"}")
-
-    # -- retry ------------------------------------------------------------------------------------------------------
-
-    def visits(self) -> list[Visit]:
-        return [self.current[i] for i in sorted(self.current)]
-
-    def blocked(self, limit: int) -> list[tuple[str, list[str]]]:
-        """Nodes that wait, each with those that it waits for."""
-        open_ = (PENDING, RUNNING)
-        out: list[tuple[str, list[str]]] = []
-        for i, node in enumerate(self.body.nodes):
-            if self.status[i] == PENDING and self.waiting[i] and len(out) < limit:
-                before = [*node.deps, *(a for a, _ in node.arcs)]
-                out.append((node.key, [self.body.nodes[d].key for d in before if self.status[d] in open_]))
-        return out
-
-    def reopen(self) -> list[Visit]:
-        """Failed nodes go on; nodes that were skipped because of them are decided anew. Successes stay."""
-        self.over, self.failure = False, None
-        sources = self.body.sources
-        anew = {i for i, blame in enumerate(self.blame) if blame}
-        for i in anew:
-            # One that waits for others of them, or never got as far as being worked on, has to become ready again.
-            goes_on = self.status[i] == FAILED and i in self.current and not sources[i] & anew
-            self.status[i], self.blame[i] = RUNNING if goes_on else PENDING, ""
-        self.left += len(anew)
-        for i, status in enumerate(self.status):
-            if status == PENDING:
-                self.waiting[i] = sum(self.status[s] in (PENDING, RUNNING) for s in sources[i])
-                if not self.waiting[i]:
-                    self.host.later(self._ready, i)
-        if not self.left:  # only the output could not be made
-            self.host.later(self._finish)
-        return [self.current[i] for i in sorted(self.current) if self.status[i] == RUNNING]
-
-
-class GraphFrame(Frame):
-    """One cursor, moved along edges by actions."""
-
-    def __init__(
-        self, host: Host, body: Body, data: Any, params: Any, prefix: str = "", owner: tuple[Visit, int] | None = None
-    ) -> None:
-        super().__init__(host, body, data, params, prefix, owner)
-        self.steps = 0
-        self.current: Visit | None = None
-        self.passed: dict[str, str] = {}
-        """How the last visit of each node ended."""
-
-    def begin(self) -> None:
-        self._move(self.body.start, self.input)
-
-    def own_root(self, name: str, visit: Visit | None) -> Any:
-        if name == "input":
-            return visit.input if visit is not None else self.input
-        if name == "params":
-            return visit.params if visit is not None else self.params
-        return _ABSENT
-
-    def offer(self, visit: Visit, index: int) -> dict[str, Any]:
-        out: dict[str, Any] = dict(visit.params) if isinstance(visit.params, dict) else {}
-        if isinstance(visit.input, dict):
-            out.update(visit.input)
-        return {**out, "input": visit.input, **_place(visit, index)}
-
-    def _move(self, to: int, data: Any) -> None:
-        self.steps += 1
-        node = self.body.nodes[to]
-        visit = self.current = Visit(self, node)
-        visit.input, visit.params = data, self.params
-        if self.steps > self.body.max_steps:
-            limit = self.body.max_steps
-            message = f"the graph has made max_steps={limit} steps and is at {node.key!r}; raise max_steps if it is meant to go on"
-            self._fail(visit, Failure("step_limit", message))
-            return
-        self.host.later(self._enter, visit)
-
-    def _enter(self, visit: Visit) -> None:
-        if self.over or self.current is not visit:
-            return
-        node = visit.node
-        try:
-            if node.params is not None:
-                own = self.host.evaluate(node.params, self.scope(visit))
-                base = self.params if isinstance(self.params, dict) else {}
-                visit.params = {**base, **own} if isinstance(own, dict) else own
-            if node.prepare is not None:
-                visit.input = self.host.evaluate(node.prepare, self.scope(visit))
-        except Trouble as e:
-            self.node_failed(visit, e.failure, timeout=False)
-            return
-        self.host.enter(visit)
-
-    def node_succeeded(self, visit: Visit, value: Value, action: str) -> None:
-        node = visit.node
-        try:
-            self.write(visit, value)
-            action = self._action(visit, value, action)
-            to = node.edges.get(action, node.edges.get(DEFAULT))
-            data = self.host.read(value) if to is not None else None
-        except Trouble as e:
-            self.node_failed(visit, e.failure, timeout=False)
-            return
-        self.passed[node.key] = SUCCESS
-        if to is None:
-            self.current = None
-            self.host.soon(self._finish)
-        else:
-            self._move(to, data)
-
-    def _action(self, visit: Visit, value: Value, verb: str) -> str:
-        node = visit.node
-        if node.action is not None:
-            return node.action
-        if node.action_of is not None:
-            found = self.host.evaluate(node.action_of, self.scope(visit, -1, value))
-            if isinstance(found, bool):
-                return verb if verb != DEFAULT else ("true" if found else "false")
-            if found is not None:
-                return found if isinstance(found, str) else Value.of(found).raw.decode()
-        return verb
-
-    def node_failed(self, visit: Visit, failure: Failure, *, timeout: bool) -> None:
-        node = visit.node
-        if timeout and TIMEOUT in node.edges:
-            self.passed[node.key] = SUCCESS
-            self._move(node.edges[TIMEOUT], None)
-        elif ERROR in node.edges:
-            self.passed[node.key] = FAILED
-            self._move(node.edges[ERROR], {"code": failure.code, "type": failure.type, "message": failure.message})
-        else:
-            self._fail(visit, failure)
-
-    def _fail(self, visit: Visit, failure: Failure) -> None:
-        self.failure = of_node(failure, self.prefix + visit.node.key)
-        self._end(None, self.failure)
-
-    def default_output(self) -> Value:
-        return Value.of(self.shared)
-
-    def visits(self) -> list[Visit]:
-        return [self.current] if self.current is not None else []
-
-    def reopen(self) -> list[Visit]:
-        self.over, self.failure = False, None
-        visit = self.current
-        if visit is None:  # the output could not be made
-            self._finish()
-            return []
-        if not visit.results and not visit.handles and not visit.failures:  # it never got as far as being worked on
-            self.steps = 1 if self.steps > self.body.max_steps else self.steps
-            self.host.later(self._enter, visit)
-            return []
-        return [visit]
-
-
-def make(
-    host: Host, body: Body, data: Any, params: Any, prefix: str = "", owner: tuple[Visit, int] | None = None
-) -> Frame:
-    kind = DagFrame if body.kind == "dag" else GraphFrame
-    return kind(host, body, data, params, prefix, owner)
+    @abstractmethod
+    def default_output(self) -> Value: ...
 
 
 def of_node(failure: Failure, label: str) -> Failure:
@@ -571,7 +238,7 @@ def of_node(failure: Failure, label: str) -> Failure:
     return Failure(failure.code, f"{label}: {failure.message}", failure.type, failure.traceback)
 
 
-def _place(visit: Visit, index: int) -> dict[str, Any]:
+def place_in_spread(visit: Visit, index: int) -> dict[str, Any]:
     if not visit.is_spread or index < 0:
         return {}
     where = {"parallel_index": index, "parallel_count": visit.count}

@@ -1,6 +1,6 @@
-"""How far a run of a flow is, node by node: its decider, shown the run's history and asked.
+"""How far a run of a flow is, node by node, read from a decider that has replayed the run's history.
 
-Executions of a spread, and the bodies inside one, are one node of a picture: it has the status most worth knowing among theirs.
+Executions of a spread, and the bodies inside one, are one node of a drawing: it has the most important status among theirs.
 """
 
 from __future__ import annotations
@@ -10,26 +10,30 @@ from collections.abc import Callable
 from typing import Final
 
 from perdure.core.events import Recorded
+from perdure.flows.decide.dag_frames import DagFrame
 from perdure.flows.decide.decider import Decider
+from perdure.flows.decide.executions import InnerBody
+from perdure.flows.decide.frames import FAILED, PENDING, RUNNING, Frame
+from perdure.flows.decide.graph_frames import GraphFrame
 from perdure.flows.model import Approval, Body, Embedded, Flow, Sleep, Wait
 
 _PLACE: Final = re.compile(r"\[\d+\]")
 _WORTH: Final = ("failed", "running", "waiting", "pending", "cancelled", "success", "skipped")
-"""What is worth knowing of several, the most first."""
+"""The most important first."""
 
 
 def statuses_of(
     flow: Flow, run_id: bytes, history: list[Recorded], is_up: Callable[[], bool] = lambda: False
 ) -> dict[str, str]:
-    """Status words by path (`chart.Item.path`). Nodes of inner bodies that are over may be missing. Nothing when the time is up before
-    the history is worked off."""
+    """Status words by path (`chart.Item.path`). Nodes of inner bodies that are over may be missing. Empty when the time is up before
+    the history is applied."""
     decider = Decider(flow, run_id)
     decider.give(history, replay=True)
     if not decider.advance(is_up):
         return {}
     waits = _waits(flow.body, "")
     out: dict[str, str] = {}
-    for label, status in decider.statuses().items():
+    for label, status in node_statuses(decider).items():
         path = _PLACE.sub("", label)
         word = "waiting" if status == "running" and path in waits else status
         out[path] = word if path not in out else min(out[path], word, key=_rank)
@@ -41,7 +45,7 @@ def _rank(word: str) -> int:
 
 
 def _waits(body: Body, prefix: str) -> frozenset[str]:
-    """Nodes that wait for the world rather than work."""
+    """Nodes that wait for something outside the run."""
     found: set[str] = set()
     for node in body.nodes:
         if isinstance(node.verb, (Approval, Sleep, Wait)):
@@ -49,3 +53,27 @@ def _waits(body: Body, prefix: str) -> frozenset[str]:
         elif isinstance(node.verb, Embedded):
             found |= _waits(node.verb.body, f"{prefix}{node.key}.")
     return frozenset(found)
+
+
+def node_statuses(decider: Decider) -> dict[str, str]:
+    """Status words of the nodes by label. Of bodies within, those that are open or failed."""
+    out: dict[str, str] = {}
+    frames: list[Frame] = [decider.root] if decider.root is not None else []
+    while frames:
+        frame = frames.pop()
+        _statuses(frame, out)
+        for visit in frame.visits():
+            inner = [h.frame for h in visit.handles.values() if isinstance(h, InnerBody)]
+            frames.extend((*inner, *visit.frames.values()))
+    return out
+
+
+def _statuses(frame: Frame, out: dict[str, str]) -> None:
+    if isinstance(frame, DagFrame):
+        out.update({frame.prefix + n.key: s for n, s in zip(frame.body.nodes, frame.status, strict=True)})
+        return
+    assert isinstance(frame, GraphFrame)
+    for node in frame.body.nodes:
+        out[frame.prefix + node.key] = frame.passed.get(node.key, PENDING)
+    if frame.current is not None:
+        out[frame.prefix + frame.current.node.key] = FAILED if frame.failure is not None else RUNNING

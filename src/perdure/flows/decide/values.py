@@ -1,4 +1,4 @@
-"""JSON values that are decoded when somebody looks and encoded when somebody asks, at most once each."""
+"""JSON values that are decoded and encoded on demand, at most once each."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _UNKNOWN: Final[Any] = object()
 
 
 class Value(msgspec.Struct, eq=False, gc=False):
-    """One JSON value, as bytes, as objects, or both. What `obj` hands out is never changed by anybody."""
+    """One JSON value, as bytes, as objects, or both. The object that `obj` returns must not be changed."""
 
     _raw: bytes | None = None
     _obj: Any = _UNKNOWN
@@ -51,7 +51,7 @@ NULL: Final = Value(b"null", None)
 
 
 def written(state: dict[str, Any], path: tuple[str, ...], value: Any) -> dict[str, Any]:
-    """A copy of the state with a value at a dotted path; whatever lay in its way is replaced by objects."""
+    """A copy of the state with a value at a dotted path; values in its way are replaced by objects."""
     out = dict(state)
     at = out
     for key in path[:-1]:

@@ -1,6 +1,6 @@
 """What a picture of a flow shows, in words: one item for each node, one link for each way from one to the next.
 
-Neutral between the kinds of bodies, and between terminals and SVG. Texts are as written; whoever draws cuts and escapes them.
+Neutral between the kinds of bodies, and between terminals and SVG. Texts are as written; the drawing cuts and escapes them.
 """
 
 from __future__ import annotations

@@ -5,12 +5,12 @@
 Laws:
 
 1. The same graph gives the same picture.
-2. Lines share their way where nobody can misread them, and are one net then: those that leave one box, so that a fan-out has one trunk, or
+2. Lines share their way where they cannot be misread, and are one net then: those that leave one box, so that a fan-out has one trunk, or
    those that are the only ones of their boxes and lead to the same one, so that a join has one too. Lines against the ranks (loops)
    are nets of their own, one for each box they lead back to.
 3. Every vertex of a rank keeps its distance from its neighbours: nothing overlaps, labels included. They are vertices too.
 
-Lengths are whole numbers of whatever unit the drawer measures in: characters or pixels. A vertex begins at `x - width // 2`.
+Lengths are whole numbers in the unit of the drawing: characters or pixels. A vertex begins at `x - width // 2`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A chart as SVG: one file that needs nothing else, in the colours of whoever looks at it, light or dark.
+"""A chart as SVG: one file that needs nothing else, in the colour scheme of the viewer, light or dark.
 
 Laws:
 
@@ -283,7 +283,7 @@ _BROAD: Final = frozenset("mwMW@%")
 
 
 def measured(text: str, size: float, *, bold: bool = False) -> float:
-    """Pixels that a text takes, on the safe side: nobody knows which font it will be."""
+    """Pixels that a text takes, on the safe side: the font is not known."""
     units = 0.0
     for c in text:
         units += 0.38 if c in _NARROW else 0.92 if c in _BROAD else 0.7 if c.isupper() else 0.58 * max(1, cells(c))

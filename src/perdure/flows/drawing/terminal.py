@@ -2,7 +2,7 @@
 
 A picture is a list of lines, a line a list of spans, a span a text and its role; what colours roles have is the terminal's business.
 
-Lines between two ranks are routed in tracks, one for each net (layout.py). So that nobody takes a crossing for a junction, a line that crosses
+Lines between two ranks are routed in tracks, one for each net (layout.py). So that a crossing is not taken for a junction, a line that crosses
 a track interrupts it, and only lines of one net are ever joined.
 """
 

@@ -1,6 +1,6 @@
 """The JSON Schema (2020-12) of the document format, for editors: every key with a word about it, and which go together.
 
-The compiler is the judge (compile.py); this is what an editor can know while somebody types. It never refuses what compiles. With the
+The compiler is the judge (compile.py); this is what an editor can check while you type. It never refuses what compiles. With the
 signatures of tasks at hand it also completes their names and checks `with` against their parameters.
 """
 
@@ -65,7 +65,7 @@ def _document() -> Schema:
         "description": said("For people.", type="string"),
         "input": ref("input"),
         "triggers": _triggers(),
-        "timeout": ref("duration", "How long a run may take, unless whoever starts it says otherwise."),
+        "timeout": ref("duration", "How long a run may take, unless its start says otherwise."),
         "defaults": object_(
             "For every task that does not say otherwise.",
             {
@@ -238,7 +238,7 @@ def _options() -> Schema:
         "queue": said(
             "Where workers look for the task.", type=["string", "null"], minLength=1, maxLength=NAME_CHARS_MAX
         ),
-        "at_most_once": said("Never execute again, whatever happened.", type=["boolean", "null"]),
+        "at_most_once": said("Never execute again after a lost attempt.", type=["boolean", "null"]),
         **_control(),
     }
 

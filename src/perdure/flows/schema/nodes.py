@@ -222,17 +222,17 @@ def _run() -> Schema:
 def _approval() -> Schema:
     quorum: Schema = {"type": ["integer", "null"], "minimum": 1, "maximum": APPROVAL_NAMES_MAX}
     return any_of(
-        "Wait for somebody to say yes or no.",
+        "Wait for an approval or a rejection.",
         {"type": "null"},
         ref("name"),
         object_(
-            "Wait for somebody to say yes or no.",
+            "Wait for an approval or a rejection.",
             {
                 "name": said("By default the node's key.", type=["string", "null"]),
                 "title": said("What is asked.", type=["string", "null"]),
                 "description": said("More about it.", type=["string", "null"]),
                 "details": ref("template", "Shown to people as it is."),
-                "assignees": any_of("Who may answer; anybody unless given.", ref("names"), {"type": "null"}),
+                "assignees": any_of("Who may answer; anyone unless given.", ref("names"), {"type": "null"}),
                 "quorum": said("So many have to say yes.", **quorum),
                 "reject_quorum": said("So many have to say no.", **quorum),
                 "form": said("What an answer brings along: fields by name, or a JSON Schema.", type=["object", "null"]),
@@ -251,7 +251,7 @@ def _approval() -> Schema:
 def _modifiers() -> Schema:
     count = {"type": "integer", "maximum": FANOUT_TASKS_MAX}
     return {
-        "with": ref("template", "The arguments, by name. Without it, whatever the tasks before it have to offer."),
+        "with": ref("template", "The arguments, by name. Without it, the outputs of the tasks before it."),
         "foreach": any_of("One execution for every element.", {"type": "array"}, {"type": "string"}, {"type": "null"}),
         "parallel": any_of("So many executions.", {**count, "minimum": 0}, {"type": "string"}, {"type": "null"}),
         "concurrency": any_of(
@@ -320,7 +320,7 @@ def _around() -> Schema:
             {
                 "output_key": said("Where in shared state it is kept.", **text),
                 "output_map": said("Fields of it that are kept, by path.", **paths),
-                "action_static": said("The action, whatever the result is.", **text),
+                "action_static": said("The action, for every result.", **text),
                 "action_key": said("The field of the result that is the action.", **text),
             },
             type=["object", "null"],

@@ -23,8 +23,7 @@ from perdure.core.links import Kind
 from perdure.core.messages import CancelAsked, Mail, SignalSent, UpdateAsked
 from perdure.core.work import Answer, Outcome, RunView, StartRequest
 from perdure.sdk.client.channel import Tls, access, end_of, error_for, error_of
-from perdure.sdk.client.handles import Backend, Handle, Schedules, ambient, closed, opened
-from perdure.sdk.definitions import Startable
+from perdure.sdk.client.handles import Backend, Handle, Schedules, StartableDefinition, ambient, closed, opened
 from perdure.wire import runs
 
 P = ParamSpec("P")
@@ -89,18 +88,18 @@ class Client:
             with suppress(ValueError):  # a fixture may leave in another context than it entered
                 ambient.reset(token)
 
-    async def start_workflow(self, workflow: Startable[P, R], *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+    async def start_workflow(self, workflow: StartableDefinition[P, R], *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """`workflow.start(...)` on this very client."""
         return await workflow.start_on(self, workflow.signature.encode_call(args, kwargs))
 
-    def handle(self, run_id: str, workflow: Startable[Any, R] | None = None) -> Handle[R]:
+    def handle(self, run_id: str, workflow: StartableDefinition[Any, R] | None = None) -> Handle[R]:
         """A handle to a run by its id; give its workflow for a typed result."""
         from perdure.sdk.payloads import Converter
 
         decode = workflow.signature.decode_result if workflow is not None else Converter.of(Any).decode
         return Handle(self, ids.parse(run_id), decode)
 
-    async def find(self, id: str, workflow: Startable[Any, R] | None = None) -> Handle[R]:
+    async def find(self, id: str, workflow: StartableDefinition[Any, R] | None = None) -> Handle[R]:
         """A handle to the run that was started under a key of your own (`options(key=...)`)."""
         return self.handle(ids.text(await self.find_run(id)), workflow)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar
 
 from perdure.core import events as ev
 from perdure.core import ids
@@ -19,6 +19,7 @@ from perdure.core.work import Answer, Outcome, RunView, StartRequest
 if TYPE_CHECKING:
     from perdure.flows.scheduled import BackfillTime, FireView, ScheduleRequest, ScheduleView
 
+P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
 
 
@@ -159,6 +160,15 @@ class Handle(Generic[R_co]):
         while records := await self._backend.history(self._run_id, out[-1].seq if out else 0):
             out.extend(records)
         return out
+
+
+class StartableDefinition(Protocol[P, R_co]):
+    """What a client can start: a workflow of this program, or one that is only known by its name."""
+
+    @property
+    def signature(self) -> Any: ...
+    async def start(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R_co]: ...
+    async def start_on(self, target: Backend, data: bytes) -> Handle[R_co]: ...
 
 
 class Event:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from perdure.core import ids
 from perdure.core.durations import Duration, to_us
 from perdure.core.errors import PayloadMismatch, PayloadTooLarge, PerdureError
 from perdure.core.limits import DETAILS_BYTES_MAX
 from perdure.core.work import Assignment, Beat
+from perdure.sdk.captured_output import OutputBuffer, OutputSink
 from perdure.sdk.payloads.converters import _ENCODER as JSON
-
-if TYPE_CHECKING:
-    from perdure.sdk.worker.output import Output, Sink
 
 CLEANUP_S = 30.0
 """How long an attempt that was told to stop may take to clean up before it is told again."""
@@ -55,10 +53,10 @@ class AttemptCancelled(asyncio.CancelledError):
 
 
 class Host(Protocol):
-    """Whoever executes attempts: takes their heartbeats and their output. Called from any thread."""
+    """Executes attempts and takes their heartbeats and output. Called from any thread."""
 
     @property
-    def sink(self) -> Sink | None:
+    def sink(self) -> OutputSink | None:
         """None: output is not captured."""
 
     def beat(self, attempt: Attempt, details: bytes) -> None: ...
@@ -74,12 +72,12 @@ class Attempt:
         self._runner = runner
         """What executes it: an asyncio task, a thread held for it, a process; a lane while it looks for one, None while it waits."""
         # Made by the first line and by the first heartbeat; most attempts say nothing.
-        self._output: Output | None = None
+        self._output: OutputBuffer | None = None
         self._pulse: Pulse | None = None
         self._over = False
         """Its code has ended, one way or another."""
         self.cancelled = False
-        """Set when nobody wants the result any more: the task was cancelled, or its time is over. Plain functions may look at it, or
+        """Set when the result is no longer needed: the task was cancelled, or its time is over. Plain functions may look at it, or
         call `raise_if_cancelled`, where stopping is convenient; a moment later they are interrupted wherever they are."""
 
     @property
@@ -133,7 +131,7 @@ class Pulse:
         """A beat is held back and will be sent when its time has come."""
 
     def wait_s(self, now_s: float, details: bytes) -> float:
-        """How long a beat has to wait until it may go. Its details are kept for whichever goes next."""
+        """How long a beat has to wait until it may go. Its details are kept for the next one that goes."""
         if details:
             self.details = details
         return max(0.0, self._sent + self._every_s - now_s)
@@ -158,7 +156,7 @@ def beat_of(attempt: Attempt, details: bytes = b"", blocked: str = "") -> Beat:
 
 
 def encode_details(details: Any) -> bytes:
-    """As JSON. Nobody reads them back as the type they were, so unlike a result they need not survive a round trip."""
+    """As JSON. They are never decoded to their type again, so unlike a result they need not survive a round trip."""
     try:
         data = JSON.encode(details)
     except Exception as error:

@@ -1,7 +1,7 @@
 """The tasks that every worker serves by itself, on each of its queues: `perdure.http`, and `perdure.run` where it is allowed.
 
 They are tasks like any other, for flows that need no function of their own and for `wf.call("perdure.http", {...})`. They are not
-in the registry: nobody has defined them, and lists of what a worker serves leave them out.
+in the registry: the user did not define them, and lists of what a worker serves leave them out.
 """
 
 from __future__ import annotations

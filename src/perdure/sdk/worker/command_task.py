@@ -9,7 +9,7 @@ Laws:
 4. A command gets the variables of BASE_ENV, those that the worker's configuration names, and those of the call. The worker's own
    environment holds keys and addresses that are not the flow author's.
 
-It is served only where the worker was told so: whoever can start a run could otherwise run anything as the worker's user.
+It is served only where the worker was told so: otherwise everyone who can start a run could run anything as the worker's user.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ async def run(command: str | list[Any], env: dict[str, str], cwd: str | None, st
 async def _start(
     argv: list[str], env: dict[str, str], cwd: str | None, has_input: bool
 ) -> tuple[asyncio.SubprocessTransport, _Process]:
-    """The cancellation of an attempt that is just beginning must not leave a process behind that nobody knows."""
+    """The cancellation of an attempt that is just beginning must not leave an unknown process behind."""
     starting = asyncio.ensure_future(
         asyncio.get_running_loop().subprocess_exec(
             _Process,
@@ -229,7 +229,7 @@ def _result(stdout: _Tail) -> dict[str, Any]:
 
 
 async def _end(group: int) -> None:
-    """Whoever is left of it is asked to go, then made to. A second cancellation ends the patience."""
+    """Processes that are left get SIGTERM, then SIGKILL. A second cancellation ends the wait between them."""
     if not _signal(group, signal.SIGTERM):
         return
     until = asyncio.get_running_loop().time() + GRACE_S
@@ -245,7 +245,7 @@ async def _end(group: int) -> None:
 
 
 def _signal(group: int, number: int) -> bool:
-    """Whether anybody is there to get it."""
+    """Whether a process is there to get it."""
     try:
         os.killpg(group, number)
     except (ProcessLookupError, PermissionError):

@@ -24,7 +24,7 @@ import contextvars
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from time import monotonic  # bound here, before workflow guards wrap it
 from typing import Any
 
@@ -38,12 +38,12 @@ from perdure.sdk.worker.attempts import (
     Attempt,
     AttemptCancelled,
     Slot,
-    beat_of,
     current_slot,
-    pulse_of,
 )
+from perdure.sdk.worker.heartbeats import Heartbeats
 from perdure.sdk.worker.output import Outbox
 from perdure.sdk.worker.processes import KILL_GRACE_S, Child, Children
+from perdure.sdk.worker.relay import Relay
 from perdure.sdk.worker.reports import ended_report, error_report, success_report
 from perdure.sdk.worker.threads import Hold, Lane
 from perdure.sdk.worker.tracing import TaskTracer
@@ -58,37 +58,6 @@ THREAD_GRACE_S = 0.5
 CLOSE_S = 5.0
 """How long closing waits for what it cancelled."""
 PROCESSES_DEFAULT = os.cpu_count() or 1
-
-
-class _Relay:
-    """Await a coroutine, and call `suspended` when it first gives up control."""
-
-    __slots__ = ("coro", "suspended")
-
-    def __init__(self, coro: Any, suspended: Callable[[], None]) -> None:
-        self.coro, self.suspended = coro, suspended
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        coro = self.coro
-        try:
-            waited = coro.send(None)
-        except StopIteration as e:
-            return e.value
-        self.suspended()
-        while True:
-            try:
-                sent = yield waited
-            except GeneratorExit:
-                coro.close()
-                raise
-            except BaseException as e:
-                step, argument = coro.throw, e
-            else:
-                step, argument = coro.send, sent
-            try:
-                waited = step(argument)
-            except StopIteration as e:
-                return e.value
 
 
 class Execution:
@@ -132,6 +101,7 @@ class Execution:
             "perdure-process", processes, self._claim, self._run_process, self._lane_ended, self._children.leave
         )
         self.sink: Outbox | None = None
+        self._heartbeats = Heartbeats(self._loop, self._context, self._is_beating)
         self.connect(clock_us, report, beats, logged, urgent_beats, tee=tee)
         self._watchdog = Watchdog(self._loop, self.attempts, self._urgent, self._keep_waiting)
         if self.sink is not None:
@@ -147,8 +117,9 @@ class Execution:
         *,
         tee: bool = True,
     ) -> None:
-        """Talk to somebody else from here on; what is running goes on."""
-        self._clock_us, self._report, self._beats = clock_us, report, beats
+        """Report to another engine from here on; attempts that run are not disturbed."""
+        self._clock_us, self._report = clock_us, report
+        self._heartbeats.connect(beats)
         self._urgent_beats = urgent_beats or beats
         if logged is None:
             return
@@ -189,7 +160,7 @@ class Execution:
             self._wake_one()
 
     def cancel(self, run_id: bytes, seq: int, attempt: int) -> None:
-        """Stop an attempt whose result nobody wants any more. Its slot is free once its code has unwound."""
+        """Stop an attempt whose result is no longer needed. Its slot is free once its code has unwound."""
         found = self._running.get((run_id, seq))
         if found is None:
             self._drop_waiting(run_id, seq, attempt)
@@ -212,20 +183,20 @@ class Execution:
             runner = info._runner
         if isinstance(runner, asyncio.Task):
             self._cancelling.add(runner)
-            self._tell(info, runner.cancel)
+            self._stop(info, runner.cancel)
         elif isinstance(runner, Hold):
-            self._loop.call_later(THREAD_GRACE_S, self._tell, info, runner.interrupt)
+            self._loop.call_later(THREAD_GRACE_S, self._stop, info, runner.interrupt)
         elif isinstance(runner, Child):
             runner.terminate(info)
             self._loop.call_later(KILL_GRACE_S, runner.kill, info)
         return runner is None
 
-    def _tell(self, info: Attempt, stop: Callable[[], object], times: int = 1) -> None:
-        """To stop. One that has not after CLEANUP_S, because it hangs while it cleans up or took no notice, is told again."""
+    def _stop(self, info: Attempt, stop: Callable[[], object], times: int = 1) -> None:
+        """Ask it to stop, and again after CLEANUP_S if its clean-up hangs or it took no notice."""
         if not info._over:
             stop()
             if times < STOPS_MAX:
-                self._loop.call_later(CLEANUP_S, self._tell, info, stop, times + 1)
+                self._loop.call_later(CLEANUP_S, self._stop, info, stop, times + 1)
 
     def _claim(self, info: Attempt, lane: Lane) -> bool:
         """In a lane's thread: whether the attempt is still wanted; from then on it counts as begun."""
@@ -356,7 +327,7 @@ class Execution:
             definition = self._find(a.name)
             args, kwargs = definition.signature.decode_call(a.input)
             fn = definition.fn if self.tracer is None else self.tracer.around(a, definition.fn)
-            value = await _Relay(fn(*args, **kwargs), self._suspended)
+            value = await Relay(fn(*args, **kwargs), self._suspended)
             data = definition.signature.encode_result(value)
             report = Report(a.run_id, a.seq, a.attempt, End.SUCCESS, data, None, started, self._clock_us(), a.epoch)
         except asyncio.CancelledError as e:
@@ -432,38 +403,12 @@ class Execution:
     # -- what attempts say ------------------------------------------------------------------------------------------
 
     def beat(self, attempt: Attempt, details: bytes) -> None:
-        """From any thread: forward a heartbeat, or hold it back until the next may go."""
-        pulse = pulse_of(attempt)
-        wait_s = pulse.wait_s(monotonic(), details)
-        if not wait_s:
-            self._send_beat(attempt)
-        elif not pulse.waiting:
-            pulse.waiting = True
-            self._threadsafe(self._beat_later, attempt, wait_s)
+        """From any thread."""
+        self._heartbeats.beat(attempt, details)
 
-    def _send_beat(self, attempt: Attempt) -> None:
-        beat = beat_of(attempt, pulse_of(attempt).take(monotonic()))
-        if threading.get_ident() == self._watchdog.loop_thread:
-            self._beats([beat])
-        else:
-            self._threadsafe(self._forward, beat)
-
-    def _forward(self, beat: Beat) -> None:
-        self._beats([beat])
-
-    def _beat_later(self, attempt: Attempt, wait_s: float) -> None:
-        self._loop.call_later(wait_s, self._beat_held_back, attempt, context=self._context)
-
-    def _beat_held_back(self, attempt: Attempt) -> None:
+    def _is_beating(self, attempt: Attempt) -> bool:
         a = attempt._assignment
-        if self._running.get((a.run_id, a.seq)) is attempt and pulse_of(attempt).waiting and not self.closed:
-            self._send_beat(attempt)
-
-    def _threadsafe(self, call: Callable[..., object], *args: Any) -> None:
-        try:
-            self._loop.call_soon_threadsafe(call, *args, context=self._context)
-        except RuntimeError:  # the loop is closed: the process is going down and the engine treats the attempt as lost
-            pass
+        return self._running.get((a.run_id, a.seq)) is attempt and not self.closed
 
     def _urgent(self, beats: list[Beat]) -> None:
         self._urgent_beats(beats)
@@ -475,7 +420,7 @@ class Execution:
             if info._runner is None and info._assignment.options.heartbeat_us:
                 waiting.append(info._assignment)
         if waiting:
-            self._beats([Beat(a.run_id, a.seq, a.attempt) for a in waiting])
+            self._heartbeats.send([Beat(a.run_id, a.seq, a.attempt) for a in waiting])
 
     def relayed(self, attempt: Attempt, lines: list[LogLine]) -> None:
         """Lines that a child process captured."""

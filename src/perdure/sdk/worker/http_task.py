@@ -60,7 +60,7 @@ class _FinalHttpStatus(HttpStatus, PerdureError):
     """The same, where another attempt would be answered the same way: errors of ours are final."""
 
 
-_FinalHttpStatus.__name__ = HttpStatus.__name__  # one type in every record, whatever it means for the attempt
+_FinalHttpStatus.__name__ = HttpStatus.__name__  # one type in every record, final or not
 
 
 class HttpFailed(Exception):

@@ -2,7 +2,7 @@
 
 Theory. `sys.stdout` and `sys.stderr` are stood in for by proxies, and `logging.Logger` hands every record to us after its own
 handlers had it. Both look at a context variable: with no attempt behind the call they pass on what they got and that is all.
-Lines of an attempt collect in its `Output`, which the first of them makes; a `Sink` sends what all attempts of a worker wrote
+Lines of an attempt collect in its `OutputBuffer`, which the first of them makes; a `Sink` sends what all attempts of a worker wrote
 a few times a second.
 
 Not a handler on the root logger: `logging.basicConfig()` would find the root configured and do nothing, the last-resort
@@ -12,7 +12,6 @@ Laws:
 
 1. Everything still reaches the real streams and the user's log handlers, unless the worker was told otherwise.
 2. A record that a handler writes to a captured stream is one line, not two.
-3. What one attempt may keep is bounded, in each line and in all; a last line says what was dropped.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
-from perdure.core.limits import LOG_BYTES_PER_ATTEMPT_MAX, LOG_LINE_CHARS_MAX
-from perdure.core.work import LogChunk, LogLine
+from perdure.core.work import LogChunk
+from perdure.sdk.captured_output import OutputBuffer
 from perdure.sdk.worker.attempts import Attempt, current_slot
-from perdure.sdk.workflow.instance import Runtime
-from perdure.sdk.workflow.instance import current as current_run
+from perdure.sdk.workflow.live_run import LiveRun
+from perdure.sdk.workflow.live_run import current as current_run
 
 FLUSH_S = 0.2
 """Lines wait this long at most before they are sent."""
@@ -40,113 +39,8 @@ CHUNK_LINES_MAX = 1_000
 """Lines in one chunk."""
 LEVEL_MIN = logging.INFO
 """Records below this level are not captured."""
-LINE_OVERHEAD_BYTES = 16
-"""What a line counts for beside its text, so that empty lines are bounded too."""
-CUT = "…"
 
 WORKFLOW_SEQ = -1
-
-
-class Sink(Protocol):
-    """Where the lines of attempts go. Called from any thread."""
-
-    tee: bool
-    """Captured output reaches the real streams and handlers as well."""
-
-    def now_us(self) -> int: ...
-    def grown(self, output: Output, new: bool) -> None:
-        """A line was added; `new` says that the output had none waiting before."""
-
-
-class Output:
-    """What one attempt wrote and has not been sent yet."""
-
-    __slots__ = ("_bytes", "_dropped", "_lock", "_partial", "_sink", "closed", "lines", "n", "owner")
-
-    def __init__(self, sink: Sink, owner: tuple[bytes, int, int, int]) -> None:
-        self.owner = owner
-        """(run, seq, attempt, namespace)"""
-        self.n = 0
-        """Number of the next chunk."""
-        self.lines: list[LogLine] = []
-        self.closed = False
-        self._sink = sink
-        self._bytes = self._dropped = 0
-        self._partial: dict[str, str] = {}
-        # Reentrant: a finalizer that prints may run while a line is being added.
-        self._lock = threading.RLock()
-
-    def write(self, stream: str, text: str) -> None:
-        """Text as a stream gets it: any number of lines, the last of them perhaps unfinished."""
-        with self._lock:
-            if self._partial:
-                text = self._partial.pop(stream, "") + text
-            *whole, rest = text.split("\n")
-            if rest:
-                # A line that does not end is kept as far as it would be shown; the rest of it is cut anyway.
-                self._partial[stream] = shown(rest)[: LOG_LINE_CHARS_MAX + 1] + ("\r" if rest[-1] == "\r" else "")
-        for line in whole:
-            self.add(stream, "info", shown(line))
-
-    def add(self, stream: str, level: str, text: str) -> None:
-        at_us = self._sink.now_us()
-        self.put(LogLine(at_us, stream, level, printable(text)))
-
-    def put(self, line: LogLine) -> None:
-        with self._lock:
-            if self.closed:
-                return
-            size = LINE_OVERHEAD_BYTES + (len(line.text) if line.text.isascii() else len(line.text.encode()))
-            if self._dropped or self._bytes + size > LOG_BYTES_PER_ATTEMPT_MAX:
-                self._dropped += 1
-                return
-            self._bytes += size
-            new = not self.lines
-            self.lines.append(line)
-        self._sink.grown(self, new)
-
-    def extend(self, lines: list[LogLine]) -> None:
-        """Lines that a child process captured, within the same bounds."""
-        with self._lock:
-            if self.closed:
-                return
-            new = not self.lines
-            self.lines.extend(lines)
-        self._sink.grown(self, new)
-
-    def close(self) -> None:
-        """The attempt is over: unfinished lines are as finished as they will be, and what was dropped is counted."""
-        with self._lock:
-            partial, self._partial = self._partial, {}
-            for stream, text in partial.items():
-                self.add(stream, "info", shown(text))
-            self.closed = True
-            new = not self.lines
-            if self._dropped:
-                text = f"{self._dropped:,} more lines were dropped: an attempt keeps LOG_BYTES_PER_ATTEMPT_MAX={LOG_BYTES_PER_ATTEMPT_MAX:,} bytes"
-                self.lines.append(LogLine(self._sink.now_us(), "log", "warning", f"{CUT} {text}"))
-            new = new and bool(self.lines)
-        if new:
-            self._sink.grown(self, True)
-
-    def take(self) -> list[LogLine]:
-        with self._lock:
-            lines, self.lines = self.lines, []
-        return lines
-
-
-def shown(line: str) -> str:
-    """What a terminal would show in the end: a progress bar goes back to the start of its line again and again."""
-    return line.rstrip("\r").rpartition("\r")[2] if "\r" in line else line
-
-
-def printable(text: str) -> str:
-    """One line that fits and can be stored anywhere: no NUL, no lone surrogates, not too long."""
-    if len(text) > LOG_LINE_CHARS_MAX:
-        text = text[: LOG_LINE_CHARS_MAX - 1] + CUT
-    if "\x00" in text:
-        text = text.replace("\x00", "\N{REPLACEMENT CHARACTER}")
-    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 class Outbox:
@@ -154,7 +48,7 @@ class Outbox:
 
     def __init__(self, clock_us: Callable[[], int], logged: Callable[[list[LogChunk]], None], tee: bool) -> None:
         self.now_us, self.logged, self.tee = clock_us, logged, tee
-        self._waiting: deque[Output] = deque()
+        self._waiting: deque[OutputBuffer] = deque()
         self._lines = 0
         self._armed = self._hurried = False
         self._loop = asyncio.get_running_loop()
@@ -164,7 +58,7 @@ class Outbox:
     def is_empty(self) -> bool:
         return not self._waiting
 
-    def grown(self, output: Output, new: bool) -> None:
+    def grown(self, output: OutputBuffer, new: bool) -> None:
         if new:
             self._waiting.append(output)
         self._lines += 1
@@ -178,7 +72,7 @@ class Outbox:
     def _call(self, what: Callable[[], object]) -> None:
         try:
             self._loop.call_soon_threadsafe(what, context=self._context)
-        except RuntimeError:  # the loop is closed: nobody is there to send anything
+        except RuntimeError:  # the loop is closed: lines cannot be sent any more
             pass
 
     def _arm(self) -> None:
@@ -198,7 +92,7 @@ class Outbox:
             self.logged(chunks)
 
 
-def chunks_of(output: Output) -> list[LogChunk]:
+def chunks_of(output: OutputBuffer) -> list[LogChunk]:
     run_id, seq, attempt, ns = output.owner
     lines = output.take()
     chunks: list[LogChunk] = []
@@ -212,19 +106,19 @@ def chunks_of(output: Output) -> list[LogChunk]:
 # -- whose line is it? ---------------------------------------------------------------------------------------------
 
 
-def output_of(attempt: Attempt) -> Output | None:
+def output_of(attempt: Attempt) -> OutputBuffer | None:
     output = attempt._output
     if output is None:
         sink = attempt._host.sink
         if sink is None:
             return None
         a = attempt._assignment
-        output = attempt._output = Output(sink, (a.run_id, a.seq, a.attempt, a.ns))
+        output = attempt._output = OutputBuffer(sink, (a.run_id, a.seq, a.attempt, a.ns))
     return output
 
 
-def _current() -> Output | None:
-    """The output of whoever is behind this call, if that is a task or workflow code that has not been here before."""
+def _current() -> OutputBuffer | None:
+    """The output of the task or workflow code behind this call; None for other code and during a replay."""
     run = current_run.get(None)
     if run is not None:
         return _output_of_run(run)
@@ -232,7 +126,7 @@ def _current() -> Output | None:
     return None if slot is None or slot.attempt is None else output_of(slot.attempt)
 
 
-def _output_of_run(run: Runtime) -> Output | None:
+def _output_of_run(run: LiveRun) -> OutputBuffer | None:
     """Of workflow code. What it says during a replay has been said before.
 
     A chunk is numbered after the event that the code was reacting to: the same number after a replay, on any worker.
@@ -241,7 +135,7 @@ def _output_of_run(run: Runtime) -> Output | None:
         return None
     output = run.output
     if output is None:
-        output = run.output = Output(run.sink, (run.run_id, WORKFLOW_SEQ, 0, run.ns))
+        output = run.output = OutputBuffer(run.sink, (run.run_id, WORKFLOW_SEQ, 0, run.ns))
     if not output.lines:
         output.n = run.event_seq
     return output
@@ -309,13 +203,13 @@ def remove() -> None:
             _unwrap_logging()
             for name in _STREAMS:
                 stream = getattr(sys, name)
-                # Somebody else may have put a stream of their own over ours; a proxy that comes back passes on everything.
+                # Another stream may have been put over ours; a proxy that comes back passes on everything.
                 if type(stream) is Tee:
                     setattr(sys, name, stream._inner)
 
 
 def keep() -> None:
-    """Stand in for the streams again where somebody replaced them, as test runners do between a fixture and its test."""
+    """Replace the streams again where they were replaced, as test runners do between a fixture and its test."""
     if type(sys.stdout) is Tee and type(sys.stderr) is Tee:
         return
     with _lock:
@@ -348,7 +242,7 @@ def _unwrap_logging() -> None:
 
 
 def _enabled_here(self: logging.Logger, level: int) -> bool:
-    """A task's INFO is kept even where nobody configured logging, unless its logger was silenced by name."""
+    """A task's INFO is kept even where logging is not configured, unless its logger was silenced by name."""
     if _is_enabled(self, level):
         return True
     return level >= LEVEL_MIN and _has_owner() and _is_unconfigured(self, level)

@@ -39,9 +39,10 @@ from perdure.core.errors import Failure, NotRegistered, clip
 from perdure.core.retry import End
 from perdure.core.work import Assignment, LogLine, Report
 from perdure.sdk import registry
+from perdure.sdk.captured_output import OutputBuffer
 from perdure.sdk.worker import output
 from perdure.sdk.worker.attempts import Attempt, AttemptCancelled, Slot, current_slot, pulse_of
-from perdure.sdk.worker.output import FLUSH_LINES, FLUSH_S, Output
+from perdure.sdk.worker.output import FLUSH_LINES, FLUSH_S
 from perdure.sdk.worker.reports import ended_report, error_report, success_report
 
 KILL_GRACE_S = 5.0
@@ -150,7 +151,7 @@ class Child:
         return _decode_answer(self._connection.recv_bytes())
 
     def _death(self) -> str:
-        with self._lock:  # from here on nobody signals it: its number may become another process's
+        with self._lock:  # from here on it gets no signal: its number may become another process's
             self._attempt = None
         self._process.join(EXIT_S)
         code = self._process.exitcode
@@ -292,7 +293,7 @@ class Server:
     """Runs jobs in the main thread; a second one reads them, and sends what has been waiting."""
 
     sink: Server | None
-    """Itself while output is captured: see output.Sink."""
+    """Itself while output is captured: see captured_output.py."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -304,7 +305,7 @@ class Server:
         self._attempt: Attempt | None = None
         self._interruptible = self._stop_due = False
         """The user's code runs, and may be interrupted; it is to be as soon as a message is out."""
-        self._output: Output | None = None
+        self._output: OutputBuffer | None = None
         self._lines = 0
         self._flushed = float("-inf")
         self._ahead_us = 0
@@ -346,7 +347,7 @@ class Server:
     def stop(self, number: int, frame: FrameType | None) -> None:
         """On SIGTERM, in the main thread: interrupt the attempt, wherever its code is, but not in the middle of a message."""
         attempt = self._attempt
-        if attempt is None:  # somebody else's idea
+        if attempt is None:  # the signal did not come from the worker
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
             return
@@ -409,7 +410,7 @@ class Server:
     def now_us(self) -> int:
         return monotonic_ns() // 1000 + self._ahead_us
 
-    def grown(self, output: Output, new: bool) -> None:
+    def grown(self, output: OutputBuffer, new: bool) -> None:
         self._output = output
         self._lines += 1
         if self._lines >= FLUSH_LINES or monotonic() - self._flushed >= FLUSH_S:

@@ -237,7 +237,7 @@ class RemoteWorker:
         """What is ready, up to about PART_BYTES."""
         room = PART_BYTES
         logs: list[LogChunk] = []
-        while self._logs and room > PART_BYTES // 2:  # before the report of their attempt: after it nobody wants them
+        while self._logs and room > PART_BYTES // 2:  # before the report of their attempt: after it they are dropped
             chunk = self._logs.popleft()
             logs.append(chunk)
             room -= sum(len(line.text) + 32 for line in chunk.lines)
@@ -347,8 +347,8 @@ class RemoteWorker:
         self._news.set()
 
     def _give_up(self, run_id: bytes, stack: str) -> None:
-        """From a thread, while workflow code holds the loop and cannot be stopped: the server is told, so that it gives the run to nobody
-        else, and the process ends. Whoever supervises it starts another; what it was running is run again."""
+        """From a thread, while workflow code holds the loop and cannot be stopped: report it, so that the server gives the run to no
+        other worker, and end the process. Its supervisor starts another; what it was running is run again."""
         self._urgent([Beat(run_id, 0, 0, b"", stack)])
         log.critical("this worker ends, because nothing else of it can run any more")
         os._exit(EXIT_OVERRUN)

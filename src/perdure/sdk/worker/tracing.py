@@ -8,7 +8,6 @@ OpenTelemetry is optional. Without it, or while no span is active, a start carri
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from contextvars import Token
@@ -25,17 +24,6 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer, TracerProvider
 
 SERVICE = "perdure-worker"
-
-
-def current_traceparent() -> str:
-    """W3C traceparent of the span that is active here, or "". A program that has one has imported OpenTelemetry itself."""
-    trace: Any = sys.modules.get("opentelemetry.trace")
-    if trace is None:
-        return ""
-    span = trace.get_current_span().get_span_context()
-    if not span.is_valid:
-        return ""
-    return f"00-{span.trace_id:032x}-{span.span_id:016x}-{int(span.trace_flags):02x}"
 
 
 class TaskTracer:
@@ -138,7 +126,7 @@ class AttemptSpan(AbstractContextManager["AttemptSpan"]):
 
 
 def task_tracer(*, asked: bool | None = None, service: str = SERVICE) -> TaskTracer | None:
-    """The tracer of this process's tasks; None without tracing. `asked` None leaves it to the environment."""
+    """The tracer of this process's tasks; None when tracing is off. `asked` None leaves it to the environment."""
     if asked is False or (asked is None and not otlp.wanted()):
         return None
     return TaskTracer(otlp.process_provider(service))

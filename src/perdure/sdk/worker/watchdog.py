@@ -1,7 +1,7 @@
-"""Notices that a task blocks the worker's event loop, says so, and keeps everybody's attempts alive meanwhile.
+"""Detects that a task blocks the worker's event loop, reports it, and keeps all other attempts alive meanwhile.
 
-Theory. A thread outside the loop asks it for a sign of life several times a second. A loop that gives none runs nobody's code but
-the culprit's: no heartbeat gets out, and the engine would end attempts that are innocent. So the thread beats for all of them, by a
+Theory. A thread outside the loop asks it for a sign of life several times a second. A loop that gives none runs only
+the blocking code: no heartbeat gets out, and the engine would end attempts of other tasks. So the thread beats for all of them, by a
 way that does not need the loop, and shows the stack that holds it.
 
     asked --answered--> quiet                asked --blocked_s--> blocked: beats with the stack, again and again
@@ -29,7 +29,7 @@ from perdure.sdk.worker.attempts import Attempt, beat_of, current_slot
 BLOCKED_S = 1.0
 """A loop that has not answered for this long is blocked."""
 BLOCKED_MAX_S = 3_600.0
-"""After this long nobody is kept alive any more: the engine's heartbeat timeouts decide."""
+"""After this long no attempt is kept alive any more: the engine's heartbeat timeouts decide."""
 PING_S = 0.25
 """How often the loop is asked, unless an attempt needs heartbeats more often."""
 STEP_MIN_S = 0.05
@@ -174,7 +174,13 @@ def _theirs(frames: list[FrameType]) -> list[FrameType]:
     return inner or frames[-10:]
 
 
-_AROUND = ("perdure.sdk.worker.execution", "perdure.sdk.workflow.loop", "asyncio.events", "asyncio.runners")
+_AROUND = (
+    "perdure.sdk.worker.execution",
+    "perdure.sdk.worker.relay",
+    "perdure.sdk.workflow.loop",
+    "asyncio.events",
+    "asyncio.runners",
+)
 
 
 def _module(frame: FrameType) -> str:

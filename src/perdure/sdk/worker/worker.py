@@ -28,12 +28,14 @@ from perdure.sdk.definitions import DEFAULT_QUEUE, Task, Workflow
 from perdure.sdk.worker import output
 from perdure.sdk.worker.builtin_tasks import Verbs
 from perdure.sdk.worker.execution import PROCESSES_DEFAULT, Execution
+from perdure.sdk.worker.overrun import Overrun, StretchBound
 from perdure.sdk.worker.processes import refuse_in_child_that_starts
 from perdure.sdk.worker.tracing import TaskTracer
 from perdure.sdk.workflow import guards
-from perdure.sdk.workflow.instance import Operation, Runtime, failure_of
+from perdure.sdk.workflow.endings import failure_of
+from perdure.sdk.workflow.instance import WorkflowInstance
 from perdure.sdk.workflow.loop import driving
-from perdure.sdk.workflow.overrun import Overrun, StretchBound
+from perdure.sdk.workflow.requests import Operation
 
 SLOTS_DEFAULT = 100
 THREADS_DEFAULT = min(32, (os.cpu_count() or 1) + 4)
@@ -84,16 +86,16 @@ class Worker:
         self.ns = 0
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         self._execution: Execution | None = None
-        self._live: dict[bytes, Runtime] = {}
+        self._live: dict[bytes, WorkflowInstance] = {}
         """In the order they were last activated."""
         self._operations: set[asyncio.Task[None]] = set()
-        self._operating: Counter[Runtime] = Counter()
+        self._operating: Counter[WorkflowInstance] = Counter()
         """How many side effects of each run are being executed."""
-        self._begun: list[tuple[Runtime, Operation]] = []
+        self._begun: list[tuple[WorkflowInstance, Operation]] = []
         """Side effects asked for in the activations under way; executed outside workflow code."""
         self._waiting_turn: deque[Activation] = deque()
         """Activations that have not begun."""
-        self._unfinished: deque[tuple[bytes, Runtime]] = deque()
+        self._unfinished: deque[tuple[bytes, WorkflowInstance]] = deque()
         """Runs whose code can go on, and whose slice was up."""
         self._turn_due = False
         self._bound = StretchBound(self._cannot_stop)
@@ -311,9 +313,9 @@ class Worker:
         with driving(None):
             until_s = perf_counter() + SLICE_S
             for _ in range(len(self._unfinished)):
-                run_id, runtime = self._unfinished.popleft()
-                if self._live.get(run_id) is runtime:
-                    self._advance(runtime, until_s, done)
+                run_id, instance = self._unfinished.popleft()
+                if self._live.get(run_id) is instance:
+                    self._advance(instance, until_s, done)
                 if perf_counter() >= until_s:
                     break
             # Those that have not begun have time of their own, or one that takes long would keep them waiting.
@@ -322,8 +324,8 @@ class Worker:
                 self._activate(self._waiting_turn.popleft(), until_s, done)
                 if perf_counter() >= until_s:
                     break
-        for runtime, operation in self._begun:
-            task = asyncio.get_running_loop().create_task(self._operate(runtime, operation))
+        for instance, operation in self._begun:
+            task = asyncio.get_running_loop().create_task(self._operate(instance, operation))
             self._operations.add(task)
             task.add_done_callback(self._operations.discard)
         self._begun.clear()
@@ -343,32 +345,32 @@ class Worker:
             self._decided(done)
 
     def _activate(self, a: Activation, until_s: float, done: list[Decided]) -> None:
-        runtime = self._live.pop(a.run_id, None)
-        if a.replay or runtime is None:
-            if runtime is not None:  # the engine knows better than what is here
-                self._end(runtime)
+        instance = self._live.pop(a.run_id, None)
+        if a.replay or instance is None:
+            if instance is not None:  # the engine knows better than what is here
+                self._end(instance)
             if not a.replay:
                 done.append(Decided(a.run_id, [], Failure("cache_miss", "this worker does not hold the run")))
                 return
             try:
-                runtime = Runtime(a.run_id, self.stand_ins.get(a.workflow) or self._workflows.get(a.workflow))
+                instance = WorkflowInstance(a.run_id, self.stand_ins.get(a.workflow) or self._workflows.get(a.workflow))
             except PerdureError as e:
                 done.append(Decided(a.run_id, [], e.to_failure()))
                 return
             if self._execution is not None:
-                runtime.sink, runtime.ns = self._execution.sink, a.ns
+                instance.run.sink, instance.run.ns = self._execution.sink, a.ns
             self._make_room()
-        self._live[a.run_id] = runtime
-        runtime.give(a.events, replay=a.replay)
-        self._advance(runtime, until_s, done)
+        self._live[a.run_id] = instance
+        instance.give(a.events, replay=a.replay)
+        self._advance(instance, until_s, done)
 
-    def _advance(self, runtime: Runtime, until_s: float, done: list[Decided]) -> None:
+    def _advance(self, instance: WorkflowInstance, until_s: float, done: list[Decided]) -> None:
         """A slice of a run's code."""
-        run_id, completion, stack = runtime.run_id, None, ""
+        run_id, completion, stack = instance.run_id, None, ""
         self._bound.enter(run_id)
         try:
             try:
-                completion = runtime.advance(until_s)
+                completion = instance.advance(until_s)
             finally:
                 stack = self._bound.leave()
         except Overrun:
@@ -377,13 +379,13 @@ class Worker:
             self.forget(run_id)
             done.append(Decided(run_id, [], overran(stack)))
         elif completion is None:
-            self._unfinished.append((run_id, runtime))
+            self._unfinished.append((run_id, instance))
         else:
-            if completion.stuck is not None or runtime.closed:
+            if completion.stuck is not None or instance.closed:
                 self.forget(run_id)
             if completion.operations:
-                self._operating[runtime] += len(completion.operations)
-                self._begun.extend((runtime, operation) for operation in completion.operations)
+                self._operating[instance] += len(completion.operations)
+                self._begun.extend((instance, operation) for operation in completion.operations)
             done.append(
                 Decided(
                     run_id,
@@ -396,18 +398,18 @@ class Worker:
             )
 
     def _cannot_stop(self, run_id: bytes, stack: str) -> None:
-        """From the thread beside the loop: code that nothing stops. The process can only be replaced, unless it is somebody else's."""
+        """From the watching thread: code that cannot be stopped. The process has to be replaced, unless the program embeds the worker."""
         if self.give_up is not None:
             self.give_up(run_id, stack)
 
     def _make_room(self) -> None:
         """Forget the run that has been idle longest. One whose side effects are being executed is not idle."""
         if len(self._live) >= self._runs_max:
-            idle = next((run_id for run_id, runtime in self._live.items() if runtime not in self._operating), None)
+            idle = next((run_id for run_id, instance in self._live.items() if instance not in self._operating), None)
             if idle is not None:
                 self.forget(idle)
 
-    async def _operate(self, runtime: Runtime, operation: Operation) -> None:
+    async def _operate(self, instance: WorkflowInstance, operation: Operation) -> None:
         """Execute a side effect of workflow code: a coroutine on the loop, a plain function in a thread."""
         try:
             value = await asyncio.to_thread(operation.call)
@@ -417,27 +419,29 @@ class Worker:
         except Exception as e:
             command = cm.RecordOperation(operation.seq, operation.name, b"", failure_of(e, "task_failed"))
         finally:
-            self._operating[runtime] -= 1
-            if not self._operating[runtime]:
-                del self._operating[runtime]
-        if self._live.get(runtime.run_id) is runtime:  # else it was given up, and whoever goes on executes it again
-            self._decided([Decided(runtime.run_id, [command], spontaneous=True)])
+            self._operating[instance] -= 1
+            if not self._operating[instance]:
+                del self._operating[instance]
+        if (
+            self._live.get(instance.run_id) is instance
+        ):  # else the run left this worker, and the next one executes it again
+            self._decided([Decided(instance.run_id, [command], spontaneous=True)])
 
     def forget(self, run_id: bytes) -> None:
-        runtime = self._live.pop(run_id, None)
-        if runtime is not None:
-            self._end(runtime)
+        instance = self._live.pop(run_id, None)
+        if instance is not None:
+            self._end(instance)
 
-    def _end(self, runtime: Runtime) -> None:
-        if runtime.output is not None:
-            runtime.output.close()
-        if not runtime.loop.has_code:
-            runtime.evict()
+    def _end(self, instance: WorkflowInstance) -> None:
+        if instance.run.output is not None:
+            instance.run.output.close()
+        if not instance.run.loop.has_code:
+            instance.evict()
             return
-        self._bound.enter(runtime.run_id)  # its code runs once more: `finally`
+        self._bound.enter(instance.run_id)  # its code runs once more: `finally`
         try:
             try:
-                runtime.evict()
+                instance.evict()
             finally:
                 self._bound.leave()
         except Overrun:

@@ -8,32 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from perdure.core import ids
 from perdure.core.errors import InvalidInput, PerdureError
-
-if TYPE_CHECKING:
-    from perdure.sdk.workflow.instance import Runtime
-    from perdure.sdk.workflow.step import Step
+from perdure.sdk.workflow.requests import Requests
+from perdure.sdk.workflow.step import Step
 
 
 class Fanout:
-    """Told each outcome by task sequence number; resolves its step with the list of results."""
+    """Hears of each outcome by task sequence number; resolves its step with the list of results."""
 
     def __init__(
-        self, runtime: Runtime, task: Any, inputs: list[bytes], concurrency: int | None, on_error: str
+        self, requests: Requests, task: Any, inputs: list[bytes], concurrency: int | None, on_error: str
     ) -> None:
         _check(concurrency, on_error)
-        self._runtime, self._task, self._inputs = runtime, task, inputs
+        self._requests, self._task, self._inputs = requests, task, inputs
         self._collect = on_error == "collect"
         self._raw: list[bytes | Exception | None] = [None] * len(inputs)
         self._left = len(inputs)
         self._issued = 0
         self._offsets: list[tuple[int, int, int]] = []  # (first seq, end seq, index of the first item)
         self._owed = 0
-        self.step = runtime.new_step(ids.TASK, -1)
-        self.step._on_cancel = self._cancel_rest
+        self.step = requests.run.new_step(ids.TASK, -1)
+        self.step._on_cancel = self.cancel_rest
         self._issue(min(concurrency or len(inputs), len(inputs)))
         if self._offsets:
             self.step._seq = self._offsets[0][0]
@@ -45,7 +43,7 @@ class Fanout:
         if not chunk:
             return
         task = self._task
-        first = self._runtime.schedule_fanout(task.name, task.queue, chunk, task.effective, self, task.undo)
+        first = self._requests.schedule_fanout(task.name, task.queue, chunk, task.effective, self, task.undo)
         self._offsets.append((first, first + len(chunk), self._issued))
         self._issued += len(chunk)
 
@@ -67,22 +65,22 @@ class Fanout:
             self._ended()
         elif not self.step.done():
             self.step.set_exception(error)
-            self._cancel_rest()
+            self.cancel_rest()
 
     def _ended(self) -> None:
         self._left -= 1
         if self._left == 0:
-            self._runtime.forget_fanout(self)
+            self._requests.forget_fanout(self)
             self._resolve()
         elif self._issued < len(self._inputs) and not self.step.done():
             if not self._owed:
-                self._runtime.loop.call_soon(self._issue_owed)
+                self._requests.run.loop.call_soon(self._issue_owed)
             self._owed += 1
 
     def _issue_owed(self) -> None:
         """Once per event, however many of it ended ours."""
         owed, self._owed = self._owed, 0
-        if not self.step.done() and not self._runtime.closed:
+        if not self.step.done() and not self._requests.run.closed:
             self._issue(owed)
 
     def _resolve(self) -> None:
@@ -98,27 +96,27 @@ class Fanout:
             self.step.set_exception(e)
         self._raw = []
 
-    def _cancel_rest(self) -> None:
-        if self._runtime.closed:
+    def cancel_rest(self) -> None:
+        if self._requests.run.closed:
             return
-        self._runtime.forget_fanout(self)
+        self._requests.forget_fanout(self)
         open_seqs = [
             first + i for first, end, index in self._offsets for i in range(end - first) if self._raw[index + i] is None
         ]
         if open_seqs:
-            self._runtime.journal.cancel_tasks(open_seqs)
+            self._requests.run.journal.cancel_tasks(open_seqs)
 
 
 def child_fanout(
-    runtime: Runtime, start: Callable[[bytes], Step[Any]], inputs: list[bytes], concurrency: int | None, on_error: str
+    requests: Requests, start: Callable[[bytes], Step[Any]], inputs: list[bytes], concurrency: int | None, on_error: str
 ) -> Step[Any]:
     """The same over child workflows, which are started one by one."""
     _check(concurrency, on_error)
-    out = runtime.new_step(ids.CHILD, -1)
+    out = requests.run.new_step(ids.CHILD, -1)
     results: list[Any] = [None] * len(inputs)
     live: dict[int, Step[Any]] = {}
     cancelled: list[Any] = []
-    """The words of the cancellation, once there was one."""
+    """The reason of the cancellation, once there was one."""
     queue = iter(enumerate(inputs))
 
     def launch() -> None:

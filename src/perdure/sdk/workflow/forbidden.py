@@ -149,7 +149,7 @@ EXEMPT: Final = frozenset(
         *("pdb", "bdb", "pydevd", "_pydevd_bundle", "debugpy", "coverage"),  # watch the code, are no part of it
     }
 )
-"""Top-level modules. A call below one of their frames is theirs, whoever called them."""
+"""Top-level modules. A call below one of their frames is theirs."""
 
 EXEMPT_DOTTED: Final = frozenset({"importlib", "importlib._bootstrap", "importlib._bootstrap_external"})
 """Not importlib.metadata nor importlib.resources, which read files on behalf of the caller."""

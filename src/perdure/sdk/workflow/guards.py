@@ -217,9 +217,9 @@ def _audit(event: str, args: tuple[Any, ...]) -> None:
 
 
 def _refuse(frame: FrameType | None, call: str, fix: str, *, clock: bool = False) -> bool:
-    """Raise if workflow code is behind the call; return True if somebody exempt is.
+    """Raise if workflow code is behind the call; return True if exempt code is.
 
-    The search goes outward through the standard library to whoever asked for the call. It ends at Perdure's driver,
+    The search goes outward through the standard library to the code that asked for the call. It ends at Perdure's driver,
     below which nothing belongs to the workflow.
     """
     culprit: FrameType | None = None

@@ -2,7 +2,7 @@
 
 Laws:
 
-1. Callbacks run in the order they were scheduled, on nobody's time but the history's.
+1. Callbacks run in the order they were scheduled, at the time of the history and no other.
 2. `time()` is the database time of the event being applied; a timer is a durable timer, recorded in the history.
 3. Anything that would need the outside world raises `WorkflowRuleBroken` and names the way out.
 
@@ -29,8 +29,8 @@ from perdure.sdk.workflow import guards
 class TimerOwner(Protocol):
     """What the loop needs from the run: durable timers."""
 
-    now_us: int
-
+    @property
+    def now_us(self) -> int: ...
     def open_timer(self, fire_at_us: int, fired: Callable[[], None]) -> int: ...
     def close_timer(self, seq: int) -> None: ...
 
@@ -147,7 +147,7 @@ def _close(coro: Any) -> None:
         try:
             coro.close()
             return
-        except BaseException:  # whatever user code raises when it is thrown away; nothing of it may escape
+        except BaseException:  # user code may raise anything when it is closed; nothing of it may escape
             if coro.cr_frame is None:
                 return
 

@@ -1,4 +1,4 @@
-"""`Step[R]`: what a call hands back at once. It is scheduled when created; awaiting it gives the result."""
+"""`Step[R]`: what a call returns at once. The work is scheduled when the step is created; awaiting it gives the result."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 from perdure.core import ids
+from perdure.core.errors import PerdureError
 
 R = TypeVar("R")
 
@@ -33,9 +34,9 @@ class Step(_Future[R]):
     _number: int = 0
     _on_cancel: Callable[[], None] | None = None
     _defer: Callable[[Any], bool] | None = None
-    """Asked before a cancellation takes effect: True when it is put off until the work behind has ended (`finish_cancel`)."""
-    _runtime: Any = None
-    """Set on the step of a single task: what its cancellation goes to, without a closure for each."""
+    """Called before a cancellation takes effect. True: it takes effect when the work behind has ended (`finish_cancel`)."""
+    _requests: Any = None
+    """Set on the step of a single task: where to cancel it, without a closure for each."""
 
     @property
     def id(self) -> UUID:
@@ -48,15 +49,39 @@ class Step(_Future[R]):
             return True
         if not super().cancel(msg):
             return False
-        if self._runtime is not None:
-            self._runtime.cancel_task(self._seq)
+        if self._requests is not None:
+            self._requests.cancel_task(self._seq)
         elif self._on_cancel is not None:
             self._on_cancel()
         return True
 
     def finish_cancel(self, msg: Any) -> None:
-        """The cancellation that was put off takes effect."""
+        """The deferred cancellation takes effect."""
         super().cancel(msg)
 
     def __hash__(self) -> int:
         return self._number or id(self)
+
+
+class Waiter:
+    """A step that an event will resolve, and how to decode its value."""
+
+    __slots__ = ("decode", "step")
+
+    def __init__(self, step: Step[Any], decode: Callable[[bytes], Any]) -> None:
+        self.step, self.decode = step, decode
+
+    @property
+    def done(self) -> bool:
+        return self.step.done()
+
+    def succeed(self, seq: int, value: bytes) -> None:
+        if not self.step.done():
+            try:
+                self.step.set_result(self.decode(value))
+            except PerdureError as e:
+                self.step.set_exception(e)
+
+    def fail(self, seq: int, error: BaseException) -> None:
+        if not self.step.done():
+            self.step.set_exception(error)

@@ -1,7 +1,7 @@
-"""The undo stack of a run of code, as its runtime keeps it. What it means is told in core/undo.py.
+"""The undo stack of a run of code. Its laws are in core/undo.py.
 
-Everything here is a function of the facts and of the code, in their order, so a replay builds the same stack and asks for the same undos.
-Unwinding does not depend on code that waits for it: once begun it goes on to its end, whoever is cancelled meanwhile.
+Everything here follows from the events and the code, in their order, so a replay builds the same stack and asks for the same undos.
+Unwinding does not depend on code that waits for it: once begun it runs to its end, even if that code is cancelled.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import contextvars
 from difflib import get_close_matches
 from inspect import Parameter, signature
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -21,14 +21,12 @@ from perdure.core.limits import UNDO_ATTEMPTS_DEFAULT, UNDO_STACK_MAX
 from perdure.core.retry import TaskOptions
 from perdure.core.undo import COMMITTED, PREFIX, Unwinding, offer, with_failures, without_undo
 from perdure.sdk import registry
+from perdure.sdk.workflow.requests import Requests
 from perdure.sdk.workflow.step import Step
-
-if TYPE_CHECKING:
-    from perdure.sdk.workflow.instance import Runtime
 
 QUEUE_DEFAULT: Final = "default"
 TOLD: Final = ("result", "error")
-"""What an undo may take beside the arguments of the call that it takes back."""
+"""What an undo may take besides the arguments of the call that it undoes."""
 
 _scope: contextvars.ContextVar[UndoScope | None] = contextvars.ContextVar("perdure_undo_scope", default=None)
 
@@ -40,7 +38,7 @@ class Entry(msgspec.Struct, eq=False):
     """Of the task; -1 for what code pushed by itself."""
     name: str
     undo: Any
-    """The task that takes it back, or its name."""
+    """The task that undoes it, or its name."""
     call: bytes
     scope: UndoScope | None
     result: bytes = b""
@@ -55,16 +53,17 @@ class Entry(msgspec.Struct, eq=False):
 
 
 class UndoStack:
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
+    def __init__(self, requests: Requests) -> None:
+        self._requests = requests
+        self.run = requests.run
         self._awaited: dict[int, Entry] = {}
-        """Scheduled; nothing has been heard of their end, and of those that code stopped nothing may ever be."""
+        """Scheduled and not ended, as far as is known. The end of one that was cancelled may never be known."""
         self._entries: list[Entry] = []
         self._active: list[_Unwind] = []
         self._final: _Unwind | None = None
         self._pushed = False
         self.failures: list[str] = []
-        """Of undos, and nobody has been told so far."""
+        """Failures of undos that no error has reported so far."""
 
     # -- what goes on it --------------------------------------------------------------------------------------------
 
@@ -85,7 +84,7 @@ class UndoStack:
         self.check_room(1)
         if not self._pushed:  # so that an engine knows of it when the deadline of the run has come
             self._pushed = True
-            self._runtime.set_state(COMMITTED, b"0")
+            self.run.set_state(COMMITTED, b"0")
         self._entries.append(Entry(-1, name, undo, call, _scope.get(), ready=True))
 
     def succeeded(self, seq: int, value: bytes) -> None:
@@ -107,9 +106,9 @@ class UndoStack:
         return not self._entries
 
     def commit(self) -> None:
-        """There is no way back from here. Recorded, so that people see it."""
+        """What was done stays. Recorded, so that it is visible in the history."""
         if any(e.seq >= 0 for e in self._entries):
-            self._runtime.set_state(COMMITTED, msgspec.json.encode(self._runtime.event_seq))
+            self.run.set_state(COMMITTED, msgspec.json.encode(self.run.event_seq))
         self._entries.clear()
 
     # -- taking back ------------------------------------------------------------------------------------------------
@@ -120,18 +119,18 @@ class UndoStack:
         return self._begin(_Unwind(self, entries, self._told(error), None, stops=False, raises=True))
 
     def unwind_scope(self, scope: UndoScope, error: BaseException) -> Step[None]:
-        """What was done within a scope. What still runs there is stopped first."""
+        """Undo what was done within a scope. What still runs there is cancelled first."""
         mine = [e for e in self._entries if e.is_within(scope)]
         self._entries = [e for e in self._entries if not e.is_within(scope)]
         unwind = _Unwind(self, mine, self._told(error), scope, stops=True, raises=False)
         running = [e.seq for e in self._awaited.values() if e.is_within(scope)]
         if running:
-            self._runtime.journal.cancel_tasks(running)
+            self.run.journal.cancel_tasks(running)
             self._hold(unwind)
         return self._begin(unwind)
 
     def wind_up(self, error: Failure) -> None:
-        """The code has ended. Whatever it left running was told to stop."""
+        """The code has ended, and what it left running was cancelled."""
         entries, self._entries = self._entries, []
         self._final = _Unwind(self, entries, error, None, stops=True, raises=False)
         if self._awaited:
@@ -164,7 +163,7 @@ class UndoStack:
         return unwind.step
 
     def _hold(self, unwind: _Unwind) -> None:
-        """Until every success that came before the stop was heard of."""
+        """Wait until every success before the cancellation has arrived."""
         unwind.work.barrier = True
 
         def lifted() -> None:
@@ -176,13 +175,13 @@ class UndoStack:
                 unwind.work.go_on()
             self.advance()
 
-        self._runtime.open_barrier(lifted)
+        self._requests.open_barrier(lifted)
 
     def call(self, entry: Entry, unwind: _Unwind) -> int:
         name, queue, options = _resolved(entry.undo)
         data = entry.call if entry.ready else offer(entry.call, entry.result, unwind.error)
-        seq = self._runtime.journal.schedule_tasks(name, queue, [data], options, [PREFIX + entry.name], entry.seq)
-        self._runtime.await_undo(seq, unwind)
+        seq = self.run.journal.schedule_tasks(name, queue, [data], options, [PREFIX + entry.name], entry.seq)
+        self._requests.await_undo(seq, unwind)
         return seq
 
     def _told(self, error: BaseException | None) -> Failure | None:
@@ -195,7 +194,7 @@ class UndoStack:
 
 
 class _Unwind:
-    """One unwinding, and who waits for it. The runtime tells it how its tasks end."""
+    """One unwinding and the step that waits for it. It is the waiter of its own tasks."""
 
     __slots__ = ("_raises", "_stack", "error", "scope", "step", "stops", "work")
 
@@ -211,7 +210,7 @@ class _Unwind:
     ) -> None:
         self._stack, self.error, self.scope, self.stops, self._raises = stack, error, scope, stops, raises
         self.work: Unwinding[Entry] = Unwinding(entries, lambda e: stack.call(e, self), lambda e: e.name)
-        self.step: Step[None] = stack._runtime.new_step(ids.TASK, -1)
+        self.step: Step[None] = stack.run.new_step(ids.TASK, -1)
 
     def succeed(self, seq: int, value: bytes) -> None:
         self.work.ended(None)
@@ -229,17 +228,17 @@ class _Unwind:
             return
         if failures and self._raises:
             error = TaskFailed(Failure("task_failed", with_failures("", failures)))
-            error.event = self._stack._runtime.event_seq
+            error.event = self._stack.run.event_seq
             self.step.set_exception(error)
         else:
             self.step.set_result(None)
 
 
 class UndoScope:
-    """`async with wf.undo_scope():` an exception that leaves it takes back what was done inside."""
+    """`async with wf.undo_scope():` an exception that leaves it undoes what was done inside."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
+    def __init__(self, stack: UndoStack) -> None:
+        self._stack = stack
         self.parent: UndoScope | None = None
         self._token: contextvars.Token[UndoScope | None] | None = None
 
@@ -250,10 +249,10 @@ class UndoScope:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._token is not None and not self._runtime.closed:
+        if self._token is not None and not self._stack.run.closed:
             _scope.reset(self._token)
             if isinstance(error, Exception | asyncio.CancelledError):
-                await self._runtime.undo.unwind_scope(self, error)
+                await self._stack.unwind_scope(self, error)
 
 
 # -- the tasks that undo -----------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ Laws:
 1. `Overrun` is only ever raised between `enter` and `leave`, and `leave` takes back one that has not arrived. They run twice per activation, so they take the
    lock only when it matters: the thread says that it is about to raise (`_raising`) before it looks again whether the stretch goes on, and `leave` ends the
    stretch before it looks whether the thread says so. One of them sees the other.
-2. Whether it arrived is not asked: a stretch in which it was raised is over, whatever the code made of it.
+2. Whether it arrived is not asked: a stretch in which it was raised is over, even if the code swallowed it.
 """
 
 from __future__ import annotations

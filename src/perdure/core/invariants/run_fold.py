@@ -1,233 +1,27 @@
-"""What must be true of a database and of what its tasks did, whatever was killed, paused or cut off on the way.
-
-Pure: it is fed rows and ledger lines and counts what does not hold. Nothing here trusts the engine: a run's state is folded anew from
-its events, and executions are taken from a ledger that tasks wrote themselves, outside the database.
-
-    history rows --> RunFold --.
-    run, task, queue rows -----+--> settle --> Findings (one Tally per invariant)
-    ledger lines --------------'
-
-Law: a check that has nothing to look at says so (`examined` is 0) instead of passing in silence.
-"""
+"""One run: its history folded anew, and what is stored about it held against that."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from hashlib import sha256
-from typing import Any, Final, Literal
+from typing import Final
 
 import msgspec
 
 from perdure.core import chain, ids
 from perdure.core import events as ev
 from perdure.core.errors import IllegalTransition, clip
+from perdure.core.invariants.findings import Findings
+from perdure.core.invariants.rows import RunColumns, StoredKey, StoredRun, StoredTask, TaskColumns, TaskPath
 from perdure.core.lifecycle import RunStatus, TaskStatus, next_task_status
 from perdure.core.limits import CLOCKS_APART_S_MAX, DEADLINE_LATE_S_MAX
-from perdure.core.retry import TaskOptions, backoff_us
+from perdure.core.retry import TaskOptions
 from perdure.core.run_retry import effective
 from perdure.core.runstate import RunState
 
-INVARIANTS: Final[dict[int, str]] = {
-    1: "every acknowledged start exists exactly once",
-    2: "one run per key; a key names a run that was started under it, with the same input",
-    3: "event numbers per run are gapless from 1, and each row's hash follows from the row before",
-    4: "state rebuilt from events equals stored state, column by column",
-    5: "terminal is absorbing: one terminal event, and it is the last; only a retry may follow a failure",
-    6: "every transition is an edge of the declared table",
-    7: "at most one recorded result per task",
-    8: "every recorded success has a ledger effect of the same attempt",
-    9: "no committed write carries a stale epoch",
-    10: "executions <= max_attempts + lost workers; at-most-once tasks at most once",
-    11: "no task starts before its dependencies are satisfied",
-    12: "a fan-out of N has exactly N ends 0..N-1 and one join",
-    13: "no more in flight than a limit allows, and every slot has its holder",
-    14: "timers never early by the database clock, fired once; no deadline is overdue",
-    15: "one run per schedule and nominal time",
-    16: "an acknowledged signal is consumed once or pending, in the order of its sender",
-    17: "at rest the inbox is empty and no row is an orphan",
-    18: "no task begins after its cancel or the end of its run",
-    19: "retries are spaced by their policy",
-    20: "every item of a batched start is kept until its run is there",
-    21: "at rest every run that is not waiting for input has ended",
-    22: "no row of a run belongs to another namespace",
-    23: "the audit log is complete, unchanged and in order",
-}
-LEDGER: Final = "--ledger"
-STARTS: Final = "--starts"
-AT_REST: Final = "--at-rest"
-NEEDS: Final[dict[int, str]] = {1: STARTS, 8: LEDGER, 10: LEDGER, 11: LEDGER, 17: AT_REST, 19: LEDGER, 21: AT_REST}
-"""Invariants that cannot be checked without more than the database."""
-EXAMPLES_MAX: Final = 5
-SPACING_SLACK: Final = 0.02
-"""Share of a delay by which the database's clock and the machine's may differ."""
 SHOWN_CHARS: Final = 80
 """Characters of a column's value that a violation shows."""
-
-# -- what is found -----------------------------------------------------------------------------------------------------
-
-
-class Example(msgspec.Struct, frozen=True):
-    run: str
-    what: str
-
-
-class Tally:
-    """One invariant: how much was looked at, how often it did not hold, and the first few cases."""
-
-    __slots__ = ("examined", "examples", "name", "needs", "number", "violations")
-
-    def __init__(self, number: int, needs: str = "") -> None:
-        self.number, self.name = number, INVARIANTS[number]
-        self.needs = needs
-        """The option without which it was not checked; empty: it was."""
-        self.examined = self.violations = 0
-        self.examples: list[Example] = []
-
-
-class Findings:
-    """Every invariant has its tally. Those that are not among `numbers` are listed, and not checked."""
-
-    def __init__(self, numbers: Iterable[int]) -> None:
-        self._checked = frozenset(numbers)
-        self.tallies = {n: Tally(n, "" if n in self._checked else NEEDS.get(n, "")) for n in INVARIANTS}
-
-    def examine(self, number: int, count: int = 1) -> None:
-        if number in self._checked:
-            self.tallies[number].examined += count
-
-    def violate(self, number: int, run: str, what: str) -> None:
-        if number not in self._checked:
-            return
-        tally = self.tallies[number]
-        tally.violations += 1
-        if len(tally.examples) < EXAMPLES_MAX:
-            tally.examples.append(Example(run, what))
-
-    def __contains__(self, number: int) -> bool:
-        return number in self._checked
-
-    @property
-    def clean(self) -> bool:
-        return not any(t.violations for t in self.tallies.values())
-
-
-# -- what is fed -------------------------------------------------------------------------------------------------------
-
-Phase = Literal["begin", "effect", "end"]
-
-
-class LedgerLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a task wrote about its own execution. `mono_us` is the machine's monotonic clock, the same for all its processes."""
-
-    run: str
-    task: str
-    name: str
-    attempt: int
-    epoch: int
-    worker: str
-    phase: Phase
-    boot: str
-    mono_us: int
-    after: tuple[str, ...] = ()
-    """Ids of the tasks whose results this one was given."""
-    failed: bool = False
-    """Of an `end`: the execution raised an error by itself."""
-    retry_us: int = 0
-    """Of an `end`: the delay until the next attempt that the error asks for; 0: none, the policy holds."""
-
-
-class AcknowledgedSignal(msgspec.Struct, frozen=True):
-    """A line of a file of acknowledged signals; see perdure.testing.ledger.Signals."""
-
-    run: str
-    name: str
-    value: Any = None
-    sender: str = ""
-
-
-class RunColumns(msgspec.Struct, frozen=True, kw_only=True):
-    """The columns of a run's row that its history tells, too."""
-
-    ns: int
-    workflow: str
-    version: str
-    key: str | None
-    parent_id: bytes | None
-    parent_seq: int | None
-    created_us: int
-    finished_us: int | None
-    error_code: str | None
-    error: str | None
-    successor: bytes | None
-    attributes: str | None
-    head: bytes | None
-
-
-class StoredRun(msgspec.Struct, frozen=True):
-    """A row of run_queue (`active`) or of run."""
-
-    active: bool
-    status: int
-    epoch: int
-    events: int | None
-    stuck: str | None = None
-    due: bool = False
-    """Active, nobody's, and its wake_at has come."""
-    columns: RunColumns | None = None
-
-
-class TaskColumns(msgspec.Struct, frozen=True, kw_only=True):
-    """The columns of a task's row that the history of its run tells, too, and its times."""
-
-    ns: int
-    queue: str
-    node: str | None
-    error: str | None
-    scheduled_us: int
-    started_us: int | None
-    finished_us: int
-
-
-class StoredKey(msgspec.Struct, frozen=True):
-    """A row of run_key."""
-
-    ns: int
-    key: str
-    input_hash: bytes
-
-
-class StoredTask(msgspec.Struct, frozen=True):
-    """A row of task."""
-
-    id: bytes
-    seq: int
-    name: str
-    status: int
-    attempts: int
-    lost: int
-    epoch: int
-    columns: TaskColumns | None = None
-
-
-class TaskPath(msgspec.Struct):
-    """What the history says about one task."""
-
-    options: TaskOptions
-    scheduled: int
-    """Number of the event that scheduled it."""
-    status: TaskStatus = TaskStatus.PENDING
-    ended: int = 0
-    ended_us: int = 0
-    name: str = ""
-    queue: str = ""
-    node: str | None = None
-    error: str | None = None
-    attempts: int | None = None
-    """Where the history tells."""
-
-
-# -- one run -----------------------------------------------------------------------------------------------------------
 
 
 class RunFold:
@@ -255,7 +49,7 @@ class RunFold:
         """Of the code that executes it."""
         self.ns: int | None = None
         self.signals: list[tuple[str, bytes]] = []
-        """Name and value of the signals it has received, where somebody asks for them."""
+        """Name and value of the signals it has received, if `keep_signals` is set."""
         self.keep_signals = False
         self.next_run = b""
         """The run that continues this one."""
@@ -384,8 +178,6 @@ class RunFold:
         if fire_at_us is not None and at_us < fire_at_us:
             self._violate(14, f"timer {event.seq} fired {(fire_at_us - at_us) / 1e3:.3f} ms early")
 
-    # -- tasks -----------------------------------------------------------------------------------------------------------
-
     def _task(self, seq: int, at_us: int, event: ev.Event) -> None:
         match event:
             case ev.TasksScheduled():
@@ -434,8 +226,6 @@ class RunFold:
             self._violate(7, f"task {task} ended at event {path.ended} and again at event {seq}")
         else:
             path.status, path.ended, path.ended_us = status, seq, at_us
-
-    # -- against what is stored --------------------------------------------------------------------------------------------
 
     def settle(
         self,
@@ -625,7 +415,7 @@ class RunFold:
         elif self.state.tasks:
             self._violate(21, f"active with {len(self.state.tasks)} unfinished tasks")
         elif stored.due or stored.status == RunStatus.PENDING:
-            self._violate(21, "active and due, and nobody has it")
+            self._violate(21, "active and due, and no engine owns it")
         elif gone:
             self._violate(21, f"waits for child {gone[0]}, which is not active any more")
 
@@ -663,147 +453,3 @@ def _walk(status: TaskStatus, attempts: int) -> None:
     }
     at = next_task_status(TaskStatus.PENDING, "dispatch") if attempts else TaskStatus.PENDING
     next_task_status(at, acts[status])
-
-
-# -- the ledger of one run -----------------------------------------------------------------------------------------------
-
-
-def check_executions(
-    fold: RunFold, stored: Sequence[StoredTask], lines: Sequence[LedgerLine], names: frozenset[str], findings: Findings
-) -> None:
-    """What tasks did (`lines`, by time) against what is recorded about them. `names` are the tasks that write the ledger at all."""
-    by_task: defaultdict[str, list[LedgerLine]] = defaultdict(list)
-    for line in lines:
-        by_task[line.task].append(line)
-    rows = {ids.text(t.id): t for t in stored}
-    for task_id, row in rows.items():
-        if row.status == TaskStatus.SUCCESS and row.name in names:
-            findings.examine(8)
-            if _recorded_effect(row, by_task.get(task_id, [])) is None:
-                findings.violate(8, fold.text, f"task {row.seq} succeeded in attempt {row.attempts} without an effect")
-    if fold.broken:
-        return
-    seqs = {ids.text(ids.derive(fold.run_id, ids.TASK, seq)): seq for seq in fold.tasks}
-    for task_id, own in by_task.items():
-        seq = seqs.get(task_id)
-        if seq is not None:
-            _check_attempts(fold, seq, rows.get(task_id), own, findings)
-    newest = fold.retries[-1] if fold.retries else -1
-    for line in lines:
-        if line.phase == "begin" and line.after and line.epoch > newest:  # what a retry took back is nowhere recorded
-            _check_order(fold, line, seqs, rows, by_task, findings)
-
-
-def _recorded_effect(row: StoredTask, lines: Sequence[LedgerLine]) -> LedgerLine | None:
-    """The effect of the execution that was recorded: of the same attempt, and of the recording epoch if there is one."""
-    effects = [x for x in lines if x.phase == "effect" and x.attempt == row.attempts]
-    return next((x for x in effects if x.epoch == row.epoch), effects[0] if effects else None)
-
-
-def _first_effect(row: StoredTask, line: LedgerLine, lines: Sequence[LedgerLine]) -> LedgerLine | None:
-    """The earliest execution whose result `line` may have been given.
-
-    The owner that recorded the result may have had it from an execution that a former owner began: a worker that lost its server brings
-    it along. So for what runs under that owner, or a later one, any execution of that attempt will do; for what ran before, only the recorded one.
-    """
-    if line.epoch < row.epoch:
-        return _recorded_effect(row, lines)
-    effects = [x for x in lines if x.phase == "effect" and x.attempt == row.attempts and x.epoch <= row.epoch]
-    return min(effects, key=lambda x: x.mono_us, default=None) or _recorded_effect(row, lines)
-
-
-def _check_attempts(
-    fold: RunFold, seq: int, row: StoredTask | None, lines: Sequence[LedgerLine], findings: Findings
-) -> None:
-    """A lost worker is one that is recorded as lost, or one whose run was taken over before it could record anything: the same
-    attempt then begins again under a later epoch."""
-    begins = [x for x in lines if x.phase == "begin"]
-    findings.examine(10, len(begins))
-    options = fold.tasks[seq].options
-    per_ownership = Counter((x.attempt, x.epoch) for x in begins)
-    retries = len(fold.retries)
-    for (attempt, epoch), count in per_ownership.items():
-        if count > (1 if epoch else 1 + retries):  # 0: the run was another engine's
-            findings.violate(10, fold.text, f"task {seq}: attempt {attempt} began {count} times in epoch {epoch}")
-    if options.at_most_once and len(begins) > 1 + retries:
-        findings.violate(10, fold.text, f"at-most-once task {seq} began {len(begins)} times")
-    taken_over = len(begins) - len({x.attempt for x in begins})
-    lost = row.lost if row is not None and not retries else options.lost_max
-    if len(begins) > options.max_attempts + lost + taken_over:
-        findings.violate(
-            10,
-            fold.text,
-            f"task {seq} began {len(begins)} times with max_attempts={options.max_attempts}, {lost} lost workers, {taken_over} take-overs",
-        )
-    if row is not None and not row.lost and not retries:
-        _check_spacing(fold, seq, options, lines, findings)
-    if row is not None and row.status in (TaskStatus.SUCCESS, TaskStatus.FAILED):
-        _check_after_record(fold, row, options, begins, findings)
-
-
-def _check_spacing(
-    fold: RunFold, seq: int, options: TaskOptions, lines: Sequence[LedgerLine], findings: Findings
-) -> None:
-    """From the end of an execution that failed by itself to the beginning of the next attempt, under one owner. Only for tasks that
-    lost no worker: an attempt whose report was lost is repeated at once."""
-    task_id = ids.derive(fold.run_id, ids.TASK, seq)
-    ends = {(x.attempt, x.epoch): x for x in lines if x.phase == "end" and x.failed}
-    for x in lines:
-        end = ends.get((x.attempt - 1, x.epoch)) if x.phase == "begin" else None
-        if end is None or x.mono_us < end.mono_us:
-            continue
-        findings.examine(19)
-        least_us = end.retry_us or backoff_us(options, task_id, end.attempt)
-        if x.mono_us - end.mono_us < least_us * (1 - SPACING_SLACK):
-            took = f"{(x.mono_us - end.mono_us) / 1e3:.1f} ms"
-            findings.violate(
-                19,
-                fold.text,
-                f"task {seq}: attempt {x.attempt} began {took} after a failure, {least_us / 1e3:.1f} ms at least were due",
-            )
-
-
-def _check_after_record(
-    fold: RunFold, row: StoredTask, options: TaskOptions, begins: Sequence[LedgerLine], findings: Findings
-) -> None:
-    if row.attempts - row.lost > options.max_attempts:
-        findings.violate(10, fold.text, f"task {row.seq} recorded {row.attempts} attempts, {row.lost} of them lost")
-    since = fold.since(row.epoch)
-    for x in begins:
-        if x.epoch <= since:
-            continue
-        if x.attempt > row.attempts:
-            what = f"task {row.seq} ended in attempt {row.attempts} and yet attempt {x.attempt} began"
-            findings.violate(10, fold.text, what)
-        elif x.epoch > row.epoch:
-            what = f"task {row.seq} was recorded in epoch {row.epoch} and executed again in epoch {x.epoch}"
-            findings.violate(10, fold.text, what)
-
-
-def _check_order(
-    fold: RunFold,
-    line: LedgerLine,
-    seqs: dict[str, int],
-    rows: dict[str, StoredTask],
-    by_task: dict[str, list[LedgerLine]],
-    findings: Findings,
-) -> None:
-    """Every execution, recorded or not, must have followed the recorded executions of what it was given."""
-    me = seqs.get(line.task)
-    for other in line.after:
-        findings.examine(11)
-        row = rows.get(other)
-        path = fold.tasks.get(row.seq) if row is not None else None
-        if row is None or path is None:
-            # A take-over may schedule this task under another fact; what it was given must be recorded all the same.
-            findings.violate(11, fold.text, f"{line.name} began after {other}, whose end is nowhere recorded")
-            continue
-        if me is not None and path.ended >= fold.tasks[me].scheduled:
-            findings.violate(11, fold.text, f"task {me} was scheduled before task {row.seq}, which it needs, ended")
-        effect = _first_effect(row, line, by_task.get(other, []))
-        if effect is not None and effect.mono_us > line.mono_us:
-            findings.violate(
-                11,
-                fold.text,
-                f"{line.name} (attempt {line.attempt}) began before the recorded execution of task {row.seq}, which it needs",
-            )

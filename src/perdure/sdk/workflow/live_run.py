@@ -1,0 +1,158 @@
+"""A live run as its workflow code sees it: its clock, its state, and the parts that keep what it asked for.
+
+`requests` keeps tasks, timers, children and operations; `signals`, `promises` and `updates` (messages.py) keep messages; `undo` keeps
+what can be undone. The instance drives it (instance.py), and its phase says what events do to it (transitions.py).
+"""
+
+from __future__ import annotations
+
+import contextvars
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from perdure.core import events as ev
+from perdure.core.errors import InvalidInput
+from perdure.core.journal import Journal
+from perdure.core.limits import WAITING_NAMES_MAX
+from perdure.sdk.captured_output import OutputBuffer, OutputSink
+from perdure.sdk.workflow.loop import WorkflowLoop
+from perdure.sdk.workflow.messages import Promises, Signals, Updates
+from perdure.sdk.workflow.phases import CLOSED, InstancePhase, Running
+from perdure.sdk.workflow.requests import Requests
+from perdure.sdk.workflow.step import Step, Waiter
+from perdure.sdk.workflow.undo import UndoStack
+
+current: contextvars.ContextVar[LiveRun] = contextvars.ContextVar("perdure_run")
+"""The run whose workflow code is executing; unset everywhere else."""
+
+T = TypeVar("T")
+
+_REFER_BACK = ("requests", "signals", "promises", "updates")
+"""Parts that refer to the run."""
+
+
+class _Part(Generic[T]):
+    """A part that is made when it is first used. Thousands of runs begin in a second, and each uses few of them."""
+
+    def __init__(self, make: Callable[[Requests], T]) -> None:
+        self._make = make
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, run: LiveRun, owner: type) -> T:
+        made = self._make(run.requests)
+        setattr(run, self.name, made)
+        return made
+
+
+class LiveRun:
+    sink: OutputSink | None = None
+    """Where captured lines go; None: output is not captured."""
+    output: OutputBuffer | None = None
+    ns = 0
+    event_seq = 0
+
+    signals = _Part(Signals)
+    promises = _Part(Promises)
+    updates = _Part(Updates)
+
+    def __init__(self, run_id: bytes, workflow: Any) -> None:
+        self.run_id, self.workflow = run_id, workflow
+        self.phase: InstancePhase = Running()
+        self.now_us = 0
+        self.journal = Journal()
+        self.requests: Requests = Requests(self)
+        self.loop = WorkflowLoop(self.requests, int.from_bytes(run_id[9:], "big"))
+        self.started: ev.RunStarted | None = None
+        self.state: dict[str, bytes] = {}
+        self.undo_if_any: UndoStack | None = None
+        self.context = contextvars.copy_context()
+        self.context.run(current.set, self)
+        self._steps = 0
+        self._random: random.Random | None = None
+
+    @property
+    def closed(self) -> bool:
+        return self.phase.closed
+
+    def new_step(self, kind: int, seq: int) -> Step[Any]:
+        step: Step[Any] = Step(loop=self.loop)
+        self._steps += 1
+        step._run_id, step._kind, step._seq, step._number = self.run_id, kind, seq, self._steps
+        return step
+
+    @property
+    def undo(self) -> UndoStack:
+        if self.undo_if_any is None:
+            self.undo_if_any = UndoStack(self.requests)
+        return self.undo_if_any
+
+    def refuse_left_undos(self) -> None:
+        if self.undo_if_any is not None and not self.undo_if_any.is_empty:
+            raise InvalidInput(
+                "the run cannot continue as new: its undo stack is not empty, and a fresh run does not know of it. Call "
+                "`await wf.unwind()` to undo it, or wf.commit_undo() if there is no way back, before wf.continue_as_new()"
+            )
+
+    def begin_task(self, coro: Coroutine[Any, Any, None], name: str) -> None:
+        """Code of the workflow beside its own function."""
+        self.loop.create_task(coro, name=name, context=self.context.copy())
+
+    def set_state(self, name: str, value: bytes | None) -> None:
+        self.journal.write_state(name, value)
+        if value is None:
+            self.state.pop(name, None)
+        else:
+            self.state[name] = value
+
+    def input_object(self) -> Any:
+        """The arguments of the run by their names."""
+        assert self.started is not None
+        return msgspec.json.decode(self.encode_input(*self.workflow.signature.decode_call(self.started.input)))
+
+    def encode_input(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        data: bytes = self.workflow.signature.encode_call(args, kwargs)
+        return data
+
+    def randomness(self) -> random.Random:
+        if self._random is None:
+            self._random = random.Random(self.run_id)
+        return self._random
+
+    def uuid(self) -> UUID:
+        return UUID(int=self.randomness().getrandbits(128), version=4)
+
+    def waiting_names(self) -> list[str] | None:
+        """Signals and updates that the code waits for: no record shows them."""
+        parts = vars(self)
+        if self.closed or ("signals" not in parts and "updates" not in parts):
+            return None
+        names: list[str] = []
+        for kind, waits in (("signal", self.signals.waits), ("update", self.updates.waits)):
+            waits.forget_if(_is_done)
+            names += [f"{kind}:{name}" for name in waits.waiting_names()]
+        return names[:WAITING_NAMES_MAX]
+
+    def whereabouts(self) -> str:
+        waits = self.requests.outstanding() + [f"promise {n!r}" for n in self.promises.waits.waiting_names()]
+        return "the code went on without it and now waits for " + (", ".join(waits) or "nothing it asked for")
+
+    def evict(self) -> None:
+        """Forget the live coroutine. Its code must not act any more, not even in `finally`."""
+        self.phase = CLOSED
+        self.loop.throw_away()
+        # Cut reference cycles: thousands of ended runs a second are not left to the collector.
+        self.requests.forget_all()
+        del self.loop.owner, self.context
+        for name in _REFER_BACK:
+            vars(self).pop(name, None)
+        self.undo_if_any = None
+
+
+def _is_done(waiter: Waiter) -> bool:
+    return waiter.done
