@@ -17,6 +17,8 @@ SIGNALS_BUFFERED_MAX: Final = 10_000
 """Signals received by a run and not yet consumed by its code."""
 UPDATES_OPEN_MAX: Final = 1_000
 """Updates that a run was asked for and has not answered; further ones are refused."""
+SUCCESSORS_MAX: Final = 1_000
+"""Times a run may continue as new between two questions about it; longer chains are not followed."""
 UPDATE_WAIT_S_MAX: Final = 30
 """Seconds that one request may wait for the answer to an update; whoever asks again under the same id waits on."""
 UPDATE_ANSWERS_KEPT_S: Final = 7 * 86_400

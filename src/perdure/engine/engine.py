@@ -32,7 +32,7 @@ from perdure.core.messages import TaskEnded
 from perdure.core.outage import Outage
 from perdure.core.placement import Placement
 from perdure.core.work import Decided, LogChunk, Outcome, Report, RunView
-from perdure.engine.api.runs import StartUnit, UseCases, Waiters
+from perdure.engine.api.runs import UseCases
 from perdure.engine.api.updates import Updates
 from perdure.engine.clock import DatabaseClock
 from perdure.engine.commits.committer import AwaitedUnit, Committer, Unit
@@ -43,10 +43,12 @@ from perdure.engine.runs.flow_definitions import Flows
 from perdure.engine.runs.inbox import Postbox
 from perdure.engine.runs.loop import RunLoop
 from perdure.engine.runs.run import ActiveRun, Extras, RunUnit
+from perdure.engine.runs.starts import StartUnit
 from perdure.engine.services.claims import Claimer, ClaimInDoubt, Token
 from perdure.engine.services.deferred_starts import Starts, StartStore
 from perdure.engine.services.endings import Endings
 from perdure.engine.services.named_events import Occasions
+from perdure.engine.services.outcomes import Waiters
 from perdure.engine.services.schedules import Scheduler, ScheduleStore
 from perdure.engine.services.start_deadlines import Expiry
 from perdure.engine.services.telemetry import Notes, WorkerRow

@@ -16,6 +16,7 @@ from perdure.core.errors import Conflict, Failure, NotFound
 from perdure.core.events import Recorded
 from perdure.core.flow_control.groups import Line
 from perdure.core.lifecycle import RunStatus
+from perdure.core.limits import SUCCESSORS_MAX
 from perdure.core.retry import waits_until_us
 from perdure.core.run_retry import check_retry, effective, plan
 from perdure.core.runstate import RunState
@@ -23,7 +24,6 @@ from perdure.core.work import RunView
 from perdure.engine.ports import QueuedTask, Reopening, Store
 from perdure.engine.runs.flow_definitions import Flows
 from perdure.engine.runs.turns import replay
-from perdure.engine.services.claims import SUCCESSORS_MAX
 from perdure.engine.tasks.flow_control import Lines
 from perdure.flows.decide.decider import DecisionTooLarge
 from perdure.flows.model import is_flow

@@ -6,15 +6,12 @@ Each answers only when its effect is durable.
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from math import inf
+from collections.abc import Callable, Coroutine
 from time import monotonic  # bound here, before workflow guards wrap it
 from typing import Any, TypeVar
 
 import msgspec
 
-from perdure.core import chain
 from perdure.core import events as ev
 from perdure.core.deferred_starts import check_later
 from perdure.core.errors import (
@@ -29,230 +26,24 @@ from perdure.core.errors import (
 )
 from perdure.core.flow_control.groups import Line
 from perdure.core.ids import text
-from perdure.core.limits import CALL_TIMEOUT_S, MESSAGE_KEY_CHARS_MAX, PAYLOAD_BYTES_MAX
+from perdure.core.limits import CALL_TIMEOUT_S, MESSAGE_KEY_CHARS_MAX, PAYLOAD_BYTES_MAX, SUCCESSORS_MAX
 from perdure.core.messages import CancelAsked, Mail, PromiseKept, SignalSent
 from perdure.core.names import checked_name
 from perdure.core.work import Outcome, RunView, StartRequest
 from perdure.engine.api.run_retry import Reopener
-from perdure.engine.commits.committer import AwaitedUnit
-from perdure.engine.commits.rows import Batch
-from perdure.engine.ports import HistoryRow, Store
+from perdure.engine.ports import Store
 from perdure.engine.runs.flow_definitions import Flows
 from perdure.engine.runs.inbox import Postbox
-from perdure.engine.runs.run import attributes_text
-from perdure.engine.services.claims import SUCCESSORS_MAX
+from perdure.engine.runs.starts import Answered, StartUnit, StartWatch, late_start, unknown_start
 from perdure.engine.services.deferred_starts import Begun, Starts
+from perdure.engine.services.outcomes import Waiters
 from perdure.engine.tasks.flow_control import Lines
-from perdure.wire.codec import decode_row, encode_events, encode_mail
+from perdure.wire.codec import decode_row, encode_mail
 
 T = TypeVar("T")
 
 EVENTS_PAGE = 1_000
 START_TRIES = 5
-WATCH_S = 0.05
-"""Seconds between two looks at starts whose callers wait."""
-
-
-Answered = Callable[["StartUnit", bool, "Exception | None"], None]
-
-
-class StartUnit(AwaitedUnit):
-    """A run to be created, for a caller that waits."""
-
-    def __init__(
-        self,
-        run_id: bytes,
-        ns: int,
-        request: StartRequest,
-        started: ev.RunStarted,
-        own: bool,
-        answered: Answered,
-        line: Line | None = None,
-        mail: tuple[bytes, ...] = (),
-    ) -> None:
-        super().__init__()
-        self._answered = answered
-        self.mail = mail
-        """What lies in its inbox from the beginning. Where the key is taken there is no such run, and it goes nowhere."""
-        self.run_id, self.ns, self.request, self.started, self.own, self.line = run_id, ns, request, started, own, line
-        self.hash = chain.input_hash(request.workflow, request.input) if request.key else b""
-        self.head = b""
-        """Hash of its first row, once it is written."""
-        self.within_s, self.due_s = CALL_TIMEOUT_S, inf
-        """How long its caller waits, and until when by the monotonic clock."""
-
-    def answered(self, created: bool, error: Exception | None) -> None:
-        self._answered(self, created, error)
-
-    def expire(self) -> None:
-        """The caller's time is up. Nothing comes of the start, unless the database has it already."""
-        self.settle(False, _late(self.within_s, self))
-
-    def fill(self, batch: Batch) -> None:
-        r = self.request
-        body = encode_events([self.started])
-        self.head = chain.first(self.run_id, self.ns, int(self.own), body)
-        batch.starts.add(
-            self.run_id, self.ns, r.workflow, r.version, r.key or None, self.hash, None, None, self.own, body,
-            attributes_text(r.attributes), self.line.id if self.line is not None else None,
-            self.started.deadline_us or None, self.head,
-        )  # fmt: skip
-        if self.line is not None:
-            batch.lines.rows.append(self.line.row(0))
-        for body in self.mail:
-            batch.posts.add(self.run_id, body, False)
-
-
-class StartWatch:
-    """Answers callers whose start takes too long. One look at all of them now and then: a timer for each would cost more than the
-    rest of the wait."""
-
-    def __init__(self) -> None:
-        self._units: list[StartUnit] = []
-
-    def add(self, unit: StartUnit, within_s: float, due_s: float) -> None:
-        unit.within_s, unit.due_s = within_s, due_s
-        self._units.append(unit)
-        if len(self._units) == 1:
-            asyncio.get_running_loop().call_later(WATCH_S, self._look)
-
-    def _look(self) -> None:
-        now_s = monotonic()
-        for unit in self._units:
-            if unit.due_s <= now_s:
-                unit.expire()
-        self._units = [unit for unit in self._units if not unit.is_settled]
-        if self._units:
-            asyncio.get_running_loop().call_later(WATCH_S, self._look)
-
-
-Where = tuple[int, bytes]
-"""(namespace, run)"""
-Asked = frozenset["asyncio.Future[Outcome]"]
-
-
-def _by_namespace(places: Iterable[Where]) -> dict[int, list[bytes]]:
-    found: dict[int, list[bytes]] = {}
-    for ns, run_id in places:
-        found.setdefault(ns, []).append(run_id)
-    return found
-
-
-class Waiters:
-    """Those who wait for runs to end. Runs that end here answer at once; the others are asked for together."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self.expected: Callable[[int, Sequence[bytes]], Awaitable[set[bytes]]] = store.existing
-        """Which runs are there, or will come."""
-        self._futures: dict[Where, list[asyncio.Future[Outcome]]] = {}
-        self._unknown: set[Where] = set()
-        """Runs somebody waits for that nobody has seen yet."""
-        self._remote = asyncio.Event()
-
-    async def wait(self, ns: int, run_id: bytes, *, known: bool) -> Outcome:
-        """`known` says that the run exists for sure; otherwise a wrong id is answered with NotFound."""
-        if not known:  # a run in this engine's memory answers by itself; the others have to be asked for
-            self._unknown.add((ns, run_id))
-            self._remote.set()
-        return await self._wait((ns, run_id), asyncio.get_running_loop().create_future())
-
-    async def wait_from_start(self, unit: StartUnit) -> Outcome:
-        """As `wait`, from before the run exists, if `started` is told of the answer. A start that comes to nothing ends the wait."""
-        return await self._wait((unit.ns, unit.run_id), asyncio.get_running_loop().create_future())
-
-    def started(self, unit: StartUnit, created: bool, error: Exception | None) -> None:
-        if error is not None:
-            for future in self._futures.pop((unit.ns, unit.run_id), ()):
-                if not future.done():
-                    future.set_exception(error)
-        elif not unit.own:
-            self._remote.set()
-
-    async def _wait(self, where: Where, future: asyncio.Future[Outcome]) -> Outcome:
-        self._futures.setdefault(where, []).append(future)
-        try:
-            return await future
-        finally:
-            left = self._futures.get(where)
-            if left and future in left:
-                left.remove(future)
-                if not left:
-                    del self._futures[where]
-
-    def ended(
-        self, ns: int, run_id: bytes, outcome: Outcome, successor: bytes | None, asked: Asked | None = None
-    ) -> None:
-        """With `asked`, only those who were waiting when the database was asked: others may wait for what came of a retry since."""
-        futures = self._futures.pop((ns, run_id), None)
-        if not futures:
-            return
-        if asked is not None and (later := [f for f in futures if f not in asked]):
-            self._futures[ns, run_id] = later
-            futures = [f for f in futures if f in asked]
-        if successor is not None:
-            self._futures.setdefault((ns, successor), []).extend(futures)
-            return
-        for f in futures:
-            if not f.done():
-                f.set_result(outcome)
-
-    def wake(self) -> None:
-        self._remote.set()
-
-    async def run(self, is_local: Callable[[bytes], bool]) -> None:
-        """Ask for runs that other engines own. Quick at first, then slower; a notification asks at once."""
-        pause_s = 0.01
-        while True:
-            asked = [where for where in self._futures if not is_local(where[1])]
-            if len(asked) > EVENTS_PAGE:  # a page at a time, and not always the same one
-                asked = random.sample(asked, EVENTS_PAGE)
-            await self._refuse_unknown()
-            if asked:
-                found = 0
-                for ns, run_ids in _by_namespace(asked).items():
-                    waiting = {r: frozenset(self._futures.get((ns, r), ())) for r in run_ids}
-                    for run_id, outcome in (await self._store.ended(ns, run_ids)).items():
-                        found += 1
-                        await self._resolve(ns, run_id, outcome, waiting[run_id])
-                pause_s = 0.01 if found else min(pause_s * 1.6, 0.5)
-            else:
-                pause_s = 0.25 if self._futures else 5.0
-            self._remote.clear()
-            try:
-                async with asyncio.timeout(pause_s):
-                    await self._remote.wait()
-                pause_s = 0.01
-            except TimeoutError:
-                pass
-
-    async def _refuse_unknown(self) -> None:
-        if self._unknown:
-            unknown, self._unknown = self._unknown, set()
-            try:
-                missing = [
-                    (ns, run_id)
-                    for ns, run_ids in _by_namespace(unknown).items()
-                    for run_id in set(run_ids) - await self.expected(ns, run_ids)
-                ]
-            except BaseException:
-                self._unknown |= unknown  # the database is away: the question stands
-                raise
-            for where in missing:
-                for future in self._futures.pop(where, ()):
-                    if not future.done():
-                        future.set_exception(NotFound(f"no run {text(where[1])} in this namespace"))
-
-    async def _resolve(self, ns: int, run_id: bytes, outcome: Outcome, asked: Asked) -> None:
-        successor = await self._successor(ns, run_id) if outcome.is_handover else None
-        self.ended(ns, run_id, outcome, successor, asked)
-
-    async def _successor(self, ns: int, run_id: bytes) -> bytes | None:
-        last: HistoryRow | None = None
-        while rows := await self._store.history_after(run_id, ns, last.last if last else 0, EVENTS_PAGE):
-            last = rows[-1]
-        end = decode_row(last.seq, last.at_us, last.body)[-1].event if last else None
-        return end.run_id if isinstance(end, ev.RunContinued) else None
 
 
 class UseCases:
@@ -305,7 +96,7 @@ class UseCases:
                 async with asyncio.timeout(due_s - monotonic()):
                     holder = await self._on_taken_key(r, unit.hash, unit.run_id)
             except TimeoutError as e:
-                raise _late(within_s) from e
+                raise late_start(within_s) from e
             if holder is not None:
                 return holder, holder == unit.run_id
         raise Conflict(f"the run id {r.key!r} kept changing hands while this start tried to take it; try again")
@@ -577,31 +368,15 @@ class UseCases:
         return self._lines.of_run((self.ns, view.workflow, view.version), data)
 
 
-def _late(seconds: float, *units: StartUnit) -> Unavailable:
-    """What a caller is told whose start was not answered in time."""
-    if any(unit.sent for unit in units):
-        return unknown_start(seconds)
-    return Unavailable(
-        f"the database did not answer within {seconds:.3g} s; the run was not started and will not run. Try again later"
-    )
-
-
 async def _before_start(seconds: float, looking: Coroutine[Any, Any, T]) -> T:
     """What a start has to know. When it cannot be had, there is no run."""
     try:
         async with asyncio.timeout(seconds):
             return await looking
     except TimeoutError as e:
-        raise _late(seconds) from e
+        raise late_start(seconds) from e
     except Unavailable as e:
         raise Unavailable(f"{e}; the run was not started and will not run") from e
-
-
-def unknown_start(seconds: float) -> Unavailable:
-    return Unavailable(
-        f"no answer within {seconds:.3g} s: whether the run was started is unknown. To repeat it safely, start it under an id of your own "
-        '(options(id=...)) with on_conflict="attach"; in REST send the same Idempotency-Key'
-    )
 
 
 async def _within(seconds: float, waiting: Coroutine[Any, Any, Outcome]) -> Outcome | None:

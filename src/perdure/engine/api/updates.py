@@ -24,14 +24,13 @@ import msgspec
 
 from perdure.core.errors import Failure, NotFound, PayloadTooLarge, RunFinished, Unavailable
 from perdure.core.ids import text
-from perdure.core.limits import PAYLOAD_BYTES_MAX
+from perdure.core.limits import PAYLOAD_BYTES_MAX, SUCCESSORS_MAX
 from perdure.core.messages import UpdateAsked
 from perdure.core.names import checked_name
 from perdure.core.outage import Outage
 from perdure.core.work import Answer
 from perdure.engine.api.runs import UseCases
 from perdure.engine.runs.run import ActiveRun
-from perdure.engine.services.claims import SUCCESSORS_MAX
 from perdure.wire.codec import decode_failure, encode_mail
 
 log = logging.getLogger("perdure.engine")

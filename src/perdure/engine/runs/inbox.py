@@ -28,7 +28,13 @@ from typing import Final, Protocol
 
 from perdure.core.errors import InvalidInput, PerdureError, RunFinished, Unavailable
 from perdure.core.ids import text
-from perdure.core.limits import POST_BATCH_BYTES, POSTS_PER_BATCH, POSTS_WAITING_BYTES_MAX, POSTS_WAITING_MAX
+from perdure.core.limits import (
+    POST_BATCH_BYTES,
+    POSTS_PER_BATCH,
+    POSTS_WAITING_BYTES_MAX,
+    POSTS_WAITING_MAX,
+    SUCCESSORS_MAX,
+)
 from perdure.core.work import RunView
 from perdure.engine.ports import NotCommitted, Poison, PostRow
 
@@ -43,8 +49,6 @@ HELD_S_MAX: Final = 10.0
 """How long a message waits for such a run."""
 STATEMENT_TRIES: Final = 5
 """Of one that failed because of what somebody else did at the same moment."""
-SUCCESSORS_MAX: Final = 1_000
-"""Times a run may have continued as new since the id was given out."""
 SUCCESSORS_KEPT: Final = 10_000
 """Runs that continued whose successors are remembered."""
 

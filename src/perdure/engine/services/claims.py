@@ -15,6 +15,7 @@ from typing import Final
 
 from perdure.core import ids
 from perdure.core.errors import Fenced, Unavailable
+from perdure.core.limits import SUCCESSORS_MAX
 from perdure.core.messages import ChildEnded, TaskEnded
 from perdure.core.work import Outcome
 from perdure.engine.counters import Counters
@@ -34,8 +35,6 @@ FULL_US: Final = 100_000
 LOAD_EVENTS: Final = 2_000
 """Events of histories after which claimed runs are taken in and the rest of the loop has a turn."""
 MAIL_MAX: Final = 1_000
-SUCCESSORS_MAX: Final = 1_000
-"""Times a run may have continued as new between two looks at it."""
 STRAYS_MAX: Final = 10_000
 """Attempts without a row that workers brought along; what is over that is not told to its run."""
 POLL_S: Final = 1.0

@@ -10,9 +10,8 @@ from fastapi import APIRouter, Header, Path, Query, Request, Response
 from perdure.core import ids
 from perdure.core.access import Permission
 from perdure.core.errors import InvalidInput, RunFinished
-from perdure.core.limits import MESSAGE_KEY_CHARS_MAX, NAME_CHARS_MAX
+from perdure.core.limits import MESSAGE_KEY_CHARS_MAX, NAME_CHARS_MAX, SUCCESSORS_MAX
 from perdure.core.messages import SignalSent
-from perdure.engine.services.claims import SUCCESSORS_MAX
 from perdure.server.rest import views
 from perdure.server.rest.guard import Caller, GuardedRoute, Operator
 from perdure.server.rest.problems import IdempotencyConflict, responses

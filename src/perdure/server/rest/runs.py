@@ -11,13 +11,12 @@ from perdure.core import ids
 from perdure.core.errors import Conflict, InvalidInput, NotFound
 from perdure.core.events import Recorded
 from perdure.core.lifecycle import RunStatus, TaskStatus
-from perdure.core.limits import NAME_CHARS_MAX
+from perdure.core.limits import NAME_CHARS_MAX, SUCCESSORS_MAX
 from perdure.core.messages import CancelAsked
 from perdure.core.run_retry import check_retry, effective
 from perdure.core.undo import stack_of
 from perdure.core.work import Outcome
 from perdure.engine.api.reads import LogPosition, RunFilter
-from perdure.engine.services.claims import SUCCESSORS_MAX
 from perdure.server.rest import models as m
 from perdure.server.rest import views
 from perdure.server.rest.guard import Caller, GuardedRoute, Operator, Reader

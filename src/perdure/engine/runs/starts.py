@@ -1,0 +1,111 @@
+"""A start on its way to the database, and the callers that wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from math import inf
+from time import monotonic  # bound here, before workflow guards wrap it
+from typing import Final
+
+from perdure.core import chain
+from perdure.core import events as ev
+from perdure.core.errors import Unavailable
+from perdure.core.flow_control.groups import Line
+from perdure.core.limits import CALL_TIMEOUT_S
+from perdure.core.work import StartRequest
+from perdure.engine.commits.committer import AwaitedUnit
+from perdure.engine.commits.rows import Batch
+from perdure.engine.runs.run import attributes_text
+from perdure.wire.codec import encode_events
+
+WATCH_S: Final = 0.05
+"""Seconds between two checks of starts whose callers wait."""
+
+Answered = Callable[["StartUnit", bool, "Exception | None"], None]
+
+
+class StartUnit(AwaitedUnit):
+    """A run to be created, for a caller that waits."""
+
+    def __init__(
+        self,
+        run_id: bytes,
+        ns: int,
+        request: StartRequest,
+        started: ev.RunStarted,
+        own: bool,
+        answered: Answered,
+        line: Line | None = None,
+        mail: tuple[bytes, ...] = (),
+    ) -> None:
+        super().__init__()
+        self._answered = answered
+        self.mail = mail
+        """What lies in its inbox from the beginning. Where the key is taken there is no such run, and it goes nowhere."""
+        self.run_id, self.ns, self.request, self.started, self.own, self.line = run_id, ns, request, started, own, line
+        self.hash = chain.input_hash(request.workflow, request.input) if request.key else b""
+        self.head = b""
+        """Hash of its first row, once it is written."""
+        self.within_s, self.due_s = CALL_TIMEOUT_S, inf
+        """How long its caller waits, and until when by the monotonic clock."""
+
+    def answered(self, created: bool, error: Exception | None) -> None:
+        self._answered(self, created, error)
+
+    def expire(self) -> None:
+        """The caller's time is up. Nothing comes of the start, unless the database has it already."""
+        self.settle(False, late_start(self.within_s, self))
+
+    def fill(self, batch: Batch) -> None:
+        r = self.request
+        body = encode_events([self.started])
+        self.head = chain.first(self.run_id, self.ns, int(self.own), body)
+        batch.starts.add(
+            self.run_id, self.ns, r.workflow, r.version, r.key or None, self.hash, None, None, self.own, body,
+            attributes_text(r.attributes), self.line.id if self.line is not None else None,
+            self.started.deadline_us or None, self.head,
+        )  # fmt: skip
+        if self.line is not None:
+            batch.lines.rows.append(self.line.row(0))
+        for body in self.mail:
+            batch.posts.add(self.run_id, body, False)
+
+
+class StartWatch:
+    """Answers callers whose start takes too long. One look at all of them now and then: a timer for each would cost more than the
+    rest of the wait."""
+
+    def __init__(self) -> None:
+        self._units: list[StartUnit] = []
+
+    def add(self, unit: StartUnit, within_s: float, due_s: float) -> None:
+        unit.within_s, unit.due_s = within_s, due_s
+        self._units.append(unit)
+        if len(self._units) == 1:
+            asyncio.get_running_loop().call_later(WATCH_S, self._look)
+
+    def _look(self) -> None:
+        now_s = monotonic()
+        for unit in self._units:
+            if unit.due_s <= now_s:
+                unit.expire()
+        self._units = [unit for unit in self._units if not unit.is_settled]
+        if self._units:
+            asyncio.get_running_loop().call_later(WATCH_S, self._look)
+
+
+def late_start(seconds: float, *units: StartUnit) -> Unavailable:
+    """What a caller is told whose start was not answered in time."""
+    if any(unit.sent for unit in units):
+        return unknown_start(seconds)
+    return Unavailable(
+        f"the database did not answer within {seconds:.3g} s; the run was not started and will not run. Try again later"
+    )
+
+
+def unknown_start(seconds: float) -> Unavailable:
+    return Unavailable(
+        f"no answer within {seconds:.3g} s: whether the run was started is unknown. To repeat it safely, start it under an id of your own "
+        '(options(id=...)) with on_conflict="attach"; in REST send the same Idempotency-Key'
+    )
