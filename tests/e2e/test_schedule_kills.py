@@ -16,7 +16,7 @@ from harness.fleet import EngineProcess, Fleet, at_rest, describe_active, until,
 from perdure.core import events as ev
 from perdure.core.durations import datetime_of
 from perdure.core.schedules import between, parse_spec
-from perdure.flows.scheduled import ScheduleRequest
+from perdure.core.api.schedules import ScheduleRequest
 from perdure.store.schedules import PostgresSchedules
 from perdure.wire.codec import decode_events
 

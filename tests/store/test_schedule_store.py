@@ -20,7 +20,8 @@ from perdure.core.schedules import parse_calendar, parse_spec
 from perdure.engine.counters import Counters
 from perdure.engine.services.schedules import PRUNE_S, Scheduler, Schedules
 from perdure.engine.tasks.flow_control import Lines
-from perdure.flows.scheduled import MISSED, ScheduleRequest
+from perdure.core.api.schedules import ScheduleRequest
+from perdure.flows.scheduled import MISSED
 from perdure.store.connections import Connections
 from perdure.store.schedules import PostgresSchedules
 from perdure.store.verify import verify

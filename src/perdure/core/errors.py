@@ -293,3 +293,27 @@ def clip(text: str, limit: int = ERROR_CHARS_MAX) -> str:
         return text
     half = (limit - 40) // 2
     return f"{text[:half]}\n… {len(text) - 2 * half} characters cut …\n{text[-half:]}"
+
+
+class WorkflowDeleted(Conflict):
+    """The workflow was deleted and takes no new runs; registering it again restores it."""
+
+    code = "workflow_deleted"
+
+
+class IdempotencyConflict(Conflict):
+    """The idempotency key was used for a different request; use a new key."""
+
+    code = "idempotency_conflict"
+
+
+class NoSecretKey(PerdureError):
+    """The server has no key to seal a secret with; see `PERDURE_SECRET_KEY_FILE`."""
+
+    code = "no_secret_key"
+
+
+class CannotOpenSecret(PerdureError):
+    """A secret was sealed with a key that this server does not have, or was changed."""
+
+    code = "cannot_open_secret"

@@ -32,8 +32,6 @@ from perdure.core.messages import TaskEnded
 from perdure.core.outage import Outage
 from perdure.core.placement import Placement
 from perdure.core.work import Decided, LogChunk, Outcome, Report, RunView
-from perdure.engine.api.runs import UseCases
-from perdure.engine.api.updates import Updates
 from perdure.engine.clock import DatabaseClock
 from perdure.engine.commits.committer import AwaitedUnit, Committer, Unit
 from perdure.engine.commits.policy import CommitPolicy
@@ -43,25 +41,22 @@ from perdure.engine.runs.flow_definitions import Flows
 from perdure.engine.runs.inbox import Postbox
 from perdure.engine.runs.loop import RunLoop
 from perdure.engine.runs.run import ActiveRun, Extras, RunUnit
-from perdure.engine.runs.starts import StartUnit
+from perdure.engine.runs.starts import StartUnit, StartWatch
 from perdure.engine.services.claims import Claimer, ClaimInDoubt, Token
 from perdure.engine.services.deferred_starts import Starts, StartStore
 from perdure.engine.services.endings import Endings
-from perdure.engine.services.named_events import Occasions
+from perdure.engine.services.named_events import NamedEvents
 from perdure.engine.services.outcomes import Waiters
 from perdure.engine.services.schedules import Scheduler, ScheduleStore
 from perdure.engine.services.start_deadlines import Expiry
 from perdure.engine.services.telemetry import Notes, WorkerRow
+from perdure.engine.services.updates import UpdatePort, Updates
 from perdure.engine.services.upkeep import Maintenance
 from perdure.engine.tasks.dispatch import Dispatcher, ReportUnit, RequeueUnit, settle_lost
 from perdure.engine.tasks.flow_control import Lines
 from perdure.wire.codec import encode_mail
 
 log = logging.getLogger("perdure.engine")
-
-
-NAMESPACE_TRUST_US: Final = 5_000_000
-"""How long a namespace that was found counts as existing; another server may delete it."""
 
 
 SERVICE_PAUSE_S_MAX: Final = 5.0
@@ -98,13 +93,13 @@ class Engine:
         worker: WorkerPort | None,
         settings: EngineSettings,
         notes: Notes | None = None,
-        updates: Updates | None = None,
         *,
+        updates: UpdatePort,
+        starts: StartStore,
+        schedules: ScheduleStore,
+        named_events: NamedEvents,
         expiry: Expiry | None = None,
         endings: Endings | None = None,
-        starts: StartStore | None = None,
-        schedules: ScheduleStore | None = None,
-        occasions: Occasions | None = None,
     ) -> None:
         self._store, self._worker, self.settings, self.notes, self.expiry = store, worker, settings, notes, expiry
         self.endings = endings
@@ -123,8 +118,6 @@ class Engine:
         self._registered: dict[Named, str] = {}
         self._declared: dict[str, bytes | None] = {}
         """Options of the worker's tasks, as the database has them."""
-        self._uses: dict[str, UseCases] = {}
-        self._uses_checked_us: dict[str, int] = {}
         self._background: set[asyncio.Task[None]] = set()
         self.loop = RunLoop(
             worker, self.counters, self.clock.now_us, self.new_run_id, settings.placement, settings.runs_max
@@ -149,43 +142,39 @@ class Engine:
         self.claimer = Claimer(store, self.loop, self.dispatcher, worker, self.counters, self.lines)
         self.waiters = Waiters(store)
         self._randomness: Iterator[int] = iter(())
-        self.postbox = Postbox(store, self._described, self._mail_posted)
-        self.occasions = occasions
-        if occasions is not None:
-            occasions.posted = self._mail_posted
-        self.starts: Starts | None = None
-        if starts is not None:
-            self.starts = Starts(starts, self.clock.now_us, self.new_run_id, self.lines, self._begun)
-            self.waiters.expected = self.starts.expected
-        self.scheduler: Scheduler | None = None
-        if schedules is not None:
-            self.scheduler = Scheduler(
-                schedules,
-                self.counters,
-                self.new_run_id,
-                self.lines,
-                self._begun,
-                lambda: self._notify("schedule"),
-                settings.retention_days,
-            )
+        self.inbox = Postbox(store, self._described, self.message_posted)
+        self.named_events = named_events
+        named_events.posted = self.message_posted
+        self.deferred_starts = Starts(starts, self.clock.now_us, self.new_run_id, self.lines, self._begun)
+        self.waiters.expected = self.deferred_starts.expected
+        self.scheduler = Scheduler(
+            schedules,
+            self.counters,
+            self.new_run_id,
+            self.lines,
+            self._begun,
+            lambda: self._notify("schedule"),
+            settings.retention_days,
+        )
         self.flows = self.loop.flows = Flows(store, self.clock.now_us)
         self.loop.look_up = self._look_up
         self.loop.ended = self._run_ended
         self.loop.released = self._run_released
         self.loop.reload = self.claimer.poke
         self.loop.settled = lambda run: self._soon(self._settle(run))
-        self.updates = updates
-        if updates is not None:
-            self.loop.on_answers = updates.answered
+        self.updates = Updates(updates, store, self.message_posted)
+        self.loop.on_answers = self.updates.answered
         self.maintenance = Maintenance(store, settings.retention_days, settings.partitions_ahead_days)
-        self.use: UseCases
+        self.ns = 0
+        """Of the namespace that the engine was opened for."""
+        self._start_watch = StartWatch()
 
     # -- life -------------------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
         await self.maintenance.prepare()
         ns = await self._store.namespace(self.settings.namespace)
-        self.use = self._uses[self.settings.namespace] = self._use_in(ns)
+        self.ns = ns
         if self._worker is not None:
             self._worker.ns = ns
         await self._register()
@@ -205,15 +194,14 @@ class Engine:
         }
         services: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {}
         if self.expiry is not None:
-            self.expiry.attach(self.counters, lambda: self.session, self.clock.now_us, self._mail_posted)
+            self.expiry.attach(self.counters, lambda: self.session, self.clock.now_us, self.message_posted)
             self.dispatcher.expires = self.expiry.wish
             services["failing tasks that did not start in time"] = self.expiry.run
         if self.endings is not None:
             self.endings.attach(lambda: self.session, lambda: list(self.loop.workflows), self._ended_without_code)
-            self.postbox.cancel_posted = self.endings.poke
+            self.inbox.cancel_posted = self.endings.poke
             services["ending runs whose code cannot run"] = self.endings.run
-        if self.occasions is not None:
-            services["delivering named events"] = self.occasions.run
+        services["delivering named events"] = self.named_events.run
         if self.notes is not None:
             self.notes.attach(
                 self.counters,
@@ -222,51 +210,22 @@ class Engine:
                 self._worker.name_of if self._worker is not None else lambda run_id, seq: "",
             )
             services["writing task output and progress"] = self.notes.run
-        if self.starts is not None:
-            services["starting deferred runs"] = self.starts.run
-        if self.scheduler is not None:
-            services["firing schedules"] = self.scheduler.run
+        services["starting deferred runs"] = self.deferred_starts.run
+        services["firing schedules"] = self.scheduler.run
         self._tasks = [
             *(self._looping(self._forever(what, one), one) for what, one in loops.items()),
             *(self._looping(self._keep(what, one), one) for what, one in services.items()),
         ]
         self.claimer.poke()
 
-    async def use_of(self, namespace: str) -> UseCases:
-        """The use cases of one namespace; NotFound when there is no such namespace."""
-        found = self._uses.get(namespace)
-        now_us = self.clock.now_us()
-        if found is not None and now_us - self._uses_checked_us.get(namespace, 0) < NAMESPACE_TRUST_US:
-            return found
-        ns = await self._store.find_namespace(namespace)
-        if ns is None:
-            self.forget_namespace(namespace)
-            raise NotFound(f"there is no namespace {namespace!r}")
-        if found is None or found.ns != ns:
-            found = self._uses[namespace] = self._use_in(ns)
-        self._uses_checked_us[namespace] = now_us
-        return found
+    def owns(self, ns: int, run_id: bytes) -> bool:
+        """Whether a run is in this engine's memory."""
+        run = self.loop.runs.get(run_id)
+        return run is not None and run.ns == ns
 
-    def forget_namespace(self, namespace: str) -> None:
-        """It was deleted: whoever asks for it again finds out."""
-        self._uses.pop(namespace, None)
-        self._uses_checked_us.pop(namespace, None)
-
-    def _use_in(self, ns: int) -> UseCases:
-        return UseCases(
-            self._store,
-            ns,
-            self.new_run_id,
-            self.clock.now_us,
-            self.committer.add,
-            self._may_own,
-            self.waiters,
-            self._mail_posted,
-            self.postbox,
-            self.flows,
-            self.lines,
-            self.starts,
-        )
+    def watch_start(self, unit: StartUnit, within_s: float, due_s: float) -> None:
+        """Answer the caller of a start that takes too long."""
+        self._start_watch.add(unit, within_s, due_s)
 
     async def refresh(self) -> None:
         """The worker learned new workflows or tasks."""
@@ -359,7 +318,7 @@ class Engine:
     async def _post_stray(self, run_id: bytes, ns: int, mail: TaskEnded) -> None:
         try:
             if await self._store.post(run_id, ns, encode_mail(mail)) is not None:
-                self._mail_posted(run_id)
+                self.message_posted(run_id)
         except Unavailable as e:
             log.warning("the result of a task that outlived its engine is lost, it will run again: %s", e)
 
@@ -368,7 +327,7 @@ class Engine:
         self.claimer.may_claim = False
         try:
             async with asyncio.timeout(self.settings.close_grace_s):
-                await self.postbox.close()
+                await self.inbox.close()
                 self.dispatcher.hand_back()
                 if self._worker is not None and self._worker.outlives_engine:
                     self.dispatcher.write_rows()
@@ -623,7 +582,7 @@ class Engine:
         # A moment later: the row that falls due is not committed yet.
         self.claimer.poke_in(max(delay_us, 5_000))
 
-    def _may_own(self, ns: int, workflow: str, version: str) -> bool:
+    def may_own(self, ns: int, workflow: str, version: str) -> bool:
         return self.claimer.may_claim and self.loop.reserve(ns, workflow, version)
 
     def _look_up(self, run: ActiveRun, names: list[str], d: Decided) -> None:
@@ -701,7 +660,7 @@ class Engine:
             raise NotFound(f"no run {ids.text(run_id)} in this namespace")
         return view
 
-    def _mail_posted(self, run_id: bytes) -> None:
+    def message_posted(self, run_id: bytes) -> None:
         self.claimer.poke()
         if run_id not in self.loop.runs:
             self._notify("mail")
@@ -751,9 +710,9 @@ class Engine:
     def _heard(self, topics: str) -> None:
         if "end" in topics:
             self.waiters.wake()
-        if self.updates is not None and "answer" in topics:
+        if "answer" in topics:
             self.updates.wake()
-        if self.scheduler is not None and "schedule" in topics:
+        if "schedule" in topics:
             self.scheduler.poke()
         if "mail" in topics or "run" in topics or "task" in topics or "rule" in topics:
             # Spread over a few milliseconds, so that one notification does not bring every engine to the same row at once.
@@ -763,7 +722,7 @@ class Engine:
     def is_quiet(self) -> bool:
         """Nothing runs, nothing is being written, nothing waits to be looked at: only time or mail can change anything."""
         busy = self.dispatcher.flights or self.dispatcher.backlog.size or not self.committer.is_idle
-        busy = busy or (self.scheduler is not None and self.scheduler.looking)
+        busy = busy or self.scheduler.looking
         return not busy and not self.claimer.looking and all(run.is_idle for run in self.loop.runs.values())
 
     def next_wake_us(self) -> int | None:

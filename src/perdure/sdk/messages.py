@@ -8,12 +8,14 @@ from typing import Any, Final, Generic, Self, TypeVar
 
 import msgspec
 
-from perdure.core import ids
+from perdure.core.api import approvals, messages, named_events
+from perdure.core.api.approvals import CreateLink
+from perdure.core.api.messages import ReadState, ResolvePromise, SendSignal
+from perdure.core.api.named_events import EmitEvent
 from perdure.core.durations import Duration, to_us
 from perdure.core.errors import PerdureError
-from perdure.core.messages import SignalSent
 from perdure.core.names import checked_name
-from perdure.sdk.client.handles import Backend, backend
+from perdure.sdk.client.backend import backend
 from perdure.sdk.payloads import Converter
 from perdure.sdk.workflow.instance import Runtime, current
 from perdure.sdk.workflow.step import Step
@@ -59,17 +61,11 @@ class Signal(Generic[T]):
     async def send(self, run_id: str, value: T, *, key: str = "") -> bool:
         """Returns when the message is durable. `run_id` may also be `key:` and the id that the run was started under (`options(id=...)`).
         With a key of your own, a second message to the run under that key is the first one sent again, and False comes back."""
-        target = backend()
-        return await target.post(await _run_of(target, run_id), self.message(value), key or self.key)
+        sent = await backend().call(messages.SIGNAL, SendSignal(run_id, self.name, self.encode(value), key or self.key))
+        return sent.is_new
 
-    def message(self, value: T) -> SignalSent:
-        return SignalSent(self.name, self._converter.encode(value))
-
-
-async def _run_of(target: Backend, run_id: str) -> bytes:
-    if run_id.startswith(BY_KEY):
-        return await target.find_run(run_id.removeprefix(BY_KEY))
-    return ids.parse(run_id)
+    def encode(self, value: T) -> bytes:
+        return self._converter.encode(value)
 
 
 class NamedEvent(Generic[T]):
@@ -95,7 +91,9 @@ class NamedEvent(Generic[T]):
     async def emit(self, value: T, *, key: str = "") -> bool:
         """Tell of it; returns when that is durable, which is before anybody has heard of it. With a key of your own, a second event of
         this name under that key is the first one sent again, and False comes back."""
-        return await backend().emit(self.name, self._converter.encode(value), key)
+        return (
+            await backend().call(named_events.EMIT, EmitEvent(self.name, self._converter.encode(value), key))
+        ).is_new
 
 
 def _plain(value: Any) -> Any:
@@ -117,12 +115,13 @@ class Promise(Generic[T]):
 
     async def resolve(self, run_id: str, value: T) -> None:
         """The first one wins; a second one raises PromiseAlreadyResolved."""
-        await backend().resolve(ids.parse(run_id), self.name, self._converter.encode(value))
+        await backend().call(messages.RESOLVE, ResolvePromise(run_id, self.name, self._converter.encode(value)))
 
     async def link(self, run_id: str, who: str = "", *, expires_in: Duration | None = None) -> str:
         """The address of a page where whoever has it can give the value, once and without any credential."""
         lasts_us = to_us(expires_in) if expires_in is not None else 0
-        return await backend().link(ids.parse(run_id), "promise", self.name, who, lasts_us)
+        link = CreateLink(run_id, "promise", self.name, who, lasts_us)
+        return (await backend().call(approvals.CREATE_LINK, link)).url
 
 
 class State(Generic[T]):
@@ -145,7 +144,7 @@ class State(Generic[T]):
 
     async def read(self, run_id: str) -> T:
         """The value as of the run's last commit."""
-        data = await backend().read_state(ids.parse(run_id), self.name)
+        data = (await backend().call(messages.STATE, ReadState(run_id, self.name))).value
         return self.default if data is None else self._converter.decode(data)
 
 

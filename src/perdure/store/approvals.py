@@ -10,9 +10,10 @@ from typing import Any, Final
 import msgspec
 
 from perdure.core import ids
+from perdure.core.api.approvals import ApprovalPage, ApprovalPosition
 from perdure.core.approvals import Standing, Vote, decode_spec
 from perdure.core.links import SECRET_BYTES
-from perdure.engine.api.approvals import After, Detail, Page
+from perdure.engine.api.ports import AuditDetail
 from perdure.store.clashes import retried
 from perdure.store.connections import Connections
 from perdure.store.queries import queries
@@ -64,8 +65,8 @@ class PostgresApprovals:
             return await _standings(c, await c.fetch(self._q["approvals_of_run"], run_id, ns, limit))
 
     async def page(
-        self, ns: int, names: Sequence[str] | None, workflow: str | None, after: After | None, limit: int
-    ) -> Page:
+        self, ns: int, names: Sequence[str] | None, workflow: str | None, after: ApprovalPosition | None, limit: int
+    ) -> ApprovalPage:
         found: list[Any] = []
         wanted = None if names is None else list(names)
         async with self._pool.take() as c:
@@ -84,7 +85,7 @@ class PostgresApprovals:
                         continue
                     after = None
                 break
-            return Page(await _standings(c, found), after)
+            return ApprovalPage(await _standings(c, found), after)
 
     async def secret(self) -> bytes:
         if not self._secret:
@@ -154,7 +155,7 @@ class HeldApproval:
         self.used_link = await self._c.fetchrow(self._q["use_link"], id, expires_us) is not None
         return self.used_link
 
-    async def audit(self, actor: str, action: str, detail: Detail) -> None:
+    async def audit(self, actor: str, action: str, detail: AuditDetail) -> None:
         text = msgspec.json.encode(detail).decode()
         await self._c.execute(self._q["append_audit"], self._ns, actor, action, ids.text(self._run_id), text)
 

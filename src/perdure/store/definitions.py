@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from perdure.core.api.schedules import ScheduleRequest
 from perdure.core.declared import split
 from perdure.core.errors import Conflict
-from perdure.engine.api.reads import Posted, Remembered
-from perdure.flows.scheduled import ScheduleRequest
+from perdure.engine.api.ports import Deployment, Posted, Remembered
 from perdure.store.clashes import retried
 from perdure.store.connections import Connections
 from perdure.store.queries import queries
@@ -46,34 +46,28 @@ class PostgresRegistry:
         row = await self._row("register_workflow", ns, name, version, kind, description)
         return bool(row["added"])
 
-    async def deploy(
-        self,
-        ns: int,
-        name: str,
-        version: str,
-        kind: str,
-        description: str | None,
-        document: bytes,
-        source: str,
-        *,
-        activate: bool = True,
-        triggers: Sequence[ScheduleRequest] = (),
-        by: str = "",
-        control: bytes | None = None,
-        timeout_us: int = 0,
-    ) -> bool:
+    async def deploy(self, ns: int, d: Deployment) -> bool:
         """The schedules of a flow change with it: both or neither."""
         async with self._pool.take() as c, c.transaction():
             row = await c.fetchrow(
-                self._q["deploy_workflow"], ns, name, version, kind, description, document.decode(), source, activate,
-                control.decode() if control is not None else None, timeout_us or None,
-            )  # fmt: skip
-            found = await c.fetchrow(self._q["current_versions"], ns, [name])
-            if found["current"] == version:
-                await replace_triggers(c, ns, name, triggers, by)
+                self._q["deploy_workflow"],
+                ns,
+                d.name,
+                d.version,
+                d.kind,
+                d.description,
+                d.document.decode(),
+                d.source,
+                d.activate,
+                d.control.decode() if d.control is not None else None,
+                d.timeout_us or None,
+            )
+            found = await c.fetchrow(self._q["current_versions"], ns, [d.name])
+            if found["current"] == d.version:
+                await replace_triggers(c, ns, d.name, d.triggers, d.by)
         return bool(row["added"])
 
-    async def move(
+    async def activate(
         self, ns: int, name: str, version: str, *, triggers: Sequence[ScheduleRequest] = (), by: str = ""
     ) -> bool:
         async with self._pool.take() as c, c.transaction():

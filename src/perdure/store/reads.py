@@ -15,12 +15,27 @@ import msgspec
 from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core import wait_reasons as why_core
+from perdure.core.api.admin import NamespaceItem
+from perdure.core.api.cluster import QueueItem, WorkerItem
+from perdure.core.api.definitions import Definition, VersionItem, WorkflowItem
+from perdure.core.api.runs import (
+    LogItem,
+    LogPage,
+    LogPosition,
+    Outstanding,
+    RunDetail,
+    RunFilter,
+    RunItem,
+    RunPage,
+    TaskItem,
+    TaskPage,
+)
 from perdure.core.durations import FOREVER_US
 from perdure.core.errors import IllegalTransition
 from perdure.core.lifecycle import RUN_TERMINAL, RunStatus, TaskStatus
 from perdure.core.runstate import RunState
 from perdure.core.work import LogLine
-from perdure.engine.api.reads import (
+from perdure.engine.api.ports import (
     NAMES_MAX,
     OUTSTANDING_BYTES_MAX,
     OUTSTANDING_EVENTS_MAX,
@@ -29,22 +44,6 @@ from perdure.engine.api.reads import (
     RUNS_COUNTED_MAX,
     SCAN_ROWS_MAX,
     TASKS_COUNTED_MAX,
-    Definition,
-    LogItem,
-    LogPage,
-    LogPosition,
-    NamespaceItem,
-    Outstanding,
-    QueueItem,
-    RunDetail,
-    RunFilter,
-    RunItem,
-    RunPage,
-    TaskItem,
-    TaskPage,
-    VersionItem,
-    WorkerItem,
-    WorkflowItem,
 )
 from perdure.store import wait_reasons
 from perdure.store.clashes import retried
@@ -80,9 +79,10 @@ class _Source(msgspec.Struct, frozen=True):
 
 @retried()
 class PostgresReads:
-    def __init__(self, dsn: str) -> None:
+    def __init__(self, database: str | Connections) -> None:
+        """`database` is a DSN, or a pool that is opened and closed elsewhere."""
         self._q = queries()
-        self._pool = Connections(dsn, READ_SETTINGS)
+        self._pool = Connections(database, READ_SETTINGS) if isinstance(database, str) else database
 
     async def open(self) -> None:
         await self._pool.open()

@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from perdure.core import chain
+from perdure.core.api.schedules import ORIGIN_API, ORIGIN_FLOW, CalendarView, FireView, ScheduleRequest, ScheduleView
 from perdure.core.durations import FOREVER_US
 from perdure.core.errors import Conflict, InvalidInput
 from perdure.core.limits import CALENDARS_MAX, SCHEDULE_RUNS_LOOKED_AT, SCHEDULES_MAX
@@ -39,21 +40,7 @@ from perdure.engine.services.schedules import (
     Plan,
     Step,
 )
-from perdure.flows.scheduled import (
-    BACKFILL,
-    FIRED,
-    HOW,
-    MISSED,
-    ORIGIN_API,
-    ORIGIN_FLOW,
-    OUTCOMES,
-    SKIPPED,
-    CalendarView,
-    FireView,
-    ScheduleRequest,
-    ScheduleView,
-    spec_calendars,
-)
+from perdure.flows.scheduled import BACKFILL, FIRED, HOW, MISSED, OUTCOMES, SKIPPED, spec_calendars
 from perdure.store.clashes import retried
 from perdure.store.connections import Connections
 from perdure.store.queries import queries

@@ -9,7 +9,7 @@ import msgspec
 from perdure.core import wait_reasons
 from perdure.core.flow_control.admission import Reason
 from perdure.core.lifecycle import RunStatus
-from perdure.engine.api.reads import SCAN_ROWS_MAX
+from perdure.engine.api.ports import SCAN_ROWS_MAX
 from perdure.flows.model import is_flow
 from perdure.store.queries import queries
 from perdure.wire.codec import decode_options

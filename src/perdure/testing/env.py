@@ -100,7 +100,7 @@ class TestEnv:
         if isinstance(found, FlowRef):
             self._mock_by_name(found.name, fake)
         elif isinstance(found, Workflow):
-            self.client.adopt(found)
+            self.client.serve(found)
             worker.stand_ins[found.name] = StandIn(found.name, found.version, found.signature, fake)
         elif isinstance(found, Task | Verb):
             if isinstance(found, Task):
@@ -121,8 +121,8 @@ class TestEnv:
             return
         made = StandIn(name, MOCKED, ByName(), fake)
         worker.stand_ins[name] = made
-        self.client.adopt(made)
-        engine.flows.fixed[engine.use.ns, name] = MOCKED  # also where a flow of this name is deployed
+        self.client.serve(made)
+        engine.flows.fixed[engine.ns, name] = MOCKED  # also where a flow of this name is deployed
 
     async def deploy(self, flow: str | Path | Mapping[str, Any], *, name: str | None = None) -> str:
         """Make a declarative flow known and current here; answers its version. See `Perdure.deploy`."""
@@ -130,13 +130,13 @@ class TestEnv:
 
     async def start(self, w: Startable[P, R], *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Start a run and let it go as far as it can without time passing."""
-        handle = await self.client.start_workflow(w, *args, **kwargs)
+        handle = await self.client.start(w, *args, **kwargs)
         await self._settle()
         return handle
 
     async def run(self, w: Startable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Start a run and skip every wait until it ends."""
-        handle = await self.client.start_workflow(w, *args, **kwargs)
+        handle = await self.client.start(w, *args, **kwargs)
         result = asyncio.ensure_future(handle.result())
         try:
             waited_s = 0.0
@@ -196,13 +196,11 @@ class TestEnv:
         return min((m for m in moments if m is not None), default=None)
 
     async def _next_fire_us(self) -> int | None:
-        scheduler = self.client.engine.scheduler
-        return (await scheduler.store.next_fire()).fire_us if scheduler is not None else None
+        return (await self.client.engine.scheduler.store.next_fire()).fire_us
 
     async def _next_start_us(self) -> int | None:
-        """When the next start that was put off begins."""
-        starts = self.client.engine.starts
-        return (await starts.next_due())[1] if starts is not None else None
+        """When the next deferred start begins."""
+        return (await self.client.engine.deferred_starts.next_due())[1]
 
     async def _settle(self) -> None:
         """Wait until only time or a message can change anything."""
@@ -225,11 +223,12 @@ class TestEnv:
         engine = self.client.engine
         due = await self.client.store.next_due(list(engine.loop.workflows), list(engine.dispatcher.served), flows=True)
         fire_us = await self._next_fire_us()
-        if engine.scheduler is not None and fire_us is not None and fire_us <= due.clock_us:
+        if fire_us is not None and fire_us <= due.clock_us:
             engine.scheduler.poke()
         begin_us = await self._next_start_us()
-        if engine.starts is not None and (engine.starts.is_busy or (begin_us or due.clock_us + 1) <= due.clock_us):
-            engine.starts.poke()
+        starts = engine.deferred_starts
+        if starts.is_busy or (begin_us or due.clock_us + 1) <= due.clock_us:
+            starts.poke()
             return True
         moments = (due.run_at_us, due.task_at_us, due.line_at_us, due.run_line_at_us, engine.next_wake_us(), fire_us)
         return due.mail or any(m is not None and m <= due.clock_us for m in moments)

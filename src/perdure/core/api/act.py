@@ -22,7 +22,7 @@ LAST_RUN: Final = "@last"
 KEY_PREFIX: Final = "key:"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Act(Generic[Q, R]):
     name: str
     """`noun.verb`. The name on the wire, and of the audit action where there is one."""
@@ -37,8 +37,9 @@ class Act(Generic[Q, R]):
     """An act with audit actions that has the effect of once when it is asked twice."""
     wait_s_max: float = 0.0
     """How long it may wait by design, beside what it does."""
+    once_by: str = ""
+    """Field of the request that holds a key of the sender's own, with which the act has its effect once."""
 
-    @property
-    def is_repeatable(self) -> bool:
+    def is_repeatable(self, request: Q) -> bool:
         """Whether a client may ask again after a broken connection."""
-        return self.changes_once or not self.audits
+        return self.changes_once or not self.audits or bool(self.once_by and getattr(request, self.once_by))

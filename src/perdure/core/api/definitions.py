@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -81,22 +81,30 @@ class DeployFlow(msgspec.Struct, frozen=True):
     activate: bool = True
 
 
-class FlowProblem(msgspec.Struct, frozen=True, kw_only=True):
-    file: str
+class ProblemItem(msgspec.Struct, frozen=True, kw_only=True):
+    """An error or warning about a document, and where."""
+
     message: str
-    line: int = 0
-    column: int = 0
     hint: str = ""
-    severity: str = "error"
+    severity: Literal["error", "warning"] = "error"
+    file: str = ""
+    line: int = 0
+    """From 1; 0: the document came without text."""
+    column: int = 0
+    text: str = ""
+    """The source line, or the part of it around the column."""
+    caret: int = 0
+    """Where in `text` the column is, from 0."""
+    path: tuple[str | int, ...] = ()
 
 
-class FlowChanges(msgspec.Struct, frozen=True):
-    """Nodes by name, against the version that is current."""
+class ChangeSummary(msgspec.Struct, frozen=True):
+    """Keys of nodes, and other keys of the document that differ, against the version that is current."""
 
-    added: list[str]
-    removed: list[str]
-    changed: list[str]
-    other: list[str]
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    changed: tuple[str, ...]
+    other: tuple[str, ...]
 
 
 class FlowDeployed(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,8 +112,8 @@ class FlowDeployed(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     is_new: bool
     is_activated: bool
-    changes: FlowChanges | None
-    warnings: list[FlowProblem]
+    changes: ChangeSummary | None
+    warnings: list[ProblemItem]
 
 
 class FlowValidated(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,8 +123,8 @@ class FlowValidated(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int
     is_known: bool
     current: str | None
-    changes: FlowChanges | None
-    warnings: list[FlowProblem]
+    changes: ChangeSummary | None
+    warnings: list[ProblemItem]
 
 
 class VersionRef(msgspec.Struct, frozen=True):
@@ -145,7 +153,7 @@ class GetRunGraph(msgspec.Struct, frozen=True):
     run: RunRef
 
 
-class FlowGraph(msgspec.Struct, frozen=True):
+class GraphReply(msgspec.Struct, frozen=True):
     """A workflow of code has no nodes that could be known beforehand."""
 
     name: str
@@ -177,8 +185,8 @@ VERSION: Act[VersionRef, Definition] = Act("workflow.version", VersionRef, Defin
 ACTIVATE: Act[VersionRef, WorkflowDetail] = Act(
     "workflow.activate", VersionRef, WorkflowDetail, Permission.DEVELOP, ("workflow.activate",), True
 )
-GRAPH: Act[GetGraph, FlowGraph] = Act("workflow.graph", GetGraph, FlowGraph, Permission.READ)
-RUN_GRAPH: Act[GetRunGraph, FlowGraph] = Act("run.graph", GetRunGraph, FlowGraph, Permission.READ)
+GRAPH: Act[GetGraph, GraphReply] = Act("workflow.graph", GetGraph, GraphReply, Permission.READ)
+RUN_GRAPH: Act[GetRunGraph, GraphReply] = Act("run.graph", GetRunGraph, GraphReply, Permission.READ)
 SCHEMA: Act[GetSchema, dict[str, Any]] = Act("workflow.schema", GetSchema, dict[str, Any], Permission.READ)
 
 ACTS = (LIST, GET, REGISTER, DEPLOY, VALIDATE, DELETE, VERSION, ACTIVATE, GRAPH, RUN_GRAPH, SCHEMA)

@@ -86,9 +86,16 @@ class StatePage(msgspec.Struct, frozen=True):
     next: str | None
 
 
-SIGNAL: Act[SendSignal, MessageSent] = Act("run.signal", SendSignal, MessageSent, Permission.OPERATE, ("run.signal",))
+SIGNAL: Act[SendSignal, MessageSent] = Act(
+    "run.signal", SendSignal, MessageSent, Permission.OPERATE, ("run.signal",), once_by="key"
+)
 SIGNAL_WITH_START: Act[SignalWithStart, SignalledRun] = Act(
-    "run.signal_with_start", SignalWithStart, SignalledRun, Permission.OPERATE, ("run.start", "run.signal")
+    "run.signal_with_start",
+    SignalWithStart,
+    SignalledRun,
+    Permission.OPERATE,
+    ("run.start", "run.signal"),
+    once_by="key",
 )
 RESOLVE: Act[ResolvePromise, None] = Act("run.resolve", ResolvePromise, None, Permission.OPERATE, ("run.resolve",))
 UPDATE: Act[AskUpdate, UpdateReply] = Act(

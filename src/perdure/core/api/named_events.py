@@ -54,15 +54,15 @@ class WebhookRef(msgspec.Struct, frozen=True):
     name: str
 
 
-class Webhook(msgspec.Struct, frozen=True):
+class WebhookItem(msgspec.Struct, frozen=True):
     name: str
     event: str
     created_us: int
     created_by: str
 
 
-class WebhookSecret(msgspec.Struct, frozen=True):
-    webhook: Webhook
+class WebhookReply(msgspec.Struct, frozen=True):
+    webhook: WebhookItem
     secret: str | None
     """What the sender signs with. In this reply and nowhere else; None for a webhook that existed before."""
 
@@ -73,17 +73,19 @@ class ListWebhooks(msgspec.Struct, frozen=True):
 
 
 class WebhookPage(msgspec.Struct, frozen=True):
-    items: list[Webhook]
+    items: list[WebhookItem]
     next: str | None
 
 
-EMIT: Act[EmitEvent, EventEmitted] = Act("event.emit", EmitEvent, EventEmitted, Permission.OPERATE, ("event.emit",))
-LIST: Act[ListEvents, EventPage] = Act("event.list", ListEvents, EventPage, Permission.READ)
-PUT_WEBHOOK: Act[PutWebhook, WebhookSecret] = Act(
-    "webhook.put", PutWebhook, WebhookSecret, Permission.DEVELOP, ("webhook.put",)
+EMIT: Act[EmitEvent, EventEmitted] = Act(
+    "event.emit", EmitEvent, EventEmitted, Permission.OPERATE, ("event.emit",), once_by="key"
 )
-ROTATE_WEBHOOK: Act[WebhookRef, WebhookSecret] = Act(
-    "webhook.rotate", WebhookRef, WebhookSecret, Permission.DEVELOP, ("webhook.rotate",)
+LIST: Act[ListEvents, EventPage] = Act("event.list", ListEvents, EventPage, Permission.READ)
+PUT_WEBHOOK: Act[PutWebhook, WebhookReply] = Act(
+    "webhook.put", PutWebhook, WebhookReply, Permission.DEVELOP, ("webhook.put",)
+)
+ROTATE_WEBHOOK: Act[WebhookRef, WebhookReply] = Act(
+    "webhook.rotate", WebhookRef, WebhookReply, Permission.DEVELOP, ("webhook.rotate",)
 )
 DELETE_WEBHOOK: Act[WebhookRef, None] = Act("webhook.delete", WebhookRef, None, Permission.DEVELOP, ("webhook.delete",))
 LIST_WEBHOOKS: Act[ListWebhooks, WebhookPage] = Act("webhook.list", ListWebhooks, WebhookPage, Permission.READ)

@@ -212,7 +212,9 @@ class ChangeRun(msgspec.Struct, frozen=True):
     run: RunRef
 
 
-START: Act[StartRequest, StartedRun] = Act("run.start", StartRequest, StartedRun, Permission.START, ("run.start",))
+START: Act[StartRequest, StartedRun] = Act(
+    "run.start", StartRequest, StartedRun, Permission.START, ("run.start",), once_by="idempotency_key"
+)
 RUN: Act[StartRequest, RunResult] = Act(
     "run.run", StartRequest, RunResult, Permission.START, ("run.start",), wait_s_max=RESULT_WAIT_S_MAX
 )

@@ -135,7 +135,7 @@ class BackfillSchedule(msgspec.Struct, frozen=True):
     is_dry_run: bool = False
 
 
-class Backfill(msgspec.Struct, frozen=True):
+class BackfillReply(msgspec.Struct, frozen=True):
     times: list[BackfillTime]
 
 
@@ -149,7 +149,7 @@ class PreviewSchedule(msgspec.Struct, frozen=True):
     count: int
 
 
-class ScheduleTimes(msgspec.Struct, frozen=True):
+class TimesReply(msgspec.Struct, frozen=True):
     times: list[int]
 
 
@@ -199,12 +199,12 @@ RESUME: Act[ScheduleRef, ScheduleView] = Act(
 TRIGGER: Act[ScheduleRef, ScheduleTriggered] = Act(
     "schedule.trigger", ScheduleRef, ScheduleTriggered, _OPERATE, ("schedule.trigger",)
 )
-BACKFILL: Act[BackfillSchedule, Backfill] = Act(
-    "schedule.backfill", BackfillSchedule, Backfill, _OPERATE, ("schedule.backfill",)
+BACKFILL: Act[BackfillSchedule, BackfillReply] = Act(
+    "schedule.backfill", BackfillSchedule, BackfillReply, _OPERATE, ("schedule.backfill",)
 )
 DELETE: Act[ScheduleRef, None] = Act("schedule.delete", ScheduleRef, None, _DEVELOP, ("schedule.delete",), True)
-TIMES: Act[ListTimes, ScheduleTimes] = Act("schedule.times", ListTimes, ScheduleTimes, _READ)
-PREVIEW: Act[PreviewSchedule, ScheduleTimes] = Act("schedule.preview", PreviewSchedule, ScheduleTimes, _READ)
+TIMES: Act[ListTimes, TimesReply] = Act("schedule.times", ListTimes, TimesReply, _READ)
+PREVIEW: Act[PreviewSchedule, TimesReply] = Act("schedule.preview", PreviewSchedule, TimesReply, _READ)
 FIRES: Act[ListFires, FirePage] = Act("schedule.fires", ListFires, FirePage, _READ)
 LIST_CALENDARS: Act[ListCalendars, CalendarPage] = Act("calendar.list", ListCalendars, CalendarPage, _READ)
 GET_CALENDAR: Act[CalendarRef, CalendarView] = Act("calendar.get", CalendarRef, CalendarView, _READ)

@@ -16,7 +16,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from perdure.core.errors import Conflict, PerdureError, Unavailable
+from perdure.core.errors import PerdureError, Unavailable
 
 log = logging.getLogger("perdure.server")
 
@@ -73,14 +73,6 @@ CODES: Final[dict[str, tuple[int, str]]] = {
     "fenced": (503, "The server was taken for dead and is registering anew; try again."),
 }
 """Every code a client may meet, its status, and what it means. The server shows them at /errors."""
-
-
-class WorkflowDeleted(Conflict):
-    code = "workflow_deleted"
-
-
-class IdempotencyConflict(Conflict):
-    code = "idempotency_conflict"
 
 
 class BodyTooLarge(PerdureError):
