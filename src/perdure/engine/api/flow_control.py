@@ -24,6 +24,8 @@ from perdure.engine.api.starts import workflow_of
 
 SCOPES: Final = ("namespace", "queue", "workflow", "task")
 NAMESPACE: Final = "namespace"
+UNNAMED: Final = "-"
+"""In place of a name, where a rule is of the namespace itself."""
 PAUSABLE: Final = ("queue", "workflow")
 REASON_CHARS_MAX: Final = 1_000
 
@@ -53,7 +55,7 @@ async def set_rule(api: NamespaceApi, r: SetRule) -> RuleView:
     rate = rule.rate
     await api.record(
         "rule.set",
-        shown(r.scope, name),
+        f"{r.scope}/{name or UNNAMED}",
         concurrency=rule.concurrency,
         rate=rate.count if rate else None,
         per_s=rate.per_us / 1e6 if rate else None,
@@ -68,7 +70,7 @@ async def clear_rule(api: NamespaceApi, r: RuleRef) -> None:
     if not await api.ports.rules.clear(api.ns, r.scope, name, api.by):
         raise NotFound(f"no limit is set for {shown(r.scope, name)}; `perdure limit list` shows the existing ones")
     await api.engine.rules_changed()
-    await api.record("rule.clear", shown(r.scope, name))
+    await api.record("rule.clear", f"{r.scope}/{name or UNNAMED}")
 
 
 @handles(acts.PAUSE)
@@ -109,7 +111,7 @@ def checked_scope(scope: str, name: str) -> str:
             f"{scope[:50]!r} cannot have rules; these can: {', '.join(SCOPES)}. {did_you_mean(scope, SCOPES)}".strip()
         )
     if scope == NAMESPACE:
-        if name not in ("", "-"):
+        if name not in ("", UNNAMED):
             raise InvalidInput(f"a rule of the namespace has no name; write namespace/- and not {name[:50]!r}")
         return ""
     return checked_name(scope, name)

@@ -61,13 +61,11 @@ async def start(api: NamespaceApi, r: StartRequest) -> StartedRun:
 @handles(acts.RUN)
 async def run(api: NamespaceApi, r: StartRequest) -> RunResult:
     """A client whose run outlasts one call asks on with `run.result`."""
-    r = await starts.prepared(api, r)
-    if (
-        r.key or starts.is_deferred(r) or api.ports.is_audited
-    ):  # the line about the start is written while the run is under way
+    # The audit line of a start is written while the run is under way, so a start that is recorded is answered first.
+    if r.key or r.idempotency_key or starts.is_deferred(r) or api.ports.is_audited:
         started = await start(api, r)
         return await _awaited(api, started.run_id, acts.RESULT_WAIT_S_MAX)
-    run_id, outcome = await starts.run(api, r)
+    run_id, outcome = await starts.run(api, await starts.prepared(api, r))
     return RunResult(run_id, outcome)
 
 

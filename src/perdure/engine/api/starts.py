@@ -95,6 +95,8 @@ def is_deferred(r: StartRequest) -> bool:
 
 async def prepared(api: NamespaceApi, r: StartRequest) -> StartRequest:
     """Held against what is registered, and made safe to repeat."""
+    if r.key.startswith(IDEMPOTENT_KEY):
+        raise InvalidInput(f"key: one that begins with {IDEMPOTENT_KEY!r} is made by the server; choose another")
     if r.registered_only:
         r = msgspec.structs.replace(r, version=await registered_version(api, r.workflow, r.version))
     if r.idempotency_key and not isinstance(

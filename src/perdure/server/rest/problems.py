@@ -105,7 +105,7 @@ def problem(
 ) -> JSONResponse:
     server = getattr(request.app.state, "server", None)
     body = {
-        "type": f"{server.public_url if server else ''}/errors#{code}",
+        "type": f"{server.api.public_url if server else ''}/errors#{code}",
         "title": HTTPStatus(status).phrase,
         "status": status,
         "code": code,

@@ -13,7 +13,6 @@ from perdure.core.calls import encode_json
 from perdure.core.errors import InvalidInput
 from perdure.core.limits import BATCH_ITEMS_MAX, NAME_CHARS_MAX
 from perdure.core.work import StartRequest
-from perdure.engine.api.starts import IDEMPOTENT_KEY
 from perdure.server.rest import models as m
 from perdure.server.rest import views
 from perdure.server.rest.guard import RestCaller
@@ -85,8 +84,6 @@ class StartRunRequest(m.Body):
 def start_request(
     caller: RestCaller, name: str, body: StartRunRequest, traceparent: str | None, idempotency_key: str | None
 ) -> StartRequest:
-    if body.key is not None and body.key.startswith(IDEMPOTENT_KEY):
-        raise InvalidInput(f"key: one that begins with {IDEMPOTENT_KEY!r} is made by the server; choose another")
     dedup = body.dedup
     return StartRequest(
         namespace=caller.api.caller.namespace,
