@@ -65,6 +65,10 @@ CODES = {
     "IllegalTransition": "illegal_transition",
     "MigrationError": "migration",
     "Stuck": "stuck",
+    "CannotOpenSecret": "cannot_open_secret",
+    "IdempotencyConflict": "idempotency_conflict",
+    "NoSecretKey": "no_secret_key",
+    "WorkflowDeleted": "workflow_deleted",
 }
 
 

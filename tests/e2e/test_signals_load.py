@@ -220,7 +220,7 @@ async def load(
                 cut = await troubles
                 results = await asyncio.gather(*(h.result("120s") for h in handles))
                 drained_s = time.monotonic() - ended
-                assert client.engine.postbox.is_idle
+                assert client.engine.inbox.is_idle
             assert senders.repeated or not cut
             assert results == [{"seen": wanted, "wrong": 0, "senders": senders_per_run}] * runs
             return senders, drained_s, made.kills

@@ -89,7 +89,7 @@ async def forgiving(name: str) -> str:
 async def rest(dsn: str) -> AsyncIterator[Live]:
     async with live(dsn) as server:
         for one in (order, cargo, tolerant, parent, forgiving, sale):
-            server.perdure.adopt(one)
+            server.perdure._backend.adopt(one)
         await server.perdure.engine.refresh()
         yield server
 

@@ -16,9 +16,10 @@ import httpx2
 import pytest
 from starlette.applications import Starlette
 
+from perdure.core.api import runs
 from perdure.core.errors import Unavailable
 from perdure.core.work import StartRequest
-from perdure.engine.engine import Engine, EngineSettings
+from perdure.engine.engine import Engine
 from perdure.engine.ports import NotCommitted
 from perdure.engine.services.telemetry import Notes
 from perdure.localpg.cluster import PrivateCluster
@@ -27,6 +28,7 @@ from perdure.server.health import routes
 from perdure.store.migrate import migrate
 from perdure.store.postgres import PostgresStore
 from perdure.store.telemetry import PostgresNotes
+from tests.fakes.api import api_on, engine_on
 
 
 @asynccontextmanager
@@ -34,7 +36,7 @@ async def opened(dsn: str) -> AsyncIterator[tuple[Engine, PostgresNotes]]:
     store = PostgresStore(dsn)
     await store.open()
     notes = PostgresNotes(store.pool)
-    engine = Engine(store, None, EngineSettings(), Notes(notes))
+    engine = engine_on(store, notes=Notes(notes))
     await engine.open()
     try:
         yield engine, notes
@@ -93,11 +95,12 @@ async def test_a_server_whose_commits_fail_is_not_ready_until_one_succeeds(
     store = PostgresStore(dsn)
     await store.open()
     full, notes = Full(store), PostgresNotes(store.pool)
-    engine = Engine(full, None, EngineSettings(), Notes(notes))  # type: ignore[arg-type]
+    engine = engine_on(full, notes=Notes(notes))  # type: ignore[arg-type]
     await engine.open()
     async with client_of(engine, notes) as client:
         full.full.set()
-        starting = asyncio.ensure_future(engine.use.start(StartRequest(workflow="w", version="v", input=b"null")))
+        request = StartRequest(workflow="w", version="v", input=b"null")
+        starting = asyncio.ensure_future(api_on(engine, store).call(runs.START, request))
         await until_ready(client, False)
         (reason,) = (await client.get("/readyz")).json()["reasons"]
         assert reason.startswith("commits: none has succeeded for ")
@@ -122,17 +125,18 @@ async def test_a_full_disk_is_not_ready_and_a_freed_one_is(
     dsn, place = small
     await migrate(dsn)
     async with opened(dsn) as (engine, notes), client_of(engine, notes) as client:
+        api = api_on(engine, engine._store)  # type: ignore[arg-type]
         filler = place / "filler"
         _fill(filler)
         request = StartRequest(workflow="w", version="v", input=os.urandom(200_000))
-        starting = asyncio.ensure_future(engine.use.start(request))
+        starting = asyncio.ensure_future(api.call(runs.START, request))
         await until_ready(client, False)
         reasons = (await client.get("/readyz")).json()["reasons"]
         assert any(r.startswith("commits: none has succeeded for ") for r in reasons)
         filler.unlink()
         await asyncio.wait([starting], timeout=60)
         if starting.exception() is not None:  # it was given up while the disk was full: the next one finds room
-            await engine.use.start(request)
+            await api.call(runs.START, request)
         await until_ready(client, True)
 
 

@@ -12,15 +12,16 @@ import pytest
 
 from perdure.core import events as ev
 from perdure.core import ids
+from perdure.core.api.schedules import ScheduleRequest
 from perdure.core.calls import encode_json
 from perdure.core.durations import datetime_of, us_of
 from perdure.core.errors import Conflict, InvalidInput, NotFound, NotRegistered
 from perdure.core.messages import CancelAsked
 from perdure.core.schedules import parse_calendar, parse_spec
+from perdure.engine.api.schedules import Schedules
 from perdure.engine.counters import Counters
-from perdure.engine.services.schedules import PRUNE_S, Scheduler, Schedules
+from perdure.engine.services.schedules import PRUNE_S, Scheduler
 from perdure.engine.tasks.flow_control import Lines
-from perdure.core.api.schedules import ScheduleRequest
 from perdure.flows.scheduled import MISSED
 from perdure.store.connections import Connections
 from perdure.store.schedules import PostgresSchedules
@@ -73,7 +74,7 @@ class Bench:
 
     @property
     def use(self) -> Schedules:
-        return self.schedulers[0].of(NS, "ada")
+        return Schedules(self.schedulers[0], NS, "ada")
 
     async def now(self) -> datetime:
         return datetime_of(await self.schedulers[0].store.clock_us())
@@ -390,7 +391,7 @@ async def test_paused_means_nothing_fires_and_resumed_means_from_now_on(bench: B
     await bench.go_to(at("2027-01-10T07:59"))
     await bench.put(every="1h", missed="all", window="1d")
     await bench.use.pause("s", "the warehouse moves")
-    again = await bench.schedulers[1].of(NS, "grace").pause("s", "me too")
+    again = await Schedules(bench.schedulers[1], NS, "grace").pause("s", "me too")
     assert (again.state, again.paused_by, again.pause_reason) == ("paused", "ada", "the warehouse moves")
     await bench.go_to(at("2027-01-10T12:30"))
     await bench.look()
@@ -463,7 +464,11 @@ async def test_backfills_that_race_start_one_run_per_time(bench: Bench) -> None:
     now = await bench.now()
     until = us_of(now)
     await asyncio.gather(
-        *(s.of(NS, "ada").backfill("s", until - 24 * HOUR_US, until) for s in bench.schedulers for _ in range(2))
+        *(
+            Schedules(s, NS, "ada").backfill("s", until - 24 * HOUR_US, until)
+            for s in bench.schedulers
+            for _ in range(2)
+        )
     )
     assert len(await bench.runs()) == 24
 

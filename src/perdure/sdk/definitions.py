@@ -299,6 +299,12 @@ class Startable(Generic[P, R]):
         )
         return Handle(target, sent.run_id, self.signature.decode_result, self._key)
 
+    def encode_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        return self.signature.encode_call(args, kwargs)
+
+    def decode_result(self, data: bytes) -> Any:
+        return self.signature.decode_result(data)
+
     async def start_on(self, target: Backend, data: bytes) -> Handle[R]:
         """`start` on a client, with encoded arguments."""
         started = await target.call(runs.START, self._request(target, data))

@@ -140,12 +140,12 @@ class HeldApproval:
             self._q["cast_vote"], self._run_id, self._name, vote.who, vote.approved, vote.value, vote.comment or None, vote.via, vote.at_us,
         )  # fmt: skip
 
-    async def decide(self, mail: bytes) -> None:
-        decided = await self._c.fetchrow(self._q["decide_approval"], self._run_id, self._name, mail)
+    async def decide(self, message: bytes) -> None:
+        decided = await self._c.fetchrow(self._q["decide_approval"], self._run_id, self._name, message)
         assert decided is not None, "it is ours, and was open a moment ago"
 
-    async def resolve(self, mail: bytes) -> bool:
-        row = await self._c.fetchrow(self._q["resolve_promise"], self._run_id, self._ns, self._name, mail, False)
+    async def resolve(self, message: bytes) -> bool:
+        row = await self._c.fetchrow(self._q["resolve_promise"], self._run_id, self._ns, self._name, message, False)
         return bool(row["won"])
 
     async def reassign(self, assignees: list[str], escalate_to: list[str]) -> None:

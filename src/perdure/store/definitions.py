@@ -46,25 +46,25 @@ class PostgresRegistry:
         row = await self._row("register_workflow", ns, name, version, kind, description)
         return bool(row["added"])
 
-    async def deploy(self, ns: int, d: Deployment) -> bool:
+    async def deploy(self, ns: int, deployment: Deployment) -> bool:
         """The schedules of a flow change with it: both or neither."""
         async with self._pool.take() as c, c.transaction():
             row = await c.fetchrow(
                 self._q["deploy_workflow"],
                 ns,
-                d.name,
-                d.version,
-                d.kind,
-                d.description,
-                d.document.decode(),
-                d.source,
-                d.activate,
-                d.control.decode() if d.control is not None else None,
-                d.timeout_us or None,
+                deployment.name,
+                deployment.version,
+                deployment.kind,
+                deployment.description,
+                deployment.document.decode(),
+                deployment.source,
+                deployment.activate,
+                deployment.control.decode() if deployment.control is not None else None,
+                deployment.timeout_us or None,
             )
-            found = await c.fetchrow(self._q["current_versions"], ns, [d.name])
-            if found["current"] == d.version:
-                await replace_triggers(c, ns, d.name, d.triggers, d.by)
+            found = await c.fetchrow(self._q["current_versions"], ns, [deployment.name])
+            if found["current"] == deployment.version:
+                await replace_triggers(c, ns, deployment.name, deployment.triggers, deployment.by)
         return bool(row["added"])
 
     async def activate(

@@ -1,6 +1,6 @@
 """What can be asked of an engine: one handler per act, grouped by noun. The table of acts is `perdure.core.api`."""
 
-from perdure.engine.api import (  # noqa: F401  (each registers its handlers)
+from perdure.engine.api import (
     admin,
     approvals,
     cluster,
@@ -12,3 +12,6 @@ from perdure.engine.api import (  # noqa: F401  (each registers its handlers)
     runs,
     schedules,
 )
+
+NOUNS = (admin, approvals, cluster, dead_letters, definitions, flow_control, messages, named_events, runs, schedules)
+"""Imported for their handlers, which register themselves."""

@@ -24,16 +24,12 @@ R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
 
-class StartableSignature(Protocol):
-    def encode_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes: ...
-    def decode_result(self, data: bytes) -> Any: ...
-
-
 class StartableWorkflow(Protocol[P, R_co]):
     """A workflow object, or a flow by name."""
 
-    @property
-    def signature(self) -> StartableSignature: ...
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any: ...
+    def encode_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes: ...
+    def decode_result(self, data: bytes) -> Any: ...
     async def start_on(self, target: Backend, data: bytes) -> Handle[R_co]: ...
     async def run_on(self, target: Backend, data: bytes) -> R_co: ...
 
@@ -58,11 +54,11 @@ class ClientBase:
 
     async def start(self, workflow: StartableWorkflow[P, R], *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Start a run on this client; returns when the run is durable."""
-        return await workflow.start_on(self._backend, workflow.signature.encode_call(args, kwargs))
+        return await workflow.start_on(self._backend, workflow.encode_call(args, kwargs))
 
     async def run(self, workflow: StartableWorkflow[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Start a run on this client and wait for its result."""
-        return await workflow.run_on(self._backend, workflow.signature.encode_call(args, kwargs))
+        return await workflow.run_on(self._backend, workflow.encode_call(args, kwargs))
 
     async def get(
         self, id: str | None = None, *, key: str | None = None, workflow: StartableWorkflow[Any, R] | None = None
@@ -80,7 +76,7 @@ class ClientBase:
         if (id is None) == (key is None):
             raise InvalidInput("get() takes the id of a run, or key= and the key it was started under")
         view = await self._backend.call(runs.STATUS, GetRun(id if id is not None else f"{KEY_PREFIX}{key}"))
-        decode = workflow.signature.decode_result if workflow is not None else Converter.of(Any).decode
+        decode = workflow.decode_result if workflow is not None else Converter.of(Any).decode
         return Handle(self._backend, view.run_id, decode, view.key or "")
 
     async def list(

@@ -159,7 +159,7 @@ def _completed(document: dict[str, Any]) -> dict[str, Any]:
     schemas.update(problem.pop("$defs", {}))
     schemas["Problem"] = problem
     document["components"]["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
-    needs = {
+    needs: dict[tuple[str, str], Need] = {
         (f"{API}{route.path_format}", method.lower()): allow_of(route.dependant).need
         for route in guarded_routes()
         for method in route.methods or ()

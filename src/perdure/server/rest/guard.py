@@ -50,7 +50,7 @@ Q = TypeVar("Q")
 R = TypeVar("R")
 
 
-PUBLIC: Final = "public"
+PUBLIC: Final[Literal["public"]] = "public"
 """No credential is asked for."""
 Need = Permission | Literal["public"] | None
 """What a route needs: a permission, nothing but a valid credential (None), or no credential at all."""
@@ -75,7 +75,8 @@ class Allow:
     """A dependency that names what its route needs and hands it the caller."""
 
     def __init__(self, need: Need, act: Act[Any, Any] | None = None) -> None:
-        self.need, self.act = need, act
+        self.need: Need = need
+        self.act = act
 
     async def __call__(self, request: Request) -> RestCaller | None:
         return getattr(request.state, "caller", None)
