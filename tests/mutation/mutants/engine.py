@@ -259,7 +259,7 @@ MUTANTS = [
     ),
     Mutant(
         "schedules-validation-dropped",
-        "engine/services/schedules.py",
+        "engine/api/schedules.py",
         "    if until_us > clock_us:\n",
         "    if False:\n",
         "store/test_schedule_store.py",
