@@ -213,7 +213,7 @@ async def test_every_wait_is_another_question(dsn: str) -> None:
         await env.advance("2h")
         with pytest.raises(ApprovalExpired):
             await go.approve(handle.id)
-        with pytest.raises(NotFound, match="open are: e2e_go#2"):
+        with pytest.raises(NotFound, match="open: e2e_go#2"):
             await go.approve(handle.id, nth=3)
         await go.approve(handle.id, nth=2)
         assert await handle.result("10s") == "in the end"

@@ -40,7 +40,7 @@ from perdure import (
 )
 from perdure.core.api import messages, runs
 from perdure.core.api.messages import ResolvePromise
-from perdure.core.api.runs import AwaitRun
+from perdure.core.api.runs import AwaitRun, ListHistory
 from perdure.core.placement import Placement
 from perdure.sdk.client.handles import Handle
 from perdure.sdk.definitions import Task, Workflow
@@ -640,7 +640,7 @@ async def test_messages_to_a_run_that_never_was_are_refused(client: Perdure) -> 
         await client.get(nobody)
     with pytest.raises(NotFound):
         await client._backend.call(runs.RESULT, AwaitRun(nobody))
-    with pytest.raises(InvalidInput):
+    with pytest.raises(NotFound, match="names no run"):
         await words.send("not an id", "x")
 
 
@@ -689,11 +689,18 @@ async def test_signals_that_pour_in_while_a_run_continues_are_neither_lost_nor_d
 async def test_the_result_of_a_continued_run_with_a_long_history_is_found_by_another_client(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perdure.engine.api.runs.EVENTS_PAGE", 3)
+    monkeypatch.setattr("perdure.engine.services.outcomes.HISTORY_PAGE", 3)
     async with embedded(dsn) as client:
         handle = await counts_slowly.start(1, 6)
         assert await handle.result(LIMIT) == 6
         assert len(await types_of(handle)) > 10
+        page = await client._backend.call(runs.HISTORY, ListHistory(handle.id, limit=3))
+        paged = page.items
+        while page.has_more:
+            page = await client._backend.call(runs.HISTORY, ListHistory(handle.id, paged[-1].seq, 3))
+            assert 0 < len(page.items) <= 3
+            paged += page.items
+        assert paged == await handle.history()
     async with embedded(dsn) as client:
         assert await (await client.get(handle.id, workflow=counts_slowly)).result(LIMIT) == 6
 
