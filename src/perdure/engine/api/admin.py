@@ -5,7 +5,15 @@ An administrator who is bound to a namespace administers that one alone; namespa
 
 from __future__ import annotations
 
-from perdure.core.access import NAMESPACE_DEFAULT, KeyView, NewKey, Principal, check_issue, no_namespace
+from perdure.core.access import (
+    NAMESPACE_DEFAULT,
+    KeyView,
+    NewKey,
+    Principal,
+    check_issue,
+    check_namespace_name,
+    no_namespace,
+)
 from perdure.core.api import admin as acts
 from perdure.core.api.admin import (
     AuditPage,
@@ -43,6 +51,7 @@ async def list_namespaces(api: NamespaceApi, r: ListNamespaces) -> NamespacePage
 @handles(acts.CREATE_NAMESPACE)
 async def create_namespace(api: NamespaceApi, r: NamespaceRef) -> NamespaceCreated:
     _check_unbound(api)
+    check_namespace_name(r.name)
     is_new = await api.ports.definitions.create_namespace(r.name)
     if is_new:
         await _record(api, None, "namespace.create", r.name)

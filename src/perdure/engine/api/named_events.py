@@ -22,6 +22,7 @@ from perdure.core.api.named_events import (
     WebhookReply,
 )
 from perdure.core.errors import CannotOpenSecret, NotFound
+from perdure.core.named_events import check_name as check_event_name
 from perdure.engine.api.api import Api, NamespaceApi, handles
 from perdure.engine.api.runs import page_limit
 
@@ -57,6 +58,8 @@ async def list_webhooks(api: NamespaceApi, r: ListWebhooks) -> WebhookPage:
 
 @handles(acts.PUT_WEBHOOK)
 async def put_webhook(api: NamespaceApi, r: PutWebhook) -> WebhookReply:
+    webhooks.check_name(r.name)
+    check_event_name(r.event)
     secret, sealed = _new_secret(api, r.name)
     made, is_new = await api.engine.named_events.port.put_webhook(api.ns, r.name, r.event, sealed, api.by)
     await api.record("webhook.put", r.name, event=r.event)

@@ -39,7 +39,6 @@ from perdure.server.rest.problems import responses
 
 log = logging.getLogger("perdure.server")
 
-WEBHOOK_NAME_CHARS_MAX: Final = 100
 REFUSALS_PER_S: Final = 2.0
 REFUSALS_BURST: Final = 50.0
 """Refusals of one webhook, and of one client, that are answered at once: so many, then so many a second. Further requests must wait."""
@@ -47,7 +46,7 @@ REFUSALS_BURST: Final = 50.0
 router = APIRouter(prefix="/webhooks", tags=["webhooks"], route_class=GuardedRoute)
 
 WebhookName = Annotated[
-    str, Path(min_length=1, max_length=WEBHOOK_NAME_CHARS_MAX, pattern=r"^[A-Za-z0-9._-]+$", examples=["shop"])
+    str, Path(min_length=1, max_length=webhooks.NAME_CHARS_MAX, pattern=r"^[A-Za-z0-9._-]+$", examples=["shop"])
 ]
 
 
@@ -149,7 +148,7 @@ async def receive(
     _: Anyone,
     request: Request,
     namespace: Annotated[str, Path(min_length=1, max_length=NAMESPACE_CHARS_MAX)],
-    name: Annotated[str, Path(min_length=1, max_length=WEBHOOK_NAME_CHARS_MAX)],
+    name: Annotated[str, Path(min_length=1, max_length=webhooks.NAME_CHARS_MAX)],
 ) -> Response:
     """A request of a webhook. It becomes an event, once, however often it is sent."""
     server: Server = request.app.state.server
