@@ -236,5 +236,5 @@ async def test_two_who_retry_at_once_retry_each_run_once(rest: Live) -> None:
     retried = [r["run_id"] for page in pages for r in page["items"] if r["outcome"] == "retried"]
     assert len(retried) == len(set(retried)) == 6
     refused = [r["reason"] for page in pages for r in page["items"] if r["outcome"] == "refused"]
-    assert all("only failed runs" in why or "somebody else" in why for why in refused)
+    assert all("only failed runs" in why or "another request" in why for why in refused)
     assert await ended(rest, *({"run_id": r} for r in retried)) == ["success"] * 6

@@ -40,7 +40,9 @@ async def retry_dead_letters(api: NamespaceApi, r: RetryDeadLetters) -> RetriedP
     if r.runs:
         if r.filter != DeadLetterFilter() or r.below is not None:
             raise InvalidInput("give the runs, or a filter that finds them, not both")
-        run_ids = [await api.run_id(run) for run in r.runs]
+        run_ids = [
+            (await api.view(await api.run_id(run))).run_id for run in r.runs
+        ]  # NotFound for one that is not there
     else:
         page = await api.ports.dead_letters.page(api.ns, r.filter, r.below, min(max(r.limit, 1), BULK_RETRY_MAX))
         run_ids, following = [letter.run_id for letter in page.items], page.next
