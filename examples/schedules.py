@@ -37,7 +37,7 @@ async def main() -> None:
         print(f"3 readings or more, {' and '.join(str(d) for d in apart)} apart")
         run_id = next(f.run_id for f in fires if f.status == "success")
         assert run_id is not None
-        print(await perdure.handle(run_id, reading).result())
+        print(await (await perdure.get(run_id, workflow=reading)).result())
 
         handle = await every_second.trigger()
         print(f"by hand, though it is paused: {await handle.result()}")

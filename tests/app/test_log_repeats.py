@@ -134,14 +134,12 @@ async def test_the_loops_of_an_engine_are_named_in_plain_words(dsn: str, caplog:
     import asyncio
 
     from perdure.core.errors import Unavailable
-    from perdure.engine.engine import Engine
-    from perdure.engine.settings import EngineSettings
-    from perdure.store.engine_stores import engine_stores
     from perdure.store.postgres import PostgresStore
+    from tests.fakes.api import engine_on
 
     store = PostgresStore(dsn)
     await store.open()
-    engine = Engine(engine_stores(store), None, EngineSettings())
+    engine = engine_on(store)
     tried = asyncio.Event()
     tries = 0
 

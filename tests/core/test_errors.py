@@ -68,6 +68,10 @@ CODES = {
     "Stuck": "stuck",
     "FlowError": "invalid_flow",
     "ExprError": "expression_error",
+    "CannotOpenSecret": "cannot_open_secret",
+    "IdempotencyConflict": "idempotency_conflict",
+    "NoSecretKey": "no_secret_key",
+    "WorkflowDeleted": "workflow_deleted",
 }
 
 

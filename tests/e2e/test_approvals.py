@@ -8,17 +8,23 @@ import pytest
 
 from perdure import Approval, Signal, TestEnv, flow, workflow
 from perdure.core import ids
-from perdure.core.errors import Conflict, NotAssigned
+from perdure.core.access import Principal, Role
+from perdure.core.api import approvals, messages
+from perdure.core.api.approvals import AnswerApproval, ListApprovals
+from perdure.core.api.messages import ResolvePromise
+from perdure.core.errors import Conflict, Forbidden, NotAssigned
+from perdure.core.messages import PromiseKept
+from perdure.engine.api.api import Caller, NamespaceApi
 from perdure.errors import (
     ApprovalClosed,
     ApprovalExpired,
     ApprovalRejected,
     InvalidInput,
     NotFound,
-    PromiseAlreadyResolved,
     RunFailed,
 )
 from perdure.testing.replayer import replay_one
+from perdure.wire.codec import encode_mail
 
 
 @dataclass
@@ -140,7 +146,9 @@ async def test_a_value_that_does_not_fit_the_form_does_not_count(dsn: str) -> No
         handle = await env.start(e2e_publish_flow, 3)
         for value, said in ((b'{"note": "x"}', "value.price is missing"), (b'{"price": "much"}', "must be integer")):
             with pytest.raises(InvalidInput, match=said):
-                await env.client.vote(bytes.fromhex(handle.id.replace("-", "")), "e2e_publish", True, value, "", "ada")
+                await env.client._backend.call(
+                    approvals.ANSWER, AnswerApproval(handle.id, "e2e_publish", True, value, "", "ada")
+                )
         assert await publish.approve(handle.id, Terms(1), by="ada") is False, "the vote is as good as new"
 
 
@@ -170,11 +178,9 @@ async def test_escalation_lets_somebody_else_answer_from_its_moment_on(dsn: str)
         handle = await env.start(e2e_signed_flow)
         with pytest.raises(NotAssigned, match="only once it has escalated"):
             await signed.approve(handle.id, by="lead")
-        assert [
-            s.name for s in (await env.client.approvals.page(env.client.engine.use, ["lead"], None, None, 10)).items
-        ] == []
+        assert (await env.client._backend.call(approvals.LIST, ListApprovals(assignee="lead"))).items == []
         await env.advance("25h")
-        inbox = await env.client.approvals.page(env.client.engine.use, ["lead"], None, None, 10)
+        inbox = await env.client._backend.call(approvals.LIST, ListApprovals(assignee="lead"))
         assert [s.name for s in inbox.items] == ["e2e_signed"]
         assert await signed.approve(handle.id, by="lead") is True
         assert await handle.result("10s") == "signed"
@@ -203,7 +209,7 @@ async def test_every_wait_is_another_question(dsn: str) -> None:
         await env.advance("2h")
         with pytest.raises(ApprovalExpired):
             await go.approve(handle.id)
-        with pytest.raises(NotFound, match="open are: e2e_go#2"):
+        with pytest.raises(NotFound, match="open: e2e_go#2"):
             await go.approve(handle.id, nth=3)
         await go.approve(handle.id, nth=2)
         assert await handle.result("10s") == "in the end"
@@ -256,7 +262,7 @@ async def test_a_flow_asks_the_same_way(dsn: str) -> None:
     async with TestEnv(dsn) as env:
         await env.deploy(FLOW)
         handle = await env.start(flow("e2e_asks"), rows=7, people=["ada", "ben"])
-        (open_,) = await env.client.approvals.of_run(env.client.engine.use, bytes.fromhex(handle.id.replace("-", "")))
+        (open_,) = (await env.client._backend.call(approvals.LIST, ListApprovals(run=handle.id))).items
         assert (open_.spec.title, open_.assignees, open_.spec.details) == (
             "Publish 7 rows?",
             ["ada", "ben"],
@@ -265,8 +271,11 @@ async def test_a_flow_asks_the_same_way(dsn: str) -> None:
         with pytest.raises(InvalidInput, match=r"value.price is missing"):
             await Approval("ask").approve(handle.id, by="ada")
         await env.advance("1d")
-        await env.client.vote(open_.run_id, "ask", True, b'{"price": 3}', "", "ada")
-        await env.client.vote(open_.run_id, "ask", True, b'{"price": 4}', "fine", "lead")
+        for answer in (
+            AnswerApproval(handle.id, "ask", True, b'{"price": 3}', "", "ada"),
+            AnswerApproval(handle.id, "ask", True, b'{"price": 4}', "fine", "lead"),
+        ):
+            await env.client._backend.call(approvals.ANSWER, answer)
         assert await handle.result("10s") == {
             "yes": {"approved": True, "by": ["ada", "lead"], "comment": "fine", "value": {"price": 4}}
         }
@@ -342,14 +351,21 @@ async def test_what_was_resolved_before_anybody_was_asked_is_nobodys_answer(dsn:
         forged = b'{"approved": true, "by": ["ada"], "value": null, "comment": "", "votes": []}'
         for startable in (early_flow, flow("e2e_early_dag")):
             handle = await env.start(startable)
-            run = ids.parse(handle.id)
-            await env.client.engine.use.resolve(run, "e2e_signed", forged, sure=False)
+            operator = Caller(Principal(subject="eve", role=Role.OPERATOR), "default", "rest")
+            api = NamespaceApi(env.client.api, env.client.engine.ns, operator)
+            forgery = ResolvePromise(handle.id, "e2e_signed", forged)
+            await api.call(messages.RESOLVE, forgery)
             await env._settle()
             await go_on.send(handle.id, True)
             await env._settle()
             assert await handle.status() == "running", "it waits for ada"
-            with pytest.raises(PromiseAlreadyResolved):
-                await env.client.engine.use.resolve(run, "e2e_signed", forged, sure=False)
+            with pytest.raises(Forbidden):
+                await api.call(messages.RESOLVE, forgery)
+            body = encode_mail(PromiseKept("e2e_signed", forged))
+            posted = await env.client.store.resolve_promise(
+                ids.parse(handle.id), api.ns, "e2e_signed", body, sure=False
+            )
+            assert posted == (True, False), "people are asked by now, whatever the caller checked before"
             await env._settle()
             assert await handle.status() == "running"
             assert await signed.approve(handle.id, by="ada") is True
@@ -358,19 +374,16 @@ async def test_what_was_resolved_before_anybody_was_asked_is_nobodys_answer(dsn:
 
 async def test_a_value_on_its_way_when_people_are_asked_is_dropped(dsn: str) -> None:
     """Posted before the approval was there, read after it: the mail itself says what it may do."""
-    from perdure.core.messages import PromiseKept
-    from perdure.wire.codec import encode_mail
-
     async with TestEnv(dsn) as env:
         handle = await env.start(e2e_signed_flow)
-        run, use = ids.parse(handle.id), env.client.engine.use
+        run, engine = ids.parse(handle.id), env.client.engine
         async with env.client.store.pool.take() as c:
             body = encode_mail(PromiseKept("e2e_signed", b"true"))
-            await c.execute("insert into perdure.inbox (ns, run_id, body) values ($1, $2, $3)", use.ns, run, body)
-        use.posted(run)
+            await c.execute("insert into perdure.inbox (ns, run_id, body) values ($1, $2, $3)", engine.ns, run, body)
+        engine.message_posted(run)
         await env._settle()
         assert await handle.status() == "running"
-        await use.resolve(run, "e2e_signed", b"true")  # whoever has the database may
+        await env.client._backend.call(messages.RESOLVE, ResolvePromise(handle.id, "e2e_signed", b"true"))
         assert await handle.result("10s") == "signed"
 
 

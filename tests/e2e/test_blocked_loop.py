@@ -80,7 +80,7 @@ async def test_a_blocked_loop_is_no_missed_heartbeat_and_show_names_the_culprit(
                 await asyncio.sleep(0.3)
             assert "crunch_numbers_without_yielding" in seen, f"{seen}\n{fleet.errors()}"
             # Blocked for four and a half heartbeats: both tasks ended in their first attempt.
-            assert await client.handle(run_id).result("30s") == [1, 1]
+            assert await (await client.get(run_id)).result("30s") == [1, 1]
         shown = perdure_command(url, "show", run_id).stdout
         assert "success" in shown
         print(seen)

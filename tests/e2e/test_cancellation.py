@@ -386,7 +386,7 @@ async def events_of(handle: Handle[object]) -> list[ev.Event]:
 
 async def replayed(of: Workflow[..., object], handle: Handle[object]) -> None:
     """The code takes the same way again."""
-    replay_one(of, handle._run_id, await handle.history())
+    replay_one(of, ids.parse(handle.id), await handle.history())
 
 
 async def test_a_grandchild_cleans_up_before_the_child_and_the_child_before_the_parent(client: Perdure) -> None:
@@ -412,10 +412,10 @@ async def test_a_history_from_before_leaves_came_first_is_replayed_as_it_went(cl
         for e in now
         if not isinstance(e, ev.ChildCancelled)
     ]
-    replay_one(parent, handle._run_id, [ev.Recorded(i, i, e) for i, e in enumerate(old, 1)])
+    replay_one(parent, ids.parse(handle.id), [ev.Recorded(i, i, e) for i, e in enumerate(old, 1)])
     new = [e for e in now if not isinstance(e, ev.ChildCancelled)]
     with pytest.raises(NondeterminismError, match="child 0"):
-        replay_one(parent, handle._run_id, [ev.Recorded(i, i, e) for i, e in enumerate(new, 1)])
+        replay_one(parent, ids.parse(handle.id), [ev.Recorded(i, i, e) for i, e in enumerate(new, 1)])
 
 
 async def test_all_children_of_a_map_have_ended_before_the_code_goes_on(client: Perdure) -> None:
@@ -493,7 +493,7 @@ async def test_a_run_that_moves_to_another_engine_still_waits_for_its_leaves(dsn
             await asyncio.sleep(0.01)
         del first
     async with Perdure(dsn) as second:
-        again = second.handle(handle.id, patient)
+        again = await second.get(handle.id, workflow=patient)
         (started,) = [e for e in await events_of(again) if isinstance(e, ev.ChildStarted)]
         assert notes == []
         await stop_it.send(ids.text(started.run_id), "all right")

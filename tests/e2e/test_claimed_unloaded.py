@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from perdure import Perdure, task, workflow
+from perdure.core import ids
+from perdure.core.api import runs
 from perdure.core.errors import Unavailable
 from perdure.core.work import StartRequest
 
@@ -22,7 +24,9 @@ async def unloaded(n: int) -> int:
 
 async def test_a_claim_whose_answer_is_lost_strands_nothing(dsn: str) -> None:
     async with Perdure(dsn, worker=False) as starter:
-        run_id = await starter.engine.use.start(StartRequest(workflow="unloaded", version="1", input=b'{"n": 7}'))
+        started = await starter._backend.call(
+            runs.START, StartRequest(workflow="unloaded", version="1", input=b'{"n": 7}')
+        )
         lost: list[int] = []
         async with Perdure(dsn) as runner:
             claim = runner.store.claim_runs
@@ -35,16 +39,18 @@ async def test_a_claim_whose_answer_is_lost_strands_nothing(dsn: str) -> None:
                 return claimed
 
             runner.store.claim_runs = answerless  # type: ignore[method-assign]
-            runner.adopt(unloaded)
-            outcome = await runner.engine.use.outcome(run_id, known=True)
+            runner.serve(unloaded)
+            result = await (await runner.get(ids.text(started.run_id), workflow=unloaded)).result("60s")
             assert runner.engine.counters.fenced == len(lost)
-        assert outcome.value == b"7"
+        assert result == 7
         assert lost == [1]
 
 
 async def test_what_was_claimed_is_loaded_once_the_database_answers_again(dsn: str) -> None:
     async with Perdure(dsn, worker=False) as starter:  # it cannot run code: the run waits for somebody who can
-        run_id = await starter.engine.use.start(StartRequest(workflow="unloaded", version="1", input=b'{"n": 7}'))
+        started = await starter._backend.call(
+            runs.START, StartRequest(workflow="unloaded", version="1", input=b'{"n": 7}')
+        )
         failures: list[int] = []
         async with Perdure(dsn) as runner:
             load = runner.store.load
@@ -56,6 +62,6 @@ async def test_what_was_claimed_is_loaded_once_the_database_answers_again(dsn: s
                 return await load(run_ids)
 
             runner.store.load = broken  # type: ignore[method-assign]
-            runner.adopt(unloaded)
-            outcome = await runner.engine.use.outcome(run_id, known=True)
-        assert (outcome.value, failures) == (b"7", [1, 1])
+            runner.serve(unloaded)
+            result = await (await runner.get(ids.text(started.run_id), workflow=unloaded)).result("60s")
+        assert (result, failures) == (7, [1, 1])

@@ -24,9 +24,9 @@ async def parent(nap: str) -> str:
 
 async def _last_child(client: Perdure, parent_id: str) -> str:
     """The child's id is in the parent's history; its successors are followed by messages themselves."""
-    async for event in client.handle(parent_id).events():
+    async for event in (await client.get(parent_id)).events():
         if event.type == "ChildStarted":
-            return client.handle(_text(event.data.run_id)).id  # type: ignore[union-attr]
+            return _text(event.data.run_id)  # type: ignore[union-attr]
     raise AssertionError("no child was started")
 
 
@@ -38,14 +38,14 @@ def _text(run_id: bytes) -> str:
 
 async def test_a_parent_that_is_loaded_again_does_not_take_a_handover_for_the_result(dsn: str) -> None:
     async with Perdure(dsn) as client:
-        handle = await client.start_workflow(parent, "1s")
+        handle = await client.start(parent, "1s")
         child_id = await _last_child(client, handle.id)
-        while (await client.handle(child_id).status()) == "running":
+        while (await (await client.get(child_id)).status()) == "running":
             await asyncio.sleep(0.01)
     async with Perdure(dsn) as client:
-        client.adopt(parent)
-        client.adopt(child)
-        again = client.handle(handle.id, parent)
+        client.serve(parent)
+        client.serve(child)
+        again = await client.get(handle.id, workflow=parent)
         async for event in again.events():
             if event.type == "TimerFired":
                 break
@@ -56,28 +56,28 @@ async def test_a_parent_that_is_loaded_again_does_not_take_a_handover_for_the_re
 
 async def test_a_parent_that_was_away_when_the_last_successor_ended_finds_its_result(dsn: str) -> None:
     async with Perdure(dsn) as client:
-        handle = await client.start_workflow(parent, "2s")
+        handle = await client.start(parent, "2s")
         child_id = await _last_child(client, handle.id)
         await go.send(child_id, "early")
         # The child tells its parent in memory; a parent that is read again from the database has to find out by itself.
         client.engine.delivery._child_ended = lambda *_: None  # type: ignore[method-assign]
         await asyncio.sleep(0.5)
     async with Perdure(dsn) as client:
-        client.adopt(parent)
-        client.adopt(child)
-        assert await client.handle(handle.id, parent).result("20s") == "early"
+        client.serve(parent)
+        client.serve(child)
+        assert await (await client.get(handle.id, workflow=parent)).result("20s") == "early"
 
 
 async def test_cancelling_a_parent_reaches_the_last_successor_of_its_child(dsn: str) -> None:
     async with Perdure(dsn) as client:
-        handle = await client.start_workflow(parent, "1h")
+        handle = await client.start(parent, "1h")
         first = await _last_child(client, handle.id)
         last = first
-        while (successor := (await client.handle(last).describe()).successor) is not None or last == first:
+        while (successor := (await (await client.get(last)).describe()).successor) is not None or last == first:
             last = _text(successor) if successor is not None else last
             await asyncio.sleep(0.01)
         await handle.cancel("enough")
-        while await client.handle(last).status() == "running":
+        while await (await client.get(last)).status() == "running":
             await client.store.sweep()  # what maintenance does every few seconds
             await asyncio.sleep(0.3)
-        assert await client.handle(last).status() == "cancelled"
+        assert await (await client.get(last)).status() == "cancelled"

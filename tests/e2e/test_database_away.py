@@ -13,10 +13,13 @@ from typing import Any
 import pytest
 
 from perdure import Client, Perdure, Signal, State, SyncPerdure, Update, workflow
+from perdure.core.api import messages
+from perdure.core.api.messages import ReadState
 from perdure.errors import NotFound, Unavailable
 from perdure.localpg.cluster import PrivateCluster
 from perdure.localpg.postmaster import children_of
-from perdure.sdk.client.handles import Handle, ambient
+from perdure.sdk.client.backend import ambient
+from perdure.sdk.client.handles import Handle
 from perdure.store.migrate import migrate
 from tests.cli import processes
 from tests.conftest import FAST
@@ -80,14 +83,14 @@ async def _every_call_ends(client: Client | Perdure, handle: Handle[str], door: 
     """Of those that change something, the handle's run may show the effect later: that is what "unknown" means."""
 
     async def in_context(call: Callable[[], Awaitable[Any]]) -> Any:
-        ambient.set(client)
+        ambient.set(client._backend)
         return await call()
 
     calls: dict[str, Callable[[], Awaitable[Any]]] = {
         "status": handle.status,
         "history": handle.history,
         "read": lambda: mood.read(handle.id),
-        "find": lambda: client.find("away-first"),
+        "get": lambda: client.get(key="away-first"),
         "signal": lambda: go.send(handle.id, "lost", key="k"),
         "cancel": handle.cancel,
         "update": lambda: ask.ask(handle.id, "how", timeout="1s"),
@@ -101,12 +104,12 @@ async def _every_call_ends(client: Client | Perdure, handle: Handle[str], door: 
 
 async def _given_up(client: Client | Perdure, door: str) -> list[str]:
     """Ids of starts that are known not to have been handed to the database."""
-    first = await _refused(f"{door} start", client.start_workflow(short.options(key=f"{door}-0"), 1))
+    first = await _refused(f"{door} start", client.start(short.options(key=f"{door}-0"), 1))
     # From here on the first one's commit, if there is one, is under way; nothing else can be.
-    later = await _refused(f"{door} start", client.start_workflow(short.options(key=f"{door}-1"), 1))
+    later = await _refused(f"{door} start", client.start(short.options(key=f"{door}-1"), 1))
     with pytest.raises((TimeoutError, Unavailable)):
         async with asyncio.timeout(0.5):
-            await client.start_workflow(short.options(key=f"{door}-2"), 1)
+            await client.start(short.options(key=f"{door}-2"), 1)
     assert "will not run" in later, later
     assert "will not run" in first or ("unknown" in first and 'on_conflict="attach"' in first), first
     return [f"{door}-1", f"{door}-2", *([f"{door}-0"] if "will not run" in first else [])]
@@ -127,28 +130,28 @@ async def test_calls_end_in_time_and_starts_that_were_given_up_do_not_run(
             Perdure(dsn, worker=False, tune_gc=False, call_timeout=CALL_S) as embedded,
         ):
             doors: dict[str, Client | Perdure] = {"remote": remote, "embedded": embedded}
-            handle = await remote.start_workflow(waits.options(key="away-first"))
-            victim = await remote.start_workflow(waits)
+            handle = await remote.start(waits.options(key="away-first"))
+            victim = await remote.start(waits)
             async with asyncio.timeout(30):
-                while await embedded.read_state(handle._run_id, mood.name) is None:
+                while (await embedded._backend.call(messages.STATE, ReadState(handle.id, mood.name))).value is None:
                     await asyncio.sleep(0.05)
-            results = [asyncio.create_task(d.handle(handle.id, waits).result()) for d in doors.values()]
+            results = [asyncio.create_task((await d.get(handle.id, workflow=waits)).result()) for d in doors.values()]
+            victims = {door: await client.get(victim.id, workflow=waits) for door, client in doors.items()}
             await outage.begin()
             try:
                 given_up = await asyncio.gather(*(_given_up(client, door) for door, client in doors.items()))
-                ends = [_every_call_ends(c, c.handle(victim.id, waits), door) for door, c in doors.items()]
-                await asyncio.gather(*ends)
+                await asyncio.gather(*(_every_call_ends(c, victims[door], door) for door, c in doors.items()))
                 assert not any(r.done() for r in results)
             finally:
                 await outage.end()
             await _back(remote, embedded, handle)
             assert await asyncio.wait_for(asyncio.gather(*results), BACK_S) == ["home", "home"]
             # A start that comes after them has run: what was going to be written is.
-            assert await (await remote.start_workflow(short, 1)).result(timeout=BACK_S) == 2
-            assert await (await embedded.start_workflow(short, 2)).result(timeout=BACK_S) == 3
+            assert await (await remote.start(short, 1)).result(timeout=BACK_S) == 2
+            assert await (await embedded.start(short, 2)).result(timeout=BACK_S) == 3
             for key in [key for keys in given_up for key in keys]:
                 with pytest.raises(NotFound):
-                    await embedded.find(key)
+                    await embedded.get(key=key)
 
 
 async def _back(remote: Client, embedded: Perdure, handle: Handle[str]) -> None:
@@ -157,7 +160,7 @@ async def _back(remote: Client, embedded: Perdure, handle: Handle[str]) -> None:
         for client in (remote, embedded):
             while True:
                 try:
-                    assert await client.handle(handle.id).status() == "running"
+                    assert await (await client.get(handle.id)).status() == "running"
                     break
                 except Unavailable:
                     await asyncio.sleep(0.1)

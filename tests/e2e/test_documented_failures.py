@@ -109,7 +109,7 @@ async def _progress(handle: Handle[Any], wanted: int) -> None:
 async def test_five_parallel_tasks_that_end_at_once_do_not_race_for_a_sequence_number(dsn: str) -> None:
     """1. Concurrent completions raced on the sequence number: five parallel tasks hung."""
     async with Perdure(dsn, slots=5), Perdure(dsn, slots=5) as client:
-        handles = await asyncio.gather(*(client.start_workflow(five) for _ in range(60)))
+        handles = await asyncio.gather(*(client.start(five) for _ in range(60)))
         for handle in handles:
             assert await handle.result(timeout="20s") == [1, 2, 3, 4, 5]
             history = await handle.history()
@@ -119,12 +119,12 @@ async def test_five_parallel_tasks_that_end_at_once_do_not_race_for_a_sequence_n
 async def test_a_message_that_arrives_while_the_run_is_busy_is_not_lost(dsn: str) -> None:
     """2. A resume that arrived while the run was still RUNNING was lost. Here: while a task runs, and around every eviction."""
     async with Perdure(dsn, settings=FORGETFUL) as client:
-        busy = await client.start_workflow(listener, 1, 0.3)
+        busy = await client.start(listener, 1, 0.3)
         await word.send(busy.id, 7)
         with pytest.raises(Conflict, match="not stuck"):
             await busy.resume()
         assert await busy.result(timeout="10s") == [7]
-        forgetful = await client.start_workflow(listener, 40, 0.0)
+        forgetful = await client.start(listener, 40, 0.0)
         for n in range(40):
             await word.send(forgetful.id, n)
             await asyncio.sleep(0.037 if n % 3 else 0.0)
@@ -141,7 +141,7 @@ async def test_a_task_is_not_visible_to_other_engines_before_its_scheduling_is_o
     global dsn_for_tasks
     dsn_for_tasks = dsn
     async with Perdure(dsn, queues=["none"]) as client, Perdure(dsn, queues=["documented_elsewhere"], slots=10):
-        handles = await asyncio.gather(*(client.start_workflow(looks, 4) for _ in range(20)))
+        handles = await asyncio.gather(*(client.start(looks, 4) for _ in range(20)))
         for handle in handles:
             assert await handle.result(timeout="30s") == [True] * 4
 
@@ -174,7 +174,7 @@ async def test_one_event_does_not_wake_every_engine(dsn: str) -> None:
         before, began = [c.polls for c in bystanders], time.monotonic()
         events = 0
         for _ in range(100):
-            handle = await one.start_workflow(five)
+            handle = await one.start(five)
             await handle.result(timeout="10s")
             events += len(await handle.history())
         elapsed = time.monotonic() - began
@@ -182,7 +182,7 @@ async def test_one_event_does_not_wake_every_engine(dsn: str) -> None:
             assert counters.polls - polls < 5 + 2 * elapsed, f"{events} events elsewhere"
         everybody = [one.engine.counters, *bystanders]
         before = [c.polls for c in everybody]
-        handles = await asyncio.gather(*(client.start_workflow(five) for _ in range(300)))
+        handles = await asyncio.gather(*(client.start(five) for _ in range(300)))
         await asyncio.gather(*(h.result(timeout="30s") for h in handles))
         polls = [c.polls - b for c, b in zip(everybody, before, strict=True)]
         assert sum(polls) < 300, f"300 starts for anybody, and each engine asked {polls} times"
@@ -212,23 +212,23 @@ async def test_the_defaults_run_many_tasks_side_by_side(dsn: str) -> None:
     """7. A default concurrency of 1 made ten-minute delays."""
     async with Perdure(dsn) as client:
         began = time.monotonic()
-        await (await client.start_workflow(naps, 50, 0.3)).result(timeout="20s")
+        await (await client.start(naps, 50, 0.3)).result(timeout="20s")
         assert time.monotonic() - began < 3.0, "50 tasks of 0.3 s"
         began = time.monotonic()
         threads = min(6, (os.cpu_count() or 1) + 4)
-        await (await client.start_workflow(blocks, threads, 0.5)).result(timeout="20s")
+        await (await client.start(blocks, threads, 0.5)).result(timeout="20s")
         assert time.monotonic() - began < 0.5 * threads / 2, f"{threads} blocking tasks of 0.5 s"
 
 
 async def test_signals_keep_their_order_through_eviction_and_replay(dsn: str) -> None:
     """8. Signals replayed out of causal order."""
     async with Perdure(dsn, settings=FORGETFUL) as client:
-        handle = await client.start_workflow(listener, 30, 0.01)
+        handle = await client.start(listener, 30, 0.01)
         for n in range(12):
             await word.send(handle.id, n)
         await _progress(handle, 5)
     async with Perdure(dsn, settings=FORGETFUL) as client:
-        handle = client.handle(handle.id, listener)
+        handle = await client.get(handle.id, workflow=listener)
         for n in range(12, 30):
             await word.send(handle.id, n)
         assert await handle.result(timeout="20s") == list(range(30))
@@ -239,7 +239,7 @@ async def test_signals_keep_their_order_through_eviction_and_replay(dsn: str) ->
 async def test_rows_committed_out_of_id_order_are_all_found(dsn: str) -> None:
     """9. A cursor over time-ordered ids stranded rows, because id order is not commit order (2 of 900 runs hung)."""
     async with Perdure(dsn) as client:
-        handle = await client.start_workflow(listener, 2, 0.0)
+        handle = await client.start(listener, 2, 0.0)
         late = await asyncpg.connect(dsn)
         try:
             transaction = late.transaction()
@@ -254,9 +254,9 @@ async def test_rows_committed_out_of_id_order_are_all_found(dsn: str) -> None:
         assert await handle.result(timeout="10s") == [2, 1]
         async with Perdure(dsn, worker=False) as outside:
             hour_ago_ms = outside.engine.clock.now_us() // 1000 - 3_600_000
-            newest = await outside.start_workflow(five)
-            outside.engine.use._new_run_id = lambda: ids.run_id(hour_ago_ms, 0, 1)
-            oldest = await outside.start_workflow(five)
+            newest = await outside.start(five)
+            outside.engine.new_run_id = lambda: ids.run_id(hour_ago_ms, 0, 1)  # type: ignore[method-assign]
+            oldest = await outside.start(five)
             assert oldest.id < newest.id
             for one in (newest, oldest):
                 assert await one.result(timeout="10s") == [1, 2, 3, 4, 5]
@@ -265,12 +265,12 @@ async def test_rows_committed_out_of_id_order_are_all_found(dsn: str) -> None:
 async def test_a_commit_takes_the_same_few_statements_however_many_rows_it_has(dsn: str) -> None:
     """10. "Batch update" was one UPDATE per row."""
     async with Perdure(dsn) as client:
-        await (await client.start_workflow(wide, 1)).result(timeout="10s")
+        await (await client.start(wide, 1)).result(timeout="10s")
         statements: list[str] = []
         client.store._committing.connection.add_query_logger(lambda record: statements.append(record.query))
         counters = client.engine.counters
         commits, rows = counters.commits, counters.commit_rows
-        await (await client.start_workflow(wide, 2_000)).result(timeout="30s")
+        await (await client.start(wide, 2_000)).result(timeout="30s")
         commits, rows = counters.commits - commits, counters.commit_rows - rows
         print(f"\n{rows} rows, {commits} commits, {len(statements)} statements")
         assert rows > 2_000

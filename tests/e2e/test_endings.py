@@ -169,7 +169,7 @@ async def changed_code(dsn: str) -> AsyncIterator[Made]:
         await go.send(handle.id, True)
         await until(lambda: _queued(dsn))
     async with serving(dsn, changed_after) as client:
-        found = client.handle(handle.id)
+        found = await client.get(handle.id)
         await go.send(handle.id, True)
         await until(lambda: is_stuck(found))
         yield client, found, found
@@ -188,10 +188,10 @@ async def stuck_child(dsn: str) -> AsyncIterator[Made]:
         (row,) = await query(dsn, "select run_id from perdure.run_queue where workflow = 'end_changed'")
         await until(lambda: _has_task(dsn, row["run_id"].bytes))
     async with serving(dsn, changed_after) as client:
-        child = client.handle(ids.text(row["run_id"].bytes))
+        child = await client.get(ids.text(row["run_id"].bytes))
         await go.send(child.id, True)
         await until(lambda: is_stuck(child))
-        yield client, client.handle(top.id), child
+        yield client, await client.get(top.id), child
 
 
 async def _has_task(dsn: str, run_id: bytes) -> bool:
@@ -211,7 +211,7 @@ async def workers_gone(dsn: str) -> AsyncIterator[Made]:
         handle = await waiting.options(timeout="1h").start()
         await until(lambda: has(handle, "TasksSucceeded"))
     async with watching(dsn) as client:
-        found = client.handle(handle.id)
+        found = await client.get(handle.id)
         yield client, found, found
 
 
@@ -238,7 +238,7 @@ async def unreadable_history(dsn: str) -> AsyncIterator[Made]:
         await until(lambda: has(handle, "TasksSucceeded"))
     await query(dsn, "update perdure.history set body = 'no such thing' where seq > 1")
     async with serving(dsn, waiting) as client:
-        found = client.handle(handle.id)
+        found = await client.get(handle.id)
         await go.send(found.id, True)
         await until(lambda: is_stuck(found))
         yield client, found, found
@@ -329,7 +329,7 @@ async def test_a_cancel_request_that_was_read_is_not_forgotten_when_the_workers_
         await asyncio.sleep(0)
         assert client.engine.counters.runs_ended_without_code == 0, "its code is here"
     async with watching(dsn) as client:
-        found = client.handle(handle.id)
+        found = await client.get(handle.id)
         assert await until(lambda: is_over(found), 30) < WITHIN_S
         with pytest.raises(RunCancelled, match="enough"):
             await found.result("5s")
@@ -342,13 +342,13 @@ async def test_a_run_with_something_to_undo_waits_for_a_worker(dsn: str) -> None
         handle = await charged.start()
         await until(lambda: has(handle, "TasksSucceeded"))
     async with watching(dsn) as client:
-        found = client.handle(handle.id)
+        found = await client.get(handle.id)
         await found.cancel("enough")
         await until(lambda: _patient(dsn))
         assert not await is_over(found)
     async with serving(dsn, charged) as client:
         with pytest.raises(RunCancelled, match="enough"):
-            await client.handle(handle.id).result("30s")
+            await (await client.get(handle.id)).result("30s")
     assert undone == ["charge"]
     await clean(dsn)
 
@@ -364,7 +364,7 @@ async def test_and_not_for_ever(dsn: str, monkeypatch: pytest.MonkeyPatch) -> No
         handle = await charged.start()
         await until(lambda: has(handle, "TasksSucceeded"))
     async with watching(dsn) as client:
-        found = client.handle(handle.id)
+        found = await client.get(handle.id)
         await found.cancel("enough")
         await until(lambda: is_over(found))
         with pytest.raises(RunCancelled, match="not undone: end_charge"):
@@ -384,17 +384,18 @@ async def test_a_stuck_run_gives_its_slot_back_and_waits_for_it_when_it_is_resum
         await until(lambda: _blocked(dsn))
     async with serving(dsn, limited_after) as client:
         await go.send(first.id, True)
-        await until(lambda: is_stuck(client.handle(first.id)))
-        await until(lambda: has(client.handle(second.id), "TasksSucceeded"))
+        stuck, waiting = await client.get(first.id), await client.get(second.id)
+        await until(lambda: is_stuck(stuck))
+        await until(lambda: has(waiting, "TasksSucceeded"))
         (holder,) = await query(dsn, "select run_id from perdure.flow_control_slot")
         assert str(holder["run_id"]) == second.id
         assert client.worker is not None
         client.worker.adopt(limited)
-        await client.handle(first.id).resume()
+        await (await client.get(first.id)).resume()
         await until(lambda: _waits(dsn, first.id))
         await go.send(second.id, True)
-        assert await client.handle(second.id, limited).result("30s") == "done"
-        assert await client.handle(first.id, limited).result("30s") == "done"
+        assert await (await client.get(second.id, workflow=limited)).result("30s") == "done"
+        assert await (await client.get(first.id, workflow=limited)).result("30s") == "done"
     await clean(dsn)
 
 

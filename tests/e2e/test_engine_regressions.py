@@ -81,7 +81,7 @@ async def far_once_flow() -> int:
 async def test_an_end_that_lies_in_the_inbox_while_its_run_is_loaded_is_not_taken_for_lost(dsn: str) -> None:
     """A task that may run only once has left the queue, because it has ended: not because its worker is gone."""
     async with Perdure(dsn, queues=["none"], settings=settings()) as owner:
-        handle = await owner.start_workflow(far_once_flow)
+        handle = await owner.start(far_once_flow)
         c = await asyncpg.connect(dsn)
         async with asyncio.timeout(30):
             while not await c.fetchval("select count(*) from perdure.task_queue"):
@@ -91,7 +91,7 @@ async def test_an_end_that_lies_in_the_inbox_while_its_run_is_loaded_is_not_take
     await c.execute("insert into perdure.inbox (ns, run_id, body) values ($1, $2, $3)", row["ns"], row["run_id"], end)
     await c.close()
     async with Perdure(dsn, queues=["none"], settings=settings()) as heir:
-        assert await heir.handle(handle.id).result(timeout="30s") == 7
+        assert await (await heir.get(handle.id)).result(timeout="30s") == 7
 
 
 async def test_a_result_that_waits_in_the_inbox_of_a_sleeping_run_is_not_taken_for_lost(dsn: str) -> None:
@@ -101,7 +101,7 @@ async def test_a_result_that_waits_in_the_inbox_of_a_sleeping_run_is_not_taken_f
         Perdure(dsn, queues=["none"], settings=settings()) as owner,
         Perdure(dsn, queues=["elsewhere"], settings=settings()),
     ):
-        handle = await owner.start_workflow(far_flow, 1.5)
+        handle = await owner.start(far_flow, 1.5)
         await asyncio.wait_for(_evicted(owner), 5)
         assert await handle.result(timeout="10s") == 1
         assert executed == [(handle.id, 1)]
@@ -119,7 +119,7 @@ async def test_a_parent_does_not_leave_memory_while_its_child_is_about_to_end_th
     """Seen as: a parent that slept for ever, because its child told nobody. The parent was let go between the child's last decision
     and the commit of it."""
     async with Perdure(dsn, settings=settings()) as client:
-        handle = await client.start_workflow(parent, 0.3)
+        handle = await client.start(parent, 0.3)
         engine = client.engine
         close = engine.exits.close
 
@@ -139,7 +139,7 @@ async def test_a_claim_whose_session_expired_on_the_way_is_not_loaded(
     """Two engines never both write one run: what was claimed under a lost session belongs to somebody else."""
     held, go_on = asyncio.Event(), asyncio.Event()
     async with Perdure(dsn, worker=False) as client:
-        handle = await client.start_workflow(far_flow, 0.0)
+        handle = await client.start(far_flow, 0.0)
     async with Perdure(dsn, queues=["none"], settings=settings(heartbeat_s=0.1)) as slow:
         load = slow.store.load
         loads = 0
@@ -199,7 +199,7 @@ async def test_mail_that_was_read_before_its_commit_and_arrives_after_it_is_not_
 
         monkeypatch.setattr(client.store, "owned_mail", slow_read)
         monkeypatch.setattr(client.store, "commit", slow_commit)
-        handle = await client.start_workflow(hears, 2)
+        handle = await client.start(hears, 2)
         await word.send(handle.id, 1)
         await asyncio.wait_for(committed.wait(), 5)
         with pytest.raises(TimeoutError):
@@ -226,10 +226,10 @@ async def test_a_task_claimed_while_claims_are_being_checked_is_not_taken_for_st
             await go_on.wait()
             return mine
 
-        first = await owner.start_workflow(far_flow, 1.0)
+        first = await owner.start(far_flow, 1.0)
         monkeypatch.setattr(helper.store, "still_mine", slow)
         await asyncio.wait_for(asked.wait(), 5)
-        second = await owner.start_workflow(far_flow, 1.0)
+        second = await owner.start(far_flow, 1.0)
         async with asyncio.timeout(5):
             while (second.id, 1) not in executed:
                 await asyncio.sleep(0.01)
@@ -254,7 +254,7 @@ async def _expire(dsn: str, session: int) -> None:
 async def test_mail_that_cannot_be_read_sets_its_run_aside_and_harms_nobody_else(dsn: str) -> None:
     """A poison row is quarantined, never a crash loop."""
     async with Perdure(dsn, settings=EngineSettings()) as client:
-        bad, good = await client.start_workflow(hears, 1), await client.start_workflow(hears, 1)
+        bad, good = await client.start(hears, 1), await client.start(hears, 1)
         connection = await asyncpg.connect(dsn)
         try:
             for run in (bad.id, bad.id):
@@ -268,10 +268,10 @@ async def test_mail_that_cannot_be_read_sets_its_run_aside_and_harms_nobody_else
         assert await good.result(timeout="5s") == [5]
         assert client.engine.counters.fenced == 0, "the engine started over"
     async with Perdure(dsn, settings=EngineSettings()) as client:
-        await client.handle(bad.id).resume()
+        await (await client.get(bad.id)).resume()
         with pytest.raises(perdure.errors.Stuck):
-            await client.handle(bad.id).result(timeout="5s")
-        assert await (await client.start_workflow(child, 0.0)).result(timeout="5s") == 1
+            await (await client.get(bad.id)).result(timeout="5s")
+        assert await (await client.start(child, 0.0)).result(timeout="5s") == 1
         assert client.engine.counters.fenced == 0, "the engine started over"
 
 
@@ -299,7 +299,7 @@ async def test_an_answer_that_arrives_while_the_engine_registers_anew_is_late(
 
         monkeypatch.setattr(store, "commit", slow_commit)
         monkeypatch.setattr(store, "register", slow_register)
-        starting = asyncio.create_task(client.start_workflow(far_flow, 0.0))
+        starting = asyncio.create_task(client.start(far_flow, 0.0))
         await asyncio.wait_for(answered.wait(), 5)
         await _expire(dsn, engine.session.id)
         handle = await asyncio.wait_for(starting, 5)

@@ -323,7 +323,7 @@ async def fc_line_of(customer: str, count: int) -> None:
 async def test_a_long_line_does_not_hold_up_short_ones(dsn: str) -> None:
     """Every small key ends within 2 s of the first begin, though one key has 100,000 tasks waiting (PERDURE_FLOW_FULL=1)."""
     async with Perdure(dsn, slots=20) as perdure:
-        ns = perdure.engine.use.ns
+        ns = perdure.engine.ns
         await put_rule(dsn, Rule(ns=ns, scope="queue", name="default", paused_by="test"))  # until all of them wait
         await asyncio.sleep(1.5)
         long = await fc_line_of.start("long", LONG_LINE)
@@ -412,7 +412,7 @@ async def fc_ordinary(count: int) -> int:
 
 async def test_a_rule_set_at_run_time_holds_within_a_second(dsn: str) -> None:
     async with Perdure(dsn, slots=50) as perdure:
-        ns = perdure.engine.use.ns
+        ns = perdure.engine.ns
         await put_rule(dsn, Rule(ns=ns, scope="queue", name="default", concurrency=2))
         await asyncio.sleep(1.5)
         assert await (await fc_ordinary.start(20)).result(timeout="60s") == 20
@@ -426,7 +426,7 @@ async def test_a_rule_set_at_run_time_holds_within_a_second(dsn: str) -> None:
 
 async def test_a_paused_queue_waits_and_goes_on(dsn: str) -> None:
     async with Perdure(dsn, slots=50) as perdure:
-        ns = perdure.engine.use.ns
+        ns = perdure.engine.ns
         await put_rule(dsn, Rule(ns=ns, scope="queue", name="default", paused_by="ada", pause_reason="upgrade"))
         await asyncio.sleep(1.5)
         handle = await fc_ordinary.start(5)
@@ -439,7 +439,7 @@ async def test_a_paused_queue_waits_and_goes_on(dsn: str) -> None:
 
 async def test_runs_of_a_paused_workflow_do_not_begin(dsn: str) -> None:
     async with Perdure(dsn, slots=50) as perdure:
-        ns = perdure.engine.use.ns
+        ns = perdure.engine.ns
         await put_rule(dsn, Rule(ns=ns, scope="workflow", name=fc_ordinary.name, paused_by="ada"))
         await asyncio.sleep(1.5)
         handle = await fc_ordinary.start(3)
@@ -451,7 +451,7 @@ async def test_runs_of_a_paused_workflow_do_not_begin(dsn: str) -> None:
 
 async def test_tasks_that_wait_already_are_put_into_lines_when_a_rule_is_made(dsn: str) -> None:
     async with Perdure(dsn, worker=False) as perdure:
-        ns = perdure.engine.use.ns
+        ns = perdure.engine.ns
         async with Perdure(dsn, slots=1) as other:
             handle = await fc_ordinary.start(30)
             await until_running("fc_ordinary")
@@ -465,7 +465,7 @@ async def test_tasks_that_wait_already_are_put_into_lines_when_a_rule_is_made(ds
             assert await assign_lines(c, ns, "task", fc_held.name) == waiting
         async with Perdure(dsn, slots=20):
             peak.clear()
-            assert await perdure.handle(handle.id, fc_ordinary).result(timeout="60s") == 30
+            assert await (await perdure.get(handle.id, workflow=fc_ordinary)).result(timeout="60s") == 30
             assert peak["fc_ordinary"] == 1
 
 

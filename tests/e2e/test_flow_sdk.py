@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from perdure import Client, FlowRef, Perdure, SyncPerdure, flow, task, wf, workflow
+from perdure.engine.api.ports import Deployment
 from perdure.errors import NotRegistered, PayloadMismatch, PerdureError, RunAlreadyExists
 from perdure.flows.compile import compile_value, version_of
 from perdure.store.definitions import PostgresDefinitions
@@ -58,7 +59,15 @@ async def deploy(dsn: str, ns: int, document: dict[str, Any] = DOCUMENT) -> str:
     registry = PostgresDefinitions(dsn)
     await registry.open()
     try:
-        await registry.deploy(ns, compiled.name, version, compiled.kind, None, msgspec.json.encode(document), "")
+        deployment = Deployment(
+            name=compiled.name,
+            version=version,
+            kind=compiled.kind,
+            description=None,
+            document=msgspec.json.encode(document),
+            source="",
+        )
+        await registry.deploy(ns, deployment)
     finally:
         await registry.close()
     return version
@@ -66,7 +75,7 @@ async def deploy(dsn: str, ns: int, document: dict[str, Any] = DOCUMENT) -> str:
 
 async def test_a_flow_is_started_by_name_and_runs_the_current_version(dsn: str) -> None:
     async with Perdure(dsn) as client:
-        version = await deploy(dsn, client.engine.use.ns)
+        version = await deploy(dsn, client.engine.ns)
         etl = flow("flowsdk-etl", dict[str, str])
         assert await etl.run(day="mo") == {"said": "MOMO"}
         handle = await etl.options(key="monday").start(day="mo")
@@ -76,13 +85,13 @@ async def test_a_flow_is_started_by_name_and_runs_the_current_version(dsn: str) 
             await etl.options(key="monday").start(day="mo")
         again = await etl.options(key="monday", on_conflict="attach").start(day="mo")
         assert again.id == handle.id
-        held = await client.start_workflow(etl, day="tu")
-        assert await client.handle(held.id, etl).result("20s") == {"said": "TUTU"}
+        held = await client.start(etl, day="tu")
+        assert await (await client.get(held.id, workflow=etl)).result("20s") == {"said": "TUTU"}
 
 
 async def test_a_flow_is_a_child_of_a_workflow(dsn: str) -> None:
     async with Perdure(dsn) as client:
-        await deploy(dsn, client.engine.use.ns)
+        await deploy(dsn, client.engine.ns)
         async with asyncio.timeout(30):
             assert await parent.run(["a", "b", "c"]) == ["AA", "BB", "CC"]
         assert "would not be recorded; call flow('flowsdk-etl')(...)" in await wrong.run()
@@ -90,14 +99,14 @@ async def test_a_flow_is_a_child_of_a_workflow(dsn: str) -> None:
 
 async def test_the_result_is_checked_against_its_type(dsn: str) -> None:
     async with Perdure(dsn) as client:
-        await deploy(dsn, client.engine.use.ns)
+        await deploy(dsn, client.engine.ns)
         with pytest.raises(PayloadMismatch, match=r"the result of flow\('flowsdk-etl'\) does not fit"):
             await flow("flowsdk-etl", dict[str, int]).run(day="x")
 
 
 async def test_a_name_that_nobody_knows_is_refused(dsn: str) -> None:
     async with Perdure(dsn) as client:
-        await deploy(dsn, client.engine.use.ns)
+        await deploy(dsn, client.engine.ns)
         with pytest.raises(NotRegistered, match="flowsdk-etx"):
             await flow("flowsdk-etx").start()
         with pytest.raises(PerdureError, match="flowsdk-etI"):
@@ -106,10 +115,10 @@ async def test_a_name_that_nobody_knows_is_refused(dsn: str) -> None:
 
 async def test_a_remote_client_starts_flows(dsn: str) -> None:
     async with server(dsn) as s, worker(s.address), Client(s.address) as client:
-        await deploy(dsn, s.engine.use.ns)
+        await deploy(dsn, s.engine.ns)
         etl: FlowRef[Any] = flow("flowsdk-etl")
         assert await etl.run(day="a") == {"said": "AA"}
-        handle = await client.start_workflow(etl, day="b")
+        handle = await client.start(etl, day="b")
         assert await handle.result("20s") == {"said": "BB"}
         with pytest.raises(NotRegistered):
             await flow("flowsdk-nothing").run()
@@ -117,7 +126,7 @@ async def test_a_remote_client_starts_flows(dsn: str) -> None:
 
 def test_sync_code_starts_flows(dsn: str) -> None:
     with SyncPerdure(dsn) as p:
-        asyncio.run(deploy(dsn, p._client.engine.use.ns))
+        asyncio.run(deploy(dsn, p._client.engine.ns))
         assert p.run(flow("flowsdk-etl"), day="x") == {"said": "XX"}
         assert p.start(flow("flowsdk-etl").options(key="one"), day="y").result("20s") == {"said": "YY"}
 

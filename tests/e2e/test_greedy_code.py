@@ -68,8 +68,8 @@ def bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("greedy", [loop, twice])
 async def test_a_loop_without_end_is_stuck_with_its_stack_and_the_others_go_on(dsn: str, greedy: object) -> None:
     async with Perdure(dsn) as p:
-        stuck = await p.start_workflow(greedy)  # type: ignore[arg-type]
-        others = [await p.start_workflow(modest, n) for n in range(5)]
+        stuck = await p.start(greedy)  # type: ignore[arg-type]
+        others = [await p.start(modest, n) for n in range(5)]
         with pytest.raises(Stuck, match="WORKFLOW_STRETCH_S_MAX") as caught:
             await stuck.result("30s")
         assert (
@@ -82,13 +82,13 @@ async def test_a_loop_without_end_is_stuck_with_its_stack_and_the_others_go_on(d
 @pytest.mark.usefixtures("bounded")
 async def test_code_that_is_thrown_away_is_bounded_too(dsn: str) -> None:
     async with Perdure(dsn) as p:
-        await p.start_workflow(at_last)
+        await p.start(at_last)
         while not any(run.state.timers for run in p.engine.runs.values()):
             await asyncio.sleep(0.01)
         began = monotonic()
         p.worker.forget_all()  # closes the coroutine, whose `finally` never ends
         assert monotonic() - began < 20
-        assert await (await p.start_workflow(modest, 3)).result("30s") == 3
+        assert await (await p.start(modest, 3)).result("30s") == 3
 
 
 @workflow(name="greedy_swallows")
@@ -121,7 +121,7 @@ async def test_a_worker_whose_code_cannot_be_stopped_ends_and_the_run_is_stuck(d
         workers = [fleet._start("worker", arguments, {"PYTHONPATH": str(tmp_path)}) for _ in range(2)]
         await until("the workers are up", lambda: all(fleet.is_up(w, "connected") for w in workers), 60)
         async with Client(fleet.addresses[0]) as client:
-            handle = await client.start_workflow(swallows)
+            handle = await client.start(swallows)
             with pytest.raises(Stuck, match="could not be stopped") as caught:
                 await handle.result("100s")
             assert "swallowing.py" in str(caught.value)

@@ -11,9 +11,12 @@ import asyncpg
 import msgspec
 import pytest
 
-from perdure import EngineSettings, Handle, NamedEvent, Perdure, Signal, State, TestEnv, flow, wf, workflow
+from perdure import EngineSettings, NamedEvent, Perdure, Signal, State, TestEnv, flow, wf, workflow
 from perdure.core import events as ev
-from perdure.core import limits
+from perdure.core import ids, limits
+from perdure.core.api import messages, named_events
+from perdure.core.api.messages import SignalWithStart
+from perdure.core.api.named_events import EmitEvent
 from perdure.core.placement import Placement
 from perdure.errors import InvalidInput, PayloadTooLarge, RunFailed, RunFinished
 from perdure.store import named_events as store_module
@@ -204,7 +207,7 @@ async def test_events_that_cannot_be_taken_are_refused(client: Perdure) -> None:
     with pytest.raises(InvalidInput, match="invalid message key name"):
         await tick.emit(1, key="x" * 300)
     with pytest.raises(InvalidInput, match="not JSON"):
-        await client.emit("x", b"{", "")
+        await client._backend.call(named_events.EMIT, EmitEvent("x", b"{"))
 
 
 async def test_pages_of_waits_are_all_looked_at_and_the_place_is_kept(
@@ -233,7 +236,7 @@ async def test_an_event_whose_engine_dies_is_matched_by_another_and_reaches_slee
     finally:
         await connection.close()
     async with embedded(dsn, settings=quick()) as other:
-        results = [await Handle(other, r._run_id, msgspec.json.decode).result(LIMIT) for r in runs]
+        results = [await (await other.get(r.id)).result(LIMIT) for r in runs]
     assert results == [8.0, 9.0, 10.0, 11.0, 12.0]
 
 
@@ -242,7 +245,9 @@ async def test_two_engines_match_side_by_side_and_each_wait_gets_one_event(dsn: 
         runs = [await one.start(i % 10) for i in range(60)]
         await waiting(dsn, 60)
         body = [msgspec.json.encode(Payment(i % 10, 100.0 + i)) for i in range(40)]
-        await asyncio.gather(*((a, b)[i % 2].emit(paid.name, body[i], "") for i in range(40)))
+        await asyncio.gather(
+            *((a, b)[i % 2]._backend.call(named_events.EMIT, EmitEvent(paid.name, body[i])) for i in range(40))
+        )
         results = [await r.result(LIMIT) for r in runs]
         histories = [await r.history() for r in runs]
     for i, result in enumerate(results):
@@ -334,13 +339,18 @@ async def test_a_signal_starts_the_run_that_is_not_there_and_reaches_the_one_tha
 
 async def test_many_signals_at_once_start_one_run_and_none_is_lost(dsn: str) -> None:
     async with embedded(dsn, settings=quick()) as a, embedded(dsn, settings=quick()) as b:
-        request = echo.options(key="echo-many")._request(a, b'{"word":"x"}')
+        request = echo.options(key="echo-many")._request(a._backend, b'{"word":"x"}')
         answers = await asyncio.gather(
-            *((a, b)[i % 2].signal_with_start(request, say.message(str(i)), f"k{i % 25}") for i in range(50))
+            *(
+                (a, b)[i % 2]._backend.call(
+                    messages.SIGNAL_WITH_START, SignalWithStart(request, say.name, b'"%d"' % i, f"k{i % 25}")
+                )
+                for i in range(50)
+            )
         )
-        assert len({run_id for run_id, _ in answers}) == 1
-        assert sum(started for _, started in answers) == 1
-        run = Handle(a, answers[0][0], msgspec.json.decode)
+        assert len({answer.run_id for answer in answers}) == 1
+        assert sum(answer.is_new for answer in answers) == 1
+        run = await a.get(ids.text(answers[0].run_id))
         await say.send(run.id, "end")
         result = await run.result(LIMIT)
         # Each key once, whichever of the two it was.

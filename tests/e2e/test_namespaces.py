@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from perdure import EngineSettings, Perdure, Signal, wf, workflow
+from perdure import EngineSettings, Handle, Perdure, Signal, wf, workflow
+from perdure.core import ids
 from perdure.errors import NotFound
 
 go = Signal("go", str)
@@ -25,23 +26,25 @@ async def nap(x: int) -> int:
 
 async def test_an_engine_claims_only_runs_of_its_own_namespace(dsn: str) -> None:
     async with Perdure(dsn, worker=False, settings=EngineSettings(namespace="shop")) as shop:
-        handle = await shop.start_workflow(nap, 1)
+        handle = await shop.start(nap, 1)
         async with Perdure(dsn, settings=EngineSettings(namespace="other")) as other:
-            other.adopt(nap)
-            assert await (await other.start_workflow(nap, 2)).result() == 2
+            other.serve(nap)
+            assert await (await other.start(nap, 2)).result() == 2
             await asyncio.sleep(1.5)  # longer than an engine takes to look for work by itself
             assert other.engine.counters.runs_claimed == 0
             assert await handle.status() == "pending"
         async with Perdure(dsn, settings=EngineSettings(namespace="shop")) as second:
-            second.adopt(nap)
+            second.serve(nap)
             assert await handle.result("20s") == 1
 
 
 async def test_a_foreign_run_cannot_be_found_read_or_written(dsn: str) -> None:
     async with Perdure(dsn, settings=EngineSettings(namespace="shop")) as shop:
-        mine = await shop.start_workflow(namespaced.options(key="order-1"), 1)
+        mine = await shop.start(namespaced.options(key="order-1"), 1)
         async with Perdure(dsn, settings=EngineSettings(namespace="other")) as other:
-            foreign = other.handle(mine.id, namespaced)
+            with pytest.raises(NotFound):
+                await other.get(mine.id)
+            foreign = Handle(other._backend, ids.parse(mine.id), namespaced.decode_result)
             with pytest.raises(NotFound):
                 await foreign.describe()
             with pytest.raises(NotFound):
@@ -51,6 +54,7 @@ async def test_a_foreign_run_cannot_be_found_read_or_written(dsn: str) -> None:
             with pytest.raises(NotFound):
                 await go.send(mine.id, "hello")
             with pytest.raises(NotFound):
-                await other.find("order-1")
-            assert await foreign.history() == []
-        await (await shop.find("order-1", namespaced)).cancel()
+                await other.get(key="order-1")
+            with pytest.raises(NotFound):
+                await foreign.history()
+        await (await shop.get(key="order-1", workflow=namespaced)).cancel()

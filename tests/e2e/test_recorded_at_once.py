@@ -10,6 +10,7 @@ import pytest
 
 from perdure import EngineSettings, Handle, Perdure, Signal, task, workflow
 from perdure.core import ids
+from perdure.core.api import runs
 from perdure.core.placement import Placement
 from perdure.core.work import StartRequest
 from perdure.store.reads import PostgresReads
@@ -61,7 +62,7 @@ async def test_a_signal_with_a_timeout_is_never_reported_as_a_timer(dsn: str) ->
     )  # it stays in memory: nothing is written by letting it go
     async with Perdure(dsn, settings=settings) as client:
         handle = await listening.start()
-        ns, run_id = client.engine.use.ns, ids.parse(handle.id)
+        ns, run_id = client.engine.ns, ids.parse(handle.id)
         await until(lambda: has(handle, "TimerStarted"))
         detail = await reads.detail(ns, run_id)
         assert detail is not None
@@ -87,15 +88,17 @@ async def test_the_version_of_a_run_is_that_of_the_code_that_executes_it(dsn: st
     asked = StartRequest(workflow="rec_versioned", version=starters.version, input=b"{}")
     if not own:
         async with Perdure(dsn, worker=False) as client:
-            run_id = await client.engine.use.start(asked)
-            assert (await client.handle(ids.text(run_id)).describe()).version == starters.version, "it has not begun"
+            run_id = (await client._backend.call(runs.START, asked)).run_id
+            assert (await (await client.get(ids.text(run_id))).describe()).version == starters.version, (
+                "it has not begun"
+            )
     executing = Perdure(dsn)
     assert executing.worker is not None
     executing.worker.adopt(workers)
     async with executing as client:
         if own:
-            run_id = await client.engine.use.start(asked)
-        handle = client.handle(ids.text(run_id), workers)
+            run_id = (await client._backend.call(runs.START, asked)).run_id
+        handle = await client.get(ids.text(run_id), workflow=workers)
         assert await handle.result("30s") == 2
         assert (await handle.describe()).version == workers.version
         assert type((await handle.history())[1].event).__name__ == "RunBegan"

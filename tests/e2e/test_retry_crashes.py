@@ -68,7 +68,7 @@ async def _failed(dsn: str) -> list[str]:
 
 async def _retry(client: Perdure, run_id: str) -> None:
     try:
-        await client.handle(run_id).retry()
+        await (await client.get(run_id)).retry()
     except Conflict:
         pass  # with its parent, which was first
     await asyncio.sleep(0.01)

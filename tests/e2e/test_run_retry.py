@@ -221,7 +221,7 @@ async def kinds(handle: Handle[object]) -> list[str]:
 async def test_a_failed_task_runs_again_and_nothing_else_does(dsn: str) -> None:
     async with Perdure(dsn) as client:
         broken.add("part 2")
-        handle = await client.start_workflow(pipeline, 4)
+        handle = await client.start(pipeline, 4)
         with pytest.raises(RunFailed, match="part 2 is broken"):
             await handle.result("20s")
         assert await handle.status() == "failed"
@@ -246,7 +246,7 @@ async def test_only_the_failed_items_of_a_fan_out_run_again(dsn: str) -> None:
         for flow, match in ((mapped, "item 3 is broken"), (tolerant, "1 of 6 failed")):
             executed.clear()
             broken.add("item 3")
-            handle = await client.start_workflow(flow, 6)  # type: ignore[arg-type]
+            handle = await client.start(flow, 6)  # type: ignore[arg-type]
             await failed(client, handle, match)
             ended = [r.event for r in await handle.history() if isinstance(r.event, ev.TasksSucceeded)]
             kept = {f"item {seq}" for e in ended for seq in e.seqs}
@@ -261,7 +261,7 @@ async def test_only_the_failed_items_of_a_fan_out_run_again(dsn: str) -> None:
 async def test_what_a_compensation_did_is_taken_back_and_its_rows_are_replaced(dsn: str) -> None:
     async with Perdure(dsn) as client:
         broken.add("charge")
-        handle = await client.start_workflow(saga, 5)
+        handle = await client.start(saga, 5)
         await failed(client, handle, "charge is broken")
         assert await stage.read(handle.id) == "undoing"
         broken.clear()
@@ -277,7 +277,7 @@ async def test_what_a_compensation_did_is_taken_back_and_its_rows_are_replaced(d
 async def test_a_failure_that_the_code_got_over_stays(dsn: str) -> None:
     async with Perdure(dsn) as client:
         broken.update({"preferred", "rest"})
-        handle = await client.start_workflow(resourceful, 1)
+        handle = await client.start(resourceful, 1)
         await failed(client, handle, "rest is broken")
         broken.clear()
         await handle.retry()
@@ -289,7 +289,7 @@ async def test_a_failure_that_the_code_got_over_stays(dsn: str) -> None:
 async def test_a_run_may_be_retried_as_often_as_it_fails(dsn: str) -> None:
     async with Perdure(dsn) as client:
         broken.update({"part 0", "part 1", "last"})
-        handle = await client.start_workflow(pipeline, 2)
+        handle = await client.start(pipeline, 2)
         for repaired in ("part 0", "part 1", "last"):
             await failed(client, handle, "is broken")
             broken.discard(repaired)
@@ -306,25 +306,25 @@ async def test_a_run_may_be_retried_as_often_as_it_fails(dsn: str) -> None:
 async def test_a_failed_child_is_retried_and_keeps_what_it_did(dsn: str) -> None:
     async with Perdure(dsn) as client:
         broken.add("bad ends")
-        handle = await client.start_workflow(parent, 1)
+        handle = await client.start(parent, 1)
         await failed(client, handle, "no child, no parent")
-        its = (await client.find("the-bad-one")).id
+        its = (await client.get(key="the-bad-one")).id
         broken.clear()
         await handle.retry()
         assert await handle.result("20s") == "GOOD ENDS BAD ENDS"
         assert executed == {"good begins": 1, "good ends": 1, "bad begins": 1, "bad ends": 2}
-        assert (await client.find("the-bad-one")).id == its
-        assert "RunRetried" in await kinds(client.handle(its))
+        assert (await client.get(key="the-bad-one")).id == its
+        assert "RunRetried" in await kinds(await client.get(its))
     await clean(dsn)
 
 
 async def test_a_parent_takes_up_a_child_that_was_retried_by_itself(dsn: str) -> None:
     async with Perdure(dsn) as client:
         broken.add("bad ends")
-        handle = await client.start_workflow(parent, 1)
+        handle = await client.start(parent, 1)
         await failed(client, handle, "no child, no parent")
         broken.clear()
-        its = await client.find("the-bad-one", child)
+        its = await client.get(key="the-bad-one", workflow=child)
         await its.retry()
         assert await its.result("20s") == "BAD ENDS"
         assert await handle.status() == "failed"
@@ -337,7 +337,7 @@ async def test_a_parent_takes_up_a_child_that_was_retried_by_itself(dsn: str) ->
 async def test_a_child_whose_parent_goes_on_without_it_may_be_retried(dsn: str) -> None:
     async with Perdure(dsn) as client:
         broken.add("bad ends")
-        handle = await client.start_workflow(stoic, 1)
+        handle = await client.start(stoic, 1)
         while (first := await found(client, "the-lost-one")) is None:
             await asyncio.sleep(0.01)
         await failed(client, first, "bad ends is broken")
@@ -351,7 +351,7 @@ async def test_a_child_whose_parent_goes_on_without_it_may_be_retried(dsn: str) 
 
 async def found(client: Perdure, key: str) -> Handle[str] | None:
     try:
-        return await client.find(key, child)
+        return await client.get(key=key, workflow=child)
     except NotFound:
         return None
 
@@ -368,7 +368,7 @@ async def stoic(x: int) -> str:
 async def test_a_child_that_the_failure_stopped_is_started_anew(dsn: str) -> None:
     async with Perdure(dsn) as client:
         broken.add("bad ends")
-        handle = await client.start_workflow(siblings, 1)
+        handle = await client.start(siblings, 1)
         await failed(client, handle, "bad ends is broken")
         broken.clear()
         executed["slow"] += 1  # the child that waits must not wait the second time, however early it was stopped
@@ -377,7 +377,7 @@ async def test_a_child_that_the_failure_stopped_is_started_anew(dsn: str) -> Non
         started = [r.event for r in await handle.history() if isinstance(r.event, ev.ChildStarted)]
         assert [c.seq for c in started] == [0, 1, 1]
         for _ in range(100):
-            if await client.handle(ids.text(started[1].run_id)).status() == "cancelled":
+            if await (await client.get(ids.text(started[1].run_id))).status() == "cancelled":
                 break
             await asyncio.sleep(0.05)
         else:
@@ -387,7 +387,7 @@ async def test_a_child_that_the_failure_stopped_is_started_anew(dsn: str) -> Non
 
 async def test_a_run_whose_time_was_up_has_none_after_a_retry(dsn: str) -> None:
     async with Perdure(dsn) as client:
-        handle = await client.start_workflow(patient.options(timeout="1s"), "slow")
+        handle = await client.start(patient.options(timeout="1s"), "slow")
         await failed(client, handle, "did not end before its deadline")
         await handle.retry()
         assert await handle.result("20s") == "SLOW"
@@ -397,7 +397,7 @@ async def test_a_run_whose_time_was_up_has_none_after_a_retry(dsn: str) -> None:
 
 async def test_a_step_that_took_too_long_gets_its_time_again(dsn: str) -> None:
     async with Perdure(dsn) as client:
-        handle = await client.start_workflow(hurried, 1)
+        handle = await client.start(hurried, 1)
         await failed(client, handle, "TimeoutError|^$")
         await asyncio.sleep(1.0)
         await handle.retry()
@@ -437,7 +437,7 @@ async def test_a_sleep_that_the_code_reaches_only_after_a_retry_counts_from_the_
 async def test_an_at_most_once_task_runs_once_more(dsn: str) -> None:
     async with Perdure(dsn) as client:
         broken.add("once")
-        handle = await client.start_workflow(careful, 1)
+        handle = await client.start(careful, 1)
         await failed(client, handle, "once is broken")
         assert executed["once"] == 1
         broken.clear()
@@ -451,7 +451,7 @@ async def test_an_attempt_that_outlives_the_failure_does_not_answer_for_its_succ
     """A thread cannot be stopped: it ends while the same task runs again."""
     async with Perdure(dsn) as client:
         broken.add("swift")
-        handle = await client.start_workflow(beside, 1)
+        handle = await client.start(beside, 1)
         await failed(client, handle, "swift is broken")
         broken.clear()
         await handle.retry()
@@ -464,7 +464,7 @@ async def test_an_attempt_that_outlives_the_failure_does_not_answer_for_its_succ
 async def test_a_side_effect_that_failed_is_executed_again(dsn: str) -> None:
     async with Perdure(dsn) as client:
         broken.add("roll")
-        handle = await client.start_workflow(rolling, 1)
+        handle = await client.start(rolling, 1)
         await failed(client, handle, "no dice")
         broken.clear()
         await handle.retry()
@@ -476,7 +476,7 @@ async def test_a_side_effect_that_failed_is_executed_again(dsn: str) -> None:
 async def test_signals_and_promises_survive_a_retry(dsn: str) -> None:
     async with Perdure(dsn) as client:
         broken.add("work")
-        handle = await client.start_workflow(waiting, 1)
+        handle = await client.start(waiting, 1)
         await word.send(handle.id, "hello")
         await failed(client, handle, "work is broken")
         broken.clear()
@@ -497,18 +497,18 @@ async def test_a_bug_is_repaired_and_the_run_goes_on(dsn: str) -> None:
         return await do("a") + await do("b")
 
     async with Perdure(dsn, worker=True) as client:
-        handle = await client.start_workflow(buggy, 1)
+        handle = await client.start(buggy, 1)
         await failed(client, handle, "typo")
-        client.adopt(repaired)
+        client.serve(repaired)
         await handle.retry()
-        assert await client.handle(handle.id, repaired).result("20s") == "AB"
+        assert await (await client.get(handle.id, workflow=repaired)).result("20s") == "AB"
         assert executed == {"a": 1, "b": 1}
     await clean(dsn)
 
 
 async def test_only_failed_runs_can_be_retried(dsn: str) -> None:
     async with Perdure(dsn) as client:
-        handle = await client.start_workflow(waiting, 1)
+        handle = await client.start(waiting, 1)
         with pytest.raises(Conflict, match="is running, only failed runs can be retried"):
             await handle.retry()
         await word.send(handle.id, "x")
@@ -517,24 +517,23 @@ async def test_only_failed_runs_can_be_retried(dsn: str) -> None:
         with pytest.raises(Conflict, match="is success, only failed runs can be retried"):
             await handle.retry()
         with pytest.raises(NotFound):
-            await client.handle(ids.text(ids.run_id(1, 0, 1))).retry()
+            await (await client.get(ids.text(ids.run_id(1, 0, 1)))).retry()
         broken.add("first")
-        mine = await client.start_workflow(pipeline, 1)
+        mine = await client.start(pipeline, 1)
         await failed(client, mine, "first is broken")
         async with Perdure(dsn, settings=EngineSettings(namespace="other")) as stranger:
             with pytest.raises(NotFound):
-                await stranger.handle(mine.id).retry()
+                await (await stranger.get(mine.id)).retry()
 
 
 async def test_of_two_retries_at_once_one_wins(dsn: str) -> None:
     async with Perdure(dsn) as one, Perdure(dsn) as other:
         broken.add("first")
-        handle = await one.start_workflow(pipeline, 1)
+        handle = await one.start(pipeline, 1)
         await failed(one, handle, "first is broken")
         broken.clear()
-        answers = await asyncio.gather(
-            *(c.handle(handle.id).retry() for c in (one, other) for _ in range(4)), return_exceptions=True
-        )
+        handles = [await c.get(handle.id) for c in (one, other)] * 4
+        answers = await asyncio.gather(*(h.retry() for h in handles), return_exceptions=True)
         assert sorted(type(a).__name__ for a in answers) == ["Conflict"] * 7 + ["NoneType"]
         assert await handle.result("20s") == ["FIRST", "PART 0", "LAST"]
         assert executed["first"] == 2
@@ -544,7 +543,7 @@ async def test_of_two_retries_at_once_one_wins(dsn: str) -> None:
 async def test_a_history_is_followed_beyond_a_failure_that_was_retried(dsn: str) -> None:
     async with Perdure(dsn) as client:
         broken.add("first")
-        handle = await client.start_workflow(pipeline, 1)
+        handle = await client.start(pipeline, 1)
         await failed(client, handle, "first is broken")
         assert [e.type async for e in handle.events()][-1] == "RunFailed"
         broken.clear()
@@ -556,17 +555,17 @@ async def test_a_retried_run_survives_an_engine_that_leaves(dsn: str) -> None:
     """What is in memory after a retry is nothing that another engine could not read again."""
     broken.update({"charge", "thank"})
     async with Perdure(dsn) as client:
-        handle = await client.start_workflow(saga, 1)
+        handle = await client.start(saga, 1)
         await failed(client, handle, "charge is broken")
         broken.discard("charge")
         await handle.retry()
         await failed(client, handle, "thank is broken")
     broken.clear()
     async with Perdure(dsn, worker=False) as client:
-        await client.handle(handle.id).retry()
+        await (await client.get(handle.id)).retry()
     async with Perdure(dsn) as client:
-        client.adopt(saga)
-        assert await client.handle(handle.id, saga).result("20s") == "BOOK THANK"
+        client.serve(saga)
+        assert await (await client.get(handle.id, workflow=saga)).result("20s") == "BOOK THANK"
     assert executed == {"book": 1, "charge": 2, "unbook": 1, "apologise": 1, "thank": 2}
     await clean(dsn)
 

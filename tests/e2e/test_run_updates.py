@@ -13,9 +13,12 @@ import pytest
 from perdure import EngineSettings, Perdure, Promise, Signal, State, SyncPerdure, TestEnv, Update, task, wf, workflow
 from perdure.core import events as ev
 from perdure.core import ids
+from perdure.core.api import messages
+from perdure.core.api.messages import AskUpdate
 from perdure.core.limits import UPDATES_OPEN_MAX
 from perdure.core.messages import UpdateAsked
 from perdure.core.placement import Placement
+from perdure.core.work import Answer
 from perdure.errors import NotFound, RunFailed, RunFinished, UpdateFailed, UpdateRejected, WorkflowRuleBroken
 from perdure.sdk.client.handles import Handle
 from perdure.wire.codec import encode_mail
@@ -204,7 +207,7 @@ async def test_mail_that_arrives_twice_is_handled_once(client: Perdure) -> None:
     handle = await shop.start()
     mail = encode_mail(UpdateAsked("twice", "set_price", b'{"cents":5}'))
     for _ in range(3):
-        await client.store.post(ids.parse(handle.id), client.engine.use.ns, mail)
+        await client.store.post(ids.parse(handle.id), client.engine.ns, mail)
     client.engine.claims.wake()
     assert await set_price.ask(handle.id, Price(5), key="twice") == Receipt(100, 5)
     assert await set_price.ask(handle.id, Price(6)) == Receipt(5, 6)
@@ -312,17 +315,21 @@ async def running_sum() -> int:
     return total
 
 
+async def update(client: Perdure, request: AskUpdate) -> Answer:
+    answer = (await client._backend.call(messages.UPDATE, request)).answer
+    assert answer is not None
+    return answer
+
+
 async def test_every_update_is_handled_once_while_engines_lose_their_memory(dsn: str) -> None:
     """Each question is sent twice under its id. An engine that starts over gives up its memory in the middle of whatever it does."""
     count, losses = 60, 6
     async with Perdure(dsn) as one, Perdure(dsn) as two:
-        handle = await one.start_workflow(running_sum)
-        run_id = ids.parse(handle.id)
+        handle = await one.start(running_sum)
 
         async def ask(n: int) -> bytes:
-            asked = UpdateAsked(f"n{n}", "rename", b'"%d"' % n)
-            first, second = await asyncio.gather(one.update(run_id, asked, 60), two.update(run_id, asked, 60))
-            assert first is not None
+            asked = AskUpdate(handle.id, "rename", b'"%d"' % n, f"n{n}")
+            first, second = await asyncio.gather(update(one, asked), update(two, asked))
             assert first == second
             assert first.failure is None, first.failure
             return first.value
@@ -348,15 +355,12 @@ async def test_every_update_is_handled_once_while_engines_lose_their_memory(dsn:
 
 async def test_updates_reach_runs_of_other_engines_and_sleeping_runs(dsn: str) -> None:
     async with Perdure(dsn, settings=QUICK), Perdure(dsn, worker=False) as asker:
-        handle = await asker.start_workflow(shop)
+        handle = await asker.start(shop)
         for cents in (1, 2, 3):
-            raw = await asker.update(
-                ids.parse(handle.id), UpdateAsked(f"id-{cents}", "set_price", b'{"cents":%d}' % cents), 30
-            )
-            assert raw is not None
+            raw = await update(asker, AskUpdate(handle.id, "set_price", b'{"cents":%d}' % cents, f"id-{cents}", 30))
             assert raw.value == b'{"old":%d,"new":%d}' % (cents - 1 if cents > 1 else 100, cents)
             async with asyncio.timeout(20):
-                while (await asker.describe(ids.parse(handle.id))).owner is not None:
+                while (await handle.describe()).owner is not None:
                     await asyncio.sleep(0.02)
 
 
@@ -365,7 +369,7 @@ async def test_too_many_open_updates_are_refused(client: Perdure) -> None:
     run_id = ids.parse(handle.id)
     for n in range(UPDATES_OPEN_MAX):
         body = encode_mail(UpdateAsked(str(n), "rename", b'"x"'))
-        await client.store.post(run_id, client.engine.use.ns, body)
+        await client.store.post(run_id, client.engine.ns, body)
     client.engine.claims.wake()
     await received(handle, UPDATES_OPEN_MAX)
     with pytest.raises(UpdateRejected, match="UPDATES_OPEN_MAX=1000"):
@@ -373,10 +377,9 @@ async def test_too_many_open_updates_are_refused(client: Perdure) -> None:
 
 
 async def test_an_update_that_the_code_does_not_have_is_refused_at_once(client: Perdure) -> None:
-    handle = await client.start_workflow(silent)
-    asked = UpdateAsked("typo", "uptades_rename", b'"x"')
-    answer = await client.update(ids.parse(handle.id), asked, 60.0)
-    assert answer is not None and answer.failure is not None
+    handle = await client.start(silent)
+    answer = await update(client, AskUpdate(handle.id, "uptades_rename", b'"x"', "typo"))
+    assert answer.failure is not None
     assert answer.failure.code == "update_rejected" and "has no update 'uptades_rename'" in answer.failure.message
 
 
@@ -384,7 +387,7 @@ async def test_flows_take_no_updates(client: Perdure) -> None:
     from perdure import flow
 
     await client.deploy("flow: updates-flow\ntasks:\n  a: {sleep: 1h}")
-    handle = await client.start_workflow(flow("updates-flow"))
+    handle = await client.start(flow("updates-flow"))
     with pytest.raises(UpdateRejected, match="a declarative flow takes no updates"):
         await rename.ask(handle.id, "x", timeout=LIMIT)
 
@@ -449,7 +452,7 @@ async def test_the_engine_knows_which_signals_code_and_flows_wait_for(client: Pe
 
     await client.deploy("flow: updates-waits\ntasks:\n  a: {wait: {signal: paid}}\n  b: {wait: {signal: sent}}")
     code, pull = await shop.start(), await late.start()
-    graph = await client.start_workflow(flow("updates-waits"))
+    graph = await client.start(flow("updates-waits"))
     await go.resolve(pull.id, True)
 
     def waiting(handle: Handle[object]) -> list[str] | None:

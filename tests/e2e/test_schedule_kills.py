@@ -14,9 +14,9 @@ import pytest
 from harness.fleet import EngineProcess, Fleet, at_rest, describe_active, until, violated
 
 from perdure.core import events as ev
+from perdure.core.api.schedules import ScheduleRequest
 from perdure.core.durations import datetime_of
 from perdure.core.schedules import between, parse_spec
-from perdure.flows.scheduled import ScheduleRequest
 from perdure.store.schedules import PostgresSchedules
 from perdure.wire.codec import decode_events
 

@@ -70,7 +70,7 @@ async def test_a_schedule_starts_runs_that_know_their_nominal_time() -> None:
         ]
         first = fires[-1]
         assert first.run_id is not None
-        handle = env.client.handle(first.run_id, report)
+        handle = await env.client.get(first.run_id, workflow=report)
         assert await handle.result() == "tick"
         (started,) = [r.event for r in await handle.history()][:1]
         assert started.attributes == b'{"team":"night","schedule":"hourly"}'  # type: ignore[union-attr]
@@ -217,10 +217,16 @@ output: "${ load }"
 """
 
 
+def schedules_of(env: TestEnv) -> Schedules:
+    return Schedules(env.client.engine.scheduler, env.client.engine.ns, "tests")
+
+
 async def results(env: TestEnv, name: str) -> list[Any]:
-    schedules = await env.client.schedules()
+    schedules = schedules_of(env)
     fires = await schedules.fires(name, None, 100)
-    return [await env.client.handle(str(_uuid(f.run_id))).result("5s") for f in reversed(fires) if f.run_id is not None]
+    return [
+        await (await env.client.get(str(_uuid(f.run_id)))).result("5s") for f in reversed(fires) if f.run_id is not None
+    ]
 
 
 def _uuid(ident: bytes) -> object:
@@ -231,7 +237,7 @@ def _uuid(ident: bytes) -> object:
 
 async def test_triggers_come_and_go_with_their_flow() -> None:
     async with TestEnv() as env:
-        schedules = await env.client.schedules()
+        schedules = schedules_of(env)
         await go_to(env, datetime(2027, 3, 26, 12, tzinfo=UTC))
         await env.deploy(ETL)
         view = await schedules.get("schedules_etl")
@@ -251,21 +257,20 @@ async def test_triggers_come_and_go_with_their_flow() -> None:
 
 
 async def results_of_all(env: TestEnv) -> list[str]:
-    assert env.client.engine.scheduler is not None
-    found = await Schedules(env.client.engine.scheduler, env.client.engine.use.ns, "tests").page()
+    found = await schedules_of(env).page()
     return [s.name for s in found]
 
 
 async def test_deploying_the_same_triggers_again_keeps_their_next_time() -> None:
     async with TestEnv() as env:
-        schedules = await env.client.schedules()
+        schedules = schedules_of(env)
         text = ETL.replace('[{cron: "0 8 * * *", tz: Europe/Paris, overlap: skip}]', "[{every: 10h}]")
         await env.deploy(text)
         before = await schedules.get("schedules_etl")
         await schedules.pause("schedules_etl", "for a while")
         await env.deploy(text.replace("tasks:", "description: changed\ntasks:"))
         after = await schedules.get("schedules_etl")
-        assert (after.next_us, after.paused_by) == (before.next_us, "code")
+        assert (after.next_us, after.paused_by) == (before.next_us, "tests")
 
 
 async def test_a_schedule_of_a_flow_is_changed_by_its_flow_alone() -> None:

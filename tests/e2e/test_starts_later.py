@@ -6,14 +6,28 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, TypeVar
 
 import asyncpg
 import msgspec
 import pytest
 
-from perdure import Client, Debounce, Dedup, EngineSettings, Limit, Perdure, Signal, TestEnv, wf, workflow
+from perdure import (
+    Client,
+    Debounce,
+    Dedup,
+    EngineSettings,
+    Handle,
+    Limit,
+    Perdure,
+    Signal,
+    TestEnv,
+    Workflow,
+    wf,
+    workflow,
+)
 from perdure.core import ids
+from perdure.core.api import runs
 from perdure.core.deferred_starts import Batch, joined
 from perdure.core.limits import PAYLOAD_BYTES_MAX
 from perdure.core.work import StartRequest
@@ -22,7 +36,18 @@ from perdure.errors import Conflict, InvalidInput, NotFound, RunFailed
 from perdure.store.deferred_starts import PostgresDeferredStarts
 from tests.server.remote import server, worker
 
+R = TypeVar("R")
+
 go = Signal("starts_go", str)
+
+
+async def begin(client: Perdure, request: StartRequest) -> bytes:
+    return (await client._backend.call(runs.START, request)).run_id
+
+
+def handle_of(client: Perdure, run_id: bytes, workflow: Workflow[..., R]) -> Handle[R]:
+    """Of a run that may not have begun: until then a client does not find it."""
+    return Handle(client._backend, run_id, workflow.decode_result)
 
 
 @workflow(name="starts_echo")
@@ -133,7 +158,7 @@ async def test_the_run_is_unknown_until_it_begins_but_its_result_can_be_waited_f
     assert await handle.result("20s") == "x"
     assert (await handle.describe()).workflow == "starts_echo"
     with pytest.raises(NotFound):
-        await client.handle(ids.text(client.engine.new_run_id())).result("20s")
+        await handle_of(client, client.engine.new_run_id(), echo).result("20s")
 
 
 async def test_run_waits_for_a_debounced_start(client: Perdure) -> None:
@@ -179,20 +204,20 @@ async def test_what_many_engines_add_at_once_is_in_exactly_one_run(dsn: str) -> 
     async with embedded(dsn) as a, embedded(dsn) as b, embedded(dsn) as c:
         clients = [a, b, c]
 
-        async def add(n: int) -> str:
+        async def add(n: int) -> bytes:
             request = StartRequest(
                 workflow="starts_sum",
                 version=gather.version,
                 input=b'{"numbers":[%d]}' % n,
                 later=Batch("k", 10, 300_000),
             )
-            return ids.text(await clients[n % 3].start(request))
+            return await begin(clients[n % 3], request)
 
         found = await asyncio.gather(*(add(n) for n in range(200)))
-        by_run: dict[str, list[int]] = {}
+        by_run: dict[bytes, list[int]] = {}
         for n, run_id in enumerate(found):
             by_run.setdefault(run_id, []).append(n)
-        results = {run_id: await a.handle(run_id, gather).result("30s") for run_id in by_run}
+        results = {run_id: await handle_of(a, run_id, gather).result("30s") for run_id in by_run}
     assert {run_id: sorted(items) for run_id, items in results.items()} == by_run
     assert Counter(n for items in results.values() for n in items) == Counter(range(200))
     assert all(len(items) <= 10 for items in results.values())
@@ -204,12 +229,12 @@ async def test_a_batch_that_would_be_too_large_begins_at_once_and_a_new_one_is_o
 ) -> None:
     later = Batch("k", 10_000, 3_600_000_000)
     half = [10**30] * (PAYLOAD_BYTES_MAX // 32 // 2)
-    first = await client.start(_numbers(half, later))
-    assert await client.start(_numbers([1], later)) == first
-    second = await client.start(_numbers(half, later))
+    first = await begin(client, _numbers(half, later))
+    assert await begin(client, _numbers([1], later)) == first
+    second = await begin(client, _numbers(half, later))
     assert second != first
-    assert len(await client.handle(ids.text(first), gather).result("20s")) == len(half) + 1
-    assert await client.start(_numbers([2], later)) == second
+    assert len(await handle_of(client, first, gather).result("20s")) == len(half) + 1
+    assert await begin(client, _numbers([2], later)) == second
     with pytest.raises(InvalidInput, match="BATCH_ITEMS_MAX"):
         gather.batch(key="k", size=10_001, max_delay="1h")
 
@@ -217,31 +242,35 @@ async def test_a_batch_that_would_be_too_large_begins_at_once_and_a_new_one_is_o
 def _numbers(items: list[int], later: Batch, once: str = "") -> StartRequest:
     body = ",".join(map(str, items)).encode()
     return StartRequest(
-        workflow="starts_sum", version=gather.version, input=b'{"numbers":[%b]}' % body, later=later, once=once
+        workflow="starts_sum",
+        version=gather.version,
+        input=b'{"numbers":[%b]}' % body,
+        later=later,
+        idempotency_key=once,
     )
 
 
 async def test_items_that_are_sent_twice_under_a_key_are_added_once(client: Perdure) -> None:
     later = Batch("k", 3, 3_600_000_000)
-    first = await client.start(_numbers([1], later, "sent-1"))
-    assert await client.start(_numbers([1], later, "sent-1")) == first
+    first = await begin(client, _numbers([1], later, "sent-1"))
+    assert await begin(client, _numbers([1], later, "sent-1")) == first
     with pytest.raises(Conflict, match="other items"):
-        await client.start(_numbers([9], later, "sent-1"))
-    await client.start(_numbers([2, 3], later, "sent-2"))
-    assert await client.start(_numbers([1], later, "sent-1")) == first
-    assert await client.handle(ids.text(first), gather).result("20s") == [1, 2, 3]
+        await begin(client, _numbers([9], later, "sent-1"))
+    await begin(client, _numbers([2, 3], later, "sent-2"))
+    assert await begin(client, _numbers([1], later, "sent-1")) == first
+    assert await handle_of(client, first, gather).result("20s") == [1, 2, 3]
 
 
 async def test_a_batched_start_brings_one_list_the_same_way(client: Perdure) -> None:
     later = Batch("k", 100, 3_600_000_000)
     for wrong in (b"{}", b'{"a":1}', b'{"a":[1],"b":[2]}', b'{"**":{"a":[1]}}', b'{"*":[1]}', b"[1]"):
         with pytest.raises(InvalidInput, match="one list"):
-            await client.start(StartRequest(workflow="starts_sum", version="v", input=wrong, later=later))
+            await begin(client, StartRequest(workflow="starts_sum", version="v", input=wrong, later=later))
     with pytest.raises(InvalidInput, match="no items"):
-        await client.start(_numbers([], later))
-    await client.start(_numbers([1], later))
+        await begin(client, _numbers([], later))
+    await begin(client, _numbers([1], later))
     with pytest.raises(InvalidInput, match="the same way"):
-        await client.start(StartRequest(workflow="starts_sum", version="v", input=b'{"*":[[1]]}', later=later))
+        await begin(client, StartRequest(workflow="starts_sum", version="v", input=b'{"*":[[1]]}', later=later))
 
 
 def test_inputs_are_joined_as_they_were_written() -> None:
@@ -257,7 +286,7 @@ async def test_an_engine_that_dies_with_a_due_start_in_hand_leaves_it_to_another
 ) -> None:
     monkeypatch.setattr("perdure.store.deferred_starts.LEASE_S", 0.5)
     async with embedded(dsn) as gone:
-        ns, run_id = gone.engine.use.ns, gone.engine.new_run_id()
+        ns, run_id = gone.engine.ns, gone.engine.new_run_id()
     store = PostgresDeferredStarts(dsn)
     await store.open()
     request = msgspec.msgpack.encode(StartRequest(workflow="starts_echo", version=echo.version, input=b""))
@@ -268,7 +297,7 @@ async def test_an_engine_that_dies_with_a_due_start_in_hand_leaves_it_to_another
     assert [t.run_id for t in taken] == [run_id]  # and this is where it dies
     assert await store.take_due(10) == []
     async with embedded(dsn) as client:
-        assert await client.handle(ids.text(run_id), echo).result("20s") == "survived"
+        assert await handle_of(client, run_id, echo).result("20s") == "survived"
     late = NewRun(run_id, ns, "starts_echo", echo.version, b"", None, None)
     assert await store.begin_due(late) is False  # it was not dead after all, only slow
     await store.close()
@@ -279,7 +308,7 @@ async def test_an_engine_that_dies_with_a_due_start_in_hand_leaves_it_to_another
 async def test_a_start_that_cannot_be_read_does_not_hold_up_the_others(client: Perdure, dsn: str, caplog: Any) -> None:
     store = PostgresDeferredStarts(client.store.pool)
     later = Debounce("1ms", key="broken").recorded
-    broken = Asked(client.engine.use.ns, client.engine.new_run_id(), "starts_echo", later, b"no request", b"{}")
+    broken = Asked(client.engine.ns, client.engine.new_run_id(), "starts_echo", later, b"no request", b"{}")
     await store.put_off(broken)
     assert await echo.options(debounce=Debounce("20ms", key="k")).run("goes on") == "goes on"
     assert "cannot be made a run of" in caplog.text
@@ -328,9 +357,9 @@ async def test_a_client_of_a_server_puts_off_gathers_and_deduplicates(dsn: str) 
 async def test_fifty_starts_at_once_under_a_key_are_one_run(dsn: str) -> None:
     async with embedded(dsn) as a, embedded(dsn) as b:
         one = wait.options(dedup=Dedup("k"))
-        handles = await asyncio.gather(*((a if n % 2 else b).start_workflow(one, f"input {n}") for n in range(50)))
+        handles = await asyncio.gather(*((a if n % 2 else b).start(one, f"input {n}") for n in range(50)))
         assert len({h.id for h in handles}) == 1
-        await a.engine.use.describe(ids.parse(handles[0].id))
+        await a.get(handles[0].id)
         await go.send(handles[0].id, "!")
         results = {await h.result("20s") for h in handles}
         assert len(results) == 1
@@ -357,7 +386,7 @@ async def test_a_run_that_continues_as_new_keeps_its_key(client: Perdure) -> Non
     assert (await one.start(2)).id == first.id
     view = await first.describe()
     while view.successor:
-        view = await client.engine.use.describe(view.successor)
+        view = await (await client.get(ids.text(view.successor))).describe()
     await go.send(ids.text(view.run_id), "end")
     assert await first.result("20s") == "end"
     assert (await one.start(0)).id != first.id

@@ -19,8 +19,11 @@ import asyncpg
 import pytest
 
 from perdure import Perdure, Retry, Step, TestEnv, attempt, flow, task, wf, workflow
+from perdure.core import ids
+from perdure.core.api import runs
 from perdure.core.events import TasksScheduled
 from perdure.core.retry import TaskOptions
+from perdure.core.work import StartRequest
 from perdure.errors import FinalError, InvalidInput, RetryLater, RunFailed, TaskTimeout
 
 LIMIT_S = 60
@@ -184,12 +187,12 @@ async def test_every_wait_for_another_attempt_has_its_own_time(client: Perdure) 
 async def test_another_engine_ends_the_wait_of_an_engine_that_is_gone(dsn: str) -> None:
     async with Perdure(dsn) as first:
         handle = await one.start("nobody")
-        while not first.engine.runs[handle._run_id].queued:
+        while not first.engine.runs[ids.parse(handle.id)].queued:
             await asyncio.sleep(0.01)
         await first.engine.queue.drained()
     async with Perdure(dsn) as second:
         with pytest.raises(RunFailed, match="start_within"):
-            await asyncio.wait_for(second.handle(handle.id, one).result(), LIMIT_S)
+            await asyncio.wait_for((await second.get(handle.id, workflow=one)).result(), LIMIT_S)
         assert second.engine.counters.tasks_expired == 1
 
 
@@ -271,8 +274,8 @@ async def test_the_deadline_of_a_flow_survives_its_engine_and_gives_way_to_its_s
         longer = await flow("to-flow").options(timeout="1h").start()
     async with Perdure(dsn) as second:
         with pytest.raises(RunFailed, match="deadline"):
-            await asyncio.wait_for(second.handle(bounded.id).result(), LIMIT_S)
-        assert (await second.handle(longer.id).describe()).finished_us is None
+            await asyncio.wait_for((await second.get(bounded.id)).result(), LIMIT_S)
+        assert (await (await second.get(longer.id)).describe()).finished_us is None
 
 
 # -- what may be asked for ----------------------------------------------------------------------------------------
@@ -349,19 +352,19 @@ async def test_under_kills_a_task_is_claimed_or_expired_and_never_both(dsn: str,
         for one_engine in engines:
             assert one_engine.stdout is not None and one_engine.stdout.readline() == b"ready\n"
         async with Perdure(dsn, worker=False) as client:
-            asked = [await client.start(_request(first)) for first in range(0, 400, 100)]
+            asked = [await client._backend.call(runs.START, _request(first)) for first in range(0, 400, 100)]
             for _ in range(3):
                 await asyncio.sleep(chance.uniform(0.3, 0.9))
                 victim = chance.randrange(2)
                 engines[victim].send_signal(signal.SIGKILL)
                 _gone(engines[victim])
                 engines[victim] = begin()
-            outcomes = await asyncio.wait_for(asyncio.gather(*(client.outcome(run_id) for run_id in asked)), LIMIT_S)
+            handles = [await client.get(ids.text(one.run_id)) for one in asked]
+            ends = await asyncio.wait_for(asyncio.gather(*(h.result() for h in handles)), LIMIT_S)
     finally:
         for one_engine in engines:
             one_engine.kill()
             _gone(one_engine)
-    ends = [json.loads(o.value) for o in outcomes]
     done = [n for e in ends for n in e["done"]]
     late = [n for e in ends for n in e["late"]]
     again = [n for e in ends for n in e["again"]]
@@ -380,7 +383,5 @@ def _gone(process: subprocess.Popen[bytes]) -> None:
     process.stdout.close()
 
 
-def _request(first: int) -> object:
-    from perdure.core.work import StartRequest
-
+def _request(first: int) -> StartRequest:
     return StartRequest(workflow="kill_many", version="", input=json.dumps({"first": first, "count": 100}).encode())

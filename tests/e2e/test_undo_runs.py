@@ -10,7 +10,8 @@ import pytest
 from perdure import Perdure, Retry, TestEnv, task, wf, workflow
 from perdure.core import events as ev
 from perdure.core import ids
-from perdure.core.messages import CancelAsked
+from perdure.core.api import runs
+from perdure.core.api.runs import CancelRun
 from perdure.core.undo import stack_of
 from perdure.engine.engine import Engine
 from perdure.engine.tasks.lost_workers import settle_lost
@@ -19,7 +20,7 @@ from perdure.sdk.worker.worker import Worker
 from perdure.store.postgres import PostgresStore
 from perdure.store.verify import verify
 from perdure.wire.codec import decode_row
-from tests.fakes.engine_stores import stores
+from tests.fakes.api import api_on, engine_on
 from tests.flows.engine_harness import SETTINGS, CrashingStore
 
 done: list[str] = []
@@ -138,8 +139,8 @@ async def test_a_failed_run_takes_back_what_it_did(dsn: str) -> None:
         assert done == ["+a", "+slippery", "+b", "-b (run_failed)", "-slippery (run_failed)", "-a (run_failed)"]
         assert tries["slippery"] == 3
         with pytest.raises(Conflict, match="start it anew"):
-            await client.handle(str(handle.id)).retry()
-        history = await client.engine.use.history(ids.parse(str(handle.id)), 0)
+            await (await client.get(str(handle.id))).retry()
+        history = await handle.history()
         assert [(u.name, u.status) for u in stack_of(history)] == [
             ("undo_hold", "undone"),
             ("undo_hold", "undone"),
@@ -224,25 +225,23 @@ async def test_engines_that_die_at_every_commit_undo_everything_once(dsn: str, f
     crashes = 0
     try:
         async with Perdure(dsn, worker=False) as client:
-            handle = await (
-                client.start_workflow(trip, ["a", "b", "c"]) if flow is trip else client.start_workflow(busy)
-            )
+            handle = await (client.start(trip, ["a", "b", "c"]) if flow is trip else client.start(busy))
         run_id = ids.parse(str(handle.id))
         asked = False
         for _ in range(80):
-            engine = Engine(stores(crashing), Worker(slots=10), SETTINGS)  # type: ignore[arg-type]
+            engine = engine_on(crashing, Worker(slots=10), SETTINGS)  # type: ignore[arg-type]
             crashing.crashed, crashing.armed = False, False
             await engine.open()
             crashing.armed = True
             ended = False
             for _ in range(4_000):
                 engine.claims.wake()
-                view = await store.describe(run_id, engine.use.ns)
+                view = await store.describe(run_id, engine.ns)
                 assert view is not None
                 ended = view.finished_us is not None
                 if flow is busy and began.is_set() and not asked:
                     asked = True
-                    await engine.use.post(run_id, CancelAsked("enough"))
+                    await api_on(engine, store).call(runs.CANCEL, CancelRun(ids.text(run_id), "enough"))
                 if crashing.crashed or ended:
                     break
                 await asyncio.sleep(0.001)

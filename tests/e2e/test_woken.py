@@ -11,6 +11,8 @@ import pytest
 
 from perdure import EngineSettings, Perdure, Signal, wf, workflow
 from perdure.core import events as ev
+from perdure.core import ids
+from perdure.core.api import runs as acts
 from perdure.core.errors import Unavailable
 from perdure.core.work import StartRequest
 from perdure.engine.services import claims
@@ -44,7 +46,7 @@ async def test_a_run_that_its_timer_woke_is_given_its_history_and_the_timer_at_o
     await asyncio.sleep(1.2)
     async with Perdure(dsn) as second:
         for n, handle in enumerate(handles):
-            again = second.handle(handle.id, woken_sleeper)
+            again = await second.get(handle.id, workflow=woken_sleeper)
             assert await again.result(LIMIT) == n
             kinds = [type(r.event) for r in await again.history()]
             assert kinds == [ev.RunStarted, ev.TimerStarted, ev.TimerFired, ev.RunSucceeded]
@@ -59,7 +61,7 @@ async def test_what_came_in_time_while_a_run_slept_counts_before_its_timer(dsn: 
         await woken_words.send(handle.id, "in time")
     await asyncio.sleep(1.2)
     async with Perdure(dsn) as second:
-        again = second.handle(handle.id, woken_listener)
+        again = await second.get(handle.id, workflow=woken_listener)
         assert await again.result(LIMIT) == "in time"
         (heard,) = [r for r in await again.history() if type(r.event) is ev.SignalReceived]
         (started,) = [r for r in await again.history() if type(r.event) is ev.TimerStarted]
@@ -69,21 +71,21 @@ async def test_what_came_in_time_while_a_run_slept_counts_before_its_timer(dsn: 
 async def start_unowned(dsn: str, runs: int) -> list[bytes]:
     """Runs that are due and belong to nobody."""
     async with Perdure(dsn, worker=False) as starter:
-        use = starter.engine.use
         requests = [StartRequest(workflow="woken_short", version="1", input=b'{"n": %d}' % n) for n in range(runs)]
-        return await asyncio.gather(*(use.start(r) for r in requests))
+        started = await asyncio.gather(*(starter._backend.call(acts.START, r) for r in requests))
+        return [one.run_id for one in started]
 
 
 async def check_ended(engine: Perdure, run_ids: Sequence[bytes]) -> None:
     async with asyncio.timeout(LIMIT):
-        outcomes = [await engine.engine.use.outcome(run_id, known=True) for run_id in run_ids]
-    assert [o.value for o in outcomes] == [str(n).encode() for n in range(len(run_ids))]
+        results = [await (await engine.get(ids.text(run_id))).result() for run_id in run_ids]
+    assert results == list(range(len(run_ids)))
 
 
 async def test_memory_that_is_full_takes_in_more_as_soon_as_runs_have_ended(dsn: str) -> None:
     run_ids = await start_unowned(dsn, 100)
     async with Perdure(dsn, settings=EngineSettings(runs_max=8)) as engine:
-        engine.adopt(woken_short)
+        engine.serve(woken_short)
         began = time.monotonic()
         await check_ended(engine, run_ids)
         assert time.monotonic() - began < 100 / 8 * claims.POLL_S * 0.75  # not one look a second
@@ -109,7 +111,7 @@ async def test_a_page_that_cannot_be_read_while_the_next_is_claimed_is_read_late
             return await load(run_ids)
 
         engine.store.load = broken  # type: ignore[method-assign]
-        engine.adopt(woken_short)
+        engine.serve(woken_short)
         await check_ended(engine, run_ids)
         assert engine.engine.counters.runs_claimed == 45
         assert engine.engine.counters.fenced == 0
@@ -132,7 +134,7 @@ async def test_a_claim_whose_answer_is_lost_while_a_page_is_read_strands_nothing
             return claimed
 
         engine.store.claim_runs = answerless  # type: ignore[method-assign]
-        engine.adopt(woken_short)
+        engine.serve(woken_short)
         await check_ended(engine, run_ids)
         assert engine.engine.counters.fenced == 1
     assert pages[:2] == [10, 10]

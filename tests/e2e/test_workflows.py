@@ -13,6 +13,9 @@ from typing import Any
 import pytest
 
 from perdure import EngineSettings, Perdure, Promise, Retry, Signal, State, attempt, task, wf, workflow
+from perdure.core.api import messages, runs
+from perdure.core.api.messages import ResolvePromise
+from perdure.core.api.runs import AwaitRun, ListHistory
 from perdure.core.placement import Placement
 from perdure.errors import (
     ChildFailed,
@@ -305,7 +308,7 @@ async def test_an_at_most_once_task_that_lost_its_engine_fails_instead_of_runnin
         run_id = handle.id
         del first
     async with embedded(dsn, settings=quick()) as second:
-        assert await second.handle(run_id, charges_slowly).result(LIMIT) == "task_lost"
+        assert await (await second.get(run_id, workflow=charges_slowly)).result(LIMIT) == "task_lost"
     assert calls["c"] == 1
 
 
@@ -625,8 +628,10 @@ async def test_messages_to_a_run_that_never_was_are_refused(client: Perdure) -> 
     with pytest.raises(NotFound):
         await total_words.read(nobody)
     with pytest.raises(NotFound):
-        await client.handle(nobody, small).result(LIMIT)
-    with pytest.raises(InvalidInput):
+        await client.get(nobody)
+    with pytest.raises(NotFound):
+        await client._backend.call(runs.RESULT, AwaitRun(nobody))
+    with pytest.raises(NotFound, match="names no run"):
         await words.send("not an id", "x")
 
 
@@ -675,13 +680,20 @@ async def test_signals_that_pour_in_while_a_run_continues_are_neither_lost_nor_d
 async def test_the_result_of_a_continued_run_with_a_long_history_is_found_by_another_client(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perdure.engine.api.runs.EVENTS_PAGE", 3)
+    monkeypatch.setattr("perdure.engine.services.outcomes.HISTORY_PAGE", 3)
     async with embedded(dsn) as client:
         handle = await counts_slowly.start(1, 6)
         assert await handle.result(LIMIT) == 6
         assert len(await types_of(handle)) > 10
+        page = await client._backend.call(runs.HISTORY, ListHistory(handle.id, limit=3))
+        paged = page.items
+        while page.has_more:
+            page = await client._backend.call(runs.HISTORY, ListHistory(handle.id, paged[-1].seq, 3))
+            assert 0 < len(page.items) <= 3
+            paged += page.items
+        assert paged == await handle.history()
     async with embedded(dsn) as client:
-        assert await client.handle(handle.id, counts_slowly).result(LIMIT) == 6
+        assert await (await client.get(handle.id, workflow=counts_slowly)).result(LIMIT) == 6
 
 
 @workflow
@@ -794,7 +806,7 @@ async def test_a_patch_keeps_running_runs_on_the_old_path(dsn: str) -> None:
         new = await versioned_patched.start()
         await finished.resolve(old.id, "go")
         await finished.resolve(new.id, "go")
-        assert await client.handle(old.id, versioned_old).result(LIMIT) == [4, 9]
+        assert await (await client.get(old.id, workflow=versioned_old)).result(LIMIT) == [4, 9]
         assert await new.result(LIMIT) == [2_000, 9]
 
 
@@ -812,7 +824,7 @@ async def test_changed_code_stops_the_run_and_the_repaired_code_resumes_it(dsn: 
     async with embedded(dsn) as client:
         assert client.worker is not None
         client.worker.adopt(versioned_broken)
-        handle = client.handle(old.id, versioned_old)
+        handle = await client.get(old.id, workflow=versioned_old)
         await finished.resolve(old.id, "go")
         with pytest.raises(NondeterminismError) as error:
             await handle.result(LIMIT)
@@ -932,7 +944,7 @@ async def test_two_engines_on_one_database_share_the_work(dsn: str) -> None:
         embedded(dsn, slots=4, settings=quick(placement=placement)) as two,
     ):
         await until(lambda: one.engine.session.others_free > 0)
-        handle = await one.start_workflow(spreads, 300)
+        handle = await one.start(spreads, 300)
         assert await handle.result(LIMIT) == 300
         assert one.engine.counters.tasks_spilled > 0
         assert two.engine.counters.tasks_claimed > 0
@@ -942,14 +954,14 @@ async def test_two_engines_on_one_database_share_the_work(dsn: str) -> None:
 async def test_another_engine_takes_over_what_a_dead_one_left(dsn: str) -> None:
     async with embedded(dsn, settings=quick(lease_s=1.0)) as survivor:
         dead = await embedded(dsn, settings=quick(lease_s=1.0, close_grace_s=0.1)).__aenter__()
-        handle = await dead.start_workflow(waits_with_cleanup, "t")
+        handle = await dead.start(waits_with_cleanup, "t")
         for loop in dead.engine._tasks:
             loop.cancel()
         await asyncio.gather(*dead.engine._tasks, return_exceptions=True)
         dead.engine.loop.forget_all()
-        taken = survivor.handle(handle.id, waits_with_cleanup)
+        taken = await survivor.get(handle.id, workflow=waits_with_cleanup)
         await until(lambda: survivor.engine.counters.sessions_reaped > 0)
-        await survivor.resolve(taken._run_id, "finished", b'"taken over"')
+        await survivor._backend.call(messages.RESOLVE, ResolvePromise(taken.id, "finished", b'"taken over"'))
         assert await taken.result(LIMIT) == "taken over"
         assert survivor.engine.counters.runs_claimed > 0
         await dead.close()
@@ -957,7 +969,7 @@ async def test_another_engine_takes_over_what_a_dead_one_left(dsn: str) -> None:
 
 async def test_a_client_without_a_worker_starts_runs_that_others_execute(dsn: str) -> None:
     async with embedded(dsn, worker=False) as client, embedded(dsn, settings=quick()):
-        handle = await client.start_workflow(small, 6)
+        handle = await client.start(small, 6)
         assert await handle.result(LIMIT) == 36
         assert client.engine.counters.activations == 0
 
@@ -1028,7 +1040,7 @@ async def test_closing_lets_running_tasks_finish(dsn: str) -> None:
         asyncio.get_running_loop().call_later(0.1, gates["g"].set)
         del client
     async with embedded(dsn) as client:
-        assert await client.handle(handle.id, runs_gated).result(LIMIT) == "g"
+        assert await (await client.get(handle.id, workflow=runs_gated)).result(LIMIT) == "g"
     assert calls["g"] == 1
 
 
@@ -1040,7 +1052,7 @@ async def test_a_task_that_was_cut_off_by_a_shutdown_runs_again(dsn: str) -> Non
             await ready["g"].wait()
     gates["g"].set()
     async with embedded(dsn) as client:
-        assert await client.handle(handle.id, runs_gated).result(LIMIT) == "g"
+        assert await (await client.get(handle.id, workflow=runs_gated)).result(LIMIT) == "g"
     assert calls["g"] == 2
 
 

@@ -17,13 +17,19 @@ from typing import Any
 import msgspec
 
 from perdure.core import events as ev
+from perdure.core import ids
+from perdure.core.api import messages, runs
+from perdure.core.api.messages import ResolvePromise, SendSignal
+from perdure.core.api.runs import CancelRun, ChangeRun
 from perdure.core.durations import to_us
 from perdure.core.errors import Failure, InvalidInput
 from perdure.core.lifecycle import TaskStatus
-from perdure.core.messages import CancelAsked, SignalSent, TaskEnded
+from perdure.core.messages import TaskEnded
 from perdure.core.retry import End
 from perdure.core.runstate import RunState
 from perdure.core.work import Activation, Assignment, Beat, Decided, LogChunk, Report, StartRequest
+from perdure.engine.api.api import NamespaceApi
+from perdure.engine.api.ports import Deployment
 from perdure.engine.commits.policy import CommitPolicy
 from perdure.engine.commits.rows import Batch
 from perdure.engine.commits.store import Committed
@@ -35,7 +41,7 @@ from perdure.flows.draft import draft_text, draft_value
 from perdure.store.definitions import PostgresDefinitions
 from perdure.store.postgres import PostgresStore
 from perdure.wire.codec import encode_mail
-from tests.fakes.engine_stores import stores
+from tests.fakes.api import api_on, engine_on
 from tests.flows.case import Case, Outcome, label, of_attempt, scripted, value_of
 from tests.flows.pure import World, failure_of
 
@@ -177,6 +183,7 @@ class EngineWorld:
         self.workflow = f"{name}_{next(_numbers)}"
         self.worker: ScriptedWorker | None = None
         self.engine: Engine
+        self.api: NamespaceApi
         self.runs: list[Known] = []
         self.crashes = 0
         self._looking = False
@@ -209,7 +216,7 @@ class EngineWorld:
     # -- engines ----------------------------------------------------------------------------------------------------
 
     async def _open(self) -> None:
-        self.engine = Engine(stores(self.store), self.worker, SETTINGS)  # type: ignore[arg-type]
+        self.engine = engine_on(self.store, self.worker, SETTINGS)  # type: ignore[arg-type]
         poll_once = self.engine.claims.poll_once
 
         async def watched() -> None:
@@ -220,6 +227,7 @@ class EngineWorld:
         self._looking = False
         self.engine.claims.poll_once = watched  # type: ignore[method-assign]
         await self.engine.open()
+        self.api = api_on(self.engine, self._plain)
 
     async def _abandon(self) -> None:
         """The process is gone. Whoever looks next finds its session expired, and frees what it held."""
@@ -242,16 +250,22 @@ class EngineWorld:
         registry = PostgresDefinitions(self._plain.pool)
         for name, document in {**self.case.flows, self.workflow: self.case.flow}.items():
             made = draft_text(document, name=name) if isinstance(document, str) else draft_value(document, name=name)
-            await registry.deploy(
-                self.engine.use.ns, name, made.version, made.flow.kind, None, made.document, made.source
+            deployment = Deployment(
+                name=name,
+                version=made.version,
+                kind=made.flow.kind,
+                description=None,
+                document=made.document,
+                source=made.source,
             )
+            await registry.deploy(self.engine.ns, deployment)
 
     async def _start(self) -> bytes:
         """Asked for until somebody knows of it."""
         data = msgspec.json.encode(self.case.input)
         request = StartRequest(workflow=self.workflow, version="", input=data, key=self.workflow)
-        while (found := await self._plain.run_by_key(self.engine.use.ns, self.workflow)) is None:
-            starting = asyncio.ensure_future(self.engine.use.start(request))
+        while (found := await self._plain.run_by_key(self.engine.ns, self.workflow)) is None:
+            starting = asyncio.ensure_future(self.api.call(runs.START, request))
             while not starting.done() and not self.store.crashed:
                 await asyncio.wait([starting], timeout=0.000_5)
             if not starting.done():
@@ -266,7 +280,7 @@ class EngineWorld:
         self.store.armed = False
         for run in self.runs:
             if not run.state.is_terminal:
-                await self.engine.use.post(run.id, CancelAsked("the case is over"))
+                await self.api.call(runs.CANCEL, CancelRun(ids.text(run.id), "the case is over"))
         await self._quiet()
 
     # -- driving ----------------------------------------------------------------------------------------------------
@@ -300,9 +314,9 @@ class EngineWorld:
 
     async def _read(self) -> None:
         """What is new in the histories of the run and all its descendants."""
-        use = self.engine.use
+        reads = self.api.ports.reads
         for run in self.runs:
-            while new := await use.history(run.id, len(run.history)):
+            while new := await reads.history(self.engine.ns, run.id, len(run.history), 1_000, 1 << 22):
                 run.history.extend(new)
                 for record in new:
                     run.state.apply(record.event)
@@ -338,7 +352,7 @@ class EngineWorld:
                 status = TaskStatus.SUCCESS if "ok" in now else TaskStatus.FAILED
                 clock_us = self.engine.clock.now_us()
                 mail = TaskEnded(seq, status, value, failure, attempt, 0, clock_us, clock_us, clock_us)
-                await self._plain.post(run.id, self.engine.use.ns, encode_mail(mail))
+                await self._plain.post(run.id, self.engine.ns, encode_mail(mail))
             if last:
                 return
 
@@ -352,20 +366,22 @@ class EngineWorld:
     # -- acts -------------------------------------------------------------------------------------------------------
 
     async def _signal(self, value: dict[str, Any]) -> None:
-        await self.engine.use.post(self.runs[0].id, SignalSent(value["name"], msgspec.json.encode(value.get("value"))))
+        data = msgspec.json.encode(value.get("value"))
+        await self.api.call(messages.SIGNAL, SendSignal(ids.text(self.runs[0].id), value["name"], data))
 
     async def _resolve(self, value: dict[str, Any]) -> None:
-        await self.engine.use.resolve(self.runs[0].id, value["name"], msgspec.json.encode(value.get("value")))
+        data = msgspec.json.encode(value.get("value"))
+        await self.api.call(messages.RESOLVE, ResolvePromise(ids.text(self.runs[0].id), value["name"], data))
 
     async def _cancel(self, why: str) -> None:
-        await self.engine.use.post(self.runs[0].id, CancelAsked(why))
+        await self.api.call(runs.CANCEL, CancelRun(ids.text(self.runs[0].id), why))
 
     async def _cancel_child(self, name: str) -> None:
         child = next(r for r in self.runs[1:] if r.workflow == name and not r.state.is_terminal)
-        await self.engine.use.post(child.id, CancelAsked(""))
+        await self.api.call(runs.CANCEL, CancelRun(ids.text(child.id)))
 
     async def _retry(self, _: Any) -> None:
-        await self.engine.use.retry(self.runs[0].id)
+        await self.api.call(runs.RETRY, ChangeRun(ids.text(self.runs[0].id)))
 
     async def _end(self, value: dict[str, Outcome]) -> None:
         for name, outcome in value.items():

@@ -256,7 +256,7 @@ async def test_a_spread_whose_engines_are_killed_keeps_its_bound_and_completes(d
         second.kill()
     with Process(dsn, tmp_path) as third:
         async with Perdure(dsn, worker=False) as client:
-            result = await client.handle(first.told["run"], flow("bigforeach")).result("60s")
+            result = await (await client.get(first.told["run"], workflow=flow("bigforeach"))).result("60s")
         third.kill()
     assert result == {"count": items, "sum": items * (items - 1) // 2, "last": items - 1}
     assert most_scheduled(await history_of(dsn)) <= at_a_time

@@ -11,7 +11,6 @@ from perdure import TestEnv, flow, task
 from perdure.cli.run_tree import undo_text
 from perdure.core import commands as cm
 from perdure.core import events as ev
-from perdure.core import ids
 from perdure.core.undo import stack_of
 from perdure.errors import Conflict, RunFailed
 from perdure.flows.compile import compile_flow
@@ -210,7 +209,7 @@ async def test_a_flow_past_its_deadline_takes_back_what_it_did(dsn: str) -> None
         await env.advance("2h")
         with pytest.raises(RunFailed, match="the run did not end before its deadline"):
             await handle.result()
-        history = await env.client.engine.use.history(ids.parse(handle.id), 0)
+        history = await handle.history()
         assert any(isinstance(r.event, ev.CancelRequested) and r.event.deadline for r in history)
     assert freed == ["ref-b", "ref-a"]
 
@@ -246,6 +245,6 @@ async def test_people_see_the_stack_and_an_undone_run_is_not_retried(dsn: str) -
         refused = await served.post(f"/runs/{shown['id']}/retry", status=409)
         assert "start it anew" in refused["detail"]
         with pytest.raises(Conflict, match="start it anew"):
-            await served.perdure.handle(shown["id"]).retry()
+            await (await served.perdure.get(shown["id"])).retry()
     assert freed == ["ref-b", "ref-a"]
     assert "hold[1] undone, hold[0] undone" in undo_text(shown["undo"])

@@ -13,6 +13,8 @@ import pytest
 from perdure import EngineSettings, Handle, Perdure, Signal, State, TestEnv, flow, task, workflow
 from perdure.core import events as ev
 from perdure.core import ids
+from perdure.core.api import definitions, runs
+from perdure.core.api.definitions import VersionRef
 from perdure.core.work import StartRequest
 from perdure.errors import ChildFailed, NotRegistered, RunCancelled, RunFailed, Stuck
 from perdure.store.definitions import PostgresDefinitions
@@ -81,7 +83,7 @@ async def rows(env: TestEnv, query: str, *args: Any) -> list[asyncpg.Record]:
 
 async def children(env: TestEnv, handle: Handle[Any]) -> list[Handle[Any]]:
     started = [r.event for r in await handle.history() if isinstance(r.event, ev.ChildStarted)]
-    return [env.client.handle(ids.text(e.run_id)) for e in started]
+    return [await env.client.get(ids.text(e.run_id)) for e in started]
 
 
 # -- versions ----------------------------------------------------------------------------------------------------------
@@ -98,12 +100,14 @@ output: "${{ say }}"
 
 
 async def test_a_flow_can_be_started_the_moment_it_is_deployed_elsewhere(dsn: str) -> None:
+    request = StartRequest(workflow="just_now", version="", input=b"{}")
     async with Perdure(dsn) as one, Perdure(dsn) as two:
         with pytest.raises(NotRegistered):
-            await two.engine.use.start(StartRequest(workflow="just_now", version="", input=b"{}"))
+            await two._backend.call(runs.START, request)
         await one.deploy({"flow": "just_now", "tasks": {"a": {"value": 1}}})
-        run_id = await two.engine.use.start(StartRequest(workflow="just_now", version="", input=b"{}"))
-        assert (await two.engine.use.outcome(run_id, known=True)).value == b'{"a":1}'
+        ended = await two._backend.call(runs.RUN, request)
+        assert ended.outcome is not None
+        assert ended.outcome.value == b'{"a":1}'
 
 
 async def test_a_run_ends_by_the_version_it_began_with() -> None:
@@ -120,10 +124,10 @@ async def test_a_run_ends_by_the_version_it_began_with() -> None:
         assert ((await old.describe()).version, (await new.describe()).version) == (first, second)
         # Somebody else moves the pointer back; it is seen a second later.
         registry = PostgresDefinitions(env.client.store.pool)
-        assert await registry.move(env.client.engine.use.ns, "engflow-dated", first)
+        assert await registry.activate(env.client.engine.ns, "engflow-dated", first)
         await env.advance("2s")
         assert await env.run(dates) == "one"
-        assert not await registry.move(env.client.engine.use.ns, "engflow-dated", "flow-0")
+        assert not await registry.activate(env.client.engine.ns, "engflow-dated", "flow-0")
 
 
 async def test_a_version_that_is_not_activated_waits_for_its_turn() -> None:
@@ -131,8 +135,7 @@ async def test_a_version_that_is_not_activated_waits_for_its_turn() -> None:
         await env.deploy(dated("one", "1s"))
         later = await env.client.deploy(dated("two", "1s"), activate=False)
         assert await env.run(flow("engflow-dated", str)) == "one"
-        await PostgresDefinitions(env.client.store.pool).move(env.client.engine.use.ns, "engflow-dated", later)
-        env.client.engine.use.moved("engflow-dated")
+        await env.client._backend.call(definitions.ACTIVATE, VersionRef("engflow-dated", later))
         assert await env.run(flow("engflow-dated", str)) == "two"
 
 
@@ -142,7 +145,7 @@ async def test_a_run_that_left_memory_goes_on_by_its_own_version(dsn: str) -> No
         handle = await env.start(flow("engflow-dated", str))
         await env.deploy(dated("two"))
     async with TestEnv(dsn) as env:
-        again = env.client.handle(handle.id, flow("engflow-dated", str))
+        again = await env.client.get(handle.id, workflow=flow("engflow-dated", str))
         await env.advance("2h")
         assert await again.result("5s") == "one"
 
@@ -167,7 +170,7 @@ async def test_a_run_without_its_definition_is_stuck_until_it_is_there(
         (kept,) = await rows(env, f"select document {of_it}", version)
         change = "update perdure.workflow_version set document = $2 where version = $1"
         await rows(env, change, version, document)
-        again = env.client.handle(handle.id, flow("engflow-dated", str))
+        again = await env.client.get(handle.id, workflow=flow("engflow-dated", str))
         with pytest.raises(Stuck, match=why):
             await env.advance("2h")
             await again.result("5s")
@@ -195,7 +198,7 @@ async def test_code_does_not_take_over_the_name_of_a_flow(dsn: str) -> None:
 
     async with TestEnv(dsn) as env:
         assert await env.run(taken) == "code", "who has the code at hand means the code"
-        env.client.engine.use.moved("engflow-taken")
+        env.client.engine.flows.forget(env.client.engine.ns, "engflow-taken")
         assert await env.run(flow("engflow-taken", str)) == "declared"
         (row,) = await rows(env, "select current from perdure.workflow where name = 'engflow-taken'")
         assert row["current"] == version
@@ -238,7 +241,7 @@ tasks:
   offered: {flow: engflow-leaf, depends_on: code}
 output: {code: "${ code }", offered: "${ offered.said }"}
 """)
-        env.client.adopt(code)
+        env.client.serve(code)
         await env.client.engine.refresh()
         handle = await env.start(flow("engflow-both"), name="a")
         assert await until_ended(env, handle) == "success"
@@ -328,7 +331,7 @@ output: "${ each }"
         assert ran == {"before": 1, "first": 2, "a": 2, "b": 2, "c": 2}
     broken.clear()
     async with TestEnv(dsn) as env:  # an engine that has never seen any of it
-        again: Handle[Any] = env.client.handle(handle.id)
+        again: Handle[Any] = await env.client.get(handle.id)
         await again.retry()
         assert await until_ended(env, again) == "success"
         assert await again.result() == [["a", "b", "c"], ["a", "b", "c"]]
@@ -341,7 +344,7 @@ async def test_code_that_failed_as_a_child_of_a_flow_is_retried_with_it() -> Non
     broken.add("x")
     async with TestEnv() as env:
         await env.deploy("flow: engflow-oncode\ntasks:\n  sub: {flow: engflow_code, with: {name: x}}\noutput: ${ sub }")
-        env.client.adopt(code)
+        env.client.serve(code)
         await env.client.engine.refresh()
         handle = await env.start(flow("engflow-oncode"))
         assert await until_ended(env, handle) == "failed"
@@ -478,7 +481,7 @@ async def test_two_engines_share_the_runs_of_flows(dsn: str, worker: bool) -> No
         await a.deploy(LEAF)
         await a.deploy(SHARED)
         async with asyncio.timeout(60):
-            handles = [await (a, b)[i % 2].start_workflow(flow("engflow-shared", str), name=f"n{i}") for i in range(40)]
+            handles = [await (a, b)[i % 2].start(flow("engflow-shared", str), name=f"n{i}") for i in range(40)]
             assert await asyncio.gather(*(h.result() for h in handles)) == [f"n{i}" for i in range(40)]
         ended = [one.engine.counters.runs_ended for one in (a, b)]
         assert sum(ended) == 80
@@ -491,7 +494,7 @@ async def test_two_engines_share_the_runs_of_flows(dsn: str, worker: bool) -> No
 async def test_a_deployment_elsewhere_is_seen_within_a_moment(dsn: str) -> None:
     async with Perdure(dsn) as a, Perdure(dsn) as b:
         await a.deploy(dated("one", "0.01"))
-        assert await (await b.start_workflow(flow("engflow-dated", str))).result("10s") == "one"
+        assert await (await b.start(flow("engflow-dated", str))).result("10s") == "one"
         await a.deploy(dated("two", "0.01"))
         await asyncio.sleep(1.1)  # what was read once is trusted for a second
-        assert await (await b.start_workflow(flow("engflow-dated", str))).result("10s") == "two"
+        assert await (await b.start(flow("engflow-dated", str))).result("10s") == "two"

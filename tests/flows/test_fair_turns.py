@@ -38,10 +38,10 @@ async def test_a_flow_without_end_is_stuck_with_its_reason_and_holds_up_nobody(
         await p.deploy(
             {"flow": "fair-quick", "tasks": {"a": {"value": 1}, "b": {"value": "${ a + 1 }", "depends_on": "a"}}}
         )
-        poisoned = await p.start_workflow(flow("fair-ring"))
+        poisoned = await p.start(flow("fair-ring"))
         others = 0
         while (await poisoned.describe()).stuck is None:
-            assert await (await p.start_workflow(flow("fair-quick"))).result("20s") == {"b": 2}
+            assert await (await p.start(flow("fair-quick"))).result("20s") == {"b": 2}
             others += 1
         assert others >= 5
         with pytest.raises(Stuck, match="FLOW_DECISION_STEPS_MAX=10000000"):
@@ -56,7 +56,7 @@ async def test_tasks_begin_while_later_ones_are_still_computed(dsn: str) -> None
     tasks = {f"t{n}": {"python": "fair_begin", "with": {"n": n, "x": HEAVY}} for n in range(count)}
     async with Perdure(dsn) as p:
         await p.deploy({"flow": "fair-many", "tasks": tasks})
-        handle = await p.start_workflow(flow("fair-many"))
+        handle = await p.start(flow("fair-many"))
         while not begun:
             await asyncio.sleep(0.001)
         run = next(iter(p.engine.runs.values()))

@@ -303,7 +303,7 @@ async def test_a_flow_does_what_its_twin_in_python_does(twin: Twin) -> None:
     case = load(CORPUS / f"{twin.case}.yaml")
     async with TestEnv() as env:
         for task in TASKS:
-            env.client.adopt(task)
+            env.client.serve(task)
         for name, document in case.flows.items():
             await env.deploy(document, name=name)
         await env.deploy(case.flow, name="the-flow")

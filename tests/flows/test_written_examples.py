@@ -17,8 +17,7 @@ from typing import Any
 
 import pytest
 
-from perdure import Handle, Perdure, Signal, flow, task
-from perdure.core import ids
+from perdure import Handle, Perdure, Promise, Signal, flow, task
 from perdure.errors import InvalidInput, RunCancelled, RunFailed
 from perdure.flows.problems import FlowError
 from perdure.sdk import registry
@@ -150,10 +149,10 @@ async def fails(client: Perdure, document: str, /, **given: Any) -> RunFailed:
     return caught.value
 
 
-async def waits(client: Perdure, handle: Handle[Any], event: str) -> None:
+async def waits(handle: Handle[Any], event: str) -> None:
     """Until the run's history has an event of this name."""
     async with asyncio.timeout(20):
-        while event not in [type(r.event).__name__ for r in await client.history(ids.parse(handle.id), 0)]:
+        while event not in [type(r.event).__name__ for r in await handle.history()]:
             await asyncio.sleep(0.01)
 
 
@@ -272,7 +271,7 @@ async def test_what_follows_a_failure_is_skipped_unless_it_is_to_run(client: Per
 
 async def test_a_run_is_cancelled(client: Perdure) -> None:
     handle = await begin(client, "tasks: {rest: {sleep: 1h}, load: {depends_on: rest}}")
-    await waits(client, handle, "TimerStarted")
+    await waits(handle, "TimerStarted")
     await handle.cancel("enough")
     with pytest.raises(RunCancelled):
         await handle.result(END_S)
@@ -540,7 +539,7 @@ WAIT_EVENT = """
 
 async def test_an_event_is_waited_for(client: Perdure) -> None:
     handle = await begin(client, WAIT_EVENT, text="too late")
-    await waits(client, handle, "TimerStarted")
+    await waits(handle, "TimerStarted")
     payment = {"state": "settled", "amount": 12}
     await Signal("payment", dict[str, Any]).send(handle.id, payment)
     assert await handle.result(END_S) == {"received": payment, "payment": payment, "shipped": 12}
@@ -580,7 +579,7 @@ APPROVAL = """
 )  # fmt: skip
 async def test_an_approval_goes_the_way_of_its_answer(client: Perdure, answer: Any, key: str) -> None:
     handle = await begin(client, APPROVAL, text="x")
-    await waits(client, handle, "PromiseCreated")
+    await waits(handle, "PromiseCreated")
     await Signal("publish", Any).send(handle.id, answer)
     assert await handle.result(END_S) == {"answer": answer, key: "x"}
 
@@ -589,7 +588,7 @@ async def test_an_approval_has_its_action_in_the_answer(client: Perdure) -> None
     document = APPROVAL.replace('"output_key": "answer"', '"output_key": "answer", "action_key": "way"')
     for answer in ({"way": "rejected", "approved": True}, {"way": "approved", "approved": False}):
         handle = await begin(client, document, text="x")
-        await client.resolve(ids.parse(handle.id), "publish", json.dumps(answer).encode())
+        await Promise("publish", Any).resolve(handle.id, answer)
         key = "published" if answer["way"] == "approved" else "withdrawn"
         assert await handle.result(END_S) == {"answer": answer, key: "x"}
 
@@ -725,16 +724,16 @@ async def test_a_small_night_is_published_at_once(nightly: Perdure, tmp_path: Pa
 
 async def test_a_large_night_is_published_when_somebody_agrees(nightly: Perdure, tmp_path: Path) -> None:
     handle = await start_nightly(nightly, 101)
-    await waits(nightly, handle, "PromiseCreated")
-    await nightly.resolve(ids.parse(handle.id), "review", b"true")
+    await waits(handle, "PromiseCreated")
+    await Promise("review", bool).resolve(handle.id, True)
     assert await handle.result(END_S) == {"files": 101, "last": "W.CSV"}
     assert not (tmp_path / "cleaned").exists()
 
 
 async def test_a_large_night_is_cleaned_up_when_somebody_objects(nightly: Perdure, tmp_path: Path) -> None:
     handle = await start_nightly(nightly, 101)
-    await waits(nightly, handle, "PromiseCreated")
-    await nightly.resolve(ids.parse(handle.id), "review", b"false")
+    await waits(handle, "PromiseCreated")
+    await Promise("review", bool).resolve(handle.id, False)
     assert await handle.result(END_S) is None
     assert (tmp_path / "cleaned").read_text() == "removed\n"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import google.protobuf
 import pytest
 
-from perdure.wire.pb import runs_pb2, worker_pb2
+from perdure.wire.pb import api_pb2, worker_pb2
 
 ROOT = Path(__file__).parents[2]
 DECLARED = {
@@ -21,7 +21,7 @@ DECLARED = {
 def test_the_generated_code_runs_on_the_oldest_protobuf_that_is_declared() -> None:
     oldest = re.search(r">=(\d+)\.(\d+)", DECLARED["protobuf"])
     assert oldest is not None
-    for module in (runs_pb2, worker_pb2):
+    for module in (api_pb2, worker_pb2):
         made = re.search(r"# Protobuf Python Version: (\d+)\.(\d+)", Path(module.__file__).read_text())
         assert made is not None
         assert made.groups() == oldest.groups()

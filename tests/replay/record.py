@@ -87,9 +87,7 @@ async def main() -> None:
         await until_ended(env, handle)
         await save("renewed-1", handle)
         handle = await env.start(w.witness, 1)
-        sleeper = await env.client.start_workflow(
-            w.sleeper.options(key="sleeper-of-witness-1", on_conflict="attach"), 1
-        )
+        sleeper = await env.client.start(w.sleeper.options(key="sleeper-of-witness-1", on_conflict="attach"), 1)
         await sleeper.cancel("by somebody else")
         await until_ended(env, handle)
         await save("witness-1", handle)
@@ -302,7 +300,7 @@ async def record_flows(env: TestEnv) -> None:
     handle = await env.start(flow("golden-fast"))
     await until_ended(env, handle)
     await save_flow("fail-fast-1", FAST, handle)
-    running = await env.client.start_workflow(flow("golden-stopped"))
+    running = await env.client.start(flow("golden-stopped"))
     while await count_children(running) == 0:
         await asyncio.sleep(0.01)
     await running.cancel("enough")

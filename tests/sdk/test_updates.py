@@ -13,6 +13,8 @@ from perdure import Signal, State, Update, task, wf, workflow
 from perdure.core import commands as cm
 from perdure.core import events as ev
 from perdure.core import ids
+from perdure.core.api import messages
+from perdure.core.api.messages import AskUpdate, UpdateReply
 from perdure.core.errors import Conflict, Failure, NotFound, PayloadTooLarge, UpdateFailed, update_error
 from perdure.core.journal import Journal
 from perdure.core.limits import PAYLOAD_BYTES_MAX, WAITING_NAMES_MAX
@@ -21,12 +23,14 @@ from perdure.core.run_retry import effective, plan
 from perdure.core.runstate import RunState
 from perdure.core.waits import MessageWaits
 from perdure.core.work import Answer, Decided
-from perdure.engine.api.updates import Asked, Found, Place, Updates
+from perdure.engine.api import messages as handlers
+from perdure.engine.api.api import EMBEDDED, Caller, NamespaceApi
+from perdure.engine.services.updates import Asked, Found, Place, Updates
 from perdure.errors import InvalidInput, PerdureError, RunFinished, UpdateRejected
 from perdure.sdk.workflow import guards
 from perdure.sdk.workflow.instance import WorkflowInstance
 from perdure.sdk.workflow.messages import update_names
-from perdure.wire import protocol, runs
+from perdure.wire import acts, protocol
 from tests.fakes.workflow_world import RUN_ID, World, assert_replays, keep_private
 
 NEXT_ID = ids.run_id(1_700_000_001_000, 0, 8)
@@ -369,10 +373,11 @@ def test_what_was_refused_is_raised_as_what_it_was() -> None:
 
 
 def test_questions_and_answers_travel() -> None:
-    mail = UpdateAsked("id", "name", b"1")
-    assert runs.decode_update(runs.encode_update(RUN_ID, mail, 70)) == (RUN_ID, mail, 70)
+    request = AskUpdate(ids.text(RUN_ID), "name", b"1", "id", 70)
+    assert acts.decode_request(messages.UPDATE, acts.encode(request)) == request
     for answer in (None, Answer(b"1"), Answer(b"", Failure("update_failed", "m", "T", "t"))):
-        assert runs.decode_answer(runs.encode_answer(answer)) == answer
+        reply = UpdateReply(answer)
+        assert acts.decode_reply(messages.UPDATE, acts.encode(reply)) == reply
 
 
 # -- those who wait ----------------------------------------------------------------------------------------------------
@@ -408,21 +413,17 @@ class FakePort:
         return []
 
 
-class FakeUse:
-    ns = 1
-
+class FakeStore:
     def __init__(self, port: FakePort) -> None:
         self.port = port
 
-    def posted(self, run_id: bytes) -> None: ...
-
-    async def describe(self, run_id: bytes) -> Any:
+    async def describe(self, run_id: bytes, ns: int) -> Any:
         return SimpleNamespace(successor=self.port.over.get(run_id))
 
 
-def waiting() -> tuple[FakePort, Any, Updates]:
+def waiting() -> tuple[FakePort, Updates]:
     port = FakePort()
-    return port, FakeUse(port), Updates(port)
+    return port, Updates(port, FakeStore(port), lambda run_id: None)  # type: ignore[arg-type]
 
 
 def question(id: str = "x") -> UpdateAsked:
@@ -430,10 +431,10 @@ def question(id: str = "x") -> UpdateAsked:
 
 
 async def test_an_answer_from_here_is_told_at_once_and_from_elsewhere_soon() -> None:
-    port, use, updates = waiting()
-    here = asyncio.ensure_future(updates.ask(use, RUN_ID, question(), 10))
-    also = asyncio.ensure_future(updates.ask(use, RUN_ID, question(), 10))
-    there = asyncio.ensure_future(updates.ask(use, NEXT_ID, question(), 10))
+    port, updates = waiting()
+    here = asyncio.ensure_future(updates.ask(1, RUN_ID, question(), 10))
+    also = asyncio.ensure_future(updates.ask(1, RUN_ID, question(), 10))
+    there = asyncio.ensure_future(updates.ask(1, NEXT_ID, question(), 10))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     updates.answered(SimpleNamespace(ns=1, id=RUN_ID), [("x", b"1", None)])  # type: ignore[arg-type]
@@ -447,50 +448,52 @@ async def test_an_answer_from_here_is_told_at_once_and_from_elsewhere_soon() -> 
 
 
 async def test_those_who_wait_follow_a_run_to_its_successor_and_learn_of_its_end() -> None:
-    port, use, updates = waiting()
-    one = asyncio.ensure_future(updates.ask(use, RUN_ID, question(), 10))
+    port, updates = waiting()
+    one = asyncio.ensure_future(updates.ask(1, RUN_ID, question(), 10))
     await asyncio.sleep(0.01)
     port.over[RUN_ID] = NEXT_ID
     await asyncio.sleep(0.05)
-    two = asyncio.ensure_future(updates.ask(use, RUN_ID, question("y"), 10))
+    two = asyncio.ensure_future(updates.ask(1, RUN_ID, question("y"), 10))
     await asyncio.sleep(0.01)
     assert (1, NEXT_ID, "y") in port.posted
     port.answers[1, NEXT_ID, "y"] = Answer(b"9")
     assert await two == Answer(b"9")
-    assert await updates.find(use, RUN_ID, "y") == Answer(b"9")
-    assert await updates.find(use, RUN_ID, "x") is None
+    assert await updates.find(1, RUN_ID, "y") == Answer(b"9")
+    assert await updates.find(1, RUN_ID, "x") is None
     port.over[NEXT_ID] = None
     end = await one
     assert end is not None
     assert end.failure is not None
     assert end.failure.code == "run_finished"
-    assert (await updates.find(use, RUN_ID, "x")) == end
+    assert (await updates.find(1, RUN_ID, "x")) == end
     with pytest.raises(RunFinished):
-        await updates.ask(use, RUN_ID, question("z"), 10)
+        await updates.ask(1, RUN_ID, question("z"), 10)
     with pytest.raises(NotFound):
-        await updates.find(use, RUN_ID, "z")
+        await updates.find(1, RUN_ID, "z")
 
 
 async def test_no_time_at_all_still_asks() -> None:
-    port, use, updates = waiting()
-    assert await updates.ask(use, RUN_ID, question(), 0) is None
+    port, updates = waiting()
+    assert await updates.ask(1, RUN_ID, question(), 0) is None
     assert port.posted == [(1, RUN_ID, "x")]
     assert updates._looking is None
 
 
 @pytest.mark.parametrize(
-    ("mail", "error"),
+    ("key", "name", "value", "error"),
     [
-        (UpdateAsked("", "n", b"1"), InvalidInput),
-        (UpdateAsked("x" * 201, "n", b"1"), InvalidInput),
-        (UpdateAsked("x", "n\x00", b"1"), InvalidInput),
-        (UpdateAsked("x", "n", b"1" * (PAYLOAD_BYTES_MAX + 1)), PayloadTooLarge),
+        ("", "n", b"1", InvalidInput),
+        ("x" * 201, "n", b"1", InvalidInput),
+        ("x", "n\x00", b"1", InvalidInput),
+        ("x", "n", b"1" * (PAYLOAD_BYTES_MAX + 1), PayloadTooLarge),
     ],
 )
-async def test_what_can_never_be_asked_is_refused(mail: UpdateAsked, error: type[PerdureError]) -> None:
-    port, use, updates = waiting()
+async def test_what_can_never_be_asked_is_refused(key: str, name: str, value: bytes, error: type[PerdureError]) -> None:
+    port, updates = waiting()
+    engine: Any = SimpleNamespace(updates=updates)
+    api = NamespaceApi(SimpleNamespace(engine=engine, ports=None), 1, Caller(EMBEDDED, "default", "sdk"))  # type: ignore[arg-type]
     with pytest.raises(error):
-        await updates.ask(use, RUN_ID, mail, 1)
+        await handlers.update(api, AskUpdate(ids.text(RUN_ID), name, value, key, 1))
     assert port.posted == []
 
 

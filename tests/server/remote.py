@@ -7,15 +7,16 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 from perdure import EngineSettings
+from perdure.app.api_ports import api_ports
 from perdure.core.access import Permission, Principal, Role
-from perdure.engine.engine import Engine
+from perdure.engine.api.api import Api
 from perdure.sdk.client.channel import Access
 from perdure.sdk.worker.stream import RemoteWorker
 from perdure.sdk.worker.worker import Worker
 from perdure.server.grpc.hub import WorkerHub
 from perdure.server.grpc.server import GrpcServer
-from perdure.store.engine_stores import engine_stores
 from perdure.store.postgres import PostgresStore
+from tests.fakes.api import engine_on
 
 
 class Everybody:
@@ -29,8 +30,8 @@ class Everybody:
 
 
 class Served:
-    def __init__(self, engine: Engine, hub: WorkerHub, grpc: GrpcServer) -> None:
-        self.engine, self.hub, self.grpc = engine, hub, grpc
+    def __init__(self, api: Api, hub: WorkerHub, grpc: GrpcServer) -> None:
+        self.api, self.engine, self.hub, self.grpc = api, api.engine, hub, grpc
 
     @property
     def address(self) -> str:
@@ -44,12 +45,13 @@ async def server(
     store = PostgresStore(dsn)
     await store.open()
     hub = WorkerHub(grace_s=grace_s)
-    engine = Engine(engine_stores(store), hub, settings or EngineSettings())
+    engine = engine_on(store, hub, settings)
     hub.bind(engine)
     await engine.open()
-    grpc = GrpcServer(engine, hub, auth or Everybody(), f"127.0.0.1:{port}")  # type: ignore[arg-type]
+    api = Api(engine, api_ports(store), lambda: "https://example.org")
+    grpc = GrpcServer(api, hub, auth or Everybody(), f"127.0.0.1:{port}")  # type: ignore[arg-type]
     await grpc.start()
-    served = Served(engine, hub, grpc)
+    served = Served(api, hub, grpc)
     try:
         yield served
     finally:

@@ -13,16 +13,14 @@ import httpx2
 import uvicorn
 
 from perdure import Perdure, Promise, Retry, Signal, State, task, wf, workflow
-from perdure.engine.api.flow_control import Rulebook
-from perdure.server.auth.audit import Audit
+from perdure.app.api_ports import api_ports
+from perdure.engine.api.api import Api
 from perdure.server.auth.authenticator import Authenticator, OpenAccess
 from perdure.server.context import Auth, Server
 from perdure.server.rest.app import create_app
 from perdure.server.secret_box import SecretBox
-from perdure.store.api_keys import AuditLog, Keys
-from perdure.store.dead_letters import PostgresDeadLetters
+from perdure.store.api_keys import Keys
 from perdure.store.definitions import PostgresDefinitions
-from perdure.store.flow_control_rules import PostgresFlowControlRules
 from perdure.store.reads import PostgresReads
 
 word = Signal("rest_word", str)
@@ -108,19 +106,16 @@ async def live(dsn: str, *, auth: Auth | None = None, keys: bool = False) -> Asy
     """`keys`: a credential is asked for."""
     async with Perdure(dsn) as perdure:
         for one in WORKFLOWS:
-            perdure.adopt(one)
+            perdure._backend.adopt(one)
         await perdure.engine.refresh()
         reads, registry = PostgresReads(dsn), PostgresDefinitions(dsn)
         await reads.open()
         await registry.open()
-        store = Keys(perdure.store.pool)
-        auth = auth or (Authenticator(store) if keys else OpenAccess("127.0.0.1"))
+        auth = auth or (Authenticator(Keys(perdure.store.pool)) if keys else OpenAccess("127.0.0.1"))
         sock = socket.create_server(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{sock.getsockname()[1]}"
-        server = Server(
-            engine=perdure.engine, reads=reads, registry=registry, auth=auth, keys=store, log=Audit(AuditLog(perdure.store.pool)), public_url=url, approvals=perdure.approvals,
-            rulebook=Rulebook(PostgresFlowControlRules(perdure.store.pool), perdure.engine.rules_changed), dead=PostgresDeadLetters(perdure.store.pool), secrets=SecretBox([bytes(32)]),
-        )  # fmt: skip
+        ports = api_ports(perdure.store, reads=reads, definitions=registry, secrets=SecretBox([bytes(32)]))
+        server = Server(api=Api(perdure.engine, ports, lambda: url), auth=auth)
         app = create_app(server)
         http = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=1))
         http.install_signal_handlers = lambda: None  # type: ignore[attr-defined]

@@ -97,7 +97,7 @@ async def world(dsn: str, tmp_path: Path) -> AsyncIterator[World]:
     process = ServerProcess(ServerSettings(dsn=dsn, http=anywhere, grpc=anywhere, tls=tls, drain_s=5.0))
     await process.start()
     try:
-        _, secret = await process.server.keys.create(NewKey(name="w", role=Role.WORKER, created_by="test"))
+        _, secret = await process.server.api.ports.keys.create(NewKey(name="w", role=Role.WORKER, created_by="test"))
         yield World(process, servers, clients, strangers, secret)
     finally:
         await process.stop()

@@ -222,7 +222,7 @@ async def test_a_worker_whose_key_is_revoked_is_cut_off(dsn: str, monkeypatch: p
     )
     await process.start()
     try:
-        view, key = await process.server.keys.create(NewKey(name="w", role=Role.WORKER, created_by="test"))
+        view, key = await process.server.api.ports.keys.create(NewKey(name="w", role=Role.WORKER, created_by="test"))
         async with grpc.aio.insecure_channel(str(process.grpc)) as channel:
             stream: Any = channel.stream_stream("/perdure.v1.Workers/Connect")(
                 metadata=[("authorization", f"Bearer {key}")]
@@ -231,7 +231,7 @@ async def test_a_worker_whose_key_is_revoked_is_cut_off(dsn: str, monkeypatch: p
             assert protocol.decode_down(await stream.read()).welcome is not None
             await asyncio.sleep(0.3)
             assert not stream.done()
-            await process.server.keys.revoke(view.id, None)
+            await process.server.api.ports.keys.revoke(view.id, None)
             async with asyncio.timeout(5):
                 assert await stream.code() is grpc.StatusCode.UNAUTHENTICATED
     finally:

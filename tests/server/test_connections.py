@@ -63,7 +63,7 @@ async def test_no_connection_holds_small_packets_back(dsn: str) -> None:
     ):
         assert (await http.get(f"{process.url}/livez")).status_code == 200
         with suppress(NotFound):
-            await client.handle("00000000-0000-7000-8000-000000000000").status()
+            await client.get("00000000-0000-7000-8000-000000000000")
         for port in (httpx2.URL(process.url).port or 0, process.grpc.port):
             found = delays(port)
             assert found["accepted"] and found["made"], f"no connection with port {port}"

@@ -90,7 +90,7 @@ async def forgiving(name: str) -> str:
 async def rest(dsn: str) -> AsyncIterator[Live]:
     async with live(dsn) as server:
         for one in (order, cargo, tolerant, parent, forgiving, sale):
-            server.perdure.adopt(one)
+            server.perdure._backend.adopt(one)
         await server.perdure.engine.refresh()
         yield server
 
@@ -237,5 +237,5 @@ async def test_two_who_retry_at_once_retry_each_run_once(rest: Live) -> None:
     retried = [r["run_id"] for page in pages for r in page["items"] if r["outcome"] == "retried"]
     assert len(retried) == len(set(retried)) == 6
     refused = [r["reason"] for page in pages for r in page["items"] if r["outcome"] == "refused"]
-    assert all("only failed runs" in why or "somebody else" in why for why in refused)
+    assert all("only failed runs" in why or "another request" in why for why in refused)
     assert await ended(rest, *({"run_id": r} for r in retried)) == ["success"] * 6

@@ -14,8 +14,10 @@ from perdure import Client, NamedEvent, Perdure, Promise, Signal, Update, flow, 
 from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.access import AuditLine
+from perdure.core.api import runs
+from perdure.core.api.runs import CancelRun, ChangeRun, ListHistory
 from perdure.errors import PerdureError
-from perdure.sdk.client.handles import ambient
+from perdure.sdk.client.backend import ambient
 from perdure.server.grpc.hub import WorkerHub
 from perdure.server.grpc.server import GrpcServer
 from tests.server.rest_live import Live, live
@@ -63,7 +65,7 @@ class Door:
     async def __call__(self, act: str, *args: Any) -> str:
         if self._client is None:
             return str(await getattr(self, f"rest_{act}")(*args))
-        token = ambient.set(self._client)
+        token = ambient.set(self._client._backend)
         try:
             return str(await getattr(self, f"sdk_{act}")(*args))
         finally:
@@ -100,7 +102,7 @@ class Door:
         return run
 
     async def sdk_cancel(self, run: str) -> str:
-        await self.client.handle(run).cancel()
+        await self.client._backend.call(runs.CANCEL, CancelRun(run))
         return run
 
     async def rest_cancel(self, run: str) -> str:
@@ -108,7 +110,7 @@ class Door:
         return run
 
     async def sdk_retry(self, run: str) -> str:
-        await self.client.handle(run).retry()
+        await self.client._backend.call(runs.RETRY, ChangeRun(run))
         return run
 
     async def rest_retry(self, run: str) -> str:
@@ -116,7 +118,7 @@ class Door:
         return run
 
     async def sdk_resume(self, run: str) -> str:
-        await self.client.handle(run).resume()
+        await self.client._backend.call(runs.RESUME, ChangeRun(run))
         return run
 
     async def rest_resume(self, run: str) -> str:
@@ -167,12 +169,10 @@ class Door:
 async def doors(dsn: str) -> AsyncIterator[tuple[list[Door], Live]]:
     async with live(dsn) as rest:
         for one in (open_, failing, code):
-            rest.perdure.adopt(one)
+            rest.perdure._backend.adopt(one)
         await rest.perdure.engine.refresh()
         await rest.perdure.deploy(FLOW)
-        served = GrpcServer(
-            rest.perdure.engine, WorkerHub(), rest.server.auth, "127.0.0.1:0", audit=rest.server.log.record
-        )  # type: ignore[arg-type]
+        served = GrpcServer(rest.server.api, WorkerHub(), rest.server.auth, "127.0.0.1:0")  # type: ignore[arg-type]
         await served.start()
         try:
             async with Client(f"127.0.0.1:{served.port}") as client:
@@ -197,7 +197,7 @@ def _shape(line: AuditLine, target: str) -> tuple[Any, ...]:
 
 
 async def _lines(rest: Live) -> list[AuditLine]:
-    return list(reversed(await rest.server.log.page(None, limit=500)))
+    return list(reversed(await rest.server.api.ports.audit.page(None, limit=500)))
 
 
 @pytest.mark.parametrize("act", ["start", "signal", "update", "resolve", "cancel", "retry", "emit"])
@@ -208,12 +208,12 @@ async def test_an_act_is_recorded_the_same_through_every_door(act: str, dsn: str
         for door in ways:
             args: list[str] = []
             if act == "retry":
-                handle = await rest.perdure.start_workflow(failing)
+                handle = await rest.perdure.start(failing)
                 with pytest.raises(PerdureError):
                     await handle.result()
                 args = [handle.id]
             elif act not in ("start", "emit"):
-                args = [(await rest.perdure.start_workflow(open_)).id]
+                args = [(await rest.perdure.start(open_)).id]
             before = len(await _lines(rest))
             target = await door(act, *args)
             seen[door.name] = [_shape(line, target) for line in (await _lines(rest))[before:]]
@@ -229,7 +229,7 @@ async def test_an_act_is_recorded_the_same_through_every_door(act: str, dsn: str
 async def _author(act: str, target: str, rest: Live, dsn: str) -> str:
     """Whom the history, or the event itself, names."""
     if act == "retry":
-        history = await rest.perdure.history(ids.parse(target), 0)
+        history = (await rest.perdure._backend.call(runs.HISTORY, ListHistory(target))).items
         return next(r.event.by for r in history if isinstance(r.event, ev.RunRetried))
     if act == "emit":
         connection = await asyncpg.connect(dsn)
@@ -242,7 +242,7 @@ async def _author(act: str, target: str, rest: Live, dsn: str) -> str:
 
 async def test_refusals_are_the_same_through_every_door(dsn: str) -> None:
     async with doors(dsn) as (ways, rest):
-        open_run = (await rest.perdure.start_workflow(open_)).id
+        open_run = (await rest.perdure.start(open_)).id
         nowhere = ids.text(bytes(16))
         acts: dict[str, tuple[str, list[Any], str]] = {
             "a flow without what it requires": ("run_flow", [{}], "invalid_input"),
@@ -261,9 +261,9 @@ async def test_refusals_are_the_same_through_every_door(dsn: str) -> None:
             codes = {door.name: await _code(lambda d=door, a=act, g=args: d(a, *g)) for door in ways}  # type: ignore[misc]
             assert codes == dict.fromkeys(codes, code), what
         assert len(await _lines(rest)) == before, "what is refused is not audited"
-        runs = await rest.get("/runs", workflow="doors_flow")
-        runs["items"] += (await rest.get("/runs", workflow="doors_code"))["items"]
-        assert runs["items"] == [], "a run that could not begin was written"
+        found = await rest.get("/runs", workflow="doors_flow")
+        found["items"] += (await rest.get("/runs", workflow="doors_code"))["items"]
+        assert found["items"] == [], "a run that could not begin was written"
         for door in ways:
             await door("run_code", {"name": "a"})
 

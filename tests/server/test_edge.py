@@ -52,7 +52,7 @@ async def test_two_credentials_are_refused(dsn: str) -> None:
         answer = await http.get("/api/v1/whoami", headers=headers)
         assert (answer.status_code, answer.json()["code"]) == (400, "several_credentials")
         async with grpc.aio.insecure_channel(str(process.grpc)) as channel:
-            call = channel.unary_unary("/perdure.v1.Runs/Describe")
+            call = channel.unary_unary("/perdure.v1.Api/Call")
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await call(b"", metadata=[("authorization", "Bearer a"), ("authorization", "Bearer b")], timeout=20)
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT

@@ -16,18 +16,18 @@ import httpx2
 import pytest
 from starlette.applications import Starlette
 
+from perdure.core.api import runs
 from perdure.core.errors import Unavailable
 from perdure.core.work import StartRequest
 from perdure.engine.commits.store import NotCommitted
 from perdure.engine.engine import Engine
-from perdure.engine.settings import EngineSettings
 from perdure.localpg.cluster import PrivateCluster
 from perdure.server import health
 from perdure.server.health import routes
 from perdure.store.migrate import migrate
 from perdure.store.postgres import PostgresStore
 from perdure.store.telemetry import PostgresTelemetry
-from tests.fakes.engine_stores import stores
+from tests.fakes.api import api_on, engine_on
 
 
 @asynccontextmanager
@@ -35,7 +35,7 @@ async def opened(dsn: str) -> AsyncIterator[tuple[Engine, PostgresTelemetry]]:
     store = PostgresStore(dsn)
     await store.open()
     notes = PostgresTelemetry(store.pool)
-    engine = Engine(stores(store, telemetry=notes, task_logs=notes), None, EngineSettings())
+    engine = engine_on(store, telemetry=notes, task_logs=notes)
     await engine.open()
     try:
         yield engine, notes
@@ -94,11 +94,12 @@ async def test_a_server_whose_commits_fail_is_not_ready_until_one_succeeds(
     store = PostgresStore(dsn)
     await store.open()
     full, notes = Full(store), PostgresTelemetry(store.pool)
-    engine = Engine(stores(full, telemetry=notes, task_logs=notes), None, EngineSettings())
+    engine = engine_on(full, telemetry=notes, task_logs=notes)  # type: ignore[arg-type]
     await engine.open()
     async with client_of(engine, notes) as client:
         full.full.set()
-        starting = asyncio.ensure_future(engine.use.start(StartRequest(workflow="w", version="v", input=b"null")))
+        request = StartRequest(workflow="w", version="v", input=b"null")
+        starting = asyncio.ensure_future(api_on(engine, store).call(runs.START, request))
         await until_ready(client, False)
         (reason,) = (await client.get("/readyz")).json()["reasons"]
         assert reason.startswith("commits: none has succeeded for ")
@@ -123,17 +124,18 @@ async def test_a_full_disk_is_not_ready_and_a_freed_one_is(
     dsn, place = small
     await migrate(dsn)
     async with opened(dsn) as (engine, notes), client_of(engine, notes) as client:
+        api = api_on(engine, engine._store)  # type: ignore[arg-type]
         filler = place / "filler"
         _fill(filler)
         request = StartRequest(workflow="w", version="v", input=os.urandom(200_000))
-        starting = asyncio.ensure_future(engine.use.start(request))
+        starting = asyncio.ensure_future(api.call(runs.START, request))
         await until_ready(client, False)
         reasons = (await client.get("/readyz")).json()["reasons"]
         assert any(r.startswith("commits: none has succeeded for ") for r in reasons)
         filler.unlink()
         await asyncio.wait([starting], timeout=60)
         if starting.exception() is not None:  # it was given up while the disk was full: the next one finds room
-            await engine.use.start(request)
+            await api.call(runs.START, request)
         await until_ready(client, True)
 
 

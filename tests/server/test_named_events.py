@@ -15,10 +15,10 @@ import pytest
 
 from perdure import Client, NamedEvent, Signal, workflow
 from perdure.core import webhooks
-from perdure.core.errors import InvalidInput
+from perdure.core.errors import CannotOpenSecret, InvalidInput
 from perdure.core.limits import WEBHOOK_BODY_BYTES_MAX, WEBHOOK_SKEW_S
 from perdure.server.rest import webhooks as module
-from perdure.server.secret_box import CannotOpen, SecretBox, parse_keys
+from perdure.server.secret_box import SecretBox, parse_keys
 from tests.server.remote import server as remote_server
 from tests.server.remote import worker
 from tests.server.rest_live import Live, live
@@ -44,7 +44,7 @@ async def echo(word: str = "") -> list[str]:
 async def app(dsn: str) -> AsyncIterator[Live]:
     async with live(dsn) as one:
         for definition in (order, echo):
-            one.perdure.adopt(definition)
+            one.perdure._backend.adopt(definition)
         await one.perdure.engine.refresh()
         yield one
 
@@ -119,7 +119,7 @@ async def test_a_message_key_holds_whatever_the_door(app: Live) -> None:
 
 async def test_a_signal_starts_its_run_and_finds_it_the_next_time(app: Live) -> None:
     path = "/workflows/rest_event_echo/signal-with-start"
-    body = {"id": "sws", "input": {"word": "w"}, "signal": "rest_event_say", "value": "a"}
+    body = {"key": "sws", "input": {"word": "w"}, "signal": "rest_event_say", "value": "a"}
     first = await app.post(path, body, 201)
     second = await app.post(path, {**body, "value": "b"}, 200)
     assert first["id"] == second["id"]
@@ -127,7 +127,7 @@ async def test_a_signal_starts_its_run_and_finds_it_the_next_time(app: Live) -> 
     assert await result(app, first["id"]) == ["w", "a", "b"]
     third = await app.post(path, body, 201)
     assert third["id"] != first["id"]
-    await app.post(path, {**body, "id": None}, 422)
+    await app.post(path, {**body, "key": None}, 422)
     await app.post("/workflows/nobody/signal-with-start", body, 404)
 
 
@@ -309,7 +309,7 @@ def test_a_sealed_secret_opens_for_its_owner_alone() -> None:
     sealed = box.seal(b"words", "one")
     assert box.seal(b"words", "one") != sealed and box.open(sealed, "one") == b"words"
     for changed, owner in ((sealed, "two"), (sealed[:-1] + bytes([sealed[-1] ^ 1]), "one"), (sealed[:10], "one")):
-        with pytest.raises(CannotOpen):
+        with pytest.raises(CannotOpenSecret):
             box.open(changed, owner)
 
 

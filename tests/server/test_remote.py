@@ -12,8 +12,8 @@ import pytest
 
 from perdure import Client, Promise, Signal, State, attempt, task, wf, workflow
 from perdure.core import commands as cm
-from perdure.core import ids
-from perdure.core.messages import SignalSent
+from perdure.core.api import messages
+from perdure.core.api.messages import ResolvePromise, SendSignal
 from perdure.core.retry import End
 from perdure.core.work import Assignment, Beat, Decided, LogChunk, LogLine, Report
 from perdure.errors import NotFound, PayloadTooLarge, RunFailed, Stuck, Unavailable
@@ -97,12 +97,12 @@ async def test_messages_children_timers_and_errors_over_the_wire(dsn: str) -> No
         chat = await remote_chat.options(key="chat-1").start(7)
         await steer.send(chat.id, "left")
         await answer.resolve(chat.id, 42)
-        assert await (await client.find("chat-1", remote_chat)).result("10s") == "7 left 42 4"
+        assert await (await client.get(key="chat-1", workflow=remote_chat)).result("10s") == "7 left 42 4"
         assert await remote_parent.run(3) == 3
         with pytest.raises(RunFailed, match="bang"):
             await remote_broken.run("bang")
         with pytest.raises(NotFound):
-            await client.handle("01890000-0000-7000-8000-000000000000").status()
+            await client.get("01890000-0000-7000-8000-000000000000")
 
 
 async def test_two_workers_share_the_work_and_one_that_drains_ends_without_error(dsn: str) -> None:
@@ -148,7 +148,7 @@ async def test_a_broken_stream_to_the_same_server_repeats_nothing(dsn: str) -> N
         await until(lambda: any(c.running for c in s.hub.connections()))
         port = s.grpc.port
         await s.grpc.stop(0)
-        s.grpc = GrpcServer(s.engine, s.hub, Everybody(), f"127.0.0.1:{port}")
+        s.grpc = GrpcServer(s.api, s.hub, Everybody(), f"127.0.0.1:{port}")
         await s.grpc.start()
         assert await handle.result("20s") == "attempt 1"
         assert [await h.result("20s") for h in napping] == list(range(5))
@@ -212,9 +212,9 @@ async def test_a_worker_gets_and_touches_nothing_of_another_namespace(dsn: str) 
             assert await handle.result("10s") == "attempt 1"
             mine = Client(s.address)
             async with mine:
-                waiting = await mine.start_workflow(remote_patient, 0.1)
+                waiting = await mine.start(remote_patient, 0.1)
                 with pytest.raises(NotFound):
-                    await there.handle(waiting.id).status()
+                    await there.get(waiting.id)
                 await asyncio.sleep(1.5)
                 assert await waiting.status() == "pending"
                 async with worker(s.address):
@@ -320,7 +320,7 @@ async def test_a_result_is_waited_for_through_a_restart_of_the_server(dsn: str) 
         port = s.grpc.port
         await s.grpc.stop(0)
         await asyncio.sleep(0.5)
-        s.grpc = GrpcServer(s.engine, s.hub, Everybody(), f"127.0.0.1:{port}")
+        s.grpc = GrpcServer(s.api, s.hub, Everybody(), f"127.0.0.1:{port}")
         await s.grpc.start()
         assert await waiting == "attempt 1"
 
@@ -330,9 +330,9 @@ async def test_values_over_the_limit_are_refused_at_every_door(dsn: str) -> None
         chat = await remote_chat.start(1)
         large = b'"' + b"x" * (256 * 1024) + b'"'
         with pytest.raises(PayloadTooLarge):
-            await client.post(ids.parse(chat.id), SignalSent("remote_steer", large))
+            await client._backend.call(messages.SIGNAL, SendSignal(chat.id, "remote_steer", large))
         with pytest.raises(PayloadTooLarge):
-            await client.resolve(ids.parse(chat.id), "remote_answer", large)
+            await client._backend.call(messages.RESOLVE, ResolvePromise(chat.id, "remote_answer", large))
         await chat.cancel()
 
 

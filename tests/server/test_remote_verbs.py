@@ -82,7 +82,7 @@ async def test_a_server_hears_the_schemas_of_tasks_and_people_see_no_built_in_on
             ((ns, signatures),) = heard
             schema = json.loads(signatures["verbs_twice"])
             assert schema["properties"] == {"n": {"type": "integer"}} and schema["description"] == "Twice as much."
-            assert ns == s.engine.use.ns
+            assert ns == s.engine.ns
             (connection,) = s.hub.connections()
             assert connection.hello.signatures == {}  # thousands of workers would say the same
             assert {"perdure.http", "perdure.run"} <= {name for _, name in connection.hello.tasks}
@@ -112,7 +112,7 @@ async def test_schemas_that_are_of_no_use_are_left_aside(dsn: str, signatures: d
     async with server(dsn) as s:
         heard: list[dict[str, bytes]] = []
         s.hub.on_signatures = lambda ns, found: heard.append(found)
-        c = s.hub.join(_hello(signatures=signatures), s.engine.use.ns, "default")
+        c = s.hub.join(_hello(signatures=signatures), s.engine.ns, "default")
         assert c.is_open and heard == []
         s.hub.left(c)
 
@@ -135,4 +135,4 @@ async def test_code_cannot_pass_for_a_flow(dsn: str) -> None:
         workflow(version="flow-1")(failing.fn)
     async with server(dsn) as s:
         with pytest.raises(InvalidInput, match="is code"):
-            s.hub.join(_hello(workflows={"w": "flow-1"}), s.engine.use.ns, "default")
+            s.hub.join(_hello(workflows={"w": "flow-1"}), s.engine.ns, "default")

@@ -15,7 +15,7 @@ from perdure.core import ids
 from perdure.core.access import Permission
 from perdure.server.rest.app import guarded_routes
 from perdure.server.rest.approvals import LinkRoute
-from perdure.server.rest.guard import BODY_BYTES_MAX, JSON_DEPTH_MAX, Need, need_of
+from perdure.server.rest.guard import BODY_BYTES_MAX, JSON_DEPTH_MAX, PUBLIC, allow_of
 from perdure.server.rest.pages import PageRoute
 from perdure.server.rest.webhooks import HookRoute
 from tests.server.rest_live import Live, live
@@ -33,7 +33,7 @@ async def api(dsn: str) -> AsyncIterator[Live]:
 async def test_a_run_is_started_and_read(api: Live) -> None:
     answer = await api.http.post(
         "/workflows/rest_sum/runs",
-        json={"input": {"x": 2, "y": 3}, "id": "order-1", "attributes": {"env": "prod", "n": 5}},
+        json={"input": {"x": 2, "y": 3}, "key": "order-1", "attributes": {"env": "prod", "n": 5}},
     )
     assert answer.status_code == 201
     run = answer.json()
@@ -87,7 +87,7 @@ async def test_a_run_that_has_not_ended_answers_202(api: Live) -> None:
 
 
 async def test_a_run_is_found_by_prefix_key_and_last(api: Live) -> None:
-    first = await api.start("rest_listen", id="my-own")
+    first = await api.start("rest_listen", key="my-own")
     assert (await api.get("/runs/key:my-own"))["id"] == first["id"]
     assert (await api.get(f"/runs/{first['id'].replace('-', '')}"))["id"] == first["id"]
     assert (await api.get(f"/runs/{first['id'][:8]}"))["id"] == first["id"]
@@ -199,7 +199,7 @@ async def test_signals_promises_and_state_of_a_run_that_waits(api: Live) -> None
 
 async def test_lists_are_filtered(api: Live) -> None:
     good = await api.ended("rest_sum", input={"x": 1}, attributes={"env": "prod", "n": 5})
-    bad = await api.ended("rest_fail", input={"why": "Disk Full"}, id="nightly-1")
+    bad = await api.ended("rest_fail", input={"why": "Disk Full"}, key="nightly-1")
     active = await api.start("rest_listen", attributes={"env": "test"})
 
     async def found(**params: object) -> list[str]:
@@ -299,11 +299,11 @@ async def test_an_unknown_workflow_suggests_a_near_one(api: Live) -> None:
 
 
 async def test_a_run_id_is_taken_attached_or_replaced(api: Live) -> None:
-    first = await api.start("rest_listen", id="one")
-    assert (await api.start("rest_listen", 409, id="one"))["code"] == "run_already_exists"
-    assert (await api.start("rest_listen", 200, id="one", on_conflict="attach"))["id"] == first["id"]
-    assert (await api.start("rest_listen", 409, id="one", on_conflict="attach", input={"count": 2}))["status"] == 409
-    assert (await api.start("rest_listen", 201, id="one", on_conflict="replace"))["id"] != first["id"]
+    first = await api.start("rest_listen", key="one")
+    assert (await api.start("rest_listen", 409, key="one"))["code"] == "run_already_exists"
+    assert (await api.start("rest_listen", 200, key="one", on_conflict="attach"))["id"] == first["id"]
+    assert (await api.start("rest_listen", 409, key="one", on_conflict="attach", input={"count": 2}))["status"] == 409
+    assert (await api.start("rest_listen", 201, key="one", on_conflict="replace"))["id"] != first["id"]
 
 
 async def test_a_run_times_out(api: Live) -> None:
@@ -331,12 +331,12 @@ async def test_a_start_that_is_sent_twice_starts_once(api: Live) -> None:
             "code"
         ] == "idempotency_conflict"
     assert len((await api.get("/runs"))["items"]) == 1
-    assert (await api.start("rest_sum", 422, id="idem:k-1"))["code"] == "invalid_input"
+    assert (await api.start("rest_sum", 422, key="idem:k-1"))["code"] == "invalid_input"
 
 
 @pytest.mark.parametrize("on_conflict", ["fail", "replace"])
 async def test_a_start_with_an_id_is_not_in_conflict_with_itself(api: Live, on_conflict: str) -> None:
-    body = {"id": "mine", "on_conflict": on_conflict}
+    body = {"key": "mine", "on_conflict": on_conflict}
     run = await api.post("/workflows/rest_listen/runs", body, 201, idempotency_key="k-3")
     assert (await api.post("/workflows/rest_listen/runs", body, 200, idempotency_key="k-3"))["id"] == run["id"]
     assert (await api.get(f"/runs/{run['id']}"))["status"] in ("pending", "running")
@@ -374,7 +374,7 @@ async def test_a_signal_that_is_sent_twice_arrives_once(api: Live) -> None:
 
 
 async def test_a_foreign_namespace_does_not_exist(api: Live) -> None:
-    run = await api.start("rest_listen", id="mine")
+    run = await api.start("rest_listen", key="mine")
     await api.post("/namespaces", {"name": "other"})
     other = {"Perdure-Namespace": "other"}
     for path in (
@@ -402,13 +402,13 @@ async def test_namespaces_are_made_and_deleted(api: Live) -> None:
 
 
 async def test_keys_and_audit(api: Live) -> None:
-    key = await api.post("/keys", {"name": "ci", "role": "operator", "namespace": "default", "expires_in": "1d"})
+    key = await api.post("/api-keys", {"name": "ci", "role": "operator", "namespace": "default", "expires_in": "1d"})
     assert key["secret"].startswith("pd_") and key["expires_at"]
-    listed = (await api.get("/keys"))["items"]
+    listed = (await api.get("/api-keys"))["items"]
     assert [k["id"] for k in listed] == [key["id"]] and "secret" not in listed[0]
-    await api.ask("DELETE", f"/keys/{key['id']}", 204)
-    assert (await api.get("/keys"))["items"][0]["revoked_at"]
-    await api.ask("DELETE", "/keys/nobody", 404)
+    await api.ask("DELETE", f"/api-keys/{key['id']}", 204)
+    assert (await api.get("/api-keys"))["items"][0]["revoked_at"]
+    await api.ask("DELETE", "/api-keys/nobody", 404)
     await api.start("rest_sum", input={"x": 1})
     page = await api.get("/audit", limit=2)
     assert [a["action"] for a in page["items"]] == ["run.start", "key.revoke"] and page["items"][0]["actor"] == "dev"
@@ -447,21 +447,21 @@ WITHOUT_A_KEY = {"/workflows/validate", "/schedules/preview", "/hooks/{namespace
 
 
 def test_every_route_names_exactly_one_need() -> None:
-    needs = {(m, r.path): need_of(r.dependant) for r in guarded_routes() for m in r.methods}
-    public = {path for (_, path), need in needs.items() if need is Need.PUBLIC}
+    needs = {(m, r.path): allow_of(r.dependant).need for r in guarded_routes() for m in r.methods}
+    public = {path for (_, path), need in needs.items() if need == PUBLIC}
     assert public == {"/openapi.json", "/static/{name}", "/errors", "/hooks/{namespace}/{name}", "/links/{token}"}
-    assert needs["GET", "/whoami"] is Need.ANYBODY
+    assert needs["GET", "/whoami"] is None
     assert needs["POST", "/workflows/{name}/runs"] is Permission.START
-    assert needs["DELETE", "/keys/{id}"] is Permission.ADMIN
+    assert needs["DELETE", "/api-keys/{id}"] is Permission.ADMIN
     for (method, path), need in needs.items():
         if method != "GET" and path not in WITHOUT_A_KEY:
-            assert need not in (Permission.READ, Need.ANYBODY, Need.PUBLIC), (method, path)
+            assert need not in (Permission.READ, None, PUBLIC), (method, path)
 
 
 async def test_a_stranger_gets_in_nowhere(dsn: str) -> None:
     async with live(dsn, keys=True) as api:
         for route in guarded_routes():
-            if need_of(route.dependant) is Need.PUBLIC:
+            if allow_of(route.dependant).need == PUBLIC:
                 continue
             base = api.url if route.path in ("/", "/runs/{id}") and not route.include_in_schema else f"{api.url}/api/v1"
             path = re.sub(r"\{\w+(:path)?\}", "xxxxxxxx", route.path)
@@ -475,25 +475,25 @@ async def test_a_credential_gets_what_its_role_grants_in_its_namespace(dsn: str)
     from perdure.core.access import NewKey, Role
 
     async with live(dsn, keys=True) as api:
-        _, viewer = await api.server.keys.create(NewKey(name="v", role=Role.VIEWER, namespace="default"))
-        _, boss = await api.server.keys.create(NewKey(name="b", role=Role.ADMIN, namespace="default"))
+        _, viewer = await api.server.api.ports.keys.create(NewKey(name="v", role=Role.VIEWER, namespace="default"))
+        _, boss = await api.server.api.ports.keys.create(NewKey(name="b", role=Role.ADMIN, namespace="default"))
         api.http.headers["Authorization"] = f"Bearer {viewer}"
         assert (await api.get("/runs"))["items"] == []
         assert (await api.get("/whoami"))["role"] == "viewer"
         for method, path in (
             ("POST", "/workflows/rest_sum/runs"),
             ("POST", "/runs/@last/cancel"),
-            ("GET", "/keys"),
+            ("GET", "/api-keys"),
             ("DELETE", "/workflows/x"),
         ):
             assert (await api.ask(method, path, 403))["code"] == "forbidden"
         assert (await api.http.get("/runs", headers={"Perdure-Namespace": "other"})).status_code == 404
         api.http.headers["Authorization"] = f"Bearer {boss}"
         assert (await api.post("/namespaces", {"name": "mine"}, 403))["code"] == "forbidden"
-        assert (await api.post("/keys", {"name": "k", "role": "admin", "namespace": "other"}, 403))[
+        assert (await api.post("/api-keys", {"name": "k", "role": "admin", "namespace": "other"}, 403))[
             "code"
         ] == "forbidden"
-        assert (await api.post("/keys", {"name": "k", "role": "viewer"}))["namespace"] == "default"
+        assert (await api.post("/api-keys", {"name": "k", "role": "viewer"}))["namespace"] == "default"
         assert [n["name"] for n in (await api.get("/namespaces"))["items"]] == ["default"]
 
 
@@ -514,9 +514,9 @@ async def test_a_body_is_bounded_and_sane(api: Live) -> None:
     assert with_no_length.status_code == 413
     for body in (
         b'{"input": ' + b"[" * (JSON_DEPTH_MAX + 1) + b"]" * (JSON_DEPTH_MAX + 1) + b"}", b"[" * 100_000, b"{", b'{"input": NaN}', b'{"input": 1e999}',
-        b'{"input": "\\u0000"}', b'{"input": {"\\u0000": 1}}', b'{"attributes": {"\\ud800": 1}}', b'{"input": "\\ud800"}', b'{"id": "\\ud800"}', b"\xff\xfe", b'{"input": 1' + b"0" * 5000 + b"}", b'{"nonsense": 1}',
+        b'{"input": "\\u0000"}', b'{"input": {"\\u0000": 1}}', b'{"attributes": {"\\ud800": 1}}', b'{"input": "\\ud800"}', b'{"key": "\\ud800"}', b"\xff\xfe", b'{"input": 1' + b"0" * 5000 + b"}", b'{"nonsense": 1}',
         b'{"attributes": {"a": [1]}}', b'{"attributes": {"a": null}}', b'{"timeout": -1}', b'{"timeout": "soon"}', b'{"on_conflict": "maybe"}',
-        b'{"id": ""}', b'{"input": {"*": 1}}', b'{"input": 1, "args": [1]}', b"[1]", b'"text"',
+        b'{"key": ""}', b'{"input": {"*": 1}}', b'{"input": 1, "args": [1]}', b"[1]", b'"text"',
     ):  # fmt: skip
         answer = await raw(api, path, body)
         assert answer.status_code == 422, (body[:60], answer.text)
@@ -558,7 +558,7 @@ async def test_everything_that_goes_wrong_is_a_problem(
     async def broken(*_: object) -> None:
         raise RuntimeError("postgresql://secret@host")
 
-    monkeypatch.setattr(api.server.reads, "queues", broken)
+    monkeypatch.setattr(api.server.api.ports.reads, "queues", broken)
     answer = await api.http.get("/queues")
     assert answer.status_code == 500 and answer.json()["code"] == "internal" and "secret" not in answer.text
     assert "RuntimeError" in caplog.text

@@ -13,12 +13,13 @@ import httpx2
 import pytest
 
 from perdure import Approval, Client, Promise, workflow
+from perdure.app.api_ports import api_ports
 from perdure.core.access import NewKey, Role
 from perdure.core.errors import ApprovalClosed, Forbidden, LinkUsed, NotAssigned, RunFinished
-from perdure.engine.api.approvals import Approvals
+from perdure.engine.api.api import Api
+from perdure.engine.api.approvals import Links
 from perdure.server.rest import approvals as rest
 from perdure.server.rest.answer_form import fields_of, read_fields
-from perdure.store.approvals import PostgresApprovals
 from tests.server.remote import server as grpc_server
 from tests.server.remote import worker
 from tests.server.rest_live import Live, live
@@ -91,7 +92,7 @@ async def test_any_name_can_be_addressed(one: Live, name: str) -> None:
 async def test_what_is_wrong_has_its_own_code(one: Live) -> None:
     run = await asked(one)
     missing = await one.get(path(run, name="aks"), 404)
-    assert missing["code"] == "not_found" and "open are: ask" in missing["detail"]
+    assert missing["code"] == "not_found" and "open: ask" in missing["detail"]
     wrong = await one.post(path(run, "approve"), {"value": {"price": 0}}, 422)
     assert "value.price must be at least 1" in wrong["detail"]
     assert (await one.post(path(run, "approve"), {"valeu": 1}, 422))["code"] == "invalid_input"
@@ -150,7 +151,7 @@ async def test_keys_are_known_by_their_names(dsn: str) -> None:
 
         async def key(name: str, role: Role) -> dict[str, str]:
             new = NewKey(name=name, role=role, namespace="default", created_by="test")
-            return {"authorization": f"Bearer {(await one.server.keys.create(new))[1]}"}
+            return {"authorization": f"Bearer {(await one.server.api.ports.keys.create(new))[1]}"}
 
         boss, ops, viewer = (
             await key("boss", Role.ADMIN),
@@ -266,10 +267,10 @@ async def test_a_link_of_one_installation_is_nothing_to_another(one: Live) -> No
     token = (await link(one, run)).rpartition("/")[2]
     async with one.perdure.store.pool.take() as c:
         await c.execute("update perdure.secret set value = sha256(value)")
-    other = Approvals(PostgresApprovals(one.perdure.store.pool))
+    other = Links(Api(one.perdure.engine, api_ports(one.perdure.store), lambda: one.url))
     with pytest.raises(Exception, match="no such link"):
         await other.read(token)
-    assert (await one.server.approvals.read(token)).name == "ask", "the other one still signs with the old secret"
+    assert (await Links(one.server.api).read(token)).name == "ask", "the other one still signs with the old secret"
 
 
 async def test_an_approval_is_not_answered_by_the_link_of_a_promise(one: Live) -> None:
@@ -331,28 +332,21 @@ async def grpc_deal_flow() -> int:
 
 
 async def test_a_remote_client_answers_delegates_and_makes_links(dsn: str) -> None:
-    async with grpc_server(dsn) as served, worker(served.address):
-        store = PostgresApprovals(dsn)
-        await store.open()
-        served.grpc.approvals, served.grpc.public_url = Approvals(store), "https://example.org"
-        try:
-            async with Client(served.address):
-                handle = await grpc_deal_flow.start()
-                async with asyncio.timeout(20):
-                    while "PromiseCreated" not in [type(r.event).__name__ for r in await handle.history()]:
-                        await asyncio.sleep(0.02)
-                with pytest.raises(NotAssigned):
-                    await deal.approve(handle.id, Terms(1), by="eve")
-                url = await deal.link(handle.id, "ben")
-                assert url.startswith("https://example.org/links/")
-                await deal.delegate(handle.id, "cleo", by="ben")
-                assert await deal.approve(handle.id, Terms(3)) is False, "under one's own name"
-                assert await deal.approve(handle.id, Terms(4), by="cleo") is True
-                assert await handle.result("20s") == 4
-                with pytest.raises((ApprovalClosed, RunFinished)):
-                    await deal.approve(handle.id, Terms(4))
-        finally:
-            await store.close()
+    async with grpc_server(dsn) as served, worker(served.address), Client(served.address):
+        handle = await grpc_deal_flow.start()
+        async with asyncio.timeout(20):
+            while "PromiseCreated" not in [type(r.event).__name__ for r in await handle.history()]:
+                await asyncio.sleep(0.02)
+        with pytest.raises(NotAssigned):
+            await deal.approve(handle.id, Terms(1), by="eve")
+        url = await deal.link(handle.id, "ben")
+        assert url.startswith("https://example.org/links/")
+        await deal.delegate(handle.id, "cleo", by="ben")
+        assert await deal.approve(handle.id, Terms(3)) is False, "under one's own name"
+        assert await deal.approve(handle.id, Terms(4), by="cleo") is True
+        assert await handle.result("20s") == 4
+        with pytest.raises((ApprovalClosed, RunFinished)):
+            await deal.approve(handle.id, Terms(4))
 
 
 def test_errors_of_approvals_come_back_as_themselves_over_grpc() -> None:

@@ -31,29 +31,29 @@ async def gather(items: list[Any]) -> list[Any]:
 async def server(dsn: str) -> AsyncIterator[Live]:
     async with live(dsn) as one:
         for definition in (flow, gather):
-            one.perdure.adopt(definition)
+            one.perdure._backend.adopt(definition)
         await one.perdure.engine.refresh()
         yield one
 
 
 async def test_a_rule_is_set_listed_and_taken_back(server: Live) -> None:
     made = await server.ask(
-        "PUT", "/rules/queue/io", 200, json={"concurrency": 10, "rate": {"count": 100, "per": "1m"}}
+        "PUT", "/limits/queue/io", 200, json={"concurrency": 10, "rate": {"count": 100, "per": "1m"}}
     )
     assert (made["scope"], made["name"], made["concurrency"]) == ("queue", "io", 10)
     assert made["rate"] == {"count": 100, "per_s": 60, "burst": None}
-    whole = await server.ask("PUT", "/rules/namespace/-", 200, json={"concurrency": 1000})
+    whole = await server.ask("PUT", "/limits/namespace/-", 200, json={"concurrency": 1000})
     assert (whole["scope"], whole["name"]) == ("namespace", None)
-    first = await server.get("/rules", limit=1)
+    first = await server.get("/limits", limit=1)
     assert [r["scope"] for r in first["items"]] == ["namespace"]
-    rest = await server.get("/rules", limit=5, cursor=first["next"])
+    rest = await server.get("/limits", limit=5, cursor=first["next"])
     assert [(r["scope"], r["name"]) for r in rest["items"]] == [("queue", "io")]
     assert rest["next"] is None
-    await server.ask("DELETE", "/rules/queue/io", 204)
-    problem = await server.ask("DELETE", "/rules/queue/io", 404)
+    await server.ask("DELETE", "/limits/queue/io", 204)
+    problem = await server.ask("DELETE", "/limits/queue/io", 404)
     assert "no limit is set for queue/io" in problem["detail"]
-    await server.ask("DELETE", "/rules/namespace/-", 204)
-    assert (await server.get("/rules"))["items"] == []
+    await server.ask("DELETE", "/limits/namespace/-", 204)
+    assert (await server.get("/limits"))["items"] == []
     lines = [(a["action"], a["target"]) for a in (await server.get("/audit"))["items"]]
     assert lines[:4] == [
         ("rule.clear", "namespace/-"), ("rule.clear", "queue/io"), ("rule.set", "namespace"), ("rule.set", "queue/io"),
@@ -63,19 +63,19 @@ async def test_a_rule_is_set_listed_and_taken_back(server: Live) -> None:
 @pytest.mark.parametrize(
     ("path", "body"),
     [
-        ("/rules/queue/io", {}),
-        ("/rules/queue/io", {"concurrency": 0}),
-        ("/rules/queue/io", {"rate": {"count": 0}}),
-        ("/rules/queue/io", {"rate": {"count": 1, "per": "soon"}}),
-        ("/rules/queue/io", {"rate": {"count": 1, "burst": 0}}),
-        ("/rules/queue/io", {"concurency": 1}),
-        ("/rules/namespace/x", {"concurrency": 1}),
-        ("/rules/nothing/x", {"concurrency": 1}),
+        ("/limits/queue/io", {}),
+        ("/limits/queue/io", {"concurrency": 0}),
+        ("/limits/queue/io", {"rate": {"count": 0}}),
+        ("/limits/queue/io", {"rate": {"count": 1, "per": "soon"}}),
+        ("/limits/queue/io", {"rate": {"count": 1, "burst": 0}}),
+        ("/limits/queue/io", {"concurency": 1}),
+        ("/limits/namespace/x", {"concurrency": 1}),
+        ("/limits/nothing/x", {"concurrency": 1}),
     ],
 )
 async def test_a_rule_that_cannot_work_is_refused(server: Live, path: str, body: dict[str, Any]) -> None:
     await server.ask("PUT", path, 422, json=body)
-    assert (await server.get("/rules"))["items"] == []
+    assert (await server.get("/limits"))["items"] == []
 
 
 async def test_a_paused_queue_holds_its_tasks_until_it_is_resumed(server: Live) -> None:
@@ -138,8 +138,8 @@ async def test_items_that_are_sent_twice_under_an_idempotency_key_are_added_once
 
 
 async def test_a_second_start_under_a_key_is_answered_with_the_first_run(server: Live) -> None:
-    first = await server.start("rules_flow", 201, input={"n": 1}, dedup={"key": "k", "for": "10m"})
-    second = await server.start("rules_flow", 200, input={"n": 2}, dedup={"key": "k", "for": "10m"})
+    first = await server.start("rules_flow", 201, input={"n": 1}, dedup={"key": "k", "within": "10m"})
+    second = await server.start("rules_flow", 200, input={"n": 2}, dedup={"key": "k", "within": "10m"})
     assert first["id"] == second["id"]
     assert second["input"] == {"n": 1}
 
@@ -147,7 +147,7 @@ async def test_a_second_start_under_a_key_is_answered_with_the_first_run(server:
 @pytest.mark.parametrize(
     "body",
     [
-        {"dedup": {"key": "k"}, "id": "mine"},
+        {"dedup": {"key": "k"}, "key": "mine"},
         {"dedup": {"key": "k"}, "debounce": {"key": "k", "quiet": "1s"}},
         {"batch": {"key": "k", "size": 1, "every": "1s"}, "debounce": {"key": "k", "quiet": "1s"}},
         {"batch": {"key": "k", "size": 1, "every": "1s"}, "input": {"n": 1}},

@@ -41,7 +41,7 @@ async def test_an_empty_list_says_what_to_do_next(api: Live) -> None:
 
 async def test_the_latest_runs_and_one_of_them(api: Live) -> None:
     good = await api.ended("rest_sum", input={"x": 2}, attributes={"env": EVIL})
-    bad = await api.ended("rest_fail", input={"why": EVIL}, id="evil-1")
+    bad = await api.ended("rest_fail", input={"why": EVIL}, key="evil-1")
     active = await api.start("rest_listen")
     listed = await page(api, "/")
     assert all(f"/runs/{run['id']}" in listed for run in (good, bad, active)) and "refresh.js" in listed
@@ -57,9 +57,9 @@ async def test_the_latest_runs_and_one_of_them(api: Live) -> None:
 
 
 async def test_the_list_says_what_each_run_waits_for(api: Live) -> None:
-    run = await api.start("rest_pay", id="to-be-paid")
+    run = await api.start("rest_pay", key="to-be-paid")
     async with asyncio.timeout(30):
-        while not (waits_for := (await api.get("/runs"))["items"][0]["waiting_for"]):
+        while not (waits_for := (await api.get("/runs"))["items"][0]["waiting"]):
             await asyncio.sleep(0.05)
     row = re.search(rf"<tr>(?:(?!</tr>).)*{run['id']}.*?</tr>", await page(api, "/"), re.S)
     assert row is not None and waits_for in html.unescape(row[0])

@@ -118,7 +118,7 @@ async def test_a_history_is_followed_exactly(api: Live) -> None:
 async def test_log_lines_are_followed_even_when_they_arrive_late(api: Live) -> None:
     run = await api.start("rest_listen")
     run_id = ids.parse(run["id"])
-    now_us = await api.server.reads.clock_us()
+    now_us = await api.server.api.ports.reads.clock_us()
 
     async def wrote(n: int, at_us: int, text: str) -> None:
         async with api.perdure.store.pool.take() as c:
@@ -207,7 +207,7 @@ async def test_who_was_away_for_long_catches_up_at_its_own_pace(api: Live, monke
     monkeypatch.setattr(stream, "PAGE_ROWS", 10)
     monkeypatch.setattr(stream, "POLL_ROWS_MAX", 30)
     monkeypatch.setattr(stream, "OVERLAP_US", 50_000)
-    since = await api.server.reads.clock_us()
+    since = await api.server.api.ports.reads.clock_us()
     wanted = set()
     for _ in range(5):
         runs = await asyncio.gather(*(api.start("rest_sum", input={"x": 1}) for _ in range(20)))

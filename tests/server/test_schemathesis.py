@@ -88,6 +88,6 @@ async def test_no_request_made_from_the_description_breaks_the_server(dsn: str) 
 
 
 async def _something_to_find(api: Live) -> None:
-    await api.ended("rest_sum", input={"x": 1}, id="0")
+    await api.ended("rest_sum", input={"x": 1}, key="0")
     await api.ended("rest_fail", input={"why": "so"})
     await api.start("rest_listen", attributes={"env": "prod"})

@@ -44,7 +44,7 @@ async def tank() -> int:
 
 
 async def started(api: Live) -> str:
-    handle = await api.perdure.start_workflow(tank)
+    handle = await api.perdure.start(tank)
     return handle.id
 
 
@@ -52,20 +52,20 @@ async def test_an_update_over_rest(dsn: str) -> None:
     async with live(dsn) as api:
         run = await started(api)
         path = f"/runs/{run}/updates"
-        assert await api.post(f"{path}/rest_fill", {"value": 5, "id": "one"}, 200) == {
-            "id": "one", "status": "done", "value": 5,
+        assert await api.post(f"{path}/rest_fill", {"value": 5, "key": "one"}, 200) == {
+            "key": "one", "status": "done", "value": 5,
         }  # fmt: skip
-        assert (await api.post(f"{path}/rest_fill", {"value": 7, "id": "one"}, 200))["value"] == 5
-        assert await api.get(f"{path}/one") == {"id": "one", "status": "done", "value": 5}
-        refused = await api.post(f"{path}/rest_fill", {"value": 500, "id": "big"}, 422)
+        assert (await api.post(f"{path}/rest_fill", {"value": 7, "key": "one"}, 200))["value"] == 5
+        assert await api.get(f"{path}/one") == {"key": "one", "status": "done", "value": 5}
+        refused = await api.post(f"{path}/rest_fill", {"value": 500, "key": "big"}, 422)
         assert (refused["code"], refused["detail"]) == ("update_rejected", "it would overflow")
         assert (await api.get(f"{path}/big", 422))["code"] == "update_rejected"
         assert (await api.post(f"{path}/rest_fill", {"value": "much"}, 422))["code"] == "update_rejected"
         failed = await api.post(f"{path}/rest_fill", {"value": 13}, 409)
         assert failed["code"] == "update_failed"
         assert "a leak" in failed["detail"]
-        later = await api.post(f"{path}/{unheard.name}", {"value": 1, "id": "later", "wait": 0}, 202)
-        assert later == {"id": "later", "status": "pending", "value": None}
+        later = await api.post(f"{path}/{unheard.name}", {"value": 1, "key": "later", "wait": 0}, 202)
+        assert later == {"key": "later", "status": "pending", "value": None}
         assert await api.get(f"{path}/later", 202) == later
         assert (await api.get(f"{path}/never", 404))["code"] == "not_found"
         assert (await api.post(f"{path}/rest_fill", {"value": 1, "wait": 31}, 422))["code"] == "invalid_input"
@@ -121,7 +121,7 @@ async def test_an_update_from_the_command_line(dsn: str) -> None:
         run = await started(api)
         assert await perdure("update", run, "rest_fill", "5", url=api.url) == (0, "5\n")
         code, out = await perdure("update", run, "rest_fill", "5", "-o", "json", "--key", "x", url=api.url)
-        assert (code, json.loads(out)) == (0, {"id": "x", "status": "done", "value": 10})
+        assert (code, json.loads(out)) == (0, {"key": "x", "status": "done", "value": 10})
         code, out = await perdure("update", run, "rest_fill", "500", url=api.url)
         assert code == 2
         assert "it would overflow" in out
@@ -134,7 +134,7 @@ async def test_an_update_from_the_command_line(dsn: str) -> None:
 
 async def test_a_remote_client_asks_a_run_on_a_remote_worker(dsn: str) -> None:
     async with server(dsn) as served, worker(served.address), Client(served.address) as client:
-        handle = await client.start_workflow(tank)
+        handle = await client.start(tank)
         assert await fill.ask(handle.id, 4) == 4
         assert await fill.ask(handle.id, 4, key="twice") == 8
         assert await fill.ask(handle.id, 4, key="twice") == 8

@@ -11,6 +11,8 @@ import pytest
 
 from perdure import Approval, Perdure, workflow
 from perdure.core import ids
+from perdure.core.api import approvals
+from perdure.core.api.approvals import GetApproval, ListApprovals
 from perdure.core.approvals import Vote
 from perdure.store.approvals import PostgresApprovals
 
@@ -46,7 +48,7 @@ async def perdure(dsn: str) -> AsyncIterator[Perdure]:
 async def ask(perdure: Perdure, flow: Any = store_ok_flow) -> bytes:
     run = ids.parse((await flow.start()).id)
     async with asyncio.timeout(20):
-        while not await perdure.approvals.of_run(perdure.engine.use, run):
+        while not (await perdure._backend.call(approvals.LIST, ListApprovals(run=ids.text(run)))).items:
             await asyncio.sleep(0.02)
     return run
 
@@ -65,7 +67,7 @@ async def test_the_columns_are_filled_from_what_was_recorded(perdure: Perdure, d
         ["lead"],
     )
     assert (row["deadline_at"] - row["escalate_at"]).total_seconds() == 1800
-    found = await perdure.approvals.find(perdure.engine.use, run, "store_ok")
+    found = await perdure._backend.call(approvals.GET, GetApproval(ids.text(run), "store_ok"))
     assert found.spec.deadline_us == round(row["deadline_at"].timestamp() * 1e6)
     assert (found.workflow, found.spec.details, found.votes) == ("store_ok_flow", {"event": "x"}, [])
 
@@ -74,7 +76,7 @@ async def test_votes_and_the_promise_go_with_the_run_and_the_audit_stays(perdure
     run = await ask(perdure)
     for who in ("ada", "ben"):
         await ok.approve(ids.text(run), by=who)
-    assert await perdure.handle(ids.text(run)).result("20s") == "done"
+    assert await (await perdure.get(ids.text(run))).result("20s") == "done"
     c = await asyncpg.connect(dsn)
     try:
         for table in ("promise", "vote", "inbox"):
@@ -85,7 +87,7 @@ async def test_votes_and_the_promise_go_with_the_run_and_the_audit_stays(perdure
 
 
 async def test_who_holds_an_approval_holds_it_alone_and_undoes_everything_by_failing(perdure: Perdure) -> None:
-    run, ns, store = await ask(perdure), perdure.engine.use.ns, PostgresApprovals(perdure.store.pool)
+    run, ns, store = await ask(perdure), perdure.engine.ns, PostgresApprovals(perdure.store.pool)
     order: list[str] = []
     held_now = asyncio.Event()
 
@@ -111,8 +113,8 @@ async def test_who_holds_an_approval_holds_it_alone_and_undoes_everything_by_fai
 
 
 async def test_a_run_cannot_end_while_somebody_answers(perdure: Perdure) -> None:
-    run, ns, store = await ask(perdure), perdure.engine.use.ns, PostgresApprovals(perdure.store.pool)
-    handle = perdure.handle(ids.text(run))
+    run, ns, store = await ask(perdure), perdure.engine.ns, PostgresApprovals(perdure.store.pool)
+    handle = await perdure.get(ids.text(run))
     async with store.hold(ns, run, "store_ok") as held:
         assert held.is_active
         await handle.cancel("enough")
@@ -127,7 +129,7 @@ async def test_a_run_cannot_end_while_somebody_answers(perdure: Perdure) -> None
 
 async def test_another_namespace_holds_and_finds_nothing(perdure: Perdure) -> None:
     run, store = await ask(perdure), PostgresApprovals(perdure.store.pool)
-    other = perdure.engine.use.ns + 1
+    other = perdure.engine.ns + 1
     assert await store.find(other, run, "store_ok") is None
     assert await store.of_run(other, run, 10) == []
     assert (await store.page(other, None, None, None, 10)).items == []
@@ -151,7 +153,7 @@ async def test_a_link_is_used_once_and_forgotten_after_it_has_expired(
     monkeypatch.setattr("perdure.store.approvals.SWEEP_EVERY", 1)
     run, ns, store = (
         await ask(perdure, store_anybody_flow),
-        perdure.engine.use.ns,
+        perdure.engine.ns,
         PostgresApprovals(perdure.store.pool),
     )
     now = await store.now_us()
@@ -166,7 +168,7 @@ async def test_a_link_is_used_once_and_forgotten_after_it_has_expired(
 
 async def test_a_waiting_approval_of_a_run_that_is_gone_is_not_shown(perdure: Perdure, dsn: str) -> None:
     run = await ask(perdure)
-    await perdure.handle(ids.text(run)).cancel()
+    await (await perdure.get(ids.text(run))).cancel()
     async with asyncio.timeout(20):
-        while (await perdure.approvals.page(perdure.engine.use, None, None, None, 10)).items:
+        while (await perdure._backend.call(approvals.LIST, ListApprovals(limit=10))).items:
             await asyncio.sleep(0.02)

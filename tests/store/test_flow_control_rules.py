@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 
 import asyncpg
 import pytest
 
-from perdure.core.errors import InvalidInput
-from perdure.engine.api.flow_control import RateRule, Rulebook
+from perdure.core.access import Principal, Role
+from perdure.core.api import flow_control as acts
+from perdure.core.api.flow_control import ListRules, PauseScope, RateRule, RulePosition, RuleRef, RuleView, SetRule
+from perdure.core.errors import InvalidInput, NotFound
+from perdure.engine import api as handlers  # noqa: F401  (registers them)
+from perdure.engine.api.api import Caller, NamespaceApi
 from perdure.store.flow_control_rules import PostgresFlowControlRules
 
 NS = 7
@@ -28,12 +33,42 @@ def told() -> list[int]:
     return []
 
 
-@pytest.fixture
-def book(store: PostgresFlowControlRules, told: list[int]) -> Rulebook:
-    async def changed() -> None:
-        told.append(1)
+class Book:
+    """The acts on rules, over a store and an engine that counts how often rules changed."""
 
-    return Rulebook(store, changed)
+    def __init__(self, store: PostgresFlowControlRules, told: list[int]) -> None:
+        async def changed() -> None:
+            told.append(1)
+
+        self._parts = SimpleNamespace(
+            engine=SimpleNamespace(rules_changed=changed), ports=SimpleNamespace(rules=store, is_audited=False)
+        )
+
+    def _api(self, ns: int, by: str) -> NamespaceApi:
+        caller = Caller(Principal(subject=by, role=Role.OPERATOR), "default", "sdk")
+        return NamespaceApi(self._parts, ns, caller)  # type: ignore[arg-type]
+
+    async def set(
+        self, ns: int, scope: str, name: str, concurrency: int | None, rate: RateRule | None, by: str
+    ) -> RuleView:
+        return await self._api(ns, by).call(acts.SET, SetRule(scope, name, concurrency, rate))
+
+    async def page(self, ns: int, after: RulePosition, limit: int) -> list[RuleView]:
+        return (await self._api(ns, "ada").call(acts.LIST, ListRules(after, limit))).items
+
+    async def clear(self, ns: int, scope: str, name: str, by: str) -> None:
+        await self._api(ns, by).call(acts.CLEAR, RuleRef(scope, name))
+
+    async def pause(self, ns: int, scope: str, name: str, reason: str, by: str) -> RuleView:
+        return await self._api(ns, by).call(acts.PAUSE, PauseScope(scope, name, reason))
+
+    async def resume(self, ns: int, scope: str, name: str, by: str) -> None:
+        await self._api(ns, by).call(acts.RESUME, RuleRef(scope, name))
+
+
+@pytest.fixture
+def book(store: PostgresFlowControlRules, told: list[int]) -> Book:
+    return Book(store, told)
 
 
 async def last_change(dsn: str) -> object:
@@ -44,7 +79,7 @@ async def last_change(dsn: str) -> object:
         await connection.close()
 
 
-async def test_limits_of_a_scope_are_set_as_a_whole(book: Rulebook, told: list[int]) -> None:
+async def test_limits_of_a_scope_are_set_as_a_whole(book: Book, told: list[int]) -> None:
     made = await book.set(NS, "queue", "io", 10, RateRule(100, 1_000_000, 5), "ada")
     assert (made.concurrency, made.rate, made.updated_by) == (10, RateRule(100, 1_000_000, 5), "ada")
     made = await book.set(NS, "queue", "io", None, RateRule(5, 60_000_000), "grace")
@@ -52,7 +87,7 @@ async def test_limits_of_a_scope_are_set_as_a_whole(book: Rulebook, told: list[i
     assert len(told) == 2
 
 
-async def test_rules_of_one_namespace_are_listed_page_by_page(book: Rulebook) -> None:
+async def test_rules_of_one_namespace_are_listed_page_by_page(book: Book) -> None:
     for scope, name in (("workflow", "b"), ("queue", "z"), ("queue", "a"), ("namespace", "-"), ("task", "t")):
         await book.set(NS, scope, name, 1, None, "ada")
     await book.set(NS + 1, "queue", "other", 1, None, "ada")
@@ -64,24 +99,26 @@ async def test_rules_of_one_namespace_are_listed_page_by_page(book: Rulebook) ->
     assert [(r.scope, r.name) for r in rest] == [("task", "t"), ("workflow", "b")]
 
 
-async def test_limits_and_pauses_are_taken_back_apart(book: Rulebook, told: list[int]) -> None:
+async def test_limits_and_pauses_are_taken_back_apart(book: Book, told: list[int]) -> None:
     await book.set(NS, "queue", "io", 3, None, "ada")
     paused = await book.pause(NS, "queue", "io", "disk full", "grace")
     assert (paused.concurrency, paused.paused_by, paused.pause_reason) == (3, "grace", "disk full")
     again = await book.pause(NS, "queue", "io", "still full", "ada")
     assert (again.paused_by, again.paused_us, again.pause_reason) == ("grace", paused.paused_us, "still full")
-    assert await book.clear(NS, "queue", "io", "ada") is True
+    await book.clear(NS, "queue", "io", "ada")
     [left] = await book.page(NS, ("", ""), 10)
     assert (left.concurrency, left.paused_by) == (None, "grace")
-    assert await book.unpause(NS, "queue", "io", "ada") is True
+    await book.resume(NS, "queue", "io", "ada")
     assert await book.page(NS, ("", ""), 10) == []
     count = len(told)
-    assert await book.unpause(NS, "queue", "io", "ada") is False
-    assert await book.clear(NS, "queue", "io", "ada") is False
+    with pytest.raises(NotFound):
+        await book.resume(NS, "queue", "io", "ada")
+    with pytest.raises(NotFound):
+        await book.clear(NS, "queue", "io", "ada")
     assert len(told) == count
 
 
-async def test_every_change_is_later_than_all_before_it(book: Rulebook, dsn: str) -> None:
+async def test_every_change_is_later_than_all_before_it(book: Book, dsn: str) -> None:
     """Engines look at the latest moment only: a change that came in with an earlier one would never be seen."""
     seen: list[object] = []
 
@@ -112,7 +149,7 @@ async def test_every_change_is_later_than_all_before_it(book: Rulebook, dsn: str
     assert await last_change(dsn) > before  # type: ignore[operator]
 
 
-async def test_a_clock_that_was_set_back_does_not_hide_a_change(book: Rulebook, dsn: str) -> None:
+async def test_a_clock_that_was_set_back_does_not_hide_a_change(book: Book, dsn: str) -> None:
     await book.set(NS, "queue", "io", 1, None, "ada")
     connection = await asyncpg.connect(dsn)
     try:
@@ -130,15 +167,15 @@ async def test_a_clock_that_was_set_back_does_not_hide_a_change(book: Rulebook, 
         ("queu", "io", 1, None, "did you mean 'queue'"),
         ("queue", "", 1, None, "invalid queue name"),
         ("namespace", "x", 1, None, "namespace/-"),
-        ("queue", "io", None, None, "to take it back"),
+        ("queue", "io", None, None, "to remove it"),
         ("queue", "io", 0, None, "pause it"),
         ("queue", "io", None, RateRule(0, 1), "pause it"),
-        ("queue", "io", None, RateRule(1, 0), "the time"),
+        ("queue", "io", None, RateRule(1, 0), "a period"),
         ("queue", "io", None, RateRule(1, 1, 0.5), "at once"),
     ],
 )
 async def test_what_cannot_work_is_refused(
-    book: Rulebook, told: list[int], scope: str, name: str, concurrency: int | None, rate: RateRule | None, said: str
+    book: Book, told: list[int], scope: str, name: str, concurrency: int | None, rate: RateRule | None, said: str
 ) -> None:
     with pytest.raises(InvalidInput, match=said):
         await book.set(NS, scope, name, concurrency, rate, "ada")

@@ -159,8 +159,8 @@ async def test_a_run_that_outlives_its_day_is_carried_forward_and_completes(
         assert again.id == active.id, "the key of an active run stays"
 
     async with Perdure(dsn):
-        handle = p.handle(active.id, outlives_its_day)
-        handle._backend = (await outlives_its_day.options(key="active", on_conflict="attach").start("a"))._backend
+        handle = await outlives_its_day.options(key="active", on_conflict="attach").start("a")
+        assert handle.id == active.id
         await go_on.resolve(active.id, "b")
         assert await handle.result("30s") == "<a><b><a>"
         assert await ends_on_its_day.options(key="ended").run("again") == "<again>", "the key of a dropped run is free"

@@ -10,7 +10,8 @@ import asyncpg
 import pytest
 
 from perdure.core import ids
-from perdure.engine.api import reads as r
+from perdure.core.api.runs import RunFilter, RunItem
+from perdure.engine.api.ports import SCAN_ROWS_MAX
 from perdure.store import partitions
 from perdure.store.connections import SETTINGS, connect
 from perdure.store.queries import queries
@@ -46,9 +47,9 @@ async def reads(dsn: str) -> AsyncIterator[PostgresReads]:
     await one.close()
 
 
-async def walk(reads: PostgresReads, wanted: r.RunFilter, limit: int = 400) -> tuple[list[r.RunItem], int]:
+async def walk(reads: PostgresReads, wanted: RunFilter, limit: int = 400) -> tuple[list[RunItem], int]:
     """All pages of a list, and how many there were."""
-    items: list[r.RunItem] = []
+    items: list[RunItem] = []
     below, pages = None, 0
     while True:
         page = await reads.runs(1, wanted, below, limit)
@@ -76,26 +77,26 @@ async def expected(dsn: str, where: str) -> int:
 @pytest.mark.parametrize(
     ("wanted", "where"),
     [
-        (r.RunFilter(), "true"),
-        (r.RunFilter(workflow="w3"), "workflow = 'w3'"),
-        (r.RunFilter(statuses=frozenset({3})), "status = 'failed'"),
-        (r.RunFilter(statuses=frozenset({3, 4})), "status in ('failed', 'cancelled')"),
-        (r.RunFilter(statuses=frozenset({0, 4})), "status in ('pending', 'cancelled')"),
-        (r.RunFilter(statuses=frozenset({2}), workflow="w1"), "status = 'success' and workflow = 'w1'"),
-        (r.RunFilter(statuses=frozenset({3}), workflow="w1"), "status = 'failed' and workflow = 'w1'"),
-        (r.RunFilter(statuses=frozenset({0, 1}), workflow="w1"), "status in ('pending', 'running') and workflow = 'w1'"),
-        (r.RunFilter(attributes=(b'{"rare":true}',)), "attributes @> '{\"rare\":true}'"),
-        (r.RunFilter(attributes=(b'{"env":"prod"}',)), "attributes @> '{\"env\":\"prod\"}'"),
-        (r.RunFilter(attributes=(b'{"rare":"true"}', b'{"rare":true}'), statuses=frozenset({2})), "attributes @> '{\"rare\":true}' and status = 'success'"),
-        (r.RunFilter(text="DISK 1"), "error ilike '%disk 1%'"),
-        (r.RunFilter(text="key-1"), "key ilike '%key-1%'"),
-        (r.RunFilter(text="nowhere to be found"), "false"),
-        (r.RunFilter(workflow="no such"), "false"),
+        (RunFilter(), "true"),
+        (RunFilter(workflow="w3"), "workflow = 'w3'"),
+        (RunFilter(statuses=frozenset({3})), "status = 'failed'"),
+        (RunFilter(statuses=frozenset({3, 4})), "status in ('failed', 'cancelled')"),
+        (RunFilter(statuses=frozenset({0, 4})), "status in ('pending', 'cancelled')"),
+        (RunFilter(statuses=frozenset({2}), workflow="w1"), "status = 'success' and workflow = 'w1'"),
+        (RunFilter(statuses=frozenset({3}), workflow="w1"), "status = 'failed' and workflow = 'w1'"),
+        (RunFilter(statuses=frozenset({0, 1}), workflow="w1"), "status in ('pending', 'running') and workflow = 'w1'"),
+        (RunFilter(attributes=(b'{"rare":true}',)), "attributes @> '{\"rare\":true}'"),
+        (RunFilter(attributes=(b'{"env":"prod"}',)), "attributes @> '{\"env\":\"prod\"}'"),
+        (RunFilter(attributes=(b'{"rare":"true"}', b'{"rare":true}'), statuses=frozenset({2})), "attributes @> '{\"rare\":true}' and status = 'success'"),
+        (RunFilter(text="DISK 1"), "error ilike '%disk 1%'"),
+        (RunFilter(text="key-1"), "key ilike '%key-1%'"),
+        (RunFilter(text="nowhere to be found"), "false"),
+        (RunFilter(workflow="no such"), "false"),
     ],
     ids=str,
 )  # fmt: skip
 async def test_a_walk_over_all_pages_finds_every_match_once_newest_first(
-    reads: PostgresReads, dsn: str, wanted: r.RunFilter, where: str
+    reads: PostgresReads, dsn: str, wanted: RunFilter, where: str
 ) -> None:
     items, _ = await walk(reads, wanted)
     found = [i.run_id for i in items]
@@ -105,24 +106,24 @@ async def test_a_walk_over_all_pages_finds_every_match_once_newest_first(
 
 async def test_time_is_a_range_of_ids(reads: PostgresReads) -> None:
     since, until = (T0_MS + 100 * 60_000) * 1000, (T0_MS + 110 * 60_000) * 1000
-    items, _ = await walk(reads, r.RunFilter(since_us=since, until_us=until, statuses=frozenset({2, 3, 4})))
+    items, _ = await walk(reads, RunFilter(since_us=since, until_us=until, statuses=frozenset({2, 3, 4})))
     minutes = [(ids.unix_ms_of(i.run_id) - T0_MS) // 60_000 for i in items]
     assert minutes == [m for m in range(109, 99, -1) if m % 50]
 
 
 async def test_a_page_that_finds_nothing_says_where_to_go_on(reads: PostgresReads) -> None:
-    page = await reads.runs(1, r.RunFilter(text="disk 101 is"), None, 50)
+    page = await reads.runs(1, RunFilter(text="disk 101 is"), None, 50)
     assert page.items == [] and page.next is not None
-    items, pages = await walk(reads, r.RunFilter(text="disk 101 is"), 50)
+    items, pages = await walk(reads, RunFilter(text="disk 101 is"), 50)
     assert [i.error for i in items] == ["Disk 101 is full"]
-    assert pages <= RUNS / r.SCAN_ROWS_MAX + 2
+    assert pages <= RUNS / SCAN_ROWS_MAX + 2
 
 
 async def test_a_namespace_sees_its_own(reads: PostgresReads) -> None:
-    page = await reads.runs(2, r.RunFilter(), None, 500)
+    page = await reads.runs(2, RunFilter(), None, 500)
     assert len(page.items) == RUNS // 50
     assert await reads.find(2, *(b * 16 for b in (b"\x00", b"\xff")), 3) == [i.run_id for i in page.items[:3]]
-    assert (await reads.runs(3, r.RunFilter(), None, 500)).items == []
+    assert (await reads.runs(3, RunFilter(), None, 500)).items == []
 
 
 # -- cost --------------------------------------------------------------------------------------------------------------

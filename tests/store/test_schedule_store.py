@@ -12,6 +12,7 @@ import pytest
 
 from perdure.core import events as ev
 from perdure.core import ids
+from perdure.core.api.schedules import ScheduleRequest
 from perdure.core.calls import encode_json
 from perdure.core.durations import datetime_of, us_of
 from perdure.core.errors import Conflict, InvalidInput, NotFound, NotRegistered
@@ -20,7 +21,7 @@ from perdure.core.schedules import parse_calendar, parse_spec
 from perdure.engine.api.schedules import Schedules
 from perdure.engine.services.schedules import PRUNE_S, Scheduler
 from perdure.engine.settings import EngineSettings
-from perdure.flows.scheduled import MISSED, ScheduleRequest
+from perdure.flows.scheduled import MISSED
 from perdure.store.connections import Connections
 from perdure.store.schedules import PostgresSchedules
 from perdure.store.verify import verify

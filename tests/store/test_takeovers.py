@@ -146,7 +146,7 @@ async def sleeps() -> int:
 async def test_an_engine_takes_suspects_up_one_after_the_other_and_settles_them(dsn: str, sql: Any) -> None:
     async with Perdure(dsn) as p:
         for _ in range(5):
-            await p.start_workflow(sleeps)
+            await p.start(sleeps)
     await sql.execute(
         "update perdure.run_queue set takeovers = 4, suspect = true, wake_at = 'infinity', seen_events = 99"
     )

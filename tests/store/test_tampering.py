@@ -22,6 +22,7 @@ from perdure import EngineSettings, Limit, Perdure, Retry, Schedule, Signal, Sta
 from perdure.app.verify_ledger import read_ledger, read_signals, read_starts, sorted_ledger
 from perdure.core import chain, ids
 from perdure.core import events as ev
+from perdure.core.api import runs
 from perdure.core.invariants import INVARIANTS, NEEDS, LedgerLine
 from perdure.core.placement import Placement
 from perdure.core.retry import TaskOptions
@@ -134,10 +135,9 @@ async def _make(dsn: str, scene: Scene) -> None:
     starts, signals = Starts(scene.starts), Signals(scene.signals)
     async with Perdure(dsn, settings=EngineSettings(close_grace_s=0.1, placement=Placement(idle_s=0.05))) as client:
         for n in range(3):
-            started = await client.start(
-                StartRequest(workflow="tampered_main", version="", input=b'{"width": 3}', attributes=b'{"n": 1}')
-            )
-            handle = client.handle(ids.text(started), main_flow)
+            request = StartRequest(workflow="tampered_main", version="", input=b'{"width": 3}', attributes=b'{"n": 1}')
+            started = await client._backend.call(runs.START, request)
+            handle = await client.get(ids.text(started.run_id), workflow=main_flow)
             starts.acknowledged(handle.id)
             for value in (n, 10 + n):
                 await go.send(handle.id, value)
@@ -167,7 +167,8 @@ async def _make(dsn: str, scene: Scene) -> None:
         await stopped.cancel()
         with pytest.raises(RunCancelled):
             await stopped.result(LIMIT)
-        await client.start(StartRequest(workflow="tampered_waiting", version="", input=b"{}", key="c-key"))
+        request = StartRequest(workflow="tampered_waiting", version="", input=b"{}", key="c-key")
+        await client._backend.call(runs.START, request)
     await _left_in_flight(connection)
     await _batched(connection)
     for n in range(4):

@@ -65,7 +65,7 @@ def files(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
 async def run_some(dsn: str, starts: Path, count: int = 7) -> list[str]:
     acknowledged = Starts(starts)
     async with Perdure(dsn) as client:
-        handles = await asyncio.gather(*(client.start_workflow(flow, 3) for _ in range(count)))
+        handles = await asyncio.gather(*(client.start(flow, 3) for _ in range(count)))
         for handle in handles:
             acknowledged.acknowledged(handle.id)
             await handle.result(timeout="20s")

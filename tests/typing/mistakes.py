@@ -72,7 +72,7 @@ async def outside() -> None:
     await steer.send("x", 1)  # error
     crawl.bind(1)  # error
     async with Perdure() as perdure:
-        await perdure.start_workflow(child, "x")  # error
+        await perdure.start(child, "x")  # error
     async with TestEnv() as env:
         env.mock(fetch, lambda url: 3)  # error
         await env.run(child, "x")  # error

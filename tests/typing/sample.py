@@ -237,8 +237,8 @@ async def client() -> None:
         await handle.resume()
         assert_type(await crawl.run([]), str)
         assert_type(await child.run(n=3), str)
-        assert_type(await perdure.start_workflow(child, 3), Handle[str])
-        assert_type(perdure.handle(handle.id, child), Handle[str])
+        assert_type(await perdure.start(child, 3), Handle[str])
+        assert_type(await perdure.get(handle.id, workflow=child), Handle[str])
         bound = crawl.bind(["https://a"])
         assert_type(bound, Bound[str])
         try:

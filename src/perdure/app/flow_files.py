@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:  # every command that takes the name of a workflow asks whether it is a file; few go on to compile it
+    from perdure.core.api.definitions import FlowText
     from perdure.flows.compile import Compiled
-    from perdure.flows.draft import Draft
     from perdure.flows.problems import Problem
 
 SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
@@ -62,16 +62,16 @@ def load(path: Path, name: str | None = None, *, shown: str = "") -> FlowFile:
     return FlowFile(path, text, compiled, version_of(value), tuple(compiled.warnings), value)
 
 
-def draft(flow: str | Path | Mapping[str, Any], name: str | None = None) -> Draft:
-    """What somebody hands over to be deployed: a file, the text of one, or a document."""
-    from perdure.flows.draft import draft_text, draft_value
+def flow_text(flow: str | Path | Mapping[str, Any], name: str | None = None) -> FlowText:
+    """A flow to be deployed: a file, the text of one, or a document."""
+    from perdure.core.api.definitions import FlowText
 
     if isinstance(flow, Mapping):
-        return draft_value(flow, name=name)
+        return FlowText(document=dict(flow), name=name)
     if isinstance(flow, Path) or ("\n" not in flow and is_file_name(flow)):
         path = Path(flow)
-        return draft_text(text_of(path), name=name or stem(path), file=str(path))
-    return draft_text(flow, name=name)
+        return FlowText(source=text_of(path), name=name or stem(path), file=str(path))
+    return FlowText(source=flow, name=name)
 
 
 def text_of(path: Path) -> str:

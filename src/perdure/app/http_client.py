@@ -63,9 +63,6 @@ VARIABLES: Final[dict[str, str]] = {
 }
 """Environment variables of commands and workers; also the table of docs/reference/cli.md."""
 
-KEY_FIELD: Final = "id"
-"""The field of a request that holds the key a user gives to a run or an update."""
-
 _BY_CODE: Final = {kind.code: kind for kind in error_classes()}
 _BY_STATUS: Final[dict[int, type[PerdureError]]] = {kind.http_status: kind for kind in reversed(_BY_CODE.values())} | {
     400: InvalidInput,

@@ -19,6 +19,7 @@ from fastapi import FastAPI
 from starlette.applications import Starlette
 from starlette.routing import Route
 
+from perdure.app.api_ports import api_ports
 from perdure.app.connections import descriptors
 from perdure.app.gc_tuning import CollectorPace
 from perdure.app.http_server import HttpServer
@@ -29,24 +30,20 @@ from perdure.app.task_signatures import TaskTypes
 from perdure.app.tracing import Tracing
 from perdure.core.errors import InvalidInput, Unavailable
 from perdure.core.limits import PEER_SILENT_S
-from perdure.engine.api.approvals import Approvals
-from perdure.engine.api.flow_control import Rulebook
+from perdure.engine.api.api import Api
 from perdure.engine.engine import Engine
 from perdure.engine.services.stalls import StallWatch
 from perdure.server import health
-from perdure.server.auth import Audit, Authenticator, OpenAccess, Tokens
+from perdure.server.auth import Authenticator, OpenAccess, Tokens
 from perdure.server.context import Server
 from perdure.server.grpc.hub import WorkerHub
 from perdure.server.grpc.server import GrpcServer, Tls
 from perdure.server.metrics import Metrics
 from perdure.server.rest.app import create_app
 from perdure.server.secret_box import SecretBox
-from perdure.store.api_keys import AuditLog, Keys
-from perdure.store.approvals import PostgresApprovals
-from perdure.store.dead_letters import PostgresDeadLetters
+from perdure.store.api_keys import Keys
 from perdure.store.definitions import PostgresDefinitions
 from perdure.store.engine_stores import engine_stores
-from perdure.store.flow_control_rules import PostgresFlowControlRules
 from perdure.store.migrate import check, migrate
 from perdure.store.postgres import PostgresStore
 from perdure.store.reads import PostgresReads
@@ -126,41 +123,27 @@ class ServerProcess:
         stalls.start()
         self._stack.callback(stalls.stop)
         await engine.open()
-        keys, audit = Keys(store.pool), Audit(AuditLog(store.pool))
         tokens = Tokens(s.oidc) if s.oidc is not None else None
-        auth = OpenAccess(s.http.host, s.dev_token) if s.auth == "open" else Authenticator(keys, tokens)
+        auth = OpenAccess(s.http.host, s.dev_token) if s.auth == "open" else Authenticator(Keys(store.pool), tokens)
+        ports = api_ports(store, reads=reads, definitions=registry, secrets=SecretBox(s.secret_keys))
+        api = Api(engine, ports, lambda: self.url)
         # No web page can make a browser speak gRPC: the token of `perdure dev` is for HTTP alone.
         grpc = GrpcServer(
-            engine,
+            api,
             hub,
             OpenAccess(s.grpc.host) if s.auth == "open" else auth,
             str(s.grpc),
             tls=grpc_tls(s.tls),
-            audit=audit.record,
             connections_max=self._bounds.grpc_max,
             not_ready=health.Health(engine, notes, lambda: self.is_draining).reasons,
         )
         self.http = bound(http)
         self.url = s.url_of(self.http)
-        approvals = grpc.approvals = Approvals(PostgresApprovals(store.pool))
-        grpc.public_url = self.url
         self._stack.push_async_callback(grpc.stop, s.drain_s * GRPC_SHARE)
         self._stack.push_async_callback(engine.close)
         await grpc.start()
         self.grpc = Address(s.grpc.host, grpc.port)
-        self.server = Server(
-            engine=engine,
-            reads=reads,
-            registry=registry,
-            auth=auth,
-            keys=keys,
-            log=audit,
-            approvals=approvals,
-            public_url=self.url,
-            rulebook=Rulebook(PostgresFlowControlRules(store.pool), engine.rules_changed),
-            dead=PostgresDeadLetters(store.pool),
-            secrets=SecretBox(s.secret_keys),
-        )
+        self.server = Server(api=api, auth=auth)
         self._export_metrics(Metrics(engine, notes))
         await self._open_doors(http, metrics, health.routes(engine, notes, lambda: self.is_draining))
 

@@ -1,17 +1,20 @@
-"""A thin facade for code that is not async: the same client, driven by a loop in a thread of its own."""
+"""Thin facades for code that is not async: the same clients, driven by a loop in a thread of its own."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Generic, ParamSpec, Self, TypeVar
 
 from perdure.app.embedded import Perdure
 from perdure.core.durations import Duration
-from perdure.sdk.client.handles import Handle, ambient
-from perdure.sdk.definitions import Startable
+from perdure.sdk.client.backend import ambient
+from perdure.sdk.client.base import RunInfo, StartableWorkflow
+from perdure.sdk.client.client import Client
+from perdure.sdk.client.handles import Handle
 from perdure.sdk.messages import Promise, Signal, State
 from perdure.sdk.updates import Update
 
@@ -19,90 +22,143 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
+C = TypeVar("C", Perdure, Client)
 
 
 class SyncHandle(Generic[R_co]):
     """`Handle`, blocking."""
 
-    def __init__(self, client: SyncPerdure, handle: Handle[R_co]) -> None:
-        self._client, self._handle = client, handle
-        self.id = handle.id
+    def __init__(self, loop: LoopThread, handle: Handle[R_co]) -> None:
+        self._loop, self._handle = loop, handle
+        self.id, self.key = handle.id, handle.key
 
     def result(self, timeout: Duration | None = None) -> R_co:
-        return self._client._call(self._handle.result(timeout))
+        return self._loop.call(self._handle.result(timeout))
 
     def cancel(self, reason: str = "") -> None:
-        self._client._call(self._handle.cancel(reason))
+        self._loop.call(self._handle.cancel(reason))
 
     def retry(self) -> None:
-        self._client._call(self._handle.retry())
+        self._loop.call(self._handle.retry())
+
+    def resume(self) -> None:
+        self._loop.call(self._handle.resume())
 
     def status(self) -> str:
-        return self._client._call(self._handle.status())
+        return self._loop.call(self._handle.status())
 
 
-class SyncPerdure:
-    """`Perdure` for sync code: `with SyncPerdure(dsn) as p: p.run(workflow, ...)`. Takes the same arguments."""
+class LoopThread:
+    """An event loop in a daemon thread."""
 
-    def __init__(self, dsn: str | None = None, **options: Any) -> None:
-        self._dsn, self._options = dsn, options
+    def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="perdure", daemon=True)
-        self._client: Perdure
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+class SyncBase(Generic[C]):
+    """The methods of a client, blocking."""
+
+    def __init__(self) -> None:
+        self._thread = LoopThread()
+        self._client: C
+
+    def _new(self) -> C:
+        raise NotImplementedError
 
     def __enter__(self) -> Self:
         self._thread.start()
         try:
-            self._client = self._call(self._open())
+            self._client = self._thread.call(self._open())
         except BaseException:
-            self._stop()
+            self._thread.stop()
             raise
         return self
 
-    async def _open(self) -> Perdure:
-        return await Perdure(self._dsn, **self._options).__aenter__()
+    async def _open(self) -> C:
+        return await self._new().__aenter__()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self._call(self._client.close())
+            self._thread.call(self._client.__aexit__(kind, error, trace))
         finally:
-            self._stop()
-
-    def _stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-    def _call(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+            self._thread.stop()
 
     def _here(self, work: Coroutine[Any, Any, T]) -> T:
         """With this client as the ambient one."""
 
         async def scoped() -> T:
-            ambient.set(self._client)
+            ambient.set(self._client._backend)
             return await work
 
-        return self._call(scoped())
+        return self._thread.call(scoped())
 
-    def start(self, workflow: Startable[P, R], *args: P.args, **kwargs: P.kwargs) -> SyncHandle[R]:
-        return SyncHandle(self, self._call(self._client.start_workflow(workflow, *args, **kwargs)))
+    def start(self, workflow: StartableWorkflow[P, R], *args: P.args, **kwargs: P.kwargs) -> SyncHandle[R]:
+        return SyncHandle(self._thread, self._thread.call(self._client.start(workflow, *args, **kwargs)))
 
-    def run(self, workflow: Startable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        return self.start(workflow, *args, **kwargs).result()
+    def run(self, workflow: StartableWorkflow[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._thread.call(self._client.run(workflow, *args, **kwargs))
 
-    def send(self, signal: Signal[T], run_id: str, value: T) -> None:
-        self._here(signal.send(run_id, value))
+    def get(
+        self, id: str | None = None, *, key: str | None = None, workflow: StartableWorkflow[Any, R] | None = None
+    ) -> SyncHandle[R]:
+        return SyncHandle(self._thread, self._thread.call(self._client.get(id, key=key, workflow=workflow)))
 
-    def resolve(self, promise: Promise[T], run_id: str, value: T) -> None:
-        self._here(promise.resolve(run_id, value))
+    def list(
+        self,
+        *,
+        workflow: str = "",
+        status: str | Sequence[str] = (),
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int = 50,
+    ) -> list[RunInfo]:
+        found = self._client.list(workflow=workflow, status=status, since=since, until=until, limit=limit)
+        return self._thread.call(found)
 
-    def ask(
-        self, update: Update[T, R], run_id: str, value: T, *, key: str | None = None, timeout: Duration = "30s"
-    ) -> R:
-        return self._here(update.ask(run_id, value, key=key, timeout=timeout))
+    def send(self, signal: Signal[T], run: str, value: T) -> None:
+        self._here(signal.send(run, value))
 
-    def read(self, state: State[T], run_id: str) -> T:
-        return self._here(state.read(run_id))
+    def resolve(self, promise: Promise[T], run: str, value: T) -> None:
+        self._here(promise.resolve(run, value))
+
+    def ask(self, update: Update[T, R], run: str, value: T, *, key: str | None = None, timeout: Duration = "30s") -> R:
+        return self._here(update.ask(run, value, key=key, timeout=timeout))
+
+    def read(self, state: State[T], run: str) -> T:
+        return self._here(state.read(run))
+
+
+class SyncPerdure(SyncBase[Perdure]):
+    """`Perdure` for sync code: `with SyncPerdure(dsn) as p: p.run(workflow, ...)`. Takes the same arguments."""
+
+    def __init__(self, dsn: str | None = None, **options: Any) -> None:
+        super().__init__()
+        self._dsn, self._options = dsn, options
+
+    def _new(self) -> Perdure:
+        return Perdure(self._dsn, **self._options)
+
+
+class SyncClient(SyncBase[Client]):
+    """`Client` for sync code: `with SyncClient("host:8601") as c: c.run(workflow, ...)`. Takes the same arguments."""
+
+    def __init__(self, address: str | None = None, **options: Any) -> None:
+        super().__init__()
+        self._address, self._options = address, options
+
+    def _new(self) -> Client:
+        return Client(self._address, **self._options)

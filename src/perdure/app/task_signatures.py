@@ -7,7 +7,7 @@ import logging
 from typing import Final
 
 from perdure.core.errors import Unavailable
-from perdure.engine.api.reads import Registry
+from perdure.engine.api.ports import Definitions
 
 log = logging.getLogger("perdure.server")
 
@@ -19,8 +19,8 @@ KNOWN_MAX: Final = 20_000
 class TaskTypes:
     """Told by the hub; a thousand workers that say the same cost one write."""
 
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
+    def __init__(self, definitions: Definitions) -> None:
+        self._definitions = definitions
         self._known: dict[tuple[int, str], bytes] = {}
         self._news: dict[int, dict[str, bytes]] = {}
         self._writing: asyncio.Task[None] | None = None
@@ -41,7 +41,7 @@ class TaskTypes:
         self._writing, news, self._news = None, self._news, {}
         for ns, signatures in news.items():
             try:
-                await self._registry.save_task_types(ns, signatures)
+                await self._definitions.save_task_types(ns, signatures)
             except Unavailable as e:  # editors know a little less until a worker connects again
                 log.warning("the arguments of %d tasks are not recorded: %s", len(signatures), e)
                 for name in signatures:

@@ -72,7 +72,7 @@ def _create_through(server: Remote, new: NewApiKey) -> dict[str, Any]:
         "expires_in": new.expires,
         "rate_per_s": new.rate,
     }
-    made: dict[str, Any] = server.api.post("/keys", {k: v for k, v in body.items() if v is not None})
+    made: dict[str, Any] = server.api.post("/api-keys", {k: v for k, v in body.items() if v is not None})
     return made
 
 
@@ -114,7 +114,7 @@ def list_(server: Remote, dsn: Dsn = None) -> None:
         Column("created by", lambda k: k["created_by"], style="dim"),
     ]
     database = database_of(server, dsn)
-    found = _list_on(database, server.namespace) if database else server.api.items("/keys")
+    found = _list_on(database, server.namespace) if database else server.api.items("/api-keys")
     server.out.rows(found, columns, empty="no API keys yet; create one: perdure api-key create --role admin --name me")
 
 
@@ -150,7 +150,7 @@ def revoke(
     else:
         from perdure.app.http_client import segment
 
-        server.api.delete(f"/keys/{segment(ident)}")
+        server.api.delete(f"/api-keys/{segment(ident)}")
     server.out.say(f"revoked API key {ident}")
 
 

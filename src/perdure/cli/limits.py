@@ -37,7 +37,7 @@ def list_(server: Remote) -> None:
         Column("set by", lambda r: r["updated_by"], style="dim"),
     ]
     empty = "no limits or pauses are set; limits in code and in flows apply regardless"
-    server.out.rows(server.api.items("/rules"), columns, empty=empty)
+    server.out.rows(server.api.items("/limits"), columns, empty=empty)
 
 
 @limit.command("set")
@@ -121,7 +121,7 @@ def _path(scope: str) -> str:
     from perdure.app.http_client import segment
 
     kind, name = parse_scope(scope)
-    return f"/rules/{kind}/{segment(name)}"
+    return f"/limits/{kind}/{segment(name)}"
 
 
 def _pause_path(scope: str, name: str, verb: str) -> str:

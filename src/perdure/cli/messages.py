@@ -51,7 +51,9 @@ def signal(
     from uuid import uuid4
 
     if start is not None:
-        _signal_with_start(server, run, start, {"signal": name, "value": value_of(value), "key": key}, input_json)
+        _signal_with_start(
+            server, run, start, {"signal": name, "value": value_of(value), "signal_key": key}, input_json
+        )
         return
     path = server.path(run, "signals", name)
     if key is not None:
@@ -63,13 +65,13 @@ def signal(
 
 
 def _signal_with_start(server: Remote, run: str, workflow: str, sent: dict[str, Any], input_json: str | None) -> None:
-    from perdure.app.http_client import KEY_FIELD, ApiError, segment
+    from perdure.app.http_client import ApiError, segment
     from perdure.cli.run import unknown_workflow
     from perdure.core.errors import InvalidInput
 
     if not run.startswith("key:"):
         raise InvalidInput(f"--start needs the key of the run: write key:{run}, not {run}")
-    body = {**sent, KEY_FIELD: run.removeprefix("key:")}
+    body = {**sent, "key": run.removeprefix("key:")}
     if input_json is not None:
         body["input"] = json_argument(input_json, "--input")
     try:
@@ -99,14 +101,12 @@ def update(
     """
     from uuid import uuid4
 
-    from perdure.app.http_client import KEY_FIELD
-
     wanted = key or uuid4().hex
-    body = {"value": json_argument(value, "JSON"), KEY_FIELD: wanted, "wait": min(max(wait, 0.0), WAIT_S)}
+    body = {"value": json_argument(value, "JSON"), "key": wanted, "wait": min(max(wait, 0.0), WAIT_S)}
     # Its key makes an update idempotent, so the request may be repeated.
     reply = server.api.post(server.path(run, "updates", name), body, idempotency_key=uuid4().hex)
     if reply["status"] == "pending":
-        server.out.one(reply, people=lambda: print("no reply yet"), plain=[reply["id"], "pending"])
+        server.out.one(reply, people=lambda: print("no reply yet"), plain=[reply["key"], "pending"])
         server.out.next(f"perdure update {run} {name} '{value}' --key {wanted}")
         return
     text = _text(reply["value"])

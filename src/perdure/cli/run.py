@@ -36,10 +36,8 @@ class StartOptions:
     version: Annotated[str | None, typer.Option(help="Version of the workflow. Default: the current one.")] = None
 
     def body(self) -> dict[str, Any]:
-        from perdure.app.http_client import KEY_FIELD
-
         return {
-            KEY_FIELD: self.key,
+            "key": self.key,
             "on_conflict": self.on_conflict,
             "attributes": pairs(self.attr or [], "--attr") or None,
             "timeout": self.timeout,
@@ -71,7 +69,7 @@ class DeferralOptions:
             raise InvalidInput("--debounce-key needs --debounce DURATION")
         out: dict[str, Any] = {}
         if self.dedup is not None:
-            out["dedup"] = {"key": self.dedup} | ({"for": self.dedup_for} if self.dedup_for is not None else {})
+            out["dedup"] = {"key": self.dedup} | ({"within": self.dedup_for} if self.dedup_for is not None else {})
         if self.debounce is not None:
             out["debounce"] = {"key": self.debounce_key or workflow, "quiet": self.debounce}
         return out

@@ -116,7 +116,7 @@ def run_columns(*, waiting: bool = False) -> list[Column]:
         Column("key", lambda r: r.get("key")),
         Column("started", lambda r: r["created_at"], lambda r: ago(r["created_at"]), "dim"),
         Column("took", took, lambda r: duration(took(r)), "dim", right=True),
-        *([Column("waiting for", lambda r: r.get("waiting_for"), fold=True)] if waiting else []),
+        *([Column("waiting for", lambda r: (r.get("waiting") or {}).get("reason"), fold=True)] if waiting else []),
     ]
 
 

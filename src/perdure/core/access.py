@@ -134,6 +134,16 @@ class AuditLine(msgspec.Struct, frozen=True, kw_only=True):
     detail: dict[str, str | int | float | bool | None] | None
 
 
+def check_namespace_name(name: str) -> None:
+    """A name that fits into a header, an address and a terminal."""
+    fits = 0 < len(name) <= NAMESPACE_CHARS_MAX and name.isascii() and name[0].isalnum()
+    if not fits or not all(ch.isalnum() or ch in "-_." for ch in name):
+        raise InvalidInput(
+            f"{name[:NAMESPACE_CHARS_MAX]!r} cannot name a namespace: use up to {NAMESPACE_CHARS_MAX} letters, digits and - _ . "
+            "and begin with a letter or a digit"
+        )
+
+
 def namespace_of(principal: Principal, requested: str | None) -> str:
     """The namespace a request works in. One that the principal may not see does not exist for it."""
     if requested is None or requested == "":

@@ -293,3 +293,7 @@ OUTAGE_LOG_S: Final = 60
 """Seconds between two lines about work that keeps failing."""
 OUTAGE_OVER_S: Final = 15
 """Seconds without a failure after which such work counts as working again."""
+VERSIONS_SHOWN_MAX: Final = 500
+"""Versions of a workflow that are listed with it."""
+IDEMPOTENCY_KEY_CHARS_MAX: Final = 150
+"""Characters of a request's idempotency key."""

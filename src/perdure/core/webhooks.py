@@ -13,14 +13,27 @@ import hmac
 import re
 from typing import Final
 
+from perdure.core.errors import InvalidInput
 from perdure.core.limits import WEBHOOK_SKEW_S
 
+NAME_CHARS_MAX: Final = 100
+"""Characters of a webhook's name."""
 HEADER: Final = "Perdure-Signature"
 HEADER_CHARS_MAX: Final = 1_000
 SIGNATURES_MAX: Final = 5
 """Signatures in one header."""
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
 _TIME = re.compile(r"[0-9]{1,12}")
 _HEX = re.compile(r"[0-9a-f]{64}")
+
+
+def check_name(name: str) -> str:
+    """The name, if it fits into an address as it is."""
+    if len(name) <= NAME_CHARS_MAX and _NAME.fullmatch(name):
+        return name
+    raise InvalidInput(
+        f"{name[:NAME_CHARS_MAX]!r} cannot name a webhook: use up to {NAME_CHARS_MAX} letters, digits and . _ -"
+    )
 
 
 def signature(secret: bytes, at_s: int, body: bytes) -> str:

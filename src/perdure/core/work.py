@@ -104,7 +104,7 @@ class Decided(msgspec.Struct, gc=False):
 
 
 class StartRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A client's wish to start a run."""
+    """A run to be started."""
 
     namespace: str = "default"
     workflow: str
@@ -120,8 +120,10 @@ class StartRequest(msgspec.Struct, frozen=True, kw_only=True):
     later: Later | None = None
     """Put off: the run begins later, together with other starts. See starts.py."""
     dedup: Dedup | None = None
-    once: str = ""
-    """Of a batched start: a text under which its items are added once, however often it is sent."""
+    idempotency_key: str = ""
+    """Of the request: a repetition under it has no further effect, a different request under it is refused."""
+    registered_only: bool = False
+    """Refuse a workflow or version that is not registered. Code that starts a workflow it defines does not know what is."""
 
 
 class Outcome(msgspec.Struct, frozen=True):

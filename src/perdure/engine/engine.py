@@ -21,10 +21,7 @@ from typing import Any, Final
 
 import msgspec
 
-from perdure.core.errors import NotFound
 from perdure.engine.after_commit import AfterCommit
-from perdure.engine.api.runs import UseCases
-from perdure.engine.api.updates import UpdatePort, Updates
 from perdure.engine.commits.committer import Committer
 from perdure.engine.context import EngineContext
 from perdure.engine.flow_control import FlowControl
@@ -47,6 +44,7 @@ from perdure.engine.services.service import Body, Service, keep_running
 from perdure.engine.services.start_deadlines import StartDeadlines, StartDeadlineStore
 from perdure.engine.services.task_logs import TaskLogs, TaskLogStore
 from perdure.engine.services.telemetry import Telemetry, TelemetryStore
+from perdure.engine.services.updates import UpdatePort, Updates
 from perdure.engine.services.upkeep import Upkeep
 from perdure.engine.settings import EngineSettings
 from perdure.engine.tasks.attempts import Attempt, Attempts, Flight
@@ -56,8 +54,6 @@ from perdure.engine.tasks.no_worker import NoWorker
 
 log = logging.getLogger("perdure.engine")
 
-NAMESPACE_TRUST_US: Final = 5_000_000
-"""How long a namespace that was found counts as existing; another server may delete it."""
 EVICT_TICKS: Final = 5
 """Ticks between two looks at idle runs, unless memory is crowded."""
 
@@ -105,16 +101,15 @@ class Engine:
         self.telemetry = Telemetry(context, stores.telemetry, self.attempts)
         self.task_logs = TaskLogs(context.counters, stores.task_logs)
         self.upkeep = Upkeep(context)
-        self.updates = Updates(stores.updates)
+        self.updates = Updates(stores.updates, stores.store, context.events.message_posted.publish)
         self.notifications = Notifications(context)
         self.served = ServedDefinitions(
             context, parts.runs, self.dispatcher, self.flows, self.flow_control, self.telemetry
         )
         self.lease = Lease(context, self.name, self.committer, self.claims, self.lost_workers, self.served)
         self._tasks: list[asyncio.Task[None]] = []
-        self._uses: dict[str, UseCases] = {}
-        self._uses_checked_us: dict[str, int] = {}
-        self.use: UseCases
+        self.ns = 0
+        """Number of the namespace that the engine was opened for."""
         self._subscribe()
 
     def _subscribe(self) -> None:
@@ -166,8 +161,7 @@ class Engine:
         context = self._context
         await self.upkeep.prepare()
         ns = await context.store.namespace(self.settings.namespace)
-        self.use = self._uses[self.settings.namespace] = self._use_in(ns)
-        context.worker.ns = ns
+        self.ns = context.worker.ns = ns
         await self.lease.register()
         await self.served.refresh()
         context.worker.open(
@@ -249,42 +243,6 @@ class Engine:
         if "mail" in topics or "run" in topics or "task" in topics or "rule" in topics:
             # Spread over a few milliseconds, so that one notification does not bring every engine to the same row at once.
             self.claims.wake_in(random.randrange(200, 5_000))
-
-    async def use_of(self, namespace: str) -> UseCases:
-        """The use cases of one namespace; NotFound when there is no such namespace."""
-        found = self._uses.get(namespace)
-        now_us = self.clock.now_us()
-        if found is not None and now_us - self._uses_checked_us.get(namespace, 0) < NAMESPACE_TRUST_US:
-            return found
-        ns = await self._context.store.find_namespace(namespace)
-        if ns is None:
-            self.forget_namespace(namespace)
-            raise NotFound(f"there is no namespace {namespace!r}")
-        if found is None or found.ns != ns:
-            found = self._uses[namespace] = self._use_in(ns)
-        self._uses_checked_us[namespace] = now_us
-        return found
-
-    def forget_namespace(self, namespace: str) -> None:
-        """It was deleted; the next request looks it up again."""
-        self._uses.pop(namespace, None)
-        self._uses_checked_us.pop(namespace, None)
-
-    def _use_in(self, ns: int) -> UseCases:
-        return UseCases(
-            self._context.store,
-            ns,
-            self._context.new_run_id,
-            self._context.now_us,
-            self.queue.add,
-            self.runs.may_own,
-            self.waiters,
-            self.events.message_posted.publish,
-            self.inbox,
-            self.flows,
-            self.flow_control,
-            self.deferred_starts,
-        )
 
     def drain(self) -> None:
         """Take on nothing new; what is here goes on."""

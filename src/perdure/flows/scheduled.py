@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from hashlib import blake2b
-from typing import Final, Literal
+from typing import Final
 from zoneinfo import ZoneInfo
 
 import msgspec
 
+from perdure.core.api.schedules import ORIGIN_FLOW, ScheduleRequest
 from perdure.core.calls import encode_json
 from perdure.core.durations import DURATION_US_MAX, datetime_of
 from perdure.core.errors import InvalidInput, PayloadTooLarge
@@ -28,93 +29,12 @@ SKIPPED: Final = "skipped"
 MISSED: Final = "missed"
 """Words of `schedule_fire.outcome`."""
 
-ORIGIN_API: Final = "api"
-ORIGIN_CODE: Final = "code"
-ORIGIN_FLOW: Final = "flow:"
-"""Begins the origin of a schedule that the `triggers:` of a flow made; the flow's name follows."""
 
 RESERVED_TAILS: Final = ("/times", "/fires")
 """A name that ended like this could not be told from what is below another schedule."""
 
 OFFERED: Final = ("day", "nominal", "schedule")
 """What the `with:` of a trigger may read, and what it offers where there is none."""
-
-State = Literal["active", "paused", "over"]
-
-
-class ScheduleRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule to create or to bring up to date."""
-
-    name: str
-    workflow: str
-    version: str = ""
-    """Empty: the current version when it fires."""
-    input: bytes = b"{}"
-    timeout_us: int = 0
-    """How long its runs may take; 0: as long as they do."""
-    attributes: bytes = b""
-    spec: ScheduleSpec
-    origin: str = ORIGIN_API
-
-
-class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
-    name: str
-    workflow: str
-    version: str
-    input: bytes
-    timeout_us: int
-    attributes: bytes
-    spec: ScheduleSpec
-    origin: str
-    created_us: int
-    created_by: str
-    updated_us: int
-    paused_us: int | None
-    paused_by: str | None
-    pause_reason: str | None
-    next_us: int | None
-    """The next nominal time; None when it is over. One that is paused finds its next time when it is resumed."""
-    fire_us: int | None
-    """When that one fires: nominal time and jitter."""
-    fired: int
-    missed: int
-    skipped: int
-    error: str | None
-
-    @property
-    def state(self) -> State:
-        if self.paused_us is not None:
-            return "paused"
-        return "over" if self.next_us is None else "active"
-
-
-class FireView(msgspec.Struct, frozen=True, kw_only=True):
-    """One nominal time and what came of it."""
-
-    nominal_us: int
-    at_us: int
-    how: str
-    outcome: str
-    run_id: bytes | None = None
-    status: int | None = None
-    """Of the run; None when there is none, or when it is too old to be known."""
-
-
-class BackfillTime(msgspec.Struct, frozen=True, kw_only=True):
-    """A nominal time in the range of a backfill."""
-
-    nominal_us: int
-    exists: bool
-    """There was a run for it already: it gets no second one."""
-    run_id: bytes | None = None
-
-
-class CalendarView(msgspec.Struct, frozen=True, kw_only=True):
-    name: str
-    spec: bytes
-    """JSON."""
-    updated_us: int
-    updated_by: str
 
 
 def check_name(name: str, what: str = "a schedule") -> str:

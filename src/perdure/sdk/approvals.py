@@ -10,13 +10,14 @@ from typing import Any, Final, Generic, TypedDict, TypeVar, Unpack, cast, overlo
 
 import msgspec
 
-from perdure.core import ids
+from perdure.core.api import approvals
+from perdure.core.api.approvals import AnswerApproval, CreateLink, DelegateApproval
 from perdure.core.approvals import Answer, Spec, check_names, encode_spec, read_answer
 from perdure.core.durations import Duration, to_us
 from perdure.core.errors import ApprovalRejected, Failure, InvalidInput, PerdureError
 from perdure.core.json_schema import schema_problem
 from perdure.core.names import checked_name
-from perdure.sdk.client.handles import backend
+from perdure.sdk.client.backend import backend
 from perdure.sdk.options import checked
 from perdure.sdk.payloads import Converter
 from perdure.sdk.payloads.schemas import schemas_of
@@ -149,11 +150,14 @@ class Approval(Generic[T]):
         Raises ApprovalClosed, ApprovalExpired, NotAssigned, NotFound, or InvalidInput for a value that does not fit the form.
         """
         data = b"null" if value is None or self._converter is None else self._converter.encode(value)
-        return await backend().vote(ids.parse(run_id), self._nth(nth), True, data, comment, by)
+        return await self._answer(AnswerApproval(run_id, self._nth(nth), True, data, comment, by))
 
     async def reject(self, run_id: str, *, by: str = "", comment: str = "", nth: int = 1) -> bool:
         """Reject it. Returns and raises like `approve()`."""
-        return await backend().vote(ids.parse(run_id), self._nth(nth), False, b"null", comment, by)
+        return await self._answer(AnswerApproval(run_id, self._nth(nth), False, b"null", comment, by))
+
+    async def _answer(self, answer: AnswerApproval) -> bool:
+        return (await backend().call(approvals.ANSWER, answer)).resolved_us is not None
 
     async def resolve(self, run_id: str, value: T) -> None:
         """Approve it with a value, like `Promise.resolve()`."""
@@ -161,7 +165,7 @@ class Approval(Generic[T]):
 
     async def delegate(self, run_id: str, to: str, *, by: str = "", nth: int = 1) -> None:
         """Delegate it: `to` is assigned instead of `by`, or of the caller."""
-        await backend().delegate(ids.parse(run_id), self._nth(nth), to, by)
+        await backend().call(approvals.DELEGATE, DelegateApproval(run_id, self._nth(nth), to, by))
 
     async def link(self, run_id: str, who: str, *, expires_in: Duration | None = None, nth: int = 1) -> str:
         """The address of a page where `who` can answer once, without a credential. Keep it secret: the link is the permission.
@@ -173,7 +177,8 @@ class Approval(Generic[T]):
             nth: which question of the run, counted from 1.
         """
         lasts_us = to_us(expires_in) if expires_in is not None else 0
-        return await backend().link(ids.parse(run_id), "approval", self._nth(nth), who, lasts_us)
+        link = CreateLink(run_id, "approval", self._nth(nth), who, lasts_us)
+        return (await backend().call(approvals.CREATE_LINK, link)).url
 
     def _nth(self, nth: int) -> str:
         if nth < 1:

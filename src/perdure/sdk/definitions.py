@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, Se
 
 import msgspec
 
-from perdure.core import deferred_starts
+from perdure.core import deferred_starts, ids
 from perdure.core import events as ev
+from perdure.core.api import messages, runs
+from perdure.core.api.messages import SignalWithStart
 from perdure.core.calls import RESERVED
 from perdure.core.declared import Declared
 from perdure.core.deferred_starts import Later
@@ -22,7 +24,8 @@ from perdure.core.names import checked_name
 from perdure.core.retry import TaskOptions
 from perdure.core.work import StartRequest
 from perdure.sdk import registry
-from perdure.sdk.client.handles import Backend, Handle, backend, value_of
+from perdure.sdk.client.backend import Backend, backend
+from perdure.sdk.client.handles import Handle, outcome_of, value_of
 from perdure.sdk.flow_control import Debounce, Dedup, control_of
 from perdure.sdk.mapping import map as map_calls
 from perdure.sdk.options import (
@@ -232,10 +235,7 @@ class Startable(Generic[P, R]):
 
     async def run(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Start a run and wait for its result. Raises what `start()` and `Handle.result()` raise."""
-        target = backend()
-        run_id, outcome = await target.run(self._request(target, self.signature.encode_call(args, kwargs)))
-        result: R = value_of(outcome, run_id, self.signature.decode_result)
-        return result
+        return await self.run_on(backend(), self.signature.encode_call(args, kwargs))
 
     async def signal_with_start(self, signal: Signal[A], value: A, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Send a signal to the run under the key of `options(key=...)`; if none is active, start it with these arguments.
@@ -246,12 +246,29 @@ class Startable(Generic[P, R]):
         """
         target = backend()
         request = self._request(target, self.signature.encode_call(args, kwargs))
-        run_id, _ = await target.signal_with_start(request, signal.message(value), signal.key)
-        return Handle(target, run_id, self.signature.decode_result)
+        sent = await target.call(
+            messages.SIGNAL_WITH_START, SignalWithStart(request, signal.name, signal.encode(value), signal.key)
+        )
+        return Handle(target, sent.run_id, self.signature.decode_result, self._key)
+
+    def encode_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        return self.signature.encode_call(args, kwargs)
+
+    def decode_result(self, data: bytes) -> Any:
+        return self.signature.decode_result(data)
 
     async def start_on(self, target: Backend, data: bytes) -> Handle[R]:
-        """Start a run through a client, with encoded arguments."""
-        return Handle(target, await target.start(self._request(target, data)), self.signature.decode_result)
+        """`start` on a client, with encoded arguments."""
+        started = await target.call(runs.START, self._request(target, data))
+        return Handle(target, started.run_id, self.signature.decode_result, self._key)
+
+    async def run_on(self, target: Backend, data: bytes) -> R:
+        """`run` on a client, with encoded arguments."""
+        ended = await target.call(runs.RUN, self._request(target, data))
+        run_id = ids.text(ended.run_id)
+        outcome = ended.outcome if ended.outcome is not None else await outcome_of(target, run_id)
+        result: R = value_of(outcome, run_id, self.signature.decode_result)
+        return result
 
     def _request(self, target: Backend, data: bytes) -> StartRequest:
         if current.get(None) is not None:

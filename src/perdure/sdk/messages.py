@@ -8,12 +8,14 @@ from typing import Any, Final, Generic, Self, TypeVar
 
 import msgspec
 
-from perdure.core import ids
+from perdure.core.api import approvals, messages, named_events
+from perdure.core.api.approvals import CreateLink
+from perdure.core.api.messages import ReadState, ResolvePromise, SendSignal
+from perdure.core.api.named_events import EmitEvent
 from perdure.core.durations import Duration, to_us
 from perdure.core.errors import PerdureError
-from perdure.core.messages import SignalSent
 from perdure.core.names import checked_name
-from perdure.sdk.client.handles import Backend, backend
+from perdure.sdk.client.backend import backend
 from perdure.sdk.payloads import Converter
 from perdure.sdk.workflow.live_run import LiveRun, current
 from perdure.sdk.workflow.step import Step
@@ -75,18 +77,12 @@ class Signal(Generic[T]):
 
         Returns False if the message was dropped. Raises RunFinished or NotFound.
         """
-        target = backend()
-        return await target.post(await _run_of(target, run_id), self.message(value), key or self.key)
+        sent = await backend().call(messages.SIGNAL, SendSignal(run_id, self.name, self.encode(value), key or self.key))
+        return sent.is_new
 
-    def message(self, value: T) -> SignalSent:
+    def encode(self, value: T) -> bytes:
         """The message as it is sent."""
-        return SignalSent(self.name, self._converter.encode(value))
-
-
-async def _run_of(target: Backend, run_id: str) -> bytes:
-    if run_id.startswith(BY_KEY):
-        return await target.find_run(run_id.removeprefix(BY_KEY))
-    return ids.parse(run_id)
+        return self._converter.encode(value)
 
 
 class NamedEvent(Generic[T]):
@@ -138,7 +134,8 @@ class NamedEvent(Generic[T]):
 
         Returns False if the event was dropped.
         """
-        return await backend().emit(self.name, self._converter.encode(value), key)
+        event = EmitEvent(self.name, self._converter.encode(value), key)
+        return (await backend().call(named_events.EMIT, event)).is_new
 
 
 def _plain(value: Any) -> Any:
@@ -170,7 +167,7 @@ class Promise(Generic[T]):
 
     async def resolve(self, run_id: str, value: T) -> None:
         """Resolve the promise of a run. The first value stands: a second one raises PromiseAlreadyResolved. Raises RunFinished or NotFound."""
-        await backend().resolve(ids.parse(run_id), self.name, self._converter.encode(value))
+        await backend().call(messages.RESOLVE, ResolvePromise(run_id, self.name, self._converter.encode(value)))
 
     async def link(self, run_id: str, who: str = "", *, expires_in: Duration | None = None) -> str:
         """The address of a page where the value can be given once, without a credential. Keep it secret: the link is the permission.
@@ -181,7 +178,8 @@ class Promise(Generic[T]):
             expires_in: how long the link works.
         """
         lasts_us = to_us(expires_in) if expires_in is not None else 0
-        return await backend().link(ids.parse(run_id), "promise", self.name, who, lasts_us)
+        link = CreateLink(run_id, "promise", self.name, who, lasts_us)
+        return (await backend().call(approvals.CREATE_LINK, link)).url
 
 
 class State(Generic[T]):
@@ -217,7 +215,7 @@ class State(Generic[T]):
 
     async def read(self, run_id: str) -> T:
         """The value in a run, as of its last commit. Raises NotFound."""
-        data = await backend().read_state(ids.parse(run_id), self.name)
+        data = (await backend().call(messages.STATE, ReadState(run_id, self.name))).value
         return self.default if data is None else self._converter.decode(data)
 
 

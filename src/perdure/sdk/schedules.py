@@ -13,13 +13,27 @@ from typing import Generic, Literal, TypedDict, TypeVar, Unpack
 from zoneinfo import ZoneInfo
 
 from perdure.core import ids
+from perdure.core.api import schedules as acts
+from perdure.core.api.schedules import (
+    ORIGIN_CODE,
+    BackfillSchedule,
+    FireView,
+    ListFires,
+    ListTimes,
+    PauseSchedule,
+    PutSchedule,
+    ScheduleRef,
+    ScheduleRequest,
+    ScheduleView,
+)
 from perdure.core.calls import encode_json
 from perdure.core.durations import Duration, datetime_of, to_us, us_of
 from perdure.core.errors import InvalidInput
 from perdure.core.lifecycle import RunStatus
 from perdure.core.schedules import parse_spec
-from perdure.flows.scheduled import ORIGIN_CODE, FireView, ScheduleRequest, ScheduleView, check_name, checked
-from perdure.sdk.client.handles import Backend, Handle, Schedules, backend
+from perdure.flows.scheduled import check_name, checked
+from perdure.sdk.client.backend import Backend, backend
+from perdure.sdk.client.handles import Handle
 from perdure.sdk.definitions import Bound
 from perdure.sdk.options import checked as checked_options
 
@@ -132,45 +146,45 @@ class Schedule(Generic[R]):
     async def apply_on(self, target: Backend) -> ScheduleView:
         """Like `apply()`, through a client that you hold."""
         self.target.workflow.prepare(target)
-        view, _ = await (await target.schedules()).put(self.request)
-        return view
+        return (await target.call(acts.PUT, PutSchedule(self.request))).schedule
 
     async def describe(self) -> ScheduleView:
         """The schedule as it is stored. Raises NotFound if it was not applied."""
-        return await (await _schedules()).get(self.name)
+        return await backend().call(acts.GET, ScheduleRef(self.name))
 
     async def pause(self, reason: str = "") -> None:
         """Stop firing until `resume()`. `reason` is shown with the schedule."""
-        await (await _schedules()).pause(self.name, reason)
+        await backend().call(acts.PAUSE, PauseSchedule(self.name, reason))
 
     async def resume(self) -> None:
         """Fire again, from now on. Times that have passed meanwhile are not made up for; `backfill()` does that."""
-        await (await _schedules()).resume(self.name)
+        await backend().call(acts.RESUME, ScheduleRef(self.name))
 
     async def trigger(self) -> Handle[R]:
         """Start a run now, in addition to the schedule. Returns its handle."""
         target = backend()
-        run_id = await (await target.schedules()).trigger(self.name)
+        run_id = (await target.call(acts.TRIGGER, ScheduleRef(self.name))).run_id
         return Handle(target, run_id, self.target.workflow.signature.decode_result)
 
     async def delete(self) -> None:
         """Delete the schedule. Its active runs go on."""
-        await (await _schedules()).delete(self.name)
+        await backend().call(acts.DELETE, ScheduleRef(self.name))
 
     async def next(self, limit: int = 5) -> list[datetime]:
         """The next times of the stored schedule, in its time zone."""
-        return [self._local(t) for t in await (await _schedules()).times(self.name, limit)]
+        return [self._local(t) for t in (await backend().call(acts.TIMES, ListTimes(self.name, limit))).times]
 
     async def fires(self, limit: int = 50) -> list[Fire]:
         """Past times and their outcomes, the latest first."""
-        return [self._fire(f) for f in await (await _schedules()).fires(self.name, None, limit)]
+        return [self._fire(f) for f in (await backend().call(acts.FIRES, ListFires(self.name, None, limit))).items]
 
     async def backfill(self, since: datetime, until: datetime, *, dry_run: bool = False) -> list[Backfilled]:
         """Start a run for each time from `since` and before `until` that had none.
 
         With `dry_run` nothing is started. Returns the times, each with whether it had a run, and its run.
         """
-        times = await (await _schedules()).backfill(self.name, us_of(since), us_of(until), dry_run=dry_run)
+        asked = BackfillSchedule(self.name, us_of(since), us_of(until), dry_run)
+        times = (await backend().call(acts.BACKFILL, asked)).times
         return [Backfilled(self._local(t.nominal_us), t.exists, _text(t.run_id)) for t in times]
 
     def _local(self, us: int) -> datetime:
@@ -179,10 +193,6 @@ class Schedule(Generic[R]):
     def _fire(self, f: FireView) -> Fire:
         status = RunStatus(f.status).word if f.status is not None else None
         return Fire(self._local(f.nominal_us), datetime_of(f.at_us), f.how, f.outcome, _text(f.run_id), status)
-
-
-async def _schedules() -> Schedules:
-    return await backend().schedules()
 
 
 def _text(run_id: bytes | None) -> str | None:

@@ -22,11 +22,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
+from time import monotonic  # bound here, before workflow guards wrap it
 from typing import Any, Generic, TypeVar
 from uuid import uuid4
 
 from perdure.core import events as ev
-from perdure.core import ids
+from perdure.core.api import messages
+from perdure.core.api.messages import AskUpdate
 from perdure.core.durations import Duration, to_us
 from perdure.core.errors import (
     Failure,
@@ -38,9 +40,8 @@ from perdure.core.errors import (
     clip,
     update_error,
 )
-from perdure.core.messages import UpdateAsked
 from perdure.core.names import checked_name
-from perdure.sdk.client.handles import backend
+from perdure.sdk.client.backend import backend
 from perdure.sdk.payloads import Converter
 from perdure.sdk.workflow.endings import ContinueAsNewRequest, failure_of
 from perdure.sdk.workflow.live_run import LiveRun, current
@@ -167,12 +168,17 @@ class Update(Generic[T, R]):
             raise WorkflowRuleBroken(
                 f"Update({self.name!r}).ask() works outside workflows only; ask from a @task, or send a signal"
             )
-        asked = UpdateAsked(key or uuid4().hex, self.name, self._request.encode(value))
-        answer = await backend().update(ids.parse(run_id), asked, to_us(timeout) / 1e6)
-        if answer is None:
-            raise TimeoutError(
-                f"run {run_id} has not answered the update {self.name!r} within {timeout}; it goes on: ask again with key={asked.id!r}"
-            )
+        ask_key, data, end_s = key or uuid4().hex, self._request.encode(value), monotonic() + to_us(timeout) / 1e6
+        while True:
+            left_s = max(0.0, end_s - monotonic())
+            reply = await backend().call(messages.UPDATE, AskUpdate(run_id, self.name, data, ask_key, left_s))
+            answer = reply.answer
+            if answer is not None:
+                break
+            if monotonic() >= end_s:
+                raise TimeoutError(
+                    f"run {run_id} has not answered the update {self.name!r} within {timeout}; it goes on: ask again with key={ask_key!r}"
+                )
         if answer.failure is not None:
             raise update_error(answer.failure)
         return self._answer.decode(answer.value)

@@ -18,7 +18,7 @@ from typing import Final
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from perdure.core.errors import Conflict, InvalidInput, PerdureError
+from perdure.core.errors import CannotOpenSecret, InvalidInput, NoSecretKey
 
 KEY_BYTES: Final = 32
 NONCE_BYTES: Final = 12
@@ -29,18 +29,6 @@ HOW: Final = (
     "Make a key with `openssl rand -base64 32`, keep it in a file that only the server's user can read, and name the file in "
     "PERDURE_SECRET_KEY_FILE on every server of this database."
 )
-
-
-class NoSecretKey(Conflict):
-    """The server has no key to seal a secret with; see `PERDURE_SECRET_KEY_FILE`."""
-
-    code = "no_secret_key"
-
-
-class CannotOpen(PerdureError):
-    """A stored secret was sealed with a key that this server does not have, or was changed."""
-
-    code = "cannot_open_secret"
 
 
 class SecretBox:
@@ -62,13 +50,13 @@ class SecretBox:
         ident, nonce, body = sealed[1 : 1 + ID_BYTES], sealed[1 + ID_BYTES : 17], sealed[17:]
         key = self._keys.get(ident)
         if key is None:
-            raise CannotOpen(
+            raise CannotOpenSecret(
                 f"the secret of {owner} was sealed with another key than those of this server ({ident.hex()})"
             )
         try:
             return key.decrypt(nonce, body, owner.encode())
         except (InvalidTag, ValueError):  # a nonce that is cut short is a ValueError
-            raise CannotOpen(
+            raise CannotOpenSecret(
                 f"the secret of {owner} was changed in the database, or belongs to something else"
             ) from None
 

@@ -14,7 +14,6 @@ import msgspec
 from asyncpg import exceptions as pg
 
 from perdure.core.access import (
-    NAMESPACE_CHARS_MAX,
     NAMESPACE_DEFAULT,
     AuditLine,
     KeyCheck,
@@ -23,6 +22,7 @@ from perdure.core.access import (
     Permission,
     Principal,
     Role,
+    check_namespace_name,
     no_namespace,
 )
 from perdure.core.api_keys import ID_ALPHABET, ID_CHARS, SECRET_BYTES, compose, present
@@ -155,16 +155,6 @@ async def delete_namespace(dsn: str, name: str, *, by: str) -> None:
         if row is None:
             raise NotFound(f"there is no namespace {name!r}: `perdure namespace list` shows those there are")
         await _append(c, row["id"], by, "namespace.delete", name, None)
-
-
-def check_namespace_name(name: str) -> None:
-    """A name that fits into a header, an address and a terminal."""
-    fits = 0 < len(name) <= NAMESPACE_CHARS_MAX and name.isascii() and name[0].isalnum()
-    if not fits or not all(ch.isalnum() or ch in "-_." for ch in name):
-        raise InvalidInput(
-            f"{name[:NAMESPACE_CHARS_MAX]!r} cannot name a namespace: use up to {NAMESPACE_CHARS_MAX} letters, digits and - _ . "
-            "and begin with a letter or a digit"
-        )
 
 
 @asynccontextmanager

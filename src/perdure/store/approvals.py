@@ -10,9 +10,10 @@ from typing import Any, Final
 import msgspec
 
 from perdure.core import ids
+from perdure.core.api.approvals import ApprovalPage, ApprovalPosition
 from perdure.core.approvals import Standing, Vote, decode_spec
 from perdure.core.links import SECRET_BYTES
-from perdure.engine.api.approvals import After, Detail, Page
+from perdure.engine.api.ports import AuditDetail
 from perdure.store.clashes import retried
 from perdure.store.connections import Connections
 from perdure.store.port import PostgresPort
@@ -57,8 +58,8 @@ class PostgresApprovals(PostgresPort):
             return await _standings(c, await fetch(c, "approvals_of_run", run_id=run_id, ns=ns, limit=limit))
 
     async def page(
-        self, ns: int, names: Sequence[str] | None, workflow: str | None, after: After | None, limit: int
-    ) -> Page:
+        self, ns: int, names: Sequence[str] | None, workflow: str | None, after: ApprovalPosition | None, limit: int
+    ) -> ApprovalPage:
         found: list[Any] = []
         wanted = None if names is None else list(names)
         async with self._pool.take() as c:
@@ -86,7 +87,7 @@ class PostgresApprovals(PostgresPort):
                         continue
                     after = None
                 break
-            return Page(await _standings(c, found), after)
+            return ApprovalPage(await _standings(c, found), after)
 
     async def secret(self) -> bytes:
         if not self._secret:
@@ -150,13 +151,19 @@ class HeldApproval:
             at=vote.at_us,
         )
 
-    async def decide(self, mail: bytes) -> None:
-        decided = await fetch_row(self._c, "decide_approval", run_id=self._run_id, name=self._name, body=mail)
+    async def decide(self, message: bytes) -> None:
+        decided = await fetch_row(self._c, "decide_approval", run_id=self._run_id, name=self._name, body=message)
         assert decided is not None, "it is ours, and was open a moment ago"
 
-    async def resolve(self, mail: bytes) -> bool:
+    async def resolve(self, message: bytes) -> bool:
         row = await fetch_row(
-            self._c, "resolve_promise", run_id=self._run_id, ns=self._ns, name=self._name, body=mail, authorized=False
+            self._c,
+            "resolve_promise",
+            run_id=self._run_id,
+            ns=self._ns,
+            name=self._name,
+            body=message,
+            authorized=False,
         )
         return bool(row["won"])
 
@@ -174,7 +181,7 @@ class HeldApproval:
         self.used_link = await fetch_row(self._c, "use_link", id=id, expires_at=expires_us) is not None
         return self.used_link
 
-    async def audit(self, actor: str, action: str, detail: Detail) -> None:
+    async def audit(self, actor: str, action: str, detail: AuditDetail) -> None:
         text = msgspec.json.encode(detail).decode()
         await execute(
             self._c, "append_audit", ns=self._ns, actor=actor, action=action, target=ids.text(self._run_id), detail=text

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from perdure.core.api.dead_letters import DeadLetter, DeadLetterFilter, DeadLetterPage, DeadLetterPosition
 from perdure.core.durations import FOREVER_US
-from perdure.engine.api.dead_letters import DeadFilter, DeadLetter, DeadPage, Place
-from perdure.engine.api.reads import SCAN_ROWS_MAX
+from perdure.engine.api.ports import SCAN_ROWS_MAX
 from perdure.engine.api.run_retry import GENERATIONS_MAX
 from perdure.store.clashes import retried
 from perdure.store.port import PostgresPort
@@ -17,7 +17,9 @@ HIGHEST: Final = b"\xff" * 16
 
 @retried()
 class PostgresDeadLetters(PostgresPort):
-    async def page(self, ns: int, wanted: DeadFilter, below: Place | None, limit: int) -> DeadPage:
+    async def page(
+        self, ns: int, wanted: DeadLetterFilter, below: DeadLetterPosition | None, limit: int
+    ) -> DeadLetterPage:
         at_us, task_id = below or (FOREVER_US, HIGHEST)
         if wanted.until_us is not None and wanted.until_us < at_us:  # exclusive: the id that none is below
             at_us, task_id = wanted.until_us, bytes(16)
@@ -37,10 +39,10 @@ class PostgresDeadLetters(PostgresPort):
             )
             items = [_letter(r) for r in rows if r["id"] is not None]
             if len(items) == limit:
-                return DeadPage(items, (items[-1].failed_us, items[-1].task_id))
+                return DeadLetterPage(items, (items[-1].failed_us, items[-1].task_id))
             if rows[0]["scanned"] < scan:
-                return DeadPage(items, None)
-        return DeadPage(items, (rows[0]["low_at"], rows[0]["low_id"]))
+                return DeadLetterPage(items, None)
+        return DeadLetterPage(items, (rows[0]["low_at"], rows[0]["low_id"]))
 
     async def roots(self, ns: int, run_ids: Sequence[bytes]) -> dict[bytes, bytes]:
         rows = await self._fetch("failed_roots", ns=ns, run_ids=list(run_ids), generations_max=GENERATIONS_MAX)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from perdure.core.api.schedules import ScheduleRequest
 from perdure.core.declared import split
 from perdure.core.errors import Conflict
-from perdure.engine.api.reads import Posted, Remembered
-from perdure.flows.scheduled import ScheduleRequest
+from perdure.engine.api.ports import Deployment, Posted, Remembered
 from perdure.store.clashes import retried
 from perdure.store.connections import Connections
 from perdure.store.port import PostgresPort
@@ -37,44 +37,29 @@ class PostgresDefinitions(PostgresPort):
         )
         return bool(row["added"])
 
-    async def deploy(
-        self,
-        ns: int,
-        name: str,
-        version: str,
-        kind: str,
-        description: str | None,
-        document: bytes,
-        source: str,
-        *,
-        activate: bool = True,
-        triggers: Sequence[ScheduleRequest] = (),
-        by: str = "",
-        control: bytes | None = None,
-        timeout_us: int = 0,
-    ) -> bool:
+    async def deploy(self, ns: int, deployment: Deployment) -> bool:
         """The schedules of a flow change with it: both or neither."""
         async with self._pool.take() as c, c.transaction():
             row = await fetch_row(
                 c,
                 "deploy_workflow",
                 ns=ns,
-                workflow=name,
-                version=version,
-                kind=kind,
-                description=description,
-                document=document.decode(),
-                source=source,
-                activate=activate,
-                control=control.decode() if control is not None else None,
-                timeout_us=timeout_us or None,
+                workflow=deployment.name,
+                version=deployment.version,
+                kind=deployment.kind,
+                description=deployment.description,
+                document=deployment.document.decode(),
+                source=deployment.source,
+                activate=deployment.activate,
+                control=deployment.control.decode() if deployment.control is not None else None,
+                timeout_us=deployment.timeout_us or None,
             )
-            found = await fetch_row(c, "current_versions", ns=ns, names=[name])
-            if found["current"] == version:
-                await replace_triggers(c, ns, name, triggers, by)
+            found = await fetch_row(c, "current_versions", ns=ns, names=[deployment.name])
+            if found["current"] == deployment.version:
+                await replace_triggers(c, ns, deployment.name, deployment.triggers, deployment.by)
         return bool(row["added"])
 
-    async def move(
+    async def activate(
         self, ns: int, name: str, version: str, *, triggers: Sequence[ScheduleRequest] = (), by: str = ""
     ) -> bool:
         async with self._pool.take() as c, c.transaction():

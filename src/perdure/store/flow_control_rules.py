@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from perdure.engine.api.flow_control import RateRule, RuleView
+from perdure.core.api.flow_control import RateRule, RuleView
 from perdure.store.clashes import retried
 from perdure.store.flow_control import assign_lines
 from perdure.store.port import PostgresPort

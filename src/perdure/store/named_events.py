@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from perdure.core.api.named_events import EventEmitted, EventItem, WebhookItem
 from perdure.core.errors import Conflict
 from perdure.core.limits import EVENT_WAITS_PAGE, EVENTS_PER_LOOK, WEBHOOKS_MAX
 from perdure.core.messages import PromiseKept
-from perdure.engine.services.named_events import Emitted, EventItem, Find, Hook, OpenEvent, OpenWait, Round, Webhook
+from perdure.engine.services.named_events import Find, Hook, OpenEvent, OpenWait, Round
 from perdure.store.clashes import retried
 from perdure.store.port import PostgresPort
 from perdure.store.queries import execute, fetch, fetch_row
@@ -23,11 +24,11 @@ Place = tuple[bytes, str]
 
 @retried()
 class PostgresNamedEvents(PostgresPort):
-    async def emit(self, ns: int, name: str, key: str | None, body: bytes, source: str) -> Emitted:
+    async def emit(self, ns: int, name: str, key: str | None, body: bytes, source: str) -> EventEmitted:
         row = await self._row("emit_event", ns=ns, name=name, key=key, body=body, source=source)
         if row is None:  # the other one of this key was not yet to be seen
             row = await self._row("emit_event", ns=ns, name=name, key=key, body=body, source=source)
-        return Emitted(row["id"], row["fresh"])
+        return EventEmitted(row["id"], row["fresh"])
 
     async def match(self, find: Find) -> Round:
         """One transaction: some events, a page of waits each, what they reach and how far they are. Runs are touched last and briefly."""
@@ -78,23 +79,23 @@ class PostgresNamedEvents(PostgresPort):
     async def trim(self, older_s: float, limit: int) -> int:
         return len(await self._fetch("delete_old_events", age_s=float(older_s), limit=limit))
 
-    async def put_webhook(self, ns: int, name: str, event: str, secret: bytes, by: str) -> tuple[Webhook, bool]:
+    async def put_webhook(self, ns: int, name: str, event: str, secret: bytes, by: str) -> tuple[WebhookItem, bool]:
         row = await self._row(
             "put_webhook", ns=ns, name=name, event=event, secret=secret, created_by=by, webhooks_max=WEBHOOKS_MAX
         )
         if row is None:
             raise Conflict(f"this namespace has WEBHOOKS_MAX={WEBHOOKS_MAX} webhooks; delete one that is not used")
-        return Webhook(name, event, row["created_at"], row["created_by"]), row["made"]
+        return WebhookItem(name, event, row["created_at"], row["created_by"]), row["made"]
 
-    async def rotate_webhook(self, ns: int, name: str, secret: bytes) -> Webhook | None:
+    async def rotate_webhook(self, ns: int, name: str, secret: bytes) -> WebhookItem | None:
         row = await self._row("rotate_webhook", ns=ns, name=name, secret=secret)
-        return None if row is None else Webhook(name, *row.values())
+        return None if row is None else WebhookItem(name, *row.values())
 
     async def delete_webhook(self, ns: int, name: str) -> bool:
         return await self._row("delete_webhook", ns=ns, name=name) is not None
 
-    async def webhooks(self, ns: int, after: str, limit: int) -> list[Webhook]:
-        return [Webhook(*r.values()) for r in await self._fetch("list_webhooks", ns=ns, after=after, limit=limit)]
+    async def webhooks(self, ns: int, after: str, limit: int) -> list[WebhookItem]:
+        return [WebhookItem(*r.values()) for r in await self._fetch("list_webhooks", ns=ns, after=after, limit=limit)]
 
     async def hook(self, namespace: str, name: str) -> Hook | None:
         row = await self._row("webhook_secret", namespace=namespace, name=name)

@@ -10,11 +10,15 @@ import msgspec
 from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core import wait_reasons as reasons
+from perdure.core.api.admin import NamespaceItem
+from perdure.core.api.cluster import QueueItem, WorkerItem
+from perdure.core.api.definitions import Definition, VersionItem, WorkflowItem
+from perdure.core.api.runs import LogItem, LogPage, LogPosition, Outstanding, RunDetail, RunItem, TaskItem, TaskPage
 from perdure.core.errors import IllegalTransition
 from perdure.core.lifecycle import TaskStatus
 from perdure.core.runstate import RunState
 from perdure.core.work import LogLine
-from perdure.engine.api.reads import (
+from perdure.engine.api.ports import (
     NAMES_MAX,
     OUTSTANDING_BYTES_MAX,
     OUTSTANDING_EVENTS_MAX,
@@ -23,20 +27,6 @@ from perdure.engine.api.reads import (
     RUNS_COUNTED_MAX,
     SCAN_ROWS_MAX,
     TASKS_COUNTED_MAX,
-    Definition,
-    LogItem,
-    LogPage,
-    LogPosition,
-    NamespaceItem,
-    Outstanding,
-    QueueItem,
-    RunDetail,
-    RunItem,
-    TaskItem,
-    TaskPage,
-    VersionItem,
-    WorkerItem,
-    WorkflowItem,
 )
 from perdure.store import wait_reasons
 from perdure.store.clashes import retried

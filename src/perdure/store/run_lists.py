@@ -14,14 +14,10 @@ import msgspec
 
 from perdure.core import ids
 from perdure.core import wait_reasons as reasons
+from perdure.core.api.runs import RunFilter, RunItem, RunPage
 from perdure.core.durations import FOREVER_US
 from perdure.core.lifecycle import RUN_TERMINAL, RunStatus
-from perdure.engine.api.reads import (
-    SCAN_ROWS_MAX,
-    RunFilter,
-    RunItem,
-    RunPage,
-)
+from perdure.engine.api.ports import SCAN_ROWS_MAX
 from perdure.store import wait_reasons
 from perdure.store.clashes import retried
 from perdure.store.connections import Connections
@@ -53,8 +49,9 @@ class _Source(msgspec.Struct, frozen=True):
 
 @retried()
 class PostgresRunLists(PostgresPort):
-    def __init__(self, dsn: str) -> None:
-        super().__init__(Connections(dsn, READ_SETTINGS))
+    def __init__(self, database: str | Connections) -> None:
+        """`database` is a DSN, for a pool of its own that commits do not compete for, or a pool shared with other ports."""
+        super().__init__(Connections(database, READ_SETTINGS) if isinstance(database, str) else database)
 
     def shift_clock(self, seconds: float) -> None:
         """Tests only: let the database clock of these connections run ahead."""

@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from perdure.core import chain
+from perdure.core.api.schedules import ORIGIN_API, ORIGIN_FLOW, CalendarView, FireView, ScheduleRequest, ScheduleView
 from perdure.core.durations import FOREVER_US
 from perdure.core.errors import Conflict, InvalidInput
 from perdure.core.limits import CALENDARS_MAX, SCHEDULE_RUNS_LOOKED_AT, SCHEDULES_MAX
@@ -32,19 +33,7 @@ from perdure.core.suggestions import did_you_mean
 from perdure.engine.commits.rows import run_kind
 from perdure.engine.services.schedule_planner import Calendars, DueSchedule, Fire, Plan, SchedulePlanner, Step
 from perdure.engine.services.schedules import Fired, NextFire
-from perdure.flows.scheduled import (
-    BACKFILL,
-    FIRED,
-    MISSED,
-    ORIGIN_API,
-    ORIGIN_FLOW,
-    SKIPPED,
-    CalendarView,
-    FireView,
-    ScheduleRequest,
-    ScheduleView,
-    spec_calendars,
-)
+from perdure.flows.scheduled import BACKFILL, FIRED, MISSED, SKIPPED, spec_calendars
 from perdure.store.clashes import retried
 from perdure.store.flow_control import put_groups
 from perdure.store.port import PostgresPort

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from perdure.engine.api.updates import Asked, Found, Place, answer_of
+from perdure.engine.services.updates import Asked, Found, Place, answer_of
 from perdure.store.clashes import retried
 from perdure.store.port import PostgresPort
 

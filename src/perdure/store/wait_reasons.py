@@ -8,7 +8,7 @@ import msgspec
 
 from perdure.core import wait_reasons
 from perdure.core.flow_control.admission import Reason
-from perdure.engine.api.reads import SCAN_ROWS_MAX
+from perdure.engine.api.ports import SCAN_ROWS_MAX
 from perdure.store.queries import fetch, fetch_row
 from perdure.wire.codec import decode_options
 

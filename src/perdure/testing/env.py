@@ -100,7 +100,7 @@ class TestEnv:
         if isinstance(found, FlowRef):
             self._mock_by_name(found.name, fake)
         elif isinstance(found, Workflow):
-            self.client.adopt(found)
+            self.client.serve(found)
             worker.stand_ins[found.name] = StandIn(found.name, found.version, found.signature, fake)
         elif isinstance(found, Task | Verb):
             if isinstance(found, Task):
@@ -121,8 +121,8 @@ class TestEnv:
             return
         made = StandIn(name, MOCKED, ByName(), fake)
         worker.stand_ins[name] = made
-        self.client.adopt(made)
-        engine.flows.fixed[engine.use.ns, name] = MOCKED  # also where a flow of this name is deployed
+        self.client.serve(made)
+        engine.flows.fixed[engine.ns, name] = MOCKED  # also where a flow of this name is deployed
 
     async def deploy(self, flow: str | Path | Mapping[str, Any], *, name: str | None = None) -> str:
         """Make a declarative flow known and current here; answers its version. See `Perdure.deploy`."""
@@ -130,13 +130,13 @@ class TestEnv:
 
     async def start(self, w: Startable[P, R], *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Start a run and let it go as far as it can without time passing."""
-        handle = await self.client.start_workflow(w, *args, **kwargs)
+        handle = await self.client.start(w, *args, **kwargs)
         await self._settle()
         return handle
 
     async def run(self, w: Startable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Start a run and skip every wait until it ends."""
-        handle = await self.client.start_workflow(w, *args, **kwargs)
+        handle = await self.client.start(w, *args, **kwargs)
         result = asyncio.ensure_future(handle.result())
         try:
             waited_s = 0.0
@@ -199,7 +199,7 @@ class TestEnv:
         return (await self.client.engine.scheduler.store.next_fire()).fire_us
 
     async def _next_start_us(self) -> int | None:
-        """When the next start that was put off begins."""
+        """When the next deferred start begins."""
         return (await self.client.engine.deferred_starts.next_due())[1]
 
     async def _settle(self) -> None:

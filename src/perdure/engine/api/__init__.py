@@ -1,1 +1,17 @@
-"""What can be asked of an engine, one module per noun."""
+"""What can be asked of an engine: one handler per act, grouped by noun. The table of acts is `perdure.core.api`."""
+
+from perdure.engine.api import (
+    admin,
+    approvals,
+    cluster,
+    dead_letters,
+    definitions,
+    flow_control,
+    messages,
+    named_events,
+    runs,
+    schedules,
+)
+
+NOUNS = (admin, approvals, cluster, dead_letters, definitions, flow_control, messages, named_events, runs, schedules)
+"""Imported for their handlers, which register themselves."""

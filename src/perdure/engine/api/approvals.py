@@ -1,4 +1,4 @@
-"""What people do about approvals, the same for every door: answer, delegate, hand out links, answer by link, look what is open.
+"""Acts on approvals: read, answer, delegate, create links, answer by link.
 
 Laws:
 
@@ -11,15 +11,25 @@ Laws:
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Final, NoReturn, Protocol
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any, Final, NoReturn
 
 import msgspec
 
 from perdure.core import approvals as ap
 from perdure.core import ids
-from perdure.core.access import Permission, Principal
+from perdure.core.access import Permission, Principal, Role
+from perdure.core.api import approvals as acts
+from perdure.core.api.approvals import (
+    AnswerApproval,
+    ApprovalPage,
+    CreateLink,
+    DelegateApproval,
+    GetApproval,
+    LinkCreated,
+    ListApprovals,
+)
 from perdure.core.approvals import Standing, Vote
 from perdure.core.errors import (
     Conflict,
@@ -33,31 +43,29 @@ from perdure.core.errors import (
     RunFinished,
 )
 from perdure.core.limits import LINK_US_DEFAULT, LINK_US_MAX, PAYLOAD_BYTES_MAX
-from perdure.core.links import ID_BYTES, Kind, Link, read, sign
+from perdure.core.links import ID_BYTES, Link, read, sign
 from perdure.core.messages import PromiseKept
-from perdure.engine.api.runs import UseCases
+from perdure.engine.api.api import Api, Caller, NamespaceApi, handles
+from perdure.engine.api.ports import AuditDetail, HeldApproval
 from perdure.wire.codec import encode_mail
-
-Detail = dict[str, str | int | float | bool | None]
-After = tuple[int, bytes, str]
-"""(created, run, name) of the last approval of the page before."""
 
 PER_RUN_MAX: Final = 500
 """Open approvals of one run that are looked at."""
-NOBODY: Final = "anybody"
-"""Who answers when nobody has to be anybody."""
+ANONYMOUS: Final = "anonymous"
+"""Who answers where no name is known."""
+ME: Final = "@me"
 
 
 class Actor(msgspec.Struct, frozen=True):
-    """Somebody who does something about an approval."""
+    """Who acts on an approval."""
 
     subject: str
     """Of the credential; for the audit log."""
     names: tuple[str, ...]
-    """What they are called, or in whose name they act; the first one counts where anybody may answer."""
+    """The names that the actor has, or acts on behalf of; the first one counts where anyone may answer."""
     via: ap.Via
     is_admin: bool = False
-    """May make links for others."""
+    """May create links for others."""
 
 
 class Ballot(msgspec.Struct, frozen=True):
@@ -66,204 +74,193 @@ class Ballot(msgspec.Struct, frozen=True):
     comment: str = ""
 
 
-class Page(msgspec.Struct, frozen=True):
-    items: list[Standing]
-    next: After | None
+async def names_of(api: NamespaceApi) -> tuple[str, ...]:
+    """The names by which an approval may ask the caller."""
+    subject = api.by
+    known = await api.ports.approvals.key_name(subject.removeprefix("key:")) if subject.startswith("key:") else None
+    return ap.names_of(subject, known)
 
 
-class Held(Protocol):
-    """An approval that is ours until the end of the transaction. An exception undoes everything."""
-
-    standing: Standing | None
-    """None: there is no such promise, or it is no approval."""
-    is_active: bool
-    """Whether the run is."""
-    now_us: int
-
-    async def cast(self, vote: Vote) -> None: ...
-    async def decide(self, mail: bytes) -> None: ...
-    async def resolve(self, mail: bytes) -> bool:
-        """A plain promise; False when it has its value already."""
-        ...
-
-    async def reassign(self, assignees: list[str], escalate_to: list[str]) -> None: ...
-    async def use_link(self, id: bytes, expires_us: int) -> bool:
-        """False when it was used before."""
-        ...
-
-    async def audit(self, actor: str, action: str, detail: Detail) -> None: ...
+async def _actor(api: NamespaceApi, on_behalf_of: str) -> Actor:
+    """Only administrators act on behalf of others."""
+    via, is_admin = api.caller.via, api.caller.principal.may(Permission.ADMIN)
+    if not on_behalf_of:
+        return Actor(api.by, await names_of(api), via, is_admin)
+    ap.check_name(on_behalf_of, "as")
+    if not is_admin and on_behalf_of not in await names_of(api):
+        raise Forbidden(
+            f"{api.by} cannot answer on behalf of {on_behalf_of!r}: that needs the permission {Permission.ADMIN.value!r}"
+        )
+    return Actor(api.by, (on_behalf_of,), via, is_admin)
 
 
-class ApprovalStore(Protocol):
-    def hold(self, ns: int, run_id: bytes, name: str) -> AbstractAsyncContextManager[Held]: ...
-    async def find(self, ns: int, run_id: bytes, name: str) -> Standing | None: ...
-    async def of_run(self, ns: int, run_id: bytes, limit: int) -> list[Standing]: ...
-    async def page(
-        self, ns: int, names: Sequence[str] | None, workflow: str | None, after: After | None, limit: int
-    ) -> Page: ...
-    async def secret(self) -> bytes:
-        """What links are signed with; made at first use."""
-        ...
-
-    async def now_us(self) -> int: ...
-    async def was_used(self, link: bytes) -> bool: ...
-    async def key_name(self, ident: str) -> str | None: ...
+@handles(acts.LIST)
+async def list_approvals(api: NamespaceApi, r: ListApprovals) -> ApprovalPage:
+    """Open approvals, oldest first."""
+    names: tuple[str, ...] | None = None
+    if r.assignee:
+        names = await names_of(api) if r.assignee == ME else (r.assignee,)
+    store = api.ports.approvals
+    if not r.run:
+        return await store.page(api.ns, names, r.workflow or None, r.after, r.limit)
+    of_run = await store.of_run(api.ns, await api.run_id(r.run), PER_RUN_MAX)
+    mine = [s for s in of_run if names is None or not s.assignees or any(n in s.answerers for n in names)]
+    return ApprovalPage(mine[: r.limit], None)
 
 
-class Approvals:
-    def __init__(self, store: ApprovalStore) -> None:
-        self._store = store
+@handles(acts.GET)
+async def get(api: NamespaceApi, r: GetApproval) -> Standing:
+    """Open or decided. It is gone once the run has ended; the history and the audit log remain."""
+    return await _find(api, await api.run_id(r.run), r.name)
 
-    # -- who ---------------------------------------------------------------------------------------------------------
 
-    async def names(self, principal: Principal) -> tuple[str, ...]:
-        """What somebody is called where assignees are named."""
-        subject = principal.subject
-        known = await self._store.key_name(subject.removeprefix("key:")) if subject.startswith("key:") else None
-        return ap.names_of(subject, known)
+async def _find(api: NamespaceApi, run_id: bytes, name: str) -> Standing:
+    found = await api.ports.approvals.find(api.ns, run_id, name)
+    if found is None:
+        await _missing(api, run_id, name)
+    return found
 
-    async def actor(self, principal: Principal, as_: str | None, via: ap.Via) -> Actor:
-        """Who acts, in whose name. In the name of somebody else only who administers may."""
-        is_admin = principal.may(Permission.ADMIN)
-        if not as_:
-            return Actor(principal.subject, await self.names(principal), via, is_admin)
-        ap.check_name(as_, "as")
-        own = await self.names(principal)
-        if not is_admin and as_ not in own:
-            raise Forbidden(
-                f"{principal.subject} cannot answer in the name of {as_!r}: that needs the permission {Permission.ADMIN.value!r}"
-            )
-        return Actor(principal.subject, (as_,), via, is_admin)
 
-    # -- looking -----------------------------------------------------------------------------------------------------
+async def check_resolve(api: NamespaceApi, run_id: bytes, name: str) -> None:
+    """An approval with assignees or a quorum is not resolved by hand past the people it asks, except by administrators."""
+    if api.caller.principal.may(Permission.ADMIN):
+        return
+    found = await api.ports.approvals.find(api.ns, run_id, name)
+    if found is not None and found.resolved_us is None and found.spec.is_guarded:
+        raise Forbidden(
+            f"{name!r} is an approval with assignees or a quorum: approve or reject it; to resolve it by hand needs the permission "
+            f"{Permission.ADMIN.value!r}"
+        )
 
-    async def page(
-        self, use: UseCases, names: Sequence[str] | None, workflow: str | None, after: After | None, limit: int
-    ) -> Page:
-        """Open ones, oldest first: all, or those that somebody of these names may answer now."""
-        return await self._store.page(use.ns, names, workflow, after, limit)
 
-    async def of_run(self, use: UseCases, run_id: bytes) -> list[Standing]:
-        """Open ones of one run."""
-        return await self._store.of_run(use.ns, run_id, PER_RUN_MAX)
+@asynccontextmanager
+async def _held(api: NamespaceApi, run_id: bytes, name: str) -> AsyncGenerator[HeldApproval]:
+    try:
+        async with api.ports.approvals.hold(api.ns, run_id, name) as held:
+            yield held
+    except _Gone:
+        await _missing(api, run_id, name)
 
-    async def find(self, use: UseCases, run_id: bytes, name: str) -> Standing:
-        found = await self._store.find(use.ns, run_id, name)
-        if found is None:
-            await self._missing(use, run_id, name)
-        return found
 
-    async def check_resolve(self, use: UseCases, run_id: bytes, name: str, principal: Principal) -> None:
-        """An approval that is not for everybody to answer is not for everybody to resolve by hand, past those it asks."""
-        if principal.may(Permission.ADMIN):
-            return
-        found = await self._store.find(use.ns, run_id, name)
-        if found is not None and found.resolved_us is None and found.spec.is_guarded:
-            raise Forbidden(
-                f"{name!r} is an approval with assignees or a quorum: approve or reject it; to resolve it by hand needs the permission "
-                f"{Permission.ADMIN.value!r}"
-            )
+async def _missing(api: NamespaceApi, run_id: bytes, name: str) -> NoReturn:
+    view = await api.view(run_id)
+    if view.finished_us is not None:
+        raise RunFinished(f"run {ids.text(run_id)} has ended and has no open approvals")
+    open_ = [s.name for s in await api.ports.approvals.of_run(api.ns, run_id, 5)]
+    advice = f"open: {', '.join(open_)}" if open_ else "it has not asked for any yet, or all are decided"
+    raise NotFound(f"run {ids.text(run_id)} has no approval {name!r}; {advice}")
 
-    @asynccontextmanager
-    async def _hold(self, use: UseCases, run_id: bytes, name: str) -> AsyncGenerator[Held]:
-        try:
-            async with self._store.hold(use.ns, run_id, name) as held:
-                yield held
-        except _Gone:
-            await self._missing(use, run_id, name)
 
-    async def _missing(self, use: UseCases, run_id: bytes, name: str) -> NoReturn:
-        view = await use.describe(run_id)  # NotFound for a run that is not there
-        if view.finished_us is not None:
-            raise RunFinished(f"run {ids.text(run_id)} has ended and asks for nothing any more")
-        open_ = [s.name for s in await self._store.of_run(use.ns, run_id, 5)]
-        advice = f"open are: {', '.join(open_)}" if open_ else "it has not asked for any yet, or all are decided"
-        raise NotFound(f"run {ids.text(run_id)} has no approval {name!r}; {advice}")
+@handles(acts.ANSWER)
+async def answer(api: NamespaceApi, r: AnswerApproval) -> Standing:
+    """Approve or reject; the approval as it stands then."""
+    run_id = await api.run_id(r.run)
+    actor = await _actor(api, r.on_behalf_of)
+    try:
+        ballot = Ballot(r.is_approved, msgspec.json.decode(r.value), r.comment)
+    except msgspec.DecodeError as e:
+        raise InvalidInput(f"the value is not JSON: {e}") from None
+    async with _held(api, run_id, r.name) as held:
+        after = await _vote(held, _standing(held), actor, ballot, None)
+    if after.resolved_us is not None:
+        api.engine.events.message_posted.publish(run_id)
+    return after
 
-    # -- acting ------------------------------------------------------------------------------------------------------
 
-    async def vote(self, use: UseCases, run_id: bytes, name: str, actor: Actor, ballot: Ballot) -> Standing:
-        """Say yes or no; the approval as it stands then."""
-        async with self._hold(use, run_id, name) as held:
-            asked = _standing(held)
-            after = await _vote(held, asked, actor, ballot, None)
-        if after.resolved_us is not None:
-            use.posted(run_id)
-        return after
+@handles(acts.DELEGATE)
+async def delegate(api: NamespaceApi, r: DelegateApproval) -> Standing:
+    """Ask another person instead of the actor."""
+    run_id = await api.run_id(r.run)
+    actor = await _actor(api, r.on_behalf_of)
+    async with _held(api, run_id, r.name) as held:
+        asked = _standing(held)
+        ap.check_open(asked)
+        if not asked.assignees:
+            raise Conflict(f"anyone may answer {r.name!r}: it has no assignee to take it over from")
+        old = ap.answerer(asked, actor.names)
+        ap.check_delegation(asked, old, r.to)
+        assignees, later = ap.delegated(asked.assignees, old, r.to), ap.delegated(asked.escalate_to, old, r.to)
+        await held.reassign(assignees, later)
+        detail: AuditDetail = {"name": r.name, "from": old, "to": r.to, "via": actor.via}
+        await held.audit(actor.subject, "approval.delegate", detail)
+    return msgspec.structs.replace(asked, assignees=assignees, escalate_to=later)
 
-    async def delegate(self, use: UseCases, run_id: bytes, name: str, actor: Actor, to: str) -> Standing:
-        """Hand over to somebody else what one is asked for oneself."""
-        async with self._hold(use, run_id, name) as held:
-            asked = _standing(held)
-            ap.check_open(asked)
-            if not asked.assignees:
-                raise Conflict(f"anybody may answer {name!r}: there is nobody to take it over from")
-            old = ap.answerer(asked, actor.names)
-            ap.check_delegation(asked, old, to)
-            assignees, later = ap.delegated(asked.assignees, old, to), ap.delegated(asked.escalate_to, old, to)
-            await held.reassign(assignees, later)
-            detail: Detail = {"name": name, "from": old, "to": to, "via": actor.via}
-            await held.audit(actor.subject, "approval.delegate", detail)
-        return msgspec.structs.replace(asked, assignees=assignees, escalate_to=later)
 
-    # -- links -------------------------------------------------------------------------------------------------------
+@handles(acts.CREATE_LINK)
+async def create_link(api: NamespaceApi, r: CreateLink) -> LinkCreated:
+    """A URL with which `who` can answer once. It grants no right: whether `who` may answer is checked when it is used."""
+    lasts_us = r.lasts_us or LINK_US_DEFAULT
+    if not 0 < lasts_us <= LINK_US_MAX:
+        raise InvalidInput("a link lasts more than no time and at most 366 days (LINK_US_MAX)")
+    if r.kind not in ("approval", "promise"):
+        raise InvalidInput(f"a link is for an approval or a promise, not for {r.kind!r}")
+    ap.check_name(r.name, "the promise")
+    if r.kind == "approval" or r.who:
+        ap.check_name(r.who, "who")
+    run_id = await api.run_id(r.run)
+    actor = await _actor(api, "")
+    async with _held(api, run_id, r.name) as held:
+        if r.kind == "approval":
+            _check_link(_standing(held), actor, r.who)
+        elif held.standing is not None:
+            raise Conflict(f"{r.name!r} is an approval; its links are made for the people it asks")
+        elif not held.is_active:
+            raise _Gone
+        expires_us = held.now_us + lasts_us
+        link = Link(r.kind, api.caller.namespace, run_id, r.name, r.who, expires_us, secrets.token_bytes(ID_BYTES))
+        detail: AuditDetail = {"name": r.name, "who": r.who, "link": link.id.hex(), "expires": ap.moment(expires_us)}
+        await held.audit(actor.subject, "link.create", detail)
+    token = sign(link, await api.ports.approvals.secret())
+    return LinkCreated(f"{api.api.public_url}/links/{token}", r.who, expires_us)
 
-    async def issue(
-        self,
-        use: UseCases,
-        namespace: str,
-        kind: Kind,
-        run_id: bytes,
-        name: str,
-        actor: Actor,
-        who: str,
-        lasts_us: int | None = None,
-    ) -> tuple[str, Link]:
-        """A token with which `who` can answer once. It gives nobody a right they would not have: who may answer is seen when it is used."""
-        lasts = LINK_US_DEFAULT if lasts_us is None else lasts_us
-        if not 0 < lasts <= LINK_US_MAX:
-            raise InvalidInput("a link works for more than no time and at most 366 days (LINK_US_MAX)")
-        ap.check_name(name, "the promise")
-        if kind == "approval" or who:
-            ap.check_name(who, "who")
-        async with self._hold(use, run_id, name) as held:
-            if kind == "approval":
-                _check_issue(_standing(held), actor, who)
-            elif held.standing is not None:
-                raise Conflict(f"{name!r} is an approval; its links are made for the people it asks")
-            elif not held.is_active:
-                raise _Gone
-            link = Link(kind, namespace, run_id, name, who, held.now_us + lasts, secrets.token_bytes(ID_BYTES))
-            detail: Detail = {"name": name, "who": who, "link": link.id.hex(), "expires": ap.moment(link.expires_us)}
-            await held.audit(actor.subject, "link.issue", detail)
-        return sign(link, await self._store.secret()), link
+
+def _check_link(asked: Standing, actor: Actor, who: str) -> None:
+    """A link answers in a person's name: only that person and administrators create one."""
+    ap.check_open(asked)
+    if not asked.assignees:
+        return
+    if who not in asked.assignees and who not in asked.escalate_to:
+        ap.answerer(asked, (who,))
+    if not actor.is_admin and who not in actor.names:
+        raise Forbidden(
+            f"{actor.subject} cannot create a link for {who!r}: it would answer in their name, which needs the permission "
+            f"{Permission.ADMIN.value!r}"
+        )
+
+
+class Links:
+    """Answers by link. The token is the credential, so there is no principal and no act."""
+
+    def __init__(self, api: Api) -> None:
+        self._api, self._store = api, api.ports.approvals
 
     async def read(self, token: str) -> Link:
-        """What a token is good for. NotFound when we did not sign it, LinkExpired and LinkUsed when it is over."""
+        """What a token is good for. NotFound when it was not signed here, LinkExpired and LinkUsed when it is over."""
         link = read(token, await self._store.secret())
         if link is None:
             raise NotFound("there is no such link: it was cut off on its way, or comes from another server")
         if link.expires_us <= await self._store.now_us():
-            raise LinkExpired("this link has expired; ask for a new one")
+            raise _expired()
         if await self._store.was_used(link.id):
             raise _used()
         return link
 
-    async def asked(self, use: UseCases, link: Link) -> Standing | None:
+    async def asked(self, link: Link) -> Standing | None:
         """What a link asks. None for a plain promise. Raises what an answer would be refused with."""
         if link.kind == "promise":
             return None
-        found = await self.find(use, link.run_id, link.name)
+        found = await _find(await self._of(link), link.run_id, link.name)
         ap.check_open(found)
         ap.answerer(found, (link.who,))
         return found
 
-    async def answer(self, use: UseCases, link: Link, ballot: Ballot) -> Standing | None:
-        """By link, once. The link was read by `read`; everything that may have changed since is looked at again."""
-        actor = Actor(f"link:{link.who or NOBODY}", (link.who or NOBODY,), "link")
-        async with self._hold(use, link.run_id, link.name) as held:
+    async def answer(self, link: Link, ballot: Ballot) -> Standing | None:
+        """Once. The link was read by `read`; everything that may have changed since is checked again."""
+        actor = Actor(f"link:{link.who or ANONYMOUS}", (link.who or ANONYMOUS,), "link")
+        api = await self._of(link)
+        async with _held(api, link.run_id, link.name) as held:
             if held.now_us >= link.expires_us:
-                raise LinkExpired("this link has expired; ask for a new one")
+                raise _expired()
             if not await held.use_link(link.id, link.expires_us):
                 raise _used()
             after: Standing | None = None
@@ -272,11 +269,15 @@ class Approvals:
             else:
                 await _resolve(held, actor, link, ballot)
         if after is None or after.resolved_us is not None:
-            use.posted(link.run_id)
+            api.engine.events.message_posted.publish(link.run_id)
         return after
 
+    async def _of(self, link: Link) -> NamespaceApi:
+        principal = Principal(subject=f"link:{link.who or ANONYMOUS}", role=Role.WORKER, scopes=frozenset())
+        return await self._api.of(Caller(principal, link.namespace, "link"))
 
-async def _vote(held: Held, asked: Standing, actor: Actor, ballot: Ballot, link: Link | None) -> Standing:
+
+async def _vote(held: HeldApproval, asked: Standing, actor: Actor, ballot: Ballot, link: Link | None) -> Standing:
     ap.check_open(asked)
     who = ap.answerer(asked, actor.names)
     value = ap.check_value(asked.spec.form, ballot.value) if ballot.approved else b"null"
@@ -287,7 +288,7 @@ async def _vote(held: Held, asked: Standing, actor: Actor, ballot: Ballot, link:
     verdict = ap.verdict_of(asked.spec, votes)
     if verdict is not None:
         await held.decide(encode_mail(PromiseKept(asked.name, ap.envelope(votes, verdict), True)))
-    detail: Detail = {"name": asked.name, "who": who, "via": actor.via, "decided": verdict is not None}
+    detail: AuditDetail = {"name": asked.name, "who": who, "via": actor.via, "decided": verdict is not None}
     if link is not None:
         detail["link"] = link.id.hex()
     await held.audit(actor.subject, "approval.approve" if ballot.approved else "approval.reject", detail)
@@ -295,7 +296,7 @@ async def _vote(held: Held, asked: Standing, actor: Actor, ballot: Ballot, link:
     return msgspec.structs.replace(asked, votes=votes, resolved_us=resolved_us)
 
 
-async def _resolve(held: Held, actor: Actor, link: Link, ballot: Ballot) -> None:
+async def _resolve(held: HeldApproval, actor: Actor, link: Link, ballot: Ballot) -> None:
     if not held.is_active:
         raise _Gone
     if held.standing is not None:
@@ -309,32 +310,18 @@ async def _resolve(held: Held, actor: Actor, link: Link, ballot: Ballot) -> None
 
 
 class _Gone(Exception):
-    """There is no such approval, or its run has ended; why is found out after the transaction."""
+    """There is no such approval, or its run has ended; which of them is found out after the transaction."""
 
 
-def _standing(held: Held) -> Standing:
+def _standing(held: HeldApproval) -> Standing:
     if held.standing is None:
         raise _Gone
     return held.standing
 
 
-def _check_issue(asked: Standing, actor: Actor, who: str) -> None:
-    """A link is somebody's voice: nobody makes one for somebody else but who administers."""
-    ap.check_open(asked)
-    if not asked.assignees:
-        return
-    if who not in asked.assignees and who not in asked.escalate_to:
-        ap.answerer(asked, (who,))
-    if not actor.is_admin and who not in actor.names:
-        raise Forbidden(
-            f"{actor.subject} cannot make a link for {who!r}: it would answer in their name, which needs the permission "
-            f"{Permission.ADMIN.value!r}"
-        )
+def _expired() -> LinkExpired:
+    return LinkExpired("this link has expired; ask for a new one")
 
 
 def _used() -> LinkUsed:
-    return LinkUsed("this link was used already; it works once. Ask for a new one if there is something to add")
-
-
-def link_url(base: str, token: str) -> str:
-    return f"{base.rstrip('/')}/links/{token}"
+    return LinkUsed("this link was used already; it works once")

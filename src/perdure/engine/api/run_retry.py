@@ -21,9 +21,8 @@ from perdure.core.retry import waits_until_us
 from perdure.core.run_retry import check_retry, effective, plan
 from perdure.core.runstate import RunState
 from perdure.core.work import RunView
-from perdure.engine.flow_control import FlowControl
-from perdure.engine.ports import QueuedTask, Reopening, Store
-from perdure.engine.runs.flow_definitions import Flows
+from perdure.engine.api.api import NamespaceApi
+from perdure.engine.ports import QueuedTask, Reopening
 from perdure.engine.runs.turns import replay
 from perdure.flows.decide.decider import DecisionTooLarge
 from perdure.flows.model import is_flow
@@ -34,17 +33,20 @@ GENERATIONS_MAX: Final = 100
 """Children of children of ... that one retry goes down to."""
 
 
-class Reopener:
-    def __init__(self, store: Store, ns: int, flows: Flows, lines: FlowControl, woken: Callable[[bytes], None]) -> None:
-        self._store, self._ns, self._flows, self._lines, self._woken = store, ns, flows, lines, woken
+class RunRetry:
+    def __init__(self, api: NamespaceApi) -> None:
+        self._store, self._ns, self._by = api.ports.store, api.ns, api.by
+        self._flows, self._lines = api.engine.flows, api.engine.flow_control
+        self._woken = api.engine.events.message_posted.publish
 
-    async def retry(self, run_id: bytes, by: str, generation: int = 0) -> None:
+    async def retry(self, run_id: bytes, generation: int = 0) -> None:
         """Open a failed run again. Raises NotFound, or Conflict when it cannot be retried or another retry was faster."""
+        by = self._by
         view, history = await self.check(run_id)
         if is_flow(view.version):
-            event = await self._plan_flow(view, history, by, generation)
+            event = await self._plan_flow(view, history, generation)
         else:
-            living = await self._revive(history, plan(history, by), by, generation)
+            living = await self._retry_children(history, plan(history, by), generation)
             event = plan(history, by, living)
         await self._lines.find(self._ns, [(view.workflow, view.version)])
         started = history[0].event
@@ -54,7 +56,7 @@ class Reopener:
             run_id, self._ns, history, event, partial(self._lines.of_task, self._ns, view.workflow), line
         )
         if not await self._store.reopen(change):
-            raise Conflict(f"run {ids.text(run_id)} was retried by somebody else at the same moment")
+            raise Conflict(f"run {ids.text(run_id)} was retried by another request at the same moment")
         self._woken(run_id)
 
     async def check(self, run_id: bytes) -> tuple[RunView, list[Recorded]]:
@@ -68,7 +70,7 @@ class Reopener:
         check_retry(history)
         return view, history
 
-    async def _plan_flow(self, view: RunView, history: list[Recorded], by: str, generation: int) -> ev.RunRetried:
+    async def _plan_flow(self, view: RunView, history: list[Recorded], generation: int) -> ev.RunRetried:
         """Nothing is taken back: the decider goes on from where it was. It says which failed children it would wait for again."""
         await self._flows.ensure([(self._ns, view.workflow, view.version)])
         decider = self._flows.decider(self._ns, view.workflow, view.version, view.run_id)
@@ -78,10 +80,10 @@ class Reopener:
             await replay(decider, history)
         except DecisionTooLarge as e:
             raise Conflict(str(e)) from None
-        wanted = ev.RunRetried(0, [], decider.failed_children(), by)
-        living = await self._revive(history, wanted, by, generation)
+        wanted = ev.RunRetried(0, [], decider.failed_children(), self._by)
+        living = await self._retry_children(history, wanted, generation)
         anew = [c for c in wanted.voided_children if c not in living]
-        return ev.RunRetried(0, [], anew, by, [], sorted(living))
+        return ev.RunRetried(0, [], anew, self._by, [], sorted(living))
 
     async def _history(self, run_id: bytes) -> list[Recorded]:
         out: list[Recorded] = []
@@ -91,20 +93,20 @@ class Reopener:
 
     # -- children ---------------------------------------------------------------------------------------------------
 
-    async def _revive(self, history: list[Recorded], event: ev.RunRetried, by: str, generation: int) -> set[int]:
+    async def _retry_children(self, history: list[Recorded], event: ev.RunRetried, generation: int) -> set[int]:
         """Retry the children that failed. Those that go on, or have ended well since, need not be started anew."""
         if not event.voided_children or generation >= GENERATIONS_MAX:
             return set()
         seen = effective(history)
         runs = {r.event.seq: r.event.run_id for r in seen if isinstance(r.event, ev.ChildStarted)}
         told = {r.event.seq for r in seen if isinstance(r.event, ev.ChildFailed | ev.ChildCancelled)}
-        return {c for c in event.voided_children if await self._goes_on(runs[c], c in told, by, generation)}
+        return {c for c in event.voided_children if await self._goes_on(runs[c], c in told, generation)}
 
-    async def _goes_on(self, child: bytes, told: bool, by: str, generation: int) -> bool:
+    async def _goes_on(self, child: bytes, told: bool, generation: int) -> bool:
         view = await self._last(child)
         if view is not None and view.status == RunStatus.FAILED:
             try:
-                await self.retry(view.run_id, by, generation + 1)
+                await self.retry(view.run_id, generation + 1)
                 return True
             except Conflict:
                 view = await self._last(child)

@@ -1,33 +1,179 @@
-"""What can be asked about schedules and calendars of one namespace. Each answers when its effect is durable."""
+"""Acts on schedules and calendars. When they fire is core/schedules; what fires them is services/schedules.py."""
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
+from perdure.core.api import schedules as acts
+from perdure.core.api.schedules import (
+    ORIGIN_API,
+    ORIGIN_CODE,
+    BackfillReply,
+    BackfillSchedule,
+    BackfillTime,
+    CalendarPage,
+    CalendarRef,
+    CalendarView,
+    FirePage,
+    FireView,
+    ListCalendars,
+    ListFires,
+    ListSchedules,
+    ListTimes,
+    PauseSchedule,
+    PreviewSchedule,
+    PutCalendar,
+    PutSchedule,
+    SchedulePage,
+    ScheduleRef,
+    ScheduleRequest,
+    ScheduleTriggered,
+    ScheduleView,
+    ScheduleWritten,
+    TimesReply,
+)
 from perdure.core.durations import datetime_of
-from perdure.core.errors import InvalidInput, NotFound, NotRegistered, Unavailable
+from perdure.core.errors import Conflict, InvalidInput, NotFound, NotRegistered, Unavailable
+from perdure.core.ids import text
 from perdure.core.limits import BACKFILL_TIMES_MAX, PREVIEW_TIMES_MAX
 from perdure.core.schedules import Calendar, ScheduleSpec, between, next_after, parse_spec
 from perdure.core.suggestions import did_you_mean
+from perdure.engine.api.api import NamespaceApi, handles
+from perdure.engine.api.runs import page_limit
+from perdure.engine.api.starts import version_of
 from perdure.engine.services.schedule_planner import Calendars, DueSchedule, Fire
 from perdure.engine.services.schedules import Scheduler
-from perdure.flows.scheduled import (
-    BACKFILL,
-    BY_HAND,
-    ORIGIN_API,
-    ORIGIN_CODE,
-    BackfillTime,
-    CalendarView,
-    FireView,
-    ScheduleRequest,
-    ScheduleView,
-    check_name,
-    checked,
-    spec_calendars,
-)
+from perdure.flows.scheduled import BACKFILL, BY_HAND, check_name, checked, spec_calendars
+
+FIRES_MAX: Final = 500
+"""Past times on one page."""
+
+
+def _of(api: NamespaceApi) -> Schedules:
+    return Schedules(api.engine.scheduler, api.ns, api.by)
+
+
+@handles(acts.LIST)
+async def list_schedules(api: NamespaceApi, r: ListSchedules) -> SchedulePage:
+    limit = page_limit(r.limit)
+    found = await _of(api).page(r.workflow, r.after, limit + 1)
+    return SchedulePage(found[:limit], found[limit - 1].name if len(found) > limit else None)
+
+
+@handles(acts.GET)
+async def get(api: NamespaceApi, r: ScheduleRef) -> ScheduleView:
+    return await _of(api).get(r.name)
+
+
+@handles(acts.PUT)
+async def put(api: NamespaceApi, r: PutSchedule) -> ScheduleWritten:
+    """The input is checked against what the workflow takes; that of code which no worker has served is checked when it runs."""
+    request, schedules = r.schedule, _of(api)
+    before = await schedules.find(request.name)
+    if before is not None and r.is_new:
+        raise Conflict(f"there is a schedule {request.name!r} already; update it, or choose another name")
+    if request.origin == ORIGIN_API:
+        version = await version_of(api, request.workflow, request.version)
+        definition = (api.ns, request.workflow, version)
+        await api.engine.flows.find_input(definition)
+        api.engine.flows.check_input(definition, request.input)
+    view, is_new = await schedules.put(request)
+    await api.record("schedule.create" if is_new else "schedule.update", request.name, workflow=request.workflow)
+    return ScheduleWritten(view, is_new)
+
+
+@handles(acts.PAUSE)
+async def pause(api: NamespaceApi, r: PauseSchedule) -> ScheduleView:
+    view = await _of(api).pause(r.name, r.reason)
+    await api.record("schedule.pause", r.name, **({"reason": r.reason} if r.reason else {}))
+    return view
+
+
+@handles(acts.RESUME)
+async def resume(api: NamespaceApi, r: ScheduleRef) -> ScheduleView:
+    view = await _of(api).resume(r.name)
+    await api.record("schedule.resume", r.name)
+    return view
+
+
+@handles(acts.TRIGGER)
+async def trigger(api: NamespaceApi, r: ScheduleRef) -> ScheduleTriggered:
+    run_id = await _of(api).trigger(r.name)
+    await api.record("schedule.trigger", r.name, run=text(run_id))
+    return ScheduleTriggered(run_id)
+
+
+@handles(acts.BACKFILL)
+async def backfill(api: NamespaceApi, r: BackfillSchedule) -> BackfillReply:
+    times = await _of(api).backfill(r.name, r.since_us, r.until_us, dry_run=r.is_dry_run)
+    if not r.is_dry_run:
+        await api.record(
+            "schedule.backfill",
+            r.name,
+            since=_moment(r.since_us),
+            until=_moment(r.until_us),
+            started=sum(not t.exists for t in times),
+        )
+    return BackfillReply(times)
+
+
+def _moment(us: int) -> str:
+    return datetime_of(us).isoformat().replace("+00:00", "Z")
+
+
+@handles(acts.DELETE)
+async def delete(api: NamespaceApi, r: ScheduleRef) -> None:
+    await _of(api).delete(r.name)
+    await api.record("schedule.delete", r.name)
+
+
+@handles(acts.TIMES)
+async def list_times(api: NamespaceApi, r: ListTimes) -> TimesReply:
+    return TimesReply(await _of(api).times(r.name, r.count))
+
+
+@handles(acts.PREVIEW)
+async def preview(api: NamespaceApi, r: PreviewSchedule) -> TimesReply:
+    return TimesReply(await _of(api).preview(r.spec, r.count))
+
+
+@handles(acts.FIRES)
+async def list_fires(api: NamespaceApi, r: ListFires) -> FirePage:
+    limit = min(max(r.limit, 1), FIRES_MAX)
+    found = await _of(api).fires(r.name, r.before_us, limit + 1)
+    return FirePage(found[:limit], found[limit - 1].nominal_us if len(found) > limit else None)
+
+
+@handles(acts.LIST_CALENDARS)
+async def list_calendars(api: NamespaceApi, r: ListCalendars) -> CalendarPage:
+    limit = page_limit(r.limit)
+    found = await _of(api).calendar_page(r.after, limit + 1)
+    return CalendarPage(found[:limit], found[limit - 1].name if len(found) > limit else None)
+
+
+@handles(acts.GET_CALENDAR)
+async def get_calendar(api: NamespaceApi, r: CalendarRef) -> CalendarView:
+    return await _of(api).calendar(r.name)
+
+
+@handles(acts.PUT_CALENDAR)
+async def put_calendar(api: NamespaceApi, r: PutCalendar) -> CalendarView:
+    view = await _of(api).put_calendar(r.name, r.calendar)
+    await api.record("calendar.put", r.name)
+    return view
+
+
+@handles(acts.DELETE_CALENDAR)
+async def delete_calendar(api: NamespaceApi, r: CalendarRef) -> None:
+    await _of(api).delete_calendar(r.name)
+    await api.record("calendar.delete", r.name)
 
 
 class Schedules:
+    """Schedules of one namespace, changed by one author. Each call answers when its effect is durable."""
+
     def __init__(self, scheduler: Scheduler, ns: int, by: str) -> None:
         self._store, self.ns, self._by = scheduler.store, ns, by
         self._fires, self._started, self._changed = scheduler.planner.fires, scheduler.started, scheduler.changed
@@ -41,7 +187,10 @@ class Schedules:
         return view, created
 
     async def get(self, name: str) -> ScheduleView:
-        return await self._known(name, await self._store.get(self.ns, name))
+        return await self._known(name, await self.find(name))
+
+    async def find(self, name: str) -> ScheduleView | None:
+        return await self._store.get(self.ns, name)
 
     async def page(self, workflow: str = "", after: str = "", limit: int = 50) -> list[ScheduleView]:
         return await self._store.page(self.ns, workflow, after, limit)

@@ -141,9 +141,11 @@ class DeferredStarts(Service):
         if isinstance(r.later, Batch):
             part = gathered(r.input)
             argument, items = part.argument, len(part.items)
-        bare = msgspec.msgpack.encode(msgspec.structs.replace(r, input=b"", later=None, once=""))
+        bare = msgspec.msgpack.encode(msgspec.structs.replace(r, input=b"", later=None, idempotency_key=""))
         mine = self._new_run_id()
-        put = await self._store.put_off(Asked(ns, mine, r.workflow, r.later, bare, r.input, argument, items, r.once))
+        put = await self._store.put_off(
+            Asked(ns, mine, r.workflow, r.later, bare, r.input, argument, items, r.idempotency_key)
+        )  # fmt: skip
         if self._next_us is None or put.due_us < self._next_us:
             self.wake()
         return Begun(put.run_id, put.run_id == mine, put.due_us)

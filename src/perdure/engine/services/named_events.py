@@ -23,6 +23,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from perdure.core.api.named_events import EventEmitted, EventItem, WebhookItem
 from perdure.core.errors import InvalidInput, PayloadTooLarge
 from perdure.core.limits import EVENTS_KEPT_S, PAYLOAD_BYTES_MAX
 from perdure.core.named_events import check_name, fits
@@ -37,32 +38,6 @@ HELD_PAUSE_S: Final = 0.02
 """Before runs are asked for again that were ending or being taken up."""
 TRIM_EVERY_S: Final = 60.0
 TRIM_ROWS: Final = 5_000
-
-
-class Emitted(msgspec.Struct, frozen=True):
-    id: int
-    fresh: bool
-    """False: it was sent before, under this key."""
-
-
-class EventItem(msgspec.Struct, frozen=True):
-    id: int
-    name: str
-    key: str | None
-    body: bytes
-    source: str
-    at_us: int
-    matched: int
-    """Runs that it has reached."""
-    done_us: int | None
-    """When it had reached every run; None: it is on its way."""
-
-
-class Webhook(msgspec.Struct, frozen=True):
-    name: str
-    event: str
-    created_us: int
-    created_by: str
 
 
 class Hook(msgspec.Struct, frozen=True):
@@ -105,14 +80,14 @@ Find = Callable[[OpenEvent, Sequence[OpenWait]], Awaitable[list[OpenWait]]]
 
 
 class NamedEventStore(Protocol):
-    async def emit(self, ns: int, name: str, key: str | None, body: bytes, source: str) -> Emitted: ...
+    async def emit(self, ns: int, name: str, key: str | None, body: bytes, source: str) -> EventEmitted: ...
     async def match(self, find: Find) -> Round: ...
     async def events(self, ns: int, name: str, before: int | None, limit: int) -> list[EventItem]: ...
     async def trim(self, older_s: float, limit: int) -> int: ...
-    async def put_webhook(self, ns: int, name: str, event: str, secret: bytes, by: str) -> tuple[Webhook, bool]: ...
-    async def rotate_webhook(self, ns: int, name: str, secret: bytes) -> Webhook | None: ...
+    async def put_webhook(self, ns: int, name: str, event: str, secret: bytes, by: str) -> tuple[WebhookItem, bool]: ...
+    async def rotate_webhook(self, ns: int, name: str, secret: bytes) -> WebhookItem | None: ...
     async def delete_webhook(self, ns: int, name: str) -> bool: ...
-    async def webhooks(self, ns: int, after: str, limit: int) -> list[Webhook]: ...
+    async def webhooks(self, ns: int, after: str, limit: int) -> list[WebhookItem]: ...
     async def hook(self, namespace: str, name: str) -> Hook | None: ...
 
 
@@ -129,7 +104,7 @@ class NamedEvents(Service):
         """Waits that could not be judged, because their expression has no value for an event."""
         self._trim_at_s = monotonic() + TRIM_EVERY_S * random.random()
 
-    async def emit(self, ns: int, name: str, body: bytes, *, key: str = "", source: str = "") -> Emitted:
+    async def emit(self, ns: int, name: str, body: bytes, *, key: str = "", source: str = "") -> EventEmitted:
         """Answered once the event is durable."""
         check_name(name)
         check_message_key(key)

@@ -21,6 +21,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from perdure.core.api.schedules import CalendarView, FireView, ScheduleRequest, ScheduleView
 from perdure.core.errors import Unavailable
 from perdure.core.limits import SCHEDULES_PER_LOOK
 from perdure.core.schedules import Calendar
@@ -28,7 +29,6 @@ from perdure.engine.context import EngineContext
 from perdure.engine.flow_control import FlowControl
 from perdure.engine.services.schedule_planner import PUT_OFF_US, Calendars, Fire, Plan, SchedulePlanner
 from perdure.engine.services.service import Service
-from perdure.flows.scheduled import CalendarView, FireView, ScheduleRequest, ScheduleView
 
 log = logging.getLogger("perdure.engine")
 

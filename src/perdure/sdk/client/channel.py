@@ -111,8 +111,13 @@ def error_of(error: grpc.aio.AioRpcError, address: str) -> PerdureError:
 
 
 def error_for(code: str, text: str) -> PerdureError:
-    """The server's own error, as the class it was there."""
-    return _BY_CODE.get(code, PerdureError)(text)
+    """The server's own error: as the class it was there, or with its code where that class needs more than a text."""
+    kind = _BY_CODE.get(code)
+    if kind is not None:
+        return kind(text)
+    error = PerdureError(text)
+    error.code = code  # type: ignore[misc]
+    return error
 
 
 async def end_of(call: Any) -> grpc.aio.AioRpcError:

@@ -1,9 +1,8 @@
 """Authentication and authorisation: credentials to principals, principals to permissions. Knows no web framework."""
 
 from perdure.core.access import namespace_of
-from perdure.server.auth.audit import Audit
 from perdure.server.auth.authenticator import Authenticator, OpenAccess
 from perdure.server.auth.oidc import OidcSettings
 from perdure.server.auth.tokens import Tokens
 
-__all__ = ["Audit", "Authenticator", "OidcSettings", "OpenAccess", "Tokens", "namespace_of"]
+__all__ = ["Authenticator", "OidcSettings", "OpenAccess", "Tokens", "namespace_of"]

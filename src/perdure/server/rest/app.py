@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from perdure.core.access import Permission
 from perdure.core.limits import STREAMS_MAX
+from perdure.core.version import VERSION
 from perdure.server.auth.rates import Buckets
 from perdure.server.context import Server
 from perdure.server.rest import (
@@ -19,30 +20,37 @@ from perdure.server.rest import (
     approvals,
     dead_letters,
     flow_control,
-    flows,
     messages,
     named_events,
     pages,
     runs,
     schedules,
     stream,
-    updates,
     webhooks,
     workers,
     workflows,
 )
 from perdure.server.rest.browsers import BrowserGuard
-from perdure.server.rest.guard import NAMESPACE_HEADER, Anyone, GuardedRoute, Need, need_of
+from perdure.server.rest.guard import NAMESPACE_HEADER, Anyone, GuardedRoute, Need, allow_of
 from perdure.server.rest.models import Problem
 from perdure.server.rest.problems import MEDIA_TYPE, install
 from perdure.server.rest.stream import Streams
 
 API: Final = "/api/v1"
-API_VERSION: Final = "1.0.0"
 API_ROUTERS: Final = (
-    workflows.router, flows.router, runs.router, messages.router, approvals.router, updates.router, flow_control.router, workers.router, stream.router, admin.router,
-    dead_letters.router, schedules.router, named_events.router, webhooks.router,
-)  # fmt: skip
+    workflows.router,
+    runs.router,
+    messages.router,
+    approvals.router,
+    flow_control.router,
+    workers.router,
+    stream.router,
+    admin.router,
+    dead_letters.router,
+    schedules.router,
+    named_events.router,
+    webhooks.router,
+)
 DESCRIPTION: Final = """Durable workflows on PostgreSQL.
 
 Lists answer `{"items": [...], "next": cursor}`. Errors are `application/problem+json` with a stable `code`. Times are RFC 3339 in UTC. A credential
@@ -61,7 +69,7 @@ def create_app(
 ) -> FastAPI:
     """`hosts`: names that the server answers for, beside localhost, IP addresses and that of its public URL."""
     app = application()
-    app.add_middleware(BrowserGuard, hosts=tuple(hosts), public_url=server.public_url, dev_token=dev_token)
+    app.add_middleware(BrowserGuard, hosts=tuple(hosts), public_url=server.api.public_url, dev_token=dev_token)
     app.add_middleware(SafeHeaders)
     app.state.server = server
     app.state.streams = Streams(server, streams_max)
@@ -73,7 +81,7 @@ def application() -> FastAPI:
     """Everything but the server behind it: enough to describe the API."""
     app = FastAPI(
         title="Perdure",
-        version=API_VERSION,
+        version=VERSION,
         description=DESCRIPTION,
         openapi_url=None,
         docs_url=None,
@@ -132,8 +140,12 @@ class SafeHeaders:
 def _document(app: FastAPI) -> dict[str, Any]:
     if app.openapi_schema is None:
         document = get_openapi(
-            title=app.title, version=app.version, description=app.description, routes=app.routes, separate_input_output_schemas=False
-        )  # fmt: skip
+            title=app.title,
+            version=app.version,
+            description=app.description,
+            routes=app.routes,
+            separate_input_output_schemas=False,
+        )
         app.openapi_schema = _completed(document)
     return app.openapi_schema
 
@@ -147,8 +159,8 @@ def _completed(document: dict[str, Any]) -> dict[str, Any]:
     schemas.update(problem.pop("$defs", {}))
     schemas["Problem"] = problem
     document["components"]["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
-    needs = {
-        (f"{API}{route.path_format}", method.lower()): need_of(route.dependant)
+    needs: dict[tuple[str, str], Need] = {
+        (f"{API}{route.path_format}", method.lower()): allow_of(route.dependant).need
         for route in guarded_routes()
         for method in route.methods or ()
     }
@@ -161,21 +173,28 @@ def _completed(document: dict[str, Any]) -> dict[str, Any]:
 _PROBLEM: Final = {"content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
 
 
-def _complete(operation: dict[str, Any], need: Permission | Need) -> None:
-    operation["x-permission"] = need.value
+def _complete(operation: dict[str, Any], need: Need) -> None:
+    operation["x-permission"] = need.value if isinstance(need, Permission) else need or "any"
     operation["security"] = [{"bearer": []}]
     operation.setdefault("parameters", []).append(
         {
-            "name": NAMESPACE_HEADER.title(), "in": "header", "required": False,
-            "description": "The namespace to work in, for a credential that is bound to none.", "schema": {"type": "string", "maxLength": 100},
+            "name": NAMESPACE_HEADER.title(),
+            "in": "header",
+            "required": False,
+            "description": "The namespace to work in, for a credential that is bound to none.",
+            "schema": {"type": "string", "maxLength": 100},
         }
-    )  # fmt: skip
+    )
     answers = operation["responses"]
     if "requestBody" in operation:
         answers["415"] = {"description": "Unsupported Media Type", **_PROBLEM}
     for status, name in (
-        ("401", "Unauthorized"), ("404", "Not Found"), ("422", "Unprocessable Content"), ("429", "Too Many Requests"), ("503", "Service Unavailable"),
-    ):  # fmt: skip
+        ("401", "Unauthorized"),
+        ("404", "Not Found"),
+        ("422", "Unprocessable Content"),
+        ("429", "Too Many Requests"),
+        ("503", "Service Unavailable"),
+    ):
         if status not in answers or "HTTPValidationError" in str(answers[status]):
             answers[status] = {"description": name, **_PROBLEM}
     operation["responses"] = dict(sorted(answers.items()))

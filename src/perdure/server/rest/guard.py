@@ -1,9 +1,10 @@
-"""Who comes in, and with what. Every route passes here before anything of the request is believed.
+"""Authentication and form of requests. Every route passes here before anything of the request is used.
 
 Laws:
 
-1. A route names exactly one need: a Permission, ANYBODY who is somebody, or PUBLIC. A route that names none cannot be built.
-2. Order: credential, namespace, size and form of the body, then the route. A stranger's body is not read.
+1. A route names the act that it is the door of, which says the permission; or, where it is none, what it needs. A route that names neither
+   cannot be built.
+2. Order: credential, namespace, size and form of the body, then the route. The body of an unauthenticated request is not read.
 3. A query parameter that the route does not declare is refused, with the nearest one that it does.
 4. No NUL and no lone surrogate gets past: PostgreSQL and UTF-8 have no place for them.
 """
@@ -13,9 +14,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from enum import Enum
 from http import HTTPStatus
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
 
 from fastapi import Depends, Request, Response
 from fastapi.dependencies.models import Dependant
@@ -24,11 +24,13 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from perdure.core.access import Permission, Principal, namespace_of
+from perdure.core.access import Permission, namespace_of
+from perdure.core.api.act import Act
+from perdure.core.approvals import Via
 from perdure.core.errors import InvalidInput, PerdureError
 from perdure.core.limits import NAME_CHARS_MAX
 from perdure.core.suggestions import did_you_mean
-from perdure.engine.api.runs import UseCases
+from perdure.engine.api.api import Caller, NamespaceApi
 from perdure.server.auth.authenticator import SeveralCredentials
 from perdure.server.context import Server
 from perdure.server.rest.problems import BodyTooLarge, UnsupportedMediaType, internal, problem_of
@@ -41,65 +43,73 @@ QUERY_CHARS_MAX: Final = 8_192
 """Characters of a request's query."""
 _INFINITE: Final = (float("inf"), float("-inf"))
 NAMESPACE_HEADER: Final = "perdure-namespace"
+CLI_AGENT: Final = "perdure-cli"
+"""Begins the user agent of the command line."""
+
+Q = TypeVar("Q")
+R = TypeVar("R")
 
 
-class Need(Enum):
-    ANYBODY = "anybody"
-    """Any principal, whatever it may do."""
-    PUBLIC = "public"
-    """No credential is asked for."""
+PUBLIC: Final[Literal["public"]] = "public"
+"""No credential is asked for."""
+Need = Permission | Literal["public"] | None
+"""What a route needs: a permission, nothing but a valid credential (None), or no credential at all."""
 
 
-@dataclass(frozen=True)
-class Caller:
-    """Somebody who was let in, and the namespace they work in."""
+@dataclass(frozen=True, slots=True)
+class RestCaller:
+    """An authenticated request, and the API of the namespace it works in."""
 
-    principal: Principal
-    namespace: str
-    use: UseCases
-    ns: int
+    api: NamespaceApi
     server: Server
+
+    async def call(self, act: Act[Q, R], request: Q) -> R:
+        return await self.api.call(act, request)
+
+    @property
+    def now_us(self) -> int:
+        return self.server.engine.clock.now_us()
 
 
 class Allow:
-    """A dependency that says what its route needs and hands it the caller."""
+    """A dependency that names what its route needs and hands it the caller."""
 
-    def __init__(self, need: Permission | Need) -> None:
-        self.need = need
+    def __init__(self, need: Need, act: Act[Any, Any] | None = None) -> None:
+        self.need: Need = need
+        self.act = act
 
-    async def __call__(self, request: Request) -> Caller | None:
+    async def __call__(self, request: Request) -> RestCaller | None:
         return getattr(request.state, "caller", None)
 
 
-def allow(need: Permission | Need) -> Allow:
-    return Allow(need)
+def asks(act: Act[Any, Any]) -> Any:
+    """The dependency of a route that is the REST door of an act."""
+    return Depends(Allow(act.permission, act))
 
 
-Reader = Annotated[Caller, Depends(allow(Permission.READ))]
-Starter = Annotated[Caller, Depends(allow(Permission.START))]
-Operator = Annotated[Caller, Depends(allow(Permission.OPERATE))]
-Developer = Annotated[Caller, Depends(allow(Permission.DEVELOP))]
-Administrator = Annotated[Caller, Depends(allow(Permission.ADMIN))]
-Somebody = Annotated[Caller, Depends(allow(Need.ANYBODY))]
-Anyone = Annotated[None, Depends(allow(Need.PUBLIC))]
+Reader = Annotated[RestCaller, Depends(Allow(Permission.READ))]
+"""For routes that are no act: streams and pages."""
+Anyone = Annotated[None, Depends(Allow(PUBLIC))]
 
 
-def need_of(dependant: Dependant) -> Permission | Need:
-    found = [d.call.need for d in dependant.dependencies if isinstance(d.call, Allow)]
-    assert len(found) == 1, f"{dependant.path}: a route names exactly one permission, this one names {len(found)}"
+def allow_of(dependant: Dependant) -> Allow:
+    found = [d.call for d in dependant.dependencies if isinstance(d.call, Allow)]
+    assert len(found) == 1, (
+        f"{dependant.path}: a route names exactly one act or permission, this one names {len(found)}"
+    )
     return found[0]
 
 
-async def admit(server: Server, request: Request, need: Permission | Need) -> Caller | None:
-    if need is Need.PUBLIC:
+async def admit(server: Server, request: Request, need: Need) -> RestCaller | None:
+    if need == PUBLIC:
         return None
     if len(request.headers.getlist("authorization")) > 1:
-        raise SeveralCredentials("there is more than one Authorization header: send one, so that it is clear who asks")
+        raise SeveralCredentials("there is more than one Authorization header: send exactly one")
     headers = {name.lower(): value for name, value in request.headers.items()}
     principal = await server.auth.check(headers, need if isinstance(need, Permission) else None)
     namespace = namespace_of(principal, request.headers.get(NAMESPACE_HEADER))
-    use = await server.engine.use_of(namespace)
-    return Caller(principal, namespace, use, use.ns, server)
+    via: Via = "cli" if headers.get("user-agent", "").startswith(CLI_AGENT) else "rest"
+    return RestCaller(await server.api.of(Caller(principal, namespace, via)), server)
 
 
 class GuardedRoute(APIRoute):
@@ -110,7 +120,7 @@ class GuardedRoute(APIRoute):
     """Whether parameters that the route does not declare are ignored instead of refused."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        inner, need = super().get_route_handler(), need_of(self.dependant)
+        inner, need = super().get_route_handler(), allow_of(self.dependant).need
         known = None if self.takes_any_query else query_names(self.dependant)
 
         async def guarded(request: Request) -> Response:

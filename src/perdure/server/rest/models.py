@@ -8,20 +8,18 @@ from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 from pydantic import (
     BaseModel,
     ConfigDict,
-    Discriminator,
     Field,
     PlainSerializer,
     StrictBool,
     StrictFloat,
     StrictInt,
     StrictStr,
-    Tag,
     WithJsonSchema,
 )
 
 from perdure.core.access import NAMESPACE_CHARS_MAX
 from perdure.core.durations import DURATION_US_MAX
-from perdure.core.limits import BATCH_ITEMS_MAX, NAME_CHARS_MAX
+from perdure.core.limits import NAME_CHARS_MAX
 
 ATTRIBUTES_MAX: Final = 32
 """Attributes of one run."""
@@ -79,6 +77,11 @@ class Page(BaseModel, Generic[T]):
         description="Pass it as `cursor` to go on; null when there is no more.", examples=["AZKm8Fwe"]
     )
 
+    @classmethod
+    def model_parametrized_name(cls, params: tuple[Any, ...]) -> str:
+        """`RunSummaryPage`: the name of the schema."""
+        return f"{params[0].__name__}Page"
+
 
 class FlowProblem(BaseModel):
     """Something wrong with a flow's document, and where."""
@@ -97,7 +100,7 @@ class FlowProblem(BaseModel):
 class Problem(BaseModel):
     """An error (RFC 9457)."""
 
-    type: str = Field(description="A page that explains the code.", examples=["http://127.0.0.1:8600/errors#not_found"])  # fmt: skip
+    type: str = Field(description="A page that explains the code.", examples=["http://127.0.0.1:8600/errors#not_found"])
     title: str = Field(examples=["Not Found"])
     status: int = Field(examples=[404])
     code: str = Field(description="Stable; programs may rely on it.", examples=["not_found"])
@@ -111,56 +114,7 @@ class Problem(BaseModel):
 # -- runs ----------------------------------------------------------------------------------------------------------
 
 
-class Debounce(Body):
-    key: Name
-    quiet: Seconds | DurationText = Field(description="The run begins when no start has come for this long.")
-    max: Seconds | DurationText | None = Field(default=None, description="And at the latest this long after the first; a week unless given.")  # fmt: skip
-
-
-class Batch(Body):
-    key: Name
-    size: Annotated[int, Field(ge=1, le=BATCH_ITEMS_MAX)] = Field(description="The run begins with so many items.")
-    every: Seconds | DurationText = Field(description="And at the latest this long after the first.")
-
-
-class Dedup(Body):
-    key: Name
-    for_: Seconds | DurationText | None = Field(
-        default=None, alias="for", description="How long the key belongs to the first run; until that run has ended unless given."
-    )  # fmt: skip
-
-
-class StartRun(Body):
-    """Arguments come as `input` or as `args` and `kwargs`. An object as `input` gives them by name; any other value is the one argument."""
-
-    model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"examples": [{"input": {"order": 42}, "attributes": {"env": "prod"}}]}
-    )
-
-    input: Any = Field(
-        default=None, description="An object: arguments by name. Null: none. Anything else: the one argument."
-    )
-    args: list[Any] = Field(default_factory=list, max_length=ARGUMENTS_MAX, description="Arguments by position.")
-    kwargs: dict[str, Any] = Field(default_factory=dict, max_length=ARGUMENTS_MAX, description="Arguments by name.")
-    id: Name | None = Field(
-        default=None, description="An id of your own, unique in the namespace.", examples=["order-42"]
-    )
-    on_conflict: Literal["fail", "attach", "replace"] = Field(
-        default="fail", description="What to do when `id` is taken."
-    )
-    timeout: Seconds | DurationText | None = Field(default=None, description="Seconds, or text such as `1h30m`: when the run fails if it has not ended.")  # fmt: skip
-    attributes: dict[AttributeName, Attribute] = Field(
-        default_factory=dict, max_length=ATTRIBUTES_MAX, description="To find the run by."
-    )
-    version: Annotated[str, Field(min_length=1, max_length=VERSION_CHARS_MAX)] | None = Field(
-        default=None, description="A registered version; the current one unless given."
-    )
-    debounce: Debounce | None = Field(default=None, description="Put off: of several starts under a key the last counts.")  # fmt: skip
-    batch: Batch | None = Field(default=None, description="Put off: the lists that several starts under a key bring are joined for one run.")  # fmt: skip
-    dedup: Dedup | None = Field(default=None, description="A second start under a key is answered with the run of the first.")  # fmt: skip
-
-
-class PutOff(BaseModel):
+class DeferredRun(BaseModel):
     """A start that was put off. The run is there from `due_at` on, under this id."""
 
     id: str = Field(examples=[ID])
@@ -169,7 +123,7 @@ class PutOff(BaseModel):
     url: str
 
 
-class CancelRun(Body):
+class CancelRunRequest(Body):
     reason: Annotated[str, Field(max_length=REASON_CHARS_MAX)] = Field(
         default="", description="Kept in the history and shown to people.", examples=["wrong partition"]
     )
@@ -197,10 +151,9 @@ class RunSummary(BaseModel):
     attributes: dict[str, Any]
     error: ErrorInfo | None
     stuck: str | None = Field(description="Why an active run cannot go on until somebody resumes it.")
-    waiting_on: str | None = Field(
-        default=None, description="What an active run waits for, in one word, as far as it is recorded."
+    waiting: RunWaits | None = Field(
+        default=None, description="What an active run waits for; null in lists that were not filtered by it."
     )
-    waiting_for: str | None = Field(default=None, description="The same in words.")
     epoch: int = Field(description="How often the run has changed hands.")
     parent_id: str | None
     successor: str | None = Field(description="The run in which this one continued.")
@@ -208,12 +161,27 @@ class RunSummary(BaseModel):
 
 
 WaitWord = Literal[
-    "stuck", "approval", "signal", "event", "promise", "update", "child", "limit", "rate", "paused", "retry", "no_worker", "version", "slot",
-    "dependency", "task", "timer",
-]  # fmt: skip
+    "stuck",
+    "approval",
+    "signal",
+    "event",
+    "promise",
+    "update",
+    "child",
+    "limit",
+    "rate",
+    "paused",
+    "retry",
+    "no_worker",
+    "version",
+    "slot",
+    "dependency",
+    "task",
+    "timer",
+]
 
 
-class Wait(BaseModel):
+class WaitReason(BaseModel):
     """One thing that is waited for."""
 
     on: str = Field(description="The kind of wait, the word that lists are filtered by.", examples=["approval"])
@@ -225,16 +193,16 @@ class Wait(BaseModel):
     by: list[str] = Field(default=[], description="Who is to approve, or who paused it.")
 
 
-class Waiting(BaseModel):
+class RunWaits(BaseModel):
     """What an active run waits for."""
 
     reason: str = Field(description="In one sentence.")
     on: str = Field(description="The most telling kind of wait.", examples=["approval"])
-    waits: list[Wait]
-    tasks: int
-    children: int
-    promises: list[str]
-    timer_at: Moment | None
+    waits: list[WaitReason]
+    tasks: int = 0
+    children: int = 0
+    promises: list[str] = []
+    timer_at: Moment | None = None
 
 
 class TaskCounts(BaseModel):
@@ -249,7 +217,7 @@ class TaskCounts(BaseModel):
     cancelled: int = 0
 
 
-class Undoable(BaseModel):
+class UndoStep(BaseModel):
     """Something a run did, and the task that takes it back."""
 
     task: int = Field(description="Number of the task that did it.")
@@ -266,9 +234,8 @@ class Run(RunSummary):
     input: Any = Field(description="The call it was started with.")
     result: Any = Field(default=None, description="What it returned, when it succeeded.")
     events: int = Field(description="Length of its history.")
-    waiting: Waiting | None
     tasks: TaskCounts
-    undo: list[Undoable] | None = Field(
+    undo: list[UndoStep] | None = Field(
         default=None,
         description="What it did that can be taken back, in the order in which it was done. Null where the history is too long to tell here.",
     )
@@ -278,13 +245,28 @@ class Run(RunSummary):
     )
 
 
-class RunResult(BaseModel):
+class RunStatusInfo(BaseModel):
+    """What a program that polls needs to know."""
+
+    id: str = Field(examples=[ID])
+    key: str | None = Field(description="The key its starter gave it.")
+    workflow: str
+    version: str
+    status: RunStatusWord
+    created_at: Moment
+    finished_at: Moment | None
+    stuck: str | None = Field(description="Why an active run cannot continue until it is resumed.")
+    successor: str | None = Field(description="The run in which this one continued.")
+    url: str = Field(description="Its page.")
+
+
+class RunOutcome(BaseModel):
     status: RunStatusWord
     result: Any = None
     error: ErrorInfo | None = None
 
 
-class Task(BaseModel):
+class RunTask(BaseModel):
     id: str
     seq: int = Field(description="Its number in the run, from 0.")
     name: str
@@ -332,14 +314,14 @@ class StateValue(BaseModel):
 # -- workflows, workers, queues ------------------------------------------------------------------------------------
 
 
-class RegisterWorkflow(Body):
+class RegisterWorkflowRequest(Body):
     name: Name
     version: Annotated[str, Field(min_length=1, max_length=VERSION_CHARS_MAX)]
     kind: Literal["code"] = "code"
     description: Annotated[str, Field(max_length=DESCRIPTION_CHARS_MAX)] | None = None
 
 
-class FlowText(Body):
+class FlowRequest(Body):
     """A flow's document, as JSON or as the text of a YAML or JSON file."""
 
     name: Name | None = Field(default=None, description="For a document that has no `flow` key.")
@@ -350,23 +332,13 @@ class FlowText(Body):
     file: Annotated[str, Field(max_length=FILE_CHARS_MAX)] = Field(default="", description="What problems call it.")
 
 
-class DeployFlow(FlowText):
+class DeployFlowRequest(FlowRequest):
     """A declarative workflow. Its version is made from its document: the same document is the same version."""
 
     activate: bool = Field(default=True, description="Let new runs have this version.")
 
 
-def _kind_of_registration(value: Any) -> str:
-    given: Any = value if isinstance(value, dict) else getattr(value, "__dict__", {})
-    return "flow" if "document" in given or "source" in given else "code"
-
-
-Registration = Annotated[
-    Annotated[RegisterWorkflow, Tag("code")] | Annotated[DeployFlow, Tag("flow")], Discriminator(_kind_of_registration)
-]
-
-
-class MoveCurrent(Body):
+class ActivateVersionRequest(Body):
     version: Annotated[str, Field(min_length=1, max_length=VERSION_CHARS_MAX)]
 
 
@@ -434,7 +406,7 @@ class WorkflowDefinition(BaseModel):
     source: str | None = Field(description="The text it was deployed as, comments included.")
 
 
-class Deployed(BaseModel):
+class DeploymentResult(BaseModel):
     version: str
     created: bool = Field(description="This version is new.")
     activated: bool
@@ -460,7 +432,7 @@ class WorkflowVersion(BaseModel):
     current: bool
 
 
-class WorkflowDetail(BaseModel):
+class Workflow(BaseModel):
     name: str
     kind: str
     version: str
@@ -469,10 +441,10 @@ class WorkflowDetail(BaseModel):
     deleted_at: Moment | None
     runs_active: int
     versions: list[WorkflowVersion]
-    deployed: Deployed | None = Field(default=None, description="What became of a flow that was just deployed.")
+    deployed: DeploymentResult | None = Field(default=None, description="What became of a flow that was just deployed.")
 
 
-class Worker(BaseModel):
+class ConnectedWorker(BaseModel):
     id: str
     name: str
     host: str
@@ -491,7 +463,7 @@ class Worker(BaseModel):
     engine: str | None
 
 
-class Queue(BaseModel):
+class QueueDepth(BaseModel):
     queue: str
     task: str
     pending: int = Field(description="Counted up to 10,000.")
@@ -503,25 +475,25 @@ class Queue(BaseModel):
 # -- administration ------------------------------------------------------------------------------------------------
 
 
-class Whoami(BaseModel):
+class Identity(BaseModel):
     subject: str
     role: RoleWord
     namespace: str | None = Field(description="Null: every namespace.")
     scopes: list[PermissionWord] | None
 
 
-class CreateNamespace(Body):
+class CreateNamespaceRequest(Body):
     name: Annotated[
         str, Field(min_length=1, max_length=NAMESPACE_CHARS_MAX, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     ] = Field(examples=["shop"])
 
 
-class Namespace(BaseModel):
+class NamespaceInfo(BaseModel):
     name: str
     created_at: Moment | None = None
 
 
-class CreateKey(Body):
+class CreateApiKeyRequest(Body):
     name: Name
     role: RoleWord
     namespace: Annotated[str, Field(min_length=1, max_length=NAMESPACE_CHARS_MAX)] | None = Field(
@@ -534,7 +506,7 @@ class CreateKey(Body):
     rate_per_s: Annotated[float, Field(gt=0, le=RATE_PER_S_MAX)] | None = None
 
 
-class Key(BaseModel):
+class ApiKey(BaseModel):
     id: str
     name: str
     role: RoleWord
@@ -548,7 +520,7 @@ class Key(BaseModel):
     last_used_at: Moment | None
 
 
-class NewKey(Key):
+class CreatedApiKey(ApiKey):
     secret: str = Field(description="Shown this once.")
 
 

@@ -17,15 +17,16 @@ from fastapi.responses import HTMLResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.exceptions import HTTPException
 
+from perdure.core import ids
+from perdure.core.api import runs as acts
+from perdure.core.api.runs import ListHistory, ListLogs, ListRuns, ListTasks, RunFilter
 from perdure.core.errors import PerdureError
-from perdure.engine.api.reads import RunFilter
 from perdure.server.rest import models as m
 from perdure.server.rest import views
-from perdure.server.rest.guard import Anyone, Caller, GuardedRoute, Reader
+from perdure.server.rest.guard import Anyone, GuardedRoute, Reader, RestCaller
 from perdure.server.rest.paging import Cursor
 from perdure.server.rest.problems import answered_errors
-from perdure.server.rest.run_lookup import RunName, resolve
-from perdure.server.rest.runs import HISTORY_PAGE_BYTES, shown
+from perdure.server.rest.runs import RunName, shown
 from perdure.server.rest.tracebacks import frames
 
 CONTENT_SECURITY_POLICY: Final = (
@@ -63,9 +64,9 @@ async def runs_page(
     q: Annotated[str, Query(max_length=200)] = "",
 ) -> HTMLResponse:
     wanted = RunFilter(statuses=frozenset(STATUSES[w] for w in status), text=q)
-    page = await caller.server.reads.runs(caller.ns, wanted, views.read_id_cursor(cursor), RUNS_SHOWN)
+    page = await caller.call(acts.LIST, ListRuns(wanted, views.read_id_cursor(cursor), RUNS_SHOWN))
     runs = [views.summary(item, "") for item in page.items]
-    following = None if page.next is None else views.cursor_of(page.next)
+    following = views.next_cursor(page.next)
     live = cursor is None and any(run.finished_at is None for run in runs)
     return _render("runs.html", caller, runs=runs, next=following, live=live, q=q, chosen=status, words=list(STATUSES))
 
@@ -75,13 +76,13 @@ STATUSES: Final = {"pending": 0, "running": 1, "success": 2, "failed": 3, "cance
 
 @router.get("/runs/{id}", response_class=HTMLResponse)
 async def run_page(caller: Reader, id: RunName) -> HTMLResponse:
-    run_id = await resolve(caller, id)
-    reads = caller.server.reads
+    run_id = await caller.api.run_id(id)
+    ref = ids.text(run_id)
     run, tasks, events, lines = await asyncio.gather(
         shown(caller, run_id),
-        reads.tasks(caller.ns, run_id, frozenset(), -1, TASKS_SHOWN),
-        reads.history(caller.ns, run_id, 0, EVENTS_SHOWN, HISTORY_PAGE_BYTES),
-        reads.logs(caller.ns, run_id, None, LINES_SHOWN),
+        caller.call(acts.TASKS, ListTasks(ref, limit=TASKS_SHOWN)),
+        caller.call(acts.HISTORY, ListHistory(ref, limit=EVENTS_SHOWN)),
+        caller.call(acts.LOGS, ListLogs(ref, limit=LINES_SHOWN)),
     )
     stack = frames(run.error.traceback) if run.error else []
     return _render(
@@ -89,10 +90,10 @@ async def run_page(caller: Reader, id: RunName) -> HTMLResponse:
         caller,
         run=run,
         live=run.finished_at is None,
-        tasks=[views.task(t) for t in tasks.items] if tasks else [],
-        more_tasks=bool(tasks and tasks.next is not None),
-        events=[views.history_event(r) for r in events],
-        lines=[views.log_entry(i) for i in sorted(lines.items, key=lambda i: i.line.at_us)],
+        tasks=[views.task(t) for t in tasks.items],
+        more_tasks=tasks.next is not None,
+        events=[views.history_event(r) for r in events.items],
+        lines=[views.log_entry(i) for i in lines.items],
         more_lines=lines.next is not None,
         own=[f for f in stack if f.own],
         others=[f for f in stack if not f.own],
@@ -124,21 +125,25 @@ def _static(name: str) -> bytes:
 @cache
 def _environment() -> Environment:
     environment = Environment(
-        loader=PackageLoader("perdure.server.rest"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )  # fmt: skip
+        loader=PackageLoader("perdure.server.rest"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     filters: dict[str, Any] = environment.filters
     filters |= {"clock": clock, "duration": duration, "short": short, "pretty": pretty, "since": since}
     return environment
 
 
 def render(name: str, *, status_code: int = 200, **values: Any) -> HTMLResponse:
-    """A page for somebody who is nobody in particular."""
+    """A page that needs no credential."""
     return HTMLResponse(_environment().get_template(name).render(**values), status_code)
 
 
-def _render(name: str, caller: Caller, **values: Any) -> HTMLResponse:
+def _render(name: str, caller: RestCaller, **values: Any) -> HTMLResponse:
     # Not `namespace`: where a page has none, Jinja would show its own function of that name.
-    text = _environment().get_template(name).render(namespace_shown=caller.namespace, **values)
+    text = _environment().get_template(name).render(namespace_shown=caller.api.caller.namespace, **values)
     return HTMLResponse(text)
 
 

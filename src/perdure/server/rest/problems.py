@@ -16,7 +16,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from perdure.core.errors import Conflict, InvalidInput, NotFound, PerdureError, Unavailable, error_classes
+from perdure.core.errors import InvalidInput, NotFound, PerdureError, Unavailable, error_classes
 
 log = logging.getLogger("perdure.server")
 
@@ -24,18 +24,6 @@ MEDIA_TYPE: Final = "application/problem+json"
 FAULTS_SHOWN_MAX: Final = 10
 """Faults of one request that are named."""
 RETRY_UNAVAILABLE_S: Final = 1
-
-
-class WorkflowDeleted(Conflict):
-    """The workflow was deleted and takes no new runs; registering it again brings it back."""
-
-    code = "workflow_deleted"
-
-
-class IdempotencyConflict(Conflict):
-    """The idempotency key was used for a different request; use a new key."""
-
-    code = "idempotency_conflict"
 
 
 class MethodNotAllowed(PerdureError):
@@ -88,7 +76,7 @@ def problem(
 ) -> JSONResponse:
     server = getattr(request.app.state, "server", None)
     body = {
-        "type": f"{server.public_url if server else ''}/errors#{code}",
+        "type": f"{server.api.public_url if server else ''}/errors#{code}",
         "title": HTTPStatus(status).phrase,
         "status": status,
         "code": code,

@@ -30,15 +30,16 @@ from fastapi.responses import StreamingResponse
 
 from perdure.core import ids
 from perdure.core.access import Principal
+from perdure.core.api import runs as runs_acts
+from perdure.core.api.runs import GetRun, LogPosition, RunItem
 from perdure.core.errors import InvalidInput, Unavailable
 from perdure.core.limits import STREAMS_MAX
 from perdure.core.outage import Outage
-from perdure.engine.api.reads import LogPosition, Reads, RunItem
+from perdure.engine.api.ports import Reads
 from perdure.server.context import Server
 from perdure.server.rest import views
-from perdure.server.rest.guard import Caller, GuardedRoute, Reader
+from perdure.server.rest.guard import GuardedRoute, Reader, RestCaller
 from perdure.server.rest.problems import TooManyStreams, responses
-from perdure.server.rest.run_lookup import resolve
 
 log = logging.getLogger("perdure.server")
 
@@ -380,12 +381,16 @@ class Streams:
             del self._by_subject[principal.subject]
 
     async def serve(
-        self, caller: Caller, cursor: Cursor, *, runs: bool, run: bytes | None, logs: bytes | None
+        self, caller: RestCaller, cursor: Cursor, *, runs: bool, run: bytes | None, logs: bytes | None
     ) -> AsyncGenerator[bytes]:
         """The bytes of one stream, for as long as the client listens, keeps up, and is welcome."""
-        client, reads = Client(cursor), self._server.reads
-        self._enter(client, caller.principal)
-        feed = self._feeds.setdefault(caller.ns, RunsFeed(reads, caller.ns, self._server.public_url)) if runs else None
+        client, reads = Client(cursor), self._server.api.ports.reads
+        self._enter(client, caller.api.caller.principal)
+        feed = (
+            self._feeds.setdefault(caller.api.ns, RunsFeed(reads, caller.api.ns, self._server.api.public_url))
+            if runs
+            else None
+        )
         tasks: list[asyncio.Task[None]] = []
         try:
             yield b": perdure\nretry: 1000\n\n"
@@ -394,10 +399,12 @@ class Streams:
                 tasks.append(asyncio.create_task(_or_cut(client, partial(feed.catch_up, client))))
             if run is not None:
                 tasks.append(
-                    asyncio.create_task(_or_cut(client, partial(follow_history, client, reads, caller.ns, run)))
+                    asyncio.create_task(_or_cut(client, partial(follow_history, client, reads, caller.api.ns, run)))
                 )
             if logs is not None:
-                tasks.append(asyncio.create_task(_or_cut(client, partial(follow_logs, client, reads, caller.ns, logs))))
+                tasks.append(
+                    asyncio.create_task(_or_cut(client, partial(follow_logs, client, reads, caller.api.ns, logs)))
+                )
             async for part in self._parts(caller, client):
                 yield part
         except Unavailable as error:
@@ -408,10 +415,10 @@ class Streams:
             if feed is not None:
                 feed.leave(client)
                 if not feed.clients:
-                    self._feeds.pop(caller.ns, None)
-            self._leave(client, caller.principal)
+                    self._feeds.pop(caller.api.ns, None)
+            self._leave(client, caller.api.caller.principal)
 
-    async def _parts(self, caller: Caller, client: Client) -> AsyncGenerator[bytes]:
+    async def _parts(self, caller: RestCaller, client: Client) -> AsyncGenerator[bytes]:
         loop = asyncio.get_running_loop()
         checked = loop.time()
         while not client.is_cut:
@@ -419,7 +426,7 @@ class Streams:
             yield part or b": still here\n\n"
             if loop.time() - checked >= HEARTBEAT_S:
                 checked = loop.time()
-                if await _patiently(self._server.auth.recheck(caller.principal)) is False:
+                if await _patiently(self._server.auth.recheck(caller.api.caller.principal)) is False:
                     return
             await asyncio.sleep(FLUSH_S)
 
@@ -445,11 +452,15 @@ async def stream(
         raise InvalidInput("name something to follow: runs=1, run=<id> or logs=<id>")
     resumed = read_cursor(last_event_id)
     streams: Streams = request.app.state.streams
-    run_id = await resolve(caller, run) if run is not None else None
-    logs_id = await resolve(caller, logs) if logs is not None else None
-    streams.check(caller.principal)
+    run_id = await _existing(caller, run) if run is not None else None
+    logs_id = await _existing(caller, logs) if logs is not None else None
+    streams.check(caller.api.caller.principal)
     cursor = resumed.about(run_id, logs_id)
     body = streams.serve(caller, cursor, runs=runs, run=run_id, logs=logs_id)
     return StreamingResponse(
         body, media_type="text/event-stream", headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     )
+
+
+async def _existing(caller: RestCaller, run: str) -> bytes:
+    return (await caller.call(runs_acts.STATUS, GetRun(run))).run_id

@@ -8,7 +8,6 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
@@ -16,21 +15,20 @@ import msgspec
 
 from perdure.core import events as ev
 from perdure.core import ids, wait_reasons
+from perdure.core.api import cluster, definitions, runs
 from perdure.core.calls import encode_call, encode_json
 from perdure.core.durations import datetime_of, to_us, us_of
 from perdure.core.errors import Failure, InvalidInput, PayloadTooLarge
 from perdure.core.lifecycle import RunStatus, TaskStatus
 from perdure.core.limits import PAYLOAD_BYTES_MAX
 from perdure.core.undo import Undoable
-from perdure.engine.api import reads as r
-from perdure.flows.changes import Changes
+from perdure.core.work import RunView
+from perdure.engine.api.starts import IDEMPOTENT_KEY
 from perdure.flows.drawing.chart import Chart, as_graph
 from perdure.flows.problems import Problem
 from perdure.server.rest import models as m
 from perdure.wire.codec import decode_events
 
-IDEMPOTENT_KEY: Final = "idem:"
-"""Begins the run key of a start that carries an idempotency key and no id of its own."""
 ALTERNATIVES_MAX: Final = 16
 """Readings of one attribute filter: `n:5` may mean the number or the text."""
 NUMBER_CHARS_MAX: Final = 40
@@ -77,15 +75,15 @@ def payload(value: Any, what: str) -> bytes:
     return data
 
 
-def call(body: m.StartRun) -> bytes:
-    """The workflow's input in the form the SDK reads."""
-    if (body.args or body.kwargs) and body.input is not None:
+def call(value: Any, args: list[Any], kwargs: dict[str, Any]) -> bytes:
+    """The workflow's input in the form the SDK reads. `value` is an object with the arguments by name, or the one argument."""
+    if (args or kwargs) and value is not None:
         raise InvalidInput("give the arguments as `input`, or as `args` and `kwargs`, not both ways")
-    if "*" in body.kwargs or (isinstance(body.input, dict) and "*" in body.input):
+    if "*" in kwargs or (isinstance(value, dict) and "*" in value):
         raise InvalidInput("no parameter can be called `*`; give arguments by position in `args`")
-    if body.input is None:
-        return encode_call(body.args, body.kwargs)
-    return encode_call([], body.input) if isinstance(body.input, dict) else encode_call([body.input], {})
+    if value is None:
+        return encode_call(args, kwargs)
+    return encode_call([], value) if isinstance(value, dict) else encode_call([value], {})
 
 
 def fields(event: ev.Event) -> dict[str, Any]:
@@ -116,11 +114,11 @@ def failure(f: Failure) -> m.ErrorInfo:
 
 
 def own_key(key: str | None) -> str | None:
-    """The id that a starter gave; not the one that stands for an idempotency key."""
+    """The key that a starter gave; not the one that stands for an idempotency key."""
     return None if key is None or key.startswith(IDEMPOTENT_KEY) else key
 
 
-def summary(item: r.RunItem, public_url: str) -> m.RunSummary:
+def summary(item: runs.RunItem, public_url: str) -> m.RunSummary:
     error = None
     if item.error_code is not None or item.error is not None:
         error = m.ErrorInfo(code=item.error_code or "run_failed", message=item.error or "")
@@ -135,8 +133,7 @@ def summary(item: r.RunItem, public_url: str) -> m.RunSummary:
         attributes=plain(item.attributes) or {},
         error=error,
         stuck=item.stuck,
-        waiting_on=item.waits[0].on if item.waits else "stuck" if item.stuck else None,
-        waiting_for=wait_reasons.sentence(item.waits) or None,
+        waiting=_listed_waits(item),
         epoch=item.epoch,
         parent_id=_text_or_none(item.parent_id),
         successor=_text_or_none(item.successor),
@@ -156,10 +153,11 @@ def _text_or_none(ident: bytes | None) -> str | None:
     return ids.text(ident) if ident else None
 
 
-def run(d: r.RunDetail, public_url: str) -> m.Run:
+def run(d: runs.RunDetail, public_url: str) -> m.Run:
     started = decode_events(d.started)[0] if d.started else None
     last = decode_events(d.last)[-1] if d.last else None
-    head = summary(msgspec.structs.replace(d.item, waits=d.waits), public_url)
+    head = summary(d.item, public_url)
+    head.waiting = waiting(d)
     ended = d.item.finished_us is not None
     if ended and isinstance(last, ev.RunFailed):
         head.error = failure(last.failure)
@@ -168,21 +166,46 @@ def run(d: r.RunDetail, public_url: str) -> m.Run:
         input=plain(started.input) if isinstance(started, ev.RunStarted) else None,
         result=plain(last.result) if ended and isinstance(last, ev.RunSucceeded) else None,
         events=d.events,
-        waiting=waiting(d),
         tasks=m.TaskCounts(**{TaskStatus(s).word: n for s, n in d.tasks.items()}),
+        undo=None if d.undo is None else [undo_step(u) for u in d.undo],
+        retry_refused=d.retry_refused,
     )
 
 
-def undoable(u: Undoable) -> m.Undoable:
+def status(v: RunView, public_url: str) -> m.RunStatusInfo:
+    return m.RunStatusInfo(
+        id=ids.text(v.run_id),
+        key=own_key(v.key),
+        workflow=v.workflow,
+        version=v.version,
+        status=word(v.status),
+        created_at=moment(v.created_us),
+        finished_at=moment_or_none(v.finished_us),
+        stuck=v.stuck,
+        successor=_text_or_none(v.successor),
+        url=f"{public_url}/runs/{ids.text(v.run_id)}",
+    )
+
+
+def _listed_waits(item: runs.RunItem) -> m.RunWaits | None:
+    """In lists that were filtered by what runs wait for."""
+    if not item.waits:
+        return None
+    return m.RunWaits(
+        on=item.waits[0].on, reason=wait_reasons.sentence(item.waits), waits=[wait(w) for w in item.waits]
+    )
+
+
+def undo_step(u: Undoable) -> m.UndoStep:
     by, error = u.by if u.by >= 0 else None, u.error or None
-    return m.Undoable(task=u.task, name=u.name, undo=u.undo, status=u.status, by=by, error=error)
+    return m.UndoStep(task=u.task, name=u.name, undo=u.undo, status=u.status, by=by, error=error)
 
 
-def waiting(d: r.RunDetail) -> m.Waiting | None:
+def waiting(d: runs.RunDetail) -> m.RunWaits | None:
     item, out = d.item, d.outstanding
     if item.finished_us is not None:
         return None
-    return m.Waiting(
+    return m.RunWaits(
         reason=wait_reasons.sentence(d.waits) or _reason(item, out, d.tasks),
         on=d.waits[0].on if d.waits else "task",
         waits=[wait(w) for w in d.waits],
@@ -193,15 +216,21 @@ def waiting(d: r.RunDetail) -> m.Waiting | None:
     )
 
 
-def wait(w: wait_reasons.Wait) -> m.Wait:
-    return m.Wait(
-        on=w.on, text=w.text, name=w.name or None, key=w.key or None, until=moment_or_none(w.until_us or None), runs=list(w.runs), by=list(w.by)
-    )  # fmt: skip
+def wait(w: wait_reasons.Wait) -> m.WaitReason:
+    return m.WaitReason(
+        on=w.on,
+        text=w.text,
+        name=w.name or None,
+        key=w.key or None,
+        until=moment_or_none(w.until_us or None),
+        runs=list(w.runs),
+        by=list(w.by),
+    )
 
 
-def _reason(item: r.RunItem, out: r.Outstanding | None, counts: dict[int, int]) -> str:
+def _reason(item: runs.RunItem, out: runs.Outstanding | None, counts: dict[int, int]) -> str:
     if item.stuck is not None:
-        return f"somebody to resume it: {item.stuck}"
+        return f"an operator to resume it: {item.stuck}"
     if item.status == RunStatus.PENDING:
         return f"a worker that serves the workflow {item.workflow}"
     parts: list[str] = []
@@ -218,7 +247,7 @@ def _reason(item: r.RunItem, out: r.Outstanding | None, counts: dict[int, int]) 
         if out.timer_us is not None:
             parts.append(f"a timer at {rfc3339(out.timer_us)}")
         if out.cancel_requested:
-            parts.append("its own unwinding: somebody asked it to stop")
+            parts.append("its own unwinding: it was asked to stop")
     return ", ".join(parts) or ("its code" if item.owned else "a message")
 
 
@@ -226,56 +255,102 @@ def _many(n: int, one: str, more: str = "") -> str:
     return f"{n:,} {one if n == 1 else more or one + 's'}"
 
 
-def task(t: r.TaskItem) -> m.Task:
-    return m.Task(
-        id=ids.text(t.id), seq=t.seq, name=t.name, queue=t.queue, status=task_word(t.status), attempts=t.attempts, lost=t.lost,
-        scheduled_at=moment_or_none(t.scheduled_us), started_at=moment_or_none(t.started_us), finished_at=moment_or_none(t.finished_us),
-        run_at=moment_or_none(t.run_at_us), error=t.error, worker=t.worker, details=plain(t.details), blocked=t.blocked,
+def task(t: runs.TaskItem) -> m.RunTask:
+    return m.RunTask(
+        id=ids.text(t.id),
+        seq=t.seq,
+        name=t.name,
+        queue=t.queue,
+        status=task_word(t.status),
+        attempts=t.attempts,
+        lost=t.lost,
+        scheduled_at=moment_or_none(t.scheduled_us),
+        started_at=moment_or_none(t.started_us),
+        finished_at=moment_or_none(t.finished_us),
+        run_at=moment_or_none(t.run_at_us),
+        error=t.error,
+        worker=t.worker,
+        details=plain(t.details),
+        blocked=t.blocked,
         node=t.node,
-    )  # fmt: skip
+    )
 
 
-def log_entry(item: r.LogItem) -> m.LogEntry:
+def log_entry(item: runs.LogItem) -> m.LogEntry:
     line = item.line
     return m.LogEntry(
-        at=moment(line.at_us), attempt=item.attempt, seq=item.seq, task=item.task or None, stream=line.stream, level=line.level, text=line.text
-    )  # fmt: skip
+        at=moment(line.at_us),
+        attempt=item.attempt,
+        seq=item.seq,
+        task=item.task or None,
+        stream=line.stream,
+        level=line.level,
+        text=line.text,
+    )
 
 
-def workflow(w: r.WorkflowItem) -> m.WorkflowSummary:
+def workflow(w: definitions.WorkflowItem) -> m.WorkflowSummary:
     return m.WorkflowSummary(
-        name=w.name, kind=w.kind, version=w.current, versions=w.versions, description=w.description, created_at=moment(w.created_us),
-        deleted_at=moment_or_none(w.deleted_us), runs_active=w.runs_active,
-    )  # fmt: skip
+        name=w.name,
+        kind=w.kind,
+        version=w.current,
+        versions=w.versions,
+        description=w.description,
+        created_at=moment(w.created_us),
+        deleted_at=moment_or_none(w.deleted_us),
+        runs_active=w.runs_active,
+    )
 
 
-def version(v: r.VersionItem) -> m.WorkflowVersion:
+def version(v: definitions.VersionItem) -> m.WorkflowVersion:
     return m.WorkflowVersion(version=v.version, kind=v.kind, registered_at=moment(v.registered_us), current=v.current)
 
 
 # -- flows ---------------------------------------------------------------------------------------------------------
 
 
-def flow_problem(p: Problem) -> m.FlowProblem:
-    return m.FlowProblem(
-        message=p.message, hint=p.hint, severity=p.severity, file=p.file, line=p.line, column=p.column, text=p.text, caret=p.caret, path=list(p.path)
-    )  # fmt: skip
+def flow_problem(p: definitions.ProblemItem | Problem) -> m.FlowProblem:
+    return m.FlowProblem.model_validate(msgspec.to_builtins(p))
 
 
-def flow_changes(c: Changes) -> m.FlowChanges:
-    return m.FlowChanges(added=list(c.added), removed=list(c.removed), changed=list(c.changed), other=list(c.other))
+def flow_changes(c: definitions.ChangeSummary | None) -> m.FlowChanges | None:
+    return None if c is None else m.FlowChanges.model_validate(msgspec.to_builtins(c))
 
 
-def flow_graph(name: str, version: str, kind: str, chart: Chart, statuses: Mapping[str, str]) -> m.FlowGraph:
-    return m.FlowGraph.model_validate(as_graph(chart, statuses) | {"name": name, "version": version, "kind": kind})
+def flow_graph(g: definitions.GraphReply, chart: Chart) -> m.FlowGraph:
+    return m.FlowGraph.model_validate(
+        as_graph(chart, g.statuses) | {"name": g.name, "version": g.version, "kind": g.kind}
+    )
 
 
-def worker(w: r.WorkerItem) -> m.Worker:
-    return m.Worker(
-        id=ids.text(w.id), name=w.name, host=w.host, pid=w.pid, sdk=w.sdk, queues=w.queues, tasks=w.tasks, workflows=w.workflows, slots=w.slots,
-        slots_used=w.slots_used, runs_held=w.runs_held, draining=w.draining, connected_at=moment(w.connected_us), seen_at=moment(w.seen_us),
-        blocked=w.blocked, engine=w.engine,
-    )  # fmt: skip
+def workflow_detail(d: definitions.WorkflowDetail) -> m.Workflow:
+    shown = workflow(d.item)
+    return m.Workflow(**shown.model_dump(exclude={"versions"}), versions=[version(v) for v in d.versions])
+
+
+def queue(q: cluster.QueueItem) -> m.QueueDepth:
+    return m.QueueDepth.model_validate(msgspec.to_builtins(q))
+
+
+def worker(w: cluster.WorkerItem) -> m.ConnectedWorker:
+    return m.ConnectedWorker(
+        id=ids.text(w.id),
+        name=w.name,
+        host=w.host,
+        pid=w.pid,
+        sdk=w.sdk,
+        queues=w.queues,
+        tasks=w.tasks,
+        workflows=w.workflows,
+        slots=w.slots,
+        slots_used=w.slots_used,
+        runs_held=w.runs_held,
+        draining=w.draining,
+        connected_at=moment(w.connected_us),
+        seen_at=moment(w.seen_us),
+        blocked=w.blocked,
+        engine=w.engine,
+    )
 
 
 # -- cursors and filters -------------------------------------------------------------------------------------------
@@ -284,6 +359,22 @@ def worker(w: r.WorkerItem) -> m.Worker:
 def cursor_of(value: Any) -> str:
     """Opaque on purpose: what is inside may change."""
     return base64.urlsafe_b64encode(msgspec.msgpack.encode(value)).decode().rstrip("=")
+
+
+def next_cursor(value: Any) -> str | None:
+    return None if value is None else cursor_of(value)
+
+
+def read_text_cursor(text: str | None) -> str:
+    """The name that the page before ended with."""
+    return (read_cursor(text, str) or "").replace("\x00", "")
+
+
+def read_number_cursor(text: str | None) -> int | None:
+    found = read_cursor(text, int)
+    if found is not None and not 0 <= found < 1 << 63:
+        raise no_cursor()
+    return found
 
 
 def read_cursor(text: str | None, kind: type[T]) -> T | None:

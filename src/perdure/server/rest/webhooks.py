@@ -1,20 +1,19 @@
-"""Webhooks: ways in for events from elsewhere, without a credential of ours.
+"""Webhooks: signed requests from other systems that become events, without a Perdure credential.
 
 Laws:
 
-1. Who sends is told by a signature over the time and the very bytes of the body (core/webhooks.py). Nothing of a request is believed, read
+1. A signature over the time and the very bytes of the body names the sender (core/webhooks.py). Nothing of a request is used, read
    as JSON or kept before that holds.
-2. It fails closed, and says no more than that: a webhook that is not there, a namespace that is not there, a signature that is missing,
-   wrong or old get one and the same answer, after the same work.
+2. It fails closed, and says no more than that: a missing webhook, a missing namespace, and a missing, wrong or old signature get one and
+   the same answer, after the same work.
 3. A request that comes twice is one event.
-4. Wrong signatures never stand in the way of right ones: the signature is checked first, and only refused requests are counted, per webhook and per
-   client. What a check costs is bounded: WEBHOOK_BODY_BYTES_MAX of the body are read, one row is looked up, one hash is made.
+4. Wrong signatures never delay right ones: the signature is checked first, and only refused requests are counted, per webhook and per
+   client. The cost of a check is bounded: WEBHOOK_BODY_BYTES_MAX of the body are read, one row is looked up, one hash is made.
 """
 
 from __future__ import annotations
 
 import logging
-import secrets
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -23,44 +22,41 @@ from pydantic import BaseModel, Field
 
 from perdure.core import webhooks
 from perdure.core.access import NAMESPACE_CHARS_MAX
+from perdure.core.api import named_events as acts
+from perdure.core.api.named_events import ListWebhooks, PutWebhook, WebhookItem, WebhookRef
 from perdure.core.errors import InvalidInput, NotFound, RateLimited
 from perdure.core.limits import WEBHOOK_BODY_BYTES_MAX
 from perdure.core.named_events import EVENT_NAME_CHARS_MAX
-from perdure.engine.services.named_events import Hook, Webhook
+from perdure.engine.api.named_events import check_hook, receive_hook
 from perdure.server.auth.addresses import client_of
 from perdure.server.auth.rates import Buckets
 from perdure.server.context import Server
 from perdure.server.rest import models as m
 from perdure.server.rest import views
-from perdure.server.rest.guard import Anyone, Caller, Developer, GuardedRoute, Reader, check_value, parse_json
-from perdure.server.rest.named_events import occasions_of
+from perdure.server.rest.guard import Anyone, GuardedRoute, RestCaller, asks, check_value, parse_json
 from perdure.server.rest.paging import LIMIT_DEFAULT, Cursor, Limit
 from perdure.server.rest.problems import responses
-from perdure.server.secret_box import CannotOpen
 
 log = logging.getLogger("perdure.server")
 
-SECRET_PREFIX: Final = "pdh_"
-WEBHOOK_NAME_CHARS_MAX: Final = 100
 REFUSALS_PER_S: Final = 2.0
 REFUSALS_BURST: Final = 50.0
-"""Requests for one webhook, and from one client, that are told that they are refused: so many at once, then so many a second. More are told to wait."""
-_NOBODY: Final = b"a secret that no webhook has"
+"""Refusals of one webhook, and of one client, that are answered at once: so many, then so many a second. Further requests must wait."""
 
 router = APIRouter(prefix="/webhooks", tags=["webhooks"], route_class=GuardedRoute)
 
 WebhookName = Annotated[
-    str, Path(min_length=1, max_length=WEBHOOK_NAME_CHARS_MAX, pattern=r"^[A-Za-z0-9._-]+$", examples=["shop"])
+    str, Path(min_length=1, max_length=webhooks.NAME_CHARS_MAX, pattern=r"^[A-Za-z0-9._-]+$", examples=["shop"])
 ]
 
 
-class PutWebhook(m.Body):
+class PutWebhookRequest(m.Body):
     event: Annotated[str, Field(min_length=1, max_length=EVENT_NAME_CHARS_MAX)] = Field(
         description="The name of the event that a request becomes.", examples=["order.paid"]
     )
 
 
-class WebhookView(BaseModel):
+class Webhook(BaseModel):
     name: str
     event: str
     url: str = Field(description="Where the sender is to POST to.")
@@ -68,78 +64,73 @@ class WebhookView(BaseModel):
     created_by: str
 
 
-class WebhookSecret(WebhookView):
+class WebhookWithSecret(Webhook):
     secret: str | None = Field(
-        description="What the sender signs with. In this answer and nowhere else; null for a webhook that was there."
+        description="What the sender signs with. In this answer and nowhere else; null for a webhook that existed before."
     )
 
 
-def _view(caller: Caller, w: Webhook) -> dict[str, Any]:
-    url = f"{caller.server.public_url}/hooks/{caller.namespace}/{w.name}"
-    return {"name": w.name, "event": w.event, "url": url, "created_at": views.moment(w.created_us), "created_by": w.created_by}  # fmt: skip
-
-
-def _new_secret(caller: Caller, name: str) -> tuple[str, bytes]:
-    """A secret, and the same as it is stored."""
-    secret = SECRET_PREFIX + secrets.token_urlsafe(32)
-    return secret, caller.server.secrets.seal(secret.encode(), _owner(caller.ns, name))
-
-
-def _owner(ns: int, name: str) -> str:
-    return f"webhook {name} of namespace {ns}"
+def _fields(caller: RestCaller, w: WebhookItem) -> dict[str, Any]:
+    return {
+        "name": w.name,
+        "event": w.event,
+        "url": f"{caller.api.api.public_url}/hooks/{caller.api.caller.namespace}/{w.name}",
+        "created_at": views.moment(w.created_us),
+        "created_by": w.created_by,
+    }
 
 
 @router.get("", responses=responses(401, 403, 422))
-async def list_webhooks(caller: Reader, limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None) -> m.Page[WebhookView]:
+async def list_webhooks(
+    caller: Annotated[RestCaller, asks(acts.LIST_WEBHOOKS)], limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
+) -> m.Page[Webhook]:
     """Webhooks by name, without their secrets."""
-    after = (views.read_cursor(cursor, str) or "").replace("\x00", "")
-    found = await occasions_of(caller.server).store.webhooks(caller.ns, after, limit + 1)
-    page = found[:limit]
-    return m.Page[WebhookView](
-        items=[WebhookView(**_view(caller, w)) for w in page],
-        next=views.cursor_of(page[-1].name) if len(found) > limit else None,
-    )
+    page = await caller.call(acts.LIST_WEBHOOKS, ListWebhooks(views.read_text_cursor(cursor), limit))
+    items = [Webhook(**_fields(caller, w)) for w in page.items]
+    return m.Page[Webhook](items=items, next=views.next_cursor(page.next))
 
 
-@router.put("/{name}", status_code=201, responses=responses(401, 403, 409, 413, 422, s200={"model": WebhookSecret, "description": "It was there already, and keeps its secret."}))  # fmt: skip
-async def put_webhook(caller: Developer, name: WebhookName, body: PutWebhook, response: Response) -> WebhookSecret:
-    """Make a webhook, or let one become another event."""
-    secret, sealed = _new_secret(caller, name)
-    port = occasions_of(caller.server).store
-    made, fresh = await port.put_webhook(caller.ns, name, body.event, sealed, caller.principal.subject)
-    response.status_code = 201 if fresh else 200
-    await caller.server.audit(caller.principal, "webhook.put", name, {"event": body.event}, ns=caller.ns)
-    return WebhookSecret(**_view(caller, made), secret=secret if fresh else None)
+@router.put(
+    "/{name}",
+    status_code=201,
+    responses=responses(
+        401,
+        403,
+        409,
+        413,
+        422,
+        s200={"model": WebhookWithSecret, "description": "It existed before, and keeps its secret."},
+    ),
+)
+async def put_webhook(
+    caller: Annotated[RestCaller, asks(acts.PUT_WEBHOOK)],
+    name: WebhookName,
+    body: PutWebhookRequest,
+    response: Response,
+) -> WebhookWithSecret:
+    """Create a webhook, or change its event."""
+    made = await caller.call(acts.PUT_WEBHOOK, PutWebhook(name, body.event))
+    response.status_code = 201 if made.secret is not None else 200
+    return WebhookWithSecret(**_fields(caller, made.webhook), secret=made.secret)
 
 
 @router.post("/{name}/rotate", responses=responses(401, 403, 404, 409))
-async def rotate_webhook(caller: Developer, name: WebhookName) -> WebhookSecret:
+async def rotate_webhook(
+    caller: Annotated[RestCaller, asks(acts.ROTATE_WEBHOOK)], name: WebhookName
+) -> WebhookWithSecret:
     """Give a webhook another secret. The old one ends at once."""
-    secret, sealed = _new_secret(caller, name)
-    found = await occasions_of(caller.server).store.rotate_webhook(caller.ns, name, sealed)
-    if found is None:
-        raise _unknown(name)
-    await caller.server.audit(caller.principal, "webhook.rotate", name, ns=caller.ns)
-    return WebhookSecret(**_view(caller, found), secret=secret)
+    made = await caller.call(acts.ROTATE_WEBHOOK, WebhookRef(name))
+    return WebhookWithSecret(**_fields(caller, made.webhook), secret=made.secret)
 
 
 @router.delete("/{name}", status_code=204, responses=responses(401, 403, 404))
-async def delete_webhook(caller: Developer, name: WebhookName) -> None:
-    """Close a webhook."""
-    if not await occasions_of(caller.server).store.delete_webhook(caller.ns, name):
-        raise _unknown(name)
-    await caller.server.audit(caller.principal, "webhook.delete", name, ns=caller.ns)
-
-
-def _unknown(name: str) -> NotFound:
-    return NotFound(f"no webhook {name!r} in this namespace; `perdure webhook list` shows those there are")
-
-
-# -- the way in ----------------------------------------------------------------------------------------------------
+async def delete_webhook(caller: Annotated[RestCaller, asks(acts.DELETE_WEBHOOK)], name: WebhookName) -> None:
+    """Delete a webhook."""
+    await caller.call(acts.DELETE_WEBHOOK, WebhookRef(name))
 
 
 class HookRoute(GuardedRoute):
-    """Leaves the body as it is: it is signed byte by byte, and not read before that is checked."""
+    """Leaves the body as it is: it is signed byte by byte, and not parsed before that is checked."""
 
     takes_any_query = True  # senders add parameters of their own
 
@@ -157,33 +148,17 @@ async def receive(
     _: Anyone,
     request: Request,
     namespace: Annotated[str, Path(min_length=1, max_length=NAMESPACE_CHARS_MAX)],
-    name: Annotated[str, Path(min_length=1, max_length=WEBHOOK_NAME_CHARS_MAX)],
+    name: Annotated[str, Path(min_length=1, max_length=webhooks.NAME_CHARS_MAX)],
 ) -> Response:
     """A request of a webhook. It becomes an event, once, however often it is sent."""
-    server = request.app.state.server
+    server: Server = request.app.state.server
     body: bytes = request.state.value or b""
-    hook = await occasions_of(server).store.hook(namespace, name)
-    given = request.headers.get(webhooks.HEADER.lower(), "")
-    now_s = server.engine.clock.now_us() / 1e6
-    secret = _opened(server, hook, name) if hook is not None else b""
-    mark = webhooks.checked(secret or _NOBODY, given, body, now_s)
-    if hook is None or not secret or mark is None:
+    hook = await check_hook(server.api, namespace, name, request.headers.get(webhooks.HEADER.lower(), ""), body)
+    if hook is None:
         _count_refusal(request, f"{namespace}/{name}")
         raise NotFound(f"there is no such webhook, or this request is not signed for it now: see {webhooks.HEADER}")
-    payload = _compact(body)
-    emitted = await occasions_of(server).emit(
-        hook.ns, hook.event, payload, key=f"hook:{mark}", source=f"webhook:{name}"
-    )
+    emitted = await receive_hook(server.api, hook, name, _compact(body))
     return Response(msgspec.json.encode({"id": str(emitted.id), "event": hook.event}), media_type="application/json")
-
-
-def _opened(server: Server, hook: Hook, name: str) -> bytes:
-    """Empty when this server cannot read it: nobody is let in, and the log says why."""
-    try:
-        return server.secrets.open(hook.secret, _owner(hook.ns, name))
-    except CannotOpen as error:
-        log.error("requests of a webhook are refused: %s. See PERDURE_SECRET_KEY_FILE", error)
-        return b""
 
 
 def _count_refusal(request: Request, hook: str) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from fastapi import APIRouter
 
+from perdure.core.api import cluster
+from perdure.core.api.cluster import ListQueues, ListWorkers
 from perdure.server.rest import models as m
 from perdure.server.rest import views
-from perdure.server.rest.guard import GuardedRoute, Reader
+from perdure.server.rest.guard import GuardedRoute, RestCaller, asks
 from perdure.server.rest.paging import LIMIT_DEFAULT, Cursor, Limit
 from perdure.server.rest.problems import responses
 
@@ -14,24 +18,16 @@ router = APIRouter(tags=["workers"], route_class=GuardedRoute)
 
 
 @router.get("/workers", responses=responses(401, 403, 422))
-async def list_workers(caller: Reader, limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None) -> m.Page[m.Worker]:
+async def list_workers(
+    caller: Annotated[RestCaller, asks(cluster.LIST_WORKERS)], limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
+) -> m.Page[m.ConnectedWorker]:
     """Workers of this namespace."""
-    after = views.read_id_cursor(cursor) or bytes(16)
-    found = await caller.server.reads.workers(caller.ns, after, limit + 1)
-    page = found[:limit]
-    return m.Page[m.Worker](
-        items=[views.worker(w) for w in page], next=views.cursor_of(page[-1].id) if len(found) > limit else None
-    )
+    page = await caller.call(cluster.LIST_WORKERS, ListWorkers(views.read_id_cursor(cursor) or bytes(16), limit))
+    return m.Page[m.ConnectedWorker](items=[views.worker(w) for w in page.items], next=views.next_cursor(page.next))
 
 
 @router.get("/queues", responses=responses(401, 403))
-async def list_queues(caller: Reader) -> m.Page[m.Queue]:
+async def list_queues(caller: Annotated[RestCaller, asks(cluster.LIST_QUEUES)]) -> m.Page[m.QueueDepth]:
     """Kinds of tasks that wait or have been running for a while, with how many workers serve them."""
-    found = await caller.server.reads.queues(caller.ns)
-    items = [
-        m.Queue(
-            queue=q.queue, task=q.task, pending=q.pending, running=q.running, oldest_age_s=q.oldest_age_s, workers=q.workers
-        )
-        for q in found
-    ]  # fmt: skip
-    return m.Page[m.Queue](items=items, next=None)
+    found = await caller.call(cluster.LIST_QUEUES, ListQueues())
+    return m.Page[m.QueueDepth](items=[views.queue(q) for q in found.items], next=None)

@@ -1,294 +1,268 @@
-"""Workflows by name: what there is, registering, deleting, and starting runs."""
+"""Workflows: lists, versions, registration of code, deployment of flows, starting runs, graphs."""
 
 from __future__ import annotations
 
-import difflib
-import re
-from typing import Annotated, Final
+import asyncio
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from fastapi import APIRouter, Header, Path, Query, Response
+from fastapi import APIRouter, Header, Path, Query, Request, Response
 from fastapi.responses import JSONResponse
 
-from perdure.core import deferred_starts, ids
-from perdure.core.access import Permission
-from perdure.core.calls import encode_json
-from perdure.core.errors import Forbidden, InvalidInput, NotFound, NotRegistered, RunAlreadyExists
+from perdure.core import ids
+from perdure.core.api import definitions, runs
+from perdure.core.api.definitions import (
+    DeployFlow,
+    FlowText,
+    GetGraph,
+    GetRunGraph,
+    GetSchema,
+    GraphReply,
+    ListWorkflows,
+    RegisterWorkflow,
+    VersionRef,
+    WorkflowRef,
+)
+from perdure.core.errors import PerdureError
 from perdure.core.limits import NAME_CHARS_MAX
-from perdure.core.work import StartRequest
-from perdure.engine.api.reads import WorkflowItem
-from perdure.flows.model import VERSION_PREFIX, Flow, is_flow
-from perdure.flows.scheduled import trigger_requests
+from perdure.flows.compile import compile_value
+from perdure.flows.drawing.chart import Chart, chart_of
+from perdure.flows.drawing.svg import svg
+from perdure.flows.problems import FlowError
 from perdure.server.rest import models as m
 from perdure.server.rest import views
-from perdure.server.rest.documents import FlowRoute, changes_of, check_input, draft_of
-from perdure.server.rest.guard import Caller, Developer, Reader, Starter
-from perdure.server.rest.messages import IdempotencyKey, check_key, check_same, digest
-from perdure.server.rest.paging import LIMIT_DEFAULT, LIMIT_MAX, Cursor, Limit
-from perdure.server.rest.problems import IdempotencyConflict, WorkflowDeleted, responses
-from perdure.server.rest.runs import audit, shown
+from perdure.server.rest.guard import GuardedRoute, RestCaller, asks
+from perdure.server.rest.messages import IdempotencyKey
+from perdure.server.rest.paging import LIMIT_DEFAULT, Cursor, Limit
+from perdure.server.rest.problems import MEDIA_TYPE, responses
+from perdure.server.rest.runs import RunName, shown
+from perdure.server.rest.start_requests import StartRunRequest, WorkflowName, start_request
 
-TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+SVG: Final = "image/svg+xml"
+SVG_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; sandbox"
+"""A picture has its own style and needs nothing else; anything else in it has no effect."""
+NO_NODES: Final = Chart((), ())
 
-router = APIRouter(prefix="/workflows", tags=["workflows"], route_class=FlowRoute)
 
-WorkflowName = Annotated[str, Path(min_length=1, max_length=NAME_CHARS_MAX, examples=["checkout"])]
+class FlowRoute(GuardedRoute):
+    """A route that takes documents: every problem of one is reported."""
+
+    def refused(self, request: Request, error: PerdureError) -> Response:
+        answer = super().refused(request, error)
+        if not isinstance(error, FlowError) or not isinstance(answer, JSONResponse):
+            return answer
+        body: dict[str, Any] = msgspec.json.decode(bytes(answer.body))
+        body["problems"] = [views.flow_problem(p).model_dump() for p in error.problems]
+        return JSONResponse(body, answer.status_code, media_type=MEDIA_TYPE)
 
 
-@router.get("", responses=responses(401, 403, 422))
+router = APIRouter(tags=["workflows"], route_class=FlowRoute)
+
+Version = Annotated[str, Path(min_length=1, max_length=m.VERSION_CHARS_MAX)]
+Format = Annotated[Literal["json", "svg"], Query(description="Nodes and links, or a drawing of them.")]
+PICTURE: Final[dict[str, Any]] = {
+    "model": m.FlowGraph,
+    "content": {SVG: {"schema": {"type": "string"}}},
+    "description": "The graph; with `format=svg`, a drawing of it.",
+}
+
+
+@router.get("/workflows", responses=responses(401, 403, 422))
 async def list_workflows(
-    caller: Reader,
+    caller: Annotated[RestCaller, asks(definitions.LIST)],
     q: Annotated[str, Query(max_length=NAME_CHARS_MAX, description="Part of the name.")] = "",
     limit: Limit = LIMIT_DEFAULT,
     cursor: Cursor = None,
 ) -> m.Page[m.WorkflowSummary]:
     """Workflows by name; deleted ones are left out."""
-    after = views.read_cursor(cursor, str) or ""
-    found = await caller.server.reads.workflows(caller.ns, q, after.replace("\x00", ""), limit + 1)
-    page = found[:limit]
-    return m.Page[m.WorkflowSummary](
-        items=[views.workflow(w) for w in page], next=views.cursor_of(page[-1].name) if len(found) > limit else None
+    page = await caller.call(definitions.LIST, ListWorkflows(q, views.read_text_cursor(cursor), limit))
+    return m.Page[m.WorkflowSummary](items=[views.workflow(w) for w in page.items], next=views.next_cursor(page.next))
+
+
+@router.post(
+    "/workflows",
+    status_code=201,
+    responses=responses(
+        401, 403, 409, 413, 422, s200={"model": m.Workflow, "description": "This version was registered before."}
+    ),
+)
+async def register_workflow(
+    caller: Annotated[RestCaller, asks(definitions.REGISTER)],
+    body: m.RegisterWorkflowRequest,
+    response: Response,
+) -> m.Workflow:
+    """Make a version of code known and current. A deleted workflow is restored."""
+    made = await caller.call(
+        definitions.REGISTER,
+        RegisterWorkflow(name=body.name, version=body.version, kind=body.kind, description=body.description),
+    )
+    response.status_code = 201 if made.is_new else 200
+    return views.workflow_detail(made.workflow)
+
+
+@router.post(
+    "/workflows/deploy",
+    status_code=201,
+    responses=responses(
+        401, 403, 409, 413, 422, s200={"model": m.Workflow, "description": "This version was deployed before."}
+    ),
+)
+async def deploy_flow(
+    caller: Annotated[RestCaller, asks(definitions.DEPLOY)], body: m.DeployFlowRequest, response: Response
+) -> m.Workflow:
+    """Deploy a flow: make its version known, and with `activate` current. A deleted workflow is restored."""
+    made = await caller.call(definitions.DEPLOY, DeployFlow(_flow_text(body), body.activate))
+    response.status_code = 201 if made.is_new else 200
+    workflow = views.workflow_detail(made.workflow)
+    workflow.deployed = m.DeploymentResult(
+        version=made.version,
+        created=made.is_new,
+        activated=made.is_activated,
+        changes=views.flow_changes(made.changes),
+        warnings=[views.flow_problem(p) for p in made.warnings],
+    )
+    return workflow
+
+
+def _flow_text(body: m.FlowRequest) -> FlowText:
+    return FlowText(document=body.document, source=body.source, name=body.name, file=body.file)
+
+
+@router.post("/workflows/validate", responses=responses(401, 403, 413, 422))
+async def validate_flow(caller: Annotated[RestCaller, asks(definitions.VALIDATE)], body: m.FlowRequest) -> m.ValidFlow:
+    """Check a flow's document and report what deploying it would change. Nothing is written."""
+    found = await caller.call(definitions.VALIDATE, _flow_text(body))
+    return m.ValidFlow(
+        name=found.name,
+        version=found.version,
+        kind=found.kind,  # type: ignore[arg-type]
+        nodes=found.nodes,
+        is_known=found.is_known,
+        current=found.current,
+        changes=views.flow_changes(found.changes),
+        warnings=[views.flow_problem(p) for p in found.warnings],
     )
 
 
-@router.post("", status_code=201, responses=responses(401, 403, 409, 413, 422, s200={"model": m.WorkflowDetail, "description": "This version was registered before."}))  # fmt: skip
-async def register_workflow(caller: Developer, body: m.Registration, response: Response) -> m.WorkflowDetail:
-    """Make a version known and current: of code by its name, of a flow by its document. A deleted workflow comes back to life."""
-    if isinstance(body, m.DeployFlow):
-        return await _deploy(caller, body, response)
-    if is_flow(body.version):
-        raise InvalidInput(f"version: one that begins with {VERSION_PREFIX!r} is made from a flow's document")
-    added = await caller.server.registry.register(caller.ns, body.name, body.version, body.kind, body.description)
-    caller.use.moved(body.name)
-    await caller.server.audit(caller.principal, "workflow.register", body.name, {"version": body.version}, ns=caller.ns)
-    response.status_code = 201 if added else 200
-    return await get_workflow(caller, body.name)
-
-
-def check_commands(caller: Caller, flow: Flow) -> None:
-    """A flow with `run:` executes commands as the user of a worker: more than publishing needs."""
-    node = flow.command_node()
-    if node is not None and not caller.principal.may(Permission.COMMANDS):
-        raise Forbidden(
-            f"the node {node!r} of the flow {flow.name!r} runs a command, which needs the permission "
-            f"{Permission.COMMANDS.value!r} of this credential. An administrator has it; `perdure api-key create --role admin "
-            f"--scope {Permission.DEVELOP.value} --scope {Permission.COMMANDS.value}` makes a key for this alone."
-        )
-
-
-async def _deploy(caller: Caller, body: m.DeployFlow, response: Response) -> m.WorkflowDetail:
-    draft = await draft_of(body)
-    check_commands(caller, draft.flow)
-    name = draft.flow.name
-    before = await caller.server.reads.workflow(caller.ns, name)
-    changed = await changes_of(caller, before, draft)
-    added = await caller.server.registry.deploy(
-        caller.ns,
-        name,
-        draft.version,
-        draft.flow.kind,
-        draft.flow.description or None,
-        draft.document,
-        draft.source,
-        activate=body.activate,
-        triggers=trigger_requests(draft.flow),
-        by=caller.principal.subject,
-        control=draft.control,
-        timeout_us=draft.flow.timeout_us,
-    )
-    caller.use.moved(name)
-    caller.server.engine.scheduler.changed()
-    await caller.server.audit(
-        caller.principal, "workflow.deploy", name, {"version": draft.version, "activate": body.activate}, ns=caller.ns
-    )
-    response.status_code = 201 if added else 200
-    detail = await get_workflow(caller, name)
-    detail.deployed = m.Deployed(
-        version=draft.version,
-        created=added,
-        activated=detail.version == draft.version and (before is None or before.current != draft.version),
-        changes=None if changed is None else views.flow_changes(changed),
-        warnings=[views.flow_problem(p) for p in draft.compiled.warnings],
-    )
-    return detail
-
-
-@router.get("/{name}", responses=responses(401, 403, 404))
-async def get_workflow(caller: Reader, name: WorkflowName) -> m.WorkflowDetail:
+@router.get("/workflows/{name}", responses=responses(401, 403, 404))
+async def get_workflow(caller: Annotated[RestCaller, asks(definitions.GET)], name: WorkflowName) -> m.Workflow:
     """A workflow with its versions, newest first."""
-    found = await known(caller, name)
-    versions = await caller.server.reads.versions(caller.ns, name, LIMIT_MAX)
-    shown_ = views.workflow(found)
-    return m.WorkflowDetail(**shown_.model_dump(exclude={"versions"}), versions=[views.version(v) for v in versions])
+    return views.workflow_detail(await caller.call(definitions.GET, WorkflowRef(name)))
 
 
-@router.delete("/{name}", status_code=204, responses=responses(401, 403, 404))
-async def delete_workflow(caller: Developer, name: WorkflowName) -> None:
-    """Take no new runs. Runs that are active go on, and history stays."""
-    if not await caller.server.registry.delete(caller.ns, name):
-        found = await known(caller, name)
-        assert found.deleted_us is not None
-        return
-    await caller.server.audit(caller.principal, "workflow.delete", name, ns=caller.ns)
+@router.delete("/workflows/{name}", status_code=204, responses=responses(401, 403, 404))
+async def delete_workflow(caller: Annotated[RestCaller, asks(definitions.DELETE)], name: WorkflowName) -> None:
+    """Take no new runs. Active runs continue, and history stays."""
+    await caller.call(definitions.DELETE, WorkflowRef(name))
 
 
-@router.get("/{name}/versions", responses=responses(401, 403, 404))
-async def list_versions(caller: Reader, name: WorkflowName) -> m.Page[m.WorkflowVersion]:
+@router.get("/workflows/{name}/versions", responses=responses(401, 403, 404))
+async def list_versions(
+    caller: Annotated[RestCaller, asks(definitions.GET)], name: WorkflowName
+) -> m.Page[m.WorkflowVersion]:
     """The newest versions of a workflow."""
-    await known(caller, name)
-    versions = await caller.server.reads.versions(caller.ns, name, LIMIT_MAX)
-    return m.Page[m.WorkflowVersion](items=[views.version(v) for v in versions], next=None)
+    found = await caller.call(definitions.GET, WorkflowRef(name))
+    return m.Page[m.WorkflowVersion](items=[views.version(v) for v in found.versions], next=None)
 
 
-async def known(caller: Caller, name: str) -> WorkflowItem:
-    found = await caller.server.reads.workflow(caller.ns, name)
-    if found is None:
-        raise NotRegistered(await _unknown(caller, name))
-    return found
-
-
-async def _unknown(caller: Caller, name: str) -> str:
-    near = difflib.get_close_matches(name, await caller.server.reads.workflow_names(caller.ns), 3)
-    hint = (
-        f"did you mean {' or '.join(repr(n) for n in near)}?"
-        if near
-        else "connect a worker that defines it, or register it"
+@router.get("/workflows/{name}/versions/{version}", responses=responses(401, 403, 404))
+async def get_version(
+    caller: Annotated[RestCaller, asks(definitions.VERSION)], name: WorkflowName, version: Version
+) -> m.WorkflowDefinition:
+    """One version, with the document that it was deployed as."""
+    found = await caller.call(definitions.VERSION, VersionRef(name, version))
+    return m.WorkflowDefinition(
+        name=name,
+        version=found.version,
+        kind=found.kind,
+        registered_at=views.moment(found.registered_us),
+        current=found.is_current,
+        document=msgspec.json.decode(found.document) if found.document else None,
+        source=found.source or None,
     )
-    return f"no workflow {name!r} in this namespace; {hint}"
 
 
-# -- starting ------------------------------------------------------------------------------------------------------
+@router.post("/workflows/{name}/activate", responses=responses(401, 403, 404, 409, 413, 422))
+async def activate_version(
+    caller: Annotated[RestCaller, asks(definitions.ACTIVATE)], name: WorkflowName, body: m.ActivateVersionRequest
+) -> m.Workflow:
+    """Make another version current, an earlier one for instance. Runs under way keep theirs."""
+    return views.workflow_detail(await caller.call(definitions.ACTIVATE, VersionRef(name, body.version)))
 
 
-@router.post("/{name}/runs", status_code=201, response_model=m.Run, responses=responses(401, 403, 404, 409, 413, 422, s200={"model": m.Run, "description": "The run was there already."}, s202={"model": m.PutOff, "description": "The start was put off."}))  # fmt: skip
+@router.post(
+    "/workflows/{name}/runs",
+    status_code=201,
+    response_model=m.Run,
+    responses=responses(
+        401,
+        403,
+        404,
+        409,
+        413,
+        422,
+        s200={"model": m.Run, "description": "The run existed before."},
+        s202={"model": m.DeferredRun, "description": "The start is deferred."},
+    ),
+)
 async def start_run(
-    caller: Starter,
+    caller: Annotated[RestCaller, asks(runs.START)],
     name: WorkflowName,
     response: Response,
-    body: m.StartRun | None = None,
+    body: StartRunRequest | None = None,
     idempotency_key: IdempotencyKey = None,
     traceparent: Annotated[str | None, Header(max_length=100)] = None,
 ) -> m.Run | JSONResponse:
-    """Start a run. Answered once it is durable. A start that is debounced or batched is answered with 202 and the id of the run that will come."""
-    request = await request_of(caller, name, body or m.StartRun.model_validate({}), traceparent)
-    if request.later is not None or request.dedup is not None:
-        return await _start_later(caller, request, response, idempotency_key)
-    if idempotency_key is not None:
-        request = await _idempotent(caller, request, check_key(idempotency_key))
-    before = await _holder(caller, request.key)
-    run_id = await _start(caller, request, idempotency_key)
-    response.status_code = 200 if run_id == before else 201
-    response.headers["Location"] = f"/api/v1/runs/{ids.text(run_id)}"
-    if run_id != before:
-        await audit(caller, "run.start", run_id, workflow=name)
-    return await shown(caller, run_id)
+    """Start a run. Answered once it is durable. A start that is debounced or batched is answered with 202 and the id of the run to come."""
+    body = body or StartRunRequest.model_validate({})
+    started = await caller.call(runs.START, start_request(caller, name, body, traceparent, idempotency_key))
+    run_id = ids.text(started.run_id)
+    where = f"/api/v1/runs/{run_id}"
+    if started.due_us is not None:
+        url = f"{caller.api.api.public_url}/runs/{run_id}"
+        deferred = m.DeferredRun(id=run_id, workflow=name, due_at=views.moment(started.due_us), url=url)
+        return JSONResponse(deferred.model_dump(mode="json"), status_code=202, headers={"Location": where})
+    response.status_code = 201 if started.is_new else 200
+    response.headers["Location"] = where
+    return await shown(caller, started.run_id)
 
 
-async def request_of(caller: Caller, name: str, body: m.StartRun, traceparent: str | None) -> StartRequest:
-    if body.id is not None and body.id.startswith(views.IDEMPOTENT_KEY):
-        raise InvalidInput(f"id: one that begins with {views.IDEMPOTENT_KEY!r} is made by the server; choose another")
-    version = await _version(caller, name, body.version)
-    await check_input(caller, name, version, body)
-    return StartRequest(
-        namespace=caller.namespace,
-        workflow=name,
-        version=version,
-        input=views.call(body),
-        key=body.id or "",
-        on_conflict=body.on_conflict,
-        timeout_us=views.duration_us(body.timeout),
-        attributes=encode_json(body.attributes) if body.attributes else b"",
-        trace=traceparent if traceparent and TRACEPARENT.fullmatch(traceparent) else "",
-        later=_later(body),
-        dedup=deferred_starts.Dedup(body.dedup.key, views.duration_us(body.dedup.for_))
-        if body.dedup is not None
-        else None,
-    )
+@router.get("/schema/flow.json", responses=responses(401, 403))
+async def flow_schema(caller: Annotated[RestCaller, asks(definitions.SCHEMA)]) -> dict[str, Any]:
+    """JSON Schema of flow documents, with the tasks that this namespace's workers have registered: for editors."""
+    return await caller.call(definitions.SCHEMA, GetSchema())
 
 
-def _later(body: m.StartRun) -> deferred_starts.Later | None:
-    if body.debounce is not None and body.batch is not None:
-        raise InvalidInput("a start is debounced or batched, not both")
-    if body.debounce is not None:
-        d = body.debounce
-        return deferred_starts.Debounce(d.key, views.duration_us(d.quiet), views.duration_us(d.max))
-    b = body.batch
-    return deferred_starts.Batch(b.key, b.size, views.duration_us(b.every)) if b is not None else None
+@router.get(
+    "/workflows/{name}/graph", response_model=m.FlowGraph, responses=responses(401, 403, 404, 422, s200=PICTURE)
+)
+async def get_graph(
+    caller: Annotated[RestCaller, asks(definitions.GRAPH)],
+    name: WorkflowName,
+    format: Format = "json",
+    version: Annotated[
+        str | None, Query(min_length=1, max_length=m.VERSION_CHARS_MAX, description="Another than the current one.")
+    ] = None,
+) -> Response:
+    """Nodes and links of a flow. A workflow of code has none that could be known beforehand."""
+    return await _picture(await caller.call(definitions.GRAPH, GetGraph(name, version or "")), format)
 
 
-async def _start_later(
-    caller: Caller, request: StartRequest, response: Response, idempotency_key: str | None
-) -> m.Run | JSONResponse:
-    """Put off, or at most once. A repetition of either has no further effect, but items would be added twice: their key sees to that."""
-    if isinstance(request.later, deferred_starts.Batch) and idempotency_key is not None:
-        request = msgspec.structs.replace(request, once=check_key(idempotency_key))
-    begun = await caller.use.start_later(request)
-    where = f"/api/v1/runs/{ids.text(begun.run_id)}"
-    if begun.created:
-        await audit(caller, "run.start", begun.run_id, workflow=request.workflow)
-    if begun.due_us is None:
-        response.status_code = 201 if begun.created else 200
-        response.headers["Location"] = where
-        return await shown(caller, begun.run_id)
-    body = m.PutOff(
-        id=ids.text(begun.run_id), workflow=request.workflow, due_at=views.moment(begun.due_us),
-        url=f"{caller.server.public_url}/runs/{ids.text(begun.run_id)}",
-    )  # fmt: skip
-    return JSONResponse(body.model_dump(mode="json"), status_code=202, headers={"Location": where})
+@router.get("/runs/{id}/graph", response_model=m.FlowGraph, responses=responses(401, 403, 404, 409, 422, s200=PICTURE))
+async def get_run_graph(
+    caller: Annotated[RestCaller, asks(definitions.RUN_GRAPH)], id: RunName, format: Format = "json"
+) -> Response:
+    """The flow of a run, and the status of each of its nodes."""
+    return await _picture(await caller.call(definitions.RUN_GRAPH, GetRunGraph(id)), format)
 
 
-async def _version(caller: Caller, name: str, wanted: str | None) -> str:
-    found = await known(caller, name)
-    if found.deleted_us is not None:
-        raise WorkflowDeleted(
-            f"the workflow {name!r} was deleted and takes no new runs; register it again to bring it back"
-        )
-    return await version_known(caller, name, wanted)
+async def _picture(graph: GraphReply, format: str) -> Response:
+    chart = await asyncio.to_thread(_chart, graph) if graph.document else NO_NODES
+    if format == "svg":
+        text = await asyncio.to_thread(svg, chart, graph.name, graph.statuses)
+        return Response(text, media_type=SVG, headers={"Content-Security-Policy": SVG_POLICY})
+    return JSONResponse(views.flow_graph(graph, chart).model_dump())
 
 
-async def version_known(caller: Caller, name: str, wanted: str | None) -> str:
-    """A version that there is: the current one unless another is named."""
-    found = await known(caller, name)
-    if wanted is None or wanted == found.current:
-        return found.current
-    if await caller.server.reads.definition(caller.ns, name, wanted) is not None:
-        return wanted
-    versions = [v.version for v in await caller.server.reads.versions(caller.ns, name, LIMIT_MAX)]
-    near = difflib.get_close_matches(wanted, versions, 3)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"the current one is {found.current}"
-    raise NotRegistered(f"the workflow {name!r} has no version {wanted!r}; {hint}")
-
-
-async def _idempotent(caller: Caller, r: StartRequest, key: str) -> StartRequest:
-    """Without an id of its own the key becomes the run's id, and that is exact: whoever comes second, even after a crash, finds the run of the first.
-
-    The digest beside it tells a repetition from another request under the same key. A repetition of a start that has an id attaches to
-    it, whatever it said about conflicts: it would be in conflict with itself. The version is left out of the digest: a current
-    one may have changed meanwhile.
-    """
-    wanted = digest("start", r.workflow, r.input, r.key, r.on_conflict, r.timeout_us, r.attributes)
-    known = await caller.server.registry.remember(caller.ns, f"start:{key}", wanted)
-    check_same(key, known.held, wanted)
-    if not r.key:
-        return msgspec.structs.replace(r, key=views.IDEMPOTENT_KEY + key, on_conflict="attach")
-    return r if known.first else msgspec.structs.replace(r, on_conflict="attach")
-
-
-async def _holder(caller: Caller, key: str) -> bytes | None:
-    if not key:
-        return None
-    try:
-        return await caller.use.run_of(key)
-    except NotFound:
-        return None
-
-
-async def _start(caller: Caller, request: StartRequest, idempotency_key: str | None) -> bytes:
-    try:
-        return await caller.use.start(request)
-    except RunAlreadyExists:
-        if idempotency_key is not None and request.key.startswith(views.IDEMPOTENT_KEY):
-            raise IdempotencyConflict(
-                f"the idempotency key {idempotency_key!r} was used for a different request; use a new key for a new request"
-            ) from None
-        raise
+def _chart(graph: GraphReply) -> Chart:
+    return chart_of(compile_value(msgspec.json.decode(graph.document), name=graph.name, stored=True).flow.body)

@@ -7,7 +7,7 @@ from typing import Final
 
 from perdure.core.access import AuditLine, Principal
 from perdure.core.errors import Unavailable
-from perdure.server.auth.ports import AuditStore, Detail, Line
+from perdure.engine.api.ports import AuditDetail, AuditRow, AuditStore
 
 TEXT_CHARS_MAX: Final = 200
 DETAIL_ENTRIES_MAX: Final = 16
@@ -17,11 +17,11 @@ PAGE_LINES_MAX: Final = 500
 class Audit:
     def __init__(self, store: AuditStore) -> None:
         self._store = store
-        self._lines: list[tuple[Line, asyncio.Future[None]]] = []
+        self._lines: list[tuple[AuditRow, asyncio.Future[None]]] = []
         self._writing: asyncio.Task[None] | None = None
 
     async def record(
-        self, principal: Principal, action: str, target: str, ns: int | None, detail: Detail | None = None
+        self, principal: Principal, action: str, target: str, ns: int | None, detail: AuditDetail | None = None
     ) -> None:
         """`action` is a word such as `key.create`, `target` the id or name of what it was done to. Lines that come while others are
         being written are written together, so that many acts at once cost few transactions."""
@@ -59,7 +59,7 @@ def _cut(text: str) -> str:
     return text.replace("\x00", "?").encode("utf-8", "replace").decode()[:TEXT_CHARS_MAX]
 
 
-def _tidy(detail: Detail | None) -> Detail | None:
+def _tidy(detail: AuditDetail | None) -> AuditDetail | None:
     if detail is None:
         return None
     kept = list(detail.items())[:DETAIL_ENTRIES_MAX]

@@ -1,13 +1,13 @@
-"""Updates: ask a run to change something, and wait for what it says.
+"""Updates: requests to a run for a change, and the callers that wait for the answers.
 
-    ask --> inbox --> UpdateReceived --> the run's code --> UpdateAnswered, and a row that whoever asked finds
+    ask --> inbox --> UpdateReceived --> the run's code --> UpdateAnswered, and a row with the answer
 
 Laws:
 
-1. An id is asked for once per run, however often it is sent: the row of the question is unique, and the run's state knows the ids it has
+1. An update is carried out once per run and key, however often it is sent: its row is unique, and the run's state knows the keys it has
    seen, those included that an earlier run handed over to it.
-2. Nobody waits for ever. A run answers what its code did not when it ends; a question that a run never came to read is answered by its end.
-3. An answer is told only when it is durable. Runs of this engine tell theirs at once; the others are asked for together.
+2. No caller waits for ever. A run that ends answers what its code did not; an update that a run never read is answered by its end.
+3. An answer is returned only when it is durable. Answers of this engine's runs arrive at once; the others are polled together.
 """
 
 from __future__ import annotations
@@ -15,21 +15,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from time import monotonic
 from typing import Final, Protocol
 
 import msgspec
 
-from perdure.core.errors import Failure, NotFound, PayloadTooLarge, RunFinished, Unavailable
+from perdure.core.errors import Failure, NotFound, RunFinished, Unavailable
 from perdure.core.ids import text
-from perdure.core.limits import PAYLOAD_BYTES_MAX, SUCCESSORS_MAX
+from perdure.core.limits import SUCCESSORS_MAX
 from perdure.core.messages import UpdateAsked
-from perdure.core.names import checked_name
 from perdure.core.outage import Outage
-from perdure.core.work import Answer
-from perdure.engine.api.runs import UseCases
+from perdure.core.work import Answer, RunView
+from perdure.engine.ports import Store
 from perdure.wire.codec import decode_failure, encode_mail
 
 log = logging.getLogger("perdure.engine")
@@ -73,19 +72,18 @@ class UpdatePort(Protocol):
 
 
 class Updates:
-    def __init__(self, port: UpdatePort) -> None:
-        self._port = port
+    def __init__(self, port: UpdatePort, store: Store, posted: Callable[[bytes], None]) -> None:
+        self._port, self._store, self._posted = port, store, posted
         self._waiting: dict[Place, list[asyncio.Future[Answer]]] = {}
         self._places: dict[asyncio.Future[Answer], Place] = {}
         self._looking: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
 
-    async def ask(self, use: UseCases, run_id: bytes, mail: UpdateAsked, seconds: float) -> Answer | None:
+    async def ask(self, ns: int, run_id: bytes, mail: UpdateAsked, seconds: float) -> Answer | None:
         """The answer, or None when there is none within the time; asking again under the same id waits on."""
-        _check(mail)
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         try:
-            await self._send(use, run_id, mail, future)
+            await self._send(ns, run_id, mail, future)
             async with asyncio.timeout(seconds):
                 return await future
         except TimeoutError:
@@ -93,39 +91,39 @@ class Updates:
         finally:
             self._drop(future)
 
-    async def _send(self, use: UseCases, run_id: bytes, mail: UpdateAsked, future: asyncio.Future[Answer]) -> None:
+    async def _send(self, ns: int, run_id: bytes, mail: UpdateAsked, future: asyncio.Future[Answer]) -> None:
         """Waits from before the question is sent, so that no answer falls between the two."""
         body = encode_mail(mail)
         for _ in range(SUCCESSORS_MAX):
-            place = (use.ns, run_id, mail.id)
+            place = (ns, run_id, mail.id)
             self._wait(place, future)
             asked = await self._port.ask(place, body)
             if asked.answer is not None:
                 self._tell(place, asked.answer)
                 return
             if asked.active:
-                use.posted(run_id)
+                self._posted(run_id)
             if asked.active or asked.known:
                 self._look()
                 return
             self._drop(future)
-            view = await use.describe(run_id)
+            view = await self._view(ns, run_id)
             if view.successor is None:
                 raise RunFinished(f"run {text(run_id)} has ended and takes no more updates")
             run_id = view.successor
         raise RunFinished("the run was continued too many times to follow")
 
-    async def find(self, use: UseCases, run_id: bytes, id: str) -> Answer | None:
+    async def find(self, ns: int, run_id: bytes, id: str) -> Answer | None:
         """The answer that was given, None when it is still to come. NotFound when nobody asked under this id."""
         known = False
         for _ in range(SUCCESSORS_MAX):
-            asked = await self._port.find((use.ns, run_id, id))
+            asked = await self._port.find((ns, run_id, id))
             if asked.answer is not None:
                 return asked.answer
             known |= asked.known
             if asked.active and known:
                 return None
-            view = await use.describe(run_id)
+            view = await self._view(ns, run_id)
             if view.successor is None:
                 break
             run_id = view.successor
@@ -135,10 +133,15 @@ class Updates:
             )
         return Answer(b"", _ended(run_id))
 
-    async def states(self, use: UseCases, run_id: bytes, after: str, limit: int) -> list[tuple[str, bytes]]:
-        """Names and values of what the run has set, as of its last commit. Reading wakes nobody."""
-        await use.describe(run_id)
-        return await self._port.states(use.ns, run_id, after, limit)
+    async def states(self, ns: int, run_id: bytes, after: str, limit: int) -> list[tuple[str, bytes]]:
+        """Names and values of what the run has set, as of its last commit."""
+        return await self._port.states(ns, run_id, after, limit)
+
+    async def _view(self, ns: int, run_id: bytes) -> RunView:
+        view = await self._store.describe(run_id, ns)
+        if view is None:
+            raise NotFound(f"no run {text(run_id)} in this namespace")
+        return view
 
     # -- those who wait ---------------------------------------------------------------------------------------------
 
@@ -214,12 +217,3 @@ def answer_of(value: bytes | None, failure: bytes | None) -> Answer:
 
 def _ended(run_id: bytes) -> Failure:
     return Failure("run_finished", f"run {text(run_id)} ended before it answered")
-
-
-def _check(mail: UpdateAsked) -> None:
-    checked_name("update", mail.name)
-    checked_name("update id", mail.id)
-    if len(mail.value) > PAYLOAD_BYTES_MAX:
-        raise PayloadTooLarge(
-            f"the value of update {mail.name!r} has {len(mail.value)} bytes, over the limit PAYLOAD_BYTES_MAX={PAYLOAD_BYTES_MAX}"
-        )

@@ -1,0 +1,232 @@
+"""Runs: start, read, cancel, retry, resume."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+
+from perdure.core.access import Permission
+from perdure.core.api.act import Act, RunRef
+from perdure.core.events import Recorded
+from perdure.core.undo import Undoable
+from perdure.core.wait_reasons import Wait
+from perdure.core.work import LogLine, Outcome, RunView, StartRequest
+
+RESULT_WAIT_S_MAX: Final = 60.0
+"""How long one call waits for a run to end; the client asks again."""
+HISTORY_EVENTS_DEFAULT: Final = 1_000
+
+
+class StartedRun(msgspec.Struct, frozen=True):
+    run_id: bytes
+    is_new: bool = True
+    """False: the run existed before, and the start was attached to it."""
+    due_us: int | None = None
+    """When a deferred run begins; None: it has begun."""
+
+
+class GetRun(msgspec.Struct, frozen=True):
+    run: RunRef
+
+
+class AwaitRun(msgspec.Struct, frozen=True):
+    run: RunRef
+    wait_s: float = RESULT_WAIT_S_MAX
+
+
+class RunResult(msgspec.Struct, frozen=True):
+    run_id: bytes
+    outcome: Outcome | None = None
+    """None: the run has not ended yet."""
+
+
+class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which runs. Empty means all. `since_us` is inclusive, `until_us` exclusive; both are about creation."""
+
+    statuses: frozenset[int] = frozenset()
+    workflow: str = ""
+    since_us: int | None = None
+    until_us: int | None = None
+    attributes: tuple[bytes, ...] = ()
+    """JSON objects; the run's attributes must contain one of them."""
+    text: str = ""
+    """Part of the key, the workflow's name or the error, or the beginning of the id; case does not matter."""
+    waiting_on: str = ""
+    """One of wait_reasons.CODES: active runs that wait for this. Combines with a workflow and times only."""
+
+
+class ListRuns(msgspec.Struct, frozen=True):
+    filter: RunFilter = RunFilter()
+    below: bytes | None = None
+    """Continue below this id."""
+    limit: int = 50
+
+
+class RunItem(msgspec.Struct, frozen=True, kw_only=True):
+    run_id: bytes
+    workflow: str
+    version: str
+    key: str | None
+    status: int
+    created_us: int
+    finished_us: int | None
+    attributes: bytes
+    """A JSON object; empty for none."""
+    error_code: str | None
+    error: str | None
+    stuck: str | None
+    wake_us: int | None
+    owned: bool
+    epoch: int
+    events: int | None
+    parent_id: bytes | None
+    successor: bytes | None
+    waits: list[Wait] = []
+    """What it waits for, where the list was filtered by that."""
+
+
+class RunPage(msgspec.Struct, frozen=True):
+    """`next` continues below this id; None at the end."""
+
+    items: list[RunItem]
+    next: bytes | None
+
+
+class Outstanding(msgspec.Struct, frozen=True, kw_only=True):
+    """What an active run has asked for and not yet received, folded from its history."""
+
+    tasks: dict[int, tuple[str, str, int, str]]
+    """Sequence number -> (name, queue, scheduled_us, node)."""
+    timer_us: int | None
+    children: int
+    promises: list[str]
+    cancel_requested: bool
+    waits: list[Wait] = []
+
+
+class RunDetail(msgspec.Struct, frozen=True, kw_only=True):
+    item: RunItem
+    started: bytes
+    """The first row of the history: StartedRun, encoded."""
+    last: bytes
+    """The last row of the history, encoded; of an ended run its last event is the outcome."""
+    events: int
+    tasks: dict[int, int]
+    """TaskStatus -> how many, up to TASKS_COUNTED_MAX in all."""
+    outstanding: Outstanding | None
+    """None for an ended run and for one whose history is too large to fold for a reader."""
+    waits: list[Wait] = []
+    """What an active run waits for, the most telling first."""
+    undo: list[Undoable] | None = None
+    """The undo stack, for runs with a short history."""
+    retry_refused: str | None = None
+    """Why a failed run cannot be retried."""
+
+
+class ListTasks(msgspec.Struct, frozen=True):
+    run: RunRef
+    statuses: frozenset[int] = frozenset()
+    after: int = -1
+    limit: int = 50
+
+
+class TaskItem(msgspec.Struct, frozen=True, kw_only=True):
+    id: bytes
+    seq: int
+    name: str
+    queue: str
+    status: int
+    attempts: int
+    lost: int
+    scheduled_us: int | None
+    started_us: int | None = None
+    finished_us: int | None = None
+    run_at_us: int | None = None
+    """When the next attempt may begin, of a task that waits for one."""
+    error: str | None = None
+    worker: str | None = None
+    details: bytes = b""
+    blocked: str | None = None
+    node: str | None = None
+    """The node of a flow that it belongs to, with its place in a spread."""
+
+
+class TaskPage(msgspec.Struct, frozen=True):
+    items: list[TaskItem]
+    next: int | None
+
+
+class LogPosition(msgspec.Struct, frozen=True, array_like=True):
+    """After the `line`-th line of a chunk. Chunks of a run are ordered by arrival, then by name."""
+
+    at_us: Annotated[int, msgspec.Meta(ge=0, lt=1 << 56)]
+    seq: Annotated[int, msgspec.Meta(ge=-1, lt=1 << 31)]
+    attempt: Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
+    n: Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
+    line: Annotated[int, msgspec.Meta(ge=-1, lt=1 << 31)]
+
+
+class ListLogs(msgspec.Struct, frozen=True):
+    run: RunRef
+    task: str = ""
+    """A task's number or name; `-1` is the workflow's own code. Empty: everything in the run."""
+    attempt: int | None = None
+    after: LogPosition | None = None
+    limit: int = 50
+
+
+class LogItem(msgspec.Struct, frozen=True):
+    seq: int
+    task: str
+    attempt: int
+    position: LogPosition
+    line: LogLine
+
+
+class LogPage(msgspec.Struct, frozen=True):
+    items: list[LogItem]
+    next: LogPosition | None
+    """Where to continue; None at the end."""
+
+
+class ListHistory(msgspec.Struct, frozen=True):
+    run: RunRef
+    after: int = 0
+    limit: int = HISTORY_EVENTS_DEFAULT
+
+
+class HistoryPage(msgspec.Struct, frozen=True):
+    items: list[Recorded]
+    has_more: bool
+
+
+class CancelRun(msgspec.Struct, frozen=True):
+    run: RunRef
+    reason: str = ""
+
+
+class ChangeRun(msgspec.Struct, frozen=True):
+    """For acts that need nothing but the run."""
+
+    run: RunRef
+
+
+START: Act[StartRequest, StartedRun] = Act(
+    "run.start", StartRequest, StartedRun, Permission.START, ("run.start",), once_by="idempotency_key"
+)
+RUN: Act[StartRequest, RunResult] = Act(
+    "run.run", StartRequest, RunResult, Permission.START, ("run.start",), wait_s_max=RESULT_WAIT_S_MAX
+)
+LIST: Act[ListRuns, RunPage] = Act("run.list", ListRuns, RunPage, Permission.READ)
+STATUS: Act[GetRun, RunView] = Act("run.status", GetRun, RunView, Permission.READ)
+GET: Act[GetRun, RunDetail] = Act("run.get", GetRun, RunDetail, Permission.READ)
+RESULT: Act[AwaitRun, RunResult] = Act("run.result", AwaitRun, RunResult, Permission.READ, wait_s_max=RESULT_WAIT_S_MAX)
+TASKS: Act[ListTasks, TaskPage] = Act("run.tasks", ListTasks, TaskPage, Permission.READ)
+LOGS: Act[ListLogs, LogPage] = Act("run.logs", ListLogs, LogPage, Permission.READ)
+HISTORY: Act[ListHistory, HistoryPage] = Act("run.history", ListHistory, HistoryPage, Permission.READ)
+CANCEL: Act[CancelRun, None] = Act("run.cancel", CancelRun, None, Permission.OPERATE, ("run.cancel",), True)
+RETRY: Act[ChangeRun, None] = Act("run.retry", ChangeRun, None, Permission.OPERATE, ("run.retry",))
+RESUME: Act[ChangeRun, None] = Act("run.resume", ChangeRun, None, Permission.OPERATE, ("run.resume",))
+
+ACTS = (START, RUN, LIST, STATUS, GET, RESULT, TASKS, LOGS, HISTORY, CANCEL, RETRY, RESUME)

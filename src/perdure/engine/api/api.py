@@ -1,0 +1,226 @@
+"""One API for every door.
+
+    door --Caller, request--> NamespaceApi.call(act, request) --permission--> handler --record--> reply
+
+`Api` is made once per process from an engine and the ports of the database. A door asks it for a `NamespaceApi`: one namespace as one
+caller may use it. Permission, audit, input checks, the author of a change and following a continued run happen behind `call` and nowhere
+else. Handlers are the functions of this package's modules, one per act, grouped by noun.
+
+An act is answered once its effect is durable. Its audit line is written after it, before the reply.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from perdure.core import ids
+from perdure.core.access import Permission, Principal, Role
+from perdure.core.api.act import KEY_PREFIX, LAST_RUN, RUN_PREFIX_CHARS_MIN, Act, RunRef
+from perdure.core.approvals import Via
+from perdure.core.errors import Conflict, Forbidden, NotFound, RunFinished
+from perdure.core.limits import CALL_TIMEOUT_S, SUCCESSORS_MAX
+from perdure.core.work import RunView
+from perdure.engine.api.ports import (
+    CANDIDATES_MAX,
+    ApprovalStore,
+    AuditLog,
+    DeadLetters,
+    Definitions,
+    KeyAdmin,
+    Reads,
+    RuleStore,
+    SecretSealer,
+)
+from perdure.engine.engine import Engine
+from perdure.engine.ports import Store
+from perdure.engine.runs.starts import StartWatch
+
+NAMESPACE_TRUST_US: Final = 5_000_000
+"""How long a namespace that was found counts as existing; another server may delete it."""
+_HEX: Final = re.compile(r"[0-9a-fA-F]{1,32}")
+_ID_DIGITS: Final = 32
+
+Q = TypeVar("Q")
+R = TypeVar("R")
+
+EMBEDDED: Final = Principal(subject="embedded", role=Role.ADMIN)
+"""A program that holds the database itself, without a credential."""
+
+
+class Caller(msgspec.Struct, frozen=True):
+    """Who asks, and by which door."""
+
+    principal: Principal
+    namespace: str
+    via: Via
+    within_s: float = CALL_TIMEOUT_S
+    """In which the call is to be answered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiPorts:
+    store: Store
+    reads: Reads
+    definitions: Definitions
+    approvals: ApprovalStore
+    rules: RuleStore
+    dead_letters: DeadLetters
+    keys: KeyAdmin
+    audit: AuditLog
+    secrets: SecretSealer
+    is_audited: bool = True
+    """Whether acts are recorded. Approvals are always: their lines are written in the transaction of the answer."""
+
+
+class Api:
+    """Everything that can be asked in this process."""
+
+    def __init__(self, engine: Engine, ports: ApiPorts, public_url: Callable[[], str]) -> None:
+        self.engine, self.ports, self._public_url = engine, ports, public_url
+        self.start_watch = StartWatch()
+        self._namespaces: dict[str, tuple[int, int]] = {}
+        """Name -> (number, when it was looked up)."""
+
+    @property
+    def public_url(self) -> str:
+        """Where the pages of this server are."""
+        return self._public_url().rstrip("/")
+
+    async def of(self, caller: Caller) -> NamespaceApi:
+        """The caller's namespace. NotFound when there is none of that name."""
+        return NamespaceApi(self, await self.number_of(caller.namespace), caller)
+
+    async def number_of(self, namespace: str) -> int:
+        now_us = self.engine.clock.now_us()
+        known = self._namespaces.get(namespace)
+        if known is not None and now_us - known[1] < NAMESPACE_TRUST_US:
+            return known[0]
+        ns = await self.ports.store.find_namespace(namespace)
+        if ns is None:
+            self.forget_namespace(namespace)
+            raise NotFound(f"there is no namespace {namespace!r}")
+        self._namespaces[namespace] = (ns, now_us)
+        return ns
+
+    def forget_namespace(self, namespace: str) -> None:
+        """It was deleted: the next request looks it up again."""
+        self._namespaces.pop(namespace, None)
+
+
+class NamespaceApi:
+    """One namespace, for one caller. Cheap to make."""
+
+    __slots__ = ("api", "caller", "engine", "ns", "ports")
+
+    def __init__(self, api: Api, ns: int, caller: Caller) -> None:
+        self.api, self.ns, self.caller = api, ns, caller
+        self.engine, self.ports = api.engine, api.ports
+
+    @property
+    def by(self) -> str:
+        """The author of what this caller changes."""
+        return self.caller.principal.subject
+
+    def within(self, seconds: float) -> NamespaceApi:
+        """The same for a call that has another time to be answered in."""
+        if seconds == self.caller.within_s:
+            return self
+        return NamespaceApi(self.api, self.ns, msgspec.structs.replace(self.caller, within_s=seconds))
+
+    async def call(self, act: Act[Q, R], request: Q) -> R:
+        self.check(act.permission)
+        reply: R = await HANDLERS[act.name](self, request)
+        return reply
+
+    def check(self, permission: Permission | None) -> None:
+        principal = self.caller.principal
+        if permission is not None and not principal.may(permission):
+            raise Forbidden(f"{principal.subject} does not have the permission {permission.value!r}")
+
+    async def record(self, action: str, target: bytes | str, **detail: str | int | float | bool | None) -> None:
+        """A line of the audit log. A run is named by its text id."""
+        if self.ports.is_audited:
+            shown = target if isinstance(target, str) else ids.text(target)
+            await self.ports.audit.record(self.caller.principal, action, shown, self.ns, detail)
+
+    async def run_id(self, run: RunRef) -> bytes:
+        """A full id is taken as it is; the act that uses it finds out whether there is such a run.
+        NotFound for a name without a run in this namespace, Conflict for a prefix of several."""
+        if run == LAST_RUN:
+            newest = await self.ports.reads.newest(self.ns)
+            if newest is None:
+                raise NotFound("there is no run in this namespace yet")
+            return newest
+        if run.startswith(KEY_PREFIX):
+            return await self.run_of_key(run.removeprefix(KEY_PREFIX))
+        digits = run.replace("-", "")
+        if not _HEX.fullmatch(digits) or len(digits) < RUN_PREFIX_CHARS_MIN:
+            raise NotFound(
+                f"{run[:50]!r} names no run: give an id, at least {RUN_PREFIX_CHARS_MIN} of its first characters, "
+                f"{KEY_PREFIX}KEY, or {LAST_RUN}"
+            )
+        return bytes.fromhex(digits) if len(digits) == _ID_DIGITS else await self._by_prefix(run, digits)
+
+    async def _by_prefix(self, run: str, digits: str) -> bytes:
+        low, high = bytes.fromhex(digits.ljust(32, "0")), bytes.fromhex(digits.ljust(32, "f"))
+        found = await self.ports.reads.find(self.ns, low, high, CANDIDATES_MAX + 1)
+        if not found:
+            raise NotFound(f"no run {run} in this namespace")
+        if len(found) > 1:
+            named = ", ".join(ids.text(run_id) for run_id in found[:CANDIDATES_MAX])
+            more = ", and more" if len(found) > CANDIDATES_MAX else ""
+            raise Conflict(f"{run} is the beginning of several runs: {named}{more}; give more of it")
+        return found[0]
+
+    async def run_of_key(self, key: str) -> bytes:
+        """The run that was started under a key of the user's own."""
+        found = await self.ports.store.run_by_key(self.ns, key)
+        if found is None:
+            raise NotFound(f"no run was started under the key {key!r} in this namespace")
+        return found[0]
+
+    async def view(self, run_id: bytes) -> RunView:
+        view = await self.ports.store.describe(run_id, self.ns)
+        if view is None:
+            raise no_run(run_id)
+        return view
+
+    async def follow(self, run_id: bytes, attempt: Callable[[bytes], Awaitable[R | None]]) -> R:
+        """Try a run, then the runs that it continued as, until one takes it (`attempt` answers something)."""
+        first = run_id
+        for _ in range(SUCCESSORS_MAX):
+            taken = await attempt(run_id)
+            if taken is not None:
+                return taken
+            view = await self.view(run_id)
+            if view.successor is None:
+                raise RunFinished(f"run {ids.text(first)} has ended and takes no more messages")
+            run_id = view.successor
+        raise RunFinished(f"run {ids.text(first)} was continued too many times to follow")
+
+
+def no_run(run_id: bytes) -> NotFound:
+    return NotFound(f"no run {ids.text(run_id)} in this namespace")
+
+
+Handler = Callable[[NamespaceApi, Any], Awaitable[Any]]
+HANDLERS: Final[dict[str, Handler]] = {}
+"""By the act's name. The modules of this package fill it; `perdure.engine.api` imports them all."""
+
+
+def handles(
+    act: Act[Q, R],
+) -> Callable[[Callable[[NamespaceApi, Q], Awaitable[R]]], Callable[[NamespaceApi, Q], Awaitable[R]]]:
+    """Make a function the handler of an act."""
+
+    def registered(handler: Callable[[NamespaceApi, Q], Awaitable[R]]) -> Callable[[NamespaceApi, Q], Awaitable[R]]:
+        assert act.name not in HANDLERS, f"{act.name} has a handler already"
+        HANDLERS[act.name] = handler
+        return handler
+
+    return registered

@@ -1,0 +1,187 @@
+"""Acts that send a run something: signals, promise values, updates; and reading the state that it publishes."""
+
+from __future__ import annotations
+
+from time import monotonic
+
+from perdure.core import ids
+from perdure.core.access import Permission
+from perdure.core.api import messages as acts
+from perdure.core.api.messages import (
+    AskUpdate,
+    GetUpdate,
+    ListStates,
+    MessageSent,
+    ReadState,
+    ResolvePromise,
+    SendSignal,
+    SignalledRun,
+    SignalWithStart,
+    StatePage,
+    StateRead,
+    UpdateReply,
+)
+from perdure.core.errors import (
+    Conflict,
+    InvalidInput,
+    NotFound,
+    PayloadTooLarge,
+    PromiseAlreadyResolved,
+    RunFinished,
+)
+from perdure.core.limits import CALL_TIMEOUT_S, PAYLOAD_BYTES_MAX, UPDATE_WAIT_S_MAX
+from perdure.core.messages import PromiseKept, SignalSent, UpdateAsked
+from perdure.core.names import check_message_key, checked_name
+from perdure.engine.api import starts
+from perdure.engine.api.api import NamespaceApi, handles
+from perdure.engine.api.approvals import check_resolve
+from perdure.engine.api.runs import page_limit
+from perdure.wire.codec import encode_mail
+
+
+@handles(acts.SIGNAL)
+async def signal(api: NamespaceApi, r: SendSignal) -> MessageSent:
+    """A run that continued as new is followed. With a key, or an idempotency key, a repetition has no further effect."""
+    run_id = await api.run_id(r.run)
+    check_message("signal", r.name, r.value)
+    check_message_key(r.key)
+    body = encode_mail(SignalSent(r.name, r.value))
+    if r.idempotency_key and not r.key:
+        is_new = await _post_once(api, run_id, r, body)
+    else:
+        is_new = await api.engine.inbox.post(api.ns, run_id, body, key=r.key)
+    if is_new:
+        await api.record("run.signal", run_id, name=r.name)
+    return MessageSent(is_new)
+
+
+async def _post_once(api: NamespaceApi, run_id: bytes, r: SendSignal, body: bytes) -> bool:
+    """The idempotency key and the message are written together or not at all. False when an earlier request has sent it."""
+    key = starts.check_idempotency_key(r.idempotency_key)
+    wanted = starts.digest("signal", run_id, r.name, r.value)
+
+    async def post(target: bytes) -> bool | None:
+        posted = await api.ports.definitions.post_once(api.ns, f"signal:{key}", wanted, target, body)
+        if posted.sent:
+            api.engine.events.message_posted.publish(target)
+            return True
+        if posted.held is None:
+            return None
+        starts.check_same(key, posted.held, wanted)
+        return False
+
+    return await api.follow(run_id, post)
+
+
+@handles(acts.SIGNAL_WITH_START)
+async def signal_with_start(api: NamespaceApi, r: SignalWithStart) -> SignalledRun:
+    """Send a signal to the run under a key, and start that run if none is active there: run and signal are written together."""
+    api.check(Permission.START)
+    sent = await _signal_with_start(api, r)
+    if sent.is_new:
+        await api.record("run.start", sent.run_id, workflow=r.start.workflow)
+    await api.record("run.signal", sent.run_id, name=r.name)
+    return sent
+
+
+async def _signal_with_start(api: NamespaceApi, r: SignalWithStart) -> SignalledRun:
+    start, store = r.start, api.ports.store
+    if not start.key:
+        raise InvalidInput("a run that a signal may start needs a key of your own, by which the next signal finds it")
+    if starts.is_deferred(start):
+        raise InvalidInput("a deferred or deduplicated start cannot carry a signal")
+    check_message("signal", r.name, r.value)
+    check_message_key(r.key)
+    start = await starts.prepared(api, start)
+    body = encode_mail(SignalSent(r.name, r.value))
+    for _ in range(starts.START_TRIES):
+        found = await store.run_by_key(api.ns, start.key)
+        if found is not None:
+            try:
+                await api.engine.inbox.post(api.ns, found[0], body, key=r.key)
+                return SignalledRun(found[0], is_new=False)
+            except (RunFinished, NotFound):
+                await store.forget_key(api.ns, start.key, found[0])
+        start = await starts.ready(api, start, CALL_TIMEOUT_S)
+        run_id = api.engine.new_run_id()
+        if r.key:
+            await store.remember_message(run_id, r.key)
+        due_s = monotonic() + CALL_TIMEOUT_S
+        unit, created = starts.awaited(api, start, CALL_TIMEOUT_S, due_s, run_id, (body,))
+        if await starts.answered(unit, created):
+            api.engine.events.message_posted.publish(run_id)
+            return SignalledRun(run_id, is_new=True)
+    raise Conflict(f"the key {start.key!r} kept changing hands while this signal tried to reach it; try again")
+
+
+@handles(acts.RESOLVE)
+async def resolve(api: NamespaceApi, r: ResolvePromise) -> None:
+    """The first value stands. Administrators may resolve an approval past the people it asks."""
+    run_id = await api.run_id(r.run)
+    check_message("promise", r.name, r.value)
+    await check_resolve(api, run_id, r.name)
+    is_authorized = api.caller.principal.may(Permission.ADMIN)
+    body = encode_mail(PromiseKept(r.name, r.value, is_authorized))
+
+    async def post(target: bytes) -> bool | None:
+        active, won = await api.ports.store.resolve_promise(target, api.ns, r.name, body, sure=is_authorized)
+        if won:
+            api.engine.events.message_posted.publish(target)
+            return True
+        if active:
+            raise PromiseAlreadyResolved(
+                f"promise {r.name!r} of run {ids.text(target)} is resolved already; the first value stands"
+            )
+        return None
+
+    await api.follow(run_id, post)
+    await api.record("run.resolve", run_id, name=r.name)
+
+
+@handles(acts.UPDATE)
+async def update(api: NamespaceApi, r: AskUpdate) -> UpdateReply:
+    """Ask a run to change something and wait for its answer. Asked again under the same key, it waits on."""
+    run_id = await api.run_id(r.run)
+    checked_name("update", r.name)
+    checked_name("update key", r.key)
+    _check_size("update", r.name, r.value)
+    asked = UpdateAsked(r.key, r.name, r.value)
+    answer = await api.engine.updates.ask(api.ns, run_id, asked, min(r.wait_s, UPDATE_WAIT_S_MAX))
+    await api.record("run.update", run_id, name=r.name)
+    return UpdateReply(answer)
+
+
+@handles(acts.UPDATE_RESULT)
+async def update_result(api: NamespaceApi, r: GetUpdate) -> UpdateReply:
+    return UpdateReply(await api.engine.updates.find(api.ns, await api.run_id(r.run), r.key))
+
+
+@handles(acts.STATE)
+async def read_state(api: NamespaceApi, r: ReadState) -> StateRead:
+    run_id = await api.run_id(r.run)
+    value = await api.ports.store.read_state(run_id, api.ns, r.name)
+    if value is None:
+        await api.view(run_id)  # NotFound for a run that does not exist
+    return StateRead(value)
+
+
+@handles(acts.STATES)
+async def list_states(api: NamespaceApi, r: ListStates) -> StatePage:
+    """As of the run's last commit. Reading neither wakes nor claims the run."""
+    run_id = await api.run_id(r.run)
+    await api.view(run_id)
+    limit = page_limit(r.limit)
+    found = await api.engine.updates.states(api.ns, run_id, r.after, limit + 1)
+    return StatePage(found[:limit], found[limit - 1][0] if len(found) > limit else None)
+
+
+def check_message(kind: str, name: str, value: bytes) -> None:
+    checked_name(kind, name)
+    _check_size(kind, name, value)
+
+
+def _check_size(kind: str, name: str, value: bytes) -> None:
+    if len(value) > PAYLOAD_BYTES_MAX:
+        raise PayloadTooLarge(
+            f"the value of {kind} {name!r} has {len(value)} bytes, over the limit PAYLOAD_BYTES_MAX={PAYLOAD_BYTES_MAX}"
+        )

@@ -1,0 +1,248 @@
+"""What the API needs of the database beyond an engine's own store.
+
+Laws:
+
+1. Nothing here decides anything about a run. Reads are answered from one snapshot of the database.
+2. Every list is paged by key. A page looks at no more than SCAN_ROWS_MAX rows of a source, however few of them match: then it is short,
+   and its cursor says where to continue.
+3. A namespace is a parameter of everything that belongs to one.
+
+Moments are Unix microseconds, ids 16 bytes, payloads JSON bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Final, Protocol
+
+import msgspec
+
+from perdure.core.access import AuditLine, KeyView, NewKey, Principal
+from perdure.core.api.admin import NamespaceItem
+from perdure.core.api.approvals import ApprovalPage, ApprovalPosition
+from perdure.core.api.cluster import QueueItem, WorkerItem
+from perdure.core.api.dead_letters import DeadLetterFilter, DeadLetterPage, DeadLetterPosition
+from perdure.core.api.definitions import Definition, VersionItem, WorkflowItem
+from perdure.core.api.flow_control import RateRule, RulePosition, RuleView
+from perdure.core.api.runs import LogPage, LogPosition, RunDetail, RunFilter, RunItem, RunPage, TaskPage
+from perdure.core.api.schedules import ScheduleRequest
+from perdure.core.approvals import Standing, Vote
+from perdure.core.events import Recorded
+
+SCAN_ROWS_MAX: Final = 5_000
+"""Rows of one source that a page may look at to find matches."""
+TASKS_COUNTED_MAX: Final = 100_000
+"""Tasks of a run that are counted by status."""
+OUTSTANDING_EVENTS_MAX: Final = 5_000
+"""Events of an active run up to which its outstanding work is rebuilt from its history for a reader."""
+OUTSTANDING_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Bytes of history up to which that is done."""
+QUEUE_COUNT_MAX: Final = 10_000
+"""Waiting tasks of one kind that are counted."""
+RUNS_COUNTED_MAX: Final = 1_000
+"""Active runs of one workflow that are counted."""
+QUEUES_MAX: Final = 500
+"""Kinds of waiting tasks in one answer."""
+NAMES_MAX: Final = 10_000
+"""Workflow names looked at for a suggestion."""
+CANDIDATES_MAX: Final = 5
+"""Runs named when a prefix fits several."""
+
+AuditDetail = dict[str, str | int | float | bool | None]
+"""Ids and names about an act. Flat, so that it cannot hold a payload."""
+AuditRow = tuple[int | None, str, str, str, AuditDetail | None]
+"""(namespace, actor, action, target, detail)"""
+
+
+class Reads(Protocol):
+    async def runs(self, ns: int, wanted: RunFilter, below: bytes | None, limit: int) -> RunPage: ...
+    async def find(self, ns: int, low: bytes, high: bytes, limit: int) -> list[bytes]: ...
+    async def newest(self, ns: int) -> bytes | None: ...
+    async def detail(self, ns: int, run_id: bytes) -> RunDetail | None: ...
+    async def history(self, ns: int, run_id: bytes, after: int, limit: int, bytes_max: int) -> list[Recorded]: ...
+    async def tasks(
+        self, ns: int, run_id: bytes, statuses: frozenset[int], after: int, limit: int
+    ) -> TaskPage | None: ...
+    async def tasks_named(self, ns: int, run_id: bytes, name: str, limit: int) -> list[int]: ...
+    async def logs(self, ns: int, run_id: bytes, after: LogPosition | None, limit: int) -> LogPage: ...
+    async def task_logs(
+        self, ns: int, run_id: bytes, seqs: Sequence[int], attempt: int | None, after: LogPosition | None, limit: int
+    ) -> LogPage: ...
+    async def workflows(self, ns: int, q: str, after: str, limit: int) -> list[WorkflowItem]: ...
+    async def workflow(self, ns: int, name: str) -> WorkflowItem | None: ...
+    async def workflow_names(self, ns: int) -> list[str]: ...
+    async def versions(self, ns: int, name: str, limit: int) -> list[VersionItem]: ...
+    async def definition(self, ns: int, name: str, version: str) -> Definition | None: ...
+    async def workers(self, ns: int, after: bytes, limit: int) -> list[WorkerItem]: ...
+    async def queues(self, ns: int) -> list[QueueItem]: ...
+    async def namespaces(self, after: str, limit: int) -> list[NamespaceItem]: ...
+    async def created_since(self, ns: int, above: bytes, limit: int) -> list[RunItem]: ...
+    async def ended_since(self, ns: int, from_us: int, above: bytes, limit: int) -> list[RunItem]: ...
+    async def clock_us(self) -> int: ...
+
+
+class Remembered(msgspec.Struct, frozen=True):
+    """The request that an idempotency key stands for."""
+
+    first: bool
+    """It is this one."""
+    held: bytes
+    """Its digest."""
+
+
+class Posted(msgspec.Struct, frozen=True):
+    """The outcome of a message that carries an idempotency key."""
+
+    active: bool
+    """The run takes messages."""
+    sent: bool
+    """This very call put it into the inbox."""
+    held: bytes | None
+    """The digest under which the key was used before, or is now."""
+
+
+class Deployment(msgspec.Struct, frozen=True, kw_only=True):
+    """A declarative version to be written, and with `activate` the pointer to it and its schedules."""
+
+    name: str
+    version: str
+    kind: str
+    description: str | None
+    document: bytes
+    source: str
+    control: bytes | None = None
+    timeout_us: int = 0
+    triggers: Sequence[ScheduleRequest] = ()
+    activate: bool = True
+    by: str = ""
+
+
+class Definitions(Protocol):
+    """Changes that belong to no run: workflows and namespaces by name, requests by idempotency key."""
+
+    async def register(self, ns: int, name: str, version: str, kind: str, description: str | None) -> bool:
+        """True when the version is new."""
+        ...
+
+    async def deploy(self, ns: int, deployment: Deployment) -> bool:
+        """True when the version is new."""
+        ...
+
+    async def activate(
+        self, ns: int, name: str, version: str, *, triggers: Sequence[ScheduleRequest] = (), by: str = ""
+    ) -> bool:
+        """Point a workflow at another of its versions, with the schedules of that one. False when it has no such version."""
+        ...
+
+    async def save_task_types(self, ns: int, signatures: dict[str, bytes]) -> None: ...
+    async def task_types(self, ns: int) -> dict[str, bytes]:
+        """Arguments of tasks as JSON Schema, by name."""
+        ...
+
+    async def delete(self, ns: int, name: str) -> bool: ...
+    async def create_namespace(self, name: str) -> bool:
+        """True when it is new, or was deleted before."""
+        ...
+
+    async def delete_namespace(self, name: str) -> bool:
+        """Its rows stay, but no credential reaches them. False when there is none."""
+        ...
+
+    async def remember(self, ns: int, key: str, digest: bytes) -> Remembered: ...
+    async def post_once(self, ns: int, key: str, digest: bytes, run_id: bytes, body: bytes) -> Posted: ...
+
+
+class HeldApproval(Protocol):
+    """An approval locked until the end of the transaction. An exception undoes everything."""
+
+    standing: Standing | None
+    """None: there is no such promise, or it is no approval."""
+    is_active: bool
+    """Whether the run is."""
+    now_us: int
+
+    async def cast(self, vote: Vote) -> None: ...
+    async def decide(self, message: bytes) -> None: ...
+    async def resolve(self, message: bytes) -> bool:
+        """A plain promise; False when it has its value already."""
+        ...
+
+    async def reassign(self, assignees: list[str], escalate_to: list[str]) -> None: ...
+    async def use_link(self, id: bytes, expires_us: int) -> bool:
+        """False when it was used before."""
+        ...
+
+    async def audit(self, actor: str, action: str, detail: AuditDetail) -> None: ...
+
+
+class ApprovalStore(Protocol):
+    def hold(self, ns: int, run_id: bytes, name: str) -> AbstractAsyncContextManager[HeldApproval]: ...
+    async def find(self, ns: int, run_id: bytes, name: str) -> Standing | None: ...
+    async def of_run(self, ns: int, run_id: bytes, limit: int) -> list[Standing]: ...
+    async def page(
+        self, ns: int, names: Sequence[str] | None, workflow: str | None, after: ApprovalPosition | None, limit: int
+    ) -> ApprovalPage: ...
+    async def secret(self) -> bytes:
+        """What links are signed with; made at first use."""
+        ...
+
+    async def now_us(self) -> int: ...
+    async def was_used(self, link: bytes) -> bool: ...
+    async def key_name(self, ident: str) -> str | None: ...
+
+
+class RuleStore(Protocol):
+    async def set(
+        self, ns: int, scope: str, name: str, concurrency: int | None, rate: RateRule | None, by: str
+    ) -> None: ...
+    async def clear(self, ns: int, scope: str, name: str, by: str) -> bool: ...
+    async def pause(self, ns: int, scope: str, name: str, reason: str | None, by: str) -> None: ...
+    async def unpause(self, ns: int, scope: str, name: str, by: str) -> bool: ...
+    async def page(self, ns: int, after: RulePosition, limit: int) -> list[RuleView]: ...
+    async def get(self, ns: int, scope: str, name: str) -> RuleView | None: ...
+
+
+class DeadLetters(Protocol):
+    async def page(
+        self, ns: int, wanted: DeadLetterFilter, below: DeadLetterPosition | None, limit: int
+    ) -> DeadLetterPage: ...
+    async def roots(self, ns: int, run_ids: Sequence[bytes]) -> dict[bytes, bytes]:
+        """Failed runs -> the outermost failed run that each belongs to, itself if none."""
+        ...
+
+
+class KeyAdmin(Protocol):
+    async def create(self, new: NewKey) -> tuple[KeyView, str]:
+        """The key as it is stored, and its secret. NotFound for an unknown namespace."""
+        ...
+
+    async def list(self, namespace: str | None, after: str | None, limit: int) -> list[KeyView]:
+        """By id. A namespace's own keys, or all of them for None; `after` is the last id of the page before."""
+        ...
+
+    async def revoke(self, ident: str, namespace: str | None) -> KeyView:
+        """Idempotent. NotFound for a key that does not exist or is not that namespace's."""
+        ...
+
+
+class AuditStore(Protocol):
+    async def append_all(self, lines: Sequence[AuditRow]) -> None:
+        """In their order, all or none."""
+        ...
+
+    async def page(self, namespace: str | None, before: int | None, limit: int) -> list[AuditLine]: ...
+
+
+class AuditLog(Protocol):
+    async def record(
+        self, principal: Principal, action: str, target: str, ns: int | None, detail: AuditDetail | None = None
+    ) -> None: ...
+    async def page(self, namespace: str | None, before: int | None = None, limit: int = 50) -> list[AuditLine]: ...
+
+
+class SecretSealer(Protocol):
+    """Seals secrets that must be read again, for storage in the database."""
+
+    def seal(self, secret: bytes, owner: str) -> bytes: ...
+    def open(self, sealed: bytes, owner: str) -> bytes: ...

@@ -1,0 +1,345 @@
+"""How a run is started: checked, pinned to a version, written by a commit of this engine, and answered once that is durable.
+
+    request -> registered? -> idempotent -> deferred or deduplicated?  yes -> services/deferred_starts.py
+                                            no -> version, input, flow control at hand -> StartUnit -> committer
+
+A start that its caller does not wait for any more, and that has not been handed to the database, is dropped and never runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+from collections.abc import Coroutine
+from hashlib import blake2b
+from time import monotonic  # bound here, before workflow guards wrap it
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from perdure.core import events as ev
+from perdure.core.api.definitions import WorkflowItem
+from perdure.core.api.runs import StartedRun
+from perdure.core.deferred_starts import Batch, check_later
+from perdure.core.errors import (
+    Conflict,
+    IdempotencyConflict,
+    InvalidInput,
+    NotFound,
+    NotRegistered,
+    RunAlreadyExists,
+    RunFinished,
+    Unavailable,
+    WorkflowDeleted,
+)
+from perdure.core.ids import text
+from perdure.core.limits import IDEMPOTENCY_KEY_CHARS_MAX, PAYLOAD_BYTES_MAX, VERSIONS_SHOWN_MAX
+from perdure.core.messages import CancelAsked
+from perdure.core.names import checked_name
+from perdure.core.work import Outcome, StartRequest
+from perdure.engine.api.api import NamespaceApi
+from perdure.engine.runs.starts import Answered, StartUnit, late_start, unknown_start
+from perdure.wire.codec import encode_mail
+
+T = TypeVar("T")
+
+START_TRIES: Final = 5
+IDEMPOTENT_KEY: Final = "idem:"
+"""Begins the key of a run whose start carried an idempotency key and no key of the user's own."""
+
+
+async def start(api: NamespaceApi, r: StartRequest) -> StartedRun:
+    """The run is durable when this returns. Unavailable when that takes longer than the caller waits; the error says whether the run may
+    still come."""
+    within_s = api.caller.within_s
+    r = await prepared(api, r)
+    if is_deferred(r):
+        try:
+            async with asyncio.timeout(within_s):
+                return await _defer(api, r)
+        except TimeoutError as e:
+            raise unknown_start(within_s) from e
+    due_s = monotonic() + within_s
+    r = await ready(api, r, within_s)
+    for _ in range(START_TRIES):
+        unit, created = awaited(api, r, within_s, due_s)
+        if await answered(unit, created):
+            return StartedRun(unit.run_id)
+        try:
+            async with asyncio.timeout(due_s - monotonic()):
+                holder = await _on_taken_key(api, r, unit.hash, unit.run_id)
+        except TimeoutError as e:
+            raise late_start(within_s) from e
+        if holder is not None:
+            return StartedRun(holder, is_new=holder == unit.run_id)
+    raise Conflict(f"the key {r.key!r} kept changing hands while this start tried to take it; try again")
+
+
+async def run(api: NamespaceApi, r: StartRequest) -> tuple[bytes, Outcome]:
+    """Start a run and wait for its end: one wake-up of the caller instead of two, where no key has to be contended for."""
+    within_s = api.caller.within_s
+    due_s = monotonic() + within_s
+    waiters = api.engine.waiters
+    unit = submitted(api, await ready(api, r, within_s), waiters.started)
+    api.api.start_watch.add(unit, within_s, due_s)
+    try:
+        return unit.run_id, await waiters.wait_from_start(unit)
+    finally:
+        unit.give_up()  # by a caller that was cancelled; nothing happens to one that was answered
+
+
+def is_deferred(r: StartRequest) -> bool:
+    """It begins later, or is answered with a run that exists."""
+    return r.later is not None or r.dedup is not None
+
+
+async def prepared(api: NamespaceApi, r: StartRequest) -> StartRequest:
+    """Held against what is registered, and made safe to repeat."""
+    if r.key.startswith(IDEMPOTENT_KEY):
+        raise InvalidInput(f"key: one that begins with {IDEMPOTENT_KEY!r} is made by the server; choose another")
+    if r.registered_only:
+        r = msgspec.structs.replace(r, version=await registered_version(api, r.workflow, r.version))
+    if r.idempotency_key and not isinstance(
+        r.later, Batch
+    ):  # the items of a batch are added once by the deferred start itself
+        r = await _idempotent(api, r)
+    return r
+
+
+async def workflow_of(api: NamespaceApi, name: str) -> WorkflowItem:
+    found = await api.ports.reads.workflow(api.ns, name)
+    if found is None:
+        near = difflib.get_close_matches(name, await api.ports.reads.workflow_names(api.ns), 3)
+        hint = (
+            f"did you mean {' or '.join(repr(n) for n in near)}?"
+            if near
+            else "connect a worker that defines it, or register it"
+        )
+        raise NotRegistered(f"no workflow {name!r} in this namespace; {hint}")
+    return found
+
+
+async def version_of(api: NamespaceApi, name: str, wanted: str) -> str:
+    """A registered version: the current one unless another is named."""
+    found = await workflow_of(api, name)
+    if not wanted or wanted == found.current:
+        return found.current
+    if await api.ports.reads.definition(api.ns, name, wanted) is not None:
+        return wanted
+    versions = [v.version for v in await api.ports.reads.versions(api.ns, name, VERSIONS_SHOWN_MAX)]
+    near = difflib.get_close_matches(wanted, versions, 3)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"the current one is {found.current}"
+    raise NotRegistered(f"the workflow {name!r} has no version {wanted!r}; {hint}")
+
+
+async def registered_version(api: NamespaceApi, name: str, wanted: str) -> str:
+    """As `version_of`; WorkflowDeleted for a workflow that takes no new runs."""
+    if (await workflow_of(api, name)).deleted_us is not None:
+        raise WorkflowDeleted(
+            f"the workflow {name!r} was deleted and takes no new runs; register it again to restore it"
+        )
+    return await version_of(api, name, wanted)
+
+
+async def _idempotent(api: NamespaceApi, r: StartRequest) -> StartRequest:
+    """Without a key of its own the idempotency key becomes the run's key, and that is exact: a repetition, even after a crash, finds the
+    run of the first.
+
+    The digest beside it tells a repetition from a different request under the same key. A repetition of a start that has a key attaches
+    to it, whatever it says about conflicts: it would be in conflict with itself. The version is left out of the digest: the current one
+    may have changed meanwhile.
+    """
+    key = check_idempotency_key(r.idempotency_key)
+    wanted = digest("start", r.workflow, r.input, r.key, r.on_conflict, r.timeout_us, r.attributes)
+    known = await api.ports.definitions.remember(api.ns, f"start:{key}", wanted)
+    check_same(key, known.held, wanted)
+    if is_deferred(r):
+        return r
+    if not r.key:
+        return msgspec.structs.replace(r, key=IDEMPOTENT_KEY + key, on_conflict="attach")
+    return r if known.first else msgspec.structs.replace(r, on_conflict="attach")
+
+
+async def _defer(api: NamespaceApi, r: StartRequest) -> StartedRun:
+    check_later(r.later, r.dedup, r.key)
+    check_request(r)
+    r = r if r.version else await _pinned(api, r)
+    definition = (api.ns, r.workflow, r.version)
+    flows = api.engine.flows
+    await flows.find_input(definition)
+    flows.check_input(definition, r.input)
+    begun = await api.engine.deferred_starts.start(api.ns, r)
+    return StartedRun(begun.run_id, begun.created, begun.due_us)
+
+
+async def _pinned(api: NamespaceApi, r: StartRequest) -> StartRequest:
+    """A start that names no version gets the current one, and stays with it."""
+    return msgspec.structs.replace(r, version=await api.engine.flows.pin(api.ns, r.workflow))
+
+
+async def ready(api: NamespaceApi, r: StartRequest, within_s: float) -> StartRequest:
+    """Checked, pinned to a version, and that version's flow control at hand. LimitReached where a limit refuses the start.
+    Nothing is waited for when all of it is known here."""
+    check_request(r)
+    ns, flows, flow_control = api.ns, api.engine.flows, api.engine.flow_control
+    if not r.version and flows.knows(ns, r.workflow):
+        r = msgspec.structs.replace(r, version=flows.current(ns, r.workflow) or "")
+    version = (ns, r.workflow, r.version)
+    if not (r.version and flows.knows_input(version) and flow_control.knows(version)):
+        r = await _before_start(within_s, _looked_up(api, r))
+        version = (ns, r.workflow, r.version)
+    flows.check_input(version, r.input)
+    line = flow_control.of_run(version, r.input)
+    if line is not None:
+        await _before_start(within_s, flow_control.check_skip(line))
+    return r
+
+
+async def _looked_up(api: NamespaceApi, r: StartRequest) -> StartRequest:
+    found = r if r.version else await _pinned(api, r)
+    version = (api.ns, found.workflow, found.version)
+    if not api.engine.flows.knows_input(version):
+        await api.engine.flows.find_input(version)
+    if not api.engine.flow_control.knows(version):
+        await api.engine.flow_control.find(api.ns, [version[1:]])
+    return found
+
+
+def awaited(
+    api: NamespaceApi,
+    r: StartRequest,
+    within_s: float,
+    due_s: float,
+    run_id: bytes | None = None,
+    inbox: tuple[bytes, ...] = (),
+) -> tuple[StartUnit, asyncio.Future[bool]]:
+    """A start whose caller waits for the answer: True when there is a new run, False when its key is taken."""
+    created: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+    def settled(_: StartUnit, is_created: bool, error: Exception | None) -> None:
+        if not created.done():
+            if error is not None:
+                created.set_exception(error)
+            else:
+                created.set_result(is_created)
+
+    unit = submitted(api, r, settled, run_id, inbox)
+    api.api.start_watch.add(unit, within_s, due_s)
+    return unit, created
+
+
+async def answered(unit: StartUnit, created: asyncio.Future[bool]) -> bool:
+    try:
+        return await created
+    finally:
+        unit.give_up()  # by a caller that was cancelled; nothing happens to one that was answered
+
+
+def submitted(
+    api: NamespaceApi,
+    r: StartRequest,
+    settled: Answered,
+    run_id: bytes | None = None,
+    inbox: tuple[bytes, ...] = (),
+) -> StartUnit:
+    engine = api.engine
+    deadline_us = engine.clock.now_us() + r.timeout_us if r.timeout_us else 0
+    started = ev.RunStarted(
+        r.workflow, r.version, r.input, r.key, deadline_us=deadline_us, attributes=r.attributes, trace=r.trace
+    )
+    line = engine.flow_control.of_run((api.ns, r.workflow, r.version), r.input)
+    own = line is None and engine.runs.may_own(api.ns, r.workflow, r.version)
+    unit = StartUnit(run_id or engine.new_run_id(), api.ns, r, started, own, settled, line, inbox)
+    engine.queue.add(unit)
+    return unit
+
+
+async def _on_taken_key(api: NamespaceApi, r: StartRequest, wanted: bytes, mine: bytes) -> bytes | None:
+    """The holder to attach to, or None to try again."""
+    store = api.ports.store
+    found = await store.run_by_key(api.ns, r.key)
+    if found is None:
+        return None
+    run_id, held = found
+    if run_id == mine:  # written twice after a lost session; the first one counted
+        return run_id
+    if r.on_conflict == "attach":
+        if held == wanted:
+            return run_id
+        if r.key.startswith(IDEMPOTENT_KEY):
+            raise _different_request(r.idempotency_key)
+        raise RunAlreadyExists(
+            f"the key {r.key!r} belongs to run {text(run_id)}, which was started with another workflow or input"
+        )
+    if r.on_conflict == "replace":
+        try:
+            body = encode_mail(CancelAsked(f"replaced by a new run under the key {r.key!r}"))
+            await api.engine.inbox.post(api.ns, run_id, body, stops=True)
+            await api.engine.waiters.wait(api.ns, run_id, known=False)
+        except RunFinished:
+            pass
+        await store.forget_key(api.ns, r.key, run_id)
+        return None
+    raise RunAlreadyExists(
+        f'the key {r.key!r} belongs to run {text(run_id)}; choose another, or on_conflict="attach" or "replace"'
+    )
+
+
+async def holder_of(api: NamespaceApi, key: str) -> bytes | None:
+    """The run under a key, None when there is none."""
+    try:
+        return await api.run_of_key(key)
+    except NotFound:
+        return None
+
+
+async def _before_start(seconds: float, looking: Coroutine[Any, Any, T]) -> T:
+    """What a start has to know. Without it, there is no run."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await looking
+    except TimeoutError as e:
+        raise late_start(seconds) from e
+    except Unavailable as e:
+        raise Unavailable(f"{e}; the run was not started and will not run") from e
+
+
+def check_request(r: StartRequest) -> None:
+    checked_name("workflow", r.workflow)
+    for what, given in (("version", r.version), ("key", r.key)):
+        if given:
+            checked_name(what, given)
+    if r.on_conflict not in ("fail", "attach", "replace"):
+        raise InvalidInput(f"on_conflict is fail, attach or replace, not {r.on_conflict!r}")
+    if len(r.input) > PAYLOAD_BYTES_MAX:
+        raise InvalidInput(
+            f"the input of {r.workflow} has {len(r.input)} bytes, over the limit PAYLOAD_BYTES_MAX={PAYLOAD_BYTES_MAX}"
+        )
+
+
+def check_idempotency_key(key: str) -> str:
+    if not key.isascii() or not key.isprintable() or len(key) > IDEMPOTENCY_KEY_CHARS_MAX:
+        raise InvalidInput(
+            f"invalid idempotency key: use at most IDEMPOTENCY_KEY_CHARS_MAX={IDEMPOTENCY_KEY_CHARS_MAX} printable ASCII characters"
+        )
+    return key
+
+
+def digest(*parts: Any) -> bytes:
+    """Of a request, to tell a repetition from a different one."""
+    state = blake2b(digest_size=16)
+    for part in parts:
+        data = part if isinstance(part, bytes) else str(part).encode()
+        state.update(len(data).to_bytes(8, "big") + data)
+    return state.digest()
+
+
+def check_same(key: str, held: bytes, wanted: bytes) -> None:
+    if held != wanted:
+        raise _different_request(key)
+
+
+def _different_request(key: str) -> IdempotencyConflict:
+    return IdempotencyConflict(
+        f"the idempotency key {key!r} was used for a different request; use a new key for a new request"
+    )

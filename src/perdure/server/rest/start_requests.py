@@ -1,0 +1,112 @@
+"""The body of a request that starts a run, and the start that it asks for."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Final, Literal
+
+from fastapi import Path
+from pydantic import ConfigDict, Field
+
+from perdure.core import deferred_starts
+from perdure.core.calls import encode_json
+from perdure.core.errors import InvalidInput
+from perdure.core.limits import BATCH_ITEMS_MAX, NAME_CHARS_MAX
+from perdure.core.work import StartRequest
+from perdure.server.rest import models as m
+from perdure.server.rest import views
+from perdure.server.rest.guard import RestCaller
+
+TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+
+WorkflowName = Annotated[str, Path(min_length=1, max_length=NAME_CHARS_MAX, examples=["checkout"])]
+
+
+class DebounceOption(m.Body):
+    key: m.Name
+    quiet: m.Seconds | m.DurationText = Field(description="The run begins when no start has come for this long.")
+    max: m.Seconds | m.DurationText | None = Field(
+        default=None, description="And at the latest this long after the first; a week unless given."
+    )
+
+
+class BatchOption(m.Body):
+    key: m.Name
+    size: Annotated[int, Field(ge=1, le=BATCH_ITEMS_MAX)] = Field(description="The run begins with so many items.")
+    every: m.Seconds | m.DurationText = Field(description="And at the latest this long after the first.")
+
+
+class DedupOption(m.Body):
+    key: m.Name
+    within: m.Seconds | m.DurationText | None = Field(
+        default=None, description="How long the key belongs to the first run; until that run has ended unless given."
+    )
+
+
+class StartRunRequest(m.Body):
+    """Arguments come as `input` or as `args` and `kwargs`. An object as `input` gives them by name; any other value is the one argument."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"input": {"order": 42}, "attributes": {"env": "prod"}}]}
+    )
+
+    input: Any = Field(
+        default=None, description="An object: arguments by name. Null: none. Anything else: the one argument."
+    )
+    args: list[Any] = Field(default_factory=list, max_length=m.ARGUMENTS_MAX, description="Arguments by position.")
+    kwargs: dict[str, Any] = Field(default_factory=dict, max_length=m.ARGUMENTS_MAX, description="Arguments by name.")
+    key: m.Name | None = Field(
+        default=None, description="A key of your own, unique in the namespace.", examples=["order-42"]
+    )
+    on_conflict: Literal["fail", "attach", "replace"] = Field(
+        default="fail", description="What to do when `key` is taken."
+    )
+    timeout: m.Seconds | m.DurationText | None = Field(
+        default=None, description="m.Seconds, or text such as `1h30m`: when the run fails if it has not ended."
+    )
+    attributes: dict[m.AttributeName, m.Attribute] = Field(
+        default_factory=dict, max_length=m.ATTRIBUTES_MAX, description="To find the run by."
+    )
+    version: Annotated[str, Field(min_length=1, max_length=m.VERSION_CHARS_MAX)] | None = Field(
+        default=None, description="A registered version; the current one unless given."
+    )
+    debounce: DebounceOption | None = Field(
+        default=None, description="Deferred: of several starts under a key the last counts."
+    )
+    batch: BatchOption | None = Field(
+        default=None, description="Deferred: the lists of several starts under a key are joined for one run."
+    )
+    dedup: DedupOption | None = Field(
+        default=None, description="A second start under a key is answered with the run of the first."
+    )
+
+
+def start_request(
+    caller: RestCaller, name: str, body: StartRunRequest, traceparent: str | None, idempotency_key: str | None
+) -> StartRequest:
+    dedup = body.dedup
+    return StartRequest(
+        namespace=caller.api.caller.namespace,
+        workflow=name,
+        version=body.version or "",
+        input=views.call(body.input, body.args, body.kwargs),
+        key=body.key or "",
+        on_conflict=body.on_conflict,
+        timeout_us=views.duration_us(body.timeout),
+        attributes=encode_json(body.attributes) if body.attributes else b"",
+        trace=traceparent if traceparent and TRACEPARENT.fullmatch(traceparent) else "",
+        later=_later(body),
+        dedup=None if dedup is None else deferred_starts.Dedup(dedup.key, views.duration_us(dedup.within)),
+        idempotency_key=idempotency_key or "",
+        registered_only=True,
+    )
+
+
+def _later(body: StartRunRequest) -> deferred_starts.Later | None:
+    if body.debounce is not None and body.batch is not None:
+        raise InvalidInput("a start is debounced or batched, not both")
+    if body.debounce is not None:
+        d = body.debounce
+        return deferred_starts.Debounce(d.key, views.duration_us(d.quiet), views.duration_us(d.max))
+    b = body.batch
+    return deferred_starts.Batch(b.key, b.size, views.duration_us(b.every)) if b is not None else None

@@ -1,0 +1,279 @@
+"""Every act of the table, through REST, gRPC and embedded: the same reply, the same error, the same audit line, the same permission.
+
+The scenarios stand in tests/server/parity, one or more for each act. An act without a scenario fails, and so does one that a door lacks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pytest
+
+from perdure import Client, PerdureError
+from perdure.core import ids
+from perdure.core.access import GRANTS, Role
+from perdure.core.api import ACTS
+from perdure.core.durations import datetime_of
+from perdure.engine.api.api import HANDLERS
+from perdure.server.rest.app import guarded_routes
+from perdure.server.rest.guard import allow_of
+from perdure.wire import acts as wire
+from tests.server.parity import namespaces, people, runs, schedules
+from tests.server.parity.stage import Refusal, Rest, Scenario, Stage, stage
+
+GROUPS: dict[str, tuple[Scenario, ...]] = {
+    "runs": runs.SCENARIOS,
+    "people": people.SCENARIOS,
+    "schedules": schedules.SCENARIOS,
+    "definitions": namespaces.DEFINITIONS,
+    "limits": namespaces.LIMITS,
+    "admin": namespaces.ADMIN,
+}
+SCENARIOS = [scenario for group in GROUPS.values() for scenario in group]
+WITHOUT_ROUTE = {"run.run"}
+"""A client of REST starts a run and asks for its result: two requests."""
+
+
+def test_every_act_has_a_scenario_and_stands_at_every_door() -> None:
+    assert {s.act.name for s in SCENARIOS} == ACTS.keys()
+    assert HANDLERS.keys() == ACTS.keys()
+    routed = {act.name for route in guarded_routes() if (act := allow_of(route.dependant).act) is not None}
+    assert routed == ACTS.keys() - WITHOUT_ROUTE
+    assert {s.act.name for s in SCENARIOS if s.rest is None} == WITHOUT_ROUTE
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: s.act.name)
+def test_a_request_is_the_same_after_its_way_over_the_wire(scenario: Scenario) -> None:
+    request = scenario.request("parity-0001")
+    assert isinstance(request, scenario.act.request)
+    name, data = wire.decode_call(wire.encode_call(scenario.act, request))
+    assert wire.decode_request(wire.act_named(name), data) == request
+
+
+@pytest.mark.parametrize("group", GROUPS)
+async def test_an_act_answers_and_records_the_same_at_every_door(group: str, dsn: str) -> None:
+    async with stage(dsn) as one:
+        for scenario in GROUPS[group]:
+            await _check_replies(one, scenario)
+
+
+@pytest.mark.parametrize("group", GROUPS)
+async def test_an_act_is_refused_the_same_at_every_door(group: str, dsn: str) -> None:
+    async with stage(dsn) as one:
+        before = await one.audit()
+        for scenario in GROUPS[group]:
+            refusal = scenario.refused(one.name())
+            assert (refusal is None) == bool(scenario.without_refusal), scenario.act.name
+            if refusal is not None:
+                codes = await _codes(one, scenario, refusal)
+                assert codes == dict.fromkeys(codes, refusal.code), scenario.act.name
+        assert await one.audit() == before, "what is refused is not recorded"
+
+
+async def test_a_role_without_the_permission_is_refused_at_both_network_doors(dsn: str) -> None:
+    async with stage(dsn) as one:
+        address = one.client._access.addresses[0]
+        for role in Role:
+            key = one.keys[role]
+            async with Client(address, api_key=key) as client:
+                for scenario in SCENARIOS:
+                    permission = scenario.act.permission
+                    if permission is None or permission in GRANTS[role]:
+                        continue
+                    where = f"{scenario.act.name} as {role.value}"
+                    with pytest.raises(PerdureError) as refused:
+                        await client._backend.call(scenario.act, scenario.request("parity-0001"))
+                    assert refused.value.code == "forbidden", where
+                    if scenario.rest is not None:
+                        answer = await _sent(one, scenario.rest("parity-0001"), key)
+                        assert (answer["http"], answer["code"]) == (403, "forbidden"), where
+
+
+@dataclass
+class Seen:
+    """What an act did through one door, with `<subject>` and the like in place of what is different each time."""
+
+    reply: Any
+    lines: list[tuple[str, str, Any]]
+    actors: set[str]
+    shown: Any = None
+    """What REST showed, or should have."""
+
+
+async def _check_replies(one: Stage, scenario: Scenario) -> None:
+    """An act that changes something has something of its own to change at each door; one that reads, reads the same at all."""
+    name = scenario.act.name
+    changes = bool(scenario.act.audits)
+    shared = "" if changes else await scenario.setup(one)
+    grpc = await _through(one, scenario, one.client._backend.call, shared)
+    embedded = await _through(one, scenario, one.embedded, shared)
+    if name == "whoami":  # what it answers is the difference between the doors
+        embedded.reply = grpc.reply
+    assert grpc.reply == embedded.reply, name
+    assert grpc.lines == embedded.lines, name
+    assert {action for action, _, _ in grpc.lines} <= set(scenario.act.audits), name
+    assert bool(grpc.lines) == changes, f"{name} is recorded when it changes something, and only then"
+    if changes:
+        assert embedded.actors == {"embedded"} and grpc.actors == {_actor(one)}, name
+    if scenario.rest is not None:
+        rest = await _through_rest(one, scenario, shared)
+        assert rest.lines == grpc.lines and rest.actors == grpc.actors, name
+        _check_shown(grpc.shown, rest.shown, name)
+
+
+async def _through(one: Stage, scenario: Scenario, call: Callable[..., Awaitable[Any]], shared: str) -> Seen:
+    subject = shared or await scenario.setup(one)
+    before = len(await one.audit())
+    reply = await call(scenario.act, scenario.request(subject))
+    shown = _projected(reply, scenario) if scenario.rest is not None else None
+    seen = await _recorded(one, subject, before, shared)
+    seen.reply, seen.shown = _mask(_plain(reply), one, subject, shared), _mask(shown, one, subject, shared)
+    return seen
+
+
+async def _through_rest(one: Stage, scenario: Scenario, shared: str) -> Seen:
+    assert scenario.rest is not None
+    subject = shared or await scenario.setup(one)
+    before = len(await one.audit())
+    answer = await _sent(one, scenario.rest(subject))
+    assert answer["http"] < 300, f"{scenario.act.name}: {answer}"
+    seen = await _recorded(one, subject, before, shared)
+    seen.shown = _mask(answer, one, subject, shared)
+    return seen
+
+
+async def _recorded(one: Stage, subject: str, before: int, shared: str) -> Seen:
+    lines = (await one.audit())[before:]
+    shapes = [
+        (line.action, line.target, {k: v for k, v in (line.detail or {}).items() if k not in ("via", "id", "link")})
+        for line in lines
+    ]
+    return Seen(None, _mask(shapes, one, subject, shared), {line.actor for line in lines})
+
+
+async def _sent(one: Stage, rest: Rest, key: str = "") -> dict[str, Any]:
+    """The answer's JSON, with its status as `http`."""
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    answer = await one.live.http.request(
+        rest.method, rest.path, json=rest.body, params=rest.params or None, headers=headers
+    )
+    found = answer.json() if answer.content else {}
+    return {**found, "http": answer.status_code}
+
+
+async def _codes(one: Stage, scenario: Scenario, refusal: Refusal) -> dict[str, str]:
+    codes = {}
+    for door, call in (("grpc", one.client._backend.call), ("embedded", one.embedded)):
+        try:
+            await call(scenario.act, refusal.request)
+            codes[door] = ""
+        except PerdureError as error:
+            codes[door] = error.code
+    if scenario.rest is not None:
+        codes["rest"] = (await _sent(one, refusal.rest)).get("code", "")
+    return codes
+
+
+# What is compared.
+
+
+def _plain(value: Any, name: str = "") -> Any:
+    """A reply as JSON has it: moments and ids as text, payloads as what they hold."""
+    if isinstance(value, msgspec.Struct):
+        return {f: _plain(getattr(value, f), f) for f in value.__struct_fields__}
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v, name) for v in value]
+    if isinstance(value, frozenset):
+        return sorted(str(_plain(v)) for v in value)
+    if isinstance(value, bytes):
+        return ids.text(value) if len(value) == 16 else _payload(value)
+    if isinstance(value, int) and name.endswith("_us") and value:
+        return datetime_of(value).isoformat().replace("+00:00", "Z")
+    return value
+
+
+def _payload(data: bytes) -> Any:
+    try:
+        return msgspec.json.decode(data) if data else None
+    except msgspec.DecodeError:
+        return data.hex()
+
+
+_MASKS = (
+    (re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"), "<id>"),
+    (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)"), "<time>"),
+    (re.compile(r"\b(pd|pdh)_[\w-]+"), "<secret>"),
+    (re.compile(r"/links/[\w.~-]+"), "/links/<token>"),
+    (re.compile(r"flow-[0-9a-f]+"), "<version>"),
+)
+
+
+def _mask(value: Any, one: Stage, subject: str, shared: str) -> Any:
+    """Nothing is different each time where all doors read the same."""
+    if shared:
+        return value
+    if isinstance(value, dict):
+        return {k: _mask(v, one, subject, shared) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_mask(v, one, subject, shared) for v in value]
+    if not isinstance(value, str):
+        return value
+    text = value.replace(subject, "<subject>")
+    text = text.replace(_actor(one), "<actor>").replace("embedded", "<actor>")
+    for pattern, mask in _MASKS:
+        text = pattern.sub(mask, text)
+    return text
+
+
+def _actor(one: Stage) -> str:
+    """Of the key that both network doors get."""
+    return f"key:{one.keys[Role.ADMIN][3:15]}"
+
+
+def _projected(reply: Any, scenario: Scenario) -> dict[str, Any]:
+    """What REST is to show of a reply: path in its JSON -> value, `[]` for each item of a list."""
+    found = dict(scenario.shows(reply))
+    for spec in scenario.fields.split():
+        path, _, where = spec.partition("=")
+        found[where or path] = _values(reply, path.split("."))
+    return found
+
+
+def _values(value: Any, path: list[str]) -> Any:
+    """Of a reply or of JSON. A path through something that is None ends with None."""
+    for at, part in enumerate(path):
+        name = part.removesuffix("[]")
+        if value is None:
+            return None
+        if name.isdigit():
+            value = value[int(name)]
+        else:
+            value = value.get(name) if isinstance(value, dict) else getattr(value, name)
+        if part.endswith("[]"):
+            return [_values(item, path[at + 1 :]) for item in value]
+    return _plain(value, path[-1])
+
+
+def _check_shown(wanted: dict[str, Any], answer: dict[str, Any], name: str) -> None:
+    for where, value in wanted.items():
+        found = _values(answer, where.split("."))
+        _check_within(value, found, f"{name}: {where}")
+
+
+def _check_within(wanted: Any, found: Any, where: str) -> None:
+    """Where a dict is wanted, more may be there. Nothing may be missing from a list."""
+    if isinstance(wanted, dict) and isinstance(found, dict):
+        for key, value in wanted.items():
+            _check_within(value, found.get(key), f"{where}.{key}")
+    elif isinstance(wanted, list) and isinstance(found, list):
+        assert len(wanted) == len(found), where
+        for n, (one, other) in enumerate(zip(wanted, found, strict=True)):
+            _check_within(one, other, f"{where}[{n}]")
+    else:
+        assert (wanted or None) == (found or None), where
