@@ -321,7 +321,7 @@ async def test_a_batch_that_is_split_keeps_its_session_and_loses_no_unit_when_th
             self.sessions.append(session)
             if len(self.sessions) == 1:
                 raise Poison("one of them")
-            session.begin(8)  # registered anew while this was on its way
+            current.begin(8)  # registered anew while this was on its way
             raise Fenced("gone")
 
     class Start:
@@ -330,9 +330,9 @@ async def test_a_batch_that_is_split_keeps_its_session_and_loses_no_unit_when_th
         def fill(self, batch: Any) -> None:
             pass
 
-    queue, session = WriteQueue(CommitPolicy(), lambda: 0), EngineSession()
-    committer = Committer(Refusing(), session, queue, Counters(), None)  # type: ignore[arg-type]
-    session.begin(7)
+    queue, current = WriteQueue(CommitPolicy(), lambda: 0), EngineSession()
+    committer = Committer(Refusing(), current, queue, Counters(), None)  # type: ignore[arg-type]
+    current.begin(7)
     units = [Start() for _ in range(4)]
     for unit in units:
         queue.add(unit)
