@@ -26,10 +26,8 @@ from perdure.engine.commits.rows import Batch
 class Unit(Protocol):
     """Something that is written whole."""
 
-    @property
-    def outlives_session(self) -> bool:
-        """It belongs to no run, so it is written under the next session if this one is lost."""
-        ...
+    outlives_session: ClassVar[bool]
+    """It belongs to no run, so it is written under the next session if this one is lost."""
 
     def fill(self, batch: Batch) -> None: ...
 
@@ -37,7 +35,7 @@ class Unit(Protocol):
 class AwaitedUnit:
     """A unit with a caller that waits for it. One whose caller has given up is not written, unless it was handed to the database."""
 
-    outlives_session: ClassVar = True
+    outlives_session: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self.is_settled = False

@@ -27,7 +27,7 @@ from perdure.engine.runs.transitions import ENDED, RELEASED, SET_ASIDE, Leaving,
 
 log = logging.getLogger("perdure.engine")
 
-_STATUS: Final = {
+_STATUS: Final[dict[type, RunStatus]] = {
     ev.RunSucceeded: next_run_status(RunStatus.RUNNING, "succeed"),
     ev.RunContinued: next_run_status(RunStatus.RUNNING, "succeed"),
     ev.RunFailed: next_run_status(RunStatus.RUNNING, "fail"),

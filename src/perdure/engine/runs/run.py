@@ -356,7 +356,7 @@ class RunUnit:
     """What one run writes in one commit."""
 
     __slots__ = ("events", "extras", "first", "head", "run", "segments")
-    outlives_session: ClassVar = False
+    outlives_session: ClassVar[bool] = False
 
     def __init__(self, run: ActiveRun, segments: list[Changes]) -> None:
         self.run, self.segments = run, segments

@@ -85,7 +85,7 @@ class Flight(msgspec.Struct, gc=False):
 class ReportUnit:
     """The end of a task whose run lives elsewhere: its row goes, and the run gets a message."""
 
-    outlives_session: ClassVar = True
+    outlives_session: ClassVar[bool] = True
 
     def __init__(self, task_id: bytes, attempt: int, mail: TaskEnded) -> None:
         self.task_id = task_id
@@ -98,7 +98,7 @@ class ReportUnit:
 class RequeueUnit:
     """Another attempt of a task whose run lives elsewhere."""
 
-    outlives_session: ClassVar = True
+    outlives_session: ClassVar[bool] = True
 
     def __init__(self, task_id: bytes, verdict: Requeue, expires_us: int | None) -> None:
         self.task_id = task_id
