@@ -131,12 +131,24 @@ async def test_a_namespace_sees_its_own(reads: PostgresReads) -> None:
 LISTS = {
     "list_active": "run_queue_list", "list_ended": "ns_run_id_idx", "list_ended_of_workflow": "ns_workflow_run_id", "list_ended_badly": "ns_status_run_id",
 }  # fmt: skip
-ARGUMENTS = "1, '00000000-0000-0000-0000-000000000000', 'ffffffff-ffff-ffff-ffff-ffffffffffff', {statuses}, {workflow}, null, null, 51, 51"
+ARGUMENTS = {
+    "ns": "1",
+    "low": f"'{'0' * 32}'",
+    "high": f"'{'f' * 32}'",
+    "statuses": "null",
+    "workflow": "null",
+    "attributes": "null",
+    "text": "null",
+    "scan_limit": "51",
+    "limit": "51",
+}
 
 
-async def explained(c: Any, name: str, arguments: str) -> str:
-    await c.execute(f"prepare {name}_plan as {queries()[name].sql}")
-    lines = await c.fetch(f"explain (analyze, costs off, timing off, summary off) execute {name}_plan({arguments})")
+async def explained(c: Any, name: str, arguments: dict[str, str]) -> str:
+    query = queries()[name]
+    await c.execute(f"prepare {name}_plan as {query.sql}")
+    given = ", ".join(str(value) for value in query.bind(arguments))
+    lines = await c.fetch(f"explain (analyze, costs off, timing off, summary off) execute {name}_plan({given})")
     return "\n".join(line[0] for line in lines)
 
 
@@ -147,10 +159,10 @@ async def test_a_page_of_runs_walks_an_index_and_no_further_than_the_page(dsn: s
         await partitions.create_ahead(own, 2)
         await own.close()
         for name, index in LISTS.items():
-            arguments = ARGUMENTS.format(
-                statuses="'{3}'" if name == "list_ended_badly" else "null",
-                workflow="'w3'" if name == "list_ended_of_workflow" else "null",
-            )
+            arguments = ARGUMENTS | {
+                "statuses": "'{failed}'" if name == "list_ended_badly" else "null",
+                "workflow": "'w3'" if name == "list_ended_of_workflow" else "null",
+            }
             plan = await explained(c, name, arguments)
             assert "Seq Scan" not in plan, plan
             assert re.search(rf"Index (Only )?Scan Backward using \w*{index}", plan), plan
@@ -164,21 +176,18 @@ async def test_a_page_of_runs_walks_an_index_and_no_further_than_the_page(dsn: s
 async def test_what_ended_lately_and_what_is_rare_is_found_by_its_index(dsn: str, reads: PostgresReads) -> None:
     c = await asyncpg.connect(dsn, server_settings=SETTINGS | READ_SETTINGS)
     try:
-        arguments = ARGUMENTS.format(statuses="null", workflow="null").replace(
-            "null, null, 51", "array['{\"rare\": true}'], null, 51"
-        )
-        plan = await explained(c, "list_ended_by_attributes", arguments)
+        rare = ARGUMENTS | {"attributes": "array['{\"rare\": true}']"}
+        plan = await explained(c, "list_ended_by_attributes", rare)
         assert "Bitmap Index Scan on run_default_attributes_idx" in plan, plan
-        plan = await explained(
-            c, "ended_since", f"1, to_timestamp({(T0_MS + RUNS * 60_000) // 1000 - 120}), '{'0' * 32}', 100"
-        )
+        since = f"to_timestamp({(T0_MS + RUNS * 60_000) // 1000 - 120})"
+        lowest = ARGUMENTS["low"]
+        plan = await explained(c, "ended_since", {"ns": "1", "after_at": since, "after_run_id": lowest, "limit": "100"})
         assert "Index Scan using run_default_ns_finished_at" in plan and "Seq Scan" not in plan, plan
-        for name in ("find_runs", "newest_run", "created_since"):
-            arguments = {
-                "find_runs": f"1, '{'0' * 32}', '{'f' * 32}', 6",
-                "newest_run": "1",
-                "created_since": f"1, '{'0' * 32}', 10",
-            }[name]
+        for name, arguments in {
+            "find_runs": {"ns": "1", "low": lowest, "high": ARGUMENTS["high"], "limit": "6"},
+            "newest_run": {"ns": "1"},
+            "created_since": {"ns": "1", "after_run_id": lowest, "limit": "10"},
+        }.items():
             plan = await explained(c, name, arguments)
             assert "Seq Scan" not in plan and "Sort Method: external" not in plan, plan
             read = [int(n) for n in re.findall(r"Index (?:Only )?Scan.*?actual rows=(\d+)", plan)]
