@@ -10,6 +10,7 @@ from perdure.core.errors import (
     Conflict,
     Forbidden,
     InvalidInput,
+    NoSecretKey,
     NotFound,
     NotRegistered,
     PerdureError,
@@ -28,6 +29,7 @@ _STATUS: Final[tuple[tuple[type[PerdureError], grpc.StatusCode], ...]] = (
     (NotRegistered, grpc.StatusCode.NOT_FOUND),  # before InvalidInput, of which it is one: as REST answers 404
     (InvalidInput, grpc.StatusCode.INVALID_ARGUMENT),
     (Conflict, grpc.StatusCode.FAILED_PRECONDITION),
+    (NoSecretKey, grpc.StatusCode.FAILED_PRECONDITION),
     (Unavailable, grpc.StatusCode.UNAVAILABLE),
 )
 
