@@ -20,6 +20,8 @@ Every error has a stable `code` (documented under docs/reference/errors.md) and 
     |   +-- ApprovalExpired          approval_expired       its deadline has passed
     |   +-- LinkUsed                 link_used              a signed link works once
     |   +-- LimitReached             limit_reached          a limit with the policy skip is reached: nothing was started
+    |   +-- WorkflowDeleted          workflow_deleted       the workflow takes no new runs
+    |   +-- IdempotencyConflict      idempotency_conflict   the idempotency key was used for a different request
     +-- LinkExpired                  link_expired           a signed link works for a while
     +-- Unauthenticated              unauthenticated        no credential was given, or it does not hold
     +-- Forbidden                    forbidden              the credential holds but does not allow this
@@ -43,6 +45,8 @@ Every error has a stable `code` (documented under docs/reference/errors.md) and 
     +-- HistoryTooLarge              history_too_large
     +-- IllegalTransition            illegal_transition     a bug in Perdure: no such edge in the lifecycle table
     +-- MigrationError               migration              the schema is not what this version expects
+    +-- NoSecretKey                  no_secret_key          the server has no key to seal a secret with
+    +-- CannotOpenSecret             cannot_open_secret     a secret was sealed with another key, or was changed
 """
 
 from __future__ import annotations
