@@ -54,7 +54,7 @@ def create(
         asked = {
             "name": name, "role": role, "namespace": server.namespace, "scopes": scope, "expires_in": expires, "rate_per_s": rate,
         }  # fmt: skip
-        made = server.api.post("/keys", {k: v for k, v in asked.items() if v is not None})
+        made = server.api.post("/api-keys", {k: v for k, v in asked.items() if v is not None})
     secret: str = made["secret"]
     server.out.one(made, people=lambda: print(secret), plain=[secret])
     where = made["namespace"] or "every namespace"
@@ -106,7 +106,7 @@ def list_(server: Remote, db: Db = None) -> None:
         Column("used", lambda k: k["last_used_at"], lambda k: ago(k["last_used_at"]), "dim"),
         Column("created by", lambda k: k["created_by"], style="dim"),
     ]
-    found = _list_on(db, server.namespace) if db is not None else server.api.items("/keys")
+    found = _list_on(db, server.namespace) if db is not None else server.api.items("/api-keys")
     server.out.rows(found, columns, empty="there are no keys; make one: perdure key create --role admin --name me")
 
 
@@ -140,7 +140,7 @@ def revoke(
     else:
         from perdure.app.http_client import segment
 
-        server.api.delete(f"/keys/{segment(ident)}")
+        server.api.delete(f"/api-keys/{segment(ident)}")
     server.out.say(f"key {ident} is revoked")
 
 

@@ -42,7 +42,7 @@ def list_(server: Remote) -> None:
         Column("set by", lambda r: r["updated_by"], style="dim"),
     ]
     empty = "nothing is limited or paused from here; what code and flows say about themselves holds in any case"
-    server.out.rows(server.api.items("/rules"), columns, empty=empty)
+    server.out.rows(server.api.items("/limits"), columns, empty=empty)
 
 
 @limit.command("set")
@@ -134,7 +134,7 @@ def path_of(where: str) -> str:
     from perdure.app.http_client import segment
 
     scope, name = scope_of(where, SCOPES)
-    return f"/rules/{scope}/{segment(name)}"
+    return f"/limits/{scope}/{segment(name)}"
 
 
 def pause_path(where: str, verb: str) -> str:

@@ -173,7 +173,7 @@ def _deployed(server: Remote, file: FlowFile, *, activate: bool, dry_run: bool) 
 
 def push(server: Remote, body: dict[str, Any], *, activate: bool = True) -> dict[str, Any]:
     """Through REST; what became of it."""
-    answer = server.api.post("/workflows", {**body, "activate": activate})
+    answer = server.api.post("/workflows/deploy", {**body, "activate": activate})
     deployed = answer["deployed"]
     outcome = "created" if deployed["created"] else "activated" if deployed["activated"] else "unchanged"
     return {
@@ -259,7 +259,7 @@ def activate(
     path = f"/workflows/{segment(workflow)}"
     before = server.api.get(path)
     wanted = _version(before, version)
-    after = server.api.post(f"{path}/current", {"version": wanted})
+    after = server.api.post(f"{path}/activate", {"version": wanted})
 
     def people() -> None:
         verb = "unchanged" if before["version"] == wanted else "activated"

@@ -84,7 +84,7 @@ def run(
     body = start_body(given or [], arg or [], input_json) | {
         name: value
         for name, value in {
-            "id": run_key,
+            "key": run_key,
             "on_conflict": on_conflict,
             "timeout": timeout,
             "version": version,
@@ -117,7 +117,7 @@ def _dedup(key: str | None, time: str | None) -> dict[str, Any] | None:
 
     if key is None and time is not None:
         raise InvalidInput("--for goes with --dedup: it says how long its key lasts")
-    return None if key is None else {"key": key} | ({"for": time} if time is not None else {})
+    return None if key is None else {"key": key} | ({"within": time} if time is not None else {})
 
 
 def _debounce(quiet: str | None, key: str | None, workflow: str) -> dict[str, Any] | None:
@@ -318,7 +318,7 @@ def signal(
 
     if start is not None:
         _signal_with_start(
-            server, run, start, {"signal": name, "value": value_of(value), "key": message_key}, input_json
+            server, run, start, {"signal": name, "value": value_of(value), "signal_key": message_key}, input_json
         )
         return
     path = server.path(run, "signals", name)
@@ -336,7 +336,7 @@ def _signal_with_start(server: Remote, run: str, workflow: str, sent: dict[str, 
 
     if not run.startswith("key:"):
         raise InvalidInput(f"--start needs the run's own id: key:{run} instead of {run}")
-    body = {**sent, "id": run.removeprefix("key:")}
+    body = {**sent, "key": run.removeprefix("key:")}
     if input_json is not None:
         body["input"] = json_argument(input_json, "--input")
     try:

@@ -38,11 +38,11 @@ def update(
     from uuid import uuid4
 
     wanted = id or uuid4().hex
-    body = {"value": json_argument(value, "JSON"), "id": wanted, "wait": min(max(wait, 0.0), WAIT_S)}
+    body = {"value": json_argument(value, "JSON"), "key": wanted, "wait": min(max(wait, 0.0), WAIT_S)}
     # The id makes a repetition harmless, so the request may be repeated.
     answer = server.api.post(server.path(run, "updates", name), body, idempotency_key=uuid4().hex)
     if answer["status"] == "pending":
-        server.out.one(answer, people=lambda: print("not answered yet"), plain=[answer["id"], "pending"])
+        server.out.one(answer, people=lambda: print("not answered yet"), plain=[answer["key"], "pending"])
         server.out.next(f"perdure update {run} {name} '{value}' --id {wanted}")
         return
     text = _text(answer["value"])

@@ -66,7 +66,7 @@ class DevFlows:
 
     def _post(self, body: dict[str, Any]) -> dict[str, Any]:
         with Api(self._url, key=self._token) as api:
-            answer: dict[str, Any] = api.post("/workflows", body)
+            answer: dict[str, Any] = api.post("/workflows/deploy", body)
             return answer
 
     def _shown(self, path: Path) -> str:
