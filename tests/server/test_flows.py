@@ -189,7 +189,7 @@ async def test_a_version_that_is_not_there_is_not_found(api: Live) -> None:
         ({"input": {"numbers": ["x"]}}, "input.numbers[0] must be integer"),
         ({"kwargs": {"numbers": 5}}, "input.numbers must be array"),
         ({"input": 5}, "input must be object"),
-        ({"args": [[1]]}, "takes its input by name"),
+        ({"args": [[1]]}, "input must be object, not array"),
     ],
 )
 async def test_input_that_does_not_fit_starts_nothing(api: Live, body: dict[str, Any], said: str) -> None:
