@@ -10,7 +10,7 @@ import pytest
 
 from perdure.core.access import NewKey, Permission, Principal, Role, check_issue
 from perdure.core.errors import Conflict, Forbidden, InvalidInput, MigrationError, NotFound
-from perdure.server.auth import Audit
+from perdure.engine.api.audit import Audit
 from perdure.store import api_keys
 from perdure.store.api_keys import AuditLog
 from perdure.store.connections import Connections

@@ -76,10 +76,9 @@ async def test_an_act_is_refused_the_same_at_every_door(group: str, dsn: str) ->
 
 async def test_a_role_without_the_permission_is_refused_at_both_network_doors(dsn: str) -> None:
     async with stage(dsn) as one:
-        address = one.client._access.addresses[0]
         for role in Role:
             key = one.keys[role]
-            async with Client(address, api_key=key) as client:
+            async with Client(one.address, api_key=key) as client:
                 for scenario in SCENARIOS:
                     permission = scenario.act.permission
                     if permission is None or permission in GRANTS[role]:
@@ -102,6 +101,20 @@ class Seen:
     actors: set[str]
     shown: Any = None
     """What REST showed, or should have."""
+
+
+@dataclass(frozen=True)
+class Names:
+    """What is different each time."""
+
+    subject: str
+    made: str
+    are_shared: bool
+    """All doors read the same: nothing is different."""
+
+
+def _made(reply: Any, path: str) -> str:
+    return str(_values(reply, path.split("."))) if path else ""
 
 
 async def _check_replies(one: Stage, scenario: Scenario) -> None:
@@ -130,8 +143,9 @@ async def _through(one: Stage, scenario: Scenario, call: Callable[..., Awaitable
     before = len(await one.audit())
     reply = await call(scenario.act, scenario.request(subject))
     shown = _projected(reply, scenario) if scenario.rest is not None else None
-    seen = await _recorded(one, subject, before, shared)
-    seen.reply, seen.shown = _mask(_plain(reply), one, subject, shared), _mask(shown, one, subject, shared)
+    names = Names(subject, _made(reply, scenario.made.partition("=")[0]), bool(shared))
+    seen = await _recorded(one, names, before)
+    seen.reply, seen.shown = _mask(_plain(reply), one, names), _mask(shown, one, names)
     return seen
 
 
@@ -141,18 +155,19 @@ async def _through_rest(one: Stage, scenario: Scenario, shared: str) -> Seen:
     before = len(await one.audit())
     answer = await _sent(one, scenario.rest(subject))
     assert answer["http"] < 300, f"{scenario.act.name}: {answer}"
-    seen = await _recorded(one, subject, before, shared)
-    seen.shown = _mask(answer, one, subject, shared)
+    names = Names(subject, _made(answer, scenario.made.partition("=")[2]), bool(shared))
+    seen = await _recorded(one, names, before)
+    seen.shown = _mask(answer, one, names)
     return seen
 
 
-async def _recorded(one: Stage, subject: str, before: int, shared: str) -> Seen:
+async def _recorded(one: Stage, names: Names, before: int) -> Seen:
     lines = (await one.audit())[before:]
     shapes = [
         (line.action, line.target, {k: v for k, v in (line.detail or {}).items() if k not in ("via", "id", "link")})
         for line in lines
     ]
-    return Seen(None, _mask(shapes, one, subject, shared), {line.actor for line in lines})
+    return Seen(None, _mask(shapes, one, names), {line.actor for line in lines})
 
 
 async def _sent(one: Stage, rest: Rest, key: str = "") -> dict[str, Any]:
@@ -184,7 +199,7 @@ async def _codes(one: Stage, scenario: Scenario, refusal: Refusal) -> dict[str, 
 def _plain(value: Any, name: str = "") -> Any:
     """A reply as JSON has it: moments and ids as text, payloads as what they hold."""
     if isinstance(value, msgspec.Struct):
-        return {f: _plain(getattr(value, f), f) for f in value.__struct_fields__}
+        return {f: _plain(getattr(value, f), f) for f in value.__struct_fields__ if f != "now_us"}
     if isinstance(value, dict):
         return {str(k): _plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
@@ -194,7 +209,7 @@ def _plain(value: Any, name: str = "") -> Any:
     if isinstance(value, bytes):
         return ids.text(value) if len(value) == 16 else _payload(value)
     if isinstance(value, int) and name.endswith("_us") and value:
-        return datetime_of(value).isoformat().replace("+00:00", "Z")
+        return datetime_of(value).isoformat(timespec="microseconds").replace("+00:00", "Z")
     return value
 
 
@@ -205,27 +220,32 @@ def _payload(data: bytes) -> Any:
         return data.hex()
 
 
+_SECRET = re.compile(r"\b(pd|pdh)_[\w-]+")
 _MASKS = (
     (re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"), "<id>"),
     (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)"), "<time>"),
-    (re.compile(r"\b(pd|pdh)_[\w-]+"), "<secret>"),
     (re.compile(r"/links/[\w.~-]+"), "/links/<token>"),
     (re.compile(r"flow-[0-9a-f]+"), "<version>"),
 )
 
 
-def _mask(value: Any, one: Stage, subject: str, shared: str) -> Any:
-    """Nothing is different each time where all doors read the same."""
-    if shared:
+def _mask(value: Any, one: Stage, names: Names) -> Any:
+    if names.are_shared:
         return value
     if isinstance(value, dict):
-        return {k: _mask(v, one, subject, shared) for k, v in value.items()}
+        return {k: "<number>" if k == "id" and isinstance(v, int) else _mask(v, one, names) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_mask(v, one, subject, shared) for v in value]
+        return [_mask(v, one, names) for v in value]
     if not isinstance(value, str):
         return value
-    text = value.replace(subject, "<subject>")
-    text = text.replace(_actor(one), "<actor>").replace("embedded", "<actor>")
+    text = _SECRET.sub("<secret>", value)
+    for name, mask in (
+        (names.subject, "<subject>"),
+        (names.made, "<made>"),
+        (_actor(one), "<actor>"),
+        ("embedded", "<actor>"),
+    ):
+        text = text.replace(name, mask) if name else text
     for pattern, mask in _MASKS:
         text = pattern.sub(mask, text)
     return text

@@ -51,7 +51,7 @@ async def api(dsn: str) -> AsyncIterator[Live]:
 
 
 async def deploy(api: Live, source: str, status: int = 201, **more: Any) -> dict[str, Any]:
-    answer: dict[str, Any] = await api.post("/workflows", {"source": source, **more}, status)
+    answer: dict[str, Any] = await api.post("/workflows/deploy", {"source": source, **more}, status)
     return answer
 
 
@@ -79,13 +79,13 @@ async def test_the_same_document_is_the_same_version_as_text_or_as_json(api: Liv
     kept = await api.get(f"/workflows/doubles/versions/{first['version']}")
     assert kept["source"] == DOUBLES, "the text that made the version, comments included"
     assert kept["current"] and kept["kind"] == "dag" and version_of(kept["document"]) == first["version"]
-    third = await api.post("/workflows", {"document": kept["document"]}, 200)
+    third = await api.post("/workflows/deploy", {"document": kept["document"]}, 200)
     assert third["version"] == first["version"]
 
 
 async def test_what_is_wrong_is_told_with_its_place(api: Live) -> None:
     wrong = DOUBLES.replace("foreach:", "forech:").replace("depends_on: double", "depends_on: doubl")
-    for path in ("/workflows", "/workflows/validate"):
+    for path in ("/workflows/deploy", "/workflows/validate"):
         problem = await api.post(path, {"source": wrong, "file": "doubles.yaml"}, 422)
         assert problem["code"] == "invalid_flow" and problem["type"].endswith("/errors#invalid_flow")
         told = {p["line"]: p for p in problem["problems"]}
@@ -120,12 +120,12 @@ async def test_a_document_as_json_has_paths_for_places(api: Live) -> None:
     ],
 )
 async def test_what_is_no_flow_is_refused(api: Live, body: Any) -> None:
-    problem = await api.post("/workflows", body, 422)
+    problem = await api.post("/workflows/deploy", body, 422)
     assert problem["code"] in ("invalid_input", "invalid_flow") and problem["detail"]
 
 
 async def test_a_name_may_come_with_the_request(api: Live) -> None:
-    found = await api.post("/workflows", {"source": "tasks: {a: {value: 1}}", "name": "named"})
+    found = await api.post("/workflows/deploy", {"source": "tasks: {a: {value: 1}}", "name": "named"})
     assert found["name"] == "named"
     assert (await api.ended("named"))["status"] == "success"
 
@@ -167,7 +167,7 @@ async def test_a_version_can_wait_and_an_earlier_one_can_come_back(api: Live) ->
     assert (await api.ended("v"))["result"] == {"a": 1}
     assert [v["current"] for v in (await api.get("/workflows/v/versions"))["items"]] == [False, True]
     acts = [a["action"] for a in (await api.get("/audit"))["items"] if a["target"] == "v"]
-    assert acts == ["workflow.move", "workflow.move", "workflow.deploy", "workflow.deploy"]
+    assert acts == ["workflow.activate", "workflow.activate", "workflow.deploy", "workflow.deploy"]
 
 
 async def test_a_version_that_is_not_there_is_not_found(api: Live) -> None:
@@ -189,7 +189,7 @@ async def test_a_version_that_is_not_there_is_not_found(api: Live) -> None:
         ({"input": {"numbers": ["x"]}}, "input.numbers[0] must be integer"),
         ({"kwargs": {"numbers": 5}}, "input.numbers must be array"),
         ({"input": 5}, "input must be object"),
-        ({"args": [[1]]}, "takes its input by name"),
+        ({"args": [[1]]}, "input must be object, not array"),
     ],
 )
 async def test_input_that_does_not_fit_starts_nothing(api: Live, body: dict[str, Any], said: str) -> None:

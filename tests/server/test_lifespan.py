@@ -16,7 +16,7 @@ from fastapi import FastAPI
 from perdure import Client, Perdure, State, Update, workflow
 from perdure.errors import PerdureError
 from perdure.localpg.postmaster import free_port
-from perdure.sdk.client.handles import backend
+from perdure.sdk.client.backend import backend
 from tests.server.remote import server, worker
 
 step = State("lifespan_step", "")
@@ -94,12 +94,12 @@ async def _found() -> Any:
 async def test_the_only_open_client_is_found_and_two_are_refused() -> None:
     async with AsyncExitStack() as stack:
         first = await stack.enter_async_context(Client("127.0.0.1:1"))
-        assert await _elsewhere(_found) is first
+        assert await _elsewhere(_found) is first._backend
         async with Client("127.0.0.1:1") as second:
-            assert backend() is second  # the context wins
+            assert backend() is second._backend  # the context wins
             with pytest.raises(PerdureError, match="2 Perdure clients are open"):
                 await _elsewhere(_found)
-        assert await _elsewhere(_found) is first
+        assert await _elsewhere(_found) is first._backend
     with pytest.raises(PerdureError, match="no Perdure client here"):
         await _elsewhere(_found)
 

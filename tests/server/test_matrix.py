@@ -199,9 +199,9 @@ BODIES: dict[str, Any] = {
     f"POST {API}/runs/{{id}}/signals/{{name}}": "value",
     f"POST {API}/runs/{{id}}/promises/{{name}}": "value",
     f"POST {API}/runs/{{id}}/promises/{{name:path}}/links": {},
-    f"POST {API}/approvals/{{id}}/{{name:path}}/approve": {"as": "ada"},
-    f"POST {API}/approvals/{{id}}/{{name:path}}/reject": {"as": "ada"},
-    f"POST {API}/approvals/{{id}}/{{name:path}}/delegate": {"to": "ben", "as": "ada"},
+    f"POST {API}/approvals/{{id}}/{{name:path}}/approve": {},
+    f"POST {API}/approvals/{{id}}/{{name:path}}/reject": {},
+    f"POST {API}/approvals/{{id}}/{{name:path}}/delegate": {"to": "ben"},
     f"POST {API}/approvals/{{id}}/{{name:path}}/links": {"who": "ada"},
     "POST /links/{token}": {"approved": True},
     f"POST {API}/workflows/{{name}}/signal-with-start": {"key": "matrix-signalled", "args": ["x"], "signal": "go"},
@@ -385,7 +385,13 @@ async def world(dsn: str) -> AsyncIterator[World]:
     registry.tasks.adopt(matrix_step)
     await store_keys.create_namespace(dsn, "other", by="test")
     server = ServerProcess(
-        ServerSettings(dsn=dsn, http=Address("127.0.0.1", 0), grpc=Address("127.0.0.1", 0), drain_s=5.0)
+        ServerSettings(
+            dsn=dsn,
+            http=Address("127.0.0.1", 0),
+            grpc=Address("127.0.0.1", 0),
+            drain_s=5.0,
+            secret_keys=(bytes(32),),
+        )
     )
     await server.start()
     try:

@@ -7,6 +7,7 @@ import base64
 import json
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import asyncpg
@@ -17,6 +18,7 @@ from perdure import Client, NamedEvent, Signal, workflow
 from perdure.core import webhooks
 from perdure.core.errors import CannotOpenSecret, InvalidInput
 from perdure.core.limits import WEBHOOK_BODY_BYTES_MAX, WEBHOOK_SKEW_S
+from perdure.engine.api.named_events import NO_SECRET
 from perdure.server.rest import webhooks as module
 from perdure.server.secret_box import SecretBox, parse_keys
 from tests.server.remote import server as remote_server
@@ -236,7 +238,7 @@ async def test_a_webhook_without_a_secret_lets_nobody_in(app: Live, dsn: str) ->
     finally:
         await connection.close()
     assert (await send(url, "")).status_code == 404
-    assert (await send(url, module._NOBODY.decode())).status_code == 404
+    assert (await send(url, NO_SECRET.decode())).status_code == 404
 
 
 async def test_guessing_is_slowed_down_and_keeps_no_valid_sender_out(
@@ -269,23 +271,28 @@ async def stored(dsn: str, statement: str = "select secret from perdure.webhook"
         await connection.close()
 
 
+def use_keys(app: Live, box: SecretBox) -> None:
+    """From now on the server seals and opens secrets with these."""
+    app.server.api.ports = replace(app.server.api.ports, secrets=box)
+
+
 async def test_the_database_has_no_secret_in_the_clear(app: Live, dsn: str) -> None:
     url, secret = await made(app)
     sealed = await stored(dsn)
     assert secret.encode() not in sealed and b"pdh_" not in sealed
-    assert app.server.secrets.open(sealed, "webhook shop of namespace 1") == secret.encode()
+    assert app.server.api.ports.secrets.open(sealed, "webhook shop of namespace 1") == secret.encode()
     assert (await send(url, secret)).status_code == 200
 
 
 async def test_keys_are_replaced_without_new_secrets(app: Live, dsn: str, caplog: pytest.LogCaptureFixture) -> None:
     old, new = bytes(32), bytes([1]) * 32
     url, secret = await made(app)
-    app.server.secrets = SecretBox([new, old])
+    use_keys(app, SecretBox([new, old]))
     assert (await send(url, secret)).status_code == 200
     fresh = (await app.post("/webhooks/shop/rotate", status=200))["secret"]
-    app.server.secrets = SecretBox([new])
+    use_keys(app, SecretBox([new]))
     assert (await send(url, fresh)).status_code == 200
-    app.server.secrets = SecretBox([old])
+    use_keys(app, SecretBox([old]))
     assert (await send(url, fresh)).status_code == 404
     assert any("sealed with another key" in r.getMessage() for r in caplog.records)
 
@@ -297,7 +304,7 @@ async def test_a_secret_from_before_there_was_a_key_works_until_it_is_replaced(a
 
 
 async def test_without_a_key_no_secret_is_kept(app: Live) -> None:
-    app.server.secrets = SecretBox()
+    use_keys(app, SecretBox())
     answer = await app.http.put("/webhooks/shop", json={"event": "e"})
     assert (answer.status_code, answer.json()["code"]) == (409, "no_secret_key")
     assert "PERDURE_SECRET_KEY_FILE" in answer.json()["detail"]

@@ -59,10 +59,10 @@ async def test_the_latest_runs_and_one_of_them(api: Live) -> None:
 async def test_the_list_says_what_each_run_waits_for(api: Live) -> None:
     run = await api.start("rest_pay", key="to-be-paid")
     async with asyncio.timeout(30):
-        while not (waits_for := (await api.get("/runs"))["items"][0]["waiting"]):
+        while not (waiting := (await api.get("/runs"))["items"][0]["waiting"]):
             await asyncio.sleep(0.05)
     row = re.search(rf"<tr>(?:(?!</tr>).)*{run['id']}.*?</tr>", await page(api, "/"), re.S)
-    assert row is not None and waits_for in html.unescape(row[0])
+    assert row is not None and waiting["reason"] in html.unescape(row[0])
 
 
 async def test_what_is_not_there_is_a_page_as_well(api: Live) -> None:

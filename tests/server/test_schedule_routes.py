@@ -50,7 +50,7 @@ async def test_a_schedule_is_made_shown_changed_and_deleted(api: Live) -> None:
     assert await api.get("/schedules/nightly") == made
     again = await api.post("/schedules", NIGHTLY, 409)
     assert again["code"] == "conflict"
-    assert "PUT /schedules/nightly changes it" in again["detail"]
+    assert "update it, or choose another name" in again["detail"]
     body = {k: v for k, v in NIGHTLY.items() if k != "name"} | {"input": {"x": 5}}
     changed = await api.ask("PUT", "/schedules/nightly", 200, json=body)
     assert (changed["input"], changed["next_at"]) == ({"x": 5}, made["next_at"])
@@ -157,7 +157,7 @@ async def test_a_schedule_fires_while_the_server_runs(api: Live) -> None:
 
 
 async def test_triggers_of_a_flow_have_a_slash_in_their_name(api: Live) -> None:
-    await api.post("/workflows", {"source": ETL})
+    await api.post("/workflows/deploy", {"source": ETL})
     found = await api.get("/schedules/rest_etl/often")
     assert (found["origin"], found["spec"]) == ("flow:rest_etl", {"every": "1h"})
     assert await api.get("/schedules/rest_etl%2Foften") == found
@@ -171,7 +171,7 @@ async def test_triggers_of_a_flow_have_a_slash_in_their_name(api: Live) -> None:
     refused = await api.ask("PUT", "/schedules/rest_etl%2Foften", 409, json=body)
     assert "comes from the triggers of the flow 'rest_etl'" in refused["detail"]
     versions = (await api.get("/workflows/rest_etl"))["versions"]
-    await api.post("/workflows", {"source": ETL.replace("every: 1h", "every: 2h")})
+    await api.post("/workflows/deploy", {"source": ETL.replace("every: 1h", "every: 2h")})
     assert (await api.get("/schedules/rest_etl/often"))["spec"] == {"every": "2h"}
     await api.post("/workflows/rest_etl/activate", {"version": versions[0]["version"]}, 200)
     assert (await api.get("/schedules/rest_etl/often"))["spec"] == {"every": "1h"}
@@ -180,7 +180,7 @@ async def test_triggers_of_a_flow_have_a_slash_in_their_name(api: Live) -> None:
 
 
 async def test_the_input_of_a_flow_is_checked_before_it_is_scheduled(api: Live) -> None:
-    await api.post("/workflows", {"source": ETL.replace("triggers", "# triggers")})
+    await api.post("/workflows/deploy", {"source": ETL.replace("triggers", "# triggers")})
     body = {"name": "s", "workflow": "rest_etl", "input": {"dya": "x"}, "spec": {"every": "2h"}}
     assert "input.dya is not known" in (await api.post("/schedules", body, 422))["detail"]
 

@@ -81,14 +81,14 @@ async def test_states_are_read_without_disturbing_the_run(dsn: str) -> None:
     async with live(dsn) as api:
         run = await started(api)
         await api.post(f"/runs/{run}/updates/rest_fill", {"value": 5}, 200)
-        run_id = ids.parse(run)
+        run_id, handle = ids.parse(run), await api.perdure.get(run)
         api.perdure.engine.exits.release(api.perdure.engine.runs[run_id])  # it sleeps
         async with asyncio.timeout(10):
-            while (await api.perdure.describe(run_id)).owner is not None:
+            while (await handle.describe()).owner is not None:
                 await asyncio.sleep(0.01)
         await asyncio.sleep(0.2)
-        before = await api.perdure.describe(run_id)
-        events = len(await api.perdure.history(run_id, 0))
+        before = await handle.describe()
+        events = len(await handle.history())
         first = await api.get(f"/runs/{run}/state", limit=1)
         assert first["items"] == [{"name": "rest_level", "value": 5}]
         rest = await api.get(f"/runs/{run}/state", limit=1, cursor=first["next"])
@@ -99,9 +99,9 @@ async def test_states_are_read_without_disturbing_the_run(dsn: str) -> None:
         code, out = await perdure("state", run, "rest_level", url=api.url)
         assert (code, out.strip()) == (0, "5")
         await asyncio.sleep(0.3)
-        assert await api.perdure.describe(run_id) == before
+        assert await handle.describe() == before
         assert (before.owner, before.epoch) == (None, 1)
-        assert len(await api.perdure.history(run_id, 0)) == events
+        assert len(await handle.history()) == events
         assert run_id not in api.perdure.engine.runs
         assert (await api.get(f"/runs/{ids.text(bytes(16))}/state", 404))["code"] == "not_found"
 

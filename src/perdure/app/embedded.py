@@ -202,7 +202,7 @@ class EmbeddedBackend:
             self._unregistered = False
         if act in BOUNDED_BY_THEMSELVES:
             return await self._api.call(act, request)
-        return await self._bounded(self._api.call(act, request), effect=bool(act.audits), wait_s=act.wait_s_max)
+        return await self._bounded(self._api.call(act, request), effect=bool(act.audits), wait_s=act.wait_s(request))
 
     async def _bounded(self, work: Coroutine[Any, Any, T], *, effect: bool, wait_s: float = 0.0) -> T:
         """A call ends in its time, also when what it does cannot be stopped at once. `wait_s`: how long it may wait by design."""

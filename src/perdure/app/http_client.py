@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 from urllib.parse import quote
 
 from perdure.app.http_session import Answer, ConnectError, ConnectTimedOut, Session, TimedOut, TransportError
-from perdure.core.errors import InvalidInput, PerdureError, Unavailable, error_classes
+from perdure.core.errors import InvalidInput, PerdureError
 from perdure.core.version import VERSION
 
 CONNECT_S: Final = 5.0

@@ -322,6 +322,7 @@ ADMIN = (
         request=lambda s: CreateKey(name=s, role=Role.VIEWER, namespace="default"),
         rest=lambda s: Rest("POST", "/api-keys", {"name": s, "role": "viewer", "namespace": "default"}),
         fields=f"{within('name namespace scopes created_us=created_at created_by', 'key')} secret",
+        made="key.id=id",
         shows=lambda r: key_role(r.key),
         refusal=lambda name: Refusal(
             code="not_found",

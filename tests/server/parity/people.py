@@ -6,6 +6,7 @@ from perdure.core.api import approvals, dead_letters, named_events
 from perdure.core.api.approvals import AnswerApproval, CreateLink, DelegateApproval, GetApproval, ListApprovals
 from perdure.core.api.dead_letters import DeadLetterFilter, ListDeadLetters, RetryDeadLetters
 from perdure.core.api.named_events import EmitEvent, ListEvents, ListWebhooks, PutWebhook, WebhookRef
+from perdure.core.limits import NAME_CHARS_MAX
 from tests.server.parity.stage import NOWHERE, Refusal, Rest, Scenario, Stage, ask
 
 MISSING = (NOWHERE, "not_found")
@@ -37,10 +38,9 @@ async def hooked(stage: Stage) -> str:
     return name
 
 
-def bad_event(name: str) -> Refusal:
-    return Refusal(
-        code="invalid_input", request=EmitEvent("a*b c", b"1"), rest=Rest("POST", "/events/a*b c", {"payload": 1})
-    )
+def long_event(name: str) -> Refusal:
+    event = "x" * NAME_CHARS_MAX
+    return Refusal(code="invalid_input", request=EmitEvent(event, b"1"), rest=Rest("POST", f"/events/{event}"))
 
 
 def bad_webhook(name: str) -> Refusal:
@@ -109,7 +109,7 @@ SCENARIOS = (
         request=lambda s: EmitEvent(s, b'{"a": 1}', "k"),
         rest=lambda s: Rest("POST", f"/events/{s}", {"payload": {"a": 1}, "key": "k"}),
         fields="is_new",
-        refusal=bad_event,
+        refusal=long_event,
     ),
     Scenario(
         act=named_events.LIST,

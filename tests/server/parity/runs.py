@@ -192,7 +192,7 @@ SCENARIOS = (
         act=runs.HISTORY,
         setup=ended,
         request=ListHistory,
-        rest=lambda s: Rest("GET", f"/runs/{s}/history", params={"limit": 1_000}),
+        rest=lambda s: Rest("GET", f"/runs/{s}/history", params={"limit": 100}),
         fields="items[].seq items[].at_us=items[].at",
         shows=lambda r: {"items": [{"type": type(i.event).__name__} for i in r.items]},
         nowhere=MISSING,

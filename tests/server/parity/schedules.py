@@ -22,7 +22,7 @@ from tests.server.parity.stage import CALL, Refusal, Rest, Scenario, Stage, each
 
 MISSING = ("parity-nowhere", "not_found")
 SPEC = {"at": "2040-01-01T00:00:00Z"}
-PAST = {"cron": "0 8 * * *", "start": "2020-01-01T00:00:00Z", "end": "2020-01-04T00:00:00Z"}
+YEARLY = {"cron": "0 8 1 1 *"}
 SINCE, UNTIL = "2020-01-01T00:00:00Z", "2020-01-03T00:00:00Z"
 SINCE_US, UNTIL_US = 1_577_836_800_000_000, 1_578_009_600_000_000
 VIEW = (
@@ -48,9 +48,9 @@ async def scheduled(stage: Stage) -> str:
     return name
 
 
-async def past(stage: Stage) -> str:
+async def yearly(stage: Stage) -> str:
     name = stage.name()
-    await stage.embedded(schedules.PUT, put(name, when=PAST))
+    await stage.embedded(schedules.PUT, put(name, when=YEARLY))
     return name
 
 
@@ -79,7 +79,7 @@ def unknown_calendar(name: str) -> Refusal:
     when = {"cron": "0 8 * * *", "calendars": ["parity-nowhere"]}
     request = PutSchedule(ScheduleRequest(name=name, workflow="parity_done", input=CALL, spec=parse_spec(when)))
     body = {"workflow": "parity_done", "spec": when}
-    return Refusal(code="not_found", request=request, rest=Rest("PUT", f"/schedules/{name}", body))
+    return Refusal(code="invalid_input", request=request, rest=Rest("PUT", f"/schedules/{name}", body))
 
 
 SCENARIOS = (
@@ -146,11 +146,11 @@ SCENARIOS = (
     ),
     Scenario(
         act=schedules.BACKFILL,
-        setup=past,
+        setup=yearly,
         request=lambda s: BackfillSchedule(s, SINCE_US, UNTIL_US),
         rest=lambda s: Rest("POST", f"/schedules/{s}/backfill", BACKFILL),
         fields="times[].nominal_us=times[].nominal_at times[].exists times[].run_id",
-        shows=lambda r: {"started": 2},
+        shows=lambda r: {"started": len(r.times)},
         nowhere=MISSING,
     ),
     Scenario(
@@ -165,7 +165,7 @@ SCENARIOS = (
         setup=scheduled,
         request=lambda s: ListTimes(s, 3),
         rest=lambda s: Rest("GET", f"/schedules/{s}/times", params={"n": 3}),
-        shows=lambda r: {"times": ["2040-01-01T00:00:00Z"]},
+        shows=lambda r: {"times": ["2040-01-01T00:00:00.000000Z"]},
         nowhere=MISSING,
     ),
     Scenario(
@@ -173,9 +173,9 @@ SCENARIOS = (
         setup=same("-"),
         request=lambda s: PreviewSchedule(parse_spec(SPEC), 3),
         rest=lambda s: Rest("POST", "/schedules/preview", {"spec": SPEC, "n": 3}),
-        shows=lambda r: {"times": ["2040-01-01T00:00:00Z"]},
+        shows=lambda r: {"times": ["2040-01-01T00:00:00.000000Z"]},
         refusal=lambda name: Refusal(
-            code="not_found",
+            code="invalid_input",
             request=PreviewSchedule(parse_spec({**SPEC, "calendars": ["parity-nowhere"]}), 3),
             rest=Rest("POST", "/schedules/preview", {"spec": {**SPEC, "calendars": ["parity-nowhere"]}, "n": 3}),
         ),

@@ -70,6 +70,8 @@ FLOW = "flow: {name}\ntasks: {{a: {{value: {n}}}}}\n"
 class Stage:
     live: Live
     client: Client
+    address: str
+    """Of gRPC."""
     keys: dict[Role, str]
     _numbers: Any = field(default_factory=lambda: itertools.count(1))
 
@@ -104,7 +106,9 @@ class Stage:
     async def stuck(self) -> str:
         run = await self.waiting()
         async with self.perdure.store.pool.take() as c:
-            await c.execute("update perdure.run_queue set stuck = 'parity: stuck' where run_id = $1", ids.parse(run))
+            await c.execute(
+                "update perdure.run_queue set stuck = 'parity: stuck', owner = null where run_id = $1", ids.parse(run)
+            )
         return run
 
     async def _reached(self, handle: Handle[Any], event: str) -> str:
@@ -128,8 +132,9 @@ async def stage(dsn: str) -> AsyncIterator[Stage]:
         served = GrpcServer(api, WorkerHub(), one.server.auth, "127.0.0.1:0")  # type: ignore[arg-type]
         await served.start()
         try:
-            async with Client(f"127.0.0.1:{served.port}", api_key=keys[Role.ADMIN]) as client:
-                yield Stage(one, client, keys)
+            address = f"127.0.0.1:{served.port}"
+            async with Client(address, api_key=keys[Role.ADMIN]) as client:
+                yield Stage(one, client, address, keys)
         finally:
             await served.stop(0.5)
 
@@ -174,6 +179,8 @@ class Scenario:
     """What REST shows of the reply: `path.in.reply=path.in.json`, or one word where both are the same. `a[]` goes through a list."""
     shows: Callable[[Any], dict[str, Any]] = lambda reply: {}
     """Further paths in REST's answer and what the reply has there; `http` is the status."""
+    made: str = ""
+    """Where the reply, and REST's answer, name what the act made by a name that is different each time; written as in `fields`."""
     nowhere: tuple[str, str] | None = None
     """(subject, code): the same request about something that is not there, and what refuses it."""
     refusal: Callable[[str], Refusal] | None = None

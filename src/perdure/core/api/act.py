@@ -36,9 +36,13 @@ class Act(Generic[Q, R]):
     changes_once: bool = False
     """An act with audit actions that has the effect of once when it is asked twice."""
     wait_s_max: float = 0.0
-    """How long it may wait by design, beside what it does."""
+    """How long it may wait by design, beside what it does; a request with `wait_s` may ask for less."""
     once_by: str = ""
     """Field of the request that holds a key of the sender's own, with which the act has its effect once."""
+
+    def wait_s(self, request: Q) -> float:
+        """How long this request may wait by design."""
+        return min(self.wait_s_max, getattr(request, "wait_s", self.wait_s_max))
 
     def is_repeatable(self, request: Q) -> bool:
         """Whether a client may ask again after a broken connection."""

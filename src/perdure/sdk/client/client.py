@@ -93,22 +93,23 @@ class RemoteBackend:
         data = acts.encode(request)
         while True:
             try:
-                return acts.decode_reply(act, await self._answered(act, data, act.is_repeatable(request)))
+                return acts.decode_reply(act, await self._answered(act, request, data))
             except Unavailable:
                 if act is not runs.RESULT or not self._was_there:
                     raise
                 await asyncio.sleep(random.uniform(0.5, 1.5))
 
-    async def _answered(self, act: Act[Q, R], data: bytes, repeatable: bool) -> bytes:
+    async def _answered(self, act: Act[Q, R], request: Q, data: bytes) -> bytes:
         """What can be asked twice is asked again until the call's time is up, so that a restarted server goes unnoticed; of a server
         that answers that its database is away, only for a moment."""
         now = time.monotonic()
         deadline, unavailable_until = now + self._timeout_s, now + AWAY_RETRY_S
+        repeatable, wait_s = act.is_repeatable(request), act.wait_s(request)
         pause_s = 0.05
         while True:
             session = self._open_session()
             try:
-                reply = await session.call(act.name, data, max(deadline - time.monotonic(), 0.001), act.wait_s_max)
+                reply = await session.call(act.name, data, max(deadline - time.monotonic(), 0.001), wait_s)
             except TimeoutError as e:
                 raise unanswered(self._timeout_s, effect=session.was_open and bool(act.audits)) from e
             except Unavailable:
