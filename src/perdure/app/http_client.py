@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 from urllib.parse import quote
 
 from perdure.app.http_session import Answer, ConnectError, ConnectTimedOut, Session, TimedOut, TransportError
-from perdure.core.errors import InvalidInput, PerdureError
+from perdure.core.errors import InvalidInput, PerdureError, Unavailable, error_classes
 from perdure.core.version import VERSION
 
 CONNECT_S: Final = 5.0
@@ -63,20 +63,11 @@ VARIABLES: Final[dict[str, str]] = {
 }
 """Environment variables of commands and workers; also the table of docs/reference/cli.md."""
 
-KEY_FIELD: Final = "id"
-"""The field of requests and replies that holds the key a user gives to a run or an update."""
-SIGNAL_KEY_FIELD: Final = "key"
-"""The field of a signal with start that holds the key of the signal, beside the key of the run."""
-
-_BY_STATUS: Final[dict[int, int]] = {
-    400: EXIT_USAGE,
-    401: EXIT_NO_SERVER,
-    403: EXIT_NO_SERVER,
-    404: EXIT_NOT_FOUND,
-    422: EXIT_USAGE,
-    502: EXIT_NO_SERVER,
-    503: EXIT_NO_SERVER,
-    504: EXIT_NO_SERVER,
+_BY_CODE: Final = {kind.code: kind for kind in error_classes()}
+_BY_STATUS: Final[dict[int, type[PerdureError]]] = {kind.http_status: kind for kind in reversed(_BY_CODE.values())} | {
+    400: InvalidInput,
+    502: Unavailable,
+    504: Unavailable,
 }
 """For codes that only servers define, and for proxies."""
 

@@ -50,11 +50,10 @@ def signal(
     """
     from uuid import uuid4
 
-    from perdure.app.http_client import SIGNAL_KEY_FIELD
 
     if start is not None:
         _signal_with_start(
-            server, run, start, {"signal": name, "value": value_of(value), SIGNAL_KEY_FIELD: key}, input_json
+            server, run, start, {"signal": name, "value": value_of(value), "signal_key": key}, input_json
         )
         return
     path = server.path(run, "signals", name)
@@ -108,7 +107,7 @@ def update(
     # Its key makes an update idempotent, so the request may be repeated.
     reply = server.api.post(server.path(run, "updates", name), body, idempotency_key=uuid4().hex)
     if reply["status"] == "pending":
-        server.out.one(reply, people=lambda: print("no reply yet"), plain=[reply[KEY_FIELD], "pending"])
+        server.out.one(reply, people=lambda: print("no reply yet"), plain=[reply["key"], "pending"])
         server.out.next(f"perdure update {run} {name} '{value}' --key {wanted}")
         return
     text = _text(reply["value"])

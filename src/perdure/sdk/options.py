@@ -6,9 +6,9 @@ An option is declared once, as a key of a TypedDict here or in flow_control.py. 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from perdure.core.durations import Duration, to_us
 from perdure.core.errors import InvalidInput
@@ -17,9 +17,7 @@ from perdure.core.limits import ATTEMPTS_DEFAULT, ATTEMPTS_MAX
 from perdure.core.retry import TaskOptions
 from perdure.sdk.flow_control import FlowControlOptions
 from perdure.sdk.workflow import undo
-
-if TYPE_CHECKING:
-    from perdure.sdk.definitions import Task
+from perdure.sdk.workflow.step import Step
 
 T = TypeVar("T", bound=Mapping[str, Any])
 
@@ -75,7 +73,7 @@ class CallOptions(FlowControlOptions, total=False):
     """How long the task may take from its scheduling to its end, over all attempts."""
     at_most_once: bool | None
     """Never execute it twice; fail with TaskLost instead."""
-    undo: Task[..., Any] | str | None
+    undo: Callable[..., Step[Any]] | str | None
     """The task, or its name, that undoes what this one did if the run fails or is cancelled later."""
 
 
