@@ -7,36 +7,46 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.core.flow_control.admission import AGING_US, LOOK_AGAIN_US, Bucket, Grant, Held, Waiting, grant
-from perdure.core.flow_control.groups import LimitNeed, Line, Rule, Rules, burst_of, run_line, task_line
-from perdure.core.flow_control.options import Control, Limit, Rate
+from perdure.core.flow_control.admission import AGING_US, LOOK_AGAIN_US, Admission, Bucket, LimitUse, QueuedGroup, admit
+from perdure.core.flow_control.groups import (
+    FlowControlGroup,
+    FlowControlRule,
+    FlowControlRules,
+    LimitNeed,
+    burst_of,
+    run_group,
+    task_group,
+)
+from perdure.core.flow_control.options import FlowControlSpec, LimitOption, RateOption
 
 NOW = 1_000_000_000
 KIND = (1, "default", "send")
 
 
-def line(control: Control, data: bytes = b"{}") -> Line:
-    return task_line(control, 1, "default", "send", "flow", data)
+def line(control: FlowControlSpec, data: bytes = b"{}") -> FlowControlGroup:
+    return task_group(control, 1, "default", "send", "flow", data)
 
 
-def waiting(control: Control, due: int, *, turn: float = 0.0, since: int = NOW, data: bytes = b"{}") -> Waiting:
-    return Waiting(line(control, data), turn, [since] * due, since)
+def waiting(
+    control: FlowControlSpec, due: int, *, turn: float = 0.0, since: int = NOW, data: bytes = b"{}"
+) -> QueuedGroup:
+    return QueuedGroup(line(control, data), turn, [since] * due, since)
 
 
 def granted(
-    lines: list[Waiting],
+    lines: list[QueuedGroup],
     *,
     held: dict[str, int] | None = None,
     buckets: dict[tuple[int, str], Bucket] | None = None,
-    rules: list[Rule] | None = None,
+    rules: list[FlowControlRule] | None = None,
     free: int = 1_000,
     now: int = NOW,
-) -> list[Grant]:
-    book = Rules({(r.ns, r.scope, r.name): r for r in rules or []})
-    return grant(
+) -> list[Admission]:
+    book = FlowControlRules({(r.ns, r.scope, r.name): r for r in rules or []})
+    return admit(
         lines,
         {w.line.id: book.of(w.line) for w in lines},
-        {(1, key): Held(n, (b"\x01" * 16,)) for key, n in (held or {}).items()},
+        {(1, key): LimitUse(n, (b"\x01" * 16,)) for key, n in (held or {}).items()},
         {} if buckets is None else buckets,
         {KIND: free},
         free,
@@ -48,7 +58,7 @@ def granted(
 
 
 def test_a_limit_lets_through_what_is_left_of_it_and_says_who_holds_the_rest() -> None:
-    (g,) = granted([waiting(Control(limits=(Limit(max=3),)), 10)], held={"task/send": 1})
+    (g,) = granted([waiting(FlowControlSpec(limits=(LimitOption(max=3),)), 10)], held={"task/send": 1})
     assert g.take == 2
     assert g.reason is not None
     assert (g.reason.code, g.reason.key, g.reason.max, g.reason.holders) == ("limit", "task/send", 3, ("01" * 16,))
@@ -56,23 +66,23 @@ def test_a_limit_lets_through_what_is_left_of_it_and_says_who_holds_the_rest() -
 
 
 def test_each_value_of_by_has_a_limit_of_its_own() -> None:
-    control = Control(limits=(Limit(max=2, by="input.customer"),))
+    control = FlowControlSpec(limits=(LimitOption(max=2, by="input.customer"),))
     lines = [waiting(control, 5, data=b'{"customer":"%s"}' % c) for c in (b"a", b"b")]
     assert [g.take for g in granted(lines)] == [2, 2]
     assert [n.key for w in lines for n in w.line.needs.limits] == ["task/send:a", "task/send:b"]
 
 
 def test_limits_are_hierarchical_the_narrowest_bites() -> None:
-    control = Control(limits=(Limit(max=3), Limit(max=2, by="input.customer")))
+    control = FlowControlSpec(limits=(LimitOption(max=3), LimitOption(max=2, by="input.customer")))
     lines = [waiting(control, 5, data=b'{"customer":"%s"}' % c) for c in (b"a", b"b")]
-    rules = [Rule(ns=1, scope="queue", name="default", concurrency=10)]
+    rules = [FlowControlRule(ns=1, scope="queue", name="default", concurrency=10)]
     assert sum(g.take for g in granted(lines, rules=rules)) == 3
     assert sum(g.take for g in granted(lines, rules=rules, held={"queue/default": 9})) == 1
 
 
 def test_limits_of_one_key_are_shared_between_tasks() -> None:
-    one = Control(limits=(Limit(max=4, key="database"),))
-    other = task_line(one, 1, "default", "receive", "flow", b"{}")
+    one = FlowControlSpec(limits=(LimitOption(max=4, key="database"),))
+    other = task_group(one, 1, "default", "receive", "flow", b"{}")
     assert [n.key for n in line(one).needs.limits] == [n.key for n in other.needs.limits] == ["key/database"]
 
 
@@ -84,10 +94,10 @@ def test_limits_of_one_key_are_shared_between_tasks() -> None:
 def test_no_limit_is_ever_exceeded_and_nothing_is_left_that_could_begin(
     shape: list[tuple[int, int, int, int]], free: int, held: int
 ) -> None:
-    lines: list[Waiting] = []
+    lines: list[QueuedGroup] = []
     for i, (customer, max_, due, weight) in enumerate(shape):
-        limits = (Limit(max=max_, by="input.customer"), Limit(max=7, key="all"))
-        control = Control(limits=limits, fair="input.n", weight=str(weight))
+        limits = (LimitOption(max=max_, by="input.customer"), LimitOption(max=7, key="all"))
+        control = FlowControlSpec(limits=limits, fair="input.n", weight=str(weight))
         lines.append(waiting(control, due, data=b'{"customer":%d,"n":%d}' % (customer, i)))
     out = granted(lines, free=free, held={"key/all": held})
     assert sum(g.take for g in out) <= min(free, max(0, 7 - held))
@@ -107,7 +117,7 @@ def test_no_limit_is_ever_exceeded_and_nothing_is_left_that_could_begin(
 
 
 def test_the_value_of_by_may_be_anything() -> None:
-    control = Control(limits=(Limit(max=2, by="input.customer.id"),))
+    control = FlowControlSpec(limits=(LimitOption(max=2, by="input.customer.id"),))
     keys = [line(control, data).needs.limits[0].key for data in (b"{}", b"[]", b"not json", b'{"customer":{"id":[1]}}')]
     assert keys == ["task/send:null"] * 3 + ["task/send:[1]"]
     long = line(control, b'{"customer":{"id":"%s"}}' % (b"x" * 5_000)).needs.limits[0].key
@@ -116,7 +126,7 @@ def test_the_value_of_by_may_be_anything() -> None:
 
 
 def test_an_offer_is_looked_into() -> None:
-    control = Control(limits=(Limit(max=2, by="input.customer"),))
+    control = FlowControlSpec(limits=(LimitOption(max=2, by="input.customer"),))
     assert line(control, b'{"**":{"customer":"a"}}') == line(control, b'{"customer":"a"}')
 
 
@@ -124,9 +134,9 @@ def test_an_offer_is_looked_into() -> None:
 
 
 def test_keys_share_by_weight_however_long_their_lines_are() -> None:
-    long = waiting(Control(fair="input.k", weight="1"), 1_000, data=b'{"k":"long"}')
-    short = waiting(Control(fair="input.k", weight="1"), 10, data=b'{"k":"short"}')
-    heavy = waiting(Control(fair="input.k", weight="3"), 1_000, data=b'{"k":"heavy"}')
+    long = waiting(FlowControlSpec(fair="input.k", weight="1"), 1_000, data=b'{"k":"long"}')
+    short = waiting(FlowControlSpec(fair="input.k", weight="1"), 10, data=b'{"k":"short"}')
+    heavy = waiting(FlowControlSpec(fair="input.k", weight="3"), 1_000, data=b'{"k":"heavy"}')
     takes = [g.take for g in granted([long, short, heavy], free=50)]
     assert takes == [10, 10, 30]
 
@@ -134,7 +144,8 @@ def test_keys_share_by_weight_however_long_their_lines_are() -> None:
 @given(st.lists(st.integers(1, 5), min_size=2, max_size=6), st.integers(20, 300))
 def test_shares_follow_weights_to_within_one_turn(weights: list[int], rounds: int) -> None:
     lines = [
-        waiting(Control(fair="input.k", weight=str(w)), 10_000, data=b'{"k":%d}' % i) for i, w in enumerate(weights)
+        waiting(FlowControlSpec(fair="input.k", weight=str(w)), 10_000, data=b'{"k":%d}' % i)
+        for i, w in enumerate(weights)
     ]
     takes = [g.take for g in granted(lines, free=rounds)]
     total = sum(weights)
@@ -143,17 +154,17 @@ def test_shares_follow_weights_to_within_one_turn(weights: list[int], rounds: in
 
 
 def test_a_turn_is_remembered_from_claim_to_claim() -> None:
-    control = Control(fair="input.k")
+    control = FlowControlSpec(fair="input.k")
     lines = [waiting(control, 100, data=b'{"k":"%s"}' % k) for k in (b"a", b"b")]
     first = granted(lines, free=3)
-    again = [Waiting(g.line, g.turn, [NOW] * 100, NOW) for g in first]
+    again = [QueuedGroup(g.line, g.turn, [NOW] * 100, NOW) for g in first]
     assert sum(g.take for g in first) == 3
     second = granted(again, free=3)
     assert [a.take + b.take for a, b in zip(first, second, strict=True)] == [3, 3]
 
 
 def test_higher_priority_goes_first_until_the_lower_has_waited_long_enough() -> None:
-    low, high = Control(priority=0), Control(priority=5)
+    low, high = FlowControlSpec(priority=0), FlowControlSpec(priority=5)
     assert [g.take for g in granted([waiting(low, 10), waiting(high, 10)], free=10)] == [0, 10]
     aged = NOW - 5 * AGING_US
     takes = [g.take for g in granted([waiting(low, 10, since=aged), waiting(high, 10)], free=10)]
@@ -163,15 +174,15 @@ def test_higher_priority_goes_first_until_the_lower_has_waited_long_enough() -> 
 
 
 def test_what_finds_no_free_slot_stays_due_without_a_reason() -> None:
-    (g,) = granted([waiting(Control(priority=1), 5)], free=2)
+    (g,) = granted([waiting(FlowControlSpec(priority=1), 5)], free=2)
     assert (g.take, g.reason, g.next_us) == (2, None, NOW)
 
 
 def test_what_is_due_later_is_looked_at_then() -> None:
-    w = Waiting(line(Control(priority=1)), 0.0, [NOW, NOW + 5_000], NOW)
+    w = QueuedGroup(line(FlowControlSpec(priority=1)), 0.0, [NOW, NOW + 5_000], NOW)
     (g,) = granted([w])
     assert (g.take, g.next_us) == (1, NOW + 5_000)
-    (empty,) = granted([Waiting(line(Control(priority=1)), 0.0, [NOW], NOW)])
+    (empty,) = granted([QueuedGroup(line(FlowControlSpec(priority=1)), 0.0, [NOW], NOW)])
     assert (empty.take, empty.next_us) == (1, None)
 
 
@@ -181,11 +192,11 @@ def test_what_is_due_later_is_looked_at_then() -> None:
 @given(st.floats(1, 500), st.integers(500_000, 10_000_000), st.integers(1_000, 400_000))
 def test_over_any_time_a_rate_lets_through_what_it_says(count: float, per_us: int, step_us: int) -> None:
     """However often somebody looks: never more than came in and was in the bucket, and no less than that minus a step's worth."""
-    control = Control(rates=(Rate(count=count, per_us=per_us),))
+    control = FlowControlSpec(rates=(RateOption(count=count, per_us=per_us),))
     buckets: dict[tuple[int, str], Bucket] = {}
     taken, now = 0, NOW
     for _ in range(40):
-        w = Waiting(line(control), 0.0, [NOW] * 2_000, NOW)
+        w = QueuedGroup(line(control), 0.0, [NOW] * 2_000, NOW)
         (g,) = granted([w], buckets=buckets, free=2_000, now=now)
         taken += g.take
         now += step_us
@@ -198,7 +209,7 @@ def test_over_any_time_a_rate_lets_through_what_it_says(count: float, per_us: in
 
 
 def test_a_rate_says_when_it_will_be_refilled() -> None:
-    control = Control(rates=(Rate(count=10, per_us=1_000_000, burst=2),))
+    control = FlowControlSpec(rates=(RateOption(count=10, per_us=1_000_000, burst=2),))
     (g,) = granted([waiting(control, 5)])
     assert g.take == 2
     assert g.reason is not None and g.reason.code == "rate"
@@ -206,7 +217,7 @@ def test_a_rate_says_when_it_will_be_refilled() -> None:
 
 
 def test_units_count_and_what_is_more_than_the_bucket_holds_still_goes() -> None:
-    control = Control(rates=(Rate(count=10, per_us=1_000_000, burst=5, units="input.size"),))
+    control = FlowControlSpec(rates=(RateOption(count=10, per_us=1_000_000, burst=5, units="input.size"),))
     buckets: dict[tuple[int, str], Bucket] = {}
     (g,) = granted([waiting(control, 3, data=b'{"size":2}')], buckets=buckets)
     assert g.take == 2 and buckets[1, "task/send"].tokens == 1.0
@@ -219,14 +230,18 @@ def test_units_count_and_what_is_more_than_the_bucket_holds_still_goes() -> None
 
 
 def test_a_pause_stops_everything_and_says_who_paused_it_and_why() -> None:
-    rules = [Rule(ns=1, scope="queue", name="default", paused_by="ada", paused_us=NOW, pause_reason="upgrade")]
-    (g,) = granted([waiting(Control(), 5)], rules=rules)
+    rules = [
+        FlowControlRule(ns=1, scope="queue", name="default", paused_by="ada", paused_us=NOW, pause_reason="upgrade")
+    ]
+    (g,) = granted([waiting(FlowControlSpec(), 5)], rules=rules)
     assert g.take == 0 and g.reason is not None
     assert (g.reason.code, g.reason.key, g.reason.by, g.reason.text) == ("paused", "queue/default", "ada", "upgrade")
 
 
 def test_a_paused_workflow_holds_its_tasks_but_its_concurrency_is_about_runs() -> None:
-    paused = Rules({(1, "workflow", "flow"): Rule(ns=1, scope="workflow", name="flow", concurrency=1, paused_by="ada")})
+    paused = FlowControlRules(
+        {(1, "workflow", "flow"): FlowControlRule(ns=1, scope="workflow", name="flow", concurrency=1, paused_by="ada")}
+    )
     assert [r.concurrency for r in paused.for_task(1, "default", "send", "flow")] == [None]
     assert [r.concurrency for r in paused.for_run(1, "flow")] == [1]
     assert paused.for_task(1, "default", "send", "other") == []
@@ -234,20 +249,20 @@ def test_a_paused_workflow_holds_its_tasks_but_its_concurrency_is_about_runs() -
 
 
 def test_a_line_of_runs_counts_under_its_workflow() -> None:
-    made = run_line(Control(limits=(Limit(max=1, policy="skip"),)), 1, "flow", b"{}")
+    made = run_group(FlowControlSpec(limits=(LimitOption(max=1, policy="skip"),)), 1, "flow", b"{}")
     assert made.needs.limits == (LimitNeed("workflow/flow", 1, "skip"),)
 
 
 def test_the_same_needs_meet_in_one_line_and_others_do_not() -> None:
-    a = Control(limits=(Limit(max=3, by="input.c"),))
+    a = FlowControlSpec(limits=(LimitOption(max=3, by="input.c"),))
     assert line(a, b'{"c":1,"x":1}').id == line(a, b'{"c":1,"x":2}').id
     assert line(a, b'{"c":1}').id != line(a, b'{"c":2}').id
-    assert line(a).id != line(Control(limits=(Limit(max=4, by="input.c"),))).id
-    assert line(Control(priority=1)).id != line(Control(priority=2)).id
+    assert line(a).id != line(FlowControlSpec(limits=(LimitOption(max=4, by="input.c"),))).id
+    assert line(FlowControlSpec(priority=1)).id != line(FlowControlSpec(priority=2)).id
 
 
 def test_a_bucket_never_holds_more_than_its_burst_however_long_nobody_takes_anything() -> None:
-    control = Control(rates=(Rate(count=10, per_us=1_000_000, burst=2),))
+    control = FlowControlSpec(rates=(RateOption(count=10, per_us=1_000_000, burst=2),))
     buckets = {(1, "task/send"): Bucket(0.0, NOW - 3_600_000_000)}
     (g,) = granted([waiting(control, 50)], buckets=buckets)
     assert g.take == 2

@@ -929,7 +929,7 @@ def shape(node: Any) -> Any:
     """A tree without its places, with types where Python's equality is blind to them."""
     if isinstance(node, nodes.Literal):
         return ("literal", type(node.value).__name__, repr(node.value))
-    if isinstance(node, nodes.Node):
+    if isinstance(node, nodes.ExprNode):
         fields = [name for name in node.__struct_fields__ if name != "at"]
         return (type(node).__name__, *((name, shape(getattr(node, name))) for name in fields))
     return tuple(map(shape, node)) if isinstance(node, tuple) else node
@@ -940,11 +940,11 @@ TEXTS = st.text(max_size=6)
 NUMBERS = st.integers(-INTEGER_MAX, INTEGER_MAX) | st.floats(allow_nan=False, allow_infinity=False)
 
 
-def many(children: st.SearchStrategy[nodes.Node], least: int = 0) -> st.SearchStrategy[tuple[nodes.Node, ...]]:
+def many(children: st.SearchStrategy[nodes.ExprNode], least: int = 0) -> st.SearchStrategy[tuple[nodes.ExprNode, ...]]:
     return st.lists(children, min_size=least, max_size=3).map(tuple)
 
 
-def grown(children: st.SearchStrategy[nodes.Node]) -> st.SearchStrategy[nodes.Node]:
+def grown(children: st.SearchStrategy[nodes.ExprNode]) -> st.SearchStrategy[nodes.ExprNode]:
     step = TEXTS | st.integers(-5, 5) | children.filter(lambda node: not _fixed_step(node))
     return st.one_of(
         st.builds(lambda items: nodes.ListOf(items=items, height=nodes.over(*items)), many(children)),
@@ -954,7 +954,7 @@ def grown(children: st.SearchStrategy[nodes.Node]) -> st.SearchStrategy[nodes.No
         ),
         st.builds(
             lambda base, steps: nodes.Get(
-                base=base, steps=steps, height=nodes.over(base, *(s for s in steps if isinstance(s, nodes.Node)))
+                base=base, steps=steps, height=nodes.over(base, *(s for s in steps if isinstance(s, nodes.ExprNode)))
             ),
             children.filter(lambda node: not isinstance(node, nodes.Get)),
             st.lists(step, min_size=1, max_size=3).map(tuple),
@@ -985,18 +985,18 @@ def grown(children: st.SearchStrategy[nodes.Node]) -> st.SearchStrategy[nodes.No
             children,
         ),
         st.builds(
-            lambda name, args: nodes.Call(name=name, args=args, height=nodes.over(*args)),
+            lambda name, args: nodes.CallNode(name=name, args=args, height=nodes.over(*args)),
             st.sampled_from(["max", "min", "merge"]),
             many(children, 2),
         ),
     )
 
 
-def _fixed_step(node: nodes.Node) -> bool:
+def _fixed_step(node: nodes.ExprNode) -> bool:
     return isinstance(node, nodes.Literal) and type(node.value) in (str, int)
 
 
-def _arith(first: nodes.Node, ops: str, others: tuple[nodes.Node, ...], random: Any) -> nodes.Node:
+def _arith(first: nodes.ExprNode, ops: str, others: tuple[nodes.ExprNode, ...], random: Any) -> nodes.ExprNode:
     rest = tuple((random.choice(ops), other) for other in others)
     return nodes.Arith(first=first, rest=rest, height=nodes.over(first, *others))
 
@@ -1016,7 +1016,7 @@ JSON = st.recursive(
 
 @settings(max_examples=400)
 @given(TREES)
-def test_canonical_text_parses_to_the_same_tree(tree: nodes.Node) -> None:
+def test_canonical_text_parses_to_the_same_tree(tree: nodes.ExprNode) -> None:
     text = canonical(tree)
     if len(text) <= EXPR_CHARS_MAX:
         expr = parse(text)
@@ -1026,7 +1026,7 @@ def test_canonical_text_parses_to_the_same_tree(tree: nodes.Node) -> None:
 
 @settings(max_examples=400)
 @given(TREES, st.dictionaries(NAMES, JSON))
-def test_an_evaluation_ends_in_a_value_or_an_expression_error(tree: nodes.Node, roots: dict[str, Any]) -> None:
+def test_an_evaluation_ends_in_a_value_or_an_expression_error(tree: nodes.ExprNode, roots: dict[str, Any]) -> None:
     text = canonical(tree)
     if len(text) <= EXPR_CHARS_MAX:
         assert_sound(parse(text), roots)

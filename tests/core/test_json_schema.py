@@ -17,7 +17,7 @@ from perdure.core.json_schema import completed, problem, schema_problem
 from perdure.core.limits import SCHEMA_NODES_MAX, VALIDATORS_KEPT_MAX
 from perdure.errors import InvalidInput
 from perdure.flows.compile import compile_flow
-from perdure.flows.problems import FlowError, Problem
+from perdure.flows.problems import DocumentProblem, FlowError
 from perdure.flows.source import read
 
 STREET = {"type": "object", "properties": {"street": {"type": "string"}}, "required": ["street"]}
@@ -161,7 +161,7 @@ def test_compiled_schemas_are_kept_up_to_a_bound() -> None:
     assert (info.currsize, info.hits) == (VALIDATORS_KEPT_MAX, 5)
 
 
-def problems_of(text: str) -> list[Problem]:
+def problems_of(text: str) -> list[DocumentProblem]:
     with pytest.raises(FlowError) as raised:
         compile_flow(read(text))
     return raised.value.problems

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from perdure.core.durations import datetime_of
 from perdure.core.errors import Failure, PerdureError
-from perdure.core.flow_control.admission import Reason
+from perdure.core.flow_control.admission import QueueReason
 from perdure.core.lifecycle import TaskStatus
 from perdure.core.limits import RETRY_AFTER_S_MAX
-from perdure.core.messages import TaskEnded
+from perdure.core.messages import TaskEndedMessage
 from perdure.core.retry import (
     End,
     Fail,
@@ -33,7 +33,7 @@ from perdure.engine.services.start_deadlines import ExpiredTask, fails
 from perdure.engine.tasks.lost_workers import settle_lost
 from perdure.errors import FinalError, RetryLater
 from perdure.sdk.worker.reports import error_report
-from perdure.wire.codec import decode_mail, encode_options
+from perdure.wire.codec import decode_message, encode_options
 from perdure.wire.protocol import Up, decode_up, encode_up
 from tests.sdk.test_builtin_tasks import Bench, web
 
@@ -124,11 +124,11 @@ def waiting(**given: Any) -> ExpiredTask:
     return ExpiredTask(**(fields | given))
 
 
-def mail_of(w: ExpiredTask) -> TaskEnded:
+def mail_of(w: ExpiredTask) -> TaskEndedMessage:
     (failed,) = fails([w])
     assert (failed.id, failed.run_id) == (w.id, w.run_id)
-    mail = decode_mail(failed.body)
-    assert isinstance(mail, TaskEnded) and mail.failure is not None
+    mail = decode_message(failed.body)
+    assert isinstance(mail, TaskEndedMessage) and mail.failure is not None
     return mail
 
 
@@ -143,15 +143,15 @@ def test_a_task_that_expired_ends_as_failed_with_as_many_attempts_as_it_had() ->
     ("reason", "words"),
     [
         (
-            Reason(code="limit", key="task:x", max=3),
+            QueueReason(code="limit", key="task:x", max=3),
             "It waited for flow control: the limit task:x (3 at a time) was reached",
         ),
-        (Reason(code="paused", key="queue:q", by="ada", text="lunch"), "queue:q is paused by ada (lunch)"),
-        (Reason(code="rate", key="task:x"), "the rate task:x let nothing through"),
+        (QueueReason(code="paused", key="queue:q", by="ada", text="lunch"), "queue:q is paused by ada (lunch)"),
+        (QueueReason(code="rate", key="task:x"), "the rate task:x let nothing through"),
         (None, "No worker took it from the queue 'default'"),
     ],
 )
-def test_a_task_that_expired_says_what_it_waited_for(reason: Reason | None, words: str) -> None:
+def test_a_task_that_expired_says_what_it_waited_for(reason: QueueReason | None, words: str) -> None:
     import msgspec
 
     mail = mail_of(waiting(reason=msgspec.json.encode(reason).decode() if reason else None))

@@ -13,7 +13,7 @@ from perdure.core.api import approvals, messages
 from perdure.core.api.approvals import AnswerApproval, ListApprovals
 from perdure.core.api.messages import ResolvePromise
 from perdure.core.errors import Conflict, Forbidden, NotAssigned
-from perdure.core.messages import PromiseKept
+from perdure.core.messages import PromiseMessage
 from perdure.engine.api.api import Caller, NamespaceApi
 from perdure.errors import (
     ApprovalClosed,
@@ -24,7 +24,7 @@ from perdure.errors import (
     RunFailed,
 )
 from perdure.testing.replayer import replay_one
-from perdure.wire.codec import encode_mail
+from perdure.wire.codec import encode_message
 
 
 @dataclass
@@ -361,7 +361,7 @@ async def test_what_was_resolved_before_anybody_was_asked_is_nobodys_answer(dsn:
             assert await handle.status() == "running", "it waits for ada"
             with pytest.raises(Forbidden):
                 await api.call(messages.RESOLVE, forgery)
-            body = encode_mail(PromiseKept("e2e_signed", forged))
+            body = encode_message(PromiseMessage("e2e_signed", forged))
             posted = await env.client.store.resolve_promise(
                 ids.parse(handle.id), api.ns, "e2e_signed", body, sure=False
             )
@@ -378,7 +378,7 @@ async def test_a_value_on_its_way_when_people_are_asked_is_dropped(dsn: str) -> 
         handle = await env.start(e2e_signed_flow)
         run, engine = ids.parse(handle.id), env.client.engine
         async with env.client.store.pool.take() as c:
-            body = encode_mail(PromiseKept("e2e_signed", b"true"))
+            body = encode_message(PromiseMessage("e2e_signed", b"true"))
             await c.execute("insert into perdure.inbox (ns, run_id, body) values ($1, $2, $3)", engine.ns, run, body)
         engine.message_posted(run)
         await env._settle()

@@ -17,12 +17,12 @@ import perdure
 from perdure import EngineSettings, Handle, Perdure, Signal, State, task, wf, workflow
 from perdure.core import ids
 from perdure.core.events import SignalReceived, TasksScheduled
-from perdure.core.messages import SignalSent
+from perdure.core.messages import SignalMessage
 from perdure.core.placement import Placement
 from perdure.engine.commits.policy import CommitPolicy
 from perdure.errors import Conflict
 from perdure.store.queries import fetch
-from perdure.wire.codec import decode_events, encode_mail
+from perdure.wire.codec import decode_events, encode_message
 
 FORGETFUL = EngineSettings(
     placement=Placement(idle_s=0.0, near_s=0.0), heartbeat_s=1.0, commit=CommitPolicy(lazy_us=10_000)
@@ -244,7 +244,7 @@ async def test_rows_committed_out_of_id_order_are_all_found(dsn: str) -> None:
         try:
             transaction = late.transaction()
             await transaction.start()
-            body = encode_mail(SignalSent(word.name, b"1"))
+            body = encode_message(SignalMessage(word.name, b"1"))
             await fetch(late, "send_message", run_id=handle.id, ns=1, body=body)
             await word.send(handle.id, 2)
             await _progress(handle, 1)

@@ -13,7 +13,7 @@ import perdure
 from perdure import EngineSettings, Perdure, Signal, task, wf, workflow
 from perdure.core.errors import Fenced
 from perdure.core.lifecycle import TaskStatus
-from perdure.core.messages import TaskEnded
+from perdure.core.messages import TaskEndedMessage
 from perdure.core.placement import Placement
 from perdure.engine.commits.committer import Committer
 from perdure.engine.commits.policy import CommitPolicy
@@ -21,7 +21,7 @@ from perdure.engine.commits.store import Poison
 from perdure.engine.commits.write_queue import WriteQueue
 from perdure.engine.counters import Counters
 from perdure.engine.session import EngineSession
-from perdure.wire.codec import encode_mail
+from perdure.wire.codec import encode_message
 
 executed: list[tuple[str, int]] = []
 
@@ -87,7 +87,7 @@ async def test_an_end_that_lies_in_the_inbox_while_its_run_is_loaded_is_not_take
             while not await c.fetchval("select count(*) from perdure.task_queue"):
                 await asyncio.sleep(0.01)
     row = await c.fetchrow("delete from perdure.task_queue returning run_id, ns, seq, attempt")
-    end = encode_mail(TaskEnded(row["seq"], TaskStatus.SUCCESS, b"7", None, row["attempt"], 0, 1, 2, 3))
+    end = encode_message(TaskEndedMessage(row["seq"], TaskStatus.SUCCESS, b"7", None, row["attempt"], 0, 1, 2, 3))
     await c.execute("insert into perdure.inbox (ns, run_id, body) values ($1, $2, $3)", row["ns"], row["run_id"], end)
     await c.close()
     async with Perdure(dsn, queues=["none"], settings=settings()) as heir:

@@ -12,7 +12,7 @@ import pytest
 
 from perdure import Limit, Perdure, RateLimit, Retry, task, workflow
 from perdure.core.errors import LimitReached
-from perdure.core.flow_control.groups import Rule
+from perdure.core.flow_control.groups import FlowControlRule
 from perdure.errors import RunCancelled, TaskFailed
 from perdure.store.flow_control import assign_lines
 
@@ -324,7 +324,9 @@ async def test_a_long_line_does_not_hold_up_short_ones(dsn: str) -> None:
     """Every small key ends within 2 s of the first begin, though one key has 100,000 tasks waiting (PERDURE_FLOW_FULL=1)."""
     async with Perdure(dsn, slots=20) as perdure:
         ns = perdure.engine.ns
-        await put_rule(dsn, Rule(ns=ns, scope="queue", name="default", paused_by="test"))  # until all of them wait
+        await put_rule(
+            dsn, FlowControlRule(ns=ns, scope="queue", name="default", paused_by="test")
+        )  # until all of them wait
         await asyncio.sleep(1.5)
         long = await fc_line_of.start("long", LONG_LINE)
         short = [await fc_line_of.start(f"short-{k}", SHORT_LINE) for k in range(SHORT_KEYS)]
@@ -338,7 +340,7 @@ async def test_a_long_line_does_not_hold_up_short_ones(dsn: str) -> None:
         await c.close()
         assert waiting == LONG_LINE + SHORT_KEYS * SHORT_LINE
         assert not began
-        await put_rule(dsn, Rule(ns=ns, scope="queue", name="default"))
+        await put_rule(dsn, FlowControlRule(ns=ns, scope="queue", name="default"))
         for h in short:
             await h.result(timeout="60s")
         took = max(at for key, times in ended.items() if key != "long" for at in times) - began[0][0]
@@ -391,7 +393,7 @@ async def test_higher_priority_goes_first(dsn: str) -> None:
 # -- rules and pauses ----------------------------------------------------------------------------------------------
 
 
-async def put_rule(dsn: str, rule: Rule) -> None:
+async def put_rule(dsn: str, rule: FlowControlRule) -> None:
     c = await asyncpg.connect(dsn)
     try:
         await c.execute(
@@ -413,11 +415,11 @@ async def fc_ordinary(count: int) -> int:
 async def test_a_rule_set_at_run_time_holds_within_a_second(dsn: str) -> None:
     async with Perdure(dsn, slots=50) as perdure:
         ns = perdure.engine.ns
-        await put_rule(dsn, Rule(ns=ns, scope="queue", name="default", concurrency=2))
+        await put_rule(dsn, FlowControlRule(ns=ns, scope="queue", name="default", concurrency=2))
         await asyncio.sleep(1.5)
         assert await (await fc_ordinary.start(20)).result(timeout="60s") == 20
         assert peak["fc_ordinary"] == 2
-        await put_rule(dsn, Rule(ns=ns, scope="queue", name="default"))
+        await put_rule(dsn, FlowControlRule(ns=ns, scope="queue", name="default"))
         await asyncio.sleep(1.5)
         peak.clear()
         assert await (await fc_ordinary.start(20)).result(timeout="60s") == 20
@@ -427,12 +429,14 @@ async def test_a_rule_set_at_run_time_holds_within_a_second(dsn: str) -> None:
 async def test_a_paused_queue_waits_and_goes_on(dsn: str) -> None:
     async with Perdure(dsn, slots=50) as perdure:
         ns = perdure.engine.ns
-        await put_rule(dsn, Rule(ns=ns, scope="queue", name="default", paused_by="ada", pause_reason="upgrade"))
+        await put_rule(
+            dsn, FlowControlRule(ns=ns, scope="queue", name="default", paused_by="ada", pause_reason="upgrade")
+        )
         await asyncio.sleep(1.5)
         handle = await fc_ordinary.start(5)
         await asyncio.sleep(1.0)
         assert not began
-        await put_rule(dsn, Rule(ns=ns, scope="queue", name="default"))
+        await put_rule(dsn, FlowControlRule(ns=ns, scope="queue", name="default"))
         assert await handle.result(timeout="30s") == 5
         await nothing_left(dsn)
 
@@ -440,12 +444,12 @@ async def test_a_paused_queue_waits_and_goes_on(dsn: str) -> None:
 async def test_runs_of_a_paused_workflow_do_not_begin(dsn: str) -> None:
     async with Perdure(dsn, slots=50) as perdure:
         ns = perdure.engine.ns
-        await put_rule(dsn, Rule(ns=ns, scope="workflow", name=fc_ordinary.name, paused_by="ada"))
+        await put_rule(dsn, FlowControlRule(ns=ns, scope="workflow", name=fc_ordinary.name, paused_by="ada"))
         await asyncio.sleep(1.5)
         handle = await fc_ordinary.start(3)
         await asyncio.sleep(1.0)
         assert await handle.status() == "pending"
-        await put_rule(dsn, Rule(ns=ns, scope="workflow", name=fc_ordinary.name))
+        await put_rule(dsn, FlowControlRule(ns=ns, scope="workflow", name=fc_ordinary.name))
         assert await handle.result(timeout="30s") == 3
 
 
@@ -456,7 +460,7 @@ async def test_tasks_that_wait_already_are_put_into_lines_when_a_rule_is_made(ds
             handle = await fc_ordinary.start(30)
             await until_running("fc_ordinary")
         del other
-        await put_rule(dsn, Rule(ns=ns, scope="task", name=fc_held.name, concurrency=1))
+        await put_rule(dsn, FlowControlRule(ns=ns, scope="task", name=fc_held.name, concurrency=1))
         async with perdure.store.pool.take() as c, c.transaction():
             waiting = await c.fetchval(
                 "select count(*) from perdure.task_queue where owner is null and group_id is null"

@@ -16,12 +16,12 @@ from perdure.core import ids
 from perdure.core.api import messages
 from perdure.core.api.messages import AskUpdate
 from perdure.core.limits import UPDATES_OPEN_MAX
-from perdure.core.messages import UpdateAsked
+from perdure.core.messages import UpdateMessage
 from perdure.core.placement import Placement
 from perdure.core.work import Answer
 from perdure.errors import NotFound, RunFailed, RunFinished, UpdateFailed, UpdateRejected, WorkflowRuleBroken
 from perdure.sdk.client.handles import Handle
-from perdure.wire.codec import encode_mail
+from perdure.wire.codec import encode_message
 
 LIMIT = "60s"
 calls: Counter[str] = Counter()
@@ -205,7 +205,7 @@ async def test_the_same_id_is_handled_once_and_answered_alike(client: Perdure) -
 async def test_mail_that_arrives_twice_is_handled_once(client: Perdure) -> None:
     """As when an earlier run handed an update on and it is asked for again at its successor."""
     handle = await shop.start()
-    mail = encode_mail(UpdateAsked("twice", "set_price", b'{"cents":5}'))
+    mail = encode_message(UpdateMessage("twice", "set_price", b'{"cents":5}'))
     for _ in range(3):
         await client.store.post(ids.parse(handle.id), client.engine.ns, mail)
     client.engine.claims.wake()
@@ -368,7 +368,7 @@ async def test_too_many_open_updates_are_refused(client: Perdure) -> None:
     handle = await silent.start()
     run_id = ids.parse(handle.id)
     for n in range(UPDATES_OPEN_MAX):
-        body = encode_mail(UpdateAsked(str(n), "rename", b'"x"'))
+        body = encode_message(UpdateMessage(str(n), "rename", b'"x"'))
         await client.store.post(run_id, client.engine.ns, body)
     client.engine.claims.wake()
     await received(handle, UPDATES_OPEN_MAX)

@@ -28,7 +28,7 @@ from perdure import (
 )
 from perdure.core import ids
 from perdure.core.api import runs
-from perdure.core.deferred_starts import Batch, joined
+from perdure.core.deferred_starts import BatchSpec, joined
 from perdure.core.limits import PAYLOAD_BYTES_MAX
 from perdure.core.work import StartRequest
 from perdure.engine.services.deferred_starts import Asked, NewRun
@@ -209,7 +209,7 @@ async def test_what_many_engines_add_at_once_is_in_exactly_one_run(dsn: str) -> 
                 workflow="starts_sum",
                 version=gather.version,
                 input=b'{"numbers":[%d]}' % n,
-                later=Batch("k", 10, 300_000),
+                later=BatchSpec("k", 10, 300_000),
             )
             return await begin(clients[n % 3], request)
 
@@ -227,7 +227,7 @@ async def test_what_many_engines_add_at_once_is_in_exactly_one_run(dsn: str) -> 
 async def test_a_batch_that_would_be_too_large_begins_at_once_and_a_new_one_is_opened(
     client: Perdure, dsn: str
 ) -> None:
-    later = Batch("k", 10_000, 3_600_000_000)
+    later = BatchSpec("k", 10_000, 3_600_000_000)
     half = [10**30] * (PAYLOAD_BYTES_MAX // 32 // 2)
     first = await begin(client, _numbers(half, later))
     assert await begin(client, _numbers([1], later)) == first
@@ -239,7 +239,7 @@ async def test_a_batch_that_would_be_too_large_begins_at_once_and_a_new_one_is_o
         gather.batch(key="k", size=10_001, max_delay="1h")
 
 
-def _numbers(items: list[int], later: Batch, once: str = "") -> StartRequest:
+def _numbers(items: list[int], later: BatchSpec, once: str = "") -> StartRequest:
     body = ",".join(map(str, items)).encode()
     return StartRequest(
         workflow="starts_sum",
@@ -251,7 +251,7 @@ def _numbers(items: list[int], later: Batch, once: str = "") -> StartRequest:
 
 
 async def test_items_that_are_sent_twice_under_a_key_are_added_once(client: Perdure) -> None:
-    later = Batch("k", 3, 3_600_000_000)
+    later = BatchSpec("k", 3, 3_600_000_000)
     first = await begin(client, _numbers([1], later, "sent-1"))
     assert await begin(client, _numbers([1], later, "sent-1")) == first
     with pytest.raises(Conflict, match="other items"):
@@ -262,7 +262,7 @@ async def test_items_that_are_sent_twice_under_a_key_are_added_once(client: Perd
 
 
 async def test_a_batched_start_brings_one_list_the_same_way(client: Perdure) -> None:
-    later = Batch("k", 100, 3_600_000_000)
+    later = BatchSpec("k", 100, 3_600_000_000)
     for wrong in (b"{}", b'{"a":1}', b'{"a":[1],"b":[2]}', b'{"**":{"a":[1]}}', b'{"*":[1]}', b"[1]"):
         with pytest.raises(InvalidInput, match="one list"):
             await begin(client, StartRequest(workflow="starts_sum", version="v", input=wrong, later=later))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.lifecycle import TaskStatus
-from perdure.core.messages import TaskEnded
+from perdure.core.messages import TaskEndedMessage
 from perdure.core.retry import End, TaskOptions
 from perdure.core.work import Report
 from perdure.engine.ports import ClaimedTask
@@ -50,7 +50,7 @@ def test_an_attempt_whose_end_came_by_mail_is_stopped() -> None:
     """Another engine's worker has ended the task: what runs here is its double."""
     run, d = run_in_epoch(1), EngineParts()
     d.dispatcher.adopt_running([row()], {RUN: run}.get)
-    d.dispatcher.arrived(run, TaskEnded(0, TaskStatus.SUCCESS, b"5", None, 1, 0, 1, 2, 3))
+    d.dispatcher.arrived(run, TaskEndedMessage(0, TaskStatus.SUCCESS, b"5", None, 1, 0, 1, 2, 3))
     assert d.worker.cancelled == [(RUN, 0, 1)]
     assert not d.attempts.flights
     (changes,) = run.pending

@@ -8,10 +8,10 @@ import pytest
 
 from perdure.core import events as ev
 from perdure.core.errors import Fenced, Unavailable
-from perdure.core.messages import SignalSent
+from perdure.core.messages import SignalMessage
 from perdure.engine.ports import ClaimedRun, Due, HistoryRow, Loaded, MailRow
 from perdure.engine.services.claims import ClaimInDoubt, Claims
-from perdure.wire.codec import encode_events, encode_mail
+from perdure.wire.codec import encode_events, encode_message
 from tests.fakes.engine_parts import RUN, EngineParts
 
 STARTED = ev.RunStarted("w", "v", b"{}")
@@ -71,7 +71,7 @@ async def test_a_draining_engine_claims_nothing() -> None:
 
 async def test_messages_reach_a_loaded_run_before_its_timers_fire() -> None:
     """What came while it slept came before it woke."""
-    database = Database(STARTED, ev.TimerStarted(0, 3), mail=(encode_mail(SignalSent("s", b"1")),), run_at_us=90)
+    database = Database(STARTED, ev.TimerStarted(0, 3), mail=(encode_message(SignalMessage("s", b"1")),), run_at_us=90)
     made, parts = claims(database)
     await made.poll_once()
     recorded = [e for s in parts.runs[RUN].pending for e in s.events]

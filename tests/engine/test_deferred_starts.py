@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from perdure.core.deferred_starts import Debounce
+from perdure.core.deferred_starts import DebounceSpec
 from perdure.core.work import StartRequest
 from perdure.engine.services.deferred_starts import DeferredStarts, PutOff
 from tests.fakes.engine_parts import EngineParts
@@ -24,5 +24,7 @@ async def test_a_start_that_is_put_off_is_looked_at_in_time(known_us: int | None
 
     starts = DeferredStarts(made.context, Store(), made.flow_control)  # type: ignore[arg-type]
     starts._next_us = known_us
-    await starts._defer(1, StartRequest(workflow="w", version="v", input=b"{}", later=Debounce(key="k", quiet_us=100)))
+    await starts._defer(
+        1, StartRequest(workflow="w", version="v", input=b"{}", later=DebounceSpec(key="k", quiet_us=100))
+    )
     assert starts.is_woken is looks

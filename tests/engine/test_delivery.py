@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from perdure.core import events as ev
 from perdure.core.lifecycle import RunStatus
-from perdure.core.messages import CancelAsked, ChildEnded, PromiseKept, SignalSent
+from perdure.core.messages import CancelMessage, ChildEndedMessage, PromiseMessage, SignalMessage
 from perdure.engine.ports import MailRow
 from perdure.engine.runs.run import ActiveRun
 from perdure.engine.runs.transitions import RELEASED
-from perdure.wire.codec import encode_mail
+from perdure.wire.codec import encode_message
 from tests.engine.test_segments import world
 from tests.fakes.engine_parts import RUN
 
@@ -19,7 +19,7 @@ def events_of(run: ActiveRun) -> list[ev.Event]:
 
 def test_a_row_that_is_read_twice_is_one_fact() -> None:
     made, run, _ = world()
-    row = MailRow(5, RUN, encode_mail(SignalSent("s", b"1")))
+    row = MailRow(5, RUN, encode_message(SignalMessage("s", b"1")))
     made.delivery.deliver_row(run, row)
     made.delivery.deliver_row(run, row)
     made.delivery.pending.discard(5)
@@ -31,19 +31,19 @@ def test_a_row_that_is_read_twice_is_one_fact() -> None:
 def test_a_second_cancel_counts_only_while_children_are_waited_for() -> None:
     made, run, _ = world()
     for _ in range(2):
-        made.delivery.deliver(run, CancelAsked("why"))
+        made.delivery.deliver(run, CancelMessage("why"))
     assert events_of(run).count(ev.CancelRequested("why")) == 1
     run.state.apply(ev.ChildCancelRequested(0, True))
-    made.delivery.deliver(run, CancelAsked("again"))
+    made.delivery.deliver(run, CancelMessage("again"))
     assert ev.CancelRequested("again") in events_of(run)
 
 
 def test_the_end_of_a_child_counts_if_it_is_the_child_that_is_there_now() -> None:
     """A retried parent may have started another child under the same number."""
     made, run, _ = world()
-    made.delivery.deliver(run, ChildEnded(0, RunStatus.SUCCESS, b"1", None, b"another child's"))
+    made.delivery.deliver(run, ChildEndedMessage(0, RunStatus.SUCCESS, b"1", None, b"another child's"))
     assert events_of(run) == []
-    made.delivery.deliver(run, ChildEnded(0, RunStatus.SUCCESS, b"2", None, bytes(16)))
+    made.delivery.deliver(run, ChildEndedMessage(0, RunStatus.SUCCESS, b"2", None, bytes(16)))
     assert events_of(run) == [ev.ChildSucceeded(0, b"2")]
 
 
@@ -53,25 +53,25 @@ def test_an_approval_of_certain_people_is_not_resolved_by_mail_from_anybody() ->
     run.state.apply(ev.PromiseCreated(0, "p", guarded))
     run.state.apply(ev.PromiseCreated(1, "plain", b""))
     for name in ("p", "plain"):
-        made.delivery.deliver(run, PromiseKept(name, b"1", sure=False))
+        made.delivery.deliver(run, PromiseMessage(name, b"1", sure=False))
     assert [e.name for e in events_of(run) if isinstance(e, ev.PromiseResolved)] == ["plain"]
-    made.delivery.deliver(run, PromiseKept("p", b"1", sure=True))
-    made.delivery.deliver(run, PromiseKept("p", b"2", sure=True))
+    made.delivery.deliver(run, PromiseMessage("p", b"1", sure=True))
+    made.delivery.deliver(run, PromiseMessage("p", b"2", sure=True))
     assert [e.value for e in events_of(run) if isinstance(e, ev.PromiseResolved) and e.name == "p"] == [b"1"]
 
 
 def test_a_run_that_is_leaving_takes_no_messages() -> None:
     made, run, _ = world()
     run.phase = RELEASED[run.phase](0, None)
-    made.delivery.deliver_row(run, MailRow(5, RUN, encode_mail(SignalSent("s", b"1"))))
-    made.delivery.deliver(run, SignalSent("s", b"1"))
+    made.delivery.deliver_row(run, MailRow(5, RUN, encode_message(SignalMessage("s", b"1"))))
+    made.delivery.deliver(run, SignalMessage("s", b"1"))
     assert events_of(run) == []
     assert not made.delivery.pending
 
 
 def test_messages_of_changes_that_are_dropped_count_as_unread() -> None:
     made, run, _ = world()
-    made.delivery.deliver_row(run, MailRow(5, RUN, encode_mail(SignalSent("s", b"1"))))
+    made.delivery.deliver_row(run, MailRow(5, RUN, encode_message(SignalMessage("s", b"1"))))
     assert made.delivery.pending == {5}
     made.delivery.drop_pending(run)
     assert not made.delivery.pending

@@ -12,7 +12,7 @@ from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.errors import Failure
 from perdure.core.lifecycle import TaskStatus
-from perdure.core.messages import TaskEnded
+from perdure.core.messages import TaskEndedMessage
 from perdure.core.retry import End, Requeue, TaskOptions
 from perdure.core.work import Report
 from perdure.engine.ports import ClaimedTask
@@ -162,7 +162,7 @@ def test_the_success_of_an_orphaned_attempt_becomes_a_message() -> None:
     sent = made.published("orphaned_task_ended")
     made.attempts.orphaned[RUN, 0, 1] = 7
     made.dispatcher.reported([Report(RUN, 0, 1, End.SUCCESS, b"5", None, 1, 2)])
-    assert sent == [(RUN, 7, TaskEnded(0, TaskStatus.SUCCESS, b"5", None, 1, 0, 1, 1, 2))]
+    assert sent == [(RUN, 7, TaskEndedMessage(0, TaskStatus.SUCCESS, b"5", None, 1, 0, 1, 1, 2))]
     made.dispatcher.reported([Report(RUN, 0, 1, End.SUCCESS, b"5", None, 1, 2)])
     assert len(sent) == 1
 

@@ -11,10 +11,10 @@ from perdure.core import commands as cm
 from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.errors import Failure
-from perdure.core.messages import CancelAsked
+from perdure.core.messages import CancelMessage
 from perdure.core.retry import Fail, Succeed, TaskOptions
 from perdure.engine.runs.run import SEGMENT_ROWS, ActiveRun, Changes
-from perdure.wire.codec import encode_mail
+from perdure.wire.codec import encode_message
 from tests.fakes.engine_parts import RUN, EngineParts
 
 
@@ -63,7 +63,7 @@ def test_tasks_that_are_cancelled_and_their_rows() -> None:
 
 def posts(s: Changes) -> bool:
     return s.has_extras and any(
-        body == encode_mail(CancelAsked(why)) for _, body, *_ in s.extras.posts for why in REASONS
+        body == encode_message(CancelMessage(why)) for _, body, *_ in s.extras.posts for why in REASONS
     )
 
 

@@ -24,7 +24,7 @@ from perdure.core.api.runs import CancelRun, ChangeRun
 from perdure.core.durations import to_us
 from perdure.core.errors import Failure, InvalidInput
 from perdure.core.lifecycle import TaskStatus
-from perdure.core.messages import TaskEnded
+from perdure.core.messages import TaskEndedMessage
 from perdure.core.retry import End
 from perdure.core.runstate import RunState
 from perdure.core.work import Activation, Assignment, Beat, Decided, LogChunk, Report, StartRequest
@@ -40,7 +40,7 @@ from perdure.engine.tasks.lost_workers import settle_lost
 from perdure.flows.draft import draft_text, draft_value
 from perdure.store.definitions import PostgresDefinitions
 from perdure.store.postgres import PostgresStore
-from perdure.wire.codec import encode_mail
+from perdure.wire.codec import encode_message
 from tests.fakes.api import api_on, engine_on
 from tests.flows.case import Case, Outcome, label, of_attempt, scripted, value_of
 from tests.flows.pure import World, failure_of
@@ -351,8 +351,8 @@ class EngineWorld:
             elif last:
                 status = TaskStatus.SUCCESS if "ok" in now else TaskStatus.FAILED
                 clock_us = self.engine.clock.now_us()
-                mail = TaskEnded(seq, status, value, failure, attempt, 0, clock_us, clock_us, clock_us)
-                await self._plain.post(run.id, self.engine.ns, encode_mail(mail))
+                mail = TaskEndedMessage(seq, status, value, failure, attempt, 0, clock_us, clock_us, clock_us)
+                await self._plain.post(run.id, self.engine.ns, encode_message(mail))
             if last:
                 return
 

@@ -14,20 +14,20 @@ from perdure.core.limits import EMBED_DEPTH_MAX, FLOW_NODES_MAX
 from perdure.core.retry import TaskOptions
 from perdure.flows.compile import Compiled, compile_flow, compile_value, version_of
 from perdure.flows.model import (
-    Approval,
-    Call,
-    Child,
+    ApprovalVerb,
+    ChildCall,
     Choice,
     Embedded,
-    Node,
-    Place,
+    FlowNode,
+    MessageVerb,
     Services,
     Sleep,
-    Value,
-    Wait,
+    SourcePlace,
+    TaskCall,
+    ValueVerb,
     is_flow,
 )
-from perdure.flows.problems import FlowError, Problem
+from perdure.flows.problems import DocumentProblem, FlowError
 from perdure.flows.source import read
 
 NIGHTLY = """\
@@ -55,13 +55,13 @@ def compiled(text: str, name: str | None = "demo") -> Compiled:
     return compile_flow(read(text, name="flow.yaml"), name=name)
 
 
-def node(fields: str, *, key: str = "n", before: str = "") -> Node:
+def node(fields: str, *, key: str = "n", before: str = "") -> FlowNode:
     """The node `n`, of which only the fields are given; `a` stands before it."""
     text = f"tasks:\n  a: {{}}\n{before}  {key}: {fields}\n  last: {{}}\n"
     return next(n for n in compiled(text).flow.body.nodes if n.key == key)
 
 
-def problems(text: str, name: str | None = "demo") -> tuple[Problem, ...]:
+def problems(text: str, name: str | None = "demo") -> tuple[DocumentProblem, ...]:
     with pytest.raises(FlowError) as e:
         compiled(text, name)
     assert re.match(r"flow\.yaml:\d+:\d+: ", str(e.value))
@@ -89,28 +89,28 @@ def test_the_nightly_flow() -> None:
     assert [n.key for n in flow.body.nodes] == ["discover", "process", "route", "review", "publish", "cleanup"]
     discover, process, route, review, publish, cleanup = flow.body.nodes
     options = TaskOptions(max_attempts=3, timeout_us=300_000_000)
-    assert discover.verb == Call(
+    assert discover.verb == TaskCall(
         task="discover",
         queue="default",
         options=options,
         said=frozenset({"max_attempts", "timeout_us"}),
         args=Template.make({"day": "${ input.day }"}),
     )
-    assert discover.place == Place(6, 3)
+    assert discover.place == SourcePlace(6, 3)
     assert process.spread is not None
     assert process.spread.items == Template.of(expressions.parse("discover.files"))
     assert process.spread.concurrency == Template.literal(4)
     assert (process.spread.count, process.spread.source) == (None, "discover")
     assert (process.on_error, process.deps, process.arcs) == ("collect", (0,), ())
-    assert isinstance(process.verb, Call)
+    assert isinstance(process.verb, TaskCall)
     assert process.verb.task == "perdure.http"
     assert process.verb.args == Template.make({"service": "transform", "body": "${ item }"})
     assert route.verb == Choice(cases=((expressions.parse("size(process) > 100"), "review"),), otherwise="publish")
     assert (route.routes, route.successors) == (frozenset({"review", "publish"}), (3, 4))
-    assert review.verb == Approval(name=Template.literal("review"), shown=Template.literal({"assignees": ["ops"]}))
+    assert review.verb == ApprovalVerb(name=Template.literal("review"), shown=Template.literal({"assignees": ["ops"]}))
     assert (review.timeout_us, review.arcs, review.deps) == (2 * 86_400_000_000, ((2, "review"),), ())
     assert review.routes == {"approved", "rejected"}
-    assert publish.verb == Child(workflow="publish-report", args=Template.make({"files": "${ process }"}))
+    assert publish.verb == ChildCall(workflow="publish-report", args=Template.make({"files": "${ process }"}))
     assert publish.arcs == ((2, "publish"), (3, "approved"))
     assert publish.successors == ()
     assert (cleanup.run_if, cleanup.arcs) == ("any_failed", ((3, "rejected"),))
@@ -124,7 +124,7 @@ def test_a_stored_document_compiles_to_the_same_flow() -> None:
     document = read(NIGHTLY)
     stored = msgspec.json.decode(msgspec.json.encode(document.value))
     again = compile_value(stored, name="other").flow
-    placeless = tuple(msgspec.structs.replace(n, place=Place()) for n in compile_flow(document).flow.body.nodes)
+    placeless = tuple(msgspec.structs.replace(n, place=SourcePlace()) for n in compile_flow(document).flow.body.nodes)
     assert again.body.nodes == placeless
     assert again.name == "nightly-etl"
     assert version_of(stored) == version_of(document.value)
@@ -143,9 +143,9 @@ def test_a_version_is_of_the_content_in_its_order() -> None:
 PLAIN = TaskOptions()
 
 
-def call(task: str, args: Any = None, options: TaskOptions = PLAIN, queue: str = "default", *said: str) -> Call:
+def call(task: str, args: Any = None, options: TaskOptions = PLAIN, queue: str = "default", *said: str) -> TaskCall:
     made = None if args is None else Template.make(args)
-    return Call(task=task, queue=queue, options=options, said=frozenset(said), args=made)
+    return TaskCall(task=task, queue=queue, options=options, said=frozenset(said), args=made)
 
 
 @pytest.mark.parametrize(
@@ -168,18 +168,18 @@ def call(task: str, args: Any = None, options: TaskOptions = PLAIN, queue: str =
         ("{service: s, foreach: [1]}", call("s", {"input": "${ item }"})),
         ("{services: [s, t]}", Services(names=Template.literal(["s", "t"]), queue="default", options=PLAIN, args=Template.make({"input": None}))),
         ("{services: '${ input.names }', with: 5}", Services(names=Template.make("${ input.names }"), queue="default", options=PLAIN, args=Template.make({"input": 5}))),
-        ("{flow: other}", Child(workflow="other")),
+        ("{flow: other}", ChildCall(workflow="other")),
         ("{sleep: 5m}", Sleep(delay=Template.literal("5m"))),
         ("{sleep: 2.5}", Sleep(delay=Template.literal(2.5))),
         ("{sleep: '${ input.delay }'}", Sleep(delay=Template.make("${ input.delay }"))),
-        ("{wait: go}", Wait(signal=Template.literal("go"))),
-        ("{wait: {signal: 'go-${ input.x }', timeout: 1h}}", Wait(signal=Template.make("go-${ input.x }"))),
-        ("{approval: }", Approval(name=Template.literal("n"))),
-        ("{approval: {}}", Approval(name=Template.literal("n"))),
-        ("{approval: ok}", Approval(name=Template.literal("ok"))),
-        ("{approval: {name: ok, title: T, form: {a: {type: integer}}, assignees: me}}", Approval(name=Template.literal("ok"), shown=Template.literal({"title": "T", "assignees": ["me"]}), form={"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False})),
-        ("{value: }", Value(value=Template.literal(None))),
-        ("{value: {a: '${ input.x }'}}", Value(value=Template.make({"a": "${ input.x }"}))),
+        ("{wait: go}", MessageVerb(signal=Template.literal("go"))),
+        ("{wait: {signal: 'go-${ input.x }', timeout: 1h}}", MessageVerb(signal=Template.make("go-${ input.x }"))),
+        ("{approval: }", ApprovalVerb(name=Template.literal("n"))),
+        ("{approval: {}}", ApprovalVerb(name=Template.literal("n"))),
+        ("{approval: ok}", ApprovalVerb(name=Template.literal("ok"))),
+        ("{approval: {name: ok, title: T, form: {a: {type: integer}}, assignees: me}}", ApprovalVerb(name=Template.literal("ok"), shown=Template.literal({"title": "T", "assignees": ["me"]}), form={"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False})),
+        ("{value: }", ValueVerb(value=Template.literal(None))),
+        ("{value: {a: '${ input.x }'}}", ValueVerb(value=Template.make({"a": "${ input.x }"}))),
     ],
 )  # fmt: skip
 def test_a_verb_says_what_a_node_does(fields: str, verb: Any) -> None:
@@ -206,7 +206,7 @@ tasks:
     assert (outer.body.kind, outer.body.state, outer.body.max_steps) == ("dag", {"n": 1}, 0)
     assert outer.body.output == Template.make("${ inner }")
     assert outer.args == Template.make({"x": "${ input.x }"})
-    assert outer.body.nodes[0].place == Place(7, 7)
+    assert outer.body.nodes[0].place == SourcePlace(7, 7)
     assert isinstance(machine, Embedded)
     assert (machine.body.kind, machine.body.max_steps, machine.args) == ("graph", 7, None)
     assert isinstance(seed, Embedded)
@@ -231,7 +231,7 @@ def test_retry_and_other_options() -> None:
     queue: gpu
     at_most_once: true"""
     verb = node(fields).verb
-    assert isinstance(verb, Call)
+    assert isinstance(verb, TaskCall)
     assert verb.queue == "gpu"
     assert verb.options == TaskOptions(
         max_attempts=5, initial_us=2_000_000, factor=3.0, cap_us=60_000_000, jitter=False, on=("IOError",),
@@ -259,7 +259,7 @@ tasks:
 
 def test_a_first_delay_above_the_usual_longest_one_raises_that() -> None:
     verb = node("{retry: {delay: 10m}}").verb
-    assert isinstance(verb, Call)
+    assert isinstance(verb, TaskCall)
     assert (verb.options.initial_us, verb.options.cap_us) == (600_000_000, 600_000_000)
 
 

@@ -13,20 +13,20 @@ from perdure.core.limits import GRAPH_STEPS_DEFAULT, GRAPH_STEPS_MAX
 from perdure.core.retry import TaskOptions
 from perdure.flows.compile import Compiled, compile_flow, compile_value
 from perdure.flows.model import (
-    Approval,
-    Call,
+    ApprovalVerb,
     Choice,
     Embedded,
-    Node,
-    Place,
+    FlowNode,
+    MessageVerb,
+    NodeSpread,
     Services,
     Sleep,
-    Spread,
-    Value,
-    Wait,
+    SourcePlace,
+    TaskCall,
+    ValueVerb,
     Write,
 )
-from perdure.flows.problems import FlowError, Problem
+from perdure.flows.problems import DocumentProblem, FlowError
 from perdure.flows.source import read
 
 ONCE = TaskOptions(max_attempts=1, initial_us=0, cap_us=0, factor=1.0, jitter=False)
@@ -42,12 +42,12 @@ def graph(nodes: str, edges: str = "[]", start: str = "a") -> Compiled:
     return compiled(f"graph:\n  start: {start}\n  nodes:\n{nodes}\n  edges: {edges}\n")
 
 
-def node(fields: dict[str, Any]) -> Node:
+def node(fields: dict[str, Any]) -> FlowNode:
     """One node, written as data."""
     return compile_value({"start": "n", "nodes": {"n": fields}, "edges": []}, name="demo").flow.body.nodes[0]
 
 
-def problems(text: str) -> tuple[Problem, ...]:
+def problems(text: str) -> tuple[DocumentProblem, ...]:
     with pytest.raises(FlowError) as e:
         compiled(text)
     return e.value.problems
@@ -82,9 +82,9 @@ def test_a_loop() -> None:
     assert (c.flow.kind, body.start, body.max_steps, body.state) == ("graph", 0, 500, {"n": 0})
     assert body.output == tmpl("shared.n")
     count, enough, done = body.nodes
-    assert count.verb == Value(value=Template.make("${ shared.n + 1 }"))
+    assert count.verb == ValueVerb(value=Template.make("${ shared.n + 1 }"))
     assert count.writes == (Write(to=("n",), value=tmpl("output")),)
-    assert (count.edges, count.routes, count.place) == ({"default": 1}, {"default"}, Place(8, 5))
+    assert (count.edges, count.routes, count.place) == ({"default": 1}, {"default"}, SourcePlace(8, 5))
     assert enough.verb == Choice(cases=((expressions.parse("shared.n >= input.limit"), "done"),), otherwise="again")
     assert enough.edges == {"again": 0, "done": 2}, "a case may name a node instead of an edge's action"
     assert enough.routes == {"again", "done"}
@@ -96,7 +96,7 @@ def test_start_nodes_and_edges_may_stand_at_the_top() -> None:
     text = json.dumps({"start": "a", "nodes": {"a": {"kind": "executor", "service": "s"}}, "edges": []})
     body = compiled(text).flow.body
     assert (body.kind, body.max_steps) == ("graph", GRAPH_STEPS_DEFAULT)
-    assert body.nodes[0].place == Place(1, 26)
+    assert body.nodes[0].place == SourcePlace(1, 26)
 
 
 def test_verbs_in_a_graph() -> None:
@@ -114,16 +114,16 @@ def test_verbs_in_a_graph() -> None:
     edges = str([{"from": a, "to": b} for a, b in zip("abcdefghi", "bcdefghij", strict=True)])
     a, b, c, d, e, f, g, h, i, j = graph(nodes, edges).flow.body.nodes
     plain = TaskOptions()
-    assert a.verb == Call(task="s", queue="default", options=plain, args=EXECUTED)
-    assert isinstance(b.verb, Call)
+    assert a.verb == TaskCall(task="s", queue="default", options=plain, args=EXECUTED)
+    assert isinstance(b.verb, TaskCall)
     assert b.verb.args == Template.make({"input": {"x": "${ params.x }"}, "params": "${ params }"})
     assert isinstance(c.verb, Services)
     assert (c.verb.args, c.on_error) == (EXECUTED, "ignore")
-    assert c.spread == Spread(concurrency=Template.literal(1))
-    assert isinstance(d.verb, Call)
+    assert c.spread == NodeSpread(concurrency=Template.literal(1))
+    assert isinstance(d.verb, TaskCall)
     assert d.verb.args == Template.make({"input": "${ item }", "params": "${ params }"})
-    assert d.spread == Spread(items=tmpl("input.items"), concurrency=Template.literal(2))
-    assert isinstance(e.verb, Call)
+    assert d.spread == NodeSpread(items=tmpl("input.items"), concurrency=Template.literal(2))
+    assert isinstance(e.verb, TaskCall)
     assert (e.verb.task, e.verb.args, e.prepare, e.params) == (
         "f",
         None,
@@ -134,7 +134,7 @@ def test_verbs_in_a_graph() -> None:
     assert isinstance(g.verb, Embedded)
     assert (h.timeout_us, h.writes) == (5_000_000, (Write(to=("said",), value=tmpl("output")),))
     assert i.timeout_us == 3_600_000_000
-    assert isinstance(j.verb, Call)
+    assert isinstance(j.verb, TaskCall)
     assert j.verb.task == "j"
 
 
@@ -156,7 +156,7 @@ def test_an_executor_with_all_its_fields() -> None:
     )  # fmt: skip
     options = TaskOptions(max_attempts=6, initial_us=100_000, cap_us=100_000, factor=1.0, jitter=False)
     said = frozenset({"max_attempts", "initial_us", "cap_us", "factor", "jitter"})
-    assert n.verb == Call(task="transform", queue="default", options=options, said=said, args=EXECUTED)
+    assert n.verb == TaskCall(task="transform", queue="default", options=options, said=said, args=EXECUTED)
     assert n.params == Template.make({"op": "upper", "ref": "${ shared.ref }"})
     assert n.prepare == tmpl("params.text")
     assert n.writes == (Write(to=("out", "text"), value=tmpl("output")), Write(to=("a", "b"), value=tmpl("output.x.y")))
@@ -178,7 +178,7 @@ def test_retries_are_rounds_times_attempts_at_a_constant_pace(
     fields: dict[str, Any], attempts: int, delay_us: int
 ) -> None:
     verb = node({"kind": "executor", "service": "s", **fields}).verb
-    assert isinstance(verb, Call)
+    assert isinstance(verb, TaskCall)
     assert verb.options == TaskOptions(
         max_attempts=attempts, initial_us=delay_us, cap_us=delay_us, factor=1.0, jitter=False
     )
@@ -191,7 +191,7 @@ def test_defaults_do_not_make_data_flows_retry() -> None:
         "nodes": {"n": {"kind": "executor", "service": "s"}},
     }
     verb = compile_value(value, name="x").flow.body.nodes[0].verb
-    assert isinstance(verb, Call)
+    assert isinstance(verb, TaskCall)
     assert (verb.queue, verb.options.max_attempts, verb.options.timeout_us) == ("q", 1, 60_000_000)
 
 
@@ -228,13 +228,13 @@ def test_an_input_map_makes_an_object() -> None:
 def test_foreach_and_parallel(fields: dict[str, Any], concurrency: int | None, on_error: str) -> None:
     many = None if concurrency is None else Template.literal(concurrency)
     each = node({"kind": "foreach", "service": "s", "prep": {"input_key": "list"}, **fields})
-    assert each.verb == Call(
+    assert each.verb == TaskCall(
         task="s", queue="default", options=ONCE, args=Template.make({"input": "${ item }", "params": "${ params }"})
     )
-    assert (each.spread, each.on_error) == (Spread(items=tmpl("input"), concurrency=many), on_error)
+    assert (each.spread, each.on_error) == (NodeSpread(items=tmpl("input"), concurrency=many), on_error)
     side = node({"kind": "parallel", "parallel_services": ["s", "t"], **fields})
     assert side.verb == Services(names=Template.literal(["s", "t"]), queue="default", options=ONCE, args=EXECUTED)
-    assert (side.spread, side.on_error) == (Spread(concurrency=many), on_error)
+    assert (side.spread, side.on_error) == (NodeSpread(concurrency=many), on_error)
 
 
 def test_services_may_come_from_params() -> None:
@@ -249,12 +249,12 @@ def test_waiting_kinds() -> None:
         {"kind": "wait_event", "params": {"signal_key": "go", "timeout_ms": 1500}, "post": {"action_static": "next"}}
     )
     assert (wait.verb, wait.timeout_us, wait.action) == (
-        Wait(signal=tmpl("params.signal_key"), lookup=True),
+        MessageVerb(signal=tmpl("params.signal_key"), lookup=True),
         1_500_000,
         "next",
     )
     approval = node({"kind": "approval", "params": {"approval_key": "ok"}})
-    assert approval.verb == Approval(name=tmpl("params.approval_key"), signals=True)
+    assert approval.verb == ApprovalVerb(name=tmpl("params.approval_key"), signals=True)
 
 
 def test_a_subflow() -> None:
@@ -318,7 +318,7 @@ def test_the_action_of_a_node(fields: dict[str, Any], action: str | None, action
 
 
 def test_an_empty_kind_is_an_executor() -> None:
-    assert isinstance(node({"kind": "", "service": "s"}).verb, Call)
+    assert isinstance(node({"kind": "", "service": "s"}).verb, TaskCall)
 
 
 # -- problems ----------------------------------------------------------------------------------------------------------

@@ -12,32 +12,34 @@ from perdure.core import declared
 from perdure.core import events as ev
 from perdure.core.commands import ScheduleTasks
 from perdure.core.declared import Declared, laid_under
-from perdure.core.flow_control.options import Control, Rate
-from perdure.core.flow_control.options import Limit as RecordedLimit
+from perdure.core.flow_control.options import FlowControlSpec, RateOption
+from perdure.core.flow_control.options import LimitOption as RecordedLimit
 from perdure.core.retry import TaskOptions
 from perdure.engine.runs.flow_definitions import HEARD_US, Flows
 from perdure.flows.compile import compile_flow
 from perdure.flows.decide.decider import Decider
-from perdure.flows.model import Call
+from perdure.flows.model import TaskCall
 from perdure.flows.source import read
 from perdure.sdk.worker.worker import Worker
 from perdure.wire.protocol import TASK_SCHEMAS_BYTES_MAX, bounded_signatures
 
 DECLARED = Declared(
     queue="mail",
-    options=TaskOptions(max_attempts=7, initial_us=5, timeout_us=9, control=Control(rates=(Rate(count=2, per_us=1),))),
+    options=TaskOptions(
+        max_attempts=7, initial_us=5, timeout_us=9, control=FlowControlSpec(rates=(RateOption(count=2, per_us=1),))
+    ),
     said=("max_attempts", "timeout_us", "control"),
 )
 
 
-def call_of(node: str, document: str = "") -> Call:
+def call_of(node: str, document: str = "") -> TaskCall:
     flow = compile_flow(read(f"flow: f\n{document}\ntasks:\n  send: {{{node}}}\n")).flow
     verb = flow.body.nodes[0].verb
-    assert isinstance(verb, Call)
+    assert isinstance(verb, TaskCall)
     return verb
 
 
-def resolved(call: Call) -> tuple[str, TaskOptions]:
+def resolved(call: TaskCall) -> tuple[str, TaskOptions]:
     return laid_under(DECLARED, call.queue, call.options, call.said)
 
 
@@ -69,7 +71,9 @@ def test_the_flow_wins_with_queue_and_flow_control() -> None:
     assert resolved(call_of("python: send", "defaults: {queue: other}"))[0] == "other"
     _, options = resolved(call_of("python: send, limit: 3"))
     assert options.control is not None
-    assert options.control.limits == (RecordedLimit(max=3),) and options.control.rates == (Rate(count=2, per_us=1),)
+    assert options.control.limits == (RecordedLimit(max=3),) and options.control.rates == (
+        RateOption(count=2, per_us=1),
+    )
     _, options = resolved(call_of("python: send, rate: {count: 9, per: 1s}"))
     assert options.control is not None and [r.count for r in options.control.rates] == [9]
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perdure.flows.compile import compile_value
-from perdure.flows.drawing.chart import Chart, Item, Link, chart_of
+from perdure.flows.drawing.chart import Chart, ChartLink, Item, chart_of
 from perdure.flows.drawing.svg import svg
 from perdure.flows.drawing.terminal import MARKS, cells, draw, plain
 
@@ -26,7 +26,7 @@ def chart(keys: str, *links: str, start: int | None = None, **items: Item) -> Ch
     found = []
     for text in links:
         source, target, *label = text.split(" ", 2)
-        found.append(Link(names.index(source), names.index(target), label[0] if label else ""))
+        found.append(ChartLink(names.index(source), names.index(target), label[0] if label else ""))
     return Chart(made, tuple(found), start)
 
 
@@ -184,7 +184,7 @@ KEY = st.text("abcdefghij", min_size=1, max_size=12)
 def test_any_chart_can_be_drawn_and_shows_every_key(keys: list[str], data: st.DataObject) -> None:
     place = st.integers(0, len(keys) - 1)
     links = data.draw(
-        st.lists(st.builds(Link, place, place, st.sampled_from(["", "yes", "no", "default"])), max_size=20)
+        st.lists(st.builds(ChartLink, place, place, st.sampled_from(["", "yes", "no", "default"])), max_size=20)
     )
     what = Chart(tuple(item(k) for k in keys), tuple(links), data.draw(st.none() | place))
     for width in (30, 80, 160):
@@ -216,7 +216,7 @@ def test_svg_is_one_accessible_picture() -> None:
 def test_svg_escapes_what_comes_from_a_document() -> None:
     evil = '</text><script>alert("x")</script>&\x00\x0b'
     what = chart("a b", "a b", a=item("a", "http", evil, evil))
-    links = (Link(0, 1, evil),)
+    links = (ChartLink(0, 1, evil),)
     text = svg(Chart(what.items, links), evil)
     root = ElementTree.fromstring(text)
     assert {e.tag.partition("}")[2] for e in root.iter()} <= {"svg", "title", "style", "rect", "g", "path", "text"}

@@ -8,14 +8,14 @@ import msgspec
 import pytest
 
 from perdure import Fair, Limit, RateLimit, task, workflow
-from perdure.core.flow_control.options import Control
-from perdure.core.flow_control.options import Limit as RecordedLimit
-from perdure.core.flow_control.options import Rate as RecordedRate
+from perdure.core.flow_control.options import FlowControlSpec
+from perdure.core.flow_control.options import LimitOption as RecordedLimit
+from perdure.core.flow_control.options import RateOption as RecordedRate
 from perdure.core.retry import TaskOptions
 from perdure.errors import FlowError, InvalidInput
 from perdure.flows.compile import compile_value
 from perdure.flows.flow_control import canonical, number_or_expression, with_root
-from perdure.flows.model import Call
+from perdure.flows.model import TaskCall
 
 
 def call(customer: str, order: dict[str, Any], size: int = 1) -> None: ...
@@ -38,7 +38,7 @@ def test_all_that_can_be_said_of_a_task() -> None:
         fair="order.region",
         weight="input.size * 2",
     )(call)
-    assert made.effective.control == Control(
+    assert made.effective.control == FlowControlSpec(
         limits=(RecordedLimit(max=3, by="input.customer"), RecordedLimit(max=10, key="db")),
         rates=(RecordedRate(count=100, per_us=60_000_000, key="api", units="input.size", burst=5),),
         priority=7,
@@ -59,13 +59,13 @@ def test_what_is_recorded_survives_its_encoding() -> None:
 def test_options_of_one_call_lie_over_those_of_the_task() -> None:
     one = task(limit=Limit(3), priority=1)(call)
     other = one.options(priority=9)
-    assert one.effective.control == Control(limits=(RecordedLimit(max=3),), priority=1)
-    assert other.effective.control == Control(limits=(RecordedLimit(max=3),), priority=9)
+    assert one.effective.control == FlowControlSpec(limits=(RecordedLimit(max=3),), priority=1)
+    assert other.effective.control == FlowControlSpec(limits=(RecordedLimit(max=3),), priority=9)
 
 
 def test_a_workflow_keeps_what_is_said_of_its_runs() -> None:
     made = workflow(limit=Limit(1, by="customer", policy="cancel_oldest"), priority=-5)(run)
-    assert made.control == Control(
+    assert made.control == FlowControlSpec(
         limits=(RecordedLimit(max=1, by="input.customer", policy="cancel_oldest"),), priority=-5
     )
     assert made.options(timeout="1m").control == made.control
@@ -136,15 +136,15 @@ def compiled(task_fields: dict[str, Any], **document: Any) -> Any:
     return compile_value({"flow": "f", "tasks": {"t": task_fields}, **document}).flow
 
 
-def control_of(fields: dict[str, Any]) -> Control | None:
+def control_of(fields: dict[str, Any]) -> FlowControlSpec | None:
     verb = compiled({"python": "m:f", **fields}).body.nodes[0].verb
-    assert isinstance(verb, Call)
+    assert isinstance(verb, TaskCall)
     return verb.options.control
 
 
 def test_a_flow_says_the_same_of_a_task() -> None:
     assert control_of({}) is None
-    assert control_of({"limit": 3}) == Control(limits=(RecordedLimit(max=3),))
+    assert control_of({"limit": 3}) == FlowControlSpec(limits=(RecordedLimit(max=3),))
     assert control_of(
         {
             "limit": [3, {"max": 1, "by": "customer", "key": "db"}],
@@ -152,21 +152,21 @@ def test_a_flow_says_the_same_of_a_task() -> None:
             "priority": -3,
             "fair": {"by": "customer", "weight": "tier"},
         }
-    ) == Control(
+    ) == FlowControlSpec(
         limits=(RecordedLimit(max=3), RecordedLimit(max=1, by="input.customer", key="db")),
         rates=(RecordedRate(count=100, per_us=60_000_000, by="input.region", units="input.size", burst=2),),
         priority=-3,
         fair="input.customer",
         weight="input.tier",
     )
-    assert control_of({"fair": "customer", "weight": 2}) == Control(fair="input.customer", weight="2")
+    assert control_of({"fair": "customer", "weight": 2}) == FlowControlSpec(fair="input.customer", weight="2")
 
 
 def test_a_flow_says_it_of_its_runs_at_the_top() -> None:
     flow = compiled(
         {"value": 1}, input={"customer": {"type": "string"}}, limit={"max": 1, "by": "customer", "policy": "skip"}
     )
-    assert flow.control == Control(limits=(RecordedLimit(max=1, by="input.customer", policy="skip"),))
+    assert flow.control == FlowControlSpec(limits=(RecordedLimit(max=1, by="input.customer", policy="skip"),))
     assert compiled({"value": 1}).control is None
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perdure.flows.drawing import layout as module
-from perdure.flows.drawing.layout import Layout, Line, Size, Spacing, arrange
+from perdure.flows.drawing.layout import DrawnLine, Layout, Size, Spacing, arrange
 
 SPACE = Spacing(box=3, bend=2)
 BOX = Size(9, 3)
@@ -16,7 +16,7 @@ LABEL = Size(7, 1)
 
 
 def arranged(count: int, *pairs: tuple[int, int], width_max: int = 0) -> Layout:
-    return arrange([BOX] * count, [Line(a, b) for a, b in pairs], SPACE, width_max)
+    return arrange([BOX] * count, [DrawnLine(a, b) for a, b in pairs], SPACE, width_max)
 
 
 def ranks(layout: Layout) -> list[int]:
@@ -43,7 +43,7 @@ def test_what_follows_nothing_stands_right_above_what_follows_it() -> None:
 
 
 def test_a_label_takes_a_rank_between() -> None:
-    found = arrange([BOX, BOX], [Line(0, 1, LABEL)], SPACE)
+    found = arrange([BOX, BOX], [DrawnLine(0, 1, LABEL)], SPACE)
     assert ranks(found) == [0, 2]
     assert [(v.kind, v.rank) for v in found.vertices[2:]] == [("label", 1)]
 
@@ -118,7 +118,7 @@ def test_nothing_overlaps_and_lines_go_down_whatever_the_graph(data: st.DataObje
     count = data.draw(st.integers(1, 14))
     box = st.integers(0, count - 1)
     lines = [
-        Line(a, b, LABEL if labelled else None)
+        DrawnLine(a, b, LABEL if labelled else None)
         for a, b, labelled in data.draw(st.lists(st.tuples(box, box, st.booleans()), max_size=30))
     ]
     sizes = [Size(w | 1, h) for w, h in data.draw(st.lists(st.tuples(st.integers(3, 30), st.integers(3, 6)), min_size=count, max_size=count))]  # fmt: skip
@@ -133,7 +133,7 @@ def test_nothing_overlaps_and_lines_go_down_whatever_the_graph(data: st.DataObje
     assert _reach(found) == _wanted(lines, found)
 
 
-def _wanted(lines: list[Line], layout: Layout) -> set[tuple[int, int]]:
+def _wanted(lines: list[DrawnLine], layout: Layout) -> set[tuple[int, int]]:
     """Who is joined with whom, upwards or downwards."""
     return {(line.source, line.target) for line in lines if line.source != line.target}
 
@@ -141,7 +141,7 @@ def _wanted(lines: list[Line], layout: Layout) -> set[tuple[int, int]]:
 def _reach(layout: Layout) -> set[tuple[int, int]]:
     """Boxes that a reader who follows lines of one net, down or up, gets to from another box."""
     out: set[tuple[int, int]] = set()
-    below: dict[int, list[module.Segment]] = {}
+    below: dict[int, list[module.DrawnSegment]] = {}
     for s in layout.segments:
         below.setdefault(s.upper, []).append(s)
     for start, vertex in enumerate(layout.vertices):

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.core.limits import ALIASES_MAX, DOCUMENT_BYTES_MAX, DOCUMENT_DEPTH_MAX, DOCUMENT_NODES_MAX
-from perdure.flows.model import Place
-from perdure.flows.problems import PROBLEMS_MAX, FlowError, Problem
+from perdure.flows.model import SourcePlace
+from perdure.flows.problems import PROBLEMS_MAX, DocumentProblem, FlowError
 from perdure.flows.source import read
 
 
-def refused(text: str | bytes, name: str = "flow.yaml") -> tuple[Problem, ...]:
+def refused(text: str | bytes, name: str = "flow.yaml") -> tuple[DocumentProblem, ...]:
     with pytest.raises(FlowError) as e:
         read(text, name=name)
     assert e.value.code == "invalid_flow"
@@ -90,7 +90,7 @@ def test_an_alias_stands_for_what_was_anchored() -> None:
 def test_a_byte_order_mark_is_no_part_of_the_text() -> None:
     document = read(b"\xef\xbb\xbfflow: x\n")
     assert document.value == {"flow": "x"}
-    assert document.place(("flow",), key=True) == Place(1, 1)
+    assert document.place(("flow",), key=True) == SourcePlace(1, 1)
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "---\n", "---\n...\n"])
@@ -233,34 +233,34 @@ tasks:
 @pytest.mark.parametrize(
     ("path", "key", "place"),
     [
-        ((), False, Place(1, 1)),
-        (("flow",), True, Place(1, 1)),
-        (("flow",), False, Place(1, 7)),
-        (("tasks", "first"), True, Place(3, 3)),
-        (("tasks", "first", "run", 1), False, Place(4, 14)),
-        (("tasks", "sec ond"), True, Place(6, 3)),
-        (("tasks", "sec ond", "x"), True, Place(6, 15)),
-        (("tasks", "sec ond", "x", "run", 0), False, Place(4, 11)),
-        (("tasks", "sec ond", "y"), False, Place(6, 29)),
-        (("tasks", "missing", "deep"), False, Place(3, 3)),
-        (("tasks", "first", "run", 9), False, Place(4, 10)),
+        ((), False, SourcePlace(1, 1)),
+        (("flow",), True, SourcePlace(1, 1)),
+        (("flow",), False, SourcePlace(1, 7)),
+        (("tasks", "first"), True, SourcePlace(3, 3)),
+        (("tasks", "first", "run", 1), False, SourcePlace(4, 14)),
+        (("tasks", "sec ond"), True, SourcePlace(6, 3)),
+        (("tasks", "sec ond", "x"), True, SourcePlace(6, 15)),
+        (("tasks", "sec ond", "x", "run", 0), False, SourcePlace(4, 11)),
+        (("tasks", "sec ond", "y"), False, SourcePlace(6, 29)),
+        (("tasks", "missing", "deep"), False, SourcePlace(3, 3)),
+        (("tasks", "first", "run", 9), False, SourcePlace(4, 10)),
     ],
 )
-def test_everything_has_a_place(path: tuple[str | int, ...], key: bool, place: Place) -> None:
+def test_everything_has_a_place(path: tuple[str | int, ...], key: bool, place: SourcePlace) -> None:
     assert read(PLACED).place(path, key=key) == place
 
 
 @pytest.mark.parametrize(
     ("path", "offset", "place"),
     [
-        (("flow",), 2, Place(1, 9)),
-        (("tasks", "first", "run", 1), 3, Place(4, 19)),
-        (("tasks", "first", "run", 2), 2, Place(4, 31)),
-        (("tasks", "third"), 1, Place(8, 6)),
-        (("tasks", "third"), 6, Place(9, 7)),
+        (("flow",), 2, SourcePlace(1, 9)),
+        (("tasks", "first", "run", 1), 3, SourcePlace(4, 19)),
+        (("tasks", "first", "run", 2), 2, SourcePlace(4, 31)),
+        (("tasks", "third"), 1, SourcePlace(8, 6)),
+        (("tasks", "third"), 6, SourcePlace(9, 7)),
     ],
 )
-def test_a_character_of_a_text_has_a_place(path: tuple[str | int, ...], offset: int, place: Place) -> None:
+def test_a_character_of_a_text_has_a_place(path: tuple[str | int, ...], offset: int, place: SourcePlace) -> None:
     document = read(PLACED)
     assert document.place_within(path, offset) == place
     value: Any = document.value
@@ -271,8 +271,8 @@ def test_a_character_of_a_text_has_a_place(path: tuple[str | int, ...], offset: 
 
 
 def test_a_folded_text_is_placed_at_its_beginning() -> None:
-    assert read("a: >\n  one\n  two\n").place_within(("a",), 5) == Place(1, 4)
-    assert read('a: "one\n  two"\n').place_within(("a",), 5) == Place(1, 4)
+    assert read("a: >\n  one\n  two\n").place_within(("a",), 5) == SourcePlace(1, 4)
+    assert read('a: "one\n  two"\n').place_within(("a",), 5) == SourcePlace(1, 4)
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
@@ -301,8 +301,8 @@ def test_json_is_json_where_yaml_has_other_ideas() -> None:
 
 def test_json_has_places() -> None:
     document = read('{"a": [1,\n  {"b": "x\\ud83d\\ude00y"}]}')
-    assert document.place(("a", 1, "b"), key=True) == Place(2, 4)
-    assert document.place_within(("a", 1, "b"), 2) == Place(2, 23)
+    assert document.place(("a", 1, "b"), key=True) == SourcePlace(2, 4)
+    assert document.place_within(("a", 1, "b"), 2) == SourcePlace(2, 23)
 
 
 @pytest.mark.parametrize(

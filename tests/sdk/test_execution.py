@@ -19,7 +19,7 @@ from perdure.core.work import Activation, Assignment, Beat, Decided, Report
 from perdure.errors import PayloadMismatch, PayloadTooLarge
 from perdure.sdk.worker import execution as execution_module
 from perdure.sdk.worker.attempts import Attempt, Pulse
-from perdure.sdk.worker.execution import Execution
+from perdure.sdk.worker.execution import TaskExecutor
 from perdure.sdk.worker.worker import Worker
 
 
@@ -44,7 +44,7 @@ async def test_an_assignment_that_waits_for_a_slot_is_cancelled_without_ever_run
 
     definition = SimpleNamespace(fn=work, is_async=True, signature=Plain())
     reports: list[Report] = []
-    execution = Execution(lambda _: definition, lambda: 0, 1, 1, reports.extend, lambda _: None)
+    execution = TaskExecutor(lambda _: definition, lambda: 0, 1, 1, reports.extend, lambda _: None)
     run = bytes(16)
     execution.assign([Assignment(run, n, 1, 1, "work", str(n).encode(), TaskOptions()) for n in range(3)])
     await asyncio.sleep(0.01)
@@ -78,7 +78,7 @@ async def test_many_short_tasks_share_one_runner_and_waiting_ones_run_side_by_si
 
     found = {"short": short, "waits": waits}
     reports: list[Report] = []
-    execution = Execution(
+    execution = TaskExecutor(
         lambda name: SimpleNamespace(fn=found[name], is_async=True, signature=Plain()),
         lambda: 0, 50, 1, reports.extend, lambda _: None,
     )  # fmt: skip
@@ -104,7 +104,7 @@ async def test_context_variables_of_one_task_do_not_reach_the_next() -> None:
         return n
 
     reports: list[Report] = []
-    execution = Execution(
+    execution = TaskExecutor(
         lambda _: SimpleNamespace(fn=paints, is_async=True, signature=Plain()),
         lambda: 0,
         4,
@@ -136,7 +136,7 @@ class Bench:
             "in_thread": (self._in_thread, False),
             "exits": (sys.exit, False),
         }
-        self.execution = Execution(
+        self.execution = TaskExecutor(
             lambda name: SimpleNamespace(fn=fns[name][0], is_async=fns[name][1], signature=Plain()),
             lambda: 0, slots, threads, self.reports.extend, self.beats.extend,
         )  # fmt: skip
@@ -289,7 +289,7 @@ async def test_beats_are_coalesced_the_first_goes_at_once_and_the_latest_details
 
     sent: list[Beat] = []
     definition = SimpleNamespace(fn=beats, is_async=True, signature=Plain())
-    execution = Execution(lambda _: definition, lambda: 0, 1, 1, lambda _: None, sent.extend)
+    execution = TaskExecutor(lambda _: definition, lambda: 0, 1, 1, lambda _: None, sent.extend)
     execution.assign([Assignment(bytes(16), 5, 1, 1, "beats", b"1", TaskOptions())])
     await until(lambda: sent)
     assert [b.details for b in sent] == [b"0"]
@@ -359,10 +359,10 @@ async def test_a_worker_forgets_the_run_that_was_idle_longest_when_it_is_full() 
     await worker.close()
 
 
-def idle_execution(beats: list[Beat] | None = None, reports: list[Report] | None = None) -> Execution:
+def idle_execution(beats: list[Beat] | None = None, reports: list[Report] | None = None) -> TaskExecutor:
     said: list[Beat] = [] if beats is None else beats
     ended: list[Report] = [] if reports is None else reports
-    return Execution(lambda _: None, lambda: 0, 1, 1, ended.extend, said.extend)
+    return TaskExecutor(lambda _: None, lambda: 0, 1, 1, ended.extend, said.extend)
 
 
 async def test_an_attempt_that_unwinds_late_does_not_take_the_place_of_the_next() -> None:
@@ -378,7 +378,7 @@ async def test_an_attempt_that_unwinds_late_does_not_take_the_place_of_the_next(
 
 async def test_what_an_attempt_wrote_goes_before_its_report() -> None:
     order: list[str] = []
-    execution = Execution(lambda _: None, lambda: 0, 1, 1, lambda _: order.append("report"), lambda _: None)
+    execution = TaskExecutor(lambda _: None, lambda: 0, 1, 1, lambda _: order.append("report"), lambda _: None)
     execution.sink = SimpleNamespace(is_empty=False, flush=lambda: order.append("output"))  # type: ignore[assignment]
     execution._reports = [Report(bytes(16), 0, 1, End.SUCCESS, b"", None, 0, 0)]
     execution._flush()

@@ -22,7 +22,7 @@ from perdure.core.work import Assignment, LogChunk, LogLine, Report
 from perdure.sdk.captured_output import OutputBuffer
 from perdure.sdk.worker import output
 from perdure.sdk.worker.attempts import Attempt, Slot, current_slot
-from perdure.sdk.worker.execution import Execution
+from perdure.sdk.worker.execution import TaskExecutor
 
 
 class Book:
@@ -303,7 +303,7 @@ class Bench:
     def __init__(self, fn: Any, is_async: bool = True, **options: Any) -> None:
         self.said: list[LogChunk | Report] = []
         definition = SimpleNamespace(fn=fn, is_async=is_async, signature=Plain())
-        self.execution = Execution(
+        self.execution = TaskExecutor(
             lambda _: definition, lambda: 7, 50, 4, self.said.extend, lambda _: None, self.said.extend, **options
         )
 
@@ -382,7 +382,7 @@ async def test_what_reports_set_off_does_not_belong_to_a_task() -> None:
         return n
 
     definition = SimpleNamespace(fn=quick, is_async=True, signature=Plain())
-    execution = Execution(
+    execution = TaskExecutor(
         lambda _: definition, lambda: 0, 1, 1, lambda _: seen.append(current_slot.get(None)), lambda _: None
     )
     execution.assign([Assignment(bytes(16), 0, 1, 1, "t", b"0", TaskOptions())])

@@ -22,7 +22,7 @@ from perdure.core.retry import End, TaskOptions
 from perdure.core.work import Assignment, Beat, LogChunk, Report
 from perdure.errors import InvalidInput, NotRegistered
 from perdure.sdk.worker import execution as execution_module
-from perdure.sdk.worker.execution import Execution
+from perdure.sdk.worker.execution import TaskExecutor
 from perdure.sdk.worker.processes import find
 
 SIGNATURE_OF_LIFE_S = 60
@@ -88,7 +88,7 @@ class Bench:
         self.reports: list[Report] = []
         self.chunks: list[LogChunk] = []
         self.beats: list[Beat] = []
-        self.execution = Execution(
+        self.execution = TaskExecutor(
             DEFINITIONS.__getitem__,
             lambda: time.monotonic_ns() // 1000 + 5_000_000_000,
             20,

@@ -18,7 +18,7 @@ from perdure.core.api.messages import AskUpdate, UpdateReply
 from perdure.core.errors import Conflict, Failure, NotFound, PayloadTooLarge, UpdateFailed, update_error
 from perdure.core.journal import Journal
 from perdure.core.limits import PAYLOAD_BYTES_MAX, WAITING_NAMES_MAX
-from perdure.core.messages import UpdateAsked
+from perdure.core.messages import UpdateMessage
 from perdure.core.run_retry import effective, plan
 from perdure.core.runstate import RunState
 from perdure.core.waits import MessageWaits
@@ -426,8 +426,8 @@ def waiting() -> tuple[FakePort, Updates]:
     return port, Updates(port, FakeStore(port), lambda run_id: None)  # type: ignore[arg-type]
 
 
-def question(id: str = "x") -> UpdateAsked:
-    return UpdateAsked(id, "rename", b"1")
+def question(id: str = "x") -> UpdateMessage:
+    return UpdateMessage(id, "rename", b"1")
 
 
 async def test_an_answer_from_here_is_told_at_once_and_from_elsewhere_soon() -> None:

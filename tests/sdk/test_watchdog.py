@@ -15,7 +15,7 @@ from perdure.core.limits import BLOCKED_STACK_CHARS_MAX
 from perdure.core.retry import TaskOptions
 from perdure.core.work import Assignment, Beat, Report
 from perdure.sdk.worker.attempts import Attempt
-from perdure.sdk.worker.execution import Execution
+from perdure.sdk.worker.execution import TaskExecutor
 from perdure.sdk.worker.watchdog import BLOCKED_MAX_S, Watchdog, stack_of
 from perdure.sdk.workflow import guards
 
@@ -185,7 +185,7 @@ async def test_on_a_real_loop_the_guilty_task_is_found_and_its_stack_shows_its_o
     definition = SimpleNamespace(fn=task, is_async=True, signature=Plain())
     reports: list[Report] = []
     urgent: list[Beat] = []
-    execution = Execution(
+    execution = TaskExecutor(
         lambda _: definition, lambda: 0, 5, 1, reports.extend, lambda _: None, urgent_beats=urgent.extend
     )
     execution.assign([Assignment(bytes(16), n, 1, 1, "task", b"%d" % n, TaskOptions()) for n in range(2)])

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from perdure.core import ids
-from perdure.core.flow_control.groups import Rules, task_line
-from perdure.core.flow_control.options import Control, Limit
+from perdure.core.flow_control.groups import FlowControlRules, task_group
+from perdure.core.flow_control.options import FlowControlSpec, LimitOption
 from perdure.core.retry import TaskOptions
 from perdure.engine.commits.rows import AnswerRow, Batch, MessageRow, PromiseRow, ReportRow, RequeuedRow
 from perdure.store import flow_control
@@ -87,11 +87,11 @@ async def test_a_task_whose_time_to_begin_is_over_is_not_claimed(store: Postgres
 
 async def test_a_task_in_a_line_whose_time_to_begin_is_over_is_not_claimed(store: PostgresStore, c: Any) -> None:
     me = await session(store)
-    line = task_line(Control(limits=(Limit(max=9),)), NS, "q", "t", "w", b"{}")
+    line = task_group(FlowControlSpec(limits=(LimitOption(max=9),)), NS, "q", "t", "w", b"{}")
     await flow_control.put_groups(c, [line])
     await add_task(c, 0, expires="now() - interval '1 second'", group_id=line.id)
     wanted = await add_task(c, 1, expires="now() + interval '1 hour'", group_id=line.id)
-    found = await flow_control.claim_from_lines(c, me, [((NS, "q", "t"), 9)], 9, Rules({}))
+    found = await flow_control.claim_from_lines(c, me, [((NS, "q", "t"), 9)], 9, FlowControlRules({}))
     assert [t.id for t in found.tasks] == [wanted]
 
 
@@ -273,7 +273,7 @@ async def test_mail_of_runs_that_are_gone_is_swept_and_that_for_a_successor_is_p
 @pytest.mark.parametrize("member", ["waiting", "under way", "a run", "none"])
 async def test_a_line_goes_when_nothing_is_left_in_it(store: PostgresStore, c: Any, member: str) -> None:
     me = await session(store)
-    line = task_line(Control(limits=(Limit(max=1),)), NS, "q", "t", "w", b"{}")
+    line = task_group(FlowControlSpec(limits=(LimitOption(max=1),)), NS, "q", "t", "w", b"{}")
     await flow_control.put_groups(c, [line])
     if member == "a run":
         await add_run(c, RUN, group_id=line.id)

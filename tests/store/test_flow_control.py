@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from perdure.core import ids
-from perdure.core.flow_control.groups import Line, Rules, run_line, task_line
-from perdure.core.flow_control.options import Control, Limit
+from perdure.core.flow_control.groups import FlowControlGroup, FlowControlRules, run_group, task_group
+from perdure.core.flow_control.options import FlowControlSpec, LimitOption
 from perdure.core.retry import TaskOptions
 from perdure.store import flow_control
 from perdure.store.connections import connect
@@ -33,7 +33,7 @@ async def session(c: Any) -> int:
     return int((await fetch_row(c, "register_session", engine="engine", lease_s=60.0, slots=5))["id"])
 
 
-async def waiting_task(c: Any, seq: int, line: Line) -> None:
+async def waiting_task(c: Any, seq: int, line: FlowControlGroup) -> None:
     run_id = ids.run_id(1_000, 0, 1)
     await c.execute(
         "insert into perdure.task_queue (id, ns, run_id, seq, name, queue, status, attempt, lost, run_at, scheduled_at, options, input, group_id)"
@@ -45,18 +45,20 @@ async def waiting_task(c: Any, seq: int, line: Line) -> None:
 async def test_lines_of_one_key_in_two_queues_never_take_more_slots_than_it_has(ends: list[Any]) -> None:
     """Each line has a row of its own to lock, so that only the lock of the key keeps the second claim from counting too early."""
     one, two, observer = ends
-    control = Control(limits=(Limit(max=1, key="shared"),))
-    left, right = (task_line(control, 1, queue, f"on_the_{queue}", "w", b"{}") for queue in ("left", "right"))
+    control = FlowControlSpec(limits=(LimitOption(max=1, key="shared"),))
+    left, right = (task_group(control, 1, queue, f"on_the_{queue}", "w", b"{}") for queue in ("left", "right"))
     await flow_control.put_groups(one, [left, right])
     for seq, line in enumerate((left, right)):
         await waiting_task(one, seq, line)
     first, second = await session(one), await session(two)
     transaction = one.transaction()
     await transaction.start()
-    claimed = await flow_control.claim_from_lines(one, first, [((1, "left", "on_the_left"), 5)], 5, Rules({}))
+    claimed = await flow_control.claim_from_lines(
+        one, first, [((1, "left", "on_the_left"), 5)], 5, FlowControlRules({})
+    )
     assert len(claimed.tasks) == 1
     claiming = asyncio.create_task(
-        flow_control.claim_from_lines(two, second, [((1, "right", "on_the_right"), 5)], 5, Rules({}))
+        flow_control.claim_from_lines(two, second, [((1, "right", "on_the_right"), 5)], 5, FlowControlRules({}))
     )
     async with asyncio.timeout(30):
         while not claiming.done():
@@ -71,7 +73,7 @@ async def test_lines_of_one_key_in_two_queues_never_take_more_slots_than_it_has(
 async def test_as_many_holders_are_asked_to_make_room_as_there_are_newcomers_and_once(ends: list[Any]) -> None:
     """A holder may take a while to stop: looking again meanwhile asks no other one in its place."""
     c = ends[0]
-    line = run_line(Control(limits=(Limit(max=3, key="shared", policy="cancel_oldest"),)), 1, "w", b"{}")
+    line = run_group(FlowControlSpec(limits=(LimitOption(max=3, key="shared", policy="cancel_oldest"),)), 1, "w", b"{}")
     holders = [ids.run_id(n, 0, n) for n in range(1, 4)]
     newcomers = [ids.run_id(n, 0, n) for n in range(11, 13)]
     for n, run_id in enumerate(holders):
@@ -84,7 +86,7 @@ async def test_as_many_holders_are_asked_to_make_room_as_there_are_newcomers_and
 
     async def look() -> list[bytes]:
         await c.execute("update perdure.flow_control_group set next_at = now()")
-        await flow_control.let_in(c, engine, Rules({}))
+        await flow_control.let_in(c, engine, FlowControlRules({}))
         return [r["run_id"] for r in await c.fetch("select run_id from perdure.inbox order by id")]
 
     await flow_control.put_groups(c, [line])
@@ -98,7 +100,7 @@ async def test_as_many_holders_are_asked_to_make_room_as_there_are_newcomers_and
 
 async def test_no_room_is_made_for_those_that_find_room(ends: list[Any]) -> None:
     c = ends[0]
-    line = run_line(Control(limits=(Limit(max=2, key="shared", policy="cancel_oldest"),)), 1, "w", b"{}")
+    line = run_group(FlowControlSpec(limits=(LimitOption(max=2, key="shared", policy="cancel_oldest"),)), 1, "w", b"{}")
     holder, *newcomers = [ids.run_id(n, 0, n) for n in range(1, 4)]
     await queue_run(c, holder, None)
     await c.execute(
@@ -109,7 +111,7 @@ async def test_no_room_is_made_for_those_that_find_room(ends: list[Any]) -> None
     await flow_control.put_groups(c, [line])
     for run_id in newcomers:
         await queue_run(c, run_id, line)
-    entered = await flow_control.let_in(c, await session(c), Rules({}))
+    entered = await flow_control.let_in(c, await session(c), FlowControlRules({}))
     assert (entered.runs, entered.cancelled) == (1, 1)
     assert [r["run_id"] for r in await c.fetch("select run_id from perdure.inbox")] == [holder]
 
@@ -134,7 +136,7 @@ async def test_keys_are_locked_in_one_order(ends: list[Any]) -> None:
     await looking
 
 
-async def queue_run(c: Any, run_id: bytes, line: Line | None) -> None:
+async def queue_run(c: Any, run_id: bytes, line: FlowControlGroup | None) -> None:
     await c.execute(
         "insert into perdure.run_queue (run_id, ns, workflow, version, status, created_at, wake_at, group_id)"
         " values ($1, 1, 'w', 'v', 'pending', now(), 'infinity', $2)",

@@ -16,7 +16,7 @@ from perdure.core.api.schedules import ScheduleRequest
 from perdure.core.calls import encode_json
 from perdure.core.durations import datetime_of, us_of
 from perdure.core.errors import Conflict, InvalidInput, NotFound, NotRegistered
-from perdure.core.messages import CancelAsked
+from perdure.core.messages import CancelMessage
 from perdure.core.schedules import parse_calendar, parse_spec
 from perdure.engine.api.schedules import Schedules
 from perdure.engine.services.schedules import PRUNE_S, Scheduler
@@ -25,7 +25,7 @@ from perdure.flows.scheduled import MISSED
 from perdure.store.connections import Connections
 from perdure.store.schedules import PostgresSchedules
 from perdure.store.verify import verify
-from perdure.wire.codec import decode_events, decode_mail
+from perdure.wire.codec import decode_events, decode_message
 from tests.fakes.engine_parts import EngineParts
 
 NS = 1
@@ -305,8 +305,8 @@ async def test_cancel_asks_the_active_run_to_stop_and_starts_the_next(bench: Ben
     first, second = await bench.runs()
     (mail,) = await bench.c.fetch("select * from perdure.inbox")
     assert mail["run_id"] == first["run_id"] != second["run_id"]
-    asked = decode_mail(mail["body"])
-    assert isinstance(asked, CancelAsked)
+    asked = decode_message(mail["body"])
+    assert isinstance(asked, CancelMessage)
     assert "starts the next run" in asked.reason
 
 

@@ -21,7 +21,7 @@ from perdure.engine.commits.store import NotCommitted, Poison
 from perdure.engine.tasks.lost_workers import settle_lost
 from perdure.store.postgres import PostgresStore
 from perdure.store.queries import fetch_row
-from perdure.wire.codec import decode_mail, encode_events, encode_options
+from perdure.wire.codec import decode_message, encode_events, encode_options
 from tests.fakes.rows import queued_row, start_row, task_row
 
 NS = 1
@@ -226,7 +226,7 @@ async def test_reaping_frees_runs_requeues_tasks_and_fails_those_that_may_not_ru
     await store.reap(settle_lost)
     rows = await sql.fetch("select seq, status, owner, attempt, lost from perdure.task_queue order by seq")
     assert [tuple(r) for r in rows] == [(0, "pending", None, 2, 1), (3, "pending", None, 1, 0)]
-    mails = [decode_mail(r["body"]) for r in await sql.fetch("select body from perdure.inbox order by id")]
+    mails = [decode_message(r["body"]) for r in await sql.fetch("select body from perdure.inbox order by id")]
     assert sorted((m.seq, m.failure.code) for m in mails) == [(1, "task_lost"), (2, "task_lost")]
     assert await sql.fetchval("select count(*) from perdure.commit_log") == 0
     assert await sql.fetchval("select count(*) from perdure.engine_session") == 0

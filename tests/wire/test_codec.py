@@ -105,17 +105,17 @@ def test_options_survive(options: TaskOptions) -> None:
     assert codec.decode_options(codec.encode_options(options)) == options
 
 
-@pytest.mark.parametrize("kind", get_args(messages.Mail), ids=lambda k: k.__name__)
+@pytest.mark.parametrize("kind", get_args(messages.Message), ids=lambda k: k.__name__)
 def test_every_mail_survives(kind: type[Any]) -> None:
     @given(structs_of(kind))
     def check(letter: Any) -> None:
-        assert codec.decode_mail(codec.encode_mail(letter)) == letter
+        assert codec.decode_message(codec.encode_message(letter)) == letter
 
     check()
 
 
 @pytest.mark.parametrize("version", [b"\x00", b"\x02", b"\xff", b""])
-@pytest.mark.parametrize("decode", [codec.decode_events, codec.decode_mail, codec.decode_options])
+@pytest.mark.parametrize("decode", [codec.decode_events, codec.decode_message, codec.decode_options])
 def test_a_record_of_an_unknown_version_is_refused(version: bytes, decode: Any) -> None:
     body = codec.encode_events([ev.TimerFired(1)])[1:]
     with pytest.raises(InvalidInput, match="newer than this Perdure understands"):

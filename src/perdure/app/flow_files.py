@@ -14,7 +14,7 @@ from perdure.core.errors import InvalidInput
 if TYPE_CHECKING:  # every command that takes the name of a workflow asks whether it is a file; few go on to compile it
     from perdure.core.api.definitions import FlowText
     from perdure.flows.compile import Compiled
-    from perdure.flows.problems import Problem
+    from perdure.flows.problems import DocumentProblem
 
 SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
 KEYS: Final = frozenset({"flow", "tasks", "graph", "start"})
@@ -37,7 +37,7 @@ class FlowFile:
     text: str
     compiled: Compiled | None = None
     version: str = ""
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[DocumentProblem, ...] = ()
     document: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @property

@@ -14,7 +14,7 @@ from perdure.cli import completion_values
 from perdure.cli.flow_problems import refuse_invalid
 from perdure.cli.remote_options import Remote, remote
 from perdure.cli.render import STYLES
-from perdure.flows.drawing.chart import Chart, Item, Link
+from perdure.flows.drawing.chart import Chart, ChartLink, Item
 from perdure.flows.drawing.terminal import draw
 
 if TYPE_CHECKING:
@@ -177,5 +177,5 @@ def _chart_in(graph: Mapping[str, Any], statuses: dict[str, str]) -> Chart:
         )
         for n in graph["nodes"]
     )
-    links = tuple(Link(places[e["source"]], places[e["target"]], e["label"]) for e in graph["links"])
+    links = tuple(ChartLink(places[e["source"]], places[e["target"]], e["label"]) for e in graph["links"])
     return Chart(items, links, places.get(graph.get("start")))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from perdure.app.flow_files import FlowFile
-    from perdure.flows.problems import Problem
+    from perdure.flows.problems import DocumentProblem
 
 
 def refuse_invalid(files: list[FlowFile]) -> None:
@@ -28,13 +28,13 @@ def refuse_invalid(files: list[FlowFile]) -> None:
         raise typer.Exit(1)
 
 
-def print_problems(console: Console, problems: Iterable[Problem]) -> None:
+def print_problems(console: Console, problems: Iterable[DocumentProblem]) -> None:
     """Place, message, source line and a caret below it, as compilers print them."""
     for problem in problems:
         console.print(problem_text(problem), soft_wrap=True)
 
 
-def problem_text(p: Problem) -> Text:
+def problem_text(p: DocumentProblem) -> Text:
     from rich.text import Text
 
     out = Text()

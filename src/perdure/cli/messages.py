@@ -50,7 +50,6 @@ def signal(
     """
     from uuid import uuid4
 
-
     if start is not None:
         _signal_with_start(
             server, run, start, {"signal": name, "value": value_of(value), "signal_key": key}, input_json

@@ -11,14 +11,14 @@ from typing import Final
 
 import msgspec
 
-from perdure.core.flow_control.options import Control
+from perdure.core.flow_control.options import FlowControlSpec
 from perdure.core.retry import TaskOptions
 
 KEY: Final = "x-perdure"
 """Of a task's signature: its declared options, where it has any."""
 QUEUE: Final = "queue"
 CONTROL: Final = "control"
-_CONTROL: Final = Control()
+_CONTROL: Final = FlowControlSpec()
 
 
 class Declared(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -45,15 +45,15 @@ def laid_under(
     return queue, msgspec.structs.replace(options, **changed) if changed else options
 
 
-def _merged(declared: Control | None, own: Control | None) -> Control | None:
+def _merged(declared: FlowControlSpec | None, own: FlowControlSpec | None) -> FlowControlSpec | None:
     """Limits, rates, priority, fairness and weight each: the caller's where it says something."""
     if declared is None or own is None:
         return own or declared
     fields = {
         field: given if (given := getattr(own, field)) != getattr(_CONTROL, field) else getattr(declared, field)
-        for field in Control.__struct_fields__
+        for field in FlowControlSpec.__struct_fields__
     }
-    return Control(**fields)
+    return FlowControlSpec(**fields)
 
 
 def encode(declared: Declared) -> bytes:

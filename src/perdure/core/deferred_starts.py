@@ -23,7 +23,7 @@ from perdure.core.limits import BATCH_ITEMS_MAX, PUT_OFF_US_MAX
 from perdure.core.names import checked_name
 
 
-class Debounce(msgspec.Struct, frozen=True, tag="debounce"):
+class DebounceSpec(msgspec.Struct, frozen=True, tag="debounce"):
     key: str
     quiet_us: int
     """The run begins when no start has come for this long."""
@@ -35,7 +35,7 @@ class Debounce(msgspec.Struct, frozen=True, tag="debounce"):
         return self.most_us or PUT_OFF_US_MAX
 
 
-class Batch(msgspec.Struct, frozen=True, tag="batch"):
+class BatchSpec(msgspec.Struct, frozen=True, tag="batch"):
     key: str
     size: int
     """The run begins with so many items."""
@@ -43,13 +43,13 @@ class Batch(msgspec.Struct, frozen=True, tag="batch"):
     """And at the latest this long after the first one."""
 
 
-class Dedup(msgspec.Struct, frozen=True):
+class DedupSpec(msgspec.Struct, frozen=True):
     key: str
     for_us: int = 0
     """How long the key belongs to the first run; 0: until that run has ended."""
 
 
-Later = Debounce | Batch
+Later = DebounceSpec | BatchSpec
 
 
 class Gathered(msgspec.Struct, frozen=True):
@@ -61,13 +61,13 @@ class Gathered(msgspec.Struct, frozen=True):
     """As they were written: nothing is decoded on the way."""
 
 
-def check_later(later: Later | None, dedup: Dedup | None, run_key: str) -> None:
+def check_later(later: Later | None, dedup: DedupSpec | None, run_key: str) -> None:
     """InvalidInput for what can never work."""
     asked = [
         word
         for word, said in (
-            ("debounce", isinstance(later, Debounce)),
-            ("batch", isinstance(later, Batch)),
+            ("debounce", isinstance(later, DebounceSpec)),
+            ("batch", isinstance(later, BatchSpec)),
             ("dedup", dedup is not None),
             ("a key of its own", bool(run_key)),
         )
@@ -76,14 +76,14 @@ def check_later(later: Later | None, dedup: Dedup | None, run_key: str) -> None:
     if len(asked) > 1:
         raise InvalidInput(f"a start has {' and '.join(asked)}; each of these decides alone which run it is: keep one")
     match later:
-        case Debounce():
+        case DebounceSpec():
             _check_time("debounce", later.quiet_us)
             _check_time("the longest delay of a debounce", later.latest_us)
             if later.latest_us < later.quiet_us:
                 raise InvalidInput(
                     f"debounce: the longest delay {human(later.latest_us)} is shorter than the quiet time {human(later.quiet_us)}; make it longer"
                 )
-        case Batch():
+        case BatchSpec():
             _check_time("the longest delay of a batch", later.every_us)
             if not 1 <= later.size <= BATCH_ITEMS_MAX:
                 raise InvalidInput(

@@ -7,29 +7,29 @@ import msgspec
 from perdure.core.errors import Failure
 
 
-class _Mail(msgspec.Struct, frozen=True, array_like=True, tag_field="type", gc=False):
+class _Message(msgspec.Struct, frozen=True, array_like=True, tag_field="type", gc=False):
     pass
 
 
-class SignalSent(_Mail, frozen=True, gc=False, tag=1):
+class SignalMessage(_Message, frozen=True, gc=False, tag=1):
     name: str
     value: bytes
 
 
-class CancelAsked(_Mail, frozen=True, gc=False, tag=2):
+class CancelMessage(_Message, frozen=True, gc=False, tag=2):
     reason: str = ""
     deadline: bool = False
     """As in the event."""
 
 
-class PromiseKept(_Mail, frozen=True, gc=False, tag=3):
+class PromiseMessage(_Message, frozen=True, gc=False, tag=3):
     name: str
     value: bytes
     authorized: bool = False
     """It is the result of votes, or the caller may override them. A restricted approval (assignees or a quorum) takes nothing else."""
 
 
-class ChildEnded(_Mail, frozen=True, gc=False, tag=4):
+class ChildEndedMessage(_Message, frozen=True, gc=False, tag=4):
     """`status` is the child's RunStatus; `value` its result on success."""
 
     seq: int
@@ -40,7 +40,7 @@ class ChildEnded(_Mail, frozen=True, gc=False, tag=4):
     """The run that the parent started under this number. A parent that was retried may have started another since."""
 
 
-class TaskEnded(_Mail, frozen=True, gc=False, tag=5):
+class TaskEndedMessage(_Message, frozen=True, gc=False, tag=5):
     """A task of this run ended on another engine. `status` is its TaskStatus; times are Unix microseconds."""
 
     seq: int
@@ -54,7 +54,7 @@ class TaskEnded(_Mail, frozen=True, gc=False, tag=5):
     finished_us: int
 
 
-class UpdateAsked(_Mail, frozen=True, gc=False, tag=6):
+class UpdateMessage(_Message, frozen=True, gc=False, tag=6):
     """`id` is the asker's: asking again under it is asking once."""
 
     id: str
@@ -62,4 +62,4 @@ class UpdateAsked(_Mail, frozen=True, gc=False, tag=6):
     value: bytes
 
 
-Mail = SignalSent | CancelAsked | PromiseKept | ChildEnded | TaskEnded | UpdateAsked
+Message = SignalMessage | CancelMessage | PromiseMessage | ChildEndedMessage | TaskEndedMessage | UpdateMessage

@@ -17,7 +17,7 @@ from hashlib import blake2b
 import msgspec
 
 from perdure.core.errors import Failure
-from perdure.core.flow_control.options import Control
+from perdure.core.flow_control.options import FlowControlSpec
 from perdure.core.limits import ATTEMPTS_DEFAULT, LOST_WORKERS_MAX, RETRY_AFTER_S_MAX
 
 
@@ -45,7 +45,7 @@ class TaskOptions(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """Schedule to close, over all attempts; 0 is no limit."""
     undo: str = ""
     """The task that takes back what this one did, if the run fails or is cancelled later; empty: none."""
-    control: Control | None = None
+    control: FlowControlSpec | None = None
     """Flow control; None where the task asks for none."""
 
 

@@ -48,7 +48,7 @@ Status = Literal["ready", "undoing", "undone", "failed", "kept"]
 # -- in words and data -------------------------------------------------------------------------------------------------
 
 
-class Undoable(msgspec.Struct, kw_only=True):
+class UndoableTask(msgspec.Struct, kw_only=True):
     """One entry of the stack as people see it."""
 
     task: int
@@ -75,7 +75,7 @@ def refuse_undone(history: list[ev.Recorded]) -> None:
         raise Conflict("the run has undone what it did and cannot be retried from where it failed; start it anew")
 
 
-def stack_of(history: list[ev.Recorded]) -> list[Undoable]:
+def stack_of(history: list[ev.Recorded]) -> list[UndoableTask]:
     """The stack with all that was ever on it, in the order of successes. `history` is an effective one (core/run_retry.py)."""
     fold = _Fold()
     for record in history:
@@ -85,10 +85,10 @@ def stack_of(history: list[ev.Recorded]) -> list[Undoable]:
 
 class _Fold:
     def __init__(self) -> None:
-        self.lines: list[tuple[int, Undoable]] = []
+        self.lines: list[tuple[int, UndoableTask]] = []
         """With the number of the event that put it there."""
         self._scheduled: dict[int, ev.TasksScheduled] = {}
-        self._undoing: dict[int, Undoable] = {}
+        self._undoing: dict[int, UndoableTask] = {}
 
     def apply(self, number: int, event: ev.Event) -> None:
         match event:
@@ -125,7 +125,7 @@ class _Fold:
         event = self._scheduled.pop(seq, None)
         if event is not None:
             name = ev.label(event, seq) or event.name
-            self.lines.append((number, Undoable(task=seq, name=name, undo=event.options.undo)))
+            self.lines.append((number, UndoableTask(task=seq, name=name, undo=event.options.undo)))
 
     def _keep(self, until: int) -> None:
         for number, line in self.lines:
@@ -167,7 +167,7 @@ class CannotUndo(Exception):
     """The undo of an entry cannot even be called."""
 
 
-class Unwinding(Generic[E]):
+class UndoSequence(Generic[E]):
     """Entries that are being taken back. It knows nothing of tasks but their numbers: `call` schedules one and answers its own.
 
     With a barrier nothing begins before that is lifted. It makes sure that every success has arrived that was recorded

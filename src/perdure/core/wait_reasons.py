@@ -22,7 +22,7 @@ from perdure.core import ids
 from perdure.core.approvals import decode_spec
 from perdure.core.durations import datetime_of
 from perdure.core.events import PromiseCreated, PromiseKind
-from perdure.core.flow_control.admission import Reason
+from perdure.core.flow_control.admission import QueueReason
 from perdure.core.named_events import read_spec
 from perdure.core.runstate import RunState
 
@@ -54,7 +54,7 @@ CODES: Final[dict[str, str]] = {
 _RANK: Final = {code: n for n, code in enumerate(CODES)}
 
 
-class Wait(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class WaitReason(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One thing that is waited for."""
 
     on: str
@@ -73,10 +73,10 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How many more of the same there are."""
 
 
-_waits = msgspec.json.Decoder(list[Wait])
+_waits = msgspec.json.Decoder(list[WaitReason])
 
 
-def encode(waits: Sequence[Wait]) -> tuple[str | None, str | None]:
+def encode(waits: Sequence[WaitReason]) -> tuple[str | None, str | None]:
     """As a run's row takes it: the word for lists, and all of it."""
     if not waits:
         return None, None
@@ -84,11 +84,11 @@ def encode(waits: Sequence[Wait]) -> tuple[str | None, str | None]:
     return shown[0].on, msgspec.json.encode(shown).decode()
 
 
-def decode(text: str | None) -> list[Wait]:
+def decode(text: str | None) -> list[WaitReason]:
     return _waits.decode(text) if text else []
 
 
-def ordered(waits: Iterable[Wait]) -> list[Wait]:
+def ordered(waits: Iterable[WaitReason]) -> list[WaitReason]:
     """The most telling first. Where a task says why it waits, that it waits need not be told."""
     found = sorted(waits, key=lambda w: _RANK[w.on])
     telling = [w for w in found if w.on != "task"]
@@ -99,7 +99,7 @@ TASK_CODES: Final = frozenset({"limit", "rate", "paused", "retry", "no_worker", 
 """Reasons that waiting tasks give."""
 
 
-def sentence(waits: Sequence[Wait]) -> str:
+def sentence(waits: Sequence[WaitReason]) -> str:
     """All of it in one line."""
     if not waits:
         return ""
@@ -114,7 +114,7 @@ def sentence(waits: Sequence[Wait]) -> str:
 
 def of_run(
     state: RunState, listens: Iterable[str] = (), blocked: Iterable[tuple[str, Sequence[str]]] = ()
-) -> list[Wait]:
+) -> list[WaitReason]:
     """What a run waits for. `listens`: what its code listens for, which the history does not show, as `signal:name`. `blocked`: nodes of a
     flow, each with the nodes that it waits for."""
     out = [_promise(created) for name, created in state.promises.items() if name not in state.resolved]
@@ -122,38 +122,40 @@ def of_run(
     out += [_child(child) for child in state.children.values()][:WAITS_MAX]
     if state.tasks:
         out.append(_tasks(task_names(state), len(state.tasks)))
-    out += [Wait(on="dependency", text=_after(node, deps), name=node, by=tuple(deps)) for node, deps in blocked]
+    out += [WaitReason(on="dependency", text=_after(node, deps), name=node, by=tuple(deps)) for node, deps in blocked]
     if state.timers:
         first = min(state.timers.values())
-        out.append(Wait(on="timer", text=f"a timer until {moment(first)}", until_us=first, count=len(state.timers) - 1))
+        out.append(
+            WaitReason(on="timer", text=f"a timer until {moment(first)}", until_us=first, count=len(state.timers) - 1)
+        )
     return out
 
 
-def _promise(created: PromiseCreated) -> Wait:
+def _promise(created: PromiseCreated) -> WaitReason:
     name = created.name
     match created.kind:
         case PromiseKind.EVENT:
             wait = read_spec(created.spec)
             matching = f" that matches {wait.match}" if wait.match else ""
-            return Wait(on="event", text=f"an event {wait.event!r}{matching}", name=wait.event)
+            return WaitReason(on="event", text=f"an event {wait.event!r}{matching}", name=wait.event)
         case PromiseKind.APPROVAL:
             spec = decode_spec(created.spec)
             by = tuple(spec.assignees)
             text = f"the approval {name!r} by {', '.join(by) or 'anyone'}"
-            return Wait(on="approval", text=text, name=name, by=by, until_us=spec.deadline_us or 0)
+            return WaitReason(on="approval", text=text, name=name, by=by, until_us=spec.deadline_us or 0)
         case _:
-            return Wait(on="promise", text=f"the promise {name!r}", name=name)
+            return WaitReason(on="promise", text=f"the promise {name!r}", name=name)
 
 
-def _listens(one: str) -> Wait:
+def _listens(one: str) -> WaitReason:
     kind, _, name = one.partition(":")
     if kind not in ("signal", "update"):
         kind, name = "signal", one
-    return Wait(on=kind, text=f"{'an' if kind == 'update' else 'a'} {kind} {name!r}", name=name)
+    return WaitReason(on=kind, text=f"{'an' if kind == 'update' else 'a'} {kind} {name!r}", name=name)
 
 
-def _child(child: bytes) -> Wait:
-    return Wait(on="child", text=f"child run {ids.text(child)}", runs=(ids.text(child),))
+def _child(child: bytes) -> WaitReason:
+    return WaitReason(on="child", text=f"child run {ids.text(child)}", runs=(ids.text(child),))
 
 
 def task_names(state: RunState) -> Counter[str]:
@@ -161,10 +163,12 @@ def task_names(state: RunState) -> Counter[str]:
     return Counter(e.name for e in islice(state.tasks.values(), NAMES_COUNTED))
 
 
-def _tasks(names: Counter[str], total: int) -> Wait:
+def _tasks(names: Counter[str], total: int) -> WaitReason:
     told = ", ".join(f"{name} ({n:,})" if n > 1 else name for name, n in names.most_common(3))
     more = ", ..." if len(names) > 3 else ""
-    return Wait(on="task", text=f"{'the task' if total == 1 else f'{total:,} tasks:'} {told}{more}", count=total - 1)
+    return WaitReason(
+        on="task", text=f"{'the task' if total == 1 else f'{total:,} tasks:'} {told}{more}", count=total - 1
+    )
 
 
 def _after(node: str, deps: Sequence[str]) -> str:
@@ -172,33 +176,33 @@ def _after(node: str, deps: Sequence[str]) -> str:
     return f"node {told} to end before {node!r} begins"
 
 
-def stuck(why: str) -> Wait:
-    return Wait(on="stuck", text=f"a manual resume: {why.partition(chr(10))[0]}")
+def stuck(why: str) -> WaitReason:
+    return WaitReason(on="stuck", text=f"a manual resume: {why.partition(chr(10))[0]}")
 
 
-def no_code(workflow: str, version: str) -> Wait:
-    return Wait(
+def no_code(workflow: str, version: str) -> WaitReason:
+    return WaitReason(
         on="version",
         text=f"a worker that has version {version} of the workflow {workflow!r}: none is connected",
         name=workflow,
     )
 
 
-def about_to_start(workflow: str) -> Wait:
-    return Wait(on="slot", text=f"a worker that serves the workflow {workflow!r} to take it up", name=workflow)
+def about_to_start(workflow: str) -> WaitReason:
+    return WaitReason(on="slot", text=f"a worker that serves the workflow {workflow!r} to take it up", name=workflow)
 
 
 # -- flow control --------------------------------------------------------------------------------------------------
 
 
-def of_reason(reason: Reason, what: str = "") -> Wait:
+def of_reason(reason: QueueReason, what: str = "") -> WaitReason:
     """What the claim recorded about a line."""
     match reason.code:
         case "limit":
             runs = tuple(ids.text(bytes.fromhex(h)) for h in reason.holders)
             held = f", held by {', '.join(runs)}" if runs else ""
             more = ", ..." if reason.max > len(runs) and len(runs) >= 3 else ""
-            return Wait(
+            return WaitReason(
                 on="limit",
                 text=f"the limit {reason.key} of {reason.max} at a time{held}{more}",
                 name=what,
@@ -206,7 +210,7 @@ def of_reason(reason: Reason, what: str = "") -> Wait:
                 runs=runs,
             )
         case "rate":
-            return Wait(
+            return WaitReason(
                 on="rate",
                 text=f"the rate of {reason.key}, refilled at {moment(reason.until_us)}",
                 name=what,
@@ -215,7 +219,7 @@ def of_reason(reason: Reason, what: str = "") -> Wait:
             )
         case _:
             words = f": {reason.text}" if reason.text else ""
-            return Wait(
+            return WaitReason(
                 on="paused",
                 text=f"{reason.key} to be resumed, paused by {reason.by}{words}",
                 name=what,
@@ -235,34 +239,34 @@ class TaskWaiting(msgspec.Struct, frozen=True, kw_only=True):
     max_attempts: int
     run_at_us: int
     now_us: int
-    reason: Reason | None
+    reason: QueueReason | None
     served: bool
     """Some connected worker serves it."""
 
 
-def of_task(t: TaskWaiting) -> Wait:
+def of_task(t: TaskWaiting) -> WaitReason:
     what = t.node or t.name
     if t.run_at_us > t.now_us:
         if t.attempt > 1:
             text = f"attempt {t.attempt - t.lost} of {t.max_attempts} of the task {what!r} at {moment(t.run_at_us)}"
-            return Wait(on="retry", text=text, name=what, until_us=t.run_at_us)
-        return Wait(
+            return WaitReason(on="retry", text=text, name=what, until_us=t.run_at_us)
+        return WaitReason(
             on="timer", text=f"the task {what!r} to begin at {moment(t.run_at_us)}", name=what, until_us=t.run_at_us
         )
     if t.reason is not None:
         return of_reason(t.reason, what)
     if not t.served:
         text = f"a worker that serves the task {t.name!r} on queue {t.queue!r}: none is connected"
-        return Wait(on="no_worker", text=text, name=what)
-    return Wait(
+        return WaitReason(on="no_worker", text=text, name=what)
+    return WaitReason(
         on="slot", text=f"a free slot for the task {t.name!r}: all workers that serve it on queue {t.queue!r} are busy",
         name=what,
     )  # fmt: skip
 
 
-def backlog(names: Counter[str]) -> Wait:
+def backlog(names: Counter[str]) -> WaitReason:
     told = ", ".join(f"{name} ({n:,})" if n > 1 else name for name, n in names.most_common(3))
-    return Wait(on="slot", text=f"a free slot for {told}: all workers that serve it are busy")
+    return WaitReason(on="slot", text=f"a free slot for {told}: all workers that serve it are busy")
 
 
 def moment(us: int) -> str:

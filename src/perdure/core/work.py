@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from perdure.core.commands import Command
-from perdure.core.deferred_starts import Dedup, Later
+from perdure.core.deferred_starts import DedupSpec, Later
 from perdure.core.errors import Failure
 from perdure.core.events import Recorded
 from perdure.core.lifecycle import RunStatus
@@ -119,7 +119,7 @@ class StartRequest(msgspec.Struct, frozen=True, kw_only=True):
     """W3C traceparent of the caller."""
     later: Later | None = None
     """Put off: the run begins later, together with other starts. See starts.py."""
-    dedup: Dedup | None = None
+    dedup: DedupSpec | None = None
     idempotency_key: str = ""
     """Of the request: a repetition under it has no further effect, a different request under it is refused."""
     registered_only: bool = False

@@ -13,7 +13,7 @@ from typing import Final
 
 from perdure.core import events as ev
 from perdure.core.errors import Unavailable
-from perdure.core.messages import ChildEnded
+from perdure.core.messages import ChildEndedMessage
 from perdure.engine.commits.store import Committed
 from perdure.engine.commits.write_queue import AwaitedUnit, Unit
 from perdure.engine.runs.ends import count_end, run_end
@@ -154,7 +154,7 @@ class AfterCommit:
         parent = self._runs.get(run.state.parent_id) if run.state.parent_id and phase.successor is None else None
         if parent is not None:
             self._delivery.deliver(
-                parent, ChildEnded(run.state.parent_seq, phase.status, phase.value, phase.failure, run.known_as)
+                parent, ChildEndedMessage(run.state.parent_seq, phase.status, phase.value, phase.failure, run.known_as)
             )
         self._events.run_ended.publish(end)
 

@@ -11,7 +11,7 @@ from typing import Generic, ParamSpec
 
 import msgspec
 
-from perdure.core.messages import TaskEnded
+from perdure.core.messages import TaskEndedMessage
 from perdure.core.work import Outcome
 
 P = ParamSpec("P")
@@ -81,7 +81,7 @@ class EngineEvents:
         """Attempts ended on workers of this engine."""
         self.start_deadline_set = Topic[[int]]()
         """A task that waits in task_queue must have begun by this moment."""
-        self.orphaned_task_ended = Topic[[bytes, int, TaskEnded]]()
+        self.orphaned_task_ended = Topic[[bytes, int, TaskEndedMessage]]()
         """An attempt that a worker brought along succeeded, and has no row: (run, namespace, its end)."""
         self.suspect_decided = Topic[[bytes]]()
         """A run that engines did not survive was decided here."""

@@ -14,9 +14,9 @@ import msgspec
 from perdure.core import events as ev
 from perdure.core.durations import FOREVER_US
 from perdure.core.errors import LimitReached
-from perdure.core.flow_control.admission import Held, Key
-from perdure.core.flow_control.groups import Line, Rules, run_line, task_line
-from perdure.core.flow_control.options import Control
+from perdure.core.flow_control.admission import Key, LimitUse
+from perdure.core.flow_control.groups import FlowControlGroup, FlowControlRules, run_group, task_group
+from perdure.core.flow_control.options import FlowControlSpec
 from perdure.core.ids import text
 from perdure.engine.ports import Store
 from perdure.engine.shared_reads import Once
@@ -29,16 +29,16 @@ CONTROLS_MAX: Final = 10_000
 Version = tuple[int, str, str]
 """(namespace, workflow, version)"""
 
-_control = msgspec.json.Decoder(Control)
+_control = msgspec.json.Decoder(FlowControlSpec)
 
 
 class FlowControl:
     def __init__(self, store: Store, now_us: Callable[[], int]) -> None:
         self._store, self._now_us = store, now_us
-        self.rules = Rules()
+        self.rules = FlowControlRules()
         self.rules_us: int | None = None
         """As of which change the rules are."""
-        self._controls: dict[Version, tuple[Control | None, int]] = {}
+        self._controls: dict[Version, tuple[FlowControlSpec | None, int]] = {}
         self._once = Once()
         self.holding: dict[bytes, tuple[Key, ...]] = {}
         """Tasks in flight here that hold slots -> their keys."""
@@ -49,11 +49,11 @@ class FlowControl:
         """Whether these tasks have to wait in a line."""
         return event.options.control is not None or bool(self.rules.for_task(ns, event.queue, event.name, workflow))
 
-    def of_task(self, ns: int, workflow: str, event: ev.TasksScheduled, seq: int) -> Line | None:
+    def of_task(self, ns: int, workflow: str, event: ev.TasksScheduled, seq: int) -> FlowControlGroup | None:
         if not self.limits(ns, event, workflow):
             return None
         data = event.inputs[seq - event.first]
-        return task_line(event.options.control, ns, event.queue, event.name, workflow, data)
+        return task_group(event.options.control, ns, event.queue, event.name, workflow, data)
 
     def launched(self, task_id: bytes, keys: tuple[Key, ...]) -> None:
         if keys:
@@ -91,20 +91,20 @@ class FlowControl:
         for workflow, version in wanted:
             self.learn((ns, workflow, version), found.get((workflow, version)))
 
-    def of_run(self, version: Version, data: bytes) -> Line | None:
+    def of_run(self, version: Version, data: bytes) -> FlowControlGroup | None:
         """The line that a new run waits in; None: it may begin. What its version says must be known."""
         ns, workflow, _ = version
         found = self._controls.get(version)
         control = found[0] if found is not None else None
         if control is None and not self.rules.for_run(ns, workflow):
             return None
-        return run_line(control, ns, workflow, data)
+        return run_group(control, ns, workflow, data)
 
-    async def check_skip(self, line: Line) -> None:
+    async def check_skip(self, line: FlowControlGroup) -> None:
         """LimitReached where a limit says that a start which finds it reached is not to be made at all."""
         for need in line.needs.limits:
             if need.policy == "skip":
-                held: Held = await self._store.held_by(line.ns, need.key)
+                held: LimitUse = await self._store.held_by(line.ns, need.key)
                 if held.count >= need.max:
                     by = ", ".join(text(h) for h in held.holders)
                     raise LimitReached(

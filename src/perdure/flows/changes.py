@@ -11,7 +11,7 @@ _BODIES: Final = ("tasks", "graph", "start", "nodes", "edges")
 _MISSING: Final = object()
 
 
-class Changes(msgspec.Struct, frozen=True, kw_only=True):
+class DocumentChanges(msgspec.Struct, frozen=True, kw_only=True):
     """Keys of nodes, in the order of the documents, and the other top-level keys that differ."""
 
     added: tuple[str, ...] = ()
@@ -23,12 +23,12 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.added or self.removed or self.changed or self.other)
 
 
-def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Changes:
+def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> DocumentChanges:
     before, after = nodes_of(old), nodes_of(new)
     other = [key for key in dict.fromkeys((*old, *new)) if key not in _BODIES and old.get(key, _MISSING) != new.get(key, _MISSING)]  # fmt: skip
     if _ways(old) != _ways(new):
         other.append("edges")
-    return Changes(
+    return DocumentChanges(
         added=tuple(k for k in after if k not in before),
         removed=tuple(k for k in before if k not in after),
         changed=tuple(k for k in after if k in before and before[k] != after[k]),

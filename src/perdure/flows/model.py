@@ -14,7 +14,7 @@ import msgspec
 from perdure.core.calls import RUN
 from perdure.core.expressions import Expr
 from perdure.core.expressions.template import Template
-from perdure.core.flow_control.options import Control
+from perdure.core.flow_control.options import FlowControlSpec
 from perdure.core.retry import TaskOptions
 from perdure.core.schedules import ScheduleSpec
 
@@ -40,7 +40,7 @@ class _Frozen(msgspec.Struct, frozen=True, kw_only=True):
     pass
 
 
-class Place(msgspec.Struct, frozen=True):
+class SourcePlace(msgspec.Struct, frozen=True):
     """Where in its document something stands, counted from 1."""
 
     line: int = 0
@@ -50,7 +50,7 @@ class Place(msgspec.Struct, frozen=True):
 # -- verbs ---------------------------------------------------------------------------------------------------------
 
 
-class Call(_Frozen, frozen=True, tag="call"):
+class TaskCall(_Frozen, frozen=True, tag="call"):
     """A task for a worker."""
 
     task: str
@@ -73,7 +73,7 @@ class Services(_Frozen, frozen=True, tag="services"):
     args: Template | None = None
 
 
-class Child(_Frozen, frozen=True, tag="child"):
+class ChildCall(_Frozen, frozen=True, tag="child"):
     """Another workflow by name, a flow or code, as a run of its own."""
 
     workflow: str
@@ -83,7 +83,7 @@ class Child(_Frozen, frozen=True, tag="child"):
 class Embedded(_Frozen, frozen=True, tag="embedded"):
     """A body within the body. `args` is its input."""
 
-    body: Body
+    body: FlowBody
     args: Template | None = None
 
 
@@ -101,7 +101,7 @@ class Sleep(_Frozen, frozen=True, tag="sleep"):
     ms: bool = False
 
 
-class Wait(_Frozen, frozen=True, tag="wait"):
+class MessageVerb(_Frozen, frozen=True, tag="wait"):
     """For a signal. `lookup` (`kind: wait_event`): a value that is already there under that name in shared, params or input will do."""
 
     signal: Template
@@ -112,7 +112,7 @@ class Wait(_Frozen, frozen=True, tag="wait"):
     """Which of those: over `event` and the values in scope when the wait begins. None: any."""
 
 
-class Approval(_Frozen, frozen=True, tag="approval"):
+class ApprovalVerb(_Frozen, frozen=True, tag="approval"):
     """For a promise of this name. `signals` (`kind: approval`): a signal of the same name answers it too."""
 
     name: Template
@@ -127,19 +127,19 @@ class Approval(_Frozen, frozen=True, tag="approval"):
     signals: bool = False
 
 
-class Value(_Frozen, frozen=True, tag="value"):
+class ValueVerb(_Frozen, frozen=True, tag="value"):
     """Computed on the spot."""
 
     value: Template
 
 
-Verb = Call | Services | Child | Embedded | Choice | Sleep | Wait | Approval | Value
+Verb = TaskCall | Services | ChildCall | Embedded | Choice | Sleep | MessageVerb | ApprovalVerb | ValueVerb
 
 
 # -- nodes ---------------------------------------------------------------------------------------------------------
 
 
-class Spread(_Frozen, frozen=True):
+class NodeSpread(_Frozen, frozen=True):
     """One node, many executions: one of `items` and `count`, or neither for `services`, which spread over their names."""
 
     items: Template | None = None
@@ -158,16 +158,16 @@ class Write(_Frozen, frozen=True):
     """Evaluated with `output`, the node's result, in scope."""
 
 
-class Node(_Frozen, frozen=True):
+class FlowNode(_Frozen, frozen=True):
     key: str
     verb: Verb
-    place: Place = Place()
-    spread: Spread | None = None
+    place: SourcePlace = SourcePlace()
+    spread: NodeSpread | None = None
     on_error: OnError = "fail_fast"
     timeout_us: int = 0
     """Of one execution of a verb that is no task (tasks have theirs in their options); 0 is none."""
     writes: tuple[Write, ...] = ()
-    compensate: Call | None = None
+    compensate: TaskCall | None = None
     """Takes back what an execution did, if the run fails or is cancelled later. Its arguments are evaluated with `output`, the
     execution's result, and `error` in scope."""
     # in a dag
@@ -195,14 +195,14 @@ class Node(_Frozen, frozen=True):
     """A task that runs once, as soon as everything it depends on has succeeded: most nodes of most dags."""
 
     def __post_init__(self) -> None:
-        once = isinstance(self.verb, Call) and self.spread is None
+        once = isinstance(self.verb, TaskCall) and self.spread is None
         waits = self.run_if == "all_success" and not self.arcs and self.when is None
         msgspec.structs.force_setattr(self, "plain", once and waits)
 
 
-class Body(_Frozen, frozen=True):
+class FlowBody(_Frozen, frozen=True):
     kind: Literal["dag", "graph"]
-    nodes: tuple[Node, ...]
+    nodes: tuple[FlowNode, ...]
     start: int = 0
     output: Template | None = None
     """None: in a dag an object of the outputs of its last tasks, in a graph the shared state."""
@@ -239,14 +239,14 @@ class Flow(_Frozen, frozen=True):
     """A compiled document."""
 
     name: str
-    body: Body
+    body: FlowBody
     description: str = ""
     input_schema: Mapping[str, Any] | None = None
     """JSON Schema of the input, an object; None takes anything."""
     document: Mapping[str, Any] = {}
     """As written."""
     triggers: tuple[Trigger, ...] = ()
-    control: Control | None = None
+    control: FlowControlSpec | None = None
     """Flow control of its runs."""
     timeout_us: int = 0
     """How long a run may take, unless its starter says; 0: as long as it takes."""
@@ -264,11 +264,11 @@ class Flow(_Frozen, frozen=True):
         """The first node that runs a command on a worker (`run:`, or the task behind it by name); None if there is none."""
         for node in self.all_nodes():
             for call in (node.verb, node.compensate):
-                if isinstance(call, Call) and call.task == RUN:
+                if isinstance(call, TaskCall) and call.task == RUN:
                     return node.key
         return None
 
-    def all_nodes(self) -> Iterator[Node]:
+    def all_nodes(self) -> Iterator[FlowNode]:
         """Those of embedded bodies too."""
         bodies = [self.body]
         while bodies:

@@ -23,7 +23,7 @@ TEXT_CHARS_MAX: Final = 160
 Path = tuple[str | int, ...]
 
 
-class Problem(msgspec.Struct, frozen=True, kw_only=True):
+class DocumentProblem(msgspec.Struct, frozen=True, kw_only=True):
     file: str
     message: str
     line: int = 0
@@ -54,7 +54,7 @@ class FlowError(InvalidInput):
     __module__ = "perdure.errors"
     code = "invalid_flow"
 
-    def __init__(self, problems: Sequence[Problem]) -> None:
+    def __init__(self, problems: Sequence[DocumentProblem]) -> None:
         self.problems = tuple(sorted(problems, key=lambda p: (p.line, p.column)))
         super().__init__("\n".join(str(p) for p in self.problems))
 

@@ -13,7 +13,7 @@ from perdure.core.calls import encode_json
 from perdure.core.durations import DURATION_US_MAX, datetime_of
 from perdure.core.errors import InvalidInput, PayloadTooLarge
 from perdure.core.expressions.template import Template
-from perdure.core.flow_control.groups import LimitNeed, Line, Needs, run_line
+from perdure.core.flow_control.groups import FlowControlGroup, LimitNeed, Needs, run_group
 from perdure.core.limits import PAYLOAD_BYTES_MAX
 from perdure.core.names import checked_name, shown
 from perdure.core.schedules import ScheduleSpec, parse_spec, spec_json
@@ -101,9 +101,9 @@ def attributes_of(name: str, attributes: bytes) -> bytes:
     return encode_json({**own, "schedule": name})
 
 
-def queue_line(own: Line | None, ns: int, workflow: str, name: str, schedule_id: int) -> Line:
+def queue_line(own: FlowControlGroup | None, ns: int, workflow: str, name: str, schedule_id: int) -> FlowControlGroup:
     """The flow-control group in which runs of a schedule wait for earlier ones: the needs of the workflow, and the one slot of the schedule."""
-    base = own or run_line(None, ns, workflow, b"")
+    base = own or run_group(None, ns, workflow, b"")
     ident = blake2b(b"%d schedule %d " % (ns, schedule_id) + base.id, digest_size=16).digest()
     limits = (*base.needs.limits, LimitNeed(f"schedule/{name}", 1, "queue"))
     return msgspec.structs.replace(base, id=ident, needs=Needs(limits, base.needs.rates))

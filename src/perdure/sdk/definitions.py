@@ -41,7 +41,7 @@ from perdure.sdk.payloads import Signature
 from perdure.sdk.plain_calls import run_plain
 from perdure.sdk.traceparent import current_traceparent
 from perdure.sdk.workflow import guards, undo
-from perdure.sdk.workflow.fanout import Fanout, child_fanout
+from perdure.sdk.workflow.fanout import TaskFanout, child_fanout
 from perdure.sdk.workflow.live_run import LiveRun, current
 from perdure.sdk.workflow.step import Step, Waiter
 
@@ -140,7 +140,7 @@ class Task(Generic[P, R]):
     map = map_calls
 
     def _fan_out(self, runtime: LiveRun, items: Iterable[Any], concurrency: int | None, on_error: str) -> Step[Any]:
-        return Fanout(runtime.requests, self, self.signature.encode_calls(items), concurrency, on_error).step
+        return TaskFanout(runtime.requests, self, self.signature.encode_calls(items), concurrency, on_error).step
 
 
 class Bound(Generic[R_co]):
@@ -167,7 +167,7 @@ class Startable(Generic[P, R]):
         self._key, self._timeout = "", timeout
         self._on_conflict: OnConflict = "fail"
         self._later: Later | None = None
-        self._dedup: deferred_starts.Dedup | None = None
+        self._dedup: deferred_starts.DedupSpec | None = None
 
     @cached_property
     def signature(self) -> CallCodec:
@@ -304,7 +304,7 @@ class Startable(Generic[P, R]):
             max_delay: or this long after the first one.
         """
         changed = copy(self)
-        changed._later = deferred_starts.Batch(key, size, to_us(max_delay))
+        changed._later = deferred_starts.BatchSpec(key, size, to_us(max_delay))
         deferred_starts.check_later(changed._later, changed._dedup, changed._key)
         return Batched(changed)
 

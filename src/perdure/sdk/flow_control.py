@@ -112,7 +112,7 @@ class FlowControlOptions(TypedDict, total=False):
 
 def control_of(
     options: FlowControlOptions, what: str, kind: Literal["task", "workflow"], fn: Callable[..., Any] | None = None
-) -> recorded.Control | None:
+) -> recorded.FlowControlSpec | None:
     """What is recorded with a task or registered with a workflow; None without flow control.
 
     `what` names the definition in errors. Names in expressions are checked against the parameters of `fn`, where it is given.
@@ -123,17 +123,17 @@ def control_of(
     limits = _several(options.get("limit"), Limit, f"{what}: limit", LIMITS_PER_TASK_MAX, "LIMITS_PER_TASK_MAX")
     rates = _several(options.get("rate"), RateLimit, f"{what}: rate", RATES_PER_TASK_MAX, "RATES_PER_TASK_MAX")
     fair, weight = _fair(options, what, parameters)
-    made = recorded.Control(
+    made = recorded.FlowControlSpec(
         limits=tuple(_limit(x, what, parameters, kind) for x in limits),
         rates=tuple(_rate(x, what, parameters) for x in rates),
         priority=_priority(options.get("priority"), what),
         fair=fair,
         weight=weight,
     )
-    return made if made != recorded.Control() else None
+    return made if made != recorded.FlowControlSpec() else None
 
 
-def _limit(x: Limit, what: str, parameters: Collection[str] | None, kind: str) -> recorded.Limit:
+def _limit(x: Limit, what: str, parameters: Collection[str] | None, kind: str) -> recorded.LimitOption:
     from perdure.flows.flow_control import canonical  # loads the expression language: only where flow control is used
 
     if kind == "task" and x.policy != "queue":
@@ -142,15 +142,15 @@ def _limit(x: Limit, what: str, parameters: Collection[str] | None, kind: str) -
             "Leave the policy out, or put the limit at the workflow"
         )
     by = canonical(x.by, f"{what}: by of a limit", parameters) if x.by else ""
-    return recorded.Limit(max=x.max, by=by, key=x.key, policy=x.policy)
+    return recorded.LimitOption(max=x.max, by=by, key=x.key, policy=x.policy)
 
 
-def _rate(x: RateLimit, what: str, parameters: Collection[str] | None) -> recorded.Rate:
+def _rate(x: RateLimit, what: str, parameters: Collection[str] | None) -> recorded.RateOption:
     from perdure.flows.flow_control import canonical, number_or_expression
 
     by = canonical(x.by, f"{what}: by of a rate", parameters) if x.by else ""
     units = number_or_expression(x.units, f"{what}: units of a rate", parameters, 0, RATE_COUNT_MAX)
-    return recorded.Rate(
+    return recorded.RateOption(
         count=float(x.count), per_us=to_us(x.per), by=by, key=x.key, units=units, burst=float(x.burst or 0)
     )
 
@@ -223,7 +223,9 @@ class Debounce:
     __slots__ = ("recorded",)
 
     def __init__(self, quiet: Duration, *, key: str, max_delay: Duration | None = None) -> None:
-        self.recorded = deferred_starts.Debounce(key, to_us(quiet), to_us(max_delay) if max_delay is not None else 0)
+        self.recorded = deferred_starts.DebounceSpec(
+            key, to_us(quiet), to_us(max_delay) if max_delay is not None else 0
+        )
         deferred_starts.check_later(self.recorded, None, "")
 
 
@@ -240,5 +242,5 @@ class Dedup:
             raise InvalidInput(
                 f'Dedup(within={within!r}): give a time such as "10m", or leave it out to release the key when the run ends'
             )
-        self.recorded = deferred_starts.Dedup(key, to_us(within) if within is not None else 0)
+        self.recorded = deferred_starts.DedupSpec(key, to_us(within) if within is not None else 0)
         deferred_starts.check_later(None, self.recorded, "")

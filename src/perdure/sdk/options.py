@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 
 from perdure.core.durations import Duration, to_us
 from perdure.core.errors import InvalidInput
-from perdure.core.flow_control.options import Control
+from perdure.core.flow_control.options import FlowControlSpec
 from perdure.core.limits import ATTEMPTS_DEFAULT, ATTEMPTS_MAX
 from perdure.core.retry import TaskOptions
 from perdure.sdk.flow_control import FlowControlOptions
@@ -111,7 +111,7 @@ def has_retry_policy(options: CallOptions) -> bool:
     return "retry" in options or bool(options.get("at_most_once"))
 
 
-def recorded_options(options: CallOptions, control: Control | None = None) -> TaskOptions:
+def recorded_options(options: CallOptions, control: FlowControlSpec | None = None) -> TaskOptions:
     """What is recorded with a task: the effective value of every option."""
     given = options.get("retry")
     retry = given if isinstance(given, Retry) else Retry(ATTEMPTS_DEFAULT if given is None else given)
@@ -145,7 +145,7 @@ _RECORDED_AS = {
 }
 
 
-def given_fields(options: CallOptions, control: Control | None) -> tuple[str, ...]:
+def given_fields(options: CallOptions, control: FlowControlSpec | None) -> tuple[str, ...]:
     """The fields of the recorded options that do not come from defaults."""
     fields: list[str] = []
     if has_retry_policy(options):

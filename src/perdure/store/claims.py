@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from perdure.core.flow_control.admission import Held
-from perdure.core.flow_control.groups import Rules
+from perdure.core.flow_control.admission import LimitUse
+from perdure.core.flow_control.groups import FlowControlRules
 from perdure.engine.ports import (
     Adopted,
     ClaimedRun,
@@ -69,12 +69,12 @@ class PostgresClaims(PostgresPort):
         return [ClaimedTask(*r.values()) for r in rows]
 
     async def claim_from_lines(
-        self, session: int, served: Sequence[tuple[Kind, int]], limit: int, rules: Rules
+        self, session: int, served: Sequence[tuple[Kind, int]], limit: int, rules: FlowControlRules
     ) -> FromLines:
         async with self._pool.take() as c:
             return await flow_control.claim_from_lines(c, session, served, limit, rules)
 
-    async def let_in(self, session: int, rules: Rules) -> Entered:
+    async def let_in(self, session: int, rules: FlowControlRules) -> Entered:
         async with self._pool.take() as c:
             return await flow_control.let_in(c, session, rules)
 
@@ -82,11 +82,11 @@ class PostgresClaims(PostgresPort):
         async with self._pool.take() as c:
             await flow_control.wake_lines(c, keys)
 
-    async def held_by(self, ns: int, key: str) -> Held:
+    async def held_by(self, ns: int, key: str) -> LimitUse:
         async with self._pool.take() as c:
             return await flow_control.held_by(c, ns, key)
 
-    async def rules(self) -> Rules:
+    async def rules(self) -> FlowControlRules:
         async with self._pool.take() as c:
             return await flow_control.read_rules(c)
 

@@ -7,7 +7,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
 from perdure.core import chain
-from perdure.core.deferred_starts import Batch, Debounce, Dedup, joined, same_shape
+from perdure.core.deferred_starts import BatchSpec, DebounceSpec, DedupSpec, joined, same_shape
 from perdure.core.errors import Conflict, InvalidInput
 from perdure.core.limits import BATCH_ITEMS_MAX, PAYLOAD_BYTES_MAX
 from perdure.engine.commits.rows import run_kind
@@ -70,7 +70,7 @@ class PostgresDeferredStarts(PostgresPort):
         """Whether the row takes no more: it is due and an engine is on its way, or it would be too large."""
         if row["is_due"] or row["kind"] != _kind(asked):
             return True
-        if isinstance(asked.later, Debounce):
+        if isinstance(asked.later, DebounceSpec):
             return False
         if (
             not row["items"] + asked.items <= BATCH_ITEMS_MAX
@@ -82,11 +82,11 @@ class PostgresDeferredStarts(PostgresPort):
 
     async def _begin(self, c: Any, asked: Asked) -> PutOff:
         later = asked.later
-        if isinstance(later, Debounce):
+        if isinstance(later, DebounceSpec):
             due_us, last_us = min(later.quiet_us, later.latest_us), later.latest_us
         else:
             due_us = last_us = later.every_us
-        batched = isinstance(later, Batch)
+        batched = isinstance(later, BatchSpec)
         row = await fetch_row(
             c,
             "insert_deferred_start",
@@ -108,7 +108,7 @@ class PostgresDeferredStarts(PostgresPort):
         return PutOff(asked.run_id, row["due_at"])
 
     async def _join(self, c: Any, asked: Asked, row: Any) -> PutOff:
-        if isinstance(asked.later, Batch):
+        if isinstance(asked.later, BatchSpec):
             return await self._add(c, asked, row["run_id"], row["items"])
         moved = await fetch_row(
             c,
@@ -122,7 +122,7 @@ class PostgresDeferredStarts(PostgresPort):
 
     async def _add(self, c: Any, asked: Asked, run_id: bytes, items: int) -> PutOff:
         """Items are numbered by how many came before, so that their order is that of the starts."""
-        assert isinstance(asked.later, Batch)
+        assert isinstance(asked.later, BatchSpec)
         if asked.items:
             await execute(c, "insert_deferred_start_input", run_id=run_id, n=items, input=asked.input)
         elif not items:
@@ -182,7 +182,7 @@ class PostgresDeferredStarts(PostgresPort):
             hash=chain.first(run.run_id, run.ns, 0, run.body),
         )
 
-    async def begin_once(self, run: NewRun, dedup: Dedup) -> bytes:
+    async def begin_once(self, run: NewRun, dedup: DedupSpec) -> bytes:
         where = {"ns": run.ns, "workflow": run.workflow, "key": dedup.key}
         for _ in range(TRIES):
             async with self._gate, self._pool.take() as c, c.transaction():
@@ -225,7 +225,7 @@ class PostgresDeferredStarts(PostgresPort):
 
 
 def _kind(asked: Asked) -> str:
-    return DEBOUNCED if isinstance(asked.later, Debounce) else BATCHED
+    return DEBOUNCED if isinstance(asked.later, DebounceSpec) else BATCHED
 
 
 def _used(asked: Asked) -> Conflict:

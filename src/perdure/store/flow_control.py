@@ -8,12 +8,28 @@ from typing import Any, Final
 
 import msgspec
 
-from perdure.core.flow_control.admission import Bucket, Grant, Held, Key, Reason, Waiting, effective, grant, keys_of
-from perdure.core.flow_control.groups import Line, Rule, Rules, decode_needs, task_line
-from perdure.core.messages import CancelAsked
+from perdure.core.flow_control.admission import (
+    Admission,
+    Bucket,
+    Key,
+    LimitUse,
+    QueuedGroup,
+    QueueReason,
+    admit,
+    effective,
+    keys_of,
+)
+from perdure.core.flow_control.groups import (
+    FlowControlGroup,
+    FlowControlRule,
+    FlowControlRules,
+    decode_needs,
+    task_group,
+)
+from perdure.core.messages import CancelMessage
 from perdure.engine.ports import ClaimedTask, Entered, FromLines, Kind
 from perdure.store.queries import execute, fetch, fetch_row
-from perdure.wire.codec import decode_options, encode_mail
+from perdure.wire.codec import decode_options, encode_message
 
 GROUPS_PER_KIND: Final = 64
 """Groups of one kind of task that a claim looks at: the next by turn, and those that have waited longest."""
@@ -27,7 +43,7 @@ ASSIGNED_MAX: Final = 2_000
 
 
 async def claim_from_lines(
-    c: Any, session: int, served: Sequence[tuple[Kind, int]], limit: int, rules: Rules
+    c: Any, session: int, served: Sequence[tuple[Kind, int]], limit: int, rules: FlowControlRules
 ) -> FromLines:
     """Claim tasks that flow control admits, in one transaction."""
     kinds = [(*kind, free) for kind, free in served]
@@ -40,7 +56,7 @@ async def claim_from_lines(
         ruled = {w.line.id: rules.of(w.line) for w in waiting}
         held, buckets = await _keys(c, _keys_of(waiting, ruled))
         free = dict(served)
-        grants = grant(waiting, ruled, held, buckets, free, limit, clock_us)
+        grants = admit(waiting, ruled, held, buckets, free, limit, clock_us)
         taking = [g for g in grants if g.take]
         rows: list[Any] = []
         if taking:
@@ -69,7 +85,7 @@ async def claim_from_lines(
     return FromLines(tasks, min((g.next_us for g in grants if g.next_us is not None), default=None))
 
 
-async def let_in(c: Any, session: int, rules: Rules) -> Entered:
+async def let_in(c: Any, session: int, rules: FlowControlRules) -> Entered:
     """Admit runs that waited for the limits of their workflow, in one transaction. They are woken, not claimed."""
     cancelled: list[bytes] = []
     async with c.transaction():
@@ -82,7 +98,7 @@ async def let_in(c: Any, session: int, rules: Rules) -> Entered:
         ruled = {w.line.id: rules.of(w.line) for w in waiting}
         held, buckets = await _keys(c, _keys_of(waiting, ruled))
         free = {(w.line.ns, w.line.queue, w.line.name): RUNS_PER_GROUP for w in waiting}
-        grants = grant(waiting, ruled, held, buckets, free, RUN_GROUPS_PER_CLAIM * RUNS_PER_GROUP, clock_us)
+        grants = admit(waiting, ruled, held, buckets, free, RUN_GROUPS_PER_CLAIM * RUNS_PER_GROUP, clock_us)
         taking = [g for g in grants if g.take]
         entered: list[Any] = []
         if taking:
@@ -97,16 +113,16 @@ async def let_in(c: Any, session: int, rules: Rules) -> Entered:
     )
 
 
-def _takes(taking: list[Grant]) -> list[tuple[bytes, int]]:
+def _takes(taking: list[Admission]) -> list[tuple[bytes, int]]:
     return [(g.line.id, g.take) for g in taking]
 
 
-def _slots(taking: list[Grant]) -> list[tuple[bytes, str]]:
+def _slots(taking: list[Admission]) -> list[tuple[bytes, str]]:
     """(group, key) of the slots that each member takes."""
     return [(g.line.id, need.key) for g in taking for need in g.needs.limits]
 
 
-async def _make_room(c: Any, g: Grant, waiting: int) -> list[bytes]:
+async def _make_room(c: Any, g: Admission, waiting: int) -> list[bytes]:
     """Apply the policy of a limit that is reached: cancel the oldest holders, or the new runs."""
     reason = g.reason
     assert reason is not None
@@ -118,17 +134,17 @@ async def _make_room(c: Any, g: Grant, waiting: int) -> list[bytes]:
         words = f"the limit {reason.key} ({reason.max} at a time) was reached when it was started"
     asked = [r["run_id"] for r in rows]
     if asked:
-        await execute(c, "send_cancels", run_ids=asked, body=encode_mail(CancelAsked(words)))
+        await execute(c, "send_cancels", run_ids=asked, body=encode_message(CancelMessage(words)))
     return asked
 
 
-def _waiting(rows: Sequence[Any]) -> tuple[list[Waiting], int]:
-    found = [Waiting(_line(r), r["turn"], r["times"], r["head_at"]) for r in rows]
+def _waiting(rows: Sequence[Any]) -> tuple[list[QueuedGroup], int]:
+    found = [QueuedGroup(_line(r), r["turn"], r["times"], r["head_at"]) for r in rows]
     return found, rows[0]["clock"] if rows else 0
 
 
-def _line(r: Any) -> Line:
-    return Line(
+def _line(r: Any) -> FlowControlGroup:
+    return FlowControlGroup(
         r["id"],
         r["ns"],
         r["kind"],
@@ -142,17 +158,17 @@ def _line(r: Any) -> Line:
     )
 
 
-def _keys_of(waiting: Sequence[Waiting], ruled: dict[bytes, list[Rule]]) -> list[Key]:
+def _keys_of(waiting: Sequence[QueuedGroup], ruled: dict[bytes, list[FlowControlRule]]) -> list[Key]:
     """In the same order in every engine."""
     return sorted({(w.line.ns, key) for w in waiting for key in keys_of(effective(w.line, ruled[w.line.id]))})
 
 
-async def _keys(c: Any, keys: list[Key]) -> tuple[dict[Key, Held], dict[Key, Bucket]]:
+async def _keys(c: Any, keys: list[Key]) -> tuple[dict[Key, LimitUse], dict[Key, Bucket]]:
     if not keys:
         return {}, {}
     await execute(c, "lock_keys", hashes=sorted({_hash(key) for key in keys}))
     rows = await fetch(c, "read_keys", keys=keys)
-    held = {(r["ns"], r["key"]): Held(r["held"], tuple(r["holders"] or ())) for r in rows}
+    held = {(r["ns"], r["key"]): LimitUse(r["held"], tuple(r["holders"] or ())) for r in rows}
     buckets = {(r["ns"], r["key"]): Bucket(r["tokens"], r["at"]) for r in rows if r["tokens"] is not None}
     return held, buckets
 
@@ -161,7 +177,7 @@ def _hash(key: Key) -> int:
     return int.from_bytes(blake2b(f"{key[0]}/{key[1]}".encode(), digest_size=8).digest(), "big", signed=True)
 
 
-async def _move(c: Any, grants: list[Grant]) -> None:
+async def _move(c: Any, grants: list[Admission]) -> None:
     moved = [
         (g.line.id, g.turn, g.head_us, g.next_us, g.reason.key if g.reason else None, _reason(g.reason)) for g in grants
     ]
@@ -171,11 +187,11 @@ async def _move(c: Any, grants: list[Grant]) -> None:
         await execute(c, "delete_empty_groups", ids=empty)
 
 
-def _reason(reason: Reason | None) -> str | None:
+def _reason(reason: QueueReason | None) -> str | None:
     return msgspec.json.encode(reason).decode() if reason is not None else None
 
 
-async def _pour(c: Any, taking: list[Grant], buckets: dict[Key, Bucket]) -> None:
+async def _pour(c: Any, taking: list[Admission], buckets: dict[Key, Bucket]) -> None:
     used = sorted({(g.line.ns, rate.key) for g in taking for rate in g.needs.rates})
     if used:
         await execute(c, "put_buckets", buckets=[(*key, buckets[key].tokens, buckets[key].at_us) for key in used])
@@ -194,11 +210,11 @@ async def wake_lines(c: Any, keys: Iterable[Key]) -> None:
     await execute(c, "wake_groups", keys=sorted(keys))
 
 
-async def read_rules(c: Any) -> Rules:
+async def read_rules(c: Any) -> FlowControlRules:
     rows = await fetch(c, "flow_control_rules")
-    return Rules(
+    return FlowControlRules(
         {
-            (r["ns"], r["scope"], r["name"]): Rule(
+            (r["ns"], r["scope"], r["name"]): FlowControlRule(
                 ns=r["ns"],
                 scope=r["scope"],
                 name=r["name"],
@@ -220,7 +236,7 @@ async def assign_lines(c: Any, ns: int, scope: str, name: str) -> int:
     done = 0
     while rows := await fetch(c, "lock_ungrouped_tasks", ns=ns, scope=scope, name=name, limit=ASSIGNED_MAX):
         lines = [
-            task_line(decode_options(r["options"]).control, ns, r["queue"], r["name"], r["workflow"], r["input"])
+            task_group(decode_options(r["options"]).control, ns, r["queue"], r["name"], r["workflow"], r["input"])
             for r in rows
         ]
         await put_groups(c, lines)
@@ -229,13 +245,13 @@ async def assign_lines(c: Any, ns: int, scope: str, name: str) -> int:
     return done
 
 
-async def put_groups(c: Any, lines: Sequence[Line]) -> None:
+async def put_groups(c: Any, lines: Sequence[FlowControlGroup]) -> None:
     """Create groups outside a commit of an engine."""
     unique = {line.id: line.row() for line in lines}
     if unique:
         await execute(c, "put_groups", groups=list(unique.values()))
 
 
-async def held_by(c: Any, ns: int, key: str) -> Held:
+async def held_by(c: Any, ns: int, key: str) -> LimitUse:
     r = await fetch_row(c, "slot_holders", ns=ns, key=key)
-    return Held(r["held"], tuple(r["holders"] or ()))
+    return LimitUse(r["held"], tuple(r["holders"] or ()))

@@ -7,12 +7,12 @@ from typing import Any, Final
 from perdure.core.api.named_events import EventEmitted, EventItem, WebhookItem
 from perdure.core.errors import Conflict
 from perdure.core.limits import EVENT_WAITS_PAGE, EVENTS_PER_LOOK, WEBHOOKS_MAX
-from perdure.core.messages import PromiseKept
+from perdure.core.messages import PromiseMessage
 from perdure.engine.services.named_events import Find, Hook, OpenEvent, OpenWait, Round
 from perdure.store.clashes import retried
 from perdure.store.port import PostgresPort
 from perdure.store.queries import execute, fetch, fetch_row
-from perdure.wire.codec import encode_mail
+from perdure.wire.codec import encode_message
 
 _START: Final = (bytes(16), "")
 """Before every wait."""
@@ -55,7 +55,7 @@ class PostgresNamedEvents(PostgresPort):
             pages.append(page)
             for w in await find(OpenEvent(e["id"], e["ns"], e["name"], e["body"]), page.waits):
                 # Of two events in one round the older one is first.
-                wanted.setdefault((w.run_id, w.name), (e["id"], encode_mail(PromiseKept(w.name, e["body"]))))
+                wanted.setdefault((w.run_id, w.name), (e["id"], encode_message(PromiseMessage(w.name, e["body"]))))
         won, held = await self._keep(c, wanted) if wanted else (set[Place](), set[Place]())
         if pages:
             await execute(c, "advance_events", events=[p.advanced(wanted, won, held) for p in pages])

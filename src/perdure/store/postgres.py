@@ -8,7 +8,7 @@ from typing import Any, Final
 from perdure.core import events as ev
 from perdure.core.durations import FOREVER_US
 from perdure.core.errors import Failure
-from perdure.core.flow_control.groups import Line
+from perdure.core.flow_control.groups import FlowControlGroup
 from perdure.core.lifecycle import RunStatus
 from perdure.core.limits import (
     DECLARED_TASKS_MAX,
@@ -67,7 +67,7 @@ class PostgresStore(PostgresSessions, PostgresCommits, PostgresInbox, PostgresCl
     async def forget_key(self, ns: int, key: str, run_id: bytes) -> None:
         await self._fetch("release_run_key", ns=ns, key=key, run_id=run_id)
 
-    async def unstick(self, run_id: bytes, ns: int, line: Line | None) -> bool:
+    async def unstick(self, run_id: bytes, ns: int, line: FlowControlGroup | None) -> bool:
         async with self._pool.take() as c, c.transaction():
             if (
                 await fetch_row(c, "resume_run", run_id=run_id, ns=ns, group_id=line.id if line is not None else None)

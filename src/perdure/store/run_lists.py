@@ -231,6 +231,6 @@ def run_item(r: Any) -> RunItem:
     )
 
 
-def _asked(waits: list[reasons.Wait] | None, on: str) -> list[reasons.Wait]:
+def _asked(waits: list[reasons.WaitReason] | None, on: str) -> list[reasons.WaitReason]:
     """What was asked for comes first."""
     return sorted(waits or [], key=lambda w: w.on != on)

@@ -17,7 +17,7 @@ from perdure.core.api.schedules import ORIGIN_API, ORIGIN_FLOW, CalendarView, Fi
 from perdure.core.durations import FOREVER_US
 from perdure.core.errors import Conflict, InvalidInput
 from perdure.core.limits import CALENDARS_MAX, SCHEDULE_RUNS_LOOKED_AT, SCHEDULES_MAX
-from perdure.core.messages import CancelAsked
+from perdure.core.messages import CancelMessage
 from perdure.core.schedules import (
     Calendar,
     ScheduleSpec,
@@ -39,7 +39,7 @@ from perdure.store.flow_control import put_groups
 from perdure.store.port import PostgresPort
 from perdure.store.queries import execute, fetch, fetch_row
 from perdure.store.words import run_status
-from perdure.wire.codec import encode_mail
+from perdure.wire.codec import encode_message
 
 PAGE: Final = 500
 USERS_SHOWN: Final = 5
@@ -66,7 +66,7 @@ class PostgresSchedules(PostgresPort):
             fresh = await _start(c, [(s.schedule, f) for s in steps for f in s.fires], FIRED)
             stopped = [run for s in steps if s.cancel for run in active.get(s.schedule.id, ())]
             if stopped:
-                body = encode_mail(CancelAsked("the schedule that started it starts the next run"))
+                body = encode_message(CancelMessage("the schedule that started it starts the next run"))
                 await execute(c, "cancel_runs", run_ids=stopped, body=body)
             return await _advance(c, steps, fresh)
 

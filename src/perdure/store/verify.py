@@ -37,11 +37,11 @@ from perdure.core.invariants import (
     TaskColumns,
     check_executions,
 )
-from perdure.core.messages import SignalSent
+from perdure.core.messages import SignalMessage
 from perdure.store.connections import connect
 from perdure.store.queries import fetch, fetch_row, fetch_value, queries
 from perdure.store.words import run_status, task_status
-from perdure.wire.codec import decode_events, decode_mail, decode_row
+from perdure.wire.codec import decode_events, decode_message, decode_row
 
 PAGE_RUNS: Final = 200
 PAGE_TASKS: Final = 5_000
@@ -127,7 +127,7 @@ class SignalBook:
             if fold.next_run:
                 self._roots[fold.next_run] = root
 
-    def pending(self, run_id: bytes, signal: SignalSent) -> None:
+    def pending(self, run_id: bytes, signal: SignalMessage) -> None:
         root = self._roots.get(run_id)
         if root is not None:
             self._pending[root].append((signal.name, msgspec.json.decode(signal.value)))
@@ -290,11 +290,11 @@ class _Reader:
             for r in rows:
                 self._findings.examine(16)
                 try:
-                    mail = decode_mail(r["body"])
+                    mail = decode_message(r["body"])
                 except (InvalidInput, msgspec.DecodeError) as e:
                     self._findings.violate(16, ids.text(r["run_id"]), f"inbox row {r['id']} cannot be read: {e}")
                 else:
-                    if isinstance(mail, SignalSent):
+                    if isinstance(mail, SignalMessage):
                         self._signals.pending(r["run_id"], mail)
             after = rows[-1]["id"]
         self._signals.settle(self._findings)

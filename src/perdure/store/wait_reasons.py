@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from perdure.core import wait_reasons
-from perdure.core.flow_control.admission import Reason
+from perdure.core.flow_control.admission import QueueReason
 from perdure.engine.api.ports import SCAN_ROWS_MAX
 from perdure.store.queries import fetch, fetch_row
 from perdure.wire.codec import decode_options
@@ -22,10 +22,10 @@ _SCANS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "version": ("runs_waiting_for_code", {}),
     "stuck": ("stuck_run_ids", {}),
 }
-_reason = msgspec.json.Decoder(Reason)
+_reason = msgspec.json.Decoder(QueueReason)
 
 
-async def waits_of(c: Any, ns: int, run_id: bytes) -> list[wait_reasons.Wait] | None:
+async def waits_of(c: Any, ns: int, run_id: bytes) -> list[wait_reasons.WaitReason] | None:
     """None for a run that is not active."""
     r = await fetch_row(c, "run_wait_reasons", run_id=run_id, ns=ns)
     if r is None:
@@ -49,7 +49,7 @@ async def waits_of(c: Any, ns: int, run_id: bytes) -> list[wait_reasons.Wait] | 
     return wait_reasons.ordered(found)
 
 
-def _of_task(t: Any) -> wait_reasons.Wait:
+def _of_task(t: Any) -> wait_reasons.WaitReason:
     return wait_reasons.of_task(
         wait_reasons.TaskWaiting(
             name=t["name"],

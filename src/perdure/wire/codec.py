@@ -14,14 +14,14 @@ from perdure.core import events as ev
 from perdure.core.commands import Command
 from perdure.core.errors import Failure, InvalidInput
 from perdure.core.events import Event, Recorded
-from perdure.core.messages import Mail
+from perdure.core.messages import Message
 from perdure.core.retry import TaskOptions
 
 VERSION = b"\x01"
 
 _encoder = msgspec.msgpack.Encoder()
 _events = msgspec.msgpack.Decoder(list[Event])
-_mail = msgspec.msgpack.Decoder(Mail)
+_mail = msgspec.msgpack.Decoder(Message)
 _recorded = msgspec.msgpack.Decoder(list[Recorded])
 _commands = msgspec.msgpack.Decoder(list[Command])
 _options = msgspec.msgpack.Decoder(TaskOptions)
@@ -53,12 +53,12 @@ def decode_commands(data: bytes) -> list[Command]:
     return _commands.decode(_body(data))
 
 
-def encode_mail(mail: Mail) -> bytes:
+def encode_message(mail: Message) -> bytes:
     return VERSION + _encoder.encode(mail)
 
 
-def decode_mail(data: bytes) -> Mail:
-    mail: Mail = _mail.decode(_body(data))
+def decode_message(data: bytes) -> Message:
+    mail: Message = _mail.decode(_body(data))
     return mail
 
 

@@ -15,7 +15,7 @@ from perdure.core.limits import MISSED_COUNTED_MAX
 from perdure.core.schedules import (
     ON_TIME_US,
     Calendar,
-    Due,
+    DueTimes,
     ScheduleSpec,
     between,
     due,
@@ -276,18 +276,18 @@ def test_a_day_that_was_excluded_since_does_not_fire() -> None:
     spec = parse_spec({"cron": "0 8 * * *", "exclude": "holidays"})
     today = us("2026-12-25T08:00:00+00:00")
     holidays = {"holidays": parse_calendar({"dates": ["2026-12-25"]})}
-    assert due(spec, holidays, today, today, 10) == Due((), 0, today + DAY_US)
+    assert due(spec, holidays, today, today, 10) == DueTimes((), 0, today + DAY_US)
 
 
 def test_nothing_due_leaves_everything_as_it_is() -> None:
-    assert due(parse_spec({"every": "1h"}), {}, NOW + HOUR_US, NOW, 10) == Due((), 0, NOW + HOUR_US)
-    assert due(parse_spec({"at": "2026-11-15T12:00:00Z"}), {}, NOW, NOW, 10) == Due((NOW,), 0, None)
+    assert due(parse_spec({"every": "1h"}), {}, NOW + HOUR_US, NOW, 10) == DueTimes((), 0, NOW + HOUR_US)
+    assert due(parse_spec({"at": "2026-11-15T12:00:00Z"}), {}, NOW, NOW, 10) == DueTimes((NOW,), 0, None)
 
 
 def test_a_year_away_is_dealt_with_at_once() -> None:
     """31 million times of a second each: the newest is found, the missed are counted as far as they are counted."""
     spec = parse_spec({"every": "1s", "missed": "last", "window": "10000d"})
-    assert due(spec, {}, NOW - 365 * DAY_US, NOW, 10) == Due((NOW,), MISSED_COUNTED_MAX, NOW + SECOND_US)
+    assert due(spec, {}, NOW - 365 * DAY_US, NOW, 10) == DueTimes((NOW,), MISSED_COUNTED_MAX, NOW + SECOND_US)
     spec = parse_spec({"cron": "* * * * * *", "missed": "all", "window": "1h"})
     found = due(spec, {}, NOW - 365 * DAY_US, NOW, 10)
     assert found.fire[0] == NOW - HOUR_US

@@ -9,8 +9,8 @@ import msgspec
 from perdure.core.access import Permission
 from perdure.core.api.act import Act, RunRef
 from perdure.core.events import Recorded
-from perdure.core.undo import Undoable
-from perdure.core.wait_reasons import Wait
+from perdure.core.undo import UndoableTask
+from perdure.core.wait_reasons import WaitReason
 from perdure.core.work import LogLine, Outcome, RunView, StartRequest
 
 RESULT_WAIT_S_MAX: Final = 60.0
@@ -82,7 +82,7 @@ class RunItem(msgspec.Struct, frozen=True, kw_only=True):
     events: int | None
     parent_id: bytes | None
     successor: bytes | None
-    waits: list[Wait] = []
+    waits: list[WaitReason] = []
     """What it waits for, where the list was filtered by that."""
 
 
@@ -102,7 +102,7 @@ class Outstanding(msgspec.Struct, frozen=True, kw_only=True):
     children: int
     promises: list[str]
     cancel_requested: bool
-    waits: list[Wait] = []
+    waits: list[WaitReason] = []
 
 
 class RunDetail(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,9 +116,9 @@ class RunDetail(msgspec.Struct, frozen=True, kw_only=True):
     """TaskStatus -> how many, up to TASKS_COUNTED_MAX in all."""
     outstanding: Outstanding | None
     """None for an ended run and for one whose history is too large to fold for a reader."""
-    waits: list[Wait] = []
+    waits: list[WaitReason] = []
     """What an active run waits for, the most telling first."""
-    undo: list[Undoable] | None = None
+    undo: list[UndoableTask] | None = None
     """The undo stack, for runs with a short history."""
     retry_refused: str | None = None
     """Why a failed run cannot be retried."""

@@ -22,7 +22,7 @@ from perdure.core.errors import ExprError
 from perdure.core.expressions.evaluate import Path, Run, Scope, compiled
 from perdure.core.expressions.functions import FUNCTIONS
 from perdure.core.expressions.json_form import path_tree, tree_of
-from perdure.core.expressions.nodes import EXPR_BUILT_MAX, INTEGER_MAX, Meter, Node
+from perdure.core.expressions.nodes import EXPR_BUILT_MAX, INTEGER_MAX, ExprNode, Meter
 from perdure.core.expressions.parse import KEYWORDS, parse_whole, parse_within
 from perdure.core.expressions.text import text as canonical
 from perdure.core.expressions.types import Schema, problems_of, schema_of
@@ -63,7 +63,7 @@ class Expr:
 
     text: str
     """As written, without `${ }`. Offsets of errors in evaluation count from its start."""
-    tree: Node
+    tree: ExprNode
     roots: frozenset[str]
     paths: tuple[Path, ...]
     """What it reads, root first, each as far as it is fixed: `a.b[i].c` reads a.b and i."""
@@ -129,7 +129,7 @@ def type_of(expr: Expr, types: Mapping[str, Schema]) -> Schema | None:
     return schema_of(expr.tree, types)
 
 
-def _expr(tree: Node, text: str, start: int, stop: int) -> Expr:
+def _expr(tree: ExprNode, text: str, start: int, stop: int) -> Expr:
     if (stop - start) * _GROWTH_MAX > EXPR_CHARS_MAX and len(canonical(tree)) > EXPR_CHARS_MAX:
         raise ExprError(f"the expression in full has more than {EXPR_CHARS_MAX} characters", start, text)
     inner = text[start:stop]

@@ -10,17 +10,17 @@ from perdure.core.errors import ExprError
 from perdure.core.expressions.functions import call, step_into
 from perdure.core.expressions.nodes import (
     Arith,
-    Call,
+    CallNode,
     Coalesce,
     Compare,
     Cond,
+    ExprNode,
     Fault,
     Get,
     ListOf,
     Literal,
     Logic,
     Meter,
-    Node,
     ObjectOf,
     Root,
     Unary,
@@ -36,7 +36,7 @@ Path = tuple[str | int, ...]
 """A root and the steps from there."""
 
 
-def compiled(node: Node, text: str, start: int) -> tuple[Run, list[Path]]:
+def compiled(node: ExprNode, text: str, start: int) -> tuple[Run, list[Path]]:
     """The closure, and every path it reads, as far as that is fixed.
 
     `text` is the expression's own, which begins at `start` in what the tree was parsed from.
@@ -50,7 +50,7 @@ class _Compiler:
         self._text, self._start = text, start
         self.reads: list[Path] = []
 
-    def of(self, node: Node) -> Run:
+    def of(self, node: ExprNode) -> Run:
         match node:
             case Literal(value=value):
                 return lambda scope, meter: value
@@ -74,7 +74,7 @@ class _Compiler:
                 return self._coalesce(operands)
             case Cond():
                 return self._cond(node)
-            case Call():
+            case CallNode():
                 return self._call(node)
             case _:
                 raise AssertionError(f"no such node: {node!r}")
@@ -84,7 +84,7 @@ class _Compiler:
 
     # -- paths -------------------------------------------------------------------------------------------------------
 
-    def _root(self, node: Node, name: str, *steps: str | int) -> Run:
+    def _root(self, node: ExprNode, name: str, *steps: str | int) -> Run:
         self.reads.append((name, *steps))
 
         def run(scope: Scope, meter: Meter) -> Any:
@@ -109,8 +109,8 @@ class _Compiler:
             return self._walk(root, steps)
         return self._fields(root, fields) if len(fields) > 1 else self._field(node.base, fields[0])
 
-    def _walk(self, base: Run, steps: tuple[str | int | Node, ...]) -> Run:
-        walk = [self.of(step) if isinstance(step, Node) else step for step in steps]
+    def _walk(self, base: Run, steps: tuple[str | int | ExprNode, ...]) -> Run:
+        walk = [self.of(step) if isinstance(step, ExprNode) else step for step in steps]
 
         def run(scope: Scope, meter: Meter) -> Any:
             value = base(scope, meter)
@@ -146,11 +146,11 @@ class _Compiler:
 
     # -- values ------------------------------------------------------------------------------------------------------
 
-    def _list(self, items: tuple[Node, ...]) -> Run:
+    def _list(self, items: tuple[ExprNode, ...]) -> Run:
         runs = [self.of(item) for item in items]
         return lambda scope, meter: [run(scope, meter) for run in runs]
 
-    def _object(self, pairs: tuple[tuple[str, Node], ...]) -> Run:
+    def _object(self, pairs: tuple[tuple[str, ExprNode], ...]) -> Run:
         runs = [(key, self.of(value)) for key, value in pairs]
         return lambda scope, meter: {key: run(scope, meter) for key, run in runs}
 
@@ -212,7 +212,7 @@ class _Compiler:
 
         return run
 
-    def _coalesce(self, operands: tuple[Node, ...]) -> Run:
+    def _coalesce(self, operands: tuple[ExprNode, ...]) -> Run:
         runs = [self.of(operand) for operand in operands]
 
         def run(scope: Scope, meter: Meter) -> Any:
@@ -227,7 +227,7 @@ class _Compiler:
         test, then, other = self.of(node.test), self.of(node.then), self.of(node.other)
         return lambda scope, meter: then(scope, meter) if test(scope, meter) else other(scope, meter)
 
-    def _call(self, node: Call) -> Run:
+    def _call(self, node: CallNode) -> Run:
         if node.name == "now":
             return self._now(node)
         name, runs = node.name, [self.of(arg) for arg in node.args]
@@ -241,7 +241,7 @@ class _Compiler:
 
         return run
 
-    def _now(self, node: Call) -> Run:
+    def _now(self, node: CallNode) -> Run:
         root = self._root(node, "now")
 
         def run(scope: Scope, meter: Meter) -> Any:
@@ -253,10 +253,10 @@ class _Compiler:
         return run
 
 
-def _fixed(steps: tuple[str | int | Node, ...]) -> list[str | int]:
+def _fixed(steps: tuple[str | int | ExprNode, ...]) -> list[str | int]:
     out: list[str | int] = []
     for step in steps:
-        if isinstance(step, Node):
+        if isinstance(step, ExprNode):
             break
         out.append(step)
     return out

@@ -16,14 +16,14 @@ from typing import Any, Final
 from perdure.core.errors import EXPR_SHOWN_CHARS_MAX, ExprError
 from perdure.core.expressions.nodes import (
     INTEGER_MAX,
-    Call,
+    CallNode,
     Compare,
+    ExprNode,
     Fault,
     Get,
     ListOf,
     Literal,
     Logic,
-    Node,
     ObjectOf,
     Root,
     Unary,
@@ -45,7 +45,7 @@ _OPERATORS: Final = (*sorted(_COMPARISONS), "and", "or", "not", "exists")
 _FORMS: Final = ({"args"}, {"left", "right"}, {"path", "value"}, {"path"}, {"value"})
 
 
-def tree_of(value: Any) -> Node:
+def tree_of(value: Any) -> ExprNode:
     if isinstance(value, bool):
         return Literal(value=value)
     if not isinstance(value, Mapping):
@@ -53,7 +53,7 @@ def tree_of(value: Any) -> Node:
     return _Builder().operand(value, (), 1)
 
 
-def path_tree(text: str, root: str) -> Node:
+def path_tree(text: str, root: str) -> ExprNode:
     """A path: `$root.a.b[0]["c d"]`, or without a root, which is then `root`."""
     if len(text) > EXPR_CHARS_MAX:
         raise ExprError(f"the path has {len(text)} characters; {EXPR_CHARS_MAX} is the most")
@@ -90,14 +90,14 @@ class _Builder:
     def __init__(self) -> None:
         self._nodes = 0
 
-    def operand(self, value: Any, where: Where, depth: int) -> Node:
+    def operand(self, value: Any, where: Where, depth: int) -> ExprNode:
         if isinstance(value, str) and _LEAF.fullmatch(value):
             return self._path(value, where)
         if isinstance(value, Mapping):
             return self._object(value, where, depth)
         return self._literal(value, where, depth)
 
-    def _object(self, value: Mapping[Any, Any], where: Where, depth: int) -> Node:
+    def _object(self, value: Mapping[Any, Any], where: Where, depth: int) -> ExprNode:
         self._count(where, depth)
         keys = {str(key) for key in value}
         if "op" in keys:
@@ -114,7 +114,7 @@ class _Builder:
         ((op, args),) = value.items()
         return self._operation(str(op), args, (*where, str(op)[:EXPR_SHOWN_CHARS_MAX]), depth)
 
-    def _named(self, value: Mapping[Any, Any], keys: set[str], where: Where, depth: int) -> Node:
+    def _named(self, value: Mapping[Any, Any], keys: set[str], where: Where, depth: int) -> ExprNode:
         op = value["op"]
         if not isinstance(op, str):
             raise ExprError(f"an operator's name is a string, not {a_kind(op)}", path=(*where, "op"))
@@ -129,7 +129,7 @@ class _Builder:
         rest = [value[key] for key in ("right", "value") if key in keys and keys != {"value"}]
         return self._operation(op, [first, *rest], (*where, op), depth)
 
-    def _operation(self, op: str, args: Any, where: Where, depth: int) -> Node:
+    def _operation(self, op: str, args: Any, where: Where, depth: int) -> ExprNode:
         if op not in _OPERATORS:
             close = closest(op, [*_OPERATORS, "path", "value"])
             hint = f"did you mean `{close}`?" if close else f"there are {', '.join(_OPERATORS)}"
@@ -145,10 +145,10 @@ class _Builder:
         if op in _COMPARISONS:
             return Compare(op=op, left=nodes[0], right=nodes[1], height=height)
         if len(nodes) == 1:
-            return Call(name="bool", args=nodes, height=height)
+            return CallNode(name="bool", args=nodes, height=height)
         return Logic(op=op, operands=nodes, height=height)
 
-    def _unary(self, op: str, args: Any, where: Where, depth: int) -> Node:
+    def _unary(self, op: str, args: Any, where: Where, depth: int) -> ExprNode:
         if isinstance(args, list):
             if len(args) != 1:
                 raise ExprError(f"`{op}` takes one operand, not {len(args)}", path=where)
@@ -159,7 +159,7 @@ class _Builder:
             operand = self.operand(args, where, depth + 1)
         return Unary(op=op, operand=operand, height=self._over(where, operand))
 
-    def _path(self, text: Any, where: Where) -> Node:
+    def _path(self, text: Any, where: Where) -> ExprNode:
         self._count(where, 0)
         if not isinstance(text, str):
             raise ExprError(f"a path is a string, not {a_kind(text)}", path=where)
@@ -168,7 +168,7 @@ class _Builder:
         except ExprError as exc:
             raise ExprError(exc.message, exc.offset, exc.text, where) from None
 
-    def _literal(self, value: Any, where: Where, depth: int) -> Node:
+    def _literal(self, value: Any, where: Where, depth: int) -> ExprNode:
         self._count(where, depth)
         if isinstance(value, list):
             items = tuple(self._literal(item, (*where, index), depth + 1) for index, item in enumerate(value))
@@ -192,7 +192,7 @@ class _Builder:
         if depth > EXPR_DEPTH_MAX:
             raise ExprError(f"the expression is nested more than {EXPR_DEPTH_MAX} deep; split it up", path=where[:4])
 
-    def _over(self, where: Where, *nodes: Node) -> int:
+    def _over(self, where: Where, *nodes: ExprNode) -> int:
         try:
             return over(*nodes)
         except Fault as fault:

@@ -108,83 +108,83 @@ def number(value: float) -> float:
 # -- the tree --------------------------------------------------------------------------------------------------------
 
 
-class Node(msgspec.Struct, frozen=True, kw_only=True):
+class ExprNode(msgspec.Struct, frozen=True, kw_only=True):
     at: int = 0
     height: int = 1
 
 
-class Literal(Node, frozen=True):
+class Literal(ExprNode, frozen=True):
     value: str | float | bool | None
 
 
-class ListOf(Node, frozen=True):
-    items: tuple[Node, ...]
+class ListOf(ExprNode, frozen=True):
+    items: tuple[ExprNode, ...]
 
 
-class ObjectOf(Node, frozen=True):
-    pairs: tuple[tuple[str, Node], ...]
+class ObjectOf(ExprNode, frozen=True):
+    pairs: tuple[tuple[str, ExprNode], ...]
 
 
-class Root(Node, frozen=True):
+class Root(ExprNode, frozen=True):
     name: str
 
 
-class Get(Node, frozen=True):
+class Get(ExprNode, frozen=True):
     """`base.field[0][expression]`: fields and fixed indexes stand as they are, computed ones as nodes."""
 
-    base: Node
-    steps: tuple[str | int | Node, ...]
+    base: ExprNode
+    steps: tuple[str | int | ExprNode, ...]
 
 
-class Unary(Node, frozen=True):
+class Unary(ExprNode, frozen=True):
     op: str
     """not, exists, -"""
-    operand: Node
+    operand: ExprNode
 
 
-class Logic(Node, frozen=True):
+class Logic(ExprNode, frozen=True):
     op: str
     """and, or"""
-    operands: tuple[Node, ...]
+    operands: tuple[ExprNode, ...]
 
 
-class Compare(Node, frozen=True):
+class Compare(ExprNode, frozen=True):
     op: str
     """eq ne gt lt ge le in contains, and `not in`"""
-    left: Node
-    right: Node
+    left: ExprNode
+    right: ExprNode
 
 
-class Arith(Node, frozen=True):
+class Arith(ExprNode, frozen=True):
     """A row of operators of one rank, worked from the left."""
 
-    first: Node
-    rest: tuple[tuple[str, Node], ...]
+    first: ExprNode
+    rest: tuple[tuple[str, ExprNode], ...]
 
 
-class Coalesce(Node, frozen=True):
-    operands: tuple[Node, ...]
+class Coalesce(ExprNode, frozen=True):
+    operands: tuple[ExprNode, ...]
 
 
-class Cond(Node, frozen=True):
-    test: Node
-    then: Node
-    other: Node
+class Cond(ExprNode, frozen=True):
+    test: ExprNode
+    then: ExprNode
+    other: ExprNode
 
 
-class Call(Node, frozen=True):
+class CallNode(ExprNode, frozen=True):
     name: str
-    args: tuple[Node, ...]
+    args: tuple[ExprNode, ...]
 
 
-def children(node: Node) -> tuple[Node, ...]:
+def children(node: ExprNode) -> tuple[ExprNode, ...]:
     match node:
-        case ListOf(items=nodes) | Logic(operands=nodes) | Coalesce(operands=nodes) | Call(args=nodes):
+        case ListOf(items=nodes) | Logic(operands=nodes) | Coalesce(operands=nodes) | CallNode(args=nodes):
             return nodes
         case ObjectOf(pairs=pairs):
             return tuple(value for _, value in pairs)
         case Get(base=base, steps=steps):
-            return (base, *(step for step in steps if isinstance(step, Node)))
+            return (base, *(step for step in steps if isinstance(step, ExprNode)))
         case Unary(operand=operand):
             return (operand,)
         case Compare(left=left, right=right):
@@ -197,7 +197,7 @@ def children(node: Node) -> tuple[Node, ...]:
             return ()
 
 
-def over(*below: Node) -> int:
+def over(*below: ExprNode) -> int:
     """The height of a node above these."""
     height = 1 + max((node.height for node in below), default=0)
     if height > EXPR_DEPTH_MAX:
@@ -205,7 +205,7 @@ def over(*below: Node) -> int:
     return height
 
 
-def negated(operand: Node, at: int) -> Node:
+def negated(operand: ExprNode, at: int) -> ExprNode:
     """Minus a literal number is a literal number."""
     if isinstance(operand, Literal) and type(operand.value) in (int, float):
         assert isinstance(operand.value, int | float)

@@ -20,16 +20,16 @@ from perdure.core.expressions.functions import FUNCTIONS
 from perdure.core.expressions.nodes import (
     INTEGER_MAX,
     Arith,
-    Call,
+    CallNode,
     Coalesce,
     Compare,
     Cond,
+    ExprNode,
     Fault,
     Get,
     ListOf,
     Literal,
     Logic,
-    Node,
     ObjectOf,
     Root,
     Unary,
@@ -94,7 +94,7 @@ class Token(NamedTuple):
     at: int
 
 
-def parse_whole(text: str) -> tuple[Node, int, int]:
+def parse_whole(text: str) -> tuple[ExprNode, int, int]:
     """The tree of a text that is one expression, and where the expression begins and ends in it."""
     _check_length(text, len(text))
     start = _blank(text, 0)
@@ -111,7 +111,7 @@ def parse_whole(text: str) -> tuple[Node, int, int]:
     return _Parser(text, tokens).whole(), start, stop
 
 
-def parse_within(text: str, start: int) -> tuple[Node, int]:
+def parse_within(text: str, start: int) -> tuple[ExprNode, int]:
     """The tree of the expression that begins at `start`, just after a `${`, and where the text goes on after its `}`."""
     tokens, stop = _tokens(text, start)
     if stop >= len(text):
@@ -178,7 +178,7 @@ class _Parser:
         self._next = 0
         self._entries = self._brackets = 0
 
-    def whole(self) -> Node:
+    def whole(self) -> ExprNode:
         if self._tokens[0].kind == "end":
             raise ExprError("the expression is empty", self._tokens[0].at, self._text)
         try:
@@ -192,7 +192,7 @@ class _Parser:
 
     # -- operators ---------------------------------------------------------------------------------------------------
 
-    def expression(self, rank: int) -> Node:
+    def expression(self, rank: int) -> ExprNode:
         """An operand and every operator after it that binds at least as tightly as `rank`."""
         self._entries += 1
         if self._entries > _ENTRIES_MAX:
@@ -209,7 +209,7 @@ class _Parser:
         self._entries -= 1
         return left
 
-    def _operation(self, left: Node, token: Token, rank: int) -> Node:
+    def _operation(self, left: ExprNode, token: Token, rank: int) -> ExprNode:
         match rank:
             case 0:
                 return self._conditional(left, token)
@@ -224,21 +224,21 @@ class _Parser:
             case _:
                 return self._arithmetic(left, token, rank)
 
-    def _row(self, left: Node, op: str, rank: int) -> tuple[Node, ...]:
+    def _row(self, left: ExprNode, op: str, rank: int) -> tuple[ExprNode, ...]:
         nodes = [left]
         while self._tokens[self._next].text == op and self._tokens[self._next].kind in ("op", "symbol"):
             self._next += 1
             nodes.append(self.expression(rank + 1))
         return tuple(nodes)
 
-    def _arithmetic(self, left: Node, first: Token, rank: int) -> Node:
-        rest: list[tuple[str, Node]] = []
+    def _arithmetic(self, left: ExprNode, first: Token, rank: int) -> ExprNode:
+        rest: list[tuple[str, ExprNode]] = []
         while (token := self._tokens[self._next]).kind == "symbol" and _RANKS.get(token.text) == rank:
             self._next += 1
             rest.append((token.text, self.expression(rank + 1)))
         return Arith(first=left, rest=tuple(rest), at=first.at, height=over(left, *(node for _, node in rest)))
 
-    def _comparison(self, left: Node, token: Token) -> Node:
+    def _comparison(self, left: ExprNode, token: Token) -> ExprNode:
         self._next += 1
         op = token.text
         if op == "not":
@@ -252,7 +252,7 @@ class _Parser:
             raise self._error("comparisons do not chain; join two of them with `and`", after)
         return Compare(op=op, left=left, right=right, at=token.at, height=over(left, right))
 
-    def _conditional(self, test: Node, token: Token) -> Node:
+    def _conditional(self, test: ExprNode, token: Token) -> ExprNode:
         self._next += 1
         then = self.expression(_CONDITIONAL)
         self._expect(":", "the other value of the `?`")
@@ -261,7 +261,7 @@ class _Parser:
 
     # -- operands ----------------------------------------------------------------------------------------------------
 
-    def _operand(self) -> Node:
+    def _operand(self) -> ExprNode:
         token = self._tokens[self._next]
         self._next += 1
         if token.kind == "op":
@@ -270,7 +270,7 @@ class _Parser:
             return negated(self.expression(_SIGN), token.at)
         return self._steps(self._primary(token))
 
-    def _prefixed(self, token: Token) -> Node:
+    def _prefixed(self, token: Token) -> ExprNode:
         if token.text == "not":
             operand = self.expression(_NOT)
         elif token.text == "exists":
@@ -283,7 +283,7 @@ class _Parser:
             raise self._unexpected(token)
         return Unary(op=token.text, operand=operand, at=token.at, height=over(operand))
 
-    def _primary(self, token: Token) -> Node:
+    def _primary(self, token: Token) -> ExprNode:
         match token.kind:
             case "name":
                 return self._named(token)
@@ -296,7 +296,7 @@ class _Parser:
             case _:
                 raise self._unexpected(token)
 
-    def _named(self, token: Token) -> Node:
+    def _named(self, token: Token) -> ExprNode:
         name = token.text
         if name in _CONSTANTS:
             return Literal(value=_CONSTANTS[name], at=token.at)
@@ -304,7 +304,7 @@ class _Parser:
             return self._call(token)
         return Root(name=name.removeprefix("$"), at=token.at)
 
-    def _bracketed(self, token: Token) -> Node:
+    def _bracketed(self, token: Token) -> ExprNode:
         self._open()
         match token.text:
             case "(":
@@ -319,8 +319,8 @@ class _Parser:
         self._brackets -= 1
         return node
 
-    def _steps(self, base: Node) -> Node:
-        steps: list[str | int | Node] = []
+    def _steps(self, base: ExprNode) -> ExprNode:
+        steps: list[str | int | ExprNode] = []
         at = 0
         while True:
             token = self._tokens[self._next]
@@ -341,9 +341,11 @@ class _Parser:
             return base
         if isinstance(base, Get):  # In brackets, as in (a.b).c: the same path.
             steps, base = [*base.steps, *steps], base.base
-        return Get(base=base, steps=tuple(steps), at=at, height=over(base, *(s for s in steps if isinstance(s, Node))))
+        return Get(
+            base=base, steps=tuple(steps), at=at, height=over(base, *(s for s in steps if isinstance(s, ExprNode)))
+        )
 
-    def _call(self, token: Token) -> Node:
+    def _call(self, token: Token) -> ExprNode:
         self._next += 1
         self._open()
         args = self._items(")")
@@ -359,18 +361,18 @@ class _Parser:
             raise self._error(f"{name}() takes {function.arity}, not {len(args)}", token)
         if name in ("default", "coalesce"):
             return Coalesce(operands=args, at=token.at, height=height) if args[1:] else next(iter(args))
-        return Call(name=name, args=args, at=token.at, height=height)
+        return CallNode(name=name, args=args, at=token.at, height=height)
 
-    def _items(self, closing: str) -> tuple[Node, ...]:
-        out: list[Node] = []
+    def _items(self, closing: str) -> tuple[ExprNode, ...]:
+        out: list[ExprNode] = []
         while not self._closes(closing):
             out.append(self.expression(_CONDITIONAL))
             if not self._goes_on(closing):
                 break
         return tuple(out)
 
-    def _pairs(self) -> tuple[tuple[str, Node], ...]:
-        out: dict[str, Node] = {}
+    def _pairs(self) -> tuple[tuple[str, ExprNode], ...]:
+        out: dict[str, ExprNode] = {}
         while not self._closes("}"):
             token = self._tokens[self._next]
             self._next += 1
@@ -467,7 +469,7 @@ class _Parser:
         return self._error(f"`{token.text}` is out of place here", token)
 
 
-def _step(index: Node) -> str | int | Node:
+def _step(index: ExprNode) -> str | int | ExprNode:
     """A literal key or index is as good as a field."""
     if isinstance(index, Literal) and type(index.value) in (str, int):
         assert isinstance(index.value, str | int)

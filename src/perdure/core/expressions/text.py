@@ -9,15 +9,15 @@ import msgspec
 
 from perdure.core.expressions.nodes import (
     Arith,
-    Call,
+    CallNode,
     Coalesce,
     Compare,
     Cond,
+    ExprNode,
     Get,
     ListOf,
     Literal,
     Logic,
-    Node,
     ObjectOf,
     Root,
     Unary,
@@ -29,7 +29,7 @@ _FIELD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PRIMARY: Final = 10
 
 
-def text(node: Node) -> str:
+def text(node: ExprNode) -> str:
     match node:
         case Literal(value=value):
             return _literal(value)
@@ -41,13 +41,13 @@ def text(node: Node) -> str:
             return f"[{_row(items)}]"
         case ObjectOf(pairs=pairs):
             return "{" + ", ".join(f"{_literal(key)}: {text(value)}" for key, value in pairs) + "}"
-        case Call(name=name, args=args):
+        case CallNode(name=name, args=args):
             return f"{name}({_row(args)})"
         case _:
             return _operation(node)
 
 
-def _operation(node: Node) -> str:
+def _operation(node: ExprNode) -> str:
     rank = _rank(node)
     match node:
         case Unary(op=op, operand=operand):
@@ -66,7 +66,7 @@ def _operation(node: Node) -> str:
             raise AssertionError(f"no such node: {node!r}")
 
 
-def _rank(node: Node) -> int:
+def _rank(node: ExprNode) -> int:
     """How tightly its own operator binds, as in parse.py."""
     match node:
         case Cond():
@@ -93,16 +93,16 @@ def _rank(node: Node) -> int:
             return _PRIMARY
 
 
-def _within(node: Node, rank: int) -> str:
+def _within(node: ExprNode, rank: int) -> str:
     inner = text(node)
     return inner if _rank(node) >= rank else f"({inner})"
 
 
-def _row(nodes: tuple[Node, ...]) -> str:
+def _row(nodes: tuple[ExprNode, ...]) -> str:
     return ", ".join(map(text, nodes))
 
 
-def _step(step: str | int | Node) -> str:
+def _step(step: str | int | ExprNode) -> str:
     if isinstance(step, str):
         return f".{step}" if _FIELD.fullmatch(step) else f"[{_literal(step)}]"
     return f"[{step if isinstance(step, int) else text(step)}]"

@@ -11,15 +11,15 @@ from typing import Any, Final, cast
 from perdure.core.expressions.functions import FUNCTIONS, listed
 from perdure.core.expressions.nodes import (
     Arith,
-    Call,
+    CallNode,
     Coalesce,
     Compare,
     Cond,
+    ExprNode,
     Get,
     ListOf,
     Literal,
     Logic,
-    Node,
     ObjectOf,
     Root,
     Unary,
@@ -44,13 +44,13 @@ _JOINED: Final = frozenset({"number", "string", "list"})
 _HOLDERS: Final = frozenset({"list", "object", "string"})
 
 
-def problems_of(tree: Node, types: Mapping[str, Schema]) -> list[str]:
+def problems_of(tree: ExprNode, types: Mapping[str, Schema]) -> list[str]:
     checker = _Checker(types)
     checker.schema(tree)
     return list(dict.fromkeys(checker.problems))
 
 
-def schema_of(tree: Node, types: Mapping[str, Schema]) -> Schema | None:
+def schema_of(tree: ExprNode, types: Mapping[str, Schema]) -> Schema | None:
     return _Checker(types).schema(tree)
 
 
@@ -93,7 +93,7 @@ def _of_kinds(kinds: Kinds | None) -> Schema | None:
     return {"type": names[0] if len(names) == 1 else names}
 
 
-def _shown(node: Node) -> str:
+def _shown(node: ExprNode) -> str:
     shown = text(node)
     return shown if len(shown) <= _SHOWN_CHARS_MAX else f"{shown[:_SHOWN_CHARS_MAX]}…"
 
@@ -107,7 +107,7 @@ class _Checker:
         self._types = types
         self.problems: list[str] = []
 
-    def schema(self, node: Node) -> Schema | None:
+    def schema(self, node: ExprNode) -> Schema | None:
         """The node's own, after everything below it was looked at."""
         match node:
             case Literal(value=value):
@@ -133,12 +133,12 @@ class _Checker:
             case Cond(test=test, then=then, other=other):
                 self.schema(test)
                 return self._either([self.schema(then), self.schema(other)])
-            case Call():
+            case CallNode():
                 return self._call(node)
             case _:
                 return None
 
-    def _kinds(self, node: Node) -> Kinds | None:
+    def _kinds(self, node: ExprNode) -> Kinds | None:
         return kinds_of(self.schema(node))
 
     def _either(self, schemas: list[Schema | None], last_only_null: bool = False) -> Schema | None:
@@ -159,12 +159,12 @@ class _Checker:
         schema = self.schema(node.base)
         for index, step in enumerate(node.steps):
             here = Get(base=node.base, steps=node.steps[:index]) if index else node.base
-            if isinstance(step, Node):
+            if isinstance(step, ExprNode):
                 self.schema(step)
             schema = self._step(schema, step, here) if schema is not None else None
         return schema
 
-    def _step(self, schema: Schema, step: str | int | Node, here: Node) -> Schema | None:
+    def _step(self, schema: Schema, step: str | int | ExprNode, here: ExprNode) -> Schema | None:
         kinds = kinds_of(schema)
         if kinds is None:
             return None
@@ -180,7 +180,7 @@ class _Checker:
             return cast(Schema, items) if isinstance(items, Mapping) and items else None
         return None
 
-    def _property(self, schema: Schema, kinds: Kinds, name: str, here: Node) -> Schema | None:
+    def _property(self, schema: Schema, kinds: Kinds, name: str, here: ExprNode) -> Schema | None:
         if "object" not in kinds:
             self.problems.append(
                 f"`{_shown(here)}` is a list and has no field `{name}`; an element is {_shown(here)}[0]"
@@ -254,7 +254,7 @@ class _Checker:
             value = common if op == "+" else frozenset({"number"})
         return _of_kinds(value)
 
-    def _call(self, node: Call) -> Schema | None:
+    def _call(self, node: CallNode) -> Schema | None:
         function = FUNCTIONS[node.name]
         schemas = [self.schema(arg) for arg in node.args]
         for index, schema in enumerate(schemas):

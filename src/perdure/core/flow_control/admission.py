@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from perdure.core.flow_control.groups import LimitNeed, Line, Needs, RateNeed, Rule, with_rules
+from perdure.core.flow_control.groups import FlowControlGroup, FlowControlRule, LimitNeed, Needs, RateNeed, with_rules
 
 AGING_US: Final = 10_000_000
 """Waiting for this long is worth one level of priority."""
@@ -32,16 +32,16 @@ Key = tuple[int, str]
 """(namespace, key)"""
 
 
-class Waiting(msgspec.Struct, gc=False):
+class QueuedGroup(msgspec.Struct, gc=False):
     """A line as the claim found it. `times`: when its members are due, soonest first, one more than could begin."""
 
-    line: Line
+    line: FlowControlGroup
     turn: float
     times: Sequence[int]
     head_us: int
 
 
-class Held(msgspec.Struct, frozen=True, gc=False):
+class LimitUse(msgspec.Struct, frozen=True, gc=False):
     count: int
     holders: tuple[bytes, ...] = ()
     """Runs that hold it, the oldest first; a few."""
@@ -52,7 +52,7 @@ class Bucket(msgspec.Struct, gc=False):
     at_us: int
 
 
-class Reason(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class QueueReason(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why a line waits. See why.py for the words."""
 
     code: str
@@ -66,27 +66,27 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     text: str = ""
 
 
-class Grant(msgspec.Struct, gc=False):
-    line: Line
+class Admission(msgspec.Struct, gc=False):
+    line: FlowControlGroup
     take: int
     turn: float
     head_us: int
     next_us: int | None
     """When to look again; None: nothing waits in it any more."""
-    reason: Reason | None
+    reason: QueueReason | None
     needs: Needs
 
 
 class _Candidate(msgspec.Struct, gc=False):
-    waiting: Waiting
+    waiting: QueuedGroup
     needs: Needs
     due: int
     rank: int
     taken: int = 0
-    reason: Reason | None = None
+    reason: QueueReason | None = None
 
 
-def effective(line: Line, rules: Sequence[Rule]) -> Needs:
+def effective(line: FlowControlGroup, rules: Sequence[FlowControlRule]) -> Needs:
     return with_rules(line.needs, list(rules))
 
 
@@ -94,15 +94,15 @@ def keys_of(needs: Needs) -> list[str]:
     return [n.key for n in needs.limits] + [n.key for n in needs.rates]
 
 
-def grant(
-    lines: Sequence[Waiting],
-    rules: Mapping[bytes, list[Rule]],
-    held: Mapping[Key, Held],
+def admit(
+    lines: Sequence[QueuedGroup],
+    rules: Mapping[bytes, list[FlowControlRule]],
+    held: Mapping[Key, LimitUse],
     buckets: dict[Key, Bucket],
     free: dict[tuple[int, str, str], int],
     total: int,
     now_us: int,
-) -> list[Grant]:
+) -> list[Admission]:
     """`free` says how many of a kind (namespace, queue, name) could begin, `total` how many in all. `buckets` is changed: what is
     taken is gone from it."""
     used: dict[Key, int] = {key: h.count for key, h in held.items()}
@@ -130,17 +130,17 @@ def grant(
         c.waiting.turn = turn
         if c.taken < c.due:
             heapq.heappush(heap, (rank, turn, i))
-    return [_granted(c, now_us) for c in candidates]
+    return [_admitted(c, now_us) for c in candidates]
 
 
-def _candidate(w: Waiting, rules: list[Rule], now_us: int) -> _Candidate:
+def _candidate(w: QueuedGroup, rules: list[FlowControlRule], now_us: int) -> _Candidate:
     needs = effective(w.line, rules)
     due = sum(t <= now_us for t in w.times)
     waited = max(now_us - w.times[0], 0) if due else 0
     paused = next((r for r in rules if r.paused_by is not None), None)
     reason = None
     if due and paused is not None:
-        reason = Reason(
+        reason = QueueReason(
             code="paused", key=paused.key, by=paused.paused_by or "", text=paused.pause_reason or "", until_us=0
         )
     return _Candidate(w, needs, due, w.line.priority + waited // AGING_US, reason=reason)
@@ -150,10 +150,10 @@ def _obstacle(
     ns: int,
     needs: Needs,
     used: Mapping[Key, int],
-    held: Mapping[Key, Held],
+    held: Mapping[Key, LimitUse],
     buckets: dict[Key, Bucket],
     now_us: int,
-) -> Reason | None:
+) -> QueueReason | None:
     for limit in needs.limits:
         if used.get((ns, limit.key), 0) >= limit.max:
             return _limited(limit, held.get((ns, limit.key)))
@@ -165,13 +165,13 @@ def _obstacle(
         if bucket.tokens < wanted - 1e-9:
             step = max(wanted, min(rate.burst, rate.count * RATE_STEP_US / rate.per_us))
             wait_us = math.ceil((step - bucket.tokens) * rate.per_us / rate.count)
-            return Reason(code="rate", key=rate.key, until_us=now_us + wait_us)
+            return QueueReason(code="rate", key=rate.key, until_us=now_us + wait_us)
     return None
 
 
-def _limited(limit: LimitNeed, held: Held | None) -> Reason:
+def _limited(limit: LimitNeed, held: LimitUse | None) -> QueueReason:
     holders = tuple(h.hex() for h in held.holders[:HOLDERS_SHOWN]) if held else ()
-    return Reason(code="limit", key=limit.key, max=limit.max, policy=limit.policy, holders=holders)
+    return QueueReason(code="limit", key=limit.key, max=limit.max, policy=limit.policy, holders=holders)
 
 
 def _filled(ns: int, rate: RateNeed, buckets: dict[Key, Bucket], now_us: int) -> Bucket:
@@ -185,15 +185,15 @@ def _filled(ns: int, rate: RateNeed, buckets: dict[Key, Bucket], now_us: int) ->
     return bucket
 
 
-def _granted(c: _Candidate, now_us: int) -> Grant:
+def _admitted(c: _Candidate, now_us: int) -> Admission:
     w = c.waiting
     left = w.times[c.taken :]
     if not left:
         # Members may be under way and come back, or have come since: the store deletes a line only when it is really empty.
-        return Grant(w.line, c.taken, w.turn, w.head_us, None, None, c.needs)
+        return Admission(w.line, c.taken, w.turn, w.head_us, None, None, c.needs)
     if left[0] > now_us:
-        return Grant(w.line, c.taken, w.turn, left[0], left[0], None, c.needs)
+        return Admission(w.line, c.taken, w.turn, left[0], left[0], None, c.needs)
     next_us = now_us
     if c.reason is not None:
         next_us = c.reason.until_us or now_us + LOOK_AGAIN_US
-    return Grant(w.line, c.taken, w.turn, left[0], next_us, c.reason, c.needs)
+    return Admission(w.line, c.taken, w.turn, left[0], next_us, c.reason, c.needs)

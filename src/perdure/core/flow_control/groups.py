@@ -19,7 +19,7 @@ from typing import Any, Final
 import msgspec
 
 from perdure.core.expressions import Expr, ExprError, parse
-from perdure.core.flow_control.options import Control, Limit, Rate
+from perdure.core.flow_control.options import FlowControlSpec, LimitOption, RateOption
 from perdure.core.limits import NAME_CHARS_MAX
 
 TASKS: Final = "task"
@@ -49,7 +49,7 @@ class Needs(msgspec.Struct, frozen=True, gc=False):
     rates: tuple[RateNeed, ...] = ()
 
 
-class Line(msgspec.Struct, frozen=True, gc=False):
+class FlowControlGroup(msgspec.Struct, frozen=True, gc=False):
     id: bytes
     ns: int
     kind: str
@@ -93,7 +93,7 @@ def decode_needs(text: str) -> Needs:
 # -- rules ---------------------------------------------------------------------------------------------------------
 
 
-class Rule(msgspec.Struct, frozen=True, kw_only=True):
+class FlowControlRule(msgspec.Struct, frozen=True, kw_only=True):
     """What people set about a namespace, queue, workflow or task, at run time."""
 
     ns: int
@@ -112,14 +112,14 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.scope}/{self.name}" if self.name else self.scope
 
 
-class Rules:
+class FlowControlRules:
     """All rules of a database. Which apply to what: a workflow's concurrency and rate are about its runs, its pause about its tasks too."""
 
-    def __init__(self, rules: Mapping[tuple[int, str, str], Rule] | None = None) -> None:
+    def __init__(self, rules: Mapping[tuple[int, str, str], FlowControlRule] | None = None) -> None:
         self._rules = dict(rules or {})
         self._namespaces = frozenset(ns for ns, _, _ in self._rules)
 
-    def for_task(self, ns: int, queue: str, name: str, workflow: str) -> list[Rule]:
+    def for_task(self, ns: int, queue: str, name: str, workflow: str) -> list[FlowControlRule]:
         if ns not in self._namespaces:
             return []
         found = [self._get(ns, "namespace", ""), self._get(ns, "queue", queue), self._get(ns, "task", name)]
@@ -128,22 +128,22 @@ class Rules:
             found.append(msgspec.structs.replace(paused, concurrency=None, rate=None))
         return [r for r in found if r is not None]
 
-    def for_run(self, ns: int, workflow: str) -> list[Rule]:
+    def for_run(self, ns: int, workflow: str) -> list[FlowControlRule]:
         if ns not in self._namespaces:
             return []
         found = self._get(ns, "workflow", workflow)
         return [found] if found is not None else []
 
-    def of(self, line: Line) -> list[Rule]:
+    def of(self, line: FlowControlGroup) -> list[FlowControlRule]:
         if line.kind == RUNS:
             return self.for_run(line.ns, line.workflow)
         return self.for_task(line.ns, line.queue, line.name, line.workflow)
 
-    def _get(self, ns: int, scope: str, name: str) -> Rule | None:
+    def _get(self, ns: int, scope: str, name: str) -> FlowControlRule | None:
         return self._rules.get((ns, scope, name))
 
 
-def with_rules(needs: Needs, rules: list[Rule]) -> Needs:
+def with_rules(needs: Needs, rules: list[FlowControlRule]) -> Needs:
     if not rules:
         return needs
     limits = [LimitNeed(r.key, r.concurrency) for r in rules if r.concurrency is not None]
@@ -157,18 +157,22 @@ def with_rules(needs: Needs, rules: list[Rule]) -> Needs:
 
 # -- from what users say to lines ----------------------------------------------------------------------------------
 
-NOTHING: Final = Control()
+NOTHING: Final = FlowControlSpec()
 
 
-def task_line(control: Control | None, ns: int, queue: str, name: str, workflow: str, data: bytes) -> Line:
+def task_group(
+    control: FlowControlSpec | None, ns: int, queue: str, name: str, workflow: str, data: bytes
+) -> FlowControlGroup:
     return _resolve(control or NOTHING, ns, TASKS, queue, name, workflow, data)
 
 
-def run_line(control: Control | None, ns: int, workflow: str, data: bytes) -> Line:
+def run_group(control: FlowControlSpec | None, ns: int, workflow: str, data: bytes) -> FlowControlGroup:
     return _resolve(control or NOTHING, ns, RUNS, "", workflow, workflow, data)
 
 
-def _resolve(c: Control, ns: int, kind: str, queue: str, name: str, workflow: str, data: bytes) -> Line:
+def _resolve(
+    c: FlowControlSpec, ns: int, kind: str, queue: str, name: str, workflow: str, data: bytes
+) -> FlowControlGroup:
     given = _Input(data)
     base = f"task/{name}" if kind == TASKS else f"workflow/{name}"
     limits = tuple(LimitNeed(_key(x, base, given), x.max, x.policy) for x in c.limits)
@@ -181,14 +185,14 @@ def _resolve(c: Control, ns: int, kind: str, queue: str, name: str, workflow: st
     needs = Needs(limits, rates)
     what = (ns, kind, queue, name, workflow, fair, weight, c.priority, needs)
     line_id = blake2b(msgspec.msgpack.encode(what), digest_size=16).digest()
-    return Line(line_id, ns, kind, queue, name, workflow, fair, weight, c.priority, needs)
+    return FlowControlGroup(line_id, ns, kind, queue, name, workflow, fair, weight, c.priority, needs)
 
 
 def burst_of(count: float, per_us: int) -> float:
     return max(1.0, count * BURST_US / per_us)
 
 
-def _key(x: Limit | Rate, base: str, given: _Input) -> str:
+def _key(x: LimitOption | RateOption, base: str, given: _Input) -> str:
     own = f"key/{x.key}" if x.key else base
     return f"{own}:{given.text(x.by)}" if x.by else own
 

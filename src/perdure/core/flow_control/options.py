@@ -18,7 +18,7 @@ PRIORITY_MIN: Final = -100
 PRIORITY_MAX: Final = 100
 
 
-class Limit(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+class LimitOption(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """At most `max` at a time. `by` is an expression over the input: each of its values has a limit of its own. Limits with the same `key` share
     their slots across tasks and workflows; without one, a limit belongs to the task or workflow alone."""
 
@@ -28,7 +28,7 @@ class Limit(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     policy: str = "queue"
 
 
-class Rate(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+class RateOption(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """At most `count` units within `per_us`, on average; up to `burst` at once. `units` is a number or an expression over the input."""
 
     count: float
@@ -40,11 +40,11 @@ class Rate(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """0: what comes in BURST_US, and 1 at least."""
 
 
-class Control(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+class FlowControlSpec(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """All that a task or workflow says about flow control."""
 
-    limits: tuple[Limit, ...] = ()
-    rates: tuple[Rate, ...] = ()
+    limits: tuple[LimitOption, ...] = ()
+    rates: tuple[RateOption, ...] = ()
     priority: int = 0
     """-100 to 100, higher first."""
     fair: str = ""

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from perdure.core.schedules.calendars import Calendar, calendar_json, parse_calendar
 from perdure.core.schedules.spec import MISSED, OVERLAPS, ScheduleSpec, parse_spec, spec_hash, spec_json
-from perdure.core.schedules.times import ON_TIME_US, Due, between, due, fire_at, next_after
+from perdure.core.schedules.times import ON_TIME_US, DueTimes, between, due, fire_at, next_after
 
 __all__ = [
     "MISSED",
     "ON_TIME_US",
     "OVERLAPS",
     "Calendar",
-    "Due",
+    "DueTimes",
     "ScheduleSpec",
     "between",
     "calendar_json",

@@ -50,7 +50,7 @@ LEAP_S: Final = 64 * DAY_S
 END_US: Final = int(datetime(SCHEDULE_YEAR_MAX + 1, 1, 1, tzinfo=UTC).timestamp()) * SECOND_US
 
 
-class Due(msgspec.Struct, frozen=True):
+class DueTimes(msgspec.Struct, frozen=True):
     fire: tuple[int, ...]
     """Nominal times to fire now, oldest first."""
     missed: int
@@ -59,7 +59,7 @@ class Due(msgspec.Struct, frozen=True):
     """The next nominal time. At most now: the limit was reached, and the rest is due at once. None: the schedule is over."""
 
 
-class _Plan(msgspec.Struct, frozen=True):
+class _TimePlan(msgspec.Struct, frozen=True):
     """A spec with its expressions read and its calendars looked up."""
 
     spec: ScheduleSpec
@@ -94,7 +94,7 @@ def due(
     now_us: int,
     limit: int,
     name: str | None = None,
-) -> Due:
+) -> DueTimes:
     """What to do about the nominal times from `next_us` up to now.
 
     A time is on time for ON_TIME_US and the jitter. What is on time fires, unless there is something older and the policy is `last`:
@@ -113,28 +113,28 @@ def due(
     reach = min(on_time, now_us - spec.window_us)
     oldest = next(_moments(plan, next_us - 1, until), None)
     if oldest is None:
-        return Due((), 0, next(_moments(plan, max(next_us, until) - 1, END_US), None))
+        return DueTimes((), 0, next(_moments(plan, max(next_us, until) - 1, END_US), None))
     if spec.missed == "last" and oldest < on_time:
         newest = _newest(plan, max(next_us, reach), until)
         lost = _count(plan, next_us, until) if newest is None else _count(plan, next_us, newest)
-        return Due(() if newest is None else (newest,), lost, next(_moments(plan, until - 1, END_US), None))
+        return DueTimes(() if newest is None else (newest,), lost, next(_moments(plan, until - 1, END_US), None))
     since = max(next_us, reach if spec.missed == "all" else on_time)
     found = list(islice(_moments(plan, since - 1, until), limit + 1))
     left = found[limit] if len(found) > limit else next(_moments(plan, until - 1, END_US), None)
-    return Due(tuple(found[:limit]), _count(plan, next_us, min(since, until)), left)
+    return DueTimes(tuple(found[:limit]), _count(plan, next_us, min(since, until)), left)
 
 
 # -- one schedule ------------------------------------------------------------------------------------------------------
 
 
-def _plan(spec: ScheduleSpec, calendars: Mapping[str, Calendar]) -> _Plan:
+def _plan(spec: ScheduleSpec, calendars: Mapping[str, Calendar]) -> _TimePlan:
     only = tuple(_calendar(name, calendars) for name in spec.calendars)
     never = tuple(_calendar(name, calendars) for name in spec.exclude)
 
     def allowed(day: date) -> bool:
         return (not only or any(c.holds(day) for c in only)) and not any(c.holds(day) for c in never)
 
-    return _Plan(spec, tuple(read_cron(c) for c in spec.cron), allowed if only or never else None)
+    return _TimePlan(spec, tuple(read_cron(c) for c in spec.cron), allowed if only or never else None)
 
 
 def _calendar(name: str, calendars: Mapping[str, Calendar]) -> Calendar:
@@ -145,7 +145,7 @@ def _calendar(name: str, calendars: Mapping[str, Calendar]) -> Calendar:
     return found
 
 
-def _moments(plan: _Plan, after_us: int, stop_us: int) -> Iterator[int]:
+def _moments(plan: _TimePlan, after_us: int, stop_us: int) -> Iterator[int]:
     """Nominal times after one moment and before another, in order, each once, until CRON_SEARCH_YEARS have brought none."""
     spec = plan.spec
     last = after = max(after_us, spec.start_us - 1, -1)
@@ -163,7 +163,7 @@ def _moments(plan: _Plan, after_us: int, stop_us: int) -> Iterator[int]:
         after = until - 1
 
 
-def _sources(plan: _Plan, since_us: int, until_us: int) -> Iterator[Iterator[int]]:
+def _sources(plan: _TimePlan, since_us: int, until_us: int) -> Iterator[Iterator[int]]:
     for cron in plan.crons:
         yield _cron_times(cron, plan, -(-since_us // SECOND_US), -(-until_us // SECOND_US))
     if plan.spec.every_us:
@@ -172,7 +172,7 @@ def _sources(plan: _Plan, since_us: int, until_us: int) -> Iterator[Iterator[int
         yield _at_times(plan, since_us, until_us)
 
 
-def _cron_times(cron: Cron, plan: _Plan, since: int, until: int) -> Iterator[int]:
+def _cron_times(cron: Cron, plan: _TimePlan, since: int, until: int) -> Iterator[int]:
     """By the law of daylight saving. Seconds inside, microseconds outside."""
     for segment in segments(plan.spec.tz, since, until):
         begin = low = segment.start + segment.offset
@@ -190,11 +190,11 @@ def _cron_times(cron: Cron, plan: _Plan, since: int, until: int) -> Iterator[int
             local = cron.first(local + 1, segment.end + segment.offset, plan.allowed)
 
 
-def _fires_after_gap(cron: Cron, plan: _Plan, passed: int, begin: int) -> bool:
+def _fires_after_gap(cron: Cron, plan: _TimePlan, passed: int, begin: int) -> bool:
     return cron.first(passed, begin) is not None and (plan.allowed is None or plan.allowed(day_of(begin // DAY_S)))
 
 
-def _every_times(plan: _Plan, since_us: int, until_us: int) -> Iterator[int]:
+def _every_times(plan: _TimePlan, since_us: int, until_us: int) -> Iterator[int]:
     """Days that are not allowed are leapt over, however many times they have."""
     every, anchor = plan.spec.every_us, plan.spec.anchor_us % plan.spec.every_us
 
@@ -215,7 +215,7 @@ def _every_times(plan: _Plan, since_us: int, until_us: int) -> Iterator[int]:
             at = not_before(tomorrow)
 
 
-def _at_times(plan: _Plan, since_us: int, until_us: int) -> Iterator[int]:
+def _at_times(plan: _TimePlan, since_us: int, until_us: int) -> Iterator[int]:
     for at in plan.spec.at_us:
         if since_us <= at < until_us and (plan.allowed is None or plan.allowed(_local_day(plan.spec.tz, at))):
             yield at
@@ -229,7 +229,7 @@ def _local_day(tz: str, at_us: int) -> date:
 # -- what is due -------------------------------------------------------------------------------------------------------
 
 
-def _until(plan: _Plan, name: str, next_us: int, now_us: int) -> int:
+def _until(plan: _TimePlan, name: str, next_us: int, now_us: int) -> int:
     """The first nominal time whose jitter is not over, or just after now. Later ones wait for it: they are never late by more than their jitter."""
     for at in _moments(plan, max(next_us, now_us - plan.spec.jitter_us) - 1, now_us + 1):
         if fire_at(plan.spec, name, at) > now_us:
@@ -237,7 +237,7 @@ def _until(plan: _Plan, name: str, next_us: int, now_us: int) -> int:
     return now_us + 1
 
 
-def _newest(plan: _Plan, since_us: int, until_us: int) -> int | None:
+def _newest(plan: _TimePlan, since_us: int, until_us: int) -> int | None:
     """The last nominal time of a span, by halving it: about fifty looks, however many times it has."""
     found = next(_moments(plan, since_us - 1, until_us), None)
     low, high = since_us if found is None else found + 1, until_us
@@ -251,5 +251,5 @@ def _newest(plan: _Plan, since_us: int, until_us: int) -> int | None:
     return found
 
 
-def _count(plan: _Plan, since_us: int, until_us: int) -> int:
+def _count(plan: _TimePlan, since_us: int, until_us: int) -> int:
     return sum(1 for _ in islice(_moments(plan, since_us - 1, until_us), MISSED_COUNTED_MAX))

@@ -29,7 +29,7 @@ FOLD_S_MAX: Final = 2 * DAY_S
 ZONE_YEARS_CACHED: Final = 4_096
 
 
-class Segment(NamedTuple):
+class ZoneSegment(NamedTuple):
     """From `start` up to `end` (Unix seconds) local time is UTC plus `offset` seconds."""
 
     start: int
@@ -63,7 +63,7 @@ def offset_at(name: str, at_s: int) -> int:
     return ahead.days * DAY_S + ahead.seconds
 
 
-def segments(name: str, since_s: int, until_s: int) -> Iterator[Segment]:
+def segments(name: str, since_s: int, until_s: int) -> Iterator[ZoneSegment]:
     """The segments that cover a span. The first begins a little before it, so that what it repeats is known."""
     start = since_s - FOLD_S_MAX
     offset = offset_at(name, start)
@@ -73,7 +73,7 @@ def segments(name: str, since_s: int, until_s: int) -> Iterator[Segment]:
         for at, then in (*_changes(name, year), (_new_year(year + 1), None)):
             end = min(at, until_s)
             if end > start:
-                yield Segment(start, end, offset, passed)
+                yield ZoneSegment(start, end, offset, passed)
                 start, passed = end, max(passed, end + offset)
             offset = offset if then is None or at > end else then
 

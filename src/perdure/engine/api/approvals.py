@@ -44,10 +44,10 @@ from perdure.core.errors import (
 )
 from perdure.core.limits import LINK_US_DEFAULT, LINK_US_MAX, PAYLOAD_BYTES_MAX
 from perdure.core.links import ID_BYTES, Link, read, sign
-from perdure.core.messages import PromiseKept
+from perdure.core.messages import PromiseMessage
 from perdure.engine.api.api import Api, Caller, NamespaceApi, handles
 from perdure.engine.api.ports import AuditDetail, HeldApproval
-from perdure.wire.codec import encode_mail
+from perdure.wire.codec import encode_message
 
 PER_RUN_MAX: Final = 500
 """Open approvals of one run that are looked at."""
@@ -287,7 +287,7 @@ async def _vote(held: HeldApproval, asked: Standing, actor: Actor, ballot: Ballo
     await held.cast(vote)
     verdict = ap.verdict_of(asked.spec, votes)
     if verdict is not None:
-        await held.decide(encode_mail(PromiseKept(asked.name, ap.envelope(votes, verdict), True)))
+        await held.decide(encode_message(PromiseMessage(asked.name, ap.envelope(votes, verdict), True)))
     detail: AuditDetail = {"name": asked.name, "who": who, "via": actor.via, "decided": verdict is not None}
     if link is not None:
         detail["link"] = link.id.hex()
@@ -304,7 +304,7 @@ async def _resolve(held: HeldApproval, actor: Actor, link: Link, ballot: Ballot)
     value = msgspec.json.encode(ballot.value)
     if len(value) > PAYLOAD_BYTES_MAX:
         raise PayloadTooLarge(f"the value has {len(value)} bytes, over the limit PAYLOAD_BYTES_MAX={PAYLOAD_BYTES_MAX}")
-    if not await held.resolve(encode_mail(PromiseKept(link.name, value))):
+    if not await held.resolve(encode_message(PromiseMessage(link.name, value))):
         raise PromiseAlreadyResolved(f"promise {link.name!r} is resolved already; the first value stands")
     await held.audit(actor.subject, "link.resolve", {"name": link.name, "who": link.who, "link": link.id.hex()})
 

@@ -50,7 +50,7 @@ from perdure.flows.decide.decider import DecisionTooLarge
 from perdure.flows.decide.progress import statuses_of
 from perdure.flows.draft import Draft, draft_text, draft_value
 from perdure.flows.model import VERSION_PREFIX, Flow, is_flow
-from perdure.flows.problems import Problem
+from perdure.flows.problems import DocumentProblem
 from perdure.flows.scheduled import trigger_requests
 from perdure.flows.schema import document_schema
 
@@ -270,7 +270,7 @@ async def _changes(api: NamespaceApi, current: WorkflowItem | None, draft: Draft
     return msgspec.convert(made, ChangeSummary, from_attributes=True)
 
 
-def _problems(problems: list[Problem] | tuple[Problem, ...]) -> list[ProblemItem]:
+def _problems(problems: list[DocumentProblem] | tuple[DocumentProblem, ...]) -> list[ProblemItem]:
     return [msgspec.convert(p, ProblemItem, from_attributes=True) for p in problems]
 
 

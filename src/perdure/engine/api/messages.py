@@ -30,13 +30,13 @@ from perdure.core.errors import (
     RunFinished,
 )
 from perdure.core.limits import CALL_TIMEOUT_S, PAYLOAD_BYTES_MAX, UPDATE_WAIT_S_MAX
-from perdure.core.messages import PromiseKept, SignalSent, UpdateAsked
+from perdure.core.messages import PromiseMessage, SignalMessage, UpdateMessage
 from perdure.core.names import check_message_key, checked_name
 from perdure.engine.api import starts
 from perdure.engine.api.api import NamespaceApi, handles
 from perdure.engine.api.approvals import check_resolve
 from perdure.engine.api.runs import page_limit
-from perdure.wire.codec import encode_mail
+from perdure.wire.codec import encode_message
 
 
 @handles(acts.SIGNAL)
@@ -45,7 +45,7 @@ async def signal(api: NamespaceApi, r: SendSignal) -> MessageSent:
     run_id = await api.run_id(r.run)
     check_message("signal", r.name, r.value)
     check_message_key(r.key)
-    body = encode_mail(SignalSent(r.name, r.value))
+    body = encode_message(SignalMessage(r.name, r.value))
     if r.idempotency_key and not r.key:
         is_new = await _post_once(api, run_id, r, body)
     else:
@@ -93,7 +93,7 @@ async def _signal_with_start(api: NamespaceApi, r: SignalWithStart) -> Signalled
     check_message("signal", r.name, r.value)
     check_message_key(r.key)
     start = await starts.prepared(api, start)
-    body = encode_mail(SignalSent(r.name, r.value))
+    body = encode_message(SignalMessage(r.name, r.value))
     for _ in range(starts.START_TRIES):
         found = await store.run_by_key(api.ns, start.key)
         if found is not None:
@@ -121,7 +121,7 @@ async def resolve(api: NamespaceApi, r: ResolvePromise) -> None:
     check_message("promise", r.name, r.value)
     await check_resolve(api, run_id, r.name)
     is_authorized = api.caller.principal.may(Permission.ADMIN)
-    body = encode_mail(PromiseKept(r.name, r.value, is_authorized))
+    body = encode_message(PromiseMessage(r.name, r.value, is_authorized))
 
     async def post(target: bytes) -> bool | None:
         active, won = await api.ports.store.resolve_promise(target, api.ns, r.name, body, sure=is_authorized)
@@ -145,7 +145,7 @@ async def update(api: NamespaceApi, r: AskUpdate) -> UpdateReply:
     checked_name("update", r.name)
     checked_name("update key", r.key)
     _check_size("update", r.name, r.value)
-    asked = UpdateAsked(r.key, r.name, r.value)
+    asked = UpdateMessage(r.key, r.name, r.value)
     answer = await api.engine.updates.ask(api.ns, run_id, asked, min(r.wait_s, UPDATE_WAIT_S_MAX))
     await api.record("run.update", run_id, name=r.name)
     return UpdateReply(answer)

@@ -14,7 +14,7 @@ from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.errors import Conflict, Failure, NotFound
 from perdure.core.events import Recorded
-from perdure.core.flow_control.groups import Line
+from perdure.core.flow_control.groups import FlowControlGroup
 from perdure.core.lifecycle import RunStatus
 from perdure.core.limits import SUCCESSORS_MAX
 from perdure.core.retry import waits_until_us
@@ -130,8 +130,8 @@ def reopening(
     ns: int,
     history: list[Recorded],
     event: ev.RunRetried,
-    line_of: Callable[[ev.TasksScheduled, int], Line | None],
-    line: Line | None,
+    line_of: Callable[[ev.TasksScheduled, int], FlowControlGroup | None],
+    line: FlowControlGroup | None,
 ) -> Reopening:
     """The rows that a retry changes: the difference between the run as it failed and as it goes on."""
     before = effective(history)
@@ -178,7 +178,7 @@ def _ended_tasks(records: list[Recorded]) -> set[int]:
     return ended
 
 
-def _queued(run_id: bytes, seq: int, event: ev.TasksScheduled, line: Line | None) -> QueuedTask:
+def _queued(run_id: bytes, seq: int, event: ev.TasksScheduled, line: FlowControlGroup | None) -> QueuedTask:
     return QueuedTask(
         ids.derive(run_id, ids.TASK, seq), seq, event.name, event.queue, encode_options(event.options), event.inputs[seq - event.first],
         waits_until_us(event.options, 0, 0), line,

@@ -28,17 +28,17 @@ from perdure.core.api.runs import (
 )
 from perdure.core.errors import Conflict, InvalidInput, NotFound
 from perdure.core.events import Recorded
-from perdure.core.flow_control.groups import Line
+from perdure.core.flow_control.groups import FlowControlGroup
 from perdure.core.ids import text
 from perdure.core.lifecycle import RunStatus
-from perdure.core.messages import CancelAsked
+from perdure.core.messages import CancelMessage
 from perdure.core.run_retry import check_retry, effective
 from perdure.core.undo import stack_of
 from perdure.core.work import Outcome, RunView, StartRequest
 from perdure.engine.api import starts
 from perdure.engine.api.api import NamespaceApi, handles, no_run
 from perdure.engine.api.run_retry import RunRetry
-from perdure.wire.codec import decode_row, encode_mail
+from perdure.wire.codec import decode_row, encode_message
 
 PAGE_MAX: Final = 1_000
 """Items of one page."""
@@ -193,7 +193,7 @@ async def list_history(api: NamespaceApi, r: ListHistory) -> HistoryPage:
 async def cancel(api: NamespaceApi, r: CancelRun) -> None:
     """The run unwinds like a cancelled coroutine and ends `cancelled`. One that continued as new is followed."""
     run_id = await api.run_id(r.run)
-    await api.engine.inbox.post(api.ns, run_id, encode_mail(CancelAsked(r.reason)), stops=True)
+    await api.engine.inbox.post(api.ns, run_id, encode_message(CancelMessage(r.reason)), stops=True)
     await api.record("run.cancel", run_id)
 
 
@@ -216,7 +216,7 @@ async def resume(api: NamespaceApi, r: ChangeRun) -> None:
     await api.record("run.resume", run_id)
 
 
-async def _line_of(api: NamespaceApi, view: RunView) -> Line | None:
+async def _line_of(api: NamespaceApi, view: RunView) -> FlowControlGroup | None:
     """The flow-control group of a run; None where its workflow has no limits, or its first record cannot be read."""
     await api.engine.flow_control.find(api.ns, [(view.workflow, view.version)])
     rows = await api.ports.store.history_after(view.run_id, api.ns, 0, 1)

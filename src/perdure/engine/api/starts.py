@@ -20,7 +20,7 @@ import msgspec
 from perdure.core import events as ev
 from perdure.core.api.definitions import WorkflowItem
 from perdure.core.api.runs import StartedRun
-from perdure.core.deferred_starts import Batch, check_later
+from perdure.core.deferred_starts import BatchSpec, check_later
 from perdure.core.errors import (
     Conflict,
     IdempotencyConflict,
@@ -34,12 +34,12 @@ from perdure.core.errors import (
 )
 from perdure.core.ids import text
 from perdure.core.limits import IDEMPOTENCY_KEY_CHARS_MAX, PAYLOAD_BYTES_MAX, VERSIONS_SHOWN_MAX
-from perdure.core.messages import CancelAsked
+from perdure.core.messages import CancelMessage
 from perdure.core.names import checked_name
 from perdure.core.work import Outcome, StartRequest
 from perdure.engine.api.api import NamespaceApi
 from perdure.engine.runs.starts import Answered, StartUnit, late_start, unknown_start
-from perdure.wire.codec import encode_mail
+from perdure.wire.codec import encode_message
 
 T = TypeVar("T")
 
@@ -100,7 +100,7 @@ async def prepared(api: NamespaceApi, r: StartRequest) -> StartRequest:
     if r.registered_only:
         r = msgspec.structs.replace(r, version=await registered_version(api, r.workflow, r.version))
     if r.idempotency_key and not isinstance(
-        r.later, Batch
+        r.later, BatchSpec
     ):  # the items of a batch are added once by the deferred start itself
         r = await _idempotent(api, r)
     return r
@@ -273,7 +273,7 @@ async def _on_taken_key(api: NamespaceApi, r: StartRequest, wanted: bytes, mine:
         )
     if r.on_conflict == "replace":
         try:
-            body = encode_mail(CancelAsked(f"replaced by a new run under the key {r.key!r}"))
+            body = encode_message(CancelMessage(f"replaced by a new run under the key {r.key!r}"))
             await api.engine.inbox.post(api.ns, run_id, body, stops=True)
             await api.engine.waiters.wait(api.ns, run_id, known=False)
         except RunFinished:

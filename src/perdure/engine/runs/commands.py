@@ -13,7 +13,7 @@ from perdure.core import commands as cm
 from perdure.core import events as ev
 from perdure.core.errors import Failure, clip
 from perdure.core.limits import PENDING_TASKS_MAX
-from perdure.core.messages import CancelAsked, Mail, PromiseKept, SignalSent, UpdateAsked
+from perdure.core.messages import CancelMessage, Message, PromiseMessage, SignalMessage, UpdateMessage
 from perdure.core.trace import run_traceparent
 from perdure.engine.context import EngineContext
 from perdure.engine.flow_control import FlowControl
@@ -144,7 +144,7 @@ class Commands:
     def _cancel_child(self, run: ActiveRun, c: cm.CancelChild) -> bool:
         child_id = run.state.children.get(c.seq)
         if child_id is not None:
-            run.post(child_id, CancelAsked("its parent no longer waits for it"))
+            run.post(child_id, CancelMessage("its parent no longer waits for it"))
             run.record(ev.ChildCancelRequested(c.seq, c.awaited))
         return True
 
@@ -208,12 +208,12 @@ class Commands:
             known_as=run.known_as if run.state.parent_id else b"",
         )
         own = self._runs.reserve(run.ns, run.workflow, run.version)
-        messages: list[Mail] = [
-            *(SignalSent(name, value) for name, value in c.signals),
-            *(PromiseKept(name, value) for name, value in c.promises),
-            *(CancelAsked(reason, deadline) for reason, deadline in c.cancels),
+        messages: list[Message] = [
+            *(SignalMessage(name, value) for name, value in c.signals),
+            *(PromiseMessage(name, value) for name, value in c.promises),
+            *(CancelMessage(reason, deadline) for reason, deadline in c.cancels),
             *run.unseen,  # it came while the code was deciding to go on elsewhere
-            *(UpdateAsked(u.id, u.name, u.value) for u in run.state.updates.values()),
+            *(UpdateMessage(u.id, u.name, u.value) for u in run.state.updates.values()),
         ]
 
         def hand_over() -> None:

@@ -14,12 +14,20 @@ from perdure.core import events as ev
 from perdure.core.errors import Failure
 from perdure.core.lifecycle import RunStatus
 from perdure.core.limits import UPDATES_OPEN_MAX
-from perdure.core.messages import CancelAsked, ChildEnded, Mail, PromiseKept, SignalSent, TaskEnded, UpdateAsked
+from perdure.core.messages import (
+    CancelMessage,
+    ChildEndedMessage,
+    Message,
+    PromiseMessage,
+    SignalMessage,
+    TaskEndedMessage,
+    UpdateMessage,
+)
 from perdure.engine.commits.write_queue import WriteQueue
 from perdure.engine.ports import MailRow
 from perdure.engine.runs.run import ActiveRun, Extras
 from perdure.engine.runs.task_port import TaskPort
-from perdure.wire.codec import decode_mail, encode_failure
+from perdure.wire.codec import decode_message, encode_failure
 
 FROM_MESSAGES = frozenset({ev.SignalReceived, ev.CancelRequested, ev.PromiseResolved})
 """Events whose message goes along when a run continues as new before its code has seen it."""
@@ -36,9 +44,9 @@ class InboxDelivery:
     def deliver_row(self, run: ActiveRun, row: MailRow) -> None:
         """Raises what a row that cannot be read, or that the run cannot take, raises."""
         if run.phase.is_active and row.id not in self.pending and row.id not in self.done:
-            self.deliver(run, decode_mail(row.body), row.id)
+            self.deliver(run, decode_message(row.body), row.id)
 
-    def deliver(self, run: ActiveRun, mail: Mail, inbox_id: int | None = None) -> None:
+    def deliver(self, run: ActiveRun, mail: Message, inbox_id: int | None = None) -> None:
         """A message becomes an event. With an inbox id its row goes in the same commit."""
         if not run.phase.is_active:
             return
@@ -76,29 +84,29 @@ class InboxDelivery:
             run.record(ev.ChildFailed(seq, Failure("run_already_exists", why, "RunAlreadyExists")))
             self._queue.mark(run, urgent=True)
 
-    def _record(self, run: ActiveRun, mail: Mail) -> None:
+    def _record(self, run: ActiveRun, mail: Message) -> None:
         match mail:
-            case SignalSent():
+            case SignalMessage():
                 run.unseen.append(mail)
                 run.record(ev.SignalReceived(mail.name, mail.value), len(mail.value))
-            case CancelAsked():
+            case CancelMessage():
                 # A second one says that children which do not stop are not to be waited for any longer.
                 if not run.state.cancel_requested or run.state.stopping:
                     run.unseen.append(mail)
                     run.record(ev.CancelRequested(mail.reason, mail.deadline)).extras.stops = True
-            case PromiseKept():
+            case PromiseMessage():
                 allowed = mail.authorized or not run.state.takes_votes_only(mail.name)
                 if allowed and mail.name not in run.state.resolved:
                     run.unseen.append(mail)
                     run.record(ev.PromiseResolved(mail.name, mail.value, mail.authorized), len(mail.value))
-            case UpdateAsked():
+            case UpdateMessage():
                 self._update_asked(run, mail)
-            case TaskEnded():
+            case TaskEndedMessage():
                 self._tasks.arrived(run, mail)
-            case ChildEnded():
+            case ChildEndedMessage():
                 self._child_ended(run, mail)
 
-    def _update_asked(self, run: ActiveRun, mail: UpdateAsked) -> None:
+    def _update_asked(self, run: ActiveRun, mail: UpdateMessage) -> None:
         """Asked for twice under one id, an update is handled once."""
         if mail.id in run.state.updates:
             return
@@ -115,7 +123,7 @@ class InboxDelivery:
         else:
             run.record(ev.UpdateReceived(mail.id, mail.name, mail.value), len(mail.value))
 
-    def _child_ended(self, run: ActiveRun, mail: ChildEnded) -> None:
+    def _child_ended(self, run: ActiveRun, mail: ChildEndedMessage) -> None:
         child = run.state.children.get(mail.seq)
         if child is None or (mail.child and mail.child != child):
             return
@@ -133,14 +141,14 @@ def refuse_update(run: ActiveRun, update: str, code: str, message: str) -> None:
     run.segment().extras.answers.append((update, b"", encode_failure(Failure(code, message))))
 
 
-def message_of(event: ev.Event) -> Mail | None:
+def message_of(event: ev.Event) -> Message | None:
     """The message that an event was made of."""
     match event:
         case ev.SignalReceived():
-            return SignalSent(event.name, event.value)
+            return SignalMessage(event.name, event.value)
         case ev.CancelRequested():
-            return CancelAsked(event.reason, event.deadline)
+            return CancelMessage(event.reason, event.deadline)
         case ev.PromiseResolved():
-            return PromiseKept(event.name, event.value, event.authorized)
+            return PromiseMessage(event.name, event.value, event.authorized)
         case _:
             return None

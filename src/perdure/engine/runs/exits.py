@@ -17,7 +17,7 @@ from perdure.core import events as ev
 from perdure.core import wait_reasons
 from perdure.core.errors import Failure, clip
 from perdure.core.lifecycle import RunStatus, next_run_status
-from perdure.core.messages import CancelAsked, ChildEnded
+from perdure.core.messages import CancelMessage, ChildEndedMessage
 from perdure.engine.context import EngineContext
 from perdure.engine.runs.delivery import InboxDelivery, refuse_update
 from perdure.engine.runs.owned import OwnedRuns
@@ -61,7 +61,7 @@ class RunExits:
         for seq in list(run.state.timers):
             run.record(ev.TimerCancelled(seq))
         for seq, child_id in run.state.children.items():
-            run.post(child_id, CancelAsked("its parent has ended"))
+            run.post(child_id, CancelMessage("its parent has ended"))
             run.record(ev.ChildCancelRequested(seq))
         if hand_over is not None:
             hand_over()
@@ -70,7 +70,7 @@ class RunExits:
         # A parent that lives here gets the end after the commit; one that lives elsewhere gets a message in it.
         parent = self._runs.get(run.state.parent_id)
         if successor is None and run.state.parent_id and (parent is None or type(parent.phase) is Leaving):
-            run.post(run.state.parent_id, ChildEnded(run.state.parent_seq, status, value, failure, run.known_as))
+            run.post(run.state.parent_id, ChildEndedMessage(run.state.parent_seq, status, value, failure, run.known_as))
         changes = run.record(event, len(value))
         changes.close = (status, failure, successor)
         changes.rows += 2
@@ -114,7 +114,7 @@ class RunExits:
             self._events.work_due.publish(delay_us)
 
 
-def waits_of(run: ActiveRun) -> list[wait_reasons.Wait]:
+def waits_of(run: ActiveRun) -> list[wait_reasons.WaitReason]:
     blocked = run.decider.blocked(wait_reasons.WAITS_MAX) if run.decider is not None else ()
     return wait_reasons.of_run(run.state, run.waiting, blocked)
 

@@ -16,9 +16,9 @@ from perdure.core import chain, ids
 from perdure.core import events as ev
 from perdure.core.durations import FOREVER_US
 from perdure.core.errors import Failure
-from perdure.core.flow_control.groups import Line
+from perdure.core.flow_control.groups import FlowControlGroup
 from perdure.core.lifecycle import RunStatus, TaskStatus
-from perdure.core.messages import CancelAsked, Mail
+from perdure.core.messages import CancelMessage, Message
 from perdure.core.runstate import RunState
 from perdure.engine.commits.rows import (
     PROMISE_WORDS,
@@ -44,7 +44,7 @@ from perdure.engine.commits.rows import (
 from perdure.engine.flow_control import FlowControl
 from perdure.engine.runs.transitions import IDLE, LOADING, Phase
 from perdure.flows.decide.decider import Decider
-from perdure.wire.codec import encode_events, encode_mail, encode_options
+from perdure.wire.codec import encode_events, encode_message, encode_options
 
 SEGMENT_ROWS = 500
 SEGMENT_BYTES = 2 * 1024 * 1024
@@ -64,7 +64,7 @@ class ChildStart:
         input_hash: bytes,
         own: bool,
         started: ev.RunStarted,
-        line: Line | None = None,
+        line: FlowControlGroup | None = None,
     ) -> None:
         self.run_id, self.seq, self.version, self.key = run_id, seq, version, key
         self.input_hash, self.own, self.started, self.line = input_hash, own, started, line
@@ -187,7 +187,7 @@ class ActiveRun:
         self.pending: deque[Changes] = deque()
         self.deliver: list[ev.Recorded] = []
         """Durable facts that the code has not seen yet."""
-        self.unseen: list[Mail] = []
+        self.unseen: list[Message] = []
         """Facts from outside that are recorded, or on their way there, and that the code has not been given yet."""
         self.waiting: list[str] = []
         """What its code last said it waits for that no record shows: `signal:NAME`, `update:NAME`."""
@@ -339,8 +339,8 @@ class ActiveRun:
             self.queued.discard(seq)
             self.segment().extras.queue_ops[ids.derive(self.id, ids.TASK, seq)] = None
 
-    def post(self, run_id: bytes, mail: Mail) -> None:
-        self.segment().extras.posts.append(MessageRow(run_id, encode_mail(mail), isinstance(mail, CancelAsked)))
+    def post(self, run_id: bytes, mail: Message) -> None:
+        self.segment().extras.posts.append(MessageRow(run_id, encode_message(mail), isinstance(mail, CancelMessage)))
 
     @property
     def is_idle(self) -> bool:

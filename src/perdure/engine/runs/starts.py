@@ -11,7 +11,7 @@ from typing import Final
 from perdure.core import chain
 from perdure.core import events as ev
 from perdure.core.errors import Unavailable
-from perdure.core.flow_control.groups import Line
+from perdure.core.flow_control.groups import FlowControlGroup
 from perdure.core.limits import CALL_TIMEOUT_S
 from perdure.core.work import StartRequest
 from perdure.engine.commits.rows import Batch, GroupRow, MessageRow, StartRow, run_kind
@@ -36,7 +36,7 @@ class StartUnit(AwaitedUnit):
         started: ev.RunStarted,
         own: bool,
         answered: Answered,
-        line: Line | None = None,
+        line: FlowControlGroup | None = None,
         mail: tuple[bytes, ...] = (),
     ) -> None:
         super().__init__()

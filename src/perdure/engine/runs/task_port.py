@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Protocol
 
 from perdure.core import events as ev
-from perdure.core.messages import TaskEnded
+from perdure.core.messages import TaskEndedMessage
 from perdure.engine.runs.run import ActiveRun
 
 
 class TaskPort(Protocol):
     def schedule(self, run: ActiveRun, event: ev.TasksScheduled) -> None: ...
     def cancel(self, run: ActiveRun, seqs: list[int]) -> None: ...
-    def arrived(self, run: ActiveRun, mail: TaskEnded) -> None: ...
+    def arrived(self, run: ActiveRun, mail: TaskEndedMessage) -> None: ...
     def take_over(self, run: ActiveRun) -> None:
         """The run was loaded: its tasks in flight here are its own again, and those that are nowhere are lost."""
         ...

@@ -14,7 +14,7 @@ import heapq
 from typing import Final
 
 from perdure.core import events as ev
-from perdure.core.messages import CancelAsked
+from perdure.core.messages import CancelMessage
 from perdure.core.undo import DEADLINE, TIMED_OUT
 from perdure.engine.context import EngineContext
 from perdure.engine.runs.exits import RunExits
@@ -99,7 +99,7 @@ class Timers:
         """A run that did something it can undo is asked to, and has a while for it. It fails by itself, with the same failure."""
         undoable = run.state.undoable or (run.decider is not None and run.decider.flow.compensates)
         if undoable and not run.state.timed_out:
-            run.unseen.append(CancelAsked(DEADLINE, deadline=True))
+            run.unseen.append(CancelMessage(DEADLINE, deadline=True))
             run.record(ev.CancelRequested(DEADLINE, deadline=True)).extras.stops = True
             self.push_deadline(run)
             self._queue.mark(run, urgent=True)

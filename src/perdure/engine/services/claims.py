@@ -20,7 +20,7 @@ from typing import Final, TypeVar
 from perdure.core import ids
 from perdure.core.errors import Fenced, Unavailable
 from perdure.core.limits import SUCCESSORS_MAX
-from perdure.core.messages import ChildEnded, TaskEnded
+from perdure.core.messages import ChildEndedMessage, TaskEndedMessage
 from perdure.core.work import Outcome
 from perdure.engine.context import EngineContext
 from perdure.engine.ports import ClaimedRun, Due, Kind, MailRow, Named
@@ -30,7 +30,7 @@ from perdure.engine.runs.run import ActiveRun
 from perdure.engine.runs.turns import SLICE_S, within
 from perdure.engine.services.service import Service
 from perdure.engine.tasks.dispatch import Dispatcher
-from perdure.wire.codec import decode_mail
+from perdure.wire.codec import decode_message
 
 log = logging.getLogger("perdure.engine")
 
@@ -256,7 +256,7 @@ class Claims(Service):
                 outcome = await self._last_end(ns, child, ended[child])
                 self._check_session(session)
                 if outcome is not None:
-                    self._delivery.deliver(run, ChildEnded(seq, outcome.status, outcome.value, outcome.failure))
+                    self._delivery.deliver(run, ChildEndedMessage(seq, outcome.status, outcome.value, outcome.failure))
 
     async def _last_end(self, ns: int, run_id: bytes, outcome: Outcome) -> Outcome | None:
         """A run that continued as new has not ended: its last successor's end counts. None: that one is still going."""
@@ -351,8 +351,8 @@ def _ends(rows: list[MailRow]) -> Iterator[tuple[bytes, int]]:
     """Tasks whose end lies in the inbox: they have no row any more and are not lost. What cannot be read is dealt with at delivery."""
     for row in rows:
         try:
-            mail = decode_mail(row.body)
+            mail = decode_message(row.body)
         except Exception:
             continue
-        if isinstance(mail, TaskEnded):
+        if isinstance(mail, TaskEndedMessage):
             yield row.run_id, mail.seq

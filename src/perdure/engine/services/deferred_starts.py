@@ -22,9 +22,9 @@ import msgspec
 
 from perdure.core import events as ev
 from perdure.core import ids
-from perdure.core.deferred_starts import Batch, Dedup, Later, check_later, gathered
+from perdure.core.deferred_starts import BatchSpec, DedupSpec, Later, check_later, gathered
 from perdure.core.errors import Unavailable
-from perdure.core.flow_control.groups import Line
+from perdure.core.flow_control.groups import FlowControlGroup
 from perdure.core.work import StartRequest
 from perdure.engine.context import EngineContext
 from perdure.engine.flow_control import FlowControl
@@ -47,7 +47,7 @@ class NewRun(msgspec.Struct, frozen=True):
     version: str
     body: bytes
     attributes: str | None
-    line: Line | None
+    line: FlowControlGroup | None
     deadline_us: int = 0
 
 
@@ -98,7 +98,7 @@ class StartStore(Protocol):
         """False: another engine has."""
         ...
 
-    async def begin_once(self, run: NewRun, dedup: Dedup) -> bytes:
+    async def begin_once(self, run: NewRun, dedup: DedupSpec) -> bytes:
         """The run that the key belongs to: this one, or one that was there before."""
         ...
 
@@ -127,7 +127,7 @@ class DeferredStarts(Service):
         check_later(r.later, r.dedup, r.key)
         return await (self._once(ns, r, r.dedup) if r.dedup is not None else self._defer(ns, r))
 
-    async def _once(self, ns: int, r: StartRequest, dedup: Dedup) -> Begun:
+    async def _once(self, ns: int, r: StartRequest, dedup: DedupSpec) -> Begun:
         mine = self._new_run_id()
         new = await self._new(mine, ns, r)
         found = await self._store.begin_once(new, dedup)
@@ -138,7 +138,7 @@ class DeferredStarts(Service):
     async def _defer(self, ns: int, r: StartRequest) -> Begun:
         assert r.later is not None
         argument, items = "", 0
-        if isinstance(r.later, Batch):
+        if isinstance(r.later, BatchSpec):
             part = gathered(r.input)
             argument, items = part.argument, len(part.items)
         bare = msgspec.msgpack.encode(msgspec.structs.replace(r, input=b"", later=None, idempotency_key=""))
@@ -206,7 +206,7 @@ class DeferredStarts(Service):
             deadline_us=deadline_us,
         )
 
-    async def _line(self, ns: int, r: StartRequest) -> Line | None:
+    async def _line(self, ns: int, r: StartRequest) -> FlowControlGroup | None:
         """Where the run has to wait to be let in."""
         version = (ns, r.workflow, r.version)
         if not self._flow_control.knows(version):

@@ -26,7 +26,7 @@ from perdure.core import events as ev
 from perdure.core.errors import Failure, clip
 from perdure.core.lifecycle import RunStatus, TaskStatus
 from perdure.core.limits import UNDO_FAILURES_SHOWN, UNDO_WORKER_GRACE_US
-from perdure.core.messages import CancelAsked, ChildEnded, TaskEnded
+from perdure.core.messages import CancelMessage, ChildEndedMessage, TaskEndedMessage
 from perdure.core.run_retry import effective
 from perdure.core.runstate import RunState
 from perdure.core.undo import TIMED_OUT, stack_of
@@ -40,7 +40,7 @@ from perdure.engine.runs.run import ActiveRun, RunUnit
 from perdure.engine.runs.transitions import ENDED
 from perdure.engine.services.service import Service
 from perdure.engine.tasks.lost_workers import LostWorkers
-from perdure.wire.codec import decode_mail, decode_row, encode_failure
+from perdure.wire.codec import decode_message, decode_row, encode_failure
 
 log = logging.getLogger("perdure.engine")
 
@@ -266,12 +266,12 @@ def _ended(one: Unendable, known: Known, recorded: Recorded) -> ActiveRun:
     asked = known.reason
     for row in recorded.mail:
         try:
-            mail = decode_mail(row.body)
+            mail = decode_message(row.body)
         except Exception:
             continue
-        if isinstance(mail, TaskEnded) and mail.seq in run.state.tasks:
+        if isinstance(mail, TaskEndedMessage) and mail.seq in run.state.tasks:
             _task_ended(run, mail, one.clock_us)
-        elif isinstance(mail, CancelAsked) and asked is None:
+        elif isinstance(mail, CancelMessage) and asked is None:
             run.record(ev.CancelRequested(mail.reason, mail.deadline))
             asked = mail.reason
     if asked is None and one.asked_us is not None and not run.state.timed_out:
@@ -280,7 +280,7 @@ def _ended(one: Unendable, known: Known, recorded: Recorded) -> ActiveRun:
     return run
 
 
-def _task_ended(run: ActiveRun, mail: TaskEnded, now_us: int) -> None:
+def _task_ended(run: ActiveRun, mail: TaskEndedMessage, now_us: int) -> None:
     """It ended before its run does; the run only had not read it."""
     scheduled = run.state.tasks[mail.seq]
     times = (mail.scheduled_us or now_us, mail.started_us or None, mail.finished_us or now_us)
@@ -326,7 +326,7 @@ def _close(run: ActiveRun, one: Unendable, asked: str | None, why: str) -> None:
     for seq in list(state.timers):
         run.record(ev.TimerCancelled(seq))
     for seq, child_id in state.children.items():
-        run.post(child_id, CancelAsked("its parent has ended"))
+        run.post(child_id, CancelMessage("its parent has ended"))
         run.record(ev.ChildCancelRequested(seq))
     status = RunStatus.FAILED if asked is None else RunStatus.CANCELLED
     unanswered = encode_failure(Failure("run_finished", f"the run ended ({status.word}) before it answered"))
@@ -345,7 +345,7 @@ def _close(run: ActiveRun, one: Unendable, asked: str | None, why: str) -> None:
             state.parent_seq if state.parent_id else one.parent_seq or 0,
         )
         known_as = run.known_as if state.events else b""
-        run.post(parent, ChildEnded(seq, status, b"", failure, known_as))
+        run.post(parent, ChildEndedMessage(seq, status, b"", failure, known_as))
     changes = run.record(event)
     changes.close = (status, failure, None)
     changes.rows += 2

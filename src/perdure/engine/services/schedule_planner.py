@@ -13,9 +13,9 @@ import msgspec
 
 from perdure.core import events as ev
 from perdure.core.errors import InvalidInput, PerdureError, clip
-from perdure.core.flow_control.groups import Line
+from perdure.core.flow_control.groups import FlowControlGroup
 from perdure.core.limits import FIRES_PER_LOOK, MISSED_ROWS_MAX
-from perdure.core.schedules import Calendar, Due, ScheduleSpec, between, due, fire_at, parse_calendar, parse_spec
+from perdure.core.schedules import Calendar, DueTimes, ScheduleSpec, between, due, fire_at, parse_calendar, parse_spec
 from perdure.engine.flow_control import FlowControl
 from perdure.flows.scheduled import MISSED, SKIPPED, STARTED, attributes_of, input_at, queue_line, spec_calendars
 from perdure.wire.codec import encode_events
@@ -61,7 +61,7 @@ class Fire(msgspec.Struct, frozen=True):
     version: str = ""
     body: bytes = b""
     attributes: bytes = b""
-    line: Line | None = None
+    line: FlowControlGroup | None = None
     deadline_us: int = 0
 
 
@@ -181,7 +181,7 @@ class SchedulePlanner:
         return Fire(nominal_us, STARTED, run_id, version, body, attributes, line, started.deadline_us)
 
 
-def _lost(spec: ScheduleSpec, calendars: Calendars, s: DueSchedule, d: Due) -> list[int]:
+def _lost(spec: ScheduleSpec, calendars: Calendars, s: DueSchedule, d: DueTimes) -> list[int]:
     """The first of those that went by."""
     assert s.next_us is not None
     end = s.clock_us + 1 if d.next_us is None else min(d.next_us, s.clock_us + 1)

@@ -17,13 +17,13 @@ from typing import Final, Protocol
 
 import msgspec
 
-from perdure.core.flow_control.admission import Reason
+from perdure.core.flow_control.admission import QueueReason
 from perdure.core.lifecycle import TaskStatus
-from perdure.core.messages import TaskEnded
+from perdure.core.messages import TaskEndedMessage
 from perdure.core.retry import End, Fail, expired, settle
 from perdure.engine.context import EngineContext
 from perdure.engine.services.service import Service
-from perdure.wire.codec import decode_options, encode_mail
+from perdure.wire.codec import decode_options, encode_message
 
 EXPIRE_ROWS_MAX: Final = 500
 """Tasks ended in one transaction."""
@@ -113,10 +113,10 @@ def fails(tasks: list[ExpiredTask]) -> list[Failed]:
         verdict = settle(options, t.id, t.attempt, t.lost, End.EXPIRED, failure)
         assert isinstance(verdict, Fail)
         executed = t.attempt - 1
-        mail = TaskEnded(
+        mail = TaskEndedMessage(
             t.seq, TaskStatus.FAILED, b"", verdict.failure, executed, t.lost, t.scheduled_us, 0, t.clock_us
         )
-        failed.append(Failed(t.id, t.run_id, encode_mail(mail)))
+        failed.append(Failed(t.id, t.run_id, encode_message(mail)))
     return failed
 
 
@@ -127,7 +127,7 @@ def _why(t: ExpiredTask) -> str:
     return f"No worker took it from the queue {t.queue!r}{before}"
 
 
-def _in_line(r: Reason) -> str:
+def _in_line(r: QueueReason) -> str:
     match r.code:
         case "paused":
             return f"{r.key} is paused by {r.by}{f' ({r.text})' if r.text else ''}"
@@ -137,4 +137,4 @@ def _in_line(r: Reason) -> str:
             return f"the {r.code} {r.key} let nothing through"
 
 
-_reason = msgspec.json.Decoder(Reason).decode
+_reason = msgspec.json.Decoder(QueueReason).decode

@@ -25,11 +25,11 @@ import msgspec
 from perdure.core.errors import Failure, NotFound, RunFinished, Unavailable
 from perdure.core.ids import text
 from perdure.core.limits import SUCCESSORS_MAX
-from perdure.core.messages import UpdateAsked
+from perdure.core.messages import UpdateMessage
 from perdure.core.outage import Outage
 from perdure.core.work import Answer, RunView
 from perdure.engine.ports import Store
-from perdure.wire.codec import decode_failure, encode_mail
+from perdure.wire.codec import decode_failure, encode_message
 
 log = logging.getLogger("perdure.engine")
 
@@ -79,7 +79,7 @@ class Updates:
         self._looking: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
 
-    async def ask(self, ns: int, run_id: bytes, mail: UpdateAsked, seconds: float) -> Answer | None:
+    async def ask(self, ns: int, run_id: bytes, mail: UpdateMessage, seconds: float) -> Answer | None:
         """The answer, or None when there is none within the time; asking again under the same id waits on."""
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         try:
@@ -91,9 +91,9 @@ class Updates:
         finally:
             self._drop(future)
 
-    async def _send(self, ns: int, run_id: bytes, mail: UpdateAsked, future: asyncio.Future[Answer]) -> None:
+    async def _send(self, ns: int, run_id: bytes, mail: UpdateMessage, future: asyncio.Future[Answer]) -> None:
         """Waits from before the question is sent, so that no answer falls between the two."""
-        body = encode_mail(mail)
+        body = encode_message(mail)
         for _ in range(SUCCESSORS_MAX):
             place = (ns, run_id, mail.id)
             self._wait(place, future)

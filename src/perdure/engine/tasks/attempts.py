@@ -19,7 +19,7 @@ from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.errors import Failure
 from perdure.core.lifecycle import TaskStatus, next_task_status
-from perdure.core.messages import TaskEnded
+from perdure.core.messages import TaskEndedMessage
 from perdure.core.retry import (
     Cancel,
     End,
@@ -39,7 +39,7 @@ from perdure.engine.flow_control import FlowControl
 from perdure.engine.ports import ClaimedTask
 from perdure.engine.runs.run import ActiveRun
 from perdure.engine.runs.transitions import Leaving
-from perdure.wire.codec import decode_options, encode_mail
+from perdure.wire.codec import decode_options, encode_message
 
 LONG_RUNNING_US: Final = 1_000_000
 """A task that has been running for this long gets its row, so that every engine can see it."""
@@ -87,9 +87,9 @@ class ReportUnit:
 
     outlives_session: ClassVar[bool] = True
 
-    def __init__(self, task_id: bytes, attempt: int, mail: TaskEnded) -> None:
+    def __init__(self, task_id: bytes, attempt: int, mail: TaskEndedMessage) -> None:
         self.task_id = task_id
-        self._row = ReportRow(task_id, attempt, encode_mail(mail))
+        self._row = ReportRow(task_id, attempt, encode_message(mail))
 
     def fill(self, batch: Batch) -> None:
         batch.reports.append(self._row)
@@ -191,7 +191,7 @@ class Attempts:
             return
         at = (r.started_us, r.started_us, r.finished_us)
         self._events.orphaned_task_ended.publish(
-            r.run_id, ns, TaskEnded(r.seq, SUCCEEDED, r.value, None, r.attempt, 0, *at)
+            r.run_id, ns, TaskEndedMessage(r.seq, SUCCEEDED, r.value, None, r.attempt, 0, *at)
         )
 
     def _short_success(self, run: ActiveRun, flight: Flight, r: Report) -> None:
@@ -285,14 +285,18 @@ class Attempts:
                 self.work_due(verdict.delay_us)
             case Fail(failure):
                 self._counters.tasks_failed += 1
-                mail = TaskEnded(a.seq, FAILED, b"", failure, a.attempt, flight.lost, times[0], started_us, times[2])
+                mail = TaskEndedMessage(
+                    a.seq, FAILED, b"", failure, a.attempt, flight.lost, times[0], started_us, times[2]
+                )
                 self._queue.add(ReportUnit(task_id, a.attempt, mail))
             case _:
-                mail = TaskEnded(a.seq, SUCCEEDED, value, None, a.attempt, flight.lost, times[0], started_us, times[2])
+                mail = TaskEndedMessage(
+                    a.seq, SUCCEEDED, value, None, a.attempt, flight.lost, times[0], started_us, times[2]
+                )
                 self._queue.add(ReportUnit(task_id, a.attempt, mail))
         self._counters.tasks_ended += 1
 
-    def arrived(self, run: ActiveRun, mail: TaskEnded) -> None:
+    def arrived(self, run: ActiveRun, mail: TaskEndedMessage) -> None:
         """The end of one of our run's tasks that another engine's worker executed. Any other attempt of it is void."""
         scheduled = run.state.tasks.get(mail.seq)
         if scheduled is None:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from perdure.core import events as ev
-from perdure.core.messages import TaskEnded
+from perdure.core.messages import TaskEndedMessage
 from perdure.core.retry import TaskOptions
 from perdure.core.work import Assignment, Report
 from perdure.engine.context import EngineContext
@@ -131,7 +131,7 @@ class Dispatcher:
     def cancel(self, run: ActiveRun, seqs: list[int]) -> None:
         self._attempts.cancel(run, seqs)
 
-    def arrived(self, run: ActiveRun, mail: TaskEnded) -> None:
+    def arrived(self, run: ActiveRun, mail: TaskEndedMessage) -> None:
         self._attempts.arrived(run, mail)
 
     def take_over(self, run: ActiveRun) -> None:

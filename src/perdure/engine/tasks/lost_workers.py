@@ -14,14 +14,14 @@ from typing import Final
 
 from perdure.core import ids
 from perdure.core.errors import Fenced, Unavailable
-from perdure.core.messages import TaskEnded
+from perdure.core.messages import TaskEndedMessage
 from perdure.core.retry import End, Fail, Requeue, TaskOptions, settle
 from perdure.engine.context import EngineContext
 from perdure.engine.ports import Again, LostTask
 from perdure.engine.runs.owned import OwnedRuns
 from perdure.engine.tasks.attempts import FAILED, Attempt, Attempts, Flight
 from perdure.engine.tasks.dispatch import Dispatcher
-from perdure.wire.codec import decode_options, encode_mail
+from perdure.wire.codec import decode_options, encode_message
 
 log = logging.getLogger("perdure.engine")
 
@@ -87,10 +87,10 @@ class LostWorkers:
                 self._attempts.orphaned[attempt] = ns
         return void
 
-    async def orphaned_ended(self, run_id: bytes, ns: int, end: TaskEnded) -> None:
+    async def orphaned_ended(self, run_id: bytes, ns: int, end: TaskEndedMessage) -> None:
         """An orphaned attempt succeeded: its run gets the result as a message."""
         try:
-            if await self._store.post(run_id, ns, encode_mail(end)) is not None:
+            if await self._store.post(run_id, ns, encode_message(end)) is not None:
                 self._events.message_posted.publish(run_id)
         except Unavailable as e:
             log.warning("the result of a task that outlived its engine is lost, it will run again: %s", e)
@@ -127,8 +127,8 @@ def settle_lost(tasks: list[LostTask]) -> tuple[list[Again], list[tuple[bytes, b
             case Requeue(attempt, lost):
                 again.append((t.id, attempt, lost, options.to_start_us or None, options.to_close_us or None))
             case Fail(failure):
-                mail = TaskEnded(t.seq, FAILED, b"", failure, t.attempt, t.lost + 1, 0, 0, 0)
-                failed.append((t.id, encode_mail(mail)))
+                mail = TaskEndedMessage(t.seq, FAILED, b"", failure, t.attempt, t.lost + 1, 0, 0, 0)
+                failed.append((t.id, encode_message(mail)))
             case _:
                 raise AssertionError("a lost attempt is queued again or fails")
     return again, failed

@@ -30,12 +30,12 @@ from perdure.flows.compile.dag import compile_dag
 from perdure.flows.compile.flow_control import CONTROL_KEYS, read_control
 from perdure.flows.compile.graph import GRAPH_KEYS, compile_graph
 from perdure.flows.compile.input import read_input
-from perdure.flows.compile.options import Execution, read_defaults
+from perdure.flows.compile.options import ExecutionOptions, read_defaults
 from perdure.flows.compile.reading import Reader, leaves
 from perdure.flows.compile.triggers import read_triggers
 from perdure.flows.compile.verbs import Bodies
-from perdure.flows.model import VERSION_PREFIX, Body, Flow, Trigger
-from perdure.flows.problems import FlowError, Path, Problem
+from perdure.flows.model import VERSION_PREFIX, Flow, FlowBody, Trigger
+from perdure.flows.problems import DocumentProblem, FlowError, Path
 from perdure.flows.source.document import INTEGER_MAX, INTEGER_MIN, UNSTORABLE, Document
 
 VERSION_HEX_CHARS: Final = 20
@@ -48,7 +48,7 @@ DOCUMENT_KEYS: Final = (
 
 class Compiled(msgspec.Struct, frozen=True):
     flow: Flow
-    warnings: list[Problem]
+    warnings: list[DocumentProblem]
 
 
 def compile_flow(document: Document, *, name: str | None = None) -> Compiled:
@@ -134,13 +134,13 @@ def _triggers(r: Reader, flow: str, value: Any, schema: Mapping[str, Any] | None
 class _Bodies:
     """Compiles bodies, and counts them and their nodes."""
 
-    def __init__(self, r: Reader, execution: Execution) -> None:
+    def __init__(self, r: Reader, execution: ExecutionOptions) -> None:
         self._r = r
         self._bodies = Bodies(execution, self._embed)
         self._depth = 0
         self._nodes = 0
 
-    def compile(self, fields: Mapping[str, Any], path: Path, where: str, types: Mapping[str, Any]) -> Body | None:
+    def compile(self, fields: Mapping[str, Any], path: Path, where: str, types: Mapping[str, Any]) -> FlowBody | None:
         """The body among the fields of a document, a node or a subflow."""
         r = self._r
         kinds = [k for k in ("tasks", "graph") if k in fields]
@@ -167,7 +167,7 @@ class _Bodies:
         output = None
         if fields.get("output") is not None:
             output = r.template(fields["output"], (*path, "output"), scope)
-        return Body(
+        return FlowBody(
             kind="dag" if kind == "dag" else "graph",
             nodes=nodes,
             start=start,
@@ -188,7 +188,7 @@ class _Bodies:
         self._r.keys(graph, (*path, "graph"), "graph", GRAPH_KEYS)
         return graph, (*path, "graph")
 
-    def _embed(self, fields: Mapping[str, Any], path: Path, where: str) -> Body | None:
+    def _embed(self, fields: Mapping[str, Any], path: Path, where: str) -> FlowBody | None:
         if self._depth >= EMBED_DEPTH_MAX:
             self._r.error(
                 path,

@@ -29,7 +29,7 @@ from perdure.flows.compile.nodes import (
 )
 from perdure.flows.compile.reading import Reader, Scope
 from perdure.flows.compile.verbs import Bodies, NodeView, check_modifiers, verb_of
-from perdure.flows.model import APPROVED, DEFAULT, REJECTED, TIMEOUT, Choice, Node, RunIf
+from perdure.flows.model import APPROVED, DEFAULT, REJECTED, TIMEOUT, Choice, FlowNode, RunIf
 from perdure.flows.problems import Path
 
 DAG_ONLY: Final = ("depends_on", "when", "run_if", "on_failure", "then")
@@ -72,7 +72,7 @@ class Wiring(msgspec.Struct):
 
 def compile_dag(
     r: Reader, tasks: Any, path: Path, bodies: Bodies, types: Mapping[str, Any]
-) -> tuple[tuple[Node, ...], Scope]:
+) -> tuple[tuple[FlowNode, ...], Scope]:
     """The nodes, and the scope of the body's output."""
     views = _views(r, tasks, path)
     index = {v.key: i for i, v in enumerate(views)}
@@ -83,7 +83,7 @@ def compile_dag(
     for i, w in enumerate(wirings):
         for source in (*w.deps, *(s for s, _ in w.arcs)):
             successors[source].add(i)
-    nodes: list[Node] = []
+    nodes: list[FlowNode] = []
     for i, view in enumerate(views):
         scope = Scope(DAG_ROOTS, types, index, before[i], view.key)
         nodes.append(_node(r, view, wirings[i], scope, bodies, index, tuple(sorted(successors[i]))))
@@ -312,7 +312,7 @@ def _node(
     bodies: Bodies,
     index: Mapping[str, int],
     successors: tuple[int, ...],
-) -> Node:
+) -> FlowNode:
     if w.verb == "choice":
         check_modifiers(r, view, "choice")
         parts = Parts(_choice(r, view, w, scope), None, "fail_fast", 0, read_writes(r, view, scope))
@@ -323,7 +323,7 @@ def _node(
     when = None
     if view.has("when"):
         when = r.expression(view.fields["when"], view.at("when"), f"when of {view.where}", scope)
-    return Node(
+    return FlowNode(
         key=view.key,
         verb=parts.verb,
         place=r.place(view.path),

@@ -10,7 +10,14 @@ from typing import Any, Final, cast
 
 from perdure.core.errors import InvalidInput
 from perdure.core.flow_control.groups import WEIGHT_MAX, WEIGHT_MIN
-from perdure.core.flow_control.options import POLICIES, PRIORITY_MAX, PRIORITY_MIN, Control, Limit, Rate
+from perdure.core.flow_control.options import (
+    POLICIES,
+    PRIORITY_MAX,
+    PRIORITY_MIN,
+    FlowControlSpec,
+    LimitOption,
+    RateOption,
+)
 from perdure.core.limits import CONCURRENCY_MAX, LIMITS_PER_TASK_MAX, RATE_COUNT_MAX, RATES_PER_TASK_MAX
 from perdure.flows.compile.reading import Reader
 from perdure.flows.flow_control import canonical, number_or_expression
@@ -24,7 +31,7 @@ FAIR_KEYS: Final = ("by", "weight")
 
 def read_control(
     r: Reader, fields: Mapping[str, Any], path: Path, *, runs: bool = False, schema: Mapping[str, Any] | None = None
-) -> Control | None:
+) -> FlowControlSpec | None:
     """`runs`: it is about runs of the flow, whose input looks like `schema`. None where nothing is said."""
     if not any(fields.get(key) is not None for key in CONTROL_KEYS):
         return None
@@ -36,14 +43,14 @@ def read_control(
     if fields.get("priority") is not None:
         at = (*path, "priority")
         priority = r.integer(fields["priority"], at, "priority (higher goes first)", PRIORITY_MIN, PRIORITY_MAX)
-    made = Control(
+    made = FlowControlSpec(
         limits=tuple(x for x in limits if x is not None),
         rates=tuple(x for x in rates if x is not None),
         priority=priority or 0,
         fair=fair,
         weight=weight,
     )
-    return made if made != Control() else None
+    return made if made != FlowControlSpec() else None
 
 
 def _names(schema: Mapping[str, Any] | None) -> Collection[str] | None:
@@ -67,7 +74,7 @@ def _several(r: Reader, fields: Mapping[str, Any], path: Path, key: str, most: i
     return [(item, (*at, i)) for i, item in enumerate(items)]
 
 
-def _limit(r: Reader, value: Any, path: Path, runs: bool, names: Collection[str] | None) -> Limit | None:
+def _limit(r: Reader, value: Any, path: Path, runs: bool, names: Collection[str] | None) -> LimitOption | None:
     if isinstance(value, int) and not isinstance(value, bool):
         value, where = {"max": value}, path
     else:
@@ -87,10 +94,10 @@ def _limit(r: Reader, value: Any, path: Path, runs: bool, names: Collection[str]
                 key=True,
             )
     by = _expression(r, fields, path, "by", names)
-    return None if most is None else Limit(max=most, by=by, key=_key(r, fields, path), policy=policy)
+    return None if most is None else LimitOption(max=most, by=by, key=_key(r, fields, path), policy=policy)
 
 
-def _rate(r: Reader, value: Any, path: Path, names: Collection[str] | None) -> Rate | None:
+def _rate(r: Reader, value: Any, path: Path, names: Collection[str] | None) -> RateOption | None:
     fields = _mapping(r, value, path, "rate", "a mapping such as {count: 100, per: 1s}", RATE_KEYS)
     if fields is None:
         return None
@@ -105,7 +112,7 @@ def _rate(r: Reader, value: Any, path: Path, names: Collection[str] | None) -> R
     by = _expression(r, fields, path, "by", names)
     if count is None or not per_us:
         return None
-    return Rate(count=count, per_us=per_us, by=by, key=_key(r, fields, path), units=units, burst=burst or 0.0)
+    return RateOption(count=count, per_us=per_us, by=by, key=_key(r, fields, path), units=units, burst=burst or 0.0)
 
 
 def _fair(r: Reader, fields: Mapping[str, Any], path: Path, names: Collection[str] | None) -> tuple[str, str]:

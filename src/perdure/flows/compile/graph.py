@@ -28,7 +28,7 @@ from perdure.flows.compile.nodes import (
 from perdure.flows.compile.prepost import PREPOST_KEYS, read_exits, read_params, read_prepare, settle_choice
 from perdure.flows.compile.reading import Reader, Scope
 from perdure.flows.compile.verbs import Bodies, NodeView, check_modifiers, verb_of
-from perdure.flows.model import APPROVED, DEFAULT, ERROR, REJECTED, TIMEOUT, Approval, Choice, Node, Wait
+from perdure.flows.model import APPROVED, DEFAULT, ERROR, REJECTED, TIMEOUT, ApprovalVerb, Choice, FlowNode, MessageVerb
 from perdure.flows.problems import Path
 
 GRAPH_KEYS: Final = ("start", "nodes", "edges")
@@ -48,7 +48,7 @@ class Edges(msgspec.Struct, frozen=True):
 
 def compile_graph(
     r: Reader, graph: Mapping[str, Any], path: Path, bodies: Bodies, where: str
-) -> tuple[tuple[Node, ...], int, Scope]:
+) -> tuple[tuple[FlowNode, ...], int, Scope]:
     """The nodes, the index of the first, and the scope of the body's output."""
     scope = Scope(GRAPH_ROOTS, {})
     views = _views(r, graph.get("nodes"), (*path, "nodes") if "nodes" in graph else path, where)
@@ -147,18 +147,18 @@ def _end(r: Reader, fields: Mapping[str, Any], path: Path, key: str, index: Mapp
     return None
 
 
-def _node(r: Reader, view: NodeView, scope: Scope, bodies: Bodies, edges: Edges, index: Mapping[str, int]) -> Node:
+def _node(r: Reader, view: NodeView, scope: Scope, bodies: Bodies, edges: Edges, index: Mapping[str, int]) -> FlowNode:
     params = read_params(r, view, scope)
     prepare = read_prepare(r, view, scope)
     if "kind" in view.fields:
         parts, exits = read_kind(r, view, scope, bodies)
     else:
         parts = _verb(r, view, scope, bodies, edges, index)
-        exits = read_exits(r, view, scope, chooses=isinstance(parts.verb, (Choice, Approval)))
+        exits = read_exits(r, view, scope, chooses=isinstance(parts.verb, (Choice, ApprovalVerb)))
         if isinstance(parts.verb, Choice):
             choice, exits = settle_choice(r, view, parts.verb, exits)
             parts = msgspec.structs.replace(parts, verb=choice)
-    return Node(
+    return FlowNode(
         key=view.key,
         verb=parts.verb,
         place=r.place(view.path),
@@ -267,7 +267,7 @@ def _action(r: Reader, value: Any, path: Path, view: NodeView, edges: Edges, ind
 # -- warnings ----------------------------------------------------------------------------------------------------------
 
 
-def _warn(r: Reader, views: list[NodeView], nodes: list[Node], start: int, edges: list[Edges]) -> None:
+def _warn(r: Reader, views: list[NodeView], nodes: list[FlowNode], start: int, edges: list[Edges]) -> None:
     reached = {start}
     todo = [start]
     while todo:
@@ -288,7 +288,7 @@ def _warn(r: Reader, views: list[NodeView], nodes: list[Node], start: int, edges
                     )
 
 
-def _actions(node: Node) -> tuple[str, ...]:
+def _actions(node: FlowNode) -> tuple[str, ...]:
     """Actions that a node is known to end with."""
     if node.action is not None:
         return (node.action,)
@@ -298,9 +298,9 @@ def _actions(node: Node) -> tuple[str, ...]:
         case Choice(cases=cases, otherwise=otherwise):
             last = (otherwise,) if otherwise is not None else ()
             return tuple(dict.fromkeys((*(a for _, a in cases), *last)))
-        case Approval() if node.spread is None:
+        case ApprovalVerb() if node.spread is None:
             return (APPROVED, REJECTED)
-        case Wait() if set(node.edges) == {TIMEOUT}:
+        case MessageVerb() if set(node.edges) == {TIMEOUT}:
             return ()
         case _:
             return () if set(node.edges) <= {ERROR, TIMEOUT} else (DEFAULT,)

@@ -16,11 +16,22 @@ from perdure.core.expressions import Expr
 from perdure.core.expressions.template import Template
 from perdure.core.limits import ATTEMPTS_MAX, FANOUT_TASKS_MAX
 from perdure.flows.compile.nodes import BROKEN, ITEM_ROOTS, Parts, read_compensate, undone_by
-from perdure.flows.compile.options import Execution, read_execution
+from perdure.flows.compile.options import ExecutionOptions, read_execution
 from perdure.flows.compile.prepost import PREPOST_KEYS, Exits, read_exits, settle_choice
 from perdure.flows.compile.reading import Reader, Scope
 from perdure.flows.compile.verbs import Bodies, NodeView, read_approval, read_names
-from perdure.flows.model import Approval, Call, Choice, Embedded, OnError, Services, Sleep, Spread, Verb, Wait
+from perdure.flows.model import (
+    ApprovalVerb,
+    Choice,
+    Embedded,
+    MessageVerb,
+    NodeSpread,
+    OnError,
+    Services,
+    Sleep,
+    TaskCall,
+    Verb,
+)
 
 _COMMON: Final = ("kind", *PREPOST_KEYS, "description")
 _RETRY: Final = ("max_retries", "wait_ms", "max_attempts", "attempt_delay_ms", "weighted_by_load")
@@ -79,7 +90,7 @@ def read_kind(r: Reader, view: NodeView, scope: Scope, bodies: Bodies) -> tuple[
         case "timer":
             verb = _timer(r, view)
         case "wait_event":
-            verb = Wait(signal=_param("signal_key"), lookup=True)
+            verb = MessageVerb(signal=_param("signal_key"), lookup=True)
             timeout_us = _param_ms(r, view, "timeout_ms") * 1000
         case "approval":
             verb = _approval(r, view, scope)
@@ -118,7 +129,7 @@ def _args(source: str) -> Template:
 # -- verbs -------------------------------------------------------------------------------------------------------------
 
 
-def _executor(r: Reader, view: NodeView, execution: Execution, source: str) -> Call | None:
+def _executor(r: Reader, view: NodeView, execution: ExecutionOptions, source: str) -> TaskCall | None:
     if not view.fields.get("service"):
         r.error(
             view.path,
@@ -130,10 +141,12 @@ def _executor(r: Reader, view: NodeView, execution: Execution, source: str) -> C
     name = r.name_of(view.fields["service"], view.at("service"), "service")
     if name is None:
         return None
-    return Call(task=name, queue=execution.queue, options=execution.options, said=execution.said, args=_args(source))
+    return TaskCall(
+        task=name, queue=execution.queue, options=execution.options, said=execution.said, args=_args(source)
+    )
 
 
-def _parallel(r: Reader, view: NodeView, scope: Scope, execution: Execution) -> Services | None:
+def _parallel(r: Reader, view: NodeView, scope: Scope, execution: ExecutionOptions) -> Services | None:
     names: Template | None = Template.of(expressions.parse("params.services"))
     if view.fields.get("parallel_services") not in (None, "", []):
         path = view.at("parallel_services")
@@ -155,7 +168,7 @@ def _subflow(r: Reader, view: NodeView, bodies: Bodies) -> Embedded | None:
     return None if body is None else Embedded(body=body, args=Template.of(expressions.parse("input")))
 
 
-def _approval(r: Reader, view: NodeView, scope: Scope) -> Approval:
+def _approval(r: Reader, view: NodeView, scope: Scope) -> ApprovalVerb:
     """What people are asked stands in the node's own params; those of the run may mean anything."""
     own: Any = view.fields.get("params")
     given = cast(dict[str, Any], own) if isinstance(own, dict) else {}
@@ -163,7 +176,7 @@ def _approval(r: Reader, view: NodeView, scope: Scope) -> Approval:
     name = _param("approval_key")
     read = read_approval(r, {**fields, "name": "approval"}, view.at("params"), view, scope) if fields else None
     if read is None:
-        return Approval(name=name, signals=True)
+        return ApprovalVerb(name=name, signals=True)
     shown = (
         {k: f"${{ params.{'escalate.to' if k == 'escalate_to' else k} }}" for k in read.shown.form}
         if read.shown
@@ -202,7 +215,7 @@ def _choice(r: Reader, view: NodeView, scope: Scope, exits: Exits) -> tuple[Choi
 # -- modifiers ---------------------------------------------------------------------------------------------------------
 
 
-def _execution(r: Reader, view: NodeView, base: Execution) -> Execution:
+def _execution(r: Reader, view: NodeView, base: ExecutionOptions) -> ExecutionOptions:
     """Retries only when told to: executions are max_retries times max_attempts, the pause between them is always the same."""
     given = {k: view.fields[k] for k in _EXECUTION if view.has(k)}
     execution = read_execution(r, given, view.path, base)
@@ -227,7 +240,7 @@ def _execution(r: Reader, view: NodeView, base: Execution) -> Execution:
     told = {"max_attempts"} if view.has("max_retries") or view.has("max_attempts") else set[str]()
     if us:
         told |= {"initial_us", "cap_us", "factor", "jitter"}
-    return Execution(execution.queue, options, execution.said | told)
+    return ExecutionOptions(execution.queue, options, execution.said | told)
 
 
 def _count(r: Reader, view: NodeView, key: str) -> int:
@@ -254,7 +267,7 @@ def _timeout(r: Reader, view: NodeView) -> int:
     return r.duration(view.fields["timeout"], view.at("timeout"), "timeout") or 0 if view.has("timeout") else 0
 
 
-def _spread(r: Reader, view: NodeView, kind: str) -> Spread | None:
+def _spread(r: Reader, view: NodeView, kind: str) -> NodeSpread | None:
     if kind not in {"parallel", "foreach"}:
         return None
     mode = "sequential"
@@ -268,7 +281,7 @@ def _spread(r: Reader, view: NodeView, kind: str) -> Spread | None:
     many = 1 if mode == "sequential" else limit
     concurrency = Template.literal(many) if many else None
     items = Template.of(expressions.parse("input")) if kind == "foreach" else None
-    return Spread(items=items, concurrency=concurrency)
+    return NodeSpread(items=items, concurrency=concurrency)
 
 
 def _on_error(r: Reader, view: NodeView) -> OnError:

@@ -11,7 +11,7 @@ from perdure.core.expressions import Expr
 from perdure.core.expressions.template import Template
 from perdure.core.limits import FANOUT_TASKS_MAX, NODE_KEY_CHARS_MAX, UNDO_ATTEMPTS_DEFAULT
 from perdure.core.undo import PREFIX
-from perdure.flows.compile.options import OPTION_KEYS, Execution, read_execution
+from perdure.flows.compile.options import OPTION_KEYS, ExecutionOptions, read_execution
 from perdure.flows.compile.reading import Reader, Scope
 from perdure.flows.compile.verbs import (
     TAKES,
@@ -25,7 +25,7 @@ from perdure.flows.compile.verbs import (
     read_verb,
     verb_of,
 )
-from perdure.flows.model import Call, OnError, Spread, Value, Verb, Write
+from perdure.flows.model import NodeSpread, OnError, TaskCall, ValueVerb, Verb, Write
 from perdure.flows.problems import Path
 
 WRITES_MAX: Final = 200
@@ -39,7 +39,7 @@ UNDO_ROOTS: Final = ("output", "error")
 UNDO_VERBS: Final = ("python", "http", "run", "service")
 UNDO_KEYS: Final = (*UNDO_VERBS, "with", *OPTION_KEYS, "description")
 MODIFIERS: Final = tuple(dict.fromkeys((*TAKES, *OPTION_KEYS, "set", "description")))
-BROKEN: Final = Value(value=Template.literal(None))
+BROKEN: Final = ValueVerb(value=Template.literal(None))
 """Stands in for a verb with problems, so that the rest can be read; never leaves the compiler."""
 
 
@@ -47,11 +47,11 @@ class Parts(msgspec.Struct, frozen=True):
     """A node's verb with its modifiers."""
 
     verb: Verb
-    spread: Spread | None
+    spread: NodeSpread | None
     on_error: OnError
     timeout_us: int
     writes: tuple[Write, ...]
-    compensate: Call | None = None
+    compensate: TaskCall | None = None
 
 
 def known_keys(*more: str) -> tuple[str, ...]:
@@ -72,7 +72,7 @@ def read_parts(
     spread = read_spread(r, verb, node, scope, tasks)
     inner = scope.plus(*ITEM_ROOTS) if spread is not None and verb != "services" else scope
     is_task = verb in TASK_VERBS or not verb
-    execution = read_execution(r, node.fields, node.path, bodies.execution) if is_task else Execution()
+    execution = read_execution(r, node.fields, node.path, bodies.execution) if is_task else ExecutionOptions()
     compensate = read_compensate(r, node, inner, bodies, given)
     execution = undone_by(compensate, execution)
     made: Verb | None
@@ -95,14 +95,16 @@ def read_parts(
 # -- compensation --------------------------------------------------------------------------------------------------------
 
 
-def undone_by(compensate: Call | None, execution: Execution) -> Execution:
+def undone_by(compensate: TaskCall | None, execution: ExecutionOptions) -> ExecutionOptions:
     """Tasks are recorded with the name of the one that takes them back."""
     if compensate is None:
         return execution
     return msgspec.structs.replace(execution, options=msgspec.structs.replace(execution.options, undo=compensate.task))
 
 
-def read_compensate(r: Reader, node: NodeView, scope: Scope, bodies: Bodies, given: Mapping[str, str]) -> Call | None:
+def read_compensate(
+    r: Reader, node: NodeView, scope: Scope, bodies: Bodies, given: Mapping[str, str]
+) -> TaskCall | None:
     """The call that takes back what an execution did: a verb with its modifiers, or just the name of a function."""
     if not node.has("compensate"):
         return None
@@ -125,14 +127,14 @@ def read_compensate(r: Reader, node: NodeView, scope: Scope, bodies: Bodies, giv
     check_modifiers(r, view, verb)
     options = msgspec.structs.replace(bodies.execution.options, max_attempts=UNDO_ATTEMPTS_DEFAULT)
     execution = read_execution(
-        r, fields, path, Execution(bodies.execution.queue, options, bodies.execution.said - {"max_attempts"})
+        r, fields, path, ExecutionOptions(bodies.execution.queue, options, bodies.execution.said - {"max_attempts"})
     )
     inner = scope.plus(*UNDO_ROOTS)
     if verb == "service":
         made = read_service(r, verb, view, inner, execution, {**given, "input": "output"})
     else:
         made = read_verb(r, verb, view, inner, bodies, execution)
-    return made if isinstance(made, Call) else None
+    return made if isinstance(made, TaskCall) else None
 
 
 def read_on_error(r: Reader, node: NodeView) -> OnError:
@@ -142,7 +144,7 @@ def read_on_error(r: Reader, node: NodeView) -> OnError:
     return cast(OnError, word or "fail_fast")
 
 
-def read_spread(r: Reader, verb: str, node: NodeView, scope: Scope, tasks: Collection[str]) -> Spread | None:
+def read_spread(r: Reader, verb: str, node: NodeView, scope: Scope, tasks: Collection[str]) -> NodeSpread | None:
     if node.has("foreach") and node.has("parallel"):
         r.error(node.at("parallel"), f"{node.where} has foreach and parallel", "keep one of them", key=True)
     items = count = concurrency = None
@@ -157,8 +159,8 @@ def read_spread(r: Reader, verb: str, node: NodeView, scope: Scope, tasks: Colle
     if node.has("concurrency"):
         concurrency = _count(r, node, "concurrency", 1, scope)
     if items is None and count is None and concurrency is None:
-        return Spread() if node.has("foreach") or node.has("parallel") else None
-    return Spread(items=items, count=count, concurrency=concurrency, source=source)
+        return NodeSpread() if node.has("foreach") or node.has("parallel") else None
+    return NodeSpread(items=items, count=count, concurrency=concurrency, source=source)
 
 
 def _items(r: Reader, node: NodeView, scope: Scope, tasks: Collection[str]) -> tuple[Template | None, str | None]:

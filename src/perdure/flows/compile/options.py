@@ -30,7 +30,7 @@ DURATION_KEYS: Final = (
 )  # fmt: skip
 
 
-class Execution(msgspec.Struct, frozen=True):
+class ExecutionOptions(msgspec.Struct, frozen=True):
     """Where and how a task runs."""
 
     queue: str = QUEUE_DEFAULT
@@ -39,17 +39,17 @@ class Execution(msgspec.Struct, frozen=True):
     """Fields of `options`, and `queue`, that the document gives; a task's own declaration stands where it does not (core/declared.py)."""
 
 
-def read_defaults(r: Reader, value: Any, path: Path) -> Execution:
+def read_defaults(r: Reader, value: Any, path: Path) -> ExecutionOptions:
     if value is None:
-        return Execution()
+        return ExecutionOptions()
     fields = r.mapping(value, path, "defaults")
     if fields is None:
-        return Execution()
+        return ExecutionOptions()
     r.keys(fields, path, "defaults", DEFAULTS_KEYS)
-    return read_execution(r, {k: v for k, v in fields.items() if k in DEFAULTS_KEYS}, path, Execution())
+    return read_execution(r, {k: v for k, v in fields.items() if k in DEFAULTS_KEYS}, path, ExecutionOptions())
 
 
-def read_execution(r: Reader, node: Mapping[str, Any], path: Path, base: Execution) -> Execution:
+def read_execution(r: Reader, node: Mapping[str, Any], path: Path, base: ExecutionOptions) -> ExecutionOptions:
     """A node's own options over `base`."""
     if not any(node.get(k) is not None for k in OPTION_KEYS):
         return base
@@ -73,7 +73,7 @@ def read_execution(r: Reader, node: Mapping[str, Any], path: Path, base: Executi
         queue, said = r.name_of(node["queue"], (*path, "queue"), "queue") or queue, said | {QUEUE}
     right = {k: v for k, v in changed.items() if v is not None}
     options = msgspec.structs.replace(base.options, **right) if right else base.options
-    return Execution(queue, options, said | frozenset(right))
+    return ExecutionOptions(queue, options, said | frozenset(right))
 
 
 def _attempts(r: Reader, value: Any, path: Path, what: str) -> int | None:

@@ -18,8 +18,8 @@ from perdure.core.expressions.template import Template
 from perdure.core.limits import NAME_CHARS_MAX
 from perdure.core.names import UNSAFE, invalid_name
 from perdure.core.suggestions import did_you_mean
-from perdure.flows.model import Place
-from perdure.flows.problems import PROBLEMS_MAX, FlowError, Path, Problem, one_of
+from perdure.flows.model import SourcePlace
+from perdure.flows.problems import PROBLEMS_MAX, DocumentProblem, FlowError, Path, one_of
 from perdure.flows.source.document import Document
 
 SHOWN_CHARS: Final = 60
@@ -111,8 +111,8 @@ class Reader:
         self.typed = typed
         """Whether expressions are held against what is known of the values they read."""
         self.document = document
-        self.problems: list[Problem] = []
-        self.warnings: list[Problem] = []
+        self.problems: list[DocumentProblem] = []
+        self.warnings: list[DocumentProblem] = []
 
     # -- problems ------------------------------------------------------------------------------------------------
 
@@ -125,17 +125,19 @@ class Reader:
         if len(self.warnings) < PROBLEMS_MAX:
             self.warnings.append(self._problem(path, message, hint, key, None, "warning"))
 
-    def _problem(self, path: Path, message: str, hint: str, key: bool, offset: int | None, severity: Any) -> Problem:
+    def _problem(
+        self, path: Path, message: str, hint: str, key: bool, offset: int | None, severity: Any
+    ) -> DocumentProblem:
         if self.document is None:
-            return Problem(file=self.name, message=message, hint=hint, severity=severity, path=path)
+            return DocumentProblem(file=self.name, message=message, hint=hint, severity=severity, path=path)
         if offset is None:
             place = self.document.place(path, key=key)
         else:
             place = self.document.place_within(path, offset, key=key)
         return self.document.problem(place, message, hint=hint, severity=severity, path=path)
 
-    def place(self, path: Path) -> Place:
-        return Place() if self.document is None else self.document.place(path, key=True)
+    def place(self, path: Path) -> SourcePlace:
+        return SourcePlace() if self.document is None else self.document.place(path, key=True)
 
     def wanted(self, path: Path, what: str, wanted: str, value: Any) -> None:
         self.error(path, f"{what} is {found(value)}; it must be {wanted}")

@@ -12,9 +12,20 @@ from perdure.core.expressions.template import Template
 from perdure.core.limits import APPROVAL_NAMES_MAX
 from perdure.flows.compile.flow_control import CONTROL_KEYS
 from perdure.flows.compile.input import read_input
-from perdure.flows.compile.options import Execution
+from perdure.flows.compile.options import ExecutionOptions
 from perdure.flows.compile.reading import Reader, Scope, found
-from perdure.flows.model import Approval, Body, Call, Child, Embedded, Services, Sleep, Value, Verb, Wait
+from perdure.flows.model import (
+    ApprovalVerb,
+    ChildCall,
+    Embedded,
+    FlowBody,
+    MessageVerb,
+    Services,
+    Sleep,
+    TaskCall,
+    ValueVerb,
+    Verb,
+)
 from perdure.flows.problems import Path
 
 HTTP_TASK: Final = "perdure.http"
@@ -64,8 +75,8 @@ _DOTTED_NAME = re.compile(r"[A-Za-z_][\w.]*\Z")
 class Bodies(msgspec.Struct, frozen=True):
     """What verbs need to know of the document around them."""
 
-    execution: Execution
-    embed: Callable[[Mapping[str, Any], Path, str], Body | None]
+    execution: ExecutionOptions
+    embed: Callable[[Mapping[str, Any], Path, str], FlowBody | None]
     """Compiles a body within the body; takes the mapping that holds it, its path and what it is called in messages."""
 
 
@@ -110,12 +121,14 @@ def _elsewhere(key: str, verb: str) -> str:
     return ""
 
 
-def read_verb(r: Reader, verb: str, node: NodeView, scope: Scope, bodies: Bodies, execution: Execution) -> Verb | None:
+def read_verb(
+    r: Reader, verb: str, node: NodeView, scope: Scope, bodies: Bodies, execution: ExecutionOptions
+) -> Verb | None:
     """Any verb but choice. The scope is the one of an execution: in a spread it has the item."""
     value = node.fields.get(verb) if verb else None
     match verb:
         case "":
-            return Call(
+            return TaskCall(
                 task=node.key,
                 queue=execution.queue,
                 options=execution.options,
@@ -130,7 +143,7 @@ def read_verb(r: Reader, verb: str, node: NodeView, scope: Scope, bodies: Bodies
             return _call(RUN_TASK, _run(r, value, node, scope), execution)
         case "flow":
             name = r.name_of(value, node.at("flow"), "flow")
-            return None if name is None else Child(workflow=name, args=read_with(r, node, scope))
+            return None if name is None else ChildCall(workflow=name, args=read_with(r, node, scope))
         case "tasks" | "graph":
             body = bodies.embed(node.fields, node.path, node.where)
             return None if body is None else Embedded(body=body, args=read_with(r, node, scope))
@@ -146,7 +159,7 @@ def read_verb(r: Reader, verb: str, node: NodeView, scope: Scope, bodies: Bodies
             return _approval(r, value, node, scope)
         case "value":
             made = r.template(value, node.at("value"), scope)
-            return None if made is None else Value(value=made)
+            return None if made is None else ValueVerb(value=made)
         case _:
             raise AssertionError(verb)
 
@@ -162,15 +175,15 @@ def read_with(r: Reader, node: NodeView, scope: Scope) -> Template | None:
     return r.template(value, node.at("with"), scope)
 
 
-def _call(task: str, args: Template | None, execution: Execution) -> Call | None:
+def _call(task: str, args: Template | None, execution: ExecutionOptions) -> TaskCall | None:
     return (
         None
         if args is None
-        else Call(task=task, queue=execution.queue, options=execution.options, said=execution.said, args=args)
+        else TaskCall(task=task, queue=execution.queue, options=execution.options, said=execution.said, args=args)
     )
 
 
-def _python(r: Reader, value: Any, node: NodeView, scope: Scope, execution: Execution) -> Call | None:
+def _python(r: Reader, value: Any, node: NodeView, scope: Scope, execution: ExecutionOptions) -> TaskCall | None:
     path = node.at("python")
     name = r.name_of(value, path, "python")
     if name is None:
@@ -180,14 +193,14 @@ def _python(r: Reader, value: Any, node: NodeView, scope: Scope, execution: Exec
         r.error(path, f"python is {found(value)}; it must be module:function, or the name of a task")
         return None
     args = read_with(r, node, scope)
-    return Call(task=function, queue=execution.queue, options=execution.options, said=execution.said, args=args)
+    return TaskCall(task=function, queue=execution.queue, options=execution.options, said=execution.said, args=args)
 
 
 # -- services ----------------------------------------------------------------------------------------------------------
 
 
 def read_service(
-    r: Reader, verb: str, node: NodeView, scope: Scope, execution: Execution, given: Mapping[str, str]
+    r: Reader, verb: str, node: NodeView, scope: Scope, execution: ExecutionOptions, given: Mapping[str, str]
 ) -> Verb | None:
     """A call in the protocol of services. `given` has an expression for each of its arguments that `with` does not say."""
     value: Any = node.fields.get(verb)
@@ -327,7 +340,7 @@ def _sleep(r: Reader, value: Any, node: NodeView, scope: Scope) -> Sleep | None:
     return None if r.duration(value, path, "sleep") is None else Sleep(delay=Template.literal(value))
 
 
-def _wait(r: Reader, value: Any, node: NodeView, scope: Scope) -> Wait | None:
+def _wait(r: Reader, value: Any, node: NodeView, scope: Scope) -> MessageVerb | None:
     path = node.at("wait")
     at = path
     if isinstance(value, dict):
@@ -339,10 +352,10 @@ def _wait(r: Reader, value: Any, node: NodeView, scope: Scope) -> Wait | None:
             r.error((*path, "match"), f"match of {node.where} goes with event", "a signal is for one run", key=True)
         value, at = fields.get("signal"), (*path, "signal")
     made = _message_name(r, value, at, "the signal's name", scope)
-    return None if made is None else Wait(signal=made)
+    return None if made is None else MessageVerb(signal=made)
 
 
-def _wait_event(r: Reader, fields: Mapping[str, Any], node: NodeView, scope: Scope) -> Wait | None:
+def _wait_event(r: Reader, fields: Mapping[str, Any], node: NodeView, scope: Scope) -> MessageVerb | None:
     path = node.at("wait")
     if fields.get("signal") is not None:
         r.error((*path, "signal"), f"{node.where} waits for a signal and for an event; a node does one thing", key=True)
@@ -352,19 +365,21 @@ def _wait_event(r: Reader, fields: Mapping[str, Any], node: NodeView, scope: Sco
         match = r.expression(fields["match"], (*path, "match"), "match", scope.plus("event"))
         if match is None:
             return None
-    return None if name is None else Wait(signal=name, event=True, match=match)
+    return None if name is None else MessageVerb(signal=name, event=True, match=match)
 
 
-def _approval(r: Reader, value: Any, node: NodeView, scope: Scope) -> Approval | None:
+def _approval(r: Reader, value: Any, node: NodeView, scope: Scope) -> ApprovalVerb | None:
     path = node.at("approval")
     if value is None or isinstance(value, str):
         made = _message_name(r, node.key if value is None else value, path, "the approval's name", scope)
-        return None if made is None else Approval(name=made)
+        return None if made is None else ApprovalVerb(name=made)
     fields = r.mapping(value, path, "approval")
     return None if fields is None else read_approval(r, fields, path, node, scope)
 
 
-def read_approval(r: Reader, fields: Mapping[str, Any], path: Path, node: NodeView, scope: Scope) -> Approval | None:
+def read_approval(
+    r: Reader, fields: Mapping[str, Any], path: Path, node: NodeView, scope: Scope
+) -> ApprovalVerb | None:
     r.keys(fields, path, f"approval of {node.where}", APPROVAL_KEYS)
     for key in ("title", "description"):
         if fields.get(key) is not None:
@@ -381,7 +396,7 @@ def read_approval(r: Reader, fields: Mapping[str, Any], path: Path, node: NodeVi
     what = r.template(shown, path, scope) if _readable(r, shown, path, scope) else None
     if made is None or what is None:
         return None
-    return Approval(
+    return ApprovalVerb(
         name=made, shown=what if shown else None, form=form, quorum=quorum, reject_quorum=reject_quorum, escalate_us=after_us
     )  # fmt: skip
 

@@ -15,7 +15,7 @@ from perdure.core.expressions.nodes import Fault, Meter
 from perdure.core.expressions.template import Template
 from perdure.core.limits import EXPR_STEPS_MAX
 from perdure.flows.decide.frames import Scope, Trouble
-from perdure.flows.decide.values import Value
+from perdure.flows.decide.values import JsonValue
 
 FILL_STEPS: Final = 30_000
 """Steps of expressions after which one step of the decision starts no further execution, and the pending tasks are scheduled."""
@@ -95,7 +95,7 @@ class Agenda:
         except ExprError as e:
             raise Trouble(e.to_failure()) from None
 
-    def read(self, value: Value) -> Any:
+    def read(self, value: JsonValue) -> Any:
         """An output as an object; a large one costs steps."""
         if value.size >= READ_STEP_BYTES:
             cost = value.undecoded // READ_STEP_BYTES + (value.size >> 8 if value.size > READ_FREE_BYTES else 0)

@@ -6,11 +6,11 @@ import msgspec
 
 from perdure.core import commands as cm
 from perdure.core import events as ev
-from perdure.core.undo import PREFIX, CannotUndo, Unwinding, error_value, offer, told_of, why
+from perdure.core.undo import PREFIX, CannotUndo, UndoSequence, error_value, offer, told_of, why
 from perdure.flows.decide.executions import Executions, UndoableExecution
 from perdure.flows.decide.frames import Trouble
 from perdure.flows.decide.starting import checked
-from perdure.flows.decide.values import Value
+from perdure.flows.decide.values import JsonValue
 
 
 class Compensation:
@@ -18,7 +18,7 @@ class Compensation:
 
     def __init__(self, executions: Executions, end: cm.FailRun | cm.CancelRun, undecided: list[int]) -> None:
         self._executions, self._end = executions, end
-        self._unwinding: Unwinding[UndoableExecution] = Unwinding(
+        self._unwinding: UndoSequence[UndoableExecution] = UndoSequence(
             executions.undoable, self._call, lambda done: done.visit.label(done.index)
         )
         self._children = {-1 - key for key in undecided if key < 0}
@@ -74,7 +74,7 @@ class Compensation:
         visit, call = done.visit, done.visit.node.compensate
         assert call is not None
         error = why(self._end)
-        scope = visit.frame.scope(visit, visit.scope_index(done.index), Value(done.result))
+        scope = visit.frame.scope(visit, visit.scope_index(done.index), JsonValue(done.result))
         try:
             if call.args is None:
                 data = offer(done.given, done.result, error)

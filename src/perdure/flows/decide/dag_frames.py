@@ -12,7 +12,7 @@ from perdure.flows.decide.frames import (
     RUNNING,
     SKIPPED,
     SUCCESS,
-    Frame,
+    BodyFrame,
     FrameHost,
     Scope,
     Trouble,
@@ -20,17 +20,17 @@ from perdure.flows.decide.frames import (
     of_node,
     place_in_spread,
 )
-from perdure.flows.decide.values import NULL, Value
-from perdure.flows.model import TIMEOUT, Body, Node
+from perdure.flows.decide.values import NULL, JsonValue
+from perdure.flows.model import TIMEOUT, FlowBody, FlowNode
 
 
-class DagFrame(Frame):
+class DagFrame(BodyFrame):
     """Nodes become ready when everything they depend on is done."""
 
     def __init__(
         self,
         host: FrameHost,
-        body: Body,
+        body: FlowBody,
         data: Any,
         params: Any,
         prefix: str = "",
@@ -39,7 +39,7 @@ class DagFrame(Frame):
         super().__init__(host, body, data, params, prefix, owner)
         n = len(body.nodes)
         self.status = [PENDING] * n
-        self.outputs: list[Value] = [NULL] * n
+        self.outputs: list[JsonValue] = [NULL] * n
         self.actions: list[str] = [""] * n
         self.blame: list[str] = [""] * n
         """The failed node that a node failed or was skipped for: not empty is tainted."""
@@ -54,7 +54,7 @@ class DagFrame(Frame):
             if not waiting:
                 self.host.later(self._ready, i)
 
-    def scope(self, visit: Visit | None = None, index: int = -1, output: Value | None = None) -> Scope:
+    def scope(self, visit: Visit | None = None, index: int = -1, output: JsonValue | None = None) -> Scope:
         return self._root if index < 0 and output is None else super().scope(visit, index, output)
 
     def _root(self, name: str) -> Any:
@@ -121,7 +121,7 @@ class DagFrame(Frame):
         visit = self.current[i] = Visit(self, node, i)
         self.host.enter(visit)
 
-    def _refusal(self, node: Node) -> tuple[str, str]:
+    def _refusal(self, node: FlowNode) -> tuple[str, str]:
         """Why a node whose sources are all done is skipped, and the failed node to blame; both empty when it runs."""
         sources = [*node.deps, *(a for a, _ in node.arcs)]
         blame = next((b for s in sources if (b := self.blame[s])), "")
@@ -162,7 +162,7 @@ class DagFrame(Frame):
             else:
                 self.host.soon(self._finish)
 
-    def node_succeeded(self, visit: Visit, value: Value, action: str) -> None:
+    def node_succeeded(self, visit: Visit, value: JsonValue, action: str) -> None:
         i = visit.at
         try:
             self.write(visit, value)
@@ -187,14 +187,14 @@ class DagFrame(Frame):
             self.failure = of_node(failure, self.prefix + key)
         self._done(i, FAILED)
 
-    def default_output(self) -> Value:
+    def default_output(self) -> JsonValue:
         nodes = enumerate(self.body.nodes)
         parts = [
-            Value.of(n.key).raw + b":" + self.outputs[i].raw
+            JsonValue.of(n.key).raw + b":" + self.outputs[i].raw
             for i, n in nodes
             if not n.successors and self.status[i] == SUCCESS
         ]
-        return Value(b"{" + b",".join(parts) + b"}")
+        return JsonValue(b"{" + b",".join(parts) + b"}")
 
     def visits(self) -> list[Visit]:
         return [self.current[i] for i in sorted(self.current)]

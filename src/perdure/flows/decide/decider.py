@@ -43,9 +43,9 @@ from perdure.flows.decide.agenda import Agenda
 from perdure.flows.decide.bodies import frame_of
 from perdure.flows.decide.compensation import Compensation, compensate
 from perdure.flows.decide.executions import ChildRun, Executions, InnerBody, MessageWait, SleepTimer, nothing_declared
-from perdure.flows.decide.frames import Frame, Trouble, Visit
+from perdure.flows.decide.frames import BodyFrame, Trouble, Visit
 from perdure.flows.decide.starting import NodeStarter, checked
-from perdure.flows.decide.values import Value
+from perdure.flows.decide.values import JsonValue
 from perdure.flows.model import DEFAULT, Flow
 
 
@@ -63,7 +63,7 @@ class Decider:
         self.ended = False
         self._scheduled: dict[str, str] = {}
         """Which schedule started the run, and the time it was meant for."""
-        self.root: Frame | None = None
+        self.root: BodyFrame | None = None
         self._end: cm.Command | None = None
         self._cancelling: ev.CancelRequested | None = None
         """While the run waits for `_leaves`, child runs that were asked to stop."""
@@ -204,7 +204,7 @@ class Decider:
         written, self._written = self._written, {}
         for key in written:
             assert self.root is not None
-            self._executions.journal.write_state(key, Value.of(self.root.shared[key]).raw)
+            self._executions.journal.write_state(key, JsonValue.of(self.root.shared[key]).raw)
 
     def _run_started(self, e: ev.RunStarted) -> None:
         if e.schedule:
@@ -252,9 +252,9 @@ class Decider:
                 if visit.node.compensate is not None:
                     self._executions.done(visit, 0, raw)
                 if visit.node.writes or visit.at < 0:
-                    self.soon(visit.frame.node_succeeded, visit, Value(raw), DEFAULT)
+                    self.soon(visit.frame.node_succeeded, visit, JsonValue(raw), DEFAULT)
                 else:
-                    visit.frame.node_succeeded(visit, Value(raw), DEFAULT)
+                    visit.frame.node_succeeded(visit, JsonValue(raw), DEFAULT)
             else:
                 self._executions.succeeded(*place, raw)
 
@@ -338,7 +338,7 @@ class Decider:
         if isinstance(self._end, cm.FailRun | cm.CancelRun):
             self._compensation = compensate(self._executions, self._end)
 
-    def reopen(self, frame: Frame) -> None:
+    def reopen(self, frame: BodyFrame) -> None:
         for visit in frame.reopen():
             self.take_up(visit)
 
@@ -382,13 +382,13 @@ class Decider:
     def skipped(self, label: str, reason: str) -> None:
         self._skips.append((label, reason))
 
-    def wrote(self, frame: Frame, key: str) -> None:
+    def wrote(self, frame: BodyFrame, key: str) -> None:
         if frame is self.root:
             if len(key) > NAME_CHARS_MAX:
                 raise Trouble(
                     Failure("limit_exceeded", f"a state key has more than NAME_CHARS_MAX={NAME_CHARS_MAX} characters")
                 )
-            checked(Value.of(frame.shared[key]).raw, f"state {key!r}")
+            checked(JsonValue.of(frame.shared[key]).raw, f"state {key!r}")
             self._written[key] = None
 
     def scope_roots(self, name: str) -> Any:
@@ -398,7 +398,7 @@ class Decider:
             return self._executions.now_us / 1e6
         raise KeyError(name)
 
-    def frame_ended(self, frame: Frame, value: Value | None, failure: Failure | None) -> None:
+    def frame_ended(self, frame: BodyFrame, value: JsonValue | None, failure: Failure | None) -> None:
         if frame.owner is not None:
             visit, index = frame.owner
             handle = visit.handles.get(index)

@@ -21,9 +21,9 @@ from perdure.core.retry import TaskOptions
 from perdure.core.waits import MessageWaits, PromiseWaits
 from perdure.flows.decide.agenda import FILL_STEPS, Agenda
 from perdure.flows.decide.answers import verdict
-from perdure.flows.decide.frames import Frame, Trouble, Visit
-from perdure.flows.decide.values import Value
-from perdure.flows.model import DEFAULT, Approval, Call, Services, Wait
+from perdure.flows.decide.frames import BodyFrame, Trouble, Visit
+from perdure.flows.decide.values import JsonValue
+from perdure.flows.model import DEFAULT, ApprovalVerb, MessageVerb, Services, TaskCall
 
 EAGER_ITEMS: Final = 5_000
 """Up to this many executions a free place is filled at once; a larger spread refills an eighth at a time, to keep its history short."""
@@ -50,7 +50,7 @@ class MessageWait(msgspec.Struct):
 class InnerBody(msgspec.Struct):
     """An execution that is a body of its own, perhaps with a time limit."""
 
-    frame: Frame
+    frame: BodyFrame
     timer: int = -1
 
 
@@ -90,7 +90,7 @@ class Executions:
         """Number of the first record that made something fail."""
         self.unfilled: dict[Visit, None] = {}
         """Spreads with a place to fill once the record is applied."""
-        self.calls: list[tuple[Visit, Call, bytes]] = []
+        self.calls: list[tuple[Visit, TaskCall, bytes]] = []
         """Tasks that are about to be scheduled, in one command."""
         self.calls_cost = 0
         """Steps that it took to make their inputs."""
@@ -107,7 +107,7 @@ class Executions:
         self.signalled: set[str] = set()
         """Names that a signal has answered; such a name is not looked up in the state any more."""
 
-    def call(self, visit: Visit, call: Call, data: bytes) -> None:
+    def call(self, visit: Visit, call: TaskCall, data: bytes) -> None:
         """A single task. Those that follow each other and differ in their input alone share a command."""
         before = self.calls[0][1] if self.calls else call
         if before is not call and not _is_alike(before, call):
@@ -133,7 +133,7 @@ class Executions:
             visit.handles[0] = seq
             seq += 1
 
-    def options(self, task: str, call: Call | Services) -> tuple[str, TaskOptions]:
+    def options(self, task: str, call: TaskCall | Services) -> tuple[str, TaskOptions]:
         """Queue and options as they are recorded now; a replay takes them from the record."""
         return laid_under(self._declared(task), call.queue, call.options, call.said)
 
@@ -162,18 +162,18 @@ class Executions:
         waiting.spec = b""
         self.unwait(visit, index)
         verb = visit.node.verb
-        value = Value(raw or b"null")
+        value = JsonValue(raw or b"null")
         action = DEFAULT
         try:
             obj = value.obj
         except msgspec.DecodeError as e:
             self.failed(visit, index, Failure("payload_mismatch", f"the message for {name!r} is not JSON: {e}"))
             return
-        if isinstance(verb, Approval):
+        if isinstance(verb, ApprovalVerb):
             answer = read_answer(obj)
             action = verdict(obj)
-            value = value if answer is None else Value.of(answer.as_output())
-        elif isinstance(verb, Wait) and verb.lookup:
+            value = value if answer is None else JsonValue.of(answer.as_output())
+        elif isinstance(verb, MessageVerb) and verb.lookup:
             self.signalled.add(name)
             try:
                 visit.frame.put((name,), obj)
@@ -212,7 +212,7 @@ class Executions:
             self.refill(visit)
         else:
             visit.over, visit.action = True, action
-            self.agenda.later(visit.frame.node_succeeded, visit, Value(raw), action)
+            self.agenda.later(visit.frame.node_succeeded, visit, JsonValue(raw), action)
 
     def failed(self, visit: Visit, index: int, failure: Failure) -> None:
         visit.handles.pop(index, None)
@@ -246,13 +246,13 @@ class Executions:
             return
         visit.over = True
         parts = cast(list[bytes], visit.results)
-        value = Value.list_of(parts) if visit.is_spread else Value(parts[0])
+        value = JsonValue.list_of(parts) if visit.is_spread else JsonValue(parts[0])
         self.agenda.later(visit.frame.node_succeeded, visit, value, visit.action)
 
     def node_failed(self, visit: Visit, failure: Failure) -> None:
         visit.over = True
         self.cause = self.cause or self.at
-        timeout = failure.code == "timeout" and isinstance(visit.node.verb, (Wait, Approval))
+        timeout = failure.code == "timeout" and isinstance(visit.node.verb, (MessageVerb, ApprovalVerb))
         self.agenda.later(lambda: visit.frame.node_failed(visit, failure, timeout=timeout))
 
     def stop_all(self, visit: Visit) -> None:
@@ -321,7 +321,7 @@ class Executions:
             self.stopped.pop(-1 - event.seq, None)
 
 
-def _is_alike(a: Call, b: Call) -> bool:
+def _is_alike(a: TaskCall, b: TaskCall) -> bool:
     """Whether their tasks can share a command."""
     same = a.options is b.options or a.options == b.options
     return same and a.task == b.task and a.queue == b.queue and a.said == b.said

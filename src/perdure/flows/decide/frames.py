@@ -18,8 +18,8 @@ import msgspec
 from perdure.core.errors import Failure
 from perdure.core.expressions import Expr
 from perdure.core.expressions.template import Template
-from perdure.flows.decide.values import Value, written
-from perdure.flows.model import DEFAULT, Body, Node
+from perdure.flows.decide.values import JsonValue, written
+from perdure.flows.model import DEFAULT, FlowBody, FlowNode
 
 PENDING: Final = "pending"
 RUNNING: Final = "running"
@@ -43,8 +43,8 @@ def _nothing() -> dict[int, Any]:
 class Visit(msgspec.Struct, eq=False):
     """One node being worked on."""
 
-    frame: Frame
-    node: Node
+    frame: BodyFrame
+    node: FlowNode
     at: int = -1
     """The node's place in its body, of a dag."""
     input: Any = None
@@ -60,7 +60,7 @@ class Visit(msgspec.Struct, eq=False):
     results: list[bytes | None] = msgspec.field(default_factory=list["bytes | None"])
     # Most visits never need these: they are made where something is put into them.
     failures: dict[int, Failure] = msgspec.field(default_factory=_nothing)
-    frames: dict[int, Frame] = msgspec.field(default_factory=_nothing)
+    frames: dict[int, BodyFrame] = msgspec.field(default_factory=_nothing)
     """Embedded bodies that failed or were stopped: a retry goes on with them."""
     children: dict[int, int] = msgspec.field(default_factory=_nothing)
     """Child runs that failed, by index: a retry may wait for them again."""
@@ -71,7 +71,7 @@ class Visit(msgspec.Struct, eq=False):
         self.failures = self.failures or {}
         self.failures[index] = failure
 
-    def keep_frame(self, index: int, frame: Frame) -> None:
+    def keep_frame(self, index: int, frame: BodyFrame) -> None:
         self.frames = self.frames or {}
         self.frames[index] = frame
 
@@ -120,15 +120,15 @@ class FrameHost(Protocol):
 
     def skipped(self, label: str, reason: str) -> None: ...
 
-    def wrote(self, frame: Frame, key: str) -> None:
+    def wrote(self, frame: BodyFrame, key: str) -> None:
         """Shared state of a frame has changed. Raises Trouble for a value that is too large."""
 
-    def frame_ended(self, frame: Frame, value: Value | None, failure: Failure | None) -> None: ...
+    def frame_ended(self, frame: BodyFrame, value: JsonValue | None, failure: Failure | None) -> None: ...
 
     def evaluate(self, what: Template | Expr, scope: Scope) -> Any:
         """Raises Trouble."""
 
-    def read(self, value: Value) -> Any:
+    def read(self, value: JsonValue) -> Any:
         """An output as an object. A large one costs steps. Raises Trouble."""
 
 
@@ -140,13 +140,13 @@ class Trouble(Exception):
         self.failure = failure
 
 
-class Frame(ABC):
+class BodyFrame(ABC):
     """One body with its input and the state of its nodes."""
 
     def __init__(
         self,
         host: FrameHost,
-        body: Body,
+        body: FlowBody,
         data: Any,
         params: Any,
         prefix: str = "",
@@ -162,7 +162,7 @@ class Frame(ABC):
     def begin(self) -> None: ...
 
     @abstractmethod
-    def node_succeeded(self, visit: Visit, value: Value, action: str) -> None: ...
+    def node_succeeded(self, visit: Visit, value: JsonValue, action: str) -> None: ...
 
     @abstractmethod
     def node_failed(self, visit: Visit, failure: Failure, *, timeout: bool) -> None: ...
@@ -178,7 +178,7 @@ class Frame(ABC):
     def reopen(self) -> list[Visit]:
         """A retry: what failed has not. Returns the visits whose executions have to be taken up again."""
 
-    def scope(self, visit: Visit | None = None, index: int = -1, output: Value | None = None) -> Scope:
+    def scope(self, visit: Visit | None = None, index: int = -1, output: JsonValue | None = None) -> Scope:
         def root(name: str) -> Any:
             if visit is not None and index >= 0:
                 if name == "item":
@@ -203,7 +203,7 @@ class Frame(ABC):
     def offer(self, visit: Visit, index: int) -> dict[str, Any]:
         """All values in scope, for an execution of a node without `with:`."""
 
-    def write(self, visit: Visit, output: Value) -> None:
+    def write(self, visit: Visit, output: JsonValue) -> None:
         if visit.node.writes:
             scope = self.scope(visit, -1, output)
             for w in visit.node.writes:
@@ -213,7 +213,7 @@ class Frame(ABC):
         self.shared = written(self.shared, path, value)
         self.host.wrote(self, path[0])
 
-    def _end(self, value: Value | None, failure: Failure | None) -> None:
+    def _end(self, value: JsonValue | None, failure: Failure | None) -> None:
         self.over = True
         self.host.later(self.host.frame_ended, self, value, failure)
 
@@ -221,14 +221,14 @@ class Frame(ABC):
         """Every node is done and none failed: what comes out."""
         try:
             if self.body.output is not None:
-                self._end(Value.of(self.host.evaluate(self.body.output, self.scope())), None)
+                self._end(JsonValue.of(self.host.evaluate(self.body.output, self.scope())), None)
             else:
                 self._end(self.default_output(), None)
         except Trouble as e:
             self._end(None, e.failure)
 
     @abstractmethod
-    def default_output(self) -> Value: ...
+    def default_output(self) -> JsonValue: ...
 
 
 def of_node(failure: Failure, label: str) -> Failure:

@@ -9,24 +9,24 @@ from perdure.flows.decide.frames import (
     ABSENT,
     FAILED,
     SUCCESS,
-    Frame,
+    BodyFrame,
     FrameHost,
     Trouble,
     Visit,
     of_node,
     place_in_spread,
 )
-from perdure.flows.decide.values import Value
-from perdure.flows.model import DEFAULT, ERROR, TIMEOUT, Body
+from perdure.flows.decide.values import JsonValue
+from perdure.flows.model import DEFAULT, ERROR, TIMEOUT, FlowBody
 
 
-class GraphFrame(Frame):
+class GraphFrame(BodyFrame):
     """One cursor, moved along edges by actions."""
 
     def __init__(
         self,
         host: FrameHost,
-        body: Body,
+        body: FlowBody,
         data: Any,
         params: Any,
         prefix: str = "",
@@ -82,7 +82,7 @@ class GraphFrame(Frame):
             return
         self.host.enter(visit)
 
-    def node_succeeded(self, visit: Visit, value: Value, action: str) -> None:
+    def node_succeeded(self, visit: Visit, value: JsonValue, action: str) -> None:
         node = visit.node
         try:
             self.write(visit, value)
@@ -99,7 +99,7 @@ class GraphFrame(Frame):
         else:
             self._move(to, data)
 
-    def _action(self, visit: Visit, value: Value, verb: str) -> str:
+    def _action(self, visit: Visit, value: JsonValue, verb: str) -> str:
         node = visit.node
         if node.action is not None:
             return node.action
@@ -108,7 +108,7 @@ class GraphFrame(Frame):
             if isinstance(found, bool):
                 return verb if verb != DEFAULT else ("true" if found else "false")
             if found is not None:
-                return found if isinstance(found, str) else Value.of(found).raw.decode()
+                return found if isinstance(found, str) else JsonValue.of(found).raw.decode()
         return verb
 
     def node_failed(self, visit: Visit, failure: Failure, *, timeout: bool) -> None:
@@ -126,8 +126,8 @@ class GraphFrame(Frame):
         self.failure = of_node(failure, self.prefix + visit.node.key)
         self._end(None, self.failure)
 
-    def default_output(self) -> Value:
-        return Value.of(self.shared)
+    def default_output(self) -> JsonValue:
+        return JsonValue.of(self.shared)
 
     def visits(self) -> list[Visit]:
         return [self.current] if self.current is not None else []

@@ -13,9 +13,9 @@ from perdure.core.events import Recorded
 from perdure.flows.decide.dag_frames import DagFrame
 from perdure.flows.decide.decider import Decider
 from perdure.flows.decide.executions import InnerBody
-from perdure.flows.decide.frames import FAILED, PENDING, RUNNING, Frame
+from perdure.flows.decide.frames import FAILED, PENDING, RUNNING, BodyFrame
 from perdure.flows.decide.graph_frames import GraphFrame
-from perdure.flows.model import Approval, Body, Embedded, Flow, Sleep, Wait
+from perdure.flows.model import ApprovalVerb, Embedded, Flow, FlowBody, MessageVerb, Sleep
 
 _PLACE: Final = re.compile(r"\[\d+\]")
 _WORTH: Final = ("failed", "running", "waiting", "pending", "cancelled", "success", "skipped")
@@ -44,11 +44,11 @@ def _rank(word: str) -> int:
     return _WORTH.index(word) if word in _WORTH else len(_WORTH)
 
 
-def _waits(body: Body, prefix: str) -> frozenset[str]:
+def _waits(body: FlowBody, prefix: str) -> frozenset[str]:
     """Nodes that wait for something outside the run."""
     found: set[str] = set()
     for node in body.nodes:
-        if isinstance(node.verb, (Approval, Sleep, Wait)):
+        if isinstance(node.verb, (ApprovalVerb, Sleep, MessageVerb)):
             found.add(f"{prefix}{node.key}")
         elif isinstance(node.verb, Embedded):
             found |= _waits(node.verb.body, f"{prefix}{node.key}.")
@@ -58,7 +58,7 @@ def _waits(body: Body, prefix: str) -> frozenset[str]:
 def node_statuses(decider: Decider) -> dict[str, str]:
     """Status words of the nodes by label. Of bodies within, those that are open or failed."""
     out: dict[str, str] = {}
-    frames: list[Frame] = [decider.root] if decider.root is not None else []
+    frames: list[BodyFrame] = [decider.root] if decider.root is not None else []
     while frames:
         frame = frames.pop()
         _statuses(frame, out)
@@ -68,7 +68,7 @@ def node_statuses(decider: Decider) -> dict[str, str]:
     return out
 
 
-def _statuses(frame: Frame, out: dict[str, str]) -> None:
+def _statuses(frame: BodyFrame, out: dict[str, str]) -> None:
     if isinstance(frame, DagFrame):
         out.update({frame.prefix + n.key: s for n, s in zip(frame.body.nodes, frame.status, strict=True)})
         return

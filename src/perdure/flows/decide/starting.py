@@ -19,11 +19,21 @@ from perdure.core.limits import FANOUT_TASKS_MAX, NAME_CHARS_MAX, PAYLOAD_BYTES_
 from perdure.core.named_events import EVENT, wait_spec
 from perdure.flows.decide.bodies import frame_of
 from perdure.flows.decide.executions import ChildRun, Executions, InnerBody, MessageWait, SleepTimer
-from perdure.flows.decide.frames import Frame, FrameHost, Scope, Trouble, Visit
+from perdure.flows.decide.frames import BodyFrame, FrameHost, Scope, Trouble, Visit
 from perdure.flows.decide.graph_frames import GraphFrame
-from perdure.flows.decide.values import Value
-from perdure.flows.model import DEFAULT, Approval, Call, Child, Choice, Embedded, Services, Sleep, Wait
-from perdure.flows.model import Value as Computed
+from perdure.flows.decide.values import JsonValue
+from perdure.flows.model import (
+    DEFAULT,
+    ApprovalVerb,
+    ChildCall,
+    Choice,
+    Embedded,
+    MessageVerb,
+    Services,
+    Sleep,
+    TaskCall,
+    ValueVerb,
+)
 
 _encode = msgspec.json.Encoder().encode
 
@@ -34,7 +44,7 @@ FILL_ITEMS: Final = SCHEDULE_CHUNK_TASKS
 class BodyHost(FrameHost, Protocol):
     """What starting a body asks of the decider."""
 
-    def reopen(self, frame: Frame) -> None:
+    def reopen(self, frame: BodyFrame) -> None:
         """Continue a body that failed or was stopped."""
 
 
@@ -49,7 +59,7 @@ class NodeStarter:
         try:
             if visit.node.compensate is not None:
                 self._executions.check_room(visit)
-            if isinstance(verb, Call) and visit.node.spread is None:  # by far the most common: no detours
+            if isinstance(verb, TaskCall) and visit.node.spread is None:  # by far the most common: no detours
                 self._call(visit, verb)
                 return
             self._unfold(visit)
@@ -139,7 +149,7 @@ class NodeStarter:
 
     def _begin(self, visit: Visit, indexes: list[int]) -> int:
         """How many have begun when the step has cost enough."""
-        if isinstance(visit.node.verb, Call):
+        if isinstance(visit.node.verb, TaskCall):
             return self._schedule(visit, visit.node.verb, indexes)
         for n, index in enumerate(indexes):
             if visit.over:
@@ -149,7 +159,7 @@ class NodeStarter:
                 return n + 1
         return len(indexes)
 
-    def _schedule(self, visit: Visit, call: Call, indexes: list[int]) -> int:
+    def _schedule(self, visit: Visit, call: TaskCall, indexes: list[int]) -> int:
         """Tasks in bulk. Places side by side share a command."""
         inputs: list[bytes] = []
         first = indexes[0]
@@ -178,7 +188,7 @@ class NodeStarter:
                 self._executions.failed(visit, index, failure)
         return begun
 
-    def _bulk(self, visit: Visit, call: Call, first: int, inputs: list[bytes]) -> None:
+    def _bulk(self, visit: Visit, call: TaskCall, first: int, inputs: list[bytes]) -> None:
         if visit.node.compensate is not None:
             self._executions.given.update({(visit, first + i): data for i, data in enumerate(inputs)})
         at = first if visit.is_spread else -1
@@ -190,7 +200,7 @@ class NodeStarter:
             tasks[seq + i] = (visit, first + i)
             handles[first + i] = seq + i
 
-    def _call(self, visit: Visit, call: Call) -> None:
+    def _call(self, visit: Visit, call: TaskCall) -> None:
         visit.results = [None]
         if call.args is None:
             data = self._payload(visit, -1, None)
@@ -231,7 +241,7 @@ class NodeStarter:
         self._executions.tasks[seq] = (visit, index)
         visit.handles[index] = seq
 
-    def _start_child(self, visit: Visit, index: int, verb: Child) -> None:
+    def _start_child(self, visit: Visit, index: int, verb: ChildCall) -> None:
         given = self._passed(visit, index, verb.args)
         offered = verb.args is None and isinstance(given, dict)
         data = encode_offer(given) if offered else msgspec.json.encode(given)
@@ -270,7 +280,7 @@ class NodeStarter:
     def _start_choice(self, visit: Visit, index: int, verb: Choice) -> None:
         scope = visit.frame.scope(visit, visit.scope_index(index))
         action = next((a for case, a in verb.cases if self._agenda.evaluate(case, scope)), verb.otherwise)
-        value = Value.of(visit.input if isinstance(visit.frame, GraphFrame) else action)
+        value = JsonValue.of(visit.input if isinstance(visit.frame, GraphFrame) else action)
         self._executions.succeeded(visit, index, value.raw, action or DEFAULT)
 
     def _start_sleep(self, visit: Visit, index: int, verb: Sleep) -> None:
@@ -285,7 +295,7 @@ class NodeStarter:
         self._executions.timers[seq] = (visit, index)
         visit.handles[index] = SleepTimer(seq)
 
-    def _start_wait(self, visit: Visit, index: int, verb: Wait) -> None:
+    def _start_wait(self, visit: Visit, index: int, verb: MessageVerb) -> None:
         scope = visit.frame.scope(visit, visit.scope_index(index))
         if verb.event:
             self._start_event_wait(visit, index, verb, scope)
@@ -300,12 +310,12 @@ class NodeStarter:
         if verb.lookup and name not in self._executions.signalled:
             found = _found(name, visit)
             if found is not None:
-                self._executions.succeeded(visit, index, Value.of(found).raw)
+                self._executions.succeeded(visit, index, JsonValue.of(found).raw)
                 return
         signals.wait(name, (visit, index))
         waiting.timer = self._executions.limit(visit, index)
 
-    def _start_event_wait(self, visit: Visit, index: int, verb: Wait, scope: Scope) -> None:
+    def _start_event_wait(self, visit: Visit, index: int, verb: MessageVerb, scope: Scope) -> None:
         event = _name(self._agenda.evaluate(verb.signal, scope), visit, "event")
         roots = verb.match.roots - {EVENT} if verb.match is not None else frozenset[str]()
         try:
@@ -330,7 +340,7 @@ class NodeStarter:
             self._executions.signals.wait(waiting.signal, (visit, index))
         waiting.timer = self._executions.limit(visit, index)
 
-    def _start_approval(self, visit: Visit, index: int, verb: Approval) -> None:
+    def _start_approval(self, visit: Visit, index: int, verb: ApprovalVerb) -> None:
         scope = visit.frame.scope(visit, visit.scope_index(index))
         base = _name(self._agenda.evaluate(verb.name, scope), visit, "approval")
         if visit.is_spread:
@@ -348,7 +358,7 @@ class NodeStarter:
         executions.promises.created(name, seq, restricted=spec.is_guarded)
         self._await_promise(visit, index, waiting)
 
-    def _spec(self, visit: Visit, name: str, verb: Approval, scope: Scope) -> Spec:
+    def _spec(self, visit: Visit, name: str, verb: ApprovalVerb, scope: Scope) -> Spec:
         """What the approval asks. Times count from the record that is being applied."""
         shown = {} if verb.shown is None else self._agenda.evaluate(verb.shown, scope)
         timeout_us = visit.node.timeout_us
@@ -370,20 +380,20 @@ class NodeStarter:
             raise Trouble(Failure("expression_error", f"{visit.label(-1)}: {e}")) from None
         return spec
 
-    def _start_value(self, visit: Visit, index: int, verb: Computed) -> None:
+    def _start_value(self, visit: Visit, index: int, verb: ValueVerb) -> None:
         value = self._agenda.evaluate(verb.value, visit.frame.scope(visit, visit.scope_index(index)))
-        self._executions.succeeded(visit, index, Value.of(value).raw)
+        self._executions.succeeded(visit, index, JsonValue.of(value).raw)
 
 
 _START: dict[type, Callable[[NodeStarter, Visit, int, Any], None]] = {
     Services: NodeStarter._start_service,
-    Child: NodeStarter._start_child,
+    ChildCall: NodeStarter._start_child,
     Embedded: NodeStarter._start_body,
     Choice: NodeStarter._start_choice,
     Sleep: NodeStarter._start_sleep,
-    Wait: NodeStarter._start_wait,
-    Approval: NodeStarter._start_approval,
-    Computed: NodeStarter._start_value,
+    MessageVerb: NodeStarter._start_wait,
+    ApprovalVerb: NodeStarter._start_approval,
+    ValueVerb: NodeStarter._start_value,
 }
 
 
@@ -428,5 +438,5 @@ def _people(shown: dict[str, Any], key: str) -> list[str]:
 
 
 def _shown(value: Any) -> str:
-    shown = Value.of(value).raw.decode(errors="replace")
+    shown = JsonValue.of(value).raw.decode(errors="replace")
     return shown if len(shown) <= 60 else f"{shown[:50]}…"

@@ -9,18 +9,18 @@ import msgspec
 _UNKNOWN: Final[Any] = object()
 
 
-class Value(msgspec.Struct, eq=False, gc=False):
+class JsonValue(msgspec.Struct, eq=False, gc=False):
     """One JSON value, as bytes, as objects, or both. The object that `obj` returns must not be changed."""
 
     _raw: bytes | None = None
     _obj: Any = _UNKNOWN
 
     @classmethod
-    def of(cls, obj: Any) -> Value:
+    def of(cls, obj: Any) -> JsonValue:
         return cls(None, obj)
 
     @classmethod
-    def list_of(cls, parts: list[bytes]) -> Value:
+    def list_of(cls, parts: list[bytes]) -> JsonValue:
         return cls(b"[" + b",".join(parts) + b"]")
 
     @property
@@ -47,7 +47,7 @@ class Value(msgspec.Struct, eq=False, gc=False):
         return self._raw or b"null"
 
 
-NULL: Final = Value(b"null", None)
+NULL: Final = JsonValue(b"null", None)
 
 
 def written(state: dict[str, Any], path: tuple[str, ...], value: Any) -> dict[str, Any]:

@@ -17,17 +17,17 @@ from perdure.core.expressions.template import Template
 from perdure.core.limits import ATTEMPTS_DEFAULT
 from perdure.flows.model import (
     DEFAULT,
-    Approval,
-    Body,
-    Call,
-    Child,
+    ApprovalVerb,
+    ChildCall,
     Choice,
     Embedded,
-    Node,
+    FlowBody,
+    FlowNode,
+    MessageVerb,
     Services,
     Sleep,
-    Value,
-    Wait,
+    TaskCall,
+    ValueVerb,
 )
 
 INNER_DEPTH_MAX: Final = 8
@@ -54,7 +54,7 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
     inner: Chart | None = None
 
 
-class Link(msgspec.Struct, frozen=True):
+class ChartLink(msgspec.Struct, frozen=True):
     source: int
     target: int
     label: str = ""
@@ -62,7 +62,7 @@ class Link(msgspec.Struct, frozen=True):
 
 class Chart(msgspec.Struct, frozen=True):
     items: tuple[Item, ...]
-    links: tuple[Link, ...]
+    links: tuple[ChartLink, ...]
     start: int | None = None
     """Where a graph begins; a dag begins wherever nothing comes before."""
 
@@ -89,11 +89,11 @@ def as_graph(chart: Chart, statuses: Mapping[str, str] | None = None) -> dict[st
     }
 
 
-def chart_of(body: Body) -> Chart:
+def chart_of(body: FlowBody) -> Chart:
     return _chart(body, "", 0)
 
 
-def _chart(body: Body, prefix: str, depth: int) -> Chart:
+def _chart(body: FlowBody, prefix: str, depth: int) -> Chart:
     links = _dag_links(body) if body.kind == "dag" else _graph_links(body)
     items = tuple(_item(node, prefix, depth) for node in body.nodes)
     return Chart(items, tuple(links), body.start if body.kind == "graph" else None)
@@ -102,8 +102,8 @@ def _chart(body: Body, prefix: str, depth: int) -> Chart:
 # -- links ---------------------------------------------------------------------------------------------------------
 
 
-def _dag_links(body: Body) -> list[Link]:
-    links: list[Link] = []
+def _dag_links(body: FlowBody) -> list[ChartLink]:
+    links: list[ChartLink] = []
     for n, node in enumerate(body.nodes):
         actions: dict[int, list[str]] = {dep: [] for dep in node.deps}
         for source, action in node.arcs:
@@ -112,24 +112,24 @@ def _dag_links(body: Body) -> list[Link]:
     return links
 
 
-def _graph_links(body: Body) -> list[Link]:
-    links: list[Link] = []
+def _graph_links(body: FlowBody) -> list[ChartLink]:
+    links: list[ChartLink] = []
     for n, node in enumerate(body.nodes):
         only = set(node.edges) == {DEFAULT}
         actions: dict[int, list[str]] = {}
         for action, target in node.edges.items():
             actions.setdefault(target, []).append(action)
-        links += [Link(n, target) if only else _link(body, n, target, named) for target, named in actions.items()]
+        links += [ChartLink(n, target) if only else _link(body, n, target, named) for target, named in actions.items()]
     return links
 
 
-def _link(body: Body, source: int, target: int, actions: list[str]) -> Link:
+def _link(body: FlowBody, source: int, target: int, actions: list[str]) -> ChartLink:
     """An action that is called like where it leads says nothing; then the condition behind it does."""
     key, verb = body.nodes[target].key, body.nodes[source].verb
     if not isinstance(verb, Choice):
-        return Link(source, target, _label(actions))
+        return ChartLink(source, target, _label(actions))
     said = [_condition(verb, action) if action == key else action for action in actions]
-    return Link(source, target, _label(said))
+    return ChartLink(source, target, _label(said))
 
 
 def _condition(verb: Choice, action: str) -> str:
@@ -145,7 +145,7 @@ def _label(actions: list[str]) -> str:
 # -- items ---------------------------------------------------------------------------------------------------------
 
 
-def _item(node: Node, prefix: str, depth: int) -> Item:
+def _item(node: FlowNode, prefix: str, depth: int) -> Item:
     word, detail = _words(node)
     inner = None
     path = f"{prefix}{node.key}"
@@ -164,35 +164,35 @@ def _item(node: Node, prefix: str, depth: int) -> Item:
     )
 
 
-def _words(node: Node) -> tuple[str, str]:
+def _words(node: FlowNode) -> tuple[str, str]:
     """What it is, and whose."""
     verb = node.verb
     match verb:
-        case Call(task=task) if task == HTTP:
+        case TaskCall(task=task) if task == HTTP:
             return "http", _http(verb)
-        case Call(task=task) if task == RUN:
+        case TaskCall(task=task) if task == RUN:
             return "run", _field(verb.args, "command")
-        case Call():
+        case TaskCall():
             return "task", verb.task
         case Services():
             return "services", _shown(_given(node, verb.names))
-        case Child():
+        case ChildCall():
             return "flow", verb.workflow
         case Embedded():
             return ("tasks" if verb.body.kind == "dag" else "graph"), ""
         case Sleep():
             return "sleep", f"{_shown(_given(node, verb.delay))}{' ms' if verb.ms else ''}"
-        case Wait():
+        case MessageVerb():
             return ("event" if verb.event else "wait"), _shown(_given(node, verb.signal))
-        case Approval():
+        case ApprovalVerb():
             return "approval", _shown(_given(node, verb.name))
         case Choice():
             return "choice", ""
-        case Value():
+        case ValueVerb():
             return "value", ""
 
 
-def _given(node: Node, template: Template) -> Any:
+def _given(node: FlowNode, template: Template) -> Any:
     """What a node reads from its params, as written there; the param's name where the run gives the value."""
     form = template.form
     if not (isinstance(form, Expr) and (param := _PARAM.fullmatch(form.text))):
@@ -201,7 +201,7 @@ def _given(node: Node, template: Template) -> Any:
     return params.get(param[1], form.text) if isinstance(params, dict) else form.text
 
 
-def _http(verb: Call) -> str:
+def _http(verb: TaskCall) -> str:
     parts = (_field(verb.args, "method"), _field(verb.args, "service"), _field(verb.args, "url"))
     return " ".join(p for p in parts if p)
 
@@ -230,7 +230,7 @@ def _clip(text: str) -> str:
     return text if len(text) <= SHOWN_CHARS_MAX else f"{text[: SHOWN_CHARS_MAX - 1]}…"
 
 
-def _badges(node: Node) -> list[str]:
+def _badges(node: FlowNode) -> list[str]:
     found = _spread_badges(node)
     options = getattr(node.verb, "options", None)
     if options is not None and options.max_attempts not in (1, ATTEMPTS_DEFAULT):
@@ -247,7 +247,7 @@ def _badges(node: Node) -> list[str]:
     return found
 
 
-def _spread_badges(node: Node) -> list[str]:
+def _spread_badges(node: FlowNode) -> list[str]:
     spread, found = node.spread, list[str]()
     if spread is None:
         return found

@@ -37,7 +37,7 @@ class Size(msgspec.Struct, frozen=True):
     height: int
 
 
-class Line(msgspec.Struct, frozen=True):
+class DrawnLine(msgspec.Struct, frozen=True):
     """From box to box. `label` is what a label on it needs, where it has one."""
 
     source: int
@@ -68,7 +68,7 @@ class Vertex(msgspec.Struct):
     x: int = 0
 
 
-class Segment(msgspec.Struct, frozen=True):
+class DrawnSegment(msgspec.Struct, frozen=True):
     """A piece of a line between two neighbouring ranks, or the whole of one that was too long to bend."""
 
     upper: int
@@ -85,13 +85,13 @@ class Layout(msgspec.Struct):
 
     vertices: list[Vertex]
     ranks: list[list[int]]
-    segments: list[Segment]
+    segments: list[DrawnSegment]
     loops: list[int]
     """Lines from a box to itself; they are not drawn as lines."""
     width: int
 
 
-def arrange(sizes: Sequence[Size], lines: Sequence[Line], space: Spacing, width_max: int = 0) -> Layout:
+def arrange(sizes: Sequence[Size], lines: Sequence[DrawnLine], space: Spacing, width_max: int = 0) -> Layout:
     """`width_max` asks that ranks be split rather than grow wider than that; 0 does not. The result may be wider all the same."""
     loops = [n for n, line in enumerate(lines) if line.source == line.target]
     kept = [(n, line) for n, line in enumerate(lines) if line.source != line.target]
@@ -194,7 +194,7 @@ def _split(
 class _Graph:
     def __init__(self, boxes: list[Vertex]) -> None:
         self.vertices = boxes
-        self.segments: dict[Segment, None] = {}
+        self.segments: dict[DrawnSegment, None] = {}
         self._trunks: dict[tuple[int, int], int] = {}
         self._bends = 0
 
@@ -206,7 +206,7 @@ class _Graph:
         """From one vertex to another further down, bent at every rank between; other lines of the net may have been there before."""
         top, bottom = self.vertices[upper].rank, self.vertices[lower].rank
         if self._bends + bottom - top - 1 > BENDS_MAX:
-            self.segments[Segment(upper, lower, net, back, head)] = None
+            self.segments[DrawnSegment(upper, lower, net, back, head)] = None
             return
         at = upper
         for rank in range(top + 1, bottom):
@@ -214,13 +214,15 @@ class _Graph:
             if following is None:
                 following = self._trunks[net, rank] = self.add("bend", -1, rank, Size(1, 1))
                 self._bends += 1
-            self.segments[Segment(at, following, net, back, head if head == "upper" and at == upper else "")] = None
+            self.segments[DrawnSegment(at, following, net, back, head if head == "upper" and at == upper else "")] = (
+                None
+            )
             at = following
         last: Head = "" if head == "upper" and at != upper else head
-        self.segments[Segment(at, lower, net, back, last)] = None
+        self.segments[DrawnSegment(at, lower, net, back, last)] = None
 
 
-def _bend(graph: _Graph, lines: Sequence[tuple[int, Line]], back: Sequence[bool]) -> None:
+def _bend(graph: _Graph, lines: Sequence[tuple[int, DrawnLine]], back: Sequence[bool]) -> None:
     nets = _Nets([line for _, line in lines], back)
     for (n, line), is_back in zip(lines, back, strict=True):
         upper, lower = (line.target, line.source) if is_back else (line.source, line.target)
@@ -238,24 +240,24 @@ def _bend(graph: _Graph, lines: Sequence[tuple[int, Line]], back: Sequence[bool]
 class _Nets:
     """Which lines share their way."""
 
-    def __init__(self, lines: Sequence[Line], back: Sequence[bool]) -> None:
+    def __init__(self, lines: Sequence[DrawnLine], back: Sequence[bool]) -> None:
         self._numbers: dict[tuple[str, int], int] = {}
         along = [line for line, is_back in zip(lines, back, strict=True) if not is_back]
         self._leaving = Counter(line.source for line in along)
         self._joining = Counter(line.target for line in along if self._is_alone(line))
 
-    def _is_alone(self, line: Line) -> bool:
+    def _is_alone(self, line: DrawnLine) -> bool:
         """What is behind a label, or leaves a box by itself."""
         return line.label is not None or self._leaving[line.source] == 1
 
-    def whole(self, line: Line, is_back: bool) -> int:
+    def whole(self, line: DrawnLine, is_back: bool) -> int:
         if is_back:
             return self._number("back", line.target)
         if self._is_alone(line) and self._joining[line.target] > 1:
             return self._number("in", line.target)
         return self._number("out", line.source)
 
-    def halves(self, line: Line, is_back: bool, n: int) -> tuple[int, int]:
+    def halves(self, line: DrawnLine, is_back: bool, n: int) -> tuple[int, int]:
         """Above a label and below it."""
         if is_back:
             return self._number("back", line.target), self._number("label", n)

@@ -15,7 +15,7 @@ from xml.sax.saxutils import escape
 import msgspec
 
 from perdure.flows.drawing.chart import Chart, Item
-from perdure.flows.drawing.layout import Layout, Line, Segment, Size, Spacing, Vertex, arrange
+from perdure.flows.drawing.layout import DrawnLine, DrawnSegment, Layout, Size, Spacing, Vertex, arrange
 from perdure.flows.drawing.terminal import MARKS, cells, clean
 
 TEXT_CHARS_MAX: Final = 44
@@ -103,12 +103,12 @@ def _draw(chart: Chart, statuses: Mapping[str, str]) -> _Drawn:
     cards = [_card(item, n == chart.start, loops.get(n, []), statuses) for n, item in enumerate(chart.items)]
     labels = [cut(link.label, LABEL_CHARS_MAX) for link in chart.links]
     lines = [
-        Line(link.source, link.target, Size(int(measured(label, 11.5)) + 16, PILL) if label else None)
+        DrawnLine(link.source, link.target, Size(int(measured(label, 11.5)) + 16, PILL) if label else None)
         for link, label in zip(chart.links, labels, strict=True)
     ]
     layout = arrange([c.size for c in cards], lines, SPACE, RANK_WIDTH_MAX)
     tops, height = _rows(layout)
-    plan = _Plan(layout, tops)
+    plan = _SvgPlan(layout, tops)
     parts = plan.wires()
     for vertex in layout.vertices:
         left, top = vertex.x - vertex.width // 2, plan.top(vertex)
@@ -147,7 +147,7 @@ def _reach(layout: Layout, rank: int) -> int:
 # -- lines ---------------------------------------------------------------------------------------------------------
 
 
-class _Plan:
+class _SvgPlan:
     def __init__(self, layout: Layout, rows: Sequence[tuple[int, int]]) -> None:
         self._layout, self._rows = layout, rows
         self._bottoms = self._ports("upper")
@@ -195,7 +195,7 @@ class _Plan:
                 parts.append(f'<path class="wire{" back" if back else ""}" d="M{v.x} {at}V{at + height}"/>')
         return [*parts, *dict.fromkeys(heads)]
 
-    def _curve(self, s: Segment) -> str:
+    def _curve(self, s: DrawnSegment) -> str:
         x1, y1 = self._bottoms[s.upper, s.net], self._bottom(self._layout.vertices[s.upper])
         x2, y2 = self._tops[s.lower, s.net], self.top(self._layout.vertices[s.lower])
         y1, y2 = y1 + (6 if s.head == "upper" else 0), y2 - (6 if s.head == "lower" else 0)

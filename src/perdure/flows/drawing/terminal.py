@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from perdure.flows.drawing.chart import Chart, Item
-from perdure.flows.drawing.layout import Layout, Line, Segment, Size, Spacing, Vertex, arrange
+from perdure.flows.drawing.layout import DrawnLine, DrawnSegment, Layout, Size, Spacing, Vertex, arrange
 
 TEXT_CELLS_MAX: Final = 34
 """Of a line in a box; longer ones are cut."""
@@ -98,7 +98,7 @@ def _block(chart: Chart, width: int, statuses: Mapping[str, str]) -> Block | Non
     sizes = [Size(len(b[0]), len(b)) for b in made]
     labels = [_cut(link.label, LABEL_CELLS_MAX) for link in chart.links]
     lines = [
-        Line(link.source, link.target, Size(_odd(cells(label) + 2), 1) if label else None)
+        DrawnLine(link.source, link.target, Size(_odd(cells(label) + 2), 1) if label else None)
         for link, label in zip(chart.links, labels, strict=True)
     ]
     for share in SHRINK:
@@ -311,8 +311,8 @@ class _Drawing:
         self._grid += [[(" ", "")] * self._layout.width for _ in range(rows)]
 
 
-def _by_vertex(segments: Iterable[Segment], end: str) -> dict[int, list[Segment]]:
-    out: dict[int, list[Segment]] = {}
+def _by_vertex(segments: Iterable[DrawnSegment], end: str) -> dict[int, list[DrawnSegment]]:
+    out: dict[int, list[DrawnSegment]] = {}
     for s in segments:
         out.setdefault(s.upper if end == "upper" else s.lower, []).append(s)
     return out

@@ -21,7 +21,7 @@ import yaml
 from yaml.error import MarkedYAMLError
 
 from perdure.core.limits import DOCUMENT_BYTES_MAX
-from perdure.flows.problems import FlowError, Problem
+from perdure.flows.problems import DocumentProblem, FlowError
 from perdure.flows.source.document import BREAK, Document, Spot, Tree
 from perdure.flows.source.json_text import JsonSource
 
@@ -79,7 +79,7 @@ def _utf8(data: bytes, name: str) -> str:
 
 
 def _refuse(name: str, message: str, line: int = 1, column: int = 1, hint: str = "") -> NoReturn:
-    raise FlowError([Problem(file=name, message=message, line=line, column=column, hint=hint)])
+    raise FlowError([DocumentProblem(file=name, message=message, line=line, column=column, hint=hint)])
 
 
 class YamlSource(Tree):

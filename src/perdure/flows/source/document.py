@@ -12,8 +12,8 @@ from math import isinf
 from typing import Any, Final, NoReturn
 
 from perdure.core.limits import ALIASES_MAX, DOCUMENT_DEPTH_MAX, DOCUMENT_NODES_MAX
-from perdure.flows.model import Place
-from perdure.flows.problems import PROBLEMS_MAX, FlowError, Path, Problem, window
+from perdure.flows.model import SourcePlace
+from perdure.flows.problems import PROBLEMS_MAX, DocumentProblem, FlowError, Path, window
 
 INTEGER_MIN: Final = -(1 << 63)
 INTEGER_MAX: Final = (1 << 64) - 1
@@ -48,26 +48,26 @@ class Document:
         self._root = root
         self._lines = lines
 
-    def place(self, path: Path, *, key: bool = False) -> Place:
+    def place(self, path: Path, *, key: bool = False) -> SourcePlace:
         """Of the value at a path, or of its key. What is not there is placed at what would hold it."""
         spot = self._spot(path, key=key)
-        return Place(spot.line, spot.column)
+        return SourcePlace(spot.line, spot.column)
 
-    def place_within(self, path: Path, offset: int, *, key: bool = False) -> Place:
+    def place_within(self, path: Path, offset: int, *, key: bool = False) -> SourcePlace:
         """Of a character of the text at a path; the text's beginning where escapes and folding hide it."""
         spot = self._spot(path, key=key)
         if spot.raw is None:
-            return Place(spot.line, spot.column)
+            return SourcePlace(spot.line, spot.column)
         if spot.raw[:1] in {"|", ">"}:
             return self._in_block(spot, offset)
-        return Place(spot.line, spot.column + _written(spot.raw, offset))
+        return SourcePlace(spot.line, spot.column + _written(spot.raw, offset))
 
     def line(self, number: int) -> str:
         return self._lines[number - 1] if 1 <= number <= len(self._lines) else ""
 
-    def problem(self, place: Place, message: str, **more: Any) -> Problem:
+    def problem(self, place: SourcePlace, message: str, **more: Any) -> DocumentProblem:
         text, caret = window(self.line(place.line), place.column)
-        return Problem(
+        return DocumentProblem(
             file=self.name, message=message, line=place.line, column=place.column, text=text, caret=caret, **more
         )
 
@@ -82,15 +82,15 @@ class Document:
             spot = inner
         return spot
 
-    def _in_block(self, spot: Spot, offset: int) -> Place:
+    def _in_block(self, spot: Spot, offset: int) -> SourcePlace:
         assert spot.raw is not None
         before = spot.raw[1:][:offset]
         row = before.count("\n")
         said = spot.raw[1:].split("\n")[row] if spot.raw[0] == "|" else ""
         line = self.line(spot.line + 1 + row)
         if not said or not line.endswith(said):
-            return Place(spot.line, spot.column)
-        return Place(spot.line + 1 + row, len(line) - len(said) + len(before) - (before.rfind("\n") + 1) + 1)
+            return SourcePlace(spot.line, spot.column)
+        return SourcePlace(spot.line + 1 + row, len(line) - len(said) + len(before) - (before.rfind("\n") + 1) + 1)
 
 
 def _written(raw: str, offset: int) -> int:
@@ -140,7 +140,7 @@ class Tree:
         self.begin()
 
     def begin(self) -> None:
-        self.problems: list[Problem] = []
+        self.problems: list[DocumentProblem] = []
         self.stack: list[_Frame] = []
         self.nodes = 0
         self.aliases = 0
@@ -156,7 +156,9 @@ class Tree:
         column = max(1, min(column, len(self.lines[line - 1]) + 1))
         text, caret = window(self.lines[line - 1], column)
         self.problems.append(
-            Problem(file=self.name, message=message, line=line, column=column, text=text, caret=caret, hint=hint)
+            DocumentProblem(
+                file=self.name, message=message, line=line, column=column, text=text, caret=caret, hint=hint
+            )
         )
         if len(self.problems) >= PROBLEMS_MAX:
             raise FlowError(self.problems)

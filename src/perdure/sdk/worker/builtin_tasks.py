@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from perdure.core.calls import HTTP, RUN
 from perdure.core.errors import InvalidInput
 from perdure.sdk.payloads.signatures import Signature
-from perdure.sdk.worker.command_task import Commands
+from perdure.sdk.worker.command_task import CommandRunner
 from perdure.sdk.worker.http_task import Http
 
 SERVICES_ENV: Final = "PERDURE_SERVICES"
@@ -55,7 +55,7 @@ class Verbs:
         self._http = Http({name: checked_service(name, url) for name, url in services.items()}, http_allow)
         if run_env is None:
             run_env = os.environ.get(RUN_ENV_ENV, "").split(",")
-        commands = Commands(run_env)
+        commands = CommandRunner(run_env)
         self.tasks = {HTTP: Verb(HTTP, self._http.http)}
         if allow_run if allow_run is not None else _is_run_allowed():
             self.tasks[RUN] = Verb(RUN, commands.run)

@@ -59,7 +59,7 @@ class ExitCode(Exception):
         self.code = code
 
 
-class Commands:
+class CommandRunner:
     """The commands of one worker. `passed` names variables of the worker that they get beside BASE_ENV."""
 
     def __init__(self, passed: Iterable[str] = ()) -> None:

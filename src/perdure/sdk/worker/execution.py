@@ -42,10 +42,10 @@ from perdure.sdk.worker.attempts import (
 )
 from perdure.sdk.worker.heartbeats import Heartbeats
 from perdure.sdk.worker.output import Outbox
-from perdure.sdk.worker.processes import KILL_GRACE_S, Child, Children
+from perdure.sdk.worker.processes import KILL_GRACE_S, TaskProcess, TaskProcesses
 from perdure.sdk.worker.relay import Relay
 from perdure.sdk.worker.reports import ended_report, error_report, success_report
-from perdure.sdk.worker.threads import Hold, Lane
+from perdure.sdk.worker.threads import ThreadInterrupt, ThreadLane
 from perdure.sdk.worker.tracing import TaskTracer
 from perdure.sdk.worker.watchdog import Watchdog
 
@@ -60,7 +60,7 @@ CLOSE_S = 5.0
 PROCESSES_DEFAULT = os.cpu_count() or 1
 
 
-class Execution:
+class TaskExecutor:
     """Runs assignments and reports their ends in batches."""
 
     def __init__(
@@ -95,9 +95,9 @@ class Execution:
         self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
         self._claims = threading.Lock()
-        self._threads = Lane("perdure-task", threads, self._claim, self._run_sync, self._lane_ended)
-        self._children = Children(self.clock_us, self.beat, self.relayed, find)
-        self._processes = Lane(
+        self._threads = ThreadLane("perdure-task", threads, self._claim, self._run_sync, self._lane_ended)
+        self._children = TaskProcesses(self.clock_us, self.beat, self.relayed, find)
+        self._processes = ThreadLane(
             "perdure-process", processes, self._claim, self._run_process, self._lane_ended, self._children.leave
         )
         self.sink: Outbox | None = None
@@ -184,9 +184,9 @@ class Execution:
         if isinstance(runner, asyncio.Task):
             self._cancelling.add(runner)
             self._stop(info, runner.cancel)
-        elif isinstance(runner, Hold):
+        elif isinstance(runner, ThreadInterrupt):
             self._loop.call_later(THREAD_GRACE_S, self._stop, info, runner.interrupt)
-        elif isinstance(runner, Child):
+        elif isinstance(runner, TaskProcess):
             runner.terminate(info)
             self._loop.call_later(KILL_GRACE_S, runner.kill, info)
         return runner is None
@@ -198,7 +198,7 @@ class Execution:
             if times < STOPS_MAX:
                 self._loop.call_later(CLEANUP_S, self._stop, info, stop, times + 1)
 
-    def _claim(self, info: Attempt, lane: Lane) -> bool:
+    def _claim(self, info: Attempt, lane: ThreadLane) -> bool:
         """In a lane's thread: whether the attempt is still wanted; from then on it counts as begun."""
         with self._claims:
             if info.cancelled:
@@ -354,7 +354,7 @@ class Execution:
         """In a thread: the user's plain function. An interruption may arrive anywhere between the two ends of the hold."""
         started = self._clock_us()
         report: Report | None = None
-        hold = Hold()
+        hold = ThreadInterrupt()
         while True:
             try:
                 if report is None:

@@ -174,12 +174,12 @@ class Tee:
         return f"<{self._name} of tasks, over {self._inner!r}>"
 
 
-class _Here(threading.local):
+class _OutputThread(threading.local):
     logging = False
     """A record is being written by its handlers: it is captured as what it is, not as what they write."""
 
 
-_here = _Here()
+_here = _OutputThread()
 _installed = 0
 _lock = threading.Lock()
 _STREAMS = ("stdout", "stderr")

@@ -70,11 +70,11 @@ class Ready(msgspec.Struct, tag="ready"):
     """The child has started."""
 
 
-class Begun(msgspec.Struct, tag="begun"):
+class AttemptBegun(msgspec.Struct, tag="begun"):
     """It has the job: what happens from here on happens to the attempt."""
 
 
-class Lines(msgspec.Struct, tag="lines"):
+class OutputLines(msgspec.Struct, tag="lines"):
     lines: list[LogLine]
 
 
@@ -88,14 +88,14 @@ class Ended(msgspec.Struct, tag="ended"):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_job = msgspec.msgpack.Decoder(Job).decode
-Answer = Ready | Begun | Lines | Pulsed | Ended
+Answer = Ready | AttemptBegun | OutputLines | Pulsed | Ended
 _decode_answer: Callable[[bytes], Answer] = msgspec.msgpack.Decoder(Answer).decode
 
 
 # -- the parent ----------------------------------------------------------------------------------------------------
 
 
-class Child:
+class TaskProcess:
     """One process. Its owner thread talks to it; `terminate` and `kill` may come from any thread."""
 
     def __init__(self) -> None:
@@ -130,13 +130,13 @@ class Child:
                 match self._receive():
                     case Ended(report):
                         return report
-                    case Lines(lines):
+                    case OutputLines(lines):
                         wrote(attempt, lines)
                     case Pulsed(details):
                         beat(attempt, details)
                     case Ready():
                         self._ready = True
-                    case Begun():
+                    case AttemptBegun():
                         self._began = True
         except (EOFError, OSError):
             return self._death()
@@ -196,7 +196,7 @@ class Child:
             self._process.close()
 
 
-class Children:
+class TaskProcesses:
     """The children of a lane: one per thread of it, replaced when it died."""
 
     def __init__(
@@ -207,7 +207,7 @@ class Children:
         find: Callable[[str], Any],
     ) -> None:
         self._clock_us, self._beat, self._wrote, self._find = clock_us, beat, wrote, find
-        self._by_thread: dict[int, Child] = {}
+        self._by_thread: dict[int, TaskProcess] = {}
 
     def run(self, attempt: Attempt) -> Report:
         """In a thread of the lane."""
@@ -237,11 +237,11 @@ class Children:
         tee = sink is None or sink.tee
         return Job(fn.__module__, fn.__qualname__, a, sink is not None, tee, self._clock_us(), monotonic_ns() // 1000)
 
-    def _child(self) -> Child:
+    def _child(self) -> TaskProcess:
         me = threading.get_ident()
         child = self._by_thread.get(me)
         if child is None:
-            child = self._by_thread[me] = Child()
+            child = self._by_thread[me] = TaskProcess()
         return child
 
     def kill(self) -> None:
@@ -273,7 +273,7 @@ def serve(connection: Connection, parent: int) -> None:
     signal.signal(signal.SIGINT, _let_pass)
     # It is a daemon so that the parent does not wait for it at exit. The user's code may start processes all the same.
     multiprocessing.process.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
-    server = Server(connection)
+    server = ProcessServer(connection)
     signal.signal(signal.SIGTERM, server.stop)
     server.run()
 
@@ -289,10 +289,10 @@ def _die_with(parent: int) -> None:
             os._exit(1)
 
 
-class Server:
+class ProcessServer:
     """Runs jobs in the main thread; a second one reads them, and sends what has been waiting."""
 
-    sink: Server | None
+    sink: ProcessServer | None
     """Itself while output is captured: see captured_output.py."""
 
     def __init__(self, connection: Connection) -> None:
@@ -373,7 +373,7 @@ class Server:
         slot = Slot(attempt)
         context.run(current_slot.set, slot)
         output.keep()
-        self._send(Begun())
+        self._send(AttemptBegun())
         started = self.now_us()
         report: Report | None = None
         try:
@@ -422,7 +422,7 @@ class Server:
         self._lines, self._flushed = 0, monotonic()
         lines = self._output.take() if self._output is not None else []
         if lines:
-            self._send(Lines(lines))
+            self._send(OutputLines(lines))
 
     def beat(self, attempt: Attempt, details: bytes) -> None:
         pulse = pulse_of(attempt)

@@ -15,7 +15,7 @@ from perdure.sdk.worker.attempts import Attempt, AttemptCancelled
 Ended = tuple[Attempt, Report | None]
 
 
-class Hold:
+class ThreadInterrupt:
     """The thread that made it, until `close`: the only time at which AttemptCancelled may be raised there.
 
     Python raises it between two of the thread's instructions, so it may also arrive in the lines around the user's code, even in
@@ -55,14 +55,14 @@ def _raise_in(thread: int, error: ctypes.py_object[type[AttemptCancelled]] | Non
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), error)
 
 
-class Lane:
+class ThreadLane:
     """One wake-up of the loop however many threads finished. Threads are started when there is work for them."""
 
     def __init__(
         self,
         name: str,
         threads: int,
-        claim: Callable[[Attempt, Lane], bool],
+        claim: Callable[[Attempt, ThreadLane], bool],
         run: Callable[[Attempt], Report],
         deliver: Callable[[list[Ended]], None],
         leave: Callable[[], None] = lambda: None,

@@ -27,7 +27,7 @@ from perdure.sdk import registry
 from perdure.sdk.definitions import DEFAULT_QUEUE, Task, Workflow
 from perdure.sdk.worker import output
 from perdure.sdk.worker.builtin_tasks import Verbs
-from perdure.sdk.worker.execution import PROCESSES_DEFAULT, Execution
+from perdure.sdk.worker.execution import PROCESSES_DEFAULT, TaskExecutor
 from perdure.sdk.worker.overrun import Overrun, StretchBound
 from perdure.sdk.worker.processes import refuse_in_child_that_starts
 from perdure.sdk.worker.tracing import TaskTracer
@@ -85,7 +85,7 @@ class Worker:
         self._runs_max, self._output = runs_max, output
         self.ns = 0
         self.name = f"{socket.gethostname()}:{os.getpid()}"
-        self._execution: Execution | None = None
+        self._execution: TaskExecutor | None = None
         self._live: dict[bytes, WorkflowInstance] = {}
         """In the order they were last activated."""
         self._operations: set[asyncio.Task[None]] = set()
@@ -234,7 +234,7 @@ class Worker:
         if self._execution is not None and not self._execution.closed:
             self._execution.connect(clock_us, reported, beats, self._kept(logged), urgent_beats)
             return
-        self._execution = Execution(
+        self._execution = TaskExecutor(
             self._find_task,
             clock_us,
             self._slots,

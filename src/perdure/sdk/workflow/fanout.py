@@ -16,7 +16,7 @@ from perdure.sdk.workflow.requests import Requests
 from perdure.sdk.workflow.step import Step
 
 
-class Fanout:
+class TaskFanout:
     """Hears of each outcome by task sequence number; resolves its step with the list of results."""
 
     def __init__(

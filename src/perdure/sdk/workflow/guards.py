@@ -33,13 +33,13 @@ from perdure.sdk.workflow.code_check import check_code
 __all__ = ["check_code", "enter", "inside", "install", "leave", "lifted", "uninstall"]
 
 
-class _Here(threading.local):
+class _GuardThread(threading.local):
     """Per thread, since engines on several threads may run workflows at once. The class attribute is the default."""
 
     inside = False
 
 
-_here = _Here()
+_here = _GuardThread()
 
 
 def enter() -> None:

@@ -20,7 +20,7 @@ from perdure.core.journal import Journal
 from perdure.core.limits import WAITING_NAMES_MAX
 from perdure.sdk.captured_output import OutputBuffer, OutputSink
 from perdure.sdk.workflow.loop import WorkflowLoop
-from perdure.sdk.workflow.messages import Promises, Signals, Updates
+from perdure.sdk.workflow.messages import RunPromises, RunSignals, RunUpdates
 from perdure.sdk.workflow.phases import CLOSED, InstancePhase, Running
 from perdure.sdk.workflow.requests import Requests
 from perdure.sdk.workflow.step import Step, Waiter
@@ -57,9 +57,9 @@ class LiveRun:
     ns = 0
     event_seq = 0
 
-    signals = _Part(Signals)
-    promises = _Part(Promises)
-    updates = _Part(Updates)
+    signals = _Part(RunSignals)
+    promises = _Part(RunPromises)
+    updates = _Part(RunUpdates)
 
     def __init__(self, run_id: bytes, workflow: Any) -> None:
         self.run_id, self.workflow = run_id, workflow

@@ -23,7 +23,7 @@ update_names: set[str] = set()
 """Names of all `Update`s that this program defines. An update of another name can never be handled."""
 
 
-class Signals:
+class RunSignals:
     """Signals of one run."""
 
     def __init__(self, requests: Requests) -> None:
@@ -50,7 +50,7 @@ class Signals:
         return self.waits.buffer(e.name, e.value)
 
 
-class Promises:
+class RunPromises:
     """Promises of one run, its approvals and waits for named events among them."""
 
     def __init__(self, requests: Requests) -> None:
@@ -96,7 +96,7 @@ class Promises:
             waiter.succeed(-1, e.value)
 
 
-class Updates:
+class RunUpdates:
     """Updates of one run: each is handled by a registered handler, or taken one by one, and answered once."""
 
     def __init__(self, requests: Requests) -> None:

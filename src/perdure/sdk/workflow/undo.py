@@ -19,7 +19,7 @@ from perdure.core import ids
 from perdure.core.errors import Failure, InvalidInput, NotRegistered, RecordedError, TaskFailed
 from perdure.core.limits import UNDO_ATTEMPTS_DEFAULT, UNDO_STACK_MAX
 from perdure.core.retry import TaskOptions
-from perdure.core.undo import COMMITTED, PREFIX, Unwinding, offer, with_failures, without_undo
+from perdure.core.undo import COMMITTED, PREFIX, UndoSequence, offer, with_failures, without_undo
 from perdure.sdk import registry
 from perdure.sdk.workflow.requests import Requests
 from perdure.sdk.workflow.step import Step
@@ -31,7 +31,7 @@ TOLD: Final = ("result", "error")
 _scope: contextvars.ContextVar[UndoScope | None] = contextvars.ContextVar("perdure_undo_scope", default=None)
 
 
-class Entry(msgspec.Struct, eq=False):
+class UndoEntry(msgspec.Struct, eq=False):
     """A task with an undo: scheduled, or, on the stack, successful."""
 
     seq: int
@@ -56,9 +56,9 @@ class UndoStack:
     def __init__(self, requests: Requests) -> None:
         self._requests = requests
         self.run = requests.run
-        self._awaited: dict[int, Entry] = {}
+        self._awaited: dict[int, UndoEntry] = {}
         """Scheduled and not ended, as far as is known. The end of one that was cancelled may never be known."""
-        self._entries: list[Entry] = []
+        self._entries: list[UndoEntry] = []
         self._active: list[_Unwind] = []
         self._final: _Unwind | None = None
         self._pushed = False
@@ -78,14 +78,14 @@ class UndoStack:
         """Tasks were scheduled that have an undo."""
         scope = _scope.get()
         for seq, call in enumerate(calls, first):
-            self._awaited[seq] = Entry(seq, name, undo, call, scope)
+            self._awaited[seq] = UndoEntry(seq, name, undo, call, scope)
 
     def push(self, name: str, undo: Any, call: bytes) -> None:
         self.check_room(1)
         if not self._pushed:  # so that an engine knows of it when the deadline of the run has come
             self._pushed = True
             self.run.set_state(COMMITTED, b"0")
-        self._entries.append(Entry(-1, name, undo, call, _scope.get(), ready=True))
+        self._entries.append(UndoEntry(-1, name, undo, call, _scope.get(), ready=True))
 
     def succeeded(self, seq: int, value: bytes) -> None:
         entry = self._awaited.pop(seq, None)
@@ -177,7 +177,7 @@ class UndoStack:
 
         self._requests.open_barrier(lifted)
 
-    def call(self, entry: Entry, unwind: _Unwind) -> int:
+    def call(self, entry: UndoEntry, unwind: _Unwind) -> int:
         name, queue, options = _resolved(entry.undo)
         data = entry.call if entry.ready else offer(entry.call, entry.result, unwind.error)
         seq = self.run.journal.schedule_tasks(name, queue, [data], options, [PREFIX + entry.name], entry.seq)
@@ -201,7 +201,7 @@ class _Unwind:
     def __init__(
         self,
         stack: UndoStack,
-        entries: list[Entry],
+        entries: list[UndoEntry],
         error: Failure | None,
         scope: UndoScope | None,
         *,
@@ -209,7 +209,7 @@ class _Unwind:
         raises: bool,
     ) -> None:
         self._stack, self.error, self.scope, self.stops, self._raises = stack, error, scope, stops, raises
-        self.work: Unwinding[Entry] = Unwinding(entries, lambda e: stack.call(e, self), lambda e: e.name)
+        self.work: UndoSequence[UndoEntry] = UndoSequence(entries, lambda e: stack.call(e, self), lambda e: e.name)
         self.step: Step[None] = stack.run.new_step(ids.TASK, -1)
 
     def succeed(self, seq: int, value: bytes) -> None:

@@ -96,7 +96,7 @@ def start_request(
         attributes=encode_json(body.attributes) if body.attributes else b"",
         trace=traceparent if traceparent and TRACEPARENT.fullmatch(traceparent) else "",
         later=_later(body),
-        dedup=None if dedup is None else deferred_starts.Dedup(dedup.key, views.duration_us(dedup.within)),
+        dedup=None if dedup is None else deferred_starts.DedupSpec(dedup.key, views.duration_us(dedup.within)),
         idempotency_key=idempotency_key or "",
         registered_only=True,
     )
@@ -107,6 +107,6 @@ def _later(body: StartRunRequest) -> deferred_starts.Later | None:
         raise InvalidInput("a start is debounced or batched, not both")
     if body.debounce is not None:
         d = body.debounce
-        return deferred_starts.Debounce(d.key, views.duration_us(d.quiet), views.duration_us(d.max))
+        return deferred_starts.DebounceSpec(d.key, views.duration_us(d.quiet), views.duration_us(d.max))
     b = body.batch
-    return deferred_starts.Batch(b.key, b.size, views.duration_us(b.every)) if b is not None else None
+    return deferred_starts.BatchSpec(b.key, b.size, views.duration_us(b.every)) if b is not None else None

@@ -21,11 +21,11 @@ from perdure.core.durations import datetime_of, to_us, us_of
 from perdure.core.errors import Failure, InvalidInput, PayloadTooLarge
 from perdure.core.lifecycle import RunStatus, TaskStatus
 from perdure.core.limits import PAYLOAD_BYTES_MAX
-from perdure.core.undo import Undoable
+from perdure.core.undo import UndoableTask
 from perdure.core.work import RunView
 from perdure.engine.api.starts import IDEMPOTENT_KEY
 from perdure.flows.drawing.chart import Chart, as_graph
-from perdure.flows.problems import Problem
+from perdure.flows.problems import DocumentProblem
 from perdure.server.rest import models as m
 from perdure.wire.codec import decode_events
 
@@ -196,7 +196,7 @@ def _listed_waits(item: runs.RunItem) -> m.RunWaits | None:
     )
 
 
-def undo_step(u: Undoable) -> m.UndoStep:
+def undo_step(u: UndoableTask) -> m.UndoStep:
     by, error = u.by if u.by >= 0 else None, u.error or None
     return m.UndoStep(task=u.task, name=u.name, undo=u.undo, status=u.status, by=by, error=error)
 
@@ -216,7 +216,7 @@ def waiting(d: runs.RunDetail) -> m.RunWaits | None:
     )
 
 
-def wait(w: wait_reasons.Wait) -> m.WaitReason:
+def wait(w: wait_reasons.WaitReason) -> m.WaitReason:
     return m.WaitReason(
         on=w.on,
         text=w.text,
@@ -309,7 +309,7 @@ def version(v: definitions.VersionItem) -> m.WorkflowVersion:
 # -- flows ---------------------------------------------------------------------------------------------------------
 
 
-def flow_problem(p: definitions.ProblemItem | Problem) -> m.FlowProblem:
+def flow_problem(p: definitions.ProblemItem | DocumentProblem) -> m.FlowProblem:
     return m.FlowProblem.model_validate(msgspec.to_builtins(p))
 
 
