@@ -103,9 +103,9 @@ class WorkflowInstance:
             return self._stuck(Failure("internal", clip(trace_of(e)), type(e).__name__))
         if journal.mismatch is not None:
             return self._stuck(journal.mismatch.to_failure())
-        return Completion(
-            self.run_id, journal.take_commands(), run.requests.take_operations(), None, run.waiting_names()
-        )
+        operations = run.requests.take_operations()
+        waiting = run.waiting_names() if run.has_messages else None
+        return Completion(self.run_id, journal.take_commands(), operations, None, waiting)
 
     def _stuck(self, failure: Failure) -> Completion:
         return Completion(self.run_id, [], [], failure)

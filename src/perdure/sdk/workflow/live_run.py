@@ -47,6 +47,7 @@ class _Part(Generic[T]):
     def __get__(self, run: LiveRun, owner: type) -> T:
         made = self._make(run.requests)
         setattr(run, self.name, made)
+        run.has_messages = True
         return made
 
 
@@ -56,6 +57,8 @@ class LiveRun:
     output: OutputBuffer | None = None
     ns = 0
     event_seq = 0
+    has_messages = False
+    """Its code has waited for messages, or some have come."""
 
     signals = _Part(RunSignals)
     promises = _Part(RunPromises)
@@ -127,11 +130,10 @@ class LiveRun:
     def uuid(self) -> UUID:
         return UUID(int=self.randomness().getrandbits(128), version=4)
 
-    def waiting_names(self) -> list[str] | None:
+    def waiting_names(self) -> list[str]:
         """Signals and updates that the code waits for: no record shows them."""
-        parts = vars(self)
-        if self.closed or ("signals" not in parts and "updates" not in parts):
-            return None
+        if self.closed:
+            return []
         names: list[str] = []
         for kind, waits in (("signal", self.signals.waits), ("update", self.updates.waits)):
             waits.forget_if(_is_done)

@@ -110,11 +110,11 @@ class Requests:
         return None
 
     def tasks_succeeded(self, e: ev.TasksSucceeded) -> None:
+        undo, tasks = self.run.undo_if_any, self._tasks
         for seq, value in zip(e.seqs, e.results, strict=True):
-            undo = self.run.undo_if_any
             if undo is not None:
                 undo.succeeded(seq, value)
-            waiter = self._tasks.pop(seq, None) or self._fanout_of(seq)
+            waiter = tasks.pop(seq, None) or self._fanout_of(seq)
             if waiter is not None:
                 waiter.succeed(seq, value)
 
@@ -221,8 +221,11 @@ class Requests:
 
     def take_operations(self) -> list[Operation]:
         """Side effects asked for since the last call."""
-        operations, self._new_operations = self._new_operations, []
-        return operations
+        operations = self._new_operations
+        if operations:
+            self._new_operations = []
+            return operations
+        return []
 
     def operation_recorded(self, e: ev.OperationRecorded) -> None:
         waiter = self._operations.pop(e.seq, None)
