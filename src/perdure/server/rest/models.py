@@ -181,7 +181,7 @@ WaitWord = Literal[
 ]
 
 
-class WaitReason(BaseModel):
+class RunWait(BaseModel):
     """One thing that is waited for."""
 
     on: str = Field(description="The kind of wait, the word that lists are filtered by.", examples=["approval"])
@@ -198,7 +198,7 @@ class RunWaits(BaseModel):
 
     reason: str = Field(description="In one sentence.")
     on: str = Field(description="The most telling kind of wait.", examples=["approval"])
-    waits: list[WaitReason]
+    waits: list[RunWait]
     tasks: int = 0
     children: int = 0
     promises: list[str] = []

@@ -216,8 +216,8 @@ def waiting(d: runs.RunDetail) -> m.RunWaits | None:
     )
 
 
-def wait(w: wait_reasons.WaitReason) -> m.WaitReason:
-    return m.WaitReason(
+def wait(w: wait_reasons.WaitReason) -> m.RunWait:
+    return m.RunWait(
         on=w.on,
         text=w.text,
         name=w.name or None,
