@@ -116,7 +116,7 @@ def run_columns(*, waiting: bool = False) -> list[Column]:
         Column("key", lambda r: r.get("key")),
         Column("started", lambda r: r["created_at"], lambda r: ago(r["created_at"]), "dim"),
         Column("took", took, lambda r: duration(took(r)), "dim", right=True),
-        *([Column("waiting for", lambda r: (r.get("waiting") or {}).get("reason"), fold=True)] if waiting else []),
+        *([Column("waiting for", _wait_reason_of, fold=True)] if waiting else []),
     ]
 
 
@@ -267,3 +267,8 @@ def has_display() -> bool:
     if sys.platform in ("darwin", "win32"):
         return True
     return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+
+
+def _wait_reason_of(run: dict[str, Any]) -> str | None:
+    waiting: dict[str, Any] | None = run.get("waiting")
+    return None if waiting is None else waiting["reason"]

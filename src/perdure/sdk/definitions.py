@@ -252,9 +252,11 @@ class Startable(Generic[P, R]):
         return Handle(target, sent.run_id, self.signature.decode_result, self._key)
 
     def encode_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        """The arguments of a call as they are recorded. Raises PayloadMismatch."""
         return self.signature.encode_call(args, kwargs)
 
     def decode_result(self, data: bytes) -> Any:
+        """The result of a run from its record."""
         return self.signature.decode_result(data)
 
     async def start_on(self, target: Backend, data: bytes) -> Handle[R]:

@@ -30,6 +30,7 @@ class RunHost(Protocol):
     @property
     def closed(self) -> bool:
         """Nothing may be recorded any more."""
+        ...
 
     @property
     def undo(self) -> UndoLog: ...
