@@ -331,7 +331,7 @@ def test_nobody_makes_a_link_for_somebody_else_or_answers_in_their_name_but_an_a
     assert office.cli("admin", "approve", run, "sign", "--value", '{"price": 1}', "--as", "ben").code == 0
     lines = office.rest("admin", "GET", "/audit").json()["items"]
     mine = [line for line in lines if line["target"] == run]
-    assert {line["action"] for line in mine} == {"run.start", "link.issue", "approval.approve"}
+    assert {line["action"] for line in mine} == {"run.start", "link.create", "approval.approve"}
     voted = next(line for line in mine if line["action"] == "approval.approve")
     assert voted["actor"].startswith("key:") and voted["detail"]["who"] == "ben"
 
@@ -355,7 +355,7 @@ def test_every_act_is_in_the_audit_log(office: Office) -> None:
     lines = [a for a in office.rest("admin", "GET", "/audit").json()["items"] if a["target"] == run]
     acts = [(a["action"], a["actor"] if a["actor"].startswith("link") else "", a["detail"].get("who")) for a in lines]
     assert list(reversed(acts)) == [
-        ("run.start", "", None), ("approval.delegate", "", None), ("link.issue", "", "eve"), ("approval.approve", "link:eve", "eve"),
+        ("run.start", "", None), ("approval.delegate", "", None), ("link.create", "", "eve"), ("approval.approve", "link:eve", "eve"),
         ("approval.reject", "", "ben"),
     ]  # fmt: skip
     issued, used = lines[2]["detail"]["link"], lines[1]["detail"]["link"]
@@ -424,7 +424,7 @@ def test_every_write_prints_what_came_of_it_and_what_is_next(office: Office) -> 
 def test_wrong_usage_is_explained(office: Office) -> None:
     run = office.ask("code")
     missing = office.cli("ada", "approve", run, "sing", "--value", '{"price": 3}')
-    assert missing.code == 4 and "open are: sign" in missing.err
+    assert missing.code == 4 and "open: sign" in missing.err
     assert office.cli("ada", "approve", run).code == 2, "the form wants a price"
     assert "value.price is missing" in office.cli("ada", "approve", run).err
     assert "is not valid JSON" in office.cli("ada", "approve", run, "--value", "{").err

@@ -96,7 +96,7 @@ async def test_a_server_needs_a_database() -> None:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.4", "flows.example"])
 def test_a_server_that_asks_nobody_stays_on_this_machine(host: str) -> None:
-    with pytest.raises(InvalidInput, match="perdure key create"):
+    with pytest.raises(InvalidInput, match="perdure api-key create"):
         ServerSettings(dsn="x", auth="open", http=Address(host, 1))
     with pytest.raises(InvalidInput, match="refused"):
         ServerSettings(dsn="x", auth="open", grpc=Address(host, 1))
@@ -262,7 +262,7 @@ def test_print_config_shows_the_sources(tmp_path: Path) -> None:
 def test_commands_find_the_database_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "perdure.toml").write_text("[server]\ndsn = 'postgresql://x:y@127.0.0.1:1/z'\n")
     done = perdure("migrate")
-    assert done.code == 1 and "postgresql://x@127.0.0.1" in done.err
+    assert done.code == 5 and "postgresql://x@127.0.0.1" in done.err
 
 
 def test_other_commands_do_not_load_the_libraries_of_settings() -> None:

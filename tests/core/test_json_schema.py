@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure import Approval
 from perdure.core import json_schema
 from perdure.core.approvals import check_value
 from perdure.core.json_schema import completed, problem, schema_problem
@@ -19,6 +18,7 @@ from perdure.errors import InvalidInput
 from perdure.flows.compile import compile_flow
 from perdure.flows.problems import DocumentProblem, FlowError
 from perdure.flows.source import read
+from perdure.sdk.approvals import form_of
 
 STREET = {"type": "object", "properties": {"street": {"type": "string"}}, "required": ["street"]}
 
@@ -189,9 +189,9 @@ def test_a_form_of_any_type_can_be_used() -> None:
         secret: pydantic.SecretStr
 
     for kind in (decimal.Decimal, bytes, Paid):
-        form = Approval("a", kind)._form
+        form = form_of(kind)
         assert schema_problem(form) is None
-    assert problem(Approval("a", decimal.Decimal)._form, "x", "value") != ""
+    assert problem(form_of(decimal.Decimal), "x", "value") != ""
 
 
 VALUES = st.recursive(

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from perdure.app.api_ports import api_ports
 from perdure.engine.api.api import EMBEDDED, Api, Caller, NamespaceApi
 from perdure.engine.engine import Engine
 from perdure.engine.settings import EngineSettings
+from perdure.store.engine_stores import engine_stores
 from perdure.store.postgres import PostgresStore
-from tests.fakes.engine_stores import stores
 
 
 def engine_on(store: Any, worker: Any = None, settings: EngineSettings | None = None, **given: Any) -> Engine:
-    """`given`: stores of services that are to have work; the others are idle."""
-    return Engine(stores(store, **given), worker, settings or EngineSettings())
+    """On PostgreSQL, as the application builds it; `given` replaces single stores."""
+    stores = msgspec.structs.replace(engine_stores(store), **given)
+    return Engine(stores, worker, settings or EngineSettings())
 
 
 def api_on(engine: Engine, store: PostgresStore) -> NamespaceApi:

@@ -437,7 +437,7 @@ async def test_an_answer_from_here_is_told_at_once_and_from_elsewhere_soon() -> 
     there = asyncio.ensure_future(updates.ask(1, NEXT_ID, question(), 10))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    updates.answered(SimpleNamespace(ns=1, id=RUN_ID), [("x", b"1", None)])  # type: ignore[arg-type]
+    updates.answered(1, RUN_ID, [("x", b"1", None)])
     assert await here == await also == Answer(b"1")
     assert port.looks == 0
     port.answers[1, NEXT_ID, "x"] = Answer(b"2")

@@ -394,7 +394,7 @@ async def test_open_access_is_for_this_machine(host: str) -> None:
     ],
 )
 def test_open_access_to_others_cannot_be_built(host: str) -> None:
-    with pytest.raises(InvalidInput, match="perdure key create"):
+    with pytest.raises(InvalidInput, match="perdure api-key create"):
         OpenAccess(host)
 
 

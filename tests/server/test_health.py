@@ -124,7 +124,7 @@ async def test_a_full_disk_is_not_ready_and_a_freed_one_is(
     dsn, place = small
     await migrate(dsn)
     async with opened(dsn) as (engine, notes), client_of(engine, notes) as client:
-        api = api_on(engine, engine._store)  # type: ignore[arg-type]
+        api = api_on(engine, engine._context.store)  # type: ignore[arg-type]
         filler = place / "filler"
         _fill(filler)
         request = StartRequest(workflow="w", version="v", input=os.urandom(200_000))

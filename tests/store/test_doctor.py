@@ -259,7 +259,7 @@ def test_piped_output_is_plain(dsn: str) -> None:
 
 def test_an_error_is_one_message_without_a_traceback() -> None:
     result = run_cli("migrate", "--dsn", "postgresql://me:secret@127.0.0.1:1/x")
-    assert result.returncode == 1
+    assert result.returncode == 5
     assert result.stdout == ""
     assert result.stderr.startswith("perdure: PostgreSQL at postgresql://me@127.0.0.1:1/x")
     assert "Traceback" not in result.stderr

@@ -130,7 +130,7 @@ async def test_without_ledger_starts_or_rest_only_the_database_itself_is_judged(
         (17, "promise", "insert into perdure.promise select run_id, 'p', ns, now() from perdure.run"),
         (17, "key", "insert into perdure.run_key values (1, 'k', gen_random_uuid(), '')"),
         (17, "commit_log", "insert into perdure.commit_log values (99, 1)"),
-        (17, "which does not exist", "insert into perdure.run_queue (run_id, ns, workflow, version, created_at, wake_at, owner, status) select run_id, ns, workflow, version, now(), now(), 99, 1 from perdure.run"),
+        (17, "which does not exist", "insert into perdure.run_queue (run_id, ns, workflow, version, created_at, wake_at, owner, status) select run_id, ns, workflow, version, now(), now(), 99, 'running' from perdure.run"),
     ],
 )  # fmt: skip
 async def test_damage_in_the_database_is_found(

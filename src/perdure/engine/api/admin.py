@@ -30,8 +30,7 @@ from perdure.core.api.admin import (
     WhoAmI,
 )
 from perdure.core.errors import Conflict, Forbidden, NotFound
-from perdure.engine.api.api import NamespaceApi, handles
-from perdure.engine.api.runs import page_limit
+from perdure.engine.api.api import NamespaceApi, handles, page_limit
 
 
 @handles(acts.WHOAMI)

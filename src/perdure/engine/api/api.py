@@ -40,6 +40,8 @@ from perdure.engine.engine import Engine
 from perdure.engine.ports import Store
 from perdure.engine.runs.starts import StartWatch
 
+PAGE_MAX: Final = 1_000
+"""Items of one page."""
 NAMESPACE_TRUST_US: Final = 5_000_000
 """How long a namespace that was found counts as existing; another server may delete it."""
 _HEX: Final = re.compile(r"[0-9a-fA-F]{1,32}")
@@ -202,6 +204,10 @@ class NamespaceApi:
                 raise RunFinished(f"run {ids.text(first)} has ended and takes no more messages")
             run_id = view.successor
         raise RunFinished(f"run {ids.text(first)} was continued too many times to follow")
+
+
+def page_limit(limit: int) -> int:
+    return min(max(limit, 1), PAGE_MAX)
 
 
 def no_run(run_id: bytes) -> NotFound:

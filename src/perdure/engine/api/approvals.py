@@ -45,7 +45,7 @@ from perdure.core.errors import (
 from perdure.core.limits import LINK_US_DEFAULT, LINK_US_MAX, PAYLOAD_BYTES_MAX
 from perdure.core.links import ID_BYTES, Link, read, sign
 from perdure.core.messages import PromiseMessage
-from perdure.engine.api.api import Api, Caller, NamespaceApi, handles
+from perdure.engine.api.api import Api, Caller, NamespaceApi, handles, page_limit
 from perdure.engine.api.ports import AuditDetail, HeldApproval
 from perdure.wire.codec import encode_message
 
@@ -100,12 +100,15 @@ async def list_approvals(api: NamespaceApi, r: ListApprovals) -> ApprovalPage:
     names: tuple[str, ...] | None = None
     if r.assignee:
         names = await names_of(api) if r.assignee == ME else (r.assignee,)
-    store = api.ports.approvals
+    store, limit = api.ports.approvals, page_limit(r.limit)
     if not r.run:
-        return await store.page(api.ns, names, r.workflow or None, r.after, r.limit)
-    of_run = await store.of_run(api.ns, await api.run_id(r.run), PER_RUN_MAX)
+        return await store.page(api.ns, names, r.workflow or None, r.after, limit)
+    run_id = await api.run_id(r.run)
+    of_run = await store.of_run(api.ns, run_id, PER_RUN_MAX)
+    if not of_run:
+        await api.view(run_id)  # NotFound for a run that does not exist
     mine = [s for s in of_run if names is None or not s.assignees or any(n in s.answerers for n in names)]
-    return ApprovalPage(mine[: r.limit], None)
+    return ApprovalPage(mine[:limit], None)
 
 
 @handles(acts.GET)

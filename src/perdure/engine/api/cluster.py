@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from perdure.core.api import cluster as acts
 from perdure.core.api.cluster import ListQueues, ListWorkers, QueuePage, WorkerPage
-from perdure.engine.api.api import NamespaceApi, handles
-from perdure.engine.api.runs import page_limit
+from perdure.engine.api.api import NamespaceApi, handles, page_limit
 
 
 @handles(acts.LIST_WORKERS)

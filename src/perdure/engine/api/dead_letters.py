@@ -22,9 +22,8 @@ from perdure.core.api.dead_letters import (
 )
 from perdure.core.errors import InvalidInput, PerdureError, Unavailable
 from perdure.core.limits import BULK_RETRY_MAX
-from perdure.engine.api.api import NamespaceApi, handles
+from perdure.engine.api.api import NamespaceApi, handles, page_limit
 from perdure.engine.api.run_retry import RunRetry
-from perdure.engine.api.runs import page_limit
 
 
 @handles(acts.LIST)

@@ -39,9 +39,9 @@ from perdure.core.api.definitions import (
 from perdure.core.errors import Forbidden, InvalidInput, NotRegistered, PerdureError
 from perdure.core.limits import VERSIONS_SHOWN_MAX
 from perdure.core.names import checked_name
-from perdure.engine.api.api import NamespaceApi, handles
+from perdure.engine.api.api import NamespaceApi, handles, page_limit
 from perdure.engine.api.ports import Deployment
-from perdure.engine.api.runs import detail, page_limit
+from perdure.engine.api.runs import detail
 from perdure.engine.api.starts import version_of, workflow_of
 from perdure.engine.runs.turns import within
 from perdure.flows.changes import changes

@@ -18,8 +18,7 @@ from perdure.core.errors import InvalidInput, NotFound
 from perdure.core.limits import CONCURRENCY_MAX, RATE_COUNT_MAX
 from perdure.core.names import checked_name
 from perdure.core.suggestions import did_you_mean
-from perdure.engine.api.api import NamespaceApi, handles
-from perdure.engine.api.runs import page_limit
+from perdure.engine.api.api import NamespaceApi, handles, page_limit
 from perdure.engine.api.starts import workflow_of
 
 SCOPES: Final = ("namespace", "queue", "workflow", "task")

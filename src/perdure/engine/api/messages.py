@@ -33,9 +33,8 @@ from perdure.core.limits import CALL_TIMEOUT_S, PAYLOAD_BYTES_MAX, UPDATE_WAIT_S
 from perdure.core.messages import PromiseMessage, SignalMessage, UpdateMessage
 from perdure.core.names import check_message_key, checked_name
 from perdure.engine.api import starts
-from perdure.engine.api.api import NamespaceApi, handles
+from perdure.engine.api.api import NamespaceApi, handles, page_limit
 from perdure.engine.api.approvals import check_resolve
-from perdure.engine.api.runs import page_limit
 from perdure.wire.codec import encode_message
 
 

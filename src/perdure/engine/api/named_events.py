@@ -23,8 +23,7 @@ from perdure.core.api.named_events import (
 )
 from perdure.core.errors import CannotOpenSecret, NotFound
 from perdure.core.named_events import check_name as check_event_name
-from perdure.engine.api.api import Api, NamespaceApi, handles
-from perdure.engine.api.runs import page_limit
+from perdure.engine.api.api import Api, NamespaceApi, handles, page_limit
 
 log = logging.getLogger("perdure.server")
 

@@ -36,12 +36,10 @@ from perdure.core.run_retry import check_retry, effective
 from perdure.core.undo import stack_of
 from perdure.core.work import Outcome, RunView, StartRequest
 from perdure.engine.api import starts
-from perdure.engine.api.api import NamespaceApi, handles, no_run
+from perdure.engine.api.api import NamespaceApi, handles, no_run, page_limit
 from perdure.engine.api.run_retry import RunRetry
 from perdure.wire.codec import decode_row, encode_message
 
-PAGE_MAX: Final = 1_000
-"""Items of one page."""
 HISTORY_PAGE_BYTES: Final = 4 * 1024 * 1024
 """Bytes of encoded history after which a page ends."""
 SHORT_HISTORY_EVENTS: Final = 1_000
@@ -103,10 +101,6 @@ async def list_runs(api: NamespaceApi, r: ListRuns) -> RunPage:
     if f.waiting_on and (f.statuses or f.attributes or f.text):
         raise InvalidInput("waiting_on combines with workflow, since and until only: drop status, attr and q")
     return await api.ports.reads.runs(api.ns, f, r.below, page_limit(r.limit))
-
-
-def page_limit(limit: int) -> int:
-    return min(max(limit, 1), PAGE_MAX)
 
 
 @handles(acts.STATUS)

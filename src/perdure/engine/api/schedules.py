@@ -40,8 +40,7 @@ from perdure.core.ids import text
 from perdure.core.limits import BACKFILL_TIMES_MAX, PREVIEW_TIMES_MAX
 from perdure.core.schedules import Calendar, ScheduleSpec, between, next_after, parse_spec
 from perdure.core.suggestions import did_you_mean
-from perdure.engine.api.api import NamespaceApi, handles
-from perdure.engine.api.runs import page_limit
+from perdure.engine.api.api import NamespaceApi, handles, page_limit
 from perdure.engine.api.starts import version_of
 from perdure.engine.services.schedule_planner import Calendars, DueSchedule, Fire
 from perdure.engine.services.schedules import Scheduler
