@@ -94,7 +94,7 @@ def test_ids_and_statuses_are_never_cut(
         "workflow": "a_workflow_with_a_long_name_that_says_a_lot",
         "key": "order-of-a-customer-with-a-long-key-2026-11-15",
         "created_at": "2026-11-15T15:00:00.000000Z",
-        "waiting_for": "an approval 'approve-order-1' of team leads, asked 3 h ago, which nobody has answered so far",
+        "waiting": {"reason": "an approval 'approve-order-1' of team leads, asked 3 h ago, which is not answered yet"},
     }
     Output("table").rows([run], run_columns(waiting=True), empty="")
     head, *rows = capsys.readouterr().out.splitlines()

@@ -169,7 +169,7 @@ def test_servers_that_cannot_be_started(bare_dsn: str, words: list[str], code: i
 def test_a_database_that_is_not_there() -> None:
     dsn = f"postgresql://x:y@127.0.0.1:{free_port()}/z"
     done = perdure("server", "--dsn", dsn, "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0")
-    assert done.code == 1 and done.err.startswith("perdure: PostgreSQL at postgresql://x@127.0.0.1")
+    assert done.code == 5 and done.err.startswith("perdure: PostgreSQL at postgresql://x@127.0.0.1")
 
 
 def test_metrics_have_an_address_of_their_own(dsn: str, tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def waits(place: Running, cli: Cli, run: str, code: str, *words: str, within_s: 
     (line,) = [one for one in lines if one[0] == run]
     assert text in line[-1]
     as_json = json.loads(cli.ok("list", "--waiting-on", code, "-o", "json"))
-    assert text in next(r for r in as_json if r["id"] == run)["waiting_for"]
+    assert text in next(r for r in as_json if r["id"] == run)["waiting"]["reason"]
     return text
 
 

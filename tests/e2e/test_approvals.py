@@ -380,7 +380,7 @@ async def test_a_value_on_its_way_when_people_are_asked_is_dropped(dsn: str) -> 
         async with env.client.store.pool.take() as c:
             body = encode_message(PromiseMessage("e2e_signed", b"true"))
             await c.execute("insert into perdure.inbox (ns, run_id, body) values ($1, $2, $3)", engine.ns, run, body)
-        engine.message_posted(run)
+        engine.events.message_posted.publish(run)
         await env._settle()
         assert await handle.status() == "running"
         await env.client._backend.call(messages.RESOLVE, ResolvePromise(handle.id, "e2e_signed", b"true"))

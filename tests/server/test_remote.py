@@ -205,7 +205,7 @@ async def test_large_fan_outs_and_histories_travel_in_parts(dsn: str) -> None:
 
 async def test_a_worker_gets_and_touches_nothing_of_another_namespace(dsn: str) -> None:
     async with server(dsn) as s, Client(s.address):
-        await s.engine._store.namespace("other")
+        await s.engine._context.store.namespace("other")
         async with worker(s.address, namespace="other") as foreign, Client(s.address, namespace="other") as there:
             assert foreign.streams == 1
             handle = await remote_patient.start(0.1)  # finds `there`, the innermost client

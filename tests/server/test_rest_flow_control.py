@@ -56,7 +56,7 @@ async def test_a_rule_is_set_listed_and_taken_back(server: Live) -> None:
     assert (await server.get("/limits"))["items"] == []
     lines = [(a["action"], a["target"]) for a in (await server.get("/audit"))["items"]]
     assert lines[:4] == [
-        ("rule.clear", "namespace/-"), ("rule.clear", "queue/io"), ("rule.set", "namespace"), ("rule.set", "queue/io"),
+        ("rule.clear", "namespace/-"), ("rule.clear", "queue/io"), ("rule.set", "namespace/-"), ("rule.set", "queue/io"),
     ]  # fmt: skip
 
 

@@ -28,7 +28,7 @@ from perdure.app.settings import Address, ServerSettings, TlsFiles
 from perdure.app.signals import signals
 from perdure.app.task_signatures import TaskTypes
 from perdure.app.tracing import Tracing
-from perdure.core.errors import InvalidInput, Unavailable
+from perdure.core.errors import Conflict, InvalidInput, Unavailable
 from perdure.core.limits import PEER_SILENT_S
 from perdure.engine.api.api import Api
 from perdure.engine.engine import Engine
@@ -215,7 +215,7 @@ def listen(address: Address, option: str) -> socket.socket:
         sock.listen(BACKLOG)
     except OSError as error:
         sock.close()
-        raise Unavailable(
+        raise Conflict(
             f"cannot listen on {address}: {(error.strerror or str(error)).lower()}. "
             f"Is another server running there? {option} takes another address."
         ) from None
