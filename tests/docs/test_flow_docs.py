@@ -138,8 +138,7 @@ def modules_of(page: Path) -> list[str]:
 
 async def play(page: Path) -> None:
     """Run the runnable flows of a page, one after the other, with the tasks its Python defines."""
-    from perdure import Perdure, Signal, flow
-    from perdure.core import ids
+    from perdure import Perdure, Promise, Signal, flow
     from perdure.errors import InvalidInput, RunFailed
 
     for text in modules_of(page):
@@ -158,7 +157,7 @@ async def play(page: Path) -> None:
             for key, value in asked.get("signal", {}).items():
                 await Signal(key, Any).send(handle.id, value)
             for key, value in asked.get("resolve", {}).items():
-                await client.resolve(ids.parse(handle.id), key, json.dumps(value).encode())
+                await Promise(key, Any).resolve(handle.id, value)
             try:
                 end = {"end": "success", "result": await handle.result("20s")}
             except RunFailed as error:
