@@ -5,6 +5,7 @@
     docs/reference/settings.md     the tables of settings, from app/settings.py and app/worker_settings.py; the prose is written by hand
     docs/reference/cli.md          whole page, from the commands (src/perdure/cli/reference.py)
     docs/concepts/lifecycles.md    the two diagrams, from the tables in core/lifecycle.py; the prose around them is written by hand
+    docs/architecture.md           the phases of a run in an engine and in a worker, from their tables; the prose is written by hand
     docs/reference/worker-protocol.md    the tables of bounds, statuses, events and commands; the prose around them is written by hand
 
 Meanings are read from the code: the docstring of an error class, the string below a constant or a field. What only a
@@ -16,7 +17,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import re
 import sys
 from enum import IntEnum
 from pathlib import Path
@@ -26,7 +26,6 @@ from typing import Any, get_args, get_origin
 import msgspec
 
 from perdure import errors as public
-import perdure
 from perdure.app.setting_values import as_toml, struct_of
 from perdure.app.settings import ServerSettings
 from perdure.app.worker_settings import WorkerSettings
@@ -34,6 +33,9 @@ from perdure.cli.reference import page as cli_page
 from perdure.core import commands, errors, events, lifecycle, limits, placement, retry
 from perdure.engine import engine
 from perdure.engine.commits import policy
+from perdure.engine.runs import transitions as run_phases
+from perdure.sdk.workflow import phases as live_phases
+from perdure.sdk.workflow import transitions as live_transitions
 from perdure.server import secret_box
 from perdure.server.auth import authenticator
 from perdure.server.grpc import hub
@@ -309,6 +311,57 @@ def lifecycles_page(current: str) -> str:
     return current
 
 
+def _after(phase: Any) -> str:
+    """The name of a phase in a table: an object, or the type of a phase with data."""
+    return (phase.__name__ if isinstance(phase, type) else repr(phase)).upper()
+
+
+def _run_phases() -> str:
+    edges: dict[tuple[str, str], list[str]] = {}
+    for table in run_phases.TABLES:
+        for before, after in [*table.items(), *table.by_type.items()]:
+            edges.setdefault((_after(before), _after(after)), []).append(table.event)
+    inside = {_after(phase) for phase in run_phases.ACTIVE}
+    everywhere = {
+        table.event: _after(next(iter(table.values())))
+        for table in run_phases.TABLES
+        if set(table) == set(run_phases.ACTIVE) and len({_after(x) for x in table.values()}) == 1
+    }
+    out = ["```mermaid", "stateDiagram-v2", "    [*] --> active", "    state active {", "        [*] --> LOADING"]
+    changes = {(a, b): ", ".join(names) for (a, b), names in edges.items() if a != b}
+    out += [f"        {a} --> {b}: {names}" for (a, b), names in changes.items() if {a, b} <= inside]
+    out += ["    }"]
+    out += [f"    active --> {after}: {event}" for event, after in everywhere.items() if after not in inside]
+    out += [f"    {a} --> {b}: {names}" for (a, b), names in changes.items() if a not in inside]
+    out += ["    CLOSING --> [*]", "    LEAVING --> [*]", "```", ""]
+    out += ["| event | when | what it makes of a phase |", "|---|---|---|"]
+    for table in run_phases.TABLES:
+        if table.event in everywhere:
+            made = f"any active phase becomes {everywhere[table.event]}"
+        else:
+            made = ", ".join(f"{a} becomes {_after(b)}" for a, b in table.items() if a is not b)
+        made += "".join(f", {_after(a)} becomes {_after(b)}" for a, b in table.by_type.items() if a is not b)
+        out.append(f"| {table.event} | {_sentence(_below(run_phases, table.event))} | {made} |")
+    return "\n".join(out)
+
+
+def _live_run_phases() -> str:
+    kinds = get_args(live_phases.InstancePhase)
+    out = ["| phase | meaning |", "|---|---|"]
+    out += [f"| {kind.__name__} | {_sentence((kind.__doc__ or '').strip())} |" for kind in kinds]
+    names = [kind.__name__ for kind in kinds]
+    out += ["", f"| event | {' | '.join(names)} |", f"|---|{'---|' * len(names)}"]
+    taken = live_transitions.TRANSITIONS
+    for event in taken[live_phases.Running]:
+        out.append(f"| `{event.__name__}` | {' | '.join('yes' if event in taken[kind] else '' for kind in kinds)} |")
+    return "\n".join(line.replace("|  |", "| |").replace("|  |", "| |") for line in out)
+
+
+def architecture_page(current: str) -> str:
+    current = _put(current, "<!-- drawn from engine/runs/transitions.py -->", _run_phases())
+    return _put(current, "<!-- drawn from sdk/workflow/transitions.py -->", _live_run_phases())
+
+
 def _put(current: str, opening: str, part: str) -> str:
     """A page with a generated part in its place."""
     closing = "<!-- end -->"
@@ -524,7 +577,9 @@ def pages() -> dict[Path, str]:
     """Every page with a generated part, as it should be."""
     life, worker = DOCS / "concepts" / "lifecycles.md", DOCS / "reference" / "worker-protocol.md"
     settings = DOCS / "reference" / "settings.md"
+    architecture = DOCS / "architecture.md"
     return {
+        architecture: architecture_page(architecture.read_text()),
         DOCS / "reference" / "errors.md": errors_page(),
         DOCS / "reference" / "limits.md": limits_page(),
         DOCS / "reference" / "cli.md": cli_page(),

@@ -1,0 +1,150 @@
+"""Names on docs/glossary.md exist, and words that were retired do not come back.
+
+A ceiling may only go down: a commit that lowers a count lowers its ceiling, and a word at zero stays at zero.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections import Counter
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from perdure.cli.commands import COMMANDS
+
+ROOT: Final = Path(__file__).parents[2]
+SOURCE: Final = ROOT / "src" / "perdure"
+GENERATED: Final = SOURCE / "wire" / "pb"
+PAGE: Final = (ROOT / "docs" / "glossary.md").read_text()
+SCHEMA: Final = "\n".join(file.read_text() for file in sorted((SOURCE / "store" / "migrations").glob("*.sql")))
+
+RETIRED: Final = {
+    "occasion": 0,
+    "rulebook": 0,
+    "postbox": 0,
+    "mail": 185,
+    "reopen": 40,
+    "revive": 10,
+    "poke": 0,
+    "homeless": 0,
+    "stray": 0,
+    "hungry": 0,
+    "thirsty": 0,
+    "nearby": 0,
+    "usecase": 0,
+    "put off": 27,
+    "in line": 10,
+    "line up": 3,
+    "noted": 28,
+    "wish": 2,
+    "stolen": 0,
+    "unsure": 0,
+}
+"""Words that identifiers had before, with the number of uses that are left. `put off` is `put_off` and `PutOff`."""
+
+SQL_RETIRED: Final = dict.fromkeys(RETIRED, 0) | {"reopen": 1}
+"""The same for the names of SQL: tables, columns, queries and their parameters."""
+
+
+def words_of(identifier: str) -> list[str]:
+    return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+", identifier)]
+
+
+@cache
+def stem_of(word: str) -> str:
+    return next((stem for stem in RETIRED if word in forms(stem)), word)
+
+
+@cache
+def forms(stem: str) -> frozenset[str]:
+    bare = stem.removesuffix("e")
+    return frozenset({stem, stem + "s", bare + "ed", bare + "ing", stem + "es"})
+
+
+@cache
+def identifiers() -> Counter[str]:
+    """Every name in the source, and the names of its files."""
+    found: Counter[str] = Counter()
+    for file in SOURCE.rglob("*.py"):
+        if GENERATED in file.parents:
+            continue
+        found.update(file.relative_to(SOURCE).with_suffix("").parts)
+        for node in ast.walk(ast.parse(file.read_text())):
+            for field in ("name", "id", "attr", "arg"):
+                value = getattr(node, field, None)
+                if isinstance(value, str):
+                    found[value] += 1
+    return found
+
+
+@cache
+def sql_identifiers() -> Counter[str]:
+    """Words of SQL, without comments and texts."""
+    found: Counter[str] = Counter()
+    for file in SOURCE.rglob("*.sql"):
+        text = re.sub(r"--(?! name:).*|'[^']*'", "", file.read_text())
+        found.update(re.findall(r"\w+", text))
+    return found
+
+
+def uses(identifiers: Counter[str]) -> dict[str, Counter[str]]:
+    """Retired word -> identifiers that hold it."""
+    found: dict[str, Counter[str]] = {word: Counter() for word in RETIRED}
+    for identifier, times in identifiers.items():
+        words = words_of(identifier)
+        for phrase in {*map(stem_of, words), *(f"{a} {b}" for a, b in zip(words, words[1:], strict=False))}:
+            if phrase in found:
+                found[phrase][identifier] = times
+    return found
+
+
+@pytest.mark.parametrize(
+    ("ceilings", "names"), [(RETIRED, identifiers), (SQL_RETIRED, sql_identifiers)], ids=["python", "sql"]
+)
+def test_retired_words_do_not_come_back(ceilings: dict[str, int], names: Callable[[], Counter[str]]) -> None:
+    found = uses(names())
+    over = {word: dict(found[word]) for word, ceiling in ceilings.items() if found[word].total() > ceiling}
+    assert not over, f"more uses than the ceiling: {over}"
+
+
+def rows() -> list[list[str]]:
+    found = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.splitlines() if line.startswith("|")
+    ]
+    return [row for row in found if row[0] not in ("term", "---")]
+
+
+def names_in(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def test_every_term_has_one_row() -> None:
+    terms = [row[0] for row in rows()]
+    assert len(terms) > 50
+    assert len(terms) == len(set(terms))
+    assert all(len(row) == 6 for row in rows())
+
+
+@pytest.mark.parametrize("row", rows(), ids=lambda row: row[0].replace(" ", "_"))
+def test_the_names_of_a_term_exist(row: list[str]) -> None:
+    _, _, python, sql, rest, cli = row
+    paths = json.loads((ROOT / "docs" / "reference" / "openapi.json").read_text())["paths"]
+    commands = (ROOT / "docs" / "reference" / "cli.md").read_text()
+    for name in names_in(python):
+        assert name in identifiers(), f"the source has no name {name}"
+    for name in names_in(sql):
+        table, _, column = name.partition(".")
+        body = re.search(rf"create table perdure\.{table} \((.*?)^\)", SCHEMA, re.DOTALL | re.MULTILINE)
+        assert body is not None, f"the schema has no table {table}"
+        assert not column or re.search(rf"^  {column} ", body[1], re.MULTILINE), f"{table} has no column {column}"
+    for name in names_in(rest):
+        assert f"/api/v1{name}" in paths, f"REST has no path {name}"
+    for name in names_in(cli):
+        assert name.partition(" ")[0] in COMMANDS
+        assert f"### perdure {name}\n" in commands, f"there is no command {name}"
