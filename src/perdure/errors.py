@@ -21,6 +21,9 @@ with, and a message that says what happened, why, and what to do next. docs/refe
     |   +-- ApprovalExpired          approval_expired
     |   +-- LinkUsed                 link_used
     |   +-- LimitReached             limit_reached
+    |   +-- WorkflowDeleted          workflow_deleted
+    |   +-- IdempotencyConflict      idempotency_conflict
+    |   +-- NoSecretKey              no_secret_key
     +-- LinkExpired                  link_expired
     +-- Unauthenticated              unauthenticated
     +-- Forbidden                    forbidden
@@ -46,6 +49,7 @@ with, and a message that says what happened, why, and what to do next. docs/refe
     +-- Stuck                        stuck
     +-- IllegalTransition            illegal_transition
     +-- MigrationError               migration
+    +-- CannotOpenSecret             cannot_open_secret
 
 Three more are not below it, because they belong to the code of tasks: `FinalError` and `RetryLater` are raised by it, `AttemptCancelled`
 is raised inside it. `Failure` is the record of an error: `error.failure` of a `RecordedError`.
@@ -58,6 +62,7 @@ from perdure.core.errors import (
     ApprovalClosed,
     ApprovalExpired,
     ApprovalRejected,
+    CannotOpenSecret,
     ChildFailed,
     Conflict,
     ExprError,
@@ -65,6 +70,7 @@ from perdure.core.errors import (
     Fenced,
     Forbidden,
     HistoryTooLarge,
+    IdempotencyConflict,
     IllegalTransition,
     InvalidInput,
     LimitReached,
@@ -72,6 +78,7 @@ from perdure.core.errors import (
     LinkUsed,
     MigrationError,
     NondeterminismError,
+    NoSecretKey,
     NotAssigned,
     NotFound,
     NotRegistered,
@@ -96,6 +103,7 @@ from perdure.core.errors import (
     Unavailable,
     UpdateFailed,
     UpdateRejected,
+    WorkflowDeleted,
     WorkflowRuleBroken,
 )
 from perdure.flows.problems import FlowError
@@ -107,6 +115,7 @@ __all__ = [
     "ApprovalExpired",
     "ApprovalRejected",
     "AttemptCancelled",
+    "CannotOpenSecret",
     "ChildFailed",
     "Conflict",
     "ExprError",
@@ -116,12 +125,14 @@ __all__ = [
     "FlowError",
     "Forbidden",
     "HistoryTooLarge",
+    "IdempotencyConflict",
     "IllegalTransition",
     "InvalidInput",
     "LimitReached",
     "LinkExpired",
     "LinkUsed",
     "MigrationError",
+    "NoSecretKey",
     "NondeterminismError",
     "NotAssigned",
     "NotFound",
@@ -148,5 +159,6 @@ __all__ = [
     "Unavailable",
     "UpdateFailed",
     "UpdateRejected",
+    "WorkflowDeleted",
     "WorkflowRuleBroken",
 ]

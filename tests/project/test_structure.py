@@ -28,16 +28,16 @@ WORDS: Final = re.compile(
 )
 
 CEILINGS: Final = {
-    "files over 500 lines": 18,
-    "classes over 400 lines": 10,
-    "functions over 70 lines": 3,
-    "functions with more than 7 parameters": 32,
-    "class names with more than one definition": 70,
-    "fmt: skip and fmt: off": 163,
-    "pronouns in the source": 424,
-    "pronouns in SQL": 47,
-    "pronouns in the documentation": 166,
-    "sleeps in tests": 388,
+    "files over 500 lines": 2,
+    "classes over 400 lines": 2,
+    "functions over 70 lines": 0,
+    "functions with more than 7 parameters": 10,
+    "class names with more than one definition": 32,
+    "fmt: skip and fmt: off": 46,
+    "pronouns in the source": 72,
+    "pronouns in SQL": 0,
+    "pronouns in the documentation": 60,
+    "sleeps in tests": 390,
 }
 
 

@@ -377,6 +377,30 @@ class MigrationError(PerdureError):
     code = "migration"
 
 
+class WorkflowDeleted(Conflict):
+    """The workflow was deleted and takes no new runs; registering it again restores it."""
+
+    code = "workflow_deleted"
+
+
+class IdempotencyConflict(Conflict):
+    """The idempotency key was used for a different request; use a new key."""
+
+    code = "idempotency_conflict"
+
+
+class NoSecretKey(Conflict):
+    """The server has no key to seal a secret with; see `PERDURE_SECRET_KEY_FILE`."""
+
+    code = "no_secret_key"
+
+
+class CannotOpenSecret(PerdureError):
+    """A secret was sealed with a key that this server does not have, or was changed."""
+
+    code = "cannot_open_secret"
+
+
 def error_classes(kind: type[PerdureError] = PerdureError) -> Iterator[type[PerdureError]]:
     """The class and every loaded class below it, in the order of their definition."""
     yield kind
@@ -426,27 +450,3 @@ def _excerpt(text: str, offset: int) -> str:
 
 def _show_path(path: tuple[str | int, ...]) -> str:
     return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).removeprefix(".")
-
-
-class WorkflowDeleted(Conflict):
-    """The workflow was deleted and takes no new runs; registering it again restores it."""
-
-    code = "workflow_deleted"
-
-
-class IdempotencyConflict(Conflict):
-    """The idempotency key was used for a different request; use a new key."""
-
-    code = "idempotency_conflict"
-
-
-class NoSecretKey(Conflict):
-    """The server has no key to seal a secret with; see `PERDURE_SECRET_KEY_FILE`."""
-
-    code = "no_secret_key"
-
-
-class CannotOpenSecret(PerdureError):
-    """A secret was sealed with a key that this server does not have, or was changed."""
-
-    code = "cannot_open_secret"
