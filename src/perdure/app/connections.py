@@ -81,8 +81,9 @@ def descriptors() -> int:
     if found < 2 * DESCRIPTORS_RESERVED:
         log.warning(
             "this process may hold only %d file descriptors, of which %d are reserved: few clients can connect. Raise `ulimit -n` (LimitNOFILE in systemd)",
-            found, DESCRIPTORS_RESERVED,
-        )  # fmt: skip
+            found,
+            DESCRIPTORS_RESERVED,
+        )
     return found
 
 
@@ -120,8 +121,9 @@ class Seats:
         if len(self._taken.get(client, ())) >= self._per_client_max and not self._is_trusted(host):
             log.warning(
                 "%s has %d connections, as many as one address may have (CONNECTIONS_PER_ADDRESS_MAX): one of them is closed",
-                client, self._per_client_max,
-            )  # fmt: skip
+                client,
+                self._per_client_max,
+            )
             if not self._make_room(self._waiting_of.get(client, {})):
                 return None
         if self._count >= self._max:

@@ -96,9 +96,6 @@ def is_file_name(text: str) -> bool:
     return Path(text).suffix in SUFFIXES
 
 
-# -- looking for them ----------------------------------------------------------------------------------------------
-
-
 def below(directory: Path) -> Iterator[Path]:
     """Every file of a directory that holds a flow, in the order of their names."""
     count = 0

@@ -126,9 +126,6 @@ def _first_user_frame(at: TracebackType | None) -> TracebackType | None:
     return None
 
 
-# -- looking before importing ------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Found:
     """The Python files of a directory, as far as `dev` cares."""

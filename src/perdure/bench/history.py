@@ -27,10 +27,12 @@ COUNTER: Final[dict[str, Any]] = {
     "state": {"n": 0},
     "graph": {
         "start": "step",
-        "nodes": {"step": {"python": "perdure.bench.noop", "with": {"n": "${ shared.n }"}, "set": {"n": "${ shared.n + 1 }"}}},
+        "nodes": {
+            "step": {"python": "perdure.bench.noop", "with": {"n": "${ shared.n }"}, "set": {"n": "${ shared.n + 1 }"}}
+        },
         "edges": [{"from": "step", "to": "step"}],
     },
-}  # fmt: skip
+}
 """A graph that goes round for ever: three events per step."""
 
 

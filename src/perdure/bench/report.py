@@ -181,8 +181,13 @@ def print_table(report: Report) -> None:
         w: Workload = getattr(report, name)
         cpu = w.cpu_us_per_task
         table.add_row(
-            name, f"{w.tasks_per_s:,}", f"{w.ratio_to_life3:.2f}", _range(w.spread.tasks_per_s), f"{cpu.engine:.0f}", _whole(cpu.postgres)
-        )  # fmt: skip
+            name,
+            f"{w.tasks_per_s:,}",
+            f"{w.ratio_to_life3:.2f}",
+            _range(w.spread.tasks_per_s),
+            f"{cpu.engine:.0f}",
+            _whole(cpu.postgres),
+        )
     out.print(table)
     s, latency = report.settings, report.latency_ms
     out.print(f"\nidle latency p50 {latency.p50:.1f} ms, p99 {latency.p99:.1f} ms; memory {report.rss_mb:.0f} MB")

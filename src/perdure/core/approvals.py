@@ -113,9 +113,6 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
         return "expired" if self.is_expired else "open"
 
 
-# -- asking ------------------------------------------------------------------------------------------------------------
-
-
 def encode_spec(spec: Spec) -> bytes:
     """As JSON, once it is sure that it can be kept and can ever be decided."""
     _check_spec(spec)
@@ -175,9 +172,6 @@ def check_name(name: Any, what: str) -> str:
     return name
 
 
-# -- who --------------------------------------------------------------------------------------------------------------
-
-
 def names_of(subject: str, key_name: str | None = None) -> tuple[str, ...]:
     """What somebody is called: by the name alone first, then by the whole subject of the credential.
 
@@ -226,9 +220,6 @@ def check_delegation(standing: Standing, old: str, new: str) -> None:
 
 def delegated(names: list[str], old: str, new: str) -> list[str]:
     return [new if n == old else n for n in names]
-
-
-# -- answers ------------------------------------------------------------------------------------------------------------
 
 
 def check_value(form: Mapping[str, Any] | None, value: Any) -> bytes:

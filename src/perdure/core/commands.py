@@ -125,13 +125,41 @@ class AnswerUpdate(_Command, frozen=True, gc=False, tag=17):
 
 
 Command = (
-    ScheduleTasks | CancelTasks | StartTimer | CancelTimer | StartChild | CancelChild | CreatePromise
-    | RecordOperation | SetState | ClearState | RecordPatch | CompleteRun | FailRun | CancelRun | ContinueAsNew
-    | SkipTasks | AnswerUpdate
-)  # fmt: skip
+    ScheduleTasks
+    | CancelTasks
+    | StartTimer
+    | CancelTimer
+    | StartChild
+    | CancelChild
+    | CreatePromise
+    | RecordOperation
+    | SetState
+    | ClearState
+    | RecordPatch
+    | CompleteRun
+    | FailRun
+    | CancelRun
+    | ContinueAsNew
+    | SkipTasks
+    | AnswerUpdate
+)
 
 COMMAND_TYPES: tuple[type[_Command], ...] = (
-    ScheduleTasks, CancelTasks, StartTimer, CancelTimer, StartChild, CancelChild, CreatePromise,
-    RecordOperation, SetState, ClearState, RecordPatch, CompleteRun, FailRun, CancelRun, ContinueAsNew,
-    SkipTasks, AnswerUpdate,
-)  # fmt: skip
+    ScheduleTasks,
+    CancelTasks,
+    StartTimer,
+    CancelTimer,
+    StartChild,
+    CancelChild,
+    CreatePromise,
+    RecordOperation,
+    SetState,
+    ClearState,
+    RecordPatch,
+    CompleteRun,
+    FailRun,
+    CancelRun,
+    ContinueAsNew,
+    SkipTasks,
+    AnswerUpdate,
+)

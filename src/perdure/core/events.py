@@ -35,9 +35,6 @@ class _Event(msgspec.Struct, frozen=True, array_like=True, tag_field="type", gc=
     pass
 
 
-# -- the run -------------------------------------------------------------------------------------------------------
-
-
 class RunStarted(_Event, frozen=True, gc=False, tag=1):
     workflow: str
     version: str
@@ -117,9 +114,6 @@ def from_beginning(records: list[Recorded]) -> list[Recorded]:
     return records
 
 
-# -- tasks ---------------------------------------------------------------------------------------------------------
-
-
 class TasksScheduled(_Event, frozen=True, gc=False, tag=10):
     first: int
     name: str
@@ -162,9 +156,6 @@ class TasksSkipped(_Event, frozen=True, gc=False, tag=14):
     reason: str = ""
 
 
-# -- timers --------------------------------------------------------------------------------------------------------
-
-
 class TimerStarted(_Event, frozen=True, gc=False, tag=20):
     seq: int
     fire_at_us: int
@@ -176,9 +167,6 @@ class TimerFired(_Event, frozen=True, gc=False, tag=21):
 
 class TimerCancelled(_Event, frozen=True, gc=False, tag=22):
     seq: int
-
-
-# -- children ------------------------------------------------------------------------------------------------------
 
 
 class ChildStarted(_Event, frozen=True, gc=False, tag=30):
@@ -208,9 +196,6 @@ class ChildCancelRequested(_Event, frozen=True, gc=False, tag=34):
     seq: int
     awaited: bool = False
     """The code that waits for the child continues when it has ended. False: at once."""
-
-
-# -- messages from outside -----------------------------------------------------------------------------------------
 
 
 class SignalReceived(_Event, frozen=True, gc=False, tag=40):
@@ -249,9 +234,6 @@ class UpdateAnswered(_Event, frozen=True, gc=False, tag=44):
     failure: Failure | None = None
 
 
-# -- records -------------------------------------------------------------------------------------------------------
-
-
 class OperationRecorded(_Event, frozen=True, gc=False, tag=50):
     """A side effect's outcome: `value` on success, `failure` when it raised."""
 
@@ -275,28 +257,87 @@ class PatchRecorded(_Event, frozen=True, gc=False, tag=53):
 
 
 Event = (
-    RunStarted | CancelRequested | RunSucceeded | RunFailed | RunCancelled | RunContinued | RunRetried | RunBegan
-    | TasksScheduled | TasksSucceeded | TaskFailed | TasksCancelled | TasksSkipped
-    | TimerStarted | TimerFired | TimerCancelled
-    | ChildStarted | ChildSucceeded | ChildFailed | ChildCancelled | ChildCancelRequested
-    | SignalReceived | PromiseCreated | PromiseResolved | UpdateReceived | UpdateAnswered
-    | OperationRecorded | StateSet | StateCleared | PatchRecorded
-)  # fmt: skip
+    RunStarted
+    | CancelRequested
+    | RunSucceeded
+    | RunFailed
+    | RunCancelled
+    | RunContinued
+    | RunRetried
+    | RunBegan
+    | TasksScheduled
+    | TasksSucceeded
+    | TaskFailed
+    | TasksCancelled
+    | TasksSkipped
+    | TimerStarted
+    | TimerFired
+    | TimerCancelled
+    | ChildStarted
+    | ChildSucceeded
+    | ChildFailed
+    | ChildCancelled
+    | ChildCancelRequested
+    | SignalReceived
+    | PromiseCreated
+    | PromiseResolved
+    | UpdateReceived
+    | UpdateAnswered
+    | OperationRecorded
+    | StateSet
+    | StateCleared
+    | PatchRecorded
+)
 
 TERMINAL = (RunSucceeded, RunFailed, RunCancelled, RunContinued)
 FACTS = (
-    RunStarted, RunBegan, CancelRequested, TasksSucceeded, TaskFailed, TimerFired, ChildSucceeded, ChildFailed, ChildCancelled,
-    SignalReceived, PromiseResolved, UpdateReceived, OperationRecorded,
-)  # fmt: skip
+    RunStarted,
+    RunBegan,
+    CancelRequested,
+    TasksSucceeded,
+    TaskFailed,
+    TimerFired,
+    ChildSucceeded,
+    ChildFailed,
+    ChildCancelled,
+    SignalReceived,
+    PromiseResolved,
+    UpdateReceived,
+    OperationRecorded,
+)
 """Events that workflow code resumes on."""
 EVENT_TYPES: tuple[type[_Event], ...] = (
-    RunStarted, CancelRequested, RunSucceeded, RunFailed, RunCancelled, RunContinued, RunRetried, RunBegan,
-    TasksScheduled, TasksSucceeded, TaskFailed, TasksCancelled, TasksSkipped,
-    TimerStarted, TimerFired, TimerCancelled,
-    ChildStarted, ChildSucceeded, ChildFailed, ChildCancelled, ChildCancelRequested,
-    SignalReceived, PromiseCreated, PromiseResolved, UpdateReceived, UpdateAnswered,
-    OperationRecorded, StateSet, StateCleared, PatchRecorded,
-)  # fmt: skip
+    RunStarted,
+    CancelRequested,
+    RunSucceeded,
+    RunFailed,
+    RunCancelled,
+    RunContinued,
+    RunRetried,
+    RunBegan,
+    TasksScheduled,
+    TasksSucceeded,
+    TaskFailed,
+    TasksCancelled,
+    TasksSkipped,
+    TimerStarted,
+    TimerFired,
+    TimerCancelled,
+    ChildStarted,
+    ChildSucceeded,
+    ChildFailed,
+    ChildCancelled,
+    ChildCancelRequested,
+    SignalReceived,
+    PromiseCreated,
+    PromiseResolved,
+    UpdateReceived,
+    UpdateAnswered,
+    OperationRecorded,
+    StateSet,
+    StateCleared,
+    PatchRecorded,
+)
 
 
 class Recorded(msgspec.Struct, frozen=True, array_like=True, gc=False):

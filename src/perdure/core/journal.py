@@ -48,8 +48,6 @@ class Journal:
         """Facts of the loaded history that have not been applied yet; above zero the code runs where it ran before."""
         self.mismatch: NondeterminismError | None = None
 
-    # -- history in -------------------------------------------------------------------------------------------------
-
     def load(self, history: list[ev.Recorded]) -> None:
         """Index the command events of a recorded history before the code is run against it."""
         states = 0
@@ -91,8 +89,6 @@ class Journal:
     @property
     def is_replaying(self) -> bool:
         return self.facts_ahead > 0 or bool(self._expected) or bool(self._answers)
-
-    # -- commands out -----------------------------------------------------------------------------------------------
 
     def take_commands(self) -> list[cm.Command]:
         commands, self._commands = self._commands, []
@@ -162,8 +158,11 @@ class Journal:
             return seq
         assert isinstance(expected, ev.ChildStarted)
         if (expected.workflow, expected.key, expected.input) != (workflow, key, data):
-            self._refuse(f"child {seq}", f"child workflow {expected.workflow!r} key={expected.key!r} input={_short(expected.input)}",
-                         f"child workflow {workflow!r} key={key!r} input={_short(data)}")  # fmt: skip
+            self._refuse(
+                f"child {seq}",
+                f"child workflow {expected.workflow!r} key={expected.key!r} input={_short(expected.input)}",
+                f"child workflow {workflow!r} key={key!r} input={_short(data)}",
+            )
         return seq
 
     def create_promise(self, name: str, spec: bytes = b"", kind: ev.PromiseKind = ev.PromiseKind.PLAIN) -> int:
@@ -267,8 +266,6 @@ class Journal:
             self.mismatch = NondeterminismError(
                 f"the answer to update {answer.id}", _answer_text(answer.value, answer.failure), actual()
             )
-
-    # -- matching ---------------------------------------------------------------------------------------------------
 
     def _take(self, kind: int) -> int:
         seq = self._next.get(kind, 0)

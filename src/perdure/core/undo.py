@@ -45,9 +45,6 @@ Status = Literal["ready", "undoing", "undone", "failed", "kept"]
 """`ready` would be undone if the run failed now; `kept` stays: it was committed, or the run has ended well."""
 
 
-# -- in words and data -------------------------------------------------------------------------------------------------
-
-
 class UndoableTask(msgspec.Struct, kw_only=True):
     """One entry of the stack as people see it."""
 
@@ -133,9 +130,6 @@ class _Fold:
                 line.status = "kept"
 
 
-# -- calls -------------------------------------------------------------------------------------------------------------
-
-
 def error_value(error: Failure | None) -> dict[str, str] | None:
     """What an undo is told about why."""
     return None if error is None else {"code": error.code, "type": error.type, "message": error.message}
@@ -158,9 +152,6 @@ def offer(call: bytes, result: bytes, error: Failure | None) -> bytes:
 def without_undo(options: TaskOptions) -> TaskOptions:
     """What takes something back is not taken back itself."""
     return msgspec.structs.replace(options, undo="") if options.undo else options
-
-
-# -- unwinding ---------------------------------------------------------------------------------------------------------
 
 
 class CannotUndo(Exception):

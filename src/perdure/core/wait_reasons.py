@@ -109,9 +109,6 @@ def sentence(waits: Sequence[WaitReason]) -> str:
     return f"{text}, and {len(told) - 3} more" if len(told) > 3 else text
 
 
-# -- runs ----------------------------------------------------------------------------------------------------------
-
-
 def of_run(
     state: RunState, listens: Iterable[str] = (), blocked: Iterable[tuple[str, Sequence[str]]] = ()
 ) -> list[WaitReason]:
@@ -192,9 +189,6 @@ def about_to_start(workflow: str) -> WaitReason:
     return WaitReason(on="slot", text=f"a worker that serves the workflow {workflow!r} to take it up", name=workflow)
 
 
-# -- flow control --------------------------------------------------------------------------------------------------
-
-
 def of_reason(reason: QueueReason, what: str = "") -> WaitReason:
     """What the claim recorded about a line."""
     match reason.code:
@@ -259,9 +253,10 @@ def of_task(t: TaskWaiting) -> WaitReason:
         text = f"a worker that serves the task {t.name!r} on queue {t.queue!r}: none is connected"
         return WaitReason(on="no_worker", text=text, name=what)
     return WaitReason(
-        on="slot", text=f"a free slot for the task {t.name!r}: all workers that serve it on queue {t.queue!r} are busy",
+        on="slot",
+        text=f"a free slot for the task {t.name!r}: all workers that serve it on queue {t.queue!r} are busy",
         name=what,
-    )  # fmt: skip
+    )
 
 
 def backlog(names: Counter[str]) -> WaitReason:

@@ -78,8 +78,6 @@ class TestEnv:
         if self._database is not None:
             await scratch().drop(self._database)
 
-    # -- running ----------------------------------------------------------------------------------------------------
-
     @overload
     def mock(self, target: Mockable[P, R], fake: Callable[P, Coroutine[Any, Any, R]]) -> None: ...
     @overload
@@ -156,8 +154,6 @@ class TestEnv:
             return result.result()
         finally:
             result.cancel()
-
-    # -- time ---------------------------------------------------------------------------------------------------------
 
     @property
     def now(self) -> datetime:

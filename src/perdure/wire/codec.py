@@ -91,8 +91,6 @@ def decode_row(seq: int, at_us: int, body: bytes) -> list[Recorded]:
     return [Recorded(seq + i, at_us, e) for i, e in enumerate(decode_events(body))]
 
 
-# -- JSON, for export, golden histories and people -----------------------------------------------------------------
-
 _BY_NAME: dict[str, type[Any]] = {t.__name__: t for t in ev.EVENT_TYPES}
 
 

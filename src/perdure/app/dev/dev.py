@@ -150,9 +150,6 @@ async def _until_stopped(
         await asyncio.gather(stopped, watching, first, return_exceptions=True)
 
 
-# -- the pieces --------------------------------------------------------------------------------------------------------
-
-
 def _seed(directory: Path, say: Say) -> bool:
     """An empty directory gets a first workflow. One with other Python files is left as it is."""
     found = discover(directory)
@@ -215,9 +212,6 @@ def is_free(address: Address) -> bool:
         except OSError:
             return False
     return True
-
-
-# -- the first run -----------------------------------------------------------------------------------------------------
 
 
 async def _first_run(

@@ -105,9 +105,6 @@ def number(value: float) -> float:
     return value
 
 
-# -- the tree --------------------------------------------------------------------------------------------------------
-
-
 class ExprNode(msgspec.Struct, frozen=True, kw_only=True):
     at: int = 0
     height: int = 1

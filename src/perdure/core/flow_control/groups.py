@@ -90,9 +90,6 @@ def decode_needs(text: str) -> Needs:
     return _needs.decode(text)
 
 
-# -- rules ---------------------------------------------------------------------------------------------------------
-
-
 class FlowControlRule(msgspec.Struct, frozen=True, kw_only=True):
     """What people set about a namespace, queue, workflow or task, at run time."""
 
@@ -154,8 +151,6 @@ def with_rules(needs: Needs, rules: list[FlowControlRule]) -> Needs:
     ]
     return Needs((*needs.limits, *limits), (*needs.rates, *rates))
 
-
-# -- from what users say to lines ----------------------------------------------------------------------------------
 
 NOTHING: Final = FlowControlSpec()
 

@@ -38,8 +38,20 @@ OVERLAPS: Final = ("skip", "queue", "cancel", "allow")
 MISSED: Final = ("none", "last", "all")
 """Which of the times that went by unnoticed are made up for."""
 _KEYS: Final = (
-    "cron", "every", "anchor", "at", "tz", "calendars", "exclude", "start", "end", "jitter", "overlap", "missed", "window",
-)  # fmt: skip
+    "cron",
+    "every",
+    "anchor",
+    "at",
+    "tz",
+    "calendars",
+    "exclude",
+    "start",
+    "end",
+    "jitter",
+    "overlap",
+    "missed",
+    "window",
+)
 _UNITS: Final = (
     ("d", 86_400_000_000),
     ("h", 3_600_000_000),
@@ -149,9 +161,6 @@ def spec_hash(spec: ScheduleSpec) -> bytes:
     return sha256(msgspec.json.encode(spec_json(spec), order="sorted")).digest()
 
 
-# -- reading -----------------------------------------------------------------------------------------------------------
-
-
 def _check(spec: ScheduleSpec) -> None:
     """What only shows when the keys are looked at together."""
     if not (spec.cron or spec.every_us or spec.at_us):
@@ -251,9 +260,6 @@ def _policy(key: str, value: Any, known: Sequence[str]) -> str:
             f"{key}: there is no policy {value!r}; {did_you_mean(str(value), known) or 'there are ' + ', '.join(known)}"
         )
     return cast(str, value)
-
-
-# -- writing -----------------------------------------------------------------------------------------------------------
 
 
 def _duration(us: int) -> str:

@@ -91,8 +91,6 @@ class RunRetry:
             out.extend(r for row in rows for r in decode_row(row.seq, row.at_us, row.body))
         return out
 
-    # -- children ---------------------------------------------------------------------------------------------------
-
     async def _retry_children(self, history: list[Recorded], event: ev.RunRetried, generation: int) -> set[int]:
         """Retry the children that failed. Those that go on, or have ended well since, need not be started anew."""
         if not event.voided_children or generation >= GENERATIONS_MAX:
@@ -180,6 +178,12 @@ def _ended_tasks(records: list[Recorded]) -> set[int]:
 
 def _queued(run_id: bytes, seq: int, event: ev.TasksScheduled, line: FlowControlGroup | None) -> QueuedTask:
     return QueuedTask(
-        ids.derive(run_id, ids.TASK, seq), seq, event.name, event.queue, encode_options(event.options), event.inputs[seq - event.first],
-        waits_until_us(event.options, 0, 0), line,
-    )  # fmt: skip
+        ids.derive(run_id, ids.TASK, seq),
+        seq,
+        event.name,
+        event.queue,
+        encode_options(event.options),
+        event.inputs[seq - event.first],
+        waits_until_us(event.options, 0, 0),
+        line,
+    )

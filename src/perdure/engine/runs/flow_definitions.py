@@ -57,8 +57,6 @@ class Flows:
         self.fixed: dict[Named, str] = {}
         """Versions that new runs of a name get whichever is current, for tests."""
 
-    # -- definitions ------------------------------------------------------------------------------------------------
-
     def has(self, ns: int, workflow: str, version: str) -> bool:
         return isinstance(self._plans.get((ns, workflow, version)), Flow)
 
@@ -123,8 +121,6 @@ class Flows:
             self._parameters.clear()
         self._parameters[definition] = (decode_parameters(parameters) if parameters else None, self._now_us())
 
-    # -- options of tasks -------------------------------------------------------------------------------------------
-
     def declared(self, ns: int, task: str) -> Declared | None:
         """What a task declares about itself, by the latest word of its workers; None: nothing is known."""
         heard = self._heard.get((ns, task))
@@ -160,8 +156,6 @@ class Flows:
         if now >= self._declared_at.get(ns, 0):  # else a younger answer came first
             self._declared_at[ns] = now
             self._declared[ns] = {task: made for task, data in found.items() if (made := decode(data)) is not None}
-
-    # -- names ------------------------------------------------------------------------------------------------------
 
     def knows(self, ns: int, name: str) -> bool:
         """Whether `current` can be asked without looking again."""

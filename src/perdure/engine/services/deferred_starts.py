@@ -145,7 +145,7 @@ class DeferredStarts(Service):
         mine = self._new_run_id()
         put = await self._store.put_off(
             Asked(ns, mine, r.workflow, r.later, bare, r.input, argument, items, r.idempotency_key)
-        )  # fmt: skip
+        )
         if self._next_us is None or put.due_us < self._next_us:
             self.wake()
         return Begun(put.run_id, put.run_id == mine, put.due_us)

@@ -143,8 +143,6 @@ class Updates:
             raise NotFound(f"no run {text(run_id)} in this namespace")
         return view
 
-    # -- those who wait ---------------------------------------------------------------------------------------------
-
     def _wait(self, place: Place, future: asyncio.Future[Answer]) -> None:
         self._waiting.setdefault(place, []).append(future)
         self._places[future] = place
@@ -173,8 +171,6 @@ class Updates:
     def wake(self) -> None:
         """Somebody else may have answered."""
         self._news.set()
-
-    # -- answers given elsewhere ------------------------------------------------------------------------------------
 
     def _look(self) -> None:
         if self._looking is None:

@@ -126,9 +126,6 @@ def _args(source: str) -> Template:
     return Template.make({"input": f"${{ {source} }}", "params": "${ params }"})
 
 
-# -- verbs -------------------------------------------------------------------------------------------------------------
-
-
 def _executor(r: Reader, view: NodeView, execution: ExecutionOptions, source: str) -> TaskCall | None:
     if not view.fields.get("service"):
         r.error(
@@ -210,9 +207,6 @@ def _choice(r: Reader, view: NodeView, scope: Scope, exits: Exits) -> tuple[Choi
         if action is not None and read is not None:
             cases.append((read, action))
     return settle_choice(r, view, Choice(cases=tuple(cases)), exits)
-
-
-# -- modifiers ---------------------------------------------------------------------------------------------------------
 
 
 def _execution(r: Reader, view: NodeView, base: ExecutionOptions) -> ExecutionOptions:

@@ -32,10 +32,25 @@ from perdure.core.limits import RUN_ENV_MAX
 
 BASE_ENV: Final = frozenset(
     {
-        "PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "TZ", "TMPDIR", "LANG", "LANGUAGE",
-        "LC_ALL", "LC_COLLATE", "LC_CTYPE", "LC_MESSAGES", "LC_MONETARY", "LC_NUMERIC", "LC_TIME",
+        "PATH",
+        "HOME",
+        "USER",
+        "LOGNAME",
+        "SHELL",
+        "TERM",
+        "TZ",
+        "TMPDIR",
+        "LANG",
+        "LANGUAGE",
+        "LC_ALL",
+        "LC_COLLATE",
+        "LC_CTYPE",
+        "LC_MESSAGES",
+        "LC_MONETARY",
+        "LC_NUMERIC",
+        "LC_TIME",
     }
-)  # fmt: skip
+)
 """Variables of the worker that every command gets: where programs and files are, and language and time."""
 STDOUT_BYTES_MAX: Final = 64 * 1024
 """Bytes kept of what a command wrote; its last ones."""

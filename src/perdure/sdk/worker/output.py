@@ -103,9 +103,6 @@ def chunks_of(output: OutputBuffer) -> list[LogChunk]:
     return chunks
 
 
-# -- whose line is it? ---------------------------------------------------------------------------------------------
-
-
 def output_of(attempt: Attempt) -> OutputBuffer | None:
     output = attempt._output
     if output is None:
@@ -139,9 +136,6 @@ def _output_of_run(run: LiveRun) -> OutputBuffer | None:
     if not output.lines:
         output.n = run.event_seq
     return output
-
-
-# -- streams -------------------------------------------------------------------------------------------------------
 
 
 class Tee:
@@ -218,8 +212,6 @@ def keep() -> None:
             if stream is not None and type(stream) is not Tee:
                 setattr(sys, name, Tee(stream, name))
 
-
-# -- logging -------------------------------------------------------------------------------------------------------
 
 _is_enabled: Any = logging.Logger.isEnabledFor
 _call_handlers: Any = logging.Logger.callHandlers

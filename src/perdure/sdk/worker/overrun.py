@@ -54,8 +54,6 @@ class StretchBound:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
-    # -- on the loop --------------------------------------------------------------------------------------------------
-
     def enter(self, run_id: bytes) -> None:
         if self._thread is None:
             self._thread_id = threading.get_ident()
@@ -79,8 +77,6 @@ class StretchBound:
 
     def stop(self) -> None:
         self._stop.set()
-
-    # -- beside it ----------------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
         while not self._stop.wait(LOOK_S):

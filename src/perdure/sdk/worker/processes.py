@@ -92,9 +92,6 @@ Answer = Ready | AttemptBegun | OutputLines | Pulsed | Ended
 _decode_answer: Callable[[bytes], Answer] = msgspec.msgpack.Decoder(Answer).decode
 
 
-# -- the parent ----------------------------------------------------------------------------------------------------
-
-
 class TaskProcess:
     """One process. Its owner thread talks to it; `terminate` and `kill` may come from any thread."""
 
@@ -262,9 +259,6 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-# -- the child -----------------------------------------------------------------------------------------------------
-
-
 def serve(connection: Connection, parent: int) -> None:
     """The main function of a child."""
     _die_with(parent)
@@ -404,8 +398,6 @@ class ProcessServer:
             return success_report(a, task.signature.encode_result(value), started, self.now_us())
         except BaseException as e:
             return error_report(a, e, started, self.now_us())
-
-    # -- what the attempt says ---------------------------------------------------------------------------------------
 
     def now_us(self) -> int:
         return monotonic_ns() // 1000 + self._ahead_us

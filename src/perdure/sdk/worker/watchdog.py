@@ -78,8 +78,6 @@ class Watchdog:
         except RuntimeError as e:  # the loop is closed
             log.debug("the watchdog leaves: %s", e)
 
-    # -- one look -----------------------------------------------------------------------------------------------------
-
     def step_s(self) -> float:
         return max(STEP_MIN_S, min(self._ping_s, self._patience_s() / 2))
 

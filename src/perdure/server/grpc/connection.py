@@ -63,8 +63,6 @@ class Connection:
         if not self.over.done():
             self.over.set_result(why)
 
-    # -- what is to be sent -----------------------------------------------------------------------------------------
-
     def greet(self, welcome: Welcome) -> None:
         self._welcome = welcome
         self._news.set()

@@ -142,8 +142,6 @@ class WorkerHub:
     def bind(self, engine: Engine) -> None:
         self._engine = engine
 
-    # -- what the engine sees (WorkerPort) --------------------------------------------------------------------------
-
     def open(
         self,
         clock_us: Callable[[], int],
@@ -295,8 +293,6 @@ class WorkerHub:
             log.warning("%d attempts are with no worker any more; they count as lost", len(lost))
             self._run(self._engine.worker_lost(list(lost)))
 
-    # -- what the streams see ---------------------------------------------------------------------------------------
-
     def connections(self) -> list[Connection]:
         return list(self._connections.values())
 
@@ -445,13 +441,16 @@ class WorkerHub:
             parked, self._parked = self._parked, {}
             self._decided(self.activate(list(parked.values())))
 
-    # -- pools ------------------------------------------------------------------------------------------------------
-
     def _enter_pool(self, c: Connection) -> bool:
         """Whether it serves what nobody else here serves in this combination."""
         h = c.hello
-        key = (c.ns, frozenset(h.tasks), frozenset(h.workflows.items()), frozenset(h.controls.items()),
-            frozenset(h.parameters.items()))  # fmt: skip
+        key = (
+            c.ns,
+            frozenset(h.tasks),
+            frozenset(h.workflows.items()),
+            frozenset(h.controls.items()),
+            frozenset(h.parameters.items()),
+        )
         pool = self._pools.get(key)
         is_new = pool is None
         if pool is None:
@@ -483,8 +482,6 @@ class WorkerHub:
                 self._by_kind.setdefault(kind, []).append(pool)
             for named in pool.workflows:
                 self._by_workflow.setdefault(named, []).append(pool)
-
-    # -- messages ---------------------------------------------------------------------------------------------------
 
     def received(self, c: Connection, up: Up) -> None:
         if self._connections.get(c.id) is not c:
@@ -643,10 +640,23 @@ def _by_kind(batch: list[Assignment]) -> dict[Kind, list[Assignment]]:
 def row_of(c: Connection) -> WorkerRow:
     h = c.hello
     return WorkerRow(
-        id=c.id, ns=c.ns, name=h.name, host=h.host, pid=h.pid, sdk=h.sdk, queues=sorted({q for q, _ in h.tasks}),
-        tasks=sorted({t for _, t in h.tasks} - BUILT_IN), workflows=sorted(h.workflows), slots=h.slots, slots_used=len(c.running),
-        runs_held=len(c.held), draining=c.draining, connected_us=c.connected_us, seen_us=c.seen_us, blocked=c.blocked,
-    )  # fmt: skip
+        id=c.id,
+        ns=c.ns,
+        name=h.name,
+        host=h.host,
+        pid=h.pid,
+        sdk=h.sdk,
+        queues=sorted({q for q, _ in h.tasks}),
+        tasks=sorted({t for _, t in h.tasks} - BUILT_IN),
+        workflows=sorted(h.workflows),
+        slots=h.slots,
+        slots_used=len(c.running),
+        runs_held=len(c.held),
+        draining=c.draining,
+        connected_us=c.connected_us,
+        seen_us=c.seen_us,
+        blocked=c.blocked,
+    )
 
 
 def _usable(h: Hello) -> dict[str, bytes]:

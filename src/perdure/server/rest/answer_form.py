@@ -104,9 +104,6 @@ def _typed(value: Any, look: Look, options: list[Any]) -> str:
     return value if isinstance(value, str) and look in ("text", "lines") else "" if value is None else json.dumps(value)
 
 
-# -- back ----------------------------------------------------------------------------------------------------------
-
-
 def read_fields(form: Mapping[str, Any] | None, given: Mapping[str, str]) -> Any:
     """What was typed, as the form's value."""
     fields = fields_of(form)

@@ -134,9 +134,6 @@ class SafeHeaders:
         await self.app(scope, receive, safe_send)
 
 
-# -- the description -----------------------------------------------------------------------------------------------
-
-
 def _document(app: FastAPI) -> dict[str, Any]:
     if app.openapi_schema is None:
         document = get_openapi(

@@ -111,9 +111,6 @@ class Problem(BaseModel):
     )
 
 
-# -- runs ----------------------------------------------------------------------------------------------------------
-
-
 class DeferredRun(BaseModel):
     """A start that was put off. The run is there from `due_at` on, under this id."""
 
@@ -311,9 +308,6 @@ class StateValue(BaseModel):
     value: Any
 
 
-# -- workflows, workers, queues ------------------------------------------------------------------------------------
-
-
 class RegisterWorkflowRequest(Body):
     name: Name
     version: Annotated[str, Field(min_length=1, max_length=VERSION_CHARS_MAX)]
@@ -470,9 +464,6 @@ class QueueDepth(BaseModel):
     running: int
     oldest_age_s: float | None
     workers: int = Field(description="Connected workers that serve it.")
-
-
-# -- administration ------------------------------------------------------------------------------------------------
 
 
 class Identity(BaseModel):

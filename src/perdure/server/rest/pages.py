@@ -114,9 +114,6 @@ async def static(_: Anyone, name: str) -> Response:
     return Response(_static(name), media_type=media_type, headers={"Cache-Control": "max-age=300"})
 
 
-# -- rendering -----------------------------------------------------------------------------------------------------
-
-
 @cache
 def _static(name: str) -> bytes:
     return (resources.files("perdure.server.rest") / "static" / name).read_bytes()

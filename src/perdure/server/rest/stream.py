@@ -158,9 +158,6 @@ class Client:
         return out
 
 
-# -- the runs list -------------------------------------------------------------------------------------------------
-
-
 class Changes(msgspec.Struct):
     """Runs created or ended, with the moment of it, oldest first. `until_us`: there may be more after it."""
 
@@ -268,9 +265,6 @@ class RunsFeed:
         client.put("run", views.summary(item, self._public_url).model_dump(mode="json"))
 
 
-# -- one run -------------------------------------------------------------------------------------------------------
-
-
 async def follow_history(client: Client, reads: Reads, ns: int, run_id: bytes) -> None:
     """Exact: events are numbered without gaps."""
     pause_s = POLL_S
@@ -333,9 +327,6 @@ async def _or_cut(client: Client, follow: Callable[[], Coroutine[Any, Any, None]
     except Exception:
         log.exception("a stream failed")
         client.cut()
-
-
-# -- all of them ---------------------------------------------------------------------------------------------------
 
 
 class Streams:
@@ -435,10 +426,15 @@ class Streams:
     "/stream",
     response_class=StreamingResponse,
     responses=responses(
-        401, 403, 404, 409, 422, 429,
+        401,
+        403,
+        404,
+        409,
+        422,
+        429,
         s200={"description": "Server-sent events.", "content": {"text/event-stream": {"schema": {"type": "string"}}}},
     ),
-)  # fmt: skip
+)
 async def stream(
     request: Request,
     caller: Reader,
