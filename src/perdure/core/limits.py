@@ -161,13 +161,13 @@ CALL_TIMEOUT_S_MAX: Final = 600.0
 STORE_AWAY_S: Final = 1.0
 """Seconds after which an engine that cannot connect to its database refuses starts instead of keeping them for later."""
 
-POSTS_PER_BATCH: Final = 500
+MESSAGES_PER_BATCH: Final = 500
 """Messages into runs that one statement writes."""
 POST_BATCH_BYTES: Final = 4 * 1024 * 1024
 """Bytes of messages after which a statement is full."""
-POSTS_WAITING_MAX: Final = 20_000
+MESSAGES_QUEUED_MAX: Final = 20_000
 """Messages that wait in one engine for their turn to be written; more are refused with `unavailable`."""
-POSTS_WAITING_BYTES_MAX: Final = 64 * 1024 * 1024
+MESSAGES_QUEUED_BYTES_MAX: Final = 64 * 1024 * 1024
 """Bytes of those."""
 MESSAGE_KEY_CHARS_MAX: Final = 200
 """Characters of the key that a sender gives to a message or an event."""

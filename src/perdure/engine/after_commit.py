@@ -55,7 +55,7 @@ class AfterCommit:
             else:
                 if isinstance(unit, ReportUnit | RequeueUnit):
                     self._flow_control.released(unit.task_id)
-                self._events.other_engines_concerned.publish("mail")
+                self._events.other_engines_concerned.publish("message")
         if self._flow_control.freed or self._claims.messages_left:
             self._claims.wake()
         self._tasks.refill()
@@ -170,9 +170,9 @@ class AfterCommit:
 
     def _concern_others_by(self, x: Extras) -> None:
         publish = self._events.other_engines_concerned.publish
-        if x.posts:
+        if x.messages:
             self._claims.wake()
-            publish("mail")
+            publish("message")
         if x.answers:
             publish("answer")
         waiting = [row.delay_us for row in x.queue_ops.values() if row is not None and row.status == "pending"]

@@ -101,7 +101,7 @@ class Engine:
         self.telemetry = Telemetry(context, stores.telemetry, self.attempts)
         self.task_logs = TaskLogs(context.counters, stores.task_logs)
         self.upkeep = Upkeep(context)
-        self.updates = Updates(stores.updates, stores.store, context.events.message_posted.publish)
+        self.updates = Updates(stores.updates, stores.store, context.events.message_sent.publish)
         self.notifications = Notifications(context)
         self.served = ServedDefinitions(
             context, parts.runs, self.dispatcher, self.flows, self.flow_control, self.telemetry
@@ -118,8 +118,8 @@ class Engine:
         events.run_ended.subscribe(self.waiters.run_ended)
         events.run_ended.subscribe(lambda _: self.notifications.send("end"))
         events.runs_begun.subscribe(self._runs_begun)
-        events.message_posted.subscribe(self._message_posted)
-        events.cancel_posted.subscribe(self.endings.wake)
+        events.message_sent.subscribe(self._message_sent)
+        events.cancel_sent.subscribe(self.endings.wake)
         events.answers_recorded.subscribe(self.updates.answered)
         events.work_due.subscribe(self.claims.wake_in)
         events.slot_freed.subscribe(self.claims.slot_freed)
@@ -137,10 +137,10 @@ class Engine:
         self.claims.wake()
         self.notifications.send("run")
 
-    def _message_posted(self, run_id: bytes) -> None:
+    def _message_sent(self, run_id: bytes) -> None:
         self.claims.wake()
         if run_id not in self.runs:
-            self.notifications.send("mail")
+            self.notifications.send("message")
 
     @property
     def services(self) -> tuple[Service, ...]:
@@ -240,7 +240,7 @@ class Engine:
             self.updates.wake()
         if "schedule" in topics:
             self.scheduler.wake()
-        if "mail" in topics or "run" in topics or "task" in topics or "rule" in topics:
+        if "message" in topics or "run" in topics or "task" in topics or "rule" in topics:
             # Spread over a few milliseconds, so that one notification does not bring every engine to the same row at once.
             self.claims.wake_in(random.randrange(200, 5_000))
 

@@ -52,8 +52,8 @@ Answers = list[tuple[str, bytes, bytes | None]]
 class EngineEvents:
     __slots__ = (
         "answers_recorded",
-        "cancel_posted",
-        "message_posted",
+        "cancel_sent",
+        "message_sent",
         "orphaned_task_ended",
         "other_engines_concerned",
         "run_ended",
@@ -69,9 +69,9 @@ class EngineEvents:
         self.run_ended = Topic[[RunEnd]]()
         self.runs_begun = Topic[[int]]()
         """So many runs were created that no engine owns yet."""
-        self.message_posted = Topic[[bytes]]()
+        self.message_sent = Topic[[bytes]]()
         """A run has a message in its inbox."""
-        self.cancel_posted = Topic[[]]()
+        self.cancel_sent = Topic[[]]()
         """Requests to stop are among the messages."""
         self.answers_recorded = Topic[[int, bytes, Answers]]()
         """Answers of a run (namespace, run) to updates are durable."""

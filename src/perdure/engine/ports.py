@@ -83,13 +83,13 @@ class HistoryRow(msgspec.Struct, frozen=True):
     """Where it was asked for."""
 
 
-class MailRow(msgspec.Struct, frozen=True):
+class InboxRow(msgspec.Struct, frozen=True):
     id: int
     run_id: bytes
     body: bytes
 
 
-PostRow = tuple[bytes, int, bytes, str | None, bytes, bool]
+SendRow = tuple[bytes, int, bytes, str | None, bytes, bool]
 """(run, namespace, body, the sender's key, the run as the sender calls it, whether it asks to stop)"""
 
 
@@ -107,19 +107,19 @@ class Loaded(msgspec.Struct, frozen=True):
 
     queued: set[tuple[bytes, int]]
     history: dict[bytes, list[HistoryRow]]
-    mail: list[MailRow]
+    messages: list[InboxRow]
 
 
 class Due(msgspec.Struct, frozen=True):
     clock_us: int
     run_at_us: int | None
     task_at_us: int | None
-    mail: bool
-    line_at_us: int | None = None
-    run_line_at_us: int | None = None
+    has_messages: bool
+    task_group_at_us: int | None = None
+    run_group_at_us: int | None = None
     rules_us: int | None = None
     """When the rules of flow control last changed."""
-    line_priority: int | None = None
+    task_group_priority: int | None = None
     """The highest priority in lines that are due."""
     suspects: bool = False
     """There are runs that engines did not survive."""
@@ -184,8 +184,8 @@ class Store(CommitStore, Protocol):
     async def reap(self, settle: Settle) -> int: ...
     async def leave(self, session: int, settle: Settle) -> None: ...
     # writing
-    async def post(self, run_id: bytes, ns: int, body: bytes) -> int | None: ...
-    async def post_many(self, rows: Sequence[PostRow]) -> list[int]: ...
+    async def send(self, run_id: bytes, ns: int, body: bytes) -> int | None: ...
+    async def send_many(self, rows: Sequence[SendRow]) -> list[int]: ...
     async def remember_message(self, run_id: bytes, key: str) -> None: ...
     async def resolve_promise(self, run_id: bytes, ns: int, name: str, body: bytes, *, sure: bool) -> tuple[bool, bool]:
         """(is the run active, did this one win). `sure`: it may resolve an approval past those who are asked."""
@@ -212,7 +212,7 @@ class Store(CommitStore, Protocol):
     # claiming
     async def next_due(self, workflows: Sequence[Named], served: Sequence[Kind], *, flows: bool) -> Due: ...
     async def claim_runs(
-        self, session: int, workflows: Sequence[Named], limit: int, *, with_mail: bool, flows: bool
+        self, session: int, workflows: Sequence[Named], limit: int, *, with_messages: bool, flows: bool
     ) -> list[ClaimedRun]: ...
     async def claim_suspect(self, session: int, workflows: Sequence[Named], *, flows: bool) -> list[ClaimedRun]: ...
     async def settle_suspect(self, session: int, run_id: bytes) -> None: ...
@@ -228,7 +228,7 @@ class Store(CommitStore, Protocol):
     async def adopt_tasks(self, session: int, ns: int, tokens: Sequence[tuple[bytes, int]]) -> Adopted: ...
     async def still_mine(self, session: int, ids: Sequence[bytes]) -> set[bytes]: ...
     async def load(self, run_ids: Sequence[bytes]) -> Loaded: ...
-    async def owned_mail(self, session: int, limit: int) -> list[MailRow]: ...
+    async def owned_messages(self, session: int, limit: int) -> list[InboxRow]: ...
     async def existing(self, ns: int, run_ids: Sequence[bytes]) -> set[bytes]: ...
     # reading
     async def namespace(self, name: str) -> int: ...

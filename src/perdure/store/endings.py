@@ -8,7 +8,7 @@ from typing import Any
 from asyncpg import exceptions as pg
 
 from perdure.core.errors import Fenced
-from perdure.engine.ports import HistoryRow, MailRow, Named
+from perdure.engine.ports import HistoryRow, InboxRow, Named
 from perdure.engine.runs.run import ActiveRun
 from perdure.engine.services.endings import Decide, Recorded, Refused, Unendable
 from perdure.store.clashes import CLASH
@@ -65,7 +65,7 @@ class PostgresEndings(PostgresPort):
             if part == "history":
                 found[run_id].history.append(HistoryRow(run_id, n, last, at_us, body, hash))
             elif part == "message":
-                found[run_id].mail.append(MailRow(n, run_id, body))
+                found[run_id].messages.append(InboxRow(n, run_id, body))
             else:
                 found[run_id].queued.add(n)
         return found

@@ -72,7 +72,7 @@ async def verify(
         reader = _Reader(connection, findings, _ByRun(ledger), names, SignalBook(signals))
         await reader.runs()
         await reader.orphan_tasks()
-        await reader.mail()
+        await reader.messages()
         await reader.slots()
         await reader.batches()
         await reader.audit()
@@ -284,18 +284,18 @@ class _Reader:
         ended = not any(one.active for one in stored)
         return ended and fold.run_id < self._dropped and (not stored or not fold.last)
 
-    async def mail(self) -> None:
+    async def messages(self) -> None:
         after = 0
         while rows := await fetch(self._c, "verify_messages", after=after, limit=PAGE_TASKS):
             for r in rows:
                 self._findings.examine(16)
                 try:
-                    mail = decode_message(r["body"])
+                    message = decode_message(r["body"])
                 except (InvalidInput, msgspec.DecodeError) as e:
                     self._findings.violate(16, ids.text(r["run_id"]), f"inbox row {r['id']} cannot be read: {e}")
                 else:
-                    if isinstance(mail, SignalMessage):
-                        self._signals.pending(r["run_id"], mail)
+                    if isinstance(message, SignalMessage):
+                        self._signals.pending(r["run_id"], message)
             after = rows[-1]["id"]
         self._signals.settle(self._findings)
 

@@ -222,5 +222,12 @@ class TestEnv:
         if engine.deferred_starts.is_busy or (begin_us or due.clock_us + 1) <= due.clock_us:
             engine.deferred_starts.wake()
             return True
-        moments = (due.run_at_us, due.task_at_us, due.line_at_us, due.run_line_at_us, engine.next_wake_us(), fire_us)
-        return due.mail or any(m is not None and m <= due.clock_us for m in moments)
+        moments = (
+            due.run_at_us,
+            due.task_at_us,
+            due.task_group_at_us,
+            due.run_group_at_us,
+            engine.next_wake_us(),
+            fire_us,
+        )
+        return due.has_messages or any(m is not None and m <= due.clock_us for m in moments)

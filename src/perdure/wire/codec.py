@@ -21,7 +21,7 @@ VERSION = b"\x01"
 
 _encoder = msgspec.msgpack.Encoder()
 _events = msgspec.msgpack.Decoder(list[Event])
-_mail = msgspec.msgpack.Decoder(Message)
+_messages = msgspec.msgpack.Decoder(Message)
 _recorded = msgspec.msgpack.Decoder(list[Recorded])
 _commands = msgspec.msgpack.Decoder(list[Command])
 _options = msgspec.msgpack.Decoder(TaskOptions)
@@ -53,13 +53,13 @@ def decode_commands(data: bytes) -> list[Command]:
     return _commands.decode(_body(data))
 
 
-def encode_message(mail: Message) -> bytes:
-    return VERSION + _encoder.encode(mail)
+def encode_message(message: Message) -> bytes:
+    return VERSION + _encoder.encode(message)
 
 
 def decode_message(data: bytes) -> Message:
-    mail: Message = _mail.decode(_body(data))
-    return mail
+    message: Message = _messages.decode(_body(data))
+    return message
 
 
 def encode_options(options: TaskOptions) -> bytes:

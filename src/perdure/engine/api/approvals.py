@@ -163,7 +163,7 @@ async def answer(api: NamespaceApi, r: AnswerApproval) -> Standing:
     async with _held(api, run_id, r.name) as held:
         after = await _vote(held, _standing(held), actor, ballot, None)
     if after.resolved_us is not None:
-        api.engine.events.message_posted.publish(run_id)
+        api.engine.events.message_sent.publish(run_id)
     return after
 
 
@@ -269,7 +269,7 @@ class Links:
             else:
                 await _resolve(held, actor, link, ballot)
         if after is None or after.resolved_us is not None:
-            api.engine.events.message_posted.publish(link.run_id)
+            api.engine.events.message_sent.publish(link.run_id)
         return after
 
     async def _of(self, link: Link) -> NamespaceApi:

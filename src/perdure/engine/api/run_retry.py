@@ -37,7 +37,7 @@ class RunRetry:
     def __init__(self, api: NamespaceApi) -> None:
         self._store, self._ns, self._by = api.ports.store, api.ns, api.by
         self._flows, self._lines = api.engine.flows, api.engine.flow_control
-        self._woken = api.engine.events.message_posted.publish
+        self._woken = api.engine.events.message_sent.publish
 
     async def retry(self, run_id: bytes, generation: int = 0) -> None:
         """Open a failed run again. Raises NotFound, or Conflict when it cannot be retried or another retry was faster."""

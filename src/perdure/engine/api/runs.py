@@ -193,7 +193,7 @@ async def list_history(api: NamespaceApi, r: ListHistory) -> HistoryPage:
 async def cancel(api: NamespaceApi, r: CancelRun) -> None:
     """The run unwinds like a cancelled coroutine and ends `cancelled`. One that continued as new is followed."""
     run_id = await api.run_id(r.run)
-    await api.engine.inbox.post(api.ns, run_id, encode_message(CancelMessage(r.reason)), stops=True)
+    await api.engine.inbox.send(api.ns, run_id, encode_message(CancelMessage(r.reason)), stops=True)
     await api.record("run.cancel", run_id)
 
 
@@ -212,7 +212,7 @@ async def resume(api: NamespaceApi, r: ChangeRun) -> None:
     view = await api.view(run_id)
     if view.stuck is None or not await api.ports.store.unstick(run_id, api.ns, await _line_of(api, view)):
         raise Conflict(f"run {text(run_id)} is not stuck; there is nothing to resume")
-    api.engine.events.message_posted.publish(run_id)
+    api.engine.events.message_sent.publish(run_id)
     await api.record("run.resume", run_id)
 
 

@@ -274,7 +274,7 @@ async def _on_taken_key(api: NamespaceApi, r: StartRequest, wanted: bytes, mine:
     if r.on_conflict == "replace":
         try:
             body = encode_message(CancelMessage(f"replaced by a new run under the key {r.key!r}"))
-            await api.engine.inbox.post(api.ns, run_id, body, stops=True)
+            await api.engine.inbox.send(api.ns, run_id, body, stops=True)
             await api.engine.waiters.wait(api.ns, run_id, known=False)
         except RunFinished:
             pass

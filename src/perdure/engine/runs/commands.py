@@ -144,7 +144,7 @@ class Commands:
     def _cancel_child(self, run: ActiveRun, c: cm.CancelChild) -> bool:
         child_id = run.state.children.get(c.seq)
         if child_id is not None:
-            run.post(child_id, CancelMessage("its parent no longer waits for it"))
+            run.send(child_id, CancelMessage("its parent no longer waits for it"))
             run.record(ev.ChildCancelRequested(c.seq, c.awaited))
         return True
 
@@ -219,7 +219,7 @@ class Commands:
         def hand_over() -> None:
             run.segment().extras.starts.append(ChildStart(next_id, -1, run.version, "", b"", own, started))
             for message in messages:
-                run.post(next_id, message)
+                run.send(next_id, message)
 
         event = ev.RunContinued(next_id, c.input)
         self._exits.close(run, event, None, b"", next_id, hand_over)

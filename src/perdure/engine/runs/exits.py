@@ -61,7 +61,7 @@ class RunExits:
         for seq in list(run.state.timers):
             run.record(ev.TimerCancelled(seq))
         for seq, child_id in run.state.children.items():
-            run.post(child_id, CancelMessage("its parent has ended"))
+            run.send(child_id, CancelMessage("its parent has ended"))
             run.record(ev.ChildCancelRequested(seq))
         if hand_over is not None:
             hand_over()
@@ -70,7 +70,7 @@ class RunExits:
         # A parent that lives here gets the end after the commit; one that lives elsewhere gets a message in it.
         parent = self._runs.get(run.state.parent_id)
         if successor is None and run.state.parent_id and (parent is None or type(parent.phase) is Leaving):
-            run.post(run.state.parent_id, ChildEndedMessage(run.state.parent_seq, status, value, failure, run.known_as))
+            run.send(run.state.parent_id, ChildEndedMessage(run.state.parent_seq, status, value, failure, run.known_as))
         changes = run.record(event, len(value))
         changes.close = (status, failure, successor)
         changes.rows += 2

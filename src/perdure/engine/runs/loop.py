@@ -22,7 +22,7 @@ from perdure.core.trace import run_traceparent
 from perdure.core.work import Activation, Decided
 from perdure.engine.context import EngineContext
 from perdure.engine.flow_control import FlowControl
-from perdure.engine.ports import HistoryRow, MailRow
+from perdure.engine.ports import HistoryRow, InboxRow
 from perdure.engine.runs.commands import Commands
 from perdure.engine.runs.delivery import FROM_MESSAGES, InboxDelivery, message_of
 from perdure.engine.runs.exits import RunExits, waits_of
@@ -309,7 +309,7 @@ class RunLoop:
         run.phase = RELOADED[run.phase]
         self._activate_soon(run)
 
-    def deliver_row(self, run: ActiveRun, row: MailRow) -> None:
+    def deliver_row(self, run: ActiveRun, row: InboxRow) -> None:
         """A row that cannot be read, or that the run cannot take, stops that run and no other."""
         try:
             self._delivery.deliver_row(run, row)

@@ -3,7 +3,7 @@
 Changes gather in segments of bounded size. A segment is written whole, so an event and the rows that belong to it are never in
 two transactions. Segments of one run are written in order.
 
-Law: rows and messages that belong to an event are put down before it (`unqueue`, `post`), or into the very segment that `record` answers.
+Law: rows and messages that belong to an event are put down before it (`unqueue`, `send`), or into the very segment that `record` answers.
 After it, the segment may be full and the next thing go into another one.
 """
 
@@ -79,8 +79,8 @@ class Extras:
         "answers",
         "consumed",
         "lines",
+        "messages",
         "noted",
-        "posts",
         "promises",
         "queue_ops",
         "starts",
@@ -92,7 +92,7 @@ class Extras:
     def __init__(self) -> None:
         self.queue_ops: dict[bytes, QueuedRow | None] = {}
         """Task id -> its row in task_queue, or None to delete it."""
-        self.posts: list[MessageRow] = []
+        self.messages: list[MessageRow] = []
         """To whom, what, and whether it asks to stop."""
         self.consumed: list[int] = []
         self.starts: list[ChildStart] = []
@@ -339,8 +339,10 @@ class ActiveRun:
             self.queued.discard(seq)
             self.segment().extras.queue_ops[ids.derive(self.id, ids.TASK, seq)] = None
 
-    def post(self, run_id: bytes, mail: Message) -> None:
-        self.segment().extras.posts.append(MessageRow(run_id, encode_message(mail), isinstance(mail, CancelMessage)))
+    def send(self, run_id: bytes, message: Message) -> None:
+        self.segment().extras.messages.append(
+            MessageRow(run_id, encode_message(message), isinstance(message, CancelMessage))
+        )
 
     @property
     def is_idle(self) -> bool:
@@ -402,7 +404,7 @@ class RunUnit:
                 _fill_start(batch, child, run)
                 if child.line is not None:
                     lines[child.line.id] = GroupRow(*child.line.row(), 0)
-            batch.messages.extend(x.posts)
+            batch.messages.extend(x.messages)
             batch.consumed.extend(x.consumed)
             batch.promises.extend(
                 PromiseRow(run.id, p.name, run.ns, PROMISE_WORDS[p.kind], p.spec.decode() or None) for p in x.promises

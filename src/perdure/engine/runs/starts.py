@@ -37,11 +37,11 @@ class StartUnit(AwaitedUnit):
         own: bool,
         answered: Answered,
         line: FlowControlGroup | None = None,
-        mail: tuple[bytes, ...] = (),
+        messages: tuple[bytes, ...] = (),
     ) -> None:
         super().__init__()
         self._answered = answered
-        self.mail = mail
+        self.messages = messages
         """What lies in its inbox from the beginning. Where the key is taken there is no such run, and it goes nowhere."""
         self.run_id, self.ns, self.request, self.started, self.own, self.line = run_id, ns, request, started, own, line
         self.hash = chain.input_hash(request.workflow, request.input) if request.key else b""
@@ -82,7 +82,7 @@ class StartUnit(AwaitedUnit):
         )
         if self.line is not None:
             batch.groups.append(GroupRow(*self.line.row(), 0))
-        batch.messages.extend(MessageRow(self.run_id, body, False) for body in self.mail)
+        batch.messages.extend(MessageRow(self.run_id, body, False) for body in self.messages)
 
 
 class StartWatch:

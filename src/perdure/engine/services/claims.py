@@ -23,7 +23,7 @@ from perdure.core.limits import SUCCESSORS_MAX
 from perdure.core.messages import ChildEndedMessage, TaskEndedMessage
 from perdure.core.work import Outcome
 from perdure.engine.context import EngineContext
-from perdure.engine.ports import ClaimedRun, Due, Kind, MailRow, Named
+from perdure.engine.ports import ClaimedRun, Due, InboxRow, Kind, Named
 from perdure.engine.runs.history import History, read_history
 from perdure.engine.runs.loop import RunLoop, RunParts
 from perdure.engine.runs.run import ActiveRun
@@ -90,25 +90,25 @@ class Claims(Service):
         due = await self._store.next_due(workflows, served, flows=not self._runs.draining)
         if await self._flow_control.refresh(due.rules_us):
             self._dispatcher.line_up()
-        if due.mail:
+        if due.has_messages:
             await self._collect_messages()
-        if due.run_line_at_us is not None and due.run_line_at_us <= due.clock_us and not self._runs.draining:
+        if due.run_group_at_us is not None and due.run_group_at_us <= due.clock_us and not self._runs.draining:
             await self._admit_runs(due)
         if due.run_at_us is not None and due.run_at_us <= due.clock_us:
             if self._runs.has_room:
-                await self._claim_runs(workflows, with_mail=False)
+                await self._claim_runs(workflows, with_messages=False)
             elif not self._runs.draining:
                 self.wake_in(FULL_US)
         if due.suspects and not self._runs.draining:
             await self._claim_suspect(workflows)
-        if due.line_at_us is not None and due.line_at_us <= due.clock_us and served:
+        if due.task_group_at_us is not None and due.task_group_at_us <= due.clock_us and served:
             await self._claim_admitted_tasks(served, due)
         elif self._dispatcher.held_back:
             self._dispatcher.held_back = 0
             self._dispatcher.refill()
         if due.task_at_us is not None and due.task_at_us <= due.clock_us:
             await self._claim_tasks(served)
-        for at_us in (due.run_at_us, due.task_at_us, due.line_at_us, due.run_line_at_us):
+        for at_us in (due.run_at_us, due.task_at_us, due.task_group_at_us, due.run_group_at_us):
             self._come_back(at_us, due.clock_us)
 
     def _come_back(self, at_us: int | None, now_us: int) -> None:
@@ -116,14 +116,14 @@ class Claims(Service):
         if at_us is not None and now_us < at_us < now_us + self.poll_s * 1e6:
             self.wake_in(at_us - now_us)
 
-    async def _claim_runs(self, workflows: list[Named], *, with_mail: bool) -> None:
+    async def _claim_runs(self, workflows: list[Named], *, with_messages: bool) -> None:
         """Page after page while many are due: one is read while the next is claimed."""
-        full = await self._claim_page(workflows, with_mail)
+        full = await self._claim_page(workflows, with_messages)
         for _ in range(PAGES_MAX - 1):
             if not full:
                 break
             found = await asyncio.gather(
-                self._claim_page(workflows, with_mail), self._load_claimed(), return_exceptions=True
+                self._claim_page(workflows, with_messages), self._load_claimed(), return_exceptions=True
             )
             for one in found:
                 if isinstance(one, BaseException):
@@ -134,7 +134,7 @@ class Claims(Service):
         if full:
             self.wake()
 
-    async def _claim_page(self, workflows: list[Named], with_mail: bool) -> bool:
+    async def _claim_page(self, workflows: list[Named], with_messages: bool) -> bool:
         """Whether there may be more and it is worth asking at once."""
         if self._runs.draining:
             return False
@@ -144,7 +144,7 @@ class Claims(Service):
             return False
         session = self._session.id
         claimed = await self._certain(
-            self._store.claim_runs(session, workflows, room, with_mail=with_mail, flows=True), session
+            self._store.claim_runs(session, workflows, room, with_messages=with_messages, flows=True), session
         )
         if claimed:
             self._counters.runs_claimed += len(claimed)
@@ -183,11 +183,11 @@ class Claims(Service):
         queued: dict[bytes, set[int]] = {c.run_id: set() for c in claimed}
         for run_id, seq in loaded.queued:
             queued[run_id].add(seq)
-        for run_id, seq in _ends(loaded.mail):
+        for run_id, seq in _ends(loaded.messages):
             queued[run_id].add(seq)
-        mail: dict[bytes, list[MailRow]] = {}
-        for row in loaded.mail:
-            mail.setdefault(row.run_id, []).append(row)
+        messages: dict[bytes, list[InboxRow]] = {}
+        for row in loaded.messages:
+            messages.setdefault(row.run_id, []).append(row)
         children: list[tuple[ActiveRun, int, bytes]] = []
         reads: list[tuple[ActiveRun, History]] = []
         events = 0
@@ -199,7 +199,7 @@ class Claims(Service):
             reads.append((run, read))
             events += len(read.history)
             if events >= LOAD_EVENTS or c is claimed[-1]:
-                self._take_in(reads, queued, mail)
+                self._take_in(reads, queued, messages)
                 # Those of the history alone: in the loop's next turn the code may start others, which no commit has made yet.
                 children += [(run, seq, child) for run, _ in reads for seq, child in run.state.children.items()]
                 reads, events = [], 0
@@ -208,14 +208,17 @@ class Claims(Service):
         await self._catch_up_children(children)
 
     def _take_in(
-        self, reads: list[tuple[ActiveRun, History]], queued: dict[bytes, set[int]], mail: dict[bytes, list[MailRow]]
+        self,
+        reads: list[tuple[ActiveRun, History]],
+        queued: dict[bytes, set[int]],
+        messages: dict[bytes, list[InboxRow]],
     ) -> None:
         """Runs that were read, with their messages, in one go."""
         self._claimed = self._claimed[len(reads) :]
         for run, read in reads:
             self._loop.load(run, read, queued[run.id])
         for run, _ in reads:
-            self._deliver(mail.get(run.id, []))
+            self._deliver(messages.get(run.id, []))
         self._timers.fire()  # after the messages, by law 3
 
     async def _reload(self) -> None:
@@ -297,7 +300,7 @@ class Claims(Service):
         free = self._worker.slots_free
         open_to = [(kind, min(n, free)) for kind in served if (n := self._worker.free_for(kind)) > 0]
         if free <= 0 or not open_to:
-            self._dispatcher.held_back = _kept_for_admitted(self._worker.slots, due.line_priority or 0)
+            self._dispatcher.held_back = _kept_for_admitted(self._worker.slots, due.task_group_priority or 0)
             self._slots_short = True
             return
         session = self._session.id
@@ -326,13 +329,13 @@ class Claims(Service):
             self._dispatcher.launch_claimed(tasks, self._runs.get)
 
     async def _collect_messages(self) -> None:
-        rows = await self._store.owned_mail(self._session.id, MESSAGES_MAX)
+        rows = await self._store.owned_messages(self._session.id, MESSAGES_MAX)
         self.messages_left = len(rows) == MESSAGES_MAX
         self._deliver(rows)
         if self._runs.has_room:
-            await self._claim_runs([] if self._runs.draining else list(self._runs.workflows), with_mail=True)
+            await self._claim_runs([] if self._runs.draining else list(self._runs.workflows), with_messages=True)
 
-    def _deliver(self, rows: list[MailRow]) -> None:
+    def _deliver(self, rows: list[InboxRow]) -> None:
         for row in rows:
             run = self._runs.get(row.run_id)
             if run is not None:
@@ -347,12 +350,12 @@ def _kept_for_admitted(slots: int, priority: int) -> int:
     return max(1, slots // 4) if priority == 0 else slots // 10
 
 
-def _ends(rows: list[MailRow]) -> Iterator[tuple[bytes, int]]:
+def _ends(rows: list[InboxRow]) -> Iterator[tuple[bytes, int]]:
     """Tasks whose end lies in the inbox: they have no row any more and are not lost. What cannot be read is dealt with at delivery."""
     for row in rows:
         try:
-            mail = decode_message(row.body)
+            message = decode_message(row.body)
         except Exception:
             continue
-        if isinstance(mail, TaskEndedMessage):
-            yield row.run_id, mail.seq
+        if isinstance(message, TaskEndedMessage):
+            yield row.run_id, message.seq

@@ -33,7 +33,7 @@ from perdure.core.undo import TIMED_OUT, stack_of
 from perdure.engine.commits.rows import Batch
 from perdure.engine.context import EngineContext
 from perdure.engine.flow_control import FlowControl
-from perdure.engine.ports import HistoryRow, MailRow, Named
+from perdure.engine.ports import HistoryRow, InboxRow, Named
 from perdure.engine.runs.ends import count_end, run_end
 from perdure.engine.runs.owned import OwnedRuns
 from perdure.engine.runs.run import ActiveRun, RunUnit
@@ -75,7 +75,7 @@ class Recorded(msgspec.Struct, frozen=True):
     """What the database has about one run."""
 
     history: list[HistoryRow]
-    mail: list[MailRow]
+    messages: list[InboxRow]
     queued: set[int]
 
 
@@ -167,7 +167,7 @@ class Endings(Service):
             self._events.run_ended.publish(end)
         self._lost.runs_ended({run.id for run in runs})
         self._events.work_due.publish(0)  # their parents and children have messages
-        self._events.other_engines_concerned.publish("mail")
+        self._events.other_engines_concerned.publish("message")
 
     def _set_aside(self, refused: Refused, now_s: float) -> None:
         """Several were refused: they are tried one by one. One alone is left for a while, so that the others have their turn."""
@@ -264,34 +264,36 @@ def _ended(one: Unendable, known: Known, recorded: Recorded) -> ActiveRun:
     run.queued = set(recorded.queued)
     run.inbox_used = True  # all that is in its inbox goes with the run
     asked = known.reason
-    for row in recorded.mail:
+    for row in recorded.messages:
         try:
-            mail = decode_message(row.body)
+            message = decode_message(row.body)
         except Exception:
             continue
-        if isinstance(mail, TaskEndedMessage) and mail.seq in run.state.tasks:
-            _task_ended(run, mail, one.clock_us)
-        elif isinstance(mail, CancelMessage) and asked is None:
-            run.record(ev.CancelRequested(mail.reason, mail.deadline))
-            asked = mail.reason
+        if isinstance(message, TaskEndedMessage) and message.seq in run.state.tasks:
+            _task_ended(run, message, one.clock_us)
+        elif isinstance(message, CancelMessage) and asked is None:
+            run.record(ev.CancelRequested(message.reason, message.deadline))
+            asked = message.reason
     if asked is None and one.asked_us is not None and not run.state.timed_out:
         asked = ""  # the request itself cannot be read
     _close(run, one, asked, _why(one, known))
     return run
 
 
-def _task_ended(run: ActiveRun, mail: TaskEndedMessage, now_us: int) -> None:
+def _task_ended(run: ActiveRun, message: TaskEndedMessage, now_us: int) -> None:
     """It ended before its run does; the run only had not read it."""
-    scheduled = run.state.tasks[mail.seq]
-    times = (mail.scheduled_us or now_us, mail.started_us or None, mail.finished_us or now_us)
-    run.unqueue(mail.seq)
-    if mail.status == TaskStatus.SUCCESS:
-        row = run.task_row(mail.seq, scheduled, TaskStatus.SUCCESS, mail.attempts, mail.lost, times, None)
-        run.record_success(mail.seq, mail.value, row)
+    scheduled = run.state.tasks[message.seq]
+    times = (message.scheduled_us or now_us, message.started_us or None, message.finished_us or now_us)
+    run.unqueue(message.seq)
+    if message.status == TaskStatus.SUCCESS:
+        row = run.task_row(message.seq, scheduled, TaskStatus.SUCCESS, message.attempts, message.lost, times, None)
+        run.record_success(message.seq, message.value, row)
     else:
-        failure = mail.failure or Failure("task_failed", "the task failed")
-        row = run.task_row(mail.seq, scheduled, TaskStatus.FAILED, mail.attempts, mail.lost, times, failure.message)
-        run.record(ev.TaskFailed(mail.seq, failure, mail.attempts)).tasks.append(row)
+        failure = message.failure or Failure("task_failed", "the task failed")
+        row = run.task_row(
+            message.seq, scheduled, TaskStatus.FAILED, message.attempts, message.lost, times, failure.message
+        )
+        run.record(ev.TaskFailed(message.seq, failure, message.attempts)).tasks.append(row)
 
 
 def _why(one: Unendable, known: Known) -> str:
@@ -326,7 +328,7 @@ def _close(run: ActiveRun, one: Unendable, asked: str | None, why: str) -> None:
     for seq in list(state.timers):
         run.record(ev.TimerCancelled(seq))
     for seq, child_id in state.children.items():
-        run.post(child_id, CancelMessage("its parent has ended"))
+        run.send(child_id, CancelMessage("its parent has ended"))
         run.record(ev.ChildCancelRequested(seq))
     status = RunStatus.FAILED if asked is None else RunStatus.CANCELLED
     unanswered = encode_failure(Failure("run_finished", f"the run ended ({status.word}) before it answered"))
@@ -345,7 +347,7 @@ def _close(run: ActiveRun, one: Unendable, asked: str | None, why: str) -> None:
             state.parent_seq if state.parent_id else one.parent_seq or 0,
         )
         known_as = run.known_as if state.events else b""
-        run.post(parent, ChildEndedMessage(seq, status, b"", failure, known_as))
+        run.send(parent, ChildEndedMessage(seq, status, b"", failure, known_as))
     changes = run.record(event)
     changes.close = (status, failure, None)
     changes.rows += 2

@@ -131,7 +131,7 @@ class NamedEvents(Service):
         while True:
             done = await self.store.match(self._find)
             for run_id in done.reached:
-                self._events.message_posted.publish(run_id)
+                self._events.message_sent.publish(run_id)
             if not done.events:
                 return
             if done.held:

@@ -72,18 +72,18 @@ class UpdatePort(Protocol):
 
 
 class Updates:
-    def __init__(self, port: UpdatePort, store: Store, posted: Callable[[bytes], None]) -> None:
-        self._port, self._store, self._posted = port, store, posted
+    def __init__(self, port: UpdatePort, store: Store, message_sent: Callable[[bytes], None]) -> None:
+        self._port, self._store, self._message_sent = port, store, message_sent
         self._waiting: dict[Place, list[asyncio.Future[Answer]]] = {}
         self._places: dict[asyncio.Future[Answer], Place] = {}
         self._looking: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
 
-    async def ask(self, ns: int, run_id: bytes, mail: UpdateMessage, seconds: float) -> Answer | None:
+    async def ask(self, ns: int, run_id: bytes, message: UpdateMessage, seconds: float) -> Answer | None:
         """The answer, or None when there is none within the time; asking again under the same id waits on."""
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         try:
-            await self._send(ns, run_id, mail, future)
+            await self._send(ns, run_id, message, future)
             async with asyncio.timeout(seconds):
                 return await future
         except TimeoutError:
@@ -91,18 +91,18 @@ class Updates:
         finally:
             self._drop(future)
 
-    async def _send(self, ns: int, run_id: bytes, mail: UpdateMessage, future: asyncio.Future[Answer]) -> None:
+    async def _send(self, ns: int, run_id: bytes, message: UpdateMessage, future: asyncio.Future[Answer]) -> None:
         """Waits from before the question is sent, so that no answer falls between the two."""
-        body = encode_message(mail)
+        body = encode_message(message)
         for _ in range(SUCCESSORS_MAX):
-            place = (ns, run_id, mail.id)
+            place = (ns, run_id, message.id)
             self._wait(place, future)
             asked = await self._port.ask(place, body)
             if asked.answer is not None:
                 self._tell(place, asked.answer)
                 return
             if asked.active:
-                self._posted(run_id)
+                self._message_sent(run_id)
             if asked.active or asked.known:
                 self._look()
                 return

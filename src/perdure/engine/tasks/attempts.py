@@ -87,9 +87,9 @@ class ReportUnit:
 
     outlives_session: ClassVar[bool] = True
 
-    def __init__(self, task_id: bytes, attempt: int, mail: TaskEndedMessage) -> None:
+    def __init__(self, task_id: bytes, attempt: int, message: TaskEndedMessage) -> None:
         self.task_id = task_id
-        self._row = ReportRow(task_id, attempt, encode_message(mail))
+        self._row = ReportRow(task_id, attempt, encode_message(message))
 
     def fill(self, batch: Batch) -> None:
         batch.reports.append(self._row)
@@ -285,41 +285,43 @@ class Attempts:
                 self.work_due(verdict.delay_us)
             case Fail(failure):
                 self._counters.tasks_failed += 1
-                mail = TaskEndedMessage(
+                message = TaskEndedMessage(
                     a.seq, FAILED, b"", failure, a.attempt, flight.lost, times[0], started_us, times[2]
                 )
-                self._queue.add(ReportUnit(task_id, a.attempt, mail))
+                self._queue.add(ReportUnit(task_id, a.attempt, message))
             case _:
-                mail = TaskEndedMessage(
+                message = TaskEndedMessage(
                     a.seq, SUCCEEDED, value, None, a.attempt, flight.lost, times[0], started_us, times[2]
                 )
-                self._queue.add(ReportUnit(task_id, a.attempt, mail))
+                self._queue.add(ReportUnit(task_id, a.attempt, message))
         self._counters.tasks_ended += 1
 
-    def arrived(self, run: ActiveRun, mail: TaskEndedMessage) -> None:
+    def arrived(self, run: ActiveRun, message: TaskEndedMessage) -> None:
         """The end of one of our run's tasks that another engine's worker executed. Any other attempt of it is void."""
-        scheduled = run.state.tasks.get(mail.seq)
+        scheduled = run.state.tasks.get(message.seq)
         if scheduled is None:
-            run.queued.discard(mail.seq)
+            run.queued.discard(message.seq)
             self._counters.late_reports += 1
             return
-        run.unqueue(mail.seq)
-        flight = self.flights.pop((run.id, mail.seq), None)
+        run.unqueue(message.seq)
+        flight = self.flights.pop((run.id, message.seq), None)
         if flight is not None:
-            self._worker.cancel(run.id, mail.seq, flight.assignment.attempt)
+            self._worker.cancel(run.id, message.seq, flight.assignment.attempt)
         now = self._now_us()  # the end of a task that was taken from a dead engine has no times
-        times = (mail.scheduled_us or now, mail.started_us or None, mail.finished_us or now)
-        if mail.status == SUCCEEDED:
+        times = (message.scheduled_us or now, message.started_us or None, message.finished_us or now)
+        if message.status == SUCCEEDED:
             run.record_success(
-                mail.seq,
-                mail.value,
-                run.task_row(mail.seq, scheduled, SUCCEEDED, mail.attempts, mail.lost, times, None),
+                message.seq,
+                message.value,
+                run.task_row(message.seq, scheduled, SUCCEEDED, message.attempts, message.lost, times, None),
             )
         else:
-            assert mail.failure is not None
-            changes = run.record(ev.TaskFailed(mail.seq, mail.failure, mail.attempts))
+            assert message.failure is not None
+            changes = run.record(ev.TaskFailed(message.seq, message.failure, message.attempts))
             changes.tasks.append(
-                run.task_row(mail.seq, scheduled, FAILED, mail.attempts, mail.lost, times, mail.failure.message)
+                run.task_row(
+                    message.seq, scheduled, FAILED, message.attempts, message.lost, times, message.failure.message
+                )
             )
 
     def cancel(self, run: ActiveRun, seqs: list[int]) -> None:

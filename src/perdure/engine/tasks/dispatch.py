@@ -131,8 +131,8 @@ class Dispatcher:
     def cancel(self, run: ActiveRun, seqs: list[int]) -> None:
         self._attempts.cancel(run, seqs)
 
-    def arrived(self, run: ActiveRun, mail: TaskEndedMessage) -> None:
-        self._attempts.arrived(run, mail)
+    def arrived(self, run: ActiveRun, message: TaskEndedMessage) -> None:
+        self._attempts.arrived(run, message)
 
     def take_over(self, run: ActiveRun) -> None:
         self._attempts.take_over(run)
