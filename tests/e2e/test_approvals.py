@@ -363,7 +363,7 @@ async def test_what_was_resolved_before_anybody_was_asked_is_nobodys_answer(dsn:
                 await api.call(messages.RESOLVE, forgery)
             body = encode_message(PromiseMessage("e2e_signed", forged))
             posted = await env.client.store.resolve_promise(
-                ids.parse(handle.id), api.ns, "e2e_signed", body, sure=False
+                ids.parse(handle.id), api.ns, "e2e_signed", body, authorized=False
             )
             assert posted == (True, False), "people are asked by now, whatever the caller checked before"
             await env._settle()

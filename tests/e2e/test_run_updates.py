@@ -18,7 +18,7 @@ from perdure.core.api.messages import AskUpdate
 from perdure.core.limits import UPDATES_OPEN_MAX
 from perdure.core.messages import UpdateMessage
 from perdure.core.placement import Placement
-from perdure.core.work import Answer
+from perdure.core.work import UpdateAnswer
 from perdure.errors import NotFound, RunFailed, RunFinished, UpdateFailed, UpdateRejected, WorkflowRuleBroken
 from perdure.sdk.client.handles import Handle
 from perdure.wire.codec import encode_message
@@ -315,7 +315,7 @@ async def running_sum() -> int:
     return total
 
 
-async def update(client: Perdure, request: AskUpdate) -> Answer:
+async def update(client: Perdure, request: AskUpdate) -> UpdateAnswer:
     answer = (await client._backend.call(messages.UPDATE, request)).answer
     assert answer is not None
     return answer

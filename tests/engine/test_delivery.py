@@ -50,7 +50,7 @@ def test_the_end_of_a_child_counts_if_it_is_the_child_that_is_there_now() -> Non
 def test_an_approval_of_certain_people_is_not_resolved_by_mail_from_anybody() -> None:
     made, run, _ = world()
     guarded = b'{"title":"t","quorum":2,"reject_quorum":1}'
-    run.state.apply(ev.PromiseCreated(0, "p", guarded))
+    run.state.apply(ev.PromiseCreated(0, "p", guarded, ev.PromiseKind.APPROVAL))
     run.state.apply(ev.PromiseCreated(1, "plain", b""))
     for name in ("p", "plain"):
         made.delivery.deliver(run, PromiseMessage(name, b"1", authorized=False))

@@ -127,7 +127,7 @@ def _first_user_frame(at: TracebackType | None) -> TracebackType | None:
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundModule:
     """The Python files of a directory, as far as `dev` cares."""
 
     modules: list[Path]
@@ -136,7 +136,7 @@ class Found:
     """Define some too, but run a program when they are imported."""
 
 
-def discover(directory: Path) -> Found:
+def discover(directory: Path) -> FoundModule:
     modules: list[Path] = []
     programs: list[Path] = []
     for path in sorted(directory.glob("*.py")):
@@ -147,7 +147,7 @@ def discover(directory: Path) -> Found:
             continue
         if defines(tree):
             (programs if starts_something(tree) else modules).append(path)
-    return Found(modules, programs)
+    return FoundModule(modules, programs)
 
 
 def defines(tree: ast.Module) -> bool:

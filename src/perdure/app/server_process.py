@@ -37,7 +37,7 @@ from perdure.server import health
 from perdure.server.auth import Authenticator, OpenAccess, Tokens
 from perdure.server.context import Server
 from perdure.server.grpc.hub import WorkerHub
-from perdure.server.grpc.server import GrpcServer, Tls
+from perdure.server.grpc.server import GrpcServer, ServerTls
 from perdure.server.metrics import Metrics
 from perdure.server.rest.app import create_app
 from perdure.server.secret_box import SecretBox
@@ -192,11 +192,11 @@ class ServerProcess:
             log.warning("draining took longer than %g s; other servers take over the rest", self.settings.drain_s)
 
 
-def grpc_tls(files: TlsFiles | None) -> Tls | None:
+def grpc_tls(files: TlsFiles | None) -> ServerTls | None:
     if files is None:
         return None
     client_ca = files.client_ca.read_bytes() if files.client_ca else None
-    return Tls(files.cert.read_bytes(), files.key.read_bytes(), client_ca)
+    return ServerTls(files.cert.read_bytes(), files.key.read_bytes(), client_ca)
 
 
 def listen(address: Address, option: str) -> socket.socket:

@@ -296,7 +296,7 @@ def _deciders(votes: list[Vote], verdict: bool | None) -> list[str]:
     return [v.who for v in votes if v.approved is verdict]
 
 
-class Answer(msgspec.Struct, frozen=True):
+class ApprovalAnswer(msgspec.Struct, frozen=True):
     """What a run makes of the value of an approval's promise."""
 
     approved: bool
@@ -308,7 +308,7 @@ class Answer(msgspec.Struct, frozen=True):
         return {"approved": self.approved, "by": list(self.by), "comment": self.comment, "value": self.value}
 
 
-def read_answer(value: Any) -> Answer | None:
+def read_answer(value: Any) -> ApprovalAnswer | None:
     """The decision of people, by votes; None for anything else that somebody resolved the promise with."""
     if not isinstance(value, dict):
         return None
@@ -316,7 +316,7 @@ def read_answer(value: Any) -> Answer | None:
     if not isinstance(given.get("approved"), bool) or not isinstance(given.get("votes"), list):
         return None
     by = cast(list[Any], given.get("by") if isinstance(given.get("by"), list) else [])
-    return Answer(given["approved"], tuple(map(str, by)), str(given.get("comment") or ""), given.get("value"))
+    return ApprovalAnswer(given["approved"], tuple(map(str, by)), str(given.get("comment") or ""), given.get("value"))
 
 
 def _listed(names: Sequence[str]) -> str:

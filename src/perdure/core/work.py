@@ -139,7 +139,7 @@ class Outcome(msgspec.Struct, frozen=True):
         return self.status == RunStatus.SUCCESS and self.value == b""
 
 
-class Answer(msgspec.Struct, frozen=True):
+class UpdateAnswer(msgspec.Struct, frozen=True):
     """What a run said to an update: `value` when it was done, `failure` when it was refused or went wrong."""
 
     value: bytes

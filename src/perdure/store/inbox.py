@@ -58,6 +58,8 @@ class PostgresInbox(PostgresPort):
     async def remember_message(self, run_id: bytes, key: str) -> None:
         await self._fetch("insert_message_key", run_id=run_id, key=key)
 
-    async def resolve_promise(self, run_id: bytes, ns: int, name: str, body: bytes, *, sure: bool) -> tuple[bool, bool]:
-        row = await self._row("resolve_promise", run_id=run_id, ns=ns, name=name, body=body, authorized=sure)
+    async def resolve_promise(
+        self, run_id: bytes, ns: int, name: str, body: bytes, *, authorized: bool
+    ) -> tuple[bool, bool]:
+        row = await self._row("resolve_promise", run_id=run_id, ns=ns, name=name, body=body, authorized=authorized)
         return row["active"], row["won"]

@@ -31,7 +31,14 @@ from perdure.core.schedules import (
 )
 from perdure.core.suggestions import did_you_mean
 from perdure.engine.commits.rows import run_kind
-from perdure.engine.services.schedule_planner import Calendars, DueSchedule, Fire, Plan, SchedulePlanner, Step
+from perdure.engine.services.schedule_planner import (
+    Calendars,
+    DueSchedule,
+    Plan,
+    PlannedFire,
+    PlanStep,
+    SchedulePlanner,
+)
 from perdure.engine.services.schedules import Fired, NextFire
 from perdure.flows.scheduled import BACKFILL, FIRED, MISSED, SKIPPED, spec_calendars
 from perdure.store.clashes import retried
@@ -76,7 +83,7 @@ class PostgresSchedules(PostgresPort):
     async def prune(self, keep_days: float, rows: int) -> int:
         return len(await self._fetch("delete_old_fires", keep_days=keep_days, limit=rows))
 
-    async def start(self, ns: int, name: str, how: str, plan: Plan) -> list[Fire] | None:
+    async def start(self, ns: int, name: str, how: str, plan: Plan) -> list[PlannedFire] | None:
         """Start runs for given times. Answers those that were free; None when there is no such schedule."""
         async with self._pool.take() as c, c.transaction():
             row = await fetch_row(c, "schedule_to_start", ns=ns, name=name)
@@ -241,7 +248,7 @@ def _elsewhere(name: str, origin: str) -> str:
     return f"there is a schedule {name!r} already that does not come from this flow: give the trigger another name, or delete that schedule"
 
 
-async def _start(c: Any, fires: Sequence[tuple[DueSchedule, Fire]], how: str) -> set[tuple[int, int]]:
+async def _start(c: Any, fires: Sequence[tuple[DueSchedule, PlannedFire]], how: str) -> set[tuple[int, int]]:
     """Take nominal times, and start runs for those that were free. Answers which were."""
     if not fires:
         return set()
@@ -271,7 +278,7 @@ async def _start(c: Any, fires: Sequence[tuple[DueSchedule, Fire]], how: str) ->
     return fresh
 
 
-async def _advance(c: Any, steps: Sequence[Step], fresh: set[tuple[int, int]]) -> Fired:
+async def _advance(c: Any, steps: Sequence[PlanStep], fresh: set[tuple[int, int]]) -> Fired:
     rows: list[tuple[Any, ...]] = []
     totals: Counter[str] = Counter()
     for s in steps:

@@ -152,7 +152,7 @@ class SignalBook:
                     )
 
 
-class _Page:
+class _VerifyPage:
     """Some runs with all their rows."""
 
     def __init__(self, run_ids: list[bytes], findings: Findings) -> None:
@@ -190,8 +190,8 @@ class _Reader:
         for run, lines in self._ledger.rest():
             self._unknown(run, lines)
 
-    async def _read(self, run_ids: list[bytes]) -> _Page:
-        page = _Page(run_ids, self._findings)
+    async def _read(self, run_ids: list[bytes]) -> _VerifyPage:
+        page = _VerifyPage(run_ids, self._findings)
         for r in await fetch(self._c, "verify_runs", run_ids=run_ids):
             page.runs[r["run_id"]].append(_stored_run(r))
             page.clock_us = r["clock"]
@@ -242,7 +242,7 @@ class _Reader:
         else:
             fold.row(r["seq"], r["last"], r["epoch"], r["at"], events)
 
-    async def _fires(self, page: _Page) -> None:
+    async def _fires(self, page: _VerifyPage) -> None:
         """A nominal time names one run. Every run that a schedule started must be the one that its time names."""
         asked = [(run_id, *fold.scheduled) for run_id, fold in page.folds.items() if fold.scheduled is not None]
         if not asked:
@@ -256,7 +256,7 @@ class _Reader:
         rows = await fetch(self._c, "verify_history", run_ids=[run_id])
         return [r for row in rows for r in decode_row(row["seq"], row["at"], row["body"])]
 
-    def _judge(self, page: _Page) -> None:
+    def _judge(self, page: _VerifyPage) -> None:
         for kind, run_id, ns in page.namespaces:
             self._findings.examine(22)
             if page.folds[run_id].ns not in (None, ns):

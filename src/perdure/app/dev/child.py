@@ -31,7 +31,7 @@ DRAIN_S: Final = 4.0
 """A worker that makes way for newer code gives its tasks this long."""
 
 
-class Hello(msgspec.Struct, kw_only=True):
+class ChildHello(msgspec.Struct, kw_only=True):
     """The child's first and only message."""
 
     tasks: list[str] = []
@@ -52,14 +52,14 @@ def main() -> None:
     asyncio.run(_serve(server, parent))
 
 
-def _load(files: list[str]) -> Hello:
+def _load(files: list[str]) -> ChildHello:
     try:
         defined = load(files)
     except BrokenModule as broken:
-        return Hello(trouble=broken.trace)
+        return ChildHello(trouble=broken.trace)
     except PerdureError as error:
-        return Hello(trouble=str(error))
-    return Hello(tasks=defined.tasks, workflows=defined.workflows)
+        return ChildHello(trouble=str(error))
+    return ChildHello(tasks=defined.tasks, workflows=defined.workflows)
 
 
 def _options(server: str) -> WorkerSettings:

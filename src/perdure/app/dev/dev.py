@@ -27,7 +27,7 @@ from perdure.app.dev.discovery import announced, dev_token, secret_key
 from perdure.app.dev.flows import DevFlows
 from perdure.app.dev.workers import Workers
 from perdure.app.flow_files import of_project
-from perdure.app.http_client import EXIT_FAILED, Api, ApiError
+from perdure.app.http_client import EXIT_FAILED, ApiError, HttpApi
 from perdure.app.modules import Defined, discover
 from perdure.app.server_process import ServerProcess
 from perdure.app.settings import GRPC_PORT, HTTP_PORT, Address, ServerSettings
@@ -223,7 +223,7 @@ async def _first_run(
         return 0
     await workers.changed.wait()
     workflow = _workflow_to_start(workers.defined, flows.names)
-    with Api(url, key=token) as api:
+    with HttpApi(url, key=token) as api:
         say.note(f"a first run of {workflow}:")
         run = await asyncio.to_thread(_start, api, workflow)
         while run["status"] not in EXIT_OF:
@@ -250,7 +250,7 @@ def _workflow_to_start(defined: Defined | None, flows: list[str]) -> str:
     )
 
 
-def _start(api: Api, workflow: str) -> dict[str, Any]:
+def _start(api: HttpApi, workflow: str) -> dict[str, Any]:
     """A worker has just connected; that its workflows are registered takes a moment."""
     deadline = time.monotonic() + FIRST_RUN_S_MAX
     while True:

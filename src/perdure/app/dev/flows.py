@@ -12,7 +12,7 @@ from typing import Any
 
 from perdure.app.dev.console import Say
 from perdure.app.flow_files import FLOWS, SUFFIXES, holds_flow, load, of_project
-from perdure.app.http_client import Api
+from perdure.app.http_client import HttpApi
 from perdure.core.errors import PerdureError
 
 
@@ -65,7 +65,7 @@ class DevFlows:
             self._say.step("flow", f"{answer['name']} of {shown}, unchanged")
 
     def _post(self, body: dict[str, Any]) -> dict[str, Any]:
-        with Api(self._url, key=self._token) as api:
+        with HttpApi(self._url, key=self._token) as api:
             answer: dict[str, Any] = api.post("/workflows/deploy", body)
             return answer
 

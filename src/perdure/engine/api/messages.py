@@ -124,7 +124,7 @@ async def resolve(api: NamespaceApi, r: ResolvePromise) -> None:
     body = encode_message(PromiseMessage(r.name, r.value, is_authorized))
 
     async def send(target: bytes) -> bool | None:
-        active, won = await api.ports.store.resolve_promise(target, api.ns, r.name, body, sure=is_authorized)
+        active, won = await api.ports.store.resolve_promise(target, api.ns, r.name, body, authorized=is_authorized)
         if won:
             api.engine.events.message_sent.publish(target)
             return True

@@ -43,7 +43,7 @@ from perdure.core.suggestions import did_you_mean
 from perdure.engine.api.api import NamespaceApi, handles
 from perdure.engine.api.runs import page_limit
 from perdure.engine.api.starts import version_of
-from perdure.engine.services.schedule_planner import Calendars, DueSchedule, Fire
+from perdure.engine.services.schedule_planner import Calendars, DueSchedule, PlannedFire
 from perdure.engine.services.schedules import Scheduler
 from perdure.flows.scheduled import BACKFILL, BY_HAND, check_name, checked, spec_calendars
 
@@ -213,7 +213,7 @@ class Schedules:
     async def trigger(self, name: str) -> bytes:
         """Start a run now, whatever the schedule says, is doing, or counts."""
 
-        def plan(s: DueSchedule, calendars: Calendars) -> list[Fire]:
+        def plan(s: DueSchedule, calendars: Calendars) -> list[PlannedFire]:
             _refuse_missing(s)
             return self._fires(s, parse_spec(msgspec.json.decode(s.spec)), [s.clock_us])
 
@@ -233,7 +233,7 @@ class Schedules:
             return await self._dry_run(name, since_us, until_us)
         wanted: list[int] = []
 
-        def plan(s: DueSchedule, calendars: Calendars) -> list[Fire]:
+        def plan(s: DueSchedule, calendars: Calendars) -> list[PlannedFire]:
             _refuse_missing(s)
             spec = parse_spec(msgspec.json.decode(s.spec))
             wanted.extend(_backfill_times(spec, calendars, since_us, until_us, s.clock_us))

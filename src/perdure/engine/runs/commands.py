@@ -26,7 +26,7 @@ from perdure.engine.runs.timers import Timers
 from perdure.wire.codec import encode_failure
 
 
-class Commands:
+class RunCommands:
     def __init__(
         self,
         context: EngineContext,

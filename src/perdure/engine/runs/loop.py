@@ -23,7 +23,7 @@ from perdure.core.work import Activation, Decided
 from perdure.engine.context import EngineContext
 from perdure.engine.flow_control import FlowControl
 from perdure.engine.ports import HistoryRow, InboxRow
-from perdure.engine.runs.commands import Commands
+from perdure.engine.runs.commands import RunCommands
 from perdure.engine.runs.delivery import FROM_MESSAGES, InboxDelivery, message_of
 from perdure.engine.runs.exits import RunExits, waits_of
 from perdure.engine.runs.flow_definitions import Flows
@@ -56,7 +56,7 @@ class RunParts:
         self.delivery = InboxDelivery(context.queue, tasks)
         self.exits = RunExits(context, self.runs, tasks, self.delivery)
         self.timers = Timers(context, self.runs, self.exits)
-        self.commands = Commands(context, self.runs, tasks, self.exits, self.timers, flows, flow_control)
+        self.commands = RunCommands(context, self.runs, tasks, self.exits, self.timers, flows, flow_control)
 
 
 class RunLoop:

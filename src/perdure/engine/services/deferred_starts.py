@@ -65,7 +65,7 @@ class PutOff(msgspec.Struct, frozen=True):
     due_us: int
 
 
-class Asked(msgspec.Struct, frozen=True):
+class DeferralRequest(msgspec.Struct, frozen=True):
     """A start that is to be put off. `argument` and `items` are those of a batch; `once` is the sender's own key of its items."""
 
     ns: int
@@ -88,7 +88,7 @@ class Begun(msgspec.Struct, frozen=True):
 
 
 class StartStore(Protocol):
-    async def put_off(self, asked: Asked) -> PutOff: ...
+    async def put_off(self, asked: DeferralRequest) -> PutOff: ...
     async def next_due(self) -> tuple[int, int | None]:
         """The database's clock, and when the next start is due."""
         ...
@@ -144,7 +144,7 @@ class DeferredStarts(Service):
         bare = msgspec.msgpack.encode(msgspec.structs.replace(r, input=b"", later=None, idempotency_key=""))
         mine = self._new_run_id()
         put = await self._store.put_off(
-            Asked(ns, mine, r.workflow, r.later, bare, r.input, argument, items, r.idempotency_key)
+            DeferralRequest(ns, mine, r.workflow, r.later, bare, r.input, argument, items, r.idempotency_key)
         )
         if self._next_us is None or put.due_us < self._next_us:
             self.wake()

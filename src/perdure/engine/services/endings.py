@@ -71,7 +71,7 @@ class Unendable(msgspec.Struct, frozen=True, kw_only=True):
     keys: tuple[str, ...] = ()
 
 
-class Recorded(msgspec.Struct, frozen=True):
+class RecordedRun(msgspec.Struct, frozen=True):
     """What the database has about one run."""
 
     history: list[HistoryRow]
@@ -87,7 +87,7 @@ class Decision(msgspec.Struct):
     waits: dict[bytes, int]
 
 
-Decide = Callable[[Sequence[tuple[Unendable, Recorded]]], Decision]
+Decide = Callable[[Sequence[tuple[Unendable, RecordedRun]]], Decision]
 
 
 class EndingStore(Protocol):
@@ -183,7 +183,7 @@ class Endings(Service):
             self._aside[run_id] = now_s + SET_ASIDE_S
 
 
-def decide(found: Sequence[tuple[Unendable, Recorded]]) -> Decision:
+def decide(found: Sequence[tuple[Unendable, RecordedRun]]) -> Decision:
     batch = Batch()
     ends: list[ActiveRun] = []
     waits: dict[bytes, int] = {}
@@ -255,7 +255,7 @@ def _read_what_is_left(rows: Sequence[HistoryRow]) -> Known:
     return known
 
 
-def _ended(one: Unendable, known: Known, recorded: Recorded) -> ActiveRun:
+def _ended(one: Unendable, known: Known, recorded: RecordedRun) -> ActiveRun:
     run = ActiveRun(one.run_id, one.ns, one.workflow, one.version, one.epoch + 1)
     run.keys, run.state = one.keys, known.state
     if recorded.history:

@@ -27,7 +27,7 @@ from perdure.core.ids import text
 from perdure.core.limits import SUCCESSORS_MAX
 from perdure.core.messages import UpdateMessage
 from perdure.core.outage import Outage
-from perdure.core.work import Answer, RunView
+from perdure.core.work import RunView, UpdateAnswer
 from perdure.engine.ports import Store
 from perdure.wire.codec import decode_failure, encode_message
 
@@ -43,45 +43,45 @@ Place = tuple[int, bytes, str]
 """(namespace, run, id of the update)"""
 
 
-class Asked(msgspec.Struct, frozen=True):
+class UpdateSent(msgspec.Struct, frozen=True):
     """What came of a question."""
 
     active: bool
     """The run takes mail."""
     known: bool
     """It was asked before, or is now."""
-    answer: Answer | None
+    answer: UpdateAnswer | None
 
 
-class Found(msgspec.Struct, frozen=True):
+class SettledUpdate(msgspec.Struct, frozen=True):
     """A question that is settled: by an answer, or because its run has ended or continued in another."""
 
     place: Place
-    answer: Answer | None
+    answer: UpdateAnswer | None
     successor: bytes | None
 
 
 class UpdatePort(Protocol):
-    async def ask(self, place: Place, body: bytes) -> Asked:
+    async def ask(self, place: Place, body: bytes) -> UpdateSent:
         """Put the question into the run's inbox, once."""
         ...
 
-    async def find(self, place: Place) -> Asked: ...
-    async def settled(self, places: Sequence[Place]) -> list[Found]: ...
+    async def find(self, place: Place) -> UpdateSent: ...
+    async def settled(self, places: Sequence[Place]) -> list[SettledUpdate]: ...
     async def states(self, ns: int, run_id: bytes, after: str, limit: int) -> list[tuple[str, bytes]]: ...
 
 
 class Updates:
     def __init__(self, port: UpdatePort, store: Store, message_sent: Callable[[bytes], None]) -> None:
         self._port, self._store, self._message_sent = port, store, message_sent
-        self._waiting: dict[Place, list[asyncio.Future[Answer]]] = {}
-        self._places: dict[asyncio.Future[Answer], Place] = {}
+        self._waiting: dict[Place, list[asyncio.Future[UpdateAnswer]]] = {}
+        self._places: dict[asyncio.Future[UpdateAnswer], Place] = {}
         self._looking: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
 
-    async def ask(self, ns: int, run_id: bytes, message: UpdateMessage, seconds: float) -> Answer | None:
+    async def ask(self, ns: int, run_id: bytes, message: UpdateMessage, seconds: float) -> UpdateAnswer | None:
         """The answer, or None when there is none within the time; asking again under the same id waits on."""
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[UpdateAnswer] = asyncio.get_running_loop().create_future()
         try:
             await self._send(ns, run_id, message, future)
             async with asyncio.timeout(seconds):
@@ -91,7 +91,7 @@ class Updates:
         finally:
             self._drop(future)
 
-    async def _send(self, ns: int, run_id: bytes, message: UpdateMessage, future: asyncio.Future[Answer]) -> None:
+    async def _send(self, ns: int, run_id: bytes, message: UpdateMessage, future: asyncio.Future[UpdateAnswer]) -> None:
         """Waits from before the question is sent, so that no answer falls between the two."""
         body = encode_message(message)
         for _ in range(SUCCESSORS_MAX):
@@ -113,7 +113,7 @@ class Updates:
             run_id = view.successor
         raise RunFinished("the run was continued too many times to follow")
 
-    async def find(self, ns: int, run_id: bytes, id: str) -> Answer | None:
+    async def find(self, ns: int, run_id: bytes, id: str) -> UpdateAnswer | None:
         """The answer that was given, None when it is still to come. NotFound when nobody asked under this id."""
         known = False
         for _ in range(SUCCESSORS_MAX):
@@ -131,7 +131,7 @@ class Updates:
             raise NotFound(
                 f"run {text(run_id)} was asked for no update {id!r}, or too long ago for its answer to be kept"
             )
-        return Answer(b"", _ended(run_id))
+        return UpdateAnswer(b"", _ended(run_id))
 
     async def states(self, ns: int, run_id: bytes, after: str, limit: int) -> list[tuple[str, bytes]]:
         """Names and values of what the run has set, as of its last commit."""
@@ -143,11 +143,11 @@ class Updates:
             raise NotFound(f"no run {text(run_id)} in this namespace")
         return view
 
-    def _wait(self, place: Place, future: asyncio.Future[Answer]) -> None:
+    def _wait(self, place: Place, future: asyncio.Future[UpdateAnswer]) -> None:
         self._waiting.setdefault(place, []).append(future)
         self._places[future] = place
 
-    def _drop(self, future: asyncio.Future[Answer]) -> None:
+    def _drop(self, future: asyncio.Future[UpdateAnswer]) -> None:
         place = self._places.pop(future, None)
         left = self._waiting.get(place) if place is not None else None
         if place is not None and left is not None and future in left:
@@ -163,7 +163,7 @@ class Updates:
         for id, value, failure in answers:
             self._tell((ns, run_id, id), answer_of(value, failure))
 
-    def _tell(self, place: Place, answer: Answer) -> None:
+    def _tell(self, place: Place, answer: UpdateAnswer) -> None:
         for future in self._waiting.pop(place, ()):
             if not future.done():
                 future.set_result(answer)
@@ -203,12 +203,12 @@ class Updates:
                 for future in self._waiting.pop(one.place, ()):
                     self._wait((ns, one.successor, id), future)
             else:
-                self._tell(one.place, one.answer or Answer(b"", _ended(run_id)))
+                self._tell(one.place, one.answer or UpdateAnswer(b"", _ended(run_id)))
         return len(found)
 
 
-def answer_of(value: bytes | None, failure: bytes | None) -> Answer:
-    return Answer(value or b"", None if failure is None else decode_failure(failure))
+def answer_of(value: bytes | None, failure: bytes | None) -> UpdateAnswer:
+    return UpdateAnswer(value or b"", None if failure is None else decode_failure(failure))
 
 
 def _ended(run_id: bytes) -> Failure:

@@ -66,7 +66,7 @@ class Job(msgspec.Struct):
     monotonic_us: int
 
 
-class Ready(msgspec.Struct, tag="ready"):
+class ProcessReady(msgspec.Struct, tag="ready"):
     """The child has started."""
 
 
@@ -88,7 +88,7 @@ class Ended(msgspec.Struct, tag="ended"):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_job = msgspec.msgpack.Decoder(Job).decode
-Answer = Ready | AttemptBegun | OutputLines | Pulsed | Ended
+Answer = ProcessReady | AttemptBegun | OutputLines | Pulsed | Ended
 _decode_answer: Callable[[bytes], Answer] = msgspec.msgpack.Decoder(Answer).decode
 
 
@@ -131,7 +131,7 @@ class TaskProcess:
                         wrote(attempt, lines)
                     case Pulsed(details):
                         beat(attempt, details)
-                    case Ready():
+                    case ProcessReady():
                         self._ready = True
                     case AttemptBegun():
                         self._began = True
@@ -308,7 +308,7 @@ class ProcessServer:
 
     def run(self) -> None:
         output.install()
-        self._send(Ready())
+        self._send(ProcessReady())
         threading.Thread(target=self._read, name="perdure-reader", daemon=True).start()
         while True:
             self._do(self._jobs.get())

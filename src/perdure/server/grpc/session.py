@@ -34,7 +34,7 @@ async def answer(api: NamespaceApi, name: str, request: bytes) -> bytes:
     return acts.encode(await api.call(act, acts.decode_request(act, request)))
 
 
-class Session:
+class CallSession:
     def __init__(self, api: NamespaceApi, admit: Callable[[Principal], None], context: Any) -> None:
         """`admit` applies the principal's rate limit to each call."""
         self._api, self._admit, self._context = api, admit, context
