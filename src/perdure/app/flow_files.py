@@ -92,7 +92,7 @@ def stem(path: Path) -> str:
 
 
 def is_file_name(text: str) -> bool:
-    """Whether somebody who typed this meant a file rather than the name of a workflow."""
+    """Whether an argument looks like a file rather than the name of a workflow."""
     return Path(text).suffix in SUFFIXES
 
 

@@ -17,7 +17,7 @@ KNOWN_MAX: Final = 20_000
 
 
 class TaskTypes:
-    """Told by the hub; a thousand workers that say the same cost one write."""
+    """Called by the hub. The same signatures from a thousand workers cost one write."""
 
     def __init__(self, definitions: Definitions) -> None:
         self._definitions = definitions

@@ -94,7 +94,7 @@ def _recorded(c: cm.Command) -> ev.Event:
 
 
 async def _write(client: Perdure, run_id: bytes, history: list[ev.Event]) -> None:
-    """Through the engines' own door, under a session that nobody else uses."""
+    """Written through the engine's store, under a separate session."""
     ns, store = client.engine.ns, client.store
     session = (await store.register("bench", 60.0, 0)).id
     batch = Batch()

@@ -5,8 +5,8 @@ Laws:
 1. An approval is a promise whose value is what people decided. It is decided once, by the answer that makes the count full.
 2. One name, one vote. It may be changed until the approval is decided.
 3. Who may answer is a matter of names and of the time: the assignees, and from `escalate_us` on those it escalates to as well.
-   No assignees at all: anybody who may operate runs.
-4. From `deadline_us` on nobody may. The run learns of it from a timer of its own.
+   Without assignees: anyone who may operate runs.
+4. From `deadline_us` on no answer is accepted. A timer of the run reports the deadline to its code.
 
     open --votes--> approved (quorum of yes) | rejected (reject_quorum of no)
       '--deadline--> expired
@@ -60,7 +60,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def is_guarded(self) -> bool:
-        """Not everybody's answer counts, or more than one is needed."""
+        """Whether only assignees may answer, or more than one answer is needed."""
         return bool(self.assignees) or self.quorum > 1
 
 
@@ -100,7 +100,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def answerers(self) -> list[str]:
-        """Who may answer now; nobody in particular where it has no assignees."""
+        """Who may answer now; empty where it has no assignees."""
         return list(dict.fromkeys([*self.assignees, *(self.escalate_to if self.is_escalated else ())]))
 
     @property
@@ -153,9 +153,7 @@ def _check_spec(spec: Spec) -> None:
     if spec.escalate_us is not None and not spec.escalate_to:
         raise InvalidInput("the approval escalates but does not say to whom")
     if spec.escalate_to and not spec.assignees:
-        raise InvalidInput(
-            "the approval has no assignees: anybody may answer from the start, there is nobody to escalate from"
-        )
+        raise InvalidInput("the approval has no assignees: anyone may answer from the start, so it cannot escalate")
 
 
 def check_names(names: Sequence[str], what: str) -> None:
@@ -173,9 +171,9 @@ def check_name(name: Any, what: str) -> str:
 
 
 def names_of(subject: str, key_name: str | None = None) -> tuple[str, ...]:
-    """What somebody is called: by the name alone first, then by the whole subject of the credential.
+    """The names of a caller: the plain name first, then the whole subject of the credential.
 
-    A name that looks like a subject is none: it would be somebody else's."""
+    A name that looks like a subject is left out: it could be the subject of another caller."""
     alias = key_name if subject.startswith(_KEY) else subject.removeprefix(_USER) if subject.startswith(_USER) else None
     if not alias or alias.startswith((_USER, _KEY)):
         return (subject,)
@@ -183,7 +181,7 @@ def names_of(subject: str, key_name: str | None = None) -> tuple[str, ...]:
 
 
 def answerer(standing: Standing, names: Iterable[str]) -> str:
-    """The name under which somebody answers. Raises NotAssigned."""
+    """The name under which a caller answers. Raises NotAssigned."""
     given = tuple(names)
     asked = standing.answerers
     if not standing.assignees:
@@ -264,7 +262,7 @@ def verdict_of(spec: Spec, votes: list[Vote]) -> bool | None:
 
 
 def envelope(votes: list[Vote], approved: bool) -> bytes:
-    """What the run gets: the verdict, by whom, and everybody's vote. The last vote is the one that decided."""
+    """The value that the run receives: the verdict, its author, and all votes. The last vote is the deciding one."""
     deciding = votes[-1]
     given = [v.value for v in votes if v.approved and v.value != b"null"] if approved else []
     value = deciding.value if approved and deciding.value != b"null" else given[-1] if given else b"null"
@@ -309,7 +307,7 @@ class ApprovalAnswer(msgspec.Struct, frozen=True):
 
 
 def read_answer(value: Any) -> ApprovalAnswer | None:
-    """The decision of people, by votes; None for anything else that somebody resolved the promise with."""
+    """The decision by votes; None for any other value that the promise was resolved with."""
     if not isinstance(value, dict):
         return None
     given = cast(dict[str, Any], value)

@@ -7,7 +7,7 @@ Laws:
 3. A task, timer, child, promise or operation is named by its sequence number, counted per kind from 0 by the code that asked.
 4. `TasksScheduled` and `TasksSucceeded` carry many tasks at once: a fan-out of 100,000 is a few hundred events.
 
-Events hold no cycles, so the collector is told not to look at them (gc=False): histories are long.
+Events hold no cycles, so garbage collection skips them (gc=False): histories are long.
 
 Command events say what the code asked for (the journal matches against them); fact events say what the world answered
 (the code resumes on them); terminal events end an epoch of the run.
@@ -84,7 +84,7 @@ class RunContinued(_Event, frozen=True, gc=False, tag=6):
 
 
 class RunRetried(_Event, frozen=True, gc=False, tag=7):
-    """A failed run goes on, in a new epoch. What this takes back is told in reopen.py; what people see is here."""
+    """A failed run is retried, in a new epoch. run_retry.py says what this voids; the fields here are for display."""
 
     cut: int
     """Number of the first event that is taken back; 0: none is, the decider goes on from where it was (declarative runs)."""

@@ -125,7 +125,7 @@ class Journal:
             elif (
                 expected.name != name
                 or not _same_nodes(expected, nodes, first - start)
-                # What an undo is told of the error may differ: texts of exceptions hold addresses, too.
+                # The error text passed to an undo may differ: texts of exceptions contain addresses.
                 or (expected.inputs != chunk and not is_undo(nodes))
             ):
                 self._refuse(f"task {first}", _describe(expected), _tasks_text(name, chunk))

@@ -93,7 +93,7 @@ COMMENT_CHARS_MAX: Final = 1_000
 LINK_CHARS_MAX: Final = 4_000
 """Characters of a signed link's token."""
 LINK_US_DEFAULT: Final = 7 * 86_400 * 1_000_000
-"""Microseconds that a signed link works for unless it is told: seven days."""
+"""Default lifetime of a signed link in microseconds: seven days."""
 LINK_US_MAX: Final = 366 * 86_400 * 1_000_000
 """Microseconds that a signed link may work for."""
 
@@ -176,7 +176,7 @@ MESSAGE_KEYS_KEPT_S: Final = 86_400
 EVENT_WAITS_PAGE: Final = 500
 """Waits for one event that are looked at in one transaction."""
 EVENT_MATCH_STEPS_MAX: Final = 20_000
-"""Steps that the expression of one wait may take to tell whether an event fits; one that needs more does not fit."""
+"""Steps that a wait's expression may take to match one event; an expression that needs more does not match."""
 EVENTS_PER_LOOK: Final = 20
 """Events that are matched in one transaction."""
 EVENTS_KEPT_S: Final = 7 * 86_400

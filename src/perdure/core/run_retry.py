@@ -90,7 +90,7 @@ def _cut(seen: list[Recorded], end: ev.RunFailed) -> int:
 
 
 def _is_failure(event: ev.Event, stopped: Collection[int]) -> bool:
-    """Something ended badly and the code was told. A child that the code itself had stopped is no failure."""
+    """Whether a failure was delivered to the code. A child that the code itself cancelled is no failure."""
     match event:
         case ev.TaskFailed():
             return True

@@ -11,7 +11,7 @@ Laws:
 
 1. Only what is recorded as a success is undone, and each success at most once.
 2. The order is exactly the reverse of the order of successes. One undo ends before the next begins.
-3. An undo that fails for good does not stop the others, and does not change how the run ends; the text of the end tells of it.
+3. An undo that fails for good does not stop the others, and does not change how the run ends; the text of the end mentions it.
 4. A run does not end failed or cancelled before its stack is empty, unless the engine itself has to end it.
 
 Tasks that undo are known by their label, which begins with `undo:`. In a flow the label of the node follows; in code the name of the task,
@@ -131,12 +131,12 @@ class _Fold:
 
 
 def error_value(error: Failure | None) -> dict[str, str] | None:
-    """What an undo is told about why."""
+    """The reason that is passed to an undo."""
     return None if error is None else {"code": error.code, "type": error.type, "message": error.message}
 
 
 def offer(call: bytes, result: bytes, error: Failure | None) -> bytes:
-    """The call of an undo that is not told what to take: the arguments of the call that it takes back, `result` and `error`."""
+    """The default arguments of an undo: those of the call that it undoes, plus `result` and `error`."""
     given: dict[str, msgspec.Raw] = {}
     try:
         given = msgspec.json.decode(call or b"{}", type=dict[str, msgspec.Raw])
@@ -212,12 +212,12 @@ class UndoSequence(Generic[E]):
 
 
 def why(end: cm.FailRun | cm.CancelRun) -> Failure:
-    """What undos are told."""
+    """The error that is passed to undos."""
     return end.failure if isinstance(end, cm.FailRun) else Failure("run_cancelled", end.reason or "it was cancelled")
 
 
 def told_of(end: cm.FailRun | cm.CancelRun, failures: list[str]) -> cm.Command:
-    """The same end, whose text tells of the undos that failed."""
+    """The same end, with the failed undos added to its text."""
     if isinstance(end, cm.CancelRun):
         return cm.CancelRun(with_failures(end.reason, failures))
     f = end.failure

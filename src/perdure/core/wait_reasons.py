@@ -27,9 +27,9 @@ from perdure.core.named_events import read_spec
 from perdure.core.runstate import RunState
 
 NAMES_COUNTED: Final = 1_000
-"""Unfinished tasks of a run whose names are told."""
+"""Unfinished tasks of a run that are listed by name."""
 WAITS_MAX: Final = 20
-"""Waits of one run that are recorded and shown; how many more there are is told."""
+"""Wait reasons of one run that are recorded and shown; the rest are counted."""
 
 CODES: Final[dict[str, str]] = {
     "stuck": "Its code cannot continue until the run is resumed.",
@@ -89,7 +89,7 @@ def decode(text: str | None) -> list[WaitReason]:
 
 
 def ordered(waits: Iterable[WaitReason]) -> list[WaitReason]:
-    """The most telling first. Where a task says why it waits, that it waits need not be told."""
+    """The most specific first. A task's own wait reason replaces the plain wait for that task."""
     found = sorted(waits, key=lambda w: _RANK[w.on])
     telling = [w for w in found if w.on != "task"]
     return telling if any(w.on in TASK_CODES for w in telling) else found

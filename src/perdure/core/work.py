@@ -43,7 +43,7 @@ class Report(msgspec.Struct, gc=False):
     started_us: int
     finished_us: int
     epoch: int = 0
-    """Of the assignment; 0 where the worker does not tell. A task of a retried run begins again with attempt 1."""
+    """Of the assignment; 0 where the worker does not send it. A task of a retried run begins again with attempt 1."""
 
 
 class Beat(msgspec.Struct, gc=False):

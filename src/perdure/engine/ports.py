@@ -1,4 +1,4 @@
-"""What the engine needs from the world. The store and the workers implement these; tests may too."""
+"""The ports of the engine. The store and the workers implement these; tests may too."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ClaimedRun(msgspec.Struct, frozen=True):
     version: str
     epoch: int
     keys: tuple[str, ...] = ()
-    """What it holds: keys of its slots."""
+    """Keys of the slots that it holds."""
 
 
 class ClaimedTask(msgspec.Struct, frozen=True):
@@ -55,18 +55,18 @@ class ClaimedTask(msgspec.Struct, frozen=True):
     input: bytes
     trace: str | None = None
     keys: tuple[tuple[int, str], ...] = ()
-    """What it holds: (namespace, key) of its slots."""
+    """(namespace, key) of the slots that it holds."""
 
 
 class FromLines(msgspec.Struct, frozen=True):
-    """What flow control let begin, and when it is worth looking again."""
+    """Tasks that flow control admitted, and when to poll again."""
 
     tasks: list[ClaimedTask]
     next_us: int | None
 
 
 class Entered(msgspec.Struct, frozen=True):
-    """Runs that were let in, and those that were asked to go instead."""
+    """Runs that were admitted, and runs that are cancelled in exchange."""
 
     runs: int
     cancelled: int
@@ -80,7 +80,7 @@ class HistoryRow(msgspec.Struct, frozen=True):
     at_us: int
     body: bytes
     hash: bytes = b""
-    """Where it was asked for."""
+    """Only where it was requested."""
 
 
 class InboxRow(msgspec.Struct, frozen=True):
@@ -97,7 +97,7 @@ class Adopted(msgspec.Struct, frozen=True):
     """Running tasks that a worker brought along from another engine."""
 
     tasks: list[ClaimedTask]
-    """Now this session's."""
+    """Tasks that now belong to this session."""
     known: set[bytes]
     """Tasks that have a row, adopted or not. One that has none may still be waited for by its run."""
 
@@ -120,9 +120,9 @@ class Due(msgspec.Struct, frozen=True):
     rules_us: int | None = None
     """When the rules of flow control last changed."""
     task_group_priority: int | None = None
-    """The highest priority in lines that are due."""
+    """The highest priority among the groups that are due."""
     suspects: bool = False
-    """There are runs that engines did not survive."""
+    """There are suspect runs: engines died while they had them."""
 
 
 class LostTask(msgspec.Struct, frozen=True):
@@ -144,12 +144,12 @@ class QueuedTask(msgspec.Struct, frozen=True):
     options: bytes
     input: bytes
     wait_us: int | None = None
-    """Not begun within this time, it fails; None: it may wait for ever."""
+    """It fails if it has not begun within this time; None: no limit."""
     line: FlowControlGroup | None = None
 
 
 class Reopening(msgspec.Struct, frozen=True):
-    """A failed run that goes on: all that its retry changes, in one transaction."""
+    """The retry of a failed run: all its changes, in one transaction."""
 
     run_id: bytes
     ns: int
@@ -166,15 +166,15 @@ class Reopening(msgspec.Struct, frozen=True):
     states: dict[str, bytes | None]
     """State values that differ from what is stored."""
     orphans: list[bytes]
-    """Children that are not this run's any more; their ids may be given to others."""
+    """Children that no longer belong to this run; their ids may be reused."""
     line: FlowControlGroup | None = None
-    """Where the run waits to be let in again."""
+    """The group in which the run waits for admission."""
 
 
 Again = tuple[bytes, int, int, int | None, int | None]
 """(id, attempt, lost, how long it may wait from now on, and from its scheduling on)"""
 Settle = Callable[[list[LostTask]], tuple[list[Again], list[tuple[bytes, bytes]]]]
-"""Lost tasks -> those to queue again, (id, mail) that fail their task."""
+"""Lost tasks -> those to queue again, and (id, message) of those that fail."""
 
 
 class Store(CommitStore, Protocol):
@@ -190,7 +190,7 @@ class Store(CommitStore, Protocol):
     async def resolve_promise(
         self, run_id: bytes, ns: int, name: str, body: bytes, *, authorized: bool
     ) -> tuple[bool, bool]:
-        """(is the run active, did this one win). `sure`: it may resolve an approval past those who are asked."""
+        """(is the run active, did this call win). `authorized`: it may resolve an approval past its assignees."""
         ...
 
     async def forget_key(self, ns: int, key: str, run_id: bytes) -> None: ...
@@ -250,7 +250,7 @@ class Store(CommitStore, Protocol):
 
 
 class WorkerPort(Protocol):
-    """One worker in this process, or all those that are connected to it."""
+    """The worker in this process, or all workers that are connected to it."""
 
     ns: int
     """The engine's own namespace; a worker in this process serves that one."""
@@ -259,17 +259,17 @@ class WorkerPort(Protocol):
     def workflows(self) -> dict[Named, str]: ...
     @property
     def parameters(self) -> dict[Named, bytes]:
-        """What its workflows take; see core/parameters.py."""
+        """Parameters of its workflows; see core/parameters.py."""
         ...
 
     @property
     def controls(self) -> dict[Named, bytes]:
-        """What they say about flow control of their runs, as JSON; those that say nothing are left out."""
+        """Flow-control options of its workflows as JSON, only of those that have some."""
         ...
 
     @property
     def task_options(self) -> dict[str, bytes | None]:
-        """What the tasks of this process declare about themselves, as JSON. Remote workers say it when they connect."""
+        """Declared options of the tasks of this process, as JSON. Remote workers send theirs when they connect."""
         ...
 
     @property
@@ -282,7 +282,7 @@ class WorkerPort(Protocol):
     def name_of(self, run_id: bytes, seq: int) -> str: ...
     @property
     def outlives_engine(self) -> bool:
-        """Whether attempts go on when this engine leaves, and can be taken to another one."""
+        """Whether attempts continue when this engine closes, and can move to another one."""
         ...
 
     def open(

@@ -149,7 +149,7 @@ async def _open(dsn: str, startup: Mapping[str, str], **options: Any) -> Any:
 
 
 async def _accepted(connection: Any, settings: Mapping[str, str]) -> Pooling:
-    """A pooler can be told to drop startup parameters instead of refusing them."""
+    """A pooler can be configured to drop startup parameters instead of refusing them."""
     try:
         held = await hold(connection, settings)
     except BaseException:

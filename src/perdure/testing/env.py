@@ -51,7 +51,7 @@ MOCKED: Final = "mocked"
 
 
 SETTINGS: Final = EngineSettings(commit=CommitPolicy(lazy_us=1_000))
-"""Nothing is gained by letting records wait for company where somebody waits for everything to be written."""
+"""No group commit: the test waits for every record to be written, so delaying records gains nothing."""
 
 
 class TestEnv:

@@ -106,7 +106,7 @@ class Ledger(_AppendOnly):
 
 
 class Signals(_AppendOnly):
-    """Signals that were acknowledged: append after `send()` has returned. `sender` tells apart those whose order is not known."""
+    """Signals that were acknowledged: append after `send()` has returned. Signals of different `sender`s have no order."""
 
     def acknowledged(self, run_id: str, name: str, value: object, sender: str = "") -> None:
         self._append(msgspec.json.encode({"run": run_id, "name": name, "value": value, "sender": sender}))

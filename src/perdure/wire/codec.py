@@ -1,6 +1,6 @@
-"""Events, commands and mail as bytes, with a version in front; histories as JSON for people and for golden files.
+"""Events, commands and messages as bytes with a version byte; histories as JSON for display and for golden files.
 
-Law: whatever this module ever wrote, it reads for ever. A new layout takes a new version byte and keeps the old reader.
+Law: this module reads everything that any version of it has written. A new layout takes a new version byte and keeps the old reader.
 """
 
 from __future__ import annotations

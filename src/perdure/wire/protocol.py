@@ -202,7 +202,7 @@ def decode_up(data: bytes) -> Up:
 
 
 def _reason(r: pb.Report) -> Failure | None:
-    """A failed attempt always has one, whatever its worker sent."""
+    """The failure of a failed attempt; a default where the worker sent none."""
     if r.HasField("failure"):
         return _failure_of(r.failure)
     return _NO_REASON if r.end in (pb.END_ERROR, pb.END_FINAL_ERROR) else None

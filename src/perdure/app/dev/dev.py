@@ -41,12 +41,12 @@ from perdure.store.connect import without_password
 
 PORTS_TRIED: Final = 50
 STOP_S_MAX: Final = 4.0
-"""From the signal to the end of the process, whatever its runs do. 5 s are promised; the rest is for a busy machine."""
+"""Longest time from the signal to the end of the process. 5 s are documented; the rest allows for a busy machine."""
 SERVER_DRAIN_S: Final = 1.0
 """Its only worker is gone by then."""
 FIRST_RUN_S_MAX: Final = 120.0
 ENGINE: Final = EngineSettings(lease_s=6.0, heartbeat_s=2.0)
-"""After a kill -9 somebody sits and waits for the run to go on."""
+"""Short, because after a kill -9 the developer waits for the run to continue."""
 EXIT_OF: Final = {"success": 0, "failed": 1, "cancelled": 3}
 
 
@@ -96,7 +96,7 @@ async def dev(options: DevOptions, say: Say) -> int:
         say.step("server", f"{http}, workers connect to {grpc}")
         flows = DevFlows(options.directory, process.url, token, say)
         await flows.deploy_all()
-        # That its workflows are known must be on record before anybody is told that they are.
+        # Workflows are registered before they are announced.
         workers = Workers(options.directory, str(grpc), say, process.server.engine.refresh, flows)
         stack.push_async_callback(workers.close)
         abandon.append(workers.kill)
@@ -217,7 +217,7 @@ def is_free(address: Address) -> bool:
 async def _first_run(
     url: str, token: str, workers: Workers, flows: DevFlows, say: Say, seeded: bool, once: bool
 ) -> int:
-    """Where the directory was empty a run is started and its end is shown; elsewhere people know what to start."""
+    """Start a run and show its result, but only where the directory was empty and the starter was written into it."""
     if not seeded and not once:
         say.link(with_token(url, token))
         return 0

@@ -1,7 +1,7 @@
 """Retry of a failed run: what core/run_retry.py decides, carried out.
 
-Failed children are retried first, each in a transaction of its own, and its parent afterwards. A crash in between leaves a child that
-goes on and a parent that is still failed; retrying the parent again finds the child as it is by then.
+Failed children are retried first, each in a transaction of its own, and the parent afterwards. A crash in between leaves an active
+child of a failed parent; another retry of the parent takes the child as it then is.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from perdure.wire.codec import decode_row, encode_events, encode_options
 
 ROWS_PAGE: Final = 1_000
 GENERATIONS_MAX: Final = 100
-"""Children of children of ... that one retry goes down to."""
+"""Depth of nested children that one retry descends to."""
 
 
 class RunRetry:
@@ -40,7 +40,7 @@ class RunRetry:
         self._woken = api.engine.events.message_sent.publish
 
     async def retry(self, run_id: bytes, generation: int = 0) -> None:
-        """Open a failed run again. Raises NotFound, or Conflict when it cannot be retried or another retry was faster."""
+        """Retry a failed run. Raises NotFound, or Conflict when it cannot be retried or another retry was faster."""
         by = self._by
         view, history = await self.check(run_id)
         if is_flow(view.version):
@@ -110,7 +110,7 @@ class RunRetry:
                 view = await self._last(child)
         if view is None or view.status in (RunStatus.FAILED, RunStatus.CANCELLED):
             return False
-        # One that is active although its parent was told of its end was retried by itself; any other is about to be cancelled.
+        # A child that is active although its parent recorded its end was retried on its own; any other is about to be cancelled.
         return view.status == RunStatus.SUCCESS or told
 
     async def _last(self, run_id: bytes) -> RunView | None:

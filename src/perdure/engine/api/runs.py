@@ -207,7 +207,7 @@ async def retry(api: NamespaceApi, r: ChangeRun) -> None:
 
 @handles(acts.RESUME)
 async def resume(api: NamespaceApi, r: ChangeRun) -> None:
-    """Let a stuck run try again. It released its slots when it became stuck, so it waits for them like a new run."""
+    """Resume a stuck run. It released its slots when it became stuck, so it waits for them like a new run."""
     run_id = await api.run_id(r.run)
     view = await api.view(run_id)
     if view.stuck is None or not await api.ports.store.unstick(run_id, api.ns, await _line_of(api, view)):

@@ -89,12 +89,12 @@ async def run(api: NamespaceApi, r: StartRequest) -> tuple[bytes, Outcome]:
 
 
 def is_deferred(r: StartRequest) -> bool:
-    """It begins later, or is answered with a run that exists."""
+    """The start is debounced, batched or deduplicated."""
     return r.later is not None or r.dedup is not None
 
 
 async def prepared(api: NamespaceApi, r: StartRequest) -> StartRequest:
-    """Held against what is registered, and made safe to repeat."""
+    """Checked against the registered workflows, and made idempotent."""
     if r.key.startswith(IDEMPOTENT_KEY):
         raise InvalidInput(f"key: one that begins with {IDEMPOTENT_KEY!r} is made by the server; choose another")
     if r.registered_only:
@@ -146,7 +146,7 @@ async def _idempotent(api: NamespaceApi, r: StartRequest) -> StartRequest:
     run of the first.
 
     The digest beside it tells a repetition from a different request under the same key. A repetition of a start that has a key attaches
-    to it, whatever it says about conflicts: it would be in conflict with itself. The version is left out of the digest: the current one
+    to it without regard to its conflict policy: it would conflict with itself. The version is left out of the digest: the current one
     may have changed meanwhile.
     """
     key = check_idempotency_key(r.idempotency_key)
@@ -173,7 +173,7 @@ async def _defer(api: NamespaceApi, r: StartRequest) -> StartedRun:
 
 
 async def _pinned(api: NamespaceApi, r: StartRequest) -> StartRequest:
-    """A start that names no version gets the current one, and stays with it."""
+    """A start without a version is pinned to the current one."""
     return msgspec.structs.replace(r, version=await api.engine.flows.pin(api.ns, r.workflow))
 
 
@@ -294,7 +294,7 @@ async def holder_of(api: NamespaceApi, key: str) -> bytes | None:
 
 
 async def _before_start(seconds: float, looking: Coroutine[Any, Any, T]) -> T:
-    """What a start has to know. Without it, there is no run."""
+    """Read what a start depends on; a failure refuses the start."""
     try:
         async with asyncio.timeout(seconds):
             return await looking
@@ -326,7 +326,7 @@ def check_idempotency_key(key: str) -> str:
 
 
 def digest(*parts: Any) -> bytes:
-    """Of a request, to tell a repetition from a different one."""
+    """Digest of a request, to distinguish a repetition from a different request."""
     state = blake2b(digest_size=16)
     for part in parts:
         data = part if isinstance(part, bytes) else str(part).encode()

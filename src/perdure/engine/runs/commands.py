@@ -1,4 +1,4 @@
-"""What the code of a run commands, one handler each.
+"""The commands of a run's code, one handler each.
 
 A handler records the event, does what belongs to it, and answers whether something waits for the record to be durable.
 """
@@ -61,7 +61,7 @@ class RunCommands:
         }
 
     def carry_out(self, run: ActiveRun, commands: list[cm.Command]) -> bool:
-        """In order, until one of them ends the run. Whether something waits for a record."""
+        """Execute commands in order, until one ends the run. Returns whether something waits for a record to be durable."""
         urgent = False
         for command in commands:
             urgent |= self._handlers[type(command)](run, command)
@@ -74,7 +74,7 @@ class RunCommands:
         return [c.workflow for c in commands if type(c) is cm.StartChild and not self._knows(run.ns, c)]
 
     async def look_up(self, ns: int, names: list[str], commands: list[cm.Command]) -> None:
-        """Find out what `unknown_children` lacks."""
+        """Read the versions and options that `unknown_children` lists."""
         await self._flows.find(ns, names)
         children = [c for c in commands if isinstance(c, cm.StartChild)]
         found = [(c.workflow, c.version or self._flows.current(ns, c.workflow)) for c in children]
@@ -111,7 +111,7 @@ class RunCommands:
 
     def _start_timer(self, run: ActiveRun, c: cm.StartTimer) -> bool:
         fire_at_us = c.fire_at_us
-        if fire_at_us < run.reopened[0]:  # set by code that goes through what it heard before the run failed
+        if fire_at_us < run.reopened[0]:  # set by code that replays events from before the run failed
             fire_at_us += run.reopened[1]
         run.record(ev.TimerStarted(c.seq, fire_at_us))
         self._timers.push(run, fire_at_us, c.seq)
@@ -212,7 +212,7 @@ class RunCommands:
             *(SignalMessage(name, value) for name, value in c.signals),
             *(PromiseMessage(name, value) for name, value in c.promises),
             *(CancelMessage(reason, deadline) for reason, deadline in c.cancels),
-            *run.unseen,  # it came while the code was deciding to go on elsewhere
+            *run.unseen,  # it arrived while the code decided to continue as new
             *(UpdateMessage(u.id, u.name, u.value) for u in run.state.updates.values()),
         ]
 

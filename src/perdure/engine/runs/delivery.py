@@ -1,4 +1,4 @@
-"""Messages on their way from the inbox into the history of a run that lives here.
+"""Delivery of inbox messages into the history of a run in memory.
 
 Laws:
 
@@ -59,7 +59,7 @@ class InboxDelivery:
         self._queue.mark(run, urgent=True)
 
     def poll_begins(self) -> None:
-        """What is gone by now is not in anything that is read from here on."""
+        """A poll begins: rows deleted before it cannot appear in its result."""
         self.done.clear()
 
     def committed(self, extras: Extras) -> None:
@@ -67,7 +67,7 @@ class InboxDelivery:
         self.done.update(extras.consumed)
 
     def drop_pending(self, run: ActiveRun) -> None:
-        """What the run wanted to write is void. Messages that were to go with it are still in the inbox and count as unread again."""
+        """The unwritten changes of the run are void. Their messages are still in the inbox and count as unread again."""
         for s in run.pending:
             if s.has_extras:
                 self.pending.difference_update(s.extras.consumed)
@@ -90,7 +90,7 @@ class InboxDelivery:
                 run.unseen.append(message)
                 run.record(ev.SignalReceived(message.name, message.value), len(message.value))
             case CancelMessage():
-                # A second one says that children which do not stop are not to be waited for any longer.
+                # A second request ends the wait for children that do not stop.
                 if not run.state.cancel_requested or run.state.stopping:
                     run.unseen.append(message)
                     run.record(ev.CancelRequested(message.reason, message.deadline)).extras.stops = True
@@ -107,10 +107,10 @@ class InboxDelivery:
                 self._child_ended(run, message)
 
     def _update_asked(self, run: ActiveRun, message: UpdateMessage) -> None:
-        """Asked for twice under one id, an update is handled once."""
+        """An update that is sent twice under one id is handled once."""
         if message.id in run.state.updates:
             return
-        if message.id in run.state.answered:  # where the answer is still kept it stands, and this one is nothing
+        if message.id in run.state.answered:  # an answer that is still kept stands; this message is a repetition
             refuse_update(
                 run, message.id, "conflict", "the run answered this update before, and the answer is no longer kept"
             )

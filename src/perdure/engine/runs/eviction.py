@@ -1,4 +1,4 @@
-"""Runs that only wait for the outside leave memory; they come back when their time or a message comes."""
+"""Eviction: runs that wait for a timer or a message leave memory, and are claimed again when it comes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from perdure.engine.runs.run import ActiveRun
 from perdure.engine.runs.task_port import TaskPort
 
 EXPLAIN_S: Final = 1.0
-"""A run that has waited this long in memory says what for."""
+"""A run that has waited this long in memory gets a wait reason."""
 
 
 class Eviction:
@@ -36,7 +36,7 @@ class Eviction:
                 if run.noted[0] is not None and not run.pending:
                     self._note(run, (None, None))  # it goes on
                 continue
-            # A child that ends here tells its parent in memory; the parent must not have left.
+            # A child that ends here notifies its parent in memory, so the parent must stay.
             if run in busy or any(child in self._runs for child in run.state.children.values()):
                 if now_s - run.idle_since >= EXPLAIN_S:
                     self._note_waits(run, backlog=run in busy and run not in flying)

@@ -79,7 +79,7 @@ class RunExits:
         self._queue.mark(run, urgent=True)
 
     def stop(self, run: ActiveRun, failure: Failure) -> None:
-        """The code cannot go on. The run keeps its history and waits for an operator."""
+        """The code cannot continue: the run is stuck until an operator resumes it."""
         self._counters.runs_stuck += 1
         log.error("run %s of %s is stuck: %s", run.id.hex(), run.workflow, failure.message)
         self.set_aside(run, f"{failure.code}: {failure.message}")
@@ -99,7 +99,7 @@ class RunExits:
         self._leave(run, SET_ASIDE, stuck)
 
     def release(self, run: ActiveRun) -> None:
-        """Let go of a run: it sleeps in the database until its next timer, message or retry."""
+        """Release a run to the database until its next timer, message or retry."""
         self._leave(run, RELEASED, None)
 
     def _leave(self, run: ActiveRun, event: Transition[type[Leaving]], stuck: str | None) -> None:

@@ -1,4 +1,4 @@
-"""Messages from outside on their way into inboxes: signals, requests to stop, updates.
+"""The inbox writer: signals, cancel requests and updates from callers, written in batches.
 
 Laws:
 
@@ -9,7 +9,7 @@ Laws:
 3. A message that the database refuses takes no other along.
 4. What waits here is bounded, in number and in bytes.
 
-One statement at a time is under way; meanwhile the next batch gathers. So an idle engine posts at once, and a busy one writes hundreds of
+One statement at a time is under way; meanwhile the next batch gathers. So an idle engine writes at once, and a busy one writes hundreds of
 messages for the price of one commit.
 
     put -> queue -> statement --taken--> answered
@@ -42,14 +42,14 @@ from perdure.engine.ports import SendRow
 log = logging.getLogger("perdure.engine")
 
 TAKEN, REPEATED, NOT_THERE, HELD = range(4)
-"""What becomes of a message, as the store tells."""
+"""The outcome of a message, as the store reports it."""
 
 HELD_PAUSE_S: Final = 0.002
-"""Before a run whose row was held is asked for again, when there is nothing else to do."""
+"""Pause before a run whose row was locked is tried again, when nothing else is queued."""
 HELD_S_MAX: Final = 10.0
 """How long a message waits for such a run."""
 STATEMENT_TRIES: Final = 5
-"""Of one that failed because of a concurrent transaction."""
+"""Tries of a statement that failed because of a concurrent transaction."""
 SUCCESSORS_KEPT: Final = 10_000
 """Runs that continued whose successors are remembered."""
 
@@ -127,7 +127,7 @@ class InboxWriter:
         return self._writing is None and not self._unplaced
 
     async def close(self) -> None:
-        """Write what waits, for as long as the caller allows; then nothing is taken any more."""
+        """Write the queued messages, for as long as the caller allows; later messages are refused."""
         self._closed = True
         try:
             while not self.is_idle:
@@ -169,7 +169,7 @@ class InboxWriter:
                     await asyncio.sleep(HELD_PAUSE_S)
 
     def _take(self) -> list[QueuedMessage]:
-        """The next batch. Of two messages with one key in the line, the second waits for what becomes of the first."""
+        """The next batch. Of two queued messages with the same key, the second waits for the outcome of the first."""
         batch: list[QueuedMessage] = []
         keys: set[tuple[bytes, str]] = set()
         size = 0
@@ -193,7 +193,7 @@ class InboxWriter:
         return batch
 
     def _direct(self, message: QueuedMessage) -> None:
-        """To the last successor that is known of."""
+        """Address the message to the last known successor of its run."""
         while (
             successor := self._successors.get((message.ns, message.run_id))
         ) is not None and message.hops < SUCCESSORS_MAX:

@@ -1,4 +1,4 @@
-"""The life of a run between two commits: it is taken up, its code is activated, and what the code decides is carried out.
+"""The life of a run between two commits: it is loaded, its code is activated, and the decisions of the code are executed.
 
     begin / load --> ready --> activate --> decided --> commands --> write queue --commit--> committed --> ready ...
 
@@ -44,7 +44,7 @@ ACTIVATIONS_MAX: Final = 256
 BEGAN_LATE_US: Final = 1_000_000
 """A run that has waited longer than this to begin gets a record of it: its clock starts when it begins."""
 LOOK_UP_PAUSE_S: Final = 0.5
-"""Before a look-up that the database did not answer is tried again."""
+"""Pause before a failed look-up is repeated."""
 
 
 class RunParts:
@@ -124,7 +124,7 @@ class RunLoop:
         if run.state.tasks:
             self._tasks.take_over(run)
         woken = self._timers.push_all(run)
-        # One that a timer woke has nothing to say before that has fired: its code gets the whole history with it, once that is durable.
+        # A run that a timer woke is activated once the timer event is durable: its code then gets the whole history at once.
         if len(history) == 1 and (self._now_us() - history[0].at_us > BEGAN_LATE_US or self._other_version(run)):
             self._begin_late(run)
         elif not woken:
@@ -192,7 +192,7 @@ class RunLoop:
         if decided:
             self.decided(decided)
         if batch:
-            self.decided(self._worker.activate(batch))  # remote ones answer later, by the same door
+            self.decided(self._worker.activate(batch))  # remote workers answer later, through `decided`
 
     def _advance(self, run: ActiveRun, records: list[ev.Recorded] | None = None, replay: bool = False) -> Decided:
         """A slice of a flow's decision, with the records that it is about when it begins."""
@@ -211,12 +211,12 @@ class RunLoop:
             return Decided(run.id, [], Failure("internal", clip(f"{type(e).__name__}: {e}")))
 
     def _go_on(self, run: ActiveRun) -> None:
-        """The next slice of a run whose decision is not finished, unless the run is gone by now."""
+        """The next slice of an unfinished decision, unless the run has left memory."""
         if self._runs.get(run.id) is run and run.phase.is_active:
             self.decided([self._advance(run)])
 
     def decided(self, batch: list[Decided]) -> None:
-        """What workflow code or a flow wants."""
+        """Execute the commands that workflow code or a flow decided."""
         for d in batch:
             run = self._runs.get(d.run_id)
             if run is None or not run.phase.is_active:
@@ -255,7 +255,7 @@ class RunLoop:
         if run.state.events > HISTORY_EVENTS_MAX:
             self._exits.fail(run, _too_large())
         elif run.pending:
-            # The history alone does not tell that the code listens for a signal: said in the same commit, it is never wrong.
+            # The history does not record which signals the code waits for, so the wait reason is written in the same commit.
             noted = wait_reasons.encode(waits_of(run)) if run.waiting else (None, None)
             if noted != run.noted:
                 run.noted = run.segment().extras.noted = noted
@@ -317,7 +317,7 @@ class RunLoop:
             self._exits.broke(run, e)
 
     def forget_all(self) -> None:
-        """The session is gone: nothing in memory is worth anything."""
+        """The session is lost: everything in memory is void."""
         self._runs.forget_all()
         self.to_reload.clear()
         self._ready.clear()

@@ -73,7 +73,7 @@ class ChildStart:
 
 
 class Extras:
-    """What most segments do not have."""
+    """Rows that most segments do not have."""
 
     __slots__ = (
         "answers",
@@ -93,15 +93,15 @@ class Extras:
         self.queue_ops: dict[bytes, QueuedRow | None] = {}
         """Task id -> its row in task_queue, or None to delete it."""
         self.messages: list[MessageRow] = []
-        """To whom, what, and whether it asks to stop."""
+        """Messages to other runs."""
         self.consumed: list[int] = []
         self.starts: list[ChildStart] = []
         self.promises: list[ev.PromiseCreated] = []
         """Name, and what makes it more than a plain promise."""
         self.lines: dict[bytes, GroupRow] = {}
-        """Lines that tasks or runs of this segment join: id -> row."""
+        """Flow-control groups that tasks or runs of this segment join: id -> row."""
         self.noted: tuple[str | None, str | None] | None = None
-        """What the run waits for, while it stays in memory: the word for lists, and all of it as JSON."""
+        """Wait reason of a run that stays in memory: the short form, and all of it as JSON."""
         self.answers: list[tuple[str, bytes, bytes | None]] = []
         """Answers to updates: id, value, failure."""
         self.states: dict[str, bytes | None] = {}
@@ -121,7 +121,7 @@ class Changes:
         self.tasks: list[TaskRow] = []
         self.close: tuple[RunStatus, Failure | None, bytes | None] | None = None
         self.release: tuple[int | None, str | None, str | None, str | None] | None = None
-        """Wake at, stuck with, and what it waits for: the word, and all of it as JSON."""
+        """Wake at, stuck with, and the wait reason: the short form, and all of it as JSON."""
         self._extras: Extras | None = None
         self.rows = 0
         self.bytes = 0
@@ -175,7 +175,7 @@ class ActiveRun:
         self.flow_control: FlowControl | None = None
         """The loop gives it to every run that it takes in."""
         self.keys: tuple[str, ...] = ()
-        """What the run itself holds: keys of its slots."""
+        """Keys of the slots that the run itself holds."""
         self.decider: Decider | None = None
         """Decides a declarative run; None for code, which a worker holds."""
         self.trace = ""
@@ -190,9 +190,9 @@ class ActiveRun:
         self.unseen: list[Message] = []
         """Facts from outside that are recorded, or on their way there, and that the code has not been given yet."""
         self.waiting: list[str] = []
-        """What its code last said it waits for that no record shows: `signal:NAME`, `update:NAME`."""
+        """Waits of its code that no event records: `signal:NAME`, `update:NAME`."""
         self.suspect = False
-        """Engines before this one did not survive it."""
+        """Earlier engines died while they had it."""
         self.computed_s = 0.0
         """CPU time of the decision of a flow that is being made."""
         self.writing = False
@@ -201,16 +201,16 @@ class ActiveRun:
         """Tasks that have a row in task_queue."""
         self.operations = 0
         self.reopened: tuple[int, int] = (0, 0)
-        """When the run was last retried, and for how long it had been at rest by then."""
+        """When the run was last retried, and how long it had been failed before."""
         self.inbox_used = False
         """Rows of its inbox were consumed, so that more of them may be there when it ends."""
         self.noted: tuple[str | None, str | None] = (None, None)
-        """What is written of what it waits for, while it is in memory."""
+        """The wait reason that was last written while it is in memory."""
         self.idle_since = float("-inf")
 
     @property
     def known_as(self) -> bytes:
-        """The id that the parent of this run knows it by; empty where an old record does not tell."""
+        """The id that the parent of this run knows it by; empty where an old record does not have it."""
         return self.state.known_as or (b"" if self.state.is_successor else self.id)
 
     def segment(self) -> Changes:
@@ -301,7 +301,7 @@ class ActiveRun:
         error: str | None,
         expires_us: int | None = None,
     ) -> None:
-        """Write the task's row in the shared queue, or bring it up to date. `expires_us`: not begun by then, it fails."""
+        """Insert or update the task's row in the shared queue. `expires_us`: it fails if it has not begun by then."""
         self.queued.add(seq)
         task_id = ids.derive(self.id, ids.TASK, seq)
         changes = self.segment()

@@ -1,4 +1,4 @@
-"""A start on its way to the database, and the callers that wait for it."""
+"""Starts that are being written, and the callers that wait for them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class StartUnit(AwaitedUnit):
         super().__init__()
         self._answered = answered
         self.messages = messages
-        """What lies in its inbox from the beginning. Where the key is taken there is no such run, and it goes nowhere."""
+        """Messages that are written with the run. They are dropped if the key is taken."""
         self.run_id, self.ns, self.request, self.started, self.own, self.line = run_id, ns, request, started, own, line
         self.hash = chain.input_hash(request.workflow, request.input) if request.key else b""
         self.head = b""
@@ -54,7 +54,7 @@ class StartUnit(AwaitedUnit):
         self._answered(self, created, error)
 
     def expire(self) -> None:
-        """The caller's time is up. Nothing comes of the start, unless the database has it already."""
+        """The caller's time is over. The start is dropped unless it was already sent to the database."""
         self.settle(False, late_start(self.within_s, self))
 
     def fill(self, batch: Batch) -> None:
@@ -86,8 +86,8 @@ class StartUnit(AwaitedUnit):
 
 
 class StartWatch:
-    """Answers callers whose start takes too long. One look at all of them now and then: a timer for each would cost more than the
-    rest of the wait."""
+    """Answers callers whose start takes too long. It checks all of them periodically, because a timer for each would cost more
+    than the rest of the wait."""
 
     def __init__(self) -> None:
         self._units: list[StartUnit] = []

@@ -1,4 +1,4 @@
-"""What runs need from the part that brings their tasks to workers (engine/tasks/dispatch.py)."""
+"""The port through which runs dispatch their tasks (engine/tasks/dispatch.py)."""
 
 from __future__ import annotations
 

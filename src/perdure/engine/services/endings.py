@@ -211,7 +211,7 @@ def waits_until(one: Unendable, state: RunState) -> int | None:
 
 
 class Known(msgspec.Struct):
-    """A run as its history tells, as far as it can be read."""
+    """A run rebuilt from the readable part of its history."""
 
     state: RunState
     reason: str | None = None
@@ -297,7 +297,7 @@ def _task_ended(run: ActiveRun, message: TaskEndedMessage, now_us: int) -> None:
 
 
 def _why(one: Unendable, known: Known) -> str:
-    """Why the engine ended it; empty for a run that had not begun, of which there is nothing more to tell."""
+    """Why the engine ended it; empty for a run that had not begun."""
     if one.stuck is not None:
         told = f"the engine ended it, because it was stuck ({one.stuck.partition(chr(10))[0]})"
     elif one.outside:

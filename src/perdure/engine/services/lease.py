@@ -116,7 +116,7 @@ class Lease:
         await keep_running(name, run, recover, pause_s_max=LOOP_PAUSE_S_MAX)
 
     async def start_over(self) -> None:
-        """Give up the session, whichever it is by now: a loop may outlive several."""
+        """Give up the current session. A loop may outlive several sessions."""
         session = self._session.id
         try:
             await self._store.leave(session, settle_lost)

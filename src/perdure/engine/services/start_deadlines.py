@@ -30,7 +30,7 @@ EXPIRE_ROWS_MAX: Final = 500
 AGAIN_US: Final = 50_000
 """Before another look at rows that are due and that another engine has locked."""
 ERROR_CHARS: Final = 500
-"""Characters that are told of how the attempt before ended."""
+"""Characters of the previous attempt's error that are kept in the message."""
 
 
 class Upcoming(msgspec.Struct, frozen=True):

@@ -108,7 +108,7 @@ class Telemetry(Service):
         return AGAIN_S if self._served_due else None
 
     async def close(self) -> None:
-        """The engine leaves: its workers are no one's any more."""
+        """Remove the workers of this engine."""
         self.set_workers([])
         try:
             async with asyncio.timeout(CLOSE_S):

@@ -34,7 +34,7 @@ from perdure.wire.codec import decode_failure, encode_message
 log = logging.getLogger("perdure.engine")
 
 PAGE: Final = 1_000
-"""Questions that are looked for together."""
+"""Updates that one query polls for."""
 PAUSE_S_MIN: Final = 0.01
 PAUSE_S_MAX: Final = 0.5
 PAUSE_FACTOR: Final = 1.6
@@ -44,17 +44,17 @@ Place = tuple[int, bytes, str]
 
 
 class UpdateSent(msgspec.Struct, frozen=True):
-    """What came of a question."""
+    """The outcome of sending an update."""
 
     active: bool
-    """The run takes mail."""
+    """The run is active and takes messages."""
     known: bool
-    """It was asked before, or is now."""
+    """The update is recorded, by this call or an earlier one."""
     answer: UpdateAnswer | None
 
 
 class SettledUpdate(msgspec.Struct, frozen=True):
-    """A question that is settled: by an answer, or because its run has ended or continued in another."""
+    """An update that is settled: answered, or its run has ended or continued as another run."""
 
     place: Place
     answer: UpdateAnswer | None
@@ -63,7 +63,7 @@ class SettledUpdate(msgspec.Struct, frozen=True):
 
 class UpdatePort(Protocol):
     async def ask(self, place: Place, body: bytes) -> UpdateSent:
-        """Put the question into the run's inbox, once."""
+        """Put the update into the run's inbox, once."""
         ...
 
     async def find(self, place: Place) -> UpdateSent: ...
@@ -80,7 +80,7 @@ class Updates:
         self._news = asyncio.Event()
 
     async def ask(self, ns: int, run_id: bytes, message: UpdateMessage, seconds: float) -> UpdateAnswer | None:
-        """The answer, or None when there is none within the time; asking again under the same id waits on."""
+        """The answer, or None after the time limit. A repeated call with the same id waits again."""
         future: asyncio.Future[UpdateAnswer] = asyncio.get_running_loop().create_future()
         try:
             await self._send(ns, run_id, message, future)
@@ -92,7 +92,7 @@ class Updates:
             self._drop(future)
 
     async def _send(self, ns: int, run_id: bytes, message: UpdateMessage, future: asyncio.Future[UpdateAnswer]) -> None:
-        """Waits from before the question is sent, so that no answer falls between the two."""
+        """The future is registered before the update is sent, so that no answer is missed."""
         body = encode_message(message)
         for _ in range(SUCCESSORS_MAX):
             place = (ns, run_id, message.id)
@@ -114,7 +114,7 @@ class Updates:
         raise RunFinished("the run was continued too many times to follow")
 
     async def find(self, ns: int, run_id: bytes, id: str) -> UpdateAnswer | None:
-        """The answer that was given, None when it is still to come. NotFound when nobody asked under this id."""
+        """The answer that was given, None when it is still to come. NotFound when no update has this id."""
         known = False
         for _ in range(SUCCESSORS_MAX):
             asked = await self._port.find((ns, run_id, id))
@@ -134,7 +134,7 @@ class Updates:
         return UpdateAnswer(b"", _ended(run_id))
 
     async def states(self, ns: int, run_id: bytes, after: str, limit: int) -> list[tuple[str, bytes]]:
-        """Names and values of what the run has set, as of its last commit."""
+        """The state values that the run has set, as of its last commit."""
         return await self._port.states(ns, run_id, after, limit)
 
     async def _view(self, ns: int, run_id: bytes) -> RunView:
@@ -159,7 +159,7 @@ class Updates:
             self._looking = None
 
     def answered(self, ns: int, run_id: bytes, answers: list[tuple[str, bytes, bytes | None]]) -> None:
-        """Answers of a run that lives here, just committed."""
+        """Deliver answers that a run of this engine has just committed."""
         for id, value, failure in answers:
             self._tell((ns, run_id, id), answer_of(value, failure))
 
@@ -169,7 +169,7 @@ class Updates:
                 future.set_result(answer)
 
     def wake(self) -> None:
-        """Somebody else may have answered."""
+        """Another engine may have written an answer."""
         self._news.set()
 
     def _look(self) -> None:
@@ -177,7 +177,7 @@ class Updates:
             self._looking = asyncio.create_task(self._keep_looking(), name="perdure-updates")
 
     async def _keep_looking(self) -> None:
-        """While anybody waits. Quick at first, then slower; a notification asks at once."""
+        """Poll while callers wait: quickly at first, then slower; at once after a notification."""
         pause_s, outage = PAUSE_S_MIN, Outage("looking for answers to updates", log, monotonic)
         while True:
             with suppress(TimeoutError):

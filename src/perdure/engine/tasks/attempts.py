@@ -42,13 +42,13 @@ from perdure.engine.runs.transitions import Leaving
 from perdure.wire.codec import decode_options, encode_message
 
 LONG_RUNNING_US: Final = 1_000_000
-"""A task that has been running for this long gets its row, so that every engine can see it."""
+"""A task that has been running for this long gets a row, so that every engine can see it."""
 
 LANDED_POLL_S: Final = 0.01
 COMMIT_FIRST_US: Final = 5_000
-"""Before a row that falls due at once is looked for: it is not committed yet."""
+"""Delay before polling for a row that is due at once: it is not committed yet."""
 
-# What becomes of a task, by the table of core/lifecycle.py.
+# Transitions of a task, from the table of core/lifecycle.py.
 RUNNING: Final = next_task_status(TaskStatus.DISPATCHED, "start")
 PENDING: Final = next_task_status(RUNNING, "requeue")
 SUCCEEDED: Final = next_task_status(RUNNING, "succeed")
@@ -75,9 +75,9 @@ class Flight(msgspec.Struct, gc=False):
     """It has a row in task_queue."""
     worker: str = ""
     details: bytes = b""
-    """What the attempt last said about its progress."""
+    """The last progress details of the attempt."""
     blocked: str = ""
-    """The stack that holds its worker's event loop, where one does."""
+    """The stack that blocks its worker's event loop, if any."""
     noted: bool = False
     """What is known of it is in its row. Set to False with every change."""
 
@@ -132,7 +132,7 @@ class Attempts:
         return {(*key, f.assignment.attempt) for key, f in self.flights.items() if key not in placed}
 
     def claimed(self, t: ClaimedTask, run: ActiveRun | None, now: int) -> Assignment:
-        """A task whose row is this session's begins here, or goes on here."""
+        """A task whose row belongs to this session begins or continues here."""
         a = Assignment(
             t.run_id,
             t.seq,
@@ -184,7 +184,7 @@ class Attempts:
         waits.total += max(waited_us, 0)
 
     def _late(self, r: Report) -> None:
-        """Nothing waits for it here. The engine that did may be gone: then a success is a message to the run."""
+        """No run here waits for it. If the engine that owned the run is gone, a success becomes a message to the run."""
         ns = self.orphaned.pop((r.run_id, r.seq, r.attempt), None)
         if ns is None or r.end is not End.SUCCESS:
             self._counters.late_reports += 1
@@ -325,7 +325,7 @@ class Attempts:
             )
 
     def cancel(self, run: ActiveRun, seqs: list[int]) -> None:
-        """The run no longer wants these tasks: recorded at once, unwound where they run."""
+        """Cancel tasks of a run: recorded at once, then stopped where they run."""
         live = [s for s in seqs if s in run.state.tasks]
         if not live:
             return
@@ -361,14 +361,14 @@ class Attempts:
         self._apply(run, seq, scheduled, verdict, 1, 0, (now, None, now), b"")
 
     def ended_lost(self, flight: Flight) -> None:
-        """Its worker is gone for good."""
+        """Its worker is lost."""
         a = flight.assignment
         del self.flights[a.run_id, a.seq]
         self._counters.tasks_lost += 1
         self._ended(flight, End.LOST, None, b"", (flight.scheduled_us, flight.sent_us, self._now_us()))
 
     def stop(self, flight: Flight) -> None:
-        """Nothing waits for it any more."""
+        """Stop an attempt that no run waits for."""
         a = flight.assignment
         del self.flights[a.run_id, a.seq]
         self._worker.cancel(a.run_id, a.seq, a.attempt)
@@ -438,7 +438,7 @@ class Attempts:
         self._queue.mark(run, urgent=False)
 
     def flying_runs(self) -> set[ActiveRun]:
-        """Runs with tasks at work here."""
+        """Runs with tasks in flight here."""
         return {f.run for f in self.flights.values() if f.run is not None}
 
     async def landed(self) -> None:
@@ -469,12 +469,12 @@ class Attempts:
                 self.stop(flight)
 
     def abandon_all(self) -> None:
-        """The session is gone, and with it every claim."""
+        """The session is lost, and with it every claim."""
         self.orphaned.clear()
         for flight in list(self.flights.values()):
             self.stop(flight)
 
 
 def _about(a: Assignment, r: Report) -> bool:
-    """Whether a report is the end of this attempt. An epoch that one side does not know tells nothing."""
+    """Whether a report is the end of this attempt. An epoch that one side does not know is ignored."""
     return a.attempt == r.attempt and (not r.epoch or not a.epoch or r.epoch == a.epoch)

@@ -210,7 +210,7 @@ def _choice(r: Reader, view: NodeView, scope: Scope, exits: Exits) -> tuple[Choi
 
 
 def _execution(r: Reader, view: NodeView, base: ExecutionOptions) -> ExecutionOptions:
-    """Retries only when told to: executions are max_retries times max_attempts, the pause between them is always the same."""
+    """Retries only when `max_retries` or `max_attempts` is given: executions are max_retries times max_attempts, the pause between them is always the same."""
     given = {k: view.fields[k] for k in _EXECUTION if view.has(k)}
     execution = read_execution(r, given, view.path, base)
     rounds = _count(r, view, "max_retries") or 1

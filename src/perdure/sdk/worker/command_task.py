@@ -9,7 +9,7 @@ Laws:
 4. A command gets the variables of BASE_ENV, those that the worker's configuration names, and those of the call. The worker's own
    environment holds keys and addresses that are not the flow author's.
 
-It is served only where the worker was told so: otherwise everyone who can start a run could run anything as the worker's user.
+It is served only where the worker allows it explicitly: otherwise anyone who can start a run could run any command as the worker's user.
 """
 
 from __future__ import annotations

@@ -7,10 +7,10 @@ first, hence as many run side by side as there are slots, and a thousand no-ops 
 A runner whose user code changed context variables, or that was cancelled, retires and a fresh one takes its place: nothing leaks
 from one task into the next.
 
-Stopping. Cancellation, timeouts and a worker that leaves take one way: an attempt is told to stop, its code unwinds (`finally` runs) and
-its slot is free again. On the loop it is told by CancelledError at its `await`; in a thread by `attempt().cancelled` and, THREAD_GRACE_S
+Stopping. Cancellation, timeouts and a worker that leaves take one way: an attempt is asked to stop, its code unwinds (`finally` runs) and
+its slot is free again. On the loop the request is a CancelledError at its `await`; in a thread by `attempt().cancelled` and, THREAD_GRACE_S
 later, by AttemptCancelled wherever it is; in a process by SIGTERM, which raises AttemptCancelled there, and SIGKILL after a grace. One that
-is still there after CLEANUP_S is told again, so that a clean-up that hangs ends too.
+is still running after CLEANUP_S is interrupted again, so that a clean-up that hangs ends too.
 
     assign -> queue -> runner on the loop ----.
          \\-> thread lane --------------------+-> _done -> reports of this turn of the loop, after what the attempts wrote

@@ -239,7 +239,7 @@ def status_error(status: int, what: str, said: str, retry_after: float | None = 
 
 
 def _retry_after(response: httpx2.Response) -> float | None:
-    """Seconds, or a date: how far that is ahead by the server's own clock, or by ours where it does not tell its time."""
+    """Seconds, or a date relative to the server's clock (ours where the response has no date)."""
     said = response.headers.get("retry-after", "").strip()
     if response.status_code not in SAYS_WHEN or not said:
         return None

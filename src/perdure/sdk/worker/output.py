@@ -10,7 +10,7 @@ handler would fall silent, `dictConfig` would remove it, and loggers that do not
 
 Laws:
 
-1. Everything still reaches the real streams and the user's log handlers, unless the worker was told otherwise.
+1. Everything still reaches the real streams and the user's log handlers, unless the worker is configured otherwise.
 2. A record that a handler writes to a captured stream is one line, not two.
 """
 

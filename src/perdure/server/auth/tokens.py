@@ -83,6 +83,6 @@ def _header(token: str) -> _Header:
 def _claims(token: str, key: PublicKey) -> dict[str, object]:
     try:
         return decode(token, key, registry=_REGISTRY).claims
-    # Whatever the library thinks of hostile bytes, the answer is the same.
+    # Malformed tokens make the library raise many kinds of errors; the answer is the same for all.
     except Exception:
         raise Unauthenticated("the token's signature does not hold") from None

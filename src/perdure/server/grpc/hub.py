@@ -2,12 +2,12 @@
 
 Theory. A worker's stream may break at any moment, and the worker lives on. So its attempts are kept for RECONNECT_GRACE_S: if it comes
 back, here or at another server, it says what it is still running and nothing is repeated. Its workflow code is not kept: every run it
-held is read again from the history for whoever has a free hand, because nobody knows which of its last answers were lost.
+held is read again from the history by another worker, because some of its last answers may have been lost.
 
 Laws:
 
 1. A report, a heartbeat, a log line counts only from the worker the attempt was given to; a decision only from the worker that holds
-   the run, for the activation it answers. So a worker can touch nothing outside its own namespace, whatever it sends.
+   the run, for the activation it answers. So no message of a worker can reach another namespace.
 2. Tasks are given out by slots. A worker gets more than it has only where kinds share slots and were claimed together; it lets them wait.
 3. Everything here runs on the engine's loop, in plain callbacks; nothing waits.
 """
@@ -59,7 +59,7 @@ SLOTS_MAX: Final = 10_000
 """Slots of one worker."""
 TELL_EVERY_S: Final = 10.0
 TELL_CHANGES_S: Final = 1.0
-"""How often what is known of the workers is brought up to date for people: their load, and who they are."""
+"""How often the list of workers and their load is refreshed for display."""
 PRESENT_PAUSES_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
 """Between tries to take over what a worker brought along. After the last its attempts are left alone: their runs have them run again."""
 DECISION_BYTES_MAX: Final = 256 * 1024 * 1024
@@ -72,7 +72,7 @@ _NO_WORKER: Final = Failure("no_worker", "no worker here has the code of this wo
 
 
 class Pool:
-    """Workers that serve the same: a thousand of them are one entry wherever the engine looks."""
+    """Workers that serve the same tasks and workflows: one entry for the engine, however many they are."""
 
     def __init__(self, ns: int, hello: Hello) -> None:
         self.kinds: frozenset[Kind] = frozenset((ns, queue, name) for queue, name in hello.tasks)
@@ -87,7 +87,7 @@ class Pool:
         c.counted = c.free
 
     def next_open(self) -> Connection | None:
-        """In turn, whoever is there and stays."""
+        """The next worker, round robin, that is connected and not draining."""
         for _ in range(len(self.members)):
             c = self.members[0]
             self.members.rotate(-1)
@@ -111,7 +111,7 @@ class WorkerHub:
         self.refused = 0
         """Reports, decisions and heartbeats of workers that had no right to them."""
         self.on_signatures: Callable[[int, dict[str, bytes]], None] = lambda ns, signatures: None
-        """Told the JSON Schemas of tasks' calls, by name, whenever a worker brings some. Many workers bring the same."""
+        """Called with the JSON Schemas of tasks' calls, by name, when a worker registers them. Many workers register the same."""
         self._grace_s = grace_s
         self._engine: Engine
         self._connections: dict[bytes, Connection] = {}
@@ -121,7 +121,7 @@ class WorkerHub:
         self._pool_of: dict[bytes, Pool] = {}
         self._placed: dict[tuple[bytes, int], Connection] = {}
         self._unplaced: set[Token] = set()
-        """Attempts that nobody had when it was last looked at."""
+        """Attempts that no worker had at the last check."""
         self._holder: dict[bytes, tuple[Connection, int]] = {}
         """Run -> who holds its code, and the number of the activation that is under way there (0: none)."""
         self._parked: dict[bytes, Activation] = {}
@@ -194,7 +194,7 @@ class WorkerHub:
         return c.name if c is not None else ""
 
     def assign(self, batch: list[Assignment]) -> None:
-        """By turns, to whoever has a free slot. What nobody can take any more goes back unstarted."""
+        """Assign tasks round robin to workers with a free slot. Tasks that no worker can take go back unstarted."""
         unplaced: list[Assignment] = []
         for kind, group in _by_kind(batch).items():
             while group:
@@ -250,7 +250,7 @@ class WorkerHub:
         return next((c for pool in pools if (c := pool.next_open()) is not None), None)
 
     def _park(self, a: Activation, refused: list[Decided]) -> None:
-        """Nobody is there, but somebody may come back in a moment."""
+        """No worker is connected, but one may reconnect within its grace period."""
         if (a.ns, a.workflow) in self._by_workflow and not self._closing:
             self._parked[a.run_id] = a
         else:
@@ -276,7 +276,7 @@ class WorkerHub:
             task.cancel()
 
     def _tell_again(self) -> None:
-        """Who is connected and how busy, for people."""
+        """The connected workers and their load, for display."""
         now = self._clock_us()
         if self._changed or now - self._told_us > TELL_EVERY_S * 1e6:
             self._changed, self._told_us = False, now
@@ -368,7 +368,7 @@ class WorkerHub:
         return returned
 
     async def _present(self, c: Connection, tokens: list[Token]) -> None:
-        """Attempts it brought from another engine: taken over, or stopped when nobody waits for them."""
+        """Attempts that the worker started for another engine: adopted, or stopped when no run waits for them."""
         void: list[Token] = []
         for pause_s in PRESENT_PAUSES_S:
             try:
@@ -442,7 +442,7 @@ class WorkerHub:
             self._decided(self.activate(list(parked.values())))
 
     def _enter_pool(self, c: Connection) -> bool:
-        """Whether it serves what nobody else here serves in this combination."""
+        """Whether no other worker here serves the same combination."""
         h = c.hello
         key = (
             c.ns,
@@ -520,7 +520,7 @@ class WorkerHub:
             key = (r.run_id, r.seq)
             if not c.expects(r) or self._placed.get(key) is not c:
                 self.refused += 1
-                if self._placed.get(key) is not c:  # somebody else has it by now
+                if self._placed.get(key) is not c:  # it has been assigned to another worker since
                     c.drop(key)
                 continue
             if len(r.value) > PAYLOAD_BYTES_MAX:
@@ -660,7 +660,7 @@ def row_of(c: Connection) -> WorkerRow:
 
 
 def _usable(h: Hello) -> dict[str, bytes]:
-    """Schemas of tasks the worker serves that are JSON objects, if they keep to their bound. They are a help to people: what is not usable is no error."""
+    """Schemas of tasks the worker serves that are JSON objects, if they keep to their bound. They only help editors and readers, so an unusable schema is ignored."""
     if sum(map(len, h.signatures.values())) > TASK_SCHEMAS_BYTES_MAX:
         return {}
     served = {name for _, name in h.tasks} - BUILT_IN
@@ -675,7 +675,7 @@ def _is_object(data: bytes) -> bool:
 
 
 def _check(h: Hello) -> None:
-    """A worker that cannot be served is told why, before anything is remembered of it."""
+    """Refuse a worker that cannot be served, with the reason, before it is registered."""
     if h.protocol != PROTOCOL:
         raise InvalidInput(f"this worker speaks protocol {h.protocol}, this server {PROTOCOL}; upgrade the older one")
     if len(h.worker_id) != 16:

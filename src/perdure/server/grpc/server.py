@@ -261,7 +261,7 @@ class GrpcServer:
             for principal in set(self._streams.values()):
                 try:
                     welcome = await self._auth.recheck(principal)
-                except Exception as e:  # the database is away for a moment; that is no reason to cut anybody off
+                except Exception as e:  # the database is briefly unavailable; keep the connection
                     log.warning("the credential of %s could not be looked at again: %s", principal.subject, e)
                     continue
                 if not welcome:

@@ -24,7 +24,7 @@ log = logging.getLogger("perdure.server")
 SESSION_CALLS_MAX: Final = 10_000
 """Calls of one session that wait for their reply."""
 EXPIRY_SHARE: Final = 0.1
-"""Of a call's time: that much later it is answered by the session, whatever it is doing."""
+"""Share of a call's time limit that is added to it before the session answers with an error, even if the call is still running."""
 
 
 async def answer(api: NamespaceApi, name: str, request: bytes) -> bytes:

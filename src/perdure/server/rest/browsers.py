@@ -101,7 +101,7 @@ class BrowserGuard:
             )
 
     def _signed_in(self, request: Request) -> Response | None:
-        """Whoever follows the printed link gets the cookie, and an address without the token."""
+        """Set the cookie for the browser that follows the printed link, and redirect to the address without the token."""
         parameters = parse_qsl(request.url.query, keep_blank_values=True)
         given = [value for name, value in parameters if name == TOKEN_PARAMETER]
         if not given or request.url.path.startswith("/api/"):

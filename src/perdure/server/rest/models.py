@@ -64,7 +64,7 @@ AT: Final = "2026-10-21T14:11:58.123456Z"
 
 
 class Body(BaseModel):
-    """What a client sends. A field nobody knows is refused: it was meant to do something."""
+    """A request body. Unknown fields are refused: the client expected them to have an effect."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -147,7 +147,7 @@ class RunSummary(BaseModel):
     finished_at: Moment | None
     attributes: dict[str, Any]
     error: ErrorInfo | None
-    stuck: str | None = Field(description="Why an active run cannot go on until somebody resumes it.")
+    stuck: str | None = Field(description="Why an active run is stuck until it is resumed.")
     waiting: RunWaits | None = Field(
         default=None, description="What an active run waits for; null in lists that were not filtered by it."
     )

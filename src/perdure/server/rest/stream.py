@@ -9,7 +9,7 @@ Laws:
 1. Nothing is lost: a client that comes back with Last-Event-ID gets everything after it. Near the seam it may get something twice; a run
    message is the run as it is now, a history event has its number, a log line its `place`, so a client can tell.
 2. Commit order is not the order of ids or times, so lists are followed with an overlap of a few seconds, and what was sent is remembered for as long.
-3. However many clients listen, one poller per namespace asks for the runs list, and only while somebody listens.
+3. However many clients listen, one poller per namespace reads the runs list, and only while a client is connected.
 4. A client that does not keep up is cut off. It comes back by its cursor.
 """
 
