@@ -61,7 +61,7 @@ class PostgresStore(PostgresSessions, PostgresCommits, PostgresInbox, PostgresCl
 
     @property
     def away_s(self) -> float:
-        """For how long no connection could be made; 0 when the last one could."""
+        """Seconds since connections began to fail; 0 when the last one succeeded."""
         return self._pool.away_s
 
     async def forget_key(self, ns: int, key: str, run_id: bytes) -> None:

@@ -1,4 +1,4 @@
-"""The transaction by which a failed run goes on."""
+"""The transaction of a run retry."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from perdure.store.queries import execute, fetch_row
 
 
 async def reopen(connection: Any, r: Reopening) -> bool:
-    """False when the run is not there any more as it was read; then nothing was written."""
+    """False when the run has changed since it was read; nothing is written then."""
     async with connection.transaction():
         found = await fetch_row(
             connection,

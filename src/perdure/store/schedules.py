@@ -50,7 +50,7 @@ from perdure.wire.codec import encode_message
 
 PAGE: Final = 500
 USERS_SHOWN: Final = 5
-"""Schedules that are named when a calendar cannot go."""
+"""Schedules that are named in the error when a calendar cannot be deleted."""
 
 
 @retried()
@@ -299,7 +299,7 @@ async def _calendar_texts(c: Any, wanted: set[tuple[int, str]]) -> dict[tuple[in
 
 
 async def _calendars(c: Any, ns: int, names: Sequence[str]) -> Calendars:
-    """InvalidInput for one that there is not."""
+    """InvalidInput for a calendar that does not exist."""
     texts = await _calendar_texts(c, {(ns, name) for name in names})
     for name in names:
         if (ns, name) not in texts:

@@ -58,7 +58,7 @@ class PostgresSessions(PostgresPort):
             return len(gone)
 
     async def leave(self, session: int, settle: Settle) -> None:
-        """The same for our own session, on purpose."""
+        """The same for this engine's own session, when it closes."""
         async with self._pool.take() as c, c.transaction():
             gone = [r["id"] for r in await fetch(c, "delete_session", session=session)]
             if gone:

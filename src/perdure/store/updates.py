@@ -1,4 +1,4 @@
-"""The UpdatePort on PostgreSQL, and the states of a run for those who only look."""
+"""The UpdatePort on PostgreSQL, and reads of the states of a run."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ MUTANTS = [
     Mutant(
         "runs-lose-mail-on-handover",
         "engine/runs/commands.py",
-        "            *run.unseen,  # it came while the code was deciding to go on elsewhere\n",
+        "            *run.unseen,  # it arrived while the code decided to continue as new\n",
         "",
         "e2e/test_workflows.py::test_a_run_that_continues_as_new_is_one_run_to_those_outside",
     ),

@@ -1,10 +1,10 @@
-"""How an engine finds work that was not handed to it: due runs, runs with messages, queued tasks, messages for its own runs.
+"""How an engine polls for work: due runs, runs with messages, queued tasks, messages for its own runs.
 
 One cheap question (`next_due`) says whether anything is due and when the next thing will be; only then does it claim.
 
 Laws:
 
-1. What is claimed under a session that is lost on the way belongs to another engine by now, and is not taken in.
+1. Rows claimed under a session that was lost meanwhile belong to another engine, and are ignored.
 2. A claim whose answer is lost is in doubt: rows may be this session's that are not known here. The engine starts over.
 3. Messages of a run are delivered before its timers fire: what came while it slept came before it woke.
 """
@@ -61,10 +61,10 @@ class Claims(Service):
         self._runs, self._flows, self._flow_control = parts.runs, parts.flows, parts.flow_control
         self._delivery, self._timers, self._loop, self._dispatcher = parts.delivery, parts.timers, loop, dispatcher
         self._claimed: list[ClaimedRun] = []
-        """Ours, and not in memory yet: read again when the database did not answer."""
+        """Claimed runs that are not in memory yet: read again when the database did not answer."""
         self._claimed_by = 0
         self._suspect: bytes | None = None
-        """The run that engines did not survive and that this one has taken up; the next one comes when this one is decided."""
+        """The suspect run that this engine has claimed; the next one is claimed after it is decided."""
         self.messages_left = False
         """The last poll met a whole page of messages: there may be more behind it, once that is consumed."""
         self._slots_short = False
@@ -135,7 +135,7 @@ class Claims(Service):
             self.wake()
 
     async def _claim_page(self, workflows: list[Named], with_messages: bool) -> bool:
-        """Whether there may be more and it is worth asking at once."""
+        """Whether more runs may be due and should be claimed at once."""
         if self._runs.draining:
             return False
         room = min(CLAIM_RUNS_MAX, self._runs.runs_max - len(self._runs) - len(self._claimed))
@@ -152,7 +152,7 @@ class Claims(Service):
         return len(claimed) == room
 
     async def _claim_suspect(self, workflows: list[Named]) -> None:
-        """Others are not taken up with it: if it is the one that ends this engine, it is the only one that is counted."""
+        """Claimed alone: if it kills this engine, the takeover is counted for no other run."""
         if self._suspect in self._runs or not self._runs.has_room:
             return
         session = self._session.id
@@ -213,7 +213,7 @@ class Claims(Service):
         queued: dict[bytes, set[int]],
         messages: dict[bytes, list[InboxRow]],
     ) -> None:
-        """Runs that were read, with their messages, in one go."""
+        """Take loaded runs into memory, with their messages."""
         self._claimed = self._claimed[len(reads) :]
         for run, read in reads:
             self._loop.load(run, read, queued[run.id])
@@ -240,7 +240,7 @@ class Claims(Service):
             self.wake()
 
     async def _catch_up_children(self, waiting: list[tuple[ActiveRun, int, bytes]]) -> None:
-        """A child may have ended, or never come to be, while its parent was on its way between two engines."""
+        """A child may have ended, or never have been created, while its parent moved between two engines."""
         by_ns: dict[int, dict[bytes, tuple[ActiveRun, int]]] = {}
         for run, seq, child in waiting:
             by_ns.setdefault(run.ns, {})[child] = (run, seq)
@@ -283,7 +283,7 @@ class Claims(Service):
         return claimed
 
     def _check_session(self, session: int) -> None:
-        """What was claimed under a session that is gone belongs to another engine by now."""
+        """Rows claimed under a lost session belong to another engine."""
         if session != self._session.id:
             self._claimed = []
             raise Fenced(f"session {session} was lost on the way")

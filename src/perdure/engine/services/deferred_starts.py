@@ -1,12 +1,12 @@
-"""Starts that begin later or only once: debounce, batch, dedup. See core/deferred_starts.py for what they mean.
+"""Deferred starts: debounce, batch, dedup. core/deferred_starts.py defines them.
 
-    put off:  start -> a row by key (replaced, or joined by more) -> closed when due -> one transaction: row away, run there
-    once:     one transaction: key taken and run there, or the run that the key belongs to
+    deferred: start -> a row by key (replaced, or joined by more) -> closed when due -> one transaction: row away, run there
+    dedup:    one transaction: key taken and run there, or the run that the key belongs to
 
 Laws:
 
 1. A deferred start is either a row or a run, never both and never neither, under the id that was answered.
-2. Any engine makes runs of what is due. One that dies on the way leaves a closed row, which another finds due again.
+2. Any engine creates the runs that are due. One that dies on the way leaves a closed row, which is due again for another.
 3. Only the database's clock decides what is due.
 """
 
@@ -34,7 +34,7 @@ from perdure.wire.codec import encode_events
 log = logging.getLogger("perdure.engine")
 
 BEGIN_MAX: Final = 200
-"""Deferred starts that become runs in one go."""
+"""Deferred starts that become runs in one transaction."""
 SWEEP_S: Final = 60.0
 
 
@@ -66,7 +66,7 @@ class PutOff(msgspec.Struct, frozen=True):
 
 
 class DeferralRequest(msgspec.Struct, frozen=True):
-    """A start that is to be put off. `argument` and `items` are those of a batch; `once` is the sender's own key of its items."""
+    """A start to be deferred. `argument` and `items` are those of a batch; `once` is the sender's own key of its items."""
 
     ns: int
     run_id: bytes
@@ -80,7 +80,7 @@ class DeferralRequest(msgspec.Struct, frozen=True):
 
 
 class Begun(msgspec.Struct, frozen=True):
-    """The answer to a start that is put off or deduplicated. `due_us` is when it begins, None: it has."""
+    """The reply to a deferred or deduplicated start. `due_us` is when it begins; None: it has begun."""
 
     run_id: bytes
     created: bool
@@ -95,7 +95,7 @@ class StartStore(Protocol):
 
     async def take_due(self, limit: int) -> list[DueStart]: ...
     async def begin_due(self, run: NewRun) -> bool:
-        """False: another engine has."""
+        """False: another engine created it."""
         ...
 
     async def begin_once(self, run: NewRun, dedup: DedupSpec) -> bytes:
@@ -120,7 +120,7 @@ class DeferredStarts(Service):
         self._next_us: int | None = None
         self._sweep_at_s = monotonic() + SWEEP_S * random.random()
         self.is_busy = False
-        """It makes runs of starts that are due."""
+        """It is creating due runs."""
 
     async def start(self, ns: int, r: StartRequest) -> Begun:
         """`r` has been checked, and names a version."""
@@ -151,7 +151,7 @@ class DeferredStarts(Service):
         return Begun(put.run_id, put.run_id == mine, put.due_us)
 
     async def expected(self, ns: int, run_ids: Sequence[bytes]) -> set[bytes]:
-        """Which of these runs are there or will come."""
+        """Which of these runs exist or are deferred."""
         return await self._store.expected(ns, run_ids)
 
     async def poll_once(self) -> float | None:
@@ -162,7 +162,7 @@ class DeferredStarts(Service):
         return None if self._next_us is None else (self._next_us - self._now_us()) / 1e6 + 0.001
 
     async def begin_due(self) -> int:
-        """Make runs of all that is due. How many."""
+        """Create the runs that are due; returns how many."""
         done = 0
         while True:
             clock_us, self._next_us = await self._store.next_due()
@@ -207,7 +207,7 @@ class DeferredStarts(Service):
         )
 
     async def _line(self, ns: int, r: StartRequest) -> FlowControlGroup | None:
-        """Where the run has to wait to be let in."""
+        """The flow-control group of the run, if it has to wait."""
         version = (ns, r.workflow, r.version)
         if not self._flow_control.knows(version):
             await self._flow_control.find(ns, [version[1:]])

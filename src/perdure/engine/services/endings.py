@@ -1,8 +1,8 @@
 """Runs that no code can end: any engine ends them, at their deadline or when they are cancelled.
 
 A run whose code a worker has ends by its own code, which may undo what the run did. That needs the code. A run is ended here when its code
-cannot run: it is stuck, it waits to be let in, or no connected worker has its workflow. Its tasks and timers are cancelled, its children
-are asked to stop, its parent hears of the end, its slots are free.
+cannot run: it is stuck, it waits for admission, or no connected worker has its workflow. Its tasks and timers are cancelled, its children
+are cancelled, its parent gets a message, its slots are freed.
 
 Laws:
 
@@ -10,7 +10,7 @@ Laws:
 2. Everything about an end is written in one fenced transaction. An engine that dies in the middle has done nothing.
 3. A run that has something to undo and only lacks a worker is given UNDO_WORKER_GRACE_US for one to come back.
 4. A history that cannot be read does not keep a run from ending: what can be read of it is used.
-5. Where nothing is to be ended, it costs a look at three empty indexes per poll.
+5. An idle poll reads three empty indexes.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Unendable(msgspec.Struct, frozen=True, kw_only=True):
     parent_seq: int | None
     stuck: str | None
     outside: bool
-    """It waits to be let in by flow control."""
+    """It waits for admission by flow control."""
     deadline_us: int | None
     asked_us: int | None
     """When it was first asked to stop; None: its deadline has passed."""
@@ -72,7 +72,7 @@ class Unendable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecordedRun(msgspec.Struct, frozen=True):
-    """What the database has about one run."""
+    """One run as the database has it."""
 
     history: list[HistoryRow]
     messages: list[InboxRow]
@@ -80,7 +80,7 @@ class RecordedRun(msgspec.Struct, frozen=True):
 
 
 class Decision(msgspec.Struct):
-    """What becomes of some runs: `ends` are written by `batch`, the others wait until a moment each."""
+    """The decision about some runs: `ends` are written by `batch`, the others wait, each until its time."""
 
     batch: Batch
     ends: list[ActiveRun]
@@ -133,7 +133,7 @@ class Endings(Service):
         """Runs whose end was refused -> until when they are left alone, by the loop's clock."""
 
     async def poll_once(self) -> float | None:
-        """End what is to be ended, in batches."""
+        """End due runs, in batches."""
         while await self._end_some():
             pass
         clock_us, self.next_us = await self._store.next_deadline()
@@ -157,7 +157,7 @@ class Endings(Service):
         return len(found) == limit
 
     def _ended(self, runs: list[ActiveRun]) -> None:
-        """They are durable."""
+        """The ends are durable."""
         for run in runs:
             end = run_end(run)
             count_end(self._counters, end)
@@ -202,7 +202,7 @@ def decide(found: Sequence[tuple[Unendable, RecordedRun]]) -> Decision:
 
 
 def waits_until(one: Unendable, state: RunState) -> int | None:
-    """Until when a worker may come that undoes what the run did; None: the run ends now."""
+    """Until when the run waits for a worker to undo its tasks; None: the run ends now."""
     if one.stuck is not None or one.outside or not state.undoable:
         return None
     since_us = one.asked_us or one.deadline_us or one.clock_us
@@ -238,7 +238,7 @@ def _read(rows: Sequence[HistoryRow], run_id: bytes) -> Known:
 
 
 def _read_what_is_left(rows: Sequence[HistoryRow]) -> Known:
-    """Events that do not fit together any more are passed over."""
+    """Apply the readable events; inconsistent ones are skipped."""
     known = Known(RunState())
     for row in rows:
         try:
@@ -281,7 +281,7 @@ def _ended(one: Unendable, known: Known, recorded: RecordedRun) -> ActiveRun:
 
 
 def _task_ended(run: ActiveRun, message: TaskEndedMessage, now_us: int) -> None:
-    """It ended before its run does; the run only had not read it."""
+    """Record a task that ended before its run, and whose message was not read yet."""
     scheduled = run.state.tasks[message.seq]
     times = (message.scheduled_us or now_us, message.started_us or None, message.finished_us or now_us)
     run.unqueue(message.seq)

@@ -1,6 +1,6 @@
-"""What fires and what becomes of each nominal time. Pure but for the ids of new runs.
+"""Decides what fires and the outcome of each nominal time. Pure except for the ids of new runs.
 
-A schedule that cannot be computed is put off with its error; the others fire (law 4 of services/schedules.py).
+A schedule that cannot be computed is deferred with its error; the others fire (law 4 of services/schedules.py).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from perdure.wire.codec import encode_events
 log = logging.getLogger("perdure.engine")
 
 PUT_OFF_US: Final = 60_000_000
-"""How long a schedule that could not be fired is left alone."""
+"""Delay before a schedule that could not be fired is tried again."""
 
 CalendarKey = tuple[int, str]
 """(namespace, calendar)"""
@@ -42,7 +42,7 @@ class DueSchedule(msgspec.Struct, frozen=True, kw_only=True):
     current: str | None
     """The current version; None when there is no such workflow, or no such namespace any more."""
     control: bytes | None
-    """What the version that would start says about flow control."""
+    """Flow-control options of the version that would start."""
     input: bytes
     timeout_us: int
     attributes: bytes
@@ -66,7 +66,7 @@ class PlannedFire(msgspec.Struct, frozen=True):
 
 
 class PlanStep(msgspec.Struct, frozen=True, kw_only=True):
-    """All that one look does to one schedule."""
+    """All changes of one poll to one schedule."""
 
     schedule: DueSchedule
     fires: list[PlannedFire]
@@ -75,7 +75,7 @@ class PlanStep(msgspec.Struct, frozen=True, kw_only=True):
     next_us: int | None
     fire_us: int | None
     cancel: bool = False
-    """Runs of it that are active are asked to stop."""
+    """Cancel its active runs."""
     error: str | None = None
 
 
@@ -158,7 +158,7 @@ class SchedulePlanner:
     def fires(
         self, s: DueSchedule, spec: ScheduleSpec, times: Sequence[int], *, in_line: bool = False
     ) -> list[PlannedFire]:
-        """One run each. Ids in the order of the times: that is the order in which a line lets runs in."""
+        """One run each. Ids in the order of the times, which is the order in which flow control admits runs."""
         made = sorted(self._new_run_id() for _ in times)
         return [self._fire(s, spec, run_id, t, in_line) for run_id, t in zip(made, times, strict=True)]
 
@@ -184,7 +184,7 @@ class SchedulePlanner:
 
 
 def _lost(spec: ScheduleSpec, calendars: Calendars, s: DueSchedule, d: DueTimes) -> list[int]:
-    """The first of those that went by."""
+    """The first of the missed times."""
     assert s.next_us is not None
     end = s.clock_us + 1 if d.next_us is None else min(d.next_us, s.clock_us + 1)
     gone = between(spec, calendars, s.next_us, end, MISSED_ROWS_MAX + len(d.fire))

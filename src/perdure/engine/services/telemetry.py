@@ -1,12 +1,12 @@
-"""What is known of running attempts, and which workers are connected.
+"""Telemetry of running attempts and connected workers.
 
     flights (tasks/attempts.py) ---\\
     hub ----> set_workers() --------> gathered here --> set-based writes every few seconds
 
 Laws:
 
-1. Nothing here is on the path of a commit, holds it up, or makes it fail. A note that cannot be written costs a counter, not a run.
-2. A note on an attempt is written only where its row is this session's and of the same attempt, so a late note changes nothing.
+1. Nothing here delays a commit or makes it fail. A telemetry write that fails is counted, and affects no run.
+2. Telemetry of an attempt is written only where its row belongs to this session and attempt, so a late write changes nothing.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ AGAIN_S: Final = 0.5
 """Before a list of workers that could not be written is written again, where it says what is served."""
 NOTES_BATCH_ROWS: Final = 2_000
 CLOSE_S: Final = 2.0
-"""How long closing waits for the last notes."""
+"""How long closing waits for the last writes."""
 
 
 class TaskNote(msgspec.Struct, frozen=True, gc=False):
-    """What is known of an attempt that has a row in task_queue."""
+    """Telemetry of an attempt that has a row in task_queue."""
 
     id: bytes
     attempt: int
@@ -48,7 +48,7 @@ class TaskNote(msgspec.Struct, frozen=True, gc=False):
 
 
 class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A connected worker, as people see it."""
+    """A connected worker, for display."""
 
     id: bytes
     ns: int
@@ -117,7 +117,7 @@ class Telemetry(Service):
             pass
 
     async def write(self) -> None:
-        """Notes on attempts and workers. What failed is due again in the next round."""
+        """Write telemetry of attempts and workers. A failed write is repeated in the next round."""
         if not self._session.id:
             return
         await self._quietly(self._write_task_notes, self._progress)
