@@ -285,7 +285,7 @@ class Engine:
     async def rules_changed(self) -> None:
         """Flow-control rules changed. This engine applies them before the request is acknowledged; the others are notified."""
         await self.flow_control.read_rules()
-        self.dispatcher.line_up()
+        self.dispatcher.queue_limited()
         self.claims.wake()
         self.notifications.send("rule")
 

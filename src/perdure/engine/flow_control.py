@@ -19,7 +19,7 @@ from perdure.core.flow_control.groups import FlowControlGroup, FlowControlRules,
 from perdure.core.flow_control.options import FlowControlSpec
 from perdure.core.ids import text
 from perdure.engine.ports import Store
-from perdure.engine.shared_reads import Once
+from perdure.engine.shared_reads import SharedReads
 
 CONTROL_TRUST_US: Final = 5_000_000
 """How long the flow-control options of a workflow are cached."""
@@ -39,7 +39,7 @@ class FlowControl:
         self.rules_us: int | None = None
         """Time of the last change that these rules include."""
         self._controls: dict[Version, tuple[FlowControlSpec | None, int]] = {}
-        self._once = Once()
+        self._shared_reads = SharedReads()
         self.holding: dict[bytes, tuple[Key, ...]] = {}
         """Tasks in flight here that hold slots -> their keys."""
         self.freed: set[Key] = set()
@@ -84,7 +84,7 @@ class FlowControl:
         """Read what is not known."""
         wanted = tuple(v for v in dict.fromkeys(versions) if not self.knows((ns, *v)))
         if wanted:
-            await self._once.ask((ns, wanted), lambda: self._read(ns, wanted))
+            await self._shared_reads.ask((ns, wanted), lambda: self._read(ns, wanted))
 
     async def _read(self, ns: int, wanted: Sequence[tuple[str, str]]) -> None:
         found = await self._store.controls(ns, wanted)
@@ -100,15 +100,15 @@ class FlowControl:
             return None
         return run_group(control, ns, workflow, data)
 
-    async def check_skip(self, line: FlowControlGroup) -> None:
+    async def check_skip(self, group: FlowControlGroup) -> None:
         """LimitReached where a reached limit refuses new starts."""
-        for need in line.needs.limits:
+        for need in group.needs.limits:
             if need.policy == "skip":
-                held: LimitUse = await self._store.held_by(line.ns, need.key)
+                held: LimitUse = await self._store.held_by(group.ns, need.key)
                 if held.count >= need.max:
                     by = ", ".join(text(h) for h in held.holders)
                     raise LimitReached(
-                        f"{line.workflow} was not started: its limit {need.key} of {need.max} at a time is held by {by}; start it when that has ended"
+                        f"{group.workflow} was not started: its limit {need.key} of {need.max} at a time is held by {by}; start it when that has ended"
                     )
 
     async def refresh(self, changed_us: int | None) -> bool:

@@ -58,7 +58,7 @@ class ClaimedTask(msgspec.Struct, frozen=True):
     """(namespace, key) of the slots that it holds."""
 
 
-class FromLines(msgspec.Struct, frozen=True):
+class AdmittedTasks(msgspec.Struct, frozen=True):
     """Tasks that flow control admitted, and when to poll again."""
 
     tasks: list[ClaimedTask]
@@ -145,10 +145,10 @@ class QueuedTask(msgspec.Struct, frozen=True):
     input: bytes
     wait_us: int | None = None
     """It fails if it has not begun within this time; None: no limit."""
-    line: FlowControlGroup | None = None
+    group: FlowControlGroup | None = None
 
 
-class Reopening(msgspec.Struct, frozen=True):
+class RetryChanges(msgspec.Struct, frozen=True):
     """The retry of a failed run: all its changes, in one transaction."""
 
     run_id: bytes
@@ -167,7 +167,7 @@ class Reopening(msgspec.Struct, frozen=True):
     """State values that differ from what is stored."""
     orphans: list[bytes]
     """Children that no longer belong to this run; their ids may be reused."""
-    line: FlowControlGroup | None = None
+    group: FlowControlGroup | None = None
     """The group in which the run waits for admission."""
 
 
@@ -194,8 +194,8 @@ class Store(CommitStore, Protocol):
         ...
 
     async def forget_key(self, ns: int, key: str, run_id: bytes) -> None: ...
-    async def unstick(self, run_id: bytes, ns: int, line: FlowControlGroup | None) -> bool: ...
-    async def reopen(self, r: Reopening) -> bool: ...
+    async def unstick(self, run_id: bytes, ns: int, group: FlowControlGroup | None) -> bool: ...
+    async def retry_run(self, r: RetryChanges) -> bool: ...
     async def save_task_options(self, ns: int, options: Mapping[str, bytes | None]) -> None:
         """Declared options of tasks as JSON; None: it declares none (any more)."""
         ...
@@ -221,7 +221,7 @@ class Store(CommitStore, Protocol):
     async def claim_tasks(self, session: int, served: Sequence[tuple[Kind, int]], limit: int) -> list[ClaimedTask]: ...
     async def claim_from_lines(
         self, session: int, served: Sequence[tuple[Kind, int]], limit: int, rules: FlowControlRules
-    ) -> FromLines: ...
+    ) -> AdmittedTasks: ...
     async def let_in(self, session: int, rules: FlowControlRules) -> Entered: ...
     async def wake_lines(self, keys: Iterable[tuple[int, str]]) -> None: ...
     async def held_by(self, ns: int, key: str) -> LimitUse: ...

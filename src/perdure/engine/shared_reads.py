@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Hashable
 from typing import Any
 
 
-class Once:
+class SharedReads:
     """Concurrent callers share one read: when a cache entry expires, a thousand starts notice together."""
 
     def __init__(self) -> None:

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 from perdure.core.flow_control.admission import LimitUse
 from perdure.core.flow_control.groups import FlowControlRules
 from perdure.engine.ports import (
+    AdmittedTasks,
     Adopted,
     ClaimedRun,
     ClaimedTask,
     Due,
     Entered,
-    FromLines,
     HistoryRow,
     InboxRow,
     Kind,
@@ -70,7 +70,7 @@ class PostgresClaims(PostgresPort):
 
     async def claim_from_lines(
         self, session: int, served: Sequence[tuple[Kind, int]], limit: int, rules: FlowControlRules
-    ) -> FromLines:
+    ) -> AdmittedTasks:
         async with self._pool.take() as c:
             return await flow_control.claim_from_lines(c, session, served, limit, rules)
 

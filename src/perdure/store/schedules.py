@@ -77,7 +77,7 @@ class PostgresSchedules(PostgresPort):
                 await execute(c, "cancel_runs", run_ids=stopped, body=body)
             return await _advance(c, steps, fresh)
 
-    async def put_off(self, ids: Sequence[int], error: str, delay_us: int) -> None:
+    async def defer(self, ids: Sequence[int], error: str, delay_us: int) -> None:
         await self._fetch("postpone_schedules", ids=list(ids), error=error, delay_us=delay_us)
 
     async def prune(self, keep_days: float, rows: int) -> int:
@@ -266,7 +266,7 @@ async def _start(c: Any, fires: Sequence[tuple[DueSchedule, PlannedFire]], how: 
                 f.body,
                 run_kind(f.version),
                 f.attributes.decode(),
-                f.line.id if f.line else None,
+                f.group.id if f.group else None,
                 f.deadline_us or None,
                 chain.first(f.run_id, s.ns, 0, f.body),
             )
@@ -274,7 +274,7 @@ async def _start(c: Any, fires: Sequence[tuple[DueSchedule, PlannedFire]], how: 
             if f.run_id is not None
         ]
         await execute(c, "start_scheduled", runs=runs)
-        await put_groups(c, [f.line for _, f in new if f.line is not None])
+        await put_groups(c, [f.group for _, f in new if f.group is not None])
     return fresh
 
 

@@ -71,7 +71,7 @@ MUTANTS = [
     Mutant(
         "runs-drop-a-shift",
         "engine/runs/commands.py",
-        "        if fire_at_us < run.reopened[0]:  # set by code",
+        "        if fire_at_us < run.retried[0]:  # set by code",
         "        if fire_at_us < 0:  # set by code",
         "e2e/test_run_retry.py::test_a_sleep_that_the_code_reaches_only_after_a_retry_counts_from_the_retry",
     ),
@@ -253,8 +253,8 @@ MUTANTS = [
     Mutant(
         "schedules-bad-one-never-put-off",
         "engine/services/schedules.py",
-        "        await self.store.put_off(\n            self.planner.seen,",
-        "        await self.store.put_off(\n            [],",
+        "        await self.store.defer(\n            self.planner.seen,",
+        "        await self.store.defer(\n            [],",
         "store/test_schedule_store.py",
     ),
     Mutant(

@@ -210,13 +210,13 @@ async def resume(api: NamespaceApi, r: ChangeRun) -> None:
     """Resume a stuck run. It released its slots when it became stuck, so it waits for them like a new run."""
     run_id = await api.run_id(r.run)
     view = await api.view(run_id)
-    if view.stuck is None or not await api.ports.store.unstick(run_id, api.ns, await _line_of(api, view)):
+    if view.stuck is None or not await api.ports.store.unstick(run_id, api.ns, await _group_of(api, view)):
         raise Conflict(f"run {text(run_id)} is not stuck; there is nothing to resume")
     api.engine.events.message_sent.publish(run_id)
     await api.record("run.resume", run_id)
 
 
-async def _line_of(api: NamespaceApi, view: RunView) -> FlowControlGroup | None:
+async def _group_of(api: NamespaceApi, view: RunView) -> FlowControlGroup | None:
     """The flow-control group of a run; None where its workflow has no limits, or its first record cannot be read."""
     await api.engine.flow_control.find(api.ns, [(view.workflow, view.version)])
     rows = await api.ports.store.history_after(view.run_id, api.ns, 0, 1)

@@ -189,9 +189,9 @@ async def ready(api: NamespaceApi, r: StartRequest, within_s: float) -> StartReq
         r = await _before_start(within_s, _looked_up(api, r))
         version = (ns, r.workflow, r.version)
     flows.check_input(version, r.input)
-    line = flow_control.of_run(version, r.input)
-    if line is not None:
-        await _before_start(within_s, flow_control.check_skip(line))
+    group = flow_control.of_run(version, r.input)
+    if group is not None:
+        await _before_start(within_s, flow_control.check_skip(group))
     return r
 
 
@@ -247,9 +247,9 @@ def submitted(
     started = ev.RunStarted(
         r.workflow, r.version, r.input, r.key, deadline_us=deadline_us, attributes=r.attributes, trace=r.trace
     )
-    line = engine.flow_control.of_run((api.ns, r.workflow, r.version), r.input)
-    own = line is None and engine.runs.may_own(api.ns, r.workflow, r.version)
-    unit = StartUnit(run_id or engine.new_run_id(), api.ns, r, started, own, settled, line, inbox)
+    group = engine.flow_control.of_run((api.ns, r.workflow, r.version), r.input)
+    own = group is None and engine.runs.may_own(api.ns, r.workflow, r.version)
+    unit = StartUnit(run_id or engine.new_run_id(), api.ns, r, started, own, settled, group, inbox)
     engine.queue.add(unit)
     return unit
 

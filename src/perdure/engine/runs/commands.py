@@ -111,8 +111,8 @@ class RunCommands:
 
     def _start_timer(self, run: ActiveRun, c: cm.StartTimer) -> bool:
         fire_at_us = c.fire_at_us
-        if fire_at_us < run.reopened[0]:  # set by code that replays events from before the run failed
-            fire_at_us += run.reopened[1]
+        if fire_at_us < run.retried[0]:  # set by code that replays events from before the run failed
+            fire_at_us += run.retried[1]
         run.record(ev.TimerStarted(c.seq, fire_at_us))
         self._timers.push(run, fire_at_us, c.seq)
         return False
@@ -132,11 +132,11 @@ class RunCommands:
         deadline = self._now_us() + c.timeout_us if c.timeout_us else 0
         trace = run.trace or run_traceparent(run.id, "")
         started = ev.RunStarted(c.workflow, version, c.input, c.key, run.id, c.seq, deadline, trace=trace)
-        line = self._flow_control.of_run((run.ns, c.workflow, version), c.input)
-        own = line is None and self._runs.reserve(run.ns, c.workflow, version)
+        group = self._flow_control.of_run((run.ns, c.workflow, version), c.input)
+        own = group is None and self._runs.reserve(run.ns, c.workflow, version)
         changes = run.record(ev.ChildStarted(c.seq, child_id, c.workflow, c.input, c.key), len(c.input))
         changes.extras.starts.append(
-            ChildStart(child_id, c.seq, version, c.key, chain.input_hash(c.workflow, c.input), own, started, line)
+            ChildStart(child_id, c.seq, version, c.key, chain.input_hash(c.workflow, c.input), own, started, group)
         )
         changes.rows += 2
         return True

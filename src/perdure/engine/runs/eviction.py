@@ -33,7 +33,7 @@ class Eviction:
             if not run.phase.is_active:
                 continue
             if not run.is_idle:
-                if run.noted[0] is not None and not run.pending:
+                if run.wait_reason[0] is not None and not run.pending:
                     self._note(run, (None, None))  # it goes on
                 continue
             # A child that ends here notifies its parent in memory, so the parent must stay.
@@ -64,7 +64,7 @@ class Eviction:
             waits.append(wait_reasons.backlog(wait_reasons.task_names(run.state)))
         self._note(run, wait_reasons.encode(waits))
 
-    def _note(self, run: ActiveRun, noted: tuple[str | None, str | None]) -> None:
-        if noted != run.noted:
-            run.noted = run.segment().extras.noted = noted
+    def _note(self, run: ActiveRun, wait_reason: tuple[str | None, str | None]) -> None:
+        if wait_reason != run.wait_reason:
+            run.wait_reason = run.segment().extras.wait_reason = wait_reason
             self._queue.mark(run, urgent=False)

@@ -19,7 +19,7 @@ from perdure.core.errors import Failure, InvalidInput, NotRegistered, PerdureErr
 from perdure.core.parameters import Parameters, call_problem
 from perdure.core.parameters import decode as decode_parameters
 from perdure.engine.ports import Named, Store
-from perdure.engine.shared_reads import Once
+from perdure.engine.shared_reads import SharedReads
 from perdure.flows.compile import compile_value
 from perdure.flows.decide.decider import Decider, input_problem
 from perdure.flows.model import Flow, is_flow
@@ -49,7 +49,7 @@ class Flows:
         self._declared_at: dict[int, int] = {}
         self._heard: dict[tuple[int, str], tuple[Declared | None, int]] = {}
         """Recent declarations of workers of this server, which the database may not have yet."""
-        self._once = Once()
+        self._shared_reads = SharedReads()
         self._moves = 0
         self._plans: OrderedDict[Definition, Flow | Failure] = OrderedDict()
         self._current: dict[Named, tuple[str | None, int]] = {}
@@ -90,7 +90,7 @@ class Flows:
         if is_flow(definition[2]):
             await self.ensure([definition])
         else:
-            await self._once.ask(definition, lambda: self._read_parameters(definition))
+            await self._shared_reads.ask(definition, lambda: self._read_parameters(definition))
 
     async def _read_parameters(self, definition: Definition) -> None:
         self.learn(definition, await self._store.parameters(*definition))
@@ -148,7 +148,7 @@ class Flows:
 
     async def _read_declared(self, ns: int) -> None:
         if not self._knows_declared(ns):
-            await self._once.ask(ns, lambda: self._load_declared(ns))
+            await self._shared_reads.ask(ns, lambda: self._load_declared(ns))
 
     async def _load_declared(self, ns: int) -> None:
         now = self._now_us()
@@ -187,7 +187,7 @@ class Flows:
         if self.current(ns, name) is None:  # it may have been deployed this very moment
             await self.find(ns, [name])
         elif not self.knows(ns, name):
-            await self._once.ask((ns, name, self._moves), lambda: self.find(ns, [name]))
+            await self._shared_reads.ask((ns, name, self._moves), lambda: self.find(ns, [name]))
         version = self.current(ns, name)
         if version is None:
             raise NotRegistered(not_registered(name))

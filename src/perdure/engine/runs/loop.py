@@ -118,7 +118,7 @@ class RunLoop:
     def _load(self, run: ActiveRun, history: list[ev.Recorded], seen: list[ev.Recorded], queued: set[int]) -> None:
         _place_in_trace(run)
         run.seq = run.state.events = history[-1].seq
-        run.reopened = pause(history) if seen is not history else (0, 0)
+        run.retried = pause(history) if seen is not history else (0, 0)
         run.queued = queued
         run.deliver = seen
         if run.state.tasks:
@@ -256,9 +256,9 @@ class RunLoop:
             self._exits.fail(run, _too_large())
         elif run.pending:
             # The history does not record which signals the code waits for, so the wait reason is written in the same commit.
-            noted = wait_reasons.encode(waits_of(run)) if run.waiting else (None, None)
-            if noted != run.noted:
-                run.noted = run.segment().extras.noted = noted
+            wait_reason = wait_reasons.encode(waits_of(run)) if run.waiting else (None, None)
+            if wait_reason != run.wait_reason:
+                run.wait_reason = run.segment().extras.wait_reason = wait_reason
             self._queue.mark(run, urgent=urgent)
         elif run.is_idle:
             self.idle(run)

@@ -53,7 +53,7 @@ SEGMENT_BYTES = 2 * 1024 * 1024
 class ChildStart:
     """A run to be created together with the event that mentions it."""
 
-    __slots__ = ("head", "input_hash", "key", "line", "own", "run_id", "seq", "started", "version")
+    __slots__ = ("group", "head", "input_hash", "key", "own", "run_id", "seq", "started", "version")
 
     def __init__(
         self,
@@ -64,10 +64,10 @@ class ChildStart:
         input_hash: bytes,
         own: bool,
         started: ev.RunStarted,
-        line: FlowControlGroup | None = None,
+        group: FlowControlGroup | None = None,
     ) -> None:
         self.run_id, self.seq, self.version, self.key = run_id, seq, version, key
-        self.input_hash, self.own, self.started, self.line = input_hash, own, started, line
+        self.input_hash, self.own, self.started, self.group = input_hash, own, started, group
         self.head = b""
         """Hash of its first row, once it is written."""
 
@@ -78,15 +78,15 @@ class Extras:
     __slots__ = (
         "answers",
         "consumed",
-        "lines",
+        "groups",
         "messages",
-        "noted",
         "promises",
         "queue_ops",
         "starts",
         "states",
         "stops",
         "version",
+        "wait_reason",
     )
 
     def __init__(self) -> None:
@@ -98,9 +98,9 @@ class Extras:
         self.starts: list[ChildStart] = []
         self.promises: list[ev.PromiseCreated] = []
         """Name, and what makes it more than a plain promise."""
-        self.lines: dict[bytes, GroupRow] = {}
+        self.groups: dict[bytes, GroupRow] = {}
         """Flow-control groups that tasks or runs of this segment join: id -> row."""
-        self.noted: tuple[str | None, str | None] | None = None
+        self.wait_reason: tuple[str | None, str | None] | None = None
         """Wait reason of a run that stays in memory: the short form, and all of it as JSON."""
         self.answers: list[tuple[str, bytes, bytes | None]] = []
         """Answers to updates: id, value, failure."""
@@ -150,19 +150,19 @@ class ActiveRun:
         "idle_since",
         "inbox_used",
         "keys",
-        "noted",
         "ns",
         "operations",
         "pending",
         "phase",
         "queued",
-        "reopened",
+        "retried",
         "seq",
         "state",
         "suspect",
         "trace",
         "unseen",
         "version",
+        "wait_reason",
         "waiting",
         "workflow",
         "writing",
@@ -200,11 +200,11 @@ class ActiveRun:
         self.queued: set[int] = set()
         """Tasks that have a row in task_queue."""
         self.operations = 0
-        self.reopened: tuple[int, int] = (0, 0)
+        self.retried: tuple[int, int] = (0, 0)
         """When the run was last retried, and how long it had been failed before."""
         self.inbox_used = False
         """Rows of its inbox were consumed, so that more of them may be there when it ends."""
-        self.noted: tuple[str | None, str | None] = (None, None)
+        self.wait_reason: tuple[str | None, str | None] = (None, None)
         """The wait reason that was last written while it is in memory."""
         self.idle_since = float("-inf")
 
@@ -306,13 +306,13 @@ class ActiveRun:
         task_id = ids.derive(self.id, ids.TASK, seq)
         changes = self.segment()
         changes.rows += 1
-        line = None
+        group = None
         if status is TaskStatus.PENDING and self.flow_control is not None:
-            line = self.flow_control.of_task(self.ns, self.workflow, scheduled, seq)
-            if line is not None:
-                joined = changes.extras.lines.get(line.id)
+            group = self.flow_control.of_task(self.ns, self.workflow, scheduled, seq)
+            if group is not None:
+                joined = changes.extras.groups.get(group.id)
                 if joined is None or delay_us < joined.delay_us:
-                    changes.extras.lines[line.id] = GroupRow(*line.row(), delay_us)
+                    changes.extras.groups[group.id] = GroupRow(*group.row(), delay_us)
         changes.extras.queue_ops[task_id] = QueuedRow(
             id=task_id,
             ns=self.ns,
@@ -330,7 +330,7 @@ class ActiveRun:
             error=error,
             trace=self.trace or None,
             node=ev.label(scheduled, seq) if scheduled.nodes else None,
-            group_id=line.id if line is not None else None,
+            group_id=group.id if group is not None else None,
             start_deadline_at=expires_us,
         )
 
@@ -394,23 +394,23 @@ class RunUnit:
         run = self.run
         queue_ops: dict[bytes, QueuedRow | None] = {}
         states: dict[str, bytes | None] = {}
-        lines: dict[bytes, GroupRow] = {}
-        noted: tuple[str | None, str | None] | None = None
+        groups: dict[bytes, GroupRow] = {}
+        wait_reason: tuple[str | None, str | None] | None = None
         answers: dict[str, tuple[bytes, bytes | None]] = {}
         for x in self.extras:
             queue_ops.update(x.queue_ops)
             states.update(x.states)
             for child in x.starts:
                 _fill_start(batch, child, run)
-                if child.line is not None:
-                    lines[child.line.id] = GroupRow(*child.line.row(), 0)
+                if child.group is not None:
+                    groups[child.group.id] = GroupRow(*child.group.row(), 0)
             batch.messages.extend(x.messages)
             batch.consumed.extend(x.consumed)
             batch.promises.extend(
                 PromiseRow(run.id, p.name, run.ns, PROMISE_WORDS[p.kind], p.spec.decode() or None) for p in x.promises
             )
-            lines.update(x.lines)
-            noted = x.noted or noted
+            groups.update(x.groups)
+            wait_reason = x.wait_reason or wait_reason
             for id, value, failure in x.answers:
                 answers.setdefault(id, (value, failure))
         for task_id, row in queue_ops.items():
@@ -419,10 +419,10 @@ class RunUnit:
             else:
                 batch.queued.append(row)
         batch.states.extend(StateRow(run.id, name, run.ns, value) for name, value in states.items())
-        batch.groups.extend(lines.values())
+        batch.groups.extend(groups.values())
         batch.answers.extend(AnswerRow(run.id, id, run.ns, *answer) for id, answer in answers.items())
-        if noted is not None:
-            batch.waits.append(WaitRow(run.id, *noted))
+        if wait_reason is not None:
+            batch.waits.append(WaitRow(run.id, *wait_reason))
         if any(x.stops for x in self.extras):
             batch.cancelling.append(run.id)
         batch.versions.extend(VersionRow(run.id, x.version) for x in self.extras if x.version is not None)
@@ -459,7 +459,7 @@ def _fill_start(batch: Batch, child: ChildStart, parent: ActiveRun) -> None:
             own=child.own,
             body=body,
             attributes=attributes_text(e.attributes),
-            group_id=child.line.id if child.line is not None else None,
+            group_id=child.group.id if child.group is not None else None,
             deadline_at=e.deadline_us or None,
             hash=child.head,
         )

@@ -36,14 +36,21 @@ class StartUnit(AwaitedUnit):
         started: ev.RunStarted,
         own: bool,
         answered: Answered,
-        line: FlowControlGroup | None = None,
+        group: FlowControlGroup | None = None,
         messages: tuple[bytes, ...] = (),
     ) -> None:
         super().__init__()
         self._answered = answered
         self.messages = messages
         """Messages that are written with the run. They are dropped if the key is taken."""
-        self.run_id, self.ns, self.request, self.started, self.own, self.line = run_id, ns, request, started, own, line
+        self.run_id, self.ns, self.request, self.started, self.own, self.group = (
+            run_id,
+            ns,
+            request,
+            started,
+            own,
+            group,
+        )
         self.hash = chain.input_hash(request.workflow, request.input) if request.key else b""
         self.head = b""
         """Hash of its first row, once it is written."""
@@ -75,13 +82,13 @@ class StartUnit(AwaitedUnit):
                 own=self.own,
                 body=body,
                 attributes=attributes_text(r.attributes),
-                group_id=self.line.id if self.line is not None else None,
+                group_id=self.group.id if self.group is not None else None,
                 deadline_at=self.started.deadline_us or None,
                 hash=self.head,
             )
         )
-        if self.line is not None:
-            batch.groups.append(GroupRow(*self.line.row(), 0))
+        if self.group is not None:
+            batch.groups.append(GroupRow(*self.group.row(), 0))
         batch.messages.extend(MessageRow(self.run_id, body, False) for body in self.messages)
 
 

@@ -89,7 +89,7 @@ class Claims(Service):
             await self._store.wake_lines(freed)
         due = await self._store.next_due(workflows, served, flows=not self._runs.draining)
         if await self._flow_control.refresh(due.rules_us):
-            self._dispatcher.line_up()
+            self._dispatcher.queue_limited()
         if due.has_messages:
             await self._collect_messages()
         if due.run_group_at_us is not None and due.run_group_at_us <= due.clock_us and not self._runs.draining:

@@ -47,7 +47,7 @@ class NewRun(msgspec.Struct, frozen=True):
     version: str
     body: bytes
     attributes: str | None
-    line: FlowControlGroup | None
+    group: FlowControlGroup | None
     deadline_us: int = 0
 
 
@@ -60,7 +60,7 @@ class DueStart(msgspec.Struct, frozen=True):
     input: bytes
 
 
-class PutOff(msgspec.Struct, frozen=True):
+class DeferredStart(msgspec.Struct, frozen=True):
     run_id: bytes
     due_us: int
 
@@ -88,7 +88,7 @@ class Begun(msgspec.Struct, frozen=True):
 
 
 class StartStore(Protocol):
-    async def put_off(self, asked: DeferralRequest) -> PutOff: ...
+    async def defer(self, asked: DeferralRequest) -> DeferredStart: ...
     async def next_due(self) -> tuple[int, int | None]:
         """The database's clock, and when the next start is due."""
         ...
@@ -125,9 +125,9 @@ class DeferredStarts(Service):
     async def start(self, ns: int, r: StartRequest) -> Begun:
         """`r` has been checked, and names a version."""
         check_later(r.later, r.dedup, r.key)
-        return await (self._once(ns, r, r.dedup) if r.dedup is not None else self._defer(ns, r))
+        return await (self._shared_reads(ns, r, r.dedup) if r.dedup is not None else self._defer(ns, r))
 
-    async def _once(self, ns: int, r: StartRequest, dedup: DedupSpec) -> Begun:
+    async def _shared_reads(self, ns: int, r: StartRequest, dedup: DedupSpec) -> Begun:
         mine = self._new_run_id()
         new = await self._new(mine, ns, r)
         found = await self._store.begin_once(new, dedup)
@@ -143,7 +143,7 @@ class DeferredStarts(Service):
             argument, items = part.argument, len(part.items)
         bare = msgspec.msgpack.encode(msgspec.structs.replace(r, input=b"", later=None, idempotency_key=""))
         mine = self._new_run_id()
-        put = await self._store.put_off(
+        put = await self._store.defer(
             DeferralRequest(ns, mine, r.workflow, r.later, bare, r.input, argument, items, r.idempotency_key)
         )
         if self._next_us is None or put.due_us < self._next_us:
@@ -202,11 +202,11 @@ class DeferredStarts(Service):
             version=r.version,
             body=encode_events([started]),
             attributes=r.attributes.decode() if r.attributes else None,
-            line=await self._line(ns, r),
+            group=await self._group(ns, r),
             deadline_us=deadline_us,
         )
 
-    async def _line(self, ns: int, r: StartRequest) -> FlowControlGroup | None:
+    async def _group(self, ns: int, r: StartRequest) -> FlowControlGroup | None:
         """The flow-control group of the run, if it has to wait."""
         version = (ns, r.workflow, r.version)
         if not self._flow_control.knows(version):

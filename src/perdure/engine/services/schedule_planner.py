@@ -22,7 +22,7 @@ from perdure.wire.codec import encode_events
 
 log = logging.getLogger("perdure.engine")
 
-PUT_OFF_US: Final = 60_000_000
+DEFER_US: Final = 60_000_000
 """Delay before a schedule that could not be fired is tried again."""
 
 CalendarKey = tuple[int, str]
@@ -61,7 +61,7 @@ class PlannedFire(msgspec.Struct, frozen=True):
     version: str = ""
     body: bytes = b""
     attributes: bytes = b""
-    line: FlowControlGroup | None = None
+    group: FlowControlGroup | None = None
     deadline_us: int = 0
 
 
@@ -116,7 +116,7 @@ class SchedulePlanner:
                 out.append(self._step(s, calendars, known, active.get(s.id, 0)))
             except Exception as e:  # the others fire all the same
                 log.warning("schedule %s cannot be fired: %s", s.name, e, exc_info=not isinstance(e, PerdureError))
-                later = s.clock_us + PUT_OFF_US
+                later = s.clock_us + DEFER_US
                 out.append(
                     PlanStep(
                         schedule=s, fires=[], missed=0, next_us=s.next_us, fire_us=later, error=clip(str(e) or repr(e))
@@ -176,11 +176,11 @@ class SchedulePlanner:
             nominal_us=nominal_us,
         )
         self._flow_control.learn((s.ns, s.workflow, version), s.control)
-        line = self._flow_control.of_run((s.ns, s.workflow, version), data)
+        group = self._flow_control.of_run((s.ns, s.workflow, version), data)
         if in_line:
-            line = queue_line(line, s.ns, s.workflow, s.name, s.id)
+            group = queue_line(group, s.ns, s.workflow, s.name, s.id)
         body = encode_events([started])
-        return PlannedFire(nominal_us, STARTED, run_id, version, body, attributes, line, started.deadline_us)
+        return PlannedFire(nominal_us, STARTED, run_id, version, body, attributes, group, started.deadline_us)
 
 
 def _lost(spec: ScheduleSpec, calendars: Calendars, s: DueSchedule, d: DueTimes) -> list[int]:

@@ -27,7 +27,7 @@ from perdure.core.limits import SCHEDULES_PER_LOOK
 from perdure.core.schedules import Calendar
 from perdure.engine.context import EngineContext
 from perdure.engine.flow_control import FlowControl
-from perdure.engine.services.schedule_planner import PUT_OFF_US, Calendars, Plan, PlannedFire, SchedulePlanner
+from perdure.engine.services.schedule_planner import DEFER_US, Calendars, Plan, PlannedFire, SchedulePlanner
 from perdure.engine.services.service import Service
 
 log = logging.getLogger("perdure.engine")
@@ -54,7 +54,7 @@ class ScheduleStore(Protocol):
     # firing
     async def next_fire(self) -> NextFire: ...
     async def fire(self, limit: int, planner: SchedulePlanner) -> Fired: ...
-    async def put_off(self, ids: Sequence[int], error: str, delay_us: int) -> None: ...
+    async def defer(self, ids: Sequence[int], error: str, delay_us: int) -> None: ...
     async def prune(self, keep_days: float, rows: int) -> int: ...
     # the API of schedules
     async def put(self, ns: int, r: ScheduleRequest, by: str) -> tuple[ScheduleView, bool]: ...
@@ -126,8 +126,8 @@ class Scheduler(Service):
         if self._limit > 1:
             self._limit = 1
             return
-        await self.store.put_off(
-            self.planner.seen, "the database refuses to fire it; the log of the server says why", PUT_OFF_US
+        await self.store.defer(
+            self.planner.seen, "the database refuses to fire it; the log of the server says why", DEFER_US
         )
 
     async def prune(self) -> None:

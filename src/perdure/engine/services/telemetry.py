@@ -132,20 +132,22 @@ class Telemetry(Service):
             outage.failed(e)
 
     async def _write_task_notes(self) -> None:
-        due = list(islice((f for f in self._attempts.flights.values() if f.row and not f.noted), NOTES_BATCH_ROWS))
+        due = list(
+            islice((f for f in self._attempts.flights.values() if f.row and not f.is_recorded), NOTES_BATCH_ROWS)
+        )
         if not due:
             return
         by_id = {ids.derive(f.assignment.run_id, ids.TASK, f.assignment.seq): f for f in due}
         notes = [self._note(task_id, f) for task_id, f in by_id.items()]
         for f in due:
-            f.noted = True  # before the write: what changes during it is due again
+            f.is_recorded = True  # before the write: what changes during it is due again
         found: set[bytes] = set()
         try:
             found = await self._store.write_task_notes(self._session.id, notes)
         finally:
             for task_id, f in by_id.items():
                 if task_id not in found:  # its row is not committed yet, or this write failed
-                    f.noted = False
+                    f.is_recorded = False
 
     def _note(self, task_id: bytes, f: Flight) -> TaskNote:
         a = f.assignment

@@ -78,7 +78,7 @@ class Flight(msgspec.Struct, gc=False):
     """The last progress details of the attempt."""
     blocked: str = ""
     """The stack that blocks its worker's event loop, if any."""
-    noted: bool = False
+    is_recorded: bool = False
     """What is known of it is in its row. Set to False with every change."""
 
 
@@ -421,7 +421,7 @@ class Attempts:
             flight.beat_us = now
             if b.blocked != flight.blocked or (b.details and b.details != flight.details):
                 flight.blocked, flight.details = b.blocked, b.details or flight.details
-                flight.noted = False
+                flight.is_recorded = False
 
     def write_rows(self) -> None:
         """Every attempt under way gets its row, so that it can be taken to another engine."""

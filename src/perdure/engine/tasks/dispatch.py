@@ -161,7 +161,7 @@ class Dispatcher:
         self._late_ticks = self._late_ticks + 1 if late else 0
         return late
 
-    def line_up(self) -> None:
+    def queue_limited(self) -> None:
         """Rules have changed: tasks that they limit move to task_queue."""
         self._to_queue(self.backlog.take_where(self._flow_control.limits))
 
