@@ -102,7 +102,7 @@ class ObservedStore(Protocol):
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """What the database said."""
+    """One reading of the database's figures."""
 
     sessions: int
     namespaces: dict[int, str]

@@ -1,4 +1,4 @@
-"""Who is asking, and may they? Every request and every stream passes here.
+"""Authentication and authorisation of every request and every stream.
 
     headers --> credential --> principal --> rate --> permission --> Principal
                    | none,       | unknown,   | too     | not granted
@@ -91,7 +91,7 @@ class Authenticator:
         return await self.check({"authorization": given[0]} if given else {}, permission)
 
     async def recheck(self, principal: Principal) -> bool:
-        """Whether a principal that was let in earlier would be let in as the same today; streams ask every few seconds."""
+        """Whether an earlier credential is still valid for the same principal; streams check this every few seconds."""
         ident = principal.subject.removeprefix(KEY_SUBJECT)
         if ident == principal.subject:
             return self._tokens is not None and self._tokens.holds(principal)

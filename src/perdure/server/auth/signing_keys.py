@@ -5,7 +5,7 @@ Laws
    JWKS_REFETCH_S, so that made-up ids cannot make us hammer the provider), and when they are older than JWKS_AGE_S.
  - A fetched set replaces the one before: a key that the provider took away is gone here too.
  - While the provider is unavailable the last key set is used for JWKS_STALE_S; after that every token is refused.
- - Answers have a time and a size limit and are not followed elsewhere. Symmetric, short and foreign keys are left out.
+ - Answers have a time and a size limit and are not followed elsewhere. Symmetric and short keys, and those of other algorithms, are left out.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class SigningKeys:
         self._tried_at: float | None = None
         self._lock = asyncio.Lock()
         self.fetches = 0
-        """How often the provider was asked."""
+        """Requests to the provider so far."""
 
     async def key(self, kid: str) -> PublicKey | None:
         """None: the provider has no such key. Raises Unavailable when the provider cannot be reached."""

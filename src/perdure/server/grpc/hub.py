@@ -50,9 +50,9 @@ log = logging.getLogger("perdure.server")
 RECONNECT_GRACE_S: Final = 5.0
 """How long a worker whose stream broke may stay away before its attempts count as lost."""
 ALIVE_EVERY_S: Final = 20.0
-"""A worker says something at least this often. A broken connection is noticed sooner, by gRPC itself."""
+"""Workers send a message at least this often. gRPC itself notices a broken connection sooner."""
 SILENT_S_MAX: Final = 3 * ALIVE_EVERY_S
-"""A worker that is silent for longer is taken for gone."""
+"""A worker that is silent for longer counts as disconnected."""
 WORKERS_MAX: Final = 10_000
 """Workers connected to one server."""
 SLOTS_MAX: Final = 10_000
@@ -109,7 +109,7 @@ class WorkerHub:
         self.ns = 0
         self.outlives_engine = True
         self.refused = 0
-        """Reports, decisions and heartbeats of workers that had no right to them."""
+        """Reports, decisions and heartbeats refused because the worker does not hold the attempt or run."""
         self.on_signatures: Callable[[int, dict[str, bytes]], None] = lambda ns, signatures: None
         """Called with the JSON Schemas of tasks' calls, by name, when a worker registers them. Many workers register the same."""
         self._grace_s = grace_s
@@ -123,7 +123,7 @@ class WorkerHub:
         self._unplaced: set[Token] = set()
         """Attempts that no worker had at the last check."""
         self._holder: dict[bytes, tuple[Connection, int]] = {}
-        """Run -> who holds its code, and the number of the activation that is under way there (0: none)."""
+        """Run -> the worker that holds its code, and the number of its current activation (0: none)."""
         self._parked: dict[bytes, Activation] = {}
         """Activations for workers that may come back."""
         self._number = 0
@@ -215,7 +215,7 @@ class WorkerHub:
             asyncio.get_running_loop().call_soon(self._reported, returned)
 
     def cancel(self, run_id: bytes, seq: int, attempt: int) -> None:
-        """The slot is free when the worker says that the attempt has unwound."""
+        """The slot is freed when the worker reports that the attempt has ended."""
         c = self._placed.get((run_id, seq))
         if c is not None and c.running.get((run_id, seq)) == attempt:
             c.cancel((run_id, seq, attempt))
@@ -345,7 +345,7 @@ class WorkerHub:
         return c
 
     def _take_over(self, before: Connection, c: Connection) -> list[Report]:
-        """What it had before is its own still. What it does not know of never reached it and goes back unstarted."""
+        """A reconnected worker keeps its attempts. Those that it does not report never reached it and go back unstarted."""
         handle = self._graces.pop(before.id, None)
         if handle is not None:
             handle.cancel()
@@ -406,7 +406,7 @@ class WorkerHub:
         self._graces[c.id] = loop.call_later(self._grace_s, self._give_up, c)
 
     def _give_up(self, c: Connection) -> None:
-        """It has not come back."""
+        """The worker has not reconnected within its grace period."""
         self._graces.pop(c.id, None)
         if self._connections.get(c.id) is c and not c.is_open:
             tokens = [(*key, attempt) for key, attempt in c.running.items() if self._placed.get(key) is c]
@@ -503,7 +503,7 @@ class WorkerHub:
             self._take_decisions(c, up.decisions)
 
     def _hand_over_code(self, c: Connection) -> None:
-        """It drains: runs that wait there for nothing in particular move on at once, the others after their answer."""
+        """The worker drains: idle runs move to other workers at once, the others after their decision."""
         idle = [run_id for run_id in c.held if self._holder.get(run_id) == (c, 0)]
         for run_id in idle:
             self.forget(run_id)
@@ -575,7 +575,7 @@ class WorkerHub:
         self._beats(mine)
 
     def _take_overrun(self, c: Connection, b: Beat) -> None:
-        """The last word of a worker whose workflow code cannot be stopped."""
+        """The last message of a worker whose workflow code cannot be stopped."""
         holder = self._holder.get(b.run_id)
         if holder is None or holder[0] is not c:
             self.refused += 1

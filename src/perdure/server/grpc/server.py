@@ -213,7 +213,7 @@ class GrpcServer:
             self._hub.left(connection)
 
     async def _talk(self, connection: Connection, first: protocol.Up, principal: Principal, context: Any) -> None:
-        """Until either side ends it. Both directions end together."""
+        """Serve the stream until either side ends it. Both directions end together."""
         work = [
             asyncio.create_task(self._send(connection, context)),
             asyncio.create_task(self._receive(connection, first, context)),

@@ -43,7 +43,7 @@ class CallSession:
         self._calls: dict[int, asyncio.Task[None]] = {}
         """Calls that have no answer yet, by their ids."""
         self._ending: set[asyncio.Task[None]] = set()
-        """Calls that were answered for them, or given up, and have yet to notice."""
+        """Cancelled calls that are still unwinding."""
         self._over: asyncio.Future[PerdureError] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> None:
@@ -81,7 +81,7 @@ class CallSession:
                 self._calls[call.id] = asyncio.create_task(self._handle(call))
 
     def _drop(self, id: int) -> None:
-        """The answer is not waited for any more, or was given: what the call does is stopped where it can be."""
+        """Cancel a call that was answered or that its caller gave up."""
         task = self._calls.pop(id, None)
         if task is not None:
             self._ending.add(task)

@@ -1,6 +1,6 @@
 """The form of an approval as fields of a page: from a JSON Schema to inputs, and from what was typed back to a value.
 
-What is simple gets an input of its own; anything else is typed as JSON. Whether the value fits is for the approval to say.
+What is simple gets an input of its own; anything else is typed as JSON. The approval checks the value.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ STATIC: Final = {"perdure.css": "text/css", "refresh.js": "text/javascript"}
 
 
 class PageRoute(GuardedRoute):
-    """A page for people: refusals are pages as well."""
+    """An HTML page: refusals are pages as well."""
 
     def refused(self, request: Request, error: PerdureError) -> Response:
         status = error.http_status

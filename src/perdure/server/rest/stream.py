@@ -119,7 +119,7 @@ class StreamClient:
         self._taken = asyncio.Event()
 
     def put(self, event: str, data: Any) -> None:
-        """The cursor must say by now what will have been sent with this message."""
+        """The cursor already includes this message."""
         if len(self._waiting) >= QUEUE_MESSAGES_MAX:
             self.cut()
             return
