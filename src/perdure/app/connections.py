@@ -1,4 +1,4 @@
-"""Bounds on a server's connections, so that clients that say nothing cannot take it away from the others.
+"""Bounds on a server's connections, so that idle clients cannot exhaust it.
 
 Laws:
 
@@ -145,13 +145,13 @@ class Seats:
         return True
 
     def waits(self, seat: Seat) -> None:
-        """It has no request at hand."""
+        """The connection waits for a request."""
         if seat in self._taken.get(seat.client, ()) and seat not in self._waiting:
             self._waiting[seat] = None
             self._waiting_of.setdefault(seat.client, {})[seat] = None
 
     def works(self, seat: Seat) -> None:
-        """It has one."""
+        """The connection has a request."""
         if self._waiting.pop(seat, _ABSENT) is _ABSENT:
             return
         own = self._waiting_of[seat.client]
@@ -160,7 +160,7 @@ class Seats:
             del self._waiting_of[seat.client]
 
     def leave(self, seat: Seat) -> None:
-        """It is closed. May be said twice."""
+        """The connection is closed. Idempotent."""
         own = self._taken.get(seat.client, set())
         if seat not in own:
             return

@@ -1,6 +1,6 @@
 """Loading the user's code: what a worker serves and what `perdure dev` finds in a directory.
 
-Code is looked at before it is run: a file is imported by `dev` only if it defines tasks or workflows, and not if importing it
+Code is inspected before it is run: a file is imported by `dev` only if it defines tasks or workflows, and not if importing it
 would start a program.
 """
 
@@ -128,7 +128,7 @@ def _first_user_frame(at: TracebackType | None) -> TracebackType | None:
 
 @dataclass(frozen=True)
 class FoundModule:
-    """The Python files of a directory, as far as `dev` cares."""
+    """The Python files of a directory that matter to `dev`."""
 
     modules: list[Path]
     """Define tasks or workflows, or cannot even be read: importing them will show why."""

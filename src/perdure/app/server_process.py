@@ -61,7 +61,7 @@ HTTP_SHARE: Final = 0.25
 
 
 class ServerProcess:
-    """Everything a server consists of. `start` returns when it can be used, `stop` when everything is handed back."""
+    """All parts of a server. `start` returns when it can be used, `stop` when its runs are released."""
 
     def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings
@@ -85,7 +85,7 @@ class ServerProcess:
         try:
             http = self._listen(s.http, "--http")
             metrics = self._listen(s.metrics, "--metrics") if s.metrics is not None else None
-            listen(s.grpc, "--grpc").close()  # gRPC takes it itself, and would say less about what is wrong
+            listen(s.grpc, "--grpc").close()  # gRPC would bind the port itself, with a less helpful error
             await self._open(http, metrics)
         except BaseException:
             await self._stack.aclose()
@@ -127,7 +127,7 @@ class ServerProcess:
         auth = OpenAccess(s.http.host, s.dev_token) if s.auth == "open" else Authenticator(Keys(store.pool), tokens)
         ports = api_ports(store, reads=reads, definitions=registry, secrets=SecretBox(s.secret_keys))
         api = Api(engine, ports, lambda: self.url)
-        # No web page can make a browser speak gRPC: the token of `perdure dev` is for HTTP alone.
+        # No web page can make a browser send gRPC requests: the token of `perdure dev` is for HTTP alone.
         grpc = GrpcServer(
             api,
             hub,
@@ -184,7 +184,7 @@ class ServerProcess:
         try:
             async with asyncio.timeout(self.settings.drain_s):
                 await asyncio.sleep(min(self.settings.not_ready_s, self.settings.drain_s / 4))
-                self._app.state.streams.close()  # they would hold their connections open
+                self._app.state.streams.close()  # they would keep their connections open
                 for door in self._doors:
                     await door.stop()
                 await self._stack.aclose()

@@ -1,7 +1,7 @@
 """The worker of `perdure dev`: a process of its own, so that new code always starts in a fresh interpreter.
 
-It talks with its parent over one socket: it says what it found, waits for SERVE, says when it is CONNECTED, and goes when the parent
-says DRAIN or is no more.
+It talks with its parent over one socket: it reports what it found, waits for SERVE, reports CONNECTED, and exits when the parent
+sends DRAIN or dies.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ChildHello(msgspec.Struct, kw_only=True):
 
 def main() -> None:
     descriptor, server, *files = sys.argv[1:]
-    # Ctrl-C reaches the whole terminal; what it means is the parent's business.
+    # Ctrl-C reaches every process of the terminal; the parent handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = socket.socket(fileno=int(descriptor))
     hello = _load(files)
@@ -77,7 +77,7 @@ async def _serve(server: str, parent: socket.socket) -> None:
             if parent.recv(1):
                 loop.call_soon_threadsafe(worker.drain)
                 parent.recv(1)
-            # The parent is no more, so there is nothing left to work for. Commands of `run:` would outlive us.
+            # The parent has died. Commands of `run:` would outlive this process.
             kill_family(os.getpid(), itself=False)
             os._exit(1)
 

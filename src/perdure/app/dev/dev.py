@@ -107,7 +107,7 @@ async def dev(options: DevOptions, say: Say) -> int:
 
 
 def hard_stop(after_s: float, abandon: list[Callable[[], None]]) -> None:
-    """End this process after a while, whatever hangs: a database that does not answer, a step that cannot be interrupted. `abandon` is
+    """End this process after a while even if something hangs: a database that does not answer, a step that cannot be interrupted. `abandon` is
     called first; a private PostgreSQL is stopped by its watcher."""
 
     def end() -> None:

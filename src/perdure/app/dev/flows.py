@@ -1,6 +1,6 @@
 """The flows of `perdure dev`: files of the directory, deployed at the start and whenever one is saved.
 
-A file with mistakes is shown the way compilers do it, and what was deployed before goes on.
+A file with mistakes is reported like a compiler error, and the version deployed before stays.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class DevFlows:
         await self.deploy(of_project(self._directory))
 
     async def deploy(self, paths: Iterable[Path]) -> None:
-        """What is no flow is passed over in silence."""
+        """Files that are no flows are skipped."""
         for path in sorted(paths):
             if not path.exists():
                 name = self._deployed.pop(path, "")

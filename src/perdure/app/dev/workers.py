@@ -34,7 +34,7 @@ DRAIN_S: Final = 5.0
 """A stopping worker may take so long for its tasks; then it is killed, and they are tried again."""
 
 CLOSE_S: Final = 1.5
-"""The same when `perdure dev` itself stops: a person waits for it."""
+"""The same when `perdure dev` itself stops, which must be quick."""
 
 
 class Child:
