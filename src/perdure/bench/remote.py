@@ -249,7 +249,7 @@ async def _until_connected(server: Any, workers: int) -> None:
 
 
 async def hold_idle_workers(address: str, count: int) -> None:
-    """So many workers in one process, each with a connection of its own, speaking the protocol and doing nothing."""
+    """Many idle workers in one process, each with a separate connection."""
     async with asyncio.TaskGroup() as group:
         for number in range(count):
             group.create_task(_idle_worker(address, number))

@@ -1,4 +1,4 @@
-"""What the bench found out, as one JSON object or as a table for people."""
+"""The results of the bench, as one JSON object or as a table."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Approvals: what is asked, who may answer, and what their answers come to. Pure: the store locks and writes, this judges.
+"""Approvals: the question, who may answer, and the result of the answers. Pure: the store locks and writes, this decides.
 
 Laws:
 
-1. An approval is a promise whose value is what people decided. It is decided once, by the answer that makes the count full.
+1. An approval is a promise whose value is the decision. It is decided once, by the answer that completes a quorum.
 2. One name, one vote. It may be changed until the approval is decided.
 3. Who may answer is a matter of names and of the time: the assignees, and from `escalate_us` on those it escalates to as well.
    Without assignees: anyone who may operate runs.
@@ -56,7 +56,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     escalate_us: int | None = None
     escalate_to: list[str] = []
     details: Any = None
-    """Shown to people."""
+    """Shown with the question."""
 
     @property
     def is_guarded(self) -> bool:

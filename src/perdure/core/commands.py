@@ -1,4 +1,4 @@
-"""What a decider wants to happen next, in the imperative. Each becomes exactly one event when it is recorded.
+"""Commands of a decider, in the imperative. Each becomes exactly one event when it is recorded.
 
 A batch of commands is one transaction. Sequence numbers come from the journal; ids are derived from them.
 """

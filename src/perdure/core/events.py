@@ -45,7 +45,7 @@ class RunStarted(_Event, frozen=True, gc=False, tag=1):
     deadline_us: int = 0
     continued_from: bytes = b""
     attributes: bytes = b""
-    """A flat JSON object that people find the run by; empty for none."""
+    """A flat JSON object of search attributes; empty for none."""
     trace: str = ""
     """W3C traceparent of the caller that started the run."""
     known_as: bytes = b""
@@ -87,7 +87,7 @@ class RunRetried(_Event, frozen=True, gc=False, tag=7):
     """A failed run is retried, in a new epoch. run_retry.py says what this voids; the fields here are for display."""
 
     cut: int
-    """Number of the first event that is taken back; 0: none is, the decider goes on from where it was (declarative runs)."""
+    """Number of the first voided event; 0: none, the decider continues from where it was (declarative runs)."""
     voided_tasks: list[int]
     """Tasks that failed and run again."""
     voided_children: list[int]
@@ -101,14 +101,14 @@ class RunRetried(_Event, frozen=True, gc=False, tag=7):
 
 class RunBegan(_Event, frozen=True, gc=False, tag=8):
     """The run began later than it was started, because it waited for a limit or for a worker, or with other code than its starter had. Always
-    event 2, and heard together with event 1: the clock of the code begins here."""
+    event 2, and delivered together with event 1: the clock of the code begins here."""
 
     version: str = ""
     """Of the code that the run began with; empty: the one that it was started with."""
 
 
 def from_beginning(records: list[Recorded]) -> list[Recorded]:
-    """A whole history, as the code is to hear it: with its clock set to when the run began."""
+    """A whole history as it is delivered to the code: with its clock set to when the run began."""
     if len(records) > 1 and type(records[1].event) is RunBegan:
         return [Recorded(records[0].seq, records[1].at_us, records[0].event), *records[1:]]
     return records

@@ -40,9 +40,9 @@ ATTEMPTS_MAX: Final = 1_000
 LOST_WORKERS_MAX: Final = 10
 """Times a task may lose its worker before it fails; counted apart from `max_attempts`."""
 RETRY_AFTER_S_MAX: Final = 86_400
-"""Seconds that an error may put off the next attempt (`RetryLater`, `Retry-After`); a longer wish is cut to this."""
+"""Seconds by which an error may delay the next attempt (`RetryLater`, `Retry-After`); a longer delay is cut to this."""
 BULK_RETRY_MAX: Final = 100
-"""Runs that one request to retry dead letters may open again."""
+"""Runs that one request may retry from dead letters."""
 
 WORKFLOW_SLICE_MS: Final = 20
 """Milliseconds that workflow code runs before the rest of its worker has a turn, wherever it awaits. Between two awaits it is not interrupted."""
@@ -150,7 +150,7 @@ CONCURRENCY_MAX: Final = 1_000_000
 RATE_COUNT_MAX: Final = 1_000_000_000
 """Units of a rate, and of its burst."""
 PUT_OFF_US_MAX: Final = 7 * 86_400_000_000
-"""How long a debounced or batched start may be put off, and how long a dedup key may last: a week."""
+"""How long a debounced or batched start may be deferred, and how long a dedup key may last: a week."""
 BATCH_ITEMS_MAX: Final = 10_000
 """Items that one run of a batch gets. Its input is bounded by PAYLOAD_BYTES_MAX as well: a batch that would be larger begins at once."""
 
@@ -174,7 +174,7 @@ MESSAGE_KEY_CHARS_MAX: Final = 200
 MESSAGE_KEYS_KEPT_S: Final = 86_400
 """Seconds after which the key of a message is forgotten; the end of its run is earlier, if it does not continue."""
 EVENT_WAITS_PAGE: Final = 500
-"""Waits for one event that are looked at in one transaction."""
+"""Waits for one event that are examined in one transaction."""
 EVENT_MATCH_STEPS_MAX: Final = 20_000
 """Steps that a wait's expression may take to match one event; an expression that needs more does not match."""
 EVENTS_PER_LOOK: Final = 20

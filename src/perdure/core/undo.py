@@ -46,7 +46,7 @@ Status = Literal["ready", "undoing", "undone", "failed", "kept"]
 
 
 class UndoableTask(msgspec.Struct, kw_only=True):
-    """One entry of the stack as people see it."""
+    """One entry of the undo stack, for display."""
 
     task: int
     """Number of the task that did it."""
@@ -178,7 +178,7 @@ class UndoSequence(Generic[E]):
         return self.seq < 0 and not self.barrier and not self._entries
 
     def push(self, entry: E) -> None:
-        """A success that is heard of late is the newest."""
+        """A success that is delivered late is the newest entry."""
         self._entries.append(entry)
 
     def go_on(self) -> None:

@@ -100,10 +100,10 @@ TASK_CODES: Final = frozenset({"limit", "rate", "paused", "retry", "no_worker", 
 
 
 def sentence(waits: Sequence[WaitReason]) -> str:
-    """All of it in one line."""
+    """All wait reasons in one sentence."""
     if not waits:
         return ""
-    # That later nodes of a flow wait for earlier ones goes without saying, unless it is what was asked for.
+    # Dependencies between nodes of a flow are left out, unless one is the first reason.
     told = [waits[0], *(w for w in waits[1:] if w.on != "dependency")]
     text = ", and ".join(w.text for w in told[:3])
     return f"{text}, and {len(told) - 3} more" if len(told) > 3 else text
@@ -190,7 +190,7 @@ def about_to_start(workflow: str) -> WaitReason:
 
 
 def of_reason(reason: QueueReason, what: str = "") -> WaitReason:
-    """What the claim recorded about a line."""
+    """The wait reason that the claim recorded about a group."""
     match reason.code:
         case "limit":
             runs = tuple(ids.text(bytes.fromhex(h)) for h in reason.holders)

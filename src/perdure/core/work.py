@@ -88,7 +88,7 @@ class Activation(msgspec.Struct, gc=False):
 
 
 class Decided(msgspec.Struct, gc=False):
-    """What the code wants after an activation, or why it cannot go on."""
+    """The commands of the code after an activation, or why it cannot continue."""
 
     run_id: bytes
     commands: list[Command]
@@ -114,7 +114,7 @@ class StartRequest(msgspec.Struct, frozen=True, kw_only=True):
     on_conflict: str = "fail"
     timeout_us: int = 0
     attributes: bytes = b""
-    """A flat JSON object that people find the run by; empty for none."""
+    """A flat JSON object of search attributes; empty for none."""
     trace: str = ""
     """W3C traceparent of the caller."""
     later: Later | None = None
@@ -140,14 +140,14 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class UpdateAnswer(msgspec.Struct, frozen=True):
-    """What a run said to an update: `value` when it was done, `failure` when it was refused or went wrong."""
+    """The answer to an update: `value` when it was done, `failure` when it was refused or failed."""
 
     value: bytes
     failure: Failure | None = None
 
 
 class RunView(msgspec.Struct, frozen=True, kw_only=True):
-    """A run as people see it."""
+    """A run, for display."""
 
     run_id: bytes
     workflow: str

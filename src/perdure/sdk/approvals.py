@@ -1,4 +1,4 @@
-"""`Approval`: a question to people. A workflow waits for their decision; code outside answers, delegates and makes links.
+"""`Approval`: a decision by people. A workflow waits for it; code outside answers, delegates and makes links.
 
 Every `wait()` is another question: the second one of a run is called `name#2`, outside `nth=2`.
 """

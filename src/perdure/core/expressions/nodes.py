@@ -82,7 +82,7 @@ _KINDS: Final = {
 
 
 def kind(value: Any) -> str:
-    """The name of a value's type, for people."""
+    """The name of a value's type, for messages."""
     found = _KINDS.get(type(value))
     if found is None:
         found = next((name for base, name in _KINDS.items() if isinstance(value, base)), "unknown")

@@ -1,4 +1,4 @@
-"""What a schedule says: read from JSON or YAML as people write it, and written back.
+"""The spec of a schedule: read from JSON or YAML, and written back.
 
 Laws:
 
@@ -84,7 +84,7 @@ class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True):
     end_us: int = 0
     """No nominal time at it or after it. 0: none."""
     jitter_us: int = 0
-    """Each firing is put off by 0 to this much, always the same for one schedule name and nominal time."""
+    """Each firing is delayed by 0 to this much, always the same for one schedule name and nominal time."""
     overlap: str = "skip"
     missed: str = "last"
     window_us: int = 3_600_000_000
@@ -162,7 +162,7 @@ def spec_hash(spec: ScheduleSpec) -> bytes:
 
 
 def _check(spec: ScheduleSpec) -> None:
-    """What only shows when the keys are looked at together."""
+    """Checks that concern several keys."""
     if not (spec.cron or spec.every_us or spec.at_us):
         raise InvalidInput("the schedule does not say when: give it cron, every or at")
     if spec.anchor_us and not spec.every_us:

@@ -75,7 +75,7 @@ class RemoteWorker:
         self._address = access.addresses[0]
         self._threads_channel: tuple[str, Any] | None = None
         self.streams = 0
-        """Streams begun, for tests and for people who wonder."""
+        """Streams begun so far, for tests and diagnostics."""
 
     async def run(self) -> None:
         """Serve until drained. Raises only what trying again cannot help: a refused key, an unknown namespace, a wrong protocol."""
@@ -300,7 +300,7 @@ class RemoteWorker:
             self._reported([Report(*token, End.CANCELLED, b"", None, now, now)])
 
     def _activate(self, parts: list[tuple[int, Activation, bool]]) -> None:
-        """A plain callback of the loop, as workflow code wants it."""
+        """A plain callback of the loop, as workflow code requires."""
         batch: list[Activation] = []
         for number, a, more in parts:
             earlier = self._arriving.pop(a.run_id, None)

@@ -1,6 +1,6 @@
 """A worker: runs tasks, and drives code workflows that it keeps alive between activations.
 
-It owns no database credentials and speaks only in batches of the messages in core/work.py. In embedded mode the engine calls it
+It has no database credentials and exchanges only batches of the messages in core/work.py. In embedded mode the engine calls it
 directly; a remote worker is the same object behind a stream.
 """
 

@@ -147,7 +147,7 @@ EXEMPT_DOTTED: Final = frozenset({"importlib", "importlib._bootstrap", "importli
 """Not importlib.metadata nor importlib.resources, which read files on behalf of the caller."""
 
 CONSTANT_FILES: Final = tuple(zoneinfo.TZPATH)
-"""Time zone data, read from C without a frame of its own to tell it by."""
+"""Time zone data, read from C without a Python frame to recognise it by."""
 
 STDLIB: Final = sys.stdlib_module_names
 """The standard library does things on behalf of its caller, so its frames are looked through."""
