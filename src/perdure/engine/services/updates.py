@@ -76,7 +76,7 @@ class Updates:
         self._port, self._store, self._message_sent = port, store, message_sent
         self._waiting: dict[Place, list[asyncio.Future[UpdateAnswer]]] = {}
         self._places: dict[asyncio.Future[UpdateAnswer], Place] = {}
-        self._looking: asyncio.Task[None] | None = None
+        self._polling: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
 
     async def ask(self, ns: int, run_id: bytes, message: UpdateMessage, seconds: float) -> UpdateAnswer | None:
@@ -99,7 +99,7 @@ class Updates:
             self._wait(place, future)
             asked = await self._port.ask(place, body)
             if asked.answer is not None:
-                self._tell(place, asked.answer)
+                self._settle(place, asked.answer)
                 return
             if asked.active:
                 self._message_sent(run_id)
@@ -154,16 +154,16 @@ class Updates:
             left.remove(future)
             if not left:
                 del self._waiting[place]
-        if not self._waiting and self._looking is not None:
-            self._looking.cancel()
-            self._looking = None
+        if not self._waiting and self._polling is not None:
+            self._polling.cancel()
+            self._polling = None
 
     def answered(self, ns: int, run_id: bytes, answers: list[tuple[str, bytes, bytes | None]]) -> None:
         """Deliver answers that a run of this engine has just committed."""
         for id, value, failure in answers:
-            self._tell((ns, run_id, id), answer_of(value, failure))
+            self._settle((ns, run_id, id), answer_of(value, failure))
 
-    def _tell(self, place: Place, answer: UpdateAnswer) -> None:
+    def _settle(self, place: Place, answer: UpdateAnswer) -> None:
         for future in self._waiting.pop(place, ()):
             if not future.done():
                 future.set_result(answer)
@@ -173,10 +173,10 @@ class Updates:
         self._news.set()
 
     def _look(self) -> None:
-        if self._looking is None:
-            self._looking = asyncio.create_task(self._keep_looking(), name="perdure-updates")
+        if self._polling is None:
+            self._polling = asyncio.create_task(self._poll(), name="perdure-updates")
 
-    async def _keep_looking(self) -> None:
+    async def _poll(self) -> None:
         """Poll while callers wait: quickly at first, then slower; at once after a notification."""
         pause_s, outage = PAUSE_S_MIN, Outage("looking for answers to updates", log, monotonic)
         while True:
@@ -203,7 +203,7 @@ class Updates:
                 for future in self._waiting.pop(one.place, ()):
                     self._wait((ns, one.successor, id), future)
             else:
-                self._tell(one.place, one.answer or UpdateAnswer(b"", _ended(run_id)))
+                self._settle(one.place, one.answer or UpdateAnswer(b"", _ended(run_id)))
         return len(found)
 
 

@@ -47,8 +47,8 @@ from perdure.sdk.worker.reports import ended_report, error_report, success_repor
 
 KILL_GRACE_S = 5.0
 """Between SIGTERM and SIGKILL."""
-LOOK_S = 1.0
-"""How often a silent child is looked at: a process it forked may hold its pipe open when it is gone."""
+CHECK_S = 1.0
+"""How often a silent child is checked: a process it forked may hold its pipe open after it has died."""
 EXIT_S = 5.0
 """How long a child that closed its pipe may take to exit."""
 PR_SET_PDEATHSIG = 1
@@ -142,7 +142,7 @@ class TaskProcess:
                 self._attempt = None
 
     def _receive(self) -> Answer:
-        while not self._connection.poll(LOOK_S):
+        while not self._connection.poll(CHECK_S):
             if self._process.exitcode is not None:
                 raise EOFError
         return _decode_answer(self._connection.recv_bytes())

@@ -58,7 +58,7 @@ WORKERS_MAX: Final = 10_000
 SLOTS_MAX: Final = 10_000
 """Slots of one worker."""
 TELL_EVERY_S: Final = 10.0
-TELL_CHANGES_S: Final = 1.0
+REFRESH_WORKERS_S: Final = 1.0
 """How often the list of workers and their load is refreshed for display."""
 PRESENT_PAUSES_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
 """Between tries to take over what a worker brought along. After the last its attempts are left alone: their runs have them run again."""
@@ -152,7 +152,7 @@ class WorkerHub:
     ) -> None:
         self._clock_us, self._reported, self._decided = clock_us, reported, decided
         self._beats, self._logged = beats, logged
-        self._tell_again()
+        self._refresh_workers()
 
     @property
     def workflows(self) -> dict[Named, str]:
@@ -275,14 +275,14 @@ class WorkerHub:
         for task in list(self._background):
             task.cancel()
 
-    def _tell_again(self) -> None:
+    def _refresh_workers(self) -> None:
         """The connected workers and their load, for display."""
         now = self._clock_us()
         if self._changed or now - self._told_us > TELL_EVERY_S * 1e6:
             self._changed, self._told_us = False, now
             self._engine.telemetry.set_workers([row_of(c) for c in self._connections.values() if c.is_open])
         self._find_unplaced()
-        self._telling = asyncio.get_running_loop().call_later(TELL_CHANGES_S, self._tell_again)
+        self._telling = asyncio.get_running_loop().call_later(REFRESH_WORKERS_S, self._refresh_workers)
 
     def _find_unplaced(self) -> None:
         """Attempts that the engine waits for and no worker has. There should be none; seen twice, they count as lost."""
