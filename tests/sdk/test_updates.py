@@ -439,13 +439,13 @@ async def test_an_answer_from_here_is_told_at_once_and_from_elsewhere_soon() -> 
     there = asyncio.ensure_future(updates.ask(1, NEXT_ID, question(), 10))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    updates.answered(SimpleNamespace(ns=1, id=RUN_ID), [("x", b"1", None)])  # type: ignore[arg-type]
+    updates.answered(1, RUN_ID, [("x", b"1", None)])
     assert await here == await also == UpdateAnswer(b"1")
     assert port.looks == 0
     port.answers[1, NEXT_ID, "x"] = UpdateAnswer(b"2")
     assert await there == UpdateAnswer(b"2")
     assert port.posted == [(1, RUN_ID, "x"), (1, NEXT_ID, "x")]
-    assert updates._looking is None, "nobody waits, nobody looks"
+    assert updates._polling is None, "no caller waits, so nothing is polled"
     assert not updates._places
 
 
@@ -478,7 +478,7 @@ async def test_no_time_at_all_still_asks() -> None:
     port, updates = waiting()
     assert await updates.ask(1, RUN_ID, question(), 0) is None
     assert port.posted == [(1, RUN_ID, "x")]
-    assert updates._looking is None
+    assert updates._polling is None
 
 
 @pytest.mark.parametrize(
