@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from perdure.app.http_client import Api, Unreachable
+from perdure.app.http_client import HttpApi, Unreachable
 from tests.cli.live import perdure
 
 Answer = tuple[int, Any] | tuple[int, Any, dict[str, str]]
@@ -84,7 +84,7 @@ def test_lists_go_on_over_empty_pages(fake: Make) -> None:
         items, following = pages[cursor]
         return 200, {"items": items, "next": following}
 
-    with Api(fake(answer).url) as api:
+    with HttpApi(fake(answer).url) as api:
         assert list(api.items("/things")) == [1, 2, 3]
         assert list(api.items("/things", limit=1)) == [1]
 
@@ -92,7 +92,7 @@ def test_lists_go_on_over_empty_pages(fake: Make) -> None:
 def test_a_limited_caller_waits_and_tries_again(fake: Make) -> None:
     answers = iter([(429, {"code": "rate_limited", "detail": "wait"}, {"Retry-After": "0"}), (200, {"ok": True})])
     server = fake(lambda *_: next(answers))
-    with Api(server.url) as api:
+    with HttpApi(server.url) as api:
         assert api.get("/x") == {"ok": True}
     assert len(server.asked) == 2
 
@@ -131,21 +131,21 @@ def test_a_stranger_that_answers_well(fake: Make) -> None:
 
 
 def test_nobody_there() -> None:
-    with Api("127.0.0.1:9") as api, pytest.raises(Unreachable, match="connection refused"):
+    with HttpApi("127.0.0.1:9") as api, pytest.raises(Unreachable, match="connection refused"):
         api.get("/x")
 
 
 def test_a_start_whose_answer_is_lost_is_sent_again_under_the_same_key(fake: Make) -> None:
     answers: Iterator[Answer | None] = iter([None, (201, {**RUN, "status": "pending", "finished_at": None})])
     server = fake(lambda *_: next(answers))
-    with Api(server.url) as api:
+    with HttpApi(server.url) as api:
         assert api.post("/workflows/w/runs", {}, idempotency_key="k")["id"] == RUN["id"]
     assert server.asked == ["POST /api/v1/workflows/w/runs k"] * 2
 
 
 def test_other_writes_are_not_repeated_blindly(fake: Make) -> None:
     server = fake(lambda *_: None)
-    with Api(server.url) as api, pytest.raises(Unreachable):
+    with HttpApi(server.url) as api, pytest.raises(Unreachable):
         api.post("/runs/x/cancel", {})
     assert len(server.asked) == 1
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from perdure.cli.render import Output, duration, flat, pretty, project
-from perdure.cli.run_tree import Group, grouped, user_frames
+from perdure.cli.run_tree import TreeGroup, grouped, user_frames
 from perdure.cli.runs import run_columns
 from perdure.core.errors import InvalidInput
 
@@ -52,8 +52,8 @@ def task(seq: int, name: str, status: str = "success", **more: object) -> dict[s
 
 def test_many_tasks_of_one_name_are_one_line() -> None:
     rows = grouped([task(9, "last"), task(0, "first"), *(task(n, "many") for n in range(1, 9))])
-    assert [r.name if isinstance(r, Group) else r["name"] for r in rows] == ["first", "many", "last"]
-    assert isinstance(rows[1], Group) and rows[1].counts == {"success": 8}
+    assert [r.name if isinstance(r, TreeGroup) else r["name"] for r in rows] == ["first", "many", "last"]
+    assert isinstance(rows[1], TreeGroup) and rows[1].counts == {"success": 8}
 
 
 def test_few_tasks_stay_apart() -> None:
@@ -62,10 +62,10 @@ def test_few_tasks_stay_apart() -> None:
 
 def test_what_matters_in_a_fan_out_is_shown_by_itself() -> None:
     many = [task(n, "t", "running") for n in range(20)]
-    group = Group("t", [*many, task(20, "t", "failed"), task(21, "t", "running", blocked="stack")])
+    group = TreeGroup("t", [*many, task(20, "t", "failed"), task(21, "t", "running", blocked="stack")])
     assert [t["seq"] for t in group.singled_out] == [20, 21]
     assert group.status == "running"
-    assert [t["seq"] for t in Group("t", [task(0, "t"), task(1, "t", "running")]).singled_out] == [1]
+    assert [t["seq"] for t in TreeGroup("t", [task(0, "t"), task(1, "t", "running")]).singled_out] == [1]
 
 
 def test_tracebacks_show_the_users_frames() -> None:

@@ -23,18 +23,18 @@ NOW = 1_000_000_000
 KIND = (1, "default", "send")
 
 
-def line(control: FlowControlSpec, data: bytes = b"{}") -> FlowControlGroup:
+def group(control: FlowControlSpec, data: bytes = b"{}") -> FlowControlGroup:
     return task_group(control, 1, "default", "send", "flow", data)
 
 
 def waiting(
     control: FlowControlSpec, due: int, *, turn: float = 0.0, since: int = NOW, data: bytes = b"{}"
 ) -> QueuedGroup:
-    return QueuedGroup(line(control, data), turn, [since] * due, since)
+    return QueuedGroup(group(control, data), turn, [since] * due, since)
 
 
 def granted(
-    lines: list[QueuedGroup],
+    groups: list[QueuedGroup],
     *,
     held: dict[str, int] | None = None,
     buckets: dict[tuple[int, str], Bucket] | None = None,
@@ -44,8 +44,8 @@ def granted(
 ) -> list[Admission]:
     book = FlowControlRules({(r.ns, r.scope, r.name): r for r in rules or []})
     return admit(
-        lines,
-        {w.line.id: book.of(w.line) for w in lines},
+        groups,
+        {w.group.id: book.of(w.group) for w in groups},
         {(1, key): LimitUse(n, (b"\x01" * 16,)) for key, n in (held or {}).items()},
         {} if buckets is None else buckets,
         {KIND: free},
@@ -67,23 +67,23 @@ def test_a_limit_lets_through_what_is_left_of_it_and_says_who_holds_the_rest() -
 
 def test_each_value_of_by_has_a_limit_of_its_own() -> None:
     control = FlowControlSpec(limits=(LimitOption(max=2, by="input.customer"),))
-    lines = [waiting(control, 5, data=b'{"customer":"%s"}' % c) for c in (b"a", b"b")]
-    assert [g.take for g in granted(lines)] == [2, 2]
-    assert [n.key for w in lines for n in w.line.needs.limits] == ["task/send:a", "task/send:b"]
+    groups = [waiting(control, 5, data=b'{"customer":"%s"}' % c) for c in (b"a", b"b")]
+    assert [g.take for g in granted(groups)] == [2, 2]
+    assert [n.key for w in groups for n in w.group.needs.limits] == ["task/send:a", "task/send:b"]
 
 
 def test_limits_are_hierarchical_the_narrowest_bites() -> None:
     control = FlowControlSpec(limits=(LimitOption(max=3), LimitOption(max=2, by="input.customer")))
-    lines = [waiting(control, 5, data=b'{"customer":"%s"}' % c) for c in (b"a", b"b")]
+    groups = [waiting(control, 5, data=b'{"customer":"%s"}' % c) for c in (b"a", b"b")]
     rules = [FlowControlRule(ns=1, scope="queue", name="default", concurrency=10)]
-    assert sum(g.take for g in granted(lines, rules=rules)) == 3
-    assert sum(g.take for g in granted(lines, rules=rules, held={"queue/default": 9})) == 1
+    assert sum(g.take for g in granted(groups, rules=rules)) == 3
+    assert sum(g.take for g in granted(groups, rules=rules, held={"queue/default": 9})) == 1
 
 
 def test_limits_of_one_key_are_shared_between_tasks() -> None:
     one = FlowControlSpec(limits=(LimitOption(max=4, key="database"),))
     other = task_group(one, 1, "default", "receive", "flow", b"{}")
-    assert [n.key for n in line(one).needs.limits] == [n.key for n in other.needs.limits] == ["key/database"]
+    assert [n.key for n in group(one).needs.limits] == [n.key for n in other.needs.limits] == ["key/database"]
 
 
 @given(
@@ -94,12 +94,12 @@ def test_limits_of_one_key_are_shared_between_tasks() -> None:
 def test_no_limit_is_ever_exceeded_and_nothing_is_left_that_could_begin(
     shape: list[tuple[int, int, int, int]], free: int, held: int
 ) -> None:
-    lines: list[QueuedGroup] = []
+    groups: list[QueuedGroup] = []
     for i, (customer, max_, due, weight) in enumerate(shape):
         limits = (LimitOption(max=max_, by="input.customer"), LimitOption(max=7, key="all"))
         control = FlowControlSpec(limits=limits, fair="input.n", weight=str(weight))
-        lines.append(waiting(control, due, data=b'{"customer":%d,"n":%d}' % (customer, i)))
-    out = granted(lines, free=free, held={"key/all": held})
+        groups.append(waiting(control, due, data=b'{"customer":%d,"n":%d}' % (customer, i)))
+    out = granted(groups, free=free, held={"key/all": held})
     assert sum(g.take for g in out) <= min(free, max(0, 7 - held))
     for customer in range(4):
         mine = [(g, s) for g, s in zip(out, shape, strict=True) if s[0] == customer]
@@ -118,16 +118,18 @@ def test_no_limit_is_ever_exceeded_and_nothing_is_left_that_could_begin(
 
 def test_the_value_of_by_may_be_anything() -> None:
     control = FlowControlSpec(limits=(LimitOption(max=2, by="input.customer.id"),))
-    keys = [line(control, data).needs.limits[0].key for data in (b"{}", b"[]", b"not json", b'{"customer":{"id":[1]}}')]
+    keys = [
+        group(control, data).needs.limits[0].key for data in (b"{}", b"[]", b"not json", b'{"customer":{"id":[1]}}')
+    ]
     assert keys == ["task/send:null"] * 3 + ["task/send:[1]"]
-    long = line(control, b'{"customer":{"id":"%s"}}' % (b"x" * 5_000)).needs.limits[0].key
-    other = line(control, b'{"customer":{"id":"%s"}}' % (b"x" * 5_001)).needs.limits[0].key
+    long = group(control, b'{"customer":{"id":"%s"}}' % (b"x" * 5_000)).needs.limits[0].key
+    other = group(control, b'{"customer":{"id":"%s"}}' % (b"x" * 5_001)).needs.limits[0].key
     assert len(long) < 250 and long != other
 
 
 def test_an_offer_is_looked_into() -> None:
     control = FlowControlSpec(limits=(LimitOption(max=2, by="input.customer"),))
-    assert line(control, b'{"**":{"customer":"a"}}') == line(control, b'{"customer":"a"}')
+    assert group(control, b'{"**":{"customer":"a"}}') == group(control, b'{"customer":"a"}')
 
 
 # -- fairness and priority -----------------------------------------------------------------------------------------
@@ -143,11 +145,11 @@ def test_keys_share_by_weight_however_long_their_lines_are() -> None:
 
 @given(st.lists(st.integers(1, 5), min_size=2, max_size=6), st.integers(20, 300))
 def test_shares_follow_weights_to_within_one_turn(weights: list[int], rounds: int) -> None:
-    lines = [
+    groups = [
         waiting(FlowControlSpec(fair="input.k", weight=str(w)), 10_000, data=b'{"k":%d}' % i)
         for i, w in enumerate(weights)
     ]
-    takes = [g.take for g in granted(lines, free=rounds)]
+    takes = [g.take for g in granted(groups, free=rounds)]
     total = sum(weights)
     for take, weight in zip(takes, weights, strict=True):
         assert abs(take - rounds * weight / total) <= weight + 1
@@ -155,9 +157,9 @@ def test_shares_follow_weights_to_within_one_turn(weights: list[int], rounds: in
 
 def test_a_turn_is_remembered_from_claim_to_claim() -> None:
     control = FlowControlSpec(fair="input.k")
-    lines = [waiting(control, 100, data=b'{"k":"%s"}' % k) for k in (b"a", b"b")]
-    first = granted(lines, free=3)
-    again = [QueuedGroup(g.line, g.turn, [NOW] * 100, NOW) for g in first]
+    groups = [waiting(control, 100, data=b'{"k":"%s"}' % k) for k in (b"a", b"b")]
+    first = granted(groups, free=3)
+    again = [QueuedGroup(g.group, g.turn, [NOW] * 100, NOW) for g in first]
     assert sum(g.take for g in first) == 3
     second = granted(again, free=3)
     assert [a.take + b.take for a, b in zip(first, second, strict=True)] == [3, 3]
@@ -179,10 +181,10 @@ def test_what_finds_no_free_slot_stays_due_without_a_reason() -> None:
 
 
 def test_what_is_due_later_is_looked_at_then() -> None:
-    w = QueuedGroup(line(FlowControlSpec(priority=1)), 0.0, [NOW, NOW + 5_000], NOW)
+    w = QueuedGroup(group(FlowControlSpec(priority=1)), 0.0, [NOW, NOW + 5_000], NOW)
     (g,) = granted([w])
     assert (g.take, g.next_us) == (1, NOW + 5_000)
-    (empty,) = granted([QueuedGroup(line(FlowControlSpec(priority=1)), 0.0, [NOW], NOW)])
+    (empty,) = granted([QueuedGroup(group(FlowControlSpec(priority=1)), 0.0, [NOW], NOW)])
     assert (empty.take, empty.next_us) == (1, None)
 
 
@@ -196,7 +198,7 @@ def test_over_any_time_a_rate_lets_through_what_it_says(count: float, per_us: in
     buckets: dict[tuple[int, str], Bucket] = {}
     taken, now = 0, NOW
     for _ in range(40):
-        w = QueuedGroup(line(control), 0.0, [NOW] * 2_000, NOW)
+        w = QueuedGroup(group(control), 0.0, [NOW] * 2_000, NOW)
         (g,) = granted([w], buckets=buckets, free=2_000, now=now)
         taken += g.take
         now += step_us
@@ -255,10 +257,10 @@ def test_a_line_of_runs_counts_under_its_workflow() -> None:
 
 def test_the_same_needs_meet_in_one_line_and_others_do_not() -> None:
     a = FlowControlSpec(limits=(LimitOption(max=3, by="input.c"),))
-    assert line(a, b'{"c":1,"x":1}').id == line(a, b'{"c":1,"x":2}').id
-    assert line(a, b'{"c":1}').id != line(a, b'{"c":2}').id
-    assert line(a).id != line(FlowControlSpec(limits=(LimitOption(max=4, by="input.c"),))).id
-    assert line(FlowControlSpec(priority=1)).id != line(FlowControlSpec(priority=2)).id
+    assert group(a, b'{"c":1,"x":1}').id == group(a, b'{"c":1,"x":2}').id
+    assert group(a, b'{"c":1}').id != group(a, b'{"c":2}').id
+    assert group(a).id != group(FlowControlSpec(limits=(LimitOption(max=4, by="input.c"),))).id
+    assert group(FlowControlSpec(priority=1)).id != group(FlowControlSpec(priority=2)).id
 
 
 def test_a_bucket_never_holds_more_than_its_burst_however_long_nobody_takes_anything() -> None:

@@ -124,19 +124,19 @@ def waiting(**given: Any) -> ExpiredTask:
     return ExpiredTask(**(fields | given))
 
 
-def mail_of(w: ExpiredTask) -> TaskEndedMessage:
+def message_of(w: ExpiredTask) -> TaskEndedMessage:
     (failed,) = fails([w])
     assert (failed.id, failed.run_id) == (w.id, w.run_id)
-    mail = decode_message(failed.body)
-    assert isinstance(mail, TaskEndedMessage) and mail.failure is not None
-    return mail
+    message = decode_message(failed.body)
+    assert isinstance(message, TaskEndedMessage) and message.failure is not None
+    return message
 
 
 def test_a_task_that_expired_ends_as_failed_with_as_many_attempts_as_it_had() -> None:
-    mail = mail_of(waiting(attempt=3, lost=1, error="no answer"))
-    assert (mail.seq, mail.status, mail.attempts, mail.lost) == (4, TaskStatus.FAILED, 2, 1)
-    assert (mail.scheduled_us, mail.started_us, mail.finished_us) == (10, 0, 2 * SECOND)
-    assert mail.failure is not None and "The attempt before it ended with: no answer" in mail.failure.message
+    message = message_of(waiting(attempt=3, lost=1, error="no answer"))
+    assert (message.seq, message.status, message.attempts, message.lost) == (4, TaskStatus.FAILED, 2, 1)
+    assert (message.scheduled_us, message.started_us, message.finished_us) == (10, 0, 2 * SECOND)
+    assert message.failure is not None and "The attempt before it ended with: no answer" in message.failure.message
 
 
 @pytest.mark.parametrize(
@@ -154,8 +154,8 @@ def test_a_task_that_expired_ends_as_failed_with_as_many_attempts_as_it_had() ->
 def test_a_task_that_expired_says_what_it_waited_for(reason: QueueReason | None, words: str) -> None:
     import msgspec
 
-    mail = mail_of(waiting(reason=msgspec.json.encode(reason).decode() if reason else None))
-    assert mail.failure is not None and words in mail.failure.message
+    message = message_of(waiting(reason=msgspec.json.encode(reason).decode() if reason else None))
+    assert message.failure is not None and words in message.failure.message
 
 
 def test_a_task_of_a_dead_engine_waits_anew_and_not_longer_than_it_may() -> None:

@@ -363,7 +363,7 @@ async def test_what_was_resolved_before_anybody_was_asked_is_nobodys_answer(dsn:
                 await api.call(messages.RESOLVE, forgery)
             body = encode_message(PromiseMessage("e2e_signed", forged))
             posted = await env.client.store.resolve_promise(
-                ids.parse(handle.id), api.ns, "e2e_signed", body, sure=False
+                ids.parse(handle.id), api.ns, "e2e_signed", body, authorized=False
             )
             assert posted == (True, False), "people are asked by now, whatever the caller checked before"
             await env._settle()
@@ -373,14 +373,14 @@ async def test_what_was_resolved_before_anybody_was_asked_is_nobodys_answer(dsn:
 
 
 async def test_a_value_on_its_way_when_people_are_asked_is_dropped(dsn: str) -> None:
-    """Posted before the approval was there, read after it: the mail itself says what it may do."""
+    """Sent before the approval existed and read after it: the message itself says what it may do."""
     async with TestEnv(dsn) as env:
         handle = await env.start(e2e_signed_flow)
         run, engine = ids.parse(handle.id), env.client.engine
         async with env.client.store.pool.take() as c:
             body = encode_message(PromiseMessage("e2e_signed", b"true"))
             await c.execute("insert into perdure.inbox (ns, run_id, body) values ($1, $2, $3)", engine.ns, run, body)
-        engine.events.message_posted.publish(run)
+        engine.events.message_sent.publish(run)
         await env._settle()
         assert await handle.status() == "running"
         await env.client._backend.call(messages.RESOLVE, ResolvePromise(handle.id, "e2e_signed", b"true"))

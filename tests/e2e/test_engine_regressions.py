@@ -177,11 +177,11 @@ async def test_mail_that_was_read_before_its_commit_and_arrives_after_it_is_not_
     read_again, committed = asyncio.Event(), asyncio.Event()
     reads = 0
     async with Perdure(dsn, settings=EngineSettings()) as client:
-        owned_mail, commit = client.store.owned_mail, client.store.commit
+        owned_messages, commit = client.store.owned_messages, client.store.commit
 
         async def slow_read(session: int, limit: int) -> Any:
             nonlocal reads
-            rows = await owned_mail(session, limit)
+            rows = await owned_messages(session, limit)
             reads += bool(rows)
             client.engine.claims.wake()
             if reads == 2 and not committed.is_set():
@@ -197,7 +197,7 @@ async def test_mail_that_was_read_before_its_commit_and_arrives_after_it_is_not_
                 committed.set()
             return result
 
-        monkeypatch.setattr(client.store, "owned_mail", slow_read)
+        monkeypatch.setattr(client.store, "owned_messages", slow_read)
         monkeypatch.setattr(client.store, "commit", slow_commit)
         handle = await client.start(hears, 2)
         await word.send(handle.id, 1)

@@ -18,7 +18,7 @@ from perdure.core.api.messages import AskUpdate
 from perdure.core.limits import UPDATES_OPEN_MAX
 from perdure.core.messages import UpdateMessage
 from perdure.core.placement import Placement
-from perdure.core.work import Answer
+from perdure.core.work import UpdateAnswer
 from perdure.errors import NotFound, RunFailed, RunFinished, UpdateFailed, UpdateRejected, WorkflowRuleBroken
 from perdure.sdk.client.handles import Handle
 from perdure.wire.codec import encode_message
@@ -205,9 +205,9 @@ async def test_the_same_id_is_handled_once_and_answered_alike(client: Perdure) -
 async def test_mail_that_arrives_twice_is_handled_once(client: Perdure) -> None:
     """As when an earlier run handed an update on and it is asked for again at its successor."""
     handle = await shop.start()
-    mail = encode_message(UpdateMessage("twice", "set_price", b'{"cents":5}'))
+    message = encode_message(UpdateMessage("twice", "set_price", b'{"cents":5}'))
     for _ in range(3):
-        await client.store.post(ids.parse(handle.id), client.engine.ns, mail)
+        await client.store.send(ids.parse(handle.id), client.engine.ns, message)
     client.engine.claims.wake()
     assert await set_price.ask(handle.id, Price(5), key="twice") == Receipt(100, 5)
     assert await set_price.ask(handle.id, Price(6)) == Receipt(5, 6)
@@ -315,7 +315,7 @@ async def running_sum() -> int:
     return total
 
 
-async def update(client: Perdure, request: AskUpdate) -> Answer:
+async def update(client: Perdure, request: AskUpdate) -> UpdateAnswer:
     answer = (await client._backend.call(messages.UPDATE, request)).answer
     assert answer is not None
     return answer
@@ -369,7 +369,7 @@ async def test_too_many_open_updates_are_refused(client: Perdure) -> None:
     run_id = ids.parse(handle.id)
     for n in range(UPDATES_OPEN_MAX):
         body = encode_message(UpdateMessage(str(n), "rename", b'"x"'))
-        await client.store.post(run_id, client.engine.ns, body)
+        await client.store.send(run_id, client.engine.ns, body)
     client.engine.claims.wake()
     await received(handle, UPDATES_OPEN_MAX)
     with pytest.raises(UpdateRejected, match="UPDATES_OPEN_MAX=1000"):

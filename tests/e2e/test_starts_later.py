@@ -31,7 +31,7 @@ from perdure.core.api import runs
 from perdure.core.deferred_starts import BatchSpec, joined
 from perdure.core.limits import PAYLOAD_BYTES_MAX
 from perdure.core.work import StartRequest
-from perdure.engine.services.deferred_starts import Asked, NewRun
+from perdure.engine.services.deferred_starts import DeferralRequest, NewRun
 from perdure.errors import Conflict, InvalidInput, NotFound, RunFailed
 from perdure.store.deferred_starts import PostgresDeferredStarts
 from tests.server.remote import server, worker
@@ -291,7 +291,7 @@ async def test_an_engine_that_dies_with_a_due_start_in_hand_leaves_it_to_another
     await store.open()
     request = msgspec.msgpack.encode(StartRequest(workflow="starts_echo", version=echo.version, input=b""))
     later = Debounce("1ms", key="k").recorded
-    await store.put_off(Asked(ns, run_id, "starts_echo", later, request, b'{"text":"survived"}'))
+    await store.defer(DeferralRequest(ns, run_id, "starts_echo", later, request, b'{"text":"survived"}'))
     while not (taken := await store.take_due(10)):
         await asyncio.sleep(0.002)
     assert [t.run_id for t in taken] == [run_id]  # and this is where it dies
@@ -308,8 +308,8 @@ async def test_an_engine_that_dies_with_a_due_start_in_hand_leaves_it_to_another
 async def test_a_start_that_cannot_be_read_does_not_hold_up_the_others(client: Perdure, dsn: str, caplog: Any) -> None:
     store = PostgresDeferredStarts(client.store.pool)
     later = Debounce("1ms", key="broken").recorded
-    broken = Asked(client.engine.ns, client.engine.new_run_id(), "starts_echo", later, b"no request", b"{}")
-    await store.put_off(broken)
+    broken = DeferralRequest(client.engine.ns, client.engine.new_run_id(), "starts_echo", later, b"no request", b"{}")
+    await store.defer(broken)
     assert await echo.options(debounce=Debounce("20ms", key="k")).run("goes on") == "goes on"
     assert "from its deferred start" in caplog.text
     assert await left_over(dsn) == 1

@@ -9,7 +9,7 @@ import pytest
 from perdure.core import events as ev
 from perdure.core.errors import Fenced, Unavailable
 from perdure.core.messages import SignalMessage
-from perdure.engine.ports import ClaimedRun, Due, HistoryRow, Loaded, MailRow
+from perdure.engine.ports import ClaimedRun, Due, HistoryRow, InboxRow, Loaded
 from perdure.engine.services.claims import ClaimInDoubt, Claims
 from perdure.wire.codec import encode_events, encode_message
 from tests.fakes.engine_parts import RUN, EngineParts
@@ -26,9 +26,9 @@ def claims(store: Any, **given: Any) -> tuple[Claims, EngineParts]:
 class Database:
     """One run that is due, with what its history and inbox hold."""
 
-    def __init__(self, *events: ev.Event, mail: tuple[bytes, ...] = (), **due: Any) -> None:
-        self.events, self.mail, self.asked = list(events), mail, list[str]()
-        self.due = {"run_at_us": None, "task_at_us": None, "mail": False} | due
+    def __init__(self, *events: ev.Event, messages: tuple[bytes, ...] = (), **due: Any) -> None:
+        self.events, self.messages, self.asked = list(events), messages, list[str]()
+        self.due = {"run_at_us": None, "task_at_us": None, "has_messages": False} | due
         self.on_load = lambda: None
 
     async def next_due(self, *_: Any, **__: Any) -> Due:
@@ -42,7 +42,7 @@ class Database:
     async def load(self, run_ids: list[bytes]) -> Loaded:
         self.on_load()
         row = HistoryRow(RUN, 1, len(self.events), 1, encode_events(self.events))
-        return Loaded(set(), {RUN: [row]}, [MailRow(i, RUN, body) for i, body in enumerate(self.mail, 1)])
+        return Loaded(set(), {RUN: [row]}, [InboxRow(i, RUN, body) for i, body in enumerate(self.messages, 1)])
 
 
 async def test_nothing_is_claimed_while_nothing_is_due() -> None:
@@ -71,7 +71,9 @@ async def test_a_draining_engine_claims_nothing() -> None:
 
 async def test_messages_reach_a_loaded_run_before_its_timers_fire() -> None:
     """What came while it slept came before it woke."""
-    database = Database(STARTED, ev.TimerStarted(0, 3), mail=(encode_message(SignalMessage("s", b"1")),), run_at_us=90)
+    database = Database(
+        STARTED, ev.TimerStarted(0, 3), messages=(encode_message(SignalMessage("s", b"1")),), run_at_us=90
+    )
     made, parts = claims(database)
     await made.poll_once()
     recorded = [e for s in parts.runs[RUN].pending for e in s.events]
@@ -86,7 +88,7 @@ async def test_a_claim_whose_answer_was_lost_is_in_doubt() -> None:
             raise Unavailable("the answer was lost")
 
     with pytest.raises(ClaimInDoubt):
-        await claims(Away())[0]._claim_page([(1, "w")], with_mail=False)
+        await claims(Away())[0]._claim_page([(1, "w")], with_messages=False)
 
 
 async def test_runs_claimed_under_a_session_that_is_lost_are_not_taken_in() -> None:

@@ -10,6 +10,7 @@ import pytest
 from perdure.core.errors import Fenced, Unavailable
 from perdure.engine.commits.committer import Committer
 from perdure.engine.commits.policy import CommitPolicy
+from perdure.engine.commits.rows import MessageRow
 from perdure.engine.commits.store import Committed, NotCommitted, Poison
 from perdure.engine.commits.write_queue import AwaitedUnit, WriteQueue
 from perdure.engine.counters import Counters
@@ -28,20 +29,20 @@ class Commits:
 
     async def commit(self, session: int, number: int, batch: Any) -> Committed:
         self.numbers.append(number)
-        self.sizes.append(len(batch.posts))
+        self.sizes.append(len(batch.messages))
         answer = self.answers.pop(0) if self.answers else None
         if answer is not None:
             raise answer
         return Committed(1, frozenset())
 
 
-class Post:
+class MessageUnit:
     """A unit that writes one row."""
 
     outlives_session = True
 
     def fill(self, batch: Any) -> None:
-        batch.posts.add(RUN, b"")
+        batch.messages.append(MessageRow(RUN, b"", False))
 
 
 class Sink:
@@ -73,7 +74,7 @@ def committer(store: Commits) -> tuple[Committer, WriteQueue, EngineSession, Sin
 async def commit_all(store: Commits, units: int) -> Sink:
     made, queue, _, sink = committer(store)
     for _ in range(units):
-        queue.add(Post())
+        queue.add(MessageUnit())
     await written(made, queue)
     return sink
 
@@ -101,7 +102,7 @@ async def test_a_commit_that_is_written_again_has_another_number() -> None:
 async def test_a_unit_of_no_run_is_written_under_the_next_session() -> None:
     store = Commits(Fenced("gone"))
     made, queue, session, sink = committer(store)
-    queue.add(Post())
+    queue.add(MessageUnit())
     with pytest.raises(Fenced):
         await made.run()
     assert sink.written == []

@@ -8,7 +8,7 @@ import pytest
 
 from perdure.core.deferred_starts import DebounceSpec
 from perdure.core.work import StartRequest
-from perdure.engine.services.deferred_starts import DeferredStarts, PutOff
+from perdure.engine.services.deferred_starts import DeferredStart, DeferredStarts
 from tests.fakes.engine_parts import EngineParts
 
 
@@ -19,8 +19,8 @@ async def test_a_start_that_is_put_off_is_looked_at_in_time(known_us: int | None
     made = EngineParts()
 
     class Store:
-        async def put_off(self, asked: Any) -> PutOff:
-            return PutOff(asked.run_id, 100)
+        async def defer(self, asked: Any) -> DeferredStart:
+            return DeferredStart(asked.run_id, 100)
 
     starts = DeferredStarts(made.context, Store(), made.flow_control)  # type: ignore[arg-type]
     starts._next_us = known_us

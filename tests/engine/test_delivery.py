@@ -5,7 +5,7 @@ from __future__ import annotations
 from perdure.core import events as ev
 from perdure.core.lifecycle import RunStatus
 from perdure.core.messages import CancelMessage, ChildEndedMessage, PromiseMessage, SignalMessage
-from perdure.engine.ports import MailRow
+from perdure.engine.ports import InboxRow
 from perdure.engine.runs.run import ActiveRun
 from perdure.engine.runs.transitions import RELEASED
 from perdure.wire.codec import encode_message
@@ -19,7 +19,7 @@ def events_of(run: ActiveRun) -> list[ev.Event]:
 
 def test_a_row_that_is_read_twice_is_one_fact() -> None:
     made, run, _ = world()
-    row = MailRow(5, RUN, encode_message(SignalMessage("s", b"1")))
+    row = InboxRow(5, RUN, encode_message(SignalMessage("s", b"1")))
     made.delivery.deliver_row(run, row)
     made.delivery.deliver_row(run, row)
     made.delivery.pending.discard(5)
@@ -50,20 +50,20 @@ def test_the_end_of_a_child_counts_if_it_is_the_child_that_is_there_now() -> Non
 def test_an_approval_of_certain_people_is_not_resolved_by_mail_from_anybody() -> None:
     made, run, _ = world()
     guarded = b'{"title":"t","quorum":2,"reject_quorum":1}'
-    run.state.apply(ev.PromiseCreated(0, "p", guarded))
+    run.state.apply(ev.PromiseCreated(0, "p", guarded, ev.PromiseKind.APPROVAL))
     run.state.apply(ev.PromiseCreated(1, "plain", b""))
     for name in ("p", "plain"):
-        made.delivery.deliver(run, PromiseMessage(name, b"1", sure=False))
+        made.delivery.deliver(run, PromiseMessage(name, b"1", authorized=False))
     assert [e.name for e in events_of(run) if isinstance(e, ev.PromiseResolved)] == ["plain"]
-    made.delivery.deliver(run, PromiseMessage("p", b"1", sure=True))
-    made.delivery.deliver(run, PromiseMessage("p", b"2", sure=True))
+    made.delivery.deliver(run, PromiseMessage("p", b"1", authorized=True))
+    made.delivery.deliver(run, PromiseMessage("p", b"2", authorized=True))
     assert [e.value for e in events_of(run) if isinstance(e, ev.PromiseResolved) and e.name == "p"] == [b"1"]
 
 
 def test_a_run_that_is_leaving_takes_no_messages() -> None:
     made, run, _ = world()
     run.phase = RELEASED[run.phase](0, None)
-    made.delivery.deliver_row(run, MailRow(5, RUN, encode_message(SignalMessage("s", b"1"))))
+    made.delivery.deliver_row(run, InboxRow(5, RUN, encode_message(SignalMessage("s", b"1"))))
     made.delivery.deliver(run, SignalMessage("s", b"1"))
     assert events_of(run) == []
     assert not made.delivery.pending
@@ -71,7 +71,7 @@ def test_a_run_that_is_leaving_takes_no_messages() -> None:
 
 def test_messages_of_changes_that_are_dropped_count_as_unread() -> None:
     made, run, _ = world()
-    made.delivery.deliver_row(run, MailRow(5, RUN, encode_message(SignalMessage("s", b"1"))))
+    made.delivery.deliver_row(run, InboxRow(5, RUN, encode_message(SignalMessage("s", b"1"))))
     assert made.delivery.pending == {5}
     made.delivery.drop_pending(run)
     assert not made.delivery.pending

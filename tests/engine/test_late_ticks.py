@@ -75,19 +75,19 @@ def test_an_engine_that_is_always_late_still_checks_now_and_then() -> None:
 
 def test_beats_keep_details_and_the_stack_and_say_that_something_is_new() -> None:
     world = World()
-    world.flight.noted = True
+    world.flight.is_recorded = True
     world.beat()
-    assert world.flight.noted
+    assert world.flight.is_recorded
     world.beat(b'{"done":1}')
-    assert (world.flight.details, world.flight.noted) == (b'{"done":1}', False)
-    world.flight.noted = True
+    assert (world.flight.details, world.flight.is_recorded) == (b'{"done":1}', False)
+    world.flight.is_recorded = True
     world.beat(blocked="in work()")
-    assert (world.flight.details, world.flight.blocked, world.flight.noted) == (b'{"done":1}', "in work()", False)
-    world.flight.noted = True
+    assert (world.flight.details, world.flight.blocked, world.flight.is_recorded) == (b'{"done":1}', "in work()", False)
+    world.flight.is_recorded = True
     world.beat(b'{"done":1}')
-    assert (world.flight.details, world.flight.blocked, world.flight.noted) == (b'{"done":1}', "", False)
-    world.flight.noted = True
+    assert (world.flight.details, world.flight.blocked, world.flight.is_recorded) == (b'{"done":1}', "", False)
+    world.flight.is_recorded = True
     world.beat(b'{"done":1}')
-    assert world.flight.noted
+    assert world.flight.is_recorded
     world.attempts.beats([Beat(RUN, 0, 2, b"of another attempt"), Beat(bytes([1] * 16), 0, 1, b"of nobody")])
     assert world.flight.details == b'{"done":1}'

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from perdure.core.errors import Fenced, Unavailable
-from perdure.engine.ports import Session
+from perdure.engine.ports import OpenedSession
 from perdure.engine.services.claims import ClaimInDoubt
 from perdure.engine.services.lease import Lease
 from tests.fakes.engine_parts import EngineParts
@@ -24,8 +24,8 @@ class Database:
     def __init__(self) -> None:
         self.left: list[int] = []
 
-    async def register(self, *_: Any) -> Session:
-        return Session(8, 100)
+    async def register(self, *_: Any) -> OpenedSession:
+        return OpenedSession(8, 100)
 
     async def leave(self, session: int, settle: Any) -> None:
         self.left.append(session)

@@ -63,7 +63,7 @@ def test_tasks_that_are_cancelled_and_their_rows() -> None:
 
 def posts(s: Changes) -> bool:
     return s.has_extras and any(
-        body == encode_message(CancelMessage(why)) for _, body, *_ in s.extras.posts for why in REASONS
+        body == encode_message(CancelMessage(why)) for _, body, *_ in s.extras.messages for why in REASONS
     )
 
 
@@ -91,4 +91,4 @@ def test_a_run_that_continues_ends_with_the_start_of_its_successor() -> None:
 
 
 def _hands_over(s: Changes) -> bool:
-    return s.has_extras and len(s.extras.posts) > 0 and not has_event(ev.ChildCancelRequested)(s)
+    return s.has_extras and len(s.extras.messages) > 0 and not has_event(ev.ChildCancelRequested)(s)

@@ -9,7 +9,7 @@ import pytest
 
 from perdure.core.errors import Unavailable
 from perdure.engine.runs.flow_definitions import Flows
-from perdure.engine.shared_reads import Once
+from perdure.engine.shared_reads import SharedReads
 
 
 class Database:
@@ -59,7 +59,7 @@ async def test_a_current_version_that_has_become_old_is_read_once_and_one_that_w
 
 
 async def test_one_who_waits_no_more_leaves_the_others_alone_and_an_error_is_everybodys() -> None:
-    once, asked = Once(), 0
+    once, asked = SharedReads(), 0
 
     async def read() -> None:
         nonlocal asked

@@ -40,6 +40,6 @@ async def test_a_moment_of_a_row_that_is_not_committed_yet_is_kept() -> None:
 
 async def test_the_run_of_an_expired_task_has_a_message_at_once() -> None:
     deadlines, made = deadlines_on(Waits((50, 40), (50, None)))
-    posted = made.published("message_posted")
+    posted = made.published("message_sent")
     await deadlines.poll_once()
     assert posted == [(RUN,)]

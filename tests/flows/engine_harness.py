@@ -2,7 +2,7 @@
 
     live     one engine and a worker that does what the script says, one task at a time
     crashing engines die at every commit, in turn just before it is written and just after, so that nobody ever hears of it. The next one
-             takes over what it finds in the database. Tasks are executed elsewhere, so what comes of them arrives by mail.
+             takes over what it finds in the database. Tasks are executed elsewhere, so what comes of them arrives as messages.
 
 Time is the database's own, and stands as good as still but for `advance`, which stops at every timer on its way.
 """
@@ -303,7 +303,7 @@ class EngineWorld:
             engine.clock.sync(due.clock_us)
             engine.timers.fire()
             moments = (due.run_at_us, due.task_at_us, engine.next_wake_us())
-            waits = due.mail or any(m is not None and m <= due.clock_us for m in moments)
+            waits = due.has_messages or any(m is not None and m <= due.clock_us for m in moments)
             busy = engine.dispatcher.backlog.size or not engine.queue.is_idle or engine.background.tasks
             busy = busy or self._looking or engine.claims.is_woken
             if not waits and not busy and all(run.is_idle for run in engine.runs.values()):
@@ -351,8 +351,8 @@ class EngineWorld:
             elif last:
                 status = TaskStatus.SUCCESS if "ok" in now else TaskStatus.FAILED
                 clock_us = self.engine.clock.now_us()
-                mail = TaskEndedMessage(seq, status, value, failure, attempt, 0, clock_us, clock_us, clock_us)
-                await self._plain.post(run.id, self.engine.ns, encode_message(mail))
+                message = TaskEndedMessage(seq, status, value, failure, attempt, 0, clock_us, clock_us, clock_us)
+                await self._plain.send(run.id, self.engine.ns, encode_message(message))
             if last:
                 return
 

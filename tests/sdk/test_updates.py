@@ -22,10 +22,10 @@ from perdure.core.messages import UpdateMessage
 from perdure.core.run_retry import effective, plan
 from perdure.core.runstate import RunState
 from perdure.core.waits import MessageWaits
-from perdure.core.work import Answer, Decided
+from perdure.core.work import Decided, UpdateAnswer
 from perdure.engine.api import messages as handlers
 from perdure.engine.api.api import EMBEDDED, Caller, NamespaceApi
-from perdure.engine.services.updates import Asked, Found, Place, Updates
+from perdure.engine.services.updates import Place, SettledUpdate, Updates, UpdateSent
 from perdure.errors import InvalidInput, PerdureError, RunFinished, UpdateRejected
 from perdure.sdk.workflow import guards
 from perdure.sdk.workflow.instance import WorkflowInstance
@@ -375,7 +375,7 @@ def test_what_was_refused_is_raised_as_what_it_was() -> None:
 def test_questions_and_answers_travel() -> None:
     request = AskUpdate(ids.text(RUN_ID), "name", b"1", "id", 70)
     assert acts.decode_request(messages.UPDATE, acts.encode(request)) == request
-    for answer in (None, Answer(b"1"), Answer(b"", Failure("update_failed", "m", "T", "t"))):
+    for answer in (None, UpdateAnswer(b"1"), UpdateAnswer(b"", Failure("update_failed", "m", "T", "t"))):
         reply = UpdateReply(answer)
         assert acts.decode_reply(messages.UPDATE, acts.encode(reply)) == reply
 
@@ -387,26 +387,28 @@ class FakePort:
     """Answers by id; runs that are over, with or without a successor."""
 
     def __init__(self) -> None:
-        self.answers: dict[Place, Answer] = {}
+        self.answers: dict[Place, UpdateAnswer] = {}
         self.known: set[Place] = set()
         self.over: dict[bytes, bytes | None] = {}
         self.posted: list[Place] = []
         self.looks = 0
 
-    async def ask(self, place: Place, body: bytes) -> Asked:
+    async def ask(self, place: Place, body: bytes) -> UpdateSent:
         active = place[1] not in self.over
         if active and place not in self.known:
             self.posted.append(place)
             self.known.add(place)
-        return Asked(active, place in self.known, self.answers.get(place))
+        return UpdateSent(active, place in self.known, self.answers.get(place))
 
-    async def find(self, place: Place) -> Asked:
-        return Asked(place[1] not in self.over, place in self.known, self.answers.get(place))
+    async def find(self, place: Place) -> UpdateSent:
+        return UpdateSent(place[1] not in self.over, place in self.known, self.answers.get(place))
 
-    async def settled(self, places: Sequence[Place]) -> list[Found]:
+    async def settled(self, places: Sequence[Place]) -> list[SettledUpdate]:
         self.looks += 1
         return [
-            Found(p, self.answers.get(p), self.over.get(p[1])) for p in places if p in self.answers or p[1] in self.over
+            SettledUpdate(p, self.answers.get(p), self.over.get(p[1]))
+            for p in places
+            if p in self.answers or p[1] in self.over
         ]
 
     async def states(self, ns: int, run_id: bytes, after: str, limit: int) -> list[tuple[str, bytes]]:
@@ -438,12 +440,12 @@ async def test_an_answer_from_here_is_told_at_once_and_from_elsewhere_soon() -> 
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     updates.answered(1, RUN_ID, [("x", b"1", None)])
-    assert await here == await also == Answer(b"1")
+    assert await here == await also == UpdateAnswer(b"1")
     assert port.looks == 0
-    port.answers[1, NEXT_ID, "x"] = Answer(b"2")
-    assert await there == Answer(b"2")
+    port.answers[1, NEXT_ID, "x"] = UpdateAnswer(b"2")
+    assert await there == UpdateAnswer(b"2")
     assert port.posted == [(1, RUN_ID, "x"), (1, NEXT_ID, "x")]
-    assert updates._looking is None, "nobody waits, nobody looks"
+    assert updates._polling is None, "no caller waits, so nothing is polled"
     assert not updates._places
 
 
@@ -456,9 +458,9 @@ async def test_those_who_wait_follow_a_run_to_its_successor_and_learn_of_its_end
     two = asyncio.ensure_future(updates.ask(1, RUN_ID, question("y"), 10))
     await asyncio.sleep(0.01)
     assert (1, NEXT_ID, "y") in port.posted
-    port.answers[1, NEXT_ID, "y"] = Answer(b"9")
-    assert await two == Answer(b"9")
-    assert await updates.find(1, RUN_ID, "y") == Answer(b"9")
+    port.answers[1, NEXT_ID, "y"] = UpdateAnswer(b"9")
+    assert await two == UpdateAnswer(b"9")
+    assert await updates.find(1, RUN_ID, "y") == UpdateAnswer(b"9")
     assert await updates.find(1, RUN_ID, "x") is None
     port.over[NEXT_ID] = None
     end = await one
@@ -476,7 +478,7 @@ async def test_no_time_at_all_still_asks() -> None:
     port, updates = waiting()
     assert await updates.ask(1, RUN_ID, question(), 0) is None
     assert port.posted == [(1, RUN_ID, "x")]
-    assert updates._looking is None
+    assert updates._polling is None
 
 
 @pytest.mark.parametrize(

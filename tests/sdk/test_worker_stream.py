@@ -10,7 +10,7 @@ import pytest
 
 from perdure.core.errors import Unavailable
 from perdure.sdk.client.channel import Access
-from perdure.sdk.client.session import Session
+from perdure.sdk.client.session import ClientSession
 from perdure.sdk.worker.stream import RemoteWorker
 from perdure.sdk.worker.worker import Worker
 
@@ -62,7 +62,7 @@ async def test_a_clients_stream_that_ends_tells_those_who_wait_and_leaves_nothin
         def stream_stream(self, method: str) -> Any:
             return lambda **_: call
 
-    session = Session(Channel(), (), "somewhere")
+    session = ClientSession(Channel(), (), "somewhere")
     waiting = asyncio.create_task(session.call("run.result", b"", 30.0, 0.0))
     await asyncio.sleep(0.01)
     call.cancel()

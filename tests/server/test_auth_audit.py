@@ -12,7 +12,7 @@ from perdure.core.access import NewKey, Permission, Principal, Role, check_issue
 from perdure.core.errors import Conflict, Forbidden, InvalidInput, MigrationError, NotFound
 from perdure.engine.api.audit import Audit
 from perdure.store import api_keys
-from perdure.store.api_keys import AuditLog
+from perdure.store.api_keys import PostgresAuditLog
 from perdure.store.connections import Connections
 
 ADA = Principal(subject="user:ada", role=Role.ADMIN)
@@ -22,7 +22,7 @@ ADA = Principal(subject="user:ada", role=Role.ADMIN)
 async def audit(dsn: str) -> AsyncIterator[Audit]:
     pool = Connections(dsn)
     await pool.open()
-    yield Audit(AuditLog(pool))
+    yield Audit(PostgresAuditLog(pool))
     await pool.close()
 
 

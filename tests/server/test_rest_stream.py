@@ -192,7 +192,7 @@ async def test_what_cannot_be_followed_is_refused(api: Live, monkeypatch: pytest
 
 async def test_a_client_that_does_not_keep_up_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "QUEUE_MESSAGES_MAX", 3)
-    client = stream.Client(stream.Cursor())
+    client = stream.StreamClient(stream.Cursor())
     for n in range(4):
         client.cursor.history = n
         client.put("history", {"n": n})

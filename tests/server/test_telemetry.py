@@ -149,15 +149,15 @@ async def test_output_that_is_no_text_is_kept_as_well_as_it_can_be() -> None:
 
 async def test_a_note_whose_row_is_not_there_yet_is_written_again() -> None:
     store = Recording(known=set())
-    waiting, done, short = flight(0), flight(1, noted=True), flight(2, row=False)
+    waiting, done, short = flight(0), flight(1, is_recorded=True), flight(2, row=False)
     notes, _ = telemetry_on(store, [waiting, done, short])
     await notes.write()
     await notes.write()
     assert [n.attempt for n in store.notes] == [1, 1]
-    assert not waiting.noted
+    assert not waiting.is_recorded
     store.known = None
     await notes.write()
-    assert waiting.noted
+    assert waiting.is_recorded
     await notes.write()
     assert len(store.notes) == 3
     assert store.notes[0].worker == "fake"
@@ -169,7 +169,7 @@ async def test_trouble_with_notes_stays_here() -> None:
     notes, counters = telemetry_on(store, [waiting])
     notes.set_workers([worker_row(1)])
     await notes.write()
-    assert not waiting.noted
+    assert not waiting.is_recorded
     assert counters.note_failures == 2
 
 

@@ -124,8 +124,8 @@ async def test_runs_are_claimed_when_they_are_due_and_not_stuck_and_of_code_that
         "update perdure.run_queue set wake_at = now() + interval '1 hour' where run_id = $1", ids.run_id(7, 0, 7)
     )
 
-    async def claimed(flows: bool, with_mail: bool = False) -> list[bytes]:
-        found = await store.claim_runs(me, [(NS, "w")], 10, with_mail=with_mail, flows=flows)
+    async def claimed(flows: bool, with_messages: bool = False) -> list[bytes]:
+        found = await store.claim_runs(me, [(NS, "w")], 10, with_messages=with_messages, flows=flows)
         await c.execute("update perdure.run_queue set owner = null where owner = $1", me)
         return sorted(r.run_id for r in found)
 
@@ -153,7 +153,7 @@ async def test_a_run_with_mail_is_claimed_unless_it_waits_in_line_or_is_stuck_or
     await c.execute("update perdure.run_queue set wake_at = 'infinity'")
     for name in runs.keys() - {"silent"}:
         await c.execute("insert into perdure.inbox (ns, run_id, body) values (1, $1, '')", runs[name])
-    found = await store.claim_runs(me, [(NS, "w")], 10, with_mail=True, flows=True)
+    found = await store.claim_runs(me, [(NS, "w")], 10, with_messages=True, flows=True)
     assert sorted(r.run_id for r in found) == sorted([runs["plain"], runs["let in"]])
     assert {r.epoch for r in found} == {1}, "one more than before: reports of earlier epochs are told apart"
 

@@ -19,7 +19,7 @@ from perdure.core.work import RunView
 from perdure.engine.commits.rows import Batch, CloseRow, EndedRow
 from perdure.engine.commits.store import NotCommitted
 from perdure.engine.events import EngineEvents
-from perdure.engine.ports import PostRow
+from perdure.engine.ports import SendRow
 from perdure.engine.runs import inbox as module
 from perdure.engine.runs.inbox import HELD, NOT_THERE, REPEATED, TAKEN, InboxWriter
 from perdure.store.postgres import PostgresStore
@@ -86,11 +86,11 @@ async def session(store: PostgresStore) -> Session:
 def box(store: Any, told: list[bytes] | None = None) -> InboxWriter:
     events = EngineEvents()
     if told is not None:
-        events.message_posted.subscribe(told.append)
+        events.message_sent.subscribe(told.append)
     return InboxWriter(store, events)
 
 
-def row(run_id: bytes, body: bytes, key: str | None = None, stops: bool = False, ns: int = NS) -> PostRow:
+def row(run_id: bytes, body: bytes, key: str | None = None, stops: bool = False, ns: int = NS) -> SendRow:
     return run_id, ns, body, key, run_id, stops
 
 
@@ -113,7 +113,7 @@ async def test_messages_lie_in_the_inbox_in_the_order_of_the_rows(
 ) -> None:
     runs = await session.start(7)
     rows = [row(runs[i % 7], str(i).encode()) for i in range(500)]
-    assert await store.post_many(rows) == [TAKEN] * 500
+    assert await store.send_many(rows) == [TAKEN] * 500
     for n, run_id in enumerate(runs):
         assert await inbox(sql, run_id) == [str(i).encode() for i in range(500) if i % 7 == n]
 
@@ -121,8 +121,8 @@ async def test_messages_lie_in_the_inbox_in_the_order_of_the_rows(
 async def test_each_row_is_answered_for_itself(store: PostgresStore, session: Session, sql: Any) -> None:
     here, ended = await session.start(2)
     await session.end(ended)
-    assert await store.post_many([row(here, b"1", "k")]) == [TAKEN]
-    outcomes = await store.post_many(
+    assert await store.send_many([row(here, b"1", "k")]) == [TAKEN]
+    outcomes = await store.send_many(
         [row(here, b"2"), row(ended, b"3"), row(here, b"4", "k"), row(new_run(), b"5"), row(here, b"6", ns=99), row(here, b"7", "j")]
     )  # fmt: skip
     assert outcomes == [TAKEN, NOT_THERE, REPEATED, NOT_THERE, NOT_THERE, TAKEN]
@@ -136,8 +136,8 @@ async def test_nobody_waits_for_a_run_whose_row_is_held_and_all_its_messages_sta
     async with sql.transaction():
         await sql.execute("select 1 from perdure.run_queue where run_id = $1 for update", _uuid(held))
         rows = [row(held, b"1"), row(free, b"2"), row(held, b"3", "k")]
-        assert await asyncio.wait_for(store.post_many(rows), 5) == [HELD, TAKEN, HELD]
-    assert await store.post_many([rows[0], rows[2]]) == [TAKEN, TAKEN]
+        assert await asyncio.wait_for(store.send_many(rows), 5) == [HELD, TAKEN, HELD]
+    assert await store.send_many([rows[0], rows[2]]) == [TAKEN, TAKEN]
     assert await inbox(sql, held) == [b"1", b"3"]
 
 
@@ -149,7 +149,7 @@ async def test_a_key_that_somebody_else_writes_at_this_moment_is_no_second_messa
     await other.open()
     try:
         answers = await asyncio.gather(
-            *(s.post_many([row(run_id, b"x", f"k{i}")]) for i in range(40) for s in (store, other)),
+            *(s.send_many([row(run_id, b"x", f"k{i}")]) for i in range(40) for s in (store, other)),
             return_exceptions=True,
         )
     finally:
@@ -169,7 +169,7 @@ async def test_a_run_that_waits_to_be_let_in_comes_out_of_its_line_to_hear_that_
         [_uuid(waiting), _uuid(other)],
     )
     rows = [row(waiting, b"stop", stops=True), row(other, b"hello")]
-    assert await store.post_many(rows) == [TAKEN, TAKEN]
+    assert await store.send_many(rows) == [TAKEN, TAKEN]
     found = await sql.fetch("select run_id, group_id, wake_at < now() + interval '1 s' as due from perdure.run_queue")
     assert {r["run_id"].bytes: (r["group_id"] is None, r["due"]) for r in found} == {
         waiting: (True, True),
@@ -204,7 +204,7 @@ async def test_messages_follow_a_run_that_continues_and_keep_their_order(
 ) -> None:
     (first,) = await session.start()
     one = box(store)
-    await one.post(NS, first, b"0", key="k0")
+    await one.send(NS, first, b"0", key="k0")
     second, third = new_run(), new_run()
     await session.end(first, second)
     answers = [one.put(NS, first, str(i).encode(), key=f"k{i}") for i in range(1, 50)]
@@ -214,7 +214,7 @@ async def test_messages_follow_a_run_that_continues_and_keep_their_order(
     assert all(await asyncio.gather(*answers))
     # What was forwarded by the commit comes first; all of it is there once, whichever of the two it was posted to.
     assert [int(b) for b in [*await inbox(sql, second), *await inbox(sql, third)]] == list(range(100))
-    assert not any([await one.post(NS, first, b"again", key=f"k{i}") for i in (0, 7, 99)])
+    assert not any([await one.send(NS, first, b"again", key=f"k{i}") for i in (0, 7, 99)])
 
 
 async def test_a_run_that_continued_often_is_looked_up_once(store: PostgresStore, session: Session, sql: Any) -> None:
@@ -225,7 +225,7 @@ async def test_a_run_that_continued_often_is_looked_up_once(store: PostgresStore
     asked: list[bytes] = []
 
     class Asked:
-        post_many = store.post_many
+        send_many = store.send_many
 
         async def describe(self, run_id: bytes, ns: int) -> RunView | None:
             asked.append(run_id)
@@ -245,9 +245,9 @@ async def test_a_run_that_has_ended_or_never_was_refuses(store: PostgresStore, s
     await session.end(ended)
     one = box(store)
     with pytest.raises(RunFinished):
-        await one.post(NS, ended, b"x")
+        await one.send(NS, ended, b"x")
     with pytest.raises(NotFound):
-        await one.post(NS, new_run(), b"x")
+        await one.send(NS, new_run(), b"x")
     assert one.is_idle
 
 
@@ -271,7 +271,7 @@ async def test_a_held_run_does_not_hold_up_the_others_and_gets_its_messages_in_o
     async with sql.transaction():
         await sql.execute("select 1 from perdure.run_queue where run_id = $1 for update", _uuid(held))
         late = [one.put(NS, held, str(i).encode()) for i in range(10)]
-        assert await asyncio.wait_for(one.post(NS, free, b"x"), 5)
+        assert await asyncio.wait_for(one.send(NS, free, b"x"), 5)
         late += [one.put(NS, held, str(i).encode()) for i in range(10, 20)]
         await asyncio.sleep(0.05)
         assert not any(a.done() for a in late)
@@ -287,19 +287,19 @@ async def test_a_run_that_stays_held_is_given_up(
     async with sql.transaction():
         await sql.execute("select 1 from perdure.run_queue where run_id = $1 for update", _uuid(run_id))
         with pytest.raises(Unavailable, match="could not be reached"):
-            await box(store).post(NS, run_id, b"x")
+            await box(store).send(NS, run_id, b"x")
 
 
 async def test_what_waits_is_bounded(store: PostgresStore, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     (run_id,) = await session.start()
     one = box(store)
-    monkeypatch.setattr(module, "POSTS_WAITING_MAX", 10)
+    monkeypatch.setattr(module, "MESSAGES_QUEUED_MAX", 10)
     answers = [one.put(NS, run_id, b"x") for _ in range(10)]
-    with pytest.raises(Unavailable, match="POSTS_WAITING_MAX=10"):
+    with pytest.raises(Unavailable, match="MESSAGES_QUEUED_MAX=10"):
         one.put(NS, run_id, b"x")
     await asyncio.gather(*answers)
-    assert await one.post(NS, run_id, b"x")
-    monkeypatch.setattr(module, "POSTS_WAITING_BYTES_MAX", 10)
+    assert await one.send(NS, run_id, b"x")
+    monkeypatch.setattr(module, "MESSAGES_QUEUED_BYTES_MAX", 10)
     with pytest.raises(Unavailable):
         one.put(NS, run_id, b"x" * 11)
 
@@ -309,7 +309,7 @@ async def test_a_connection_that_breaks_leaves_the_sender_in_doubt_and_a_key_set
 ) -> None:
     (run_id,) = await session.start()
     one = box(store)
-    assert await one.post(NS, run_id, b"0")
+    assert await one.send(NS, run_id, b"0")
     await sql.execute(
         "select pg_terminate_backend(pid) from pg_stat_activity where pid <> pg_backend_pid() and datname = current_database()"
     )
@@ -317,7 +317,7 @@ async def test_a_connection_that_breaks_leaves_the_sender_in_doubt_and_a_key_set
     for i in range(20):
         for _ in range(20):
             try:
-                sent += await one.post(NS, run_id, str(i).encode(), key=f"k{i}")
+                sent += await one.send(NS, run_id, str(i).encode(), key=f"k{i}")
                 break
             except Unavailable:
                 await asyncio.sleep(0.05)
@@ -339,7 +339,7 @@ async def test_old_keys_are_forgotten_and_those_of_an_ended_run_at_once(
     store: PostgresStore, session: Session, sql: Any
 ) -> None:
     lasting, ending, continuing = await session.start(3)
-    await store.post_many([row(r, b"x", k) for r in (lasting, ending, continuing) for k in ("old", "new")])
+    await store.send_many([row(r, b"x", k) for r in (lasting, ending, continuing) for k in ("old", "new")])
     await sql.execute("update perdure.message_key set at = now() - interval '2 days' where key = 'old'")
     await session.end(ending)
     await session.end(continuing, new_run())

@@ -187,8 +187,8 @@ async def test_a_server_checks_creates_and_revokes_keys_under_its_role(granted: 
         view, _ = await store.create(NewKey(name="k", role=Role.VIEWER, namespace="default"))
         await store.touch(view.id)
         assert (await store.revoke(view.id, None)).last_used_us is not None
-        await api_keys.AuditLog(pool).append_all([(1, "a", "b", "c", {"d": 1})])
-        assert len(await api_keys.AuditLog(pool).page(None, None, 5)) == 1
+        await api_keys.PostgresAuditLog(pool).append_all([(1, "a", "b", "c", {"d": 1})])
+        assert len(await api_keys.PostgresAuditLog(pool).page(None, None, 5)) == 1
     finally:
         await pool.close()
 

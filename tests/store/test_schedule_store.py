@@ -303,9 +303,9 @@ async def test_cancel_asks_the_active_run_to_stop_and_starts_the_next(bench: Ben
         await bench.go_to(at(f"2027-01-10T{hour:02}:00:01"))
         await bench.fire_due()
     first, second = await bench.runs()
-    (mail,) = await bench.c.fetch("select * from perdure.inbox")
-    assert mail["run_id"] == first["run_id"] != second["run_id"]
-    asked = decode_message(mail["body"])
+    (message,) = await bench.c.fetch("select * from perdure.inbox")
+    assert message["run_id"] == first["run_id"] != second["run_id"]
+    asked = decode_message(message["body"])
     assert isinstance(asked, CancelMessage)
     assert "starts the next run" in asked.reason
 

@@ -231,7 +231,7 @@ async def test_reaping_frees_runs_requeues_tasks_and_fails_those_that_may_not_ru
     assert await sql.fetchval("select count(*) from perdure.commit_log") == 0
     assert await sql.fetchval("select count(*) from perdure.engine_session") == 0
     heir = (await store.register("heir", 10, 0)).id
-    claimed = await store.claim_runs(heir, [(1, "w")], 10, with_mail=False, flows=True)
+    claimed = await store.claim_runs(heir, [(1, "w")], 10, with_messages=False, flows=True)
     assert [(c.run_id, c.epoch) for c in claimed] == [(run_id, 2)]
 
 
@@ -294,9 +294,9 @@ async def test_a_session_claims_only_what_nobody_owns(store: PostgresStore) -> N
     for number, run_id in enumerate(runs, 1):
         await store.commit(one, number, start_of(run_id, own=False))
     claims = await asyncio.gather(
-        *(store.claim_runs(s, [(1, "w")], 20, with_mail=False, flows=True) for s in (one, two))
+        *(store.claim_runs(s, [(1, "w")], 20, with_messages=False, flows=True) for s in (one, two))
     )
-    claims = [*claims, *[await store.claim_runs(one, [(1, "w")], 50, with_mail=False, flows=True)]]
+    claims = [*claims, *[await store.claim_runs(one, [(1, "w")], 50, with_messages=False, flows=True)]]
     taken = [c.run_id for claim in claims for c in claim]
     assert sorted(taken) == sorted(runs)
 
@@ -305,7 +305,7 @@ async def test_a_session_that_is_gone_claims_nothing(store: PostgresStore) -> No
     session = (await store.register("gone", 10, 0)).id
     await store.commit(session, 1, start_of(new_run(), own=False))
     await store.leave(session, settle_lost)
-    assert await store.claim_runs(session, [(1, "w")], 10, with_mail=False, flows=True) == []
+    assert await store.claim_runs(session, [(1, "w")], 10, with_messages=False, flows=True) == []
 
 
 async def test_only_the_owner_of_a_run_can_end_or_release_it(store: PostgresStore, sql: Any) -> None:

@@ -43,7 +43,7 @@ async def row(sql: Any, run_id: bytes) -> Any:
 
 async def claim(store: PostgresStore, session: int) -> list[bytes]:
     """As an engine does: all that is due, and one suspect."""
-    claimed = await store.claim_runs(session, SERVED, 100, with_mail=False, flows=True)
+    claimed = await store.claim_runs(session, SERVED, 100, with_messages=False, flows=True)
     claimed += await store.claim_suspect(session, SERVED, flows=True)
     return [c.run_id for c in claimed]
 
@@ -132,8 +132,8 @@ async def test_mail_does_not_bring_a_suspect_along(store: PostgresStore, sql: An
     await died(store, sql, session)
     await sql.execute("insert into perdure.inbox (ns, run_id, body) values (1, $1, '')", ids.text(run_id))
     session = (await store.register("third", 60, 0)).id
-    assert await store.claim_runs(session, SERVED, 10, with_mail=True, flows=True) == []
-    assert await store.claim_runs(session, SERVED, 10, with_mail=False, flows=True) == []
+    assert await store.claim_runs(session, SERVED, 10, with_messages=True, flows=True) == []
+    assert await store.claim_runs(session, SERVED, 10, with_messages=False, flows=True) == []
     assert [c.run_id for c in await store.claim_suspect(session, SERVED, flows=True)] == [run_id]
 
 

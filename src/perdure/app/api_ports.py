@@ -5,7 +5,7 @@ from __future__ import annotations
 from perdure.engine.api.api import ApiPorts
 from perdure.engine.api.audit import Audit
 from perdure.server.secret_box import SecretBox
-from perdure.store.api_keys import AuditLog, Keys
+from perdure.store.api_keys import Keys, PostgresAuditLog
 from perdure.store.approvals import PostgresApprovals
 from perdure.store.dead_letters import PostgresDeadLetters
 from perdure.store.definitions import PostgresDefinitions
@@ -32,7 +32,7 @@ def api_ports(
         rules=PostgresFlowControlRules(pool),
         dead_letters=PostgresDeadLetters(pool),
         keys=Keys(pool),
-        audit=Audit(AuditLog(pool)),
+        audit=Audit(PostgresAuditLog(pool)),
         secrets=secrets or SecretBox(),
         is_audited=is_audited,
     )

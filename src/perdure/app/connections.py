@@ -1,4 +1,4 @@
-"""Bounds on a server's connections, so that clients that say nothing cannot take it away from the others.
+"""Bounds on a server's connections, so that idle clients cannot exhaust it.
 
 Laws:
 
@@ -81,8 +81,9 @@ def descriptors() -> int:
     if found < 2 * DESCRIPTORS_RESERVED:
         log.warning(
             "this process may hold only %d file descriptors, of which %d are reserved: few clients can connect. Raise `ulimit -n` (LimitNOFILE in systemd)",
-            found, DESCRIPTORS_RESERVED,
-        )  # fmt: skip
+            found,
+            DESCRIPTORS_RESERVED,
+        )
     return found
 
 
@@ -120,8 +121,9 @@ class Seats:
         if len(self._taken.get(client, ())) >= self._per_client_max and not self._is_trusted(host):
             log.warning(
                 "%s has %d connections, as many as one address may have (CONNECTIONS_PER_ADDRESS_MAX): one of them is closed",
-                client, self._per_client_max,
-            )  # fmt: skip
+                client,
+                self._per_client_max,
+            )
             if not self._make_room(self._waiting_of.get(client, {})):
                 return None
         if self._count >= self._max:
@@ -143,13 +145,13 @@ class Seats:
         return True
 
     def waits(self, seat: Seat) -> None:
-        """It has no request at hand."""
+        """The connection waits for a request."""
         if seat in self._taken.get(seat.client, ()) and seat not in self._waiting:
             self._waiting[seat] = None
             self._waiting_of.setdefault(seat.client, {})[seat] = None
 
     def works(self, seat: Seat) -> None:
-        """It has one."""
+        """The connection has a request."""
         if self._waiting.pop(seat, _ABSENT) is _ABSENT:
             return
         own = self._waiting_of[seat.client]
@@ -158,7 +160,7 @@ class Seats:
             del self._waiting_of[seat.client]
 
     def leave(self, seat: Seat) -> None:
-        """It is closed. May be said twice."""
+        """The connection is closed. Idempotent."""
         own = self._taken.get(seat.client, set())
         if seat not in own:
             return

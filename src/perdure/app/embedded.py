@@ -48,7 +48,7 @@ class Perdure(ClientBase):
 
     Without a DSN it takes PERDURE_DSN, then starts a private PostgreSQL in ./.perdure. Inside the `async with`,
     `workflow.start()`, `signal.send()` and the like find this client by themselves. While it is open, Python's garbage
-    collector looks less often (`tune_gc=False` leaves it alone). Spans are exported when OTEL_EXPORTER_OTLP_ENDPOINT is set, or as
+    collector runs less often (`tune_gc=False` leaves it alone). Spans are exported when OTEL_EXPORTER_OTLP_ENDPOINT is set, or as
     `tracing` says. The worker serves the built-in tasks as well (`verbs=False`: it does not): `perdure.http`, with `services` by name
     and with `http_allow` for hosts and networks beside the public internet, and with `allow_run=True` `perdure.run`, which runs any
     command, with the variables that `run_env` names; unless given, PERDURE_SERVICES, PERDURE_HTTP_ALLOW, PERDURE_ALLOW_RUN and
@@ -156,7 +156,7 @@ class Perdure(ClientBase):
                     ambient.reset(token)
 
     async def close(self) -> None:
-        """Finish what is at hand, hand the rest back to the database, and let go of it."""
+        """Finish running work, return the rest to the database, and close the connections."""
         closed(self._backend)
         if self._gc is not None:
             self._gc.restore()

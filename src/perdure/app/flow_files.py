@@ -21,9 +21,9 @@ KEYS: Final = frozenset({"flow", "tasks", "graph", "start"})
 """A file whose document has none of these at its top is no flow."""
 IGNORED: Final = frozenset({".perdure", ".git", ".venv", "venv", "__pycache__", "node_modules", ".mypy_cache", ".tox"})
 FILE_BYTES_MAX: Final = 1024 * 1024
-"""A larger file is none of ours."""
+"""A larger file is not read as a flow."""
 FILES_MAX: Final = 1_000
-"""Files of one directory that are looked at."""
+"""Files of one directory that are read."""
 FLOWS: Final = "flows"
 """Beside the top of a project, the directory that `perdure dev` looks into."""
 _LOOKS = re.compile(r'^\s*\{?\s*"?(?:flow|tasks|graph|start)"?\s*:', re.MULTILINE)
@@ -92,11 +92,8 @@ def stem(path: Path) -> str:
 
 
 def is_file_name(text: str) -> bool:
-    """Whether somebody who typed this meant a file rather than the name of a workflow."""
+    """Whether an argument looks like a file rather than the name of a workflow."""
     return Path(text).suffix in SUFFIXES
-
-
-# -- looking for them ----------------------------------------------------------------------------------------------
 
 
 def below(directory: Path) -> Iterator[Path]:

@@ -1,7 +1,7 @@
-"""How often Python's garbage collector looks, while an engine is at work.
+"""How often Python's garbage collector runs while an engine is open.
 
-The interpreter's default is a look per 700 new objects. An engine makes that many for a handful of tasks and leaves next to no cycles,
-so a sixth of its time went into looking. Memory is freed by reference counting as ever; cycles of the application are
+The interpreter's default is one collection per 700 new objects. An engine makes that many for a handful of tasks and leaves next to no cycles,
+so a sixth of its time went into collections. Memory is freed by reference counting as ever; cycles of the application are
 found a little later.
 """
 
@@ -11,7 +11,7 @@ import gc
 from typing import Final
 
 OBJECTS: Final = 50_000
-"""New objects between two looks at the youngest ones."""
+"""New objects between two collections of the youngest generation."""
 
 
 class CollectorPace:
@@ -27,7 +27,7 @@ class CollectorPace:
             gc.set_threshold(OBJECTS, *threshold[1:])
 
     def settle(self) -> None:
-        """For a process that does nothing else: what was loaded by now stays for good and is never looked at again."""
+        """For a dedicated process: freeze the objects loaded so far, so that no collection visits them again."""
         self.slow_down()
         gc.collect()
         gc.freeze()

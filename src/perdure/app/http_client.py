@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import quote
 
-from perdure.app.http_session import Answer, ConnectError, ConnectTimedOut, Session, TimedOut, TransportError
+from perdure.app.http_session import ConnectError, ConnectTimedOut, HttpAnswer, HttpSession, TimedOut, TransportError
 from perdure.core.errors import InvalidInput, PerdureError, Unavailable, error_classes
 from perdure.core.version import VERSION
 
@@ -88,7 +88,7 @@ class Unreachable(PerdureError):
     exit_code = EXIT_NO_SERVER
 
 
-class Api:
+class HttpApi:
     """A blocking session with one server, as one caller, in one namespace."""
 
     def __init__(self, url: str, *, key: str | None = None, namespace: str | None = None) -> None:
@@ -102,7 +102,9 @@ class Api:
         # Only for https: loading the certificate authorities takes time.
         context = tls_context(os.environ) if self.url.startswith("https://") else None
         try:
-            self._http = Session(f"{self.url}/api/v1", headers, connect_s=CONNECT_S, answer_s=ANSWER_S, context=context)
+            self._http = HttpSession(
+                f"{self.url}/api/v1", headers, connect_s=CONNECT_S, answer_s=ANSWER_S, context=context
+            )
         except ValueError as error:
             raise InvalidInput(f"--url: {url!r} is not a server address: {error}") from None
 
@@ -200,7 +202,7 @@ class Api:
             "Start one with `perdure dev` or `perdure server`, or give its address with --url or PERDURE_URL."
         )
 
-    def _problem(self, response: Answer) -> ApiError:
+    def _problem(self, response: HttpAnswer) -> ApiError:
         status = response.status_code
         try:
             problem = response.json()
@@ -210,7 +212,7 @@ class Api:
         advice = self._advice(status, code)
         return ApiError(f"{detail}\n{advice}" if advice else detail, status=status, problem_code=code)
 
-    def _not_perdure(self, response: Answer) -> ApiError:
+    def _not_perdure(self, response: HttpAnswer) -> ApiError:
         status = f"{response.status_code} {response.reason_phrase}".strip()
         return ApiError(
             f"{self.url} is not a Perdure server: it answered {status}. Check --url or PERDURE_URL.", status=0
@@ -253,7 +255,7 @@ def _clean(params: Params) -> list[tuple[str, str | int | float | bool | None]]:
     return [(name, value) for name, value in params if value is not None]
 
 
-def _retry_after_s(response: Answer) -> float:
+def _retry_after_s(response: HttpAnswer) -> float:
     try:
         return min(float(response.headers.get("Retry-After", "1")), RETRY_AFTER_S_MAX)
     except ValueError:

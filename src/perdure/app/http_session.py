@@ -39,7 +39,7 @@ class ConnectTimedOut(ConnectError, TimedOut):
     pass
 
 
-class Answer:
+class HttpAnswer:
     def __init__(self, response: http.client.HTTPResponse, body: bytes) -> None:
         self.status_code, self.reason_phrase = response.status, response.reason
         self.headers, self.content = response.headers, body
@@ -52,7 +52,7 @@ class Answer:
         return json.loads(self.content)
 
 
-class Session:
+class HttpSession:
     def __init__(
         self, url: str, headers: Mapping[str, str], *, connect_s: float, answer_s: float, context: ssl.SSLContext | None
     ) -> None:
@@ -79,7 +79,7 @@ class Session:
         params: list[tuple[str, Any]],
         content: bytes | None,
         headers: Mapping[str, str] | None,
-    ) -> Answer:
+    ) -> HttpAnswer:
         if self._kept is not None and time.monotonic() - self._used_at > IDLE_S_MAX:
             self.close()
         kept = self._kept = self._kept or self._connect(self._answer_s)
@@ -87,7 +87,7 @@ class Session:
             with _transport_errors():
                 kept.request(method, self._target(path, params), content, {**self._headers, **(headers or {})})
                 response = kept.getresponse()
-                answer = Answer(response, response.read())
+                answer = HttpAnswer(response, response.read())
         except BaseException:
             self.close()
             raise
@@ -99,7 +99,7 @@ class Session:
     @contextmanager
     def stream(
         self, path: str, *, params: list[tuple[str, Any]], headers: Mapping[str, str], silence_s: float
-    ) -> Generator[tuple[Answer, Iterator[str]]]:
+    ) -> Generator[tuple[HttpAnswer, Iterator[str]]]:
         """The response without its body, and the lines of the body as they arrive. An error response has its body."""
         connection = self._connect(silence_s)
         try:
@@ -107,7 +107,7 @@ class Session:
                 connection.request("GET", self._target(path, params), None, {**self._headers, **headers})
                 response = connection.getresponse()
                 body = response.read() if response.status != 200 else b""
-            yield Answer(response, body), _lines(response)
+            yield HttpAnswer(response, body), _lines(response)
         finally:
             connection.close()
 

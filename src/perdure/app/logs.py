@@ -1,4 +1,4 @@
-"""Logs of a process: one line per event, for people in a terminal or for machines as JSON.
+"""Logs of a process: one line per event, as text for a terminal or as JSON.
 
 Everything goes through the standard `logging`, so libraries' and users' records look like ours. A line that is written while a
 task or workflow code runs says which: run_id, task, attempt are looked up where the record is made.
@@ -30,7 +30,7 @@ _HANDLER: Final = "perdure"
 
 
 def add_whereabouts(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-    """Which run and attempt this line comes from, where it comes from one."""
+    """Add the run and attempt that a line comes from, if any."""
     slot = current_slot.get(None)
     attempt = slot.attempt if slot is not None else None
     if attempt is not None:
@@ -139,7 +139,7 @@ def _shared(always: dict[str, Any]) -> list[Processor]:
 
 
 def _in_order(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-    """Common keys come first, for people who read JSON."""
+    """Common keys come first, for readability."""
     return {key: event.pop(key) for key in FIRST if key in event} | dict(event)
 
 

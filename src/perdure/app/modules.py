@@ -1,6 +1,6 @@
 """Loading the user's code: what a worker serves and what `perdure dev` finds in a directory.
 
-Code is looked at before it is run: a file is imported by `dev` only if it defines tasks or workflows, and not if importing it
+Code is inspected before it is run: a file is imported by `dev` only if it defines tasks or workflows, and not if importing it
 would start a program.
 """
 
@@ -126,12 +126,9 @@ def _first_user_frame(at: TracebackType | None) -> TracebackType | None:
     return None
 
 
-# -- looking before importing ------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
-class Found:
-    """The Python files of a directory, as far as `dev` cares."""
+class FoundModule:
+    """The Python files of a directory that matter to `dev`."""
 
     modules: list[Path]
     """Define tasks or workflows, or cannot even be read: importing them will show why."""
@@ -139,7 +136,7 @@ class Found:
     """Define some too, but run a program when they are imported."""
 
 
-def discover(directory: Path) -> Found:
+def discover(directory: Path) -> FoundModule:
     modules: list[Path] = []
     programs: list[Path] = []
     for path in sorted(directory.glob("*.py")):
@@ -150,7 +147,7 @@ def discover(directory: Path) -> Found:
             continue
         if defines(tree):
             (programs if starts_something(tree) else modules).append(path)
-    return Found(modules, programs)
+    return FoundModule(modules, programs)
 
 
 def defines(tree: ast.Module) -> bool:

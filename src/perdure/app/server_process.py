@@ -37,7 +37,7 @@ from perdure.server import health
 from perdure.server.auth import Authenticator, OpenAccess, Tokens
 from perdure.server.context import Server
 from perdure.server.grpc.hub import WorkerHub
-from perdure.server.grpc.server import GrpcServer, Tls
+from perdure.server.grpc.server import GrpcServer, ServerTls
 from perdure.server.metrics import Metrics
 from perdure.server.rest.app import create_app
 from perdure.server.secret_box import SecretBox
@@ -61,7 +61,7 @@ HTTP_SHARE: Final = 0.25
 
 
 class ServerProcess:
-    """Everything a server consists of. `start` returns when it can be used, `stop` when everything is handed back."""
+    """All parts of a server. `start` returns when it can be used, `stop` when its runs are released."""
 
     def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings
@@ -85,7 +85,7 @@ class ServerProcess:
         try:
             http = self._listen(s.http, "--http")
             metrics = self._listen(s.metrics, "--metrics") if s.metrics is not None else None
-            listen(s.grpc, "--grpc").close()  # gRPC takes it itself, and would say less about what is wrong
+            listen(s.grpc, "--grpc").close()  # gRPC would bind the port itself, with a less helpful error
             await self._open(http, metrics)
         except BaseException:
             await self._stack.aclose()
@@ -127,7 +127,7 @@ class ServerProcess:
         auth = OpenAccess(s.http.host, s.dev_token) if s.auth == "open" else Authenticator(Keys(store.pool), tokens)
         ports = api_ports(store, reads=reads, definitions=registry, secrets=SecretBox(s.secret_keys))
         api = Api(engine, ports, lambda: self.url)
-        # No web page can make a browser speak gRPC: the token of `perdure dev` is for HTTP alone.
+        # No web page can make a browser send gRPC requests: the token of `perdure dev` is for HTTP alone.
         grpc = GrpcServer(
             api,
             hub,
@@ -184,7 +184,7 @@ class ServerProcess:
         try:
             async with asyncio.timeout(self.settings.drain_s):
                 await asyncio.sleep(min(self.settings.not_ready_s, self.settings.drain_s / 4))
-                self._app.state.streams.close()  # they would hold their connections open
+                self._app.state.streams.close()  # they would keep their connections open
                 for door in self._doors:
                     await door.stop()
                 await self._stack.aclose()
@@ -192,11 +192,11 @@ class ServerProcess:
             log.warning("draining took longer than %g s; other servers take over the rest", self.settings.drain_s)
 
 
-def grpc_tls(files: TlsFiles | None) -> Tls | None:
+def grpc_tls(files: TlsFiles | None) -> ServerTls | None:
     if files is None:
         return None
     client_ca = files.client_ca.read_bytes() if files.client_ca else None
-    return Tls(files.cert.read_bytes(), files.key.read_bytes(), client_ca)
+    return ServerTls(files.cert.read_bytes(), files.key.read_bytes(), client_ca)
 
 
 def listen(address: Address, option: str) -> socket.socket:

@@ -84,7 +84,7 @@ class ServerSettings(ProcessSettings):
     grpc: Annotated[Address, checked(_address(GRPC_PORT)), Named("PERDURE_GRPC_BIND")] = Address("127.0.0.1", GRPC_PORT)
     """Where workers connect."""
     public_url: Annotated[str, checked(values.url)] = ""
-    """The URL at which people reach the server; links begin with it. Default: the HTTP address."""
+    """The public URL of the server; links begin with it. Default: the HTTP address."""
     namespace: Annotated[str, Named("PERDURE_SERVER_NAMESPACE")] = "default"
     """The namespace of the server's own engine, and of credentials that name none."""
     auth: Annotated[AuthMode, checked(values.choice(get_args(AuthMode)))] = "keys"

@@ -38,7 +38,7 @@ class Setting(msgspec.Struct, frozen=True):
 
 
 class Layer(msgspec.Struct, frozen=True):
-    """What one source says."""
+    """The values of one source."""
 
     values: dict[str, object] = {}
     names: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""One rule for every process of ours: the first SIGTERM or SIGINT asks it to stop, the second ends it at once."""
+"""Signals of every Perdure process: the first SIGTERM or SIGINT asks it to stop, the second ends it at once."""
 
 from __future__ import annotations
 

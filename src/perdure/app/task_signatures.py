@@ -1,4 +1,4 @@
-"""What workers say about the arguments of their tasks, on its way to the database: gathered, and written only where it is news."""
+"""Signatures of tasks that workers register: gathered, and written to the database only where they changed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KNOWN_MAX: Final = 20_000
 
 
 class TaskTypes:
-    """Told by the hub; a thousand workers that say the same cost one write."""
+    """Called by the hub. The same signatures from a thousand workers cost one write."""
 
     def __init__(self, definitions: Definitions) -> None:
         self._definitions = definitions
@@ -42,7 +42,7 @@ class TaskTypes:
         for ns, signatures in news.items():
             try:
                 await self._definitions.save_task_types(ns, signatures)
-            except Unavailable as e:  # editors know a little less until a worker connects again
+            except Unavailable as e:  # only editor support is affected, until a worker connects again
                 log.warning("the arguments of %d tasks are not recorded: %s", len(signatures), e)
                 for name in signatures:
                     self._known.pop((ns, name), None)

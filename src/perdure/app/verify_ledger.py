@@ -49,7 +49,7 @@ def read_ledger(path: str | Path) -> Iterator[LedgerLine]:
 def _lines(path: str | Path) -> Iterator[tuple[int, bytes]]:
     with Path(path).open("rb") as file:
         for number, line in enumerate(file, 1):
-            # A line without its end was never finished, so nobody was told that it was written.
+            # A line without a newline was never finished, so its write was never acknowledged.
             if line.endswith(b"\n"):
                 yield number, line
 

@@ -40,7 +40,7 @@ _HISTORY_COLUMNS: Final = ("run_id", "seq", "kind", "task_id", "body")
 _Uuid: Any = pgproto.UUID
 
 
-class Server(msgspec.Struct, frozen=True):
+class BareServer(msgspec.Struct, frozen=True):
     """The server as it answers. `pid` is that of a backend on this machine, None where it runs on another."""
 
     version: str
@@ -69,10 +69,10 @@ class Bare:
         query = self._q[name]
         await self._c.execute(query.sql, *query.bind(args))
 
-    async def server(self) -> Server:
+    async def server(self) -> BareServer:
         r = await self._row("bare_server")
         pid = r["pid"] if r["is_near"] else None
-        return Server(r["version"], r["fsync"], r["synchronous_commit"], r["shared_buffers"], pid)
+        return BareServer(r["version"], r["fsync"], r["synchronous_commit"], r["shared_buffers"], pid)
 
     async def tasks_per_s(self, pattern: Pattern, tasks: int) -> float:
         """Write this many tasks, rounded up to whole batches, into new tables."""

@@ -108,7 +108,7 @@ async def measure_herd(where: Place, runs: int, engines: int, say: Progress) -> 
 
 
 async def all_asleep(yardstick: Bare, runs: int) -> None:
-    """Wait until that many runs are nobody's and not due."""
+    """Wait until that many runs have no owner and are not due."""
     deadline = most = 0.0
     while (asleep := await yardstick.sleeping()) < runs:
         if asleep > most or not deadline:

@@ -27,10 +27,12 @@ COUNTER: Final[dict[str, Any]] = {
     "state": {"n": 0},
     "graph": {
         "start": "step",
-        "nodes": {"step": {"python": "perdure.bench.noop", "with": {"n": "${ shared.n }"}, "set": {"n": "${ shared.n + 1 }"}}},
+        "nodes": {
+            "step": {"python": "perdure.bench.noop", "with": {"n": "${ shared.n }"}, "set": {"n": "${ shared.n + 1 }"}}
+        },
         "edges": [{"from": "step", "to": "step"}],
     },
-}  # fmt: skip
+}
 """A graph that goes round for ever: three events per step."""
 
 
@@ -92,7 +94,7 @@ def _recorded(c: cm.Command) -> ev.Event:
 
 
 async def _write(client: Perdure, run_id: bytes, history: list[ev.Event]) -> None:
-    """Through the engines' own door, under a session that nobody else uses."""
+    """Written through the engine's store, under a separate session."""
     ns, store = client.engine.ns, client.store
     session = (await store.register("bench", 60.0, 0)).id
     batch = Batch()

@@ -220,9 +220,6 @@ async def answering(address: str, process: subprocess.Popen[bytes]) -> None:
             await asyncio.sleep(0.05)
 
 
-# -- idle workers ----------------------------------------------------------------------------------------------------
-
-
 async def _idle(server_pid: int, address: str, workers: int, watch_s: float, say: Progress) -> Idle:
     server = _system.Process(server_pid)
     before = server.memory_info().rss / 2**20
@@ -252,7 +249,7 @@ async def _until_connected(server: Any, workers: int) -> None:
 
 
 async def hold_idle_workers(address: str, count: int) -> None:
-    """So many workers in one process, each with a connection of its own, speaking the protocol and doing nothing."""
+    """Many idle workers in one process, each with a separate connection."""
     async with asyncio.TaskGroup() as group:
         for number in range(count):
             group.create_task(_idle_worker(address, number))
@@ -288,8 +285,14 @@ def print_remote(report: RemoteReport) -> None:
         cpu = w.cpu_us_per_task
         postgres = "" if cpu.postgres is None else f"{cpu.postgres:.0f}"
         table.add_row(
-            name, f"{w.tasks_per_s:,}", f"{w.ratio_to_life3:.2f}", f"{cpu.server:.0f}", f"{cpu.worker:.0f}", f"{cpu.client:.0f}", postgres
-        )  # fmt: skip
+            name,
+            f"{w.tasks_per_s:,}",
+            f"{w.ratio_to_life3:.2f}",
+            f"{cpu.server:.0f}",
+            f"{cpu.worker:.0f}",
+            f"{cpu.client:.0f}",
+            postgres,
+        )
     out.print(table)
     latency, idle = report.latency_ms, report.idle
     out.print(f"\nidle latency p50 {latency.p50:.1f} ms, p99 {latency.p99:.1f} ms")

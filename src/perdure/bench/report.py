@@ -1,4 +1,4 @@
-"""What the bench found out, as one JSON object or as a table for people."""
+"""The results of the bench, as one JSON object or as a table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from perdure.app.terminal import console
-from perdure.bench.bare import Server
+from perdure.bench.bare import BareServer
 from perdure.bench.history import Load
 from perdure.bench.processes import CpuSeconds, cores
 
@@ -68,7 +68,7 @@ class Settings(msgspec.Struct, frozen=True):
     cores: int
 
 
-class Report(msgspec.Struct, frozen=True):
+class BenchReport(msgspec.Struct, frozen=True):
     settings: Settings
     bare: BareRates
     fanout: Workload
@@ -117,7 +117,7 @@ def spread_of(rates: list[float]) -> tuple[int, int]:
     return round(min(rates)), round(max(rates))
 
 
-def settings_of(server: Server, *, loop: str, filesystem: str | None, tasks: int, repeats: int) -> Settings:
+def settings_of(server: BareServer, *, loop: str, filesystem: str | None, tasks: int, repeats: int) -> Settings:
     return Settings(
         perdure=metadata.version("perdure"),
         python=platform.python_version(),
@@ -167,7 +167,7 @@ class Progress:
         return time.monotonic() - self._began
 
 
-def print_table(report: Report) -> None:
+def print_table(report: BenchReport) -> None:
     from rich.table import Table
 
     out = console()
@@ -181,8 +181,13 @@ def print_table(report: Report) -> None:
         w: Workload = getattr(report, name)
         cpu = w.cpu_us_per_task
         table.add_row(
-            name, f"{w.tasks_per_s:,}", f"{w.ratio_to_life3:.2f}", _range(w.spread.tasks_per_s), f"{cpu.engine:.0f}", _whole(cpu.postgres)
-        )  # fmt: skip
+            name,
+            f"{w.tasks_per_s:,}",
+            f"{w.ratio_to_life3:.2f}",
+            _range(w.spread.tasks_per_s),
+            f"{cpu.engine:.0f}",
+            _whole(cpu.postgres),
+        )
     out.print(table)
     s, latency = report.settings, report.latency_ms
     out.print(f"\nidle latency p50 {latency.p50:.1f} ms, p99 {latency.p99:.1f} ms; memory {report.rss_mb:.0f} MB")

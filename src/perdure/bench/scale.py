@@ -107,9 +107,6 @@ async def run_scale(where: Place, parts: Collection[str], sizes: Sizes, *, loop:
     return msgspec.structs.replace(found, passed=all(t.passed is not False for _, t in _targets(found)))
 
 
-# -- a large fan-out ------------------------------------------------------------------------------------------------------
-
-
 async def _fanout(where: Place, sizes: Sizes, say: Progress) -> Fanout:
     async with scratch_database(where.dsn) as dsn, bare(dsn) as yardstick, Perdure(dsn) as client:
         processes = Processes((await yardstick.server()).pid)
@@ -123,9 +120,6 @@ async def _fanout(where: Place, sizes: Sizes, say: Progress) -> Fanout:
         await check_kept(yardstick, client)
     say(f"peak memory {peak.mb:.0f} MB")
     return Fanout(summary(repeats), below(peak.mb, FANOUT_RSS_MB_MAX, 1))
-
-
-# -- sleeping runs --------------------------------------------------------------------------------------------------------
 
 
 async def _sleeping(where: Place, sizes: Sizes, say: Progress) -> Sleeping:
@@ -169,9 +163,6 @@ async def _sleeping(where: Place, sizes: Sizes, say: Progress) -> Sleeping:
     )
 
 
-# -- retained runs --------------------------------------------------------------------------------------------------------
-
-
 async def _retained(where: Place, sizes: Sizes, say: Progress) -> Retained:
     """Two databases side by side, so that the empty and the loaded one are measured in turns."""
     async with scratch_database(where.dsn) as empty, scratch_database(where.dsn) as loaded, bare(empty) as yardstick:
@@ -203,9 +194,6 @@ async def _preload(dsn: str, tasks: int, say: Progress) -> int:
         )
         await c.settle()
         return await c.tasks_kept()
-
-
-# -- for people -----------------------------------------------------------------------------------------------------------
 
 
 def print_scale(report: ScaleReport) -> None:

@@ -19,10 +19,10 @@ from perdure.bench.history import measure_load
 from perdure.bench.processes import Processes, filesystem_of
 from perdure.bench.report import (
     BareRates,
+    BenchReport,
     Latency,
     Progress,
     Repeat,
-    Report,
     settings_of,
     spread_of,
     summary,
@@ -103,7 +103,7 @@ class Series:
         self.life3.append(await self._bare.tasks_per_s("life3", self._bare_tasks))
 
 
-async def run_bench(where: Place, tasks: int, *, loop: str, say: Progress) -> Report:
+async def run_bench(where: Place, tasks: int, *, loop: str, say: Progress) -> BenchReport:
     async with scratch_database(where.dsn) as dsn, bare(dsn) as yardstick, Perdure(dsn) as client:
         server = await yardstick.server()
         processes = Processes(server.pid)
@@ -122,7 +122,7 @@ async def run_bench(where: Place, tasks: int, *, loop: str, say: Progress) -> Re
         say(f"a history of {load.events:,} events is taken up in {load.total_ms:,.0f} ms")
         rates = {"life3": series.life3, **others}
         await check_kept(yardstick, client)
-        return Report(
+        return BenchReport(
             settings=settings_of(server, loop=loop, filesystem=where.filesystem, tasks=tasks, repeats=REPEATS),
             bare=BareRates(
                 **{name: round(statistics.median(r)) for name, r in rates.items()},

@@ -63,11 +63,18 @@ DIAMOND: Final[dict[str, Any]] = {
     "flow": "perdure.bench.diamond",
     "tasks": {
         "top": {"python": noop.name, "with": {"n": "${ input.n }"}},
-        **{f"side{i}": {"python": noop.name, "depends_on": "top", "with": {"n": "${ top }"}} for i in range(DAG_TASKS - 2)},
-        "bottom": {"python": noop.name, "depends_on": [f"side{i}" for i in range(DAG_TASKS - 2)], "with": {"n": "${ side0 }"}},
+        **{
+            f"side{i}": {"python": noop.name, "depends_on": "top", "with": {"n": "${ top }"}}
+            for i in range(DAG_TASKS - 2)
+        },
+        "bottom": {
+            "python": noop.name,
+            "depends_on": [f"side{i}" for i in range(DAG_TASKS - 2)],
+            "with": {"n": "${ side0 }"},
+        },
     },
     "output": "${ bottom }",
-}  # fmt: skip
+}
 """One task, then eight side by side, then one. It has to be deployed before it runs."""
 diamond = flow("perdure.bench.diamond", int)
 

@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_group
 
-from perdure.cli.help import CONTEXT, Command, Group
+from perdure.cli.help import CONTEXT, Command, HelpGroup
 from perdure.cli.pointers import COMMAND_POINTERS, unknown_command
 
 
@@ -104,7 +104,7 @@ COMPLETE_VARIABLE: Final = "_PERDURE_COMPLETE"
 EPILOG: Final = "perdure COMMAND --help: options of a command. perdure --version: the version."
 
 
-class Commands(TyperGroup):
+class CommandGroup(TyperGroup):
     """The group behind `perdure`."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -173,7 +173,7 @@ def _use_our_help(app: Any) -> None:
         info.cls = Command
         info.context_settings = {**CONTEXT, **(info.context_settings or {})}
     for group in app.registered_groups:
-        group.cls = Group
+        group.cls = HelpGroup
         group.context_settings = dict(CONTEXT)
         group.typer_instance.rich_markup_mode = None
         _use_our_help(group.typer_instance)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from perdure.app.http_client import Api
+    from perdure.app.http_client import HttpApi
 
 Suggestions = list[tuple[str, str]]
 RUNS_MAX = 20
@@ -29,15 +29,15 @@ def runs(incomplete: str) -> Suggestions:
     return [*found, *([("@last", "the run you started last")] if "@last".startswith(incomplete) else [])]
 
 
-def _asked(ask: Callable[[Api], Suggestions], incomplete: str) -> Suggestions:
+def _asked(ask: Callable[[HttpApi], Suggestions], incomplete: str) -> Suggestions:
     from perdure.app.dev.discovery import server_token, server_url
-    from perdure.app.http_client import Api
+    from perdure.app.http_client import HttpApi
     from perdure.core.errors import PerdureError
 
     url = os.environ.get("PERDURE_URL") or server_url(Path.cwd())
     try:
         key = os.environ.get("PERDURE_API_KEY") or server_token(url, Path.cwd())
-        with Api(url, key=key, namespace=os.environ.get("PERDURE_NAMESPACE")) as api:
+        with HttpApi(url, key=key, namespace=os.environ.get("PERDURE_NAMESPACE")) as api:
             return [(name, help) for name, help in ask(api) if name.startswith(incomplete)]
     except PerdureError:
         return []

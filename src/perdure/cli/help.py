@@ -25,7 +25,7 @@ class Command(TyperCommand):
                 formatter.write_dl(rows)
 
 
-class Group(TyperGroup):
+class HelpGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         word = args[0]
         if word not in self.commands and not word.startswith("-") and not ctx.resilient_parsing:

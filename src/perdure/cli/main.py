@@ -13,7 +13,7 @@ import typer
 
 from perdure.app.terminal import guard
 from perdure.cli import quick_values
-from perdure.cli.commands import COMPLETE_VARIABLE, Commands
+from perdure.cli.commands import COMPLETE_VARIABLE, CommandGroup
 from perdure.cli.help import CONTEXT
 from perdure.core.errors import PerdureError
 from perdure.core.version import VERSION
@@ -21,7 +21,7 @@ from perdure.core.version import VERSION
 quick_values.install()
 app = typer.Typer(
     name="perdure",
-    cls=Commands,
+    cls=CommandGroup,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -18,7 +18,7 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any, get_type_hints
 
 
-class Signature:
+class CommandSignature:
     """The options and arguments of a command function, after its first parameter."""
 
     def __init__(self, body: Callable[..., None]) -> None:

@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Literal, ParamSpe
 import typer
 
 from perdure.cli import completion_values
-from perdure.cli.option_groups import Signature
+from perdure.cli.option_groups import CommandSignature
 
 if TYPE_CHECKING:
-    from perdure.app.http_client import Api
+    from perdure.app.http_client import HttpApi
     from perdure.cli.render import Output
 
 P = ParamSpec("P")
@@ -128,12 +128,12 @@ class Remote:
         return bool(self._url or self._api_key)
 
     @cached_property
-    def api(self) -> Api:
+    def api(self) -> HttpApi:
         from perdure.app.dev.discovery import server_token, server_url
-        from perdure.app.http_client import Api
+        from perdure.app.http_client import HttpApi
 
         url = self._url or server_url(Path.cwd())
-        return Api(url, key=self._api_key or server_token(url, Path.cwd()), namespace=self.namespace)
+        return HttpApi(url, key=self._api_key or server_token(url, Path.cwd()), namespace=self.namespace)
 
     def path(self, run: str, *more: str) -> str:
         """The REST path of a run, or of something that belongs to it."""
@@ -234,7 +234,7 @@ def _command(
     body: Callable[..., None], shared: dict[str, Any], call: Callable[[dict[str, Any], dict[str, Any]], None]
 ) -> Callable[..., None]:
     """`body` with the shared options added to the signature that typer reads."""
-    own = Signature(body)
+    own = CommandSignature(body)
 
     @functools.wraps(body)
     def command(**given: Any) -> None:

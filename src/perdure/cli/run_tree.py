@@ -41,7 +41,7 @@ OUR_FRAME = re.compile(r'^  File "[^"\n]*/perdure/(?:sdk|core|app)/[^\n]*\n(?:  
 
 
 @dataclass
-class Group:
+class TreeGroup:
     """Consecutive tasks of one name, or of one node of a flow."""
 
     name: str
@@ -81,16 +81,16 @@ def label(task: Item) -> str:
     return str(task.get("node") or task["name"])
 
 
-def grouped(tasks: Iterable[Item]) -> list[Item | Group]:
+def grouped(tasks: Iterable[Item]) -> list[Item | TreeGroup]:
     """Tasks in the order of their scheduling, with fan-outs as groups."""
-    rows: list[Group] = []
+    rows: list[TreeGroup] = []
     for task in sorted(tasks, key=lambda t: t["seq"]):
         name = label(task).partition("[")[0]
         if rows and rows[-1].name == name:
             rows[-1].tasks.append(task)
         else:
-            rows.append(Group(name, [task]))
-    out: list[Item | Group] = []
+            rows.append(TreeGroup(name, [task]))
+    out: list[Item | TreeGroup] = []
     for group in rows:
         if len(group.tasks) >= GROUP_FROM:
             out.append(group)
@@ -197,7 +197,7 @@ def task_lines(tasks: list[Item], total: int) -> RenderableType:
         if drawn >= LINES_MAX:
             break
         drawn += 1
-        if isinstance(row, Group):
+        if isinstance(row, TreeGroup):
             branch = tree.add(_group_line(row))
             for task in row.singled_out:
                 _add_task(branch, task, numbered=True)
@@ -211,7 +211,7 @@ def task_lines(tasks: list[Item], total: int) -> RenderableType:
     return tree
 
 
-def _group_line(group: Group) -> Text:
+def _group_line(group: TreeGroup) -> Text:
     from rich.text import Text
 
     line = Text()

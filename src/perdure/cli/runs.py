@@ -39,7 +39,7 @@ def register(app: typer.Typer) -> None:
 
 
 @dataclass(frozen=True)
-class RunFilter:
+class RunFilterOptions:
     status: Annotated[list[Status] | None, typer.Option("--status", "-s", help="Only this status; repeatable.")] = None
     workflow: WorkflowFilter = None
     since: Annotated[str | None, typer.Option(metavar="WHEN", help="Started since: an age (2h), a date or a time.")] = (
@@ -74,7 +74,7 @@ class RunFilter:
 @remote
 def list_runs(
     server: Remote,
-    wanted: RunFilter,
+    wanted: RunFilterOptions,
     limit: Limit = LIST_DEFAULT,
     everything: Annotated[bool, typer.Option("--all", help="Print all of them, without a limit.")] = False,
 ) -> None:

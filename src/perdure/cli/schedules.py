@@ -188,7 +188,7 @@ def fires(server: Remote, name: Name, limit: Limit = 20) -> None:
 
 
 @dataclass(frozen=True)
-class ScheduleOptions:
+class ScheduleFlags:
     """When a schedule fires; the fields of its spec."""
 
     cron: Annotated[
@@ -251,7 +251,7 @@ def create(
         ),
     ],
     arguments: WorkflowArguments,
-    options: ScheduleOptions,
+    options: ScheduleFlags,
     runs: RunOptions,
     replace: Annotated[bool, typer.Option("--replace", help="Replace the schedule if it exists.")] = False,
 ) -> None:

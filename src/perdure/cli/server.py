@@ -26,7 +26,7 @@ class ServerOptions(Sources):
         typer.Option(help="keys: API keys and tokens (default). open: no authentication; loopback only."),
     ] = None
     public_url: Annotated[
-        str | None, typer.Option(metavar="URL", help="The URL at which people reach it; links begin with it.")
+        str | None, typer.Option(metavar="URL", help="The public URL of the server; links begin with it.")
     ] = None
     tls_cert: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="PEM, for HTTP and gRPC.")] = None
     tls_key: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="Its private key.")] = None

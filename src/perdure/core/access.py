@@ -57,7 +57,7 @@ GRANTS: Final[dict[Role, frozenset[Permission]]] = {
 
 
 class Principal(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody whose credential was checked."""
+    """The authenticated identity of a caller."""
 
     subject: str
     """For the audit log: `key:abc123`, `user:ada@example.com`, `dev`."""
@@ -83,7 +83,7 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeyView(msgspec.Struct, frozen=True, kw_only=True):
-    """What may be shown of an API key: everything but its secret, which nobody has, and its hash, which nobody needs."""
+    """What may be shown of an API key: everything except its secret, which is not stored, and its hash."""
 
     id: str
     name: str
@@ -99,7 +99,7 @@ class KeyView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeyCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """A stored key as it is looked up when somebody presents its id. The database's clock has judged its age."""
+    """A stored key, as looked up by its id. The database's clock decides whether it has expired."""
 
     principal: Principal
     hash: bytes
@@ -158,7 +158,7 @@ def no_namespace(name: str) -> NotFound:
 
 
 def check_issue(issuer: Principal, role: Role, namespace: str | None, scopes: frozenset[Permission] | None) -> None:
-    """Nobody hands out more than they have: neither another namespace nor a permission of their own lack."""
+    """A principal cannot grant more than it has: no other namespace, and no permission that it lacks."""
     if issuer.namespace is not None and namespace != issuer.namespace:
         raise Forbidden(
             f"a credential of namespace {issuer.namespace!r} can only issue keys of that namespace: name it, "

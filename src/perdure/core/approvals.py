@@ -1,12 +1,12 @@
-"""Approvals: what is asked, who may answer, and what their answers come to. Pure: the store locks and writes, this judges.
+"""Approvals: the question, who may answer, and the result of the answers. Pure: the store locks and writes, this decides.
 
 Laws:
 
-1. An approval is a promise whose value is what people decided. It is decided once, by the answer that makes the count full.
+1. An approval is a promise whose value is the decision. It is decided once, by the answer that completes a quorum.
 2. One name, one vote. It may be changed until the approval is decided.
 3. Who may answer is a matter of names and of the time: the assignees, and from `escalate_us` on those it escalates to as well.
-   No assignees at all: anybody who may operate runs.
-4. From `deadline_us` on nobody may. The run learns of it from a timer of its own.
+   Without assignees: anyone who may operate runs.
+4. From `deadline_us` on no answer is accepted. A timer of the run reports the deadline to its code.
 
     open --votes--> approved (quorum of yes) | rejected (reject_quorum of no)
       '--deadline--> expired
@@ -56,11 +56,11 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     escalate_us: int | None = None
     escalate_to: list[str] = []
     details: Any = None
-    """Shown to people."""
+    """Shown with the question."""
 
     @property
     def is_guarded(self) -> bool:
-        """Not everybody's answer counts, or more than one is needed."""
+        """Whether only assignees may answer, or more than one answer is needed."""
         return bool(self.assignees) or self.quorum > 1
 
 
@@ -100,7 +100,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def answerers(self) -> list[str]:
-        """Who may answer now; nobody in particular where it has no assignees."""
+        """Who may answer now; empty where it has no assignees."""
         return list(dict.fromkeys([*self.assignees, *(self.escalate_to if self.is_escalated else ())]))
 
     @property
@@ -111,9 +111,6 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
         if self.resolved_us is not None:
             return "resolved"
         return "expired" if self.is_expired else "open"
-
-
-# -- asking ------------------------------------------------------------------------------------------------------------
 
 
 def encode_spec(spec: Spec) -> bytes:
@@ -156,9 +153,7 @@ def _check_spec(spec: Spec) -> None:
     if spec.escalate_us is not None and not spec.escalate_to:
         raise InvalidInput("the approval escalates but does not say to whom")
     if spec.escalate_to and not spec.assignees:
-        raise InvalidInput(
-            "the approval has no assignees: anybody may answer from the start, there is nobody to escalate from"
-        )
+        raise InvalidInput("the approval has no assignees: anyone may answer from the start, so it cannot escalate")
 
 
 def check_names(names: Sequence[str], what: str) -> None:
@@ -175,13 +170,10 @@ def check_name(name: Any, what: str) -> str:
     return name
 
 
-# -- who --------------------------------------------------------------------------------------------------------------
-
-
 def names_of(subject: str, key_name: str | None = None) -> tuple[str, ...]:
-    """What somebody is called: by the name alone first, then by the whole subject of the credential.
+    """The names of a caller: the plain name first, then the whole subject of the credential.
 
-    A name that looks like a subject is none: it would be somebody else's."""
+    A name that looks like a subject is left out: it could be the subject of another caller."""
     alias = key_name if subject.startswith(_KEY) else subject.removeprefix(_USER) if subject.startswith(_USER) else None
     if not alias or alias.startswith((_USER, _KEY)):
         return (subject,)
@@ -189,7 +181,7 @@ def names_of(subject: str, key_name: str | None = None) -> tuple[str, ...]:
 
 
 def answerer(standing: Standing, names: Iterable[str]) -> str:
-    """The name under which somebody answers. Raises NotAssigned."""
+    """The name under which a caller answers. Raises NotAssigned."""
     given = tuple(names)
     asked = standing.answerers
     if not standing.assignees:
@@ -226,9 +218,6 @@ def check_delegation(standing: Standing, old: str, new: str) -> None:
 
 def delegated(names: list[str], old: str, new: str) -> list[str]:
     return [new if n == old else n for n in names]
-
-
-# -- answers ------------------------------------------------------------------------------------------------------------
 
 
 def check_value(form: Mapping[str, Any] | None, value: Any) -> bytes:
@@ -273,7 +262,7 @@ def verdict_of(spec: Spec, votes: list[Vote]) -> bool | None:
 
 
 def envelope(votes: list[Vote], approved: bool) -> bytes:
-    """What the run gets: the verdict, by whom, and everybody's vote. The last vote is the one that decided."""
+    """The value that the run receives: the verdict, its author, and all votes. The last vote is the deciding one."""
     deciding = votes[-1]
     given = [v.value for v in votes if v.approved and v.value != b"null"] if approved else []
     value = deciding.value if approved and deciding.value != b"null" else given[-1] if given else b"null"
@@ -305,7 +294,7 @@ def _deciders(votes: list[Vote], verdict: bool | None) -> list[str]:
     return [v.who for v in votes if v.approved is verdict]
 
 
-class Answer(msgspec.Struct, frozen=True):
+class ApprovalAnswer(msgspec.Struct, frozen=True):
     """What a run makes of the value of an approval's promise."""
 
     approved: bool
@@ -317,15 +306,15 @@ class Answer(msgspec.Struct, frozen=True):
         return {"approved": self.approved, "by": list(self.by), "comment": self.comment, "value": self.value}
 
 
-def read_answer(value: Any) -> Answer | None:
-    """The decision of people, by votes; None for anything else that somebody resolved the promise with."""
+def read_answer(value: Any) -> ApprovalAnswer | None:
+    """The decision by votes; None for any other value that the promise was resolved with."""
     if not isinstance(value, dict):
         return None
     given = cast(dict[str, Any], value)
     if not isinstance(given.get("approved"), bool) or not isinstance(given.get("votes"), list):
         return None
     by = cast(list[Any], given.get("by") if isinstance(given.get("by"), list) else [])
-    return Answer(given["approved"], tuple(map(str, by)), str(given.get("comment") or ""), given.get("value"))
+    return ApprovalAnswer(given["approved"], tuple(map(str, by)), str(given.get("comment") or ""), given.get("value"))
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""What a decider wants to happen next, in the imperative. Each becomes exactly one event when it is recorded.
+"""Commands of a decider, in the imperative. Each becomes exactly one event when it is recorded.
 
 A batch of commands is one transaction. Sequence numbers come from the journal; ids are derived from them.
 """
@@ -125,13 +125,41 @@ class AnswerUpdate(_Command, frozen=True, gc=False, tag=17):
 
 
 Command = (
-    ScheduleTasks | CancelTasks | StartTimer | CancelTimer | StartChild | CancelChild | CreatePromise
-    | RecordOperation | SetState | ClearState | RecordPatch | CompleteRun | FailRun | CancelRun | ContinueAsNew
-    | SkipTasks | AnswerUpdate
-)  # fmt: skip
+    ScheduleTasks
+    | CancelTasks
+    | StartTimer
+    | CancelTimer
+    | StartChild
+    | CancelChild
+    | CreatePromise
+    | RecordOperation
+    | SetState
+    | ClearState
+    | RecordPatch
+    | CompleteRun
+    | FailRun
+    | CancelRun
+    | ContinueAsNew
+    | SkipTasks
+    | AnswerUpdate
+)
 
 COMMAND_TYPES: tuple[type[_Command], ...] = (
-    ScheduleTasks, CancelTasks, StartTimer, CancelTimer, StartChild, CancelChild, CreatePromise,
-    RecordOperation, SetState, ClearState, RecordPatch, CompleteRun, FailRun, CancelRun, ContinueAsNew,
-    SkipTasks, AnswerUpdate,
-)  # fmt: skip
+    ScheduleTasks,
+    CancelTasks,
+    StartTimer,
+    CancelTimer,
+    StartChild,
+    CancelChild,
+    CreatePromise,
+    RecordOperation,
+    SetState,
+    ClearState,
+    RecordPatch,
+    CompleteRun,
+    FailRun,
+    CancelRun,
+    ContinueAsNew,
+    SkipTasks,
+    AnswerUpdate,
+)

@@ -1,4 +1,4 @@
-"""How long a call of a client may take, and what its caller is told when it was not answered in that time."""
+"""How long a call of a client may take, and the error for a call that was not answered in that time."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def laid_under(
     declared: Declared | None, queue: str, options: TaskOptions, said: frozenset[str]
 ) -> tuple[str, TaskOptions]:
-    """Queue and options of a call: what the caller said, else what the task declares, else what the caller has anyway."""
+    """Queue and options of a call: those the caller gave, else those the task declares, else the caller's defaults."""
     if declared is None:
         return queue, options
     changed = {

@@ -1,4 +1,4 @@
-"""Starts that are put off, gathered, or answered with a run that is there already. The pure part: what is asked, and how inputs are joined.
+"""Deferred starts: debounced, batched, or deduplicated. The pure part: the options, and how inputs are joined.
 
     debounce  the last of several starts counts, once none has come for a while: due = min(now + quiet, first + most)
     batch     the lists that several starts bring are joined, in order, into the list that one run gets

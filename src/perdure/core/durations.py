@@ -1,4 +1,4 @@
-"""Durations as people write them: "30s", "1h30m", "1.5d", timedelta. Inside, whole microseconds."""
+"""Durations as text: "30s", "1h30m", "1.5d", timedelta. Inside, whole microseconds."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def datetime_of(us: int) -> datetime:
 
 
 def human(us: int) -> str:
-    """A duration for people: 1d2h, 3m20s, 450ms."""
+    """A readable duration: 1d2h, 3m20s, 450ms."""
     if us < 1_000_000:
         return f"{us / 1000:g}ms"
     out: list[str] = []

@@ -7,7 +7,7 @@ Laws:
 3. A task, timer, child, promise or operation is named by its sequence number, counted per kind from 0 by the code that asked.
 4. `TasksScheduled` and `TasksSucceeded` carry many tasks at once: a fan-out of 100,000 is a few hundred events.
 
-Events hold no cycles, so the collector is told not to look at them (gc=False): histories are long.
+Events hold no cycles, so garbage collection skips them (gc=False): histories are long.
 
 Command events say what the code asked for (the journal matches against them); fact events say what the world answered
 (the code resumes on them); terminal events end an epoch of the run.
@@ -35,9 +35,6 @@ class _Event(msgspec.Struct, frozen=True, array_like=True, tag_field="type", gc=
     pass
 
 
-# -- the run -------------------------------------------------------------------------------------------------------
-
-
 class RunStarted(_Event, frozen=True, gc=False, tag=1):
     workflow: str
     version: str
@@ -48,7 +45,7 @@ class RunStarted(_Event, frozen=True, gc=False, tag=1):
     deadline_us: int = 0
     continued_from: bytes = b""
     attributes: bytes = b""
-    """A flat JSON object that people find the run by; empty for none."""
+    """A flat JSON object of search attributes; empty for none."""
     trace: str = ""
     """W3C traceparent of the caller that started the run."""
     known_as: bytes = b""
@@ -87,10 +84,10 @@ class RunContinued(_Event, frozen=True, gc=False, tag=6):
 
 
 class RunRetried(_Event, frozen=True, gc=False, tag=7):
-    """A failed run goes on, in a new epoch. What this takes back is told in reopen.py; what people see is here."""
+    """A failed run is retried, in a new epoch. run_retry.py says what this voids; the fields here are for display."""
 
     cut: int
-    """Number of the first event that is taken back; 0: none is, the decider goes on from where it was (declarative runs)."""
+    """Number of the first voided event; 0: none, the decider continues from where it was (declarative runs)."""
     voided_tasks: list[int]
     """Tasks that failed and run again."""
     voided_children: list[int]
@@ -104,20 +101,17 @@ class RunRetried(_Event, frozen=True, gc=False, tag=7):
 
 class RunBegan(_Event, frozen=True, gc=False, tag=8):
     """The run began later than it was started, because it waited for a limit or for a worker, or with other code than its starter had. Always
-    event 2, and heard together with event 1: the clock of the code begins here."""
+    event 2, and delivered together with event 1: the clock of the code begins here."""
 
     version: str = ""
     """Of the code that the run began with; empty: the one that it was started with."""
 
 
 def from_beginning(records: list[Recorded]) -> list[Recorded]:
-    """A whole history, as the code is to hear it: with its clock set to when the run began."""
+    """A whole history as it is delivered to the code: with its clock set to when the run began."""
     if len(records) > 1 and type(records[1].event) is RunBegan:
         return [Recorded(records[0].seq, records[1].at_us, records[0].event), *records[1:]]
     return records
-
-
-# -- tasks ---------------------------------------------------------------------------------------------------------
 
 
 class TasksScheduled(_Event, frozen=True, gc=False, tag=10):
@@ -162,9 +156,6 @@ class TasksSkipped(_Event, frozen=True, gc=False, tag=14):
     reason: str = ""
 
 
-# -- timers --------------------------------------------------------------------------------------------------------
-
-
 class TimerStarted(_Event, frozen=True, gc=False, tag=20):
     seq: int
     fire_at_us: int
@@ -176,9 +167,6 @@ class TimerFired(_Event, frozen=True, gc=False, tag=21):
 
 class TimerCancelled(_Event, frozen=True, gc=False, tag=22):
     seq: int
-
-
-# -- children ------------------------------------------------------------------------------------------------------
 
 
 class ChildStarted(_Event, frozen=True, gc=False, tag=30):
@@ -208,9 +196,6 @@ class ChildCancelRequested(_Event, frozen=True, gc=False, tag=34):
     seq: int
     awaited: bool = False
     """The code that waits for the child continues when it has ended. False: at once."""
-
-
-# -- messages from outside -----------------------------------------------------------------------------------------
 
 
 class SignalReceived(_Event, frozen=True, gc=False, tag=40):
@@ -249,9 +234,6 @@ class UpdateAnswered(_Event, frozen=True, gc=False, tag=44):
     failure: Failure | None = None
 
 
-# -- records -------------------------------------------------------------------------------------------------------
-
-
 class OperationRecorded(_Event, frozen=True, gc=False, tag=50):
     """A side effect's outcome: `value` on success, `failure` when it raised."""
 
@@ -275,28 +257,87 @@ class PatchRecorded(_Event, frozen=True, gc=False, tag=53):
 
 
 Event = (
-    RunStarted | CancelRequested | RunSucceeded | RunFailed | RunCancelled | RunContinued | RunRetried | RunBegan
-    | TasksScheduled | TasksSucceeded | TaskFailed | TasksCancelled | TasksSkipped
-    | TimerStarted | TimerFired | TimerCancelled
-    | ChildStarted | ChildSucceeded | ChildFailed | ChildCancelled | ChildCancelRequested
-    | SignalReceived | PromiseCreated | PromiseResolved | UpdateReceived | UpdateAnswered
-    | OperationRecorded | StateSet | StateCleared | PatchRecorded
-)  # fmt: skip
+    RunStarted
+    | CancelRequested
+    | RunSucceeded
+    | RunFailed
+    | RunCancelled
+    | RunContinued
+    | RunRetried
+    | RunBegan
+    | TasksScheduled
+    | TasksSucceeded
+    | TaskFailed
+    | TasksCancelled
+    | TasksSkipped
+    | TimerStarted
+    | TimerFired
+    | TimerCancelled
+    | ChildStarted
+    | ChildSucceeded
+    | ChildFailed
+    | ChildCancelled
+    | ChildCancelRequested
+    | SignalReceived
+    | PromiseCreated
+    | PromiseResolved
+    | UpdateReceived
+    | UpdateAnswered
+    | OperationRecorded
+    | StateSet
+    | StateCleared
+    | PatchRecorded
+)
 
 TERMINAL = (RunSucceeded, RunFailed, RunCancelled, RunContinued)
 FACTS = (
-    RunStarted, RunBegan, CancelRequested, TasksSucceeded, TaskFailed, TimerFired, ChildSucceeded, ChildFailed, ChildCancelled,
-    SignalReceived, PromiseResolved, UpdateReceived, OperationRecorded,
-)  # fmt: skip
+    RunStarted,
+    RunBegan,
+    CancelRequested,
+    TasksSucceeded,
+    TaskFailed,
+    TimerFired,
+    ChildSucceeded,
+    ChildFailed,
+    ChildCancelled,
+    SignalReceived,
+    PromiseResolved,
+    UpdateReceived,
+    OperationRecorded,
+)
 """Events that workflow code resumes on."""
 EVENT_TYPES: tuple[type[_Event], ...] = (
-    RunStarted, CancelRequested, RunSucceeded, RunFailed, RunCancelled, RunContinued, RunRetried, RunBegan,
-    TasksScheduled, TasksSucceeded, TaskFailed, TasksCancelled, TasksSkipped,
-    TimerStarted, TimerFired, TimerCancelled,
-    ChildStarted, ChildSucceeded, ChildFailed, ChildCancelled, ChildCancelRequested,
-    SignalReceived, PromiseCreated, PromiseResolved, UpdateReceived, UpdateAnswered,
-    OperationRecorded, StateSet, StateCleared, PatchRecorded,
-)  # fmt: skip
+    RunStarted,
+    CancelRequested,
+    RunSucceeded,
+    RunFailed,
+    RunCancelled,
+    RunContinued,
+    RunRetried,
+    RunBegan,
+    TasksScheduled,
+    TasksSucceeded,
+    TaskFailed,
+    TasksCancelled,
+    TasksSkipped,
+    TimerStarted,
+    TimerFired,
+    TimerCancelled,
+    ChildStarted,
+    ChildSucceeded,
+    ChildFailed,
+    ChildCancelled,
+    ChildCancelRequested,
+    SignalReceived,
+    PromiseCreated,
+    PromiseResolved,
+    UpdateReceived,
+    UpdateAnswered,
+    OperationRecorded,
+    StateSet,
+    StateCleared,
+    PatchRecorded,
+)
 
 
 class Recorded(msgspec.Struct, frozen=True, array_like=True, gc=False):

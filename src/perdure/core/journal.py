@@ -48,8 +48,6 @@ class Journal:
         """Facts of the loaded history that have not been applied yet; above zero the code runs where it ran before."""
         self.mismatch: NondeterminismError | None = None
 
-    # -- history in -------------------------------------------------------------------------------------------------
-
     def load(self, history: list[ev.Recorded]) -> None:
         """Index the command events of a recorded history before the code is run against it."""
         states = 0
@@ -92,8 +90,6 @@ class Journal:
     def is_replaying(self) -> bool:
         return self.facts_ahead > 0 or bool(self._expected) or bool(self._answers)
 
-    # -- commands out -----------------------------------------------------------------------------------------------
-
     def take_commands(self) -> list[cm.Command]:
         commands, self._commands = self._commands, []
         return commands
@@ -129,7 +125,7 @@ class Journal:
             elif (
                 expected.name != name
                 or not _same_nodes(expected, nodes, first - start)
-                # What an undo is told of the error may differ: texts of exceptions hold addresses, too.
+                # The error text passed to an undo may differ: texts of exceptions contain addresses.
                 or (expected.inputs != chunk and not is_undo(nodes))
             ):
                 self._refuse(f"task {first}", _describe(expected), _tasks_text(name, chunk))
@@ -162,8 +158,11 @@ class Journal:
             return seq
         assert isinstance(expected, ev.ChildStarted)
         if (expected.workflow, expected.key, expected.input) != (workflow, key, data):
-            self._refuse(f"child {seq}", f"child workflow {expected.workflow!r} key={expected.key!r} input={_short(expected.input)}",
-                         f"child workflow {workflow!r} key={key!r} input={_short(data)}")  # fmt: skip
+            self._refuse(
+                f"child {seq}",
+                f"child workflow {expected.workflow!r} key={expected.key!r} input={_short(expected.input)}",
+                f"child workflow {workflow!r} key={key!r} input={_short(data)}",
+            )
         return seq
 
     def create_promise(self, name: str, spec: bytes = b"", kind: ev.PromiseKind = ev.PromiseKind.PLAIN) -> int:
@@ -267,8 +266,6 @@ class Journal:
             self.mismatch = NondeterminismError(
                 f"the answer to update {answer.id}", _answer_text(answer.value, answer.failure), actual()
             )
-
-    # -- matching ---------------------------------------------------------------------------------------------------
 
     def _take(self, kind: int) -> int:
         seq = self._next.get(kind, 0)

@@ -29,9 +29,19 @@ if TYPE_CHECKING:
 PATTERN_BYTES_MAX: Final = 1024 * 1024
 """Memory of one compiled pattern."""
 _ONE: Final = (
-    "additionalItems", "additionalProperties", "contains", "contentSchema", "else", "if", "items", "not", "propertyNames", "then",
-    "unevaluatedItems", "unevaluatedProperties",
-)  # fmt: skip
+    "additionalItems",
+    "additionalProperties",
+    "contains",
+    "contentSchema",
+    "else",
+    "if",
+    "items",
+    "not",
+    "propertyNames",
+    "then",
+    "unevaluatedItems",
+    "unevaluatedProperties",
+)
 """Keywords whose value is a schema."""
 _LIST: Final = ("allOf", "anyOf", "items", "oneOf", "prefixItems")
 _NAMED: Final = ("dependencies", "dependentSchemas", "patternProperties", "properties")
@@ -114,9 +124,6 @@ def _validator(schema: bytes) -> jsonschema_rs.Validator:
 
 def _is_decimal(text: str) -> bool:
     return re.fullmatch(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", text) is not None
-
-
-# -- schemas -----------------------------------------------------------------------------------------------------------
 
 
 class _Unusable(ValueError):
@@ -216,9 +223,6 @@ def _schema_said(schema: Any, error: Exception) -> tuple[tuple[str | int, ...], 
             "backreferences, and not too large"
         )
     return path, f"this is not valid JSON Schema: {message[:500]}"
-
-
-# -- what does not fit ----------------------------------------------------------------------------------------------------
 
 
 def kind_of(value: Any) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-# -- what one run may hold ------------------------------------------------------------------------------------------
 HISTORY_EVENTS_MAX: Final = 50_000
 """Events in one run's history. A run that reaches it fails with `history_too_large`; use `wf.continue_as_new`."""
 PAYLOAD_BYTES_MAX: Final = 256 * 1024
@@ -30,24 +29,21 @@ NAME_CHARS_MAX: Final = 200
 ERROR_CHARS_MAX: Final = 16_000
 """Characters kept of an error message or traceback; the middle is cut."""
 
-# -- how events are chunked -----------------------------------------------------------------------------------------
 SCHEDULE_CHUNK_TASKS: Final = 500
 """Tasks in one `TasksScheduled` event; a larger fan-out becomes several events."""
 SCHEDULE_CHUNK_BYTES: Final = 512 * 1024
 """Bytes of inputs in one `TasksScheduled` event."""
 
-# -- attempts -------------------------------------------------------------------------------------------------------
 ATTEMPTS_DEFAULT: Final = 3
 """Total executions of a task that names no retry policy of its own."""
 ATTEMPTS_MAX: Final = 1_000
 LOST_WORKERS_MAX: Final = 10
 """Times a task may lose its worker before it fails; counted apart from `max_attempts`."""
 RETRY_AFTER_S_MAX: Final = 86_400
-"""Seconds that an error may put off the next attempt (`RetryLater`, `Retry-After`); a longer wish is cut to this."""
+"""Seconds by which an error may delay the next attempt (`RetryLater`, `Retry-After`); a longer delay is cut to this."""
 BULK_RETRY_MAX: Final = 100
-"""Runs that one request to retry dead letters may open again."""
+"""Runs that one request may retry from dead letters."""
 
-# -- code on workers --------------------------------------------------------------------------------------------------
 WORKFLOW_SLICE_MS: Final = 20
 """Milliseconds that workflow code runs before the rest of its worker has a turn, wherever it awaits. Between two awaits it is not interrupted."""
 WORKFLOW_STRETCH_S_MAX: Final = 5
@@ -55,13 +51,11 @@ WORKFLOW_STRETCH_S_MAX: Final = 5
 OVERRUN_TRIES: Final = 8
 """Times that code which takes longer is interrupted, four a second, before the worker's process gives up on it and ends."""
 
-# -- runs that engines do not survive ---------------------------------------------------------------------------------
 SUSPECT_TAKEOVERS: Final = 2
 """Times in a row that an engine died, or lost its lease, while it worked on a run without progress, from which on the run is taken up by itself."""
 TAKEOVERS_MAX: Final = 5
 """Times in a row after which such a run is not claimed again: it becomes stuck with `quarantined`."""
 
-# -- undo ------------------------------------------------------------------------------------------------------------
 UNDO_STACK_MAX: Final = 10_000
 """Tasks with an undo in one run that have succeeded, or may still, and were neither undone nor committed."""
 UNDO_ATTEMPTS_DEFAULT: Final = 5
@@ -73,7 +67,6 @@ UNWIND_GRACE_US: Final = 3_600_000_000
 UNDO_WORKER_GRACE_US: Final = 60_000_000
 """How long a run that is to end, has something to undo and has no worker waits for one before the engine ends it without undoing."""
 
-# -- what an attempt says while it runs -----------------------------------------------------------------------------
 LOG_LINE_CHARS_MAX: Final = 8_000
 """Characters kept of one printed or logged line; the rest is cut."""
 LOG_BYTES_PER_ATTEMPT_MAX: Final = 1024 * 1024
@@ -87,7 +80,6 @@ HTTP_ALLOW_MAX: Final = 1_000
 RUN_ENV_MAX: Final = 1_000
 """Variables that one worker's `run_env` may name."""
 
-# -- approvals and links --------------------------------------------------------------------------------------------
 APPROVAL_BYTES_MAX: Final = 64 * 1024
 """Bytes of what an approval asks as JSON: title, form, assignees and details together."""
 APPROVAL_VALUE_BYTES_MAX: Final = 64 * 1024
@@ -101,11 +93,10 @@ COMMENT_CHARS_MAX: Final = 1_000
 LINK_CHARS_MAX: Final = 4_000
 """Characters of a signed link's token."""
 LINK_US_DEFAULT: Final = 7 * 86_400 * 1_000_000
-"""Microseconds that a signed link works for unless it is told: seven days."""
+"""Default lifetime of a signed link in microseconds: seven days."""
 LINK_US_MAX: Final = 366 * 86_400 * 1_000_000
 """Microseconds that a signed link may work for."""
 
-# -- declarative flows ----------------------------------------------------------------------------------------------
 DOCUMENT_BYTES_MAX: Final = 1024 * 1024
 """Bytes of one document's text."""
 DOCUMENT_DEPTH_MAX: Final = 64
@@ -150,7 +141,6 @@ FLOW_DECISION_STEPS_MAX: Final = 100_000_000
 FLOW_DECISION_S_MAX: Final = 120
 """Seconds of CPU time of one decision of a flow; a net below FLOW_DECISION_STEPS_MAX, with the same end."""
 
-# -- flow control ---------------------------------------------------------------------------------------------------
 LIMITS_PER_TASK_MAX: Final = 5
 """Limits of one task or workflow."""
 RATES_PER_TASK_MAX: Final = 5
@@ -160,11 +150,10 @@ CONCURRENCY_MAX: Final = 1_000_000
 RATE_COUNT_MAX: Final = 1_000_000_000
 """Units of a rate, and of its burst."""
 PUT_OFF_US_MAX: Final = 7 * 86_400_000_000
-"""How long a debounced or batched start may be put off, and how long a dedup key may last: a week."""
+"""How long a debounced or batched start may be deferred, and how long a dedup key may last: a week."""
 BATCH_ITEMS_MAX: Final = 10_000
 """Items that one run of a batch gets. Its input is bounded by PAYLOAD_BYTES_MAX as well: a batch that would be larger begins at once."""
 
-# -- calls of clients -----------------------------------------------------------------------------------------------
 CALL_TIMEOUT_S: Final = 30.0
 """Seconds in which a call of a client ends, with `unavailable` if there is no answer. Waiting for a result has no limit of its own."""
 CALL_TIMEOUT_S_MAX: Final = 600.0
@@ -172,23 +161,22 @@ CALL_TIMEOUT_S_MAX: Final = 600.0
 STORE_AWAY_S: Final = 1.0
 """Seconds after which an engine that cannot connect to its database refuses starts instead of keeping them for later."""
 
-# -- messages and events --------------------------------------------------------------------------------------------
-POSTS_PER_BATCH: Final = 500
+MESSAGES_PER_BATCH: Final = 500
 """Messages into runs that one statement writes."""
 POST_BATCH_BYTES: Final = 4 * 1024 * 1024
 """Bytes of messages after which a statement is full."""
-POSTS_WAITING_MAX: Final = 20_000
+MESSAGES_QUEUED_MAX: Final = 20_000
 """Messages that wait in one engine for their turn to be written; more are refused with `unavailable`."""
-POSTS_WAITING_BYTES_MAX: Final = 64 * 1024 * 1024
+MESSAGES_QUEUED_BYTES_MAX: Final = 64 * 1024 * 1024
 """Bytes of those."""
 MESSAGE_KEY_CHARS_MAX: Final = 200
 """Characters of the key that a sender gives to a message or an event."""
 MESSAGE_KEYS_KEPT_S: Final = 86_400
 """Seconds after which the key of a message is forgotten; the end of its run is earlier, if it does not continue."""
 EVENT_WAITS_PAGE: Final = 500
-"""Waits for one event that are looked at in one transaction."""
+"""Waits for one event that are examined in one transaction."""
 EVENT_MATCH_STEPS_MAX: Final = 20_000
-"""Steps that the expression of one wait may take to tell whether an event fits; one that needs more does not fit."""
+"""Steps that a wait's expression may take to match one event; an expression that needs more does not match."""
 EVENTS_PER_LOOK: Final = 20
 """Events that are matched in one transaction."""
 EVENTS_KEPT_S: Final = 7 * 86_400
@@ -202,7 +190,6 @@ WEBHOOK_BODY_BYTES_MAX: Final = 256 * 1024
 WEBHOOKS_MAX: Final = 1_000
 """Webhooks of one namespace."""
 
-# -- schedules ------------------------------------------------------------------------------------------------------
 SCHEDULE_CRONS_MAX: Final = 20
 """Cron expressions of one schedule."""
 CRON_CHARS_MAX: Final = 300
@@ -246,7 +233,6 @@ BACKFILL_TIMES_MAX: Final = 1_000
 PREVIEW_TIMES_MAX: Final = 500
 """Nominal times that are shown ahead."""
 
-# -- connections ----------------------------------------------------------------------------------------------------
 CONNECTIONS_MAX: Final = 10_000
 """HTTP connections of one server, less where the system allows fewer descriptors. With more, the one that has waited longest without a request is closed."""
 CONNECTIONS_PER_ADDRESS_MAX: Final = 1_000
@@ -276,13 +262,11 @@ DESCRIPTORS_WANTED: Final = 65_536
 DESCRIPTORS_RESERVED: Final = 128
 """File descriptors that no client connection gets: for PostgreSQL, files and the server itself."""
 
-# -- verifying ------------------------------------------------------------------------------------------------------
 DEADLINE_LATE_S_MAX: Final = 60
 """Seconds after its deadline by which a run must have been ended; `perdure verify` reports later ones."""
 CLOCKS_APART_S_MAX: Final = 60
 """Seconds by which times that workers and engines took may be off the database's before `perdure verify` reports them."""
 
-# -- log lines ------------------------------------------------------------------------------------------------------
 LOG_REPEATS_SHOWN: Final = 5
 """Warnings of one kind that a process logs in one window before it counts them instead."""
 LOG_WINDOW_S: Final = 60

@@ -96,7 +96,7 @@ def read_spec(spec: str | bytes) -> EventWait:
 
 
 def fits(spec: str | bytes, payload: Any) -> bool | None:
-    """Whether an event of the right name is what was waited for; None when that cannot be said, which counts as no."""
+    """Whether an event of the right name matches a wait; None when its expression cannot be evaluated, which counts as no."""
     try:
         wait = read_spec(spec)
         if not wait.match:

@@ -28,8 +28,13 @@ class Outage:
         elif now - self._said >= OUTAGE_LOG_S:
             self._said = now
             self._log.warning(
-                "%s still fails after %.0f s and %d tries: %s", self.what, now - self._since, self._failures, said, exc_info=trace
-            )  # fmt: skip
+                "%s still fails after %.0f s and %d tries: %s",
+                self.what,
+                now - self._since,
+                self._failures,
+                said,
+                exc_info=trace,
+            )
 
     def over(self) -> None:
         """It works."""

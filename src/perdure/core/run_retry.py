@@ -7,16 +7,16 @@ Theory. A history is never changed, so a retry is one more event, `RunRetried`, 
 `effective(history)` instead. That is the history in which what failed has not ended yet:
 
 - before the cut everything stays as it is;
-- from the cut on, what the code asked for is gone (it will ask again, or for something else), and so is every failure. What the world said
-  about earlier requests stays: successes, fired timers, signals, updates, kept promises. The code hears of it at the moment of the retry,
-  and answers the updates again; those who asked keep the answer they got;
-- the cancellations with which the failing run was closed are gone with it, so that what they stopped goes on;
-- the deadline is gone, and the time between failure and retry does not count for running timers.
+- from the cut on, the commands of the code are void (it will issue them again, or others), and so is every failure. Results of
+  earlier requests stay: successes, fired timers, signals, updates, kept promises. They are delivered to the code at the moment of the retry,
+  which answers the updates again; callers keep the answers that they got before;
+- the cancellations with which the failing run was closed are void, so that what they stopped continues;
+- the deadline is void, and the time between failure and retry does not count for running timers.
 
-Where the cut is (`plan`): at the failure that brought the code down, where the exception that left it tells; else at the first
+Where the cut is (`plan`): at the failure that brought the code down, if the exception identifies it; else at the first
 failure the code ever saw; else, when nothing failed but the code or the time of the run, where the run was closed.
 
-A declarative run is retried without taking anything back (`cut` is 0): its decider knows what failed and goes on from there, see
+A declarative run is retried without taking anything back (`cut` is 0): its decider knows what failed and continues from there, see
 flows/decide/decider.py.
 
 Laws, for every history whose last event is `RunRetried`:
@@ -90,7 +90,7 @@ def _cut(seen: list[Recorded], end: ev.RunFailed) -> int:
 
 
 def _is_failure(event: ev.Event, stopped: Collection[int]) -> bool:
-    """Something ended badly and the code was told. A child that the code itself had stopped is no failure."""
+    """Whether a failure was delivered to the code. A child that the code itself cancelled is no failure."""
     match event:
         case ev.TaskFailed():
             return True

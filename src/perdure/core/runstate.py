@@ -1,7 +1,7 @@
 """The engine's view of a run: what is outstanding, folded from its events.
 
 Law: `RunState` is a function of the history alone. `apply` over all events from 1 gives the state that the store must
-agree with; the verifier relies on that. A history with a retry is folded as `reopen.effective` gives it.
+agree with; the verifier relies on that. A history with a retry is folded as `run_retry.effective` returns it.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ Laws:
 
 1. Only what is recorded as a success is undone, and each success at most once.
 2. The order is exactly the reverse of the order of successes. One undo ends before the next begins.
-3. An undo that fails for good does not stop the others, and does not change how the run ends; the text of the end tells of it.
+3. An undo that fails for good does not stop the others, and does not change how the run ends; the text of the end mentions it.
 4. A run does not end failed or cancelled before its stack is empty, unless the engine itself has to end it.
 
 Tasks that undo are known by their label, which begins with `undo:`. In a flow the label of the node follows; in code the name of the task,
@@ -45,11 +45,8 @@ Status = Literal["ready", "undoing", "undone", "failed", "kept"]
 """`ready` would be undone if the run failed now; `kept` stays: it was committed, or the run has ended well."""
 
 
-# -- in words and data -------------------------------------------------------------------------------------------------
-
-
 class UndoableTask(msgspec.Struct, kw_only=True):
-    """One entry of the stack as people see it."""
+    """One entry of the undo stack, for display."""
 
     task: int
     """Number of the task that did it."""
@@ -133,16 +130,13 @@ class _Fold:
                 line.status = "kept"
 
 
-# -- calls -------------------------------------------------------------------------------------------------------------
-
-
 def error_value(error: Failure | None) -> dict[str, str] | None:
-    """What an undo is told about why."""
+    """The reason that is passed to an undo."""
     return None if error is None else {"code": error.code, "type": error.type, "message": error.message}
 
 
 def offer(call: bytes, result: bytes, error: Failure | None) -> bytes:
-    """The call of an undo that is not told what to take: the arguments of the call that it takes back, `result` and `error`."""
+    """The default arguments of an undo: those of the call that it undoes, plus `result` and `error`."""
     given: dict[str, msgspec.Raw] = {}
     try:
         given = msgspec.json.decode(call or b"{}", type=dict[str, msgspec.Raw])
@@ -158,9 +152,6 @@ def offer(call: bytes, result: bytes, error: Failure | None) -> bytes:
 def without_undo(options: TaskOptions) -> TaskOptions:
     """What takes something back is not taken back itself."""
     return msgspec.structs.replace(options, undo="") if options.undo else options
-
-
-# -- unwinding ---------------------------------------------------------------------------------------------------------
 
 
 class CannotUndo(Exception):
@@ -187,7 +178,7 @@ class UndoSequence(Generic[E]):
         return self.seq < 0 and not self.barrier and not self._entries
 
     def push(self, entry: E) -> None:
-        """A success that is heard of late is the newest."""
+        """A success that is delivered late is the newest entry."""
         self._entries.append(entry)
 
     def go_on(self) -> None:
@@ -221,12 +212,12 @@ class UndoSequence(Generic[E]):
 
 
 def why(end: cm.FailRun | cm.CancelRun) -> Failure:
-    """What undos are told."""
+    """The error that is passed to undos."""
     return end.failure if isinstance(end, cm.FailRun) else Failure("run_cancelled", end.reason or "it was cancelled")
 
 
 def told_of(end: cm.FailRun | cm.CancelRun, failures: list[str]) -> cm.Command:
-    """The same end, whose text tells of the undos that failed."""
+    """The same end, with the failed undos added to its text."""
     if isinstance(end, cm.CancelRun):
         return cm.CancelRun(with_failures(end.reason, failures))
     f = end.failure

@@ -27,9 +27,9 @@ from perdure.core.named_events import read_spec
 from perdure.core.runstate import RunState
 
 NAMES_COUNTED: Final = 1_000
-"""Unfinished tasks of a run whose names are told."""
+"""Unfinished tasks of a run that are listed by name."""
 WAITS_MAX: Final = 20
-"""Waits of one run that are recorded and shown; how many more there are is told."""
+"""Wait reasons of one run that are recorded and shown; the rest are counted."""
 
 CODES: Final[dict[str, str]] = {
     "stuck": "Its code cannot continue until the run is resumed.",
@@ -89,7 +89,7 @@ def decode(text: str | None) -> list[WaitReason]:
 
 
 def ordered(waits: Iterable[WaitReason]) -> list[WaitReason]:
-    """The most telling first. Where a task says why it waits, that it waits need not be told."""
+    """The most specific first. A task's own wait reason replaces the plain wait for that task."""
     found = sorted(waits, key=lambda w: _RANK[w.on])
     telling = [w for w in found if w.on != "task"]
     return telling if any(w.on in TASK_CODES for w in telling) else found
@@ -100,16 +100,13 @@ TASK_CODES: Final = frozenset({"limit", "rate", "paused", "retry", "no_worker", 
 
 
 def sentence(waits: Sequence[WaitReason]) -> str:
-    """All of it in one line."""
+    """All wait reasons in one sentence."""
     if not waits:
         return ""
-    # That later nodes of a flow wait for earlier ones goes without saying, unless it is what was asked for.
+    # Dependencies between nodes of a flow are left out, unless one is the first reason.
     told = [waits[0], *(w for w in waits[1:] if w.on != "dependency")]
     text = ", and ".join(w.text for w in told[:3])
     return f"{text}, and {len(told) - 3} more" if len(told) > 3 else text
-
-
-# -- runs ----------------------------------------------------------------------------------------------------------
 
 
 def of_run(
@@ -192,11 +189,8 @@ def about_to_start(workflow: str) -> WaitReason:
     return WaitReason(on="slot", text=f"a worker that serves the workflow {workflow!r} to take it up", name=workflow)
 
 
-# -- flow control --------------------------------------------------------------------------------------------------
-
-
 def of_reason(reason: QueueReason, what: str = "") -> WaitReason:
-    """What the claim recorded about a line."""
+    """The wait reason that the claim recorded about a group."""
     match reason.code:
         case "limit":
             runs = tuple(ids.text(bytes.fromhex(h)) for h in reason.holders)
@@ -259,9 +253,10 @@ def of_task(t: TaskWaiting) -> WaitReason:
         text = f"a worker that serves the task {t.name!r} on queue {t.queue!r}: none is connected"
         return WaitReason(on="no_worker", text=text, name=what)
     return WaitReason(
-        on="slot", text=f"a free slot for the task {t.name!r}: all workers that serve it on queue {t.queue!r} are busy",
+        on="slot",
+        text=f"a free slot for the task {t.name!r}: all workers that serve it on queue {t.queue!r} are busy",
         name=what,
-    )  # fmt: skip
+    )
 
 
 def backlog(names: Counter[str]) -> WaitReason:

@@ -46,8 +46,8 @@ def header(secret: bytes, at_s: int, body: bytes) -> str:
 
 
 def checked(secret: bytes, given: str, body: bytes, now_s: float) -> str | None:
-    """What tells this request from every other, or None when it is not signed with the secret, or not now. A request that comes twice
-    is told by the same text."""
+    """The unique id of this request, or None when it is not signed with the secret, or its time is out of range. A repeated request
+    has the same id."""
     read = _read(given)
     if read is None:
         return None

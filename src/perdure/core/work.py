@@ -43,7 +43,7 @@ class Report(msgspec.Struct, gc=False):
     started_us: int
     finished_us: int
     epoch: int = 0
-    """Of the assignment; 0 where the worker does not tell. A task of a retried run begins again with attempt 1."""
+    """Of the assignment; 0 where the worker does not send it. A task of a retried run begins again with attempt 1."""
 
 
 class Beat(msgspec.Struct, gc=False):
@@ -88,7 +88,7 @@ class Activation(msgspec.Struct, gc=False):
 
 
 class Decided(msgspec.Struct, gc=False):
-    """What the code wants after an activation, or why it cannot go on."""
+    """The commands of the code after an activation, or why it cannot continue."""
 
     run_id: bytes
     commands: list[Command]
@@ -114,7 +114,7 @@ class StartRequest(msgspec.Struct, frozen=True, kw_only=True):
     on_conflict: str = "fail"
     timeout_us: int = 0
     attributes: bytes = b""
-    """A flat JSON object that people find the run by; empty for none."""
+    """A flat JSON object of search attributes; empty for none."""
     trace: str = ""
     """W3C traceparent of the caller."""
     later: Later | None = None
@@ -139,15 +139,15 @@ class Outcome(msgspec.Struct, frozen=True):
         return self.status == RunStatus.SUCCESS and self.value == b""
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """What a run said to an update: `value` when it was done, `failure` when it was refused or went wrong."""
+class UpdateAnswer(msgspec.Struct, frozen=True):
+    """The answer to an update: `value` when it was done, `failure` when it was refused or failed."""
 
     value: bytes
     failure: Failure | None = None
 
 
 class RunView(msgspec.Struct, frozen=True, kw_only=True):
-    """A run as people see it."""
+    """A run, for display."""
 
     run_id: bytes
     workflow: str

@@ -1,4 +1,4 @@
-"""The engine owns runs, decides what is written, dispatches tasks and remembers.
+"""The engine owns runs, decides what is written and dispatches tasks.
 
     claim -> load -> activate -> commit -> dispatch -> report -> commit -> activate -> ... -> close
 

@@ -25,7 +25,7 @@ from perdure.engine.services.claims import Claims
 from perdure.engine.tasks.attempts import ReportUnit, RequeueUnit
 
 SOON_US: Final = 1_000
-"""Until what was just written can be claimed."""
+"""Delay before a row that was just written can be claimed."""
 
 _FACTS: Final = frozenset(ev.FACTS)
 
@@ -45,7 +45,7 @@ class AfterCommit:
         if session != self._session.id:
             _answer_starts(units, result)
             return
-        if not result.doubtful:  # else the reading is as old as the doubt
+        if not result.doubtful:  # otherwise the clock reading may be as old as the lost answer
             self._clock.sync(result.at_us)
         for unit in units:
             if isinstance(unit, RunUnit):
@@ -55,7 +55,7 @@ class AfterCommit:
             else:
                 if isinstance(unit, ReportUnit | RequeueUnit):
                     self._flow_control.released(unit.task_id)
-                self._events.other_engines_concerned.publish("mail")
+                self._events.other_engines_concerned.publish("message")
         if self._flow_control.freed or self._claims.messages_left:
             self._claims.wake()
         self._tasks.refill()
@@ -140,7 +140,7 @@ class AfterCommit:
         self._counters.runs_evicted += 1
 
     def _closed(self, run: ActiveRun, phase: Closing) -> None:
-        # It may have been retried and taken up again here, before the answer to the commit that ended it came.
+        # The run may have been retried and loaded here again before the answer to the commit that ended it arrived.
         retried = self._runs.get(run.id) is not run
         if not retried:
             self._runs.pop(run.id, None)
@@ -170,9 +170,9 @@ class AfterCommit:
 
     def _concern_others_by(self, x: Extras) -> None:
         publish = self._events.other_engines_concerned.publish
-        if x.posts:
+        if x.messages:
             self._claims.wake()
-            publish("mail")
+            publish("message")
         if x.answers:
             publish("answer")
         waiting = [row.delay_us for row in x.queue_ops.values() if row is not None and row.status == "pending"]

@@ -1,4 +1,4 @@
-"""Work of an engine that its cause does not wait for."""
+"""Background work of an engine."""
 
 from __future__ import annotations
 

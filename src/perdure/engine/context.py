@@ -1,4 +1,4 @@
-"""What every part of one engine shares."""
+"""The parts that all components of one engine share."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Measures:
         self.flow_slice_us = Histogram()
         """CPU time of one slice of a flow's decision; nothing else runs on the event loop meanwhile."""
         self.loop_stall_us = Histogram()
-        """How long the event loop let a question from beside it wait: what else there is waits as long."""
+        """How long the event loop took to answer a probe from another thread."""
         self.commit_rows = Histogram()
         self.commit_us = Histogram()
 
@@ -97,12 +97,12 @@ class Counters:
     log_chunks_dropped: int = 0
     """Output of tasks that the database did not take in time, or not at all."""
     note_failures: int = 0
-    """Writes of notes that failed; what they held is written again or, for output, may be dropped."""
+    """Telemetry writes that failed. They are repeated; task output may be dropped."""
 
     flow_slice_us_max: int = 0
     """The longest slice of a flow's decision so far."""
     loop_stall_us_max: int = 0
-    """The longest that the event loop did not turn so far."""
+    """The longest stall of the event loop so far."""
 
     measures: Measures = field(default_factory=Measures)
 

@@ -55,7 +55,7 @@ from perdure.engine.tasks.no_worker import NoWorker
 log = logging.getLogger("perdure.engine")
 
 EVICT_TICKS: Final = 5
-"""Ticks between two looks at idle runs, unless memory is crowded."""
+"""Ticks between two checks for idle runs, unless memory is nearly full."""
 
 
 class Stores(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,7 +101,7 @@ class Engine:
         self.telemetry = Telemetry(context, stores.telemetry, self.attempts)
         self.task_logs = TaskLogs(context.counters, stores.task_logs)
         self.upkeep = Upkeep(context)
-        self.updates = Updates(stores.updates, stores.store, context.events.message_posted.publish)
+        self.updates = Updates(stores.updates, stores.store, context.events.message_sent.publish)
         self.notifications = Notifications(context)
         self.served = ServedDefinitions(
             context, parts.runs, self.dispatcher, self.flows, self.flow_control, self.telemetry
@@ -113,13 +113,13 @@ class Engine:
         self._subscribe()
 
     def _subscribe(self) -> None:
-        """Who acts on what."""
+        """Subscribe the parts to the events of the engine."""
         events, background = self.events, self.background
         events.run_ended.subscribe(self.waiters.run_ended)
         events.run_ended.subscribe(lambda _: self.notifications.send("end"))
         events.runs_begun.subscribe(self._runs_begun)
-        events.message_posted.subscribe(self._message_posted)
-        events.cancel_posted.subscribe(self.endings.wake)
+        events.message_sent.subscribe(self._message_sent)
+        events.cancel_sent.subscribe(self.endings.wake)
         events.answers_recorded.subscribe(self.updates.answered)
         events.work_due.subscribe(self.claims.wake_in)
         events.slot_freed.subscribe(self.claims.slot_freed)
@@ -137,14 +137,14 @@ class Engine:
         self.claims.wake()
         self.notifications.send("run")
 
-    def _message_posted(self, run_id: bytes) -> None:
+    def _message_sent(self, run_id: bytes) -> None:
         self.claims.wake()
         if run_id not in self.runs:
-            self.notifications.send("mail")
+            self.notifications.send("message")
 
     @property
     def services(self) -> tuple[Service, ...]:
-        """Those that hold nothing of the engine's memory: a fault in one costs no session."""
+        """Services without state in the engine's memory: a failure of one does not end the session."""
         return (
             self.upkeep,
             self.waiters,
@@ -210,7 +210,7 @@ class Engine:
             await self.lease.leave()
 
     async def _leave_running(self) -> None:
-        """Tasks go on where they run, and their workers take them to another engine."""
+        """Tasks continue on their workers, which reconnect to another engine."""
         try:
             async with asyncio.timeout(self.settings.close_grace_s):
                 await self._release_all()
@@ -240,12 +240,12 @@ class Engine:
             self.updates.wake()
         if "schedule" in topics:
             self.scheduler.wake()
-        if "mail" in topics or "run" in topics or "task" in topics or "rule" in topics:
+        if "message" in topics or "run" in topics or "task" in topics or "rule" in topics:
             # Spread over a few milliseconds, so that one notification does not bring every engine to the same row at once.
             self.claims.wake_in(random.randrange(200, 5_000))
 
     def drain(self) -> None:
-        """Take on nothing new; what is here goes on."""
+        """Accept no new runs or tasks; those in memory continue."""
         self.runs.draining = True
 
     @property
@@ -259,11 +259,11 @@ class Engine:
         return self.attempts.get(run_id, seq)
 
     async def refresh(self) -> None:
-        """The worker learned new workflows or tasks."""
+        """The worker serves new workflows or tasks."""
         await self.served.refresh()
 
     def workers_changed(self) -> None:
-        """One came, one left, or one serves something else: what no worker here can run goes to other engines."""
+        """Workers joined, left or changed what they serve: work that no worker here can run goes to other engines."""
         self.served.serve()
         self.dispatcher.unserved()
         self.eviction.release_unserved()
@@ -272,7 +272,7 @@ class Engine:
             self.background.start(self.served.refresh_quietly())
 
     def workers_more(self) -> None:
-        """One more of a kind that is here already."""
+        """A worker joined an existing pool."""
         self.dispatcher.refill()
         self.claims.wake()
 
@@ -285,7 +285,7 @@ class Engine:
     async def rules_changed(self) -> None:
         """Flow-control rules changed. This engine applies them before the request is acknowledged; the others are notified."""
         await self.flow_control.read_rules()
-        self.dispatcher.line_up()
+        self.dispatcher.queue_limited()
         self.claims.wake()
         self.notifications.send("rule")
 

@@ -1,4 +1,4 @@
-"""What happens in an engine that other parts of it have to know of.
+"""Events between the parts of one engine.
 
 A part publishes to a topic and knows none of its subscribers; engine.py subscribes them, in one place. Subscribers are called at once and
 in order, on the event loop, and must not raise: what takes time they begin in the background.
@@ -52,8 +52,8 @@ Answers = list[tuple[str, bytes, bytes | None]]
 class EngineEvents:
     __slots__ = (
         "answers_recorded",
-        "cancel_posted",
-        "message_posted",
+        "cancel_sent",
+        "message_sent",
         "orphaned_task_ended",
         "other_engines_concerned",
         "run_ended",
@@ -69,10 +69,10 @@ class EngineEvents:
         self.run_ended = Topic[[RunEnd]]()
         self.runs_begun = Topic[[int]]()
         """So many runs were created that no engine owns yet."""
-        self.message_posted = Topic[[bytes]]()
+        self.message_sent = Topic[[bytes]]()
         """A run has a message in its inbox."""
-        self.cancel_posted = Topic[[]]()
-        """Requests to stop are among the messages."""
+        self.cancel_sent = Topic[[]]()
+        """A run has a cancel message in its inbox."""
         self.answers_recorded = Topic[[int, bytes, Answers]]()
         """Answers of a run (namespace, run) to updates are durable."""
         self.work_due = Topic[[int]]()
@@ -88,4 +88,4 @@ class EngineEvents:
         self.other_engines_concerned = Topic[[str]]()
         """Other engines may have something to do, by the topic of the notification."""
         self.session_lost = Topic[[]]()
-        """Nothing in memory is worth anything."""
+        """The session is lost: everything in memory is void."""

@@ -1,4 +1,4 @@
-"""Flow control as one engine knows it: the rules that people set, what workflows say about their runs, and what its own tasks hold.
+"""One engine's view of flow control: the rules, the options of workflows, and the slots that its own tasks hold.
 
 Nothing is counted here: the claim transaction counts (store/flow_control.py, core/flow_control/admission.py). What is here only says in
 which group something waits, and which keys were freed, so that what waits for them is examined at once.
@@ -19,12 +19,12 @@ from perdure.core.flow_control.groups import FlowControlGroup, FlowControlRules,
 from perdure.core.flow_control.options import FlowControlSpec
 from perdure.core.ids import text
 from perdure.engine.ports import Store
-from perdure.engine.shared_reads import Once
+from perdure.engine.shared_reads import SharedReads
 
 CONTROL_TRUST_US: Final = 5_000_000
-"""How long what a workflow says about its runs counts after it was read."""
+"""How long the flow-control options of a workflow are cached."""
 CONTROLS_MAX: Final = 10_000
-"""Versions of workflows whose control is remembered."""
+"""Versions of workflows whose options are cached."""
 
 Version = tuple[int, str, str]
 """(namespace, workflow, version)"""
@@ -37,16 +37,16 @@ class FlowControl:
         self._store, self._now_us = store, now_us
         self.rules = FlowControlRules()
         self.rules_us: int | None = None
-        """As of which change the rules are."""
+        """Time of the last change that these rules include."""
         self._controls: dict[Version, tuple[FlowControlSpec | None, int]] = {}
-        self._once = Once()
+        self._shared_reads = SharedReads()
         self.holding: dict[bytes, tuple[Key, ...]] = {}
         """Tasks in flight here that hold slots -> their keys."""
         self.freed: set[Key] = set()
-        """Keys of which something was given back since the last poll of claims."""
+        """Keys with slots freed since the last poll of claims."""
 
     def limits(self, ns: int, event: ev.TasksScheduled, workflow: str) -> bool:
-        """Whether these tasks have to wait in a line."""
+        """Whether flow control queues these tasks."""
         return event.options.control is not None or bool(self.rules.for_task(ns, event.queue, event.name, workflow))
 
     def of_task(self, ns: int, workflow: str, event: ev.TasksScheduled, seq: int) -> FlowControlGroup | None:
@@ -74,7 +74,7 @@ class FlowControl:
         return found is not None and self._now_us() - found[1] < CONTROL_TRUST_US
 
     def learn(self, version: Version, control: bytes | None, *, owned_here: bool = False) -> None:
-        """What workers of this engine say themselves (`owned_here`) is not read again."""
+        """Options declared by workers of this engine (`owned_here`) are not read again."""
         if len(self._controls) >= CONTROLS_MAX:
             self._controls.clear()
         read_us = FOREVER_US if owned_here else self._now_us()
@@ -84,7 +84,7 @@ class FlowControl:
         """Read what is not known."""
         wanted = tuple(v for v in dict.fromkeys(versions) if not self.knows((ns, *v)))
         if wanted:
-            await self._once.ask((ns, wanted), lambda: self._read(ns, wanted))
+            await self._shared_reads.ask((ns, wanted), lambda: self._read(ns, wanted))
 
     async def _read(self, ns: int, wanted: Sequence[tuple[str, str]]) -> None:
         found = await self._store.controls(ns, wanted)
@@ -92,7 +92,7 @@ class FlowControl:
             self.learn((ns, workflow, version), found.get((workflow, version)))
 
     def of_run(self, version: Version, data: bytes) -> FlowControlGroup | None:
-        """The line that a new run waits in; None: it may begin. What its version says must be known."""
+        """The group that a new run waits in; None: it may begin. The options of its version must be cached."""
         ns, workflow, _ = version
         found = self._controls.get(version)
         control = found[0] if found is not None else None
@@ -100,19 +100,19 @@ class FlowControl:
             return None
         return run_group(control, ns, workflow, data)
 
-    async def check_skip(self, line: FlowControlGroup) -> None:
-        """LimitReached where a limit says that a start which finds it reached is not to be made at all."""
-        for need in line.needs.limits:
+    async def check_skip(self, group: FlowControlGroup) -> None:
+        """LimitReached where a reached limit refuses new starts."""
+        for need in group.needs.limits:
             if need.policy == "skip":
-                held: LimitUse = await self._store.held_by(line.ns, need.key)
+                held: LimitUse = await self._store.held_by(group.ns, need.key)
                 if held.count >= need.max:
                     by = ", ".join(text(h) for h in held.holders)
                     raise LimitReached(
-                        f"{line.workflow} was not started: its limit {need.key} of {need.max} at a time is held by {by}; start it when that has ended"
+                        f"{group.workflow} was not started: its limit {need.key} of {need.max} at a time is held by {by}; start it when that has ended"
                     )
 
     async def refresh(self, changed_us: int | None) -> bool:
-        """Read the rules again if they have changed. Whether they had."""
+        """Read the rules again if they changed; True if they had."""
         if changed_us == self.rules_us:
             return False
         self.rules, self.rules_us = await self._store.rules(), changed_us

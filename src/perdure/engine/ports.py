@@ -1,4 +1,4 @@
-"""What the engine needs from the world. The store and the workers implement these; tests may too."""
+"""The ports of the engine. The store and the workers implement these; tests may too."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Kind = tuple[int, str, str]
 """(namespace, queue, task name)"""
 
 
-class Session(msgspec.Struct, frozen=True):
+class OpenedSession(msgspec.Struct, frozen=True):
     id: int
     clock_us: int
 
@@ -38,7 +38,7 @@ class ClaimedRun(msgspec.Struct, frozen=True):
     version: str
     epoch: int
     keys: tuple[str, ...] = ()
-    """What it holds: keys of its slots."""
+    """Keys of the slots that it holds."""
 
 
 class ClaimedTask(msgspec.Struct, frozen=True):
@@ -55,18 +55,18 @@ class ClaimedTask(msgspec.Struct, frozen=True):
     input: bytes
     trace: str | None = None
     keys: tuple[tuple[int, str], ...] = ()
-    """What it holds: (namespace, key) of its slots."""
+    """(namespace, key) of the slots that it holds."""
 
 
-class FromLines(msgspec.Struct, frozen=True):
-    """What flow control let begin, and when it is worth looking again."""
+class AdmittedTasks(msgspec.Struct, frozen=True):
+    """Tasks that flow control admitted, and when to poll again."""
 
     tasks: list[ClaimedTask]
     next_us: int | None
 
 
 class Entered(msgspec.Struct, frozen=True):
-    """Runs that were let in, and those that were asked to go instead."""
+    """Runs that were admitted, and runs that are cancelled in exchange."""
 
     runs: int
     cancelled: int
@@ -80,16 +80,16 @@ class HistoryRow(msgspec.Struct, frozen=True):
     at_us: int
     body: bytes
     hash: bytes = b""
-    """Where it was asked for."""
+    """Only where it was requested."""
 
 
-class MailRow(msgspec.Struct, frozen=True):
+class InboxRow(msgspec.Struct, frozen=True):
     id: int
     run_id: bytes
     body: bytes
 
 
-PostRow = tuple[bytes, int, bytes, str | None, bytes, bool]
+SendRow = tuple[bytes, int, bytes, str | None, bytes, bool]
 """(run, namespace, body, the sender's key, the run as the sender calls it, whether it asks to stop)"""
 
 
@@ -97,7 +97,7 @@ class Adopted(msgspec.Struct, frozen=True):
     """Running tasks that a worker brought along from another engine."""
 
     tasks: list[ClaimedTask]
-    """Now this session's."""
+    """Tasks that now belong to this session."""
     known: set[bytes]
     """Tasks that have a row, adopted or not. One that has none may still be waited for by its run."""
 
@@ -107,22 +107,22 @@ class Loaded(msgspec.Struct, frozen=True):
 
     queued: set[tuple[bytes, int]]
     history: dict[bytes, list[HistoryRow]]
-    mail: list[MailRow]
+    messages: list[InboxRow]
 
 
 class Due(msgspec.Struct, frozen=True):
     clock_us: int
     run_at_us: int | None
     task_at_us: int | None
-    mail: bool
-    line_at_us: int | None = None
-    run_line_at_us: int | None = None
+    has_messages: bool
+    task_group_at_us: int | None = None
+    run_group_at_us: int | None = None
     rules_us: int | None = None
     """When the rules of flow control last changed."""
-    line_priority: int | None = None
-    """The highest priority in lines that are due."""
+    task_group_priority: int | None = None
+    """The highest priority among the groups that are due."""
     suspects: bool = False
-    """There are runs that engines did not survive."""
+    """There are suspect runs: engines died while they had them."""
 
 
 class LostTask(msgspec.Struct, frozen=True):
@@ -144,12 +144,12 @@ class QueuedTask(msgspec.Struct, frozen=True):
     options: bytes
     input: bytes
     wait_us: int | None = None
-    """Not begun within this time, it fails; None: it may wait for ever."""
-    line: FlowControlGroup | None = None
+    """It fails if it has not begun within this time; None: no limit."""
+    group: FlowControlGroup | None = None
 
 
-class Reopening(msgspec.Struct, frozen=True):
-    """A failed run that goes on: all that its retry changes, in one transaction."""
+class RetryChanges(msgspec.Struct, frozen=True):
+    """The retry of a failed run: all its changes, in one transaction."""
 
     run_id: bytes
     ns: int
@@ -166,34 +166,36 @@ class Reopening(msgspec.Struct, frozen=True):
     states: dict[str, bytes | None]
     """State values that differ from what is stored."""
     orphans: list[bytes]
-    """Children that are not this run's any more; their ids may be given to others."""
-    line: FlowControlGroup | None = None
-    """Where the run waits to be let in again."""
+    """Children that no longer belong to this run; their ids may be reused."""
+    group: FlowControlGroup | None = None
+    """The group in which the run waits for admission."""
 
 
 Again = tuple[bytes, int, int, int | None, int | None]
 """(id, attempt, lost, how long it may wait from now on, and from its scheduling on)"""
 Settle = Callable[[list[LostTask]], tuple[list[Again], list[tuple[bytes, bytes]]]]
-"""Lost tasks -> those to queue again, (id, mail) that fail their task."""
+"""Lost tasks -> those to queue again, and (id, message) of those that fail."""
 
 
 class Store(CommitStore, Protocol):
     # ownership
-    async def register(self, engine: str, lease_s: float, slots: int) -> Session: ...
+    async def register(self, engine: str, lease_s: float, slots: int) -> OpenedSession: ...
     async def renew(self, session: int, lease_s: float, slots: int, slots_free: int) -> Renewed | None: ...
     async def reap(self, settle: Settle) -> int: ...
     async def leave(self, session: int, settle: Settle) -> None: ...
     # writing
-    async def post(self, run_id: bytes, ns: int, body: bytes) -> int | None: ...
-    async def post_many(self, rows: Sequence[PostRow]) -> list[int]: ...
+    async def send(self, run_id: bytes, ns: int, body: bytes) -> int | None: ...
+    async def send_many(self, rows: Sequence[SendRow]) -> list[int]: ...
     async def remember_message(self, run_id: bytes, key: str) -> None: ...
-    async def resolve_promise(self, run_id: bytes, ns: int, name: str, body: bytes, *, sure: bool) -> tuple[bool, bool]:
-        """(is the run active, did this one win). `sure`: it may resolve an approval past those who are asked."""
+    async def resolve_promise(
+        self, run_id: bytes, ns: int, name: str, body: bytes, *, authorized: bool
+    ) -> tuple[bool, bool]:
+        """(is the run active, did this call win). `authorized`: it may resolve an approval past its assignees."""
         ...
 
     async def forget_key(self, ns: int, key: str, run_id: bytes) -> None: ...
-    async def unstick(self, run_id: bytes, ns: int, line: FlowControlGroup | None) -> bool: ...
-    async def reopen(self, r: Reopening) -> bool: ...
+    async def unstick(self, run_id: bytes, ns: int, group: FlowControlGroup | None) -> bool: ...
+    async def retry_run(self, r: RetryChanges) -> bool: ...
     async def save_task_options(self, ns: int, options: Mapping[str, bytes | None]) -> None:
         """Declared options of tasks as JSON; None: it declares none (any more)."""
         ...
@@ -212,14 +214,14 @@ class Store(CommitStore, Protocol):
     # claiming
     async def next_due(self, workflows: Sequence[Named], served: Sequence[Kind], *, flows: bool) -> Due: ...
     async def claim_runs(
-        self, session: int, workflows: Sequence[Named], limit: int, *, with_mail: bool, flows: bool
+        self, session: int, workflows: Sequence[Named], limit: int, *, with_messages: bool, flows: bool
     ) -> list[ClaimedRun]: ...
     async def claim_suspect(self, session: int, workflows: Sequence[Named], *, flows: bool) -> list[ClaimedRun]: ...
     async def settle_suspect(self, session: int, run_id: bytes) -> None: ...
     async def claim_tasks(self, session: int, served: Sequence[tuple[Kind, int]], limit: int) -> list[ClaimedTask]: ...
     async def claim_from_lines(
         self, session: int, served: Sequence[tuple[Kind, int]], limit: int, rules: FlowControlRules
-    ) -> FromLines: ...
+    ) -> AdmittedTasks: ...
     async def let_in(self, session: int, rules: FlowControlRules) -> Entered: ...
     async def wake_lines(self, keys: Iterable[tuple[int, str]]) -> None: ...
     async def held_by(self, ns: int, key: str) -> LimitUse: ...
@@ -228,7 +230,7 @@ class Store(CommitStore, Protocol):
     async def adopt_tasks(self, session: int, ns: int, tokens: Sequence[tuple[bytes, int]]) -> Adopted: ...
     async def still_mine(self, session: int, ids: Sequence[bytes]) -> set[bytes]: ...
     async def load(self, run_ids: Sequence[bytes]) -> Loaded: ...
-    async def owned_mail(self, session: int, limit: int) -> list[MailRow]: ...
+    async def owned_messages(self, session: int, limit: int) -> list[InboxRow]: ...
     async def existing(self, ns: int, run_ids: Sequence[bytes]) -> set[bytes]: ...
     # reading
     async def namespace(self, name: str) -> int: ...
@@ -248,7 +250,7 @@ class Store(CommitStore, Protocol):
 
 
 class WorkerPort(Protocol):
-    """One worker in this process, or all those that are connected to it."""
+    """The worker in this process, or all workers that are connected to it."""
 
     ns: int
     """The engine's own namespace; a worker in this process serves that one."""
@@ -257,17 +259,17 @@ class WorkerPort(Protocol):
     def workflows(self) -> dict[Named, str]: ...
     @property
     def parameters(self) -> dict[Named, bytes]:
-        """What its workflows take; see core/parameters.py."""
+        """Parameters of its workflows; see core/parameters.py."""
         ...
 
     @property
     def controls(self) -> dict[Named, bytes]:
-        """What they say about flow control of their runs, as JSON; those that say nothing are left out."""
+        """Flow-control options of its workflows as JSON, only of those that have some."""
         ...
 
     @property
     def task_options(self) -> dict[str, bytes | None]:
-        """What the tasks of this process declare about themselves, as JSON. Remote workers say it when they connect."""
+        """Declared options of the tasks of this process, as JSON. Remote workers send theirs when they connect."""
         ...
 
     @property
@@ -280,7 +282,7 @@ class WorkerPort(Protocol):
     def name_of(self, run_id: bytes, seq: int) -> str: ...
     @property
     def outlives_engine(self) -> bool:
-        """Whether attempts go on when this engine leaves, and can be taken to another one."""
+        """Whether attempts continue when this engine closes, and can move to another one."""
         ...
 
     def open(

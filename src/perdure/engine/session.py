@@ -13,7 +13,7 @@ class EngineSession:
 
     def __init__(self) -> None:
         self.id = 0
-        """0: there is none, and an answer to a question of the session before comes too late."""
+        """0: no session. Results of queries made under an earlier session are ignored."""
         self.commits = 0
         """Number of the last commit under it."""
         self.renewed_s = 0.0

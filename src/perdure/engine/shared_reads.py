@@ -1,4 +1,4 @@
-"""Questions to the database that many ask at the same moment, and that are asked once."""
+"""Reads of the database that concurrent callers share."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable, Coroutine, Hashable
 from typing import Any
 
 
-class Once:
-    """Those who need the same at the same time share the answer. When what is known here gets too old, a thousand starts notice together."""
+class SharedReads:
+    """Concurrent callers share one read: when a cache entry expires, a thousand starts notice together."""
 
     def __init__(self) -> None:
         self._asked: dict[Hashable, asyncio.Future[None]] = {}
 
     async def ask(self, what: Hashable, read: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """`read` keeps the answer itself. One of those who wait may be cancelled; the others get theirs."""
+        """`read` stores the result itself. A cancelled caller does not cancel the read for the others."""
         reading = self._asked.get(what)
         if reading is None:
             reading = self._asked[what] = asyncio.ensure_future(read())

@@ -25,7 +25,11 @@ class DocumentChanges(msgspec.Struct, frozen=True, kw_only=True):
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> DocumentChanges:
     before, after = nodes_of(old), nodes_of(new)
-    other = [key for key in dict.fromkeys((*old, *new)) if key not in _BODIES and old.get(key, _MISSING) != new.get(key, _MISSING)]  # fmt: skip
+    other = [
+        key
+        for key in dict.fromkeys((*old, *new))
+        if key not in _BODIES and old.get(key, _MISSING) != new.get(key, _MISSING)
+    ]
     if _ways(old) != _ways(new):
         other.append("edges")
     return DocumentChanges(

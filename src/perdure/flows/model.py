@@ -47,9 +47,6 @@ class SourcePlace(msgspec.Struct, frozen=True):
     column: int = 0
 
 
-# -- verbs ---------------------------------------------------------------------------------------------------------
-
-
 class TaskCall(_Frozen, frozen=True, tag="call"):
     """A task for a worker."""
 
@@ -134,9 +131,6 @@ class ValueVerb(_Frozen, frozen=True, tag="value"):
 
 
 Verb = TaskCall | Services | ChildCall | Embedded | Choice | Sleep | MessageVerb | ApprovalVerb | ValueVerb
-
-
-# -- nodes ---------------------------------------------------------------------------------------------------------
 
 
 class NodeSpread(_Frozen, frozen=True):

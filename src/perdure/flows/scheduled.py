@@ -31,7 +31,7 @@ MISSED: Final = "missed"
 
 
 RESERVED_TAILS: Final = ("/times", "/fires")
-"""A name that ended like this could not be told from what is below another schedule."""
+"""A name with this ending could be confused with a name below another schedule."""
 
 OFFERED: Final = ("day", "nominal", "schedule")
 """What the `with:` of a trigger may read, and what it offers where there is none."""

@@ -50,7 +50,7 @@ def major_version(binaries: Path) -> int:
     match = re.search(r"\(PostgreSQL\) (\d+)", answer.stdout)
     if match is None:
         raise Unavailable(
-            f"{binaries / 'postgres'} does not tell its version: {(answer.stdout + answer.stderr).strip()!r}"
+            f"{binaries / 'postgres'} does not report its version: {(answer.stdout + answer.stderr).strip()!r}"
         )
     return int(match[1])
 

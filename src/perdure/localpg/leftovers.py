@@ -43,7 +43,7 @@ def find() -> list[Leftover]:
 
 
 def remove(leftover: Leftover) -> bool:
-    """Stop the server, and for data without a project remove the directory. False, and nothing is done, when it has users by now."""
+    """Stop the server, and for data without a project remove the directory. Returns False, and does nothing, when it is in use again."""
     directory = Path(leftover.directory)
     sharing = _sharing(directory)
     with sharing.alone():

@@ -88,7 +88,7 @@ class Sharing:
     def held_for_server(self) -> Generator[int]:
         """A locked descriptor for the server to inherit. It and its children hold the lock until the last of them ends.
 
-        So two servers never share the data, even where pids tell nothing: two containers with one volume.
+        So two servers never share the data, even where pids are not comparable, as in two containers with one volume.
         """
         descriptor = self._open("server")
         deadline = time.monotonic() + HELD_S_MAX

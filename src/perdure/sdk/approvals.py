@@ -1,4 +1,4 @@
-"""`Approval`: a question to people. A workflow waits for their decision; code outside answers, delegates and makes links.
+"""`Approval`: a decision by people. A workflow waits for it; code outside answers, delegates and makes links.
 
 Every `wait()` is another question: the second one of a run is called `name#2`, outside `nth=2`.
 """
@@ -12,7 +12,7 @@ import msgspec
 
 from perdure.core.api import approvals
 from perdure.core.api.approvals import AnswerApproval, CreateLink, DelegateApproval
-from perdure.core.approvals import Answer, Spec, check_names, encode_spec, read_answer
+from perdure.core.approvals import ApprovalAnswer, Spec, check_names, encode_spec, read_answer
 from perdure.core.durations import Duration, to_us
 from perdure.core.errors import ApprovalRejected, Failure, InvalidInput, PerdureError
 from perdure.core.json_schema import schema_problem
@@ -186,20 +186,20 @@ class Approval(Generic[T]):
         return self.name if nth == 1 else f"{self.name}#{nth}"
 
 
-def answer_of(data: bytes) -> Answer:
+def answer_of(data: bytes) -> ApprovalAnswer:
     """The decision that was recorded. A promise that was resolved by hand may also hold true, false, a decision without votes, or the value."""
     value: Any = msgspec.json.decode(data or b"null")
     found = read_answer(value)
     if found is not None:
         return found
     if isinstance(value, bool):
-        return Answer(value)
+        return ApprovalAnswer(value)
     if isinstance(value, dict):
         given = cast(dict[str, Any], value)
         if given.get("approved") is False:
-            return Answer(False, comment=str(given.get("comment") or ""))
-        return Answer(True, value=given.get("value", given))
-    return Answer(True, value=value)
+            return ApprovalAnswer(False, comment=str(given.get("comment") or ""))
+        return ApprovalAnswer(True, value=given.get("value", given))
+    return ApprovalAnswer(True, value=value)
 
 
 def _people(names: Sequence[str], what: str) -> list[str]:

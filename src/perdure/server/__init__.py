@@ -1,1 +1,1 @@
-"""The doors to an engine: REST and pages, gRPC, and who may come in."""
+"""The servers in front of an engine: REST and pages, gRPC, authentication."""

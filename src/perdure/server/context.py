@@ -1,4 +1,4 @@
-"""What a server is made of. `app` puts it together; its doors share it."""
+"""The parts of a server, built by `app` and shared by REST and gRPC."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from perdure.engine.engine import Engine
 
 
 class Auth(Protocol):
-    """Finds out who asks. Raises Unauthenticated, Forbidden or RateLimited."""
+    """Authenticates callers. Raises Unauthenticated, Forbidden or RateLimited."""
 
     async def check(self, headers: Mapping[str, str], permission: Permission | None) -> Principal:
         """`headers` has lower-case names. Without a permission any principal will do."""
         ...
 
     async def recheck(self, principal: Principal) -> bool:
-        """Whether a principal that was let in earlier would still be."""
+        """Whether the credential of a principal is still valid."""
         ...
 
 

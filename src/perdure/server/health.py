@@ -1,6 +1,6 @@
 """/livez, /readyz and /metrics, for supervisors, load balancers and Prometheus. They need no credential: bind them to a private address.
 
-Live means that the event loop turns; a process that does not answer should be restarted. Ready means that this server can take work now;
+Live means that the event loop runs; a process that does not answer should be restarted. Ready means that this server can take work now;
 one that is not should be left alone until it is. Its answer has the reasons.
 """
 

@@ -102,7 +102,7 @@ class ObservedStore(Protocol):
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """What the database said."""
+    """One reading of the database's figures."""
 
     sessions: int
     namespaces: dict[int, str]
@@ -167,15 +167,31 @@ class Metrics:
         yield info
         for name, text, value in (
             ("perdure_database_up", "Whether the last reading from the database succeeded.", self._reading is not None),
-            ("perdure_session_held", "Whether this engine holds a session, without which it writes nothing.", e.session.id != 0),
+            (
+                "perdure_session_held",
+                "Whether this engine holds a session, without which it writes nothing.",
+                e.session.id != 0,
+            ),
             ("perdure_runs_in_memory", "Runs this engine owns and holds in memory.", len(e.runs)),
             ("perdure_runs_in_memory_limit", "How many it may hold; more wait in the database.", e.settings.runs_max),
-            ("perdure_loop_stall_max_seconds", "The longest that the event loop did not turn so far.", e.counters.loop_stall_us_max * US),
-            ("perdure_flow_slice_max_seconds", "The longest slice of a flow's decision so far.", e.counters.flow_slice_us_max * US),
+            (
+                "perdure_loop_stall_max_seconds",
+                "The longest that the event loop did not turn so far.",
+                e.counters.loop_stall_us_max * US,
+            ),
+            (
+                "perdure_flow_slice_max_seconds",
+                "The longest slice of a flow's decision so far.",
+                e.counters.flow_slice_us_max * US,
+            ),
             ("perdure_tasks_in_flight", "Attempts that are with workers of this engine.", len(e.attempts.flights)),
-            ("perdure_tasks_backlog", "Tasks that wait in this engine's memory for a free slot.", e.dispatcher.backlog.size),
+            (
+                "perdure_tasks_backlog",
+                "Tasks that wait in this engine's memory for a free slot.",
+                e.dispatcher.backlog.size,
+            ),
             ("perdure_log_chunks_waiting", "Chunks of task output not stored yet.", e.task_logs.waiting),
-        ):  # fmt: skip
+        ):
             yield GaugeMetricFamily(name, text, value=value)
 
 

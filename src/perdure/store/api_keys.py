@@ -39,7 +39,7 @@ RATE_PER_S_MAX: Final = 1e6
 Detail = dict[str, str | int | float | bool | None]
 
 
-class Pool(Protocol):
+class ConnectionSource(Protocol):
     """Where connections come from."""
 
     def take(self) -> Any: ...
@@ -49,7 +49,7 @@ class Pool(Protocol):
 class Keys:
     """The server's port to its keys."""
 
-    def __init__(self, pool: Connections | Pool) -> None:
+    def __init__(self, pool: Connections | ConnectionSource) -> None:
         self._pool = pool
 
     async def find(self, ident: str) -> KeyCheck | None:
@@ -76,10 +76,10 @@ class Keys:
 
 
 @retried()
-class AuditLog:
+class PostgresAuditLog:
     """The server's port to the audit log. The database itself refuses to change what is in it."""
 
-    def __init__(self, pool: Connections | Pool) -> None:
+    def __init__(self, pool: Connections | ConnectionSource) -> None:
         self._pool = pool
 
     async def append_all(self, lines: Sequence[tuple[int | None, str, str, str, Detail | None]]) -> None:

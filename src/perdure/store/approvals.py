@@ -39,9 +39,9 @@ class PostgresApprovals(PostgresPort):
         self._used = 0
 
     @asynccontextmanager
-    async def hold(self, ns: int, run_id: bytes, name: str) -> AsyncGenerator[HeldApproval]:
+    async def hold(self, ns: int, run_id: bytes, name: str) -> AsyncGenerator[PostgresHeldApproval]:
         async with self._pool.take() as c, c.transaction():
-            held = HeldApproval(c, ns, run_id, name)
+            held = PostgresHeldApproval(c, ns, run_id, name)
             await held.load()
             yield held
         if held.used_link:
@@ -117,7 +117,7 @@ class PostgresApprovals(PostgresPort):
                 await execute(c, "delete_expired_links", limit=SWEEP_ROWS)
 
 
-class HeldApproval:
+class PostgresHeldApproval:
     """One promise in one transaction. The order of locks: its run, then itself."""
 
     def __init__(self, connection: Any, ns: int, run_id: bytes, name: str) -> None:

@@ -7,16 +7,16 @@ from collections.abc import Iterable, Sequence
 from perdure.core.flow_control.admission import LimitUse
 from perdure.core.flow_control.groups import FlowControlRules
 from perdure.engine.ports import (
+    AdmittedTasks,
     Adopted,
     ClaimedRun,
     ClaimedTask,
     Due,
     Entered,
-    FromLines,
     HistoryRow,
+    InboxRow,
     Kind,
     Loaded,
-    MailRow,
     Named,
 )
 from perdure.store import flow_control
@@ -41,10 +41,10 @@ class PostgresClaims(PostgresPort):
         )
 
     async def claim_runs(
-        self, session: int, workflows: Sequence[Named], limit: int, *, with_mail: bool, flows: bool
+        self, session: int, workflows: Sequence[Named], limit: int, *, with_messages: bool, flows: bool
     ) -> list[ClaimedRun]:
         return await self._claim(
-            "claim_runs_with_messages" if with_mail else "claim_runs", session, workflows, limit, flows
+            "claim_runs_with_messages" if with_messages else "claim_runs", session, workflows, limit, flows
         )
 
     async def claim_suspect(self, session: int, workflows: Sequence[Named], *, flows: bool) -> list[ClaimedRun]:
@@ -70,7 +70,7 @@ class PostgresClaims(PostgresPort):
 
     async def claim_from_lines(
         self, session: int, served: Sequence[tuple[Kind, int]], limit: int, rules: FlowControlRules
-    ) -> FromLines:
+    ) -> AdmittedTasks:
         async with self._pool.take() as c:
             return await flow_control.claim_from_lines(c, session, served, limit, rules)
 
@@ -110,19 +110,19 @@ class PostgresClaims(PostgresPort):
         messages: a task whose end were left out would be taken for lost."""
         wanted = list(run_ids)
         queued: set[tuple[bytes, int]] = set()
-        mail: list[MailRow] = []
+        messages: list[InboxRow] = []
         history: dict[bytes, list[HistoryRow]] = {r: [] for r in wanted}
         for part, run_id, n, last, at_us, body, hash in await self._fetch("load_runs", run_ids=wanted):
             if part == "history":
                 history[run_id].append(HistoryRow(run_id, n, last, at_us, body, hash))
             elif part == "message":
-                mail.append(MailRow(n, run_id, body))
+                messages.append(InboxRow(n, run_id, body))
             else:
                 queued.add((run_id, n))
-        return Loaded(queued, history, mail)
+        return Loaded(queued, history, messages)
 
-    async def owned_mail(self, session: int, limit: int) -> list[MailRow]:
-        return [MailRow(*r.values()) for r in await self._fetch("inbox_of_session", session=session, limit=limit)]
+    async def owned_messages(self, session: int, limit: int) -> list[InboxRow]:
+        return [InboxRow(*r.values()) for r in await self._fetch("inbox_of_session", session=session, limit=limit)]
 
     async def existing(self, ns: int, run_ids: Sequence[bytes]) -> set[bytes]:
         return (

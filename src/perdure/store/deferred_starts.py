@@ -11,7 +11,7 @@ from perdure.core.deferred_starts import BatchSpec, DebounceSpec, DedupSpec, joi
 from perdure.core.errors import Conflict, InvalidInput
 from perdure.core.limits import BATCH_ITEMS_MAX, PAYLOAD_BYTES_MAX
 from perdure.engine.commits.rows import run_kind
-from perdure.engine.services.deferred_starts import Asked, DueStart, NewRun, PutOff
+from perdure.engine.services.deferred_starts import DeferralRequest, DeferredStart, DueStart, NewRun
 from perdure.store.clashes import retried
 from perdure.store.connections import Connections
 from perdure.store.flow_control import put_groups
@@ -38,7 +38,7 @@ class PostgresDeferredStarts(PostgresPort):
         self._gate = asyncio.Semaphore(CONNECTIONS_MAX)
         self._swept: tuple[int, str, str] = (0, "", "")
 
-    async def put_off(self, asked: Asked) -> PutOff:
+    async def defer(self, asked: DeferralRequest) -> DeferredStart:
         async with self._gate, self._pool.take() as c, c.transaction():
             await execute(c, "lock_deferred_start_key", key=f"{asked.ns}\n{asked.workflow}\n{asked.later.key}")
             if asked.once and (known := await self._known_item(c, asked)) is not None:
@@ -56,7 +56,7 @@ class PostgresDeferredStarts(PostgresPort):
                     raise _used(asked)
             return put
 
-    async def _known_item(self, c: Any, asked: Asked) -> PutOff | None:
+    async def _known_item(self, c: Any, asked: DeferralRequest) -> DeferredStart | None:
         """What was answered when the same items were sent before."""
         row = await fetch_row(c, "item_key", ns=asked.ns, key=_item_key(asked))
         if row is None:
@@ -64,9 +64,9 @@ class PostgresDeferredStarts(PostgresPort):
         if row["hash"] != _digest(asked):
             raise _used(asked)
         clock = await fetch_row(c, "next_deferred_start")
-        return PutOff(row["answer"], clock["clock"])
+        return DeferredStart(row["answer"], clock["clock"])
 
-    def _is_full(self, row: Any, asked: Asked) -> bool:
+    def _is_full(self, row: Any, asked: DeferralRequest) -> bool:
         """Whether the row takes no more: it is due and an engine is on its way, or it would be too large."""
         if row["is_due"] or row["kind"] != _kind(asked):
             return True
@@ -80,7 +80,7 @@ class PostgresDeferredStarts(PostgresPort):
         same_shape(row["argument"], asked.argument)
         return False
 
-    async def _begin(self, c: Any, asked: Asked) -> PutOff:
+    async def _begin(self, c: Any, asked: DeferralRequest) -> DeferredStart:
         later = asked.later
         if isinstance(later, DebounceSpec):
             due_us, last_us = min(later.quiet_us, later.latest_us), later.latest_us
@@ -105,9 +105,9 @@ class PostgresDeferredStarts(PostgresPort):
         )
         if batched:
             return await self._add(c, asked, asked.run_id, 0)
-        return PutOff(asked.run_id, row["due_at"])
+        return DeferredStart(asked.run_id, row["due_at"])
 
-    async def _join(self, c: Any, asked: Asked, row: Any) -> PutOff:
+    async def _join(self, c: Any, asked: DeferralRequest, row: Any) -> DeferredStart:
         if isinstance(asked.later, BatchSpec):
             return await self._add(c, asked, row["run_id"], row["items"])
         moved = await fetch_row(
@@ -118,9 +118,9 @@ class PostgresDeferredStarts(PostgresPort):
             quiet_us=asked.later.quiet_us,
             input=asked.input,
         )
-        return PutOff(row["run_id"], moved["due_at"])
+        return DeferredStart(row["run_id"], moved["due_at"])
 
-    async def _add(self, c: Any, asked: Asked, run_id: bytes, items: int) -> PutOff:
+    async def _add(self, c: Any, asked: DeferralRequest, run_id: bytes, items: int) -> DeferredStart:
         """Items are numbered by how many came before, so that their order is that of the starts."""
         assert isinstance(asked.later, BatchSpec)
         if asked.items:
@@ -137,7 +137,7 @@ class PostgresDeferredStarts(PostgresPort):
             bytes=len(asked.input),
             enough=enough,
         )
-        return PutOff(run_id, moved["due_at"])
+        return DeferredStart(run_id, moved["due_at"])
 
     async def next_due(self) -> tuple[int, int | None]:
         async with self._pool.take() as c:
@@ -166,7 +166,7 @@ class PostgresDeferredStarts(PostgresPort):
             return True
 
     async def _begin_run(self, c: Any, run: NewRun) -> None:
-        await put_groups(c, [run.line] if run.line is not None else [])
+        await put_groups(c, [run.group] if run.group is not None else [])
         await execute(
             c,
             "insert_run",
@@ -177,7 +177,7 @@ class PostgresDeferredStarts(PostgresPort):
             kind=run_kind(run.version),
             body=run.body,
             attributes=run.attributes,
-            group_id=run.line.id if run.line is not None else None,
+            group_id=run.group.id if run.group is not None else None,
             deadline_at=run.deadline_us or None,
             hash=chain.first(run.run_id, run.ns, 0, run.body),
         )
@@ -224,19 +224,19 @@ class PostgresDeferredStarts(PostgresPort):
                     await execute(c, "delete_dedups", keys=rows)
 
 
-def _kind(asked: Asked) -> str:
+def _kind(asked: DeferralRequest) -> str:
     return DEBOUNCED if isinstance(asked.later, DebounceSpec) else BATCHED
 
 
-def _used(asked: Asked) -> Conflict:
+def _used(asked: DeferralRequest) -> Conflict:
     return Conflict(f"the key {asked.once!r} was used for other items; use a new key for new items")
 
 
-def _item_key(asked: Asked) -> str:
+def _item_key(asked: DeferralRequest) -> str:
     return f"item:{asked.once}"
 
 
-def _digest(asked: Asked) -> bytes:
+def _digest(asked: DeferralRequest) -> bytes:
     state = blake2b(digest_size=16)
     for part in (asked.workflow.encode(), asked.later.key.encode(), asked.input):
         state.update(len(part).to_bytes(8, "big") + part)

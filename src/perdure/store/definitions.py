@@ -8,7 +8,7 @@ from typing import Final
 from perdure.core.api.schedules import ScheduleRequest
 from perdure.core.declared import split
 from perdure.core.errors import Conflict
-from perdure.engine.api.ports import Deployment, Posted, Remembered
+from perdure.engine.api.ports import Deployment, Remembered, SentOnce
 from perdure.store.clashes import retried
 from perdure.store.connections import Connections
 from perdure.store.port import PostgresPort
@@ -100,12 +100,12 @@ class PostgresDefinitions(PostgresPort):
                 return Remembered(row["first"], row["hash"])
         raise Conflict(f"the idempotency key {key!r} is in use by another request at this moment; try again")
 
-    async def post_once(self, ns: int, key: str, digest: bytes, run_id: bytes, body: bytes) -> Posted:
+    async def send_once(self, ns: int, key: str, digest: bytes, run_id: bytes, body: bytes) -> SentOnce:
         await self._sweep()
         for _ in range(TRIES):
             row = await self._row("send_message_once", ns=ns, key=key, hash=digest, run_id=run_id, body=body)
             if row["hash"] is not None or not row["active"]:
-                return Posted(row["active"], row["sent"], row["hash"])
+                return SentOnce(row["active"], row["sent"], row["hash"])
         raise Conflict(f"the idempotency key {key!r} is in use by another request at this moment; try again")
 
     async def _sweep(self) -> None:

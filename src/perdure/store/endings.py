@@ -8,9 +8,9 @@ from typing import Any
 from asyncpg import exceptions as pg
 
 from perdure.core.errors import Fenced
-from perdure.engine.ports import HistoryRow, MailRow, Named
+from perdure.engine.ports import HistoryRow, InboxRow, Named
 from perdure.engine.runs.run import ActiveRun
-from perdure.engine.services.endings import Decide, Recorded, Refused, Unendable
+from perdure.engine.services.endings import Decide, RecordedRun, Refused, Unendable
 from perdure.store.clashes import CLASH
 from perdure.store.connections import TROUBLE
 from perdure.store.port import PostgresPort
@@ -59,13 +59,13 @@ class PostgresEndings(PostgresPort):
             await execute(c, "set_undo_wait", runs=decision.waits.items())
         return decision.ends
 
-    async def _load(self, c: Any, run_ids: list[bytes]) -> dict[bytes, Recorded]:
-        found = {run_id: Recorded([], [], set()) for run_id in run_ids}
+    async def _load(self, c: Any, run_ids: list[bytes]) -> dict[bytes, RecordedRun]:
+        found = {run_id: RecordedRun([], [], set()) for run_id in run_ids}
         for part, run_id, n, last, at_us, body, hash in await fetch(c, "load_runs", run_ids=run_ids):
             if part == "history":
                 found[run_id].history.append(HistoryRow(run_id, n, last, at_us, body, hash))
             elif part == "message":
-                found[run_id].mail.append(MailRow(n, run_id, body))
+                found[run_id].messages.append(InboxRow(n, run_id, body))
             else:
                 found[run_id].queued.add(n)
         return found

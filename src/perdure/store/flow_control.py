@@ -27,7 +27,7 @@ from perdure.core.flow_control.groups import (
     task_group,
 )
 from perdure.core.messages import CancelMessage
-from perdure.engine.ports import ClaimedTask, Entered, FromLines, Kind
+from perdure.engine.ports import AdmittedTasks, ClaimedTask, Entered, Kind
 from perdure.store.queries import execute, fetch, fetch_row
 from perdure.wire.codec import decode_options, encode_message
 
@@ -44,7 +44,7 @@ ASSIGNED_MAX: Final = 2_000
 
 async def claim_from_lines(
     c: Any, session: int, served: Sequence[tuple[Kind, int]], limit: int, rules: FlowControlRules
-) -> FromLines:
+) -> AdmittedTasks:
     """Claim tasks that flow control admits, in one transaction."""
     kinds = [(*kind, free) for kind, free in served]
     async with c.transaction():
@@ -52,8 +52,8 @@ async def claim_from_lines(
             await fetch(c, "lock_task_groups", session=session, kinds=kinds, groups_per_kind=GROUPS_PER_KIND)
         )
         if not waiting:
-            return FromLines([], None)
-        ruled = {w.line.id: rules.of(w.line) for w in waiting}
+            return AdmittedTasks([], None)
+        ruled = {w.group.id: rules.of(w.group) for w in waiting}
         held, buckets = await _keys(c, _keys_of(waiting, ruled))
         free = dict(served)
         grants = admit(waiting, ruled, held, buckets, free, limit, clock_us)
@@ -63,7 +63,7 @@ async def claim_from_lines(
             rows = await fetch(c, "claim_from_groups", session=session, groups=_takes(taking), slots=_slots(taking))
         await _move(c, grants)
         await _pour(c, taking, buckets)
-    keys = {g.line.id: [(g.line.ns, n.key) for n in g.needs.limits] for g in taking}
+    keys = {g.group.id: [(g.group.ns, n.key) for n in g.needs.limits] for g in taking}
     tasks = [
         ClaimedTask(
             r["id"],
@@ -82,7 +82,7 @@ async def claim_from_lines(
         )
         for r in rows
     ]
-    return FromLines(tasks, min((g.next_us for g in grants if g.next_us is not None), default=None))
+    return AdmittedTasks(tasks, min((g.next_us for g in grants if g.next_us is not None), default=None))
 
 
 async def let_in(c: Any, session: int, rules: FlowControlRules) -> Entered:
@@ -95,9 +95,9 @@ async def let_in(c: Any, session: int, rules: FlowControlRules) -> Entered:
         waiting, clock_us = _waiting(rows)
         if not waiting:
             return Entered(0, 0, None)
-        ruled = {w.line.id: rules.of(w.line) for w in waiting}
+        ruled = {w.group.id: rules.of(w.group) for w in waiting}
         held, buckets = await _keys(c, _keys_of(waiting, ruled))
-        free = {(w.line.ns, w.line.queue, w.line.name): RUNS_PER_GROUP for w in waiting}
+        free = {(w.group.ns, w.group.queue, w.group.name): RUNS_PER_GROUP for w in waiting}
         grants = admit(waiting, ruled, held, buckets, free, RUN_GROUPS_PER_CLAIM * RUNS_PER_GROUP, clock_us)
         taking = [g for g in grants if g.take]
         entered: list[Any] = []
@@ -114,12 +114,12 @@ async def let_in(c: Any, session: int, rules: FlowControlRules) -> Entered:
 
 
 def _takes(taking: list[Admission]) -> list[tuple[bytes, int]]:
-    return [(g.line.id, g.take) for g in taking]
+    return [(g.group.id, g.take) for g in taking]
 
 
 def _slots(taking: list[Admission]) -> list[tuple[bytes, str]]:
     """(group, key) of the slots that each member takes."""
-    return [(g.line.id, need.key) for g in taking for need in g.needs.limits]
+    return [(g.group.id, need.key) for g in taking for need in g.needs.limits]
 
 
 async def _make_room(c: Any, g: Admission, waiting: int) -> list[bytes]:
@@ -127,10 +127,10 @@ async def _make_room(c: Any, g: Admission, waiting: int) -> list[bytes]:
     reason = g.reason
     assert reason is not None
     if reason.policy == "cancel_oldest":
-        rows = await fetch(c, "mark_oldest_holders", ns=g.line.ns, key=reason.key, wanted=waiting)
+        rows = await fetch(c, "mark_oldest_holders", ns=g.group.ns, key=reason.key, wanted=waiting)
         words = f"a newer run takes its place under the limit {reason.key} ({reason.max} at a time)"
     else:
-        rows = await fetch(c, "reject_waiting_runs", group_id=g.line.id, kept=0)
+        rows = await fetch(c, "reject_waiting_runs", group_id=g.group.id, kept=0)
         words = f"the limit {reason.key} ({reason.max} at a time) was reached when it was started"
     asked = [r["run_id"] for r in rows]
     if asked:
@@ -160,7 +160,7 @@ def _line(r: Any) -> FlowControlGroup:
 
 def _keys_of(waiting: Sequence[QueuedGroup], ruled: dict[bytes, list[FlowControlRule]]) -> list[Key]:
     """In the same order in every engine."""
-    return sorted({(w.line.ns, key) for w in waiting for key in keys_of(effective(w.line, ruled[w.line.id]))})
+    return sorted({(w.group.ns, key) for w in waiting for key in keys_of(effective(w.group, ruled[w.group.id]))})
 
 
 async def _keys(c: Any, keys: list[Key]) -> tuple[dict[Key, LimitUse], dict[Key, Bucket]]:
@@ -179,10 +179,11 @@ def _hash(key: Key) -> int:
 
 async def _move(c: Any, grants: list[Admission]) -> None:
     moved = [
-        (g.line.id, g.turn, g.head_us, g.next_us, g.reason.key if g.reason else None, _reason(g.reason)) for g in grants
+        (g.group.id, g.turn, g.head_us, g.next_us, g.reason.key if g.reason else None, _reason(g.reason))
+        for g in grants
     ]
     await execute(c, "update_groups", groups=moved)
-    empty = [g.line.id for g in grants if g.next_us is None]
+    empty = [g.group.id for g in grants if g.next_us is None]
     if empty:
         await execute(c, "delete_empty_groups", ids=empty)
 
@@ -192,7 +193,7 @@ def _reason(reason: QueueReason | None) -> str | None:
 
 
 async def _pour(c: Any, taking: list[Admission], buckets: dict[Key, Bucket]) -> None:
-    used = sorted({(g.line.ns, rate.key) for g in taking for rate in g.needs.rates})
+    used = sorted({(g.group.ns, rate.key) for g in taking for rate in g.needs.rates})
     if used:
         await execute(c, "put_buckets", buckets=[(*key, buckets[key].tokens, buckets[key].at_us) for key in used])
 
@@ -235,19 +236,19 @@ async def assign_lines(c: Any, ns: int, scope: str, name: str) -> int:
     """Assign waiting tasks that a new rule is about to groups, within the transaction that sets the rule; returns how many."""
     done = 0
     while rows := await fetch(c, "lock_ungrouped_tasks", ns=ns, scope=scope, name=name, limit=ASSIGNED_MAX):
-        lines = [
+        groups = [
             task_group(decode_options(r["options"]).control, ns, r["queue"], r["name"], r["workflow"], r["input"])
             for r in rows
         ]
-        await put_groups(c, lines)
-        await execute(c, "assign_groups", tasks=[(r["id"], line.id) for r, line in zip(rows, lines, strict=True)])
+        await put_groups(c, groups)
+        await execute(c, "assign_groups", tasks=[(r["id"], group.id) for r, group in zip(rows, groups, strict=True)])
         done += len(rows)
     return done
 
 
-async def put_groups(c: Any, lines: Sequence[FlowControlGroup]) -> None:
+async def put_groups(c: Any, groups: Sequence[FlowControlGroup]) -> None:
     """Create groups outside a commit of an engine."""
-    unique = {line.id: line.row() for line in lines}
+    unique = {group.id: group.row() for group in groups}
     if unique:
         await execute(c, "put_groups", groups=list(unique.values()))
 

@@ -9,7 +9,7 @@ from asyncpg import exceptions as pg
 
 from perdure.core.errors import Unavailable
 from perdure.engine.commits.store import NotCommitted, Poison
-from perdure.engine.ports import PostRow
+from perdure.engine.ports import SendRow
 from perdure.store.clashes import CLASH, retried
 from perdure.store.connections import TROUBLE
 from perdure.store.dedicated import DedicatedConnection
@@ -17,19 +17,19 @@ from perdure.store.port import PostgresPort
 from perdure.store.queries import fetch_row
 
 
-@retried("post_many")
+@retried("send_many")
 class PostgresInbox(PostgresPort):
     def __init__(self, dsn: str) -> None:
         super().__init__(dsn)
         self._sending = DedicatedConnection(dsn, self._pool)
         self._sending_one = asyncio.Lock()
 
-    async def post(self, run_id: bytes, ns: int, body: bytes) -> int | None:
+    async def send(self, run_id: bytes, ns: int, body: bytes) -> int | None:
         """The session that owns the run, 0 without an owner; None when there is no such active run."""
         row = await self._row("send_message", run_id=run_id, ns=ns, body=body)
         return None if row is None else row["owner"] or 0
 
-    async def post_many(self, rows: Sequence[PostRow]) -> list[int]:
+    async def send_many(self, rows: Sequence[SendRow]) -> list[int]:
         """An outcome for each, in order; see send_messages. Raises NotCommitted (write it again), Poison or Unavailable.
 
         On a connection of its own, so that large reads do not delay messages."""
@@ -58,6 +58,8 @@ class PostgresInbox(PostgresPort):
     async def remember_message(self, run_id: bytes, key: str) -> None:
         await self._fetch("insert_message_key", run_id=run_id, key=key)
 
-    async def resolve_promise(self, run_id: bytes, ns: int, name: str, body: bytes, *, sure: bool) -> tuple[bool, bool]:
-        row = await self._row("resolve_promise", run_id=run_id, ns=ns, name=name, body=body, authorized=sure)
+    async def resolve_promise(
+        self, run_id: bytes, ns: int, name: str, body: bytes, *, authorized: bool
+    ) -> tuple[bool, bool]:
+        row = await self._row("resolve_promise", run_id=run_id, ns=ns, name=name, body=body, authorized=authorized)
         return row["active"], row["won"]

@@ -1,4 +1,4 @@
-"""What stands between us and PostgreSQL: nothing, or a pooler such as PgBouncer, and what follows from it.
+"""Connection pooling between this process and PostgreSQL: none, or a pooler such as PgBouncer.
 
     direct       planner settings are startup parameters; statements are prepared once; NOTIFY is heard.
     session      a pooler that gives a client one server connection for as long as it stays. It refuses startup parameters, so the
@@ -9,7 +9,7 @@
 
 The DSN may say which (`?pooling=direct`, `session`, `transaction`; `pgbouncer=true` is the last). Unless it does, the first connection
 finds out whether the server takes our startup parameters and obeys them. If not, `transaction` is used: it works through both kinds
-of pooler, and one look cannot prove that a pooler keeps sessions.
+of pooler, and one connection cannot prove that a pooler keeps sessions.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class PerTransaction(_driver.Connection):  # type: ignore[misc]
         self._always: dict[str, str] = {}
 
     def always(self, settings: Mapping[str, str]) -> None:
-        """Let these hold in every transaction from the next one on."""
+        """Apply these settings in every transaction from the next one on."""
         self._always.update(settings)
 
     async def execute(self, query: str, *args: Any, timeout: float | None = None) -> Any:
@@ -149,7 +149,7 @@ async def _open(dsn: str, startup: Mapping[str, str], **options: Any) -> Any:
 
 
 async def _accepted(connection: Any, settings: Mapping[str, str]) -> Pooling:
-    """A pooler can be told to drop startup parameters instead of refusing them."""
+    """A pooler can be configured to drop startup parameters instead of refusing them."""
     try:
         held = await hold(connection, settings)
     except BaseException:

@@ -1,4 +1,4 @@
-"""What every port on PostgreSQL has: a pool, and calls of named queries that borrow a connection for one statement."""
+"""Base of the PostgreSQL ports: a pool, and calls of named queries that borrow a connection for one statement."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from perdure.core.limits import (
 from perdure.core.work import Outcome, RunView
 from perdure.engine.ports import (
     HistoryRow,
-    Reopening,
+    RetryChanges,
 )
 from perdure.store import flow_control, partitions
 from perdure.store.claims import PostgresClaims
@@ -28,7 +28,7 @@ from perdure.store.connections import Connections
 from perdure.store.inbox import PostgresInbox
 from perdure.store.notifications import PostgresNotifications
 from perdure.store.queries import fetch, fetch_row
-from perdure.store.run_retry import reopen
+from perdure.store.run_retry import retry_run
 from perdure.store.sessions import PostgresSessions
 from perdure.store.words import run_status
 from perdure.wire.codec import decode_events
@@ -61,25 +61,25 @@ class PostgresStore(PostgresSessions, PostgresCommits, PostgresInbox, PostgresCl
 
     @property
     def away_s(self) -> float:
-        """For how long no connection could be made; 0 when the last one could."""
+        """Seconds since connections began to fail; 0 when the last one succeeded."""
         return self._pool.away_s
 
     async def forget_key(self, ns: int, key: str, run_id: bytes) -> None:
         await self._fetch("release_run_key", ns=ns, key=key, run_id=run_id)
 
-    async def unstick(self, run_id: bytes, ns: int, line: FlowControlGroup | None) -> bool:
+    async def unstick(self, run_id: bytes, ns: int, group: FlowControlGroup | None) -> bool:
         async with self._pool.take() as c, c.transaction():
             if (
-                await fetch_row(c, "resume_run", run_id=run_id, ns=ns, group_id=line.id if line is not None else None)
+                await fetch_row(c, "resume_run", run_id=run_id, ns=ns, group_id=group.id if group is not None else None)
                 is None
             ):
                 return False
-            await flow_control.put_groups(c, [line] if line is not None else [])
+            await flow_control.put_groups(c, [group] if group is not None else [])
             return True
 
-    async def reopen(self, r: Reopening) -> bool:
+    async def retry_run(self, r: RetryChanges) -> bool:
         async with self._pool.take() as c:
-            return await reopen(c, r)
+            return await retry_run(c, r)
 
     async def register_versions(
         self,

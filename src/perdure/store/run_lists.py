@@ -74,7 +74,7 @@ class PostgresRunLists(PostgresPort):
         return page
 
     async def _waiting(self, ns: int, f: RunFilter, low: bytes, high: bytes, limit: int) -> RunPage:
-        """Active runs that wait for one thing, each with all that it waits for."""
+        """Active runs with a given wait reason, each with all its wait reasons."""
         async with self._snapshot() as c:
             found, floor = await wait_reasons.waiting_on(c, ns, f.waiting_on, low, high, limit + 1)
             rows = await fetch(c, "run_items", run_ids=found[:limit], ns=ns)
@@ -232,5 +232,5 @@ def run_item(r: Any) -> RunItem:
 
 
 def _asked(waits: list[reasons.WaitReason] | None, on: str) -> list[reasons.WaitReason]:
-    """What was asked for comes first."""
+    """The requested wait reason comes first."""
     return sorted(waits or [], key=lambda w: w.on != on)

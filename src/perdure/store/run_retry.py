@@ -1,17 +1,17 @@
-"""The transaction by which a failed run goes on."""
+"""The transaction of a run retry."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from perdure.engine.commits.rows import PROMISE_WORDS
-from perdure.engine.ports import Reopening
+from perdure.engine.ports import RetryChanges
 from perdure.store.flow_control import put_groups
 from perdure.store.queries import execute, fetch_row
 
 
-async def reopen(connection: Any, r: Reopening) -> bool:
-    """False when the run is not there any more as it was read; then nothing was written."""
+async def retry_run(connection: Any, r: RetryChanges) -> bool:
+    """False when the run has changed since it was read; nothing is written then."""
     async with connection.transaction():
         found = await fetch_row(
             connection,
@@ -20,7 +20,7 @@ async def reopen(connection: Any, r: Reopening) -> bool:
             ns=r.ns,
             events=r.events,
             body=r.body,
-            group_id=r.line.id if r.line else None,
+            group_id=r.group.id if r.group else None,
         )
         if not found["retried"]:
             return False
@@ -32,7 +32,7 @@ async def reopen(connection: Any, r: Reopening) -> bool:
             stale_ids=r.stale,
             stale_seqs=r.stale_seqs,
             tasks=[
-                (t.id, t.seq, t.name, t.queue, t.options, t.input, t.wait_us, t.line.id if t.line else None)
+                (t.id, t.seq, t.name, t.queue, t.options, t.input, t.wait_us, t.group.id if t.group else None)
                 for t in r.queued
             ],
             promises=[
@@ -42,5 +42,5 @@ async def reopen(connection: Any, r: Reopening) -> bool:
             states=r.states.items(),
             released=r.orphans,
         )
-        await put_groups(connection, [line for line in (r.line, *(t.line for t in r.queued)) if line is not None])
+        await put_groups(connection, [group for group in (r.group, *(t.group for t in r.queued)) if group is not None])
         return True

@@ -31,7 +31,14 @@ from perdure.core.schedules import (
 )
 from perdure.core.suggestions import did_you_mean
 from perdure.engine.commits.rows import run_kind
-from perdure.engine.services.schedule_planner import Calendars, DueSchedule, Fire, Plan, SchedulePlanner, Step
+from perdure.engine.services.schedule_planner import (
+    Calendars,
+    DueSchedule,
+    Plan,
+    PlannedFire,
+    PlanStep,
+    SchedulePlanner,
+)
 from perdure.engine.services.schedules import Fired, NextFire
 from perdure.flows.scheduled import BACKFILL, FIRED, MISSED, SKIPPED, spec_calendars
 from perdure.store.clashes import retried
@@ -43,7 +50,7 @@ from perdure.wire.codec import encode_message
 
 PAGE: Final = 500
 USERS_SHOWN: Final = 5
-"""Schedules that are named when a calendar cannot go."""
+"""Schedules that are named in the error when a calendar cannot be deleted."""
 
 
 @retried()
@@ -70,13 +77,13 @@ class PostgresSchedules(PostgresPort):
                 await execute(c, "cancel_runs", run_ids=stopped, body=body)
             return await _advance(c, steps, fresh)
 
-    async def put_off(self, ids: Sequence[int], error: str, delay_us: int) -> None:
+    async def defer(self, ids: Sequence[int], error: str, delay_us: int) -> None:
         await self._fetch("postpone_schedules", ids=list(ids), error=error, delay_us=delay_us)
 
     async def prune(self, keep_days: float, rows: int) -> int:
         return len(await self._fetch("delete_old_fires", keep_days=keep_days, limit=rows))
 
-    async def start(self, ns: int, name: str, how: str, plan: Plan) -> list[Fire] | None:
+    async def start(self, ns: int, name: str, how: str, plan: Plan) -> list[PlannedFire] | None:
         """Start runs for given times. Answers those that were free; None when there is no such schedule."""
         async with self._pool.take() as c, c.transaction():
             row = await fetch_row(c, "schedule_to_start", ns=ns, name=name)
@@ -241,7 +248,7 @@ def _elsewhere(name: str, origin: str) -> str:
     return f"there is a schedule {name!r} already that does not come from this flow: give the trigger another name, or delete that schedule"
 
 
-async def _start(c: Any, fires: Sequence[tuple[DueSchedule, Fire]], how: str) -> set[tuple[int, int]]:
+async def _start(c: Any, fires: Sequence[tuple[DueSchedule, PlannedFire]], how: str) -> set[tuple[int, int]]:
     """Take nominal times, and start runs for those that were free. Answers which were."""
     if not fires:
         return set()
@@ -259,7 +266,7 @@ async def _start(c: Any, fires: Sequence[tuple[DueSchedule, Fire]], how: str) ->
                 f.body,
                 run_kind(f.version),
                 f.attributes.decode(),
-                f.line.id if f.line else None,
+                f.group.id if f.group else None,
                 f.deadline_us or None,
                 chain.first(f.run_id, s.ns, 0, f.body),
             )
@@ -267,11 +274,11 @@ async def _start(c: Any, fires: Sequence[tuple[DueSchedule, Fire]], how: str) ->
             if f.run_id is not None
         ]
         await execute(c, "start_scheduled", runs=runs)
-        await put_groups(c, [f.line for _, f in new if f.line is not None])
+        await put_groups(c, [f.group for _, f in new if f.group is not None])
     return fresh
 
 
-async def _advance(c: Any, steps: Sequence[Step], fresh: set[tuple[int, int]]) -> Fired:
+async def _advance(c: Any, steps: Sequence[PlanStep], fresh: set[tuple[int, int]]) -> Fired:
     rows: list[tuple[Any, ...]] = []
     totals: Counter[str] = Counter()
     for s in steps:
@@ -292,7 +299,7 @@ async def _calendar_texts(c: Any, wanted: set[tuple[int, str]]) -> dict[tuple[in
 
 
 async def _calendars(c: Any, ns: int, names: Sequence[str]) -> Calendars:
-    """InvalidInput for one that there is not."""
+    """InvalidInput for a calendar that does not exist."""
     texts = await _calendar_texts(c, {(ns, name) for name in names})
     for name in names:
         if (ns, name) not in texts:

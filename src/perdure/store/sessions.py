@@ -12,8 +12,8 @@ from perdure.core.limits import (
 )
 from perdure.engine.ports import (
     LostTask,
+    OpenedSession,
     Renewed,
-    Session,
     Settle,
 )
 from perdure.store.clashes import retried
@@ -31,9 +31,9 @@ QUARANTINED: Final = (
 
 @retried()
 class PostgresSessions(PostgresPort):
-    async def register(self, engine: str, lease_s: float, slots: int) -> Session:
+    async def register(self, engine: str, lease_s: float, slots: int) -> OpenedSession:
         row = await self._row("register_session", engine=engine, lease_s=lease_s, slots=slots)
-        return Session(row["id"], row["clock"])
+        return OpenedSession(row["id"], row["clock"])
 
     async def renew(self, session: int, lease_s: float, slots: int, slots_free: int) -> Renewed | None:
         row = await self._row("renew_session", session=session, lease_s=lease_s, slots=slots, slots_free=slots_free)
@@ -58,7 +58,7 @@ class PostgresSessions(PostgresPort):
             return len(gone)
 
     async def leave(self, session: int, settle: Settle) -> None:
-        """The same for our own session, on purpose."""
+        """The same for this engine's own session, when it closes."""
         async with self._pool.take() as c, c.transaction():
             gone = [r["id"] for r in await fetch(c, "delete_session", session=session)]
             if gone:

@@ -1,4 +1,4 @@
-"""The Expiries port on PostgreSQL, over the store's pool."""
+"""The start-deadline port on PostgreSQL, over the store's pool."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class PostgresStartDeadlines(PostgresPort):
         return Upcoming(row["clock"], row["at"])
 
     async def expire(self, session: int, limit: int, fails: Fails) -> list[Failed]:
-        """One transaction: the rows go and the failures are with their runs, or nothing happened."""
+        """One transaction deletes the rows and sends the failures to their runs."""
         async with self._pool.take() as c, c.transaction():
             rows = await fetch(c, "lock_tasks_past_start_deadline", session=session, limit=limit)
             if not rows:

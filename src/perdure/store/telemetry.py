@@ -1,4 +1,4 @@
-"""Notes and observations on PostgreSQL, over the store's pool: the port of engine/services/telemetry.py, and what /metrics and /readyz ask."""
+"""Telemetry on PostgreSQL, over the store's pool: the port of engine/services/telemetry.py, and the queries of /metrics and /readyz."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEPTH_MAX: Final = 50_000
 """Waiting tasks that are counted in all, the same share of every kind; a longer queue shows as that long."""
 
 WAITS_COUNTED: Final = 10_000
-"""Runs, or tasks of one line, that wait for one thing and are counted."""
+"""Largest count of runs, or of tasks of one group, with one wait reason."""
 
 
 @retried()

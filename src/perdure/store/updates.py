@@ -1,28 +1,28 @@
-"""The UpdatePort on PostgreSQL, and the states of a run for those who only look."""
+"""The UpdatePort on PostgreSQL, and reads of the states of a run."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from perdure.engine.services.updates import Asked, Found, Place, answer_of
+from perdure.engine.services.updates import Place, SettledUpdate, UpdateSent, answer_of
 from perdure.store.clashes import retried
 from perdure.store.port import PostgresPort
 
 
 @retried()
 class PostgresUpdates(PostgresPort):
-    async def ask(self, place: Place, body: bytes) -> Asked:
+    async def ask(self, place: Place, body: bytes) -> UpdateSent:
         ns, run_id, id = place
         return _asked(await self._row("ask_update", run_id=run_id, ns=ns, id=id, body=body))
 
-    async def find(self, place: Place) -> Asked:
+    async def find(self, place: Place) -> UpdateSent:
         ns, run_id, id = place
         return _asked(await self._row("find_update", run_id=run_id, ns=ns, id=id))
 
-    async def settled(self, places: Sequence[Place]) -> list[Found]:
+    async def settled(self, places: Sequence[Place]) -> list[SettledUpdate]:
         rows = await self._fetch("settled_updates", updates=places)
-        return [Found(places[r["n"] - 1], _answer(r), r["successor"]) for r in rows]
+        return [SettledUpdate(places[r["n"] - 1], _answer(r), r["successor"]) for r in rows]
 
     async def states(self, ns: int, run_id: bytes, after: str, limit: int) -> list[tuple[str, bytes]]:
         """States of a run in the order of their names. Nothing about the run is touched."""
@@ -30,8 +30,8 @@ class PostgresUpdates(PostgresPort):
         return [(r["name"], r["value"]) for r in rows]
 
 
-def _asked(row: Any) -> Asked:
-    return Asked(row["active"], row["known"], _answer(row))
+def _asked(row: Any) -> UpdateSent:
+    return UpdateSent(row["active"], row["known"], _answer(row))
 
 
 def _answer(row: Any) -> Any:

@@ -72,7 +72,7 @@ async def verify(
         reader = _Reader(connection, findings, _ByRun(ledger), names, SignalBook(signals))
         await reader.runs()
         await reader.orphan_tasks()
-        await reader.mail()
+        await reader.messages()
         await reader.slots()
         await reader.batches()
         await reader.audit()
@@ -152,7 +152,7 @@ class SignalBook:
                     )
 
 
-class _Page:
+class _VerifyPage:
     """Some runs with all their rows."""
 
     def __init__(self, run_ids: list[bytes], findings: Findings) -> None:
@@ -190,8 +190,8 @@ class _Reader:
         for run, lines in self._ledger.rest():
             self._unknown(run, lines)
 
-    async def _read(self, run_ids: list[bytes]) -> _Page:
-        page = _Page(run_ids, self._findings)
+    async def _read(self, run_ids: list[bytes]) -> _VerifyPage:
+        page = _VerifyPage(run_ids, self._findings)
         for r in await fetch(self._c, "verify_runs", run_ids=run_ids):
             page.runs[r["run_id"]].append(_stored_run(r))
             page.clock_us = r["clock"]
@@ -242,7 +242,7 @@ class _Reader:
         else:
             fold.row(r["seq"], r["last"], r["epoch"], r["at"], events)
 
-    async def _fires(self, page: _Page) -> None:
+    async def _fires(self, page: _VerifyPage) -> None:
         """A nominal time names one run. Every run that a schedule started must be the one that its time names."""
         asked = [(run_id, *fold.scheduled) for run_id, fold in page.folds.items() if fold.scheduled is not None]
         if not asked:
@@ -256,7 +256,7 @@ class _Reader:
         rows = await fetch(self._c, "verify_history", run_ids=[run_id])
         return [r for row in rows for r in decode_row(row["seq"], row["at"], row["body"])]
 
-    def _judge(self, page: _Page) -> None:
+    def _judge(self, page: _VerifyPage) -> None:
         for kind, run_id, ns in page.namespaces:
             self._findings.examine(22)
             if page.folds[run_id].ns not in (None, ns):
@@ -284,18 +284,18 @@ class _Reader:
         ended = not any(one.active for one in stored)
         return ended and fold.run_id < self._dropped and (not stored or not fold.last)
 
-    async def mail(self) -> None:
+    async def messages(self) -> None:
         after = 0
         while rows := await fetch(self._c, "verify_messages", after=after, limit=PAGE_TASKS):
             for r in rows:
                 self._findings.examine(16)
                 try:
-                    mail = decode_message(r["body"])
+                    message = decode_message(r["body"])
                 except (InvalidInput, msgspec.DecodeError) as e:
                     self._findings.violate(16, ids.text(r["run_id"]), f"inbox row {r['id']} cannot be read: {e}")
                 else:
-                    if isinstance(mail, SignalMessage):
-                        self._signals.pending(r["run_id"], mail)
+                    if isinstance(message, SignalMessage):
+                        self._signals.pending(r["run_id"], message)
             after = rows[-1]["id"]
         self._signals.settle(self._findings)
 

@@ -13,7 +13,7 @@ from perdure.store.queries import fetch, fetch_row
 from perdure.wire.codec import decode_options
 
 _RECORDED: Final = frozenset({"approval", "signal", "event", "promise", "update", "child", "timer", "task"})
-"""Words that are recorded with the run as the first thing it waits for."""
+"""Wait reasons that are recorded with the run."""
 _IN_LINE: Final = frozenset({"limit", "rate", "paused"})
 _SCANS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "retry": ("runs_waiting_for_retry", {}),
@@ -69,7 +69,7 @@ def _of_task(t: Any) -> wait_reasons.WaitReason:
 async def waiting_on(
     c: Any, ns: int, code: str, low: bytes, high: bytes, limit: int
 ) -> tuple[list[bytes], bytes | None]:
-    """Runs that wait for this, newest first, and how far the search got; None: all the way."""
+    """Runs with this wait reason, newest first, and how far the search got; None: complete."""
     if code in _RECORDED:
         rows = await fetch(c, "runs_waiting_first_for", ns=ns, low=low, high=high, limit=limit, reason=code)
         return [r["run_id"] for r in rows], None

@@ -51,7 +51,7 @@ MOCKED: Final = "mocked"
 
 
 SETTINGS: Final = EngineSettings(commit=CommitPolicy(lazy_us=1_000))
-"""Nothing is gained by letting records wait for company where somebody waits for everything to be written."""
+"""No group commit: the test waits for every record to be written, so delaying records gains nothing."""
 
 
 class TestEnv:
@@ -77,8 +77,6 @@ class TestEnv:
         await self.client.__aexit__(kind, error, trace)
         if self._database is not None:
             await scratch().drop(self._database)
-
-    # -- running ----------------------------------------------------------------------------------------------------
 
     @overload
     def mock(self, target: Mockable[P, R], fake: Callable[P, Coroutine[Any, Any, R]]) -> None: ...
@@ -157,8 +155,6 @@ class TestEnv:
         finally:
             result.cancel()
 
-    # -- time ---------------------------------------------------------------------------------------------------------
-
     @property
     def now(self) -> datetime:
         """The environment's time."""
@@ -226,5 +222,12 @@ class TestEnv:
         if engine.deferred_starts.is_busy or (begin_us or due.clock_us + 1) <= due.clock_us:
             engine.deferred_starts.wake()
             return True
-        moments = (due.run_at_us, due.task_at_us, due.line_at_us, due.run_line_at_us, engine.next_wake_us(), fire_us)
-        return due.mail or any(m is not None and m <= due.clock_us for m in moments)
+        moments = (
+            due.run_at_us,
+            due.task_at_us,
+            due.task_group_at_us,
+            due.run_group_at_us,
+            engine.next_wake_us(),
+            fire_us,
+        )
+        return due.has_messages or any(m is not None and m <= due.clock_us for m in moments)

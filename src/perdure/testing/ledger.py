@@ -61,9 +61,19 @@ class Ledger(_AppendOnly):
         self, me: Attempt, phase: Phase, after: Iterable[str] = (), *, failed: bool = False, retry_us: int = 0
     ) -> None:
         line = LedgerLine(
-            run=me.run_id, task=me.task_id, name=me.task, attempt=me.number, epoch=me.epoch, worker=self._worker, phase=phase,
-            boot=BOOT, mono_us=time.monotonic_ns() // 1000, after=tuple(after), failed=failed, retry_us=retry_us,
-        )  # fmt: skip
+            run=me.run_id,
+            task=me.task_id,
+            name=me.task,
+            attempt=me.number,
+            epoch=me.epoch,
+            worker=self._worker,
+            phase=phase,
+            boot=BOOT,
+            mono_us=time.monotonic_ns() // 1000,
+            after=tuple(after),
+            failed=failed,
+            retry_us=retry_us,
+        )
         self._append(msgspec.json.encode(line))
 
     def begin(self, after: Iterable[str] = ()) -> None:
@@ -96,7 +106,7 @@ class Ledger(_AppendOnly):
 
 
 class Signals(_AppendOnly):
-    """Signals that were acknowledged: append after `send()` has returned. `sender` tells apart those whose order is not known."""
+    """Signals that were acknowledged: append after `send()` has returned. Signals of different `sender`s have no order."""
 
     def acknowledged(self, run_id: str, name: str, value: object, sender: str = "") -> None:
         self._append(msgspec.json.encode({"run": run_id, "name": name, "value": value, "sender": sender}))

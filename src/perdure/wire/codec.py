@@ -1,6 +1,6 @@
-"""Events, commands and mail as bytes, with a version in front; histories as JSON for people and for golden files.
+"""Events, commands and messages as bytes with a version byte; histories as JSON for display and for golden files.
 
-Law: whatever this module ever wrote, it reads for ever. A new layout takes a new version byte and keeps the old reader.
+Law: this module reads everything that any version of it has written. A new layout takes a new version byte and keeps the old reader.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ VERSION = b"\x01"
 
 _encoder = msgspec.msgpack.Encoder()
 _events = msgspec.msgpack.Decoder(list[Event])
-_mail = msgspec.msgpack.Decoder(Message)
+_messages = msgspec.msgpack.Decoder(Message)
 _recorded = msgspec.msgpack.Decoder(list[Recorded])
 _commands = msgspec.msgpack.Decoder(list[Command])
 _options = msgspec.msgpack.Decoder(TaskOptions)
@@ -53,13 +53,13 @@ def decode_commands(data: bytes) -> list[Command]:
     return _commands.decode(_body(data))
 
 
-def encode_message(mail: Message) -> bytes:
-    return VERSION + _encoder.encode(mail)
+def encode_message(message: Message) -> bytes:
+    return VERSION + _encoder.encode(message)
 
 
 def decode_message(data: bytes) -> Message:
-    mail: Message = _mail.decode(_body(data))
-    return mail
+    message: Message = _messages.decode(_body(data))
+    return message
 
 
 def encode_options(options: TaskOptions) -> bytes:
@@ -90,8 +90,6 @@ def decode_row(seq: int, at_us: int, body: bytes) -> list[Recorded]:
     """One history row holds consecutive events of one commit."""
     return [Recorded(seq + i, at_us, e) for i, e in enumerate(decode_events(body))]
 
-
-# -- JSON, for export, golden histories and people -----------------------------------------------------------------
 
 _BY_NAME: dict[str, type[Any]] = {t.__name__: t for t in ev.EVENT_TYPES}
 

@@ -110,8 +110,6 @@ class Down(msgspec.Struct):
     """(number, run, why) of activations with records that this worker does not understand."""
 
 
-# -- up --------------------------------------------------------------------------------------------------------------
-
 _ENDS: Final = {
     End.SUCCESS: pb.END_SUCCESS,
     End.ERROR: pb.END_ERROR,
@@ -129,9 +127,15 @@ def encode_up(up: Up) -> bytes:
     add = m.reports.add
     for r in up.reports:
         report = add(
-            run_id=r.run_id, seq=r.seq, attempt=r.attempt, end=_ENDS[r.end], value=r.value, started_us=r.started_us, finished_us=r.finished_us,
+            run_id=r.run_id,
+            seq=r.seq,
+            attempt=r.attempt,
+            end=_ENDS[r.end],
+            value=r.value,
+            started_us=r.started_us,
+            finished_us=r.finished_us,
             epoch=r.epoch,
-        )  # fmt: skip
+        )
         if r.failure is not None:
             report.failure.CopyFrom(_failure(r.failure))
     for number, d, more in up.decisions:
@@ -157,7 +161,15 @@ def decode_up(data: bytes) -> Up:
         hello=_hello_of(m.hello) if m.HasField("hello") else None,
         reports=[
             Report(
-                r.run_id, r.seq, r.attempt, _end(r.end), r.value, _reason(r), r.started_us, r.finished_us, r.epoch,
+                r.run_id,
+                r.seq,
+                r.attempt,
+                _end(r.end),
+                r.value,
+                _reason(r),
+                r.started_us,
+                r.finished_us,
+                r.epoch,
             )
             for r in m.reports
         ],
@@ -179,16 +191,18 @@ def decode_up(data: bytes) -> Up:
         ],
         beats=_beats(m.beats),
         logs=[
-            LogChunk(c.run_id, c.seq, c.attempt, c.number, [LogLine(x.at_us, x.stream, x.level, x.text) for x in c.lines])
+            LogChunk(
+                c.run_id, c.seq, c.attempt, c.number, [LogLine(x.at_us, x.stream, x.level, x.text) for x in c.lines]
+            )
             for c in m.logs
         ],
         draining=m.draining,
         alive=m.alive,
-    )  # fmt: skip
+    )
 
 
 def _reason(r: pb.Report) -> Failure | None:
-    """A failed attempt always has one, whatever its worker sent."""
+    """The failure of a failed attempt; a default where the worker sent none."""
     if r.HasField("failure"):
         return _failure_of(r.failure)
     return _NO_REASON if r.end in (pb.END_ERROR, pb.END_FINAL_ERROR) else None
@@ -206,7 +220,13 @@ def _end(number: int) -> End:
 
 def _hello(h: Hello) -> pb.Hello:
     return pb.Hello(
-        protocol=h.protocol, worker_id=h.worker_id, name=h.name, host=h.host, pid=h.pid, sdk=h.sdk, slots=h.slots,
+        protocol=h.protocol,
+        worker_id=h.worker_id,
+        name=h.name,
+        host=h.host,
+        pid=h.pid,
+        sdk=h.sdk,
+        slots=h.slots,
         tasks=[pb.Served(queue=queue, name=name) for queue, name in h.tasks],
         workflows=[
             pb.Workflow(
@@ -214,17 +234,27 @@ def _hello(h: Hello) -> pb.Hello:
             )
             for name, version in h.workflows.items()
         ],
-        running=[pb.Token(run_id=r, seq=s, attempt=a) for r, s, a in h.running], signatures=h.signatures,
-    )  # fmt: skip
+        running=[pb.Token(run_id=r, seq=s, attempt=a) for r, s, a in h.running],
+        signatures=h.signatures,
+    )
 
 
 def _hello_of(m: pb.Hello) -> Hello:
     return Hello(
-        m.worker_id, m.name, m.host, m.pid, m.sdk, m.slots,
-        [(t.queue, t.name) for t in m.tasks], {w.name: w.version for w in m.workflows},
-        [(t.run_id, t.seq, t.attempt) for t in m.running], m.protocol, dict(m.signatures),
-        {w.name: w.control for w in m.workflows if w.control}, {w.name: w.parameters for w in m.workflows if w.parameters},
-    )  # fmt: skip
+        m.worker_id,
+        m.name,
+        m.host,
+        m.pid,
+        m.sdk,
+        m.slots,
+        [(t.queue, t.name) for t in m.tasks],
+        {w.name: w.version for w in m.workflows},
+        [(t.run_id, t.seq, t.attempt) for t in m.running],
+        m.protocol,
+        dict(m.signatures),
+        {w.name: w.control for w in m.workflows if w.control},
+        {w.name: w.parameters for w in m.workflows if w.parameters},
+    )
 
 
 def bounded_signatures(signatures: Mapping[str, Any]) -> dict[str, bytes]:
@@ -250,25 +280,35 @@ def _failure_of(m: pb.Failure) -> Failure:
     return Failure(m.code, m.message, m.type, m.traceback, m.retry_after_us)
 
 
-# -- down ------------------------------------------------------------------------------------------------------------
-
-
 def encode_down(down: Down) -> bytes:
     m = pb.ToWorker(acked=down.acked, going_away=down.going_away, clock_us=down.clock_us)
     if down.welcome is not None:
         w = down.welcome
         m.welcome.CopyFrom(
             pb.Welcome(
-                protocol=w.protocol, server=w.server, clock_us=w.clock_us, alive_every_ms=w.alive_every_ms, message_bytes_max=w.message_bytes_max
+                protocol=w.protocol,
+                server=w.server,
+                clock_us=w.clock_us,
+                alive_every_ms=w.alive_every_ms,
+                message_bytes_max=w.message_bytes_max,
             )
-        )  # fmt: skip
+        )
     add = m.tasks.add
     for a in down.tasks:
         o = a.options
         task = add(
-            run_id=a.run_id, seq=a.seq, attempt=a.attempt, epoch=a.epoch, name=a.name, input=a.input, timeout_us=o.timeout_us,
-            heartbeat_us=o.heartbeat_us, at_most_once=o.at_most_once, trace=a.trace, queue=a.queue,
-        )  # fmt: skip
+            run_id=a.run_id,
+            seq=a.seq,
+            attempt=a.attempt,
+            epoch=a.epoch,
+            name=a.name,
+            input=a.input,
+            timeout_us=o.timeout_us,
+            heartbeat_us=o.heartbeat_us,
+            at_most_once=o.at_most_once,
+            trace=a.trace,
+            queue=a.queue,
+        )
         if o.never or o.on:
             task.never.extend(o.never)
             task.on.extend(o.on)
@@ -293,8 +333,16 @@ def decode_down(data: bytes) -> Down:
         else None,
         tasks=[
             Assignment(
-                t.run_id, t.seq, t.attempt, t.epoch, t.name, t.input,
-                _options(t.timeout_us, t.heartbeat_us, t.at_most_once, tuple(t.never), tuple(t.on)), 0, t.trace, t.queue,
+                t.run_id,
+                t.seq,
+                t.attempt,
+                t.epoch,
+                t.name,
+                t.input,
+                _options(t.timeout_us, t.heartbeat_us, t.at_most_once, tuple(t.never), tuple(t.on)),
+                0,
+                t.trace,
+                t.queue,
             )
             for t in m.tasks
         ],
@@ -305,7 +353,7 @@ def decode_down(data: bytes) -> Down:
         going_away=m.going_away,
         clock_us=m.clock_us,
         unreadable=unreadable,
-    )  # fmt: skip
+    )
 
 
 def _activation(a: pb.Activation, unreadable: list[tuple[int, bytes, str]]) -> tuple[int, Activation, bool] | None:
@@ -327,9 +375,6 @@ def _options(
 
 
 _NO_OPTIONS: Final = TaskOptions()
-
-
-# -- heartbeats beside the stream ------------------------------------------------------------------------------------
 
 
 def encode_beats(worker_id: bytes, beats: list[Beat]) -> bytes:
@@ -354,9 +399,6 @@ def encode_beat_reply(unknown: bool) -> bytes:
 
 def decode_beat_reply(data: bytes) -> bool:
     return pb.BeatReply.FromString(data).unknown
-
-
-# -- parts -----------------------------------------------------------------------------------------------------------
 
 
 def activation_parts(number: int, a: Activation) -> Iterator[tuple[int, Activation, bool]]:

@@ -193,10 +193,8 @@ def test_jitter_is_bounded_and_always_the_same(value: dict[str, Any], nominal: i
 
 def test_jitter_spreads_over_its_whole_width_and_differs_between_schedules() -> None:
     spec = parse_spec({"every": "1m", "jitter": "10s"})
-    put_off = [fire_at(spec, "a", n * 60 * SECOND_US) - n * 60 * SECOND_US for n in range(1000)]
-    assert [sum(1 for p in put_off if p * 10 // (spec.jitter_us + 1) == tenth) > 60 for tenth in range(10)] == [
-        True
-    ] * 10
+    defer = [fire_at(spec, "a", n * 60 * SECOND_US) - n * 60 * SECOND_US for n in range(1000)]
+    assert [sum(1 for p in defer if p * 10 // (spec.jitter_us + 1) == tenth) > 60 for tenth in range(10)] == [True] * 10
     assert len({fire_at(spec, name, NOW) for name in map(str, range(50))}) == 50
 
 

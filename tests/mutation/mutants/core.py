@@ -267,7 +267,7 @@ MUTANTS = [
     Mutant(
         "grant-ignore-weight",
         "core/flow_control/admission.py",
-        "turn += 1.0 / line.weight",
+        "turn += 1.0 / group.weight",
         "turn += 1.0",
         "core/test_admission.py flows/test_flow_control_options.py",
     ),
@@ -281,14 +281,14 @@ MUTANTS = [
     Mutant(
         "grant-ignore-aging",
         "core/flow_control/admission.py",
-        "w.line.priority + waited // AGING_US",
-        "w.line.priority",
+        "w.group.priority + waited // AGING_US",
+        "w.group.priority",
         "core/test_admission.py flows/test_flow_control_options.py",
     ),
     Mutant(
         "grant-drop-a-count",
         "core/flow_control/admission.py",
-        "            used[line.ns, limit.key] = used.get((line.ns, limit.key), 0) + 1\n",
+        "            used[group.ns, limit.key] = used.get((group.ns, limit.key), 0) + 1\n",
         "            pass\n",
         "core/test_admission.py flows/test_flow_control_options.py",
     ),

@@ -15,7 +15,7 @@ MUTANTS = [
     Mutant(
         "runs-children-not-stopped",
         "engine/runs/exits.py",
-        '            run.post(child_id, CancelMessage("its parent has ended"))\n',
+        '            run.send(child_id, CancelMessage("its parent has ended"))\n',
         "",
         "e2e/test_workflows.py::test_a_child_that_nobody_waits_for_any_more_is_cancelled_and_cleans_up",
     ),
@@ -29,8 +29,8 @@ MUTANTS = [
     Mutant(
         "runs-permission-dropped",
         "engine/runs/delivery.py",
-        "if allowed and mail.name not in run.state.resolved:",
-        "if mail.name not in run.state.resolved:",
+        "if allowed and message.name not in run.state.resolved:",
+        "if message.name not in run.state.resolved:",
         "engine/test_delivery.py",
     ),
     Mutant(
@@ -50,14 +50,14 @@ MUTANTS = [
     Mutant(
         "runs-lose-mail-on-handover",
         "engine/runs/commands.py",
-        "            *run.unseen,  # it came while the code was deciding to go on elsewhere\n",
+        "            *run.unseen,  # it arrived while the code decided to continue as new\n",
         "",
         "e2e/test_workflows.py::test_a_run_that_continues_as_new_is_one_run_to_those_outside",
     ),
     Mutant(
         "runs-drop-an-identity-check",
         "engine/runs/delivery.py",
-        "if child is None or (mail.child and mail.child != child):",
+        "if child is None or (message.child and message.child != child):",
         "if child is None:",
         "engine/test_delivery.py",
     ),
@@ -71,7 +71,7 @@ MUTANTS = [
     Mutant(
         "runs-drop-a-shift",
         "engine/runs/commands.py",
-        "        if fire_at_us < run.reopened[0]:  # set by code",
+        "        if fire_at_us < run.retried[0]:  # set by code",
         "        if fire_at_us < 0:  # set by code",
         "e2e/test_run_retry.py::test_a_sleep_that_the_code_reaches_only_after_a_retry_counts_from_the_retry",
     ),
@@ -106,7 +106,7 @@ MUTANTS = [
     Mutant(
         "dispatch-do-not-stop-the-double",
         "engine/tasks/attempts.py",
-        "            self._worker.cancel(run.id, mail.seq, flight.assignment.attempt)\n        now = self._now_us()  # the end",
+        "            self._worker.cancel(run.id, message.seq, flight.assignment.attempt)\n        now = self._now_us()  # the end",
         "            pass\n        now = self._now_us()  # the end",
         "engine/test_adopted.py",
     ),
@@ -148,14 +148,14 @@ MUTANTS = [
     Mutant(
         "claims-swap-two-statements",
         "engine/services/claims.py",
-        "        for run, _ in reads:\n            self._deliver(mail.get(run.id, []))\n        self._timers.fire()  # after",
-        "        self._timers.fire()\n        for run, _ in reads:\n            self._deliver(mail.get(run.id, []))  # after",
+        "        for run, _ in reads:\n            self._deliver(messages.get(run.id, []))\n        self._timers.fire()  # after",
+        "        self._timers.fire()\n        for run, _ in reads:\n            self._deliver(messages.get(run.id, []))  # after",
         "engine/test_claims.py",
     ),
     Mutant(
         "claims-lost-though-ended",
         "engine/services/claims.py",
-        "        for run_id, seq in _ends(loaded.mail):\n            queued[run_id].add(seq)\n",
+        "        for run_id, seq in _ends(loaded.messages):\n            queued[run_id].add(seq)\n",
         "",
         "e2e/test_engine_regressions.py::test_an_end_that_lies_in_the_inbox_while_its_run_is_loaded_is_not_taken_for_lost",
     ),
@@ -232,7 +232,7 @@ MUTANTS = [
     Mutant(
         "start-deadlines-no-message",
         "engine/services/start_deadlines.py",
-        "                self._events.message_posted.publish(run_id)\n",
+        "                self._events.message_sent.publish(run_id)\n",
         "                pass\n",
         "engine/test_start_deadlines.py",
     ),
@@ -253,8 +253,8 @@ MUTANTS = [
     Mutant(
         "schedules-bad-one-never-put-off",
         "engine/services/schedules.py",
-        "        await self.store.put_off(\n            self.planner.seen,",
-        "        await self.store.put_off(\n            [],",
+        "        await self.store.defer(\n            self.planner.seen,",
+        "        await self.store.defer(\n            [],",
         "store/test_schedule_store.py",
     ),
     Mutant(

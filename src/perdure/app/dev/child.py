@@ -1,7 +1,7 @@
 """The worker of `perdure dev`: a process of its own, so that new code always starts in a fresh interpreter.
 
-It talks with its parent over one socket: it says what it found, waits for SERVE, says when it is CONNECTED, and goes when the parent
-says DRAIN or is no more.
+It talks with its parent over one socket: it reports what it found, waits for SERVE, reports CONNECTED, and exits when the parent
+sends DRAIN or dies.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DRAIN_S: Final = 4.0
 """A worker that makes way for newer code gives its tasks this long."""
 
 
-class Hello(msgspec.Struct, kw_only=True):
+class ChildHello(msgspec.Struct, kw_only=True):
     """The child's first and only message."""
 
     tasks: list[str] = []
@@ -42,7 +42,7 @@ class Hello(msgspec.Struct, kw_only=True):
 
 def main() -> None:
     descriptor, server, *files = sys.argv[1:]
-    # Ctrl-C reaches the whole terminal; what it means is the parent's business.
+    # Ctrl-C reaches every process of the terminal; the parent handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = socket.socket(fileno=int(descriptor))
     hello = _load(files)
@@ -52,14 +52,14 @@ def main() -> None:
     asyncio.run(_serve(server, parent))
 
 
-def _load(files: list[str]) -> Hello:
+def _load(files: list[str]) -> ChildHello:
     try:
         defined = load(files)
     except BrokenModule as broken:
-        return Hello(trouble=broken.trace)
+        return ChildHello(trouble=broken.trace)
     except PerdureError as error:
-        return Hello(trouble=str(error))
-    return Hello(tasks=defined.tasks, workflows=defined.workflows)
+        return ChildHello(trouble=str(error))
+    return ChildHello(tasks=defined.tasks, workflows=defined.workflows)
 
 
 def _options(server: str) -> WorkerSettings:
@@ -77,7 +77,7 @@ async def _serve(server: str, parent: socket.socket) -> None:
             if parent.recv(1):
                 loop.call_soon_threadsafe(worker.drain)
                 parent.recv(1)
-            # The parent is no more, so there is nothing left to work for. Commands of `run:` would outlive us.
+            # The parent has died. Commands of `run:` would outlive this process.
             kill_family(os.getpid(), itself=False)
             os._exit(1)
 

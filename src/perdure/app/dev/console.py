@@ -1,4 +1,4 @@
-"""How `perdure dev` is heard."""
+"""Output of `perdure dev`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 
 class Say(Protocol):
-    """How the command line shows what happens. Texts are plain; the form is the command line's business."""
+    """Shows the progress of `perdure dev`. Texts are plain; the command line formats them."""
 
     def step(self, name: str, text: str) -> None: ...
     def trouble(self, text: str) -> None: ...

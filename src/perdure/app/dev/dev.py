@@ -27,7 +27,7 @@ from perdure.app.dev.discovery import announced, dev_token, secret_key
 from perdure.app.dev.flows import DevFlows
 from perdure.app.dev.workers import Workers
 from perdure.app.flow_files import of_project
-from perdure.app.http_client import EXIT_FAILED, Api, ApiError
+from perdure.app.http_client import EXIT_FAILED, ApiError, HttpApi
 from perdure.app.modules import Defined, discover
 from perdure.app.server_process import ServerProcess
 from perdure.app.settings import GRPC_PORT, HTTP_PORT, Address, ServerSettings
@@ -41,12 +41,12 @@ from perdure.store.connect import without_password
 
 PORTS_TRIED: Final = 50
 STOP_S_MAX: Final = 4.0
-"""From the signal to the end of the process, whatever its runs do. 5 s are promised; the rest is for a busy machine."""
+"""Longest time from the signal to the end of the process. 5 s are documented; the rest allows for a busy machine."""
 SERVER_DRAIN_S: Final = 1.0
 """Its only worker is gone by then."""
 FIRST_RUN_S_MAX: Final = 120.0
 ENGINE: Final = EngineSettings(lease_s=6.0, heartbeat_s=2.0)
-"""After a kill -9 somebody sits and waits for the run to go on."""
+"""Short, because after a kill -9 the developer waits for the run to continue."""
 EXIT_OF: Final = {"success": 0, "failed": 1, "cancelled": 3}
 
 
@@ -96,7 +96,7 @@ async def dev(options: DevOptions, say: Say) -> int:
         say.step("server", f"{http}, workers connect to {grpc}")
         flows = DevFlows(options.directory, process.url, token, say)
         await flows.deploy_all()
-        # That its workflows are known must be on record before anybody is told that they are.
+        # Workflows are registered before they are announced.
         workers = Workers(options.directory, str(grpc), say, process.server.engine.refresh, flows)
         stack.push_async_callback(workers.close)
         abandon.append(workers.kill)
@@ -107,7 +107,7 @@ async def dev(options: DevOptions, say: Say) -> int:
 
 
 def hard_stop(after_s: float, abandon: list[Callable[[], None]]) -> None:
-    """End this process after a while, whatever hangs: a database that does not answer, a step that cannot be interrupted. `abandon` is
+    """End this process after a while even if something hangs: a database that does not answer, a step that cannot be interrupted. `abandon` is
     called first; a private PostgreSQL is stopped by its watcher."""
 
     def end() -> None:
@@ -148,9 +148,6 @@ async def _until_stopped(
         for task in (stopped, watching, first):
             task.cancel()
         await asyncio.gather(stopped, watching, first, return_exceptions=True)
-
-
-# -- the pieces --------------------------------------------------------------------------------------------------------
 
 
 def _seed(directory: Path, say: Say) -> bool:
@@ -217,19 +214,16 @@ def is_free(address: Address) -> bool:
     return True
 
 
-# -- the first run -----------------------------------------------------------------------------------------------------
-
-
 async def _first_run(
     url: str, token: str, workers: Workers, flows: DevFlows, say: Say, seeded: bool, once: bool
 ) -> int:
-    """Where the directory was empty a run is started and its end is shown; elsewhere people know what to start."""
+    """Start a run and show its result, but only where the directory was empty and the starter was written into it."""
     if not seeded and not once:
         say.link(with_token(url, token))
         return 0
     await workers.changed.wait()
     workflow = _workflow_to_start(workers.defined, flows.names)
-    with Api(url, key=token) as api:
+    with HttpApi(url, key=token) as api:
         say.note(f"a first run of {workflow}:")
         run = await asyncio.to_thread(_start, api, workflow)
         while run["status"] not in EXIT_OF:
@@ -256,7 +250,7 @@ def _workflow_to_start(defined: Defined | None, flows: list[str]) -> str:
     )
 
 
-def _start(api: Api, workflow: str) -> dict[str, Any]:
+def _start(api: HttpApi, workflow: str) -> dict[str, Any]:
     """A worker has just connected; that its workflows are registered takes a moment."""
     deadline = time.monotonic() + FIRST_RUN_S_MAX
     while True:

@@ -29,11 +29,11 @@ LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 
 @contextmanager
 def announced(directory: Path, url: str, grpc: str, token: str = "") -> Generator[None]:
-    """While it runs, `dev` leaves two notes."""
+    """Write the two announcement files while `dev` runs."""
     files = [_note(directory), _state_note(url)]
     body = json.dumps({"url": url, "grpc": grpc, "token": token, "pid": os.getpid()})
     for file in files:
-        with suppress(OSError):  # a home that cannot be written to is no reason not to start
+        with suppress(OSError):  # an unwritable home directory does not prevent the start
             _write_privately(file, body)
     try:
         yield
@@ -86,7 +86,7 @@ def state_directory() -> Path:
 
 
 def _found(directory: Path) -> dict[str, str]:
-    """The note of a `dev` that is alive, here or above."""
+    """The announcement of a running `dev`, here or in a parent directory."""
     for place in [directory, *directory.parents][:PARENTS_MAX]:
         note = _read(_note(place))
         if note is not None:
@@ -95,7 +95,7 @@ def _found(directory: Path) -> dict[str, str]:
 
 
 def _read(file: Path) -> dict[str, str] | None:
-    """None: there is none, it is another user's, or its `dev` is no more."""
+    """None: there is none, it belongs to another user, or its `dev` has ended."""
     try:
         note: Any = json.loads(file.read_text())
         os.kill(int(note["pid"]), 0)

@@ -1,6 +1,6 @@
 """The flows of `perdure dev`: files of the directory, deployed at the start and whenever one is saved.
 
-A file with mistakes is shown the way compilers do it, and what was deployed before goes on.
+A file with mistakes is reported like a compiler error, and the version deployed before stays.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from perdure.app.dev.console import Say
 from perdure.app.flow_files import FLOWS, SUFFIXES, holds_flow, load, of_project
-from perdure.app.http_client import Api
+from perdure.app.http_client import HttpApi
 from perdure.core.errors import PerdureError
 
 
@@ -34,7 +34,7 @@ class DevFlows:
         await self.deploy(of_project(self._directory))
 
     async def deploy(self, paths: Iterable[Path]) -> None:
-        """What is no flow is passed over in silence."""
+        """Files that are no flows are skipped."""
         for path in sorted(paths):
             if not path.exists():
                 name = self._deployed.pop(path, "")
@@ -65,7 +65,7 @@ class DevFlows:
             self._say.step("flow", f"{answer['name']} of {shown}, unchanged")
 
     def _post(self, body: dict[str, Any]) -> dict[str, Any]:
-        with Api(self._url, key=self._token) as api:
+        with HttpApi(self._url, key=self._token) as api:
             answer: dict[str, Any] = api.post("/workflows/deploy", body)
             return answer
 

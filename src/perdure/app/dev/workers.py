@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
-from perdure.app.dev.child import DRAIN, SERVE, Hello
+from perdure.app.dev.child import DRAIN, SERVE, ChildHello
 from perdure.app.dev.console import Say
 from perdure.app.dev.flows import DevFlows
 from perdure.app.flow_files import IGNORED
@@ -34,13 +34,13 @@ DRAIN_S: Final = 5.0
 """A stopping worker may take so long for its tasks; then it is killed, and they are tried again."""
 
 CLOSE_S: Final = 1.5
-"""The same when `perdure dev` itself stops: a person waits for it."""
+"""The same when `perdure dev` itself stops, which must be quick."""
 
 
 class Child:
     """A worker process, from the import of the code on."""
 
-    def __init__(self, process: subprocess.Popen[bytes], control: socket.socket, hello: Hello) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], control: socket.socket, hello: ChildHello) -> None:
         self.process, self._control, self.hello = process, control, hello
 
     @staticmethod
@@ -91,20 +91,20 @@ def _launch(directory: Path, server: str, files: list[Path]) -> tuple[subprocess
     return process, ours
 
 
-def _read_hello(control: socket.socket) -> Hello:
+def _read_hello(control: socket.socket) -> ChildHello:
     control.settimeout(IMPORT_S_MAX)
     data = bytearray()
     try:
         while not data.endswith(b"\n"):
             part = control.recv(65_536)
             if not part:
-                return Hello(trouble="the worker ended while it imported the code")
+                return ChildHello(trouble="the worker ended while it imported the code")
             data += part
     except TimeoutError:
-        return Hello(trouble=f"importing the code took longer than {IMPORT_S_MAX:g} seconds")
+        return ChildHello(trouble=f"importing the code took longer than {IMPORT_S_MAX:g} seconds")
     finally:
         control.settimeout(None)
-    return msgspec.json.decode(data, type=Hello)
+    return msgspec.json.decode(data, type=ChildHello)
 
 
 class Workers:

@@ -1,4 +1,4 @@
-"""The first workflow people see, as code and as a flow. The files beside this one are written into their directory as they are."""
+"""The starter project of `perdure dev`, as code and as a flow. The files beside this one are copied unchanged."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import msgspec
 from perdure.core.access import Permission
 from perdure.core.api.act import Act, RunRef
 from perdure.core.limits import UPDATE_WAIT_S_MAX
-from perdure.core.work import Answer, StartRequest
+from perdure.core.work import StartRequest, UpdateAnswer
 
 
 class SendSignal(msgspec.Struct, frozen=True):
@@ -60,7 +60,7 @@ class GetUpdate(msgspec.Struct, frozen=True):
 
 
 class UpdateReply(msgspec.Struct, frozen=True):
-    answer: Answer | None = None
+    answer: UpdateAnswer | None = None
     """None: the run has not answered yet."""
 
 

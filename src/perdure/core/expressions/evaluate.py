@@ -82,8 +82,6 @@ class _Compiler:
     def _error(self, fault: Fault | str, at: int) -> ExprError:
         return ExprError(str(fault), max(0, at - self._start), self._text)
 
-    # -- paths -------------------------------------------------------------------------------------------------------
-
     def _root(self, node: ExprNode, name: str, *steps: str | int) -> Run:
         self.reads.append((name, *steps))
 
@@ -144,8 +142,6 @@ class _Compiler:
 
         return run
 
-    # -- values ------------------------------------------------------------------------------------------------------
-
     def _list(self, items: tuple[ExprNode, ...]) -> Run:
         runs = [self.of(item) for item in items]
         return lambda scope, meter: [run(scope, meter) for run in runs]
@@ -153,8 +149,6 @@ class _Compiler:
     def _object(self, pairs: tuple[tuple[str, ExprNode], ...]) -> Run:
         runs = [(key, self.of(value)) for key, value in pairs]
         return lambda scope, meter: {key: run(scope, meter) for key, run in runs}
-
-    # -- operators ---------------------------------------------------------------------------------------------------
 
     def _unary(self, node: Unary) -> Run:
         operand = self.of(node.operand)

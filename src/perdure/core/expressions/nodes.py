@@ -82,7 +82,7 @@ _KINDS: Final = {
 
 
 def kind(value: Any) -> str:
-    """The name of a value's type, for people."""
+    """The name of a value's type, for messages."""
     found = _KINDS.get(type(value))
     if found is None:
         found = next((name for base, name in _KINDS.items() if isinstance(value, base)), "unknown")
@@ -103,9 +103,6 @@ def number(value: float) -> float:
     elif not math.isfinite(value):
         raise Fault("the number is too large for a float")
     return value
-
-
-# -- the tree --------------------------------------------------------------------------------------------------------
 
 
 class ExprNode(msgspec.Struct, frozen=True, kw_only=True):

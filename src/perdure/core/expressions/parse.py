@@ -190,8 +190,6 @@ class _Parser:
             raise self._unexpected(token)
         return node
 
-    # -- operators ---------------------------------------------------------------------------------------------------
-
     def expression(self, rank: int) -> ExprNode:
         """An operand and every operator after it that binds at least as tightly as `rank`."""
         self._entries += 1
@@ -258,8 +256,6 @@ class _Parser:
         self._expect(":", "the other value of the `?`")
         other = self.expression(_CONDITIONAL)
         return Cond(test=test, then=then, other=other, at=token.at, height=over(test, then, other))
-
-    # -- operands ----------------------------------------------------------------------------------------------------
 
     def _operand(self) -> ExprNode:
         token = self._tokens[self._next]
@@ -386,8 +382,6 @@ class _Parser:
             if not self._goes_on("}"):
                 break
         return tuple(out.items())
-
-    # -- tokens ------------------------------------------------------------------------------------------------------
 
     def _open(self) -> None:
         self._brackets += 1

@@ -117,9 +117,6 @@ def _too_large() -> ExprError:
     return ExprError(f"the value would have more than {TEMPLATE_BYTES_MAX} bytes; pass a reference to it instead")
 
 
-# -- reading ---------------------------------------------------------------------------------------------------------
-
-
 def _form(value: Any, path: Path, found: list[tuple[Path, Expr]]) -> Any:
     if len(path) > TEMPLATE_DEPTH_MAX:
         raise ExprError(f"the value is nested more than {TEMPLATE_DEPTH_MAX} deep", path=path[:4])
@@ -175,9 +172,6 @@ def _parts(value: str) -> list[str | Expr]:
     if text := "".join(plain):
         out.append(text)
     return out
-
-
-# -- filling ---------------------------------------------------------------------------------------------------------
 
 
 def _fill(form: Any) -> Fill:

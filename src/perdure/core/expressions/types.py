@@ -153,8 +153,6 @@ class _Checker:
             return real[0]
         return _of_kinds(out)
 
-    # -- paths -------------------------------------------------------------------------------------------------------
-
     def _get(self, node: Get) -> Schema | None:
         schema = self.schema(node.base)
         for index, step in enumerate(node.steps):
@@ -199,8 +197,6 @@ class _Checker:
             hint = f"did you mean `{close}`?" if close else f"it has {', '.join(known) or 'no fields at all'}"
             self.problems.append(f"`{_shown(here)}` has no field `{name}`; {hint}")
         return None
-
-    # -- operators ---------------------------------------------------------------------------------------------------
 
     def _test(self, node: Unary | Logic | Compare) -> Schema | None:
         if isinstance(node, Compare):

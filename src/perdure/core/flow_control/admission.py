@@ -1,12 +1,12 @@
-"""The pure part of a claim: which lines may begin how many, and why the others may not.
+"""The pure part of a claim: how many members each group may start, and why the others wait.
 
 Laws:
 
 1. `grant` is a function of its arguments. The store calls it between two statements of one transaction, with every key it looks at locked.
-2. Lines go by priority, which rises by one for every AGING_US that a line's first has waited; among equals by turn. A line's turn
-   advances by 1/weight for each that begins, so keys share by weight, however long their lines are.
-3. Where a line is left with something due, the reason is the first thing that stood in its way: a pause, a limit, a rate.
-   Want of a free slot is no reason of the line's: it stays due.
+2. Groups go by priority, which rises by one for every AGING_US that a group's first member has waited; among equals by turn. A group's turn
+   advances by 1/weight for each admission, so keys share by weight, however many members wait.
+3. The wait reason of a group with due members is the first thing that blocked it: a pause, a limit, a rate.
+   A missing free slot is no reason of the group: it stays due.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ AGING_US: Final = 10_000_000
 LOOK_AGAIN_US: Final = 1_000_000
 """A group that is held up is examined again after this time, even without a notification."""
 RATE_STEP_US: Final = 20_000
-"""A line that waits for its rate is looked at when this much of it has come, and one unit at least: not for every single unit."""
+"""A group that waits for its rate is polled when this share of the rate, and at least one unit, is available: not for every unit."""
 HOLDERS_SHOWN: Final = 3
 
 Key = tuple[int, str]
@@ -33,9 +33,9 @@ Key = tuple[int, str]
 
 
 class QueuedGroup(msgspec.Struct, gc=False):
-    """A line as the claim found it. `times`: when its members are due, soonest first, one more than could begin."""
+    """A group as the claim found it. `times`: when its members are due, soonest first, one more than could begin."""
 
-    line: FlowControlGroup
+    group: FlowControlGroup
     turn: float
     times: Sequence[int]
     head_us: int
@@ -53,7 +53,7 @@ class Bucket(msgspec.Struct, gc=False):
 
 
 class QueueReason(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Why a line waits. See why.py for the words."""
+    """Why a group waits. wait_reasons.py has the words."""
 
     code: str
     """`limit`, `rate` or `paused`."""
@@ -67,7 +67,7 @@ class QueueReason(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class Admission(msgspec.Struct, gc=False):
-    line: FlowControlGroup
+    group: FlowControlGroup
     take: int
     turn: float
     head_us: int
@@ -86,8 +86,8 @@ class _Candidate(msgspec.Struct, gc=False):
     reason: QueueReason | None = None
 
 
-def effective(line: FlowControlGroup, rules: Sequence[FlowControlRule]) -> Needs:
-    return with_rules(line.needs, list(rules))
+def effective(group: FlowControlGroup, rules: Sequence[FlowControlRule]) -> Needs:
+    return with_rules(group.needs, list(rules))
 
 
 def keys_of(needs: Needs) -> list[str]:
@@ -95,7 +95,7 @@ def keys_of(needs: Needs) -> list[str]:
 
 
 def admit(
-    lines: Sequence[QueuedGroup],
+    groups: Sequence[QueuedGroup],
     rules: Mapping[bytes, list[FlowControlRule]],
     held: Mapping[Key, LimitUse],
     buckets: dict[Key, Bucket],
@@ -106,27 +106,27 @@ def admit(
     """`free` says how many of a kind (namespace, queue, name) could begin, `total` how many in all. `buckets` is changed: what is
     taken is gone from it."""
     used: dict[Key, int] = {key: h.count for key, h in held.items()}
-    candidates = [_candidate(w, rules.get(w.line.id, []), now_us) for w in lines]
+    candidates = [_candidate(w, rules.get(w.group.id, []), now_us) for w in groups]
     heap = [(-c.rank, c.waiting.turn, i) for i, c in enumerate(candidates) if c.due and c.reason is None]
     heapq.heapify(heap)
     while heap and total > 0:
         rank, turn, i = heapq.heappop(heap)
         c = candidates[i]
-        line = c.waiting.line
-        kind = (line.ns, line.queue, line.name)
+        group = c.waiting.group
+        kind = (group.ns, group.queue, group.name)
         if free.get(kind, 0) <= 0:
             continue
-        c.reason = _obstacle(line.ns, c.needs, used, held, buckets, now_us)
+        c.reason = _obstacle(group.ns, c.needs, used, held, buckets, now_us)
         if c.reason is not None:
             continue
         for limit in c.needs.limits:
-            used[line.ns, limit.key] = used.get((line.ns, limit.key), 0) + 1
+            used[group.ns, limit.key] = used.get((group.ns, limit.key), 0) + 1
         for rate in c.needs.rates:
-            buckets[line.ns, rate.key].tokens -= rate.units
+            buckets[group.ns, rate.key].tokens -= rate.units
         free[kind] -= 1
         total -= 1
         c.taken += 1
-        turn += 1.0 / line.weight
+        turn += 1.0 / group.weight
         c.waiting.turn = turn
         if c.taken < c.due:
             heapq.heappush(heap, (rank, turn, i))
@@ -134,7 +134,7 @@ def admit(
 
 
 def _candidate(w: QueuedGroup, rules: list[FlowControlRule], now_us: int) -> _Candidate:
-    needs = effective(w.line, rules)
+    needs = effective(w.group, rules)
     due = sum(t <= now_us for t in w.times)
     waited = max(now_us - w.times[0], 0) if due else 0
     paused = next((r for r in rules if r.paused_by is not None), None)
@@ -143,7 +143,7 @@ def _candidate(w: QueuedGroup, rules: list[FlowControlRule], now_us: int) -> _Ca
         reason = QueueReason(
             code="paused", key=paused.key, by=paused.paused_by or "", text=paused.pause_reason or "", until_us=0
         )
-    return _Candidate(w, needs, due, w.line.priority + waited // AGING_US, reason=reason)
+    return _Candidate(w, needs, due, w.group.priority + waited // AGING_US, reason=reason)
 
 
 def _obstacle(
@@ -189,11 +189,11 @@ def _admitted(c: _Candidate, now_us: int) -> Admission:
     w = c.waiting
     left = w.times[c.taken :]
     if not left:
-        # Members may be under way and come back, or have come since: the store deletes a line only when it is really empty.
-        return Admission(w.line, c.taken, w.turn, w.head_us, None, None, c.needs)
+        # Members may be in flight and return, or have joined since: the store deletes a group only when it is empty.
+        return Admission(w.group, c.taken, w.turn, w.head_us, None, None, c.needs)
     if left[0] > now_us:
-        return Admission(w.line, c.taken, w.turn, left[0], left[0], None, c.needs)
+        return Admission(w.group, c.taken, w.turn, left[0], left[0], None, c.needs)
     next_us = now_us
     if c.reason is not None:
         next_us = c.reason.until_us or now_us + LOOK_AGAIN_US
-    return Admission(w.line, c.taken, w.turn, left[0], next_us, c.reason, c.needs)
+    return Admission(w.group, c.taken, w.turn, left[0], next_us, c.reason, c.needs)

@@ -1,11 +1,11 @@
 """Lines: what waits together because flow control sees no difference in it.
 
-    Control + input --resolve--> Line(id, needs)          rules that people set --Rules--> further needs, and pauses
+    FlowControlSpec + input --resolve--> FlowControlGroup(id, needs)          rules of operators --FlowControlRules--> further needs, and pauses
 
 Laws:
 
-1. A line's id is a hash of all that flow control looks at, so the same things meet in the same line on every engine.
-2. All members of a line have the same needs: a line moves or waits as a whole, and its reason is the reason of each.
+1. A group's id is a hash of all inputs of flow control, so equal members join the same group on every engine.
+2. All members of a group have the same needs: a group moves or waits as a whole, and its wait reason is that of each member.
 3. A rule counts under the same key as a limit in code of the same task, queue or workflow: both hold, the stricter one bites.
 """
 
@@ -55,7 +55,7 @@ class FlowControlGroup(msgspec.Struct, frozen=True, gc=False):
     kind: str
     queue: str
     name: str
-    """The task, or the workflow for a line of runs."""
+    """The task, or the workflow for a group of runs."""
     workflow: str
     fair: str
     weight: float
@@ -90,11 +90,8 @@ def decode_needs(text: str) -> Needs:
     return _needs.decode(text)
 
 
-# -- rules ---------------------------------------------------------------------------------------------------------
-
-
 class FlowControlRule(msgspec.Struct, frozen=True, kw_only=True):
-    """What people set about a namespace, queue, workflow or task, at run time."""
+    """A rule of operators for a namespace, queue, workflow or task, set at run time."""
 
     ns: int
     scope: str
@@ -134,10 +131,10 @@ class FlowControlRules:
         found = self._get(ns, "workflow", workflow)
         return [found] if found is not None else []
 
-    def of(self, line: FlowControlGroup) -> list[FlowControlRule]:
-        if line.kind == RUNS:
-            return self.for_run(line.ns, line.workflow)
-        return self.for_task(line.ns, line.queue, line.name, line.workflow)
+    def of(self, group: FlowControlGroup) -> list[FlowControlRule]:
+        if group.kind == RUNS:
+            return self.for_run(group.ns, group.workflow)
+        return self.for_task(group.ns, group.queue, group.name, group.workflow)
 
     def _get(self, ns: int, scope: str, name: str) -> FlowControlRule | None:
         return self._rules.get((ns, scope, name))
@@ -154,8 +151,6 @@ def with_rules(needs: Needs, rules: list[FlowControlRule]) -> Needs:
     ]
     return Needs((*needs.limits, *limits), (*needs.rates, *rates))
 
-
-# -- from what users say to lines ----------------------------------------------------------------------------------
 
 NOTHING: Final = FlowControlSpec()
 

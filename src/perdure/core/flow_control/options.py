@@ -1,4 +1,4 @@
-"""Flow control: how many at a time, how many per time, who goes first. What users say about it; lines.py and grant.py do it.
+"""Flow-control options as users write them: concurrency, rate, priority. groups.py and admission.py apply them.
 
 Laws:
 

@@ -1,6 +1,6 @@
 """The invariants by number, and what was found about each.
 
-Law: a check that has nothing to look at says so (`examined` is 0) instead of passing in silence.
+Law: a check without material reports that (`examined` is 0) instead of passing in silence.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class AcknowledgedSignal(msgspec.Struct, frozen=True):
 
 
 class RunColumns(msgspec.Struct, frozen=True, kw_only=True):
-    """The columns of a run's row that its history tells, too."""
+    """The columns of a run's row that its history determines."""
 
     ns: int
     workflow: str
@@ -73,7 +73,7 @@ class StoredRun(msgspec.Struct, frozen=True):
 
 
 class TaskColumns(msgspec.Struct, frozen=True, kw_only=True):
-    """The columns of a task's row that the history of its run tells, too, and its times."""
+    """The columns of a task's row that the history of its run determines, and its times."""
 
     ns: int
     queue: str
@@ -119,4 +119,4 @@ class TaskPath(msgspec.Struct):
     node: str | None = None
     error: str | None = None
     attempts: int | None = None
-    """Where the history tells."""
+    """Where the history has it."""

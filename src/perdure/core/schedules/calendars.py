@@ -49,7 +49,7 @@ class Calendar(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_calendar(value: Mapping[str, Any]) -> Calendar:
-    """A calendar as people write it. Raises InvalidInput with the key that is wrong."""
+    """Parse a calendar. Raises InvalidInput with the key that is wrong."""
     calendar = _parse(value, "", 1)
     entries = _entries(calendar)
     if entries > CALENDAR_DAYS_MAX:

@@ -1,4 +1,4 @@
-"""What a schedule says: read from JSON or YAML as people write it, and written back.
+"""The spec of a schedule: read from JSON or YAML, and written back.
 
 Laws:
 
@@ -38,8 +38,20 @@ OVERLAPS: Final = ("skip", "queue", "cancel", "allow")
 MISSED: Final = ("none", "last", "all")
 """Which of the times that went by unnoticed are made up for."""
 _KEYS: Final = (
-    "cron", "every", "anchor", "at", "tz", "calendars", "exclude", "start", "end", "jitter", "overlap", "missed", "window",
-)  # fmt: skip
+    "cron",
+    "every",
+    "anchor",
+    "at",
+    "tz",
+    "calendars",
+    "exclude",
+    "start",
+    "end",
+    "jitter",
+    "overlap",
+    "missed",
+    "window",
+)
 _UNITS: Final = (
     ("d", 86_400_000_000),
     ("h", 3_600_000_000),
@@ -72,7 +84,7 @@ class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True):
     end_us: int = 0
     """No nominal time at it or after it. 0: none."""
     jitter_us: int = 0
-    """Each firing is put off by 0 to this much, always the same for one schedule name and nominal time."""
+    """Each firing is delayed by 0 to this much, always the same for one schedule name and nominal time."""
     overlap: str = "skip"
     missed: str = "last"
     window_us: int = 3_600_000_000
@@ -149,11 +161,8 @@ def spec_hash(spec: ScheduleSpec) -> bytes:
     return sha256(msgspec.json.encode(spec_json(spec), order="sorted")).digest()
 
 
-# -- reading -----------------------------------------------------------------------------------------------------------
-
-
 def _check(spec: ScheduleSpec) -> None:
-    """What only shows when the keys are looked at together."""
+    """Checks that concern several keys."""
     if not (spec.cron or spec.every_us or spec.at_us):
         raise InvalidInput("the schedule does not say when: give it cron, every or at")
     if spec.anchor_us and not spec.every_us:
@@ -251,9 +260,6 @@ def _policy(key: str, value: Any, known: Sequence[str]) -> str:
             f"{key}: there is no policy {value!r}; {did_you_mean(str(value), known) or 'there are ' + ', '.join(known)}"
         )
     return cast(str, value)
-
-
-# -- writing -----------------------------------------------------------------------------------------------------------
 
 
 def _duration(us: int) -> str:

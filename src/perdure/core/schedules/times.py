@@ -124,9 +124,6 @@ def due(
     return DueTimes(tuple(found[:limit]), _count(plan, next_us, min(since, until)), left)
 
 
-# -- one schedule ------------------------------------------------------------------------------------------------------
-
-
 def _plan(spec: ScheduleSpec, calendars: Mapping[str, Calendar]) -> _TimePlan:
     only = tuple(_calendar(name, calendars) for name in spec.calendars)
     never = tuple(_calendar(name, calendars) for name in spec.exclude)
@@ -224,9 +221,6 @@ def _at_times(plan: _TimePlan, since_us: int, until_us: int) -> Iterator[int]:
 def _local_day(tz: str, at_us: int) -> date:
     at = at_us // SECOND_US
     return day_of((at + offset_at(tz, at)) // DAY_S)
-
-
-# -- what is due -------------------------------------------------------------------------------------------------------
 
 
 def _until(plan: _TimePlan, name: str, next_us: int, now_us: int) -> int:

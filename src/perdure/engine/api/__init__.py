@@ -1,4 +1,4 @@
-"""What can be asked of an engine: one handler per act, grouped by noun. The table of acts is `perdure.core.api`."""
+"""The API of an engine: one handler per act, grouped by noun. The table of acts is `perdure.core.api`."""
 
 from perdure.engine.api import (
     admin,

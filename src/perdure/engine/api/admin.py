@@ -40,7 +40,7 @@ async def whoami(api: NamespaceApi, r: WhoAmI) -> Principal:
 
 @handles(acts.LIST_NAMESPACES)
 async def list_namespaces(api: NamespaceApi, r: ListNamespaces) -> NamespacePage:
-    """As far as the credential sees them."""
+    """The namespaces that the credential may see."""
     limit = page_limit(r.limit)
     found = await api.ports.reads.namespaces(r.after, limit + 1)
     seen = [n for n in found[:limit] if api.caller.principal.sees(n.name)]
@@ -59,7 +59,7 @@ async def create_namespace(api: NamespaceApi, r: NamespaceRef) -> NamespaceCreat
 
 @handles(acts.DELETE_NAMESPACE)
 async def delete_namespace(api: NamespaceApi, r: NamespaceRef) -> None:
-    """Its keys end and no credential reaches it. Its rows stay until retention drops them."""
+    """Its keys are revoked and no credential can reach it. Its rows stay until retention drops them."""
     _check_unbound(api)
     if r.name == NAMESPACE_DEFAULT:
         raise Conflict(f"the namespace {r.name!r} is where everything goes that names none; it cannot be deleted")
@@ -118,7 +118,7 @@ async def _record_key(api: NamespaceApi, action: str, key: KeyView) -> None:
 
 
 async def _record(api: NamespaceApi, ns: int | None, action: str, target: str, **detail: str) -> None:
-    """In the namespace that the act is about, which need not be the caller's; None: it belongs to none."""
+    """Audit in the namespace that the act concerns, which need not be the caller's; None for no namespace."""
     if api.ports.is_audited:
         await api.ports.audit.record(api.caller.principal, action, target, ns, dict(detail) if detail else None)
 

@@ -55,13 +55,13 @@ EMBEDDED: Final = Principal(subject="embedded", role=Role.ADMIN)
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """Who asks, and by which door."""
+    """The author of a request and the door it came through."""
 
     principal: Principal
     namespace: str
     via: Via
     within_s: float = CALL_TIMEOUT_S
-    """In which the call is to be answered."""
+    """Seconds in which the call must be answered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ class ApiPorts:
 
 
 class Api:
-    """Everything that can be asked in this process."""
+    """The API of this process, for all namespaces and callers."""
 
     def __init__(self, engine: Engine, ports: ApiPorts, public_url: Callable[[], str]) -> None:
         self.engine, self.ports, self._public_url = engine, ports, public_url
@@ -90,7 +90,7 @@ class Api:
 
     @property
     def public_url(self) -> str:
-        """Where the pages of this server are."""
+        """URL of this server's pages."""
         return self._public_url().rstrip("/")
 
     async def of(self, caller: Caller) -> NamespaceApi:
@@ -110,12 +110,12 @@ class Api:
         return ns
 
     def forget_namespace(self, namespace: str) -> None:
-        """It was deleted: the next request looks it up again."""
+        """Drop a deleted namespace from the cache."""
         self._namespaces.pop(namespace, None)
 
 
 class NamespaceApi:
-    """One namespace, for one caller. Cheap to make."""
+    """One namespace, for one caller. Cheap to create."""
 
     __slots__ = ("api", "caller", "engine", "ns", "ports")
 
@@ -129,7 +129,7 @@ class NamespaceApi:
         return self.caller.principal.subject
 
     def within(self, seconds: float) -> NamespaceApi:
-        """The same for a call that has another time to be answered in."""
+        """The same API with another time limit."""
         if seconds == self.caller.within_s:
             return self
         return NamespaceApi(self.api, self.ns, msgspec.structs.replace(self.caller, within_s=seconds))
@@ -180,7 +180,7 @@ class NamespaceApi:
         return found[0]
 
     async def run_of_key(self, key: str) -> bytes:
-        """The run that was started under a key of the user's own."""
+        """The run that was started under a key."""
         found = await self.ports.store.run_by_key(self.ns, key)
         if found is None:
             raise NotFound(f"no run was started under the key {key!r} in this namespace")
@@ -193,7 +193,7 @@ class NamespaceApi:
         return view
 
     async def follow(self, run_id: bytes, attempt: Callable[[bytes], Awaitable[R | None]]) -> R:
-        """Try a run, then the runs that it continued as, until one takes it (`attempt` answers something)."""
+        """Try a run, then the runs that it continued as, until `attempt` returns a result."""
         first = run_id
         for _ in range(SUCCESSORS_MAX):
             taken = await attempt(run_id)

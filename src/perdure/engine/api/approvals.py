@@ -50,7 +50,7 @@ from perdure.engine.api.ports import AuditDetail, HeldApproval
 from perdure.wire.codec import encode_message
 
 PER_RUN_MAX: Final = 500
-"""Open approvals of one run that are looked at."""
+"""Open approvals of one run that are read."""
 ANONYMOUS: Final = "anonymous"
 """Who answers where no name is known."""
 ME: Final = "@me"
@@ -166,7 +166,7 @@ async def answer(api: NamespaceApi, r: AnswerApproval) -> Standing:
     async with _held(api, run_id, r.name) as held:
         after = await _vote(held, _standing(held), actor, ballot, None)
     if after.resolved_us is not None:
-        api.engine.events.message_posted.publish(run_id)
+        api.engine.events.message_sent.publish(run_id)
     return after
 
 
@@ -238,7 +238,7 @@ class Links:
         self._api, self._store = api, api.ports.approvals
 
     async def read(self, token: str) -> Link:
-        """What a token is good for. NotFound when it was not signed here, LinkExpired and LinkUsed when it is over."""
+        """The contents of a link token. NotFound when it was not signed here; LinkExpired or LinkUsed."""
         link = read(token, await self._store.secret())
         if link is None:
             raise NotFound("there is no such link: it was cut off on its way, or comes from another server")
@@ -272,7 +272,7 @@ class Links:
             else:
                 await _resolve(held, actor, link, ballot)
         if after is None or after.resolved_us is not None:
-            api.engine.events.message_posted.publish(link.run_id)
+            api.engine.events.message_sent.publish(link.run_id)
         return after
 
     async def _of(self, link: Link) -> NamespaceApi:

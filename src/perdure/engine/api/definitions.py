@@ -59,7 +59,7 @@ log = logging.getLogger("perdure.server")
 FLOWS_KEPT_MAX: Final = 100
 """Compiled definitions that are kept for questions about them."""
 UNNAMED: Final = "document"
-"""What problems call a document that came without the name of its file."""
+"""Name of a document without a file name, in problem reports."""
 EVENTS_REPLAYED_MAX: Final = 10_000
 """Events of a run up to which its nodes' statuses are worked out for a reader."""
 BYTES_REPLAYED_MAX: Final = 16 * 1024 * 1024
@@ -153,7 +153,7 @@ async def validate(api: NamespaceApi, r: FlowText) -> FlowValidated:
 
 @handles(acts.DELETE)
 async def delete(api: NamespaceApi, r: WorkflowRef) -> None:
-    """Take no new runs. Active runs continue, and history stays."""
+    """Delete a workflow: no new runs start. Active runs continue, and history stays."""
     if not await api.ports.definitions.delete(api.ns, r.name):
         await workflow_of(api, r.name)  # NotRegistered, unless it was deleted before
         return
@@ -221,7 +221,7 @@ async def _statuses(api: NamespaceApi, run_id: bytes, flow: Flow, events: int) -
     try:
         async with _replaying:
             return await asyncio.to_thread(statuses_of, flow, run_id, history, within(REPLAY_S_MAX))
-    except (PerdureError, DecisionTooLarge) as error:  # the graph is worth having without them
+    except (PerdureError, DecisionTooLarge) as error:  # the graph is useful without statuses
         log.warning("cannot work out the node statuses of run %s: %s", ids.text(run_id), error)
         return {}
 

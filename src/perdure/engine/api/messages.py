@@ -48,7 +48,7 @@ async def signal(api: NamespaceApi, r: SendSignal) -> MessageSent:
     if r.idempotency_key and not r.key:
         is_new = await _post_once(api, run_id, r, body)
     else:
-        is_new = await api.engine.inbox.post(api.ns, run_id, body, key=r.key)
+        is_new = await api.engine.inbox.send(api.ns, run_id, body, key=r.key)
     if is_new:
         await api.record("run.signal", run_id, name=r.name)
     return MessageSent(is_new)
@@ -59,17 +59,17 @@ async def _post_once(api: NamespaceApi, run_id: bytes, r: SendSignal, body: byte
     key = starts.check_idempotency_key(r.idempotency_key)
     wanted = starts.digest("signal", run_id, r.name, r.value)
 
-    async def post(target: bytes) -> bool | None:
-        posted = await api.ports.definitions.post_once(api.ns, f"signal:{key}", wanted, target, body)
-        if posted.sent:
-            api.engine.events.message_posted.publish(target)
+    async def send(target: bytes) -> bool | None:
+        sent = await api.ports.definitions.send_once(api.ns, f"signal:{key}", wanted, target, body)
+        if sent.sent:
+            api.engine.events.message_sent.publish(target)
             return True
-        if posted.held is None:
+        if sent.held is None:
             return None
-        starts.check_same(key, posted.held, wanted)
+        starts.check_same(key, sent.held, wanted)
         return False
 
-    return await api.follow(run_id, post)
+    return await api.follow(run_id, send)
 
 
 @handles(acts.SIGNAL_WITH_START)
@@ -97,7 +97,7 @@ async def _signal_with_start(api: NamespaceApi, r: SignalWithStart) -> Signalled
         found = await store.run_by_key(api.ns, start.key)
         if found is not None:
             try:
-                await api.engine.inbox.post(api.ns, found[0], body, key=r.key)
+                await api.engine.inbox.send(api.ns, found[0], body, key=r.key)
                 return SignalledRun(found[0], is_new=False)
             except (RunFinished, NotFound):
                 await store.forget_key(api.ns, start.key, found[0])
@@ -108,7 +108,7 @@ async def _signal_with_start(api: NamespaceApi, r: SignalWithStart) -> Signalled
         due_s = monotonic() + CALL_TIMEOUT_S
         unit, created = starts.awaited(api, start, CALL_TIMEOUT_S, due_s, run_id, (body,))
         if await starts.answered(unit, created):
-            api.engine.events.message_posted.publish(run_id)
+            api.engine.events.message_sent.publish(run_id)
             return SignalledRun(run_id, is_new=True)
     raise Conflict(f"the key {start.key!r} kept changing hands while this signal tried to reach it; try again")
 
@@ -122,10 +122,10 @@ async def resolve(api: NamespaceApi, r: ResolvePromise) -> None:
     is_authorized = api.caller.principal.may(Permission.ADMIN)
     body = encode_message(PromiseMessage(r.name, r.value, is_authorized))
 
-    async def post(target: bytes) -> bool | None:
-        active, won = await api.ports.store.resolve_promise(target, api.ns, r.name, body, sure=is_authorized)
+    async def send(target: bytes) -> bool | None:
+        active, won = await api.ports.store.resolve_promise(target, api.ns, r.name, body, authorized=is_authorized)
         if won:
-            api.engine.events.message_posted.publish(target)
+            api.engine.events.message_sent.publish(target)
             return True
         if active:
             raise PromiseAlreadyResolved(
@@ -133,7 +133,7 @@ async def resolve(api: NamespaceApi, r: ResolvePromise) -> None:
             )
         return None
 
-    await api.follow(run_id, post)
+    await api.follow(run_id, send)
     await api.record("run.resolve", run_id, name=r.name)
 
 

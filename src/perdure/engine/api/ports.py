@@ -91,7 +91,7 @@ class Remembered(msgspec.Struct, frozen=True):
     """Its digest."""
 
 
-class Posted(msgspec.Struct, frozen=True):
+class SentOnce(msgspec.Struct, frozen=True):
     """The outcome of a message that carries an idempotency key."""
 
     active: bool
@@ -150,7 +150,7 @@ class Definitions(Protocol):
         ...
 
     async def remember(self, ns: int, key: str, digest: bytes) -> Remembered: ...
-    async def post_once(self, ns: int, key: str, digest: bytes, run_id: bytes, body: bytes) -> Posted: ...
+    async def send_once(self, ns: int, key: str, digest: bytes, run_id: bytes, body: bytes) -> SentOnce: ...
 
 
 class HeldApproval(Protocol):

@@ -1,7 +1,7 @@
 """Retry of a failed run: what core/run_retry.py decides, carried out.
 
-Failed children are retried first, each in a transaction of its own, and its parent afterwards. A crash in between leaves a child that
-goes on and a parent that is still failed; retrying the parent again finds the child as it is by then.
+Failed children are retried first, each in a transaction of its own, and the parent afterwards. A crash in between leaves an active
+child of a failed parent; another retry of the parent takes the child as it then is.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from perdure.core.run_retry import check_retry, effective, plan
 from perdure.core.runstate import RunState
 from perdure.core.work import RunView
 from perdure.engine.api.api import NamespaceApi
-from perdure.engine.ports import QueuedTask, Reopening
+from perdure.engine.ports import QueuedTask, RetryChanges
 from perdure.engine.runs.turns import replay
 from perdure.flows.decide.decider import DecisionTooLarge
 from perdure.flows.model import is_flow
@@ -30,17 +30,17 @@ from perdure.wire.codec import decode_row, encode_events, encode_options
 
 ROWS_PAGE: Final = 1_000
 GENERATIONS_MAX: Final = 100
-"""Children of children of ... that one retry goes down to."""
+"""Depth of nested children that one retry descends to."""
 
 
 class RunRetry:
     def __init__(self, api: NamespaceApi) -> None:
         self._store, self._ns, self._by = api.ports.store, api.ns, api.by
-        self._flows, self._lines = api.engine.flows, api.engine.flow_control
-        self._woken = api.engine.events.message_posted.publish
+        self._flows, self._flow_control = api.engine.flows, api.engine.flow_control
+        self._woken = api.engine.events.message_sent.publish
 
     async def retry(self, run_id: bytes, generation: int = 0) -> None:
-        """Open a failed run again. Raises NotFound, or Conflict when it cannot be retried or another retry was faster."""
+        """Retry a failed run. Raises NotFound, or Conflict when it cannot be retried or another retry was faster."""
         by = self._by
         view, history = await self.check(run_id)
         if is_flow(view.version):
@@ -48,14 +48,14 @@ class RunRetry:
         else:
             living = await self._retry_children(history, plan(history, by), generation)
             event = plan(history, by, living)
-        await self._lines.find(self._ns, [(view.workflow, view.version)])
+        await self._flow_control.find(self._ns, [(view.workflow, view.version)])
         started = history[0].event
         assert isinstance(started, ev.RunStarted)
-        line = self._lines.of_run((self._ns, view.workflow, view.version), started.input)
-        change = reopening(
-            run_id, self._ns, history, event, partial(self._lines.of_task, self._ns, view.workflow), line
+        group = self._flow_control.of_run((self._ns, view.workflow, view.version), started.input)
+        change = retry_changes(
+            run_id, self._ns, history, event, partial(self._flow_control.of_task, self._ns, view.workflow), group
         )
-        if not await self._store.reopen(change):
+        if not await self._store.retry_run(change):
             raise Conflict(f"run {ids.text(run_id)} was retried by another request at the same moment")
         self._woken(run_id)
 
@@ -91,8 +91,6 @@ class RunRetry:
             out.extend(r for row in rows for r in decode_row(row.seq, row.at_us, row.body))
         return out
 
-    # -- children ---------------------------------------------------------------------------------------------------
-
     async def _retry_children(self, history: list[Recorded], event: ev.RunRetried, generation: int) -> set[int]:
         """Retry the children that failed. Those that go on, or have ended well since, need not be started anew."""
         if not event.voided_children or generation >= GENERATIONS_MAX:
@@ -112,7 +110,7 @@ class RunRetry:
                 view = await self._last(child)
         if view is None or view.status in (RunStatus.FAILED, RunStatus.CANCELLED):
             return False
-        # One that is active although its parent was told of its end was retried by itself; any other is about to be cancelled.
+        # A child that is active although its parent recorded its end was retried on its own; any other is about to be cancelled.
         return view.status == RunStatus.SUCCESS or told
 
     async def _last(self, run_id: bytes) -> RunView | None:
@@ -125,36 +123,36 @@ class RunRetry:
         return None
 
 
-def reopening(
+def retry_changes(
     run_id: bytes,
     ns: int,
     history: list[Recorded],
     event: ev.RunRetried,
-    line_of: Callable[[ev.TasksScheduled, int], FlowControlGroup | None],
-    line: FlowControlGroup | None,
-) -> Reopening:
+    group_of: Callable[[ev.TasksScheduled, int], FlowControlGroup | None],
+    group: FlowControlGroup | None,
+) -> RetryChanges:
     """The rows that a retry changes: the difference between the run as it failed and as it goes on."""
     before = effective(history)
     last = history[-1]
     after = effective([*history, Recorded(last.seq + 1, last.at_us, event)])
-    failed, reopened = _fold(before), _fold(after)
+    failed, retried = _fold(before), _fold(after)
     stale = sorted(_ended_tasks(before) - _ended_tasks(after))
     kept = {r.event.run_id for r in after if isinstance(r.event, ev.ChildStarted)}
-    values = {n: reopened.state.get(n) for n in failed.state.keys() | reopened.state.keys()}
-    return Reopening(
+    values = {n: retried.state.get(n) for n in failed.state.keys() | retried.state.keys()}
+    return RetryChanges(
         run_id=run_id,
         ns=ns,
         events=last.seq,
         body=encode_events([event]),
         stale=[ids.derive(run_id, ids.TASK, seq) for seq in stale],
         stale_seqs=stale,
-        queued=[_queued(run_id, seq, e, line_of(e, seq)) for seq, e in sorted(reopened.tasks.items())],
+        queued=[_queued(run_id, seq, e, group_of(e, seq)) for seq, e in sorted(retried.tasks.items())],
         promises={
-            n: (n in reopened.resolved, reopened.promises.get(n)) for n in reopened.promises.keys() | reopened.resolved
+            n: (n in retried.resolved, retried.promises.get(n)) for n in retried.promises.keys() | retried.resolved
         },
         states={n: v for n, v in values.items() if v != failed.state.get(n)},
         orphans=[r.event.run_id for r in before if isinstance(r.event, ev.ChildStarted) and r.event.run_id not in kept],
-        line=line,
+        group=group,
     )
 
 
@@ -178,8 +176,14 @@ def _ended_tasks(records: list[Recorded]) -> set[int]:
     return ended
 
 
-def _queued(run_id: bytes, seq: int, event: ev.TasksScheduled, line: FlowControlGroup | None) -> QueuedTask:
+def _queued(run_id: bytes, seq: int, event: ev.TasksScheduled, group: FlowControlGroup | None) -> QueuedTask:
     return QueuedTask(
-        ids.derive(run_id, ids.TASK, seq), seq, event.name, event.queue, encode_options(event.options), event.inputs[seq - event.first],
-        waits_until_us(event.options, 0, 0), line,
-    )  # fmt: skip
+        ids.derive(run_id, ids.TASK, seq),
+        seq,
+        event.name,
+        event.queue,
+        encode_options(event.options),
+        event.inputs[seq - event.first],
+        waits_until_us(event.options, 0, 0),
+        group,
+    )

@@ -187,7 +187,7 @@ async def list_history(api: NamespaceApi, r: ListHistory) -> HistoryPage:
 async def cancel(api: NamespaceApi, r: CancelRun) -> None:
     """The run unwinds like a cancelled coroutine and ends `cancelled`. One that continued as new is followed."""
     run_id = await api.run_id(r.run)
-    await api.engine.inbox.post(api.ns, run_id, encode_message(CancelMessage(r.reason)), stops=True)
+    await api.engine.inbox.send(api.ns, run_id, encode_message(CancelMessage(r.reason)), stops=True)
     await api.record("run.cancel", run_id)
 
 
@@ -201,16 +201,16 @@ async def retry(api: NamespaceApi, r: ChangeRun) -> None:
 
 @handles(acts.RESUME)
 async def resume(api: NamespaceApi, r: ChangeRun) -> None:
-    """Let a stuck run try again. It released its slots when it became stuck, so it waits for them like a new run."""
+    """Resume a stuck run. It released its slots when it became stuck, so it waits for them like a new run."""
     run_id = await api.run_id(r.run)
     view = await api.view(run_id)
-    if view.stuck is None or not await api.ports.store.unstick(run_id, api.ns, await _line_of(api, view)):
+    if view.stuck is None or not await api.ports.store.unstick(run_id, api.ns, await _group_of(api, view)):
         raise Conflict(f"run {text(run_id)} is not stuck; there is nothing to resume")
-    api.engine.events.message_posted.publish(run_id)
+    api.engine.events.message_sent.publish(run_id)
     await api.record("run.resume", run_id)
 
 
-async def _line_of(api: NamespaceApi, view: RunView) -> FlowControlGroup | None:
+async def _group_of(api: NamespaceApi, view: RunView) -> FlowControlGroup | None:
     """The flow-control group of a run; None where its workflow has no limits, or its first record cannot be read."""
     await api.engine.flow_control.find(api.ns, [(view.workflow, view.version)])
     rows = await api.ports.store.history_after(view.run_id, api.ns, 0, 1)

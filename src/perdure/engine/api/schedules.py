@@ -42,7 +42,7 @@ from perdure.core.schedules import Calendar, ScheduleSpec, between, next_after, 
 from perdure.core.suggestions import did_you_mean
 from perdure.engine.api.api import NamespaceApi, handles, page_limit
 from perdure.engine.api.starts import version_of
-from perdure.engine.services.schedule_planner import Calendars, DueSchedule, Fire
+from perdure.engine.services.schedule_planner import Calendars, DueSchedule, PlannedFire
 from perdure.engine.services.schedules import Scheduler
 from perdure.flows.scheduled import BACKFILL, BY_HAND, check_name, checked, spec_calendars
 
@@ -195,24 +195,24 @@ class Schedules:
         return await self._store.page(self.ns, workflow, after, limit)
 
     async def pause(self, name: str, reason: str = "") -> ScheduleView:
-        """Nothing fires until it is resumed. Who paused first stays on record."""
+        """Nothing fires until it is resumed. The author of the first pause is kept."""
         return await self._known(name, await self._store.pause(self.ns, name, self._by, reason))
 
     async def resume(self, name: str) -> ScheduleView:
-        """Go on from now. What would have fired meanwhile is not caught up; a backfill does that."""
+        """Resume from now. Missed times are not caught up; a backfill does that."""
         view = await self._known(name, await self._store.resume(self.ns, name))
         self._changed()
         return view
 
     async def delete(self, name: str) -> None:
-        """Runs that are active go on, and what fired stays on record."""
+        """Active runs continue, and past fires are kept."""
         if not await self._store.delete(self.ns, name):
             raise NotFound(await self._unknown(name))
 
     async def trigger(self, name: str) -> bytes:
-        """Start a run now, whatever the schedule says, is doing, or counts."""
+        """Start a run now, regardless of the schedule's times, state and limits."""
 
-        def plan(s: DueSchedule, calendars: Calendars) -> list[Fire]:
+        def plan(s: DueSchedule, calendars: Calendars) -> list[PlannedFire]:
             _refuse_missing(s)
             return self._fires(s, parse_spec(msgspec.json.decode(s.spec)), [s.clock_us])
 
@@ -232,7 +232,7 @@ class Schedules:
             return await self._dry_run(name, since_us, until_us)
         wanted: list[int] = []
 
-        def plan(s: DueSchedule, calendars: Calendars) -> list[Fire]:
+        def plan(s: DueSchedule, calendars: Calendars) -> list[PlannedFire]:
             _refuse_missing(s)
             spec = parse_spec(msgspec.json.decode(s.spec))
             wanted.extend(_backfill_times(spec, calendars, since_us, until_us, s.clock_us))
@@ -274,7 +274,7 @@ class Schedules:
         return found
 
     async def fires(self, name: str, before_us: int | None, limit: int) -> list[FireView]:
-        """What came of past times, the latest first."""
+        """Outcomes of past times, the latest first."""
         found = await self._store.fires(self.ns, name, before_us, limit)
         if found is None:
             raise NotFound(await self._unknown(name))
@@ -290,7 +290,7 @@ class Schedules:
         return found
 
     async def put_calendar(self, name: str, calendar: Calendar) -> CalendarView:
-        """Schedules that use it find their next time anew."""
+        """Schedules that use the calendar compute their next time again."""
         view = await self._store.put_calendar(self.ns, check_name(name, "a calendar"), calendar, self._by)
         self._changed()
         return view

@@ -89,12 +89,12 @@ async def run(api: NamespaceApi, r: StartRequest) -> tuple[bytes, Outcome]:
 
 
 def is_deferred(r: StartRequest) -> bool:
-    """It begins later, or is answered with a run that exists."""
+    """The start is debounced, batched or deduplicated."""
     return r.later is not None or r.dedup is not None
 
 
 async def prepared(api: NamespaceApi, r: StartRequest) -> StartRequest:
-    """Held against what is registered, and made safe to repeat."""
+    """Checked against the registered workflows, and made idempotent."""
     if r.key.startswith(IDEMPOTENT_KEY):
         raise InvalidInput(f"key: one that begins with {IDEMPOTENT_KEY!r} is made by the server; choose another")
     if r.registered_only:
@@ -146,7 +146,7 @@ async def _idempotent(api: NamespaceApi, r: StartRequest) -> StartRequest:
     run of the first.
 
     The digest beside it tells a repetition from a different request under the same key. A repetition of a start that has a key attaches
-    to it, whatever it says about conflicts: it would be in conflict with itself. The version is left out of the digest: the current one
+    to it without regard to its conflict policy: it would conflict with itself. The version is left out of the digest: the current one
     may have changed meanwhile.
     """
     key = check_idempotency_key(r.idempotency_key)
@@ -173,7 +173,7 @@ async def _defer(api: NamespaceApi, r: StartRequest) -> StartedRun:
 
 
 async def _pinned(api: NamespaceApi, r: StartRequest) -> StartRequest:
-    """A start that names no version gets the current one, and stays with it."""
+    """A start without a version is pinned to the current one."""
     return msgspec.structs.replace(r, version=await api.engine.flows.pin(api.ns, r.workflow))
 
 
@@ -189,9 +189,9 @@ async def ready(api: NamespaceApi, r: StartRequest, within_s: float) -> StartReq
         r = await _before_start(within_s, _looked_up(api, r))
         version = (ns, r.workflow, r.version)
     flows.check_input(version, r.input)
-    line = flow_control.of_run(version, r.input)
-    if line is not None:
-        await _before_start(within_s, flow_control.check_skip(line))
+    group = flow_control.of_run(version, r.input)
+    if group is not None:
+        await _before_start(within_s, flow_control.check_skip(group))
     return r
 
 
@@ -247,9 +247,9 @@ def submitted(
     started = ev.RunStarted(
         r.workflow, r.version, r.input, r.key, deadline_us=deadline_us, attributes=r.attributes, trace=r.trace
     )
-    line = engine.flow_control.of_run((api.ns, r.workflow, r.version), r.input)
-    own = line is None and engine.runs.may_own(api.ns, r.workflow, r.version)
-    unit = StartUnit(run_id or engine.new_run_id(), api.ns, r, started, own, settled, line, inbox)
+    group = engine.flow_control.of_run((api.ns, r.workflow, r.version), r.input)
+    own = group is None and engine.runs.may_own(api.ns, r.workflow, r.version)
+    unit = StartUnit(run_id or engine.new_run_id(), api.ns, r, started, own, settled, group, inbox)
     engine.queue.add(unit)
     return unit
 
@@ -274,7 +274,7 @@ async def _on_taken_key(api: NamespaceApi, r: StartRequest, wanted: bytes, mine:
     if r.on_conflict == "replace":
         try:
             body = encode_message(CancelMessage(f"replaced by a new run under the key {r.key!r}"))
-            await api.engine.inbox.post(api.ns, run_id, body, stops=True)
+            await api.engine.inbox.send(api.ns, run_id, body, stops=True)
             await api.engine.waiters.wait(api.ns, run_id, known=False)
         except RunFinished:
             pass
@@ -294,7 +294,7 @@ async def holder_of(api: NamespaceApi, key: str) -> bytes | None:
 
 
 async def _before_start(seconds: float, looking: Coroutine[Any, Any, T]) -> T:
-    """What a start has to know. Without it, there is no run."""
+    """Read what a start depends on; a failure refuses the start."""
     try:
         async with asyncio.timeout(seconds):
             return await looking
@@ -326,7 +326,7 @@ def check_idempotency_key(key: str) -> str:
 
 
 def digest(*parts: Any) -> bytes:
-    """Of a request, to tell a repetition from a different one."""
+    """Digest of a request, to distinguish a repetition from a different request."""
     state = blake2b(digest_size=16)
     for part in parts:
         data = part if isinstance(part, bytes) else str(part).encode()

@@ -31,12 +31,12 @@ class CommitSink(Protocol):
     """What follows from a commit."""
 
     def committed(self, units: list[Unit], result: Committed, session: int) -> None:
-        """`session` is the one it was written under, which may be over by now."""
+        """`session` is the one the unit was written under; it may have ended since."""
         ...
 
     def refused(self, unit: Unit, why: str) -> None: ...
     def given_up(self, unit: AwaitedUnit) -> None:
-        """It is not written, because its caller does not wait for it any more."""
+        """The unit was not written, because its caller gave up."""
         ...
 
 
@@ -52,9 +52,9 @@ class Committer:
         self._store, self._session, self._queue = store, session, queue
         self._counters, self._sink, self._now_us = counters, sink, queue.now_us
         self._awaited: list[AwaitedUnit] = []
-        """Those of the batch that is being written."""
+        """Awaited units of the batch that is being written."""
         self._trying_s: float | None = None
-        """Since when commits are tried and none has succeeded; None: the last one did."""
+        """When commits began to fail; None: the last one succeeded."""
 
     def refuse_if_away(self) -> None:
         """While the database cannot be reached, callers whose units are not on their way are answered instead of kept waiting."""
@@ -80,7 +80,7 @@ class Committer:
         return monotonic() - self._trying_s if self._trying_s is not None else 0.0
 
     def writable(self) -> None:
-        """Something else of this engine was written: the database takes writes."""
+        """Another write of this engine succeeded: the database takes writes."""
         if self._queue.is_idle:
             self._trying_s = None
 

@@ -13,7 +13,7 @@ import msgspec
 
 class CommitPolicy(msgspec.Struct, frozen=True):
     lazy_us: int = 100_000
-    """How long a lazy record may wait for company."""
+    """How long a lazy record may wait for a larger batch."""
     rows_max: int = 600
     """Rows of one transaction; what is above waits for the next."""
     bytes_max: int = 8 * 1024 * 1024

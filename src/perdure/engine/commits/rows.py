@@ -14,7 +14,7 @@ from perdure.flows.model import is_flow
 
 RUN_WORDS: Final = tuple(status.word for status in RunStatus)
 TASK_WORDS: Final = tuple(status.word for status in TaskStatus)
-"""What the database calls a status, by its number."""
+"""Statuses as the database spells them, by their number."""
 
 
 def run_kind(version: str) -> str:

@@ -28,7 +28,7 @@ class Poison(Exception):
 class CommitStore(Protocol):
     @property
     def away_s(self) -> float:
-        """For how long no connection could be made; 0 when the last one could."""
+        """Seconds since connections began to fail; 0 when the last one succeeded."""
         ...
 
     async def commit(self, session: int, number: int, batch: Batch) -> Committed: ...

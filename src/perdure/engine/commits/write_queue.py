@@ -1,4 +1,4 @@
-"""What waits to be written: runs with changes, and units of their own.
+"""The write queue of an engine: runs with changes, and separate units.
 
 Laws:
 
@@ -24,7 +24,7 @@ from perdure.engine.commits.rows import Batch
 
 
 class Unit(Protocol):
-    """Something that is written whole."""
+    """Rows that are written in one transaction."""
 
     outlives_session: ClassVar[bool]
     """It belongs to no run, so it is written under the next session if this one is lost."""
@@ -39,7 +39,7 @@ class AwaitedUnit:
 
     def __init__(self) -> None:
         self.is_settled = False
-        """Its caller has an answer, or waits no more. Before it was written: it is given up."""
+        """The caller has an answer or has given up. A settled unit that was not written is dropped."""
         self.sent = False
         """It is in a transaction whose answer is not here: whether it was written is unknown."""
 
@@ -54,7 +54,7 @@ class AwaitedUnit:
         raise NotImplementedError
 
     def give_up(self) -> None:
-        """The caller waits no more."""
+        """The caller stopped waiting."""
         self.is_settled = True
 
     def fill(self, batch: Batch) -> None:
@@ -175,7 +175,7 @@ class WriteQueue:
         return units
 
     def _ripen(self) -> None:
-        """Lazy runs whose time has come are as urgent as the others."""
+        """Make lazy runs urgent once their time is over."""
         due_us = self.now_us() - self._policy.lazy_us
         for run in list(takewhile(lambda r: self._lazy[r] <= due_us, self._lazy)):
             del self._lazy[run]

@@ -1,4 +1,4 @@
-"""What the code of a run commands, one handler each.
+"""The commands of a run's code, one handler each.
 
 A handler records the event, does what belongs to it, and answers whether something waits for the record to be durable.
 """
@@ -26,7 +26,7 @@ from perdure.engine.runs.timers import Timers
 from perdure.wire.codec import encode_failure
 
 
-class Commands:
+class RunCommands:
     def __init__(
         self,
         context: EngineContext,
@@ -61,7 +61,7 @@ class Commands:
         }
 
     def carry_out(self, run: ActiveRun, commands: list[cm.Command]) -> bool:
-        """In order, until one of them ends the run. Whether something waits for a record."""
+        """Execute commands in order, until one ends the run. Returns whether something waits for a record to be durable."""
         urgent = False
         for command in commands:
             urgent |= self._handlers[type(command)](run, command)
@@ -74,7 +74,7 @@ class Commands:
         return [c.workflow for c in commands if type(c) is cm.StartChild and not self._knows(run.ns, c)]
 
     async def look_up(self, ns: int, names: list[str], commands: list[cm.Command]) -> None:
-        """Find out what `unknown_children` lacks."""
+        """Read the versions and options that `unknown_children` lists."""
         await self._flows.find(ns, names)
         children = [c for c in commands if isinstance(c, cm.StartChild)]
         found = [(c.workflow, c.version or self._flows.current(ns, c.workflow)) for c in children]
@@ -111,8 +111,8 @@ class Commands:
 
     def _start_timer(self, run: ActiveRun, c: cm.StartTimer) -> bool:
         fire_at_us = c.fire_at_us
-        if fire_at_us < run.reopened[0]:  # set by code that goes through what it heard before the run failed
-            fire_at_us += run.reopened[1]
+        if fire_at_us < run.retried[0]:  # set by code that replays events from before the run failed
+            fire_at_us += run.retried[1]
         run.record(ev.TimerStarted(c.seq, fire_at_us))
         self._timers.push(run, fire_at_us, c.seq)
         return False
@@ -132,11 +132,11 @@ class Commands:
         deadline = self._now_us() + c.timeout_us if c.timeout_us else 0
         trace = run.trace or run_traceparent(run.id, "")
         started = ev.RunStarted(c.workflow, version, c.input, c.key, run.id, c.seq, deadline, trace=trace)
-        line = self._flow_control.of_run((run.ns, c.workflow, version), c.input)
-        own = line is None and self._runs.reserve(run.ns, c.workflow, version)
+        group = self._flow_control.of_run((run.ns, c.workflow, version), c.input)
+        own = group is None and self._runs.reserve(run.ns, c.workflow, version)
         changes = run.record(ev.ChildStarted(c.seq, child_id, c.workflow, c.input, c.key), len(c.input))
         changes.extras.starts.append(
-            ChildStart(child_id, c.seq, version, c.key, chain.input_hash(c.workflow, c.input), own, started, line)
+            ChildStart(child_id, c.seq, version, c.key, chain.input_hash(c.workflow, c.input), own, started, group)
         )
         changes.rows += 2
         return True
@@ -144,7 +144,7 @@ class Commands:
     def _cancel_child(self, run: ActiveRun, c: cm.CancelChild) -> bool:
         child_id = run.state.children.get(c.seq)
         if child_id is not None:
-            run.post(child_id, CancelMessage("its parent no longer waits for it"))
+            run.send(child_id, CancelMessage("its parent no longer waits for it"))
             run.record(ev.ChildCancelRequested(c.seq, c.awaited))
         return True
 
@@ -212,14 +212,14 @@ class Commands:
             *(SignalMessage(name, value) for name, value in c.signals),
             *(PromiseMessage(name, value) for name, value in c.promises),
             *(CancelMessage(reason, deadline) for reason, deadline in c.cancels),
-            *run.unseen,  # it came while the code was deciding to go on elsewhere
+            *run.unseen,  # it arrived while the code decided to continue as new
             *(UpdateMessage(u.id, u.name, u.value) for u in run.state.updates.values()),
         ]
 
         def hand_over() -> None:
             run.segment().extras.starts.append(ChildStart(next_id, -1, run.version, "", b"", own, started))
             for message in messages:
-                run.post(next_id, message)
+                run.send(next_id, message)
 
         event = ev.RunContinued(next_id, c.input)
         self._exits.close(run, event, None, b"", next_id, hand_over)

@@ -1,4 +1,4 @@
-"""Messages on their way from the inbox into the history of a run that lives here.
+"""Delivery of inbox messages into the history of a run in memory.
 
 Laws:
 
@@ -24,7 +24,7 @@ from perdure.core.messages import (
     UpdateMessage,
 )
 from perdure.engine.commits.write_queue import WriteQueue
-from perdure.engine.ports import MailRow
+from perdure.engine.ports import InboxRow
 from perdure.engine.runs.run import ActiveRun, Extras
 from perdure.engine.runs.task_port import TaskPort
 from perdure.wire.codec import decode_message, encode_failure
@@ -41,12 +41,12 @@ class InboxDelivery:
         self.done: set[int] = set()
         """Inbox rows that are gone since the last poll began; what that is reading may still show them."""
 
-    def deliver_row(self, run: ActiveRun, row: MailRow) -> None:
+    def deliver_row(self, run: ActiveRun, row: InboxRow) -> None:
         """Raises what a row that cannot be read, or that the run cannot take, raises."""
         if run.phase.is_active and row.id not in self.pending and row.id not in self.done:
             self.deliver(run, decode_message(row.body), row.id)
 
-    def deliver(self, run: ActiveRun, mail: Message, inbox_id: int | None = None) -> None:
+    def deliver(self, run: ActiveRun, message: Message, inbox_id: int | None = None) -> None:
         """A message becomes an event. With an inbox id its row goes in the same commit."""
         if not run.phase.is_active:
             return
@@ -55,11 +55,11 @@ class InboxDelivery:
             run.inbox_used = True
             # The event goes into this same segment: both are written in one transaction or none is.
             run.segment().extras.consumed.append(inbox_id)
-        self._record(run, mail)
+        self._record(run, message)
         self._queue.mark(run, urgent=True)
 
     def poll_begins(self) -> None:
-        """What is gone by now is not in anything that is read from here on."""
+        """A poll begins: rows deleted before it cannot appear in its result."""
         self.done.clear()
 
     def committed(self, extras: Extras) -> None:
@@ -67,7 +67,7 @@ class InboxDelivery:
         self.done.update(extras.consumed)
 
     def drop_pending(self, run: ActiveRun) -> None:
-        """What the run wanted to write is void. Messages that were to go with it are still in the inbox and count as unread again."""
+        """The unwritten changes of the run are void. Their messages are still in the inbox and count as unread again."""
         for s in run.pending:
             if s.has_extras:
                 self.pending.difference_update(s.extras.consumed)
@@ -84,56 +84,58 @@ class InboxDelivery:
             run.record(ev.ChildFailed(seq, Failure("run_already_exists", why, "RunAlreadyExists")))
             self._queue.mark(run, urgent=True)
 
-    def _record(self, run: ActiveRun, mail: Message) -> None:
-        match mail:
+    def _record(self, run: ActiveRun, message: Message) -> None:
+        match message:
             case SignalMessage():
-                run.unseen.append(mail)
-                run.record(ev.SignalReceived(mail.name, mail.value), len(mail.value))
+                run.unseen.append(message)
+                run.record(ev.SignalReceived(message.name, message.value), len(message.value))
             case CancelMessage():
-                # A second one says that children which do not stop are not to be waited for any longer.
+                # A second request ends the wait for children that do not stop.
                 if not run.state.cancel_requested or run.state.stopping:
-                    run.unseen.append(mail)
-                    run.record(ev.CancelRequested(mail.reason, mail.deadline)).extras.stops = True
+                    run.unseen.append(message)
+                    run.record(ev.CancelRequested(message.reason, message.deadline)).extras.stops = True
             case PromiseMessage():
-                allowed = mail.authorized or not run.state.takes_votes_only(mail.name)
-                if allowed and mail.name not in run.state.resolved:
-                    run.unseen.append(mail)
-                    run.record(ev.PromiseResolved(mail.name, mail.value, mail.authorized), len(mail.value))
+                allowed = message.authorized or not run.state.takes_votes_only(message.name)
+                if allowed and message.name not in run.state.resolved:
+                    run.unseen.append(message)
+                    run.record(ev.PromiseResolved(message.name, message.value, message.authorized), len(message.value))
             case UpdateMessage():
-                self._update_asked(run, mail)
+                self._update_asked(run, message)
             case TaskEndedMessage():
-                self._tasks.arrived(run, mail)
+                self._tasks.arrived(run, message)
             case ChildEndedMessage():
-                self._child_ended(run, mail)
+                self._child_ended(run, message)
 
-    def _update_asked(self, run: ActiveRun, mail: UpdateMessage) -> None:
-        """Asked for twice under one id, an update is handled once."""
-        if mail.id in run.state.updates:
+    def _update_asked(self, run: ActiveRun, message: UpdateMessage) -> None:
+        """An update that is sent twice under one id is handled once."""
+        if message.id in run.state.updates:
             return
-        if mail.id in run.state.answered:  # where the answer is still kept it stands, and this one is nothing
+        if message.id in run.state.answered:  # an answer that is still kept stands; this message is a repetition
             refuse_update(
-                run, mail.id, "conflict", "the run answered this update before, and the answer is no longer kept"
+                run, message.id, "conflict", "the run answered this update before, and the answer is no longer kept"
             )
         elif run.decider is not None:
             why = "a declarative flow takes no updates; send it a signal, or resolve a promise"
-            refuse_update(run, mail.id, "update_rejected", why)
+            refuse_update(run, message.id, "update_rejected", why)
         elif len(run.state.updates) >= UPDATES_OPEN_MAX:
             why = f"the run has UPDATES_OPEN_MAX={UPDATES_OPEN_MAX} updates to answer already; ask again later, under another id"
-            refuse_update(run, mail.id, "update_rejected", why)
+            refuse_update(run, message.id, "update_rejected", why)
         else:
-            run.record(ev.UpdateReceived(mail.id, mail.name, mail.value), len(mail.value))
+            run.record(ev.UpdateReceived(message.id, message.name, message.value), len(message.value))
 
-    def _child_ended(self, run: ActiveRun, mail: ChildEndedMessage) -> None:
-        child = run.state.children.get(mail.seq)
-        if child is None or (mail.child and mail.child != child):
+    def _child_ended(self, run: ActiveRun, message: ChildEndedMessage) -> None:
+        child = run.state.children.get(message.seq)
+        if child is None or (message.child and message.child != child):
             return
-        match mail.status:
+        match message.status:
             case RunStatus.SUCCESS:
-                run.record(ev.ChildSucceeded(mail.seq, mail.value), len(mail.value))
+                run.record(ev.ChildSucceeded(message.seq, message.value), len(message.value))
             case RunStatus.CANCELLED:
-                run.record(ev.ChildCancelled(mail.seq, mail.failure.message if mail.failure else ""))
+                run.record(ev.ChildCancelled(message.seq, message.failure.message if message.failure else ""))
             case _:
-                run.record(ev.ChildFailed(mail.seq, mail.failure or Failure("run_failed", "the child run failed")))
+                run.record(
+                    ev.ChildFailed(message.seq, message.failure or Failure("run_failed", "the child run failed"))
+                )
 
 
 def refuse_update(run: ActiveRun, update: str, code: str, message: str) -> None:

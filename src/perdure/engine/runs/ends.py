@@ -1,4 +1,4 @@
-"""What is published and counted of a run that has ended."""
+"""Events and counters of an ended run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that only wait for the outside leave memory; they come back when their time or a message comes."""
+"""Eviction: runs that wait for a timer or a message leave memory, and are claimed again when it comes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from perdure.engine.runs.run import ActiveRun
 from perdure.engine.runs.task_port import TaskPort
 
 EXPLAIN_S: Final = 1.0
-"""A run that has waited this long in memory says what for."""
+"""A run that has waited this long in memory gets a wait reason."""
 
 
 class Eviction:
@@ -33,10 +33,10 @@ class Eviction:
             if not run.phase.is_active:
                 continue
             if not run.is_idle:
-                if run.noted[0] is not None and not run.pending:
+                if run.wait_reason[0] is not None and not run.pending:
                     self._note(run, (None, None))  # it goes on
                 continue
-            # A child that ends here tells its parent in memory; the parent must not have left.
+            # A child that ends here notifies its parent in memory, so the parent must stay.
             if run in busy or any(child in self._runs for child in run.state.children.values()):
                 if now_s - run.idle_since >= EXPLAIN_S:
                     self._note_waits(run, backlog=run in busy and run not in flying)
@@ -64,7 +64,7 @@ class Eviction:
             waits.append(wait_reasons.backlog(wait_reasons.task_names(run.state)))
         self._note(run, wait_reasons.encode(waits))
 
-    def _note(self, run: ActiveRun, noted: tuple[str | None, str | None]) -> None:
-        if noted != run.noted:
-            run.noted = run.segment().extras.noted = noted
+    def _note(self, run: ActiveRun, wait_reason: tuple[str | None, str | None]) -> None:
+        if wait_reason != run.wait_reason:
+            run.wait_reason = run.segment().extras.wait_reason = wait_reason
             self._queue.mark(run, urgent=False)

@@ -61,7 +61,7 @@ class RunExits:
         for seq in list(run.state.timers):
             run.record(ev.TimerCancelled(seq))
         for seq, child_id in run.state.children.items():
-            run.post(child_id, CancelMessage("its parent has ended"))
+            run.send(child_id, CancelMessage("its parent has ended"))
             run.record(ev.ChildCancelRequested(seq))
         if hand_over is not None:
             hand_over()
@@ -70,7 +70,7 @@ class RunExits:
         # A parent that lives here gets the end after the commit; one that lives elsewhere gets a message in it.
         parent = self._runs.get(run.state.parent_id)
         if successor is None and run.state.parent_id and (parent is None or type(parent.phase) is Leaving):
-            run.post(run.state.parent_id, ChildEndedMessage(run.state.parent_seq, status, value, failure, run.known_as))
+            run.send(run.state.parent_id, ChildEndedMessage(run.state.parent_seq, status, value, failure, run.known_as))
         changes = run.record(event, len(value))
         changes.close = (status, failure, successor)
         changes.rows += 2
@@ -79,7 +79,7 @@ class RunExits:
         self._queue.mark(run, urgent=True)
 
     def stop(self, run: ActiveRun, failure: Failure) -> None:
-        """The code cannot go on. The run keeps its history and waits for an operator."""
+        """The code cannot continue: the run is stuck until an operator resumes it."""
         self._counters.runs_stuck += 1
         log.error("run %s of %s is stuck: %s", run.id.hex(), run.workflow, failure.message)
         self.set_aside(run, f"{failure.code}: {failure.message}")
@@ -99,7 +99,7 @@ class RunExits:
         self._leave(run, SET_ASIDE, stuck)
 
     def release(self, run: ActiveRun) -> None:
-        """Let go of a run: it sleeps in the database until its next timer, message or retry."""
+        """Release a run to the database until its next timer, message or retry."""
         self._leave(run, RELEASED, None)
 
     def _leave(self, run: ActiveRun, event: Transition[type[Leaving]], stuck: str | None) -> None:

@@ -1,7 +1,7 @@
-"""Declarative workflows as this engine knows them: compiled definitions, and which version of a name is current.
+"""Cache of declarative workflows: compiled definitions, and the current version of each name.
 
 A definition never changes (its version is the hash of its document), so it is compiled once and kept. The current version of a name
-does change: what is known of it is trusted for a moment, so a deployment elsewhere is seen a second later at most.
+does change: it is cached for one second, so a deployment on another engine is seen a second later at most.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from perdure.core.errors import Failure, InvalidInput, NotRegistered, PerdureErr
 from perdure.core.parameters import Parameters, call_problem
 from perdure.core.parameters import decode as decode_parameters
 from perdure.engine.ports import Named, Store
-from perdure.engine.shared_reads import Once
+from perdure.engine.shared_reads import SharedReads
 from perdure.flows.compile import compile_value
 from perdure.flows.decide.decider import Decider, input_problem
 from perdure.flows.model import Flow, is_flow
@@ -31,11 +31,11 @@ TRUST_US: Final = 1_000_000
 COMPILED_HERE_BYTES: Final = 8 * 1024
 """A larger document is compiled in a thread: it would hold up the event loop."""
 HEARD_US: Final = 10_000_000
-"""How long what a worker said counts more than what the database has: by then it is there."""
+"""How long a worker's declaration takes precedence over the database, which has it by then."""
 PARAMETERS_US: Final = 10_000_000
-"""How long what was read of a workflow's parameters counts."""
+"""How long the parameters of a workflow are cached."""
 NAMES_MAX: Final = 10_000
-"""Names whose current version is remembered."""
+"""Names whose current version is cached."""
 
 Definition = tuple[int, str, str]
 """(namespace, workflow, version)"""
@@ -48,16 +48,14 @@ class Flows:
         """Options that tasks of a namespace declare, as the database has them."""
         self._declared_at: dict[int, int] = {}
         self._heard: dict[tuple[int, str], tuple[Declared | None, int]] = {}
-        """What workers of this server said a moment ago, which the database may not have yet."""
-        self._once = Once()
+        """Recent declarations of workers of this server, which the database may not have yet."""
+        self._shared_reads = SharedReads()
         self._moves = 0
         self._plans: OrderedDict[Definition, Flow | Failure] = OrderedDict()
         self._current: dict[Named, tuple[str | None, int]] = {}
         self._parameters: dict[Definition, tuple[Parameters | None, int]] = {}
         self.fixed: dict[Named, str] = {}
-        """Versions that new runs of a name get whichever is current, for tests."""
-
-    # -- definitions ------------------------------------------------------------------------------------------------
+        """Versions that new runs of a name get instead of the current one, for tests."""
 
     def has(self, ns: int, workflow: str, version: str) -> bool:
         return isinstance(self._plans.get((ns, workflow, version)), Flow)
@@ -71,7 +69,7 @@ class Flows:
         return found or Failure("flow_unavailable", f"the definition {version} of {workflow} has not been read")
 
     async def ensure(self, wanted: Iterable[Definition]) -> None:
-        """Read and compile definitions that are not here yet, and what tasks declare by now."""
+        """Read and compile missing definitions, and refresh the declared options of tasks."""
         wanted = list(wanted)
         for ns in {ns for ns, _, version in wanted if is_flow(version)}:
             await self._read_declared(ns)
@@ -88,11 +86,11 @@ class Flows:
                     self._plans.popitem(last=False)
 
     async def find_input(self, definition: Definition) -> None:
-        """Read what `check_input` needs, and what tasks declare by now."""
+        """Read what `check_input` needs, and refresh the declared options of tasks."""
         if is_flow(definition[2]):
             await self.ensure([definition])
         else:
-            await self._once.ask(definition, lambda: self._read_parameters(definition))
+            await self._shared_reads.ask(definition, lambda: self._read_parameters(definition))
 
     async def _read_parameters(self, definition: Definition) -> None:
         self.learn(definition, await self._store.parameters(*definition))
@@ -123,17 +121,15 @@ class Flows:
             self._parameters.clear()
         self._parameters[definition] = (decode_parameters(parameters) if parameters else None, self._now_us())
 
-    # -- options of tasks -------------------------------------------------------------------------------------------
-
     def declared(self, ns: int, task: str) -> Declared | None:
-        """What a task declares about itself, by the latest word of its workers; None: nothing is known."""
+        """The options a task declares, by its workers' latest declaration; None: unknown."""
         heard = self._heard.get((ns, task))
         if heard is not None and self._now_us() - heard[1] < HEARD_US:
             return heard[0]
         return self._declared.get(ns, {}).get(task)
 
     def hear(self, ns: int, signatures: Mapping[str, bytes]) -> None:
-        """A worker has connected here and said how its tasks are called."""
+        """A worker has connected and declared its tasks."""
         now = self._now_us()
         if len(self._heard) + len(signatures) > NAMES_MAX:
             self._heard.clear()
@@ -152,7 +148,7 @@ class Flows:
 
     async def _read_declared(self, ns: int) -> None:
         if not self._knows_declared(ns):
-            await self._once.ask(ns, lambda: self._load_declared(ns))
+            await self._shared_reads.ask(ns, lambda: self._load_declared(ns))
 
     async def _load_declared(self, ns: int) -> None:
         now = self._now_us()
@@ -161,10 +157,8 @@ class Flows:
             self._declared_at[ns] = now
             self._declared[ns] = {task: made for task, data in found.items() if (made := decode(data)) is not None}
 
-    # -- names ------------------------------------------------------------------------------------------------------
-
     def knows(self, ns: int, name: str) -> bool:
-        """Whether `current` can be asked without looking again."""
+        """Whether `current` is cached."""
         if (ns, name) in self.fixed:
             return True
         found = self._current.get((ns, name))
@@ -193,14 +187,14 @@ class Flows:
         if self.current(ns, name) is None:  # it may have been deployed this very moment
             await self.find(ns, [name])
         elif not self.knows(ns, name):
-            await self._once.ask((ns, name, self._moves), lambda: self.find(ns, [name]))
+            await self._shared_reads.ask((ns, name, self._moves), lambda: self.find(ns, [name]))
         version = self.current(ns, name)
         if version is None:
             raise NotRegistered(not_registered(name))
         return version
 
     def forget(self, ns: int, name: str) -> None:
-        """The pointer of a name was moved here: look again at once, and share no answer from before."""
+        """The current version of a name was changed here: read it again, and ignore reads that began before."""
         self._moves += 1
         self._current.pop((ns, name), None)
 

@@ -27,7 +27,7 @@ class History:
         self.seen: list[ev.Recorded] = []
         """As code and state see it: without what a retry took back."""
         self.missing: Failure | None = None
-        """Why its flow's definition is not to be had."""
+        """Why its flow's definition is not available."""
         self.error: Exception | None = None
 
 
@@ -59,7 +59,7 @@ async def read_history(flows: Flows, run: ActiveRun, rows: list[HistoryRow]) -> 
 
 
 def find_decider(flows: Flows, run: ActiveRun) -> Failure | None:
-    """Declarative runs are decided here. A failure: their definition is not to be had, and the run is stuck."""
+    """Declarative runs are decided here. A failure means that their definition is not available, and the run is stuck."""
     if is_flow(run.version):
         found = flows.decider(run.ns, run.workflow, run.version, run.id)
         if isinstance(found, Failure):
@@ -69,7 +69,7 @@ def find_decider(flows: Flows, run: ActiveRun) -> Failure | None:
 
 
 def bound(run: ActiveRun, started_us: int) -> None:
-    """A flow may say how long its runs may take; the start of a run may say otherwise."""
+    """Apply the time limit of a flow, unless the start of the run has its own."""
     if run.decider is not None and run.decider.flow.timeout_us and not run.state.deadline_us:
         grace_us = UNWIND_GRACE_US if run.state.timed_out else 0
         run.state.deadline_us = started_us + run.decider.flow.timeout_us + grace_us

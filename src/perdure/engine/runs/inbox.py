@@ -1,4 +1,4 @@
-"""Messages from outside on their way into inboxes: signals, requests to stop, updates.
+"""The inbox writer: signals, cancel requests and updates from callers, written in batches.
 
 Laws:
 
@@ -9,7 +9,7 @@ Laws:
 3. A message that the database refuses takes no other along.
 4. What waits here is bounded, in number and in bytes.
 
-One statement at a time is under way; meanwhile the next batch gathers. So an idle engine posts at once, and a busy one writes hundreds of
+One statement at a time is under way; meanwhile the next batch gathers. So an idle engine writes at once, and a busy one writes hundreds of
 messages for the price of one commit.
 
     put -> queue -> statement --taken--> answered
@@ -28,28 +28,28 @@ from typing import Final, Protocol
 from perdure.core.errors import InvalidInput, NotFound, PerdureError, RunFinished, Unavailable
 from perdure.core.ids import text
 from perdure.core.limits import (
+    MESSAGES_PER_BATCH,
+    MESSAGES_QUEUED_BYTES_MAX,
+    MESSAGES_QUEUED_MAX,
     POST_BATCH_BYTES,
-    POSTS_PER_BATCH,
-    POSTS_WAITING_BYTES_MAX,
-    POSTS_WAITING_MAX,
     SUCCESSORS_MAX,
 )
 from perdure.core.work import RunView
 from perdure.engine.commits.store import NotCommitted, Poison
 from perdure.engine.events import EngineEvents
-from perdure.engine.ports import PostRow
+from perdure.engine.ports import SendRow
 
 log = logging.getLogger("perdure.engine")
 
 TAKEN, REPEATED, NOT_THERE, HELD = range(4)
-"""What becomes of a message, as the store tells."""
+"""The outcome of a message, as the store reports it."""
 
 HELD_PAUSE_S: Final = 0.002
-"""Before a run whose row was held is asked for again, when there is nothing else to do."""
+"""Pause before a run whose row was locked is tried again, when nothing else is queued."""
 HELD_S_MAX: Final = 10.0
 """How long a message waits for such a run."""
 STATEMENT_TRIES: Final = 5
-"""Of one that failed because of a concurrent transaction."""
+"""Tries of a statement that failed because of a concurrent transaction."""
 SUCCESSORS_KEPT: Final = 10_000
 """Runs that continued whose successors are remembered."""
 
@@ -59,7 +59,7 @@ RunKey = tuple[int, bytes]
 
 class InboxStore(Protocol):
     async def describe(self, run_id: bytes, ns: int) -> RunView | None: ...
-    async def post_many(self, rows: list[PostRow]) -> list[int]:
+    async def send_many(self, rows: list[SendRow]) -> list[int]:
         """One outcome each. Raises NotCommitted (write it again), Poison or Unavailable."""
         ...
 
@@ -73,7 +73,7 @@ class QueuedMessage:
         self.answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
     @property
-    def row(self) -> PostRow:
+    def row(self) -> SendRow:
         return self.run_id, self.ns, self.body, self.key, self.named, self.stops
 
     def settle(self, taken: bool) -> None:
@@ -98,7 +98,7 @@ class InboxWriter:
         self._following: set[asyncio.Task[None]] = set()
         self._closed = False
 
-    async def post(self, ns: int, run_id: bytes, body: bytes, *, key: str = "", stops: bool = False) -> bool:
+    async def send(self, ns: int, run_id: bytes, body: bytes, *, key: str = "", stops: bool = False) -> bool:
         """False when a message of this key was here before. Raises NotFound, RunFinished or Unavailable."""
         return await self.put(ns, run_id, body, key=key, stops=stops)
 
@@ -107,27 +107,27 @@ class InboxWriter:
         if self._closed:
             raise Unavailable("this engine is closing; send the message to another one")
         waiting = len(self._waiting) + sum(map(len, self._unplaced.values()))
-        if waiting >= POSTS_WAITING_MAX or self._bytes + len(body) > POSTS_WAITING_BYTES_MAX:
+        if waiting >= MESSAGES_QUEUED_MAX or self._bytes + len(body) > MESSAGES_QUEUED_BYTES_MAX:
             raise Unavailable(
-                f"{waiting} messages wait to be written here (POSTS_WAITING_MAX={POSTS_WAITING_MAX}, "
-                f"POSTS_WAITING_BYTES_MAX={POSTS_WAITING_BYTES_MAX}); send slower, or to several engines"
+                f"{waiting} messages wait to be written here (MESSAGES_QUEUED_MAX={MESSAGES_QUEUED_MAX}, "
+                f"MESSAGES_QUEUED_BYTES_MAX={MESSAGES_QUEUED_BYTES_MAX}); send slower, or to several engines"
             )
-        post = QueuedMessage(ns, run_id, body, key or None, stops, asyncio.get_running_loop().time())
+        message = QueuedMessage(ns, run_id, body, key or None, stops, asyncio.get_running_loop().time())
         self._bytes += len(body)
-        post.answer.add_done_callback(lambda _: self._gone(post))
-        self._waiting.append(post)
+        message.answer.add_done_callback(lambda _: self._gone(message))
+        self._waiting.append(message)
         self._write_soon()
-        return post.answer
+        return message.answer
 
-    def _gone(self, post: QueuedMessage) -> None:
-        self._bytes -= len(post.body)
+    def _gone(self, message: QueuedMessage) -> None:
+        self._bytes -= len(message.body)
 
     @property
     def is_idle(self) -> bool:
         return self._writing is None and not self._unplaced
 
     async def close(self) -> None:
-        """Write what waits, for as long as the caller allows; then nothing is taken any more."""
+        """Write the queued messages, for as long as the caller allows; later messages are refused."""
         self._closed = True
         try:
             while not self.is_idle:
@@ -137,8 +137,8 @@ class InboxWriter:
         finally:
             for task in (*self._following, *([self._writing] if self._writing else [])):
                 task.cancel()
-            for post in [*self._waiting, *(p for posts in self._unplaced.values() for p in posts)]:
-                post.refuse(Unavailable("this engine has closed; the message was not sent"))
+            for message in [*self._waiting, *(p for messages in self._unplaced.values() for p in messages)]:
+                message.refuse(Unavailable("this engine has closed; the message was not sent"))
 
     def _write_soon(self) -> None:
         if self._writing is None:
@@ -160,8 +160,8 @@ class InboxWriter:
             try:
                 held = await self._send(batch)
             except BaseException:
-                for post in batch:
-                    post.refuse(Unavailable("whether the message was written is unknown; repeat it if it has a key"))
+                for message in batch:
+                    message.refuse(Unavailable("whether the message was written is unknown; repeat it if it has a key"))
                 raise
             if held:
                 self._waiting.extendleft(reversed(held))
@@ -169,42 +169,46 @@ class InboxWriter:
                     await asyncio.sleep(HELD_PAUSE_S)
 
     def _take(self) -> list[QueuedMessage]:
-        """The next batch. Of two messages with one key in the line, the second waits for what becomes of the first."""
+        """The next batch. Of two queued messages with the same key, the second waits for the outcome of the first."""
         batch: list[QueuedMessage] = []
         keys: set[tuple[bytes, str]] = set()
         size = 0
-        while self._waiting and len(batch) < POSTS_PER_BATCH:
-            post = self._waiting[0]
-            if post.answer.done():  # its sender has given up
+        while self._waiting and len(batch) < MESSAGES_PER_BATCH:
+            message = self._waiting[0]
+            if message.answer.done():  # its sender has given up
                 self._waiting.popleft()
                 continue
-            self._direct(post)
-            if unplaced := self._unplaced.get((post.ns, post.run_id)):
+            self._direct(message)
+            if unplaced := self._unplaced.get((message.ns, message.run_id)):
                 unplaced.append(self._waiting.popleft())
                 continue
-            size += len(post.body)
+            size += len(message.body)
             if batch and size > POST_BATCH_BYTES:
                 break
-            if post.key is not None:
-                if (post.named, post.key) in keys:
+            if message.key is not None:
+                if (message.named, message.key) in keys:
                     break
-                keys.add((post.named, post.key))
+                keys.add((message.named, message.key))
             batch.append(self._waiting.popleft())
         return batch
 
-    def _direct(self, post: QueuedMessage) -> None:
-        """To the last successor that is known of."""
-        while (successor := self._successors.get((post.ns, post.run_id))) is not None and post.hops < SUCCESSORS_MAX:
-            post.run_id = successor
-            post.hops += 1
+    def _direct(self, message: QueuedMessage) -> None:
+        """Address the message to the last known successor of its run."""
+        while (
+            successor := self._successors.get((message.ns, message.run_id))
+        ) is not None and message.hops < SUCCESSORS_MAX:
+            message.run_id = successor
+            message.hops += 1
 
     async def _send(self, batch: list[QueuedMessage]) -> list[QueuedMessage]:
         """Write a batch and answer; returns those whose runs were held."""
         try:
             outcomes = await self._tried([p.row for p in batch])
         except Unavailable as e:
-            for post in batch:
-                post.refuse(Unavailable(f"{e}; whether the message was written is unknown: repeat it if it has a key"))
+            for message in batch:
+                message.refuse(
+                    Unavailable(f"{e}; whether the message was written is unknown: repeat it if it has a key")
+                )
             return []
         except Poison as e:
             if len(batch) == 1:
@@ -216,11 +220,11 @@ class InboxWriter:
             return [*held, *(await self._send(batch[middle:]) if not held else batch[middle:])]
         return self._settle(batch, outcomes)
 
-    async def _tried(self, rows: list[PostRow]) -> list[int]:
+    async def _tried(self, rows: list[SendRow]) -> list[int]:
         why = ""
         for _ in range(STATEMENT_TRIES):
             try:
-                return await self._store.post_many(rows)
+                return await self._store.send_many(rows)
             except NotCommitted as e:
                 why = str(e)
                 await asyncio.sleep(HELD_PAUSE_S)
@@ -230,33 +234,33 @@ class InboxWriter:
         held: list[QueuedMessage] = []
         reached: dict[bytes, None] = {}
         now = asyncio.get_running_loop().time()
-        for post, outcome in zip(batch, outcomes, strict=True):
+        for message, outcome in zip(batch, outcomes, strict=True):
             if outcome == TAKEN:
-                reached[post.run_id] = None
-                post.settle(taken=True)
+                reached[message.run_id] = None
+                message.settle(taken=True)
             elif outcome == REPEATED:
-                post.settle(taken=False)
+                message.settle(taken=False)
             elif outcome == NOT_THERE:
-                self._follow(post)
-            elif now - post.since > HELD_S_MAX:
-                post.refuse(
-                    Unavailable(f"run {text(post.run_id)} could not be reached for {HELD_S_MAX:g} s; try again")
+                self._follow(message)
+            elif now - message.since > HELD_S_MAX:
+                message.refuse(
+                    Unavailable(f"run {text(message.run_id)} could not be reached for {HELD_S_MAX:g} s; try again")
                 )
             else:
-                held.append(post)
+                held.append(message)
         for run_id in reached:
-            self._events.message_posted.publish(run_id)
+            self._events.message_sent.publish(run_id)
         if any(p.stops for p, outcome in zip(batch, outcomes, strict=True) if outcome == TAKEN):
-            self._events.cancel_posted.publish()
+            self._events.cancel_sent.publish()
         return held
 
-    def _follow(self, post: QueuedMessage) -> None:
-        where = (post.ns, post.run_id)
+    def _follow(self, message: QueuedMessage) -> None:
+        where = (message.ns, message.run_id)
         unplaced = self._unplaced.get(where)
         if unplaced is not None:
-            unplaced.append(post)
+            unplaced.append(message)
             return
-        self._unplaced[where] = [post]
+        self._unplaced[where] = [message]
         task = asyncio.get_running_loop().create_task(self._find(where))
         self._following.add(task)
         task.add_done_callback(self._following.discard)
@@ -279,15 +283,15 @@ class InboxWriter:
             log.exception("a run could not be looked up")
             error = Unavailable(f"the run could not be looked up: {e}")
         finally:
-            posts = self._unplaced.pop(where, [])
-        for post in reversed(posts):
-            post.hops += where not in self._successors
+            messages = self._unplaced.pop(where, [])
+        for message in reversed(messages):
+            message.hops += where not in self._successors
             if error is not None:
-                post.refuse(error)
-            elif post.hops >= SUCCESSORS_MAX:
-                post.refuse(RunFinished("the run was continued too many times to follow"))
+                message.refuse(error)
+            elif message.hops >= SUCCESSORS_MAX:
+                message.refuse(RunFinished("the run was continued too many times to follow"))
             else:
-                self._waiting.appendleft(post)
+                self._waiting.appendleft(message)
         if self._waiting:
             self._write_soon()
 

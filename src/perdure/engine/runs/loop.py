@@ -1,4 +1,4 @@
-"""The life of a run between two commits: it is taken up, its code is activated, and what the code decides is carried out.
+"""The life of a run between two commits: it is loaded, its code is activated, and the decisions of the code are executed.
 
     begin / load --> ready --> activate --> decided --> commands --> write queue --commit--> committed --> ready ...
 
@@ -22,8 +22,8 @@ from perdure.core.trace import run_traceparent
 from perdure.core.work import Activation, Decided
 from perdure.engine.context import EngineContext
 from perdure.engine.flow_control import FlowControl
-from perdure.engine.ports import HistoryRow, MailRow
-from perdure.engine.runs.commands import Commands
+from perdure.engine.ports import HistoryRow, InboxRow
+from perdure.engine.runs.commands import RunCommands
 from perdure.engine.runs.delivery import FROM_MESSAGES, InboxDelivery, message_of
 from perdure.engine.runs.exits import RunExits, waits_of
 from perdure.engine.runs.flow_definitions import Flows
@@ -44,7 +44,7 @@ ACTIVATIONS_MAX: Final = 256
 BEGAN_LATE_US: Final = 1_000_000
 """A run that has waited longer than this to begin gets a record of it: its clock starts when it begins."""
 LOOK_UP_PAUSE_S: Final = 0.5
-"""Before a look-up that the database did not answer is tried again."""
+"""Pause before a failed look-up is repeated."""
 
 
 class RunParts:
@@ -56,7 +56,7 @@ class RunParts:
         self.delivery = InboxDelivery(context.queue, tasks)
         self.exits = RunExits(context, self.runs, tasks, self.delivery)
         self.timers = Timers(context, self.runs, self.exits)
-        self.commands = Commands(context, self.runs, tasks, self.exits, self.timers, flows, flow_control)
+        self.commands = RunCommands(context, self.runs, tasks, self.exits, self.timers, flows, flow_control)
 
 
 class RunLoop:
@@ -118,13 +118,13 @@ class RunLoop:
     def _load(self, run: ActiveRun, history: list[ev.Recorded], seen: list[ev.Recorded], queued: set[int]) -> None:
         _place_in_trace(run)
         run.seq = run.state.events = history[-1].seq
-        run.reopened = pause(history) if seen is not history else (0, 0)
+        run.retried = pause(history) if seen is not history else (0, 0)
         run.queued = queued
         run.deliver = seen
         if run.state.tasks:
             self._tasks.take_over(run)
         woken = self._timers.push_all(run)
-        # One that a timer woke has nothing to say before that has fired: its code gets the whole history with it, once that is durable.
+        # A run that a timer woke is activated once the timer event is durable: its code then gets the whole history at once.
         if len(history) == 1 and (self._now_us() - history[0].at_us > BEGAN_LATE_US or self._other_version(run)):
             self._begin_late(run)
         elif not woken:
@@ -192,7 +192,7 @@ class RunLoop:
         if decided:
             self.decided(decided)
         if batch:
-            self.decided(self._worker.activate(batch))  # remote ones answer later, by the same door
+            self.decided(self._worker.activate(batch))  # remote workers answer later, through `decided`
 
     def _advance(self, run: ActiveRun, records: list[ev.Recorded] | None = None, replay: bool = False) -> Decided:
         """A slice of a flow's decision, with the records that it is about when it begins."""
@@ -211,12 +211,12 @@ class RunLoop:
             return Decided(run.id, [], Failure("internal", clip(f"{type(e).__name__}: {e}")))
 
     def _go_on(self, run: ActiveRun) -> None:
-        """The next slice of a run whose decision is not finished, unless the run is gone by now."""
+        """The next slice of an unfinished decision, unless the run has left memory."""
         if self._runs.get(run.id) is run and run.phase.is_active:
             self.decided([self._advance(run)])
 
     def decided(self, batch: list[Decided]) -> None:
-        """What workflow code or a flow wants."""
+        """Execute the commands that workflow code or a flow decided."""
         for d in batch:
             run = self._runs.get(d.run_id)
             if run is None or not run.phase.is_active:
@@ -255,10 +255,10 @@ class RunLoop:
         if run.state.events > HISTORY_EVENTS_MAX:
             self._exits.fail(run, _too_large())
         elif run.pending:
-            # The history alone does not tell that the code listens for a signal: said in the same commit, it is never wrong.
-            noted = wait_reasons.encode(waits_of(run)) if run.waiting else (None, None)
-            if noted != run.noted:
-                run.noted = run.segment().extras.noted = noted
+            # The history does not record which signals the code waits for, so the wait reason is written in the same commit.
+            wait_reason = wait_reasons.encode(waits_of(run)) if run.waiting else (None, None)
+            if wait_reason != run.wait_reason:
+                run.wait_reason = run.segment().extras.wait_reason = wait_reason
             self._queue.mark(run, urgent=urgent)
         elif run.is_idle:
             self.idle(run)
@@ -309,7 +309,7 @@ class RunLoop:
         run.phase = RELOADED[run.phase]
         self._activate_soon(run)
 
-    def deliver_row(self, run: ActiveRun, row: MailRow) -> None:
+    def deliver_row(self, run: ActiveRun, row: InboxRow) -> None:
         """A row that cannot be read, or that the run cannot take, stops that run and no other."""
         try:
             self._delivery.deliver_row(run, row)
@@ -317,7 +317,7 @@ class RunLoop:
             self._exits.broke(run, e)
 
     def forget_all(self) -> None:
-        """The session is gone: nothing in memory is worth anything."""
+        """The session is lost: everything in memory is void."""
         self._runs.forget_all()
         self.to_reload.clear()
         self._ready.clear()

@@ -16,7 +16,7 @@ class OwnedRuns(dict[bytes, ActiveRun]):
         self._flows, self.runs_max = flows, runs_max
         self.reserved = 0
         self.draining = False
-        """Nothing new is taken on: no claims, and no run is begun here."""
+        """No runs are claimed or begun here."""
         self.workflows: dict[Named, str] = {}
         """(namespace, name) -> version, as workers here serve them."""
 

@@ -3,7 +3,7 @@
 Changes gather in segments of bounded size. A segment is written whole, so an event and the rows that belong to it are never in
 two transactions. Segments of one run are written in order.
 
-Law: rows and messages that belong to an event are put down before it (`unqueue`, `post`), or into the very segment that `record` answers.
+Law: rows and messages that belong to an event are put down before it (`unqueue`, `send`), or into the very segment that `record` answers.
 After it, the segment may be full and the next thing go into another one.
 """
 
@@ -53,7 +53,7 @@ SEGMENT_BYTES = 2 * 1024 * 1024
 class ChildStart:
     """A run to be created together with the event that mentions it."""
 
-    __slots__ = ("head", "input_hash", "key", "line", "own", "run_id", "seq", "started", "version")
+    __slots__ = ("group", "head", "input_hash", "key", "own", "run_id", "seq", "started", "version")
 
     def __init__(
         self,
@@ -64,44 +64,44 @@ class ChildStart:
         input_hash: bytes,
         own: bool,
         started: ev.RunStarted,
-        line: FlowControlGroup | None = None,
+        group: FlowControlGroup | None = None,
     ) -> None:
         self.run_id, self.seq, self.version, self.key = run_id, seq, version, key
-        self.input_hash, self.own, self.started, self.line = input_hash, own, started, line
+        self.input_hash, self.own, self.started, self.group = input_hash, own, started, group
         self.head = b""
         """Hash of its first row, once it is written."""
 
 
 class Extras:
-    """What most segments do not have."""
+    """Rows that most segments do not have."""
 
     __slots__ = (
         "answers",
         "consumed",
-        "lines",
-        "noted",
-        "posts",
+        "groups",
+        "messages",
         "promises",
         "queue_ops",
         "starts",
         "states",
         "stops",
         "version",
+        "wait_reason",
     )
 
     def __init__(self) -> None:
         self.queue_ops: dict[bytes, QueuedRow | None] = {}
         """Task id -> its row in task_queue, or None to delete it."""
-        self.posts: list[MessageRow] = []
-        """To whom, what, and whether it asks to stop."""
+        self.messages: list[MessageRow] = []
+        """Messages to other runs."""
         self.consumed: list[int] = []
         self.starts: list[ChildStart] = []
         self.promises: list[ev.PromiseCreated] = []
         """Name, and what makes it more than a plain promise."""
-        self.lines: dict[bytes, GroupRow] = {}
-        """Lines that tasks or runs of this segment join: id -> row."""
-        self.noted: tuple[str | None, str | None] | None = None
-        """What the run waits for, while it stays in memory: the word for lists, and all of it as JSON."""
+        self.groups: dict[bytes, GroupRow] = {}
+        """Flow-control groups that tasks or runs of this segment join: id -> row."""
+        self.wait_reason: tuple[str | None, str | None] | None = None
+        """Wait reason of a run that stays in memory: the short form, and all of it as JSON."""
         self.answers: list[tuple[str, bytes, bytes | None]] = []
         """Answers to updates: id, value, failure."""
         self.states: dict[str, bytes | None] = {}
@@ -121,7 +121,7 @@ class Changes:
         self.tasks: list[TaskRow] = []
         self.close: tuple[RunStatus, Failure | None, bytes | None] | None = None
         self.release: tuple[int | None, str | None, str | None, str | None] | None = None
-        """Wake at, stuck with, and what it waits for: the word, and all of it as JSON."""
+        """Wake at, stuck with, and the wait reason: the short form, and all of it as JSON."""
         self._extras: Extras | None = None
         self.rows = 0
         self.bytes = 0
@@ -150,19 +150,19 @@ class ActiveRun:
         "idle_since",
         "inbox_used",
         "keys",
-        "noted",
         "ns",
         "operations",
         "pending",
         "phase",
         "queued",
-        "reopened",
+        "retried",
         "seq",
         "state",
         "suspect",
         "trace",
         "unseen",
         "version",
+        "wait_reason",
         "waiting",
         "workflow",
         "writing",
@@ -175,7 +175,7 @@ class ActiveRun:
         self.flow_control: FlowControl | None = None
         """The loop gives it to every run that it takes in."""
         self.keys: tuple[str, ...] = ()
-        """What the run itself holds: keys of its slots."""
+        """Keys of the slots that the run itself holds."""
         self.decider: Decider | None = None
         """Decides a declarative run; None for code, which a worker holds."""
         self.trace = ""
@@ -190,9 +190,9 @@ class ActiveRun:
         self.unseen: list[Message] = []
         """Facts from outside that are recorded, or on their way there, and that the code has not been given yet."""
         self.waiting: list[str] = []
-        """What its code last said it waits for that no record shows: `signal:NAME`, `update:NAME`."""
+        """Waits of its code that no event records: `signal:NAME`, `update:NAME`."""
         self.suspect = False
-        """Engines before this one did not survive it."""
+        """Earlier engines died while they had it."""
         self.computed_s = 0.0
         """CPU time of the decision of a flow that is being made."""
         self.writing = False
@@ -200,17 +200,17 @@ class ActiveRun:
         self.queued: set[int] = set()
         """Tasks that have a row in task_queue."""
         self.operations = 0
-        self.reopened: tuple[int, int] = (0, 0)
-        """When the run was last retried, and for how long it had been at rest by then."""
+        self.retried: tuple[int, int] = (0, 0)
+        """When the run was last retried, and how long it had been failed before."""
         self.inbox_used = False
         """Rows of its inbox were consumed, so that more of them may be there when it ends."""
-        self.noted: tuple[str | None, str | None] = (None, None)
-        """What is written of what it waits for, while it is in memory."""
+        self.wait_reason: tuple[str | None, str | None] = (None, None)
+        """The wait reason that was last written while it is in memory."""
         self.idle_since = float("-inf")
 
     @property
     def known_as(self) -> bytes:
-        """The id that the parent of this run knows it by; empty where an old record does not tell."""
+        """The id that the parent of this run knows it by; empty where an old record does not have it."""
         return self.state.known_as or (b"" if self.state.is_successor else self.id)
 
     def segment(self) -> Changes:
@@ -301,18 +301,18 @@ class ActiveRun:
         error: str | None,
         expires_us: int | None = None,
     ) -> None:
-        """Write the task's row in the shared queue, or bring it up to date. `expires_us`: not begun by then, it fails."""
+        """Insert or update the task's row in the shared queue. `expires_us`: it fails if it has not begun by then."""
         self.queued.add(seq)
         task_id = ids.derive(self.id, ids.TASK, seq)
         changes = self.segment()
         changes.rows += 1
-        line = None
+        group = None
         if status is TaskStatus.PENDING and self.flow_control is not None:
-            line = self.flow_control.of_task(self.ns, self.workflow, scheduled, seq)
-            if line is not None:
-                joined = changes.extras.lines.get(line.id)
+            group = self.flow_control.of_task(self.ns, self.workflow, scheduled, seq)
+            if group is not None:
+                joined = changes.extras.groups.get(group.id)
                 if joined is None or delay_us < joined.delay_us:
-                    changes.extras.lines[line.id] = GroupRow(*line.row(), delay_us)
+                    changes.extras.groups[group.id] = GroupRow(*group.row(), delay_us)
         changes.extras.queue_ops[task_id] = QueuedRow(
             id=task_id,
             ns=self.ns,
@@ -330,7 +330,7 @@ class ActiveRun:
             error=error,
             trace=self.trace or None,
             node=ev.label(scheduled, seq) if scheduled.nodes else None,
-            group_id=line.id if line is not None else None,
+            group_id=group.id if group is not None else None,
             start_deadline_at=expires_us,
         )
 
@@ -339,8 +339,10 @@ class ActiveRun:
             self.queued.discard(seq)
             self.segment().extras.queue_ops[ids.derive(self.id, ids.TASK, seq)] = None
 
-    def post(self, run_id: bytes, mail: Message) -> None:
-        self.segment().extras.posts.append(MessageRow(run_id, encode_message(mail), isinstance(mail, CancelMessage)))
+    def send(self, run_id: bytes, message: Message) -> None:
+        self.segment().extras.messages.append(
+            MessageRow(run_id, encode_message(message), isinstance(message, CancelMessage))
+        )
 
     @property
     def is_idle(self) -> bool:
@@ -392,23 +394,23 @@ class RunUnit:
         run = self.run
         queue_ops: dict[bytes, QueuedRow | None] = {}
         states: dict[str, bytes | None] = {}
-        lines: dict[bytes, GroupRow] = {}
-        noted: tuple[str | None, str | None] | None = None
+        groups: dict[bytes, GroupRow] = {}
+        wait_reason: tuple[str | None, str | None] | None = None
         answers: dict[str, tuple[bytes, bytes | None]] = {}
         for x in self.extras:
             queue_ops.update(x.queue_ops)
             states.update(x.states)
             for child in x.starts:
                 _fill_start(batch, child, run)
-                if child.line is not None:
-                    lines[child.line.id] = GroupRow(*child.line.row(), 0)
-            batch.messages.extend(x.posts)
+                if child.group is not None:
+                    groups[child.group.id] = GroupRow(*child.group.row(), 0)
+            batch.messages.extend(x.messages)
             batch.consumed.extend(x.consumed)
             batch.promises.extend(
                 PromiseRow(run.id, p.name, run.ns, PROMISE_WORDS[p.kind], p.spec.decode() or None) for p in x.promises
             )
-            lines.update(x.lines)
-            noted = x.noted or noted
+            groups.update(x.groups)
+            wait_reason = x.wait_reason or wait_reason
             for id, value, failure in x.answers:
                 answers.setdefault(id, (value, failure))
         for task_id, row in queue_ops.items():
@@ -417,10 +419,10 @@ class RunUnit:
             else:
                 batch.queued.append(row)
         batch.states.extend(StateRow(run.id, name, run.ns, value) for name, value in states.items())
-        batch.groups.extend(lines.values())
+        batch.groups.extend(groups.values())
         batch.answers.extend(AnswerRow(run.id, id, run.ns, *answer) for id, answer in answers.items())
-        if noted is not None:
-            batch.waits.append(WaitRow(run.id, *noted))
+        if wait_reason is not None:
+            batch.waits.append(WaitRow(run.id, *wait_reason))
         if any(x.stops for x in self.extras):
             batch.cancelling.append(run.id)
         batch.versions.extend(VersionRow(run.id, x.version) for x in self.extras if x.version is not None)
@@ -457,7 +459,7 @@ def _fill_start(batch: Batch, child: ChildStart, parent: ActiveRun) -> None:
             own=child.own,
             body=body,
             attributes=attributes_text(e.attributes),
-            group_id=child.line.id if child.line is not None else None,
+            group_id=child.group.id if child.group is not None else None,
             deadline_at=e.deadline_us or None,
             hash=child.head,
         )

@@ -1,4 +1,4 @@
-"""A start on its way to the database, and the callers that wait for it."""
+"""Starts that are being written, and the callers that wait for them."""
 
 from __future__ import annotations
 
@@ -36,14 +36,21 @@ class StartUnit(AwaitedUnit):
         started: ev.RunStarted,
         own: bool,
         answered: Answered,
-        line: FlowControlGroup | None = None,
-        mail: tuple[bytes, ...] = (),
+        group: FlowControlGroup | None = None,
+        messages: tuple[bytes, ...] = (),
     ) -> None:
         super().__init__()
         self._answered = answered
-        self.mail = mail
-        """What lies in its inbox from the beginning. Where the key is taken there is no such run, and it goes nowhere."""
-        self.run_id, self.ns, self.request, self.started, self.own, self.line = run_id, ns, request, started, own, line
+        self.messages = messages
+        """Messages that are written with the run. They are dropped if the key is taken."""
+        self.run_id, self.ns, self.request, self.started, self.own, self.group = (
+            run_id,
+            ns,
+            request,
+            started,
+            own,
+            group,
+        )
         self.hash = chain.input_hash(request.workflow, request.input) if request.key else b""
         self.head = b""
         """Hash of its first row, once it is written."""
@@ -54,7 +61,7 @@ class StartUnit(AwaitedUnit):
         self._answered(self, created, error)
 
     def expire(self) -> None:
-        """The caller's time is up. Nothing comes of the start, unless the database has it already."""
+        """The caller's time is over. The start is dropped unless it was already sent to the database."""
         self.settle(False, late_start(self.within_s, self))
 
     def fill(self, batch: Batch) -> None:
@@ -75,19 +82,19 @@ class StartUnit(AwaitedUnit):
                 own=self.own,
                 body=body,
                 attributes=attributes_text(r.attributes),
-                group_id=self.line.id if self.line is not None else None,
+                group_id=self.group.id if self.group is not None else None,
                 deadline_at=self.started.deadline_us or None,
                 hash=self.head,
             )
         )
-        if self.line is not None:
-            batch.groups.append(GroupRow(*self.line.row(), 0))
-        batch.messages.extend(MessageRow(self.run_id, body, False) for body in self.mail)
+        if self.group is not None:
+            batch.groups.append(GroupRow(*self.group.row(), 0))
+        batch.messages.extend(MessageRow(self.run_id, body, False) for body in self.messages)
 
 
 class StartWatch:
-    """Answers callers whose start takes too long. One look at all of them now and then: a timer for each would cost more than the
-    rest of the wait."""
+    """Answers callers whose start takes too long. It checks all of them periodically, because a timer for each would cost more
+    than the rest of the wait."""
 
     def __init__(self) -> None:
         self._units: list[StartUnit] = []

@@ -47,7 +47,7 @@ class Timers:
             self.push(run, run.state.deadline_us, DEADLINE_SEQ)
 
     def push_all(self, run: ActiveRun) -> bool:
-        """Those of a run that was loaded. Whether one of them is due."""
+        """Add the timers of a loaded run; returns whether one is due."""
         now, due = self._now_us(), False
         for seq, fire_at_us in run.state.timers.items():
             self.push(run, fire_at_us, seq)
@@ -96,7 +96,7 @@ class Timers:
             self._handle = asyncio.get_running_loop().call_later(max(delay_s, 0.0) + 0.0005, self.fire)
 
     def _time_out(self, run: ActiveRun) -> None:
-        """A run that did something it can undo is asked to, and has a while for it. It fails by itself, with the same failure."""
+        """A run with undoable tasks is asked to undo them, within a grace period. It then fails with the same failure."""
         undoable = run.state.undoable or (run.decider is not None and run.decider.flow.compensates)
         if undoable and not run.state.timed_out:
             run.unseen.append(CancelMessage(DEADLINE, deadline=True))

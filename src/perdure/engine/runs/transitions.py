@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 class Phase:
-    """Compare with `is`. Closing and Leaving are told by their type."""
+    """Compare with `is`. Closing and Leaving are matched by type."""
 
     __slots__ = ("name",)
     is_active: ClassVar[bool] = True

@@ -60,7 +60,7 @@ class Turns:
             run.computed_s = took_s if decider.at != before else run.computed_s + took_s
 
     def overspent(self, run: ActiveRun) -> Failure | None:
-        """Why the run may not go on with its decision, if it may not."""
+        """The failure of a decision that took too much CPU time, if it did."""
         if run.computed_s <= FLOW_DECISION_S_MAX:
             return None
         return Failure(
@@ -70,7 +70,7 @@ class Turns:
         )
 
     def add(self, run: ActiveRun) -> None:
-        """Its decision goes on when it is its turn."""
+        """Queue a run for the next slice of its decision."""
         self._waiting.setdefault(run.ns, deque()).append(run)
         self._arm()
 

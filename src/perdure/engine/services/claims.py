@@ -1,10 +1,10 @@
-"""How an engine finds work that was not handed to it: due runs, runs with messages, queued tasks, messages for its own runs.
+"""How an engine polls for work: due runs, runs with messages, queued tasks, messages for its own runs.
 
 One cheap question (`next_due`) says whether anything is due and when the next thing will be; only then does it claim.
 
 Laws:
 
-1. What is claimed under a session that is lost on the way belongs to another engine by now, and is not taken in.
+1. Rows claimed under a session that was lost meanwhile belong to another engine, and are ignored.
 2. A claim whose answer is lost is in doubt: rows may be this session's that are not known here. The engine starts over.
 3. Messages of a run are delivered before its timers fire: what came while it slept came before it woke.
 """
@@ -23,7 +23,7 @@ from perdure.core.limits import SUCCESSORS_MAX
 from perdure.core.messages import ChildEndedMessage, TaskEndedMessage
 from perdure.core.work import Outcome
 from perdure.engine.context import EngineContext
-from perdure.engine.ports import ClaimedRun, Due, Kind, MailRow, Named
+from perdure.engine.ports import ClaimedRun, Due, InboxRow, Kind, Named
 from perdure.engine.runs.history import History, read_history
 from perdure.engine.runs.loop import RunLoop, RunParts
 from perdure.engine.runs.run import ActiveRun
@@ -61,10 +61,10 @@ class Claims(Service):
         self._runs, self._flows, self._flow_control = parts.runs, parts.flows, parts.flow_control
         self._delivery, self._timers, self._loop, self._dispatcher = parts.delivery, parts.timers, loop, dispatcher
         self._claimed: list[ClaimedRun] = []
-        """Ours, and not in memory yet: read again when the database did not answer."""
+        """Claimed runs that are not in memory yet: read again when the database did not answer."""
         self._claimed_by = 0
         self._suspect: bytes | None = None
-        """The run that engines did not survive and that this one has taken up; the next one comes when this one is decided."""
+        """The suspect run that this engine has claimed; the next one is claimed after it is decided."""
         self.messages_left = False
         """The last poll met a whole page of messages: there may be more behind it, once that is consumed."""
         self._slots_short = False
@@ -89,26 +89,26 @@ class Claims(Service):
             await self._store.wake_lines(freed)
         due = await self._store.next_due(workflows, served, flows=not self._runs.draining)
         if await self._flow_control.refresh(due.rules_us):
-            self._dispatcher.line_up()
-        if due.mail:
+            self._dispatcher.queue_limited()
+        if due.has_messages:
             await self._collect_messages()
-        if due.run_line_at_us is not None and due.run_line_at_us <= due.clock_us and not self._runs.draining:
+        if due.run_group_at_us is not None and due.run_group_at_us <= due.clock_us and not self._runs.draining:
             await self._admit_runs(due)
         if due.run_at_us is not None and due.run_at_us <= due.clock_us:
             if self._runs.has_room:
-                await self._claim_runs(workflows, with_mail=False)
+                await self._claim_runs(workflows, with_messages=False)
             elif not self._runs.draining:
                 self.wake_in(FULL_US)
         if due.suspects and not self._runs.draining:
             await self._claim_suspect(workflows)
-        if due.line_at_us is not None and due.line_at_us <= due.clock_us and served:
+        if due.task_group_at_us is not None and due.task_group_at_us <= due.clock_us and served:
             await self._claim_admitted_tasks(served, due)
         elif self._dispatcher.held_back:
             self._dispatcher.held_back = 0
             self._dispatcher.refill()
         if due.task_at_us is not None and due.task_at_us <= due.clock_us:
             await self._claim_tasks(served)
-        for at_us in (due.run_at_us, due.task_at_us, due.line_at_us, due.run_line_at_us):
+        for at_us in (due.run_at_us, due.task_at_us, due.task_group_at_us, due.run_group_at_us):
             self._come_back(at_us, due.clock_us)
 
     def _come_back(self, at_us: int | None, now_us: int) -> None:
@@ -116,14 +116,14 @@ class Claims(Service):
         if at_us is not None and now_us < at_us < now_us + self.poll_s * 1e6:
             self.wake_in(at_us - now_us)
 
-    async def _claim_runs(self, workflows: list[Named], *, with_mail: bool) -> None:
+    async def _claim_runs(self, workflows: list[Named], *, with_messages: bool) -> None:
         """Page after page while many are due: one is read while the next is claimed."""
-        full = await self._claim_page(workflows, with_mail)
+        full = await self._claim_page(workflows, with_messages)
         for _ in range(PAGES_MAX - 1):
             if not full:
                 break
             found = await asyncio.gather(
-                self._claim_page(workflows, with_mail), self._load_claimed(), return_exceptions=True
+                self._claim_page(workflows, with_messages), self._load_claimed(), return_exceptions=True
             )
             for one in found:
                 if isinstance(one, BaseException):
@@ -134,8 +134,8 @@ class Claims(Service):
         if full:
             self.wake()
 
-    async def _claim_page(self, workflows: list[Named], with_mail: bool) -> bool:
-        """Whether there may be more and it is worth asking at once."""
+    async def _claim_page(self, workflows: list[Named], with_messages: bool) -> bool:
+        """Whether more runs may be due and should be claimed at once."""
         if self._runs.draining:
             return False
         room = min(CLAIM_RUNS_MAX, self._runs.runs_max - len(self._runs) - len(self._claimed))
@@ -144,7 +144,7 @@ class Claims(Service):
             return False
         session = self._session.id
         claimed = await self._certain(
-            self._store.claim_runs(session, workflows, room, with_mail=with_mail, flows=True), session
+            self._store.claim_runs(session, workflows, room, with_messages=with_messages, flows=True), session
         )
         if claimed:
             self._counters.runs_claimed += len(claimed)
@@ -152,7 +152,7 @@ class Claims(Service):
         return len(claimed) == room
 
     async def _claim_suspect(self, workflows: list[Named]) -> None:
-        """Others are not taken up with it: if it is the one that ends this engine, it is the only one that is counted."""
+        """Claimed alone: if it kills this engine, the takeover is counted for no other run."""
         if self._suspect in self._runs or not self._runs.has_room:
             return
         session = self._session.id
@@ -183,11 +183,11 @@ class Claims(Service):
         queued: dict[bytes, set[int]] = {c.run_id: set() for c in claimed}
         for run_id, seq in loaded.queued:
             queued[run_id].add(seq)
-        for run_id, seq in _ends(loaded.mail):
+        for run_id, seq in _ends(loaded.messages):
             queued[run_id].add(seq)
-        mail: dict[bytes, list[MailRow]] = {}
-        for row in loaded.mail:
-            mail.setdefault(row.run_id, []).append(row)
+        messages: dict[bytes, list[InboxRow]] = {}
+        for row in loaded.messages:
+            messages.setdefault(row.run_id, []).append(row)
         children: list[tuple[ActiveRun, int, bytes]] = []
         reads: list[tuple[ActiveRun, History]] = []
         events = 0
@@ -199,7 +199,7 @@ class Claims(Service):
             reads.append((run, read))
             events += len(read.history)
             if events >= LOAD_EVENTS or c is claimed[-1]:
-                self._take_in(reads, queued, mail)
+                self._take_in(reads, queued, messages)
                 # Those of the history alone: in the loop's next turn the code may start others, which no commit has made yet.
                 children += [(run, seq, child) for run, _ in reads for seq, child in run.state.children.items()]
                 reads, events = [], 0
@@ -208,14 +208,17 @@ class Claims(Service):
         await self._catch_up_children(children)
 
     def _take_in(
-        self, reads: list[tuple[ActiveRun, History]], queued: dict[bytes, set[int]], mail: dict[bytes, list[MailRow]]
+        self,
+        reads: list[tuple[ActiveRun, History]],
+        queued: dict[bytes, set[int]],
+        messages: dict[bytes, list[InboxRow]],
     ) -> None:
-        """Runs that were read, with their messages, in one go."""
+        """Take loaded runs into memory, with their messages."""
         self._claimed = self._claimed[len(reads) :]
         for run, read in reads:
             self._loop.load(run, read, queued[run.id])
         for run, _ in reads:
-            self._deliver(mail.get(run.id, []))
+            self._deliver(messages.get(run.id, []))
         self._timers.fire()  # after the messages, by law 3
 
     async def _reload(self) -> None:
@@ -237,7 +240,7 @@ class Claims(Service):
             self.wake()
 
     async def _catch_up_children(self, waiting: list[tuple[ActiveRun, int, bytes]]) -> None:
-        """A child may have ended, or never come to be, while its parent was on its way between two engines."""
+        """A child may have ended, or never have been created, while its parent moved between two engines."""
         by_ns: dict[int, dict[bytes, tuple[ActiveRun, int]]] = {}
         for run, seq, child in waiting:
             by_ns.setdefault(run.ns, {})[child] = (run, seq)
@@ -280,7 +283,7 @@ class Claims(Service):
         return claimed
 
     def _check_session(self, session: int) -> None:
-        """What was claimed under a session that is gone belongs to another engine by now."""
+        """Rows claimed under a lost session belong to another engine."""
         if session != self._session.id:
             self._claimed = []
             raise Fenced(f"session {session} was lost on the way")
@@ -297,7 +300,7 @@ class Claims(Service):
         free = self._worker.slots_free
         open_to = [(kind, min(n, free)) for kind in served if (n := self._worker.free_for(kind)) > 0]
         if free <= 0 or not open_to:
-            self._dispatcher.held_back = _kept_for_admitted(self._worker.slots, due.line_priority or 0)
+            self._dispatcher.held_back = _kept_for_admitted(self._worker.slots, due.task_group_priority or 0)
             self._slots_short = True
             return
         session = self._session.id
@@ -326,13 +329,13 @@ class Claims(Service):
             self._dispatcher.launch_claimed(tasks, self._runs.get)
 
     async def _collect_messages(self) -> None:
-        rows = await self._store.owned_mail(self._session.id, MESSAGES_MAX)
+        rows = await self._store.owned_messages(self._session.id, MESSAGES_MAX)
         self.messages_left = len(rows) == MESSAGES_MAX
         self._deliver(rows)
         if self._runs.has_room:
-            await self._claim_runs([] if self._runs.draining else list(self._runs.workflows), with_mail=True)
+            await self._claim_runs([] if self._runs.draining else list(self._runs.workflows), with_messages=True)
 
-    def _deliver(self, rows: list[MailRow]) -> None:
+    def _deliver(self, rows: list[InboxRow]) -> None:
         for row in rows:
             run = self._runs.get(row.run_id)
             if run is not None:
@@ -347,12 +350,12 @@ def _kept_for_admitted(slots: int, priority: int) -> int:
     return max(1, slots // 4) if priority == 0 else slots // 10
 
 
-def _ends(rows: list[MailRow]) -> Iterator[tuple[bytes, int]]:
+def _ends(rows: list[InboxRow]) -> Iterator[tuple[bytes, int]]:
     """Tasks whose end lies in the inbox: they have no row any more and are not lost. What cannot be read is dealt with at delivery."""
     for row in rows:
         try:
-            mail = decode_message(row.body)
+            message = decode_message(row.body)
         except Exception:
             continue
-        if isinstance(mail, TaskEndedMessage):
-            yield row.run_id, mail.seq
+        if isinstance(message, TaskEndedMessage):
+            yield row.run_id, message.seq

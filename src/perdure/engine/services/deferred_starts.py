@@ -1,12 +1,12 @@
-"""Starts that begin later or only once: debounce, batch, dedup. See core/deferred_starts.py for what they mean.
+"""Deferred starts: debounce, batch, dedup. core/deferred_starts.py defines them.
 
-    put off:  start -> a row by key (replaced, or joined by more) -> closed when due -> one transaction: row away, run there
-    once:     one transaction: key taken and run there, or the run that the key belongs to
+    deferred: start -> a row by key (replaced, or joined by more) -> closed when due -> one transaction: row away, run there
+    dedup:    one transaction: key taken and run there, or the run that the key belongs to
 
 Laws:
 
 1. A deferred start is either a row or a run, never both and never neither, under the id that was answered.
-2. Any engine makes runs of what is due. One that dies on the way leaves a closed row, which another finds due again.
+2. Any engine creates the runs that are due. One that dies on the way leaves a closed row, which is due again for another.
 3. Only the database's clock decides what is due.
 """
 
@@ -34,7 +34,7 @@ from perdure.wire.codec import encode_events
 log = logging.getLogger("perdure.engine")
 
 BEGIN_MAX: Final = 200
-"""Deferred starts that become runs in one go."""
+"""Deferred starts that become runs in one transaction."""
 SWEEP_S: Final = 60.0
 
 
@@ -47,7 +47,7 @@ class NewRun(msgspec.Struct, frozen=True):
     version: str
     body: bytes
     attributes: str | None
-    line: FlowControlGroup | None
+    group: FlowControlGroup | None
     deadline_us: int = 0
 
 
@@ -60,13 +60,13 @@ class DueStart(msgspec.Struct, frozen=True):
     input: bytes
 
 
-class PutOff(msgspec.Struct, frozen=True):
+class DeferredStart(msgspec.Struct, frozen=True):
     run_id: bytes
     due_us: int
 
 
-class Asked(msgspec.Struct, frozen=True):
-    """A start that is to be put off. `argument` and `items` are those of a batch; `once` is the sender's own key of its items."""
+class DeferralRequest(msgspec.Struct, frozen=True):
+    """A start to be deferred. `argument` and `items` are those of a batch; `once` is the sender's own key of its items."""
 
     ns: int
     run_id: bytes
@@ -80,7 +80,7 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 class Begun(msgspec.Struct, frozen=True):
-    """The answer to a start that is put off or deduplicated. `due_us` is when it begins, None: it has."""
+    """The reply to a deferred or deduplicated start. `due_us` is when it begins; None: it has begun."""
 
     run_id: bytes
     created: bool
@@ -88,14 +88,14 @@ class Begun(msgspec.Struct, frozen=True):
 
 
 class StartStore(Protocol):
-    async def put_off(self, asked: Asked) -> PutOff: ...
+    async def defer(self, asked: DeferralRequest) -> DeferredStart: ...
     async def next_due(self) -> tuple[int, int | None]:
         """The database's clock, and when the next start is due."""
         ...
 
     async def take_due(self, limit: int) -> list[DueStart]: ...
     async def begin_due(self, run: NewRun) -> bool:
-        """False: another engine has."""
+        """False: another engine created it."""
         ...
 
     async def begin_once(self, run: NewRun, dedup: DedupSpec) -> bytes:
@@ -120,14 +120,14 @@ class DeferredStarts(Service):
         self._next_us: int | None = None
         self._sweep_at_s = monotonic() + SWEEP_S * random.random()
         self.is_busy = False
-        """It makes runs of starts that are due."""
+        """It is creating due runs."""
 
     async def start(self, ns: int, r: StartRequest) -> Begun:
         """`r` has been checked, and names a version."""
         check_later(r.later, r.dedup, r.key)
-        return await (self._once(ns, r, r.dedup) if r.dedup is not None else self._defer(ns, r))
+        return await (self._shared_reads(ns, r, r.dedup) if r.dedup is not None else self._defer(ns, r))
 
-    async def _once(self, ns: int, r: StartRequest, dedup: DedupSpec) -> Begun:
+    async def _shared_reads(self, ns: int, r: StartRequest, dedup: DedupSpec) -> Begun:
         mine = self._new_run_id()
         new = await self._new(mine, ns, r)
         found = await self._store.begin_once(new, dedup)
@@ -143,15 +143,15 @@ class DeferredStarts(Service):
             argument, items = part.argument, len(part.items)
         bare = msgspec.msgpack.encode(msgspec.structs.replace(r, input=b"", later=None, idempotency_key=""))
         mine = self._new_run_id()
-        put = await self._store.put_off(
-            Asked(ns, mine, r.workflow, r.later, bare, r.input, argument, items, r.idempotency_key)
-        )  # fmt: skip
+        put = await self._store.defer(
+            DeferralRequest(ns, mine, r.workflow, r.later, bare, r.input, argument, items, r.idempotency_key)
+        )
         if self._next_us is None or put.due_us < self._next_us:
             self.wake()
         return Begun(put.run_id, put.run_id == mine, put.due_us)
 
     async def expected(self, ns: int, run_ids: Sequence[bytes]) -> set[bytes]:
-        """Which of these runs are there or will come."""
+        """Which of these runs exist or are deferred."""
         return await self._store.expected(ns, run_ids)
 
     async def poll_once(self) -> float | None:
@@ -162,7 +162,7 @@ class DeferredStarts(Service):
         return None if self._next_us is None else (self._next_us - self._now_us()) / 1e6 + 0.001
 
     async def begin_due(self) -> int:
-        """Make runs of all that is due. How many."""
+        """Create the runs that are due; returns how many."""
         done = 0
         while True:
             clock_us, self._next_us = await self._store.next_due()
@@ -202,12 +202,12 @@ class DeferredStarts(Service):
             version=r.version,
             body=encode_events([started]),
             attributes=r.attributes.decode() if r.attributes else None,
-            line=await self._line(ns, r),
+            group=await self._group(ns, r),
             deadline_us=deadline_us,
         )
 
-    async def _line(self, ns: int, r: StartRequest) -> FlowControlGroup | None:
-        """Where the run has to wait to be let in."""
+    async def _group(self, ns: int, r: StartRequest) -> FlowControlGroup | None:
+        """The flow-control group of the run, if it has to wait."""
         version = (ns, r.workflow, r.version)
         if not self._flow_control.knows(version):
             await self._flow_control.find(ns, [version[1:]])

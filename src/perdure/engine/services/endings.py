@@ -1,8 +1,8 @@
 """Runs that no code can end: any engine ends them, at their deadline or when they are cancelled.
 
 A run whose code a worker has ends by its own code, which may undo what the run did. That needs the code. A run is ended here when its code
-cannot run: it is stuck, it waits to be let in, or no connected worker has its workflow. Its tasks and timers are cancelled, its children
-are asked to stop, its parent hears of the end, its slots are free.
+cannot run: it is stuck, it waits for admission, or no connected worker has its workflow. Its tasks and timers are cancelled, its children
+are cancelled, its parent gets a message, its slots are freed.
 
 Laws:
 
@@ -10,7 +10,7 @@ Laws:
 2. Everything about an end is written in one fenced transaction. An engine that dies in the middle has done nothing.
 3. A run that has something to undo and only lacks a worker is given UNDO_WORKER_GRACE_US for one to come back.
 4. A history that cannot be read does not keep a run from ending: what can be read of it is used.
-5. Where nothing is to be ended, it costs a look at three empty indexes per poll.
+5. An idle poll reads three empty indexes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from perdure.core.undo import TIMED_OUT, stack_of
 from perdure.engine.commits.rows import Batch
 from perdure.engine.context import EngineContext
 from perdure.engine.flow_control import FlowControl
-from perdure.engine.ports import HistoryRow, MailRow, Named
+from perdure.engine.ports import HistoryRow, InboxRow, Named
 from perdure.engine.runs.ends import count_end, run_end
 from perdure.engine.runs.owned import OwnedRuns
 from perdure.engine.runs.run import ActiveRun, RunUnit
@@ -63,7 +63,7 @@ class Unendable(msgspec.Struct, frozen=True, kw_only=True):
     parent_seq: int | None
     stuck: str | None
     outside: bool
-    """It waits to be let in by flow control."""
+    """It waits for admission by flow control."""
     deadline_us: int | None
     asked_us: int | None
     """When it was first asked to stop; None: its deadline has passed."""
@@ -71,23 +71,23 @@ class Unendable(msgspec.Struct, frozen=True, kw_only=True):
     keys: tuple[str, ...] = ()
 
 
-class Recorded(msgspec.Struct, frozen=True):
-    """What the database has about one run."""
+class RecordedRun(msgspec.Struct, frozen=True):
+    """One run as the database has it."""
 
     history: list[HistoryRow]
-    mail: list[MailRow]
+    messages: list[InboxRow]
     queued: set[int]
 
 
 class Decision(msgspec.Struct):
-    """What becomes of some runs: `ends` are written by `batch`, the others wait until a moment each."""
+    """The decision about some runs: `ends` are written by `batch`, the others wait, each until its time."""
 
     batch: Batch
     ends: list[ActiveRun]
     waits: dict[bytes, int]
 
 
-Decide = Callable[[Sequence[tuple[Unendable, Recorded]]], Decision]
+Decide = Callable[[Sequence[tuple[Unendable, RecordedRun]]], Decision]
 
 
 class EndingStore(Protocol):
@@ -133,7 +133,7 @@ class Endings(Service):
         """Runs whose end was refused -> until when they are left alone, by the loop's clock."""
 
     async def poll_once(self) -> float | None:
-        """End what is to be ended, in batches."""
+        """End due runs, in batches."""
         while await self._end_some():
             pass
         clock_us, self.next_us = await self._store.next_deadline()
@@ -157,7 +157,7 @@ class Endings(Service):
         return len(found) == limit
 
     def _ended(self, runs: list[ActiveRun]) -> None:
-        """They are durable."""
+        """The ends are durable."""
         for run in runs:
             end = run_end(run)
             count_end(self._counters, end)
@@ -167,7 +167,7 @@ class Endings(Service):
             self._events.run_ended.publish(end)
         self._lost.runs_ended({run.id for run in runs})
         self._events.work_due.publish(0)  # their parents and children have messages
-        self._events.other_engines_concerned.publish("mail")
+        self._events.other_engines_concerned.publish("message")
 
     def _set_aside(self, refused: Refused, now_s: float) -> None:
         """Several were refused: they are tried one by one. One alone is left for a while, so that the others have their turn."""
@@ -183,7 +183,7 @@ class Endings(Service):
             self._aside[run_id] = now_s + SET_ASIDE_S
 
 
-def decide(found: Sequence[tuple[Unendable, Recorded]]) -> Decision:
+def decide(found: Sequence[tuple[Unendable, RecordedRun]]) -> Decision:
     batch = Batch()
     ends: list[ActiveRun] = []
     waits: dict[bytes, int] = {}
@@ -202,7 +202,7 @@ def decide(found: Sequence[tuple[Unendable, Recorded]]) -> Decision:
 
 
 def waits_until(one: Unendable, state: RunState) -> int | None:
-    """Until when a worker may come that undoes what the run did; None: the run ends now."""
+    """Until when the run waits for a worker to undo its tasks; None: the run ends now."""
     if one.stuck is not None or one.outside or not state.undoable:
         return None
     since_us = one.asked_us or one.deadline_us or one.clock_us
@@ -211,7 +211,7 @@ def waits_until(one: Unendable, state: RunState) -> int | None:
 
 
 class Known(msgspec.Struct):
-    """A run as its history tells, as far as it can be read."""
+    """A run rebuilt from the readable part of its history."""
 
     state: RunState
     reason: str | None = None
@@ -238,7 +238,7 @@ def _read(rows: Sequence[HistoryRow], run_id: bytes) -> Known:
 
 
 def _read_what_is_left(rows: Sequence[HistoryRow]) -> Known:
-    """Events that do not fit together any more are passed over."""
+    """Apply the readable events; inconsistent ones are skipped."""
     known = Known(RunState())
     for row in rows:
         try:
@@ -255,7 +255,7 @@ def _read_what_is_left(rows: Sequence[HistoryRow]) -> Known:
     return known
 
 
-def _ended(one: Unendable, known: Known, recorded: Recorded) -> ActiveRun:
+def _ended(one: Unendable, known: Known, recorded: RecordedRun) -> ActiveRun:
     run = ActiveRun(one.run_id, one.ns, one.workflow, one.version, one.epoch + 1)
     run.keys, run.state = one.keys, known.state
     if recorded.history:
@@ -264,38 +264,40 @@ def _ended(one: Unendable, known: Known, recorded: Recorded) -> ActiveRun:
     run.queued = set(recorded.queued)
     run.inbox_used = True  # all that is in its inbox goes with the run
     asked = known.reason
-    for row in recorded.mail:
+    for row in recorded.messages:
         try:
-            mail = decode_message(row.body)
+            message = decode_message(row.body)
         except Exception:
             continue
-        if isinstance(mail, TaskEndedMessage) and mail.seq in run.state.tasks:
-            _task_ended(run, mail, one.clock_us)
-        elif isinstance(mail, CancelMessage) and asked is None:
-            run.record(ev.CancelRequested(mail.reason, mail.deadline))
-            asked = mail.reason
+        if isinstance(message, TaskEndedMessage) and message.seq in run.state.tasks:
+            _task_ended(run, message, one.clock_us)
+        elif isinstance(message, CancelMessage) and asked is None:
+            run.record(ev.CancelRequested(message.reason, message.deadline))
+            asked = message.reason
     if asked is None and one.asked_us is not None and not run.state.timed_out:
         asked = ""  # the request itself cannot be read
     _close(run, one, asked, _why(one, known))
     return run
 
 
-def _task_ended(run: ActiveRun, mail: TaskEndedMessage, now_us: int) -> None:
-    """It ended before its run does; the run only had not read it."""
-    scheduled = run.state.tasks[mail.seq]
-    times = (mail.scheduled_us or now_us, mail.started_us or None, mail.finished_us or now_us)
-    run.unqueue(mail.seq)
-    if mail.status == TaskStatus.SUCCESS:
-        row = run.task_row(mail.seq, scheduled, TaskStatus.SUCCESS, mail.attempts, mail.lost, times, None)
-        run.record_success(mail.seq, mail.value, row)
+def _task_ended(run: ActiveRun, message: TaskEndedMessage, now_us: int) -> None:
+    """Record a task that ended before its run, and whose message was not read yet."""
+    scheduled = run.state.tasks[message.seq]
+    times = (message.scheduled_us or now_us, message.started_us or None, message.finished_us or now_us)
+    run.unqueue(message.seq)
+    if message.status == TaskStatus.SUCCESS:
+        row = run.task_row(message.seq, scheduled, TaskStatus.SUCCESS, message.attempts, message.lost, times, None)
+        run.record_success(message.seq, message.value, row)
     else:
-        failure = mail.failure or Failure("task_failed", "the task failed")
-        row = run.task_row(mail.seq, scheduled, TaskStatus.FAILED, mail.attempts, mail.lost, times, failure.message)
-        run.record(ev.TaskFailed(mail.seq, failure, mail.attempts)).tasks.append(row)
+        failure = message.failure or Failure("task_failed", "the task failed")
+        row = run.task_row(
+            message.seq, scheduled, TaskStatus.FAILED, message.attempts, message.lost, times, failure.message
+        )
+        run.record(ev.TaskFailed(message.seq, failure, message.attempts)).tasks.append(row)
 
 
 def _why(one: Unendable, known: Known) -> str:
-    """Why the engine ended it; empty for a run that had not begun, of which there is nothing more to tell."""
+    """Why the engine ended it; empty for a run that had not begun."""
     if one.stuck is not None:
         told = f"the engine ended it, because it was stuck ({one.stuck.partition(chr(10))[0]})"
     elif one.outside:
@@ -326,7 +328,7 @@ def _close(run: ActiveRun, one: Unendable, asked: str | None, why: str) -> None:
     for seq in list(state.timers):
         run.record(ev.TimerCancelled(seq))
     for seq, child_id in state.children.items():
-        run.post(child_id, CancelMessage("its parent has ended"))
+        run.send(child_id, CancelMessage("its parent has ended"))
         run.record(ev.ChildCancelRequested(seq))
     status = RunStatus.FAILED if asked is None else RunStatus.CANCELLED
     unanswered = encode_failure(Failure("run_finished", f"the run ended ({status.word}) before it answered"))
@@ -345,7 +347,7 @@ def _close(run: ActiveRun, one: Unendable, asked: str | None, why: str) -> None:
             state.parent_seq if state.parent_id else one.parent_seq or 0,
         )
         known_as = run.known_as if state.events else b""
-        run.post(parent, ChildEndedMessage(seq, status, b"", failure, known_as))
+        run.send(parent, ChildEndedMessage(seq, status, b"", failure, known_as))
     changes = run.record(event)
     changes.close = (status, failure, None)
     changes.rows += 2

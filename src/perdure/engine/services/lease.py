@@ -92,7 +92,7 @@ class Lease:
                 self._claims.wake()
 
     async def keep(self, name: str, body: Body) -> None:
-        """Keep a loop going that holds memory of runs: through outages, and under a new session when the old one is lost."""
+        """Restart a loop that holds runs in memory: after outages, and under a new session when the old one is lost."""
         session = 0
 
         async def run() -> None:
@@ -116,7 +116,7 @@ class Lease:
         await keep_running(name, run, recover, pause_s_max=LOOP_PAUSE_S_MAX)
 
     async def start_over(self) -> None:
-        """Give up the session, whichever it is by now: a loop may outlive several."""
+        """Give up the current session. A loop may outlive several sessions."""
         session = self._session.id
         try:
             await self._store.leave(session, settle_lost)
@@ -125,13 +125,13 @@ class Lease:
         await self._rejoin(session)
 
     async def _rejoin(self, lost: int) -> None:
-        """This engine counts as dead. Its memory is void; it starts over as a new one."""
+        """The session was reaped. Memory is void; the engine registers a new session."""
         async with self._rejoining:
             if self._session.id != lost:
                 return
             self._counters.fenced += 1
             log.warning("session %d is gone: its runs belong to other engines now; registering anew", lost)
-            # No session from here on: an answer to anything asked under the old one is late, whenever it arrives.
+            # No session from here on: results of queries under the old one are ignored.
             self._session.lose()
             self._events.session_lost.publish()
             outage = Outage("registering this engine", log, monotonic)

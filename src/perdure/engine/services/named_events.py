@@ -4,12 +4,12 @@
 
 Laws:
 
-1. An event is answered for once it is durable. A key of the sender's own makes it the same event, however often it is sent.
+1. An event is acknowledged once it is durable. Events with the same key are one event.
 2. It reaches every run whose wait was recorded before the event was, and none whose wait began later.
 3. A wait gets one event at most: its promise is kept once.
 4. Matching survives its engine: the place it has come to is written together with what was found there.
 
-Idle it costs one look at an empty index about once a second, so that nothing depends on the engine that took the event.
+Every engine polls an (empty) index about once a second, so that delivery does not depend on the engine that took the event.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from perdure.engine.services.service import Service
 log = logging.getLogger("perdure.engine")
 
 HELD_PAUSE_S: Final = 0.02
-"""Before runs are asked for again that were ending or being taken up."""
+"""Pause before runs that were ending or being claimed are tried again."""
 TRIM_EVERY_S: Final = 60.0
 TRIM_ROWS: Final = 5_000
 
 
 class Hook(msgspec.Struct, frozen=True):
-    """What it takes to check a request and to make an event of it."""
+    """A webhook: how to check a request and turn it into an event."""
 
     ns: int
     event: str
@@ -63,14 +63,14 @@ class OpenWait(msgspec.Struct, frozen=True):
 
 
 class Round(msgspec.Struct, frozen=True):
-    """What one transaction of matching came to."""
+    """The result of one matching transaction."""
 
     events: int
     """Examined; 0 if every open event is claimed by another engine."""
     reached: list[bytes]
     """Runs with an event in their inbox now."""
     held: int
-    """Waits whose runs have to be asked for again."""
+    """Waits whose runs were locked and must be tried again."""
     unfinished: int
     """Events that have more waits to look at, those of `held` included."""
 
@@ -92,7 +92,7 @@ class NamedEventStore(Protocol):
 
 
 class NamedEvents(Service):
-    """Takes events and delivers them to the runs that wait for them."""
+    """Accepts events and delivers them to the runs that wait for them."""
 
     name = "delivering named events"
     poll_s = 1.0
@@ -131,7 +131,7 @@ class NamedEvents(Service):
         while True:
             done = await self.store.match(self._find)
             for run_id in done.reached:
-                self._events.message_posted.publish(run_id)
+                self._events.message_sent.publish(run_id)
             if not done.events:
                 return
             if done.held:
@@ -143,7 +143,7 @@ class NamedEvents(Service):
         is_up = within(SLICE_S)
         for wait in waits:
             if is_up():
-                await asyncio.sleep(SLICE_S)  # an expression of a wait may take long, and others are to have their turn
+                await asyncio.sleep(SLICE_S)  # expressions may take long, so the event loop gets a turn
                 is_up = within(SLICE_S)
             fit = fits(wait.spec, payload)
             if fit:

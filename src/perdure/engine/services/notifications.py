@@ -1,4 +1,4 @@
-"""Notifications between engines: what one of them wrote and another may act on. Never needed for correctness."""
+"""Notifications between engines, after writes that concern another engine. Never needed for correctness."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Callers that wait for runs to end. Runs that end here answer at once; the others are asked for together."""
+"""Callers that wait for runs to end. Runs that end here answer at once; the others are polled together."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from perdure.engine.services.service import Service
 from perdure.wire.codec import decode_row
 
 RUNS_PAGE: Final = 1_000
-"""Runs that one question to the database is about."""
+"""Runs that one query polls for."""
 HISTORY_PAGE: Final = 1_000
 FIRST_PAUSE_S: Final = 0.01
 PAUSE_S_MAX: Final = 0.5
@@ -107,7 +107,7 @@ class Waiters(Service):
         super().wake()
 
     async def poll_once(self) -> float:
-        """Ask for runs that other engines own. Quick at first, then slower; a notification asks at once."""
+        """Poll runs that other engines own: quickly at first, then slower; at once after a notification."""
         asked = [where for where in self._futures if where[1] not in self._runs]
         if len(asked) > RUNS_PAGE:  # a page at a time, and not always the same one
             asked = random.sample(asked, RUNS_PAGE)
@@ -133,7 +133,7 @@ class Waiters(Service):
                     for run_id in set(run_ids) - await self._deferred_starts.expected(ns, run_ids)
                 ]
             except BaseException:
-                self._unknown |= unknown  # the database is away: the question stands
+                self._unknown |= unknown  # the database is unavailable: poll again later
                 raise
             for where in missing:
                 for future in self._futures.pop(where, ()):

@@ -1,6 +1,6 @@
-"""What fires and what becomes of each nominal time. Pure but for the ids of new runs.
+"""Decides what fires and the outcome of each nominal time. Pure except for the ids of new runs.
 
-A schedule that cannot be computed is put off with its error; the others fire (law 4 of services/schedules.py).
+A schedule that cannot be computed is deferred with its error; the others fire (law 4 of services/schedules.py).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from perdure.wire.codec import encode_events
 
 log = logging.getLogger("perdure.engine")
 
-PUT_OFF_US: Final = 60_000_000
-"""How long a schedule that could not be fired is left alone."""
+DEFER_US: Final = 60_000_000
+"""Delay before a schedule that could not be fired is tried again."""
 
 CalendarKey = tuple[int, str]
 """(namespace, calendar)"""
@@ -42,7 +42,7 @@ class DueSchedule(msgspec.Struct, frozen=True, kw_only=True):
     current: str | None
     """The current version; None when there is no such workflow, or no such namespace any more."""
     control: bytes | None
-    """What the version that would start says about flow control."""
+    """Flow-control options of the version that would start."""
     input: bytes
     timeout_us: int
     attributes: bytes
@@ -52,7 +52,7 @@ class DueSchedule(msgspec.Struct, frozen=True, kw_only=True):
     clock_us: int
 
 
-class Fire(msgspec.Struct, frozen=True):
+class PlannedFire(msgspec.Struct, frozen=True):
     """One nominal time and what comes of it. The run is created if the time was not taken."""
 
     nominal_us: int
@@ -61,25 +61,25 @@ class Fire(msgspec.Struct, frozen=True):
     version: str = ""
     body: bytes = b""
     attributes: bytes = b""
-    line: FlowControlGroup | None = None
+    group: FlowControlGroup | None = None
     deadline_us: int = 0
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """All that one look does to one schedule."""
+class PlanStep(msgspec.Struct, frozen=True, kw_only=True):
+    """All changes of one poll to one schedule."""
 
     schedule: DueSchedule
-    fires: list[Fire]
+    fires: list[PlannedFire]
     missed: int
     """Beyond those among `fires`."""
     next_us: int | None
     fire_us: int | None
     cancel: bool = False
-    """Runs of it that are active are asked to stop."""
+    """Cancel its active runs."""
     error: str | None = None
 
 
-Plan = Callable[[DueSchedule, Calendars], list[Fire]]
+Plan = Callable[[DueSchedule, Calendars], list[PlannedFire]]
 
 
 class SchedulePlanner:
@@ -107,18 +107,18 @@ class SchedulePlanner:
 
     def steps(
         self, found: Sequence[DueSchedule], calendars: Mapping[CalendarKey, str], active: Mapping[int, int]
-    ) -> list[Step]:
+    ) -> list[PlanStep]:
         """`active`: the number of active runs, of the schedules for which it matters."""
         known: dict[CalendarKey, Calendar] = {}
-        out: list[Step] = []
+        out: list[PlanStep] = []
         for s in found:
             try:
                 out.append(self._step(s, calendars, known, active.get(s.id, 0)))
             except Exception as e:  # the others fire all the same
                 log.warning("schedule %s cannot be fired: %s", s.name, e, exc_info=not isinstance(e, PerdureError))
-                later = s.clock_us + PUT_OFF_US
+                later = s.clock_us + DEFER_US
                 out.append(
-                    Step(
+                    PlanStep(
                         schedule=s, fires=[], missed=0, next_us=s.next_us, fire_us=later, error=clip(str(e) or repr(e))
                     )
                 )
@@ -126,7 +126,7 @@ class SchedulePlanner:
 
     def _step(
         self, s: DueSchedule, texts: Mapping[CalendarKey, str], known: dict[CalendarKey, Calendar], active: int
-    ) -> Step:
+    ) -> PlanStep:
         spec = self._specs[s.id]
         if isinstance(spec, str):
             raise InvalidInput(spec)
@@ -134,9 +134,9 @@ class SchedulePlanner:
         assert s.next_us is not None
         d = due(spec, named, s.next_us, s.clock_us, FIRES_PER_LOOK, s.name)
         times, missing = list(d.fire), _missing(s)
-        lost = [Fire(t, MISSED) for t in _lost(spec, named, s, d)] if d.missed else []
-        fires = [Fire(t, MISSED) for t in times] if missing else self._started(s, spec, times, active)
-        return Step(
+        lost = [PlannedFire(t, MISSED) for t in _lost(spec, named, s, d)] if d.missed else []
+        fires = [PlannedFire(t, MISSED) for t in times] if missing else self._started(s, spec, times, active)
+        return PlanStep(
             schedule=s,
             fires=[*lost, *fires],
             missed=max(d.missed - len(lost), 0),
@@ -146,21 +146,23 @@ class SchedulePlanner:
             error=missing or None,
         )
 
-    def _started(self, s: DueSchedule, spec: ScheduleSpec, times: list[int], active: int) -> list[Fire]:
+    def _started(self, s: DueSchedule, spec: ScheduleSpec, times: list[int], active: int) -> list[PlannedFire]:
         """Several times at once are treated as if they had come one after the other."""
         if spec.overlap == "skip":
             first = 0 if active else 1
-            return self.fires(s, spec, times[:first]) + [Fire(t, SKIPPED) for t in times[first:]]
+            return self.fires(s, spec, times[:first]) + [PlannedFire(t, SKIPPED) for t in times[first:]]
         if spec.overlap == "cancel":  # each would be cancelled by the next one at once
-            return [Fire(t, SKIPPED) for t in times[:-1]] + self.fires(s, spec, times[-1:])
+            return [PlannedFire(t, SKIPPED) for t in times[:-1]] + self.fires(s, spec, times[-1:])
         return self.fires(s, spec, times, in_line=spec.overlap == "queue")
 
-    def fires(self, s: DueSchedule, spec: ScheduleSpec, times: Sequence[int], *, in_line: bool = False) -> list[Fire]:
-        """One run each. Ids in the order of the times: that is the order in which a line lets runs in."""
+    def fires(
+        self, s: DueSchedule, spec: ScheduleSpec, times: Sequence[int], *, in_line: bool = False
+    ) -> list[PlannedFire]:
+        """One run each. Ids in the order of the times, which is the order in which flow control admits runs."""
         made = sorted(self._new_run_id() for _ in times)
         return [self._fire(s, spec, run_id, t, in_line) for run_id, t in zip(made, times, strict=True)]
 
-    def _fire(self, s: DueSchedule, spec: ScheduleSpec, run_id: bytes, nominal_us: int, in_line: bool) -> Fire:
+    def _fire(self, s: DueSchedule, spec: ScheduleSpec, run_id: bytes, nominal_us: int, in_line: bool) -> PlannedFire:
         version = s.version or s.current or ""
         data = input_at(s.origin, s.input, s.name, spec.tz, nominal_us)
         attributes = attributes_of(s.name, s.attributes)
@@ -174,15 +176,15 @@ class SchedulePlanner:
             nominal_us=nominal_us,
         )
         self._flow_control.learn((s.ns, s.workflow, version), s.control)
-        line = self._flow_control.of_run((s.ns, s.workflow, version), data)
+        group = self._flow_control.of_run((s.ns, s.workflow, version), data)
         if in_line:
-            line = queue_line(line, s.ns, s.workflow, s.name, s.id)
+            group = queue_line(group, s.ns, s.workflow, s.name, s.id)
         body = encode_events([started])
-        return Fire(nominal_us, STARTED, run_id, version, body, attributes, line, started.deadline_us)
+        return PlannedFire(nominal_us, STARTED, run_id, version, body, attributes, group, started.deadline_us)
 
 
 def _lost(spec: ScheduleSpec, calendars: Calendars, s: DueSchedule, d: DueTimes) -> list[int]:
-    """The first of those that went by."""
+    """The first of the missed times."""
     assert s.next_us is not None
     end = s.clock_us + 1 if d.next_us is None else min(d.next_us, s.clock_us + 1)
     gone = between(spec, calendars, s.next_us, end, MISSED_ROWS_MAX + len(d.fire))

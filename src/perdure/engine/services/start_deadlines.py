@@ -30,7 +30,7 @@ EXPIRE_ROWS_MAX: Final = 500
 AGAIN_US: Final = 50_000
 """Before another look at rows that are due and that another engine has locked."""
 ERROR_CHARS: Final = 500
-"""Characters that are told of how the attempt before ended."""
+"""Characters of the previous attempt's error that are kept in the message."""
 
 
 class Upcoming(msgspec.Struct, frozen=True):
@@ -94,7 +94,7 @@ class StartDeadlines(Service):
             gone = await self._store.expire(self._session.id, EXPIRE_ROWS_MAX, fails)
             self._counters.tasks_expired += len(gone)
             for run_id in {f.run_id for f in gone}:
-                self._events.message_posted.publish(run_id)
+                self._events.message_sent.publish(run_id)
             if not gone:
                 break
             found = await self._store.upcoming()
@@ -113,10 +113,10 @@ def fails(tasks: list[ExpiredTask]) -> list[Failed]:
         verdict = settle(options, t.id, t.attempt, t.lost, End.EXPIRED, failure)
         assert isinstance(verdict, Fail)
         executed = t.attempt - 1
-        mail = TaskEndedMessage(
+        message = TaskEndedMessage(
             t.seq, TaskStatus.FAILED, b"", verdict.failure, executed, t.lost, t.scheduled_us, 0, t.clock_us
         )
-        failed.append(Failed(t.id, t.run_id, encode_message(mail)))
+        failed.append(Failed(t.id, t.run_id, encode_message(message)))
     return failed
 
 

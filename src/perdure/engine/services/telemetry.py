@@ -1,12 +1,12 @@
-"""What is known of running attempts, and which workers are connected.
+"""Telemetry of running attempts and connected workers.
 
     flights (tasks/attempts.py) ---\\
     hub ----> set_workers() --------> gathered here --> set-based writes every few seconds
 
 Laws:
 
-1. Nothing here is on the path of a commit, holds it up, or makes it fail. A note that cannot be written costs a counter, not a run.
-2. A note on an attempt is written only where its row is this session's and of the same attempt, so a late note changes nothing.
+1. Nothing here delays a commit or makes it fail. A telemetry write that fails is counted, and affects no run.
+2. Telemetry of an attempt is written only where its row belongs to this session and attempt, so a late write changes nothing.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ AGAIN_S: Final = 0.5
 """Before a list of workers that could not be written is written again, where it says what is served."""
 NOTES_BATCH_ROWS: Final = 2_000
 CLOSE_S: Final = 2.0
-"""How long closing waits for the last notes."""
+"""How long closing waits for the last writes."""
 
 
 class TaskNote(msgspec.Struct, frozen=True, gc=False):
-    """What is known of an attempt that has a row in task_queue."""
+    """Telemetry of an attempt that has a row in task_queue."""
 
     id: bytes
     attempt: int
@@ -48,7 +48,7 @@ class TaskNote(msgspec.Struct, frozen=True, gc=False):
 
 
 class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A connected worker, as people see it."""
+    """A connected worker, for display."""
 
     id: bytes
     ns: int
@@ -108,7 +108,7 @@ class Telemetry(Service):
         return AGAIN_S if self._served_due else None
 
     async def close(self) -> None:
-        """The engine leaves: its workers are no one's any more."""
+        """Remove the workers of this engine."""
         self.set_workers([])
         try:
             async with asyncio.timeout(CLOSE_S):
@@ -117,7 +117,7 @@ class Telemetry(Service):
             pass
 
     async def write(self) -> None:
-        """Notes on attempts and workers. What failed is due again in the next round."""
+        """Write telemetry of attempts and workers. A failed write is repeated in the next round."""
         if not self._session.id:
             return
         await self._quietly(self._write_task_notes, self._progress)
@@ -132,20 +132,22 @@ class Telemetry(Service):
             outage.failed(e)
 
     async def _write_task_notes(self) -> None:
-        due = list(islice((f for f in self._attempts.flights.values() if f.row and not f.noted), NOTES_BATCH_ROWS))
+        due = list(
+            islice((f for f in self._attempts.flights.values() if f.row and not f.is_recorded), NOTES_BATCH_ROWS)
+        )
         if not due:
             return
         by_id = {ids.derive(f.assignment.run_id, ids.TASK, f.assignment.seq): f for f in due}
         notes = [self._note(task_id, f) for task_id, f in by_id.items()]
         for f in due:
-            f.noted = True  # before the write: what changes during it is due again
+            f.is_recorded = True  # before the write: what changes during it is due again
         found: set[bytes] = set()
         try:
             found = await self._store.write_task_notes(self._session.id, notes)
         finally:
             for task_id, f in by_id.items():
                 if task_id not in found:  # its row is not committed yet, or this write failed
-                    f.noted = False
+                    f.is_recorded = False
 
     def _note(self, task_id: bytes, f: Flight) -> TaskNote:
         a = f.assignment

@@ -27,14 +27,14 @@ from perdure.core.ids import text
 from perdure.core.limits import SUCCESSORS_MAX
 from perdure.core.messages import UpdateMessage
 from perdure.core.outage import Outage
-from perdure.core.work import Answer, RunView
+from perdure.core.work import RunView, UpdateAnswer
 from perdure.engine.ports import Store
 from perdure.wire.codec import decode_failure, encode_message
 
 log = logging.getLogger("perdure.engine")
 
 PAGE: Final = 1_000
-"""Questions that are looked for together."""
+"""Updates that one query polls for."""
 PAUSE_S_MIN: Final = 0.01
 PAUSE_S_MAX: Final = 0.5
 PAUSE_FACTOR: Final = 1.6
@@ -43,47 +43,47 @@ Place = tuple[int, bytes, str]
 """(namespace, run, id of the update)"""
 
 
-class Asked(msgspec.Struct, frozen=True):
-    """What came of a question."""
+class UpdateSent(msgspec.Struct, frozen=True):
+    """The outcome of sending an update."""
 
     active: bool
-    """The run takes mail."""
+    """The run is active and takes messages."""
     known: bool
-    """It was asked before, or is now."""
-    answer: Answer | None
+    """The update is recorded, by this call or an earlier one."""
+    answer: UpdateAnswer | None
 
 
-class Found(msgspec.Struct, frozen=True):
-    """A question that is settled: by an answer, or because its run has ended or continued in another."""
+class SettledUpdate(msgspec.Struct, frozen=True):
+    """An update that is settled: answered, or its run has ended or continued as another run."""
 
     place: Place
-    answer: Answer | None
+    answer: UpdateAnswer | None
     successor: bytes | None
 
 
 class UpdatePort(Protocol):
-    async def ask(self, place: Place, body: bytes) -> Asked:
-        """Put the question into the run's inbox, once."""
+    async def ask(self, place: Place, body: bytes) -> UpdateSent:
+        """Put the update into the run's inbox, once."""
         ...
 
-    async def find(self, place: Place) -> Asked: ...
-    async def settled(self, places: Sequence[Place]) -> list[Found]: ...
+    async def find(self, place: Place) -> UpdateSent: ...
+    async def settled(self, places: Sequence[Place]) -> list[SettledUpdate]: ...
     async def states(self, ns: int, run_id: bytes, after: str, limit: int) -> list[tuple[str, bytes]]: ...
 
 
 class Updates:
-    def __init__(self, port: UpdatePort, store: Store, posted: Callable[[bytes], None]) -> None:
-        self._port, self._store, self._posted = port, store, posted
-        self._waiting: dict[Place, list[asyncio.Future[Answer]]] = {}
-        self._places: dict[asyncio.Future[Answer], Place] = {}
-        self._looking: asyncio.Task[None] | None = None
+    def __init__(self, port: UpdatePort, store: Store, message_sent: Callable[[bytes], None]) -> None:
+        self._port, self._store, self._message_sent = port, store, message_sent
+        self._waiting: dict[Place, list[asyncio.Future[UpdateAnswer]]] = {}
+        self._places: dict[asyncio.Future[UpdateAnswer], Place] = {}
+        self._polling: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
 
-    async def ask(self, ns: int, run_id: bytes, mail: UpdateMessage, seconds: float) -> Answer | None:
-        """The answer, or None when there is none within the time; asking again under the same id waits on."""
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+    async def ask(self, ns: int, run_id: bytes, message: UpdateMessage, seconds: float) -> UpdateAnswer | None:
+        """The answer, or None after the time limit. A repeated call with the same id waits again."""
+        future: asyncio.Future[UpdateAnswer] = asyncio.get_running_loop().create_future()
         try:
-            await self._send(ns, run_id, mail, future)
+            await self._send(ns, run_id, message, future)
             async with asyncio.timeout(seconds):
                 return await future
         except TimeoutError:
@@ -91,18 +91,18 @@ class Updates:
         finally:
             self._drop(future)
 
-    async def _send(self, ns: int, run_id: bytes, mail: UpdateMessage, future: asyncio.Future[Answer]) -> None:
-        """Waits from before the question is sent, so that no answer falls between the two."""
-        body = encode_message(mail)
+    async def _send(self, ns: int, run_id: bytes, message: UpdateMessage, future: asyncio.Future[UpdateAnswer]) -> None:
+        """The future is registered before the update is sent, so that no answer is missed."""
+        body = encode_message(message)
         for _ in range(SUCCESSORS_MAX):
-            place = (ns, run_id, mail.id)
+            place = (ns, run_id, message.id)
             self._wait(place, future)
             asked = await self._port.ask(place, body)
             if asked.answer is not None:
-                self._tell(place, asked.answer)
+                self._settle(place, asked.answer)
                 return
             if asked.active:
-                self._posted(run_id)
+                self._message_sent(run_id)
             if asked.active or asked.known:
                 self._look()
                 return
@@ -113,8 +113,8 @@ class Updates:
             run_id = view.successor
         raise RunFinished("the run was continued too many times to follow")
 
-    async def find(self, ns: int, run_id: bytes, id: str) -> Answer | None:
-        """The answer that was given, None when it is still to come. NotFound when nobody asked under this id."""
+    async def find(self, ns: int, run_id: bytes, id: str) -> UpdateAnswer | None:
+        """The answer that was given, None when it is still to come. NotFound when no update has this id."""
         known = False
         for _ in range(SUCCESSORS_MAX):
             asked = await self._port.find((ns, run_id, id))
@@ -131,10 +131,10 @@ class Updates:
             raise NotFound(
                 f"run {text(run_id)} was asked for no update {id!r}, or too long ago for its answer to be kept"
             )
-        return Answer(b"", _ended(run_id))
+        return UpdateAnswer(b"", _ended(run_id))
 
     async def states(self, ns: int, run_id: bytes, after: str, limit: int) -> list[tuple[str, bytes]]:
-        """Names and values of what the run has set, as of its last commit."""
+        """The state values that the run has set, as of its last commit."""
         return await self._port.states(ns, run_id, after, limit)
 
     async def _view(self, ns: int, run_id: bytes) -> RunView:
@@ -143,45 +143,41 @@ class Updates:
             raise NotFound(f"no run {text(run_id)} in this namespace")
         return view
 
-    # -- those who wait ---------------------------------------------------------------------------------------------
-
-    def _wait(self, place: Place, future: asyncio.Future[Answer]) -> None:
+    def _wait(self, place: Place, future: asyncio.Future[UpdateAnswer]) -> None:
         self._waiting.setdefault(place, []).append(future)
         self._places[future] = place
 
-    def _drop(self, future: asyncio.Future[Answer]) -> None:
+    def _drop(self, future: asyncio.Future[UpdateAnswer]) -> None:
         place = self._places.pop(future, None)
         left = self._waiting.get(place) if place is not None else None
         if place is not None and left is not None and future in left:
             left.remove(future)
             if not left:
                 del self._waiting[place]
-        if not self._waiting and self._looking is not None:
-            self._looking.cancel()
-            self._looking = None
+        if not self._waiting and self._polling is not None:
+            self._polling.cancel()
+            self._polling = None
 
     def answered(self, ns: int, run_id: bytes, answers: list[tuple[str, bytes, bytes | None]]) -> None:
-        """Answers of a run that lives here, just committed."""
+        """Deliver answers that a run of this engine has just committed."""
         for id, value, failure in answers:
-            self._tell((ns, run_id, id), answer_of(value, failure))
+            self._settle((ns, run_id, id), answer_of(value, failure))
 
-    def _tell(self, place: Place, answer: Answer) -> None:
+    def _settle(self, place: Place, answer: UpdateAnswer) -> None:
         for future in self._waiting.pop(place, ()):
             if not future.done():
                 future.set_result(answer)
 
     def wake(self) -> None:
-        """Somebody else may have answered."""
+        """Another engine may have written an answer."""
         self._news.set()
 
-    # -- answers given elsewhere ------------------------------------------------------------------------------------
-
     def _look(self) -> None:
-        if self._looking is None:
-            self._looking = asyncio.create_task(self._keep_looking(), name="perdure-updates")
+        if self._polling is None:
+            self._polling = asyncio.create_task(self._poll(), name="perdure-updates")
 
-    async def _keep_looking(self) -> None:
-        """While anybody waits. Quick at first, then slower; a notification asks at once."""
+    async def _poll(self) -> None:
+        """Poll while callers wait: quickly at first, then slower; at once after a notification."""
         pause_s, outage = PAUSE_S_MIN, Outage("looking for answers to updates", log, monotonic)
         while True:
             with suppress(TimeoutError):
@@ -207,12 +203,12 @@ class Updates:
                 for future in self._waiting.pop(one.place, ()):
                     self._wait((ns, one.successor, id), future)
             else:
-                self._tell(one.place, one.answer or Answer(b"", _ended(run_id)))
+                self._settle(one.place, one.answer or UpdateAnswer(b"", _ended(run_id)))
         return len(found)
 
 
-def answer_of(value: bytes | None, failure: bytes | None) -> Answer:
-    return Answer(value or b"", None if failure is None else decode_failure(failure))
+def answer_of(value: bytes | None, failure: bytes | None) -> UpdateAnswer:
+    return UpdateAnswer(value or b"", None if failure is None else decode_failure(failure))
 
 
 def _ended(run_id: bytes) -> Failure:

@@ -42,13 +42,13 @@ from perdure.engine.runs.transitions import Leaving
 from perdure.wire.codec import decode_options, encode_message
 
 LONG_RUNNING_US: Final = 1_000_000
-"""A task that has been running for this long gets its row, so that every engine can see it."""
+"""A task that has been running for this long gets a row, so that every engine can see it."""
 
 LANDED_POLL_S: Final = 0.01
 COMMIT_FIRST_US: Final = 5_000
-"""Before a row that falls due at once is looked for: it is not committed yet."""
+"""Delay before polling for a row that is due at once: it is not committed yet."""
 
-# What becomes of a task, by the table of core/lifecycle.py.
+# Transitions of a task, from the table of core/lifecycle.py.
 RUNNING: Final = next_task_status(TaskStatus.DISPATCHED, "start")
 PENDING: Final = next_task_status(RUNNING, "requeue")
 SUCCEEDED: Final = next_task_status(RUNNING, "succeed")
@@ -75,10 +75,10 @@ class Flight(msgspec.Struct, gc=False):
     """It has a row in task_queue."""
     worker: str = ""
     details: bytes = b""
-    """What the attempt last said about its progress."""
+    """The last progress details of the attempt."""
     blocked: str = ""
-    """The stack that holds its worker's event loop, where one does."""
-    noted: bool = False
+    """The stack that blocks its worker's event loop, if any."""
+    is_recorded: bool = False
     """What is known of it is in its row. Set to False with every change."""
 
 
@@ -87,9 +87,9 @@ class ReportUnit:
 
     outlives_session: ClassVar[bool] = True
 
-    def __init__(self, task_id: bytes, attempt: int, mail: TaskEndedMessage) -> None:
+    def __init__(self, task_id: bytes, attempt: int, message: TaskEndedMessage) -> None:
         self.task_id = task_id
-        self._row = ReportRow(task_id, attempt, encode_message(mail))
+        self._row = ReportRow(task_id, attempt, encode_message(message))
 
     def fill(self, batch: Batch) -> None:
         batch.reports.append(self._row)
@@ -132,7 +132,7 @@ class Attempts:
         return {(*key, f.assignment.attempt) for key, f in self.flights.items() if key not in placed}
 
     def claimed(self, t: ClaimedTask, run: ActiveRun | None, now: int) -> Assignment:
-        """A task whose row is this session's begins here, or goes on here."""
+        """A task whose row belongs to this session begins or continues here."""
         a = Assignment(
             t.run_id,
             t.seq,
@@ -184,7 +184,7 @@ class Attempts:
         waits.total += max(waited_us, 0)
 
     def _late(self, r: Report) -> None:
-        """Nothing waits for it here. The engine that did may be gone: then a success is a message to the run."""
+        """No run here waits for it. If the engine that owned the run is gone, a success becomes a message to the run."""
         ns = self.orphaned.pop((r.run_id, r.seq, r.attempt), None)
         if ns is None or r.end is not End.SUCCESS:
             self._counters.late_reports += 1
@@ -285,45 +285,47 @@ class Attempts:
                 self.work_due(verdict.delay_us)
             case Fail(failure):
                 self._counters.tasks_failed += 1
-                mail = TaskEndedMessage(
+                message = TaskEndedMessage(
                     a.seq, FAILED, b"", failure, a.attempt, flight.lost, times[0], started_us, times[2]
                 )
-                self._queue.add(ReportUnit(task_id, a.attempt, mail))
+                self._queue.add(ReportUnit(task_id, a.attempt, message))
             case _:
-                mail = TaskEndedMessage(
+                message = TaskEndedMessage(
                     a.seq, SUCCEEDED, value, None, a.attempt, flight.lost, times[0], started_us, times[2]
                 )
-                self._queue.add(ReportUnit(task_id, a.attempt, mail))
+                self._queue.add(ReportUnit(task_id, a.attempt, message))
         self._counters.tasks_ended += 1
 
-    def arrived(self, run: ActiveRun, mail: TaskEndedMessage) -> None:
+    def arrived(self, run: ActiveRun, message: TaskEndedMessage) -> None:
         """The end of one of our run's tasks that another engine's worker executed. Any other attempt of it is void."""
-        scheduled = run.state.tasks.get(mail.seq)
+        scheduled = run.state.tasks.get(message.seq)
         if scheduled is None:
-            run.queued.discard(mail.seq)
+            run.queued.discard(message.seq)
             self._counters.late_reports += 1
             return
-        run.unqueue(mail.seq)
-        flight = self.flights.pop((run.id, mail.seq), None)
+        run.unqueue(message.seq)
+        flight = self.flights.pop((run.id, message.seq), None)
         if flight is not None:
-            self._worker.cancel(run.id, mail.seq, flight.assignment.attempt)
+            self._worker.cancel(run.id, message.seq, flight.assignment.attempt)
         now = self._now_us()  # the end of a task that was taken from a dead engine has no times
-        times = (mail.scheduled_us or now, mail.started_us or None, mail.finished_us or now)
-        if mail.status == SUCCEEDED:
+        times = (message.scheduled_us or now, message.started_us or None, message.finished_us or now)
+        if message.status == SUCCEEDED:
             run.record_success(
-                mail.seq,
-                mail.value,
-                run.task_row(mail.seq, scheduled, SUCCEEDED, mail.attempts, mail.lost, times, None),
+                message.seq,
+                message.value,
+                run.task_row(message.seq, scheduled, SUCCEEDED, message.attempts, message.lost, times, None),
             )
         else:
-            assert mail.failure is not None
-            changes = run.record(ev.TaskFailed(mail.seq, mail.failure, mail.attempts))
+            assert message.failure is not None
+            changes = run.record(ev.TaskFailed(message.seq, message.failure, message.attempts))
             changes.tasks.append(
-                run.task_row(mail.seq, scheduled, FAILED, mail.attempts, mail.lost, times, mail.failure.message)
+                run.task_row(
+                    message.seq, scheduled, FAILED, message.attempts, message.lost, times, message.failure.message
+                )
             )
 
     def cancel(self, run: ActiveRun, seqs: list[int]) -> None:
-        """The run no longer wants these tasks: recorded at once, unwound where they run."""
+        """Cancel tasks of a run: recorded at once, then stopped where they run."""
         live = [s for s in seqs if s in run.state.tasks]
         if not live:
             return
@@ -359,14 +361,14 @@ class Attempts:
         self._apply(run, seq, scheduled, verdict, 1, 0, (now, None, now), b"")
 
     def ended_lost(self, flight: Flight) -> None:
-        """Its worker is gone for good."""
+        """Its worker is lost."""
         a = flight.assignment
         del self.flights[a.run_id, a.seq]
         self._counters.tasks_lost += 1
         self._ended(flight, End.LOST, None, b"", (flight.scheduled_us, flight.sent_us, self._now_us()))
 
     def stop(self, flight: Flight) -> None:
-        """Nothing waits for it any more."""
+        """Stop an attempt that no run waits for."""
         a = flight.assignment
         del self.flights[a.run_id, a.seq]
         self._worker.cancel(a.run_id, a.seq, a.attempt)
@@ -419,7 +421,7 @@ class Attempts:
             flight.beat_us = now
             if b.blocked != flight.blocked or (b.details and b.details != flight.details):
                 flight.blocked, flight.details = b.blocked, b.details or flight.details
-                flight.noted = False
+                flight.is_recorded = False
 
     def write_rows(self) -> None:
         """Every attempt under way gets its row, so that it can be taken to another engine."""
@@ -436,7 +438,7 @@ class Attempts:
         self._queue.mark(run, urgent=False)
 
     def flying_runs(self) -> set[ActiveRun]:
-        """Runs with tasks at work here."""
+        """Runs with tasks in flight here."""
         return {f.run for f in self.flights.values() if f.run is not None}
 
     async def landed(self) -> None:
@@ -467,12 +469,12 @@ class Attempts:
                 self.stop(flight)
 
     def abandon_all(self) -> None:
-        """The session is gone, and with it every claim."""
+        """The session is lost, and with it every claim."""
         self.orphaned.clear()
         for flight in list(self.flights.values()):
             self.stop(flight)
 
 
 def _about(a: Assignment, r: Report) -> bool:
-    """Whether a report is the end of this attempt. An epoch that one side does not know tells nothing."""
+    """Whether a report is the end of this attempt. An epoch that one side does not know is ignored."""
     return a.attempt == r.attempt and (not r.epoch or not a.epoch or r.epoch == a.epoch)

@@ -126,7 +126,7 @@ class Backlog:
                 yield one
 
     def take_where(self, limits: Callable[[int, TasksScheduled, str], bool]) -> list[WaitingTask]:
-        """Tasks that flow control limits: whole chunks, whichever turn is theirs."""
+        """Take tasks that flow control limits, in whole chunks and out of turn."""
         return [one for _, tasks in self.kinds() for one in tasks.take_where(lambda r, e: limits(r.ns, e, r.workflow))]
 
     def take_unserved(self, served: frozenset[Kind]) -> Iterator[WaitingTask]:

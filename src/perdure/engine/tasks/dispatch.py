@@ -29,7 +29,7 @@ from perdure.engine.tasks.attempts import PENDING, Attempts, Flight
 from perdure.engine.tasks.backlog import TURN_TASKS, Backlog, KindBacklog, WaitingTask
 
 ALL_SLOTS: Final = 1_000_000
-"""More than any worker has: no need to take turns."""
+"""More slots than any worker has: one pass takes everything."""
 LATE_TICKS_MAX: Final = 10
 """Ticks in a row that may come late and leave heartbeats unchecked."""
 
@@ -123,7 +123,7 @@ class Dispatcher:
         return adopted
 
     def reported(self, reports: list[Report]) -> None:
-        """Workers say how attempts ended."""
+        """Workers report how attempts ended."""
         self._attempts.reported(reports)
         self.refill()
         self._events.slot_freed.publish()
@@ -131,8 +131,8 @@ class Dispatcher:
     def cancel(self, run: ActiveRun, seqs: list[int]) -> None:
         self._attempts.cancel(run, seqs)
 
-    def arrived(self, run: ActiveRun, mail: TaskEndedMessage) -> None:
-        self._attempts.arrived(run, mail)
+    def arrived(self, run: ActiveRun, message: TaskEndedMessage) -> None:
+        self._attempts.arrived(run, message)
 
     def take_over(self, run: ActiveRun) -> None:
         self._attempts.take_over(run)
@@ -161,8 +161,8 @@ class Dispatcher:
         self._late_ticks = self._late_ticks + 1 if late else 0
         return late
 
-    def line_up(self) -> None:
-        """Rules have changed: tasks that they limit wait in task_queue from now on."""
+    def queue_limited(self) -> None:
+        """Rules have changed: tasks that they limit move to task_queue."""
         self._to_queue(self.backlog.take_where(self._flow_control.limits))
 
     def unserved(self) -> None:
@@ -185,7 +185,7 @@ class Dispatcher:
         self._counters.tasks_spilled += self._to_queue(self.backlog.take(spill), urgent=False)
 
     def _to_queue(self, tasks: Iterable[WaitingTask], *, urgent: bool = True) -> int:
-        """Tasks of the backlog that any engine may claim from now on. How many."""
+        """Move tasks of the backlog to the shared queue; returns how many."""
         count = 0
         for run, seq, event, scheduled_us in tasks:
             run.queue_row(seq, event, PENDING, 1, 0, 0, scheduled_us, None)
@@ -204,5 +204,5 @@ class Dispatcher:
 
 
 def _needs_row(o: TaskOptions) -> bool:
-    """Whether it goes through task_queue even where a worker is at hand."""
+    """Whether it goes through task_queue even where a worker is free."""
     return o.at_most_once or bool(o.to_start_us or o.to_close_us)

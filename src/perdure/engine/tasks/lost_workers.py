@@ -90,8 +90,8 @@ class LostWorkers:
     async def orphaned_ended(self, run_id: bytes, ns: int, end: TaskEndedMessage) -> None:
         """An orphaned attempt succeeded: its run gets the result as a message."""
         try:
-            if await self._store.post(run_id, ns, encode_message(end)) is not None:
-                self._events.message_posted.publish(run_id)
+            if await self._store.send(run_id, ns, encode_message(end)) is not None:
+                self._events.message_sent.publish(run_id)
         except Unavailable as e:
             log.warning("the result of a task that outlived its engine is lost, it will run again: %s", e)
 
@@ -127,8 +127,8 @@ def settle_lost(tasks: list[LostTask]) -> tuple[list[Again], list[tuple[bytes, b
             case Requeue(attempt, lost):
                 again.append((t.id, attempt, lost, options.to_start_us or None, options.to_close_us or None))
             case Fail(failure):
-                mail = TaskEndedMessage(t.seq, FAILED, b"", failure, t.attempt, t.lost + 1, 0, 0, 0)
-                failed.append((t.id, encode_message(mail)))
+                message = TaskEndedMessage(t.seq, FAILED, b"", failure, t.attempt, t.lost + 1, 0, 0, 0)
+                failed.append((t.id, encode_message(message)))
             case _:
                 raise AssertionError("a lost attempt is queued again or fails")
     return again, failed

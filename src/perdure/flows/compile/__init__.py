@@ -42,8 +42,16 @@ VERSION_HEX_CHARS: Final = 20
 
 BODY_KEYS: Final = ("tasks", "graph", *GRAPH_KEYS, "state", "max_steps", "output")
 DOCUMENT_KEYS: Final = (
-    "$schema", "flow", "description", "input", "triggers", "defaults", "timeout", *CONTROL_KEYS, *BODY_KEYS,
-)  # fmt: skip
+    "$schema",
+    "flow",
+    "description",
+    "input",
+    "triggers",
+    "defaults",
+    "timeout",
+    *CONTROL_KEYS,
+    *BODY_KEYS,
+)
 
 
 class Compiled(msgspec.Struct, frozen=True):

@@ -123,9 +123,6 @@ def _check_key(r: Reader, key: str, path: Path) -> None:
         )
 
 
-# -- how nodes hang together -------------------------------------------------------------------------------------------
-
-
 def _wiring(r: Reader, view: NodeView, index: Mapping[str, int]) -> Wiring:
     verb = verb_of(r, view)
     deps: list[int] = []
@@ -299,9 +296,6 @@ def _report_cycle(r: Reader, views: list[NodeView], sources: list[list[int]], le
             "cut one of the dependencies, or use a graph",
             key=True,
         )
-
-
-# -- nodes -------------------------------------------------------------------------------------------------------------
 
 
 def _node(

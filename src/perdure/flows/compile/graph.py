@@ -200,9 +200,6 @@ def _check_keys(r: Reader, view: NodeView) -> None:
     check_keys(r, view, known, DAG_ONLY, "in a graph, edges and choice say what comes next")
 
 
-# -- choice ------------------------------------------------------------------------------------------------------------
-
-
 def _choice(r: Reader, view: NodeView, scope: Scope, edges: Edges, index: Mapping[str, int]) -> Choice:
     path = view.at("choice")
     items = r.list_of(view.fields["choice"], path, f"choice of {view.where}") or []
@@ -262,9 +259,6 @@ def _action(r: Reader, value: Any, path: Path, view: NodeView, edges: Edges, ind
         near,
     )
     return None
-
-
-# -- warnings ----------------------------------------------------------------------------------------------------------
 
 
 def _warn(r: Reader, views: list[NodeView], nodes: list[FlowNode], start: int, edges: list[Edges]) -> None:

@@ -126,9 +126,6 @@ def _args(source: str) -> Template:
     return Template.make({"input": f"${{ {source} }}", "params": "${ params }"})
 
 
-# -- verbs -------------------------------------------------------------------------------------------------------------
-
-
 def _executor(r: Reader, view: NodeView, execution: ExecutionOptions, source: str) -> TaskCall | None:
     if not view.fields.get("service"):
         r.error(
@@ -212,11 +209,8 @@ def _choice(r: Reader, view: NodeView, scope: Scope, exits: Exits) -> tuple[Choi
     return settle_choice(r, view, Choice(cases=tuple(cases)), exits)
 
 
-# -- modifiers ---------------------------------------------------------------------------------------------------------
-
-
 def _execution(r: Reader, view: NodeView, base: ExecutionOptions) -> ExecutionOptions:
-    """Retries only when told to: executions are max_retries times max_attempts, the pause between them is always the same."""
+    """Retries only when `max_retries` or `max_attempts` is given: executions are max_retries times max_attempts, the pause between them is always the same."""
     given = {k: view.fields[k] for k in _EXECUTION if view.has(k)}
     execution = read_execution(r, given, view.path, base)
     rounds = _count(r, view, "max_retries") or 1

@@ -92,9 +92,6 @@ def read_parts(
     )
 
 
-# -- compensation --------------------------------------------------------------------------------------------------------
-
-
 def undone_by(compensate: TaskCall | None, execution: ExecutionOptions) -> ExecutionOptions:
     """Tasks are recorded with the name of the one that takes them back."""
     if compensate is None:

@@ -23,11 +23,22 @@ ERROR_NAMES_MAX: Final = 100
 RETRY_KEYS: Final = ("max_attempts", "delay", "factor", "max_delay", "jitter", "on", "never")
 DEFAULTS_KEYS: Final = ("retry", "timeout", "queue", "heartbeat", "start_within", "finish_within")
 OPTION_KEYS: Final = (
-    "retry", "max_retries", "timeout", "heartbeat", "queue", "at_most_once", "start_within", "finish_within", *CONTROL_KEYS,
-)  # fmt: skip
+    "retry",
+    "max_retries",
+    "timeout",
+    "heartbeat",
+    "queue",
+    "at_most_once",
+    "start_within",
+    "finish_within",
+    *CONTROL_KEYS,
+)
 DURATION_KEYS: Final = (
-    ("timeout", "timeout_us"), ("heartbeat", "heartbeat_us"), ("start_within", "to_start_us"), ("finish_within", "to_close_us"),
-)  # fmt: skip
+    ("timeout", "timeout_us"),
+    ("heartbeat", "heartbeat_us"),
+    ("start_within", "to_start_us"),
+    ("finish_within", "to_close_us"),
+)
 
 
 class ExecutionOptions(msgspec.Struct, frozen=True):

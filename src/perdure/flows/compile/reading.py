@@ -114,8 +114,6 @@ class Reader:
         self.problems: list[DocumentProblem] = []
         self.warnings: list[DocumentProblem] = []
 
-    # -- problems ------------------------------------------------------------------------------------------------
-
     def error(self, path: Path, message: str, hint: str = "", *, key: bool = False, offset: int | None = None) -> None:
         self.problems.append(self._problem(path, message, hint, key, offset, "error"))
         if len(self.problems) >= PROBLEMS_MAX:
@@ -141,8 +139,6 @@ class Reader:
 
     def wanted(self, path: Path, what: str, wanted: str, value: Any) -> None:
         self.error(path, f"{what} is {found(value)}; it must be {wanted}")
-
-    # -- plain fields --------------------------------------------------------------------------------------------
 
     def mapping(self, value: Any, path: Path, what: str) -> dict[str, Any] | None:
         if isinstance(value, dict):
@@ -254,8 +250,6 @@ class Reader:
         known = list(known)
         near = hint or did_you_mean(key, known) or f"it takes {one_of(known)}"
         self.error((*path, key), f"unknown key {short(key)} in {where}", near, key=True)
-
-    # -- expressions ---------------------------------------------------------------------------------------------
 
     def expression(self, value: Any, path: Path, what: str, scope: Scope) -> Expr | None:
         """Text (`${ }` around it is optional), true, false, or the JSON form."""

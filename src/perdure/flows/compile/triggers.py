@@ -31,8 +31,20 @@ from perdure.flows.problems import Path
 from perdure.flows.scheduled import OFFERED, check_name, values_at
 
 SPEC_KEYS: Final = (
-    "cron", "every", "anchor", "at", "tz", "calendars", "exclude", "start", "end", "jitter", "overlap", "missed", "window",
-)  # fmt: skip
+    "cron",
+    "every",
+    "anchor",
+    "at",
+    "tz",
+    "calendars",
+    "exclude",
+    "start",
+    "end",
+    "jitter",
+    "overlap",
+    "missed",
+    "window",
+)
 TRIGGER_KEYS: Final = ("name", "with", *SPEC_KEYS)
 SAMPLE_US: Final = 946_728_000_000_000
 """What `with` is tried out with: noon of the first day of 2000."""

@@ -41,8 +41,17 @@ HTTP_METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS
 RUN_KEYS: Final = ("command", "env", "cwd", "stdin")
 WAIT_KEYS: Final = ("signal", "event", "match", "timeout")
 APPROVAL_KEYS: Final = (
-    "name", "title", "description", "details", "assignees", "quorum", "reject_quorum", "form", "escalate", "timeout",
-)  # fmt: skip
+    "name",
+    "title",
+    "description",
+    "details",
+    "assignees",
+    "quorum",
+    "reject_quorum",
+    "form",
+    "escalate",
+    "timeout",
+)
 ESCALATE_KEYS: Final = ("after", "to")
 
 TAKES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -196,9 +205,6 @@ def _python(r: Reader, value: Any, node: NodeView, scope: Scope, execution: Exec
     return TaskCall(task=function, queue=execution.queue, options=execution.options, said=execution.said, args=args)
 
 
-# -- services ----------------------------------------------------------------------------------------------------------
-
-
 def read_service(
     r: Reader, verb: str, node: NodeView, scope: Scope, execution: ExecutionOptions, given: Mapping[str, str]
 ) -> Verb | None:
@@ -237,9 +243,6 @@ def _service_args(r: Reader, node: NodeView, scope: Scope, given: Mapping[str, s
         return None
     rest = {k: f"${{ {v} }}" for k, v in given.items() if k != "input"}
     return Template.make({"input": node.fields["with"], **rest})
-
-
-# -- http and run ------------------------------------------------------------------------------------------------------
 
 
 def _http(r: Reader, value: Any, node: NodeView, scope: Scope) -> Template | None:
@@ -329,9 +332,6 @@ def _no_shell_text(r: Reader, items: list[Any], path: Path, node: NodeView) -> b
     return True
 
 
-# -- waiting -----------------------------------------------------------------------------------------------------------
-
-
 def _sleep(r: Reader, value: Any, node: NodeView, scope: Scope) -> Sleep | None:
     path = node.at("sleep")
     if isinstance(value, str) and "${" in value:
@@ -397,8 +397,13 @@ def read_approval(
     if made is None or what is None:
         return None
     return ApprovalVerb(
-        name=made, shown=what if shown else None, form=form, quorum=quorum, reject_quorum=reject_quorum, escalate_us=after_us
-    )  # fmt: skip
+        name=made,
+        shown=what if shown else None,
+        form=form,
+        quorum=quorum,
+        reject_quorum=reject_quorum,
+        escalate_us=after_us,
+    )
 
 
 def _readable(r: Reader, shown: dict[str, Any], path: Path, scope: Scope) -> bool:

@@ -99,9 +99,6 @@ def _chart(body: FlowBody, prefix: str, depth: int) -> Chart:
     return Chart(items, tuple(links), body.start if body.kind == "graph" else None)
 
 
-# -- links ---------------------------------------------------------------------------------------------------------
-
-
 def _dag_links(body: FlowBody) -> list[ChartLink]:
     links: list[ChartLink] = []
     for n, node in enumerate(body.nodes):
@@ -140,9 +137,6 @@ def _condition(verb: Choice, action: str) -> str:
 def _label(actions: list[str]) -> str:
     more = f" +{len(actions) - LABELS_MAX}" if len(actions) > LABELS_MAX else ""
     return ", ".join(actions[:LABELS_MAX]) + more
-
-
-# -- items ---------------------------------------------------------------------------------------------------------
 
 
 def _item(node: FlowNode, prefix: str, depth: int) -> Item:
@@ -266,7 +260,14 @@ def _spread_badges(node: FlowNode) -> list[str]:
 def shown_duration(us: int) -> str:
     """1h30m, 250ms: the two largest units."""
     parts: list[str] = []
-    for unit, size in (("d", 86_400_000_000), ("h", 3_600_000_000), ("m", 60_000_000), ("s", 1_000_000), ("ms", 1_000), ("us", 1)):  # fmt: skip
+    for unit, size in (
+        ("d", 86_400_000_000),
+        ("h", 3_600_000_000),
+        ("m", 60_000_000),
+        ("s", 1_000_000),
+        ("ms", 1_000),
+        ("us", 1),
+    ):
         if us >= size and len(parts) < 2:
             parts.append(f"{us // size}{unit}")
             us %= size

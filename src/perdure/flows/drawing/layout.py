@@ -96,7 +96,10 @@ def arrange(sizes: Sequence[Size], lines: Sequence[DrawnLine], space: Spacing, w
     loops = [n for n, line in enumerate(lines) if line.source == line.target]
     kept = [(n, line) for n, line in enumerate(lines) if line.source != line.target]
     back = _back_lines(len(sizes), [(line.source, line.target) for _, line in kept])
-    down = [(line.target, line.source) if is_back else (line.source, line.target) for (_, line), is_back in zip(kept, back, strict=True)]  # fmt: skip
+    down = [
+        (line.target, line.source) if is_back else (line.source, line.target)
+        for (_, line), is_back in zip(kept, back, strict=True)
+    ]
     steps = [2 if line.label else 1 for _, line in kept]
     rank = _ranks(len(sizes), down, steps, [s.width + space.box for s in sizes], width_max)
     graph = _Graph([Vertex("box", n, rank[n], s.width, s.height) for n, s in enumerate(sizes)])
@@ -104,9 +107,6 @@ def arrange(sizes: Sequence[Size], lines: Sequence[DrawnLine], space: Spacing, w
     ranks = _ordered(graph)
     width = _placed(graph, ranks, space)
     return Layout(graph.vertices, ranks, list(graph.segments), loops, width)
-
-
-# -- ranks ---------------------------------------------------------------------------------------------------------
 
 
 def _back_lines(count: int, lines: Sequence[tuple[int, int]]) -> list[bool]:
@@ -188,9 +188,6 @@ def _split(
     return rank
 
 
-# -- bends ---------------------------------------------------------------------------------------------------------
-
-
 class _Graph:
     def __init__(self, boxes: list[Vertex]) -> None:
         self.vertices = boxes
@@ -266,9 +263,6 @@ class _Nets:
 
     def _number(self, kind: str, of: int) -> int:
         return self._numbers.setdefault((kind, of), len(self._numbers))
-
-
-# -- order ---------------------------------------------------------------------------------------------------------
 
 
 def _ordered(graph: _Graph) -> list[list[int]]:
@@ -355,9 +349,6 @@ def _crossings(ranks: Sequence[Sequence[int]], downs: Sequence[Sequence[int]]) -
                     at += at & -at
             seen += len(ends)
     return total
-
-
-# -- places --------------------------------------------------------------------------------------------------------
 
 
 def _placed(graph: _Graph, ranks: Sequence[Sequence[int]], space: Spacing) -> int:

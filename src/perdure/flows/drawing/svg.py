@@ -39,7 +39,8 @@ PORT: Final = 16
 ROW: Final = 18
 PILL: Final = 20
 
-STYLE: Final = """
+STYLE: Final = (
+    """
 .perdure-flow{--canvas:#fbfbfa;--card:#fff;--line:#dcdcd7;--text:#1a1b1e;--dim:#51555c;--wire:#9a9ea6;--pill:#f0f0ed;--group:#f4f4f2;
 --success:#0b7055;--failed:#b52e0c;--running:#0a60ad;--waiting:#825400;--pending:#5b6068;--cancelled:#76468a;--skipped:#8b9098;
 font:13px -apple-system,BlinkMacSystemFont,"Segoe UI",Inter,"Noto Sans",Roboto,"Helvetica Neue",Arial,sans-serif}
@@ -57,11 +58,14 @@ font:13px -apple-system,BlinkMacSystemFont,"Segoe UI",Inter,"Noto Sans",Roboto,"
 .perdure-flow .label{fill:var(--dim);font-size:11.5px;text-anchor:middle}
 .perdure-flow .tag{fill:var(--canvas);stroke:var(--line)}
 .perdure-flow .mark{font-weight:600}
-""" + "".join(
-    f".perdure-flow .{s} .card,.perdure-flow .{s} .group{{stroke:var(--{s});stroke-width:1.75}}.perdure-flow .{s} .mark{{fill:var(--{s})}}\n"
-    for s in MARKS
-    if s != "pending"
-) + ".perdure-flow .pending .mark{fill:var(--pending)}\n.perdure-flow .skipped .key,.perdure-flow .pending .key{fill:var(--dim)}\n.perdure-flow .skipped .card{stroke-dasharray:4 3}\n"  # fmt: skip
+"""
+    + "".join(
+        f".perdure-flow .{s} .card,.perdure-flow .{s} .group{{stroke:var(--{s});stroke-width:1.75}}.perdure-flow .{s} .mark{{fill:var(--{s})}}\n"
+        for s in MARKS
+        if s != "pending"
+    )
+    + ".perdure-flow .pending .mark{fill:var(--pending)}\n.perdure-flow .skipped .key,.perdure-flow .pending .key{fill:var(--dim)}\n.perdure-flow .skipped .card{stroke-dasharray:4 3}\n"
+)
 
 
 def svg(chart: Chart, name: str, statuses: Mapping[str, str] | None = None) -> str:
@@ -144,9 +148,6 @@ def _reach(layout: Layout, rank: int) -> int:
     return max((abs(layout.vertices[s.upper].x - layout.vertices[s.lower].x) for s in found), default=0)
 
 
-# -- lines ---------------------------------------------------------------------------------------------------------
-
-
 class _SvgPlan:
     def __init__(self, layout: Layout, rows: Sequence[tuple[int, int]]) -> None:
         self._layout, self._rows = layout, rows
@@ -213,9 +214,6 @@ def _arrow(x: int, y: int, way: int) -> str:
     return f'<path class="head" d="M{x} {y}l-4.5 {-8 * way}h9z"/>'
 
 
-# -- boxes ---------------------------------------------------------------------------------------------------------
-
-
 def _card(item: Item, is_start: bool, loops: list[str], statuses: Mapping[str, str]) -> _Card:
     status = statuses.get(item.path, "")
     status = status if status in MARKS else ""
@@ -275,8 +273,6 @@ def _packed(badges: Sequence[str]) -> list[list[tuple[str, int]]]:
             rows.append([one])
     return rows
 
-
-# -- text ----------------------------------------------------------------------------------------------------------
 
 _NARROW: Final = frozenset("iljtfrI.,:;|!'()[] -")
 _BROAD: Final = frozenset("mwMW@%")

@@ -50,11 +50,27 @@ _LINES: Final = {5: "│", 10: "─", 6: "┌", 12: "┐", 3: "└", 9: "┘", 7
 _DASHED: Final = {5: "┆", 10: "┄"}
 _ASCII: Final = str.maketrans(
     {
-        **dict.fromkeys("┌┐└┘├┤┬┴┼╭╮╰╯", "+"), **dict.fromkeys("─┄", "-"), **dict.fromkeys("│┆", "|"),
-        "▼": "v", "▲": "^", "▸": ">", "↻": "@", "→": ">", "…": "~", "·": ",", "×": "x", "–": "-", "↑": "^",
-        "○": "o", "◔": "?", "●": "*", "✓": "+", "✗": "x", "⊘": "/",
+        **dict.fromkeys("┌┐└┘├┤┬┴┼╭╮╰╯", "+"),
+        **dict.fromkeys("─┄", "-"),
+        **dict.fromkeys("│┆", "|"),
+        "▼": "v",
+        "▲": "^",
+        "▸": ">",
+        "↻": "@",
+        "→": ">",
+        "…": "~",
+        "·": ",",
+        "×": "x",
+        "–": "-",
+        "↑": "^",
+        "○": "o",
+        "◔": "?",
+        "●": "*",
+        "✓": "+",
+        "✗": "x",
+        "⊘": "/",
     }
-)  # fmt: skip
+)
 
 
 def draw(chart: Chart, width: int, statuses: Mapping[str, str] | None = None, *, ascii_only: bool = False) -> Picture:
@@ -67,9 +83,6 @@ def draw(chart: Chart, width: int, statuses: Mapping[str, str] | None = None, *,
 
 def plain(picture: Picture) -> str:
     return "\n".join("".join(text for text, _ in line).rstrip() for line in picture)
-
-
-# -- boxes ---------------------------------------------------------------------------------------------------------
 
 
 def boxes(chart: Chart, width: int, statuses: Mapping[str, str]) -> Picture | None:
@@ -128,7 +141,9 @@ def _box(item: Item, is_start: bool, loops: list[str], width: int, statuses: Map
     for row in [*(_cells_of(r) for r in rows), *inner]:
         room = size - 4 - len(row)
         left = room // 2 if row in inner else 0
-        out.append([("│", edge), (" ", ""), *[(" ", "")] * left, *row, *[(" ", "")] * (room - left), (" ", ""), ("│", edge)])  # fmt: skip
+        out.append(
+            [("│", edge), (" ", ""), *[(" ", "")] * left, *row, *[(" ", "")] * (room - left), (" ", ""), ("│", edge)]
+        )
     out.append([("╰", edge), *[("─", edge)] * (size - 2), ("╯", edge)])
     return out if size <= width else None
 
@@ -198,8 +213,6 @@ class _Drawing:
     def block(self) -> Block:
         return self._grid
 
-    # -- columns ---------------------------------------------------------------------------------------------------
-
     def _bottom_columns(self) -> dict[tuple[int, int], int]:
         """Where each net leaves its vertex: one in the middle, two a little apart, the way back to the right."""
         out: dict[tuple[int, int], int] = {}
@@ -225,8 +238,6 @@ class _Drawing:
         step = max(2, min(4, (vertex.width - 5) // max(1, len(nets) - 1)))
         start = vertex.x - step * (len(nets) - 1) // 2
         return {net: min(max(start + step * n, left + 1), left + vertex.width - 2) for n, net in enumerate(nets)}
-
-    # -- lines between two ranks -----------------------------------------------------------------------------------
 
     def _nets(self, members: Sequence[int]) -> list[_Net]:
         nets: dict[int, _Net] = {}
@@ -271,8 +282,6 @@ class _Drawing:
             net = next((n for n, mask in found.items() if mask == N | S), next(iter(found)))
             char = _DASHED.get(found[net], "") if net in self._back else ""
             self._grid[y][x] = (char or _LINES.get(found[net], "?"), "back" if net in self._back else "line")
-
-    # -- a rank ----------------------------------------------------------------------------------------------------
 
     def _members(self, members: Sequence[int]) -> None:
         vertices = self._layout.vertices
@@ -340,9 +349,6 @@ def _tracked(nets: list[_Net]) -> list[_Net]:
     return nets
 
 
-# -- a list --------------------------------------------------------------------------------------------------------
-
-
 def listed(chart: Chart, width: int, statuses: Mapping[str, str]) -> Picture:
     """Each node below the one it follows; further ones it follows, and ways back, are named."""
     out: Picture = []
@@ -368,7 +374,12 @@ def _list(chart: Chart, width: int, statuses: Mapping[str, str], indent: str, ou
             if branch:
                 out.append([(f"{gap}{branch}", "line"), *_labelled(label), (f"↑ {_cut(item.key)}", "word")])
             continue
-        if not branch and any(u not in seen for u in above.get(n, [])) and n not in begin and _is_reached(n, begin, below):  # fmt: skip
+        if (
+            not branch
+            and any(u not in seen for u in above.get(n, []))
+            and n not in begin
+            and _is_reached(n, begin, below)
+        ):
             continue
         seen.add(n)
         out.append([(f"{gap}{branch}", "line"), *_labelled(label), *_described(item, n == chart.start, statuses)])
@@ -401,9 +412,6 @@ def _described(item: Item, is_start: bool, statuses: Mapping[str, str]) -> list[
     status = statuses.get(item.path, "")
     (head, *more) = _texts(item, is_start, [], status)
     return [*head, *((f"  {text}", role) for row in more for text, role in row)]
-
-
-# -- cells ---------------------------------------------------------------------------------------------------------
 
 
 def cells(text: str) -> int:

@@ -167,9 +167,6 @@ def _definitions(signatures: Signatures) -> Schema:
     }
 
 
-# -- values ------------------------------------------------------------------------------------------------------------
-
-
 def _values() -> Schema:
     text = {"type": "string", "pattern": EXPRESSION_IN_TEXT}
     return {

@@ -147,8 +147,6 @@ class Tree:
         self.anchors: dict[str, tuple[Any, Spot, int, int] | None] = {}
         self.root: tuple[Any, Spot] | None = None
 
-    # -- problems ------------------------------------------------------------------------------------------------
-
     def problem(self, line: int, column: int, message: str, hint: str = "") -> None:
         if line > len(self.lines):  # the parser means the end of the text
             line, column = len(self.lines), len(self.lines[-1]) + 1
@@ -166,8 +164,6 @@ class Tree:
     def fatal(self, line: int, column: int, message: str, hint: str = "") -> NoReturn:
         self.problem(line, column, message, hint)
         raise FlowError(self.problems)
-
-    # -- the tree ------------------------------------------------------------------------------------------------
 
     def open(self, spot: Spot, *, mapping: bool, anchor: str | None = None) -> None:
         if self.at_key():
@@ -276,8 +272,6 @@ class Tree:
             raise FlowError(self.problems)
         value, spot = self.root or (None, Spot(1, 1))
         return Document(self.name, self.text, value, spot, self.lines)
-
-    # -- numbers and places ---------------------------------------------------------------------------------------
 
     def integer(self, text: str, base: int, spot: Spot) -> int:
         value = int(text, base) if len(text) <= 100 else INTEGER_MAX + 1

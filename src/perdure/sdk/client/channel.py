@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final
 
-# Before gRPC is loaded: else it stops its threads, or tells of them, whenever a program is started from this process.
+# Set before gRPC is loaded: otherwise it stops its threads, or logs about them, whenever this process starts a program.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
@@ -72,7 +72,7 @@ def access(
 ) -> Access:
     """What was given, then the environment (PERDURE_GRPC, PERDURE_API_KEY, PERDURE_NAMESPACE), then a server on this machine.
 
-    Several addresses are separated by commas; whichever answers is used.
+    Several addresses are separated by commas; the first that answers is used.
     """
     given = address or environ.get("PERDURE_GRPC") or ADDRESS_DEFAULT
     addresses = tuple(a.strip() for a in given.split(",") if a.strip())

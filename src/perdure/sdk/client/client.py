@@ -18,7 +18,7 @@ from perdure.core.errors import Unavailable
 from perdure.sdk.client.backend import Backend, ambient, closed, opened
 from perdure.sdk.client.base import ClientBase
 from perdure.sdk.client.channel import Tls, access, error_for
-from perdure.sdk.client.session import Session
+from perdure.sdk.client.session import ClientSession
 from perdure.wire import acts
 
 Q = TypeVar("Q")
@@ -77,7 +77,7 @@ class RemoteBackend:
         self._turn = 0
         self._was_there = False
         """Some server has answered at some time: it may be back in a moment."""
-        self._session: Session | None = None
+        self._session: ClientSession | None = None
 
     def adopt(self, definition: Any) -> None:
         """Nothing is served here."""
@@ -129,7 +129,7 @@ class RemoteBackend:
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))
             pause_s = min(2 * pause_s, 1.0)
 
-    def _open_session(self) -> Session:
+    def _open_session(self) -> ClientSession:
         """The stream that is open, or one to the next address."""
         if self._session is None or self._session.is_over:
             addresses = self._access.addresses
@@ -137,5 +137,5 @@ class RemoteBackend:
             self._turn += 1
             if address not in self._channels:
                 self._channels[address] = self._access.channel(address)
-            self._session = Session(self._channels[address], self._metadata, address)
+            self._session = ClientSession(self._channels[address], self._metadata, address)
         return self._session

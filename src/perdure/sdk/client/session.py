@@ -17,7 +17,7 @@ PART_CALLS: Final = 1_000
 """Calls in one message."""
 
 
-class Session:
+class ClientSession:
     """When it ends, every call that waits for a reply fails."""
 
     def __init__(self, channel: Any, metadata: tuple[tuple[str, str], ...], address: str) -> None:

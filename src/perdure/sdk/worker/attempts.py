@@ -15,9 +15,9 @@ from perdure.sdk.captured_output import OutputBuffer, OutputSink
 from perdure.sdk.payloads.converters import _ENCODER as JSON
 
 CLEANUP_S = 30.0
-"""How long an attempt that was told to stop may take to clean up before it is told again."""
+"""Clean-up time of an attempt that was asked to stop, before it is interrupted again."""
 STOPS_MAX = 10
-"""Times it is told."""
+"""Times it is interrupted."""
 BEAT_EVERY_S = 0.25
 """Heartbeats of one attempt are forwarded this often at most; details given in between are sent with the next one."""
 

@@ -9,7 +9,7 @@ Laws:
 4. A command gets the variables of BASE_ENV, those that the worker's configuration names, and those of the call. The worker's own
    environment holds keys and addresses that are not the flow author's.
 
-It is served only where the worker was told so: otherwise everyone who can start a run could run anything as the worker's user.
+It is served only where the worker allows it explicitly: otherwise anyone who can start a run could run any command as the worker's user.
 """
 
 from __future__ import annotations
@@ -32,10 +32,25 @@ from perdure.core.limits import RUN_ENV_MAX
 
 BASE_ENV: Final = frozenset(
     {
-        "PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "TZ", "TMPDIR", "LANG", "LANGUAGE",
-        "LC_ALL", "LC_COLLATE", "LC_CTYPE", "LC_MESSAGES", "LC_MONETARY", "LC_NUMERIC", "LC_TIME",
+        "PATH",
+        "HOME",
+        "USER",
+        "LOGNAME",
+        "SHELL",
+        "TERM",
+        "TZ",
+        "TMPDIR",
+        "LANG",
+        "LANGUAGE",
+        "LC_ALL",
+        "LC_COLLATE",
+        "LC_CTYPE",
+        "LC_MESSAGES",
+        "LC_MONETARY",
+        "LC_NUMERIC",
+        "LC_TIME",
     }
-)  # fmt: skip
+)
 """Variables of the worker that every command gets: where programs and files are, and language and time."""
 STDOUT_BYTES_MAX: Final = 64 * 1024
 """Bytes kept of what a command wrote; its last ones."""

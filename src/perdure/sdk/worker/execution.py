@@ -7,10 +7,10 @@ first, hence as many run side by side as there are slots, and a thousand no-ops 
 A runner whose user code changed context variables, or that was cancelled, retires and a fresh one takes its place: nothing leaks
 from one task into the next.
 
-Stopping. Cancellation, timeouts and a worker that leaves take one way: an attempt is told to stop, its code unwinds (`finally` runs) and
-its slot is free again. On the loop it is told by CancelledError at its `await`; in a thread by `attempt().cancelled` and, THREAD_GRACE_S
+Stopping. Cancellation, timeouts and a worker that leaves take one way: an attempt is asked to stop, its code unwinds (`finally` runs) and
+its slot is free again. On the loop the request is a CancelledError at its `await`; in a thread by `attempt().cancelled` and, THREAD_GRACE_S
 later, by AttemptCancelled wherever it is; in a process by SIGTERM, which raises AttemptCancelled there, and SIGKILL after a grace. One that
-is still there after CLEANUP_S is told again, so that a clean-up that hangs ends too.
+is still running after CLEANUP_S is interrupted again, so that a clean-up that hangs ends too.
 
     assign -> queue -> runner on the loop ----.
          \\-> thread lane --------------------+-> _done -> reports of this turn of the loop, after what the attempts wrote
@@ -130,8 +130,6 @@ class TaskExecutor:
     def clock_us(self) -> int:
         return self._clock_us()
 
-    # -- intake -----------------------------------------------------------------------------------------------------
-
     def assign(self, batch: list[Assignment]) -> None:
         self.in_use += len(batch)
         if self._draining:
@@ -206,8 +204,6 @@ class TaskExecutor:
             info._runner = lane
             return True
 
-    # -- ends of all ------------------------------------------------------------------------------------------------
-
     def tokens(self) -> list[tuple[bytes, int, int]]:
         """(run_id, seq, attempt) of everything that was assigned and has not been reported."""
         assigned = [*self._queue, *(info._assignment for info in self._running.values())]
@@ -273,8 +269,6 @@ class TaskExecutor:
         await self._until(lambda: self._processes.is_gone, UNWIND_S)
         self._children.kill()
         await self._until(lambda: self._processes.is_gone, CLOSE_S)
-
-    # -- async lane -------------------------------------------------------------------------------------------------
 
     def _wake_one(self) -> None:
         while self._idle:
@@ -348,8 +342,6 @@ class TaskExecutor:
         else:
             self._settle(info, report)
 
-    # -- thread lane ------------------------------------------------------------------------------------------------
-
     def _run_sync(self, info: Attempt) -> Report:
         """In a thread: the user's plain function. An interruption may arrive anywhere between the two ends of the hold."""
         started = self._clock_us()
@@ -400,8 +392,6 @@ class TaskExecutor:
                 self._forget(info)
                 self._settle(info, report)
 
-    # -- what attempts say ------------------------------------------------------------------------------------------
-
     def beat(self, attempt: Attempt, details: bytes) -> None:
         """From any thread."""
         self._heartbeats.beat(attempt, details)
@@ -427,8 +417,6 @@ class TaskExecutor:
         captured = output.output_of(attempt)
         if captured is not None:
             captured.extend(lines)
-
-    # -- reports ----------------------------------------------------------------------------------------------------
 
     def _forget(self, info: Attempt) -> None:
         """Only its own entry: an attempt that was given up may still unwind while the next one runs."""

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 CONNECT_S: Final = 10.0
 SILENCE_S: Final = 300.0
-"""A server that sends nothing for so long is taken for gone. The whole of a call is bounded by the task's timeout, or `timeout`."""
+"""A server that sends nothing for so long counts as unreachable. The whole of a call is bounded by the task's timeout, or `timeout`."""
 REDIRECTS_MAX: Final = 5
 ERROR_BODY_BYTES: Final = 2_000
 """Bytes of an error's answer that its message shows."""
@@ -49,7 +49,7 @@ SAYS_WHEN: Final = frozenset({429, 503})
 
 
 class HttpStatus(Exception):
-    """The server answered with 400 or more. `retry_after`: seconds after which it wants to be asked again; None: it does not say."""
+    """The server answered with 400 or more. `retry_after`: seconds of its `Retry-After` header; None: it has none."""
 
     def __init__(self, status: int, message: str, retry_after: float | None = None) -> None:
         super().__init__(message)
@@ -239,7 +239,7 @@ def status_error(status: int, what: str, said: str, retry_after: float | None = 
 
 
 def _retry_after(response: httpx2.Response) -> float | None:
-    """Seconds, or a date: how far that is ahead by the server's own clock, or by ours where it does not tell its time."""
+    """Seconds, or a date relative to the server's clock (ours where the response has no date)."""
     said = response.headers.get("retry-after", "").strip()
     if response.status_code not in SAYS_WHEN or not said:
         return None

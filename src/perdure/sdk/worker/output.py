@@ -10,7 +10,7 @@ handler would fall silent, `dictConfig` would remove it, and loggers that do not
 
 Laws:
 
-1. Everything still reaches the real streams and the user's log handlers, unless the worker was told otherwise.
+1. Everything still reaches the real streams and the user's log handlers, unless the worker is configured otherwise.
 2. A record that a handler writes to a captured stream is one line, not two.
 """
 
@@ -103,9 +103,6 @@ def chunks_of(output: OutputBuffer) -> list[LogChunk]:
     return chunks
 
 
-# -- whose line is it? ---------------------------------------------------------------------------------------------
-
-
 def output_of(attempt: Attempt) -> OutputBuffer | None:
     output = attempt._output
     if output is None:
@@ -139,9 +136,6 @@ def _output_of_run(run: LiveRun) -> OutputBuffer | None:
     if not output.lines:
         output.n = run.event_seq
     return output
-
-
-# -- streams -------------------------------------------------------------------------------------------------------
 
 
 class Tee:
@@ -218,8 +212,6 @@ def keep() -> None:
             if stream is not None and type(stream) is not Tee:
                 setattr(sys, name, Tee(stream, name))
 
-
-# -- logging -------------------------------------------------------------------------------------------------------
 
 _is_enabled: Any = logging.Logger.isEnabledFor
 _call_handlers: Any = logging.Logger.callHandlers

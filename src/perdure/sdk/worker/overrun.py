@@ -3,7 +3,7 @@
 Everything of a worker shares one thread: tasks, heartbeats, the code of all its runs. Code that never awaits holds all of it. Another thread
 looks on. When one stretch of workflow code has taken WORKFLOW_STRETCH_S_MAX of CPU time, `Overrun` is raised inside it, where it stands. That is no
 Exception, so `except Exception` lets it pass; code that swallows it gets it again. Code that survives OVERRUN_TRIES of them (a bare
-`except:` in a loop, or C code that does not return) cannot be stopped: `unstoppable` is told, from the thread.
+`except:` in a loop, or C code that does not return) cannot be stopped: `unstoppable` is called, from the thread.
 
 Laws:
 
@@ -54,8 +54,6 @@ class StretchBound:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
-    # -- on the loop --------------------------------------------------------------------------------------------------
-
     def enter(self, run_id: bytes) -> None:
         if self._thread is None:
             self._thread_id = threading.get_ident()
@@ -79,8 +77,6 @@ class StretchBound:
 
     def stop(self) -> None:
         self._stop.set()
-
-    # -- beside it ----------------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
         while not self._stop.wait(LOOK_S):
@@ -119,7 +115,7 @@ def _raise_in(thread_id: int, kind: type[BaseException] | None) -> None:
 
 
 def _cpu_clock(thread_id: int) -> Callable[[], float]:
-    """The CPU time of a thread, where the system tells that of another; else the time on the wall."""
+    """The CPU time of a thread where the system reports it for other threads; otherwise wall-clock time."""
     try:
         clock = time.pthread_getcpuclockid(thread_id)
         time.clock_gettime(clock)

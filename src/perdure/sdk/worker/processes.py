@@ -47,8 +47,8 @@ from perdure.sdk.worker.reports import ended_report, error_report, success_repor
 
 KILL_GRACE_S = 5.0
 """Between SIGTERM and SIGKILL."""
-LOOK_S = 1.0
-"""How often a silent child is looked at: a process it forked may hold its pipe open when it is gone."""
+CHECK_S = 1.0
+"""How often a silent child is checked: a process it forked may hold its pipe open after it has died."""
 EXIT_S = 5.0
 """How long a child that closed its pipe may take to exit."""
 PR_SET_PDEATHSIG = 1
@@ -66,7 +66,7 @@ class Job(msgspec.Struct):
     monotonic_us: int
 
 
-class Ready(msgspec.Struct, tag="ready"):
+class ProcessReady(msgspec.Struct, tag="ready"):
     """The child has started."""
 
 
@@ -88,11 +88,8 @@ class Ended(msgspec.Struct, tag="ended"):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_job = msgspec.msgpack.Decoder(Job).decode
-Answer = Ready | AttemptBegun | OutputLines | Pulsed | Ended
+Answer = ProcessReady | AttemptBegun | OutputLines | Pulsed | Ended
 _decode_answer: Callable[[bytes], Answer] = msgspec.msgpack.Decoder(Answer).decode
-
-
-# -- the parent ----------------------------------------------------------------------------------------------------
 
 
 class TaskProcess:
@@ -134,7 +131,7 @@ class TaskProcess:
                         wrote(attempt, lines)
                     case Pulsed(details):
                         beat(attempt, details)
-                    case Ready():
+                    case ProcessReady():
                         self._ready = True
                     case AttemptBegun():
                         self._began = True
@@ -145,7 +142,7 @@ class TaskProcess:
                 self._attempt = None
 
     def _receive(self) -> Answer:
-        while not self._connection.poll(LOOK_S):
+        while not self._connection.poll(CHECK_S):
             if self._process.exitcode is not None:
                 raise EOFError
         return _decode_answer(self._connection.recv_bytes())
@@ -262,9 +259,6 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-# -- the child -----------------------------------------------------------------------------------------------------
-
-
 def serve(connection: Connection, parent: int) -> None:
     """The main function of a child."""
     _die_with(parent)
@@ -314,7 +308,7 @@ class ProcessServer:
 
     def run(self) -> None:
         output.install()
-        self._send(Ready())
+        self._send(ProcessReady())
         threading.Thread(target=self._read, name="perdure-reader", daemon=True).start()
         while True:
             self._do(self._jobs.get())
@@ -404,8 +398,6 @@ class ProcessServer:
             return success_report(a, task.signature.encode_result(value), started, self.now_us())
         except BaseException as e:
             return error_report(a, e, started, self.now_us())
-
-    # -- what the attempt says ---------------------------------------------------------------------------------------
 
     def now_us(self) -> int:
         return monotonic_ns() // 1000 + self._ahead_us

@@ -75,9 +75,7 @@ class RemoteWorker:
         self._address = access.addresses[0]
         self._threads_channel: tuple[str, Any] | None = None
         self.streams = 0
-        """Streams begun, for tests and for people who wonder."""
-
-    # -- life -------------------------------------------------------------------------------------------------------
+        """Streams begun so far, for tests and diagnostics."""
 
     async def run(self) -> None:
         """Serve until drained. Raises only what trying again cannot help: a refused key, an unknown namespace, a wrong protocol."""
@@ -138,8 +136,6 @@ class RemoteWorker:
     def _is_done(self) -> bool:
         """Drained, and everything that was reported has arrived."""
         return self._drained.is_set() and not self._reports and not self._unacked
-
-    # -- one stream -------------------------------------------------------------------------------------------------
 
     async def _stream(self, address: str) -> None:
         async with self._access.channel(address) as channel:
@@ -259,8 +255,6 @@ class RemoteWorker:
             self._news.set()
         return Up(None, reports, self._number if reports else 0, decisions, beats, logs)
 
-    # -- from the server --------------------------------------------------------------------------------------------
-
     def _received(self, down: Down) -> None:
         if down.clock_us:
             # Never ahead of the database: the reading is a moment old, and the freshest one counts.
@@ -306,7 +300,7 @@ class RemoteWorker:
             self._reported([Report(*token, End.CANCELLED, b"", None, now, now)])
 
     def _activate(self, parts: list[tuple[int, Activation, bool]]) -> None:
-        """A plain callback of the loop, as workflow code wants it."""
+        """A plain callback of the loop, as workflow code requires."""
         batch: list[Activation] = []
         for number, a, more in parts:
             earlier = self._arriving.pop(a.run_id, None)
@@ -322,8 +316,6 @@ class RemoteWorker:
             if number:
                 self._decisions.extend(_sendable(number, d))
         self._news.set()
-
-    # -- from the worker --------------------------------------------------------------------------------------------
 
     def _reported(self, reports: list[Report]) -> None:
         self._reports.extend(reports)

@@ -31,9 +31,9 @@ BLOCKED_S = 1.0
 BLOCKED_MAX_S = 3_600.0
 """After this long no attempt is kept alive any more: the engine's heartbeat timeouts decide."""
 PING_S = 0.25
-"""How often the loop is asked, unless an attempt needs heartbeats more often."""
+"""How often the loop is probed, unless an attempt needs heartbeats more often."""
 STEP_MIN_S = 0.05
-"""The shortest pause between two looks."""
+"""The shortest pause between two checks."""
 
 log = logging.getLogger("perdure.worker")
 
@@ -77,8 +77,6 @@ class Watchdog:
                 self.look(monotonic())
         except RuntimeError as e:  # the loop is closed
             log.debug("the watchdog leaves: %s", e)
-
-    # -- one look -----------------------------------------------------------------------------------------------------
 
     def step_s(self) -> float:
         return max(STEP_MIN_S, min(self._ping_s, self._patience_s() / 2))

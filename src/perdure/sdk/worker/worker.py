@@ -1,6 +1,6 @@
 """A worker: runs tasks, and drives code workflows that it keeps alive between activations.
 
-It owns no database credentials and speaks only in batches of the messages in core/work.py. In embedded mode the engine calls it
+It has no database credentials and exchanges only batches of the messages in core/work.py. In embedded mode the engine calls it
 directly; a remote worker is the same object behind a stream.
 """
 
@@ -109,8 +109,6 @@ class Worker:
         self.stand_ins: dict[str, Any] = {}
         """The same for workflows."""
 
-    # -- what it serves ---------------------------------------------------------------------------------------------
-
     def adopt(self, definition: Any) -> None:
         """Serve this very definition under its name."""
         kind = self._tasks if isinstance(definition, Task) else self._workflows
@@ -212,8 +210,6 @@ class Worker:
 
     outlives_engine = False
 
-    # -- life -------------------------------------------------------------------------------------------------------
-
     def open(
         self,
         clock_us: Callable[[], int],
@@ -284,8 +280,6 @@ class Worker:
             found = self._verbs.tasks.get(name)
         return found or self._tasks.get(name)
 
-    # -- tasks ------------------------------------------------------------------------------------------------------
-
     def assign(self, batch: list[Assignment]) -> None:
         assert self._execution is not None
         self._execution.assign(batch)
@@ -293,8 +287,6 @@ class Worker:
     def cancel(self, run_id: bytes, seq: int, attempt: int) -> None:
         assert self._execution is not None
         self._execution.cancel(run_id, seq, attempt)
-
-    # -- workflows --------------------------------------------------------------------------------------------------
 
     def activate(self, batch: list[Activation]) -> list[Decided]:
         """Run workflow code until it can go no further. Never raises; must not be called from inside an asyncio task.

@@ -23,8 +23,6 @@ FIX_RANDOM: Final = "use wf.random() or wf.uuid(), which are seeded by the run"
 FIX_IO: Final = "move it into a @task, or into wf.run() to record its result"
 FIX_THREAD: Final = "use asyncio.gather() or wf.map() over tasks; the workers are the threads"
 
-# -- functions replaced by guarded ones -----------------------------------------------------------------------------
-
 _CLOCKS = ("time", "monotonic", "perf_counter", "process_time", "thread_time")
 READS_CLOCK: Final[list[tuple[ModuleType, str]]] = [
     *[(time, name) for name in _CLOCKS],
@@ -60,8 +58,6 @@ ORIGINALS: Final[dict[int, tuple[Any, str, str]]] = {
 }
 """The real functions by identity, for code that bound them early with `from time import time`."""
 
-# -- what cannot be replaced: methods of C types --------------------------------------------------------------------
-
 _DATE_METHODS = frozenset({"now", "utcnow", "today"})
 
 
@@ -75,8 +71,6 @@ def forbidden_call(called: Any) -> tuple[str, str] | None:
         return f"{owner.__name__}.{name}()", FIX_CLOCK
     return None
 
-
-# -- audit events --------------------------------------------------------------------------------------------------
 
 _IO: Final[dict[str, tuple[str, ...]]] = {
     "builtins": ("input",),
@@ -138,8 +132,6 @@ IO_EVENTS: Final[dict[str, str]] = {
     "_thread.start_joinable_thread": FIX_THREAD,
 }
 
-# -- who may do it even inside a workflow ---------------------------------------------------------------------------
-
 EXEMPT: Final = frozenset(
     {
         "logging",  # stamps records with the time, and its handlers write
@@ -155,7 +147,7 @@ EXEMPT_DOTTED: Final = frozenset({"importlib", "importlib._bootstrap", "importli
 """Not importlib.metadata nor importlib.resources, which read files on behalf of the caller."""
 
 CONSTANT_FILES: Final = tuple(zoneinfo.TZPATH)
-"""Time zone data, read from C without a frame of its own to tell it by."""
+"""Time zone data, read from C without a Python frame to recognise it by."""
 
 STDLIB: Final = sys.stdlib_module_names
 """The standard library does things on behalf of its caller, so its frames are looked through."""

@@ -68,8 +68,6 @@ class lifted:  # noqa: N801 (reads as a statement: `with guards.lifted():`)
         _here.inside = self._was
 
 
-# -- installing ----------------------------------------------------------------------------------------------------
-
 _replaced: list[tuple[Any, str, Any]] = []
 _lock = threading.Lock()
 _hooked = False
@@ -106,9 +104,6 @@ def uninstall() -> None:
 def _replace(owner: Any, name: str, guarded: Any) -> None:
     _replaced.append((owner, name, getattr(owner, name)))
     setattr(owner, name, guarded)
-
-
-# -- net 1: replaced functions -------------------------------------------------------------------------------------
 
 
 def _guarded(module: ModuleType, name: str, fix: str) -> Any:
@@ -202,18 +197,12 @@ def _dress(guarded: Any, original: Any) -> Any:
     return MethodType(guarded, original)
 
 
-# -- net 2: the audit hook -----------------------------------------------------------------------------------------
-
-
 def _audit(event: str, args: tuple[Any, ...]) -> None:
     if _here.inside and event in forbidden.IO_EVENTS:
         if event != "open":
             _refuse(sys._getframe(1), event, forbidden.IO_EVENTS[event])
         elif not str(args[0]).startswith(forbidden.CONSTANT_FILES):
             _refuse(sys._getframe(1), f"open({args[0]!r})", forbidden.FIX_IO)
-
-
-# -- whose call is it? ---------------------------------------------------------------------------------------------
 
 
 def _refuse(frame: FrameType | None, call: str, fix: str, *, clock: bool = False) -> bool:

@@ -167,8 +167,6 @@ class WorkflowLoop(_Base):  # type: ignore[misc] # pyright: ignore[reportUntyped
         self.closed = False
         self.unhandled: BaseException | None = None
 
-    # -- driving ----------------------------------------------------------------------------------------------------
-
     def run_until_idle(self, until_s: float = inf) -> bool:
         """Run callbacks until none is left, or that moment (by perf_counter) has come; it is looked at after every few. True: none is left.
 
@@ -210,8 +208,6 @@ class WorkflowLoop(_Base):  # type: ignore[misc] # pyright: ignore[reportUntyped
             for task, context in live.items():
                 if not task.done():
                     context.run(_close, task.get_coro())
-
-    # -- what asyncio asks of a loop --------------------------------------------------------------------------------
 
     def call_soon(self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None) -> Any:
         soon = Soon(callback, args, context)
@@ -292,10 +288,31 @@ def _forbidden(name: str) -> Callable[..., NoReturn]:
 
 
 for _name in (
-    "run_in_executor", "call_soon_threadsafe", "create_connection", "create_server", "create_unix_connection",
-    "create_unix_server", "create_datagram_endpoint", "getaddrinfo", "getnameinfo", "sock_recv", "sock_recv_into",
-    "sock_sendall", "sock_connect", "sock_accept", "sock_sendfile", "sendfile", "start_tls", "connect_read_pipe",
-    "connect_write_pipe", "subprocess_exec", "subprocess_shell", "add_reader", "add_writer", "add_signal_handler",
-    "run_forever", "run_until_complete",
-):  # fmt: skip
+    "run_in_executor",
+    "call_soon_threadsafe",
+    "create_connection",
+    "create_server",
+    "create_unix_connection",
+    "create_unix_server",
+    "create_datagram_endpoint",
+    "getaddrinfo",
+    "getnameinfo",
+    "sock_recv",
+    "sock_recv_into",
+    "sock_sendall",
+    "sock_connect",
+    "sock_accept",
+    "sock_sendfile",
+    "sendfile",
+    "start_tls",
+    "connect_read_pipe",
+    "connect_write_pipe",
+    "subprocess_exec",
+    "subprocess_shell",
+    "add_reader",
+    "add_writer",
+    "add_signal_handler",
+    "run_forever",
+    "run_until_complete",
+):
     setattr(WorkflowLoop, _name, _forbidden(_name))

@@ -28,7 +28,7 @@ class Operation:
 
 
 class FanoutWaiter(Protocol):
-    """Many tasks behind one waiter, which hears of each by its sequence number."""
+    """Many tasks behind one waiter, which is notified of each by its sequence number."""
 
     def succeed(self, seq: int, value: bytes) -> None: ...
     def fail(self, seq: int, error: Exception) -> None: ...

@@ -65,8 +65,6 @@ class UndoStack:
         self.failures: list[str] = []
         """Failures of undos that no error has reported so far."""
 
-    # -- what goes on it --------------------------------------------------------------------------------------------
-
     def check_room(self, count: int) -> None:
         if len(self._awaited) + len(self._entries) + count > UNDO_STACK_MAX:
             raise InvalidInput(
@@ -110,8 +108,6 @@ class UndoStack:
         if any(e.seq >= 0 for e in self._entries):
             self.run.set_state(COMMITTED, msgspec.json.encode(self.run.event_seq))
         self._entries.clear()
-
-    # -- taking back ------------------------------------------------------------------------------------------------
 
     def unwind(self, error: BaseException | None) -> Step[None]:
         """Everything that is on the stack now."""
@@ -253,9 +249,6 @@ class UndoScope:
             _scope.reset(self._token)
             if isinstance(error, Exception | asyncio.CancelledError):
                 await self._stack.unwind_scope(self, error)
-
-
-# -- the tasks that undo -----------------------------------------------------------------------------------------------
 
 
 def name_of(undo: Any) -> str:

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 
 def is_loopback(host: str) -> bool:
-    """A name other than localhost is not: who knows what it resolves to tomorrow."""
+    """A name other than localhost is not: what it resolves to may change."""
     if host == "localhost":
         return True
     try:

@@ -1,4 +1,4 @@
-"""Who is asking, and may they? Every request and every stream passes here.
+"""Authentication and authorisation of every request and every stream.
 
     headers --> credential --> principal --> rate --> permission --> Principal
                    | none,       | unknown,   | too     | not granted
@@ -12,7 +12,7 @@ Laws
  - Keys are looked up in the database each time, so that a revoked key ends everywhere with the commit that revoked it.
  - What is said of a key's state is said only to those who hold its secret.
  - Guessing is slow: a key id that gets wrong secrets is refused unseen for a while. A secret that was right a moment ago is
-   let through to the check even then, so that knowing somebody's key id is not enough to lock them out.
+   let through to the check even then, so that knowing a key id is not enough to lock its owner out.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Authenticator:
         self._known_max = buckets_max
 
     async def check(self, headers: Mapping[str, str], permission: Permission | None) -> Principal:
-        """The principal of a request. Header names are lower-case. Permission None: anybody who is somebody."""
+        """The principal of a request. Header names are lower-case. Permission None: any authenticated principal."""
         principal = await self._identify(headers)
         self.admit(principal)
         if permission is not None and not principal.may(permission):
@@ -91,7 +91,7 @@ class Authenticator:
         return await self.check({"authorization": given[0]} if given else {}, permission)
 
     async def recheck(self, principal: Principal) -> bool:
-        """Whether a principal that was let in earlier would be let in as the same today; streams ask every few seconds."""
+        """Whether an earlier credential is still valid for the same principal; streams check this every few seconds."""
         ident = principal.subject.removeprefix(KEY_SUBJECT)
         if ident == principal.subject:
             return self._tokens is not None and self._tokens.holds(principal)
@@ -101,7 +101,7 @@ class Authenticator:
     async def _identify(self, headers: Mapping[str, str]) -> Principal:
         token = bearer(headers)
         if token is None:
-            raise Unauthenticated(f"this server wants to know who asks. {HOW}")
+            raise Unauthenticated(f"this server requires credentials. {HOW}")
         if token.startswith(PREFIX):
             return await self._by_key(token)
         if self._tokens is None:
@@ -150,7 +150,7 @@ class Authenticator:
 
 
 class OpenAccess(Authenticator):
-    """For development: everybody is an administrator, and nobody beyond this machine is anybody."""
+    """For development: every local request is an administrator's, and remote requests are refused."""
 
     def __init__(self, host: str, token: str = "") -> None:
         """`token`: what `perdure dev` asks for in place of a key, as a bearer token or in the cookie that its link sets."""
@@ -171,7 +171,7 @@ class OpenAccess(Authenticator):
         )
 
     def admit(self, principal: Principal) -> None:
-        """Nobody is slowed down on their own machine."""
+        """Local requests are not rate limited."""
 
     async def recheck(self, principal: Principal) -> bool:
         return principal == DEVELOPER

@@ -1,4 +1,4 @@
-"""How tokens of somebody else's identity provider become principals. Settings, and the pure part: claims to principal."""
+"""Tokens of an external identity provider: the settings, and the pure mapping from claims to a principal."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class OidcSettings(msgspec.Struct, frozen=True, kw_only=True):
     audience: str
     """Must be among the token's `aud`."""
     jwks_url: str | None = None
-    """Where the signing keys are. None: the issuer's `/.well-known/openid-configuration` tells."""
+    """URL of the signing keys. None: read it from the issuer's `/.well-known/openid-configuration`."""
     role_claim: str = "perdure_role"
     """The claim that holds a role, or a list of groups. A dotted path leads into objects: `realm_access.roles`."""
     roles: Mapping[str, str] = {}
@@ -45,7 +45,7 @@ class OidcSettings(msgspec.Struct, frozen=True, kw_only=True):
         for name, url in (("issuer", self.issuer), ("jwks_url", self.jwks_url)):
             if url is not None and not url.startswith("https://") and not is_loopback_url(url):
                 raise InvalidInput(
-                    f"{name} {url!r} is not https: whoever can change an answer on its way could sign tokens. Use https."
+                    f"{name} {url!r} is not https: an attacker who can change a response could sign tokens. Use https."
                 )
         if not self.audience:
             raise InvalidInput(

@@ -1,4 +1,4 @@
-"""What authentication needs of the database. The store has it."""
+"""The port of authentication on the database, implemented by the store."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from perdure.core.access import KeyCheck
 class KeyStore(Protocol):
     async def find(self, ident: str) -> KeyCheck | None: ...
     async def touch(self, ident: str) -> None:
-        """It was used just now."""
+        """Record that the key was used."""
         ...

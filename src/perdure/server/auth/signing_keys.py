@@ -4,8 +4,8 @@ Laws
  - They are fetched when they are first needed, when a token names an id that is not among them (at most once per
    JWKS_REFETCH_S, so that made-up ids cannot make us hammer the provider), and when they are older than JWKS_AGE_S.
  - A fetched set replaces the one before: a key that the provider took away is gone here too.
- - While the provider is away the last set stays, for JWKS_STALE_S; after that nobody is let in.
- - Answers have a time and a size limit and are not followed elsewhere. Symmetric, short and foreign keys are left out.
+ - While the provider is unavailable the last key set is used for JWKS_STALE_S; after that every token is refused.
+ - Answers have a time and a size limit and are not followed elsewhere. Symmetric and short keys, and those of other algorithms, are left out.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ class SigningKeys:
         self._tried_at: float | None = None
         self._lock = asyncio.Lock()
         self.fetches = 0
-        """How often the provider was asked."""
+        """Requests to the provider so far."""
 
     async def key(self, kid: str) -> PublicKey | None:
-        """None: the provider has no such key. Unavailable: nobody knows, because it cannot be asked."""
+        """None: the provider has no such key. Raises Unavailable when the provider cannot be reached."""
         if self._due(kid):
             async with self._lock:
-                if self._due(kid):  # whoever waited for the lock may find it done
+                if self._due(kid):  # another request may have refreshed it while this one waited for the lock
                     await self._refresh()
         age = self._age()
         if age is None or age > self._stale_s:

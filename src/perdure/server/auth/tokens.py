@@ -64,12 +64,12 @@ class Tokens:
         return principal_of(_claims(token, key), self._settings, self._clock_s())
 
     def holds(self, principal: Principal) -> bool:
-        """Whether a principal that came from a token still may stay."""
+        """Whether the token of a principal is still valid."""
         return principal.expires_s is not None and self._clock_s() < principal.expires_s
 
 
 def _header(token: str) -> _Header:
-    """What the token says about itself, to find the key by. Believed only once the signature holds."""
+    """The header of the token, to find the key by. Trusted only once the signature is verified."""
     segment = token.partition(".")[0]
     try:
         header = msgspec.json.decode(urlsafe_b64decode(segment[: 2 * HEADER_BYTES_MAX].encode("ascii")), type=_Header)
@@ -83,6 +83,6 @@ def _header(token: str) -> _Header:
 def _claims(token: str, key: PublicKey) -> dict[str, object]:
     try:
         return decode(token, key, registry=_REGISTRY).claims
-    # Whatever the library thinks of hostile bytes, the answer is the same.
+    # Malformed tokens make the library raise many kinds of errors; the answer is the same for all.
     except Exception:
         raise Unauthenticated("the token's signature does not hold") from None

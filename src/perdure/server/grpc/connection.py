@@ -22,17 +22,17 @@ class Connection:
         self.is_open = True
         self.draining = False
         self.blocked = ""
-        """The stack that blocks its event loop, as last heard."""
+        """The stack that blocks its event loop, as last reported."""
         self.running: dict[tuple[bytes, int], int] = {}
         """(run, seq) -> attempt of what was assigned and not reported."""
         self.epochs: dict[tuple[bytes, int], int] = {}
         """The epoch of each of those that was assigned here; what was brought along has none."""
         self.held: set[bytes] = set()
-        """Runs whose code lives there."""
+        """Runs whose code this worker holds."""
         self.parts: dict[bytes, list[Command]] = {}
         """Commands of decisions of which more is to come."""
         self.early: list[Report] | None = None
-        """Reports that wait until it is known what became of the attempts the worker brought along."""
+        """Reports that wait until the attempts of a reconnected worker are adopted."""
         self.over: asyncio.Future[PerdureError] = asyncio.get_running_loop().create_future()
         """Why the server ends the stream, once it does."""
         self.counted = 0
@@ -62,8 +62,6 @@ class Connection:
     def end(self, why: PerdureError) -> None:
         if not self.over.done():
             self.over.set_result(why)
-
-    # -- what is to be sent -----------------------------------------------------------------------------------------
 
     def greet(self, welcome: Welcome) -> None:
         self._welcome = welcome

@@ -2,12 +2,12 @@
 
 Theory. A worker's stream may break at any moment, and the worker lives on. So its attempts are kept for RECONNECT_GRACE_S: if it comes
 back, here or at another server, it says what it is still running and nothing is repeated. Its workflow code is not kept: every run it
-held is read again from the history for whoever has a free hand, because nobody knows which of its last answers were lost.
+held is read again from the history by another worker, because some of its last answers may have been lost.
 
 Laws:
 
 1. A report, a heartbeat, a log line counts only from the worker the attempt was given to; a decision only from the worker that holds
-   the run, for the activation it answers. So a worker can touch nothing outside its own namespace, whatever it sends.
+   the run, for the activation it answers. So no message of a worker can reach another namespace.
 2. Tasks are given out by slots. A worker gets more than it has only where kinds share slots and were claimed together; it lets them wait.
 3. Everything here runs on the engine's loop, in plain callbacks; nothing waits.
 """
@@ -50,16 +50,16 @@ log = logging.getLogger("perdure.server")
 RECONNECT_GRACE_S: Final = 5.0
 """How long a worker whose stream broke may stay away before its attempts count as lost."""
 ALIVE_EVERY_S: Final = 20.0
-"""A worker says something at least this often. A broken connection is noticed sooner, by gRPC itself."""
+"""Workers send a message at least this often. gRPC itself notices a broken connection sooner."""
 SILENT_S_MAX: Final = 3 * ALIVE_EVERY_S
-"""A worker that is silent for longer is taken for gone."""
+"""A worker that is silent for longer counts as disconnected."""
 WORKERS_MAX: Final = 10_000
 """Workers connected to one server."""
 SLOTS_MAX: Final = 10_000
 """Slots of one worker."""
 TELL_EVERY_S: Final = 10.0
-TELL_CHANGES_S: Final = 1.0
-"""How often what is known of the workers is brought up to date for people: their load, and who they are."""
+REFRESH_WORKERS_S: Final = 1.0
+"""How often the list of workers and their load is refreshed for display."""
 PRESENT_PAUSES_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
 """Between tries to take over what a worker brought along. After the last its attempts are left alone: their runs have them run again."""
 DECISION_BYTES_MAX: Final = 256 * 1024 * 1024
@@ -72,7 +72,7 @@ _NO_WORKER: Final = Failure("no_worker", "no worker here has the code of this wo
 
 
 class Pool:
-    """Workers that serve the same: a thousand of them are one entry wherever the engine looks."""
+    """Workers that serve the same tasks and workflows: one entry for the engine, however many they are."""
 
     def __init__(self, ns: int, hello: Hello) -> None:
         self.kinds: frozenset[Kind] = frozenset((ns, queue, name) for queue, name in hello.tasks)
@@ -87,7 +87,7 @@ class Pool:
         c.counted = c.free
 
     def next_open(self) -> Connection | None:
-        """In turn, whoever is there and stays."""
+        """The next worker, round robin, that is connected and not draining."""
         for _ in range(len(self.members)):
             c = self.members[0]
             self.members.rotate(-1)
@@ -109,9 +109,9 @@ class WorkerHub:
         self.ns = 0
         self.outlives_engine = True
         self.refused = 0
-        """Reports, decisions and heartbeats of workers that had no right to them."""
+        """Reports, decisions and heartbeats refused because the worker does not hold the attempt or run."""
         self.on_signatures: Callable[[int, dict[str, bytes]], None] = lambda ns, signatures: None
-        """Told the JSON Schemas of tasks' calls, by name, whenever a worker brings some. Many workers bring the same."""
+        """Called with the JSON Schemas of tasks' calls, by name, when a worker registers them. Many workers register the same."""
         self._grace_s = grace_s
         self._engine: Engine
         self._connections: dict[bytes, Connection] = {}
@@ -121,9 +121,9 @@ class WorkerHub:
         self._pool_of: dict[bytes, Pool] = {}
         self._placed: dict[tuple[bytes, int], Connection] = {}
         self._unplaced: set[Token] = set()
-        """Attempts that nobody had when it was last looked at."""
+        """Attempts that no worker had at the last check."""
         self._holder: dict[bytes, tuple[Connection, int]] = {}
-        """Run -> who holds its code, and the number of the activation that is under way there (0: none)."""
+        """Run -> the worker that holds its code, and the number of its current activation (0: none)."""
         self._parked: dict[bytes, Activation] = {}
         """Activations for workers that may come back."""
         self._number = 0
@@ -142,8 +142,6 @@ class WorkerHub:
     def bind(self, engine: Engine) -> None:
         self._engine = engine
 
-    # -- what the engine sees (WorkerPort) --------------------------------------------------------------------------
-
     def open(
         self,
         clock_us: Callable[[], int],
@@ -154,7 +152,7 @@ class WorkerHub:
     ) -> None:
         self._clock_us, self._reported, self._decided = clock_us, reported, decided
         self._beats, self._logged = beats, logged
-        self._tell_again()
+        self._refresh_workers()
 
     @property
     def workflows(self) -> dict[Named, str]:
@@ -196,7 +194,7 @@ class WorkerHub:
         return c.name if c is not None else ""
 
     def assign(self, batch: list[Assignment]) -> None:
-        """By turns, to whoever has a free slot. What nobody can take any more goes back unstarted."""
+        """Assign tasks round robin to workers with a free slot. Tasks that no worker can take go back unstarted."""
         unplaced: list[Assignment] = []
         for kind, group in _by_kind(batch).items():
             while group:
@@ -217,7 +215,7 @@ class WorkerHub:
             asyncio.get_running_loop().call_soon(self._reported, returned)
 
     def cancel(self, run_id: bytes, seq: int, attempt: int) -> None:
-        """The slot is free when the worker says that the attempt has unwound."""
+        """The slot is freed when the worker reports that the attempt has ended."""
         c = self._placed.get((run_id, seq))
         if c is not None and c.running.get((run_id, seq)) == attempt:
             c.cancel((run_id, seq, attempt))
@@ -252,7 +250,7 @@ class WorkerHub:
         return next((c for pool in pools if (c := pool.next_open()) is not None), None)
 
     def _park(self, a: Activation, refused: list[Decided]) -> None:
-        """Nobody is there, but somebody may come back in a moment."""
+        """No worker is connected, but one may reconnect within its grace period."""
         if (a.ns, a.workflow) in self._by_workflow and not self._closing:
             self._parked[a.run_id] = a
         else:
@@ -277,14 +275,14 @@ class WorkerHub:
         for task in list(self._background):
             task.cancel()
 
-    def _tell_again(self) -> None:
-        """Who is connected and how busy, for people."""
+    def _refresh_workers(self) -> None:
+        """The connected workers and their load, for display."""
         now = self._clock_us()
         if self._changed or now - self._told_us > TELL_EVERY_S * 1e6:
             self._changed, self._told_us = False, now
             self._engine.telemetry.set_workers([row_of(c) for c in self._connections.values() if c.is_open])
         self._find_unplaced()
-        self._telling = asyncio.get_running_loop().call_later(TELL_CHANGES_S, self._tell_again)
+        self._telling = asyncio.get_running_loop().call_later(REFRESH_WORKERS_S, self._refresh_workers)
 
     def _find_unplaced(self) -> None:
         """Attempts that the engine waits for and no worker has. There should be none; seen twice, they count as lost."""
@@ -294,8 +292,6 @@ class WorkerHub:
         if lost:
             log.warning("%d attempts are with no worker any more; they count as lost", len(lost))
             self._run(self._engine.worker_lost(list(lost)))
-
-    # -- what the streams see ---------------------------------------------------------------------------------------
 
     def connections(self) -> list[Connection]:
         return list(self._connections.values())
@@ -349,7 +345,7 @@ class WorkerHub:
         return c
 
     def _take_over(self, before: Connection, c: Connection) -> list[Report]:
-        """What it had before is its own still. What it does not know of never reached it and goes back unstarted."""
+        """A reconnected worker keeps its attempts. Those that it does not report never reached it and go back unstarted."""
         handle = self._graces.pop(before.id, None)
         if handle is not None:
             handle.cancel()
@@ -372,7 +368,7 @@ class WorkerHub:
         return returned
 
     async def _present(self, c: Connection, tokens: list[Token]) -> None:
-        """Attempts it brought from another engine: taken over, or stopped when nobody waits for them."""
+        """Attempts that the worker started for another engine: adopted, or stopped when no run waits for them."""
         void: list[Token] = []
         for pause_s in PRESENT_PAUSES_S:
             try:
@@ -410,7 +406,7 @@ class WorkerHub:
         self._graces[c.id] = loop.call_later(self._grace_s, self._give_up, c)
 
     def _give_up(self, c: Connection) -> None:
-        """It has not come back."""
+        """The worker has not reconnected within its grace period."""
         self._graces.pop(c.id, None)
         if self._connections.get(c.id) is c and not c.is_open:
             tokens = [(*key, attempt) for key, attempt in c.running.items() if self._placed.get(key) is c]
@@ -445,13 +441,16 @@ class WorkerHub:
             parked, self._parked = self._parked, {}
             self._decided(self.activate(list(parked.values())))
 
-    # -- pools ------------------------------------------------------------------------------------------------------
-
     def _enter_pool(self, c: Connection) -> bool:
-        """Whether it serves what nobody else here serves in this combination."""
+        """Whether no other worker here serves the same combination."""
         h = c.hello
-        key = (c.ns, frozenset(h.tasks), frozenset(h.workflows.items()), frozenset(h.controls.items()),
-            frozenset(h.parameters.items()))  # fmt: skip
+        key = (
+            c.ns,
+            frozenset(h.tasks),
+            frozenset(h.workflows.items()),
+            frozenset(h.controls.items()),
+            frozenset(h.parameters.items()),
+        )
         pool = self._pools.get(key)
         is_new = pool is None
         if pool is None:
@@ -484,8 +483,6 @@ class WorkerHub:
             for named in pool.workflows:
                 self._by_workflow.setdefault(named, []).append(pool)
 
-    # -- messages ---------------------------------------------------------------------------------------------------
-
     def received(self, c: Connection, up: Up) -> None:
         if self._connections.get(c.id) is not c:
             return  # the worker has another stream by now
@@ -506,7 +503,7 @@ class WorkerHub:
             self._take_decisions(c, up.decisions)
 
     def _hand_over_code(self, c: Connection) -> None:
-        """It drains: runs that wait there for nothing in particular move on at once, the others after their answer."""
+        """The worker drains: idle runs move to other workers at once, the others after their decision."""
         idle = [run_id for run_id in c.held if self._holder.get(run_id) == (c, 0)]
         for run_id in idle:
             self.forget(run_id)
@@ -523,7 +520,7 @@ class WorkerHub:
             key = (r.run_id, r.seq)
             if not c.expects(r) or self._placed.get(key) is not c:
                 self.refused += 1
-                if self._placed.get(key) is not c:  # somebody else has it by now
+                if self._placed.get(key) is not c:  # it has been assigned to another worker since
                     c.drop(key)
                 continue
             if len(r.value) > PAYLOAD_BYTES_MAX:
@@ -578,7 +575,7 @@ class WorkerHub:
         self._beats(mine)
 
     def _take_overrun(self, c: Connection, b: Beat) -> None:
-        """The last word of a worker whose workflow code cannot be stopped."""
+        """The last message of a worker whose workflow code cannot be stopped."""
         holder = self._holder.get(b.run_id)
         if holder is None or holder[0] is not c:
             self.refused += 1
@@ -643,14 +640,27 @@ def _by_kind(batch: list[Assignment]) -> dict[Kind, list[Assignment]]:
 def row_of(c: Connection) -> WorkerRow:
     h = c.hello
     return WorkerRow(
-        id=c.id, ns=c.ns, name=h.name, host=h.host, pid=h.pid, sdk=h.sdk, queues=sorted({q for q, _ in h.tasks}),
-        tasks=sorted({t for _, t in h.tasks} - BUILT_IN), workflows=sorted(h.workflows), slots=h.slots, slots_used=len(c.running),
-        runs_held=len(c.held), draining=c.draining, connected_us=c.connected_us, seen_us=c.seen_us, blocked=c.blocked,
-    )  # fmt: skip
+        id=c.id,
+        ns=c.ns,
+        name=h.name,
+        host=h.host,
+        pid=h.pid,
+        sdk=h.sdk,
+        queues=sorted({q for q, _ in h.tasks}),
+        tasks=sorted({t for _, t in h.tasks} - BUILT_IN),
+        workflows=sorted(h.workflows),
+        slots=h.slots,
+        slots_used=len(c.running),
+        runs_held=len(c.held),
+        draining=c.draining,
+        connected_us=c.connected_us,
+        seen_us=c.seen_us,
+        blocked=c.blocked,
+    )
 
 
 def _usable(h: Hello) -> dict[str, bytes]:
-    """Schemas of tasks the worker serves that are JSON objects, if they keep to their bound. They are a help to people: what is not usable is no error."""
+    """Schemas of tasks the worker serves that are JSON objects, if they keep to their bound. They only help editors and readers, so an unusable schema is ignored."""
     if sum(map(len, h.signatures.values())) > TASK_SCHEMAS_BYTES_MAX:
         return {}
     served = {name for _, name in h.tasks} - BUILT_IN
@@ -665,7 +675,7 @@ def _is_object(data: bytes) -> bool:
 
 
 def _check(h: Hello) -> None:
-    """A worker that cannot be served is told why, before anything is remembered of it."""
+    """Refuse a worker that cannot be served, with the reason, before it is registered."""
     if h.protocol != PROTOCOL:
         raise InvalidInput(f"this worker speaks protocol {h.protocol}, this server {PROTOCOL}; upgrade the older one")
     if len(h.worker_id) != 16:

@@ -30,7 +30,7 @@ from perdure.server.auth.authenticator import SeveralCredentials
 from perdure.server.grpc.connection import Connection
 from perdure.server.grpc.health import Reasons, add_health
 from perdure.server.grpc.hub import WorkerHub
-from perdure.server.grpc.session import Session, answer
+from perdure.server.grpc.session import CallSession, answer
 from perdure.server.grpc.status import CODE_KEY, status_of
 from perdure.wire import acts, protocol
 
@@ -52,13 +52,13 @@ CALLS_MAX: Final = 20_000
 STOP_GRACE_S: Final = 5.0
 
 
-class Auth(Protocol):
+class GrpcAuth(Protocol):
     async def check(self, headers: Mapping[str, str], permission: Permission | None) -> Principal: ...
     async def recheck(self, principal: Principal) -> bool: ...
     def admit(self, principal: Principal) -> None: ...
 
 
-class Tls(msgspec.Struct, frozen=True):
+class ServerTls(msgspec.Struct, frozen=True):
     """PEM files' contents. With `client_ca` only workers and clients with a certificate of that authority are let in."""
 
     certificate: bytes
@@ -71,10 +71,10 @@ class GrpcServer:
         self,
         api: Api,
         hub: WorkerHub,
-        auth: Auth,
+        auth: GrpcAuth,
         address: str,
         *,
-        tls: Tls | None = None,
+        tls: ServerTls | None = None,
         connections_max: int = GRPC_CONNECTIONS_MAX,
         not_ready: Reasons | None = None,
     ) -> None:
@@ -83,7 +83,7 @@ class GrpcServer:
         self._address, self._tls, self._connections_max = address, tls, connections_max
         self.port = 0
         self._server: Any = None
-        self._streams: dict[Connection | Session, Principal] = {}
+        self._streams: dict[Connection | CallSession, Principal] = {}
         self._watching: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -179,7 +179,7 @@ class GrpcServer:
         try:
             api = await self._opened(context, METHODS[f"{acts.SERVICE}/Session"])
             await context.send_initial_metadata(())  # accepted: from here on calls may arrive
-            session = Session(api, self._auth.admit, context)
+            session = CallSession(api, self._auth.admit, context)
             self._streams[session] = api.caller.principal
             try:
                 await session.run()
@@ -213,7 +213,7 @@ class GrpcServer:
             self._hub.left(connection)
 
     async def _talk(self, connection: Connection, first: protocol.Up, principal: Principal, context: Any) -> None:
-        """Until either side ends it. Both directions end together."""
+        """Serve the stream until either side ends it. Both directions end together."""
         work = [
             asyncio.create_task(self._send(connection, context)),
             asyncio.create_task(self._receive(connection, first, context)),
@@ -261,7 +261,7 @@ class GrpcServer:
             for principal in set(self._streams.values()):
                 try:
                     welcome = await self._auth.recheck(principal)
-                except Exception as e:  # the database is away for a moment; that is no reason to cut anybody off
+                except Exception as e:  # the database is briefly unavailable; keep the connection
                     log.warning("the credential of %s could not be looked at again: %s", principal.subject, e)
                     continue
                 if not welcome:

@@ -24,7 +24,7 @@ log = logging.getLogger("perdure.server")
 SESSION_CALLS_MAX: Final = 10_000
 """Calls of one session that wait for their reply."""
 EXPIRY_SHARE: Final = 0.1
-"""Of a call's time: that much later it is answered by the session, whatever it is doing."""
+"""Share of a call's time limit that is added to it before the session answers with an error, even if the call is still running."""
 
 
 async def answer(api: NamespaceApi, name: str, request: bytes) -> bytes:
@@ -34,7 +34,7 @@ async def answer(api: NamespaceApi, name: str, request: bytes) -> bytes:
     return acts.encode(await api.call(act, acts.decode_request(act, request)))
 
 
-class Session:
+class CallSession:
     def __init__(self, api: NamespaceApi, admit: Callable[[Principal], None], context: Any) -> None:
         """`admit` applies the principal's rate limit to each call."""
         self._api, self._admit, self._context = api, admit, context
@@ -43,7 +43,7 @@ class Session:
         self._calls: dict[int, asyncio.Task[None]] = {}
         """Calls that have no answer yet, by their ids."""
         self._ending: set[asyncio.Task[None]] = set()
-        """Calls that were answered for them, or given up, and have yet to notice."""
+        """Cancelled calls that are still unwinding."""
         self._over: asyncio.Future[PerdureError] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> None:
@@ -81,7 +81,7 @@ class Session:
                 self._calls[call.id] = asyncio.create_task(self._handle(call))
 
     def _drop(self, id: int) -> None:
-        """The answer is not waited for any more, or was given: what the call does is stopped where it can be."""
+        """Cancel a call that was answered or that its caller gave up."""
         task = self._calls.pop(id, None)
         if task is not None:
             self._ending.add(task)

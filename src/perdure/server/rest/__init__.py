@@ -1,1 +1,1 @@
-"""REST under /api/v1, the event stream, and plain pages for people. Thin: it reads a request, asks a use case, and writes the answer."""
+"""REST under /api/v1, the event stream, and plain HTML pages. Thin: it reads a request, calls the API, and writes the response."""

@@ -1,6 +1,6 @@
 """The form of an approval as fields of a page: from a JSON Schema to inputs, and from what was typed back to a value.
 
-What is simple gets an input of its own; anything else is typed as JSON. Whether the value fits is for the approval to say.
+What is simple gets an input of its own; anything else is typed as JSON. The approval checks the value.
 """
 
 from __future__ import annotations
@@ -102,9 +102,6 @@ def _typed(value: Any, look: Look, options: list[Any]) -> str:
     if look == "checkbox":
         return "on" if value is True else ""
     return value if isinstance(value, str) and look in ("text", "lines") else "" if value is None else json.dumps(value)
-
-
-# -- back ----------------------------------------------------------------------------------------------------------
 
 
 def read_fields(form: Mapping[str, Any] | None, given: Mapping[str, str]) -> Any:

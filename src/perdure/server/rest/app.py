@@ -100,13 +100,13 @@ def application() -> FastAPI:
 
 
 def guarded_routes() -> list[GuardedRoute]:
-    """Every route there is, for those who want to know what each needs."""
+    """All routes, with the permission that each needs."""
     routers = (*API_ROUTERS, described, pages.router, approvals.links, webhooks.hooks)
     return [route for router in routers for route in router.routes if isinstance(route, GuardedRoute)]
 
 
 class SafeHeaders:
-    """What no answer should be without."""
+    """Security headers of every response."""
 
     HEADERS: Final = (
         (b"x-content-type-options", b"nosniff"),
@@ -132,9 +132,6 @@ class SafeHeaders:
             await send(message)
 
         await self.app(scope, receive, safe_send)
-
-
-# -- the description -----------------------------------------------------------------------------------------------
 
 
 def _document(app: FastAPI) -> dict[str, Any]:

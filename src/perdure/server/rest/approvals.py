@@ -1,7 +1,7 @@
 """Approvals: the inbox, answers, delegation, signed links, and the page that a link leads to.
 
-A link page needs no credential: the token is one, for one answer. Looking has no effect; the answer uses the link up. Whatever is wrong with a
-token that we did not sign is answered with 404 and no more.
+A link page needs no credential: the token is one, for one answer. Reading the page has no effect; an answer uses the link up. Every invalid
+token is answered with 404 and no details.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class GivenVote(BaseModel):
 
 
 class ApprovalInfo(BaseModel):
-    """A question to people, and how it stands."""
+    """An approval and its state."""
 
     run_id: str = Field(examples=[m.ID])
     name: str = Field(examples=["publish"])
@@ -301,7 +301,7 @@ links = APIRouter(include_in_schema=False, route_class=LinkRoute)
 async def link_page(
     _: Anyone, request: Request, token: Token, decision: Annotated[str, Query(max_length=10)] = ""
 ) -> Response:
-    """What is asked. Nothing happens by looking at it."""
+    """Show the question of a link. Reading it has no effect."""
     server, links_, link = await _opened(request, token)
     asked = await links_.asked(link)
     if _wants_json(request):

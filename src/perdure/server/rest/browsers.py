@@ -1,4 +1,4 @@
-"""What a web page may make a browser do here: nothing, unless it is a page of this server.
+"""Protection against requests that other sites make a browser send: DNS rebinding and cross-site requests.
 
 A browser sends requests for any page that it shows, with the addresses that only its machine can reach and with our cookies. Two ways in are closed here,
 for every request, before a credential is looked at:
@@ -29,7 +29,7 @@ from perdure.server.rest.problems import problem_of
 
 SAFE_METHODS: Final = ("GET", "HEAD", "OPTIONS")
 PROBES: Final = ("/livez", "/readyz")
-"""Load balancers name hosts as they like; there is nothing to read or change."""
+"""Load balancers may use any host name; these paths expose and change nothing."""
 ANY_HOST: Final = "*"
 LOCAL_NAMES: Final = ("localhost",)
 TOKEN_PARAMETER: Final = "token"
@@ -101,7 +101,7 @@ class BrowserGuard:
             )
 
     def _signed_in(self, request: Request) -> Response | None:
-        """Whoever follows the printed link gets the cookie, and an address without the token."""
+        """Set the cookie for the browser that follows the printed link, and redirect to the address without the token."""
         parameters = parse_qsl(request.url.query, keep_blank_values=True)
         given = [value for name, value in parameters if name == TOKEN_PARAMETER]
         if not given or request.url.path.startswith("/api/"):

@@ -152,9 +152,6 @@ class GuardedRoute(APIRoute):
         return problem_of(request, error)
 
 
-# -- what a request may contain ------------------------------------------------------------------------------------
-
-
 def query_names(dependant: Dependant) -> frozenset[str]:
     """The query parameters that a route and its dependencies declare."""
     own = {field.alias for field in dependant.query_params}

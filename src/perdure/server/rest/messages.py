@@ -12,7 +12,7 @@ from perdure.core.api import messages
 from perdure.core.api.messages import AskUpdate, GetUpdate, ListStates, ResolvePromise, SendSignal, SignalWithStart
 from perdure.core.errors import update_error
 from perdure.core.limits import IDEMPOTENCY_KEY_CHARS_MAX, MESSAGE_KEY_CHARS_MAX, NAME_CHARS_MAX, UPDATE_WAIT_S_MAX
-from perdure.core.work import Answer
+from perdure.core.work import UpdateAnswer
 from perdure.server.rest import models as m
 from perdure.server.rest import views
 from perdure.server.rest.guard import GuardedRoute, RestCaller, asks
@@ -157,7 +157,7 @@ async def get_update(
     return _update(key, (await caller.call(messages.UPDATE_RESULT, GetUpdate(id, key))).answer, response)
 
 
-def _update(key: str, answer: Answer | None, response: Response) -> Update:
+def _update(key: str, answer: UpdateAnswer | None, response: Response) -> Update:
     if answer is None:
         response.status_code = 202
         return Update(key=key, status="pending")

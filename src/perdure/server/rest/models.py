@@ -64,7 +64,7 @@ AT: Final = "2026-10-21T14:11:58.123456Z"
 
 
 class Body(BaseModel):
-    """What a client sends. A field nobody knows is refused: it was meant to do something."""
+    """A request body. Unknown fields are refused: the client expected them to have an effect."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -111,9 +111,6 @@ class Problem(BaseModel):
     )
 
 
-# -- runs ----------------------------------------------------------------------------------------------------------
-
-
 class DeferredRun(BaseModel):
     """A start that was put off. The run is there from `due_at` on, under this id."""
 
@@ -150,7 +147,7 @@ class RunSummary(BaseModel):
     finished_at: Moment | None
     attributes: dict[str, Any]
     error: ErrorInfo | None
-    stuck: str | None = Field(description="Why an active run cannot go on until somebody resumes it.")
+    stuck: str | None = Field(description="Why an active run is stuck until it is resumed.")
     waiting: RunWaits | None = Field(
         default=None, description="What an active run waits for; null in lists that were not filtered by it."
     )
@@ -311,9 +308,6 @@ class StateValue(BaseModel):
     value: Any
 
 
-# -- workflows, workers, queues ------------------------------------------------------------------------------------
-
-
 class RegisterWorkflowRequest(Body):
     name: Name
     version: Annotated[str, Field(min_length=1, max_length=VERSION_CHARS_MAX)]
@@ -470,9 +464,6 @@ class QueueDepth(BaseModel):
     running: int
     oldest_age_s: float | None
     workers: int = Field(description="Connected workers that serve it.")
-
-
-# -- administration ------------------------------------------------------------------------------------------------
 
 
 class Identity(BaseModel):

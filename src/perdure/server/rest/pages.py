@@ -42,7 +42,7 @@ STATIC: Final = {"perdure.css": "text/css", "refresh.js": "text/javascript"}
 
 
 class PageRoute(GuardedRoute):
-    """A page for people: refusals are pages as well."""
+    """An HTML page: refusals are pages as well."""
 
     def refused(self, request: Request, error: PerdureError) -> Response:
         status = error.http_status
@@ -112,9 +112,6 @@ async def static(_: Anyone, name: str) -> Response:
     if media_type is None:
         raise HTTPException(404)
     return Response(_static(name), media_type=media_type, headers={"Cache-Control": "max-age=300"})
-
-
-# -- rendering -----------------------------------------------------------------------------------------------------
 
 
 @cache

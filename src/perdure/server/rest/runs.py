@@ -63,15 +63,31 @@ async def list_runs(
     caller: Annotated[RestCaller, asks(runs.LIST)],
     status: Annotated[list[m.RunStatusWord], Query(max_length=5, description="Any of these.")] = [],  # noqa: B006
     workflow: Annotated[str, Query(max_length=NAME_CHARS_MAX)] = "",
-    since: Annotated[str | None, Query(max_length=50, description="Created at this time or later; a time, or how long ago.", examples=["24h"])] = None,
-    until: Annotated[str | None, Query(max_length=50, description="Created before this time.", examples=["2026-10-21T14:00:00Z"])] = None,
-    attr: Annotated[list[Annotated[str, Query(max_length=m.ATTRIBUTE_NAME_CHARS_MAX + m.ATTRIBUTE_VALUE_CHARS_MAX)]],
-                    Query(max_length=8, description="`name:value`; all of them must fit.", examples=[["env:prod"]])] = [],  # noqa: B006
-    q: Annotated[str, Query(max_length=NAME_CHARS_MAX, description="Part of the key, the workflow's name or the error, or the beginning of the id.")] = "",
-    waiting_on: Annotated[m.WaitWord | None, Query(description="Active runs that wait for this. Goes with `workflow`, `since` and `until` only.")] = None,
+    since: Annotated[
+        str | None,
+        Query(max_length=50, description="Created at this time or later; a time, or how long ago.", examples=["24h"]),
+    ] = None,
+    until: Annotated[
+        str | None, Query(max_length=50, description="Created before this time.", examples=["2026-10-21T14:00:00Z"])
+    ] = None,
+    attr: Annotated[
+        list[Annotated[str, Query(max_length=m.ATTRIBUTE_NAME_CHARS_MAX + m.ATTRIBUTE_VALUE_CHARS_MAX)]],
+        Query(max_length=8, description="`name:value`; all of them must fit.", examples=[["env:prod"]]),
+    ] = [],  # noqa: B006
+    q: Annotated[
+        str,
+        Query(
+            max_length=NAME_CHARS_MAX,
+            description="Part of the key, the workflow's name or the error, or the beginning of the id.",
+        ),
+    ] = "",
+    waiting_on: Annotated[
+        m.WaitWord | None,
+        Query(description="Active runs that wait for this. Goes with `workflow`, `since` and `until` only."),
+    ] = None,
     limit: Limit = LIMIT_DEFAULT,
     cursor: Cursor = None,
-) -> m.Page[m.RunSummary]:  # fmt: skip
+) -> m.Page[m.RunSummary]:
     """Runs, newest first."""
     wanted = RunFilter(
         statuses=frozenset(int(RunStatus[w.upper()]) for w in status),

@@ -9,7 +9,7 @@ Laws:
 1. Nothing is lost: a client that comes back with Last-Event-ID gets everything after it. Near the seam it may get something twice; a run
    message is the run as it is now, a history event has its number, a log line its `place`, so a client can tell.
 2. Commit order is not the order of ids or times, so lists are followed with an overlap of a few seconds, and what was sent is remembered for as long.
-3. However many clients listen, one poller per namespace asks for the runs list, and only while somebody listens.
+3. However many clients listen, one poller per namespace reads the runs list, and only while a client is connected.
 4. A client that does not keep up is cut off. It comes back by its cursor.
 """
 
@@ -104,7 +104,7 @@ def message(event: str, cursor: Cursor, data: Any) -> bytes:
     )
 
 
-class Client:
+class StreamClient:
     """What waits to be sent to one client."""
 
     def __init__(self, cursor: Cursor) -> None:
@@ -119,7 +119,7 @@ class Client:
         self._taken = asyncio.Event()
 
     def put(self, event: str, data: Any) -> None:
-        """The cursor must say by now what will have been sent with this message."""
+        """The cursor already includes this message."""
         if len(self._waiting) >= QUEUE_MESSAGES_MAX:
             self.cut()
             return
@@ -158,17 +158,14 @@ class Client:
         return out
 
 
-# -- the runs list -------------------------------------------------------------------------------------------------
-
-
-class Changes(msgspec.Struct):
+class RunsChanges(msgspec.Struct):
     """Runs created or ended, with the moment of it, oldest first. `until_us`: there may be more after it."""
 
     items: list[tuple[int, RunItem]]
     until_us: int | None
 
 
-async def changes_since(reads: Reads, ns: int, from_us: int) -> Changes:
+async def changes_since(reads: Reads, ns: int, from_us: int) -> RunsChanges:
     created: list[tuple[int, RunItem]] = []
     above = ids.lowest_at(max(0, from_us // 1000)).bytes
     while page := await reads.created_since(ns, above, PAGE_ROWS):
@@ -185,7 +182,7 @@ async def changes_since(reads: Reads, ns: int, from_us: int) -> Changes:
             break
     until_us = min((part[-1][0] for part in (created, ended) if len(part) >= POLL_ROWS_MAX), default=None)
     found = [one for one in (*created, *ended) if until_us is None or one[0] <= until_us]
-    return Changes(sorted(found, key=lambda one: one[0]), until_us)
+    return RunsChanges(sorted(found, key=lambda one: one[0]), until_us)
 
 
 class RunsFeed:
@@ -193,11 +190,11 @@ class RunsFeed:
 
     def __init__(self, reads: Reads, ns: int, public_url: str) -> None:
         self._reads, self._ns, self._public_url = reads, ns, public_url
-        self.clients: set[Client] = set()
+        self.clients: set[StreamClient] = set()
         self._seen: dict[tuple[bytes, int], int] = {}
         self._task: asyncio.Task[None] | None = None
 
-    async def join(self, client: Client) -> None:
+    async def join(self, client: StreamClient) -> None:
         """It hears the poller at once, and beside that gets what happened between its cursor and now."""
         now_us = await self._reads.clock_us()
         if client.cursor.runs_us is None:
@@ -206,7 +203,7 @@ class RunsFeed:
         if self._task is None:
             self._task = asyncio.create_task(self._run(now_us), name=f"perdure-runs-feed-{self._ns}")
 
-    async def catch_up(self, client: Client) -> None:
+    async def catch_up(self, client: StreamClient) -> None:
         """At the client's own pace; its cursor moves along."""
         reached = client.cursor.runs_us
         while reached is not None and not client.is_cut:
@@ -221,7 +218,7 @@ class RunsFeed:
                 client.forget(found.until_us - OVERLAP_US)
         client.is_caught_up = True
 
-    def leave(self, client: Client) -> None:
+    def leave(self, client: StreamClient) -> None:
         self.clients.discard(client)
         if not self.clients and self._task is not None:
             self._task.cancel()
@@ -259,7 +256,7 @@ class RunsFeed:
                 client.forget(old_us)
                 client.cursor.runs_us = max(client.cursor.runs_us or 0, sent_us)
 
-    def _put(self, client: Client, item: RunItem, at_us: int) -> None:
+    def _put(self, client: StreamClient, item: RunItem, at_us: int) -> None:
         """Once per status, and never an older one after a newer: two readers may bring them."""
         last = client.shown.get(item.run_id)
         if last is not None and (item.status == last[1] or (item.epoch, item.status) < last[:2]):
@@ -268,10 +265,7 @@ class RunsFeed:
         client.put("run", views.summary(item, self._public_url).model_dump(mode="json"))
 
 
-# -- one run -------------------------------------------------------------------------------------------------------
-
-
-async def follow_history(client: Client, reads: Reads, ns: int, run_id: bytes) -> None:
+async def follow_history(client: StreamClient, reads: Reads, ns: int, run_id: bytes) -> None:
     """Exact: events are numbered without gaps."""
     pause_s = POLL_S
     while True:
@@ -285,7 +279,7 @@ async def follow_history(client: Client, reads: Reads, ns: int, run_id: bytes) -
         await asyncio.sleep(pause_s)
 
 
-async def follow_logs(client: Client, reads: Reads, ns: int, run_id: bytes) -> None:
+async def follow_logs(client: StreamClient, reads: Reads, ns: int, run_id: bytes) -> None:
     """Chunks of two engines may become visible out of order: each look begins a little before the last one's end."""
     pause_s, seen = POLL_S, dict[tuple[int, int, int, int], int]()
     while True:
@@ -322,7 +316,7 @@ async def _patiently(asked: Any) -> Any:
         return None
 
 
-async def _or_cut(client: Client, follow: Callable[[], Coroutine[Any, Any, None]]) -> None:
+async def _or_cut(client: StreamClient, follow: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """Who cannot be followed any more ends the stream; its client comes back. Called in here: a task that is cancelled before it begins
     would leave a coroutine behind."""
     try:
@@ -335,16 +329,13 @@ async def _or_cut(client: Client, follow: Callable[[], Coroutine[Any, Any, None]
         client.cut()
 
 
-# -- all of them ---------------------------------------------------------------------------------------------------
-
-
 class Streams:
     """The streams of one process."""
 
     def __init__(self, server: Server, streams_max: int = STREAMS_MAX) -> None:
         self._server, self._max = server, streams_max
         self._feeds: dict[int, RunsFeed] = {}
-        self._clients: set[Client] = set()
+        self._clients: set[StreamClient] = set()
         self._by_subject: dict[str, int] = {}
 
     def __len__(self) -> int:
@@ -368,11 +359,11 @@ class Streams:
                 "close one, or ask for several topics in one stream"
             )
 
-    def _enter(self, client: Client, principal: Principal) -> None:
+    def _enter(self, client: StreamClient, principal: Principal) -> None:
         self._clients.add(client)
         self._by_subject[principal.subject] = self._by_subject.get(principal.subject, 0) + 1
 
-    def _leave(self, client: Client, principal: Principal) -> None:
+    def _leave(self, client: StreamClient, principal: Principal) -> None:
         self._clients.discard(client)
         left = self._by_subject[principal.subject] - 1
         if left:
@@ -384,7 +375,7 @@ class Streams:
         self, caller: RestCaller, cursor: Cursor, *, runs: bool, run: bytes | None, logs: bytes | None
     ) -> AsyncGenerator[bytes]:
         """The bytes of one stream, for as long as the client listens, keeps up, and is welcome."""
-        client, reads = Client(cursor), self._server.api.ports.reads
+        client, reads = StreamClient(cursor), self._server.api.ports.reads
         self._enter(client, caller.api.caller.principal)
         feed = (
             self._feeds.setdefault(caller.api.ns, RunsFeed(reads, caller.api.ns, self._server.api.public_url))
@@ -418,7 +409,7 @@ class Streams:
                     self._feeds.pop(caller.api.ns, None)
             self._leave(client, caller.api.caller.principal)
 
-    async def _parts(self, caller: RestCaller, client: Client) -> AsyncGenerator[bytes]:
+    async def _parts(self, caller: RestCaller, client: StreamClient) -> AsyncGenerator[bytes]:
         loop = asyncio.get_running_loop()
         checked = loop.time()
         while not client.is_cut:
@@ -435,10 +426,15 @@ class Streams:
     "/stream",
     response_class=StreamingResponse,
     responses=responses(
-        401, 403, 404, 409, 422, 429,
+        401,
+        403,
+        404,
+        409,
+        422,
+        429,
         s200={"description": "Server-sent events.", "content": {"text/event-stream": {"schema": {"type": "string"}}}},
     ),
-)  # fmt: skip
+)
 async def stream(
     request: Request,
     caller: Reader,

@@ -1,4 +1,4 @@
-"""A Python traceback for people: the frames of their own code first. Pure."""
+"""A Python traceback for display: the frames of user code first. Pure."""
 
 from __future__ import annotations
 

@@ -50,9 +50,6 @@ def rfc3339(us: int) -> str:
     return datetime_of(us).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-# -- payloads ------------------------------------------------------------------------------------------------------
-
-
 def plain(data: bytes) -> Any:
     """A payload as JSON. What is none, which no door of ours lets in, is shown as text or base64."""
     if not data:
@@ -104,9 +101,6 @@ def history_event(record: ev.Recorded) -> m.HistoryEvent:
     return m.HistoryEvent(
         seq=record.seq, at=moment(record.at_us), type=type(record.event).__name__, data=fields(record.event)
     )
-
-
-# -- runs ----------------------------------------------------------------------------------------------------------
 
 
 def failure(f: Failure) -> m.ErrorInfo:
@@ -306,9 +300,6 @@ def version(v: definitions.VersionItem) -> m.WorkflowVersion:
     return m.WorkflowVersion(version=v.version, kind=v.kind, registered_at=moment(v.registered_us), current=v.current)
 
 
-# -- flows ---------------------------------------------------------------------------------------------------------
-
-
 def flow_problem(p: definitions.ProblemItem | DocumentProblem) -> m.FlowProblem:
     return m.FlowProblem.model_validate(msgspec.to_builtins(p))
 
@@ -351,9 +342,6 @@ def worker(w: cluster.WorkerItem) -> m.ConnectedWorker:
         blocked=w.blocked,
         engine=w.engine,
     )
-
-
-# -- cursors and filters -------------------------------------------------------------------------------------------
 
 
 def cursor_of(value: Any) -> str:
