@@ -13,7 +13,7 @@ import pytest
 
 from perdure import Perdure, Promise, State, task, workflow
 from perdure.core import ids
-from perdure.engine.engine import Engine
+from perdure.engine.run_ids import RunIds
 from perdure.sdk import registry
 from perdure.store import partitions
 from perdure.store.connections import connect
@@ -134,11 +134,11 @@ async def test_a_run_that_outlives_its_day_is_carried_forward_and_completes(
     for table in partitions.TABLES:
         await partitions._create(sql, table, day_ago(OLD_DAYS))
 
-    def old_id(self: Engine) -> bytes:
+    def old_id(self: RunIds) -> bytes:
         moment = day_ago(OLD_DAYS) + timedelta(hours=12)
         return ids.run_id(int(moment.timestamp() * 1000), 0, secrets.randbits(62))
 
-    monkeypatch.setattr(Engine, "new_run_id", old_id)
+    monkeypatch.setattr(RunIds, "new", old_id)
     async with Perdure(dsn) as p:
         ended = await ends_on_its_day.options(key="ended").start("e")
         assert await ended.result("30s") == "<e>"
