@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Response
+from pydantic import BaseModel, Field
 
 from perdure.core.access import NAMESPACE_CHARS_MAX, KeyView, Permission, Role
 from perdure.core.api import admin
@@ -24,14 +25,74 @@ from perdure.server.rest.guard import GuardedRoute, RestCaller, asks
 from perdure.server.rest.paging import LIMIT_DEFAULT, Cursor, Limit
 from perdure.server.rest.problems import responses
 
+
+class Identity(BaseModel):
+    subject: str
+    role: m.RoleWord
+    namespace: str | None = Field(description="Null: every namespace.")
+    scopes: list[m.PermissionWord] | None
+
+
+class CreateNamespaceRequest(m.Body):
+    name: Annotated[
+        str, Field(min_length=1, max_length=NAMESPACE_CHARS_MAX, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    ] = Field(examples=["shop"])
+
+
+class NamespaceInfo(BaseModel):
+    name: str
+    created_at: m.Moment | None = None
+
+
+class CreateApiKeyRequest(m.Body):
+    name: m.Name
+    role: m.RoleWord
+    namespace: Annotated[str, Field(min_length=1, max_length=NAMESPACE_CHARS_MAX)] | None = Field(
+        default=None, description="Null: every namespace."
+    )
+    scopes: Annotated[list[m.PermissionWord], Field(max_length=6)] | None = Field(
+        default=None, description="Narrows what the role grants."
+    )
+    expires_in: m.Seconds | m.DurationText | None = None
+    rate_per_s: Annotated[float, Field(gt=0, le=m.RATE_PER_S_MAX)] | None = None
+
+
+class ApiKey(BaseModel):
+    id: str
+    name: str
+    role: m.RoleWord
+    namespace: str | None
+    scopes: list[m.PermissionWord] | None
+    rate_per_s: float | None
+    created_at: m.Moment
+    created_by: str
+    expires_at: m.Moment | None
+    revoked_at: m.Moment | None
+    last_used_at: m.Moment | None
+
+
+class CreatedApiKey(ApiKey):
+    secret: str = Field(description="Shown this once.")
+
+
+class AuditEntry(BaseModel):
+    id: int
+    at: m.Moment
+    namespace: str | None
+    actor: str
+    action: str
+    target: str
+    detail: dict[str, Any] | None
+
+
 router = APIRouter(tags=["administration"], route_class=GuardedRoute)
 
 
 @router.get("/whoami", responses=responses(401))
-async def whoami(caller: Annotated[RestCaller, asks(admin.WHOAMI)]) -> m.Identity:
+async def whoami(caller: Annotated[RestCaller, asks(admin.WHOAMI)]) -> Identity:
     """The principal of this request's credential."""
     p = await caller.call(admin.WHOAMI, WhoAmI())
-    return m.Identity(subject=p.subject, role=p.role.value, namespace=p.namespace, scopes=_scopes(p.scopes))
+    return Identity(subject=p.subject, role=p.role.value, namespace=p.namespace, scopes=_scopes(p.scopes))
 
 
 def _scopes(scopes: frozenset[Permission] | None) -> list[Any] | None:
@@ -41,25 +102,25 @@ def _scopes(scopes: frozenset[Permission] | None) -> list[Any] | None:
 @router.get("/namespaces", responses=responses(401, 403, 422))
 async def list_namespaces(
     caller: Annotated[RestCaller, asks(admin.LIST_NAMESPACES)], limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
-) -> m.Page[m.NamespaceInfo]:
+) -> m.Page[NamespaceInfo]:
     """Namespaces by name, as far as the credential sees them."""
     page = await caller.call(admin.LIST_NAMESPACES, ListNamespaces(views.read_text_cursor(cursor), limit))
-    items = [m.NamespaceInfo(name=n.name, created_at=views.moment(n.created_us)) for n in page.items]
-    return m.Page[m.NamespaceInfo](items=items, next=views.next_cursor(page.next))
+    items = [NamespaceInfo(name=n.name, created_at=views.moment(n.created_us)) for n in page.items]
+    return m.Page[NamespaceInfo](items=items, next=views.next_cursor(page.next))
 
 
 @router.post(
     "/namespaces",
     status_code=201,
-    responses=responses(401, 403, 422, s200={"model": m.NamespaceInfo, "description": "It existed before."}),
+    responses=responses(401, 403, 422, s200={"model": NamespaceInfo, "description": "It existed before."}),
 )
 async def create_namespace(
-    caller: Annotated[RestCaller, asks(admin.CREATE_NAMESPACE)], body: m.CreateNamespaceRequest, response: Response
-) -> m.NamespaceInfo:
+    caller: Annotated[RestCaller, asks(admin.CREATE_NAMESPACE)], body: CreateNamespaceRequest, response: Response
+) -> NamespaceInfo:
     """Create a namespace."""
     made = await caller.call(admin.CREATE_NAMESPACE, NamespaceRef(body.name))
     response.status_code = 201 if made.is_new else 200
-    return m.NamespaceInfo(name=made.name)
+    return NamespaceInfo(name=made.name)
 
 
 @router.delete("/namespaces/{name}", status_code=204, responses=responses(401, 403, 404, 409))
@@ -74,16 +135,16 @@ async def delete_namespace(
 @router.get("/api-keys", responses=responses(401, 403, 422))
 async def list_api_keys(
     caller: Annotated[RestCaller, asks(admin.LIST_KEYS)], limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
-) -> m.Page[m.ApiKey]:
+) -> m.Page[ApiKey]:
     """API keys, without their secrets."""
     page = await caller.call(admin.LIST_KEYS, ListKeys(views.read_text_cursor(cursor) or None, limit))
-    return m.Page[m.ApiKey](items=[m.ApiKey(**_key(k)) for k in page.items], next=views.next_cursor(page.next))
+    return m.Page[ApiKey](items=[ApiKey(**_key(k)) for k in page.items], next=views.next_cursor(page.next))
 
 
 @router.post("/api-keys", status_code=201, responses=responses(401, 403, 404, 422))
 async def create_api_key(
-    caller: Annotated[RestCaller, asks(admin.CREATE_KEY)], body: m.CreateApiKeyRequest
-) -> m.CreatedApiKey:
+    caller: Annotated[RestCaller, asks(admin.CREATE_KEY)], body: CreateApiKeyRequest
+) -> CreatedApiKey:
     """Create an API key. Its secret is in this answer and nowhere else."""
     made = await caller.call(
         admin.CREATE_KEY,
@@ -96,7 +157,7 @@ async def create_api_key(
             expires_in_us=None if body.expires_in is None else views.duration_us(body.expires_in),
         ),
     )
-    return m.CreatedApiKey(**_key(made.key), secret=made.secret)
+    return CreatedApiKey(**_key(made.key), secret=made.secret)
 
 
 @router.delete("/api-keys/{id}", status_code=204, responses=responses(401, 403, 404))
@@ -127,11 +188,11 @@ def _key(k: KeyView) -> dict[str, Any]:
 @router.get("/audit", responses=responses(401, 403, 422))
 async def list_audit(
     caller: Annotated[RestCaller, asks(admin.LIST_AUDIT)], limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
-) -> m.Page[m.AuditEntry]:
+) -> m.Page[AuditEntry]:
     """Who did what, newest first."""
     page = await caller.call(admin.LIST_AUDIT, ListAudit(views.read_number_cursor(cursor), limit))
     items = [
-        m.AuditEntry(
+        AuditEntry(
             id=a.id,
             at=views.moment(a.at_us),
             namespace=a.namespace,
@@ -142,4 +203,4 @@ async def list_audit(
         )
         for a in page.items
     ]
-    return m.Page[m.AuditEntry](items=items, next=views.next_cursor(page.next))
+    return m.Page[AuditEntry](items=items, next=views.next_cursor(page.next))

@@ -17,7 +17,6 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from perdure.core.access import NAMESPACE_CHARS_MAX
 from perdure.core.durations import DURATION_US_MAX
 from perdure.core.limits import NAME_CHARS_MAX
 
@@ -464,62 +463,3 @@ class QueueDepth(BaseModel):
     running: int
     oldest_age_s: float | None
     workers: int = Field(description="Connected workers that serve it.")
-
-
-class Identity(BaseModel):
-    subject: str
-    role: RoleWord
-    namespace: str | None = Field(description="Null: every namespace.")
-    scopes: list[PermissionWord] | None
-
-
-class CreateNamespaceRequest(Body):
-    name: Annotated[
-        str, Field(min_length=1, max_length=NAMESPACE_CHARS_MAX, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
-    ] = Field(examples=["shop"])
-
-
-class NamespaceInfo(BaseModel):
-    name: str
-    created_at: Moment | None = None
-
-
-class CreateApiKeyRequest(Body):
-    name: Name
-    role: RoleWord
-    namespace: Annotated[str, Field(min_length=1, max_length=NAMESPACE_CHARS_MAX)] | None = Field(
-        default=None, description="Null: every namespace."
-    )
-    scopes: Annotated[list[PermissionWord], Field(max_length=6)] | None = Field(
-        default=None, description="Narrows what the role grants."
-    )
-    expires_in: Seconds | DurationText | None = None
-    rate_per_s: Annotated[float, Field(gt=0, le=RATE_PER_S_MAX)] | None = None
-
-
-class ApiKey(BaseModel):
-    id: str
-    name: str
-    role: RoleWord
-    namespace: str | None
-    scopes: list[PermissionWord] | None
-    rate_per_s: float | None
-    created_at: Moment
-    created_by: str
-    expires_at: Moment | None
-    revoked_at: Moment | None
-    last_used_at: Moment | None
-
-
-class CreatedApiKey(ApiKey):
-    secret: str = Field(description="Shown this once.")
-
-
-class AuditEntry(BaseModel):
-    id: int
-    at: Moment
-    namespace: str | None
-    actor: str
-    action: str
-    target: str
-    detail: dict[str, Any] | None
