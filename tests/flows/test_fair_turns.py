@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from perdure import Perdure, flow, task
+from perdure.engine.runs.transitions import DECIDING
 from perdure.errors import Stuck
 from perdure.flows.decide import decider
 
@@ -60,7 +61,7 @@ async def test_tasks_begin_while_later_ones_are_still_computed(dsn: str) -> None
         while not begun:
             await asyncio.sleep(0.001)
         run = next(iter(p.engine.runs.values()))
-        assert run.deciding, "the first task began only when all of them had been computed"
+        assert run.phase is DECIDING, "the first task began only when all of them had been computed"
         assert len(run.state.tasks) < count
         assert len(await handle.result("60s")) == count
         assert sorted(begun) == list(range(count))

@@ -13,12 +13,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from perdure import Client, PerdureError
+from perdure import Client
 from perdure.core import ids
 from perdure.core.access import GRANTS, Role
 from perdure.core.api import ACTS
 from perdure.core.durations import datetime_of
 from perdure.engine.api.api import HANDLERS
+from perdure.errors import PerdureError
 from perdure.server.rest.app import guarded_routes
 from perdure.server.rest.guard import allow_of
 from perdure.wire import acts as wire

@@ -42,8 +42,7 @@ async def ended(stage: Stage) -> str:
 
 async def logged(stage: Stage) -> str:
     run = await stage.ended(done)
-    assert stage.perdure.engine.notes is not None
-    await stage.perdure.engine.notes.write_logs()
+    await stage.perdure.engine.task_logs.write()
     return run
 
 
