@@ -365,7 +365,7 @@ async def test_what_was_resolved_before_anybody_was_asked_is_nobodys_answer(dsn:
             posted = await env.client.store.resolve_promise(
                 ids.parse(handle.id), api.ns, "e2e_signed", body, authorized=False
             )
-            assert posted == (True, False), "people are asked by now, whatever the caller checked before"
+            assert posted == (True, False), "the approval is open by now: an earlier check does not count"
             await env._settle()
             assert await handle.status() == "running"
             assert await signed.approve(handle.id, by="ada") is True

@@ -303,7 +303,7 @@ async def test_an_answer_that_arrives_while_the_engine_registers_anew_is_late(
         await asyncio.wait_for(answered.wait(), 5)
         await _expire(dsn, engine.session.id)
         handle = await asyncio.wait_for(starting, 5)
-        assert not engine.runs, f"{handle.id} belongs to whoever claims it next"
+        assert not engine.runs, f"{handle.id} belongs to the engine that claims it next"
         go_on.set()
         async with asyncio.timeout(5):
             while not engine.runs:

@@ -48,11 +48,11 @@ async def test_a_flow_that_computes_without_end_hurts_nobody_and_is_stuck(dsn: s
             client(fleet, 0, "quiet") as one,
             client(fleet, 1, "quiet") as two,
         ):
-            await said(one.post("/workflows", json={"document": QUICK}))
+            await said(one.post("/workflows/deploy", json={"document": QUICK}))
             before = await load([one, two], asyncio.create_task(asyncio.sleep(2)))
             runs: list[str] = []
             for document in attacks:
-                await said(attacker.post("/workflows", json={"document": document}))
+                await said(attacker.post("/workflows/deploy", json={"document": document}))
                 run = await said(attacker.post(f"/workflows/{document['flow']}/runs", json={}))
                 runs.append(run["id"])
             times = await load([one, two], asyncio.create_task(over(attacker, runs)))

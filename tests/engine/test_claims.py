@@ -81,7 +81,7 @@ async def test_messages_reach_a_loaded_run_before_its_timers_fire() -> None:
 
 
 async def test_a_claim_whose_answer_was_lost_is_in_doubt() -> None:
-    """Rows may be this session's that nobody here knows of: an outage alone would leave them so."""
+    """The session may own rows that this engine does not know of; treating it as an outage would leave them so."""
 
     class Away:
         async def claim_runs(self, *_: Any, **__: Any) -> None:
