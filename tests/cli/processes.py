@@ -80,6 +80,8 @@ def started(*words: str | Path, cwd: Path, program: list[str] | None = None, **e
         stdin=subprocess.DEVNULL,
         text=True,
         start_new_session=True,
+        # A test run in the background of a shell ignores SIGINT, and its children would inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     one = Program(process)
     try:
