@@ -22,7 +22,12 @@ def register(app: typer.Typer) -> None:
 class DevFlags(Sources):
     directory: Annotated[
         Path,
-        typer.Argument(metavar="PATH", exists=True, file_okay=False, help="Whose *.py to serve and flows to deploy."),
+        typer.Argument(
+            metavar="PATH",
+            exists=True,
+            file_okay=False,
+            help="Directory with Python files and flows. Default: this one.",
+        ),
     ] = Path(".")
     dsn: Dsn = None
     http: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="127.0.0.1:8600 or the next free port.")] = None

@@ -25,8 +25,10 @@ Dsn = Annotated[
         help="The database; else PERDURE_DSN, .env or perdure.toml, else a private PostgreSQL in .perdure.",
     ),
 ]
-LogFormat = Annotated[str | None, typer.Option(metavar="text|json", help="On stderr.")]
-LogLevel = Annotated[str | None, typer.Option(metavar="LEVEL", help="The least to print: debug, info, warning, error.")]
+LogFormat = Annotated[str | None, typer.Option(metavar="text|json", help="Format of log lines on stderr.")]
+LogLevel = Annotated[
+    str | None, typer.Option(metavar="LEVEL", help="Lowest level to print: debug, info, warning, error.")
+]
 
 
 @dataclass(kw_only=True)

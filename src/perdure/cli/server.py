@@ -28,8 +28,12 @@ class ServerOptions(Sources):
     public_url: Annotated[
         str | None, typer.Option(metavar="URL", help="The public URL of the server; links begin with it.")
     ] = None
-    tls_cert: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="PEM, for HTTP and gRPC.")] = None
-    tls_key: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="Its private key.")] = None
+    tls_cert: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="Certificate (PEM) for HTTP and gRPC.")
+    ] = None
+    tls_key: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="Private key of the certificate.")
+    ] = None
     tls_client_ca: Annotated[
         Path | None,
         typer.Option(exists=True, dir_okay=False, help="Accept only clients with a certificate of this CA."),
@@ -37,7 +41,9 @@ class ServerOptions(Sources):
     metrics: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="A separate address for /metrics.")] = None
     log_format: LogFormat = None
     log_level: LogLevel = None
-    drain: Annotated[str | None, typer.Option(metavar="DURATION", help="For running work when stopping; 30s.")] = None
+    drain: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Time for running work to finish at shutdown; 30s.")
+    ] = None
     migrate: Annotated[
         bool | None, typer.Option("--migrate/--no-migrate", help="Bring the schema up to date first; on.")
     ] = None

@@ -61,7 +61,9 @@ class WorkerOptions(Sources):
     tls_cert: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="This worker's certificate.")] = (
         None
     )
-    tls_key: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="Its private key.")] = None
+    tls_key: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="Private key of the certificate.")
+    ] = None
     service: Annotated[
         list[str] | None,
         typer.Option(

@@ -108,7 +108,8 @@ class Waiters(Service):
 
     async def poll_once(self) -> float:
         """Poll runs that other engines own: quickly at first, then slower; at once after a notification."""
-        asked = [where for where in self._futures if where[1] not in self._runs]
+        owned = self._runs.keys()  # a view: `in` on a subclass of dict is a call
+        asked = [where for where in self._futures if where[1] not in owned]
         if len(asked) > RUNS_PAGE:  # a page at a time, and not always the same one
             asked = random.sample(asked, RUNS_PAGE)
         await self._refuse_unknown()
