@@ -45,13 +45,11 @@ _lines = msgspec.json.Decoder(list[LogLine])
 class PostgresReads(PostgresRunLists):
     async def detail(self, ns: int, run_id: bytes) -> RunDetail | None:
         async with self._snapshot() as c:
-            row = await fetch_row(c, "run_item", run_id=run_id, ns=ns)
-            if row is None:
+            found = await self._run(c, ns, run_id)
+            if found is None:
                 return None
-            item = run_item(row)
-            ends = await fetch_row(c, "history_ends", run_id=run_id, ns=ns)
+            item, ends, outstanding = found
             counts = await self._counts(c, ns, run_id)
-            outstanding = await self._outstanding(c, ns, item, ends["events"] if ends else 0)
             waits = await wait_reasons.waits_of(c, ns, run_id)
             if not waits and outstanding is not None:  # its engine has it in memory
                 waits = reasons.ordered(outstanding.waits)
@@ -66,6 +64,15 @@ class PostgresReads(PostgresRunLists):
             outstanding=outstanding,
             waits=waits or [],
         )
+
+    async def _run(self, c: Any, ns: int, run_id: bytes) -> tuple[RunItem, Any, Outstanding | None] | None:
+        """The run, the ends of its history, and what it waits for if it is active."""
+        row = await fetch_row(c, "run_item", run_id=run_id, ns=ns)
+        if row is None:
+            return None
+        item = run_item(row)
+        ends = await fetch_row(c, "history_ends", run_id=run_id, ns=ns)
+        return item, ends, await self._outstanding(c, ns, item, ends["events"] if ends else 0)
 
     async def _counts(self, c: Any, ns: int, run_id: bytes) -> dict[int, int]:
         low, high = _task_range(run_id)
@@ -91,12 +98,10 @@ class PostgresReads(PostgresRunLists):
 
     async def tasks(self, ns: int, run_id: bytes, statuses: frozenset[int], after: int, limit: int) -> TaskPage | None:
         async with self._snapshot() as c:
-            row = await fetch_row(c, "run_item", run_id=run_id, ns=ns)
-            if row is None:
+            run = await self._run(c, ns, run_id)
+            if run is None:
                 return None
-            item = run_item(row)
-            ends = await fetch_row(c, "history_ends", run_id=run_id, ns=ns)
-            outstanding = await self._outstanding(c, ns, item, ends["events"] if ends else 0)
+            item, _, outstanding = run
             waiting = _waiting(item, outstanding)
             if statuses or (outstanding is None and item.status in ACTIVE):
                 found = await self._tasks_by_status(c, ns, run_id, statuses, after, limit + 1, waiting)
@@ -155,9 +160,8 @@ class PostgresReads(PostgresRunLists):
         rows = await self._fetch("tasks_named", low=low, high=high, run_id=run_id, ns=ns, name=name, limit=limit)
         found = {r["seq"] for r in rows}
         async with self._snapshot() as c:
-            row = await fetch_row(c, "run_item", run_id=run_id, ns=ns)
-            ends = await fetch_row(c, "history_ends", run_id=run_id, ns=ns)
-            outstanding = await self._outstanding(c, ns, run_item(row), ends["events"]) if row and ends else None
+            run = await self._run(c, ns, run_id)
+        outstanding = run[2] if run is not None else None
         if outstanding is not None:
             found.update(
                 s for s, (task, _, _, node) in outstanding.tasks.items() if name in (task, node, node.partition("[")[0])
@@ -216,10 +220,8 @@ class PostgresReads(PostgresRunLists):
         ]
         names = {r["seq"]: r["name"] for r in rows}
         if len(names) < len(seqs):
-            row = await fetch_row(c, "run_item", run_id=run_id, ns=ns)
-            ends = await fetch_row(c, "history_ends", run_id=run_id, ns=ns)
-            out = await self._outstanding(c, ns, run_item(row), ends["events"]) if row and ends else None
-            if out is not None:
+            run = await self._run(c, ns, run_id)
+            if run is not None and (out := run[2]) is not None:
                 names |= {s: out.tasks[s][0] for s in seqs if s in out.tasks}
         return names
 

@@ -11,13 +11,14 @@ does it, there is one per nominal time. Nothing here reads a clock; `zoneinfo` i
 from __future__ import annotations
 
 from perdure.core.schedules.calendars import Calendar, calendar_json, parse_calendar
-from perdure.core.schedules.spec import MISSED, OVERLAPS, ScheduleSpec, parse_spec, spec_hash, spec_json
+from perdure.core.schedules.spec import MISSED, OVERLAPS, SPEC_KEYS, ScheduleSpec, parse_spec, spec_hash, spec_json
 from perdure.core.schedules.times import ON_TIME_US, DueTimes, between, due, fire_at, next_after
 
 __all__ = [
     "MISSED",
     "ON_TIME_US",
     "OVERLAPS",
+    "SPEC_KEYS",
     "Calendar",
     "DueTimes",
     "ScheduleSpec",

@@ -37,7 +37,7 @@ OVERLAPS: Final = ("skip", "queue", "cancel", "allow")
 """What becomes of a firing whose predecessor's run has not ended."""
 MISSED: Final = ("none", "last", "all")
 """Which of the times that went by unnoticed are made up for."""
-_KEYS: Final = (
+SPEC_KEYS: Final = (
     "cron",
     "every",
     "anchor",
@@ -97,9 +97,9 @@ def parse_spec(value: Mapping[str, Any]) -> ScheduleSpec:
         raise InvalidInput(f'a schedule must be a mapping such as {{cron: "0 8 * * *"}}, not {value!r}')
     given = {k: v for k, v in value.items() if v is not None}
     for key in given:
-        if key not in _KEYS:
+        if key not in SPEC_KEYS:
             raise InvalidInput(
-                f"{key}: a schedule has no such key; {did_you_mean(str(key), _KEYS) or 'it has ' + ', '.join(_KEYS)}"
+                f"{key}: a schedule has no such key; {did_you_mean(str(key), SPEC_KEYS) or 'it has ' + ', '.join(SPEC_KEYS)}"
             )
     tz = given.get("tz", "UTC")
     if not isinstance(tz, str):

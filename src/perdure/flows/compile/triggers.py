@@ -24,27 +24,12 @@ from perdure.core.expressions import ExprError
 from perdure.core.expressions.template import Template
 from perdure.core.json_schema import completed
 from perdure.core.limits import TRIGGERS_MAX
-from perdure.core.schedules import parse_spec
+from perdure.core.schedules import SPEC_KEYS, parse_spec
 from perdure.flows.compile.reading import Reader, Scope
 from perdure.flows.model import Trigger
 from perdure.flows.problems import Path
 from perdure.flows.scheduled import OFFERED, check_name, values_at
 
-SPEC_KEYS: Final = (
-    "cron",
-    "every",
-    "anchor",
-    "at",
-    "tz",
-    "calendars",
-    "exclude",
-    "start",
-    "end",
-    "jitter",
-    "overlap",
-    "missed",
-    "window",
-)
 TRIGGER_KEYS: Final = ("name", "with", *SPEC_KEYS)
 SAMPLE_US: Final = 946_728_000_000_000
 """What `with` is tried out with: noon of the first day of 2000."""
