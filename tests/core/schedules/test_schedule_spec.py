@@ -184,7 +184,7 @@ def test_the_examples_and_numbers_of_the_reference_hold() -> None:
     assert parse_spec(schedule).exclude == ("holidays",)
     assert parse_calendar(calendar).without is not None
     text = page.read_text()
-    for key in spec_module._KEYS:
+    for key in spec_module.SPEC_KEYS:
         assert f"| `{key}` |" in text
     for number in (f"up to {SCHEDULE_CRONS_MAX}", f"up to {SCHEDULE_TIMES_MAX:,}", f"{CRON_SEARCH_YEARS} years", f"{ON_TIME_US // 1_000_000} seconds",
                    f"{CALENDAR_DAYS_MAX:,} dates", f"most {MISSED_COUNTED_MAX:,}", str(SCHEDULE_YEAR_MAX), f"{len(ZONES)} zones", f"{len(FIXED + REPEATING)} expressions"):  # fmt: skip
