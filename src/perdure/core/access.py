@@ -21,6 +21,8 @@ NAMESPACE_CHARS_MAX: Final = 100
 class Permission(Enum):
     """What an operation needs. Every REST route and gRPC method names exactly one."""
 
+    __hash__ = object.__hash__  # each is one object, and every call is checked: that of Enum hashes the name
+
     READ = "read"
     """See runs, histories, tasks, logs, workflows, workers, queues."""
     START = "start"
@@ -38,6 +40,8 @@ class Permission(Enum):
 
 
 class Role(Enum):
+    __hash__ = object.__hash__
+
     VIEWER = "viewer"
     OPERATOR = "operator"
     DEVELOPER = "developer"

@@ -267,9 +267,8 @@ class Startable(Generic[P, R]):
     async def run_on(self, target: Backend, data: bytes) -> R:
         """`run` on a client, with encoded arguments."""
         ended = await target.call(runs.RUN, self._request(target, data))
-        run_id = ids.text(ended.run_id)
-        outcome = ended.outcome if ended.outcome is not None else await outcome_of(target, run_id)
-        result: R = value_of(outcome, run_id, self.signature.decode_result)
+        outcome = ended.outcome if ended.outcome is not None else await outcome_of(target, ids.text(ended.run_id))
+        result: R = value_of(outcome, ended.run_id, self.signature.decode_result)
         return result
 
     def _request(self, target: Backend, data: bytes) -> StartRequest:

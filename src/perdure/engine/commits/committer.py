@@ -150,12 +150,12 @@ class Committer:
             return result
 
     def _count(self, batch: Batch, result: Committed, took_us: int) -> None:
-        counters = self._counters
+        counters, rows = self._counters, batch.count()
         counters.commits += 1
-        counters.commit_rows += batch.rows
+        counters.commit_rows += rows
         counters.commit_us += took_us
         counters.measures.commit_us.add(took_us)
-        counters.measures.commit_rows.add(batch.rows)
+        counters.measures.commit_rows.add(rows)
         counters.commits_doubtful += result.doubtful
 
 

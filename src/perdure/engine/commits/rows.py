@@ -7,6 +7,7 @@ an array. A test holds the fields against the statements.
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from perdure.core.lifecycle import RunStatus, TaskStatus
@@ -239,6 +240,10 @@ REST: Final = {
     "versions": VersionRow,
 }
 """The rarer ones, by their parameter of commit_batch_rest."""
+_main, _rest = attrgetter(*MAIN), attrgetter(*REST)
+
+make_row: Final = tuple.__new__
+"""`make_row(TaskRow, (...))` is `TaskRow(...)` without a call of Python, for the rows that every task and every run writes."""
 
 
 class Batch:
@@ -271,15 +276,14 @@ class Batch:
         self.versions: list[VersionRow] = []
 
     def main(self) -> dict[str, list[Any]]:
-        return {name: getattr(self, name) for name in MAIN}
+        return dict(zip(MAIN, _main(self), strict=True))
 
     def rest(self) -> dict[str, list[Any]]:
-        return {name: getattr(self, name) for name in REST}
+        return dict(zip(REST, _rest(self), strict=True))
 
     @property
     def has_rest(self) -> bool:
-        return any(map(len, self.rest().values()))
+        return any(_rest(self))
 
-    @property
-    def rows(self) -> int:
-        return sum(map(len, (*self.main().values(), *self.rest().values())))
+    def count(self) -> int:
+        return sum(map(len, _main(self))) + sum(map(len, _rest(self)))

@@ -39,6 +39,7 @@ from perdure.engine.commits.rows import (
     TaskRow,
     VersionRow,
     WaitRow,
+    make_row,
     run_kind,
 )
 from perdure.engine.flow_control import FlowControl
@@ -252,7 +253,7 @@ class ActiveRun:
         times: tuple[int, int | None, int],
         error: str | None,
     ) -> TaskRow:
-        return TaskRow(
+        fields = (
             ids.derive(self.id, ids.TASK, seq),
             self.ns,
             self.id,
@@ -263,12 +264,11 @@ class ActiveRun:
             attempts,
             lost,
             self.epoch,
-            times[0],
-            times[1],
-            times[2],
+            *times,
             error,
             ev.label(scheduled, seq) if scheduled.nodes else None,
         )
+        return make_row(TaskRow, fields)
 
     def skipped_row(self, seq: int, node: str, reason: str, now_us: int) -> TaskRow:
         return TaskRow(
@@ -375,7 +375,8 @@ class RunUnit:
             last = self.first + len(self.events) - 1
             body = encode_events(self.events)
             self.head = chain.link(run.head, run.head_us, run.id, run.ns, self.first, last, run.epoch, body)
-            batch.appends.append(AppendRow(run.id, self.first, last, run.ns, run.epoch, body, self.head))
+            row = make_row(AppendRow, (run.id, self.first, last, run.ns, run.epoch, body, self.head))
+            batch.appends.append(row)
         for s in self.segments:
             batch.tasks.extend(s.tasks)
             if s.close is not None:
@@ -430,9 +431,8 @@ class RunUnit:
     def _fill_close(self, batch: Batch, status: RunStatus, failure: Failure | None, successor: bytes | None) -> None:
         run = self.run
         code, text = (failure.code, failure.message) if failure is not None else (None, None)
-        batch.closes.append(
-            CloseRow(run.id, RUN_WORDS[status], self.first + len(self.events) - 1, code, text, successor, self.head)
-        )
+        last = self.first + len(self.events) - 1
+        batch.closes.append(make_row(CloseRow, (run.id, RUN_WORDS[status], last, code, text, successor, self.head)))
         if run.inbox_used or run.state.promises or run.state.resolved or successor is not None:
             batch.ended.append(EndedRow(run.id, successor))
 

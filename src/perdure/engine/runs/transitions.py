@@ -33,7 +33,7 @@ Phases without data are single objects, and a table is a dict by phase: a transi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from perdure.core.errors import Failure, IllegalTransition
 from perdure.core.lifecycle import RunStatus
@@ -44,39 +44,33 @@ T = TypeVar("T")
 class Phase:
     """Compare with `is`. Closing and Leaving are matched by type."""
 
-    __slots__ = ("name",)
-    is_active: ClassVar[bool] = True
-    """It takes messages, timers, results of tasks and decisions."""
-    is_ready: ClassVar[bool] = False
-    """The loop is to activate its code."""
-    replay: ClassVar[bool] = False
-    """No worker holds the code: the activation carries the whole history."""
+    __slots__ = (
+        "is_active",
+        "is_ready",
+        "name",
+        "replay",
+    )  # slots, not class attributes: they are read several times per task
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, is_active: bool = True, is_ready: bool = False, replay: bool = False) -> None:
         self.name = name
+        self.is_active = is_active
+        """It takes messages, timers, results of tasks and decisions."""
+        self.is_ready = is_ready
+        """The loop is to activate its code."""
+        self.replay = replay
+        """No worker holds the code: the activation carries the whole history."""
 
     def __repr__(self) -> str:
         return self.name
-
-
-class Ready(Phase):
-    __slots__ = ()
-    is_ready = True
-
-
-class ReplayReady(Ready):
-    __slots__ = ()
-    replay = True
 
 
 class Closing(Phase):
     """Its end is being written."""
 
     __slots__ = ("failure", "status", "successor", "value")
-    is_active = False
 
     def __init__(self, status: RunStatus, value: bytes, failure: Failure | None, successor: bytes | None) -> None:
-        super().__init__("CLOSING")
+        super().__init__("CLOSING", is_active=False)
         self.status, self.value, self.failure, self.successor = status, value, failure, successor
 
 
@@ -84,17 +78,16 @@ class Leaving(Phase):
     """It is being handed back to the database."""
 
     __slots__ = ("stuck", "wake_us")
-    is_active = False
 
     def __init__(self, wake_us: int | None, stuck: str | None) -> None:
-        super().__init__("LEAVING")
+        super().__init__("LEAVING", is_active=False)
         self.wake_us, self.stuck = wake_us, stuck
 
 
 LOADING: Final = Phase("LOADING")
 """Its history is known, and it waits for a record to be durable before its code gets it."""
-REPLAY_READY: Final = ReplayReady("REPLAY_READY")
-READY: Final = Ready("READY")
+REPLAY_READY: Final = Phase("REPLAY_READY", is_ready=True, replay=True)
+READY: Final = Phase("READY", is_ready=True)
 DECIDING: Final = Phase("DECIDING")
 RELOADING: Final = Phase("RELOADING")
 """The worker that held the code is gone; the history is read again once all of it is written."""

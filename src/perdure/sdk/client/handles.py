@@ -26,7 +26,7 @@ class Handle(Generic[R_co]):
     """A run that was started. Results are typed by the workflow."""
 
     def __init__(self, backend: Backend, run_id: bytes, decode: Any, key: str = "") -> None:
-        self._backend, self._decode = backend, decode
+        self._backend, self._run_id, self._decode = backend, run_id, decode
         self.id = ids.text(run_id)
         """The run's UUID."""
         self.key = key
@@ -38,7 +38,7 @@ class Handle(Generic[R_co]):
     async def result(self, timeout: Duration | None = None) -> R_co:
         """Wait for the end. Raises RunFailed, RunCancelled, or TimeoutError (the run continues)."""
         async with asyncio.timeout(None if timeout is None else to_us(timeout) / 1e6):
-            result: R_co = value_of(await outcome_of(self._backend, self.id), self.id, self._decode)
+            result: R_co = value_of(await outcome_of(self._backend, self.id), self._run_id, self._decode)
             return result
 
     async def cancel(self, reason: str = "") -> None:
@@ -115,7 +115,7 @@ async def outcome_of(backend: Backend, run_id: str) -> Outcome:
             return outcome
 
 
-def value_of(outcome: Outcome, run_id: str, decode: Any) -> Any:
+def value_of(outcome: Outcome, run_id: bytes, decode: Any) -> Any:
     """The result of a run that succeeded; any other end is raised."""
     match outcome.status:
         case RunStatus.SUCCESS:
@@ -126,7 +126,7 @@ def value_of(outcome: Outcome, run_id: str, decode: Any) -> Any:
             raise RunFailed(outcome.failure or Failure("run_failed", "the run failed"))
         case _:
             assert outcome.failure is not None
-            raise _stuck_error(run_id, outcome.failure)
+            raise _stuck_error(ids.text(run_id), outcome.failure)
 
 
 def _stuck_error(run_id: str, failure: Failure) -> PerdureError:

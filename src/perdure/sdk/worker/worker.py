@@ -373,7 +373,7 @@ class Worker:
         elif completion is None:
             self._unfinished.append((run_id, instance))
         else:
-            if completion.stuck is not None or instance.closed:
+            if completion.stuck is not None or instance.run.phase.closed:
                 self.forget(run_id)
             if completion.operations:
                 self._operating[instance] += len(completion.operations)

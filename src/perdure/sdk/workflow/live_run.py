@@ -31,9 +31,6 @@ current: contextvars.ContextVar[LiveRun] = contextvars.ContextVar("perdure_run")
 
 T = TypeVar("T")
 
-_REFER_BACK = ("requests", "signals", "promises", "updates")
-"""Parts that refer to the run."""
-
 
 class _Part(Generic[T]):
     """A part that is made when it is first used. Thousands of runs begin in a second, and each uses few of them."""
@@ -150,9 +147,10 @@ class LiveRun:
         self.loop.throw_away()
         # Cut reference cycles: thousands of ended runs a second are not left to the collector.
         self.requests.forget_all()
-        del self.loop.owner, self.context
-        for name in _REFER_BACK:
-            vars(self).pop(name, None)
+        del self.loop.owner, self.context, self.requests
+        if self.has_messages:
+            for name in ("signals", "promises", "updates"):
+                self.__dict__.pop(name, None)
         self.undo_if_any = None
 
 

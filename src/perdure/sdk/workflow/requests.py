@@ -257,7 +257,8 @@ class Requests:
     def forget_all(self) -> None:
         """The run leaves memory: drop what refers to its coroutines."""
         for book in (self._tasks, self._timers, self._children, self._stopping, self._operations):
-            book.clear()
+            if book:
+                book.clear()
         self._segments = []
 
     def outstanding(self) -> list[str]:
