@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from pathlib import Path
 
@@ -72,4 +71,3 @@ async def _retry(client: Perdure, run_id: str) -> None:
         await (await client.get(run_id)).retry()
     except Conflict:
         pass  # with its parent, which was first
-    await asyncio.sleep(0.01)
