@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 from pathlib import Path
 from typing import Any
@@ -52,8 +51,7 @@ async def test_results_applied_before_they_are_durable_are_noticed(dsn: str, tmp
             hasty = fleet.launch(
                 target=RUNS * (seed + 1), lease=LEASE_S, shapes="0,1", seed=seed, bug="applied_before_commit", pause=0.2
             )
-            await until(lambda e=hasty: e.counters.get("commits", 0) > 5, "it works", 20)
-            await asyncio.sleep(0.3)
+            await until(lambda e=hasty: e.counters.get("commits", 0) > 10, "it works", 20)
             hasty.kill()
         fleet.launch(lease=LEASE_S)
         await at_rest(dsn, 30)

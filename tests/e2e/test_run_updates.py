@@ -22,7 +22,7 @@ from perdure.core.work import UpdateAnswer
 from perdure.errors import NotFound, RunFailed, RunFinished, UpdateFailed, UpdateRejected, WorkflowRuleBroken
 from perdure.sdk.client.handles import Handle
 from perdure.wire.codec import encode_message
-from tests.fakes.waiting import holds, until
+from tests.fakes.waiting import forever, holds, until
 
 LIMIT = "60s"
 calls: Counter[str] = Counter()
@@ -102,8 +102,7 @@ async def silent(fails: bool = False) -> None:
 
 
 async def never(name: str) -> str:
-    await wf.sleep("1000d")
-    return name
+    await forever()
 
 
 @workflow(name="updates_chain")

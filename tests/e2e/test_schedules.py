@@ -11,7 +11,7 @@ from perdure import Perdure, Schedule, TestEnv, flow, task, wf, workflow
 from perdure.core.durations import datetime_of
 from perdure.engine.api.schedules import Schedules
 from perdure.errors import Conflict, FlowError, InvalidInput, NotFound
-from tests.fakes.waiting import until
+from tests.fakes.waiting import forever, until
 
 ran: list[tuple[str, datetime | None]] = []
 
@@ -41,7 +41,7 @@ async def long(minutes: int) -> str:
 
 @workflow(name="schedules_timed", timeout="1h")
 async def timed() -> None:
-    await wf.sleep("3d")
+    await forever()
 
 
 def nominal_times() -> list[datetime]:

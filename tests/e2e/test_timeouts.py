@@ -309,14 +309,15 @@ async def test_a_flow_may_ask_for_the_same(client: Perdure) -> None:
 # -- under kills --------------------------------------------------------------------------------------------------
 
 ENGINE = """
-import asyncio, os, sys, time
-from perdure import EngineSettings, Perdure, Retry, task, wf, workflow
+import asyncio, sys
+from perdure import EngineSettings, Perdure, task, wf, workflow
+from tests.fakes.waiting import busy, forever
 
 @task(name="kill_work", start_within="1500ms", retry=1)
 async def work(n: int) -> int:
     with open(sys.argv[2], "a") as ledger:
         ledger.write(f"{n}\\n")
-    await asyncio.sleep(0.05)
+    await busy(0.05)
     return n
 
 @workflow(name="kill_many")
@@ -330,7 +331,7 @@ async def many(first: int, count: int) -> dict[str, list[int]]:
 async def main():
     async with Perdure(sys.argv[1], slots=4, settings=EngineSettings(lease_s=1.5, heartbeat_s=0.3)):
         print("ready", flush=True)
-        await asyncio.Event().wait()
+        await forever()
 
 if __name__ == "__main__":
     asyncio.run(main())
@@ -344,7 +345,9 @@ async def test_under_kills_a_task_is_claimed_or_expired_and_never_both(dsn: str,
     ledger.touch()
 
     def begin() -> subprocess.Popen[bytes]:
-        return subprocess.Popen([sys.executable, str(script), dsn, str(ledger)], stdout=subprocess.PIPE)
+        command = [sys.executable, str(script), dsn, str(ledger)]
+        path = str(Path(__file__).resolve().parents[2])  # for `tests`
+        return subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": path})
 
     engines = [begin() for _ in range(2)]
     chance = random.Random(7)
