@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import subprocess
 from pathlib import Path
 
 import pytest
-from harness.fleet import until
 from harness.servers import PERDURE, Servers
 
 from perdure import Client
+from tests.fakes.waiting import until
 
 BLOCKING = """
 import asyncio
-import time
 
 import perdure
 from perdure import task, workflow
+from tests.fakes.waiting import busy, busy_thread
 
 
 def crunch_numbers_without_yielding(seconds: float) -> None:
-    time.sleep(seconds)
+    busy_thread(seconds)
 
 
 @task(heartbeat="2s", retry=1)
 async def blocking(seconds: float) -> int:
-    await asyncio.sleep(0.1)
+    await busy(0.1)
     crunch_numbers_without_yielding(seconds)
     return perdure.attempt().number
 
@@ -36,7 +35,7 @@ async def blocking(seconds: float) -> int:
 async def neighbour(seconds: float) -> int:
     for _ in range(round(seconds / 0.2)):
         perdure.attempt().heartbeat()
-        await asyncio.sleep(0.2)
+        await busy(0.2)
     return perdure.attempt().number
 
 
@@ -64,21 +63,20 @@ async def test_a_blocked_loop_is_no_missed_heartbeat_and_show_names_the_culprit(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with Servers(tmp_path / "out", dsn, 1, lease_s=10) as fleet:
         server = fleet.server(0)
-        await until("the server is up", lambda: fleet.is_up(server, "ready"), 40)
+        await until(lambda: fleet.is_up(server, "ready"), "the server is up", 40)
         worker = fleet._start("worker", ["worker", "blocking_flows", "--server", fleet.addresses[0]], {})
-        await until("the worker is up", lambda: fleet.is_up(worker, "connected"), 30)
+        await until(lambda: fleet.is_up(worker, "connected"), "the worker is up", 30)
         url = f"http://127.0.0.1:{fleet.ports[0][0]}"
         async with Client(fleet.addresses[0]) as client:
             started = perdure_command(url, "run", "blocked", "seconds=9.0", "--fields", "id")
             assert started.returncode == 0, started.stderr
             run_id = started.stdout.strip().split('"')[-2]
-            seen = ""
-            for _ in range(30):
-                seen = perdure_command(url, "show", run_id).stdout
-                if "crunch_numbers_without_yielding" in seen:
-                    break
-                await asyncio.sleep(0.3)
-            assert "crunch_numbers_without_yielding" in seen, f"{seen}\n{fleet.errors()}"
+
+            def culprit_shown() -> str:
+                shown = perdure_command(url, "show", run_id).stdout
+                return shown if "crunch_numbers_without_yielding" in shown else ""
+
+            seen = await until(culprit_shown)
             # Blocked for four and a half heartbeats: both tasks ended in their first attempt.
             assert await (await client.get(run_id)).result("30s") == [1, 1]
         shown = perdure_command(url, "show", run_id).stdout

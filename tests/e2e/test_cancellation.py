@@ -22,6 +22,7 @@ from perdure.core.work import Assignment, Report
 from perdure.errors import AttemptCancelled, NondeterminismError, RunCancelled, RunFailed
 from perdure.sdk.worker.execution import THREAD_GRACE_S, TaskExecutor
 from perdure.testing.replayer import replay_one
+from tests.fakes.waiting import busy, busy_thread, forever, forever_thread, holds, until
 
 LIMIT_S = 60
 SOON_S = 8.0
@@ -55,9 +56,9 @@ def begun(name: str) -> threading.Event:
 async def on_the_loop() -> None:
     try:
         begun("async").set()
-        await asyncio.sleep(600)
+        await forever()
     finally:
-        await asyncio.sleep(0.05)  # it may await while it cleans up
+        await busy(0.05)  # it may await while it cleans up
         cleaned["async"] = time.monotonic()
 
 
@@ -69,7 +70,7 @@ def in_a_thread(polite: bool) -> None:
         while True:  # a plain loop that knows nothing of Perdure, unless it is polite
             if polite:
                 attempt().raise_if_cancelled()
-            time.sleep(0.01)
+            busy_thread(0.01)
     finally:
         cleaned[name] = time.monotonic()
 
@@ -79,7 +80,7 @@ def overdue() -> None:
     try:
         begun("overdue").set()
         while True:
-            time.sleep(0.01)
+            busy_thread(0.01)
     except asyncio.CancelledError as error:
         assert isinstance(error, AttemptCancelled) and attempt().cancelled
         cleaned["overdue"] = time.monotonic()
@@ -90,7 +91,7 @@ def overdue() -> None:
 def in_a_process(place: str) -> None:
     try:
         Path(place, "begun").write_text(str(os.getpid()))
-        time.sleep(600)
+        forever_thread()
     except asyncio.CancelledError:
         Path(place, "told").write_text(str(attempt().cancelled))
         raise
@@ -103,7 +104,7 @@ def stubborn(place: str) -> None:
     while True:
         with contextlib.suppress(BaseException):
             Path(place, "begun").write_text(str(os.getpid()))
-            time.sleep(600)
+            forever_thread()
 
 
 @task(name="ca_pid", process=True)
@@ -143,10 +144,9 @@ async def doubled(n: int) -> int:
     return await double(n)
 
 
-async def until(what: threading.Event | Path) -> None:
-    async with asyncio.timeout(LIMIT_S):
-        while not (what.is_set() if isinstance(what, threading.Event) else what.exists() and what.read_text()):
-            await asyncio.sleep(0.01)
+async def text_of(file: Path) -> str:
+    """What a task writes into a file, once it is there."""
+    return await until(lambda: file.exists() and file.read_text(), file.name) or ""
 
 
 async def cancelled(handle: Handle[object]) -> float:
@@ -158,11 +158,9 @@ async def cancelled(handle: Handle[object]) -> float:
     return at
 
 
-async def eventually(key: str) -> float:
-    async with asyncio.timeout(LIMIT_S):
-        while key not in cleaned:
-            await asyncio.sleep(0.01)
-    return cleaned[key]
+async def clean_up_of(key: str) -> float:
+    """When it was over, once it is."""
+    return await until(lambda: cleaned.get(key)) or 0.0
 
 
 # -- the attempt ---------------------------------------------------------------------------------------------------
@@ -170,17 +168,17 @@ async def eventually(key: str) -> float:
 
 async def test_an_async_task_unwinds_at_its_await_and_may_await_in_finally(client: Perdure) -> None:
     handle = await one.start("async")
-    await until(begun("async"))
+    await until(begun("async").is_set)
     at = await cancelled(handle)
-    assert await eventually("async") - at < SOON_S
+    assert await clean_up_of("async") - at < SOON_S
 
 
 @pytest.mark.parametrize("which", ["thread", "polite"])
 async def test_a_plain_function_in_a_thread_is_interrupted_and_its_finally_runs(client: Perdure, which: str) -> None:
     handle = await one.start(which)
-    await until(begun(which))
+    await until(begun(which).is_set)
     at = await cancelled(handle)
-    took = await eventually(which) - at
+    took = await clean_up_of(which) - at
     assert took < SOON_S
     if which == "thread":
         assert took >= THREAD_GRACE_S, "first it has the chance to find out by itself"
@@ -191,17 +189,15 @@ async def test_a_timeout_takes_the_same_way(client: Perdure) -> None:
     handle = await one.start("overdue")
     with pytest.raises(RunFailed, match=r"did not end within its timeout of 0\.4 s"):
         await asyncio.wait_for(handle.result(), LIMIT_S)
-    await eventually("overdue")
+    await clean_up_of("overdue")
 
 
 async def test_a_task_in_a_process_cleans_up_and_the_pool_survives(client: Perdure, tmp_path: Path) -> None:
     before = await asyncio.wait_for(pid_of.run(), LIMIT_S)
     handle = await one.start("process", str(tmp_path))
-    await until(tmp_path / "begun")
-    assert int((tmp_path / "begun").read_text()) == before, "one process serves one after the other"
+    assert int(await text_of(tmp_path / "begun")) == before, "one process serves one after the other"
     at = await cancelled(handle)
-    await until(tmp_path / "cleaned")
-    assert float((tmp_path / "cleaned").read_text()) - at < SOON_S  # one clock for all processes of a machine
+    assert float(await text_of(tmp_path / "cleaned")) - at < SOON_S  # one clock for all processes of a machine
     assert (tmp_path / "told").read_text() == "True"
     assert await asyncio.wait_for(pid_of.run(), LIMIT_S) != before, "the next one gets a fresh process"
 
@@ -211,12 +207,9 @@ async def test_a_process_that_takes_no_notice_is_killed(
 ) -> None:
     monkeypatch.setattr("perdure.sdk.worker.execution.KILL_GRACE_S", 0.5)
     handle = await one.start("stubborn", str(tmp_path))
-    await until(tmp_path / "begun")
-    victim = int((tmp_path / "begun").read_text())
+    victim = int(await text_of(tmp_path / "begun"))
     await cancelled(handle)
-    async with asyncio.timeout(LIMIT_S):
-        while _is_there(victim):
-            await asyncio.sleep(0.02)
+    await until(lambda: not _is_there(victim))
     assert await asyncio.wait_for(pid_of.run(), LIMIT_S) != victim
 
 
@@ -226,14 +219,12 @@ async def test_a_command_and_all_it_started_get_the_time_to_clean_up(client: Per
         f"echo $$ > {tmp_path}/begun; wait"
     )
     handle = await one.start(command)
-    await until(tmp_path / "begun")
+    started = [int(await text_of(tmp_path / name)) for name in ("begun", "child")]
     at = time.monotonic()
     await cancelled(handle)
-    await until(tmp_path / "cleaned")
+    await text_of(tmp_path / "cleaned")
     assert time.monotonic() - at < SOON_S
-    async with asyncio.timeout(LIMIT_S):
-        while any(_is_there(int((tmp_path / name).read_text())) for name in ("begun", "child")):
-            await asyncio.sleep(0.02)
+    await until(lambda: not any(_is_there(process) for process in started))
 
 
 def _is_there(process: int) -> bool:
@@ -287,13 +278,8 @@ async def test_an_interruption_never_reaches_the_next_task_of_the_thread() -> No
                 asyncio.get_running_loop().call_later(chance.uniform(0, 0.005), execution.cancel, b"r" * 16, n, 1)
             else:
                 wanted.add(n)
-            while execution.in_use > 3:
-                await asyncio.sleep(0.0005)
-        async with asyncio.timeout(LIMIT_S):
-            while execution.in_use:
-                await asyncio.sleep(0.005)
-            while not wanted <= ends.keys():
-                await asyncio.sleep(0.005)
+            await until(lambda: execution.in_use <= 3)
+        await until(lambda: not execution.in_use and wanted <= ends.keys())
     finally:
         module.THREAD_GRACE_S = grace
         await execution.close()
@@ -316,7 +302,7 @@ stop_it = Signal("ca_stop_it", str)
 async def grandchild() -> None:
     try:
         begun("grandchild").set()
-        await asyncio.sleep(3600)
+        await forever()
     finally:
         await wf.sleep("300ms")
         await note("grandchild")
@@ -350,7 +336,7 @@ async def many() -> None:
 async def leaf(n: int) -> None:
     try:
         begun(f"leaf {n}").set()
-        await asyncio.sleep(3600)
+        await forever()
     finally:
         await note("leaf")
 
@@ -384,6 +370,14 @@ async def events_of(handle: Handle[object]) -> list[ev.Event]:
     return [r.event for r in await handle.history()]
 
 
+async def child_of(handle: Handle[object]) -> ev.ChildStarted | None:
+    return next((e for e in await events_of(handle) if isinstance(e, ev.ChildStarted)), None)
+
+
+async def is_asked_to_cancel_its_child(handle: Handle[object]) -> bool:
+    return ev.ChildCancelRequested(0, True) in await events_of(handle)
+
+
 async def replayed(of: Workflow[..., object], handle: Handle[object]) -> None:
     """The code takes the same way again."""
     replay_one(of, ids.parse(handle.id), await handle.history())
@@ -391,7 +385,7 @@ async def replayed(of: Workflow[..., object], handle: Handle[object]) -> None:
 
 async def test_a_grandchild_cleans_up_before_the_child_and_the_child_before_the_parent(client: Perdure) -> None:
     handle = await parent.start()
-    await until(begun("grandchild"))
+    await until(begun("grandchild").is_set)
     await cancelled(handle)
     assert notes == ["grandchild", "child", "parent"]
     events = await events_of(handle)
@@ -404,7 +398,7 @@ async def test_a_grandchild_cleans_up_before_the_child_and_the_child_before_the_
 async def test_a_history_from_before_leaves_came_first_is_replayed_as_it_went(client: Perdure) -> None:
     """Then the code went on at once: its clean-up was asked for before the child had ended."""
     handle = await parent.start()
-    await until(begun("grandchild"))
+    await until(begun("grandchild").is_set)
     await cancelled(handle)
     now = [r.event for r in await handle.history()]
     old = [
@@ -421,7 +415,7 @@ async def test_a_history_from_before_leaves_came_first_is_replayed_as_it_went(cl
 async def test_all_children_of_a_map_have_ended_before_the_code_goes_on(client: Perdure) -> None:
     handle = await many.start()
     for n in range(3):
-        await until(begun(f"leaf {n}"))
+        await until(begun(f"leaf {n}").is_set)
     await cancelled(handle)
     assert notes == ["leaf", "leaf", "leaf", "root"]
     await replayed(many, handle)
@@ -436,15 +430,14 @@ async def test_a_child_that_took_too_long_has_ended_when_its_parent_hears_of_the
 
 async def test_to_cancel_again_ends_the_wait_for_a_child_that_does_not_stop(client: Perdure) -> None:
     handle = await patient.start()
-    async with asyncio.timeout(LIMIT_S):
-        while not any(isinstance(e, ev.ChildStarted) for e in await events_of(handle)):
-            await asyncio.sleep(0.01)
+    await until(lambda: child_of(handle))
     await handle.cancel("enough")
-    async with asyncio.timeout(LIMIT_S):
-        while ev.ChildCancelRequested(0, True) not in await events_of(handle):
-            await asyncio.sleep(0.01)
-    await asyncio.sleep(0.3)
-    assert (await handle.describe()).finished_us is None and notes == [], "it waits for its child"
+    await until(lambda: is_asked_to_cancel_its_child(handle))
+
+    async def waits_for_its_child() -> bool:
+        return (await handle.describe()).finished_us is None and notes == []
+
+    await holds(waits_for_its_child, 0.3)
     await cancelled(handle)
     assert notes == ["patient"]
     await replayed(patient, handle)
@@ -452,9 +445,7 @@ async def test_to_cancel_again_ends_the_wait_for_a_child_that_does_not_stop(clie
 
 async def test_a_deadline_ends_the_wait_as_well(client: Perdure) -> None:
     handle = await patient.options(timeout="1500ms").start()
-    async with asyncio.timeout(LIMIT_S):
-        while not any(isinstance(e, ev.ChildStarted) for e in await events_of(handle)):
-            await asyncio.sleep(0.01)
+    await until(lambda: child_of(handle))
     await handle.cancel("enough")
     with pytest.raises(RunFailed, match="deadline"):
         await asyncio.wait_for(handle.result(), LIMIT_S)
@@ -469,10 +460,10 @@ async def test_a_flow_ends_after_the_flows_it_started(client: Perdure, dsn: str)
     await client.deploy(inner)
     await client.deploy(outer)
     handle = await flow("ca-outer").start()
-    await until(begun("grandchild"))
-    await until(begun("async"))
+    await until(begun("grandchild").is_set)
+    await until(begun("async").is_set)
     await cancelled(handle)
-    await eventually("async")
+    await clean_up_of("async")
     assert notes == ["grandchild", "child"]
     connection = await asyncpg.connect(dsn)
     try:
@@ -486,16 +477,14 @@ async def test_a_flow_ends_after_the_flows_it_started(client: Perdure, dsn: str)
 async def test_a_run_that_moves_to_another_engine_still_waits_for_its_leaves(dsn: str) -> None:
     async with Perdure(dsn) as first:
         handle = await patient.start()
-        while not any(isinstance(e, ev.ChildStarted) for e in await events_of(handle)):
-            await asyncio.sleep(0.01)
+        await until(lambda: child_of(handle))
         await handle.cancel("enough")
-        while ev.ChildCancelRequested(0, True) not in await events_of(handle):
-            await asyncio.sleep(0.01)
+        await until(lambda: is_asked_to_cancel_its_child(handle))
         del first
     async with Perdure(dsn) as second:
         again = await second.get(handle.id, workflow=patient)
-        (started,) = [e for e in await events_of(again) if isinstance(e, ev.ChildStarted)]
-        assert notes == []
+        started = await child_of(again)
+        assert notes == [] and started is not None
         await stop_it.send(ids.text(started.run_id), "all right")
         with pytest.raises(RunCancelled, match="enough"):
             await asyncio.wait_for(again.result(), LIMIT_S)

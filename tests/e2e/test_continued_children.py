@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from perdure import Perdure, Signal, wf, workflow
+from tests.fakes.waiting import until
 
 go = Signal("continued_go", str)
 
@@ -30,6 +31,16 @@ async def _last_child(client: Perdure, parent_id: str) -> str:
     raise AssertionError("no child was started")
 
 
+async def _successor(client: Perdure, run_id: str) -> bytes | None:
+    return (await (await client.get(run_id)).describe()).successor
+
+
+async def _last_successor(client: Perdure, child_id: str) -> str:
+    for _ in range(2):
+        child_id = _text(await until(lambda run_id=child_id: _successor(client, run_id)))  # type: ignore[misc]
+    return child_id
+
+
 def _text(run_id: bytes) -> str:
     from perdure.core import ids
 
@@ -40,8 +51,7 @@ async def test_a_parent_that_is_loaded_again_does_not_take_a_handover_for_the_re
     async with Perdure(dsn) as client:
         handle = await client.start(parent, "1s")
         child_id = await _last_child(client, handle.id)
-        while (await (await client.get(child_id)).status()) == "running":
-            await asyncio.sleep(0.01)
+        await until(lambda: _successor(client, child_id))
     async with Perdure(dsn) as client:
         client.serve(parent)
         client.serve(child)
@@ -58,10 +68,11 @@ async def test_a_parent_that_was_away_when_the_last_successor_ended_finds_its_re
     async with Perdure(dsn) as client:
         handle = await client.start(parent, "2s")
         child_id = await _last_child(client, handle.id)
-        await go.send(child_id, "early")
+        last = await client.get(await _last_successor(client, child_id))
         # The child tells its parent in memory; a parent that is read again from the database has to find out by itself.
         client.engine.delivery._child_ended = lambda *_: None  # type: ignore[method-assign]
-        await asyncio.sleep(0.5)
+        await go.send(child_id, "early")
+        assert await last.result("20s") == "early"
     async with Perdure(dsn) as client:
         client.serve(parent)
         client.serve(child)
@@ -71,13 +82,12 @@ async def test_a_parent_that_was_away_when_the_last_successor_ended_finds_its_re
 async def test_cancelling_a_parent_reaches_the_last_successor_of_its_child(dsn: str) -> None:
     async with Perdure(dsn) as client:
         handle = await client.start(parent, "1h")
-        first = await _last_child(client, handle.id)
-        last = first
-        while (successor := (await (await client.get(last)).describe()).successor) is not None or last == first:
-            last = _text(successor) if successor is not None else last
-            await asyncio.sleep(0.01)
+        last = await client.get(await _last_successor(client, await _last_child(client, handle.id)))
         await handle.cancel("enough")
-        while await (await client.get(last)).status() == "running":
+
+        async def has_ended() -> bool:
             await client.store.sweep()  # what maintenance does every few seconds
-            await asyncio.sleep(0.3)
-        assert await (await client.get(last)).status() == "cancelled"
+            return await last.status() != "running"
+
+        await until(has_ended)
+        assert await last.status() == "cancelled"

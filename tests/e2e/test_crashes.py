@@ -11,11 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from harness.fleet import EngineProcess, Fleet, at_rest, count, describe_active, until, violated
+from harness.fleet import EngineProcess, Fleet, at_rest, count, describe_active, violated
 
 from perdure.localpg.cluster import PrivateCluster
 from perdure.localpg.postmaster import free_port
 from perdure.store.migrate import migrate
+from tests.fakes.waiting import until
 
 RUNS = int(os.environ.get("PERDURE_CRASH_RUNS", "2000"))
 SEED = int(os.environ.get("PERDURE_CRASH_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 30)
@@ -39,7 +40,6 @@ async def test_killing_engines_and_the_database_at_random_loses_and_doubles_noth
     await migrate(dsn)
     with Fleet(tmp_path, dsn) as fleet:
         faults = await _chaos(fleet, cluster, random.Random(SEED))
-        await asyncio.sleep(2.5 * LEASE_S)  # until the last pause is over
         await at_rest(dsn, 60)
         tallies = fleet.verify()
         counters = [e.counters for e in fleet.engines]
@@ -61,6 +61,12 @@ async def test_killing_engines_and_the_database_at_random_loses_and_doubles_noth
         assert all(t["examined"] for n, t in tallies.items() if n not in (2, 13, 15, 17, 20, 23)), tallies
 
 
+async def _all_awake(engines: list[EngineProcess]) -> None:
+    """A paused engine prints nothing. Six lines take a second, which is more than a heartbeat."""
+    lines = [len(e.lines) for e in engines]
+    await until(lambda: all(len(e.lines) > n + 5 for e, n in zip(engines, lines, strict=True)))
+
+
 async def _chaos(fleet: Fleet, cluster: PrivateCluster, randomness: random.Random) -> dict[str, int]:
     """Kill and pause until everything was started and everybody was hit; then leave engines that live. Answers how often it did what."""
 
@@ -70,13 +76,14 @@ async def _chaos(fleet: Fleet, cluster: PrivateCluster, randomness: random.Rando
         )
 
     alive = [launch() for _ in range(ENGINES)]
-    await until("the engines are up", lambda: all(e.counters for e in alive), 30)
+    await until(lambda: all(e.counters for e in alive), "the engines are up", 30)
     began = time.monotonic()
     done = {"engine killed": 0, "engine paused": 0, "database killed": 0}
     while True:
         elapsed = time.monotonic() - began
         assert elapsed < CHAOS_S_MAX, f"{fleet.acknowledged} of {RUNS} starts in {elapsed:.0f} s\n{fleet.errors()}"
         if elapsed > CHAOS_S_MIN and fleet.acknowledged >= RUNS and done["database killed"] >= DATABASE_KILLS:
+            await _all_awake(alive)
             return done
         await asyncio.sleep(randomness.uniform(1.0, 3.0))
         victim = randomness.randrange(ENGINES)

@@ -23,6 +23,7 @@ from perdure.sdk.client.handles import Handle
 from perdure.store.migrate import migrate
 from tests.cli import processes
 from tests.conftest import FAST
+from tests.fakes.waiting import until
 from tests.server.remote import worker
 
 CALL_S = 2.0
@@ -132,9 +133,12 @@ async def test_calls_end_in_time_and_starts_that_were_given_up_do_not_run(
             doors: dict[str, Client | Perdure] = {"remote": remote, "embedded": embedded}
             handle = await remote.start(waits.options(key="away-first"))
             victim = await remote.start(waits)
-            async with asyncio.timeout(30):
-                while (await embedded._backend.call(messages.STATE, ReadState(handle.id, mood.name))).value is None:
-                    await asyncio.sleep(0.05)
+
+            async def is_waiting() -> bool:
+                state = await embedded._backend.call(messages.STATE, ReadState(handle.id, mood.name))
+                return state.value is not None
+
+            await until(is_waiting)
             results = [asyncio.create_task((await d.get(handle.id, workflow=waits)).result()) for d in doors.values()]
             victims = {door: await client.get(victim.id, workflow=waits) for door, client in doors.items()}
             await outage.begin()
@@ -156,20 +160,22 @@ async def test_calls_end_in_time_and_starts_that_were_given_up_do_not_run(
 
 async def _back(remote: Client, embedded: Perdure, handle: Handle[str]) -> None:
     """Both doors work again."""
+
+    async def is_running(client: Client | Perdure) -> None:
+        assert await (await client.get(handle.id)).status() == "running"
+
     async with asyncio.timeout(BACK_S):
-        for client in (remote, embedded):
-            while True:
-                try:
-                    assert await (await client.get(handle.id)).status() == "running"
-                    break
-                except Unavailable:
-                    await asyncio.sleep(0.1)
-        while True:
-            try:
-                await go.send(handle.id, "home", key="k2")
-                break
-            except Unavailable:
-                await asyncio.sleep(0.1)
+        await until(lambda: _answered(is_running(remote)))
+        await until(lambda: _answered(is_running(embedded)))
+        await until(lambda: _answered(go.send(handle.id, "home", key="k2")))
+
+
+async def _answered(call: Awaitable[object]) -> bool:
+    try:
+        await call
+    except Unavailable:
+        return False
+    return True
 
 
 async def test_the_sync_client_ends_its_calls_too(durable_cluster: Callable[..., PrivateCluster]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import Any
 
@@ -10,6 +9,7 @@ from perdure import Perdure, RateLimit, Retry, flow, task
 from perdure.core.events import TasksScheduled
 from perdure.errors import RunFailed
 from perdure.sdk import registry
+from tests.fakes.waiting import forever
 
 began: list[float] = []
 
@@ -31,7 +31,7 @@ async def decl_fails(which: str) -> None:
 
 @task(name="decl_slow", timeout="50ms", retry=1)
 async def decl_slow() -> None:
-    await asyncio.sleep(60)
+    await forever()
 
 
 def define() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import asyncpg
 import psutil
 import pytest
-from harness.fleet import Fleet, count, until
+from harness.fleet import Fleet, at_rest, count
 
 import perdure
 from perdure import EngineSettings, Handle, Perdure, Signal, State, task, wf, workflow
@@ -23,6 +23,7 @@ from perdure.engine.commits.policy import CommitPolicy
 from perdure.errors import Conflict
 from perdure.store.queries import fetch
 from perdure.wire.codec import decode_events, encode_message
+from tests.fakes.waiting import busy, busy_thread, until
 
 FORGETFUL = EngineSettings(
     placement=Placement(idle_s=0.0, near_s=0.0), heartbeat_s=1.0, commit=CommitPolicy(lazy_us=10_000)
@@ -38,12 +39,12 @@ async def add(n: int) -> int:
 
 @task(name="documented_nap")
 async def nap(seconds: float) -> None:
-    await asyncio.sleep(seconds)
+    await busy(seconds)
 
 
 @task(name="documented_block")
 def block(seconds: float) -> None:
-    time.sleep(seconds)
+    busy_thread(seconds)
 
 
 @task(name="documented_look", queue="documented_elsewhere")
@@ -101,9 +102,10 @@ async def blocks(width: int, seconds: float) -> None:
 
 
 async def _progress(handle: Handle[Any], wanted: int) -> None:
-    async with asyncio.timeout(10):
-        while await heard.read(handle.id) < wanted:
-            await asyncio.sleep(0.01)
+    async def is_heard() -> bool:
+        return await heard.read(handle.id) >= wanted
+
+    await until(is_heard, within_s=10)
 
 
 async def test_five_parallel_tasks_that_end_at_once_do_not_race_for_a_sequence_number(dsn: str) -> None:
@@ -119,20 +121,18 @@ async def test_five_parallel_tasks_that_end_at_once_do_not_race_for_a_sequence_n
 async def test_a_message_that_arrives_while_the_run_is_busy_is_not_lost(dsn: str) -> None:
     """2. A resume that arrived while the run was still RUNNING was lost. Here: while a task runs, and around every eviction."""
     async with Perdure(dsn, settings=FORGETFUL) as client:
-        busy = await client.start(listener, 1, 0.3)
-        await word.send(busy.id, 7)
+        occupied = await client.start(listener, 1, 0.3)
+        await word.send(occupied.id, 7)
         with pytest.raises(Conflict, match="not stuck"):
-            await busy.resume()
-        assert await busy.result(timeout="10s") == [7]
+            await occupied.resume()
+        assert await occupied.result(timeout="10s") == [7]
         forgetful = await client.start(listener, 40, 0.0)
         for n in range(40):
             await word.send(forgetful.id, n)
             await asyncio.sleep(0.037 if n % 3 else 0.0)
             if n % 10 == 9 and n < 39:  # at times long enough to be forgotten
                 before = client.engine.counters.runs_evicted
-                async with asyncio.timeout(10):
-                    while client.engine.counters.runs_evicted == before:
-                        await asyncio.sleep(0.01)
+                await until(lambda before=before: client.engine.counters.runs_evicted > before, within_s=10)  # type: ignore[misc]
         assert await forgetful.result(timeout="20s") == list(range(40))
 
 
@@ -152,9 +152,9 @@ async def test_an_idle_engine_does_not_burn_a_quarter_of_a_core(dsn: str, tmp_pa
     with Fleet(tmp_path, dsn) as fleet:
         engine = fleet.launch(target=20, lease=15.0)
         await until(
-            "it has worked", lambda: engine.counters.get("runs_ended", 0) >= 20 and not engine.counters["runs"], 40
+            lambda: engine.counters.get("runs_ended", 0) >= 20 and not engine.counters["runs"], "it has worked", 40
         )
-        await asyncio.sleep(1.0)
+        await at_rest(dsn, 20)
         process = psutil.Process(engine.process.pid)
         before, began = process.cpu_times(), time.monotonic()
         await asyncio.sleep(5.0)
@@ -193,19 +193,20 @@ async def test_the_runs_of_a_killed_engine_are_taken_over_in_time(dsn: str, tmp_
     """6. Reclaiming existed but was never called."""
     lease_s = 2.0
     with Fleet(tmp_path, dsn) as fleet:
-        victim = fleet.launch(target=40, lease=lease_s, shapes="6", idle=60.0)
-        await until("it holds runs", lambda: victim.counters.get("runs", 0) >= 30, 30)
         heir = fleet.launch(lease=lease_s)
-        await until("the heir is up", lambda: heir.counters, 20)
+        await until(lambda: heir.counters, "the heir is up", 20)
+        victim = fleet.launch(target=40, lease=lease_s, shapes="6", idle=60.0)
+        await until(lambda: victim.counters.get("runs", 0) >= 30, "it holds runs", 30)
         victim.kill()
-        killed = time.monotonic()
-        session = await count(dsn, "select min(id) from perdure.engine_session")
+        session = await count(dsn, "select max(id) from perdure.engine_session")
         orphans = f"select count(*) from perdure.run_queue where owner = {session}"
         assert await count(dsn, orphans) > 0
-        while await count(dsn, orphans):
-            assert time.monotonic() - killed < lease_s + 2.0, "take-over within the lease and two seconds"
-            await asyncio.sleep(0.05)
-        await until("the heir says so", lambda: heir.counters["sessions_reaped"] == 1, 5)
+
+        async def taken_over() -> bool:
+            return not await count(dsn, orphans)
+
+        await until(taken_over, "take-over within the lease and two seconds", lease_s + 2.0)
+        await until(lambda: heir.counters["sessions_reaped"] == 1, "the heir says so", 5)
 
 
 async def test_the_defaults_run_many_tasks_side_by_side(dsn: str) -> None:

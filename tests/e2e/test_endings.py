@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -19,6 +18,7 @@ from perdure.errors import RunCancelled, RunFailed
 from perdure.store.endings import PostgresEndings
 from perdure.store.postgres import PostgresStore
 from perdure.store.verify import verify
+from tests.fakes.waiting import turns, until
 
 WITHIN_S = 2.0
 HOUR_S = 3600.0
@@ -105,15 +105,6 @@ def serving(dsn: str, *definitions: Any) -> Perdure:
 def watching(dsn: str) -> Perdure:
     """A client without a worker: no code runs here."""
     return Perdure(dsn, worker=False)
-
-
-async def until(true: Callable[[], Awaitable[Any]], seconds: float = 60) -> float:
-    """How long it took."""
-    began = time.monotonic()
-    async with asyncio.timeout(seconds):
-        while not await true():
-            await asyncio.sleep(0.01)
-    return time.monotonic() - began
 
 
 async def query(dsn: str, sql: str, *args: object) -> list[Any]:
@@ -274,7 +265,7 @@ async def test_a_run_that_no_code_can_end_is_ended_by_the_engine(dsn: str, way: 
         else:
             await let_time_pass(client)
         for handle in {asked, last}:
-            assert await until(lambda h=handle: is_over(h), 30) < WITHIN_S  # type: ignore[misc]
+            await until(lambda h=handle: is_over(h), within_s=WITHIN_S)  # type: ignore[misc]
         if why == "cancel":
             with pytest.raises(RunCancelled, match="enough"):
                 await asked.result("5s")
@@ -326,11 +317,11 @@ async def test_a_cancel_request_that_was_read_is_not_forgotten_when_the_workers_
         await handle.cancel("enough")
         await until(lambda: has(handle, "TasksSucceeded"))
         assert not await query(dsn, "select from perdure.inbox")
-        await asyncio.sleep(0)
+        await turns()
         assert client.engine.counters.runs_ended_without_code == 0, "its code is here"
     async with watching(dsn) as client:
         found = await client.get(handle.id)
-        assert await until(lambda: is_over(found), 30) < WITHIN_S
+        await until(lambda: is_over(found), within_s=WITHIN_S)
         with pytest.raises(RunCancelled, match="enough"):
             await found.result("5s")
     await clean(dsn)
@@ -456,7 +447,7 @@ async def test_the_timeout_of_a_flow_holds_although_its_document_cannot_be_read(
         handle: Handle[Any] = await flow("end-flow").start()
         await until(lambda: is_stuck(handle))
         await let_time_pass(client)
-        assert await until(lambda: is_over(handle), 30) < WITHIN_S
+        await until(lambda: is_over(handle), within_s=WITHIN_S)
         with pytest.raises(RunFailed, match="did not end before its deadline"):
             await handle.result("5s")
         client.store.shift_clock(0.0)

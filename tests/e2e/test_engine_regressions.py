@@ -22,6 +22,7 @@ from perdure.engine.commits.write_queue import WriteQueue
 from perdure.engine.counters import Counters
 from perdure.engine.session import EngineSession
 from perdure.wire.codec import encode_message
+from tests.fakes.waiting import busy, holds, until
 
 executed: list[tuple[str, int]] = []
 
@@ -35,7 +36,7 @@ def settings(**more: Any) -> EngineSettings:
 @task(queue="elsewhere", name="regression_far")
 async def far(seconds: float) -> int:
     executed.append((perdure.attempt().run_id, perdure.attempt().number))
-    await asyncio.sleep(seconds)
+    await busy(seconds)
     return perdure.attempt().number
 
 
@@ -83,9 +84,7 @@ async def test_an_end_that_lies_in_the_inbox_while_its_run_is_loaded_is_not_take
     async with Perdure(dsn, queues=["none"], settings=settings()) as owner:
         handle = await owner.start(far_once_flow)
         c = await asyncpg.connect(dsn)
-        async with asyncio.timeout(30):
-            while not await c.fetchval("select count(*) from perdure.task_queue"):
-                await asyncio.sleep(0.01)
+        await until(lambda: c.fetchval("select count(*) from perdure.task_queue"))
     row = await c.fetchrow("delete from perdure.task_queue returning run_id, ns, seq, attempt")
     end = encode_message(TaskEndedMessage(row["seq"], TaskStatus.SUCCESS, b"7", None, row["attempt"], 0, 1, 2, 3))
     await c.execute("insert into perdure.inbox (ns, run_id, body) values ($1, $2, $3)", row["ns"], row["run_id"], end)
@@ -102,15 +101,10 @@ async def test_a_result_that_waits_in_the_inbox_of_a_sleeping_run_is_not_taken_f
         Perdure(dsn, queues=["elsewhere"], settings=settings()),
     ):
         handle = await owner.start(far_flow, 1.5)
-        await asyncio.wait_for(_evicted(owner), 5)
+        await until(lambda: owner.engine.counters.runs_evicted, within_s=5)
         assert await handle.result(timeout="10s") == 1
         assert executed == [(handle.id, 1)]
         assert await count(dsn, "select count(*) from perdure.task_queue") == 0
-
-
-async def _evicted(client: Perdure) -> None:
-    while not client.engine.counters.runs_evicted:
-        await asyncio.sleep(0.01)
 
 
 async def test_a_parent_does_not_leave_memory_while_its_child_is_about_to_end_there(
@@ -158,15 +152,12 @@ async def test_a_claim_whose_session_expired_on_the_way_is_not_loaded(
         lost = slow.engine.session.id
         await _expire(dsn, lost)
         async with Perdure(dsn, queues=["none"], settings=settings()):
-            while slow.engine.session.id == lost:
-                await asyncio.sleep(0.01)
-            while await count(dsn, f"select coalesce(max(owner), 0) from perdure.run_queue where owner <> {lost}") == 0:
-                await asyncio.sleep(0.01)
-            owner = await count(dsn, "select owner from perdure.run_queue")
+            await until(lambda: slow.engine.session.id != lost)
+            taken = f"select coalesce(max(owner), 0) from perdure.run_queue where owner <> {lost}"
+            owner = await until(lambda: count(dsn, taken))
             go_on.set()
-            await asyncio.sleep(0.1)
+            await holds(lambda: not slow.engine.runs, 0.1, f"it does not hold {handle.id}, which another engine owns")
             assert owner != slow.engine.session.id
-            assert not slow.engine.runs, f"it holds {handle.id}, which another engine owns"
             assert slow.engine.counters.activations == 0, "it executed code of a run that another engine owns"
 
 
@@ -230,9 +221,7 @@ async def test_a_task_claimed_while_claims_are_being_checked_is_not_taken_for_st
         monkeypatch.setattr(helper.store, "still_mine", slow)
         await asyncio.wait_for(asked.wait(), 5)
         second = await owner.start(far_flow, 1.0)
-        async with asyncio.timeout(5):
-            while (second.id, 1) not in executed:
-                await asyncio.sleep(0.01)
+        await until(lambda: (second.id, 1) in executed, within_s=5)
         go_on.set()
         assert await first.result(timeout="5s") == 1
         assert await second.result(timeout="5s") == 1
@@ -305,9 +294,7 @@ async def test_an_answer_that_arrives_while_the_engine_registers_anew_is_late(
         handle = await asyncio.wait_for(starting, 5)
         assert not engine.runs, f"{handle.id} belongs to the engine that claims it next"
         go_on.set()
-        async with asyncio.timeout(5):
-            while not engine.runs:
-                await asyncio.sleep(0.01)
+        await until(lambda: engine.runs, within_s=5)
         assert [run.epoch for run in engine.runs.values()] == [2]
 
 
@@ -354,9 +341,10 @@ async def test_a_service_that_fails_costs_the_engine_nothing(dsn: str, monkeypat
             raise ValueError("on purpose")
 
         monkeypatch.setattr(engine.named_events, "poll_once", broken)
-        engine.named_events.wake()
-        async with asyncio.timeout(20):
-            while failed < 3:
-                await asyncio.sleep(0.05)
-                engine.named_events.wake()
+
+        def failed_often() -> bool:
+            engine.named_events.wake()
+            return failed >= 3
+
+        await until(failed_often)
         assert engine.session.id == session

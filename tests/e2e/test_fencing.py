@@ -6,7 +6,9 @@ import signal
 from pathlib import Path
 
 import pytest
-from harness.fleet import Fleet, at_rest, count, describe_active, until, violated
+from harness.fleet import Fleet, at_rest, count, describe_active, violated
+
+from tests.fakes.waiting import until
 
 LEASE_S = 2.0
 RUNS = 500
@@ -18,18 +20,18 @@ async def test_a_paused_engine_cannot_overwrite_what_others_did_meanwhile(dsn: s
     with Fleet(tmp_path, dsn) as fleet:
         sleeper = fleet.launch(target=RUNS, lease=LEASE_S, pause=1.2)
         other = fleet.launch(target=RUNS, lease=LEASE_S, pause=1.2)
-        await until("both are up", lambda: sleeper.counters and other.counters, 20)
+        await until(lambda: sleeper.counters and other.counters, "both are up", 20)
         for _ in range(PAUSES):
-            await until("the engine to be paused holds runs", lambda: sleeper.counters.get("runs", 0) > 5, 20)
+            await until(lambda: sleeper.counters.get("runs", 0) > 5, "the engine to be paused holds runs", 20)
             sleeper.send(signal.SIGSTOP)
             commits, fenced = sleeper.counters["commits"], sleeper.counters["fenced"]
             reaped = other.counters["sessions_reaped"]
             # A pause amid a transaction holds the fence until PostgreSQL ends that transaction (10 s): only then it can be reaped.
-            await until("the other one has taken over", lambda r=reaped: other.counters["sessions_reaped"] > r, 80)
+            await until(lambda r=reaped: other.counters["sessions_reaped"] > r, "the other one has taken over", 80)
             sleeper.send(signal.SIGCONT)
-            await until("its late write was refused", lambda f=fenced: sleeper.counters["fenced"] > f, 20)
-            await until("it has rejoined and works", lambda c=commits: sleeper.counters["commits"] > c + 3, 30)
-        await until("every run was started", lambda: fleet.acknowledged >= RUNS, 60)
+            await until(lambda f=fenced: sleeper.counters["fenced"] > f, "its late write was refused", 20)
+            await until(lambda c=commits: sleeper.counters["commits"] > c + 3, "it has rejoined and works", 30)
+        await until(lambda: fleet.acknowledged >= RUNS, "every run was started", 60)
         await at_rest(dsn, 60)
         tallies = fleet.verify()
         assert not violated(tallies), f"{violated(tallies)}\n{fleet.errors()}"

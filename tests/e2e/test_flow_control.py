@@ -15,6 +15,7 @@ from perdure.core.errors import LimitReached
 from perdure.core.flow_control.groups import FlowControlRule
 from perdure.errors import RunCancelled, TaskFailed
 from perdure.store.flow_control import assign_lines
+from tests.fakes.waiting import busy, holds, until
 
 FULL = os.environ.get("PERDURE_FLOW_FULL") == "1"
 """The sizes that the documentation quotes; otherwise small ones."""
@@ -38,7 +39,7 @@ async def at_work(key: str, seconds: float = 0.005) -> None:
     running[key] += 1
     peak[key] = max(peak[key], running[key])
     try:
-        await asyncio.sleep(seconds)
+        await busy(seconds)
     finally:
         running[key] -= 1
         ended[key].append(time.monotonic())
@@ -101,11 +102,11 @@ async def nothing_left(dsn: str) -> None:
     c = await asyncpg.connect(dsn)
     try:
         assert await c.fetchval("select count(*) from perdure.flow_control_slot") == 0
-        for _ in range(60):
-            if await c.fetchval("select count(*) from perdure.flow_control_group") == 0:
-                return
-            await asyncio.sleep(0.1)
-        raise AssertionError(await c.fetch("select * from perdure.flow_control_group"))
+
+        async def no_group_left() -> bool:
+            return await c.fetchval("select count(*) from perdure.flow_control_group") == 0
+
+        await until(no_group_left, within_s=10)
     finally:
         await c.close()
 
@@ -219,7 +220,7 @@ async def test_children_wait_like_other_runs(dsn: str) -> None:
 async def test_the_oldest_makes_room(dsn: str) -> None:
     async with Perdure(dsn, slots=50):
         first = await fc_replacing_run.start(1)
-        await until_running("replacing")
+        await until(lambda: running["replacing"])
         second = await fc_replacing_run.start(2)
         with pytest.raises(RunCancelled, match="a newer run takes its place"):
             await first.result(timeout="30s")
@@ -229,7 +230,7 @@ async def test_the_oldest_makes_room(dsn: str) -> None:
 async def test_the_newest_is_turned_away(dsn: str) -> None:
     async with Perdure(dsn, slots=50):
         first = await fc_first_only_run.start(1)
-        await until_running("first")
+        await until(lambda: running["first"])
         second = await fc_first_only_run.start(2)
         with pytest.raises(RunCancelled, match="was reached when it was started"):
             await second.result(timeout="30s")
@@ -239,7 +240,7 @@ async def test_the_newest_is_turned_away(dsn: str) -> None:
 async def test_a_start_that_finds_the_limit_reached_is_not_made(dsn: str) -> None:
     async with Perdure(dsn, slots=50):
         first = await fc_skipping_run.start(1)
-        await until_running("skip")
+        await until(lambda: running["skip"])
         with pytest.raises(LimitReached, match=first.id):
             await fc_skipping_run.start(2)
         assert await first.result(timeout="30s") == 1
@@ -255,14 +256,6 @@ async def test_a_run_that_waits_to_be_let_in_can_be_cancelled(dsn: str) -> None:
         for h in handles[:3]:
             await h.result(timeout="30s")
         await nothing_left(dsn)
-
-
-async def until_running(key: str) -> None:
-    for _ in range(500):
-        if running[key]:
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError(f"{key} never ran")
 
 
 # -- rates ---------------------------------------------------------------------------------------------------------
@@ -288,10 +281,8 @@ async def test_a_rate_is_kept(dsn: str) -> None:
     """Within 2 % over 30 s (PERDURE_FLOW_FULL=1); the burst weighs more in the short form."""
     async with Perdure(dsn, slots=50):
         handle = await fc_under_a_rate.start(int(RATE_PER_S * RATE_S * 1.2))
-        while not began:
-            await asyncio.sleep(0.01)
-        first = began[0][0]
-        await asyncio.sleep(RATE_S + 0.3)
+        first, _ = await until(lambda: began and began[0])
+        await until(lambda: began[-1][0] - first > RATE_S, "a task begins after the time that is measured")
         count = sum(at - first <= RATE_S for at, _ in began)
         wanted = RATE_PER_S * RATE_S
         print(f"{count} in {RATE_S:g} s, wanted {wanted:g}: {100 * (count / wanted - 1):+.2f} %")
@@ -324,23 +315,20 @@ async def test_a_long_line_does_not_hold_up_short_ones(dsn: str) -> None:
     """Every small key ends within 2 s of the first begin, though one key has 100,000 tasks waiting (PERDURE_FLOW_FULL=1)."""
     async with Perdure(dsn, slots=20) as perdure:
         ns = perdure.engine.ns
-        await put_rule(
-            dsn, FlowControlRule(ns=ns, scope="queue", name="default", paused_by="test")
-        )  # until all of them wait
-        await asyncio.sleep(1.5)
+        # Paused until all of them wait.
+        await put_rule(perdure, FlowControlRule(ns=ns, scope="queue", name="default", paused_by="test"))
         long = await fc_line_of.start("long", LONG_LINE)
         short = [await fc_line_of.start(f"short-{k}", SHORT_LINE) for k in range(SHORT_KEYS)]
         c = await asyncpg.connect(dsn)
-        waiting = 0
-        for _ in range(600):
-            waiting = await c.fetchval("select count(*) from perdure.task_queue where owner is null")
-            if waiting == LONG_LINE + SHORT_KEYS * SHORT_LINE:
-                break
-            await asyncio.sleep(0.1)
+        waiting = LONG_LINE + SHORT_KEYS * SHORT_LINE
+
+        async def all_wait() -> bool:
+            return await c.fetchval("select count(*) from perdure.task_queue where owner is null") == waiting
+
+        await until(all_wait)
         await c.close()
-        assert waiting == LONG_LINE + SHORT_KEYS * SHORT_LINE
         assert not began
-        await put_rule(dsn, FlowControlRule(ns=ns, scope="queue", name="default"))
+        await put_rule(perdure, FlowControlRule(ns=ns, scope="queue", name="default"))
         for h in short:
             await h.result(timeout="60s")
         took = max(at for key, times in ended.items() if key != "long" for at in times) - began[0][0]
@@ -384,7 +372,7 @@ async def fc_with_priority(name: str, priority: int, count: int) -> None:
 async def test_higher_priority_goes_first(dsn: str) -> None:
     async with Perdure(dsn, slots=2):
         low = await fc_with_priority.start("low", 0, 20)
-        await until_running("low")
+        await until(lambda: running["low"])
         high = await fc_with_priority.start("high", 5, 10)
         await asyncio.gather(low.result(timeout="60s"), high.result(timeout="60s"))
         assert max(ended["high"]) < sorted(ended["low"])[-3]
@@ -393,9 +381,11 @@ async def test_higher_priority_goes_first(dsn: str) -> None:
 # -- rules and pauses ----------------------------------------------------------------------------------------------
 
 
-async def put_rule(dsn: str, rule: FlowControlRule) -> None:
-    c = await asyncpg.connect(dsn)
-    try:
+async def put_rule(perdure: Perdure, rule: FlowControlRule) -> None:
+    """Write a rule as another engine would, and wait until this one has read it: that takes at most a second."""
+    control = perdure.engine.flow_control
+    before = control.rules_us
+    async with perdure.store.pool.take() as c:
         await c.execute(
             """insert into perdure.flow_control_rule (ns, scope, name, concurrency, paused_at, paused_by, pause_reason, updated_at, updated_by)
                values ($1, $2, $3, $4, case when $5::text is not null then now() end, $5, $6, clock_timestamp(), 'test')
@@ -403,8 +393,7 @@ async def put_rule(dsn: str, rule: FlowControlRule) -> None:
                  paused_by = excluded.paused_by, pause_reason = excluded.pause_reason, updated_at = clock_timestamp()""",
             rule.ns, rule.scope, rule.name, rule.concurrency, rule.paused_by, rule.pause_reason,
         )  # fmt: skip
-    finally:
-        await c.close()
+    await until(lambda: control.rules_us != before, within_s=1.5)
 
 
 @workflow
@@ -415,12 +404,10 @@ async def fc_ordinary(count: int) -> int:
 async def test_a_rule_set_at_run_time_holds_within_a_second(dsn: str) -> None:
     async with Perdure(dsn, slots=50) as perdure:
         ns = perdure.engine.ns
-        await put_rule(dsn, FlowControlRule(ns=ns, scope="queue", name="default", concurrency=2))
-        await asyncio.sleep(1.5)
+        await put_rule(perdure, FlowControlRule(ns=ns, scope="queue", name="default", concurrency=2))
         assert await (await fc_ordinary.start(20)).result(timeout="60s") == 20
         assert peak["fc_ordinary"] == 2
-        await put_rule(dsn, FlowControlRule(ns=ns, scope="queue", name="default"))
-        await asyncio.sleep(1.5)
+        await put_rule(perdure, FlowControlRule(ns=ns, scope="queue", name="default"))
         peak.clear()
         assert await (await fc_ordinary.start(20)).result(timeout="60s") == 20
         assert peak["fc_ordinary"] > 2
@@ -430,13 +417,11 @@ async def test_a_paused_queue_waits_and_goes_on(dsn: str) -> None:
     async with Perdure(dsn, slots=50) as perdure:
         ns = perdure.engine.ns
         await put_rule(
-            dsn, FlowControlRule(ns=ns, scope="queue", name="default", paused_by="ada", pause_reason="upgrade")
+            perdure, FlowControlRule(ns=ns, scope="queue", name="default", paused_by="ada", pause_reason="upgrade")
         )
-        await asyncio.sleep(1.5)
         handle = await fc_ordinary.start(5)
-        await asyncio.sleep(1.0)
-        assert not began
-        await put_rule(dsn, FlowControlRule(ns=ns, scope="queue", name="default"))
+        await holds(lambda: not began, 1.0)
+        await put_rule(perdure, FlowControlRule(ns=ns, scope="queue", name="default"))
         assert await handle.result(timeout="30s") == 5
         await nothing_left(dsn)
 
@@ -444,12 +429,14 @@ async def test_a_paused_queue_waits_and_goes_on(dsn: str) -> None:
 async def test_runs_of_a_paused_workflow_do_not_begin(dsn: str) -> None:
     async with Perdure(dsn, slots=50) as perdure:
         ns = perdure.engine.ns
-        await put_rule(dsn, FlowControlRule(ns=ns, scope="workflow", name=fc_ordinary.name, paused_by="ada"))
-        await asyncio.sleep(1.5)
+        await put_rule(perdure, FlowControlRule(ns=ns, scope="workflow", name=fc_ordinary.name, paused_by="ada"))
         handle = await fc_ordinary.start(3)
-        await asyncio.sleep(1.0)
-        assert await handle.status() == "pending"
-        await put_rule(dsn, FlowControlRule(ns=ns, scope="workflow", name=fc_ordinary.name))
+
+        async def is_pending() -> bool:
+            return await handle.status() == "pending"
+
+        await holds(is_pending, 1.0)
+        await put_rule(perdure, FlowControlRule(ns=ns, scope="workflow", name=fc_ordinary.name))
         assert await handle.result(timeout="30s") == 3
 
 
@@ -458,9 +445,9 @@ async def test_tasks_that_wait_already_are_put_into_lines_when_a_rule_is_made(ds
         ns = perdure.engine.ns
         async with Perdure(dsn, slots=1) as other:
             handle = await fc_ordinary.start(30)
-            await until_running("fc_ordinary")
+            await until(lambda: running["fc_ordinary"])
         del other
-        await put_rule(dsn, FlowControlRule(ns=ns, scope="task", name=fc_held.name, concurrency=1))
+        await put_rule(perdure, FlowControlRule(ns=ns, scope="task", name=fc_held.name, concurrency=1))
         async with perdure.store.pool.take() as c, c.transaction():
             waiting = await c.fetchval(
                 "select count(*) from perdure.task_queue where owner is null and group_id is null"

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from time import monotonic
 
 import pytest
-from harness.fleet import until
 from harness.servers import Servers
 
 from perdure import Client, Perdure, task, wf, workflow
 from perdure.errors import Stuck
 from perdure.sdk.worker import worker as worker_module
 from perdure.sdk.worker.overrun import StretchBound
+from tests.fakes.waiting import until
 
 LIMIT_S = 0.3
 
@@ -83,8 +82,7 @@ async def test_a_loop_without_end_is_stuck_with_its_stack_and_the_others_go_on(d
 async def test_code_that_is_thrown_away_is_bounded_too(dsn: str) -> None:
     async with Perdure(dsn) as p:
         await p.start(at_last)
-        while not any(run.state.timers for run in p.engine.runs.values()):
-            await asyncio.sleep(0.01)
+        await until(lambda: any(run.state.timers for run in p.engine.runs.values()))
         began = monotonic()
         p.worker.forget_all()  # closes the coroutine, whose `finally` never ends
         assert monotonic() - began < 20
@@ -116,14 +114,14 @@ async def test_a_worker_whose_code_cannot_be_stopped_ends_and_the_run_is_stuck(d
     (tmp_path / "swallowing.py").write_text(SWALLOWS)
     with Servers(tmp_path, dsn, 1, lease_s=5.0) as fleet:
         server = fleet.server(0)
-        await until("the server is up", lambda: fleet.is_up(server, "ready"), 60)
+        await until(lambda: fleet.is_up(server, "ready"), "the server is up", 60)
         arguments = ["worker", "swallowing", "--server", fleet.addresses[0]]
         workers = [fleet._start("worker", arguments, {"PYTHONPATH": str(tmp_path)}) for _ in range(2)]
-        await until("the workers are up", lambda: all(fleet.is_up(w, "connected") for w in workers), 60)
+        await until(lambda: all(fleet.is_up(w, "connected") for w in workers), "the workers are up", 60)
         async with Client(fleet.addresses[0]) as client:
             handle = await client.start(swallows)
             with pytest.raises(Stuck, match="could not be stopped") as caught:
                 await handle.result("100s")
             assert "swallowing.py" in str(caught.value)
-        await until("one worker has ended", lambda: any(w.process.poll() == 70 for w in workers), 30)
+        await until(lambda: any(w.process.poll() == 70 for w in workers), "one worker has ended", 30)
         assert sum(w.process.poll() is None for w in workers) == 1

@@ -14,13 +14,14 @@ from pathlib import Path
 import asyncpg
 import pytest
 from harness import limited
-from harness.fleet import EngineProcess, until
+from harness.fleet import EngineProcess, count
 from harness.servers import Servers
 
 from perdure import Client
 from perdure.core.errors import PerdureError
 from perdure.localpg.cluster import PrivateCluster
 from perdure.store.migrate import migrate
+from tests.fakes.waiting import until
 
 CHAOS_S = float(os.environ.get("PERDURE_LIMIT_CHAOS_S", "15"))
 SEED = int(os.environ.get("PERDURE_CRASH_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 30)
@@ -50,15 +51,15 @@ async def test_no_limit_is_exceeded_and_no_slot_is_leaked(
     died: dict[int, float] = {}
     with LimitedServers(tmp_path, dsn, SERVERS, lease_s=LEASE_S) as fleet:
         servers = [fleet.server(n) for n in range(SERVERS)]
-        await until("the servers are up", lambda: all(fleet.is_up(s, "ready") for s in servers), 40)
+        await until(lambda: all(fleet.is_up(s, "ready") for s in servers), "the servers are up", 40)
         workers = [fleet.worker(fleet.addresses) for _ in range(WORKERS)]
-        await until("the workers are up", lambda: all(fleet.is_up(w, "connected") for w in workers), 30)
+        await until(lambda: all(fleet.is_up(w, "connected") for w in workers), "the workers are up", 30)
         over = time.monotonic() + CHAOS_S
         starting = asyncio.create_task(_load(fleet, over))
         kills = await _kill(fleet, servers, workers, randomness, over, died)
         started = await starting
-        await asyncio.sleep(LEASE_S + 1.5)
-        await _no_slot_without_a_living_holder(dsn)
+        await until(lambda: _only_living_sessions(dsn), "the sessions of killed servers are gone")
+        await until(lambda: _no_slot_without_a_living_holder(dsn), within_s=1.5)
         await _all_done(dsn, 90)
         peaks, executions = _sweep(fleet.intervals, died)
         print(
@@ -84,9 +85,8 @@ async def _load(fleet: Servers, until_s: float) -> int:
             except (PerdureError, TimeoutError):
                 await asyncio.sleep(0.2)
             waiting = {t for t in waiting if not t.done()}
-            while len(waiting) > 10 and time.monotonic() < until_s:
-                await asyncio.sleep(0.1)
-                waiting = {t for t in waiting if not t.done()}
+            while len(waiting) > 10 and (left_s := until_s - time.monotonic()) > 0:
+                _, waiting = await asyncio.wait(waiting, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
         for t in waiting:
             t.cancel()
     return started
@@ -119,34 +119,34 @@ async def _kill(
         kills[who] += 1
         if who == "server":
             group[n] = fleet.server(n)
-            await until("the server is up again", lambda s=group[n]: fleet.is_up(s, "ready"), 40)  # type: ignore[misc]
+            await until(lambda s=group[n]: fleet.is_up(s, "ready"), "the server is up again", 40)  # type: ignore[misc]
         else:
             group[n] = fleet.worker(fleet.addresses)
     return dict(kills)
 
 
-async def _no_slot_without_a_living_holder(dsn: str) -> None:
-    """One lease after the last kill: every slot belongs to an attempt of an engine that is alive."""
-    c = await asyncpg.connect(dsn)
-    try:
-        left = await c.fetchval(
-            """select count(*) from perdure.flow_control_slot s where not exists (
-                 select from perdure.task_queue t join perdure.engine_session e on e.id = t.owner where t.id = s.holder and e.expires_at > now())"""
-        )
-        assert left == 0
-    finally:
-        await c.close()
+async def _only_living_sessions(dsn: str) -> bool:
+    return await count(dsn, "select count(*) from perdure.engine_session") == SERVERS
+
+
+async def _no_slot_without_a_living_holder(dsn: str) -> bool:
+    """Every slot belongs to an attempt of an engine that is alive."""
+    left = await count(
+        dsn,
+        """select count(*) from perdure.flow_control_slot s where not exists (
+             select from perdure.task_queue t join perdure.engine_session e on e.id = t.owner where t.id = s.holder and e.expires_at > now())""",
+    )
+    return left == 0
 
 
 async def _all_done(dsn: str, seconds: float) -> None:
     c = await asyncpg.connect(dsn)
     try:
-        deadline = time.monotonic() + seconds
-        while await c.fetchval("select count(*) from perdure.run_queue"):
-            assert time.monotonic() < deadline, await c.fetch(
-                "select status, owner, attempt, count(*) from perdure.task_queue group by 1, 2, 3"
-            )
-            await asyncio.sleep(0.2)
+
+        async def no_run_left() -> bool:
+            return not await c.fetchval("select count(*) from perdure.run_queue")
+
+        await until(no_run_left, within_s=seconds)
         assert await c.fetchval("select count(*) from perdure.flow_control_slot") == 0
         assert await c.fetchval("select count(*) from perdure.run where status <> 'success'") == 0
     finally:

@@ -11,7 +11,7 @@ import asyncpg
 import msgspec
 import pytest
 
-from perdure import EngineSettings, NamedEvent, Perdure, Signal, State, TestEnv, flow, wf, workflow
+from perdure import EngineSettings, Handle, NamedEvent, Perdure, Signal, State, TestEnv, flow, wf, workflow
 from perdure.core import events as ev
 from perdure.core import ids, limits
 from perdure.core.api import messages, named_events
@@ -20,6 +20,7 @@ from perdure.core.api.named_events import EmitEvent
 from perdure.core.placement import Placement
 from perdure.errors import InvalidInput, PayloadTooLarge, RunFailed, RunFinished
 from perdure.store import named_events as store_module
+from tests.fakes.waiting import until
 
 LIMIT = "60s"
 
@@ -117,16 +118,14 @@ async def waiting(dsn: str, count: int) -> None:
     """Until so many waits are recorded."""
     connection = await asyncpg.connect(dsn)
     try:
-        async with asyncio.timeout(30):
-            while (
-                await connection.fetchval(
-                    "select count(*) from perdure.promise where kind = 'event' and resolved_at is null"
-                )
-                != count
-            ):
-                await asyncio.sleep(0.01)
+        recorded = "select count(*) = $1 from perdure.promise where kind = 'event' and resolved_at is null"
+        await until(lambda: connection.fetchval(recorded, count))
     finally:
         await connection.close()
+
+
+async def has_events(run: Handle[Any], kind: type, count: int) -> bool:
+    return sum(isinstance(r.event, kind) for r in await run.history()) >= count
 
 
 async def test_each_run_gets_the_event_that_fits_it(client: Perdure, dsn: str) -> None:
@@ -172,15 +171,18 @@ async def test_a_key_makes_it_one_event(client: Perdure, dsn: str) -> None:
 
 async def test_a_wait_that_is_given_up_is_taken_up_again(client: Perdure, dsn: str) -> None:
     run = await loop.start(3)
-    async with asyncio.timeout(30):
-        while await heard.read(run.id) < 3:
-            await asyncio.sleep(0.01)
+
+    async def waits_in_vain() -> bool:
+        return await heard.read(run.id) >= 3
+
+    await until(waits_in_vain)
     for n in range(3):
+        await waiting(dsn, 1)
         await tick.emit(n)
-        await asyncio.sleep(0.3)
+        await until(lambda n=n: has_events(run, ev.PromiseResolved, n + 1))  # type: ignore[misc]
     assert await run.result(LIMIT) == [0, 1, 2]
-    created = [r for r in await run.history() if isinstance(r.event, ev.PromiseCreated)]
-    assert len(created) == 3  # one for each event, however often it looked
+    assert await has_events(run, ev.PromiseCreated, 3)  # one for each event, however often it looked
+    assert not await has_events(run, ev.PromiseCreated, 4)
 
 
 async def test_an_event_for_a_run_that_went_on_as_another_means_nothing_to_that_one(client: Perdure, dsn: str) -> None:
@@ -309,9 +311,7 @@ async def test_a_flow_waits_for_an_event_with_what_it_knows(client: Perdure, dsn
 async def test_a_flow_that_looks_again_and_again_leaves_one_wait_behind(client: Perdure, dsn: str) -> None:
     await client.deploy(LATE)
     run = await flow("events-late", dict[str, int]).start()
-    async with asyncio.timeout(30):
-        while sum(isinstance(r.event, ev.TimerFired) for r in await run.history()) < 3:
-            await asyncio.sleep(0.02)
+    await until(lambda: has_events(run, ev.TimerFired, 3))
     await tick.emit(7)
     result = await run.result(LIMIT)
     assert result["heard"] == 7

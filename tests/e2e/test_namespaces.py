@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from perdure import EngineSettings, Handle, Perdure, Signal, wf, workflow
 from perdure.core import ids
 from perdure.errors import NotFound
+from tests.fakes.waiting import until
 
 go = Signal("go", str)
 
@@ -30,7 +29,8 @@ async def test_an_engine_claims_only_runs_of_its_own_namespace(dsn: str) -> None
         async with Perdure(dsn, settings=EngineSettings(namespace="other")) as other:
             other.serve(nap)
             assert await (await other.start(nap, 2)).result() == 2
-            await asyncio.sleep(1.5)  # longer than an engine takes to look for work by itself
+            polls = other.engine.counters.polls
+            await until(lambda: other.engine.counters.polls > polls + 1, "the engine has looked for work by itself")
             assert other.engine.counters.runs_claimed == 0
             assert await handle.status() == "pending"
         async with Perdure(dsn, settings=EngineSettings(namespace="shop")) as second:

@@ -10,7 +10,7 @@ from typing import Any
 
 import asyncpg
 import pytest
-from harness.fleet import Fleet, at_rest, until, violated
+from harness.fleet import Fleet, at_rest, violated
 from harness.pgbouncer import PgBouncer
 
 from perdure import Perdure, Signal, task, wf, workflow
@@ -22,6 +22,7 @@ from perdure.store.migrate import migrate
 from perdure.store.pooling import Pooling
 from perdure.store.run_lists import READ_SETTINGS
 from perdure.store.verify import verify
+from tests.fakes.waiting import until
 
 MODES = ("transaction", "session")
 nudge = Signal("pooled_nudge", int)
@@ -82,10 +83,10 @@ async def test_runs_tasks_timers_and_signals_work_through_it(bouncer: PgBouncer,
 async def test_an_engine_that_is_killed_leaves_nothing_broken(bouncer: PgBouncer, dsn: str, tmp_path: Path) -> None:
     with Fleet(tmp_path, bouncer.dsn(dsn)) as fleet:
         first = fleet.launch(target=30, pause=0.05)
-        await until("half of the runs were started", lambda: fleet.acknowledged >= 15, 60)
+        await until(lambda: fleet.acknowledged >= 15, "half of the runs were started", 60)
         first.kill()
         fleet.launch(target=30)
-        await until("all runs were started", lambda: fleet.acknowledged >= 30, 60)
+        await until(lambda: fleet.acknowledged >= 30, "all runs were started", 60)
         await at_rest(dsn, 90)
         tallies = fleet.verify()
         assert not violated(tallies), f"{violated(tallies)}\n{fleet.errors()}"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.fleet import Fleet, at_rest, until, violated
+from harness.fleet import Fleet, at_rest, violated
+
+from tests.fakes.waiting import until
 
 LEASE_S = 2.0
 RUNS = 60
@@ -32,10 +33,10 @@ async def _pause_without_fence(dsn: str, directory: Path) -> dict[int, Any]:
     a commit number of a session that is gone is a write that the fence would have refused."""
     with Fleet(directory, dsn) as fleet:
         sleeper = fleet.launch(target=RUNS, lease=LEASE_S, shapes="0,1,6", bug="no_fence")
-        await until("it holds runs", lambda: sleeper.counters.get("runs", 0) > 10, 20)
+        await until(lambda: sleeper.counters.get("runs", 0) > 10, "it holds runs", 20)
         sleeper.send(signal.SIGSTOP)
         other = fleet.launch(lease=LEASE_S)
-        await until("the other one has taken over", lambda: other.counters.get("runs_claimed", 0) > 0, 20)
+        await until(lambda: other.counters.get("runs_claimed", 0) > 0, "the other one has taken over", 20)
         sleeper.send(signal.SIGCONT)
         await at_rest(dsn, 20)
         found = violated(fleet.verify())
@@ -50,8 +51,7 @@ async def test_results_applied_before_they_are_durable_are_noticed(dsn: str, tmp
             hasty = fleet.launch(
                 target=RUNS * (seed + 1), lease=LEASE_S, shapes="0,1", seed=seed, bug="applied_before_commit", pause=0.2
             )
-            await until("it works", lambda e=hasty: e.counters.get("commits", 0) > 5, 20)
-            await asyncio.sleep(0.3)
+            await until(lambda e=hasty: e.counters.get("commits", 0) > 10, "it works", 20)
             hasty.kill()
         fleet.launch(lease=LEASE_S)
         await at_rest(dsn, 30)

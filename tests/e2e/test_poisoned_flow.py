@@ -14,8 +14,9 @@ from typing import Any
 
 import httpx2
 import pytest
-from harness.fleet import until
 from harness.servers import Servers, drained
+
+from tests.fakes.waiting import busy, until
 
 P99_MS = float(os.environ.get("PERDURE_ATTACK_P99_MS", "1500"))
 ALL = os.environ.get("PERDURE_ATTACK") == "all"
@@ -38,7 +39,7 @@ QUICK = {"flow": "quick", "tasks": {"a": {"value": 1}, "b": {"value": "${ a + 1 
 async def test_a_flow_that_computes_without_end_hurts_nobody_and_is_stuck(dsn: str, tmp_path: Path) -> None:
     with Servers(tmp_path, dsn, 2, lease_s=5.0) as fleet:
         servers = [fleet.server(n) for n in range(2)]
-        await until("the servers are up", lambda: all(fleet.is_up(s, "ready") for s in servers), 60)
+        await until(lambda: all(fleet.is_up(s, "ready") for s in servers), "the servers are up", 60)
         attacks = [RING, SPREAD, PLAIN] if ALL else [RING]
         async with client(fleet, 0, "default") as attacker:
             for namespace in "attacked", "quiet":
@@ -49,7 +50,7 @@ async def test_a_flow_that_computes_without_end_hurts_nobody_and_is_stuck(dsn: s
             client(fleet, 1, "quiet") as two,
         ):
             await said(one.post("/workflows/deploy", json={"document": QUICK}))
-            before = await load([one, two], asyncio.create_task(asyncio.sleep(2)))
+            before = await load([one, two], asyncio.create_task(busy(2)))
             runs: list[str] = []
             for document in attacks:
                 await said(attacker.post("/workflows/deploy", json={"document": document}))
@@ -85,18 +86,19 @@ async def said(answering: Any) -> Any:
 
 
 async def over(attacker: httpx2.AsyncClient, runs: list[str]) -> None:
-    deadline = time.monotonic() + STUCK_S
+    async def is_over(run: str) -> bool:
+        found = await said(attacker.get(f"/runs/{run}"))
+        return found["status"] != "running" or bool(found.get("stuck"))
+
     for run in runs:
-        while (found := await said(attacker.get(f"/runs/{run}")))["status"] == "running" and not found.get("stuck"):
-            assert time.monotonic() < deadline, found
-            await asyncio.sleep(0.5)
+        await until(lambda run=run: is_over(run), within_s=STUCK_S)  # type: ignore[misc]
 
 
-async def load(clients: list[httpx2.AsyncClient], until: asyncio.Task[Any]) -> list[float]:
+async def load(clients: list[httpx2.AsyncClient], end: asyncio.Task[Any]) -> list[float]:
     """How long requests of a quiet tenant take: a look, and a start of a run, at both servers by turns."""
     times: list[float] = []
     n = 0
-    while not until.done():
+    while not end.done():
         http = clients[n % len(clients)]
         began = time.perf_counter()
         if n // 2 % 2:
@@ -106,7 +108,7 @@ async def load(clients: list[httpx2.AsyncClient], until: asyncio.Task[Any]) -> l
         times.append(time.perf_counter() - began)
         n += 1
         await asyncio.sleep(PAUSE_S)
-    await until
+    await end
     return times
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ from perdure.core.work import StartRequest
 from perdure.store.reads import PostgresReads
 from perdure.store.verify import verify
 from perdure.store.wait_reasons import waiting_on
+from tests.fakes.waiting import until
 
 go = Signal("rec_go", bool)
 
@@ -40,14 +40,8 @@ async def starters() -> int:
 
 @workflow(name="rec_versioned")
 async def workers() -> int:
-    await asyncio.sleep(0.01)
+    await one()
     return 2
-
-
-async def until(true: Callable[[], Awaitable[Any]]) -> None:
-    async with asyncio.timeout(60):
-        while not await true():
-            await asyncio.sleep(0.005)
 
 
 async def has(handle: Handle[Any], event: str) -> bool:

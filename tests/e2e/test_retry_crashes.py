@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from pathlib import Path
 
 import asyncpg
 import pytest
-from harness.fleet import Fleet, at_rest, count, describe_active, until, violated
+from harness.fleet import Fleet, at_rest, count, describe_active, violated
 
 from perdure import Perdure
 from perdure.errors import Conflict
+from tests.fakes.waiting import until
 
 LEASE_S = 1.5
 RUNS = 60
@@ -23,7 +23,7 @@ async def test_retries_survive_kills(dsn: str, tmp_path: Path) -> None:
     with Fleet(tmp_path, dsn) as fleet:
         victim = fleet.launch(target=RUNS, lease=LEASE_S, shapes=DOOMED)
         fleet.launch(target=RUNS, lease=LEASE_S, shapes=DOOMED)
-        await until("every run was started", lambda: fleet.acknowledged >= RUNS, 60)
+        await until(lambda: fleet.acknowledged >= RUNS, "every run was started", 60)
         await at_rest(dsn, 60)
         failed = await _failed(dsn)
         assert len(failed) >= RUNS
@@ -71,4 +71,3 @@ async def _retry(client: Perdure, run_id: str) -> None:
         await (await client.get(run_id)).retry()
     except Conflict:
         pass  # with its parent, which was first
-    await asyncio.sleep(0.01)

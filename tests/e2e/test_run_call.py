@@ -9,6 +9,7 @@ import pytest
 from perdure import EngineSettings, Perdure, task, wf, workflow
 from perdure.engine.commits.store import Poison
 from perdure.errors import InvalidInput, PayloadTooLarge, RunAlreadyExists, RunFailed, Unavailable
+from tests.fakes.waiting import turns
 
 
 @task(name="run_call_add")
@@ -74,8 +75,7 @@ async def test_a_run_that_the_database_refuses_is_an_error_not_a_wait_for_ever(
 async def test_a_cancelled_wait_leaves_the_run_alone(dsn: str) -> None:
     async with Perdure(dsn, settings=EngineSettings()) as client:
         waiting = asyncio.create_task(flow.run(1))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
+        await turns(2)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Iterator
 
@@ -17,6 +16,7 @@ from perdure.engine.settings import EngineSettings
 from perdure.errors import ChildFailed, Conflict, NotFound, RunFailed, TaskFailed
 from perdure.store.postgres import PostgresStore
 from perdure.store.verify import verify
+from tests.fakes.waiting import busy_thread, forever, until
 
 broken: set[str] = set()
 executed: Counter[str] = Counter()
@@ -44,7 +44,7 @@ async def do(name: str) -> str:
 async def slow(name: str) -> str:
     executed[name] += 1
     if executed[name] == 1:
-        await asyncio.sleep(3600)
+        await forever()
     return name.upper()
 
 
@@ -149,7 +149,7 @@ async def hurried(x: int) -> str:
 def blocking(seconds: float) -> str:
     executed["blocking"] += 1
     mine = executed["blocking"]
-    time.sleep(seconds)
+    busy_thread(seconds)
     return str(mine)
 
 
@@ -203,10 +203,12 @@ async def clean(dsn: str) -> None:
     await store.open()
     connection = await asyncpg.connect(dsn)
     try:
-        async with asyncio.timeout(20):
-            while await connection.fetchval("select exists(select from perdure.inbox)"):
-                await store.sweep()
-                await asyncio.sleep(0.2)
+
+        async def is_swept() -> bool:
+            await store.sweep()
+            return not await connection.fetchval("select exists(select from perdure.inbox)")
+
+        await until(is_swept, within_s=20)
     finally:
         await connection.close()
         await store.close()
@@ -338,8 +340,7 @@ async def test_a_child_whose_parent_goes_on_without_it_may_be_retried(dsn: str) 
     async with Perdure(dsn) as client:
         broken.add("bad ends")
         handle = await client.start(stoic, 1)
-        while (first := await found(client, "the-lost-one")) is None:
-            await asyncio.sleep(0.01)
+        first = await until(lambda: found(client, "the-lost-one"))
         await failed(client, first, "bad ends is broken")
         broken.clear()
         await first.retry()
@@ -376,12 +377,12 @@ async def test_a_child_that_the_failure_stopped_is_started_anew(dsn: str) -> Non
         assert await handle.result("20s") == ["BAD ENDS", "SLOW"]
         started = [r.event for r in await handle.history() if isinstance(r.event, ev.ChildStarted)]
         assert [c.seq for c in started] == [0, 1, 1]
-        for _ in range(100):
-            if await (await client.get(ids.text(started[1].run_id))).status() == "cancelled":
-                break
-            await asyncio.sleep(0.05)
-        else:
-            pytest.fail("the first one was not stopped")
+        first = await client.get(ids.text(started[1].run_id))
+
+        async def is_stopped() -> bool:
+            return await first.status() == "cancelled"
+
+        await until(is_stopped)
     await clean(dsn)
 
 
@@ -399,7 +400,7 @@ async def test_a_step_that_took_too_long_gets_its_time_again(dsn: str) -> None:
     async with Perdure(dsn) as client:
         handle = await client.start(hurried, 1)
         await failed(client, handle, "TimeoutError|^$")
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(1.0)  # as long as the step may take: that time does not count
         await handle.retry()
         assert await handle.result("20s") == "SLOW"
     await clean(dsn)

@@ -22,6 +22,7 @@ from perdure.core.work import UpdateAnswer
 from perdure.errors import NotFound, RunFailed, RunFinished, UpdateFailed, UpdateRejected, WorkflowRuleBroken
 from perdure.sdk.client.handles import Handle
 from perdure.wire.codec import encode_message
+from tests.fakes.waiting import forever, holds, until
 
 LIMIT = "60s"
 calls: Counter[str] = Counter()
@@ -101,8 +102,7 @@ async def silent(fails: bool = False) -> None:
 
 
 async def never(name: str) -> str:
-    await wf.sleep("1000d")
-    return name
+    await forever()
 
 
 @workflow(name="updates_chain")
@@ -168,9 +168,18 @@ def ask_later(update: Update[str, str], run_id: str, value: str, id: str | None 
 
 
 async def received(handle: Handle[object], count: int) -> None:
-    async with asyncio.timeout(30):
-        while sum(isinstance(r.event, ev.UpdateReceived) for r in await handle.history()) < count:
-            await asyncio.sleep(0.01)
+    async def has_received() -> bool:
+        return sum(isinstance(r.event, ev.UpdateReceived) for r in await handle.history()) >= count
+
+    await until(has_received)
+
+
+async def successor_of(handle: Handle[object]) -> bytes | None:
+    return (await handle.describe()).successor
+
+
+async def is_unowned(handle: Handle[object]) -> bool:
+    return (await handle.describe()).owner is None
 
 
 async def test_an_update_is_validated_handled_with_steps_and_answered(client: Perdure) -> None:
@@ -265,10 +274,10 @@ async def test_unanswered_updates_go_on_to_the_run_that_continues(client: Perdur
     one = ask_later(rename, handle.id, "early", id="early")
     await received(handle, 1)
     await stop.send(handle.id, True)
-    await asyncio.sleep(0.1)
+    successor = await until(lambda: successor_of(handle))
     again = ask_later(rename, handle.id, "early", id="early")
     two = ask_later(rename, handle.id, "later")
-    await asyncio.sleep(0.1)
+    await received(await client.get(ids.text(successor)), 2)
     await stop.send(handle.id, True)
     assert await asyncio.gather(one, again, two) == ["2:early", "2:early", "2:later"]
     await stop.send(handle.id, True)
@@ -327,24 +336,24 @@ async def test_every_update_is_handled_once_while_engines_lose_their_memory(dsn:
     async with Perdure(dsn) as one, Perdure(dsn) as two:
         handle = await one.start(running_sum)
 
-        async def ask(n: int) -> bytes:
+        said: list[bytes] = []
+
+        async def ask(n: int) -> None:
             asked = AskUpdate(handle.id, "rename", b'"%d"' % n, f"n{n}")
             first, second = await asyncio.gather(update(one, asked), update(two, asked))
             assert first == second
             assert first.failure is None, first.failure
-            return first.value
+            said.append(first.value)
 
         async def lose() -> None:
             for n in range(losses):
-                await asyncio.sleep(0.1)
+                await until(lambda n=n: len(said) > n * count // losses)  # type: ignore[misc]
                 engine = (one, two)[n % 2].engine
                 await engine.lease.start_over()
 
         losing = asyncio.create_task(lose())
-        said: list[bytes] = []
         for start in range(0, count, 10):
-            said += await asyncio.gather(*(ask(n) for n in range(start, start + 10)))
-            await asyncio.sleep(0.05)
+            await asyncio.gather(*(ask(n) for n in range(start, start + 10)))
         await losing
         assert len(set(said)) >= count - 1, "0 adds nothing; all other sums differ"
         await stop.send(handle.id, True)
@@ -359,9 +368,7 @@ async def test_updates_reach_runs_of_other_engines_and_sleeping_runs(dsn: str) -
         for cents in (1, 2, 3):
             raw = await update(asker, AskUpdate(handle.id, "set_price", b'{"cents":%d}' % cents, f"id-{cents}", 30))
             assert raw.value == b'{"old":%d,"new":%d}' % (cents - 1 if cents > 1 else 100, cents)
-            async with asyncio.timeout(20):
-                while (await handle.describe()).owner is not None:
-                    await asyncio.sleep(0.02)
+            await until(lambda: is_unowned(handle))
 
 
 async def test_too_many_open_updates_are_refused(client: Perdure) -> None:
@@ -434,14 +441,15 @@ async def test_a_query_disturbs_nothing(dsn: str) -> None:
     async with Perdure(dsn, settings=QUICK) as client:
         handle = await shop.start()
         await set_price.ask(handle.id, Price(42))
-        async with asyncio.timeout(20):
-            while (await handle.describe()).owner is not None:
-                await asyncio.sleep(0.02)
+        await until(lambda: is_unowned(handle))
         before, events = await handle.describe(), len(await handle.history())
         for _ in range(20):
             assert await price.read(handle.id) == 42
-        await asyncio.sleep(0.3)
-        assert await handle.describe() == before
+
+        async def is_undisturbed() -> bool:
+            return await handle.describe() == before
+
+        await holds(is_undisturbed, 0.3)
         assert before.owner is None
         assert len(await handle.history()) == events
         assert ids.parse(handle.id) not in client.engine.runs
@@ -459,14 +467,8 @@ async def test_the_engine_knows_which_signals_code_and_flows_wait_for(client: Pe
         run = client.engine.runs.get(ids.parse(handle.id))
         return None if run is None else run.waiting
 
-    async with asyncio.timeout(20):
-        while (
-            waiting(code) != ["signal:stop"]
-            or waiting(pull) != ["update:rename"]
-            or waiting(graph) != ["signal:paid", "signal:sent"]
-        ):
-            await asyncio.sleep(0.01)
+    await until(lambda: waiting(code) == ["signal:stop"])
+    await until(lambda: waiting(pull) == ["update:rename"])
+    await until(lambda: waiting(graph) == ["signal:paid", "signal:sent"])
     await Signal("paid", int).send(graph.id, 1)
-    async with asyncio.timeout(20):
-        while waiting(graph) != ["signal:sent"]:
-            await asyncio.sleep(0.01)
+    await until(lambda: waiting(graph) == ["signal:sent"])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import asyncpg
 import pytest
-from harness.fleet import EngineProcess, Fleet, at_rest, describe_active, until, violated
+from harness.fleet import EngineProcess, Fleet, at_rest, describe_active, violated
 
 from perdure.core import events as ev
 from perdure.core.api.schedules import ScheduleRequest
@@ -19,6 +19,7 @@ from perdure.core.durations import datetime_of
 from perdure.core.schedules import between, parse_spec
 from perdure.store.schedules import PostgresSchedules
 from perdure.wire.codec import decode_events
+from tests.fakes.waiting import until
 
 SEED = int(os.environ.get("PERDURE_CRASH_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 30)
 SECONDS = int(os.environ.get("PERDURE_SCHEDULE_SECONDS", "20"))
@@ -34,7 +35,7 @@ async def test_four_engines_killed_at_random_start_exactly_one_run_per_nominal_t
     randomness = random.Random(SEED)
     with Fleet(tmp_path, dsn) as fleet:
         alive = [fleet.launch(lease=LEASE_S) for _ in range(ENGINES)]
-        await until("the engines are up", lambda: all(e.counters for e in alive), 60)
+        await until(lambda: all(e.counters for e in alive), "the engines are up", 60)
         expected = await _schedule(dsn)
         kills, blackouts = await _chaos(fleet, alive, randomness)
         await _all_fired(dsn, fleet)
@@ -96,15 +97,19 @@ async def _chaos(fleet: Fleet, alive: list[EngineProcess], randomness: random.Ra
             await asyncio.sleep(2.0)
         for i in victims:
             alive[i] = fleet.launch(lease=LEASE_S)
-    await until("the last engines are up", lambda: all(e.counters for e in alive), 60)
+    await until(lambda: all(e.counters for e in alive), "the last engines are up", 60)
     return kills, blackouts
 
 
 async def _all_fired(dsn: str, fleet: Fleet) -> None:
-    deadline = time.monotonic() + 60
-    while await _value(dsn, "select count(*) from perdure.schedule where next_at is not null"):
-        assert time.monotonic() < deadline, f"schedules that should be over are not\n{fleet.errors()}"
-        await asyncio.sleep(0.1)
+    async def all_over() -> bool:
+        return not await _value(dsn, "select count(*) from perdure.schedule where next_at is not null")
+
+    try:
+        await until(all_over, "every schedule is over")
+    except AssertionError as error:
+        error.add_note(fleet.errors())
+        raise
 
 
 async def _found(dsn: str) -> tuple[dict[str, list[int]], dict[bytes, int]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,6 +11,7 @@ from perdure import Perdure, Schedule, TestEnv, flow, task, wf, workflow
 from perdure.core.durations import datetime_of
 from perdure.engine.api.schedules import Schedules
 from perdure.errors import Conflict, FlowError, InvalidInput, NotFound
+from tests.fakes.waiting import forever, until
 
 ran: list[tuple[str, datetime | None]] = []
 
@@ -41,7 +41,7 @@ async def long(minutes: int) -> str:
 
 @workflow(name="schedules_timed", timeout="1h")
 async def timed() -> None:
-    await wf.sleep("3d")
+    await forever()
 
 
 def nominal_times() -> list[datetime]:
@@ -140,15 +140,15 @@ async def test_a_trigger_a_backfill_and_an_end() -> None:
         handle = await daily.trigger()
         assert await handle.result("5s") == "again"
         assert len(ran) == 1
-        until = env.now
-        since = until - timedelta(days=3)
-        planned = await daily.backfill(since, until, dry_run=True)
+        now = env.now
+        since = now - timedelta(days=3)
+        planned = await daily.backfill(since, now, dry_run=True)
         assert [(t.exists, t.run_id) for t in planned] == [(False, None)] * 3
-        made = await daily.backfill(since, until)
+        made = await daily.backfill(since, now)
         assert [t.nominal for t in made] == [t.nominal for t in planned]
         await env.advance("1s")
         assert sorted(nominal_times())[:3] == [t.nominal for t in planned]
-        assert [t.exists for t in await daily.backfill(since, until)] == [True] * 3
+        assert [t.exists for t in await daily.backfill(since, now)] == [True] * 3
         await daily.delete()
         with pytest.raises(NotFound, match="no schedule 'daily'"):
             await daily.describe()
@@ -178,9 +178,8 @@ async def test_the_timeout_of_a_workflow_holds_for_scheduled_runs() -> None:
 
 async def test_schedules_are_applied_when_a_client_opens(dsn: str) -> None:
     soon = Schedule("soon", report.bind("hello"), every="1s", overlap="allow", missed="all")
-    async with Perdure(dsn, schedules=[soon]), asyncio.timeout(20):
-        while len(ran) < 3:
-            await asyncio.sleep(0.05)
+    async with Perdure(dsn, schedules=[soon]):
+        await until(lambda: len(ran) >= 3, within_s=20)
     times = nominal_times()
     assert len(set(times)) == len(times)
     assert sorted(times)[:3] == [times[0] + timedelta(seconds=i) for i in range(3)]

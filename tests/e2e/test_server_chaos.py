@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from harness.fleet import EngineProcess, at_rest, count, describe_active, until, violated
+from harness.fleet import EngineProcess, at_rest, count, describe_active, violated
 from harness.servers import Servers, drained
 
 from perdure import Client
@@ -21,6 +21,7 @@ from perdure.core.errors import PerdureError
 from perdure.localpg.cluster import PrivateCluster
 from perdure.store.migrate import migrate
 from perdure.testing.ledger import Starts
+from tests.fakes.waiting import until
 
 CHAOS_S = float(os.environ.get("PERDURE_SERVER_CHAOS_S", "180"))
 SEED = int(os.environ.get("PERDURE_CRASH_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 30)
@@ -41,16 +42,18 @@ async def test_servers_and_workers_hit_at_random_lose_nothing(
     with Servers(tmp_path, dsn, SERVERS, lease_s=LEASE_S) as fleet:
         monkeypatch.setenv("PERDURE_TEST_LEDGER", str(fleet.ledger))
         servers = [fleet.server(n) for n in range(SERVERS)]
-        await until("the servers are up", lambda: all(fleet.is_up(s, "ready") for s in servers), 40)
+        await until(lambda: all(fleet.is_up(s, "ready") for s in servers), "the servers are up", 40)
         workers = [fleet.worker(fleet.addresses) for _ in range(WORKERS)]
-        await until("the workers are up", lambda: all(fleet.is_up(w, "connected") for w in workers), 30)
+        await until(lambda: all(fleet.is_up(w, "connected") for w in workers), "the workers are up", 30)
         randomness = random.Random(SEED)
         over = time.monotonic() + CHAOS_S
         starting = asyncio.create_task(_load(fleet, randomness.randrange(1 << 30), over))
         faults = await _chaos(fleet, servers, workers, randomness, over)
         refused = await starting
         print(f"{dict(faults)}, {fleet.acknowledged} starts acknowledged, {refused} refused")
-        await asyncio.sleep(3 * LEASE_S)
+        await until(lambda: all(fleet.is_up(s, "ready") for s in servers), "the last servers are up")
+        await until(lambda: all(fleet.is_up(w, "connected") for w in workers), "the last workers are up")
+        await until(lambda: _only_living_sessions(dsn), "the sessions of killed servers are gone")
         await at_rest(dsn, 90)
         tallies = fleet.verify()
         print({t["number"]: t["examined"] for t in tallies.values()})
@@ -64,6 +67,10 @@ async def test_servers_and_workers_hit_at_random_lose_nothing(
         for last in [*workers, *servers]:
             last.send(signal.SIGCONT)
             assert await asyncio.to_thread(drained, last) == 0, last.err.read_text()[-3000:]
+
+
+async def _only_living_sessions(dsn: str) -> bool:
+    return await count(dsn, "select count(*) from perdure.engine_session") == SERVERS
 
 
 async def _load(fleet: Servers, seed: int, until_s: float) -> int:

@@ -26,6 +26,7 @@ import pytest
 from perdure import EngineSettings, Handle, Perdure, Signal, wf, workflow
 from perdure.core.placement import Placement
 from perdure.errors import Unavailable
+from tests.fakes.waiting import until
 
 FULL = bool(os.environ.get("PERDURE_SIGNALS_FULL"))
 LEASE_S = 2.0
@@ -83,8 +84,12 @@ class Engines:
         self.number += 1
         with (self._directory / f"engine-{self.number}.err").open("wb") as err:
             process = subprocess.Popen(
-                [sys.executable, str(Path(__file__)), self._dsn], stdout=subprocess.PIPE, stderr=err, stdin=subprocess.DEVNULL
-            )  # fmt: skip
+                [sys.executable, str(Path(__file__)), self._dsn],
+                stdout=subprocess.PIPE,
+                stderr=err,
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+            )
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n", (self._directory / f"engine-{self.number}.err").read_text()
         return process
@@ -126,6 +131,11 @@ async def owner_of(sql: Any, workflow_name: str) -> int | None:
         workflow_name,
     )
     return int(name.rpartition(":")[2]) if name else None
+
+
+async def living_owner_of(made: Engines, sql: Any) -> int:
+    pid = await owner_of(sql, sink.name)
+    return pid if pid is not None and pid in {p.pid for p in made.alive} else 0
 
 
 # -- senders ---------------------------------------------------------------------------------------------------------------
@@ -179,11 +189,7 @@ async def trouble(made: Engines, sql: Any, kills_at: list[float], cuts_at: list[
     for at, act in sorted([(t, "kill") for t in kills_at] + [(t, "cut") for t in cuts_at]):
         await asyncio.sleep(max(0.0, began + at - time.monotonic()))
         if act == "kill":
-            async with asyncio.timeout(30):
-                while (pid := await owner_of(sql, sink.name)) not in {p.pid for p in made.alive}:
-                    await asyncio.sleep(0.05)
-            assert pid is not None
-            await made.kill(pid)
+            await made.kill(await until(lambda: living_owner_of(made, sql)))
         else:
             cut += await cut_off(sql)
     return cut

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -34,6 +35,7 @@ from perdure.core.work import StartRequest
 from perdure.engine.services.deferred_starts import DeferralRequest, NewRun
 from perdure.errors import Conflict, InvalidInput, NotFound, RunFailed
 from perdure.store.deferred_starts import PostgresDeferredStarts
+from tests.fakes.waiting import holds, until
 from tests.server.remote import server, worker
 
 R = TypeVar("R")
@@ -143,7 +145,7 @@ async def test_a_debounce_is_not_put_off_beyond_its_most(client: Perdure, dsn: s
     result = asyncio.create_task(first.result("20s"))
     while not result.done():
         await one.start("again")
-        await asyncio.sleep(0.1)
+        await asyncio.wait([result], timeout=0.1)
     elapsed = time.monotonic() - began
     assert result.result() == "again"
     assert 2.4 <= elapsed < 6
@@ -292,8 +294,7 @@ async def test_an_engine_that_dies_with_a_due_start_in_hand_leaves_it_to_another
     request = msgspec.msgpack.encode(StartRequest(workflow="starts_echo", version=echo.version, input=b""))
     later = Debounce("1ms", key="k").recorded
     await store.defer(DeferralRequest(ns, run_id, "starts_echo", later, request, b'{"text":"survived"}'))
-    while not (taken := await store.take_due(10)):
-        await asyncio.sleep(0.002)
+    taken = await until(lambda: store.take_due(10))
     assert [t.run_id for t in taken] == [run_id]  # and this is where it dies
     assert await store.take_due(10) == []
     async with embedded(dsn) as client:
@@ -318,14 +319,21 @@ async def test_a_start_that_cannot_be_read_does_not_hold_up_the_others(client: P
 # -- flow control --------------------------------------------------------------------------------------------------
 
 
+async def has_statuses(*handles: Handle[Any], expected: list[str]) -> bool:
+    try:
+        return [await h.status() for h in handles] == expected
+    except NotFound:  # a start that is put off has no run yet
+        return False
+
+
 async def test_runs_of_put_off_and_deduplicated_starts_wait_for_their_limit(client: Perdure) -> None:
     first = await one_at_a_time.options(dedup=Dedup("a")).start("a")
-    while await first.status() != "running":
-        await asyncio.sleep(0.02)
+    await until(lambda: has_statuses(first, expected=["running"]))
     second = await one_at_a_time.options(dedup=Dedup("b")).start("b")
     third = await one_at_a_time.options(debounce=Debounce("10ms", key="c")).start("c")
-    await asyncio.sleep(1.5)
-    assert [await h.status() for h in (first, second, third)] == ["running", "pending", "pending"]
+    both_wait = functools.partial(has_statuses, first, second, third, expected=["running", "pending", "pending"])
+    await until(both_wait)
+    await holds(both_wait, 1.0)
     for handle, expected in ((first, "a!"), (second, "b!"), (third, "c!")):
         await go.send(handle.id, "!")
         assert await handle.result("20s") == expected
@@ -381,8 +389,11 @@ async def test_a_key_is_free_again_when_its_run_has_ended(client: Perdure, dsn: 
 async def test_a_run_that_continues_as_new_keeps_its_key(client: Perdure) -> None:
     one = twice.options(dedup=Dedup("k"))
     first = await one.start(2)
-    while not (await first.describe()).successor:
-        await asyncio.sleep(0.02)
+
+    async def has_continued() -> bool:
+        return (await first.describe()).successor is not None
+
+    await until(has_continued)
     assert (await one.start(2)).id == first.id
     view = await first.describe()
     while view.successor:
@@ -414,14 +425,12 @@ async def test_keys_that_say_nothing_any_more_are_forgotten(client: Perdure, dsn
     lasting = await echo.options(dedup=Dedup("lasting", within="1h")).start("x")
     for h in (ended, timed, lasting):
         await h.result("20s")
-    await asyncio.sleep(0.01)
-    store = PostgresDeferredStarts(client.store.pool)
-    await store.sweep()
-    connection = await asyncpg.connect(dsn)
-    try:
+    async with client.store.pool.take() as connection:
+        await until(
+            lambda: connection.fetchval("select expires_at < clock_timestamp() from perdure.dedup where key = 'timed'")
+        )
+        await PostgresDeferredStarts(client.store.pool).sweep()
         keys = {r["key"] for r in await connection.fetch("select key from perdure.dedup")}
-    finally:
-        await connection.close()
     assert keys == {"active", "lasting"}
     await active.cancel()
 

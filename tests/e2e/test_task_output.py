@@ -8,8 +8,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from typing import Any
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -17,6 +16,7 @@ from perdure import Perdure, Retry, attempt, task, wf, workflow
 from perdure.core.work import Beat, LogChunk
 from perdure.errors import TaskFailed, TaskTimeout
 from perdure.sdk.definitions import Task, Workflow
+from tests.fakes.waiting import busy, busy_thread, forever_thread, until
 
 LIMIT = "60s"
 calls: Counter[str] = Counter()
@@ -53,12 +53,6 @@ def watch_output(client: Perdure) -> list[LogChunk]:
     return chunks
 
 
-async def until(true: Callable[[], Any]) -> None:
-    async with asyncio.timeout(60):
-        while not true():
-            await asyncio.sleep(0.01)
-
-
 # -- a blocked event loop ---------------------------------------------------------------------------------------------
 
 
@@ -66,7 +60,7 @@ async def until(true: Callable[[], Any]) -> None:
 async def hogs(seconds: float) -> str:
     calls["hogs"] += 1
     attempt().heartbeat()
-    time.sleep(seconds)
+    busy_thread(seconds)
     return "hogged"
 
 
@@ -74,7 +68,7 @@ async def hogs(seconds: float) -> str:
 async def lively(seconds: float) -> str:
     until_s = time.monotonic() + seconds
     while time.monotonic() < until_s:
-        await asyncio.sleep(0.1)
+        await busy(0.1)
         attempt().heartbeat()
     return "lively"
 
@@ -98,7 +92,7 @@ async def test_a_task_that_blocks_the_loop_times_out_neither_itself_nor_its_neig
 
     execution._urgent_beats = urgent
     assert await (await neighbours.start()).result(LIMIT) == ["lively", "hogged"]
-    assert any(seq == 1 and "time.sleep(seconds)" in blocked for seq, blocked in beats)
+    assert any(seq == 1 and "busy_thread(seconds)" in blocked for seq, blocked in beats)
     assert (0, "") in beats and not any(seq == 0 and blocked for seq, blocked in beats), "the neighbour is innocent"
     assert sum("event loop has been blocked" in r.getMessage() for r in caplog.records) == 1
 
@@ -111,7 +105,7 @@ speaker = logging.getLogger("tests.speaker")
 @task
 async def speaks(n: int) -> int:
     print("printed", n)
-    await asyncio.sleep(0.01)
+    await busy(0.01)
     print("complained", n, file=sys.stderr)
     speaker.info("logged %d", n)
     print("unfinished", end="")
@@ -170,12 +164,15 @@ async def test_lines_are_attributed_to_the_attempt_that_wrote_them(
 # -- heartbeats -------------------------------------------------------------------------------------------------------
 
 
+seen_by_the_engine = asyncio.Event()
+
+
 @task(heartbeat="2s")
 async def counts(n: int) -> int:
     for i in range(n):
         attempt().heartbeat({"done": i})
-        await asyncio.sleep(0.01)
-    await asyncio.sleep(0.5)
+        await busy(0.01)
+    await seen_by_the_engine.wait()
     return n
 
 
@@ -193,6 +190,7 @@ async def test_the_details_of_a_heartbeat_reach_the_engine_and_the_latest_win(cl
         return bool(seen) and seen[-1] == b'{"done":39}'
 
     await until(latest)
+    seen_by_the_engine.set()
     assert len(set(seen)) < 10, "a few beats per second are forwarded, not forty"
     assert await handle.result(LIMIT) == 40
 
@@ -229,8 +227,7 @@ def raises_in_a_process() -> None:
 
 @task(process=True, timeout="2500ms", retry=1)
 def runs_forever() -> None:
-    while True:
-        time.sleep(0.1)
+    forever_thread()
 
 
 @workflow

@@ -10,6 +10,7 @@ import pytest
 
 from perdure import Promise, Retry, Signal, TestEnv, flow, task, wf, workflow
 from perdure.errors import ChildFailed, InvalidInput, PerdureError, RunFailed
+from tests.fakes.waiting import turns
 
 calls: list[str] = []
 ok = Promise("env_ok", bool)
@@ -105,7 +106,7 @@ async def test_a_mock_still_passes_through_the_types_of_its_task() -> None:
 
 async def test_an_async_mock_is_awaited() -> None:
     async def answer(url: str) -> int:
-        await asyncio.sleep(0)
+        await turns()
         return 7
 
     async with TestEnv() as env:

@@ -25,6 +25,7 @@ from perdure.core.events import TasksScheduled
 from perdure.core.retry import TaskOptions
 from perdure.core.work import StartRequest
 from perdure.errors import FinalError, InvalidInput, RetryLater, RunFailed, TaskTimeout
+from tests.fakes.waiting import busy, forever, holds, until
 
 LIMIT_S = 60
 calls: Counter[str] = Counter()
@@ -52,7 +53,7 @@ def nobody() -> Step[str]:
 @task(name="to_slow", retry=1)
 async def slow(seconds: float) -> str:
     called("slow")
-    await asyncio.sleep(seconds)
+    await busy(seconds)
     return "slow"
 
 
@@ -66,7 +67,7 @@ async def prompt() -> str:
 async def endless() -> None:
     called("endless")
     try:
-        await asyncio.sleep(60)
+        await forever()
     except asyncio.CancelledError:
         stopped["endless"] = time.monotonic()
         raise
@@ -86,7 +87,7 @@ async def flaky() -> int:
 
 
 @task(name="to_busy", retry=Retry(3, delay="30s", max_delay="30s"))
-async def busy(how: str) -> int:
+async def shop(how: str) -> int:
     if called(how) == 1:
         if how == "later":
             raise RetryLater("300ms", "the shop is closed")
@@ -113,7 +114,7 @@ async def one(which: str, argument: str = "") -> int | str | None:
         "final": final,
     }
     if which == "busy":
-        return await busy(argument)
+        return await shop(argument)
     return await by_name[which]()  # type: ignore[operator]
 
 
@@ -175,8 +176,7 @@ async def test_a_task_that_finds_every_slot_taken_fails_when_its_time_is_over(ds
 
 async def test_a_task_that_begins_in_time_is_none_the_wiser(client: Perdure) -> None:
     assert await asyncio.wait_for(one.run("prompt"), LIMIT_S) == "prompt"
-    await asyncio.sleep(0.6)
-    assert calls["prompt"] == 1 and client.engine.counters.tasks_expired == 0
+    await holds(lambda: calls["prompt"] == 1 and client.engine.counters.tasks_expired == 0, 0.6)
 
 
 async def test_every_wait_for_another_attempt_has_its_own_time(client: Perdure) -> None:
@@ -187,8 +187,7 @@ async def test_every_wait_for_another_attempt_has_its_own_time(client: Perdure) 
 async def test_another_engine_ends_the_wait_of_an_engine_that_is_gone(dsn: str) -> None:
     async with Perdure(dsn) as first:
         handle = await one.start("nobody")
-        while not first.engine.runs[ids.parse(handle.id)].queued:
-            await asyncio.sleep(0.01)
+        await until(lambda: first.engine.runs[ids.parse(handle.id)].queued)
         await first.engine.queue.drained()
     async with Perdure(dsn) as second:
         with pytest.raises(RunFailed, match="start_within"):
@@ -214,8 +213,9 @@ async def test_a_task_that_takes_too_long_over_all_attempts_is_stopped_and_not_t
     ):
         await asyncio.wait_for(one.run("endless"), LIMIT_S)
     assert time.monotonic() - began < 3
-    await asyncio.sleep(0.2)
-    assert calls["endless"] == 1 and 0.6 < stopped["endless"] - times["endless"][0] < 2
+    await until(lambda: "endless" in stopped)
+    assert 0.6 < stopped["endless"] - times["endless"][0] < 2
+    await holds(lambda: calls["endless"] == 1, 0.2)
 
 
 async def test_a_retry_that_could_not_begin_in_time_is_not_waited_for(client: Perdure) -> None:
@@ -248,12 +248,12 @@ async def test_an_error_that_calls_itself_final_is(client: Perdure) -> None:
 
 @workflow(name="to_long_run")
 async def long_run() -> None:
-    await asyncio.sleep(3600)
+    await forever()
 
 
 @workflow(name="to_short_run", timeout="300ms")
 async def short_run() -> None:
-    await asyncio.sleep(3600)
+    await forever()
 
 
 FLOW = {"flow": "to-flow", "timeout": "300ms", "tasks": {"wait": {"sleep": "1h"}}}
@@ -309,14 +309,15 @@ async def test_a_flow_may_ask_for_the_same(client: Perdure) -> None:
 # -- under kills --------------------------------------------------------------------------------------------------
 
 ENGINE = """
-import asyncio, os, sys, time
-from perdure import EngineSettings, Perdure, Retry, task, wf, workflow
+import asyncio, sys
+from perdure import EngineSettings, Perdure, task, wf, workflow
+from tests.fakes.waiting import busy, forever
 
 @task(name="kill_work", start_within="1500ms", retry=1)
 async def work(n: int) -> int:
     with open(sys.argv[2], "a") as ledger:
         ledger.write(f"{n}\\n")
-    await asyncio.sleep(0.05)
+    await busy(0.05)
     return n
 
 @workflow(name="kill_many")
@@ -330,7 +331,7 @@ async def many(first: int, count: int) -> dict[str, list[int]]:
 async def main():
     async with Perdure(sys.argv[1], slots=4, settings=EngineSettings(lease_s=1.5, heartbeat_s=0.3)):
         print("ready", flush=True)
-        await asyncio.sleep(3600)
+        await forever()
 
 if __name__ == "__main__":
     asyncio.run(main())
@@ -344,7 +345,9 @@ async def test_under_kills_a_task_is_claimed_or_expired_and_never_both(dsn: str,
     ledger.touch()
 
     def begin() -> subprocess.Popen[bytes]:
-        return subprocess.Popen([sys.executable, str(script), dsn, str(ledger)], stdout=subprocess.PIPE)
+        command = [sys.executable, str(script), dsn, str(ledger)]
+        path = str(Path(__file__).resolve().parents[2])  # for `tests`
+        return subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": path})
 
     engines = [begin() for _ in range(2)]
     chance = random.Random(7)

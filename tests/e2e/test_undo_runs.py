@@ -21,6 +21,7 @@ from perdure.store.postgres import PostgresStore
 from perdure.store.verify import verify
 from perdure.wire.codec import decode_row
 from tests.fakes.api import api_on, engine_on
+from tests.fakes.waiting import forever, until
 from tests.flows.engine_harness import SETTINGS, CrashingStore
 
 done: list[str] = []
@@ -60,8 +61,7 @@ async def refuse() -> None:
 @task(name="undo_long", undo=release, retry=Retry(1))
 async def long(what: str) -> str:
     began.set()
-    await asyncio.sleep(3600)
-    return what
+    await forever()
 
 
 @workflow(name="undo_trip")
@@ -82,8 +82,7 @@ async def wide(n: int) -> None:
 async def waits(whats: list[str]) -> str:
     for what in whats:
         await hold(what)
-    await wf.sleep("10d")
-    return "late"
+    await forever()
 
 
 @task(name="undo_let_go", retry=Retry(100, delay="10m", factor=1, max_delay="10m", jitter=False))
@@ -100,13 +99,13 @@ async def grip() -> None:
 @workflow(name="undo_tenacious")
 async def tenacious() -> None:
     await grip()
-    await wf.sleep("10d")
+    await forever()
 
 
 @workflow(name="undo_pushes")
 async def pushes() -> None:
     wf.undo(release, "x", "by hand", {"code": "pushed"})
-    await wf.sleep("10d")
+    await forever()
 
 
 @workflow(name="undo_busy")
@@ -227,14 +226,16 @@ async def test_engines_that_die_at_every_commit_undo_everything_once(dsn: str, f
         async with Perdure(dsn, worker=False) as client:
             handle = await (client.start(trip, ["a", "b", "c"]) if flow is trip else client.start(busy))
         run_id = ids.parse(str(handle.id))
-        asked = False
-        for _ in range(80):
+        asked = ended = False
+
+        async def live_until_the_next_crash() -> None:
             engine = engine_on(crashing, Worker(slots=10), SETTINGS)  # type: ignore[arg-type]
             crashing.crashed, crashing.armed = False, False
             await engine.open()
             crashing.armed = True
-            ended = False
-            for _ in range(4_000):
+
+            async def has_crashed_or_ended() -> bool:
+                nonlocal asked, ended
                 engine.claims.wake()
                 view = await store.describe(run_id, engine.ns)
                 assert view is not None
@@ -242,13 +243,14 @@ async def test_engines_that_die_at_every_commit_undo_everything_once(dsn: str, f
                 if flow is busy and began.is_set() and not asked:
                     asked = True
                     await api_on(engine, store).call(runs.CANCEL, CancelRun(ids.text(run_id), "enough"))
-                if crashing.crashed or ended:
-                    break
-                await asyncio.sleep(0.001)
-            crashes += crashing.crashed
+                return crashing.crashed or ended
+
+            await until(has_crashed_or_ended)
             await _abandon(engine, store)
-            if ended:
-                break
+
+        while not ended and crashes < 80:
+            await live_until_the_next_crash()
+            crashes += crashing.crashed
         assert ended, f"not ended after {crashes} crashes"
         assert crashes > 8
         rows = await store.history_after(run_id, 1, 0, 1_000)

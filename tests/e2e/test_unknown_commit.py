@@ -7,8 +7,10 @@ import random
 from pathlib import Path
 
 import pytest
-from harness.fleet import Fleet, at_rest, count, describe_active, until, violated
+from harness.fleet import Fleet, at_rest, count, describe_active, violated
 from harness.proxy import Proxy, chances
+
+from tests.fakes.waiting import until
 
 RUNS = 200
 SHARE = 0.25
@@ -23,7 +25,7 @@ async def test_a_commit_whose_answer_is_lost_is_neither_repeated_nor_forgotten(d
     async with Proxy(dsn, chances(randomness, SHARE, lambda: calm)) as proxy:
         with fleet:
             engines = [fleet.launch(dsn=proxy.dsn, target=RUNS, lease=4.0, pause=0.5) for _ in range(2)]
-            await until("every run was started", lambda: fleet.acknowledged >= RUNS, 90)
+            await until(lambda: fleet.acknowledged >= RUNS, "every run was started", 90)
             await at_rest(dsn, 30)
             calm = True
             await at_rest(dsn, 20)

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from perdure import EngineSettings, Perdure, Signal, wf, workflow
+from perdure import EngineSettings, Handle, Perdure, Signal, wf, workflow
 from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.api import runs as acts
 from perdure.core.errors import Unavailable
 from perdure.core.work import StartRequest
 from perdure.engine.services import claims
+from tests.fakes.waiting import until
 
 LIMIT = 60.0
 woken_words = Signal("woken_words", str)
@@ -40,10 +41,16 @@ async def woken_short(n: int) -> int:
     return n
 
 
+async def timer_us(handle: Handle[Any]) -> int:
+    """When the timer of a run is due; 0 if it has none yet."""
+    return next((r.event.fire_at_us for r in await handle.history() if isinstance(r.event, ev.TimerStarted)), 0)
+
+
 async def test_a_run_that_its_timer_woke_is_given_its_history_and_the_timer_at_once(dsn: str) -> None:
     async with Perdure(dsn):
         handles = [await woken_sleeper.start(n) for n in range(3)]
-    await asyncio.sleep(1.2)
+        last_us = max([await until(lambda h=h: timer_us(h)) for h in handles])  # type: ignore[misc]
+    await until(lambda: time.time_ns() // 1000 > last_us)
     async with Perdure(dsn) as second:
         for n, handle in enumerate(handles):
             again = await second.get(handle.id, workflow=woken_sleeper)
@@ -56,10 +63,10 @@ async def test_a_run_that_its_timer_woke_is_given_its_history_and_the_timer_at_o
 async def test_what_came_in_time_while_a_run_slept_counts_before_its_timer(dsn: str) -> None:
     async with Perdure(dsn):
         handle = await woken_listener.start()
-        await asyncio.sleep(0.2)  # it has begun to wait
+        due_us = await until(lambda: timer_us(handle))
     async with Perdure(dsn, worker=False):
         await woken_words.send(handle.id, "in time")
-    await asyncio.sleep(1.2)
+    await until(lambda: time.time_ns() // 1000 > due_us)
     async with Perdure(dsn) as second:
         again = await second.get(handle.id, workflow=woken_listener)
         assert await again.result(LIMIT) == "in time"
@@ -106,7 +113,7 @@ async def test_a_page_that_cannot_be_read_while_the_next_is_claimed_is_read_late
         async def broken(run_ids: Sequence[bytes]) -> Any:
             if len(failed) < 2:
                 failed.append(len(run_ids))
-                await asyncio.sleep(0.05)  # the next page is claimed by now
+                await until(lambda: engine.engine.counters.runs_claimed > 10, "the next page is claimed")
                 raise Unavailable("away for the test")
             return await load(run_ids)
 

@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +35,7 @@ from perdure.errors import (
 )
 from perdure.sdk.client.handles import Handle
 from perdure.sdk.definitions import Task, Workflow
+from tests.fakes.waiting import busy, forever, turns, until
 
 LIMIT = "60s"
 """Nothing here takes long; this is when a test gives up on a slow machine."""
@@ -72,17 +73,6 @@ async def client(dsn: str) -> AsyncIterator[Perdure]:
 def quick(**more: Any) -> EngineSettings:
     """Notices neighbours and evicts idle runs within a fraction of a second."""
     return EngineSettings(**{"lease_s": 3.0, "heartbeat_s": 0.2, "placement": Placement(idle_s=0.05), **more})
-
-
-async def until(true: Callable[[], Any] | Callable[[], Awaitable[Any]]) -> None:
-    async with asyncio.timeout(60):
-        while True:
-            answer = true()
-            if asyncio.iscoroutine(answer):
-                answer = await answer
-            if answer:
-                return
-            await asyncio.sleep(0.01)
 
 
 async def types_of(handle: Handle[Any]) -> list[str]:
@@ -185,24 +175,22 @@ async def test_errors_in_never_or_outside_on_are_final(client: Perdure) -> None:
 async def too_slow(name: str) -> str:
     calls[name] += 1
     try:
-        await asyncio.sleep(60)
+        await forever()
     except asyncio.CancelledError:
         calls[f"{name} cancelled"] += 1
         raise
-    return "never"
 
 
 @task(heartbeat="300ms", retry=1)
 async def silent(name: str) -> str:
     calls[name] += 1
-    await asyncio.sleep(60)
-    return "never"
+    await forever()
 
 
 @task(heartbeat="2s", retry=1)
 async def talks(name: str) -> str:
     for _ in range(4):
-        await asyncio.sleep(0.8)
+        await busy(0.8)
         attempt().heartbeat()
     return "done"
 
@@ -240,12 +228,11 @@ async def lingers(name: str) -> str:
     try:
         if mine == 2:
             ready[name].set()
-        await asyncio.sleep(3600)
+        await forever()
     finally:
         if mine == 1:
             await ready[name].wait()  # still unwinding when the second attempt begins, gone before that one ends
         calls[f"{name} unwound"] += 1
-    return "never"
 
 
 @workflow
@@ -337,7 +324,7 @@ async def square(n: int) -> int:
     calls["square"] += 1
     calls["now"] += 1
     calls["most"] = max(calls["most"], calls["now"])
-    await asyncio.sleep(0)
+    await turns()
     calls["now"] -= 1
     if n == 13:
         raise ValueError("unlucky")
@@ -428,9 +415,7 @@ async def test_a_child_that_nobody_waits_for_any_more_is_cancelled_and_cleans_up
 
 async def test_a_child_that_is_cancelled_from_outside_fails_its_parents_await(client: Perdure) -> None:
     parent = await wants_a_child.start()
-    async with asyncio.timeout(60):
-        while not [e for e in await types_of(parent) if e == "ChildStarted"]:
-            await asyncio.sleep(0.01)
+    await until(lambda: _has(parent, "ChildStarted"))
     held = await waits_with_cleanup.options(key="wanted", on_conflict="attach").start("w")
     await held.cancel("by hand")
     assert await parent.result(LIMIT) == "run_cancelled"
@@ -477,7 +462,7 @@ async def test_a_cancelled_run_cleans_up_and_says_why(client: Perdure) -> None:
 async def waits_to_be_cancelled(name: str) -> None:
     ready[name].set()
     try:
-        await asyncio.sleep(60)
+        await forever()
     except asyncio.CancelledError:
         calls[f"{name} cancelled"] += 1
         raise
@@ -747,7 +732,7 @@ def draw(name: str) -> int:
 
 
 async def draw_async(name: str) -> int:
-    await asyncio.sleep(0)
+    await turns()
     return draw(name)
 
 
@@ -928,7 +913,7 @@ async def test_a_run_describes_itself(client: Perdure) -> None:
 @task
 async def work_here(n: int) -> str:
     calls[f"work {n}"] += 1
-    await asyncio.sleep(0.02)
+    await busy(0.02)
     return "done"
 
 

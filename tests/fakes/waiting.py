@@ -14,20 +14,21 @@ from typing import NoReturn, TypeVar
 
 T = TypeVar("T")
 
-POLL_S = 0.01
-WITHIN_S = 30.0
+POLL_S, POLL_MAX_S = 0.01, 0.1
+WITHIN_S = 60.0
 
 
 async def until(true: Callable[[], T | Awaitable[T]], what: str = "", within_s: float = WITHIN_S) -> T:
     """Return the first value of `true()` that is true."""
-    deadline = time.monotonic() + within_s
+    deadline, pause_s = time.monotonic() + within_s, POLL_S
     while True:
         found = true()
         value = await found if inspect.isawaitable(found) else found
         if value:
             return value
         assert time.monotonic() < deadline, f"not within {within_s:g} s: {what or inspect.getsource(true).strip()}"
-        await asyncio.sleep(POLL_S)
+        await asyncio.sleep(pause_s)
+        pause_s = min(1.1 * pause_s, POLL_MAX_S)  # what takes seconds is often costly to look at
 
 
 def until_sync(true: Callable[[], T], what: str = "", within_s: float = WITHIN_S) -> T:

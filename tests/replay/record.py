@@ -15,6 +15,7 @@ import msgspec
 from perdure import Handle, Promise, Signal, TestEnv, flow, task
 from perdure.flows.draft import draft_text
 from perdure.testing.replayer import export_history
+from tests.fakes.waiting import forever, until
 from tests.replay import workflows as w
 
 HERE = Path(__file__).parent / "histories"
@@ -108,8 +109,7 @@ async def main() -> None:
 async def record_updates(env: TestEnv) -> None:
     handle = await env.start(w.updated, 20)
     early = asyncio.create_task(w.reprice.ask(handle.id, w.Order("early", 2), key="early"))
-    while await count(handle, "UpdateReceived") == 0:
-        await asyncio.sleep(0.01)
+    await until(lambda: count(handle, "UpdateReceived"))
     await w.note.send(handle.id, "go")
     asked = (
         early,
@@ -135,7 +135,7 @@ async def do(name: str, n: Any = None) -> Any:
     if name in down:
         raise ConnectionError(f"{name} is down")
     if name == "slow":
-        await asyncio.sleep(3600)
+        await forever()
     return {"name": name, "n": n}
 
 
@@ -301,8 +301,7 @@ async def record_flows(env: TestEnv) -> None:
     await until_ended(env, handle)
     await save_flow("fail-fast-1", FAST, handle)
     running = await env.client.start(flow("golden-stopped"))
-    while await count_children(running) == 0:
-        await asyncio.sleep(0.01)
+    await until(lambda: count_children(running))
     await running.cancel("enough")
     await until_ended(env, running)
     await save_flow("stopped-1", STOPPED, running)

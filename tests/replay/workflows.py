@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from perdure import Limit, Promise, Retry, Signal, State, Update, task, wf, workflow
 from perdure.errors import ChildFailed, TaskFailed
+from tests.fakes import waiting
 
 
 @dataclass
@@ -34,8 +35,7 @@ async def refuse(reason: str) -> None:
 
 @task
 async def forever(x: int) -> int:
-    await asyncio.sleep(3600)
-    return x
+    await waiting.forever()
 
 
 def roll() -> int:
@@ -181,7 +181,7 @@ async def persistent(x: int) -> str:
 @task(retry=Retry(1))
 async def patience(x: int) -> int:
     if "patience" not in mended:
-        await asyncio.sleep(3600)
+        await waiting.forever()
     return x
 
 

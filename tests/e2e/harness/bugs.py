@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from perdure.core.errors import Fenced
@@ -12,6 +11,7 @@ from perdure.engine.commits.store import Committed, NotCommitted
 from perdure.engine.runs.run import RunUnit
 from perdure.store.postgres import PostgresStore
 from perdure.store.queries import queries
+from tests.fakes.waiting import busy
 
 
 def plant(name: str) -> None:
@@ -30,7 +30,7 @@ def _no_fence() -> None:
 
     async def late(self: PostgresStore, *args: Any) -> Any:
         # The commit in hand goes first, so that it is the fence that is tested and not the heartbeat.
-        await asyncio.sleep(1.0)
+        await busy(1.0)
         return await renew(self, *args)
 
     PostgresStore.renew = late  # type: ignore[method-assign]
@@ -52,7 +52,7 @@ def _applied_before_commit() -> None:
         self._sink.committed(units, Committed(self._now_us(), frozenset()), session)
         try:
             # Slow enough for a kill to fall between belief and fact.
-            await asyncio.sleep(0.05)
+            await busy(0.05)
             await self._store.commit(session, number, batch)
             self._counters.commits += 1
         except (Fenced, NotCommitted):

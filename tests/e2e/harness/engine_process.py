@@ -12,7 +12,8 @@ import signal
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # for `tests`
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for `harness`
 
 from harness import bugs
 from perdure import EngineSettings, Perdure

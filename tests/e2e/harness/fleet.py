@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +16,7 @@ from typing import Any, Self
 import asyncpg
 
 from perdure.wire.codec import decode_events
+from tests.fakes.waiting import until
 
 SCRIPT = Path(__file__).with_name("engine_process.py")
 REAP_S = 15.0
@@ -126,13 +125,6 @@ def violated(tallies: dict[int, dict[str, Any]]) -> dict[int, Any]:
     return {n: t["examples"] for n, t in tallies.items() if t["violations"]}
 
 
-async def until(what: str, true: Callable[[], Any], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
-        await asyncio.sleep(0.05)
-
-
 async def count(dsn: str, query: str) -> int:
     connection = await asyncpg.connect(dsn, timeout=10)
     try:
@@ -142,18 +134,17 @@ async def count(dsn: str, query: str) -> int:
 
 
 async def at_rest(dsn: str, seconds: float) -> None:
-    """Wait until no run is active and no mail is on its way; the verifier says what is wrong if that never comes."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
+    """Wait until no run is active and no message is on its way; if that never comes, the verifier says what is wrong."""
+    busy = "select (select count(*) from perdure.run_queue) + (select count(*) from perdure.inbox)"
+
+    async def is_at_rest() -> bool:
         try:
-            busy = await count(
-                dsn, "select (select count(*) from perdure.run_queue) + (select count(*) from perdure.inbox)"
-            )
+            return not await count(dsn, busy)
         except (OSError, asyncpg.PostgresError):
-            busy = 1
-        if not busy:
-            return
-        await asyncio.sleep(0.2)
+            return False
+
+    with contextlib.suppress(AssertionError):
+        await until(is_at_rest, within_s=seconds)
 
 
 async def describe_active(dsn: str) -> str:

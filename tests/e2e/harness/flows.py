@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 
 import perdure
 from perdure import Retry, Signal, State, task, wf, workflow
 from perdure.errors import TaskFailed, TaskLost
 from perdure.testing.ledger import Ledger
+from tests.fakes.waiting import busy, busy_thread
 
 ledger = Ledger(os.environ["PERDURE_TEST_LEDGER"])
 OPEN = os.environ["PERDURE_TEST_LEDGER"] + ".open"
@@ -27,7 +27,7 @@ progress = State("progress", 0)
 async def step(after: list[str], pause_s: float = 0.0) -> str:
     with ledger.execution(after) as line:
         if pause_s:
-            await asyncio.sleep(pause_s)
+            await busy(pause_s)
         line.effect()
     return perdure.attempt().task_id
 
@@ -35,7 +35,7 @@ async def step(after: list[str], pause_s: float = 0.0) -> str:
 @task(retry=QUICK)
 def blocking_step(after: list[str]) -> str:
     with ledger.execution(after) as line:
-        time.sleep(0.005)
+        busy_thread(0.005)
         line.effect()
     return perdure.attempt().task_id
 
@@ -44,7 +44,7 @@ def blocking_step(after: list[str]) -> str:
 async def leaf(number: int) -> str:
     with ledger.execution() as line:
         if number % 5 == 0:
-            await asyncio.sleep(0.02)
+            await busy(0.02)
         line.effect()
     return perdure.attempt().task_id
 
@@ -62,7 +62,7 @@ async def flaky(after: list[str]) -> str:
 @task(at_most_once=True)
 async def once(after: list[str]) -> str:
     with ledger.execution(after) as line:
-        await asyncio.sleep(0.01)
+        await busy(0.01)
         line.effect()
     return perdure.attempt().task_id
 
@@ -139,7 +139,7 @@ async def relay(left: int) -> int:
 
 @task(retry=Retry(2, delay="50ms"))
 async def gate(after: list[str]) -> str:
-    """Fails until somebody opens it."""
+    """Fails until the gate is open."""
     with ledger.execution(after) as line:
         if not os.path.exists(OPEN):
             raise ConnectionError("closed")

@@ -8,6 +8,7 @@ import os
 import time
 
 from perdure import Limit, Retry, task, workflow
+from tests.fakes.waiting import busy
 
 KEYS = 50
 LIMIT = 3
@@ -39,7 +40,7 @@ async def _held(key: int, number: int, seconds: float) -> int:
     me = os.urandom(8).hex()
     note(key=key, me=me, phase="begin")
     try:
-        await asyncio.sleep(seconds)
+        await busy(seconds)
     finally:
         note(key=key, me=me, phase="end")
     return number

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import socket
 import subprocess
-import time
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -13,6 +12,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from perdure.localpg.postmaster import free_port
 from perdure.localpg.unprivileged import Account
+from tests.fakes.waiting import until_sync
 
 PROGRAM = shutil.which("pgbouncer") or "/usr/sbin/pgbouncer"
 START_S = 30.0
@@ -56,14 +56,16 @@ class PgBouncer:
             self._process = subprocess.Popen(
                 [PROGRAM, str(self._directory / "ini")], stdin=subprocess.DEVNULL, stdout=log, stderr=log, **account.popen_options()
             )  # fmt: skip
-        deadline = time.monotonic() + START_S
-        while True:
-            assert self._process.poll() is None and time.monotonic() < deadline, self.log
-            try:
-                socket.create_connection(("127.0.0.1", self.port), 1).close()
-                return self
-            except OSError:
-                time.sleep(0.02)
+        until_sync(self._answers, "pgbouncer answers", START_S)
+        return self
+
+    def _answers(self) -> bool:
+        assert self._process is not None and self._process.poll() is None, self.log
+        try:
+            socket.create_connection(("127.0.0.1", self.port), 1).close()
+        except OSError:
+            return False
+        return True
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         assert self._process is not None

@@ -13,7 +13,8 @@ from harness.fleet import EngineProcess, Fleet
 from perdure.localpg.postmaster import free_port
 
 PERDURE = [sys.executable, "-X", "faulthandler", "-c", "from perdure.cli.main import main; main()"]
-HARNESS = str(Path(__file__).resolve().parents[1])
+PATHS = [str(Path(__file__).resolve().parents[n]) for n in (1, 3)]
+"""Where processes find `harness` and `tests`."""
 
 
 class Servers(Fleet):
@@ -41,7 +42,7 @@ class Servers(Fleet):
     def _start(self, name: str, arguments: list[str], environment: dict[str, str]) -> EngineProcess:
         number = len(self.engines)
         out, err = self.directory / f"{number}-{name}.out", self.directory / f"{number}-{name}.err"
-        path = os.pathsep.join([HARNESS, os.environ.get("PYTHONPATH", "")])
+        path = os.pathsep.join([*PATHS, os.environ.get("PYTHONPATH", "")])
         own = {"PERDURE_TEST_LEDGER": str(self.ledger), "PYTHONPATH": path, "NO_COLOR": "1", "GRPC_VERBOSITY": "NONE"}
         with out.open("wb") as o, err.open("wb") as e:
             process = subprocess.Popen(
