@@ -29,9 +29,9 @@ WORDS: Final = re.compile(
 
 CEILINGS: Final = {
     "files over 500 lines": 1,
-    "classes over 400 lines": 2,
+    "classes over 400 lines": 1,
     "functions over 70 lines": 0,
-    "functions with more than 7 parameters": 10,
+    "functions with more than 7 parameters": 8,
     "class names with more than one definition": 7,
     "fmt: skip and fmt: off": 0,
     "pronouns in the source": 3,

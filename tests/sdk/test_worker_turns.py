@@ -10,8 +10,9 @@ from perdure import workflow
 from perdure.core import commands as cm
 from perdure.core import events as ev
 from perdure.core.work import Activation, Decided
-from perdure.sdk.worker import worker as worker_module
+from perdure.sdk.worker import workflow_runner
 from perdure.sdk.worker.worker import Worker
+from tests.fakes.upstreams import upstream_to
 
 MANY = 3_000
 
@@ -37,8 +38,8 @@ def activation(number: int, name: str, n: int) -> Activation:
 
 class Driven:
     def __init__(self) -> None:
-        self.worker = Worker()
-        self.worker._decided = self.take
+        self.worker = Worker(output="ignore")
+        self.worker.open(upstream_to(decided=self.take))
         self.order: list[int] = []
         self.results: dict[int, bytes] = {}
 
@@ -63,7 +64,7 @@ class Driven:
 
 
 async def test_others_are_decided_between_the_slices_of_a_huge_gather(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_module, "SLICE_S", 0.0)
+    monkeypatch.setattr(workflow_runner, "SLICE_S", 0.0)
     driven = Driven()
     driven.activate(activation(1, "turns_gather", MANY), activation(2, "turns_modest", 2))
     assert await driven.until(1) < 10
@@ -76,7 +77,7 @@ async def test_others_are_decided_between_the_slices_of_a_huge_gather(monkeypatc
 
 
 async def test_a_run_that_is_forgotten_between_two_slices_does_not_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_module, "SLICE_S", 0.0)
+    monkeypatch.setattr(workflow_runner, "SLICE_S", 0.0)
     driven = Driven()
     driven.activate(activation(1, "turns_gather", MANY))
     for _ in range(5):
@@ -85,5 +86,5 @@ async def test_a_run_that_is_forgotten_between_two_slices_does_not_go_on(monkeyp
     driven.activate(activation(2, "turns_modest", 2))
     await driven.until(1)
     assert driven.order == [2]
-    assert driven.worker.live_runs == 0
+    assert driven.worker.held() == []
     await driven.worker.close()

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from typing import Any
 
 from perdure import EngineSettings
 from perdure.app.api_ports import api_ports
 from perdure.core.access import Permission, Principal, Role
 from perdure.engine.api.api import Api
 from perdure.sdk.client.channel import Access
+from perdure.sdk.worker.builtin_tasks import VerbOptions
+from perdure.sdk.worker.capacity import RUNS_MAX_DEFAULT, Capacity
 from perdure.sdk.worker.stream import RemoteWorker
 from perdure.sdk.worker.worker import Worker
 from perdure.server.grpc.hub import WorkerHub
@@ -63,10 +66,17 @@ async def server(
 
 @asynccontextmanager
 async def worker(
-    *addresses: str, slots: int = 20, namespace: str | None = None, **options: object
+    *addresses: str,
+    slots: int = 20,
+    runs_max: int = RUNS_MAX_DEFAULT,
+    queues: list[str] | None = None,
+    namespace: str | None = None,
+    **verbs: Any,
 ) -> AsyncIterator[RemoteWorker]:
     where = Access(addresses=addresses, namespace=namespace)
-    remote = RemoteWorker(Worker(slots=slots, **options), where, drain_s=5)  # type: ignore[arg-type]
+    remote = RemoteWorker(
+        Worker(Capacity(slots=slots, runs_max=runs_max), queues=queues, verbs=VerbOptions(**verbs)), where, drain_s=5
+    )
     task = asyncio.create_task(remote.run())
     try:
         async with asyncio.timeout(10):

@@ -24,6 +24,7 @@ from perdure.server.grpc.connection import Connection
 from perdure.server.grpc.hub import WorkerHub
 from perdure.wire import protocol
 from perdure.wire.protocol import Hello, Token, Up
+from tests.fakes.upstreams import upstream_to
 
 VICTIM, LIAR = 1, 2
 RUN = bytes(range(16))
@@ -88,7 +89,15 @@ def heard() -> Heard:
 async def hub(engine: Engine, heard: Heard) -> WorkerHub:
     hub = WorkerHub()
     hub.bind(engine)  # type: ignore[arg-type]
-    hub.open(lambda: 1, heard.reports.extend, heard.decisions.extend, heard.beats.extend, heard.logs.extend)
+    hub.open(
+        upstream_to(
+            clock_us=lambda: 1,
+            reported=heard.reports.extend,
+            decided=heard.decisions.extend,
+            beats=heard.beats.extend,
+            logged=heard.logs.extend,
+        )
+    )
     return hub
 
 

@@ -19,6 +19,7 @@ from perdure.core.work import Assignment, Beat, Decided, LogChunk, LogLine, Repo
 from perdure.errors import NotFound, PayloadTooLarge, RunFailed, Stuck, Unavailable
 from perdure.localpg.postmaster import free_port
 from perdure.sdk.client.channel import Access
+from perdure.sdk.worker.capacity import Capacity
 from perdure.sdk.worker.stream import RemoteWorker
 from perdure.sdk.worker.worker import Worker
 from perdure.server.grpc.server import GrpcServer
@@ -158,7 +159,7 @@ async def test_a_broken_stream_to_the_same_server_repeats_nothing(dsn: str) -> N
 
 async def test_attempts_of_a_worker_that_never_comes_back_run_again_elsewhere(dsn: str) -> None:
     async with server(dsn, grace_s=0.5) as s, Client(s.address):
-        doomed = RemoteWorker(Worker(slots=5), Access(addresses=(s.address,)))
+        doomed = RemoteWorker(Worker(Capacity(slots=5)), Access(addresses=(s.address,)))
         task = asyncio.create_task(doomed.run())
         await doomed.connected()
         handle = await remote_patient.start(1.0)

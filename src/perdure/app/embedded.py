@@ -26,8 +26,9 @@ from perdure.engine.settings import EngineSettings
 from perdure.localpg.cluster import PrivateCluster, default_directory
 from perdure.sdk.client.backend import Backend, ambient, closed, opened
 from perdure.sdk.client.base import ClientBase
-from perdure.sdk.worker.execution import PROCESSES_DEFAULT
-from perdure.sdk.worker.worker import SLOTS_DEFAULT, THREADS_DEFAULT, Worker
+from perdure.sdk.worker.builtin_tasks import VerbOptions
+from perdure.sdk.worker.capacity import PROCESSES_DEFAULT, SLOTS_DEFAULT, THREADS_DEFAULT, Capacity
+from perdure.sdk.worker.worker import Worker
 from perdure.store.engine_stores import engine_stores
 from perdure.store.migrate import check, migrate
 from perdure.store.postgres import PostgresStore
@@ -83,23 +84,19 @@ class Perdure(ClientBase):
         self._dsn = dsn
         self._timeout_s, self._is_audited = call_timeout_s(call_timeout), audit
         self._schedules = schedules
-        self._auto_migrate, self._traced = auto_migrate, tracing
+        self._auto_migrate, self._tracing = auto_migrate, Tracing("perdure", tracing)
         self._gc = CollectorPace() if tune_gc else None
         self.settings = settings or EngineSettings()
         # The engine decides which runs are in memory; the worker's own bound is for those that serve several engines.
         runs_max = 2 * self.settings.runs_max
         self.worker = (
             Worker(
-                slots=slots,
-                threads=threads,
-                processes=processes,
+                Capacity(slots=slots, threads=threads, processes=processes, runs_max=runs_max),
                 queues=queues,
-                runs_max=runs_max,
-                verbs=verbs,
-                services=services,
-                allow_run=allow_run,
-                http_allow=http_allow,
-                run_env=run_env,
+                verbs=VerbOptions(services=services, http_allow=http_allow, allow_run=allow_run, run_env=run_env)
+                if verbs
+                else None,
+                tracer=self._tracing.task_tracer,
             )
             if worker
             else None
@@ -122,7 +119,7 @@ class Perdure(ClientBase):
         await self.store.open()
         self.engine = Engine(engine_stores(self.store), self.worker, self.settings)
         self.api = Api(self.engine, api_ports(self.store, is_audited=self._is_audited), _server_url)
-        self._tracing = Tracing(engine=self.engine, worker=self.worker, service="perdure", asked=self._traced)
+        self._tracing.trace_runs(self.engine)
         await self.engine.open()
         caller = Caller(EMBEDDED, self.settings.namespace, "sdk", self._timeout_s)
         self._embedded.open(NamespaceApi(self.api, self.engine.ns, caller))

@@ -115,7 +115,9 @@ class ServerProcess:
 
         hub.on_signatures = heard
         self._stack.push_async_callback(types.close)
-        self._stack.push_async_callback(Tracing(engine=engine, worker=None, service=SERVICE).close)
+        tracing = Tracing(SERVICE)
+        tracing.trace_runs(engine)
+        self._stack.push_async_callback(tracing.close)
         pace = CollectorPace()
         pace.slow_down()
         self._stack.callback(pace.restore)

@@ -23,9 +23,9 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, Literal, cast
 
-from perdure.core.work import LogChunk
+from perdure.core.work import LogChunk, Upstream
 from perdure.sdk.captured_output import OutputBuffer
 from perdure.sdk.worker.attempts import Attempt, current_slot
 from perdure.sdk.workflow.live_run import LiveRun
@@ -42,12 +42,15 @@ LEVEL_MIN = logging.INFO
 
 WORKFLOW_SEQ = -1
 
+OutputMode = Literal["tee", "capture", "ignore"]
+"""Send what tasks print and log to the engine and print it too, only send it, or leave it alone."""
+
 
 class Outbox:
     """The sink of a worker: sends what its attempts wrote, in batches, from the worker's loop."""
 
-    def __init__(self, clock_us: Callable[[], int], logged: Callable[[list[LogChunk]], None], tee: bool) -> None:
-        self.now_us, self.logged, self.tee = clock_us, logged, tee
+    def __init__(self, upstream: Upstream, *, tee: bool) -> None:
+        self.now_us, self._logged, self.tee = upstream.clock_us, upstream.logged, tee
         self._waiting: deque[OutputBuffer] = deque()
         self._lines = 0
         self._armed = self._hurried = False
@@ -89,7 +92,7 @@ class Outbox:
         for _ in range(len(self._waiting)):
             chunks.extend(chunks_of(self._waiting.popleft()))
         if chunks:
-            self.logged(chunks)
+            self._logged(chunks)
 
 
 def chunks_of(output: OutputBuffer) -> list[LogChunk]:

@@ -52,10 +52,7 @@ class _Part(Generic[T]):
 
 
 class LiveRun:
-    sink: OutputSink | None = None
-    """Where captured lines go; None: output is not captured."""
     output: OutputBuffer | None = None
-    ns = 0
     event_seq = 0
     has_messages = False
     """Its code has waited for messages, or some have come."""
@@ -64,8 +61,9 @@ class LiveRun:
     promises = _Part(RunPromises)
     updates = _Part(RunUpdates)
 
-    def __init__(self, run_id: bytes, workflow: Any) -> None:
-        self.run_id, self.workflow = run_id, workflow
+    def __init__(self, run_id: bytes, workflow: Any, sink: OutputSink | None, ns: int) -> None:
+        """Captured lines go to `sink`; None: output is not captured."""
+        self.run_id, self.workflow, self.sink, self.ns = run_id, workflow, sink, ns
         self.phase: InstancePhase = Running()
         self.now_us = 0
         self.journal = Journal()

@@ -28,7 +28,7 @@ from perdure.core.errors import Failure, InvalidInput, Unavailable, clip
 from perdure.core.limits import PAYLOAD_BYTES_MAX
 from perdure.core.names import checked_name
 from perdure.core.retry import End
-from perdure.core.work import Activation, Assignment, Beat, Decided, LogChunk, Report
+from perdure.core.work import Activation, Assignment, Beat, Decided, LogChunk, Report, Upstream
 from perdure.engine.engine import Engine
 from perdure.engine.ports import Kind, Named
 from perdure.engine.services.telemetry import WorkerRow
@@ -142,16 +142,10 @@ class WorkerHub:
     def bind(self, engine: Engine) -> None:
         self._engine = engine
 
-    def open(
-        self,
-        clock_us: Callable[[], int],
-        reported: Callable[[list[Report]], None],
-        decided: Callable[[list[Decided]], None],
-        beats: Callable[[list[Beat]], None],
-        logged: Callable[[list[LogChunk]], None],
-    ) -> None:
-        self._clock_us, self._reported, self._decided = clock_us, reported, decided
-        self._beats, self._logged = beats, logged
+    def open(self, upstream: Upstream) -> None:
+        self.ns, self._clock_us = upstream.ns, upstream.clock_us
+        self._reported, self._decided = upstream.reported, upstream.decided
+        self._beats, self._logged = upstream.beats, upstream.logged
         self._refresh_workers()
 
     @property
