@@ -28,8 +28,8 @@ WORDS: Final = re.compile(
 )
 
 CEILINGS: Final = {
-    "files over 500 lines": 1,
-    "classes over 400 lines": 1,
+    "files over 500 lines": 0,
+    "classes over 400 lines": 0,
     "functions over 70 lines": 0,
     "functions with more than 7 parameters": 8,
     "class names with more than one definition": 7,

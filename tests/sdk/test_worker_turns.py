@@ -11,6 +11,7 @@ from perdure.core import commands as cm
 from perdure.core import events as ev
 from perdure.core.work import Activation, Decided
 from perdure.sdk.worker import workflow_runner
+from perdure.sdk.worker.overrun import StretchBound
 from perdure.sdk.worker.worker import Worker
 from tests.fakes.upstreams import upstream_to
 
@@ -88,3 +89,26 @@ async def test_a_run_that_is_forgotten_between_two_slices_does_not_go_on(monkeyp
     assert driven.order == [2]
     assert driven.worker.held() == []
     await driven.worker.close()
+
+
+@workflow(name="turns_endless")
+async def endless(n: int) -> int:
+    while True:
+        n += 1
+
+
+async def test_code_without_end_is_stopped_also_in_a_worker_that_was_opened_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(workflow_runner, "StretchBound", lambda unstoppable: StretchBound(unstoppable, 0.1))
+    worker, stopped = Worker(output="ignore"), asyncio.Event()
+    worker.adopt(endless)
+    worker.open(upstream_to())
+    asyncio.get_running_loop().call_soon(lambda: worker.activate([activation(1, "turns_endless", 1)]) and stopped.set())
+    await stopped.wait()
+    await worker.close()
+    stopped.clear()
+    worker.open(upstream_to())
+    asyncio.get_running_loop().call_soon(lambda: worker.activate([activation(2, "turns_endless", 1)]) and stopped.set())
+    await stopped.wait()
+    await worker.close()

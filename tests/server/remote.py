@@ -16,6 +16,7 @@ from perdure.sdk.worker.builtin_tasks import VerbOptions
 from perdure.sdk.worker.capacity import RUNS_MAX_DEFAULT, Capacity
 from perdure.sdk.worker.stream import RemoteWorker
 from perdure.sdk.worker.worker import Worker
+from perdure.server.grpc.connected_workers import ConnectedWorkers
 from perdure.server.grpc.hub import WorkerHub
 from perdure.server.grpc.server import GrpcServer
 from perdure.store.postgres import PostgresStore
@@ -33,8 +34,8 @@ class Everybody:
 
 
 class Served:
-    def __init__(self, api: Api, hub: WorkerHub, grpc: GrpcServer) -> None:
-        self.api, self.engine, self.hub, self.grpc = api, api.engine, hub, grpc
+    def __init__(self, api: Api, workers: ConnectedWorkers, hub: WorkerHub, grpc: GrpcServer) -> None:
+        self.api, self.engine, self.workers, self.hub, self.grpc = api, api.engine, workers, hub, grpc
 
     @property
     def address(self) -> str:
@@ -47,19 +48,21 @@ async def server(
 ) -> AsyncIterator[Served]:
     store = PostgresStore(dsn)
     await store.open()
-    hub = WorkerHub(grace_s=grace_s)
-    engine = engine_on(store, hub, settings)
-    hub.bind(engine)
+    workers = ConnectedWorkers()
+    engine = engine_on(store, workers, settings)
+    hub = WorkerHub(engine, workers, grace_s=grace_s)
     await engine.open()
+    hub.start()
     api = Api(engine, api_ports(store), lambda: "https://example.org")
     grpc = GrpcServer(api, hub, auth or Everybody(), f"127.0.0.1:{port}")  # type: ignore[arg-type]
     await grpc.start()
-    served = Served(api, hub, grpc)
+    served = Served(api, workers, hub, grpc)
     try:
         yield served
     finally:
-        hub.go_away()
+        workers.go_away()
         await engine.close()
+        hub.close()
         await served.grpc.stop(0.5)
         await store.close()
 

@@ -130,6 +130,7 @@ class Engine:
         )
         events.suspect_decided.subscribe(lambda run_id: background.start(self.claims.settle_suspect(run_id)))
         events.other_engines_concerned.subscribe(self.notifications.send)
+        events.task_signatures_received.subscribe(self.flows.hear)
         events.session_lost.subscribe(self.loop.forget_all)
         events.session_lost.subscribe(self.flow_control.forget_all)
 
