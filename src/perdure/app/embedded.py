@@ -7,6 +7,7 @@ import os
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from contextvars import Token
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
@@ -106,13 +107,11 @@ class Perdure(ClientBase):
         self.api: Api
         self._token: Token[Backend] | None = None
         self._cluster: PrivateCluster | None = None
-        self._embedded = EmbeddedBackend(self, self._timeout_s)
-        self._backend: Backend = self._embedded
+        self._backend: Backend
 
     async def __aenter__(self) -> Self:
         dsn = self._dsn or os.environ.get("PERDURE_DSN") or await self._private_dsn()
         await (migrate(dsn) if self._auto_migrate else check(dsn))
-        self._token = ambient.set(self._backend)
         if self.worker is not None:
             self.worker.refresh()
         self.store = PostgresStore(dsn)
@@ -120,9 +119,10 @@ class Perdure(ClientBase):
         self.engine = Engine(engine_stores(self.store), self.worker, self.settings)
         self.api = Api(self.engine, api_ports(self.store, is_audited=self._is_audited), _server_url)
         self._tracing.trace_runs(self.engine)
-        await self.engine.open()
         caller = Caller(EMBEDDED, self.settings.namespace, "sdk", self._timeout_s)
-        self._embedded.open(NamespaceApi(self.api, self.engine.ns, caller))
+        self._backend = EmbeddedBackend(self.api, self.worker, caller, self._timeout_s)
+        self._token = ambient.set(self._backend)  # first: tasks run in the context in which the engine opens
+        await self.engine.open()
         opened(self._backend)
         if self._gc is not None:
             self._gc.slow_down()
@@ -184,22 +184,24 @@ class Perdure(ClientBase):
 class EmbeddedBackend:
     """Acts of the engine in this process. Every call ends in its time."""
 
-    def __init__(self, client: Perdure, timeout_s: float) -> None:
-        self._client, self._timeout_s = client, timeout_s
-        self._api: NamespaceApi
+    def __init__(self, api: Api, worker: Worker | None, caller: Caller, timeout_s: float) -> None:
+        self._api, self._engine, self._worker = api, api.engine, worker
+        self._caller, self._timeout_s = caller, timeout_s
         self._adopted: set[int] = set()
         self._unregistered = False
 
-    def open(self, api: NamespaceApi) -> None:
-        self._api = api
+    @cached_property
+    def api(self) -> NamespaceApi:
+        """The engine must be open: then it knows its namespace."""
+        return NamespaceApi(self._api, self._engine.ns, self._caller)
 
     async def call(self, act: Act[Q, R], request: Q) -> R:
         if self._unregistered and act.audits:
-            await self._bounded(self._client.engine.refresh(), effect=False)
+            await self._bounded(self._engine.refresh(), effect=False)
             self._unregistered = False
         if act in BOUNDED_BY_THEMSELVES:
-            return await self._api.call(act, request)
-        return await self._bounded(self._api.call(act, request), effect=bool(act.audits), wait_s=act.wait_s(request))
+            return await self.api.call(act, request)
+        return await self._bounded(self.api.call(act, request), effect=bool(act.audits), wait_s=act.wait_s(request))
 
     async def _bounded(self, work: Coroutine[Any, Any, T], *, effect: bool, wait_s: float = 0.0) -> T:
         """A call ends in its time, also when what it does cannot be stopped at once. `wait_s`: how long it may wait by design."""
@@ -216,13 +218,13 @@ class EmbeddedBackend:
 
     def adopt(self, definition: Any) -> None:
         """A workflow object that is started here is served here, with everything defined since."""
-        worker = self._client.worker
+        worker = self._worker
         if worker is None or id(definition.fn) in self._adopted:
             return
         self._adopted.add(id(definition.fn))
         worker.adopt(definition)
         worker.refresh()
-        self._client.engine.served.serve()
+        self._engine.served.serve()
         self._unregistered = True
 
 

@@ -26,9 +26,8 @@ from collections.abc import Callable
 from typing import Any, Literal, cast
 
 from perdure.core.work import LogChunk, Upstream
-from perdure.sdk.captured_output import OutputBuffer
+from perdure.sdk.captured_output import WORKFLOW_SEQ, OutputBuffer
 from perdure.sdk.worker.attempts import Attempt, current_slot
-from perdure.sdk.workflow.live_run import LiveRun
 from perdure.sdk.workflow.live_run import current as current_run
 
 FLUSH_S = 0.2
@@ -39,8 +38,6 @@ CHUNK_LINES_MAX = 1_000
 """Lines in one chunk."""
 LEVEL_MIN = logging.INFO
 """Records below this level are not captured."""
-
-WORKFLOW_SEQ = -1
 
 OutputMode = Literal["tee", "capture", "ignore"]
 """Send what tasks print and log to the engine and print it too, only send it, or leave it alone."""
@@ -121,24 +118,9 @@ def _current() -> OutputBuffer | None:
     """The output of the task or workflow code behind this call; None for other code and during a replay."""
     run = current_run.get(None)
     if run is not None:
-        return _output_of_run(run)
+        return run.captured_output()
     slot = current_slot.get(None)
     return None if slot is None or slot.attempt is None else output_of(slot.attempt)
-
-
-def _output_of_run(run: LiveRun) -> OutputBuffer | None:
-    """Of workflow code. What it says during a replay has been said before.
-
-    A chunk is numbered after the event that the code was reacting to: the same number after a replay, on any worker.
-    """
-    if run.sink is None or run.closed or run.journal.is_replaying:
-        return None
-    output = run.output
-    if output is None:
-        output = run.output = OutputBuffer(run.sink, (run.run_id, WORKFLOW_SEQ, 0, run.ns))
-    if not output.lines:
-        output.n = run.event_seq
-    return output
 
 
 class Tee:

@@ -189,8 +189,7 @@ class WorkflowRunner:
             self._end(instance)
 
     def _end(self, instance: WorkflowInstance) -> None:
-        if instance.run.output is not None:
-            instance.run.output.close()
+        instance.run.close_output()
         if not instance.run.loop.has_code:
             instance.evict()
             return
