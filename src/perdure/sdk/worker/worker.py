@@ -46,7 +46,8 @@ class Worker:
         tracer: Callable[[], TaskTracer | None] = lambda: None,
     ) -> None:
         guards.install()
-        self._capacity, self._output, self._tracer = capacity, output, tracer
+        self._capacity, self._tracer = capacity, tracer
+        self._output: OutputMode = output
         self._verbs = Verbs(verbs) if verbs is not None else None
         self.definitions = WorkerDefinitions(queues, self._verbs)
         self.ns = 0
