@@ -38,7 +38,7 @@ from perdure.sdk.workflow import phases as live_phases
 from perdure.sdk.workflow import transitions as live_transitions
 from perdure.server import secret_box
 from perdure.server.auth import authenticator
-from perdure.server.grpc import hub
+from perdure.server.grpc import connected_workers, hello, hub
 from perdure.server.grpc import server as grpc_server
 from perdure.server.rest import browsers, problems
 from perdure.wire import protocol
@@ -379,12 +379,12 @@ PROTOCOL_BOUNDS: dict[tuple[ModuleType, str], str] = {
     (protocol, "PART_BYTES"): "",
     (protocol, "WHOLE_RECORDS"): "",
     (protocol, "SERVED_MAX"): "",
-    (hub, "SLOTS_MAX"): "",
+    (hello, "SLOTS_MAX"): "",
     (hub, "WORKERS_MAX"): "",
     (hub, "ALIVE_EVERY_S"): "",
     (hub, "SILENT_S_MAX"): "",
     (hub, "RECONNECT_GRACE_S"): "",
-    (hub, "SHARE_TASKS"): "",
+    (connected_workers, "SHARE_TASKS"): "",
     (grpc_server, "HELLO_S_MAX"): "how long the server waits for the first message of a stream",
     (grpc_server, "RECHECK_S"): "",
     (grpc_server, "CALLS_MAX"): "",

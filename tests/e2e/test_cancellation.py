@@ -20,8 +20,10 @@ from perdure.core import ids
 from perdure.core.retry import End, TaskOptions
 from perdure.core.work import Assignment, Report
 from perdure.errors import AttemptCancelled, NondeterminismError, RunCancelled, RunFailed
+from perdure.sdk.worker.capacity import Capacity
 from perdure.sdk.worker.execution import THREAD_GRACE_S, TaskExecutor
 from perdure.testing.replayer import replay_one
+from tests.fakes.upstreams import upstream_to
 from tests.fakes.waiting import busy, busy_thread, forever, forever_thread, holds, until
 
 LIMIT_S = 60
@@ -269,7 +271,12 @@ async def test_an_interruption_never_reaches_the_next_task_of_the_thread() -> No
     import perdure.sdk.worker.execution as module
 
     grace, module.THREAD_GRACE_S = module.THREAD_GRACE_S, 0.0
-    execution = TaskExecutor(lambda _: Plain, lambda: time.monotonic_ns() // 1000, 10, 1, reported, lambda _: None)
+    execution = TaskExecutor(
+        lambda _: Plain,
+        upstream_to(clock_us=lambda: time.monotonic_ns() // 1000, reported=reported),
+        Capacity(slots=10, threads=1),
+        "ignore",
+    )
     wanted: set[int] = set()
     try:
         for n in range(600):

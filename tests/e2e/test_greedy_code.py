@@ -10,7 +10,7 @@ from harness.servers import Servers
 
 from perdure import Client, Perdure, task, wf, workflow
 from perdure.errors import Stuck
-from perdure.sdk.worker import worker as worker_module
+from perdure.sdk.worker import workflow_runner
 from perdure.sdk.worker.overrun import StretchBound
 from tests.fakes.waiting import until
 
@@ -60,7 +60,7 @@ async def modest(n: int) -> int:
 
 @pytest.fixture
 def bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_module, "StretchBound", lambda unstoppable: StretchBound(unstoppable, LIMIT_S))
+    monkeypatch.setattr(workflow_runner, "StretchBound", lambda unstoppable: StretchBound(unstoppable, LIMIT_S))
 
 
 @pytest.mark.usefixtures("bounded")

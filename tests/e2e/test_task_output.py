@@ -40,16 +40,16 @@ async def client(dsn: str) -> AsyncIterator[Perdure]:
 def watch_output(client: Perdure) -> list[LogChunk]:
     """Every chunk that the worker hands over."""
     chunks: list[LogChunk] = []
-    assert client.worker is not None and client.worker._execution is not None
-    sink = client.worker._execution.sink
+    assert client.worker is not None and client.worker._tasks is not None
+    sink = client.worker._tasks.sink
     assert sink is not None
-    passed_on = sink.logged
+    passed_on = sink._logged
 
     def logged(new: list[LogChunk]) -> None:
         chunks.extend(new)
         passed_on(new)
 
-    sink.logged = logged
+    sink._logged = logged
     return chunks
 
 
@@ -81,16 +81,16 @@ async def neighbours() -> list[str]:
 async def test_a_task_that_blocks_the_loop_times_out_neither_itself_nor_its_neighbour(
     client: Perdure, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert client.worker is not None and client.worker._execution is not None
-    execution = client.worker._execution
-    passed_on, beats = execution._urgent_beats, list[tuple[int, str]]()
+    assert client.worker is not None and client.worker._tasks is not None
+    watchdog = client.worker._tasks._watchdog
+    passed_on, beats = watchdog._beats, list[tuple[int, str]]()
 
     def urgent(new: list[Beat]) -> None:
         passed_on(new)
         flights = client.engine.attempts.flights
         beats.extend((b.seq, flights[b.run_id, b.seq].blocked) for b in new if (b.run_id, b.seq) in flights)
 
-    execution._urgent_beats = urgent
+    watchdog._beats = urgent
     assert await (await neighbours.start()).result(LIMIT) == ["lively", "hogged"]
     assert any(seq == 1 and "busy_thread(seconds)" in blocked for seq, blocked in beats)
     assert (0, "") in beats and not any(seq == 0 and blocked for seq, blocked in beats), "the neighbour is innocent"

@@ -16,6 +16,7 @@ from perdure.core.undo import stack_of
 from perdure.engine.engine import Engine
 from perdure.engine.tasks.lost_workers import settle_lost
 from perdure.errors import Conflict, RunCancelled, RunFailed, TaskFailed
+from perdure.sdk.worker.capacity import Capacity
 from perdure.sdk.worker.worker import Worker
 from perdure.store.postgres import PostgresStore
 from perdure.store.verify import verify
@@ -229,7 +230,7 @@ async def test_engines_that_die_at_every_commit_undo_everything_once(dsn: str, f
         asked = ended = False
 
         async def live_until_the_next_crash() -> None:
-            engine = engine_on(crashing, Worker(slots=10), SETTINGS)  # type: ignore[arg-type]
+            engine = engine_on(crashing, Worker(Capacity(slots=10)), SETTINGS)  # type: ignore[arg-type]
             crashing.crashed, crashing.armed = False, False
             await engine.open()
             crashing.armed = True

@@ -971,7 +971,7 @@ async def test_a_sleeping_run_leaves_memory_and_comes_back_in_time(dsn: str) -> 
         handle = await sleeps_a_while.start(2, 1.5, 3)
         await until(lambda: not client.engine.runs)
         assert client.worker is not None
-        assert client.worker.live_runs == 0
+        assert client.worker.held() == []
         view = await handle.describe()
         assert view.owner is None
         assert view.wake_us is not None

@@ -27,7 +27,7 @@ from perdure.core.lifecycle import TaskStatus
 from perdure.core.messages import TaskEndedMessage
 from perdure.core.retry import End
 from perdure.core.runstate import RunState
-from perdure.core.work import Activation, Assignment, Beat, Decided, LogChunk, Report, StartRequest
+from perdure.core.work import Activation, Assignment, Decided, Report, StartRequest, Upstream
 from perdure.engine.api.api import NamespaceApi
 from perdure.engine.api.ports import Deployment
 from perdure.engine.commits.policy import CommitPolicy
@@ -125,15 +125,8 @@ class ScriptedWorker:
     def name_of(self, run_id: bytes, seq: int) -> str:
         return ""
 
-    def open(
-        self,
-        clock_us: Callable[[], int],
-        reported: Callable[[list[Report]], None],
-        decided: Callable[[list[Decided]], None],
-        beats: Callable[[list[Beat]], None],
-        logged: Callable[[list[LogChunk]], None],
-    ) -> None:
-        self._clock_us, self._reported = clock_us, reported
+    def open(self, upstream: Upstream) -> None:
+        self.ns, self._clock_us, self._reported = upstream.ns, upstream.clock_us, upstream.reported
 
     def assign(self, batch: list[Assignment]) -> None:
         self.tasks.update({(a.run_id, a.seq): a for a in batch})

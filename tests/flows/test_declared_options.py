@@ -117,7 +117,7 @@ def test_a_task_declares_what_was_given_and_nothing_else() -> None:
 
 
 def test_declarations_travel_with_signatures_whatever_room_there_is() -> None:
-    signatures = {k: v for k, v in Worker(verbs=False).signatures.items() if k.startswith("declared_")}
+    signatures = {k: v for k, v in Worker(verbs=None).definitions.signatures.items() if k.startswith("declared_")}
     sent = bounded_signatures(signatures)
     schema, options = declared.split(sent["declared_all"])
     assert json.loads(schema)["properties"].keys() == {"to"} and "x-perdure" not in json.loads(schema)

@@ -28,11 +28,12 @@ WORDS: Final = re.compile(
 )
 
 CEILINGS: Final = {
-    "files over 500 lines": 1,
-    "classes over 400 lines": 2,
+    "files over 500 lines": 0,
+    "classes over 400 lines": 0,
     "functions over 70 lines": 0,
-    "functions with more than 7 parameters": 10,
+    "functions with more than 7 parameters": 8,
     "class names with more than one definition": 7,
+    "wiring after construction": 0,
     "fmt: skip and fmt: off": 0,
     "pronouns in the source": 3,
     "pronouns in SQL": 0,
@@ -98,6 +99,88 @@ def repeated_class_names() -> list[str]:
     return [f"{name}: {', '.join(files)}" for name, files in homes.items() if len(files) > 1]
 
 
+RECORDS: Final = {"Struct", "NamedTuple", "TypedDict", "Enum", "IntEnum", "BaseModel", "BaseException", "Exception"}
+COLLECTIONS: Final = {"dict", "list", "set", "deque", "tuple", "frozenset"}
+
+
+@cache
+def parts() -> frozenset[str]:
+    """Classes with behaviour: neither records nor exceptions."""
+    known = {node.name: node for _, node in nodes(ast.ClassDef) if isinstance(node, ast.ClassDef)}
+
+    def is_record(name: str) -> bool:
+        return name in RECORDS or (name in known and any(is_record(base) for base in bases(known[name])))
+
+    return frozenset(name for name in known if not is_record(name))
+
+
+def bases(node: ast.ClassDef) -> list[str]:
+    return [ast.unparse(base).split("[")[0].split(".")[-1] for base in node.bases]
+
+
+def wired_as(annotation: ast.expr | None, value: ast.expr | None = None) -> str:
+    """An attribute or parameter is a `callback`, a `part` that is not there yet, or `data`."""
+    names = {n.id for n in ast.walk(annotation) if isinstance(n, ast.Name)} if annotation is not None else set[str]()
+    if isinstance(value, ast.Lambda) or "Callable" in names:
+        return "callback"
+    is_missing = value is None or (isinstance(value, ast.Constant) and value.value is None)
+    return "part" if is_missing and names & parts() and not names & COLLECTIONS else "data"
+
+
+@cache
+def attributes() -> dict[str, dict[str, set[Path]]]:
+    """Name of an attribute that a class declares -> what it is wired as -> modules of the classes."""
+    found: dict[str, dict[str, set[Path]]] = defaultdict(lambda: defaultdict(set))
+    for file, node in nodes(ast.ClassDef):
+        assert isinstance(node, ast.ClassDef)
+        inits = [n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"]
+        for one in [*node.body, *(n for init in inits for n in ast.walk(init))]:
+            if isinstance(one, ast.AnnAssign):
+                name = one.target.attr if isinstance(one.target, ast.Attribute) else ast.unparse(one.target)
+                found[name][wired_as(one.annotation, one.value)].add(file)
+    return found
+
+
+def stored(node: ast.AST) -> list[ast.Attribute]:
+    return [n for n in ast.walk(node) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)]
+
+
+def late_wiring() -> list[str]:
+    """Parts are built in the order of their dependencies and get all they need when they are built. Counted are
+
+    - a callback that is assigned outside of the module of its class;
+    - a part that is missing at first and is assigned outside of the folder of its class (within it, it is state of that part);
+    - a method that does nothing but store a callback or a part.
+
+    A name that another class has for data is left out: which class is meant cannot be read from the source.
+    """
+    return [*assigned_elsewhere(), *setters()]
+
+
+def assigned_elsewhere() -> Iterator[str]:
+    for file, tree in trees().items():
+        for target in stored(tree):
+            declared = attributes().get(target.attr, {})
+            if ast.unparse(target.value) in ("self", "cls") or "data" in declared:
+                continue
+            callbacks, missing = declared.get("callback", set()), declared.get("part", set())
+            if (callbacks and file not in callbacks) or (missing and file.parent not in {m.parent for m in missing}):
+                yield f"{place(file, target.lineno)}: {ast.unparse(target)}"
+
+
+def setters() -> Iterator[str]:
+    for file, node in nodes(ast.ClassDef):
+        assert isinstance(node, ast.ClassDef)
+        for method in node.body:
+            if not isinstance(method, ast.FunctionDef) or method.name == "__init__":
+                continue
+            given = {a.arg: wired_as(a.annotation) for a in [*method.args.args, *method.args.kwonlyargs]}
+            body = [s for s in method.body if not (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant))]
+            values = [ast.unparse(s.value) for s in body if isinstance(s, ast.Assign) and stored(s)]
+            if len(values) == len(body) and any(given.get(v, "data") != "data" for v in values):
+                yield f"{place(file, method.lineno)}: {node.name}.{method.name}"
+
+
 def occurrences(pattern: re.Pattern[str], files: Iterator[Path]) -> list[str]:
     return [
         f"{place(file, number)}: {word}"
@@ -126,6 +209,7 @@ COUNTS: Final = {
     "functions over 70 lines": long_functions,
     "functions with more than 7 parameters": many_parameters,
     "class names with more than one definition": repeated_class_names,
+    "wiring after construction": late_wiring,
     "fmt: skip and fmt: off": lambda: occurrences(re.compile(r"# fmt: (?:skip|off)"), sources()),
     "pronouns in the source": lambda: occurrences(WORDS, sources()),
     "pronouns in SQL": lambda: occurrences(WORDS, SOURCE.rglob("*.sql")),

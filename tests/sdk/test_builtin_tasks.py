@@ -20,8 +20,9 @@ from perdure.core.retry import End, TaskOptions
 from perdure.core.work import Assignment, LogChunk, Report
 from perdure.errors import InvalidInput
 from perdure.sdk.worker import command_task, http_task
-from perdure.sdk.worker.builtin_tasks import Verbs, parse_services
+from perdure.sdk.worker.builtin_tasks import VERBS_OF_ENVIRONMENT, VerbOptions, Verbs, parse_services
 from perdure.sdk.worker.worker import Worker
+from tests.fakes.upstreams import upstream_to
 
 RUN = bytes(16)
 
@@ -30,13 +31,13 @@ class Bench:
     """A worker without an engine."""
 
     def __init__(self, **options: Any) -> None:
-        self.worker = Worker(output="capture", **options)
+        self.worker = Worker(output="capture", verbs=VerbOptions(**options))
         self.reports: list[Report] = []
         self.chunks: list[LogChunk] = []
         self._seq = 0
 
     async def __aenter__(self) -> Bench:
-        self.worker.open(lambda: 1, self.reports.extend, lambda _: None, lambda _: None, self.chunks.extend)
+        self.worker.open(upstream_to(clock_us=lambda: 1, reported=self.reports.extend, logged=self.chunks.extend))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -293,13 +294,13 @@ def test_services_are_read_from_text() -> None:
 def test_the_environment_says_what_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PERDURE_SERVICES", "a=http://h:1,b=http://h:2")
     monkeypatch.setenv("PERDURE_ALLOW_RUN", "1")
-    assert Verbs()._http._services == {"a": "http://h:1", "b": "http://h:2"}
-    assert Verbs({})._http._services == {}
-    assert list(Verbs().tasks) == ["perdure.http", "perdure.run"]
-    assert list(Verbs(allow_run=False).tasks) == ["perdure.http"]
+    assert Verbs(VerbOptions())._http._services == {"a": "http://h:1", "b": "http://h:2"}
+    assert Verbs(VerbOptions(services={}))._http._services == {}
+    assert list(Verbs(VerbOptions()).tasks) == ["perdure.http", "perdure.run"]
+    assert list(Verbs(VerbOptions(allow_run=False)).tasks) == ["perdure.http"]
     monkeypatch.setenv("PERDURE_ALLOW_RUN", "maybe")
     with pytest.raises(InvalidInput, match="neither yes nor no"):
-        Verbs()
+        Verbs(VerbOptions())
 
 
 # -- run -----------------------------------------------------------------------------------------------------------------
@@ -350,7 +351,7 @@ async def test_a_command_gets_a_clean_environment(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("name", ["PERDURE_API_KEY", "PERDURE_DSN", "DATABASE_URL", "A=b"])
 def test_variables_of_perdure_are_not_passed_on_request_either(name: str) -> None:
     with pytest.raises(InvalidInput, match="run_env"):
-        Worker(allow_run=True, run_env=[name])
+        Worker(verbs=VerbOptions(allow_run=True, run_env=[name]))
 
 
 async def test_text_is_for_the_shell_and_a_list_is_not() -> None:
@@ -476,16 +477,16 @@ async def test_closing_the_worker_ends_its_commands(tmp_path: Path) -> None:
 
 
 def test_every_queue_has_the_verbs_and_commands_only_where_they_are_allowed() -> None:
-    def built_in(**options: Any) -> list[tuple[str, str]]:
+    def built_in(verbs: VerbOptions | None = VERBS_OF_ENVIRONMENT) -> list[tuple[str, str]]:
         return [
             (q, n)
-            for _, q, n in Worker(queues=["a", "b"], **options).served
+            for _, q, n in Worker(queues=["a", "b"], verbs=verbs).served
             if n.startswith("perdure.") and "bench" not in n
         ]
 
     assert built_in() == [("a", "perdure.http"), ("b", "perdure.http")]
-    assert built_in(allow_run=True) == [(q, n) for q in "ab" for n in ("perdure.http", "perdure.run")]
-    assert built_in(verbs=False, allow_run=True) == []
+    assert built_in(VerbOptions(allow_run=True)) == [(q, n) for q in "ab" for n in ("perdure.http", "perdure.run")]
+    assert built_in(None) == []
 
 
 async def test_a_worker_that_may_not_run_commands_has_no_such_task() -> None:
@@ -519,7 +520,7 @@ def test_a_worker_tells_the_schemas_of_what_was_defined_and_of_nothing_else() ->
     worker = Worker()
     worker.adopt(Task(described, {"name": "verbs_described"}))
     worker.adopt(Task(unresolvable, {"name": "verbs_unresolvable"}))
-    found = worker.signatures
+    found = worker.definitions.signatures
     assert found["verbs_described"]["properties"] == {"n": {"type": "integer"}}
     assert found["verbs_described"]["description"] == "Says so."
     assert "verbs_unresolvable" not in found and "perdure.http" not in found

@@ -19,8 +19,10 @@ from perdure.core.work import Activation, Assignment, Beat, Decided, Report
 from perdure.errors import PayloadMismatch, PayloadTooLarge
 from perdure.sdk.worker import execution as execution_module
 from perdure.sdk.worker.attempts import Attempt, Pulse
+from perdure.sdk.worker.capacity import Capacity
 from perdure.sdk.worker.execution import TaskExecutor
 from perdure.sdk.worker.worker import Worker
+from tests.fakes.upstreams import ONE, upstream_to
 
 
 class Plain:
@@ -44,7 +46,7 @@ async def test_an_assignment_that_waits_for_a_slot_is_cancelled_without_ever_run
 
     definition = SimpleNamespace(fn=work, is_async=True, signature=Plain())
     reports: list[Report] = []
-    execution = TaskExecutor(lambda _: definition, lambda: 0, 1, 1, reports.extend, lambda _: None)
+    execution = TaskExecutor(lambda _: definition, upstream_to(reported=reports.extend), ONE, "ignore")
     run = bytes(16)
     execution.assign([Assignment(run, n, 1, 1, "work", str(n).encode(), TaskOptions()) for n in range(3)])
     await asyncio.sleep(0.01)
@@ -80,8 +82,10 @@ async def test_many_short_tasks_share_one_runner_and_waiting_ones_run_side_by_si
     reports: list[Report] = []
     execution = TaskExecutor(
         lambda name: SimpleNamespace(fn=found[name], is_async=True, signature=Plain()),
-        lambda: 0, 50, 1, reports.extend, lambda _: None,
-    )  # fmt: skip
+        upstream_to(reported=reports.extend),
+        Capacity(slots=50, threads=1),
+        "ignore",
+    )
     for i, name in enumerate(("short", "waits")):
         execution.assign([Assignment(bytes([i] * 16), n, 1, 1, name, b"1", TaskOptions()) for n in range(50)])
         while len(reports) < 50 * (i + 1):
@@ -106,11 +110,9 @@ async def test_context_variables_of_one_task_do_not_reach_the_next() -> None:
     reports: list[Report] = []
     execution = TaskExecutor(
         lambda _: SimpleNamespace(fn=paints, is_async=True, signature=Plain()),
-        lambda: 0,
-        4,
-        1,
-        reports.extend,
-        lambda _: None,
+        upstream_to(reported=reports.extend),
+        Capacity(slots=4, threads=1),
+        "ignore",
     )
     execution.assign([Assignment(bytes(16), n, 1, 1, "paints", str(n).encode(), TaskOptions()) for n in range(20)])
     while len(reports) < 20:
@@ -125,7 +127,7 @@ async def test_context_variables_of_one_task_do_not_reach_the_next() -> None:
 class Bench:
     """An execution of plain functions by name; `gate` lets those that wait go on."""
 
-    def __init__(self, slots: int = 10, threads: int = 1) -> None:
+    def __init__(self, slots: int = 10, threads: int = 1, **receivers: Any) -> None:
         self.gate, self.thread_gate = asyncio.Event(), threading.Event()
         self.begun: list[int] = []
         self.reports: list[Report] = []
@@ -138,8 +140,10 @@ class Bench:
         }
         self.execution = TaskExecutor(
             lambda name: SimpleNamespace(fn=fns[name][0], is_async=fns[name][1], signature=Plain()),
-            lambda: 0, slots, threads, self.reports.extend, self.beats.extend,
-        )  # fmt: skip
+            upstream_to(**{"reported": self.reports.extend, "beats": self.beats.extend, **receivers}),
+            Capacity(slots=slots, threads=threads),
+            "ignore",
+        )
 
     async def _waits(self, n: int) -> int:
         self.begun.append(n)
@@ -220,23 +224,9 @@ async def test_what_a_drain_cannot_wait_for_is_cancelled_and_reported_once(monke
     await bench.execution.close()
 
 
-async def test_callbacks_can_be_replaced_while_tasks_run() -> None:
-    bench = Bench()
-    await bench.assign("waits", 1)
-    later: list[Report] = []
-    bench.execution.connect(lambda: 42, later.extend, lambda _: None, None)
-    bench.gate.set()
-    await until(lambda: later)
-    assert (later[0].end, later[0].finished_us) == (End.SUCCESS, 42)
-    assert bench.reports == []
-    assert bench.begun == [1]
-    await bench.execution.close()
-
-
 async def test_what_has_ended_counts_as_running_until_it_is_reported() -> None:
-    bench = Bench()
     seen: list[list[int]] = []
-    bench.execution.connect(lambda: 0, lambda _: seen.append(bench.running()), lambda _: None, None)
+    bench = Bench(reported=lambda _: seen.append(bench.running()))
     await bench.assign("waits", 1)
     bench.gate.set()
     while not bench.execution._reports and not seen:
@@ -289,7 +279,7 @@ async def test_beats_are_coalesced_the_first_goes_at_once_and_the_latest_details
 
     sent: list[Beat] = []
     definition = SimpleNamespace(fn=beats, is_async=True, signature=Plain())
-    execution = TaskExecutor(lambda _: definition, lambda: 0, 1, 1, lambda _: None, sent.extend)
+    execution = TaskExecutor(lambda _: definition, upstream_to(beats=sent.extend), ONE, "ignore")
     execution.assign([Assignment(bytes(16), 5, 1, 1, "beats", b"1", TaskOptions())])
     await until(lambda: sent)
     assert [b.details for b in sent] == [b"0"]
@@ -334,9 +324,9 @@ async def test_a_worker_forgets_the_run_that_was_idle_longest_when_it_is_full() 
     async def sleeps() -> None:
         await wf.sleep("1h")
 
-    worker = Worker(runs_max=2)
+    worker = Worker(Capacity(runs_max=2))
     worker.adopt(sleeps)
-    worker.open(lambda: 0, lambda _: None, lambda _: None, lambda _: None, lambda _: None)
+    worker.open(upstream_to())
     ids = [bytes([n] * 16) for n in range(3)]
 
     async def go(n: int, replay: bool) -> Decided:
@@ -362,7 +352,7 @@ async def test_a_worker_forgets_the_run_that_was_idle_longest_when_it_is_full() 
 def idle_execution(beats: list[Beat] | None = None, reports: list[Report] | None = None) -> TaskExecutor:
     said: list[Beat] = [] if beats is None else beats
     ended: list[Report] = [] if reports is None else reports
-    return TaskExecutor(lambda _: None, lambda: 0, 1, 1, ended.extend, said.extend)
+    return TaskExecutor(lambda _: None, upstream_to(reported=ended.extend, beats=said.extend), ONE, "ignore")
 
 
 async def test_an_attempt_that_unwinds_late_does_not_take_the_place_of_the_next() -> None:
@@ -378,7 +368,7 @@ async def test_an_attempt_that_unwinds_late_does_not_take_the_place_of_the_next(
 
 async def test_what_an_attempt_wrote_goes_before_its_report() -> None:
     order: list[str] = []
-    execution = TaskExecutor(lambda _: None, lambda: 0, 1, 1, lambda _: order.append("report"), lambda _: None)
+    execution = TaskExecutor(lambda _: None, upstream_to(reported=lambda _: order.append("report")), ONE, "ignore")
     execution.sink = SimpleNamespace(is_empty=False, flush=lambda: order.append("output"))  # type: ignore[assignment]
     execution._reports = [Report(bytes(16), 0, 1, End.SUCCESS, b"", None, 0, 0)]
     execution._flush()

@@ -22,7 +22,9 @@ from perdure.core.work import Assignment, LogChunk, LogLine, Report
 from perdure.sdk.captured_output import OutputBuffer
 from perdure.sdk.worker import output
 from perdure.sdk.worker.attempts import Attempt, Slot, current_slot
+from perdure.sdk.worker.capacity import Capacity
 from perdure.sdk.worker.execution import TaskExecutor
+from tests.fakes.upstreams import ONE, upstream_to
 
 
 class Book:
@@ -303,9 +305,8 @@ class Bench:
     def __init__(self, fn: Any, is_async: bool = True, **options: Any) -> None:
         self.said: list[LogChunk | Report] = []
         definition = SimpleNamespace(fn=fn, is_async=is_async, signature=Plain())
-        self.execution = TaskExecutor(
-            lambda _: definition, lambda: 7, 50, 4, self.said.extend, lambda _: None, self.said.extend, **options
-        )
+        upstream = upstream_to(clock_us=lambda: 7, reported=self.said.extend, logged=self.said.extend)
+        self.execution = TaskExecutor(lambda _: definition, upstream, Capacity(slots=50, threads=4), **options)
 
     async def run(self, n: int) -> None:
         self.execution.assign([Assignment(bytes(16), i, 1, 1, "t", b"%d" % i, TaskOptions(), 5) for i in range(n)])
@@ -329,7 +330,7 @@ async def test_lines_come_before_the_report_and_chunks_are_numbered(monkeypatch:
                 await asyncio.sleep(0.01)
         return n
 
-    bench = Bench(chatty, tee=False)
+    bench = Bench(chatty, output_mode="capture")
     await bench.run(3)
     await bench.execution.close()
     for n in range(3):
@@ -350,7 +351,7 @@ async def test_a_task_that_goes_on_is_heard_while_it_runs() -> None:
         await gate.wait()
         return n
 
-    bench = Bench(waits, tee=False)
+    bench = Bench(waits, output_mode="capture")
     bench.execution.assign([Assignment(bytes(16), 0, 1, 1, "t", b"0", TaskOptions())])
     async with asyncio.timeout(10):
         while not bench.chunks:
@@ -368,7 +369,7 @@ async def test_neighbours_on_one_runner_and_in_threads_are_kept_apart() -> None:
         print("I am", n)
         return n
 
-    bench = Bench(speaks, is_async=False, tee=False)
+    bench = Bench(speaks, is_async=False, output_mode="capture")
     await bench.run(40)
     await bench.execution.close()
     assert sorted((c.seq, line.text) for c in bench.chunks for line in c.lines) == [(n, f"I am {n}") for n in range(40)]
@@ -382,9 +383,8 @@ async def test_what_reports_set_off_does_not_belong_to_a_task() -> None:
         return n
 
     definition = SimpleNamespace(fn=quick, is_async=True, signature=Plain())
-    execution = TaskExecutor(
-        lambda _: definition, lambda: 0, 1, 1, lambda _: seen.append(current_slot.get(None)), lambda _: None
-    )
+    upstream = upstream_to(reported=lambda _: seen.append(current_slot.get(None)))
+    execution = TaskExecutor(lambda _: definition, upstream, ONE)
     execution.assign([Assignment(bytes(16), 0, 1, 1, "t", b"0", TaskOptions())])
     while not seen:
         await asyncio.sleep(0.001)

@@ -22,8 +22,10 @@ from perdure.core.retry import End, TaskOptions
 from perdure.core.work import Assignment, Beat, LogChunk, Report
 from perdure.errors import InvalidInput, NotRegistered
 from perdure.sdk.worker import execution as execution_module
+from perdure.sdk.worker.capacity import Capacity
 from perdure.sdk.worker.execution import TaskExecutor
 from perdure.sdk.worker.processes import find
+from tests.fakes.upstreams import upstream_to
 
 SIGNATURE_OF_LIFE_S = 60
 
@@ -90,13 +92,13 @@ class Bench:
         self.beats: list[Beat] = []
         self.execution = TaskExecutor(
             DEFINITIONS.__getitem__,
-            lambda: time.monotonic_ns() // 1000 + 5_000_000_000,
-            20,
-            2,
-            self.reports.extend,
-            self.beats.extend,
-            self.chunks.extend,
-            processes=processes,
+            upstream_to(
+                clock_us=lambda: time.monotonic_ns() // 1000 + 5_000_000_000,
+                reported=self.reports.extend,
+                beats=self.beats.extend,
+                logged=self.chunks.extend,
+            ),
+            Capacity(slots=20, threads=2, processes=processes),
         )
         self._seq = 0
 
@@ -253,7 +255,8 @@ SCRIPT = """
 import asyncio, os, sys, time
 from perdure import task
 from perdure.core.retry import TaskOptions
-from perdure.core.work import Assignment
+from perdure.core.work import Assignment, Upstream
+from perdure.sdk.worker.capacity import Capacity
 from perdure.sdk.worker.worker import Worker
 
 @task(process=True)
@@ -265,8 +268,11 @@ def double(n: int) -> int:
 
 async def main(n):
     reports, chunks = [], []
-    worker = Worker(processes=1)
-    worker.open(lambda: 0, reports.extend, lambda _: None, lambda _: None, chunks.extend)
+    worker = Worker(Capacity(processes=1))
+    nothing = lambda _: None
+    worker.open(
+        Upstream(clock_us=lambda: 0, reported=reports.extend, decided=nothing, beats=nothing, logged=chunks.extend)
+    )
     data = double.signature.encode_call((n,), {})
     worker.assign([Assignment(bytes(16), 0, 1, 1, "double", data, TaskOptions())])
     while not reports:

@@ -15,9 +15,11 @@ from perdure.core.limits import BLOCKED_STACK_CHARS_MAX
 from perdure.core.retry import TaskOptions
 from perdure.core.work import Assignment, Beat, Report
 from perdure.sdk.worker.attempts import Attempt
+from perdure.sdk.worker.capacity import Capacity
 from perdure.sdk.worker.execution import TaskExecutor
 from perdure.sdk.worker.watchdog import BLOCKED_MAX_S, Watchdog, stack_of
 from perdure.sdk.workflow import guards
+from tests.fakes.upstreams import upstream_to
 
 
 class Loop:
@@ -185,9 +187,8 @@ async def test_on_a_real_loop_the_guilty_task_is_found_and_its_stack_shows_its_o
     definition = SimpleNamespace(fn=task, is_async=True, signature=Plain())
     reports: list[Report] = []
     urgent: list[Beat] = []
-    execution = TaskExecutor(
-        lambda _: definition, lambda: 0, 5, 1, reports.extend, lambda _: None, urgent_beats=urgent.extend
-    )
+    upstream = upstream_to(reported=reports.extend, urgent_beats=urgent.extend)
+    execution = TaskExecutor(lambda _: definition, upstream, Capacity(slots=5, threads=1), "ignore")
     execution.assign([Assignment(bytes(16), n, 1, 1, "task", b"%d" % n, TaskOptions()) for n in range(2)])
     while len(reports) < 2:
         await asyncio.sleep(0.01)

@@ -48,7 +48,7 @@ class EndedCall:
 
 
 async def test_a_worker_whose_stream_ended_while_it_was_writing_takes_it_for_a_broken_stream() -> None:
-    remote = RemoteWorker(Worker(slots=1), Access())
+    remote = RemoteWorker(Worker(), Access())
     remote.drain()  # something to say
     with pytest.raises(grpc.aio.AioRpcError, match="gone"):
         async with asyncio.timeout(5):

@@ -10,8 +10,10 @@ from perdure import workflow
 from perdure.core import commands as cm
 from perdure.core import events as ev
 from perdure.core.work import Activation, Decided
-from perdure.sdk.worker import worker as worker_module
+from perdure.sdk.worker import workflow_runner
+from perdure.sdk.worker.overrun import StretchBound
 from perdure.sdk.worker.worker import Worker
+from tests.fakes.upstreams import upstream_to
 
 MANY = 3_000
 
@@ -37,8 +39,8 @@ def activation(number: int, name: str, n: int) -> Activation:
 
 class Driven:
     def __init__(self) -> None:
-        self.worker = Worker()
-        self.worker._decided = self.take
+        self.worker = Worker(output="ignore")
+        self.worker.open(upstream_to(decided=self.take))
         self.order: list[int] = []
         self.results: dict[int, bytes] = {}
 
@@ -63,7 +65,7 @@ class Driven:
 
 
 async def test_others_are_decided_between_the_slices_of_a_huge_gather(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_module, "SLICE_S", 0.0)
+    monkeypatch.setattr(workflow_runner, "SLICE_S", 0.0)
     driven = Driven()
     driven.activate(activation(1, "turns_gather", MANY), activation(2, "turns_modest", 2))
     assert await driven.until(1) < 10
@@ -76,7 +78,7 @@ async def test_others_are_decided_between_the_slices_of_a_huge_gather(monkeypatc
 
 
 async def test_a_run_that_is_forgotten_between_two_slices_does_not_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_module, "SLICE_S", 0.0)
+    monkeypatch.setattr(workflow_runner, "SLICE_S", 0.0)
     driven = Driven()
     driven.activate(activation(1, "turns_gather", MANY))
     for _ in range(5):
@@ -85,5 +87,28 @@ async def test_a_run_that_is_forgotten_between_two_slices_does_not_go_on(monkeyp
     driven.activate(activation(2, "turns_modest", 2))
     await driven.until(1)
     assert driven.order == [2]
-    assert driven.worker.live_runs == 0
+    assert driven.worker.held() == []
     await driven.worker.close()
+
+
+@workflow(name="turns_endless")
+async def endless(n: int) -> int:
+    while True:
+        n += 1
+
+
+async def test_code_without_end_is_stopped_also_in_a_worker_that_was_opened_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(workflow_runner, "StretchBound", lambda unstoppable: StretchBound(unstoppable, 0.1))
+    worker, stopped = Worker(output="ignore"), asyncio.Event()
+    worker.adopt(endless)
+    worker.open(upstream_to())
+    asyncio.get_running_loop().call_soon(lambda: worker.activate([activation(1, "turns_endless", 1)]) and stopped.set())
+    await stopped.wait()
+    await worker.close()
+    stopped.clear()
+    worker.open(upstream_to())
+    asyncio.get_running_loop().call_soon(lambda: worker.activate([activation(2, "turns_endless", 1)]) and stopped.set())
+    await stopped.wait()
+    await worker.close()

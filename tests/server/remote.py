@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from typing import Any
 
 from perdure import EngineSettings
 from perdure.app.api_ports import api_ports
 from perdure.core.access import Permission, Principal, Role
 from perdure.engine.api.api import Api
 from perdure.sdk.client.channel import Access
+from perdure.sdk.worker.builtin_tasks import VerbOptions
+from perdure.sdk.worker.capacity import RUNS_MAX_DEFAULT, Capacity
 from perdure.sdk.worker.stream import RemoteWorker
 from perdure.sdk.worker.worker import Worker
+from perdure.server.grpc.connected_workers import ConnectedWorkers
 from perdure.server.grpc.hub import WorkerHub
 from perdure.server.grpc.server import GrpcServer
 from perdure.store.postgres import PostgresStore
@@ -30,8 +34,8 @@ class Everybody:
 
 
 class Served:
-    def __init__(self, api: Api, hub: WorkerHub, grpc: GrpcServer) -> None:
-        self.api, self.engine, self.hub, self.grpc = api, api.engine, hub, grpc
+    def __init__(self, api: Api, workers: ConnectedWorkers, hub: WorkerHub, grpc: GrpcServer) -> None:
+        self.api, self.engine, self.workers, self.hub, self.grpc = api, api.engine, workers, hub, grpc
 
     @property
     def address(self) -> str:
@@ -44,29 +48,38 @@ async def server(
 ) -> AsyncIterator[Served]:
     store = PostgresStore(dsn)
     await store.open()
-    hub = WorkerHub(grace_s=grace_s)
-    engine = engine_on(store, hub, settings)
-    hub.bind(engine)
+    workers = ConnectedWorkers()
+    engine = engine_on(store, workers, settings)
+    hub = WorkerHub(engine, workers, grace_s=grace_s)
     await engine.open()
+    hub.start()
     api = Api(engine, api_ports(store), lambda: "https://example.org")
     grpc = GrpcServer(api, hub, auth or Everybody(), f"127.0.0.1:{port}")  # type: ignore[arg-type]
     await grpc.start()
-    served = Served(api, hub, grpc)
+    served = Served(api, workers, hub, grpc)
     try:
         yield served
     finally:
-        hub.go_away()
+        workers.go_away()
         await engine.close()
+        hub.close()
         await served.grpc.stop(0.5)
         await store.close()
 
 
 @asynccontextmanager
 async def worker(
-    *addresses: str, slots: int = 20, namespace: str | None = None, **options: object
+    *addresses: str,
+    slots: int = 20,
+    runs_max: int = RUNS_MAX_DEFAULT,
+    queues: list[str] | None = None,
+    namespace: str | None = None,
+    **verbs: Any,
 ) -> AsyncIterator[RemoteWorker]:
     where = Access(addresses=addresses, namespace=namespace)
-    remote = RemoteWorker(Worker(slots=slots, **options), where, drain_s=5)  # type: ignore[arg-type]
+    remote = RemoteWorker(
+        Worker(Capacity(slots=slots, runs_max=runs_max), queues=queues, verbs=VerbOptions(**verbs)), where, drain_s=5
+    )
     task = asyncio.create_task(remote.run())
     try:
         async with asyncio.timeout(10):

@@ -20,10 +20,12 @@ from perdure.core.limits import PAYLOAD_BYTES_MAX
 from perdure.core.retry import End
 from perdure.core.work import Assignment, Beat, Decided, LogChunk, LogLine, Report
 from perdure.server.grpc import server as grpc_server
+from perdure.server.grpc.connected_workers import ConnectedWorkers
 from perdure.server.grpc.connection import Connection
 from perdure.server.grpc.hub import WorkerHub
 from perdure.wire import protocol
 from perdure.wire.protocol import Hello, Token, Up
+from tests.fakes.upstreams import upstream_to
 
 VICTIM, LIAR = 1, 2
 RUN = bytes(range(16))
@@ -55,8 +57,15 @@ class Engine:
 
     name = "engine"
 
-    def __init__(self) -> None:
+    def __init__(self, heard: Heard) -> None:
         self.attempts = Flights()
+        self.upstream = upstream_to(
+            clock_us=lambda: 1,
+            reported=heard.reports.extend,
+            decided=heard.decisions.extend,
+            beats=heard.beats.extend,
+            logged=heard.logs.extend,
+        )
         self.presented = asyncio.Event()
 
     async def present(self, ns: int, tokens: list[Token]) -> list[Token]:
@@ -75,8 +84,8 @@ class Heard:
 
 
 @pytest.fixture
-def engine() -> Engine:
-    return Engine()
+def engine(heard: Heard) -> Engine:
+    return Engine(heard)
 
 
 @pytest.fixture
@@ -85,18 +94,17 @@ def heard() -> Heard:
 
 
 @pytest.fixture
-async def hub(engine: Engine, heard: Heard) -> WorkerHub:
-    hub = WorkerHub()
-    hub.bind(engine)  # type: ignore[arg-type]
-    hub.open(lambda: 1, heard.reports.extend, heard.decisions.extend, heard.beats.extend, heard.logs.extend)
-    return hub
+async def hub(engine: Engine) -> WorkerHub:
+    workers = ConnectedWorkers()
+    workers.open(engine.upstream)
+    return WorkerHub(engine, workers)  # type: ignore[arg-type]
 
 
 def give_task(hub: WorkerHub, engine: Engine) -> Connection:
     """The victim's worker gets the task whose token the liar knows."""
     victim = hub.join(hello([("default", "t")]), VICTIM, "victim")
     a = Assignment(RUN, 1, 1, 1, "t", b"[]", TaskOptions(), VICTIM, "", "default")
-    hub.assign([a])
+    hub._workers.assign([a])
     engine.attempts.flights[RUN, 1] = SimpleNamespace(assignment=a)
     return victim
 
@@ -116,11 +124,11 @@ async def settle() -> None:
 async def test_reports_about_the_tasks_of_others_are_refused(hub: WorkerHub, engine: Engine, heard: Heard) -> None:
     victim = give_task(hub, engine)
     liar = hub.join(hello([("default", "t")]), LIAR, "liar")
-    hub.received(liar, lies())
+    hub.messages.received(liar, lies())
     await settle()
     assert heard == Heard()
-    assert hub.refused >= 5
-    hub.received(victim, Up(reports=[report(b'"true"')]))
+    assert hub.messages.refused >= 5
+    hub.messages.received(victim, Up(reports=[report(b'"true"')]))
     assert [r.value for r in heard.reports] == [b'"true"']
 
 
@@ -130,9 +138,9 @@ async def test_beats_about_the_attempt_of_another_namespace_keep_nothing_alive(
     """The liar brought the token along before anybody had the attempt, so that it counts as running it until that has been checked."""
     liar = hub.join(hello([("default", "t")], [(RUN, 1, 1)]), LIAR, "liar")
     give_task(hub, engine)
-    hub.received(liar, Up(beats=[Beat(RUN, 1, 1)]))
+    hub.messages.received(liar, Up(beats=[Beat(RUN, 1, 1)]))
     assert heard.beats == []
-    assert hub.refused == 1
+    assert hub.messages.refused == 1
 
 
 async def test_an_attempt_is_reported_by_the_worker_that_has_it_now(
@@ -143,24 +151,24 @@ async def test_an_attempt_is_reported_by_the_worker_that_has_it_now(
     earlier = hub.join(hello([("default", "other")], [(RUN, 1, 1)]), VICTIM, "victim")
     await settle()
     now = give_task(hub, engine)
-    hub.received(earlier, Up(reports=[report(b'"late"')]))
+    hub.messages.received(earlier, Up(reports=[report(b'"late"')]))
     assert heard.reports == []
-    hub.received(now, Up(reports=[report(b'"true"')]))
+    hub.messages.received(now, Up(reports=[report(b'"true"')]))
     assert [r.value for r in heard.reports] == [b'"true"']
 
 
 async def test_a_decision_about_an_earlier_activation_is_refused(hub: WorkerHub, heard: Heard) -> None:
     c = hub.join(hello([("default", "t")]), VICTIM, "victim")
-    hub._holder[RUN] = (c, 5)
-    hub.received(c, Up(decisions=[(4, Decided(RUN, []), False)]))
-    assert (heard.decisions, hub.refused) == ([], 1)
-    hub.received(c, Up(decisions=[(5, Decided(RUN, []), False)]))
+    hub._code._holder[RUN] = (c, 5)
+    hub.messages.received(c, Up(decisions=[(4, Decided(RUN, []), False)]))
+    assert (heard.decisions, hub.messages.refused) == ([], 1)
+    hub.messages.received(c, Up(decisions=[(5, Decided(RUN, []), False)]))
     assert len(heard.decisions) == 1
 
 
 async def test_a_result_over_the_limit_fails_its_task(hub: WorkerHub, engine: Engine, heard: Heard) -> None:
     c = give_task(hub, engine)
-    hub.received(c, Up(reports=[report(b"x" * (PAYLOAD_BYTES_MAX + 1))]))
+    hub.messages.received(c, Up(reports=[report(b"x" * (PAYLOAD_BYTES_MAX + 1))]))
     (found,) = heard.reports
     assert (found.end, found.value) == (End.FINAL_ERROR, b"")
     assert found.failure is not None
@@ -173,7 +181,9 @@ async def test_what_never_reached_a_worker_that_reconnects_goes_back_unstarted(
     first = hello([("default", "t")])
     hub.join(first, VICTIM, "victim")
     for seq in (1, 2):
-        hub.assign([Assignment(RUN, seq, 1, 1, "t", b"[]", TaskOptions(at_most_once=True), VICTIM, "", "default")])
+        hub._workers.assign(
+            [Assignment(RUN, seq, 1, 1, "t", b"[]", TaskOptions(at_most_once=True), VICTIM, "", "default")]
+        )
     again = Hello(first.worker_id, "worker", "host", 1, "test", 10, [("default", "t")], {}, [(RUN, 1, 1)])
     hub.join(again, VICTIM, "victim")
     await settle()
@@ -187,14 +197,14 @@ async def test_a_token_of_another_namespace_brought_along_opens_nothing(
     """The liar says that it is running the victim's task, and reports its end before anybody could check that."""
     victim = give_task(hub, engine) if first == "victim" else None
     liar = hub.join(hello([("default", "t")], [(RUN, 1, 1)]), LIAR, "liar")
-    hub.received(liar, lies())
+    hub.messages.received(liar, lies())
     if victim is None:
         heard.beats.clear()  # nothing was under way that they could have kept alive
         victim = give_task(hub, engine)
-    hub.received(liar, lies())
+    hub.messages.received(liar, lies())
     engine.presented.set()
     await settle()
-    hub.received(liar, lies())
+    hub.messages.received(liar, lies())
     await settle()
     assert [r for r in heard.reports if r.value == b'"forged"'] == []
     assert heard.decisions == []
@@ -202,7 +212,7 @@ async def test_a_token_of_another_namespace_brought_along_opens_nothing(
     assert all(chunk.ns == LIAR for chunk in heard.logs), (
         "what it writes is in its own namespace, where nobody finds it"
     )
-    hub.received(victim, Up(reports=[report(b'"true"')]))
+    hub.messages.received(victim, Up(reports=[report(b'"true"')]))
     assert [r.value for r in heard.reports] == [b'"true"']
 
 

@@ -217,39 +217,42 @@ async def test_a_server_takes_no_more_streams_than_it_may(dsn: str) -> None:
 # -- seats ---------------------------------------------------------------------------------------------------------
 
 
+def stay() -> None: ...
+
+
 def test_the_connection_that_waited_longest_makes_room() -> None:
     seats, closed = Seats(3, 3), list[str]()
-    first, second, third = (seats.take("10.0.0.1") for _ in range(3))
+    first, second, third = (
+        seats.take("10.0.0.1", lambda name=name: closed.append(name)) for name in ("first", "second", "third")
+    )
     assert first and second and third
-    for name, seat in (("first", first), ("second", second), ("third", third)):
-        seat.close = lambda name=name: closed.append(name)  # type: ignore[misc]
     seats.works(first)
-    assert seats.take("10.0.0.2") is not None and closed == ["second"]
+    assert seats.take("10.0.0.2", stay) is not None and closed == ["second"]
     seats.works(third)
-    fourth = seats.take("10.0.0.3")
+    fourth = seats.take("10.0.0.3", stay)
     assert fourth is not None and len(seats) == 3
 
 
 def test_with_every_seat_at_work_a_new_connection_is_refused() -> None:
     seats = Seats(2, 2)
-    taken = [seats.take(f"10.0.0.{n}") for n in range(2)]
+    taken = [seats.take(f"10.0.0.{n}", stay) for n in range(2)]
     for seat in taken:
         assert seat is not None
         seats.works(seat)
-    assert seats.take("10.0.0.9") is None
+    assert seats.take("10.0.0.9", stay) is None
     assert taken[0] is not None
     seats.leave(taken[0])
     seats.leave(taken[0])
-    assert len(seats) == 1 and seats.take("10.0.0.9") is not None
+    assert len(seats) == 1 and seats.take("10.0.0.9", stay) is not None
 
 
 def test_one_address_gets_its_share_and_closes_its_own() -> None:
     seats, closed = Seats(10, 2), list[str]()
     for n in range(5):
-        seat = seats.take("10.0.0.1")
+        seat = seats.take("10.0.0.1", stay)
         assert seat is not None
         seat.close = lambda n=n: closed.append(f"10.0.0.1 #{n}")  # type: ignore[misc]
-    other = seats.take("10.0.0.2")
+    other = seats.take("10.0.0.2", stay)
     assert other is not None and len(seats) == 3
     assert closed == ["10.0.0.1 #0", "10.0.0.1 #1", "10.0.0.1 #2"]
 

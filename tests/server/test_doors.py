@@ -18,6 +18,7 @@ from perdure.core.api import runs
 from perdure.core.api.runs import CancelRun, ChangeRun, ListHistory
 from perdure.errors import PerdureError
 from perdure.sdk.client.backend import ambient
+from perdure.server.grpc.connected_workers import ConnectedWorkers
 from perdure.server.grpc.hub import WorkerHub
 from perdure.server.grpc.server import GrpcServer
 from tests.server.rest_live import Live, live
@@ -172,7 +173,9 @@ async def doors(dsn: str) -> AsyncIterator[tuple[list[Door], Live]]:
             rest.perdure._backend.adopt(one)
         await rest.perdure.engine.refresh()
         await rest.perdure.deploy(FLOW)
-        served = GrpcServer(rest.server.api, WorkerHub(), rest.server.auth, "127.0.0.1:0")  # type: ignore[arg-type]
+        served = GrpcServer(
+            rest.server.api, WorkerHub(rest.server.api.engine, ConnectedWorkers()), rest.server.auth, "127.0.0.1:0"
+        )  # type: ignore[arg-type]
         await served.start()
         try:
             async with Client(f"127.0.0.1:{served.port}") as client:

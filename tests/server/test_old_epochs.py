@@ -31,12 +31,12 @@ async def test_the_end_of_a_former_attempt_does_not_take_the_place_of_the_presen
         await call.write(protocol.encode_up(protocol.Up(hello=hello)))
         async with worker(s.address, queues=["default"]):  # has the code, not the task
             handle = await old_epochs.start(5)
-            await until(lambda: any(c.running for c in s.hub.connections()))
-            (c,) = [c for c in s.hub.connections() if c.running]
+            await until(lambda: any(c.running for c in s.workers.connections()))
+            (c,) = [c for c in s.workers.connections() if c.running]
             ((run_id, seq), attempt) = next(iter(c.running.items()))
             old = Report(run_id, seq, attempt, End.SUCCESS, b"1", None, 1, 2, epoch=99)
             await call.write(protocol.encode_up(protocol.Up(reports=[old], reports_number=1)))
-            await until(lambda: s.hub.refused > 0)
+            await until(lambda: s.hub.messages.refused > 0)
             assert c.running == {(run_id, seq): attempt}, "its place is still taken by the attempt it was given"
             call.cancel()
             async with worker(s.address, queues=["epochs"]):
@@ -51,9 +51,9 @@ async def test_an_attempt_that_no_worker_has_is_found_and_counts_as_lost(dsn: st
         await call.write(protocol.encode_up(protocol.Up(hello=hello)))
         async with worker(s.address, queues=["default"]):
             handle = await old_epochs.start(6)
-            await until(lambda: any(c.running for c in s.hub.connections()))
-            (c,) = [c for c in s.hub.connections() if c.running]
-            s.hub._placed.clear()
+            await until(lambda: any(c.running for c in s.workers.connections()))
+            (c,) = [c for c in s.workers.connections() if c.running]
+            s.workers.placed.clear()
             c.running.clear()
             async with worker(s.address, queues=["epochs"]):
                 assert await handle.result("20s") == 6

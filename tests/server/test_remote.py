@@ -19,6 +19,7 @@ from perdure.core.work import Assignment, Beat, Decided, LogChunk, LogLine, Repo
 from perdure.errors import NotFound, PayloadTooLarge, RunFailed, Stuck, Unavailable
 from perdure.localpg.postmaster import free_port
 from perdure.sdk.client.channel import Access
+from perdure.sdk.worker.capacity import Capacity
 from perdure.sdk.worker.stream import RemoteWorker
 from perdure.sdk.worker.worker import Worker
 from perdure.server.grpc.server import GrpcServer
@@ -89,7 +90,7 @@ async def test_a_run_is_decided_and_executed_by_a_remote_worker(dsn: str) -> Non
         assert await progress.read(handle.id) == 10
         assert await handle.status() == "success"
         assert [e.type async for e in handle.events()][-1] == "RunSucceeded"
-        assert s.hub.refused == 0
+        assert s.hub.messages.refused == 0
 
 
 async def test_messages_children_timers_and_errors_over_the_wire(dsn: str) -> None:
@@ -113,7 +114,7 @@ async def test_two_workers_share_the_work_and_one_that_drains_ends_without_error
         # The second one has left; whatever it held goes on with the first.
         assert [await h.result("20s") for h in handles] == [380 + 2] * 10
         assert s.engine.counters.tasks_lost == 0
-        assert len(s.hub.connections()) == 1
+        assert len(s.workers.connections()) == 1
 
 
 @task
@@ -131,21 +132,21 @@ async def test_a_worker_whose_server_dies_takes_its_running_task_to_another_one(
     async with server(dsn) as second:
         async with server(dsn) as first:
             async with worker(first.address, second.address) as w:
-                home, other = (first, second) if first.hub.connections() else (second, first)
+                home, other = (first, second) if first.workers.connections() else (second, first)
                 async with Client(other.address):
                     handle = await remote_patient.start(3.0)
                     await asyncio.sleep(1.5)  # long enough for the task to have its row
                     await home.grpc.stop(0)
                     assert await handle.result("30s") == "attempt 1"
                     assert w.streams == 2
-                    assert len(other.hub.connections()) == 1
+                    assert len(other.workers.connections()) == 1
 
 
 async def test_a_broken_stream_to_the_same_server_repeats_nothing(dsn: str) -> None:
     async with server(dsn) as s, worker(s.address) as w, Client(s.address):
         handle = await remote_patient.start(2.0)
         napping = [await remote_nap.start(i) for i in range(5)]
-        await until(lambda: any(c.running for c in s.hub.connections()))
+        await until(lambda: any(c.running for c in s.workers.connections()))
         port = s.grpc.port
         await s.grpc.stop(0)
         s.grpc = GrpcServer(s.api, s.hub, Everybody(), f"127.0.0.1:{port}")
@@ -158,11 +159,11 @@ async def test_a_broken_stream_to_the_same_server_repeats_nothing(dsn: str) -> N
 
 async def test_attempts_of_a_worker_that_never_comes_back_run_again_elsewhere(dsn: str) -> None:
     async with server(dsn, grace_s=0.5) as s, Client(s.address):
-        doomed = RemoteWorker(Worker(slots=5), Access(addresses=(s.address,)))
+        doomed = RemoteWorker(Worker(Capacity(slots=5)), Access(addresses=(s.address,)))
         task = asyncio.create_task(doomed.run())
         await doomed.connected()
         handle = await remote_patient.start(1.0)
-        await until(lambda: any(c.running for c in s.hub.connections()))
+        await until(lambda: any(c.running for c in s.workers.connections()))
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         async with worker(s.address):
@@ -224,8 +225,8 @@ async def test_a_worker_gets_and_touches_nothing_of_another_namespace(dsn: str) 
 async def test_what_a_worker_says_of_attempts_and_runs_that_are_not_its_own_is_refused(dsn: str) -> None:
     async with server(dsn) as s, worker(s.address), Client(s.address):
         handle = await remote_patient.start(1.0)
-        await until(lambda: any(c.running for c in s.hub.connections()))
-        (key, attempt_) = next(iter(s.hub.connections()[0].running.items()))
+        await until(lambda: any(c.running for c in s.workers.connections()))
+        (key, attempt_) = next(iter(s.workers.connections()[0].running.items()))
         run_id = key[0]
         hello = protocol.Hello(b"\x07" * 16, "liar", "h", 1, "x", 1, [("default", "nothing")], {}, [])
         async with Access(addresses=(s.address,)).channel(s.address) as channel:
@@ -245,7 +246,7 @@ async def test_what_a_worker_says_of_attempts_and_runs_that_are_not_its_own_is_r
                     )
                 )
             )
-            await until(lambda: s.hub.refused >= 5)
+            await until(lambda: s.hub.messages.refused >= 5)
             call.cancel()
         assert await handle.result("10s") == "attempt 1"
 
@@ -268,7 +269,7 @@ async def test_a_first_message_that_is_no_hello_and_a_worker_of_another_protocol
                     while await call.read() is not grpc.aio.EOF:
                         pass
                     raise grpc.aio.AioRpcError(await call.code(), None, None, await call.details())  # type: ignore[arg-type]
-        assert s.hub.connections() == []
+        assert s.workers.connections() == []
 
 
 async def test_a_worker_that_was_silent_for_too_long_comes_back(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -347,18 +348,18 @@ async def test_an_old_stream_of_a_worker_that_is_back_counts_for_nothing(dsn: st
             return call
 
         old = await connect()
-        (before,) = s.hub.connections()
+        (before,) = s.workers.connections()
         new = await connect()
-        assert s.hub.slots_free == 7
-        s.hub.received(before, protocol.Up(draining=True, reports_number=1))  # it was on its way
+        assert s.workers.slots_free == 7
+        s.hub.messages.received(before, protocol.Up(draining=True, reports_number=1))  # it was on its way
         s.hub.left(before)
-        (now,) = s.hub.connections()
-        assert now is not before and not now.draining and s.hub.slots_free == 7
+        (now,) = s.workers.connections()
+        assert now is not before and not now.draining and s.workers.slots_free == 7
         with pytest.raises(grpc.aio.AioRpcError, match="another stream"):
             while await old.read() is not grpc.aio.EOF:
                 pass
         new.cancel()
-        await until(lambda: s.hub.slots_free == 0)
+        await until(lambda: s.workers.slots_free == 0)
 
 
 @pytest.mark.parametrize("times", [(-5, 2**62), (2**62, 1), (0, 0), (-(2**63), 2**63 - 1)])
@@ -381,7 +382,7 @@ async def test_times_that_cannot_be_are_no_reason_to_lose_a_result(dsn: str, tim
 
 
 async def test_a_decision_without_end_stops_its_run_and_no_other(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perdure.server.grpc.hub.DECISION_BYTES_MAX", 1_000_000)
+    monkeypatch.setattr("perdure.server.grpc.code_placement.DECISION_BYTES_MAX", 1_000_000)
     async with server(dsn) as s, worker(s.address), Client(s.address):
         handle = await remote_fanned.start(5000)
         with pytest.raises(Stuck, match="DECISION_BYTES_MAX"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -76,14 +77,14 @@ async def test_a_remote_worker_sends_requests(dsn: str) -> None:
 
 async def test_a_server_hears_the_schemas_of_tasks_and_people_see_no_built_in_ones(dsn: str) -> None:
     async with server(dsn) as s:
-        heard: list[tuple[int, dict[str, bytes]]] = []
-        s.hub.on_signatures = lambda ns, signatures: heard.append((ns, signatures))
+        heard: list[tuple[int, Mapping[str, bytes]]] = []
+        s.engine.events.task_signatures_received.subscribe(lambda ns, found: heard.append((ns, found)))
         async with worker(s.address, allow_run=True):
             ((ns, signatures),) = heard
             schema = json.loads(signatures["verbs_twice"])
             assert schema["properties"] == {"n": {"type": "integer"}} and schema["description"] == "Twice as much."
             assert ns == s.engine.ns
-            (connection,) = s.hub.connections()
+            (connection,) = s.workers.connections()
             assert connection.hello.signatures == {}  # thousands of workers would say the same
             assert {"perdure.http", "perdure.run"} <= {name for _, name in connection.hello.tasks}
             shown = row_of(connection).tasks
@@ -110,8 +111,8 @@ def _hello(**changed: Any) -> Hello:
 )
 async def test_schemas_that_are_of_no_use_are_left_aside(dsn: str, signatures: dict[str, bytes]) -> None:
     async with server(dsn) as s:
-        heard: list[dict[str, bytes]] = []
-        s.hub.on_signatures = lambda ns, found: heard.append(found)
+        heard: list[Mapping[str, bytes]] = []
+        s.engine.events.task_signatures_received.subscribe(lambda ns, found: heard.append(found))
         c = s.hub.join(_hello(signatures=signatures), s.engine.ns, "default")
         assert c.is_open and heard == []
         s.hub.left(c)

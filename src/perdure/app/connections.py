@@ -92,12 +92,8 @@ class Seat:
 
     __slots__ = ("client", "close")
 
-    def __init__(self, client: str) -> None:
-        self.client = client
-        self.close: Callable[[], None] = _nothing
-
-
-def _nothing() -> None: ...
+    def __init__(self, client: str, close: Callable[[], object]) -> None:
+        self.client, self.close = client, close
 
 
 class Seats:
@@ -115,8 +111,10 @@ class Seats:
     def __len__(self) -> int:
         return self._count
 
-    def take(self, host: str) -> Seat | None:
-        """A seat for a new connection, if need be that of one that waits. None: all are busy, the connection is to be closed."""
+    def take(self, host: str, close: Callable[[], object]) -> Seat | None:
+        """A seat for a new connection, if need be that of one that waits. None: all are busy, the connection is to be closed.
+
+        `close` closes the connection when its seat is given to another."""
         client = client_of(host)
         if len(self._taken.get(client, ())) >= self._per_client_max and not self._is_trusted(host):
             log.warning(
@@ -130,7 +128,7 @@ class Seats:
             log.warning("there are %d connections, as many as there may be (CONNECTIONS_MAX): one is closed", self._max)
             if not self._make_room(self._waiting):
                 return None
-        seat = Seat(client)
+        seat = Seat(client, close)
         self._taken.setdefault(client, set()).add(seat)
         self._count += 1
         self.waits(seat)

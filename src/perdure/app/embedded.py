@@ -7,6 +7,7 @@ import os
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from contextvars import Token
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
@@ -26,8 +27,9 @@ from perdure.engine.settings import EngineSettings
 from perdure.localpg.cluster import PrivateCluster, default_directory
 from perdure.sdk.client.backend import Backend, ambient, closed, opened
 from perdure.sdk.client.base import ClientBase
-from perdure.sdk.worker.execution import PROCESSES_DEFAULT
-from perdure.sdk.worker.worker import SLOTS_DEFAULT, THREADS_DEFAULT, Worker
+from perdure.sdk.worker.builtin_tasks import VerbOptions
+from perdure.sdk.worker.capacity import PROCESSES_DEFAULT, SLOTS_DEFAULT, THREADS_DEFAULT, Capacity
+from perdure.sdk.worker.worker import Worker
 from perdure.store.engine_stores import engine_stores
 from perdure.store.migrate import check, migrate
 from perdure.store.postgres import PostgresStore
@@ -83,23 +85,19 @@ class Perdure(ClientBase):
         self._dsn = dsn
         self._timeout_s, self._is_audited = call_timeout_s(call_timeout), audit
         self._schedules = schedules
-        self._auto_migrate, self._traced = auto_migrate, tracing
+        self._auto_migrate, self._tracing = auto_migrate, Tracing("perdure", tracing)
         self._gc = CollectorPace() if tune_gc else None
         self.settings = settings or EngineSettings()
         # The engine decides which runs are in memory; the worker's own bound is for those that serve several engines.
         runs_max = 2 * self.settings.runs_max
         self.worker = (
             Worker(
-                slots=slots,
-                threads=threads,
-                processes=processes,
+                Capacity(slots=slots, threads=threads, processes=processes, runs_max=runs_max),
                 queues=queues,
-                runs_max=runs_max,
-                verbs=verbs,
-                services=services,
-                allow_run=allow_run,
-                http_allow=http_allow,
-                run_env=run_env,
+                verbs=VerbOptions(services=services, http_allow=http_allow, allow_run=allow_run, run_env=run_env)
+                if verbs
+                else None,
+                tracer=self._tracing.task_tracer,
             )
             if worker
             else None
@@ -109,23 +107,22 @@ class Perdure(ClientBase):
         self.api: Api
         self._token: Token[Backend] | None = None
         self._cluster: PrivateCluster | None = None
-        self._embedded = EmbeddedBackend(self, self._timeout_s)
-        self._backend: Backend = self._embedded
+        self._backend: Backend
 
     async def __aenter__(self) -> Self:
         dsn = self._dsn or os.environ.get("PERDURE_DSN") or await self._private_dsn()
         await (migrate(dsn) if self._auto_migrate else check(dsn))
-        self._token = ambient.set(self._backend)
         if self.worker is not None:
             self.worker.refresh()
         self.store = PostgresStore(dsn)
         await self.store.open()
         self.engine = Engine(engine_stores(self.store), self.worker, self.settings)
         self.api = Api(self.engine, api_ports(self.store, is_audited=self._is_audited), _server_url)
-        self._tracing = Tracing(engine=self.engine, worker=self.worker, service="perdure", asked=self._traced)
-        await self.engine.open()
+        self._tracing.trace_runs(self.engine)
         caller = Caller(EMBEDDED, self.settings.namespace, "sdk", self._timeout_s)
-        self._embedded.open(NamespaceApi(self.api, self.engine.ns, caller))
+        self._backend = EmbeddedBackend(self.api, self.worker, caller, self._timeout_s)
+        self._token = ambient.set(self._backend)  # first: tasks run in the context in which the engine opens
+        await self.engine.open()
         opened(self._backend)
         if self._gc is not None:
             self._gc.slow_down()
@@ -187,22 +184,24 @@ class Perdure(ClientBase):
 class EmbeddedBackend:
     """Acts of the engine in this process. Every call ends in its time."""
 
-    def __init__(self, client: Perdure, timeout_s: float) -> None:
-        self._client, self._timeout_s = client, timeout_s
-        self._api: NamespaceApi
+    def __init__(self, api: Api, worker: Worker | None, caller: Caller, timeout_s: float) -> None:
+        self._api, self._engine, self._worker = api, api.engine, worker
+        self._caller, self._timeout_s = caller, timeout_s
         self._adopted: set[int] = set()
         self._unregistered = False
 
-    def open(self, api: NamespaceApi) -> None:
-        self._api = api
+    @cached_property
+    def api(self) -> NamespaceApi:
+        """The engine must be open: then it knows its namespace."""
+        return NamespaceApi(self._api, self._engine.ns, self._caller)
 
     async def call(self, act: Act[Q, R], request: Q) -> R:
         if self._unregistered and act.audits:
-            await self._bounded(self._client.engine.refresh(), effect=False)
+            await self._bounded(self._engine.refresh(), effect=False)
             self._unregistered = False
         if act in BOUNDED_BY_THEMSELVES:
-            return await self._api.call(act, request)
-        return await self._bounded(self._api.call(act, request), effect=bool(act.audits), wait_s=act.wait_s(request))
+            return await self.api.call(act, request)
+        return await self._bounded(self.api.call(act, request), effect=bool(act.audits), wait_s=act.wait_s(request))
 
     async def _bounded(self, work: Coroutine[Any, Any, T], *, effect: bool, wait_s: float = 0.0) -> T:
         """A call ends in its time, also when what it does cannot be stopped at once. `wait_s`: how long it may wait by design."""
@@ -219,13 +218,13 @@ class EmbeddedBackend:
 
     def adopt(self, definition: Any) -> None:
         """A workflow object that is started here is served here, with everything defined since."""
-        worker = self._client.worker
+        worker = self._worker
         if worker is None or id(definition.fn) in self._adopted:
             return
         self._adopted.add(id(definition.fn))
         worker.adopt(definition)
         worker.refresh()
-        self._client.engine.served.serve()
+        self._engine.served.serve()
         self._unregistered = True
 
 

@@ -157,22 +157,22 @@ class Listener:
                 self._loop.remove_reader(self._socket)
                 self._paused = self._loop.call_later(ACCEPT_PAUSE_S, self.start)
                 return
-            seat = self._seats.take(peer[0])
+            accepted = Accepted()
+            seat = self._seats.take(peer[0], accepted.close)
             if seat is None:
                 connection.close()
                 continue
             connection.setblocking(False)
-            task = self._loop.create_task(self._open(connection, seat))
-            seat.close = task.cancel  # type: ignore[assignment]
+            task = accepted.opening = self._loop.create_task(self._open(connection, seat, accepted))
             self._opening.add(task)
             task.add_done_callback(self._opening.discard)
 
-    async def _open(self, connection: socket.socket, seat: Seat) -> None:
+    async def _open(self, connection: socket.socket, seat: Seat, accepted: Accepted) -> None:
         """Up to the end of the TLS handshake, if there is one; then the protocol has it."""
         tls = self._server.config.ssl
         try:
             await self._loop.connect_accepted_socket(
-                lambda: BoundedProtocol(self._server, self._seats, seat, self._bounds),
+                lambda: BoundedProtocol(self._server, self._seats, seat, accepted, self._bounds),
                 connection,
                 ssl=tls,
                 ssl_handshake_timeout=self._bounds.header_s if tls else None,
@@ -188,19 +188,35 @@ class Listener:
             log.info("a connection of %s ended in its TLS handshake: %s", seat.client, error)
 
 
+class Accepted:
+    """A connection: while it is being opened, a task; then a transport."""
+
+    def __init__(self) -> None:
+        self.opening: asyncio.Task[None] | None = None
+        self.transport: asyncio.Transport | None = None
+
+    def close(self) -> None:
+        if self.transport is not None:
+            self.transport.abort()
+        elif self.opening is not None:
+            self.opening.cancel()
+
+
 class BoundedProtocol(H11Protocol):
     """HTTP/1.1 of one connection, with a deadline for each state but the application's."""
 
-    def __init__(self, server: uvicorn.Server, seats: Seats, seat: Seat, bounds: ConnectionBounds) -> None:
+    def __init__(
+        self, server: uvicorn.Server, seats: Seats, seat: Seat, accepted: Accepted, bounds: ConnectionBounds
+    ) -> None:
         super().__init__(server.config, server.server_state, server.lifespan.state, asyncio.get_running_loop())
-        self._seats, self._seat, self._bounds = seats, seat, bounds
+        self._seats, self._seat, self._accepted, self._bounds = seats, seat, accepted, bounds
         self._state: State | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._stalled: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._seat.close = transport.abort
+        self._accepted.transport = transport
         self._enter("header")
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -36,6 +36,7 @@ from perdure.engine.services.stalls import StallWatch
 from perdure.server import health
 from perdure.server.auth import Authenticator, OpenAccess, Tokens
 from perdure.server.context import Server
+from perdure.server.grpc.connected_workers import ConnectedWorkers
 from perdure.server.grpc.hub import WorkerHub
 from perdure.server.grpc.server import GrpcServer, ServerTls
 from perdure.server.metrics import Metrics
@@ -71,7 +72,7 @@ class ServerProcess:
         self.is_draining = False
         self._stack = AsyncExitStack()
         self._app: FastAPI
-        self._hub: WorkerHub
+        self._workers: ConnectedWorkers
         self._doors: list[HttpServer] = []
         self._bounds = settings.connections
 
@@ -104,18 +105,15 @@ class ServerProcess:
             self._stack.push_async_callback(one.close)
             await one.open()
         notes = PostgresTelemetry(store.pool)
-        hub = self._hub = WorkerHub()
-        engine = Engine(engine_stores(store), hub, s.engine_settings)
-        hub.bind(engine)
+        workers = self._workers = ConnectedWorkers()
+        engine = Engine(engine_stores(store), workers, s.engine_settings)
+        hub = WorkerHub(engine, workers)
         types = TaskTypes(registry)
-
-        def heard(ns: int, signatures: dict[str, bytes]) -> None:
-            engine.flows.hear(ns, signatures)
-            types.heard(ns, signatures)
-
-        hub.on_signatures = heard
+        engine.events.task_signatures_received.subscribe(types.received)
         self._stack.push_async_callback(types.close)
-        self._stack.push_async_callback(Tracing(engine=engine, worker=None, service=SERVICE).close)
+        tracing = Tracing(SERVICE)
+        tracing.trace_runs(engine)
+        self._stack.push_async_callback(tracing.close)
         pace = CollectorPace()
         pace.slow_down()
         self._stack.callback(pace.restore)
@@ -123,6 +121,7 @@ class ServerProcess:
         stalls.start()
         self._stack.callback(stalls.stop)
         await engine.open()
+        hub.start()
         tokens = Tokens(s.oidc) if s.oidc is not None else None
         auth = OpenAccess(s.http.host, s.dev_token) if s.auth == "open" else Authenticator(Keys(store.pool), tokens)
         ports = api_ports(store, reads=reads, definitions=registry, secrets=SecretBox(s.secret_keys))
@@ -140,6 +139,7 @@ class ServerProcess:
         self.http = bound(http)
         self.url = s.url_of(self.http)
         self._stack.push_async_callback(grpc.stop, s.drain_s * GRPC_SHARE)
+        self._stack.callback(hub.close)
         self._stack.push_async_callback(engine.close)
         await grpc.start()
         self.grpc = Address(s.grpc.host, grpc.port)
@@ -180,7 +180,7 @@ class ServerProcess:
         """Within `drain_s`, even if the database does not answer."""
         self.is_draining = True
         self.server.engine.drain()
-        self._hub.go_away()
+        self._workers.go_away()
         try:
             async with asyncio.timeout(self.settings.drain_s):
                 await asyncio.sleep(min(self.settings.not_ready_s, self.settings.drain_s / 4))

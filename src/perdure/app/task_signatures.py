@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from typing import Final
 
 from perdure.core.errors import Unavailable
@@ -17,7 +18,7 @@ KNOWN_MAX: Final = 20_000
 
 
 class TaskTypes:
-    """Called by the hub. The same signatures from a thousand workers cost one write."""
+    """Receives the signatures of every worker that connects. The same signatures from a thousand workers cost one write."""
 
     def __init__(self, definitions: Definitions) -> None:
         self._definitions = definitions
@@ -25,7 +26,7 @@ class TaskTypes:
         self._news: dict[int, dict[str, bytes]] = {}
         self._writing: asyncio.Task[None] | None = None
 
-    def heard(self, ns: int, signatures: dict[str, bytes]) -> None:
+    def received(self, ns: int, signatures: Mapping[str, bytes]) -> None:
         fresh = {n: s for n, s in signatures.items() if self._known.get((ns, n)) != s}
         if not fresh:
             return

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from perdure.engine.engine import Engine
 from perdure.sdk.worker.tracing import task_tracer
-from perdure.sdk.worker.worker import Worker
 from perdure.wire import otlp
 
 if TYPE_CHECKING:
@@ -21,22 +20,26 @@ log = logging.getLogger("perdure")
 
 
 class Tracing:
-    """Create it before engine and worker open; `close` it after they have closed."""
+    """`close` it after engine and worker have closed."""
 
-    def __init__(
-        self, *, engine: Engine | None, worker: Worker | None, service: str, asked: bool | None = None
-    ) -> None:
+    def __init__(self, service: str, asked: bool | None = None) -> None:
+        self._service, self._asked = service, asked
         self._tasks: TaskTracer | None = None
         self._runs: RunTracer | None = None
-        if asked is False or (asked is None and not otlp.wanted()):
-            return
-        if worker is not None:
-            worker.tracer = self._tasks = task_tracer(asked=True, service=service)
-        if engine is not None:
-            from perdure.server.tracing import run_tracer
 
-            self._runs = run_tracer(engine.clock.now_us, service)
-            engine.events.run_ended.subscribe(self._runs.run_ended)
+    def task_tracer(self) -> TaskTracer | None:
+        """For a worker that opens."""
+        self._tasks = task_tracer(asked=self._asked, service=self._service)
+        return self._tasks
+
+    def trace_runs(self, engine: Engine) -> None:
+        """Before the engine opens."""
+        if self._asked is False or (self._asked is None and not otlp.wanted()):
+            return
+        from perdure.server.tracing import run_tracer
+
+        self._runs = run_tracer(engine.clock.now_us, self._service)
+        engine.events.run_ended.subscribe(self._runs.run_ended)
 
     async def close(self) -> None:
         """Send what is left, for a few seconds at most."""

@@ -13,6 +13,8 @@ from perdure.app.signals import signals
 from perdure.app.tracing import Tracing
 from perdure.app.worker_settings import WorkerSettings
 from perdure.sdk.client.channel import Tls, access
+from perdure.sdk.worker.builtin_tasks import VerbOptions
+from perdure.sdk.worker.capacity import Capacity
 from perdure.sdk.worker.stream import RemoteWorker
 from perdure.sdk.worker.worker import Worker
 
@@ -26,18 +28,19 @@ async def worker_of(settings: WorkerSettings) -> AsyncGenerator[RemoteWorker]:
     if settings.tls or settings.tls_ca is not None:
         tls = Tls(_read(settings.tls_ca), _read(settings.tls_cert), _read(settings.tls_key))
     where = access(settings.server, api_key=settings.api_key, namespace=settings.namespace, tls=tls)
-    inner = Worker(
-        queues=list(settings.queues) or None,
-        slots=settings.slots,
-        threads=settings.threads,
-        processes=settings.processes,
-        verbs=settings.verbs,
+    verbs = VerbOptions(
         services=settings.services,
-        allow_run=settings.allow_run,
         http_allow=settings.http_allow,
+        allow_run=settings.allow_run,
         run_env=settings.run_env,
     )
-    tracing = Tracing(engine=None, worker=inner, service=SERVICE)
+    tracing = Tracing(SERVICE)
+    inner = Worker(
+        Capacity(slots=settings.slots, threads=settings.threads, processes=settings.processes),
+        queues=list(settings.queues) or None,
+        verbs=verbs if settings.verbs else None,
+        tracer=tracing.task_tracer,
+    )
     try:
         yield RemoteWorker(inner, where, drain_s=settings.drain_s)
     finally:

@@ -18,9 +18,8 @@ from perdure.app.process_settings import (
 )
 from perdure.core.errors import InvalidInput
 from perdure.sdk.worker.builtin_tasks import parse_services
-from perdure.sdk.worker.execution import PROCESSES_DEFAULT
+from perdure.sdk.worker.capacity import PROCESSES_DEFAULT, SLOTS_DEFAULT, THREADS_DEFAULT
 from perdure.sdk.worker.stream import DRAIN_S_DEFAULT
-from perdure.sdk.worker.worker import SLOTS_DEFAULT, THREADS_DEFAULT
 
 
 def _services(text: str) -> dict[str, str]:

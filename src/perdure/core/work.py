@@ -5,6 +5,8 @@ An in-process worker gets these objects as they are; a remote one gets them over
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from perdure.core.commands import Command
@@ -162,3 +164,21 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     owner: int | None
     epoch: int
     successor: bytes | None
+
+
+class Upstream(msgspec.Struct, frozen=True, kw_only=True):
+    """The engine as its workers see it: the clock, and the receivers of what they send. All are called on the event loop, but for
+    the two that say otherwise."""
+
+    clock_us: Callable[[], int]
+    reported: Callable[[list[Report]], None]
+    decided: Callable[[list[Decided]], None]
+    beats: Callable[[list[Beat]], None]
+    logged: Callable[[list[LogChunk]], None]
+    urgent_beats: Callable[[list[Beat]], None] | None = None
+    """Called from a thread while the loop is blocked, so it must not need the loop. None: `beats` is called, which is right for an engine in
+    the same process."""
+    code_overran: Callable[[bytes, str], None] | None = None
+    """Called from a thread when workflow code cannot be stopped: the run, and the stack it is at."""
+    ns: int = 0
+    """The engine's own namespace; a worker in its process serves that one."""

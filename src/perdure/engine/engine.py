@@ -21,6 +21,7 @@ from typing import Any, Final
 
 import msgspec
 
+from perdure.core.work import Upstream
 from perdure.engine.after_commit import AfterCommit
 from perdure.engine.commits.committer import Committer
 from perdure.engine.context import EngineContext
@@ -129,8 +130,21 @@ class Engine:
         )
         events.suspect_decided.subscribe(lambda run_id: background.start(self.claims.settle_suspect(run_id)))
         events.other_engines_concerned.subscribe(self.notifications.send)
+        events.task_signatures_received.subscribe(self.flows.hear)
         events.session_lost.subscribe(self.loop.forget_all)
         events.session_lost.subscribe(self.flow_control.forget_all)
+
+    @property
+    def upstream(self) -> Upstream:
+        """Where workers of this engine send what they have."""
+        return Upstream(
+            clock_us=self._context.now_us,
+            reported=self.dispatcher.reported,
+            decided=self.loop.decided,
+            beats=self.attempts.beats,
+            logged=self.task_logs.add,
+            ns=self.ns,
+        )
 
     def _runs_begun(self, runs: int) -> None:
         self.counters.runs_started += runs
@@ -160,15 +174,16 @@ class Engine:
     async def open(self) -> None:
         context = self._context
         await self.upkeep.prepare()
-        ns = await context.store.namespace(self.settings.namespace)
-        self.ns = context.worker.ns = ns
+        self.ns = await context.store.namespace(self.settings.namespace)
         await self.lease.register()
-        await self.served.refresh()
-        context.worker.open(
-            context.now_us, self.dispatcher.reported, self.loop.decided, self.attempts.beats, self.task_logs.add
-        )
-        if self.settings.notify:
-            await context.store.listen(self._notified)
+        context.worker.open(self.upstream)
+        try:
+            await self.served.refresh()
+            if self.settings.notify:
+                await context.store.listen(self._notified)
+        except BaseException:
+            await context.worker.close()
+            raise
         loops: dict[str, Body] = {
             "writing the progress of runs": self.committer.run,
             self.claims.name: self.claims.run,

@@ -6,7 +6,7 @@ in order, on the event loop, and must not raise: what takes time they begin in t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Generic, ParamSpec
 
 import msgspec
@@ -62,6 +62,7 @@ class EngineEvents:
         "slot_freed",
         "start_deadline_set",
         "suspect_decided",
+        "task_signatures_received",
         "work_due",
     )
 
@@ -85,6 +86,8 @@ class EngineEvents:
         """An attempt that a worker brought along succeeded, and has no row: (run, namespace, its end)."""
         self.suspect_decided = Topic[[bytes]]()
         """A run that engines did not survive was decided here."""
+        self.task_signatures_received = Topic[[int, Mapping[str, bytes]]]()
+        """A worker connected: its namespace, and JSON Schemas of the calls of its tasks by name. Many workers send the same."""
         self.other_engines_concerned = Topic[[str]]()
         """Other engines may have something to do, by the topic of the notification."""
         self.session_lost = Topic[[]]()

@@ -10,7 +10,7 @@ import msgspec
 from perdure.core.events import PromiseCreated
 from perdure.core.flow_control.admission import LimitUse
 from perdure.core.flow_control.groups import FlowControlGroup, FlowControlRules
-from perdure.core.work import Activation, Assignment, Beat, Decided, LogChunk, Outcome, Report, RunView
+from perdure.core.work import Activation, Assignment, Decided, Outcome, RunView, Upstream
 from perdure.engine.commits.store import CommitStore
 
 Named = tuple[int, str]
@@ -252,8 +252,10 @@ class Store(CommitStore, Protocol):
 class WorkerPort(Protocol):
     """The worker in this process, or all workers that are connected to it."""
 
-    ns: int
-    """The engine's own namespace; a worker in this process serves that one."""
+    @property
+    def ns(self) -> int:
+        """The engine's own namespace, once open."""
+        ...
 
     @property
     def workflows(self) -> dict[Named, str]: ...
@@ -285,14 +287,7 @@ class WorkerPort(Protocol):
         """Whether attempts continue when this engine closes, and can move to another one."""
         ...
 
-    def open(
-        self,
-        clock_us: Callable[[], int],
-        reported: Callable[[list[Report]], None],
-        decided: Callable[[list[Decided]], None],
-        beats: Callable[[list[Beat]], None],
-        logged: Callable[[list[LogChunk]], None],
-    ) -> None: ...
+    def open(self, upstream: Upstream) -> None: ...
     def assign(self, batch: list[Assignment]) -> None: ...
     def cancel(self, run_id: bytes, seq: int, attempt: int) -> None: ...
     def activate(self, batch: list[Activation]) -> list[Decided]: ...

@@ -14,6 +14,8 @@ from perdure.core.work import LogLine
 LINE_OVERHEAD_BYTES: Final = 16
 """Added to the size of each line, so that empty lines are bounded too."""
 CUT: Final = "…"
+WORKFLOW_SEQ: Final = -1
+"""In the place of a task's number: the code of the workflow itself."""
 
 
 class OutputSink(Protocol):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 from perdure.core.errors import PerdureError
-from perdure.sdk.workflow.step import Step
+from perdure.sdk.workflow.step import Step, plain_step
 
 
 def run_plain(fn: Callable[..., Any], is_async: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step[Any]:
@@ -18,12 +18,12 @@ def run_plain(fn: Callable[..., Any], is_async: bool, args: tuple[Any, ...], kwa
         raise PerdureError(
             f"{fn.__name__}(...) was called with no event loop running; call {fn.__name__}.fn(...) for the plain function"
         ) from None
-    step: Step[Any] = Step(loop=loop)
     if not is_async:
+        step = plain_step(loop)
         _settle(step, lambda: fn(*args, **kwargs))
         return step
     inner = loop.create_task(fn(*args, **kwargs))
-    step._on_cancel = lambda: cast("None", inner.cancel())
+    step = plain_step(loop, on_cancel=inner.cancel)
     inner.add_done_callback(
         lambda t: None if step.done() else (step.cancel() if t.cancelled() else _settle(step, t.result))
     )

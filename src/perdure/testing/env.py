@@ -94,16 +94,16 @@ class TestEnv:
         worker = self.client.worker
         if not callable(fake):
             raise InvalidInput(f"a mock is a function that is called instead; {fake!r} cannot be called")
-        found = worker.defined(target) if isinstance(target, str) else target
+        found = worker.definitions.find(target) if isinstance(target, str) else target
         if isinstance(found, FlowRef):
             self._mock_by_name(found.name, fake)
         elif isinstance(found, Workflow):
             self.client.serve(found)
-            worker.stand_ins[found.name] = StandIn(found.name, found.version, found.signature, fake)
+            worker.definitions.stand_ins[found.name] = StandIn(found.name, found.version, found.signature, fake)
         elif isinstance(found, Task | Verb):
             if isinstance(found, Task):
                 worker.adopt(found)
-            worker.overrides[found.name] = SimpleNamespace(
+            worker.definitions.overrides[found.name] = SimpleNamespace(
                 fn=fake, name=found.name, is_async=inspect.iscoroutinefunction(fake), signature=found.signature
             )
         else:
@@ -114,11 +114,11 @@ class TestEnv:
     def _mock_by_name(self, name: str, fake: Callable[..., Any]) -> None:
         worker, engine = self.client.worker, self.client.engine
         assert worker is not None
-        if name in worker.workflow_names:
+        if name in worker.definitions.versions:
             self.mock(name, fake)
             return
         made = StandIn(name, MOCKED, ByName(), fake)
-        worker.stand_ins[name] = made
+        worker.definitions.stand_ins[name] = made
         self.client.serve(made)
         engine.flows.fixed[engine.ns, name] = MOCKED  # also where a flow of this name is deployed
 

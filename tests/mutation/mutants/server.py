@@ -77,21 +77,21 @@ MUTANTS = [
     ),
     Mutant(
         "hub-right-to-report-dropped",
-        "server/grpc/hub.py",
+        "server/grpc/worker_messages.py",
         "if not c.expects(r) or self._placed.get(key) is not c:\n                self.refused",
         "if not c.expects(r):\n                self.refused",
         "server/test_auth_workers.py",
     ),
     Mutant(
         "hub-namespace-check-dropped",
-        "server/grpc/hub.py",
+        "server/grpc/worker_messages.py",
         " == b.attempt and not self._is_of_other_namespace(c, b.run_id, b.seq)",
         " == b.attempt",
         "server/test_auth_workers.py",
     ),
     Mutant(
         "hub-stale-decision-taken",
-        "server/grpc/hub.py",
+        "server/grpc/code_placement.py",
         "or (number and number != holder[1]):",
         "or False:",
         "server/test_auth_workers.py",
@@ -105,7 +105,7 @@ MUTANTS = [
     ),
     Mutant(
         "hub-namespace-check-dropped-3",
-        "server/grpc/hub.py",
+        "server/grpc/worker_messages.py",
         "[r for r in early if not self._is_of_other_namespace(c, r.run_id, r.seq)]",
         "early",
         "server/test_auth_workers.py::test_a_token_of_another_namespace_brought_along_opens_nothing[liar]",
@@ -119,7 +119,7 @@ MUTANTS = [
     ),
     Mutant(
         "hub-limit-dropped",
-        "server/grpc/hub.py",
+        "server/grpc/worker_messages.py",
         "            if len(r.value) > PAYLOAD_BYTES_MAX:\n",
         "            if False:\n",
         "server/test_auth_workers.py",

@@ -13,6 +13,7 @@ from perdure.core import ids
 from perdure.core.access import AuditLine, NewKey, Role
 from perdure.core.api.act import Act
 from perdure.engine.api.api import EMBEDDED, Caller, NamespaceApi
+from perdure.server.grpc.connected_workers import ConnectedWorkers
 from perdure.server.grpc.hub import WorkerHub
 from perdure.server.grpc.server import GrpcServer
 from tests.server.rest_live import Live, live
@@ -125,11 +126,11 @@ async def stage(dsn: str) -> AsyncIterator[Stage]:
             one.perdure._backend.adopt(definition)
         await one.perdure.engine.refresh()
         api = one.server.api
-        one.perdure._embedded.open(NamespaceApi(api, one.perdure.engine.ns, Caller(EMBEDDED, "default", "sdk")))
+        one.perdure._backend.api = NamespaceApi(api, one.perdure.engine.ns, Caller(EMBEDDED, "default", "sdk"))  # type: ignore[attr-defined]
         new = [NewKey(name=role.value, role=role, created_by="test") for role in Role]
         keys = {key.role: (await api.ports.keys.create(key))[1] for key in new}
         one.http.headers["Authorization"] = f"Bearer {keys[Role.ADMIN]}"
-        served = GrpcServer(api, WorkerHub(), one.server.auth, "127.0.0.1:0")  # type: ignore[arg-type]
+        served = GrpcServer(api, WorkerHub(api.engine, ConnectedWorkers()), one.server.auth, "127.0.0.1:0")  # type: ignore[arg-type]
         await served.start()
         try:
             address = f"127.0.0.1:{served.port}"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from perdure.core.errors import Failure
-from perdure.core.work import Activation, Assignment, Beat, Decided, LogChunk, Report
+from perdure.core.work import Activation, Assignment, Decided, Upstream
 from perdure.engine.ports import Kind, Named
 
 NO_WORKER: Final = Failure("no_worker", "no worker here has the code of this workflow")
@@ -30,14 +29,7 @@ class NoWorker:
     def name_of(self, run_id: bytes, seq: int) -> str:
         return ""
 
-    def open(
-        self,
-        clock_us: Callable[[], int],
-        reported: Callable[[list[Report]], None],
-        decided: Callable[[list[Decided]], None],
-        beats: Callable[[list[Beat]], None],
-        logged: Callable[[list[LogChunk]], None],
-    ) -> None: ...
+    def open(self, upstream: Upstream) -> None: ...
     def assign(self, batch: list[Assignment]) -> None:
         raise AssertionError("an engine without a worker assigns no tasks")
 

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+import msgspec
+
 from perdure.core.calls import HTTP, RUN
 from perdure.core.errors import InvalidInput
 from perdure.sdk.payloads.signatures import Signature
@@ -38,16 +40,27 @@ class Verb:
         self.signature = Signature(fn, name)
 
 
-class Verbs:
-    """The built-in tasks of one worker. None: what the environment says."""
+class VerbOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What the built-in tasks of a worker may do. None: what the environment says."""
 
-    def __init__(
-        self,
-        services: Mapping[str, str] | None = None,
-        allow_run: bool | None = None,
-        http_allow: Sequence[str] | None = None,
-        run_env: Sequence[str] | None = None,
-    ) -> None:
+    services: Mapping[str, str] | None = None
+    """Base URLs that `perdure.http` calls by name; else PERDURE_SERVICES."""
+    http_allow: Sequence[str] | None = None
+    """What `perdure.http` reaches beside its services and the public internet; else PERDURE_HTTP_ALLOW."""
+    allow_run: bool | None = None
+    """Serve `perdure.run`; else PERDURE_ALLOW_RUN."""
+    run_env: Sequence[str] | None = None
+    """Variables that commands of `perdure.run` get beside a base set; else PERDURE_RUN_ENV."""
+
+
+VERBS_OF_ENVIRONMENT: Final = VerbOptions()
+
+
+class Verbs:
+    """The built-in tasks of one worker."""
+
+    def __init__(self, options: VerbOptions) -> None:
+        services, http_allow, run_env = options.services, options.http_allow, options.run_env
         if services is None:
             services = parse_services(os.environ.get(SERVICES_ENV, "").split(","))
         if http_allow is None:
@@ -57,7 +70,7 @@ class Verbs:
             run_env = os.environ.get(RUN_ENV_ENV, "").split(",")
         commands = CommandRunner(run_env)
         self.tasks = {HTTP: Verb(HTTP, self._http.http)}
-        if allow_run if allow_run is not None else _is_run_allowed():
+        if options.allow_run if options.allow_run is not None else _is_run_allowed():
             self.tasks[RUN] = Verb(RUN, commands.run)
 
     async def close(self) -> None:

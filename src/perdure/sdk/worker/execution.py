@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -30,7 +29,7 @@ from typing import Any
 
 from perdure.core.errors import PerdureError
 from perdure.core.retry import End
-from perdure.core.work import Assignment, Beat, LogChunk, LogLine, Report
+from perdure.core.work import Assignment, Beat, LogLine, Report, Upstream
 from perdure.sdk.worker import output
 from perdure.sdk.worker.attempts import (
     CLEANUP_S,
@@ -40,8 +39,9 @@ from perdure.sdk.worker.attempts import (
     Slot,
     current_slot,
 )
+from perdure.sdk.worker.capacity import Capacity
 from perdure.sdk.worker.heartbeats import Heartbeats
-from perdure.sdk.worker.output import Outbox
+from perdure.sdk.worker.output import Outbox, OutputMode
 from perdure.sdk.worker.processes import KILL_GRACE_S, TaskProcess, TaskProcesses
 from perdure.sdk.worker.relay import Relay
 from perdure.sdk.worker.reports import ended_report, error_report, success_report
@@ -57,7 +57,6 @@ THREAD_GRACE_S = 0.5
 """How long a plain function may take to find out by itself that it is to stop, before it is interrupted; less than UNWIND_S."""
 CLOSE_S = 5.0
 """How long closing waits for what it cancelled."""
-PROCESSES_DEFAULT = os.cpu_count() or 1
 
 
 class TaskExecutor:
@@ -66,22 +65,16 @@ class TaskExecutor:
     def __init__(
         self,
         find: Callable[[str], Any],
-        clock_us: Callable[[], int],
-        slots: int,
-        threads: int,
-        report: Callable[[list[Report]], None],
-        beats: Callable[[list[Beat]], None],
-        logged: Callable[[list[LogChunk]], None] | None = None,
-        *,
-        urgent_beats: Callable[[list[Beat]], None] | None = None,
-        processes: int = PROCESSES_DEFAULT,
-        tee: bool = True,
+        upstream: Upstream,
+        capacity: Capacity,
+        output_mode: OutputMode = "tee",
+        tracer: TaskTracer | None = None,
     ) -> None:
-        self._find = find
-        self.slots = slots
+        self._find, self._tracer = find, tracer
+        self._clock_us, self._report, self._beats = upstream.clock_us, upstream.reported, upstream.beats
+        self.slots = capacity.slots
         self.in_use = 0
         self.closed = False
-        self.tracer: TaskTracer | None = None
         self._draining = False
         self._queue: deque[Assignment] = deque()
         self._idle: deque[asyncio.Future[None]] = deque()
@@ -95,40 +88,22 @@ class TaskExecutor:
         self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
         self._claims = threading.Lock()
-        self._threads = ThreadLane("perdure-task", threads, self._claim, self._run_sync, self._lane_ended)
-        self._children = TaskProcesses(self.clock_us, self.beat, self.relayed, find)
+        self._threads = ThreadLane("perdure-task", capacity.threads, self._claim, self._run_sync, self._lane_ended)
+        self._children = TaskProcesses(self._clock_us, self.beat, self.relayed, find)
         self._processes = ThreadLane(
-            "perdure-process", processes, self._claim, self._run_process, self._lane_ended, self._children.leave
+            "perdure-process",
+            capacity.processes,
+            self._claim,
+            self._run_process,
+            self._lane_ended,
+            self._children.leave,
         )
-        self.sink: Outbox | None = None
-        self._heartbeats = Heartbeats(self._loop, self._context, self._is_beating)
-        self.connect(clock_us, report, beats, logged, urgent_beats, tee=tee)
-        self._watchdog = Watchdog(self._loop, self.attempts, self._urgent, self._keep_waiting)
+        self._heartbeats = Heartbeats(upstream.beats, self._is_beating, self._loop, self._context)
+        urgent_beats = upstream.urgent_beats or upstream.beats
+        self._watchdog = Watchdog(self._loop, self.attempts, urgent_beats, self._keep_waiting)
+        self.sink = Outbox(upstream, tee=output_mode == "tee") if output_mode != "ignore" else None
         if self.sink is not None:
             output.install()
-
-    def connect(
-        self,
-        clock_us: Callable[[], int],
-        report: Callable[[list[Report]], None],
-        beats: Callable[[list[Beat]], None],
-        logged: Callable[[list[LogChunk]], None] | None,
-        urgent_beats: Callable[[list[Beat]], None] | None = None,
-        *,
-        tee: bool = True,
-    ) -> None:
-        """Report to another engine from here on; attempts that run are not disturbed."""
-        self._clock_us, self._report = clock_us, report
-        self._heartbeats.connect(beats)
-        self._urgent_beats = urgent_beats or beats
-        if logged is None:
-            return
-        if self.sink is None:
-            self.sink = Outbox(clock_us, logged, tee)
-        self.sink.now_us, self.sink.logged = clock_us, logged
-
-    def clock_us(self) -> int:
-        return self._clock_us()
 
     def assign(self, batch: list[Assignment]) -> None:
         self.in_use += len(batch)
@@ -320,7 +295,7 @@ class TaskExecutor:
         try:
             definition = self._find(a.name)
             args, kwargs = definition.signature.decode_call(a.input)
-            fn = definition.fn if self.tracer is None else self.tracer.around(a, definition.fn)
+            fn = definition.fn if self._tracer is None else self._tracer.around(a, definition.fn)
             value = await Relay(fn(*args, **kwargs), self._suspended)
             data = definition.signature.encode_result(value)
             report = Report(a.run_id, a.seq, a.attempt, End.SUCCESS, data, None, started, self._clock_us(), a.epoch)
@@ -367,7 +342,7 @@ class TaskExecutor:
             info.raise_if_cancelled()  # between its claim and its hold
             definition = self._find(a.name)
             args, kwargs = definition.signature.decode_call(a.input)
-            fn = definition.fn if self.tracer is None else self.tracer.around(a, definition.fn)
+            fn = definition.fn if self._tracer is None else self._tracer.around(a, definition.fn)
             value = definition.signature.encode_result(context.run(fn, *args, **kwargs))
             if info.cancelled:
                 return ended_report(a, End.CANCELLED, started, self._clock_us())
@@ -381,9 +356,9 @@ class TaskExecutor:
 
     def _run_process(self, info: Attempt) -> Report:
         """In a thread: the user's function, in a process."""
-        if self.tracer is None:
+        if self._tracer is None:
             return self._children.run(info)
-        return self.tracer.around_report(info._assignment, lambda: self._children.run(info))
+        return self._tracer.around_report(info._assignment, lambda: self._children.run(info))
 
     def _lane_ended(self, ended: list[tuple[Attempt, Report | None]]) -> None:
         """On the loop: what lanes finished; None is an attempt that was cancelled before it began."""
@@ -400,9 +375,6 @@ class TaskExecutor:
         a = attempt._assignment
         return self._running.get((a.run_id, a.seq)) is attempt and not self.closed
 
-    def _urgent(self, beats: list[Beat]) -> None:
-        self._urgent_beats(beats)
-
     def _keep_waiting(self) -> None:
         """Assignments that wait for a thread or a runner cannot beat; it is not their silence."""
         waiting = [a for a in self._queue if a.options.heartbeat_us]
@@ -410,7 +382,7 @@ class TaskExecutor:
             if info._runner is None and info._assignment.options.heartbeat_us:
                 waiting.append(info._assignment)
         if waiting:
-            self._heartbeats.send([Beat(a.run_id, a.seq, a.attempt) for a in waiting])
+            self._beats([Beat(a.run_id, a.seq, a.attempt) for a in waiting])
 
     def relayed(self, attempt: Attempt, lines: list[LogLine]) -> None:
         """Lines that a child process captured."""

@@ -15,18 +15,15 @@ from perdure.sdk.worker.attempts import Attempt, beat_of, pulse_of
 
 class Heartbeats:
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, context: contextvars.Context, is_running: Callable[[Attempt], bool]
+        self,
+        send: Callable[[list[Beat]], None],
+        is_running: Callable[[Attempt], bool],
+        loop: asyncio.AbstractEventLoop,
+        context: contextvars.Context,
     ) -> None:
-        self._loop, self._context, self._is_running = loop, context, is_running
+        self._send, self._is_running = send, is_running
+        self._loop, self._context = loop, context
         self._loop_thread = threading.get_ident()
-        self._beats: Callable[[list[Beat]], None] = lambda beats: None
-
-    def connect(self, beats: Callable[[list[Beat]], None]) -> None:
-        self._beats = beats
-
-    def send(self, beats: list[Beat]) -> None:
-        """On the loop."""
-        self._beats(beats)
 
     def beat(self, attempt: Attempt, details: bytes) -> None:
         """From any thread: forward a heartbeat, or hold it back until the next may go."""
@@ -41,9 +38,9 @@ class Heartbeats:
     def _send_one(self, attempt: Attempt) -> None:
         beat = beat_of(attempt, pulse_of(attempt).take(monotonic()))
         if threading.get_ident() == self._loop_thread:
-            self.send([beat])
+            self._send([beat])
         else:
-            self._threadsafe(self.send, [beat])
+            self._threadsafe(self._send, [beat])
 
     def _send_later(self, attempt: Attempt, wait_s: float) -> None:
         self._loop.call_later(wait_s, self._send_held_back, attempt, context=self._context)

@@ -23,12 +23,11 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, Literal, cast
 
-from perdure.core.work import LogChunk
-from perdure.sdk.captured_output import OutputBuffer
+from perdure.core.work import LogChunk, Upstream
+from perdure.sdk.captured_output import WORKFLOW_SEQ, OutputBuffer
 from perdure.sdk.worker.attempts import Attempt, current_slot
-from perdure.sdk.workflow.live_run import LiveRun
 from perdure.sdk.workflow.live_run import current as current_run
 
 FLUSH_S = 0.2
@@ -40,14 +39,15 @@ CHUNK_LINES_MAX = 1_000
 LEVEL_MIN = logging.INFO
 """Records below this level are not captured."""
 
-WORKFLOW_SEQ = -1
+OutputMode = Literal["tee", "capture", "ignore"]
+"""Send what tasks print and log to the engine and print it too, only send it, or leave it alone."""
 
 
 class Outbox:
     """The sink of a worker: sends what its attempts wrote, in batches, from the worker's loop."""
 
-    def __init__(self, clock_us: Callable[[], int], logged: Callable[[list[LogChunk]], None], tee: bool) -> None:
-        self.now_us, self.logged, self.tee = clock_us, logged, tee
+    def __init__(self, upstream: Upstream, *, tee: bool) -> None:
+        self.now_us, self._logged, self.tee = upstream.clock_us, upstream.logged, tee
         self._waiting: deque[OutputBuffer] = deque()
         self._lines = 0
         self._armed = self._hurried = False
@@ -89,7 +89,7 @@ class Outbox:
         for _ in range(len(self._waiting)):
             chunks.extend(chunks_of(self._waiting.popleft()))
         if chunks:
-            self.logged(chunks)
+            self._logged(chunks)
 
 
 def chunks_of(output: OutputBuffer) -> list[LogChunk]:
@@ -118,24 +118,9 @@ def _current() -> OutputBuffer | None:
     """The output of the task or workflow code behind this call; None for other code and during a replay."""
     run = current_run.get(None)
     if run is not None:
-        return _output_of_run(run)
+        return run.captured_output()
     slot = current_slot.get(None)
     return None if slot is None or slot.attempt is None else output_of(slot.attempt)
-
-
-def _output_of_run(run: LiveRun) -> OutputBuffer | None:
-    """Of workflow code. What it says during a replay has been said before.
-
-    A chunk is numbered after the event that the code was reacting to: the same number after a replay, on any worker.
-    """
-    if run.sink is None or run.closed or run.journal.is_replaying:
-        return None
-    output = run.output
-    if output is None:
-        output = run.output = OutputBuffer(run.sink, (run.run_id, WORKFLOW_SEQ, 0, run.ns))
-    if not output.lines:
-        output.n = run.event_seq
-    return output
 
 
 class Tee:

@@ -30,7 +30,7 @@ from perdure.core.events import Recorded
 from perdure.core.outage import Outage
 from perdure.core.retry import End
 from perdure.core.version import VERSION
-from perdure.core.work import Activation, Beat, Decided, LogChunk, Report
+from perdure.core.work import Activation, Beat, Decided, LogChunk, Report, Upstream
 from perdure.sdk.client.channel import Access, end_of, error_of
 from perdure.sdk.worker.worker import Worker
 from perdure.wire import protocol
@@ -80,8 +80,17 @@ class RemoteWorker:
     async def run(self) -> None:
         """Serve until drained. Raises only what trying again cannot help: a refused key, an unknown namespace, a wrong protocol."""
         self._worker.refresh()
-        self._worker.give_up = self._give_up
-        self._worker.open(self.clock_us, self._reported, self._decided, self._beat, self._logged, self._urgent)
+        self._worker.open(
+            Upstream(
+                clock_us=self.clock_us,
+                reported=self._reported,
+                decided=self._decided,
+                beats=self._beat,
+                logged=self._logged,
+                urgent_beats=self._urgent,
+                code_overran=self._end_process,
+            )
+        )
         draining = asyncio.create_task(self._drain())
         try:
             await self._serve()
@@ -176,12 +185,12 @@ class RemoteWorker:
             os.getpid(),
             f"perdure-python {VERSION}",
             w.slots,
-            [(queue, name) for _, queue, name in w.served],
-            {name: version for (_, name), version in w.workflows.items()},
+            w.definitions.kinds,
+            w.definitions.versions,
             [*w.running(), *((r.run_id, r.seq, r.attempt) for r in self._reports)],
-            signatures=protocol.bounded_signatures(w.signatures),
-            controls={name: control for (_, name), control in w.controls.items()},
-            parameters={name: taken for (_, name), taken in w.parameters.items()},
+            signatures=protocol.bounded_signatures(w.definitions.signatures),
+            controls=w.definitions.controls,
+            parameters=w.definitions.parameters,
         )
         return Up(hello=hello)
 
@@ -338,7 +347,7 @@ class RemoteWorker:
         self._logs.extend(chunks)
         self._news.set()
 
-    def _give_up(self, run_id: bytes, stack: str) -> None:
+    def _end_process(self, run_id: bytes, stack: str) -> None:
         """From a thread, while workflow code holds the loop and cannot be stopped: report it, so that the server gives the run to no
         other worker, and end the process. Its supervisor starts another; what it was running is run again."""
         self._urgent([Beat(run_id, 0, 0, b"", stack)])

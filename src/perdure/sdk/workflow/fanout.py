@@ -13,7 +13,7 @@ from typing import Any
 from perdure.core import ids
 from perdure.core.errors import InvalidInput, PerdureError
 from perdure.sdk.workflow.requests import Requests
-from perdure.sdk.workflow.step import Step
+from perdure.sdk.workflow.step import Step, new_step
 
 
 class TaskFanout:
@@ -30,11 +30,9 @@ class TaskFanout:
         self._issued = 0
         self._offsets: list[tuple[int, int, int]] = []  # (first seq, end seq, index of the first item)
         self._owed = 0
-        self.step = requests.run.new_step(ids.TASK, -1)
-        self.step._on_cancel = self.cancel_rest
         self._issue(min(concurrency or len(inputs), len(inputs)))
-        if self._offsets:
-            self.step._seq = self._offsets[0][0]
+        first = self._offsets[0][0] if self._offsets else -1
+        self.step = new_step(requests.run, ids.TASK, first, on_cancel=self.cancel_rest)
         if not inputs:
             self.step.set_result([])
 
@@ -112,7 +110,6 @@ def child_fanout(
 ) -> Step[Any]:
     """The same over child workflows, which are started one by one."""
     _check(concurrency, on_error)
-    out = requests.run.new_step(ids.CHILD, -1)
     results: list[Any] = [None] * len(inputs)
     live: dict[int, Step[Any]] = {}
     cancelled: list[Any] = []
@@ -149,14 +146,14 @@ def child_fanout(
         for step in list(live.values()):
             step.cancel()
 
-    def defer(reason: Any) -> bool:
+    def defer(_: Step[Any], reason: Any) -> bool:
         """Leaves first: as for one child, for all of them."""
         if not cancelled:
             cancelled.append(reason)
             cancel_rest()
         return any(not step.done() for step in live.values())
 
-    out._defer = defer
+    out = new_step(requests.run, ids.CHILD, -1, defer_cancel=defer)
     launch()
     if not inputs:
         out.set_result([])

@@ -6,7 +6,6 @@ from typing import Any, Protocol
 
 from perdure.core.journal import Journal
 from perdure.sdk.workflow.loop import WorkflowLoop
-from perdure.sdk.workflow.step import Step
 
 
 class UndoLog(Protocol):
@@ -26,6 +25,8 @@ class RunHost(Protocol):
     """Database time of the event that is being applied."""
     event_seq: int
     """Number of that event."""
+    steps: int
+    """Steps made so far."""
 
     @property
     def closed(self) -> bool:
@@ -38,5 +39,4 @@ class RunHost(Protocol):
     @property
     def undo_if_any(self) -> UndoLog | None: ...
 
-    def new_step(self, kind: int, seq: int) -> Step[Any]: ...
     def set_state(self, name: str, value: bytes | None) -> None: ...

@@ -21,6 +21,7 @@ from typing import Any
 from perdure.core import commands as cm
 from perdure.core import events as ev
 from perdure.core.errors import Failure, NondeterminismError, clip
+from perdure.sdk.captured_output import OutputSink
 from perdure.sdk.workflow import transitions
 from perdure.sdk.workflow.endings import trace_of
 from perdure.sdk.workflow.live_run import LiveRun
@@ -46,9 +47,10 @@ class Completion:
 
 
 class WorkflowInstance:
-    def __init__(self, run_id: bytes, workflow: Any) -> None:
+    def __init__(self, run_id: bytes, workflow: Any, sink: OutputSink | None = None, ns: int = 0) -> None:
+        """Lines that the code prints go to `sink`; None: they are not captured."""
         self.run_id = run_id
-        self.run = LiveRun(run_id, workflow)
+        self.run = LiveRun(run_id, workflow, sink, ns)
         self._given: list[ev.Recorded] = []
         self._applied = 0
         """How many of the given events have been applied."""

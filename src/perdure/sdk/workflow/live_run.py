@@ -18,12 +18,12 @@ from perdure.core import events as ev
 from perdure.core.errors import InvalidInput
 from perdure.core.journal import Journal
 from perdure.core.limits import WAITING_NAMES_MAX
-from perdure.sdk.captured_output import OutputBuffer, OutputSink
+from perdure.sdk.captured_output import WORKFLOW_SEQ, OutputBuffer, OutputSink
 from perdure.sdk.workflow.loop import WorkflowLoop
 from perdure.sdk.workflow.messages import RunPromises, RunSignals, RunUpdates
 from perdure.sdk.workflow.phases import CLOSED, InstancePhase, Running
 from perdure.sdk.workflow.requests import Requests
-from perdure.sdk.workflow.step import Step, Waiter
+from perdure.sdk.workflow.step import Waiter
 from perdure.sdk.workflow.undo import UndoStack
 
 current: contextvars.ContextVar[LiveRun] = contextvars.ContextVar("perdure_run")
@@ -49,10 +49,7 @@ class _Part(Generic[T]):
 
 
 class LiveRun:
-    sink: OutputSink | None = None
-    """Where captured lines go; None: output is not captured."""
-    output: OutputBuffer | None = None
-    ns = 0
+    _output: OutputBuffer | None = None
     event_seq = 0
     has_messages = False
     """Its code has waited for messages, or some have come."""
@@ -61,8 +58,9 @@ class LiveRun:
     promises = _Part(RunPromises)
     updates = _Part(RunUpdates)
 
-    def __init__(self, run_id: bytes, workflow: Any) -> None:
-        self.run_id, self.workflow = run_id, workflow
+    def __init__(self, run_id: bytes, workflow: Any, sink: OutputSink | None, ns: int) -> None:
+        """Captured lines go to `sink`; None: output is not captured."""
+        self.run_id, self.workflow, self.sink, self.ns = run_id, workflow, sink, ns
         self.phase: InstancePhase = Running()
         self.now_us = 0
         self.journal = Journal()
@@ -73,18 +71,30 @@ class LiveRun:
         self.undo_if_any: UndoStack | None = None
         self.context = contextvars.copy_context()
         self.context.run(current.set, self)
-        self._steps = 0
+        self.steps = 0
         self._random: random.Random | None = None
 
     @property
     def closed(self) -> bool:
         return self.phase.closed
 
-    def new_step(self, kind: int, seq: int) -> Step[Any]:
-        step: Step[Any] = Step(loop=self.loop)
-        self._steps += 1
-        step._run_id, step._kind, step._seq, step._number = self.run_id, kind, seq, self._steps
-        return step
+    def captured_output(self) -> OutputBuffer | None:
+        """Where lines of the code go; None: they are not captured. What it says during a replay has been said before.
+
+        A chunk is numbered after the event that the code was reacting to: the same number after a replay, on any worker.
+        """
+        if self.sink is None or self.closed or self.journal.is_replaying:
+            return None
+        output = self._output
+        if output is None:
+            output = self._output = OutputBuffer(self.sink, (self.run_id, WORKFLOW_SEQ, 0, self.ns))
+        if not output.lines:
+            output.n = self.event_seq
+        return output
+
+    def close_output(self) -> None:
+        if self._output is not None:
+            self._output.close()
 
     @property
     def undo(self) -> UndoStack:

@@ -13,7 +13,7 @@ from perdure.core.errors import Failure, UpdateRejected
 from perdure.core.journal import NO_HANDLER
 from perdure.core.waits import MessageWaits, PromiseWaits
 from perdure.sdk.workflow.requests import Requests
-from perdure.sdk.workflow.step import Step, Waiter
+from perdure.sdk.workflow.step import Step, Waiter, new_step
 
 UPDATES_NAMED: Final = 10
 """Updates that a refusal lists."""
@@ -31,7 +31,7 @@ class RunSignals:
         self.waits: MessageWaits[bytes, Waiter] = MessageWaits()
 
     def next(self, name: str, decode: Callable[[bytes], Any], timeout_us: int) -> Step[Any]:
-        step = self._requests.run.new_step(ids.RANDOM, -1)
+        step = new_step(self._requests.run, ids.RANDOM, -1)
         waiter = Waiter(step, decode)
         value = self.waits.take(name)
         if value is not None:
@@ -81,7 +81,7 @@ class RunPromises:
         return step
 
     def _step(self, name: str, seq: int, decode: Callable[[bytes], Any], timeout_us: int, late: str) -> Step[Any]:
-        step = self._requests.run.new_step(ids.PROMISE, seq)
+        step = new_step(self._requests.run, ids.PROMISE, seq)
         waiter = Waiter(step, decode)
         value = self.waits.value(name)
         if value is not None:
@@ -113,7 +113,7 @@ class RunUpdates:
             self._begin(e, handler)
 
     def next(self, name: str, timeout_us: int) -> Step[Any]:
-        step = self._requests.run.new_step(ids.RANDOM, -1)
+        step = new_step(self._requests.run, ids.RANDOM, -1)
         update = self.waits.take(name)
         if update is not None:
             self._begin(update, step.set_result)

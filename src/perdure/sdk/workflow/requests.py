@@ -15,7 +15,7 @@ from perdure.core import ids
 from perdure.core.errors import ChildFailed, Failure, RecordedError, task_error
 from perdure.core.retry import TaskOptions
 from perdure.sdk.workflow.host import RunHost
-from perdure.sdk.workflow.step import Step, Waiter
+from perdure.sdk.workflow.step import Step, Waiter, new_step
 
 
 class Operation:
@@ -74,9 +74,8 @@ class Requests:
         seq = run.journal.schedule_tasks(name, queue, [data], options)
         if undo is not None:
             run.undo.expect(seq, [data], name, undo)
-        step = run.new_step(ids.TASK, seq)
+        step = new_step(run, ids.TASK, seq, task_of=self)
         self._tasks[seq] = Waiter(step, decode)
-        step._requests = self
         return step
 
     def cancel_task(self, seq: int) -> None:
@@ -127,9 +126,8 @@ class Requests:
             waiter.fail(e.seq, self._from_here(task_error(e.failure)))
 
     def sleep_until(self, fire_at_us: int) -> Step[Any]:
-        step = self.run.new_step(ids.TIMER, -1)
-        step._seq = seq = self.open_timer(fire_at_us, lambda: None if step.done() else step.set_result(None))
-        step._on_cancel = lambda: self.close_timer(seq)
+        seq = self.open_timer(fire_at_us, lambda: None if step.done() else step.set_result(None))
+        step = new_step(self.run, ids.TIMER, seq, on_cancel=lambda: self.close_timer(seq))
         return step
 
     def limit(self, step: Step[Any], timeout_us: int, message: str) -> None:
@@ -164,9 +162,8 @@ class Requests:
         self, workflow: str, version: str, data: bytes, key: str, timeout_us: int, waiter_of: Callable[[Step[Any]], Any]
     ) -> Step[Any]:
         seq = self.run.journal.start_child(workflow, version, data, key, timeout_us)
-        step = self.run.new_step(ids.CHILD, seq)
+        step = new_step(self.run, ids.CHILD, seq, defer_cancel=partial(self._cancel_child, seq))
         self._children[seq] = waiter_of(step)
-        step._defer = partial(self._cancel_child, seq, step)
         return step
 
     def _cancel_child(self, seq: int, step: Step[Any], reason: Any) -> bool:
@@ -213,7 +210,7 @@ class Requests:
         self, name: str, call: Callable[[], Any], encode: Callable[[Any], bytes], decode: Callable[[bytes], Any]
     ) -> Step[Any]:
         seq, recorded = self.run.journal.begin_operation(name)
-        step = self.run.new_step(ids.OPERATION, seq)
+        step = new_step(self.run, ids.OPERATION, seq)
         self._operations[seq] = Waiter(step, decode)
         if not recorded:
             self._new_operations.append(Operation(seq, name, call, encode))

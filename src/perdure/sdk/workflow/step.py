@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from uuid import UUID
 
 from perdure.core import ids
@@ -21,6 +21,23 @@ else:
             return cls
 
 
+class TaskCanceller(Protocol):
+    """Where the task behind a step is cancelled."""
+
+    def cancel_task(self, seq: int) -> None: ...
+
+
+class StepOwner(Protocol):
+    """The run that steps belong to."""
+
+    run_id: bytes
+    steps: int
+    """Steps made so far."""
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop: ...
+
+
 class Step(_Future[R]):
     """A future that knows which record of the run it stands for.
 
@@ -32,11 +49,9 @@ class Step(_Future[R]):
     _kind: int = 0
     _seq: int = -1
     _number: int = 0
-    _on_cancel: Callable[[], None] | None = None
-    _defer: Callable[[Any], bool] | None = None
-    """Called before a cancellation takes effect. True: it takes effect when the work behind has ended (`finish_cancel`)."""
-    _requests: Any = None
-    """Set on the step of a single task: where to cancel it, without a closure for each."""
+    _on_cancel: Callable[[], object] | None = None
+    _defer_cancel: Callable[[Step[Any], Any], bool] | None = None
+    _task_of: TaskCanceller | None = None
 
     @property
     def id(self) -> UUID:
@@ -45,12 +60,12 @@ class Step(_Future[R]):
 
     def cancel(self, msg: Any = None) -> bool:
         """Ask for the work behind it to be cancelled, and stop waiting: at once, or for a child run once that has ended."""
-        if self._defer is not None and not self.done() and self._defer(msg):
+        if self._defer_cancel is not None and not self.done() and self._defer_cancel(self, msg):
             return True
         if not super().cancel(msg):
             return False
-        if self._requests is not None:
-            self._requests.cancel_task(self._seq)
+        if self._task_of is not None:
+            self._task_of.cancel_task(self._seq)
         elif self._on_cancel is not None:
             self._on_cancel()
         return True
@@ -61,6 +76,40 @@ class Step(_Future[R]):
 
     def __hash__(self) -> int:
         return self._number or id(self)
+
+
+def new_step(
+    run: StepOwner,
+    kind: int,
+    seq: int,
+    *,
+    task_of: TaskCanceller | None = None,
+    on_cancel: Callable[[], object] | None = None,
+    defer_cancel: Callable[[Step[Any], Any], bool] | None = None,
+) -> Step[Any]:
+    """A step of a run. `task_of` is for the step of a single task: it needs no closure of its own.
+
+    `defer_cancel` is called with the step and the reason before a cancellation takes effect. True: it takes effect when the work behind
+    has ended (`finish_cancel`).
+    """
+    step: Step[Any] = Step(loop=run.loop)
+    run.steps += 1
+    step._run_id, step._kind, step._seq, step._number = run.run_id, kind, seq, run.steps
+    # Only what is given: thousands of steps live at a time, and a sixth attribute doubles the size of each.
+    if task_of is not None:
+        step._task_of = task_of
+    elif on_cancel is not None:
+        step._on_cancel = on_cancel
+    elif defer_cancel is not None:
+        step._defer_cancel = defer_cancel
+    return step
+
+
+def plain_step(loop: asyncio.AbstractEventLoop, on_cancel: Callable[[], object] | None = None) -> Step[Any]:
+    """A step outside of a run."""
+    step: Step[Any] = Step(loop=loop)
+    step._on_cancel = on_cancel
+    return step
 
 
 class Waiter:

@@ -22,7 +22,7 @@ from perdure.core.retry import TaskOptions
 from perdure.core.undo import COMMITTED, PREFIX, UndoSequence, offer, with_failures, without_undo
 from perdure.sdk import registry
 from perdure.sdk.workflow.requests import Requests
-from perdure.sdk.workflow.step import Step
+from perdure.sdk.workflow.step import Step, new_step
 
 QUEUE_DEFAULT: Final = "default"
 TOLD: Final = ("result", "error")
@@ -206,7 +206,7 @@ class _Unwind:
     ) -> None:
         self._stack, self.error, self.scope, self.stops, self._raises = stack, error, scope, stops, raises
         self.work: UndoSequence[UndoEntry] = UndoSequence(entries, lambda e: stack.call(e, self), lambda e: e.name)
-        self.step: Step[None] = stack.run.new_step(ids.TASK, -1)
+        self.step: Step[None] = new_step(stack.run, ids.TASK, -1)
 
     def succeed(self, seq: int, value: bytes) -> None:
         self.work.ended(None)

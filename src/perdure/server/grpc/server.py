@@ -79,7 +79,7 @@ class GrpcServer:
         not_ready: Reasons | None = None,
     ) -> None:
         self._not_ready = not_ready
-        self._api, self._hub, self._auth = api, hub, auth
+        self._api, self._hub, self._messages, self._auth = api, hub, hub.messages, auth
         self._address, self._tls, self._connections_max = address, tls, connections_max
         self.port = 0
         self._server: Any = None
@@ -172,7 +172,7 @@ class GrpcServer:
         connection = self._hub.find(worker_id)
         if connection is None or connection.ns != api.ns:
             return protocol.encode_beat_reply(unknown=True)
-        self._hub.take_beats(connection, beats)
+        self._messages.take_beats(connection, beats)
         return protocol.encode_beat_reply(unknown=False)
 
     async def _session(self, _: Any, context: Any) -> None:
@@ -240,7 +240,7 @@ class GrpcServer:
             await context.write(protocol.encode_down(await connection.next_message(self._hub.clock_us)))
 
     async def _receive(self, connection: Connection, first: protocol.Up, context: Any) -> None:
-        self._hub.received(connection, first)
+        self._messages.received(connection, first)
         while True:
             data = await context.read()
             if data is grpc.aio.EOF:
@@ -249,7 +249,7 @@ class GrpcServer:
                 up = protocol.decode_up(data)
             except (DecodeError, msgspec.DecodeError) as e:
                 raise InvalidInput(f"a message of the worker cannot be read: {e}") from e
-            self._hub.received(connection, up)
+            self._messages.received(connection, up)
 
     async def _watch(self) -> None:
         """End the streams of silent workers and of revoked credentials. Each principal is checked once."""

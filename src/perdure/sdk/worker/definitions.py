@@ -1,0 +1,116 @@
+"""The tasks and workflows that a worker serves, and what it advertises about them."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from perdure.core import parameters
+from perdure.core.declared import KEY, encode
+from perdure.core.errors import NotRegistered, PerdureError
+from perdure.sdk import registry
+from perdure.sdk.definitions import DEFAULT_QUEUE, Task, Workflow
+from perdure.sdk.worker.builtin_tasks import Verbs
+
+
+class WorkerDefinitions:
+    """What is defined in this process, and the built-in tasks unless `verbs` is None."""
+
+    def __init__(self, queues: list[str] | None, verbs: Verbs | None) -> None:
+        self._queues = queues
+        self._tasks = registry.tasks.copy()
+        self._workflows = registry.workflows.copy()
+        self._built_in: dict[str, Any] = dict(verbs.tasks) if verbs is not None else {}
+        self.overrides: dict[str, Any] = {}
+        """Stand-ins for tasks by name, for tests."""
+        self.stand_ins: dict[str, Any] = {}
+        """The same for workflows."""
+
+    def adopt(self, definition: Any) -> None:
+        """Serve this very definition under its name."""
+        kind = self._tasks if isinstance(definition, Task) else self._workflows
+        kind.adopt(definition)
+
+    def refresh(self) -> None:
+        """Take in what was defined since; a definition adopted by hand keeps its name."""
+        for mine, everyone in ((self._tasks, registry.tasks), (self._workflows, registry.workflows)):
+            for definition in everyone.values():
+                if definition.name not in mine.names():
+                    mine.add(definition)
+
+    def find(self, name: str) -> Any:
+        """The task or workflow of this name. NotRegistered when there is none, or one of each."""
+        in_tasks, in_workflows = name in self._tasks.names(), name in self._workflows.names()
+        if in_tasks and in_workflows:
+            raise NotRegistered(f"{name!r} is a task and a workflow here; give the one that you mean itself")
+        if in_workflows:
+            return self._workflows.get(name)
+        if not in_tasks and name in self._built_in:
+            return self._built_in[name]
+        if not in_tasks:
+            raise NotRegistered(
+                f"no task or workflow {name!r} is defined in this program; import the module that defines it, "
+                f"or give flow({name!r}) for a workflow that is only known by its name"
+            )
+        return self._tasks.get(name)
+
+    def task(self, name: str) -> Any:
+        """The task to execute under this name."""
+        return self.overrides.get(name) or self._built_in.get(name) or self._tasks.get(name)
+
+    def workflow(self, name: str) -> Any:
+        """The workflow to execute under this name."""
+        return self.stand_ins.get(name) or self._workflows.get(name)
+
+    @property
+    def kinds(self) -> list[tuple[str, str]]:
+        """(queue, task name)."""
+        tasks: list[Task[Any, Any]] = self._tasks.values()
+        queues = self._queues if self._queues is not None else sorted({DEFAULT_QUEUE, *(t.queue for t in tasks)})
+        names = [*(t.name for t in tasks), *self._built_in]
+        return [(queue, name) for queue in queues for name in names]
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Workflow name -> version."""
+        return {w.name: w.version for w in self._workflows.values()}
+
+    @property
+    def controls(self) -> dict[str, bytes]:
+        """Workflow name -> what it says about flow control of its runs."""
+        return {
+            w.name: msgspec.json.encode(control)
+            for w in self._workflows.values()
+            if (control := getattr(w, "control", None)) is not None
+        }
+
+    @property
+    def parameters(self) -> dict[str, bytes]:
+        """Workflow name -> what it takes; see core/parameters.py."""
+        found: dict[str, bytes] = {}
+        for w in self._workflows.values():
+            if isinstance(w, Workflow):
+                with suppress(PerdureError):  # it has no signature: nothing is checked
+                    found[w.name] = parameters.encode(w.signature.parameters())
+        return found
+
+    @property
+    def signatures(self) -> dict[str, dict[str, Any]]:
+        """Task name -> JSON Schema of its call, for editors, and its declared options, for flows. A task whose annotations cannot
+        be resolved has no schema."""
+        found: dict[str, dict[str, Any]] = {}
+        for t in self._tasks.values():
+            declared = {} if t.declared is None else {KEY: t.declared}
+            try:
+                found[t.name] = {**t.signature.json_schema(), **declared}
+            except PerdureError:  # its first call will say so
+                if declared:
+                    found[t.name] = declared
+        return found
+
+    @property
+    def task_options(self) -> dict[str, bytes | None]:
+        """Task name -> its declared options as JSON."""
+        return {t.name: encode(t.declared) if t.declared is not None else None for t in self._tasks.values()}

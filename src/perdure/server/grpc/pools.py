@@ -1,0 +1,138 @@
+"""Workers by what they serve. All that serve the same tasks and workflows are one pool: one entry for the engine, however many they are."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+
+from perdure.engine.ports import Kind, Named
+from perdure.server.grpc.connection import Connection
+from perdure.wire.protocol import Hello
+
+
+class WorkerPool:
+    """Workers that serve the same tasks and workflows."""
+
+    def __init__(self, ns: int, hello: Hello) -> None:
+        self.kinds: frozenset[Kind] = frozenset((ns, queue, name) for queue, name in hello.tasks)
+        self.workflows: dict[Named, str] = {(ns, name): version for name, version in hello.workflows.items()}
+        self.controls: dict[Named, bytes] = {(ns, name): control for name, control in hello.controls.items()}
+        self.parameters: dict[Named, bytes] = {(ns, name): taken for name, taken in hello.parameters.items()}
+        self.members: deque[Connection] = deque()
+        self.free = 0
+
+    def recount(self, c: Connection) -> None:
+        self.free += c.free - c.counted
+        c.counted = c.free
+
+    def next_open(self) -> Connection | None:
+        """The next worker, round robin, that is connected and not draining."""
+        for _ in range(len(self.members)):
+            c = self.members[0]
+            self.members.rotate(-1)
+            if c.is_open and not c.draining:
+                return c
+        return None
+
+    def next_free(self) -> Connection | None:
+        for _ in range(len(self.members)):
+            c = self.members[0]
+            self.members.rotate(-1)
+            if c.free > 0:
+                return c
+        return None
+
+
+class WorkerPools:
+    def __init__(self) -> None:
+        self._pools: dict[object, WorkerPool] = {}
+        self._by_kind: dict[Kind, list[WorkerPool]] = {}
+        self._by_workflow: dict[Named, list[WorkerPool]] = {}
+        self._pool_of: dict[bytes, WorkerPool] = {}
+        """By the worker's id."""
+
+    @property
+    def workflows(self) -> dict[Named, str]:
+        return {named: version for pool in self._pools.values() for named, version in pool.workflows.items()}
+
+    @property
+    def controls(self) -> dict[Named, bytes]:
+        return {named: control for pool in self._pools.values() for named, control in pool.controls.items()}
+
+    @property
+    def parameters(self) -> dict[Named, bytes]:
+        return {named: taken for pool in self._pools.values() for named, taken in pool.parameters.items()}
+
+    @property
+    def kinds(self) -> list[Kind]:
+        return list(self._by_kind)
+
+    @property
+    def slots_free(self) -> int:
+        return sum(pool.free for pool in self._pools.values())
+
+    def free_for(self, kind: Kind) -> int:
+        pools = self._by_kind.get(kind)
+        if not pools:
+            return 0
+        return pools[0].free if len(pools) == 1 else sum(pool.free for pool in pools)
+
+    def roomiest(self, kind: Kind) -> WorkerPool | None:
+        return max(self._by_kind.get(kind, ()), key=lambda pool: pool.free, default=None)
+
+    def has_code(self, named: Named) -> bool:
+        """Whether a worker with the code of this workflow is connected, or may reconnect within its grace period."""
+        return named in self._by_workflow
+
+    def next_with_code(self, named: Named) -> Connection | None:
+        pools = self._by_workflow.get(named, [])
+        if len(pools) > 1:  # by their number of workers, so that those of an older deploy do not get everything
+            (chosen,) = random.choices(pools, [len(p.members) for p in pools])
+            pools = [chosen, *pools]
+        return next((c for pool in pools if (c := pool.next_open()) is not None), None)
+
+    def recount(self, c: Connection) -> None:
+        """The free slots of this worker changed."""
+        self._pool_of[c.id].recount(c)
+
+    def add(self, c: Connection) -> bool:
+        """Whether no other worker here serves the same combination."""
+        h = c.hello
+        key = (
+            c.ns,
+            frozenset(h.tasks),
+            frozenset(h.workflows.items()),
+            frozenset(h.controls.items()),
+            frozenset(h.parameters.items()),
+        )
+        pool = self._pools.get(key)
+        is_new = pool is None
+        if pool is None:
+            pool = self._pools[key] = WorkerPool(c.ns, c.hello)
+            self._index()
+        pool.members.append(c)
+        self._pool_of[c.id] = pool
+        pool.recount(c)
+        return is_new
+
+    def remove(self, c: Connection) -> bool:
+        """Whether it was the last of its pool."""
+        pool = self._pool_of.pop(c.id, None)
+        if pool is None:
+            return False
+        pool.members.remove(c)
+        pool.free -= c.counted
+        c.counted = 0
+        if pool.members:
+            return False
+        self._pools = {key: p for key, p in self._pools.items() if p is not pool}
+        self._index()
+        return True
+
+    def _index(self) -> None:
+        self._by_kind, self._by_workflow = {}, {}
+        for pool in self._pools.values():
+            for kind in pool.kinds:
+                self._by_kind.setdefault(kind, []).append(pool)
+            for named in pool.workflows:
+                self._by_workflow.setdefault(named, []).append(pool)
