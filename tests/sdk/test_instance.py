@@ -23,6 +23,7 @@ from perdure.core.errors import Failure
 from perdure.errors import ChildFailed, TaskFailed
 from perdure.sdk.workflow import guards
 from perdure.sdk.workflow.instance import WorkflowInstance
+from tests.fakes.waiting import turns
 from tests.fakes.workflow_world import START_US, World, assert_replays, keep_private
 
 SEEDS = range(8)
@@ -1070,7 +1071,7 @@ async def test_a_run_that_leaves_memory_does_nothing_not_even_in_finally() -> No
         world.evict()
 
     await _in_a_callback(drive)
-    await asyncio.sleep(0)
+    await turns()
     assert cleaned == []
     assert len(asyncio.all_tasks()) == others
 
@@ -1091,7 +1092,7 @@ async def test_what_a_finished_run_left_behind_does_nothing_when_it_is_thrown_aw
         world.evict()
 
     await _in_a_callback(drive)
-    await asyncio.sleep(0)
+    await turns()
     assert cleaned == []
 
 
@@ -1128,8 +1129,7 @@ async def test_an_async_generator_of_workflow_code_never_reaches_the_loop_of_the
         half.evict()
 
     await _in_a_callback(drive)
-    for _ in range(5):
-        await asyncio.sleep(0)
+    await turns(5)
     assert seen == []
     assert cleaned == []
 

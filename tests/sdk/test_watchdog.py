@@ -18,6 +18,7 @@ from perdure.sdk.worker.attempts import Attempt
 from perdure.sdk.worker.execution import TaskExecutor
 from perdure.sdk.worker.watchdog import BLOCKED_MAX_S, Watchdog, stack_of
 from perdure.sdk.workflow import guards
+from tests.fakes.waiting import until
 
 
 class Loop:
@@ -178,7 +179,7 @@ async def test_on_a_real_loop_the_guilty_task_is_found_and_its_stack_shows_its_o
             await waiting.wait()
         else:
             time.sleep(1.5)
-            await asyncio.sleep(0.6)
+            await until(lambda: any(b.seq == n and not b.blocked for b in urgent))
             waiting.set()
         return n
 
@@ -189,8 +190,7 @@ async def test_on_a_real_loop_the_guilty_task_is_found_and_its_stack_shows_its_o
         lambda _: definition, lambda: 0, 5, 1, reports.extend, lambda _: None, urgent_beats=urgent.extend
     )
     execution.assign([Assignment(bytes(16), n, 1, 1, "task", b"%d" % n, TaskOptions()) for n in range(2)])
-    while len(reports) < 2:
-        await asyncio.sleep(0.01)
+    await until(lambda: len(reports) == 2)
     await execution.close()
     stacks = [b.blocked for b in urgent if b.blocked]
     assert stacks and all("time.sleep(1.5)" in s and "perdure/sdk" not in s and "asyncio" not in s for s in stacks)

@@ -12,6 +12,7 @@ from perdure.core import events as ev
 from perdure.core.work import Activation, Decided
 from perdure.sdk.worker import worker as worker_module
 from perdure.sdk.worker.worker import Worker
+from tests.fakes.waiting import turns
 
 MANY = 3_000
 
@@ -58,7 +59,7 @@ class Driven:
         for turn in range(20_000):
             if len(self.order) >= count:
                 return turn
-            await asyncio.sleep(0)
+            await turns()
         raise AssertionError(f"only {self.order} were decided")
 
 
@@ -79,8 +80,7 @@ async def test_a_run_that_is_forgotten_between_two_slices_does_not_go_on(monkeyp
     monkeypatch.setattr(worker_module, "SLICE_S", 0.0)
     driven = Driven()
     driven.activate(activation(1, "turns_gather", MANY))
-    for _ in range(5):
-        await asyncio.sleep(0)
+    await turns(5)
     driven.worker.forget(bytes([1]) * 16)
     driven.activate(activation(2, "turns_modest", 2))
     await driven.until(1)
