@@ -556,7 +556,9 @@ def check(world: UndoWorld, exact: bool) -> None:
         assert undos == [line.task for line in lines][::-1]
 
 
-@pytest.mark.parametrize("kinds", [["do", "together", "map", "sleep", "hurry", "try"], ["do", "together", "map", "scope", "try", "hurry"]])  # fmt: skip
+@pytest.mark.parametrize(
+    "kinds", [["do", "together", "map", "sleep", "hurry", "try"], ["do", "together", "map", "scope", "try", "hurry"]]
+)
 def test_whatever_a_run_did_is_undone_when_it_fails_or_is_cancelled(kinds: list[str]) -> None:
     ends: dict[str, int] = {}
     for seed in range(SEEDS):
@@ -589,9 +591,11 @@ def test_of_two_that_go_by_one_name_the_newer_is_the_one_that_is_being_undone() 
     """A node of a flow that was visited twice: what takes it back names the node alone."""
     options = msgspec.structs.replace(ev.TaskOptions(), undo="refund")
     events: list[ev.Event] = [
-        ev.TasksScheduled(0, "pay", "q", [b"{}"], options, ["pay"]), ev.TasksSucceeded([0], [b"1"]),
-        ev.TasksScheduled(1, "pay", "q", [b"{}"], options, ["pay"]), ev.TasksSucceeded([1], [b"2"]),
+        ev.TasksScheduled(0, "pay", "q", [b"{}"], options, ["pay"]),
+        ev.TasksSucceeded([0], [b"1"]),
+        ev.TasksScheduled(1, "pay", "q", [b"{}"], options, ["pay"]),
+        ev.TasksSucceeded([1], [b"2"]),
         ev.TasksScheduled(2, "refund", "q", [b"{}"], ev.TaskOptions(), [f"{PREFIX}pay"]),
-    ]  # fmt: skip
+    ]
     lines = stack_of([ev.Recorded(n, n, e) for n, e in enumerate(events, 1)])
     assert [(line.task, line.status) for line in lines] == [(0, "ready"), (1, "undoing")]

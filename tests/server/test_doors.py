@@ -28,9 +28,14 @@ change = Update("doors_change", int, int)
 news = NamedEvent("doors_news", int)
 FLOW = {
     "flow": "doors_flow",
-    "input": {"type": "object", "properties": {"day": {"type": "string"}}, "required": ["day"], "additionalProperties": False},
+    "input": {
+        "type": "object",
+        "properties": {"day": {"type": "string"}},
+        "required": ["day"],
+        "additionalProperties": False,
+    },
     "tasks": {"a": {"value": 1}},
-}  # fmt: skip
+}
 
 
 @workflow(name="doors_open")
