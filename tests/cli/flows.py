@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 from pathlib import Path
@@ -70,5 +69,4 @@ async def cli_forever() -> None:
 
 @workflow
 async def cli_echo(value: dict[str, object] | list[object] | str | int | float | bool | None) -> object:
-    await asyncio.sleep(0)
     return value

@@ -13,7 +13,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.cli.live import Cli, perdure
-from tests.cli.processes import eventually, free_port, server, started
+from tests.cli.processes import free_port, server, started
+from tests.fakes.waiting import until_sync
 
 FLOWS = """
 import asyncio
@@ -202,7 +203,7 @@ def test_readiness_ends_before_the_server_does(dsn: str, tmp_path: Path) -> None
     with server(dsn, tmp_path, "--auth", "open", PERDURE_NOT_READY="2s") as one:
         one.program.process.send_signal(signal.SIGTERM)
         began = time.monotonic()
-        eventually(lambda: httpx2.get(f"{one.http}/readyz", timeout=2).status_code == 503, 2)
+        until_sync(lambda: httpx2.get(f"{one.http}/readyz", timeout=2).status_code == 503, within_s=2)
         assert "draining" in httpx2.get(f"{one.http}/readyz").text
         assert perdure("list", PERDURE_URL=one.http).code == 0
         assert one.program.process.wait(20) == 0
