@@ -82,7 +82,7 @@ async def wait_limit() -> None:
 
 @workflow(limit=Limit(1))
 async def wait_run_limit() -> None:
-    await wf.sleep("1d")
+    await go.next()
 
 
 @workflow

@@ -627,7 +627,7 @@ def test_children_return_their_results_and_their_failures() -> None:
 @workflow
 async def gives_up_on_a_child() -> str:
     step = child(1)
-    await asyncio.sleep(0)
+    await turns()
     step.cancel()
     try:
         await step

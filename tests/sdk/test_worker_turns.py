@@ -20,7 +20,7 @@ MANY = 3_000
 @workflow(name="turns_gather")
 async def gather(n: int) -> int:
     async def one(i: int) -> int:
-        await asyncio.sleep(0)
+        await turns()
         return i
 
     return sum(await asyncio.gather(*(one(i) for i in range(n))))
