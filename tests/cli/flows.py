@@ -64,7 +64,7 @@ async def cli_waiting() -> str:
 
 @workflow
 async def cli_forever() -> None:
-    await wf.sleep("1h")
+    await go.next()
 
 
 @workflow

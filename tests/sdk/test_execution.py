@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from perdure import attempt, wf, workflow
+from perdure import attempt, workflow
 from perdure.core import events as ev
 from perdure.core.limits import DETAILS_BYTES_MAX
 from perdure.core.retry import End, TaskOptions
@@ -20,7 +20,7 @@ from perdure.sdk.worker import execution as execution_module
 from perdure.sdk.worker.attempts import Attempt, Pulse
 from perdure.sdk.worker.execution import TaskExecutor
 from perdure.sdk.worker.worker import Worker
-from tests.fakes.waiting import holds, turns, until
+from tests.fakes.waiting import forever, holds, turns, until
 
 
 class Plain:
@@ -331,20 +331,20 @@ def test_a_short_heartbeat_is_forwarded_often_enough() -> None:
 
 
 async def test_a_worker_forgets_the_run_that_was_idle_longest_when_it_is_full() -> None:
-    @workflow(name="sleeps for ever")
-    async def sleeps() -> None:
-        await wf.sleep("1h")
+    @workflow(name="waits for ever")
+    async def waits() -> None:
+        await forever()
 
     worker = Worker(runs_max=2)
-    worker.adopt(sleeps)
+    worker.adopt(waits)
     worker.open(lambda: 0, lambda _: None, lambda _: None, lambda _: None, lambda _: None)
     ids = [bytes([n] * 16) for n in range(3)]
 
     async def go(n: int, replay: bool) -> Decided:
-        events = [ev.Recorded(1, 0, ev.RunStarted("sleeps for ever", "1", b"{}"))] if replay else []
+        events = [ev.Recorded(1, 0, ev.RunStarted("waits for ever", "1", b"{}"))] if replay else []
         found: list[Decided] = []
         asyncio.get_running_loop().call_soon(  # workflow code must not run inside an asyncio task
-            lambda: found.extend(worker.activate([Activation(ids[n], "sleeps for ever", events, replay)]))
+            lambda: found.extend(worker.activate([Activation(ids[n], "waits for ever", events, replay)]))
         )
         await until(lambda: found)
         return found[0]

@@ -20,6 +20,7 @@ from perdure.core.runstate import RunState
 from perdure.core.undo import DEADLINE, PREFIX, offer, refuse_undone, stack_of, with_failures
 from perdure.errors import InvalidInput, TaskFailed
 from perdure.sdk.workflow import guards
+from tests.fakes.waiting import forever
 from tests.fakes.workflow_world import World, assert_replays, keep_private
 
 SEEDS = 300
@@ -198,18 +199,17 @@ async def continues(order: str, commit: bool) -> None:
 
 
 @workflow
-async def sleeps(order: str) -> str:
+async def waits(order: str) -> str:
     await charge(order)
     await pack(order)
-    await asyncio.sleep(3600)
-    return "late"
+    await forever()
 
 
 @workflow
 async def stubborn(order: str) -> str:
     await charge(order)
     try:
-        await asyncio.sleep(3600)
+        await forever()
     except asyncio.CancelledError:
         pass
     return "I stay"
@@ -353,7 +353,7 @@ def cancelled(world: UndoWorld, reason: str, *, deadline: bool = False) -> UndoW
 
 
 def test_a_cancelled_run_takes_back_what_it_did() -> None:
-    world = cancelled(UndoWorld(sleeps, "o1"), "changed my mind")
+    world = cancelled(UndoWorld(waits, "o1"), "changed my mind")
     assert world.undone == ["undo:pack[1]", "undo:charge[0]"]
     assert world.closing == cm.CancelRun("changed my mind")
     assert world.calls[0]["error"] == {"code": "run_cancelled", "type": "", "message": "changed my mind"}
@@ -380,7 +380,7 @@ def test_cancelling_code_that_unwinds_by_hand_does_not_stop_the_unwinding() -> N
     assert_replays(world)
 
 
-@pytest.mark.parametrize("flow", [sleeps, stubborn])
+@pytest.mark.parametrize("flow", [waits, stubborn])
 def test_a_run_past_its_deadline_unwinds_and_fails_whatever_its_code_says(flow: Any) -> None:
     world = cancelled(UndoWorld(flow, "o1"), DEADLINE, deadline=True)
     assert world.failure == Failure("run_timeout", "the run did not end before its deadline", "TimeoutError")

@@ -31,7 +31,7 @@ from perdure.sdk.workflow import guards
 from perdure.sdk.workflow.instance import WorkflowInstance
 from perdure.sdk.workflow.messages import update_names
 from perdure.wire import acts, protocol
-from tests.fakes.waiting import turns, until
+from tests.fakes.waiting import forever, turns, until
 from tests.fakes.workflow_world import RUN_ID, World, assert_replays, keep_private
 
 NEXT_ID = ids.run_id(1_700_000_001_000, 0, 8)
@@ -196,8 +196,7 @@ def test_what_a_handler_raises_is_the_answer_and_the_run_goes_on() -> None:
 @workflow(name="unit_updates_continues")
 async def continues() -> None:
     async def slow(n: int) -> int:
-        await wf.sleep("1d")
-        return n
+        await forever()
 
     add.handle(slow)
     await done.next()

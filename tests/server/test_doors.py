@@ -10,7 +10,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from perdure import Client, NamedEvent, Perdure, Promise, Signal, Update, flow, task, wf, workflow
+from perdure import Client, NamedEvent, Perdure, Promise, Signal, Update, flow, task, workflow
 from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.access import AuditLine
@@ -53,7 +53,7 @@ async def fails() -> None:
 @workflow(name="doors_failing")
 async def failing() -> None:
     await fails()
-    await wf.sleep("1h")
+    await given.wait()
 
 
 @workflow(name="doors_code")
