@@ -20,7 +20,9 @@ class Clock:
         return self.now
 
 
-def record(msg: Any = "no answer from %s", *args: Any, name: str = "perdure.engine", level: int = logging.WARNING) -> logging.LogRecord:  # fmt: skip
+def record(
+    msg: Any = "no answer from %s", *args: Any, name: str = "perdure.engine", level: int = logging.WARNING
+) -> logging.LogRecord:
     return logging.LogRecord(name, level, "file.py", 1, msg, args or ("db",), None)
 
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -109,10 +109,3 @@ def server(dsn: str, cwd: Path, *words: str, **environment: str) -> Iterator[Run
         said = program.until("Perdure is ready")
         assert f"http://{http}" in said and grpc in said
         yield Running(program, f"http://{http}", grpc)
-
-
-def eventually(check: Callable[[], bool], within_s: float = 15.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not check():
-        assert time.monotonic() < deadline, "it did not become true in time"
-        time.sleep(0.05)

@@ -18,7 +18,8 @@ from perdure.core.access import NewKey, Role
 from perdure.localpg.cluster import PrivateCluster
 from perdure.store import api_keys
 from tests.cli.live import ROOT, Cli
-from tests.cli.processes import eventually, server, started
+from tests.cli.processes import server, started
+from tests.fakes.waiting import until_sync
 
 DATABASE = "cli_approvals"
 STYLES = ("code", "dag", "graph")
@@ -109,7 +110,7 @@ class Office:
         done = self.cli("admin", *words)
         assert done.code == 0, done.err
         run = str(done.lines[0][0])
-        eventually(lambda: self.names(run) == ["sign"])
+        until_sync(lambda: self.names(run) == ["sign"])
         return run
 
     def names(self, run: str) -> list[str]:
@@ -201,8 +202,9 @@ def test_two_of_two_decide(office: Office, style: str, door: str) -> None:
     assert answer(office, run, "ada", True, 4, "fine")[0] is True
     view = office.rest("ada", "GET", f"/approvals/{run}/sign").json()
     assert (view["status"], [(v["who"], v["approved"], v["via"]) for v in view["votes"]]) == (
-        "open", [("ada", True, door)],
-    )  # fmt: skip
+        "open",
+        [("ada", True, door)],
+    )
     assert answer(office, run, "eve", True, 1, "me too")[0] is False
     assert answer(office, run, "ben", True, 5, "ok")[0] is True
     assert office.said(run) == "approved at 5"
@@ -222,7 +224,7 @@ def test_after_the_deadline_no_answer_counts(office: Office, style: str, door: s
     answer = ANSWERS[door]
     run = office.ask(style, timeout="1500ms")
     assert answer(office, run, "ada", True, 4, "")[0] is True
-    eventually(lambda: office.names(run) == ["hold"])
+    until_sync(lambda: office.names(run) == ["hold"])
     assert answer(office, run, "ben", True, 4, "") == (False, "approval_expired")
     assert office.rest("ada", "GET", f"/approvals/{run}/sign").json()["status"] == "expired"
     assert office.cli("ben", "approve", run).code == 0, "the only one that is open needs no name"
@@ -237,7 +239,7 @@ def test_who_it_escalates_to_may_answer_from_then_on(office: Office, style: str,
     assert answer(office, run, "lead", True, 9, "") == (False, "not_assigned")
     assert _inbox(office, "lead", run) == []
     assert time.monotonic() - began < 2.5, "the machine is too slow for this test to mean anything"
-    eventually(lambda: _inbox(office, "lead", run) == ["sign"])
+    until_sync(lambda: _inbox(office, "lead", run) == ["sign"])
     assert answer(office, run, "lead", True, 9, "")[0] is True
     assert answer(office, run, "ada", True, 8, "")[0] is True
     assert office.said(run) == "approved at 8"
@@ -294,7 +296,7 @@ def test_a_link_that_was_changed_or_is_over_opens_nothing(office: Office) -> Non
             assert answer.status_code in (404, 422), bad
             assert run not in answer.text
     short = office.link(run, "ada", expires_in="200ms")
-    eventually(lambda: httpx2.get(short).status_code == 410)
+    until_sync(lambda: httpx2.get(short).status_code == 410)
     late = httpx2.post(short, json={"approved": True, "value": {"price": 1}}, headers={"Accept": "application/json"})
     assert (late.status_code, late.json()["code"]) == (410, "link_expired")
     assert office.rest("ada", "GET", f"/approvals/{run}/sign").json()["votes"] == []
@@ -355,9 +357,12 @@ def test_every_act_is_in_the_audit_log(office: Office) -> None:
     lines = [a for a in office.rest("admin", "GET", "/audit").json()["items"] if a["target"] == run]
     acts = [(a["action"], a["actor"] if a["actor"].startswith("link") else "", a["detail"].get("who")) for a in lines]
     assert list(reversed(acts)) == [
-        ("run.start", "", None), ("approval.delegate", "", None), ("link.create", "", "eve"), ("approval.approve", "link:eve", "eve"),
+        ("run.start", "", None),
+        ("approval.delegate", "", None),
+        ("link.create", "", "eve"),
+        ("approval.approve", "link:eve", "eve"),
         ("approval.reject", "", "ben"),
-    ]  # fmt: skip
+    ]
     issued, used = lines[2]["detail"]["link"], lines[1]["detail"]["link"]
     assert issued == used, "which link it was"
 

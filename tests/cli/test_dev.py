@@ -19,7 +19,8 @@ import psutil
 import pytest
 
 from tests.cli.live import ROOT, perdure
-from tests.cli.processes import Program, eventually, started
+from tests.cli.processes import Program, started
+from tests.fakes.waiting import until_sync
 
 FIRST_MINUTE_S = 60.0
 
@@ -186,7 +187,7 @@ def test_kill_minus_nine_leaves_nothing_in_the_way(directory: Path) -> None:
         assert family
         os.kill(first.process.pid, signal.SIGKILL)
         first.process.wait()
-        eventually(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in family))
+        until_sync(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in family))
     with started("dev", cwd=directory) as second:
         url = link_of(second.until("http://"))
         assert perdure("watch", run, PERDURE_URL=url).code == 0, "the run goes on where it was"
@@ -197,7 +198,7 @@ def test_kill_minus_nine_leaves_nothing_in_the_way(directory: Path) -> None:
 LOADED_S = 5.0
 """What a machine that is busy with other tests may add."""
 STUBBORN = """
-import asyncio, time
+import asyncio, threading
 from perdure import flow, task, workflow
 
 @task
@@ -205,13 +206,13 @@ async def ignores_cancellation() -> None:
     print("ready", flush=True)
     while True:
         try:
-            await asyncio.sleep(3600)
+            await asyncio.Event().wait()
         except asyncio.CancelledError:
             pass
 
 @task
 async def blocks() -> None:
-    time.sleep(3600)
+    threading.Event().wait()
 
 @workflow
 async def stubborn(how: str) -> None:
@@ -238,7 +239,7 @@ def test_it_stops_at_once_whatever_its_runs_do(directory: Path, number: signal.S
         for words in (["stubborn", "how=ignores"], ["command"], ["stubborn", "how=blocks"]):
             assert perdure("run", *words, PERDURE_URL=url).code == 0
             if words == ["command"]:
-                eventually(lambda: len(commands() - before) >= 2, 30)
+                until_sync(lambda: len(commands() - before) >= 2)
         family = children(dev)
         began = time.monotonic()
         dev.process.send_signal(number)
@@ -246,9 +247,11 @@ def test_it_stops_at_once_whatever_its_runs_do(directory: Path, number: signal.S
         took = time.monotonic() - began
         assert took < 5.0 + LOADED_S, f"it took {took:.1f} s"
         within_s = 5.0 if number == signal.SIGTERM else 60.0
-        eventually(lambda: not [p for p in family if p.is_running() and p.status() != psutil.STATUS_ZOMBIE], within_s)
-        eventually(lambda: not commands() - before, within_s)
-        eventually(lambda: not postgres_of(directory), within_s + 15)
+        until_sync(
+            lambda: not [p for p in family if p.is_running() and p.status() != psutil.STATUS_ZOMBIE], within_s=within_s
+        )
+        until_sync(lambda: not commands() - before, within_s=within_s)
+        until_sync(lambda: not postgres_of(directory), within_s=within_s + 15)
 
 
 def test_two_projects_side_by_side(directory: Path, dsn: str, bare_dsn: str, tmp_path: Path) -> None:

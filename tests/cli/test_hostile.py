@@ -37,9 +37,20 @@ def test_errors_results_and_inputs_of_runs(cli: Cli, tty: bool) -> None:
     assert failed.code == 1 and "\\u001b[2J" in harmless(failed)
     run = json.loads(cli("list", "-w", "cli_failing", "-o", "json", "--limit", "1").out)[0]["id"]
     for words in (
-        ("list",), ("show", run), ("watch", run), ("history", run), ("logs", run), ("dead-letter", "list"), ("show", run, "-o", "yaml"),
-        ("show", run, "-o", "json"), ("history", run, "-o", "json"), ("workflows",), ("workers",), ("queues",), ("why", run),
-    ):  # fmt: skip
+        ("list",),
+        ("show", run),
+        ("watch", run),
+        ("history", run),
+        ("logs", run),
+        ("dead-letter", "list"),
+        ("show", run, "-o", "yaml"),
+        ("show", run, "-o", "json"),
+        ("history", run, "-o", "json"),
+        ("workflows",),
+        ("workers",),
+        ("queues",),
+        ("why", run),
+    ):
         harmless(cli(*words, **shown))
     echoed = cli("run", "cli_echo", f"value={hostile}", "--watch", **shown)
     assert echoed.code == 0

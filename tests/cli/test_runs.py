@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from tests.cli.live import Cli, clean_environment
+from tests.fakes.waiting import until_sync
 
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
 
@@ -350,8 +351,26 @@ def test_open_opens_the_browser_and_prints_the_link(cli: Cli) -> None:
         assert "open the link yourself" in cli.ok("open", run, tty=True, DISPLAY=":0")
 
 
-HEAVY = ("pydantic", "httpx2", "httpcore2", "anyio", "asyncio", "rich", "fastapi", "grpc", "google.protobuf", "asyncpg", "yaml", "psutil",
-         "perdure.flows", "perdure.core.wait_reasons", "perdure.engine", "perdure.store", "perdure.sdk", "perdure.server")  # fmt: skip
+HEAVY = (
+    "pydantic",
+    "httpx2",
+    "httpcore2",
+    "anyio",
+    "asyncio",
+    "rich",
+    "fastapi",
+    "grpc",
+    "google.protobuf",
+    "asyncpg",
+    "yaml",
+    "psutil",
+    "perdure.flows",
+    "perdure.core.wait_reasons",
+    "perdure.engine",
+    "perdure.store",
+    "perdure.sdk",
+    "perdure.server",
+)
 """Modules that `perdure list` has no use for. Each took a tenth of a second or more of the one second that it once needed."""
 
 
@@ -370,10 +389,7 @@ def test_a_list_loads_nothing_heavy(cli: Cli, words: list[str]) -> None:
 def test_workflows_workers_and_queues(cli: Cli) -> None:
     assert "cli_greet" in {line[0] for line in cli("workflows").lines}
     assert [line[0] for line in cli("workflows", "-t", "cli_gree").lines] == ["cli_greet"]
-    deadline = time.monotonic() + 15
-    while not (workers := json.loads(cli.ok("workers", "-o", "json"))):
-        assert time.monotonic() < deadline, "a connected worker is listed within seconds"
-        time.sleep(0.2)
+    workers = until_sync(lambda: json.loads(cli.ok("workers", "-o", "json")), "a connected worker is listed", 15)
     assert "cli_hello" in workers[0]["tasks"]
     assert "ready" in cli.ok("workers", tty=True)
     assert cli("worker", "list", "--fields", "name").code == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import time
@@ -13,21 +14,21 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.cli.live import Cli, perdure
-from tests.cli.processes import eventually, free_port, server, started
+from tests.cli.processes import free_port, server, started
+from tests.fakes.waiting import until_sync
 
 FLOWS = """
-import asyncio
 from perdure import task, workflow
 
 @task
-async def slow(seconds: float) -> str:
+def slow() -> str:
     print("slow began", flush=True)
-    await asyncio.sleep(seconds)
-    return "slow ended"
+    with open("gate") as gate:
+        return gate.read()
 
 @workflow
-async def slowly(seconds: float) -> str:
-    return await slow(seconds)
+async def slowly() -> str:
+    return await slow()
 """
 
 
@@ -48,6 +49,7 @@ def test_a_server_says_when_it_is_ready_and_drains_when_told(dsn: str, tmp_path:
 def test_work_at_hand_survives_a_restart_of_the_server(dsn: str, tmp_path: Path) -> None:
     """The worker outlives the server, and its result reaches the next one."""
     (tmp_path / "flows.py").write_text(FLOWS)
+    os.mkfifo(tmp_path / "gate")
     http, grpc = free_port(), free_port()
     where = ("--dsn", dsn, "--http", f"127.0.0.1:{http}", "--grpc", f"127.0.0.1:{grpc}", "--auth", "open")
     cli = Cli(f"http://127.0.0.1:{http}", tmp_path)
@@ -55,11 +57,12 @@ def test_work_at_hand_survives_a_restart_of_the_server(dsn: str, tmp_path: Path)
         with started("server", *where, cwd=tmp_path) as first:
             first.until("ready")
             worker.until("connected")
-            run = cli.ok("run", "slowly", "seconds=2").split("\t")[0]
+            run = cli.ok("run", "slowly").split("\t")[0]
             worker.until("slow began")
             assert first.stop(signal.SIGTERM) == 0
         with started("server", *where, cwd=tmp_path) as second:
             second.until("ready")
+            (tmp_path / "gate").write_text("slow ended")
             assert cli("watch", run).code == 0
             assert worker.stop(signal.SIGTERM) == 0
             assert second.stop() == 0
@@ -116,14 +119,17 @@ def test_a_worker_without_a_key_is_told_so(dsn: str, tmp_path: Path) -> None:
 
 def test_a_worker_finishes_its_tasks_when_told_to_stop(dsn: str, tmp_path: Path) -> None:
     (tmp_path / "flows.py").write_text(FLOWS)
+    os.mkfifo(tmp_path / "gate")
     with server(dsn, tmp_path, "--auth", "open") as one:
         cli = Cli(one.http, tmp_path)
         with started("worker", "flows", "--server", one.grpc, cwd=tmp_path) as worker:
             worker.until("connected")
-            run = cli.ok("run", "slowly", "seconds=1").split("\t")[0]
+            run = cli.ok("run", "slowly").split("\t")[0]
             worker.until("slow began")
-            assert worker.stop(signal.SIGTERM) == 0
-            assert "waiting for running tasks" in worker.rest()
+            worker.process.send_signal(signal.SIGTERM)
+            worker.until("waiting for running tasks")
+            (tmp_path / "gate").write_text("slow ended")
+            assert worker.process.wait(20) == 0
         with started("worker", "flows", "--server", one.grpc, cwd=tmp_path) as worker:
             assert cli("watch", run).code == 0
             worker.stop()
@@ -202,7 +208,7 @@ def test_readiness_ends_before_the_server_does(dsn: str, tmp_path: Path) -> None
     with server(dsn, tmp_path, "--auth", "open", PERDURE_NOT_READY="2s") as one:
         one.program.process.send_signal(signal.SIGTERM)
         began = time.monotonic()
-        eventually(lambda: httpx2.get(f"{one.http}/readyz", timeout=2).status_code == 503, 2)
+        until_sync(lambda: httpx2.get(f"{one.http}/readyz", timeout=2).status_code == 503, within_s=2)
         assert "draining" in httpx2.get(f"{one.http}/readyz").text
         assert perdure("list", PERDURE_URL=one.http).code == 0
         assert one.program.process.wait(20) == 0

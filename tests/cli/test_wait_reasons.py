@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
@@ -16,6 +15,7 @@ from perdure.localpg.cluster import PrivateCluster
 from perdure.server.rest.models import WaitWord
 from tests.cli.live import ROOT, Cli
 from tests.cli.processes import Running, server, started
+from tests.fakes.waiting import until_sync
 
 FLOW = """
 flow: wait_dependency
@@ -56,20 +56,19 @@ def rest(place: Running, path: str, **params: Any) -> Any:
 
 
 def waits(place: Running, cli: Cli, run: str, code: str, *words: str, within_s: float = 20.0) -> str:
-    """The run comes to wait for this, and everybody says so in the same words. Returns them."""
-    deadline = time.monotonic() + within_s
-    while True:
+    """The run comes to wait for this, and every interface says so in the same words. Returns them."""
+
+    def found() -> tuple[str, str] | None:
+        """The text of this wait, and the reason that is shown for the run."""
         waiting = rest(place, f"/runs/{run}")["waiting"] or {"waits": []}
-        found = next((w for w in waiting["waits"] if w["on"] == code), None)
+        texts = [w["text"] for w in waiting["waits"] if w["on"] == code]
         listed = [r for r in rest(place, "/runs", waiting_on=code)["items"] if r["id"] == run]
-        if found is not None and listed:
-            break
-        assert time.monotonic() < deadline, f"not waiting on {code}: {json.dumps(waiting)} {listed}"
-        time.sleep(0.2)
-    text: str = found["text"]
+        return (texts[0], waiting["reason"]) if texts and listed else None
+
+    text, reason = until_sync(found, f"run {run} waits on {code}", within_s)
     for word in words:
         assert word in text
-    assert text in waiting["reason"] or code == "dependency"
+    assert text in reason or code == "dependency"
     shown = " ".join(cli.ok("show", run, tty=True, NO_COLOR="1", COLUMNS="400").split())
     assert text in shown
     lines = cli("list", "--waiting-on", code).lines
@@ -123,19 +122,13 @@ def test_waiting_on_child(place: Running, cli: Cli) -> None:
 
 def test_waiting_on_limit(place: Running, cli: Cli) -> None:
     first = begin(cli, "wait_limit")
-    for _ in range(100):
-        if rest(place, f"/runs/{first}")["tasks"]["running"] + rest(place, f"/runs/{first}")["tasks"]["dispatched"]:
-            break
-        time.sleep(0.1)
+    until_sync(lambda: any(rest(place, f"/runs/{first}")["tasks"][status] for status in ("running", "dispatched")))
     second = begin(cli, "wait_limit")
     text = waits(place, cli, second, "limit")
     assert text == f"the limit task/limited_task of 1 at a time, held by {first}"
     cli.ok("cancel", second)
     holder = begin(cli, "wait_run_limit")
-    for _ in range(100):
-        if rest(place, f"/runs/{holder}")["status"] == "running":
-            break
-        time.sleep(0.1)
+    until_sync(lambda: rest(place, f"/runs/{holder}")["status"] == "running")
     waiting = begin(cli, "wait_run_limit")
     text = waits(place, cli, waiting, "limit")
     assert text == f"the limit workflow/wait_run_limit of 1 at a time, held by {holder}"
@@ -168,10 +161,9 @@ def test_waiting_on_no_worker(place: Running, cli: Cli) -> None:
 def test_waiting_on_slot(place: Running, cli: Cli) -> None:
     runs = [begin(cli, "wait_slot") for _ in range(4)]
     try:
-        deadline = time.monotonic() + 20
-        while not (waiting := [r["id"] for r in rest(place, "/runs", waiting_on="slot")["items"] if r["id"] in runs]):
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
+        waiting = until_sync(
+            lambda: [r["id"] for r in rest(place, "/runs", waiting_on="slot")["items"] if r["id"] in runs]
+        )
         waits(place, cli, waiting[0], "slot", "a free slot for", "long_task", "all workers that serve it", "are busy")
     finally:
         for run in runs:
@@ -204,10 +196,7 @@ def test_waiting_on_stuck(place: Running, cli: Cli) -> None:
     with started("worker", "tests.cli.changing", "--server", place.grpc, cwd=ROOT) as worker:
         worker.until("connected")
         run = begin(cli, "changing")
-        for _ in range(100):
-            if rest(place, f"/runs/{run}")["tasks"]["success"] == 1:
-                break
-            time.sleep(0.1)
+        until_sync(lambda: rest(place, f"/runs/{run}")["tasks"]["success"] == 1)
         assert worker.stop() == 0
     with started("worker", "tests.cli.changing", "--server", place.grpc, cwd=ROOT, CLI_TESTS_SHAPE="other") as worker:
         worker.until("connected")
@@ -222,11 +211,9 @@ def test_a_word_that_is_no_reason_is_told_with_those_there_are(cli: Cli) -> None
 
 def test_metrics_count_by_the_same_words(place: Running, cli: Cli) -> None:
     begin(cli, "wait_signal")
-    deadline = time.monotonic() + 40
-    while True:
-        text = httpx2.get(f"{place.http}/metrics").text
-        lines = [line for line in text.splitlines() if line.startswith("perdure_waiting{")]
-        if any('reason="signal"' in line and 'what="run"' in line for line in lines):
-            break
-        assert time.monotonic() < deadline, lines
-        time.sleep(1)
+
+    def counted() -> list[str]:
+        lines = httpx2.get(f"{place.http}/metrics").text.splitlines()
+        return [x for x in lines if x.startswith("perdure_waiting{") and 'reason="signal"' in x and 'what="run"' in x]
+
+    until_sync(counted, within_s=40)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from perdure import Approval, Limit, NamedEvent, Promise, RateLimit, Retry, Signal, Update, task, wf, workflow
+from tests.fakes.waiting import forever
 
 go = Signal("go", str)
 value = Promise("value", int)
@@ -15,7 +14,7 @@ change = Update("change", int, int)
 
 @task
 async def long_task() -> None:
-    await asyncio.sleep(600)
+    await forever()
 
 
 @task(queue="nobody")
@@ -29,7 +28,7 @@ async def failing_task() -> None:
 
 @task(limit=Limit(1))
 async def limited_task() -> None:
-    await asyncio.sleep(600)
+    await forever()
 
 
 @task(rate=RateLimit(1, per="1h"))
@@ -83,7 +82,7 @@ async def wait_limit() -> None:
 
 @workflow(limit=Limit(1))
 async def wait_run_limit() -> None:
-    await wf.sleep("1d")
+    await go.next()
 
 
 @workflow

@@ -30,9 +30,18 @@ def spec(**said: Any) -> Spec:
 def standing(now_us: int = 0, votes: list[Vote] | None = None, resolved_us: int | None = None, **said: Any) -> Standing:
     asked = spec(**said)
     return Standing(
-        run_id=bytes(16), name="go", workflow="w", key=None, spec=asked, assignees=asked.assignees, escalate_to=asked.escalate_to,
-        created_us=0, resolved_us=resolved_us, now_us=now_us, votes=votes or [],
-    )  # fmt: skip
+        run_id=bytes(16),
+        name="go",
+        workflow="w",
+        key=None,
+        spec=asked,
+        assignees=asked.assignees,
+        escalate_to=asked.escalate_to,
+        created_us=0,
+        resolved_us=resolved_us,
+        now_us=now_us,
+        votes=votes or [],
+    )
 
 
 def yes(who: str, value: Any = None) -> Vote:
@@ -148,8 +157,10 @@ def test_the_envelope_says_who_and_what_everybody_said() -> None:
     found = msgspec.json.decode(ap.envelope([yes("a"), no("b", "why not"), yes("c")], True))
     assert (found["approved"], found["by"], found["comment"]) == (True, ["a", "c"], "")
     assert [(v["who"], v["approved"], v["comment"]) for v in found["votes"]] == [
-        ("a", True, ""), ("b", False, "why not"), ("c", True, ""),
-    ]  # fmt: skip
+        ("a", True, ""),
+        ("b", False, "why not"),
+        ("c", True, ""),
+    ]
     assert found["votes"][0]["at"] == "1970-01-01T00:00:00.000000Z"
 
 

@@ -85,9 +85,17 @@ def line(
     after: tuple[str, ...] = (),
 ) -> LedgerLine:
     return LedgerLine(
-        run=ids.text(RUN), task=task_id(seq), name="t", attempt=attempt, epoch=epoch, worker="w", phase=phase, boot=boot,
-        mono_us=mono_us, after=after,
-    )  # fmt: skip
+        run=ids.text(RUN),
+        task=task_id(seq),
+        name="t",
+        attempt=attempt,
+        epoch=epoch,
+        worker="w",
+        phase=phase,
+        boot=boot,
+        mono_us=mono_us,
+        after=after,
+    )
 
 
 EXECUTED = [line("begin"), line("effect", mono_us=1), line("end", mono_us=2)]
@@ -182,9 +190,13 @@ def test_history_of_an_epoch_that_the_run_never_reached_breaks_9() -> None:
         ("began 2 times in epoch 1", [*EXECUTED, *EXECUTED], row_of(0)),
         ("yet attempt 2 began", [*EXECUTED, line("begin", attempt=2)], row_of(0)),
         ("executed again in epoch 2", [*EXECUTED, line("begin", epoch=2)], row_of(0)),
-        ("recorded 3 attempts, 0 of them lost", [line("effect", attempt=3), *(line("begin", attempt=n) for n in (1, 2, 3))], row_of(0, attempts=3)),
+        (
+            "recorded 3 attempts, 0 of them lost",
+            [line("effect", attempt=3), *(line("begin", attempt=n) for n in (1, 2, 3))],
+            row_of(0, attempts=3),
+        ),
     ],
-)  # fmt: skip
+)
 def test_executions_beyond_what_is_allowed_break_10(what: str, lines: list[LedgerLine], row: StoredTask) -> None:
     broken = judged(SUCCESS, tasks=[row], lines=lines)
     assert broken.keys() == {10} and any(what in one for one in broken[10]), broken
@@ -267,7 +279,22 @@ def test_a_fan_out_that_lacks_an_end_breaks_12() -> None:
 
 
 def test_a_join_that_went_on_twice_breaks_12() -> None:
-    rows: list[Row] = [(1, 1, 0, [STARTED, scheduled(0, 2), ev.TasksSucceeded([0, 1], [b"1", b"1"]), scheduled(2), scheduled(2), ev.TasksSucceeded([2], [b"1"]), ev.RunSucceeded(b"1")])]  # fmt: skip
+    rows: list[Row] = [
+        (
+            1,
+            1,
+            0,
+            [
+                STARTED,
+                scheduled(0, 2),
+                ev.TasksSucceeded([0, 1], [b"1", b"1"]),
+                scheduled(2),
+                scheduled(2),
+                ev.TasksSucceeded([2], [b"1"]),
+                ev.RunSucceeded(b"1"),
+            ],
+        )
+    ]
     assert judged(rows, tasks=[row_of(n) for n in range(3)]).keys() == {12}
 
 
@@ -311,9 +338,15 @@ def test_a_run_that_waits_for_input_or_a_living_child_is_at_rest() -> None:
 def of_a_retried_run(*more: ev.Event, retry: ev.Event | None = None) -> list[Row]:
     """Task 0 succeeds, task 1 fails in two attempts; what the code did about it, task 2, is taken back."""
     first: list[ev.Event] = [
-        STARTED, scheduled(), ev.TasksSucceeded([0], [b"1"]), scheduled(1), ev.TaskFailed(1, FAILURE, 2), scheduled(2),
-        ev.TasksSucceeded([2], [b"1"]), ev.RunFailed(FAILURE),
-    ]  # fmt: skip
+        STARTED,
+        scheduled(),
+        ev.TasksSucceeded([0], [b"1"]),
+        scheduled(1),
+        ev.TaskFailed(1, FAILURE, 2),
+        scheduled(2),
+        ev.TasksSucceeded([2], [b"1"]),
+        ev.RunFailed(FAILURE),
+    ]
     second: list[ev.Event] = [*more, ev.RunSucceeded(b"1")]
     return [(1, 1, 10, first), (9, 1, 20, [retry or ev.RunRetried(5, [1], [])]), (10, 2, 30, second)]
 
@@ -323,8 +356,11 @@ RETRIED_RUN = [StoredRun(False, RunStatus.SUCCESS, 2, None)]
 RETRIED_TASKS = [row_of(0), row_of(1, epoch=2)]
 FIRST_TIME = [
     *(line(phase) for phase in ("begin", "effect")),
-    line("begin", 1), line("begin", 1, attempt=2), line("begin", 2, after=(task_id(0),)), line("effect", 2),
-]  # fmt: skip
+    line("begin", 1),
+    line("begin", 1, attempt=2),
+    line("begin", 2, after=(task_id(0),)),
+    line("effect", 2),
+]
 SECOND_TIME = [line(phase, 1, epoch=2, mono_us=9) for phase in ("begin", "effect")]
 
 

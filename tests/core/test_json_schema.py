@@ -46,13 +46,13 @@ COUNTS: list[tuple[dict[str, Any], Any, Any, str]] = [
         None,
         "x",
         "value fits none of 2 forms: value must be integer, not string; value must be null, not string",
-    ),  # fmt: skip
+    ),
     (
         {"oneOf": [{"type": "integer"}, {"minimum": 1}]},
         0,
         2,
         "value fits more than one of the 2 forms of which it must fit one",
-    ),  # fmt: skip
+    ),
     ({"allOf": [{"minimum": 1}, {"maximum": 3}]}, 2, 4, "value must be at most 3, not 4"),
     ({"not": {"type": "null"}}, 1, None, "value does not fit"),
     ({"$ref": "#/$defs/street", "$defs": {"street": STREET}}, {"street": "x"}, {}, "value.street is missing"),
@@ -62,7 +62,7 @@ COUNTS: list[tuple[dict[str, Any], Any, Any, str]] = [
         {"name": 1},
         {"nmae": 1},
         "value.nmae is not known; did you mean 'name'?",
-    ),  # fmt: skip
+    ),
     ({"additionalProperties": False}, {}, {"a": 1}, "value.a is not known; it takes nothing"),
     ({"patternProperties": {"^n_": {"type": "integer"}}}, {"n_a": 1}, {"n_a": "x"}, "value.n_a must be integer"),
     ({"propertyNames": {"maxLength": 1}}, {"a": 1}, {"aa": 1}, "value does not fit"),

@@ -81,16 +81,29 @@ def test_the_numbers_are_those_of_the_database() -> None:
         "cancelled": 4,
     }
     assert {s.word: int(s) for s in TaskStatus} == {
-        "pending": 0, "dispatched": 1, "running": 2, "success": 3, "failed": 4, "skipped": 5, "cancelled": 6,
-    }  # fmt: skip
+        "pending": 0,
+        "dispatched": 1,
+        "running": 2,
+        "success": 3,
+        "failed": 4,
+        "skipped": 5,
+        "cancelled": 6,
+    }
 
 
 def test_an_act_leads_to_the_status_that_it_is_named_after() -> None:
     """Whatever the status before: what the tables say can be read from the act alone."""
     leads_to = {
-        "claim": "running", "retry": "running", "start": "running", "dispatch": "dispatched", "requeue": "pending", "succeed": "success",
-        "fail": "failed", "cancel": "cancelled", "skip": "skipped",
-    }  # fmt: skip
+        "claim": "running",
+        "retry": "running",
+        "start": "running",
+        "dispatch": "dispatched",
+        "requeue": "pending",
+        "succeed": "success",
+        "fail": "failed",
+        "cancel": "cancelled",
+        "skip": "skipped",
+    }
     tables: list[Table] = [RUN_TABLE, TASK_TABLE]
     for table in tables:
         assert {(act, to.word) for (_, act), to in table.items()} <= set(leads_to.items())

@@ -118,9 +118,18 @@ def test_the_failure_names_the_limit_that_was_met() -> None:
 
 def waiting(**given: Any) -> ExpiredTask:
     fields: dict[str, Any] = {
-        "id": TASK, "run_id": b"r" * 16, "seq": 4, "queue": "default", "attempt": 1, "lost": 0, "scheduled_us": 10, "error": None,
-        "options": encode_options(TaskOptions(to_start_us=SECOND)), "clock_us": 2 * SECOND, "reason": None,
-    }  # fmt: skip
+        "id": TASK,
+        "run_id": b"r" * 16,
+        "seq": 4,
+        "queue": "default",
+        "attempt": 1,
+        "lost": 0,
+        "scheduled_us": 10,
+        "error": None,
+        "options": encode_options(TaskOptions(to_start_us=SECOND)),
+        "clock_us": 2 * SECOND,
+        "reason": None,
+    }
     return ExpiredTask(**(fields | given))
 
 
@@ -220,13 +229,27 @@ NOW = datetime_of(1_800_000_000 * SECOND)
     ("status", "headers", "us"),
     [
         (429, {"Retry-After": "7"}, 7 * SECOND),
-        (503, {"Retry-After": format_datetime(NOW + timedelta(seconds=30), usegmt=True), "Date": format_datetime(NOW, usegmt=True)}, 30 * SECOND),
-        (503, {"Retry-After": format_datetime(NOW - timedelta(seconds=30), usegmt=True), "Date": format_datetime(NOW, usegmt=True)}, 0),
+        (
+            503,
+            {
+                "Retry-After": format_datetime(NOW + timedelta(seconds=30), usegmt=True),
+                "Date": format_datetime(NOW, usegmt=True),
+            },
+            30 * SECOND,
+        ),
+        (
+            503,
+            {
+                "Retry-After": format_datetime(NOW - timedelta(seconds=30), usegmt=True),
+                "Date": format_datetime(NOW, usegmt=True),
+            },
+            0,
+        ),
         (503, {"Retry-After": "tomorrow"}, 0),
         (503, {}, 0),
         (500, {"Retry-After": "7"}, 0),
     ],
-)  # fmt: skip
+)
 async def test_a_server_that_says_when_is_heard(status: int, headers: dict[str, str], us: int) -> None:
     async with web(lambda *_: (status, headers, b"busy")) as w, Bench(http_allow=["127.0.0.1"]) as b:
         report = await b.report("perdure.http", url=w.url)

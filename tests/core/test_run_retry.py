@@ -110,9 +110,21 @@ def test_what_failed_is_outstanding_again_and_what_succeeded_stays() -> None:
 
 def test_what_the_code_did_about_the_failure_never_happened() -> None:
     history = numbered(
-        STARTED, tasks(0), lost(0), ev.StateSet("stage", b"1"), tasks(1, 2), ev.TimerStarted(0, 5), won(1), ev.TimerFired(0), lost(2),
-        ev.OperationRecorded(0, "roll", b"4"), ev.PatchRecorded("p"), ev.PromiseCreated(0, "p"), ev.CancelRequested("why"), FAILED,
-    )  # fmt: skip
+        STARTED,
+        tasks(0),
+        lost(0),
+        ev.StateSet("stage", b"1"),
+        tasks(1, 2),
+        ev.TimerStarted(0, 5),
+        won(1),
+        ev.TimerFired(0),
+        lost(2),
+        ev.OperationRecorded(0, "roll", b"4"),
+        ev.PatchRecorded("p"),
+        ev.PromiseCreated(0, "p"),
+        ev.CancelRequested("why"),
+        FAILED,
+    )
     assert left(retried(history)) == [BEGUN, tasks(0)]
 
 
@@ -198,9 +210,17 @@ def child(seq: int, run: bytes = b"c") -> ev.ChildStarted:
 
 def test_children_that_failed_or_were_stopped_are_started_anew_unless_they_live() -> None:
     history = numbered(
-        STARTED, child(0), child(1), child(2), child(3), ev.ChildSucceeded(3, b"1"), ev.ChildFailed(0, FAILURE), ev.ChildCancelled(1),
-        ev.ChildCancelRequested(2), FAILED,
-    )  # fmt: skip
+        STARTED,
+        child(0),
+        child(1),
+        child(2),
+        child(3),
+        ev.ChildSucceeded(3, b"1"),
+        ev.ChildFailed(0, FAILURE),
+        ev.ChildCancelled(1),
+        ev.ChildCancelRequested(2),
+        FAILED,
+    )
     assert plan(history).voided_children == [0, 1, 2]
     assert left(retried(history)) == [BEGUN, child(3), ev.ChildSucceeded(3, b"1")]
     assert left(retried(history, living={0, 2})) == [BEGUN, child(0), child(2), child(3), ev.ChildSucceeded(3, b"1")]
@@ -366,8 +386,12 @@ class Chaos:
         self._append(event)
         after = effective(self.history)
         self.state = fold(after)
-        for kind, types in (("child", ev.ChildStarted), ("timer", ev.TimerStarted), ("promise", ev.PromiseCreated),
-                            ("operation", ev.OperationRecorded)):  # fmt: skip
+        for kind, types in (
+            ("child", ev.ChildStarted),
+            ("timer", ev.TimerStarted),
+            ("promise", ev.PromiseCreated),
+            ("operation", ev.OperationRecorded),
+        ):
             used = [r.event.seq for r in after if isinstance(r.event, types)]
             self.next[kind] = max(used, default=-1) + 1
         self.next["task"] = sum(len(r.event.inputs) for r in after if isinstance(r.event, ev.TasksScheduled))
@@ -501,9 +525,27 @@ async def varied(x: int) -> str:
 
 FLOWS = (straight, wide, narrow, grouped, undone, collected, varied)
 NAMES = [
-    *(f"step {i}" for i in range(4)), *(f"item {i}" for i in range(7)), "join", "left 1", "left 2", "right 1", "right 2", "a", "b", "c",
-    "undo a", "p", "q", "r", "report", "one", "two", "spare", "instead", "operation",
-]  # fmt: skip
+    *(f"step {i}" for i in range(4)),
+    *(f"item {i}" for i in range(7)),
+    "join",
+    "left 1",
+    "left 2",
+    "right 1",
+    "right 2",
+    "a",
+    "b",
+    "c",
+    "undo a",
+    "p",
+    "q",
+    "r",
+    "report",
+    "one",
+    "two",
+    "spare",
+    "instead",
+    "operation",
+]
 keep_private(globals())
 
 

@@ -11,6 +11,7 @@ import asyncpg
 
 from tests.docs.pages import ROOT, blocks_of
 from tests.docs.test_snippets import environment
+from tests.fakes.waiting import until
 
 NAMES = ["Ada", "Grace", "Edsger", "Barbara"]
 
@@ -27,9 +28,7 @@ def hello_program() -> str:
 async def recorded(dsn: str, tasks: int) -> None:
     connection = await asyncpg.connect(dsn)
     try:
-        async with asyncio.timeout(20):
-            while await connection.fetchval("select count(*) from perdure.task") < tasks:
-                await asyncio.sleep(0.01)
+        await until(lambda: connection.fetchval("select count(*) >= $1 from perdure.task", tasks))
     finally:
         await connection.close()
 

@@ -18,7 +18,6 @@ import re
 import shlex
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +37,7 @@ from tests.cli.live import perdure
 from tests.cli.processes import server, started
 from tests.docs.pages import DOCS, ROOT, Block, all_pages, blocks_of, matches, name_of
 from tests.docs.test_snippets import PYTEST_INI, environment, run_python
+from tests.fakes.waiting import until_sync
 
 EXAMPLES = ROOT / "examples" / "flows"
 REFERENCE = DOCS / "reference" / "flows.md"
@@ -117,8 +117,13 @@ def test_the_pages_about_flows_have_flows_to_try() -> None:
 def test_runnable_flows_give_what_the_page_shows(page: Path, dsn: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-m", "tests.docs.test_flow_docs", str(page)],
-        cwd=ROOT, env=environment(dsn), capture_output=True, text=True, timeout=PLAY_S_MAX, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        env=environment(dsn),
+        capture_output=True,
+        text=True,
+        timeout=PLAY_S_MAX,
+        check=False,
+    )
     assert done.returncode == 0, f"{name_of(page)}:\n{done.stdout}\n{done.stderr}"
     ends = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"end"')]
     expected = runnable(page)
@@ -227,10 +232,27 @@ def test_every_function_and_operator_has_an_example() -> None:
 
 
 KEYS = {
-    *compile_.DOCUMENT_KEYS, *dag.DAG_KEYS, *dag.CASE_KEYS, *dag.RUN_IF, *dag.ON_FAILURE, *dag.RESERVED, *graph.NODE_KEYS, *graph.EDGE_KEYS,
-    *kinds.KIND_KEYS, *kinds.KINDS, *kinds.STRATEGIES, *kinds.MODES, *nodes.ON_ERROR, *options.RETRY_KEYS, *prepost.PREP_KEYS,
-    *prepost.POST_KEYS, *verbs.HTTP_KEYS, *verbs.RUN_KEYS, *verbs.WAIT_KEYS, *verbs.APPROVAL_KEYS,
-}  # fmt: skip
+    *compile_.DOCUMENT_KEYS,
+    *dag.DAG_KEYS,
+    *dag.CASE_KEYS,
+    *dag.RUN_IF,
+    *dag.ON_FAILURE,
+    *dag.RESERVED,
+    *graph.NODE_KEYS,
+    *graph.EDGE_KEYS,
+    *kinds.KIND_KEYS,
+    *kinds.KINDS,
+    *kinds.STRATEGIES,
+    *kinds.MODES,
+    *nodes.ON_ERROR,
+    *options.RETRY_KEYS,
+    *prepost.PREP_KEYS,
+    *prepost.POST_KEYS,
+    *verbs.HTTP_KEYS,
+    *verbs.RUN_KEYS,
+    *verbs.WAIT_KEYS,
+    *verbs.APPROVAL_KEYS,
+}
 BOUNDED = (limits, compile_, nodes, options, verbs, source, document, template, expressions)
 TOLD_ELSEWHERE = {"ATTEMPTS_MAX", "INTEGER_MAX", "NAME_CHARS_MAX", "PAYLOAD_BYTES_MAX", "PROBLEMS_MAX"}
 """On the page about limits, in a sentence, or of no interest."""
@@ -262,11 +284,20 @@ def test_the_limits_in_the_reference_are_the_real_ones() -> None:
 BEFORE = {
     "all succeeded": ("a: {value: 1}\nb: {value: 1}", "depends_on: [a, b]"),
     "one succeeded, one was skipped by a choice": ("a: {value: 1}\nb: {value: 1, when: false}", "depends_on: [a, b]"),
-    "all were skipped by a choice": ("c: {choice: [{when: false, then: a}, {else: x}]}\na: {value: 1}\nx: {value: 1}", "depends_on: [a]"),
+    "all were skipped by a choice": (
+        "c: {choice: [{when: false, then: a}, {else: x}]}\na: {value: 1}\nx: {value: 1}",
+        "depends_on: [a]",
+    ),
     "one failed": ("a: {value: 1}\nb: {value: '${ 1 / 0 }'}", "depends_on: [a, b]"),
-    "one was skipped because of a failure": ("a: {value: '${ 1 / 0 }'}\nb: {depends_on: a, value: 1}", "depends_on: [b]"),
-    "a way to it was not taken, nothing failed": ("c: {choice: [{when: false, then: it}, {else: a}]}\na: {value: 1}", ""),
-}  # fmt: skip
+    "one was skipped because of a failure": (
+        "a: {value: '${ 1 / 0 }'}\nb: {depends_on: a, value: 1}",
+        "depends_on: [b]",
+    ),
+    "a way to it was not taken, nothing failed": (
+        "c: {choice: [{when: false, then: it}, {else: a}]}\na: {value: 1}",
+        "",
+    ),
+}
 """What the rows of the table about run_if say, as tasks before `it` and how `it` hangs on them."""
 
 
@@ -315,8 +346,13 @@ def test_python_of_a_page_runs_with_its_flows(page: Path, dsn: str, tmp_path: Pa
         (tmp_path / "pytest.ini").write_text(PYTEST_INI)
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
-            cwd=tmp_path, env=environment(dsn), capture_output=True, text=True, timeout=PLAY_S_MAX, check=False,
-        )  # fmt: skip
+            cwd=tmp_path,
+            env=environment(dsn),
+            capture_output=True,
+            text=True,
+            timeout=PLAY_S_MAX,
+            check=False,
+        )
         assert done.returncode == 0, f"{name_of(page)}:\n{done.stdout}\n{done.stderr}"
 
 
@@ -346,20 +382,28 @@ def run_commands(page: Path, block: Block, url: str, state: Path) -> None:
         command, _, expected = part.partition("\n")
         words = shlex.split(command, comments=True)
         assert words[0] == "perdure", command
-        deadline = time.monotonic() + LOOK_S_MAX
-        while True:
-            done = perdure(
-                *words[1:], tty=True, NO_COLOR="1", COLUMNS="110", PERDURE_URL=url, XDG_STATE_HOME=str(state)
-            )
-            printed = tidy(done.out if done.out.strip() else done.err, watched="watch" in command)
-            if matches(expected, printed) if expected.strip() else done.code == 0:
-                break
-            # Only what looks at a run is worth another look: the run may not be there yet.
-            looks = words[1] in ("graph", "show", "list", "history")
-            assert looks and time.monotonic() < deadline, (
-                f"{name_of(page)}, line {block.line}: `{command}` ended with {done.code} and prints\n{printed}\n{done.err}"
-            )
-            time.sleep(0.1)
+        tried = Tried(words, expected, url, state)
+        try:
+            # Only a command that reads a run is repeated: the run may not be there yet.
+            reads = words[1] in ("graph", "show", "list", "history")
+            until_sync(tried.again, within_s=LOOK_S_MAX if reads else 0)
+        except AssertionError:
+            pytest.fail(f"{name_of(page)}, line {block.line}: `{command}` {tried.end}")
+
+
+class Tried:
+    """A command of a page that is executed until it prints what the page shows."""
+
+    def __init__(self, words: list[str], expected: str, url: str, state: Path) -> None:
+        self._words, self._expected, self._url, self._state = words, expected, url, state
+        self.end = ""
+
+    def again(self) -> bool:
+        environment = {"NO_COLOR": "1", "COLUMNS": "110", "PERDURE_URL": self._url, "XDG_STATE_HOME": str(self._state)}
+        done = perdure(*self._words[1:], tty=True, **environment)
+        printed = tidy(done.out if done.out.strip() else done.err, watched=any("watch" in word for word in self._words))
+        self.end = f"ended with {done.code} and prints\n{printed}\n{done.err}"
+        return matches(self._expected, printed) if self._expected.strip() else done.code == 0
 
 
 def tidy(text: str, *, watched: bool) -> str:
@@ -384,8 +428,13 @@ def test_every_example_compiles_and_is_told_about() -> None:
 def test_the_examples_run_and_give_what_they_say(dsn: str) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", str(EXAMPLES / "run.py")],
-        cwd=ROOT, env=environment(dsn), capture_output=True, text=True, timeout=PLAY_S_MAX, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        env=environment(dsn),
+        capture_output=True,
+        text=True,
+        timeout=PLAY_S_MAX,
+        check=False,
+    )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     shown = {b.text for b in blocks_of(EXAMPLES / "README.md") if b.language == "text"}
     assert any(matches(text, done.stdout) for text in shown), done.stdout

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from perdure.core import commands as cm
@@ -15,6 +13,7 @@ from perdure.engine.runs.run import ActiveRun
 from perdure.engine.runs.transitions import DECIDING, IDLE, LOADING, READY, RELOADING, Closing, Leaving
 from tests.engine.test_segments import world
 from tests.fakes.engine_parts import RUN, EngineParts
+from tests.fakes.waiting import turns
 
 STARTED = ev.RunStarted("w", "v", b"{}")
 
@@ -24,7 +23,7 @@ async def begun(made: EngineParts) -> ActiveRun:
     made.runs.workflows = {(1, "w"): "v"}
     run = ActiveRun(RUN, 1, "w", "v", 1)
     made.loop.begin(run, STARTED, 3)
-    await asyncio.sleep(0)  # activations are a callback of the event loop
+    await turns()  # activations are a callback of the event loop
     return run
 
 
@@ -45,7 +44,7 @@ async def test_facts_that_become_durable_while_the_code_decides_are_given_to_it_
     assert run.phase is DECIDING
     made.loop.decided([Decided(RUN, [])])
     assert run.phase is READY
-    await asyncio.sleep(0)
+    await turns()
     assert run.phase is DECIDING
     assert made.worker.activated[-1].events == [fact]
     assert not made.worker.activated[-1].replay

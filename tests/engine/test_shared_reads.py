@@ -10,6 +10,7 @@ import pytest
 from perdure.core.errors import Unavailable
 from perdure.engine.runs.flow_definitions import Flows
 from perdure.engine.shared_reads import SharedReads
+from tests.fakes.waiting import turns
 
 
 class Database:
@@ -31,7 +32,7 @@ class Database:
 
     async def _answer(self, what: str) -> None:
         self.asked.append(what)
-        await asyncio.sleep(0.01)
+        await turns(5)
 
 
 async def test_a_thousand_starts_read_what_a_workflow_takes_once() -> None:
@@ -51,7 +52,7 @@ async def test_a_current_version_that_has_become_old_is_read_once_and_one_that_w
     assert database.asked == ["versions"] * 2
     now_us = 20_000_000
     before = asyncio.ensure_future(flows.pin(1, "w"))
-    await asyncio.sleep(0)
+    await turns()
     flows.forget(1, "w")
     await flows.pin(1, "w")
     await before
@@ -64,11 +65,11 @@ async def test_one_who_waits_no_more_leaves_the_others_alone_and_an_error_is_eve
     async def read() -> None:
         nonlocal asked
         asked += 1
-        await asyncio.sleep(0.01)
+        await turns(5)
         raise Unavailable("the database is away")
 
     first, second = (asyncio.ensure_future(once.ask("it", read)) for _ in range(2))
-    await asyncio.sleep(0)
+    await turns()
     first.cancel()
     with pytest.raises(Unavailable):
         await second

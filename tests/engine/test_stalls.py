@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from time import monotonic, sleep
+from time import monotonic
 
 import pytest
 
 from perdure.engine.counters import Counters
 from perdure.engine.services.stalls import LOG_AFTER_S, LOG_EVERY_S, StallWatch
+from tests.fakes.waiting import busy_thread, turns
 
 
 async def test_a_stall_is_measured_and_its_stack_logged_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
@@ -24,13 +24,13 @@ async def test_a_stall_is_measured_and_its_stack_logged_now_and_then(caplog: pyt
         watch.look(now + LOG_AFTER_S + 1)
         assert len(caplog.records) == 1
         assert "test_a_stall_is_measured" in caplog.text
-        await asyncio.sleep(0)
+        await turns()
         watch.look(now + LOG_AFTER_S + 2)  # asks again, and gets no answer again
         watch.look(now + LOG_AFTER_S + 4)
         assert len(caplog.records) == 1, "not more often than every LOG_EVERY_S"
         watch.look(now + LOG_AFTER_S + LOG_EVERY_S)
         assert len(caplog.records) == 2
-    await asyncio.sleep(0)
+    await turns()
     assert counters.measures.loop_stall_us.count == 2
 
 
@@ -41,7 +41,7 @@ async def test_a_blocked_loop_is_seen_from_beside() -> None:
     deadline = monotonic() + 20
     while counters.loop_stall_us_max < 200_000:
         assert monotonic() < deadline
-        sleep(0.3)  # noqa: ASYNC251 - the loop is blocked on purpose
-        await asyncio.sleep(0.01)
+        busy_thread(0.3)  # blocks the loop
+        await turns()
     watch.stop()
     assert counters.measures.loop_stall_us.total >= counters.loop_stall_us_max

@@ -33,10 +33,11 @@ async def until(true: Callable[[], T | Awaitable[T]], what: str = "", within_s: 
 
 def until_sync(true: Callable[[], T], what: str = "", within_s: float = WITHIN_S) -> T:
     """As `until`, in a test without an event loop."""
-    deadline = time.monotonic() + within_s
+    deadline, pause_s = time.monotonic() + within_s, POLL_S
     while not (value := true()):
         assert time.monotonic() < deadline, f"not within {within_s:g} s: {what or inspect.getsource(true).strip()}"
-        time.sleep(POLL_S)
+        time.sleep(pause_s)
+        pause_s = min(1.1 * pause_s, 10 * POLL_S)
     return value
 
 

@@ -28,9 +28,15 @@ START_US = 1_700_000_000_000_000
 STEPS_MAX = 20_000
 
 ASKED = (
-    ev.TasksScheduled, ev.TimerStarted, ev.ChildStarted, ev.PromiseCreated, ev.StateSet, ev.StateCleared, ev.PatchRecorded,
+    ev.TasksScheduled,
+    ev.TimerStarted,
+    ev.ChildStarted,
+    ev.PromiseCreated,
+    ev.StateSet,
+    ev.StateCleared,
+    ev.PatchRecorded,
     ev.UpdateAnswered,
-)  # fmt: skip
+)
 """Events that record what the code asked for, one per command and in their order."""
 CANCELS = (cm.CancelTasks, cm.CancelTimer, cm.CancelChild)
 

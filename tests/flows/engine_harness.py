@@ -301,9 +301,13 @@ class EngineWorld:
             busy = busy or self._looking or engine.claims.is_woken
             if not waits and not busy and all(run.is_idle for run in engine.runs.values()):
                 return
-            if waits:
-                engine.claims.wake()
-            await asyncio.sleep(0.000_5)
+            await self._turn(wake=waits)
+
+    async def _turn(self, *, wake: bool) -> None:
+        """Shorter than a wait of `until`: a case takes hundreds of turns, and there are thousands of cases."""
+        if wake:
+            self.engine.claims.wake()
+        await asyncio.sleep(0.000_5)
 
     async def _read(self) -> None:
         """What is new in the histories of the run and all its descendants."""
@@ -353,8 +357,7 @@ class EngineWorld:
         """Another attempt comes when its time has come."""
         assert self.worker is not None
         while (run_id, seq) not in self.worker.tasks:
-            self.engine.claims.wake()
-            await asyncio.sleep(0.000_5)
+            await self._turn(wake=True)
 
     # -- acts -------------------------------------------------------------------------------------------------------
 

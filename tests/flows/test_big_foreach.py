@@ -29,6 +29,7 @@ from perdure.core.limits import HISTORY_EVENTS_MAX
 from perdure.store.verify import verify
 from perdure.testing.ledger import Ledger
 from perdure.wire.codec import decode_events
+from tests.fakes.waiting import busy, until
 
 ITEMS = int(os.environ.get("PERDURE_BIG_FOREACH", "20000"))
 AT_A_TIME = 200
@@ -68,7 +69,7 @@ ledger: Unsynced
 @task(name="bigforeach_work")
 async def work(item: int, busy_ms: float) -> int:
     with ledger.execution() as line:
-        await asyncio.sleep(busy_ms / 1000)
+        await busy(busy_ms / 1000)
         line.effect()
     return item
 
@@ -110,8 +111,13 @@ class Process:
         command = [sys.executable, "-m", "tests.flows.test_big_foreach", dsn, str(items), str(at_a_time), str(busy_ms)]
         with self.out.open("wb") as out, self.err.open("wb") as err:
             self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, cwd=ROOT, env={**os.environ, LEDGER: str(directory / "ledger.jsonl")}
-            )  # fmt: skip
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                cwd=ROOT,
+                env={**os.environ, LEDGER: str(directory / "ledger.jsonl")},
+            )
 
     def __enter__(self) -> Process:
         return self
@@ -124,20 +130,20 @@ class Process:
             self.process.send_signal(signal.SIGKILL)
         self.process.wait(15)
 
+    async def until(self, what: str, true: Callable[[], Any], seconds: float = SECONDS_MAX) -> None:
+        def is_true() -> Any:
+            found = true()
+            assert found or self.process.poll() in (None, 0), self.err.read_text()[-3000:]
+            return found
+
+        await until(is_true, what, seconds)
+
     @property
     def told(self) -> dict[str, Any]:
         out: dict[str, Any] = {}
         for line in self.out.read_bytes().split(b"\n")[:-1]:
             out |= msgspec.json.decode(line)
         return out
-
-
-async def until(what: str, true: Callable[[], Any], process: Process, seconds: float = SECONDS_MAX) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert process.process.poll() in (None, 0), process.err.read_text()[-3000:]
-        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}\n{process.err.read_text()[-3000:]}"
-        await asyncio.sleep(0.1)
 
 
 # -- looking at it -----------------------------------------------------------------------------------------------------
@@ -213,8 +219,8 @@ async def rows_of(dsn: str) -> list[asyncpg.Record]:
 async def test_a_big_spread_keeps_its_bound_and_runs_every_item_once(dsn: str, tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     with Process(dsn, tmp_path, ITEMS, AT_A_TIME, busy_ms=2.0) as process:
-        await until("the run ended", lambda: "result" in process.told or process.process.poll() is not None, process)
-        await until("the engine left", lambda: process.process.poll() is not None, process, 30)
+        await process.until("the run ended", lambda: "result" in process.told or process.process.poll() is not None)
+        await process.until("the engine left", lambda: process.process.poll() is not None, 30)
         told = process.told
     assert told["result"] == {"count": ITEMS, "sum": ITEMS * (ITEMS - 1) // 2, "last": ITEMS - 1}
     history = await history_of(dsn)
@@ -248,11 +254,11 @@ async def test_a_spread_whose_engines_are_killed_keeps_its_bound_and_completes(d
     kills = (items // 3, 2 * items // 3)
     first = Process(dsn, tmp_path, items, at_a_time, busy_ms=5.0)
     with first:
-        await until("a third was done", lambda: done() >= kills[0], first)
+        await first.until("a third was done", lambda: done() >= kills[0])
         first.kill()
     assert "result" not in first.told
     with Process(dsn, tmp_path) as second:
-        await until("two thirds were done", lambda: done() >= kills[1], second)
+        await second.until("two thirds were done", lambda: done() >= kills[1])
         second.kill()
     with Process(dsn, tmp_path) as third:
         async with Perdure(dsn, worker=False) as client:

@@ -217,9 +217,13 @@ async def test_a_flow_past_its_deadline_takes_back_what_it_did(dsn: str) -> None
 async def test_a_child_is_taken_back_at_the_deadline_of_its_parent(dsn: str) -> None:
     freed.clear()
     tasks = {
-        "child": {"flow": "compensate_child", "with": {}, "compensate": {"python": "compensate_free", "with": {"seat": "x", "result": "${ output.x }"}}},
+        "child": {
+            "flow": "compensate_child",
+            "with": {},
+            "compensate": {"python": "compensate_free", "with": {"seat": "x", "result": "${ output.x }"}},
+        },
         "late": {"depends_on": "child", "sleep": "10d"},
-    }  # fmt: skip
+    }
     async with TestEnv(dsn) as env:
         await env.deploy({"flow": "compensate_child", "tasks": {"x": {"value": "all of it"}}})
         await env.deploy({"flow": "compensate_parent", "tasks": tasks})

@@ -157,17 +157,37 @@ def call(task: str, args: Any = None, options: TaskOptions = PLAIN, queue: str =
         ("{with: '${ input }'}", call("n", "${ input }")),
         ("{python: 'pkg.mod:fn'}", call("fn")),
         ("{python: fn}", call("fn")),
-        ("{http: {url: 'http://x', method: PUT, headers: {a: 1}, query: {q: '${ input.q }'}, body: [1]}}",
-         call("perdure.http", {"url": "http://x", "method": "PUT", "headers": {"a": 1}, "query": {"q": "${ input.q }"}, "body": [1]})),
+        (
+            "{http: {url: 'http://x', method: PUT, headers: {a: 1}, query: {q: '${ input.q }'}, body: [1]}}",
+            call(
+                "perdure.http",
+                {"url": "http://x", "method": "PUT", "headers": {"a": 1}, "query": {"q": "${ input.q }"}, "body": [1]},
+            ),
+        ),
         ("{run: [ls, -l, 3, '${ input.dir }']}", call("perdure.run", {"command": ["ls", "-l", 3, "${ input.dir }"]})),
         ("{run: 'ls | wc'}", call("perdure.run", {"command": "ls | wc"})),
-        ("{run: {command: [x], env: {A: '${ input.a }'}, cwd: /tmp, stdin: '${ input }'}}",
-         call("perdure.run", {"command": ["x"], "env": {"A": "${ input.a }"}, "cwd": "/tmp", "stdin": "${ input }"})),
+        (
+            "{run: {command: [x], env: {A: '${ input.a }'}, cwd: /tmp, stdin: '${ input }'}}",
+            call("perdure.run", {"command": ["x"], "env": {"A": "${ input.a }"}, "cwd": "/tmp", "stdin": "${ input }"}),
+        ),
         ("{service: s}", call("s", {"input": None})),
         ("{service: s, with: [1, '${ input.x }']}", call("s", {"input": [1, "${ input.x }"]})),
         ("{service: s, foreach: [1]}", call("s", {"input": "${ item }"})),
-        ("{services: [s, t]}", Services(names=Template.literal(["s", "t"]), queue="default", options=PLAIN, args=Template.make({"input": None}))),
-        ("{services: '${ input.names }', with: 5}", Services(names=Template.make("${ input.names }"), queue="default", options=PLAIN, args=Template.make({"input": 5}))),
+        (
+            "{services: [s, t]}",
+            Services(
+                names=Template.literal(["s", "t"]), queue="default", options=PLAIN, args=Template.make({"input": None})
+            ),
+        ),
+        (
+            "{services: '${ input.names }', with: 5}",
+            Services(
+                names=Template.make("${ input.names }"),
+                queue="default",
+                options=PLAIN,
+                args=Template.make({"input": 5}),
+            ),
+        ),
         ("{flow: other}", ChildCall(workflow="other")),
         ("{sleep: 5m}", Sleep(delay=Template.literal("5m"))),
         ("{sleep: 2.5}", Sleep(delay=Template.literal(2.5))),
@@ -177,11 +197,23 @@ def call(task: str, args: Any = None, options: TaskOptions = PLAIN, queue: str =
         ("{approval: }", ApprovalVerb(name=Template.literal("n"))),
         ("{approval: {}}", ApprovalVerb(name=Template.literal("n"))),
         ("{approval: ok}", ApprovalVerb(name=Template.literal("ok"))),
-        ("{approval: {name: ok, title: T, form: {a: {type: integer}}, assignees: me}}", ApprovalVerb(name=Template.literal("ok"), shown=Template.literal({"title": "T", "assignees": ["me"]}), form={"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False})),
+        (
+            "{approval: {name: ok, title: T, form: {a: {type: integer}}, assignees: me}}",
+            ApprovalVerb(
+                name=Template.literal("ok"),
+                shown=Template.literal({"title": "T", "assignees": ["me"]}),
+                form={
+                    "type": "object",
+                    "properties": {"a": {"type": "integer"}},
+                    "required": ["a"],
+                    "additionalProperties": False,
+                },
+            ),
+        ),
         ("{value: }", ValueVerb(value=Template.literal(None))),
         ("{value: {a: '${ input.x }'}}", ValueVerb(value=Template.make({"a": "${ input.x }"}))),
     ],
-)  # fmt: skip
+)
 def test_a_verb_says_what_a_node_does(fields: str, verb: Any) -> None:
     assert node(fields).verb == verb
 
@@ -234,9 +266,17 @@ def test_retry_and_other_options() -> None:
     assert isinstance(verb, TaskCall)
     assert verb.queue == "gpu"
     assert verb.options == TaskOptions(
-        max_attempts=5, initial_us=2_000_000, factor=3.0, cap_us=60_000_000, jitter=False, on=("IOError",),
-        never=("ValueError",), timeout_us=90_000_000, heartbeat_us=10_000_000, at_most_once=True,
-    )  # fmt: skip
+        max_attempts=5,
+        initial_us=2_000_000,
+        factor=3.0,
+        cap_us=60_000_000,
+        jitter=False,
+        on=("IOError",),
+        never=("ValueError",),
+        timeout_us=90_000_000,
+        heartbeat_us=10_000_000,
+        at_most_once=True,
+    )
 
 
 def test_a_node_goes_over_the_defaults_and_those_over_perdures_own() -> None:
@@ -346,12 +386,30 @@ tasks:
     [
         ("", None),
         ("{}", {"type": "object", "properties": {}, "required": [], "additionalProperties": False}),
-        ("{a: {type: integer}, b: {type: string, default: x}, c: {required: false}, d: }",
-         {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "string", "default": "x"}, "c": {}, "d": {}}, "required": ["a", "d"], "additionalProperties": False}),
-        ("{type: object, properties: {a: {type: string}}}", {"type": "object", "properties": {"a": {"type": "string"}}}),
-        ("{type: {type: string}}", {"type": "object", "properties": {"type": {"type": "string"}}, "required": ["type"], "additionalProperties": False}),
+        (
+            "{a: {type: integer}, b: {type: string, default: x}, c: {required: false}, d: }",
+            {
+                "type": "object",
+                "properties": {"a": {"type": "integer"}, "b": {"type": "string", "default": "x"}, "c": {}, "d": {}},
+                "required": ["a", "d"],
+                "additionalProperties": False,
+            },
+        ),
+        (
+            "{type: object, properties: {a: {type: string}}}",
+            {"type": "object", "properties": {"a": {"type": "string"}}},
+        ),
+        (
+            "{type: {type: string}}",
+            {
+                "type": "object",
+                "properties": {"type": {"type": "string"}},
+                "required": ["type"],
+                "additionalProperties": False,
+            },
+        ),
     ],
-)  # fmt: skip
+)
 def test_input_is_properties_or_a_schema(text: str, schema: Any) -> None:
     assert compiled(f"input: {text}\ntasks: {{a: }}").flow.input_schema == schema
 
@@ -396,7 +454,7 @@ def test_expressions_are_checked_against_the_input() -> None:
         ("tasks: {a: }\noutput: '${ b }'", 2, 13, "unknown name 'b'"),
         ("tasks: {a: }\noutput: '${ a '", 2, 10, "never closed"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_with_a_document(text: str, line: int, column: int, message: str) -> None:
     assert message in problem(text, line, column)
 
@@ -439,7 +497,11 @@ def test_what_is_wrong_with_a_document(text: str, line: int, column: int, messag
         ("approval: {asignees: [x]}", 18, "did you mean 'assignees'?"),
         ("approval: 5", 17, "approval is the number 5"),
         ("approval: {form: 3}", 24, "form is the number 3"),
-        ("value: '${ a.x }'", 18, "task 'n' reads the output of 'a', which it does not wait for; add 'a' to its depends_on"),
+        (
+            "value: '${ a.x }'",
+            18,
+            "task 'n' reads the output of 'a', which it does not wait for; add 'a' to its depends_on",
+        ),
         ("value: '${ n }'", 18, "task 'n' reads its own output"),
         ("value: '${ item }'", 18, "'item' is known in a node with foreach or parallel only"),
         ("foreach: [1], when: item", 27, "'item' is known in a node with foreach or parallel only"),
@@ -498,7 +560,7 @@ def test_what_is_wrong_with_a_document(text: str, line: int, column: int, messag
         ("subflow: {tasks: {b: }, flow: x}", 31, "unknown key 'flow' in the subflow of task 'n'"),
         ("graph: {start: x}", 7, "task 'n' has no nodes"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_with_a_task(fields: str, column: int, message: str) -> None:
     text = f"tasks:\n  a: {{}}\n  n: {{{fields}}}\n  last: {{}}\n"
     found = problems(text)

@@ -148,12 +148,26 @@ def test_an_executor_with_all_its_fields() -> None:
             "service": "transform",
             "params": {"op": "upper", "ref": "${ shared.ref }"},
             "prep": {"input_key": "$params.text", "input_map": None},
-            "post": {"output_key": "out.text", "output_map": {"a.b": "x.y"}, "action_static": "", "action_key": "action"},
+            "post": {
+                "output_key": "out.text",
+                "output_map": {"a.b": "x.y"},
+                "action_static": "",
+                "action_key": "action",
+            },
             "default_action": "",
-            "max_retries": 3, "wait_ms": 100, "max_attempts": 2, "attempt_delay_ms": 50, "weighted_by_load": True,
-            "choice_cases": None, "parallel_services": [], "parallel_mode": "", "max_parallel": 0, "failure_strategy": "", "subflow": None,
+            "max_retries": 3,
+            "wait_ms": 100,
+            "max_attempts": 2,
+            "attempt_delay_ms": 50,
+            "weighted_by_load": True,
+            "choice_cases": None,
+            "parallel_services": [],
+            "parallel_mode": "",
+            "max_parallel": 0,
+            "failure_strategy": "",
+            "subflow": None,
         }
-    )  # fmt: skip
+    )
     options = TaskOptions(max_attempts=6, initial_us=100_000, cap_us=100_000, factor=1.0, jitter=False)
     said = frozenset({"max_attempts", "initial_us", "cap_us", "factor", "jitter"})
     assert n.verb == TaskCall(task="transform", queue="default", options=options, said=said, args=EXECUTED)
@@ -337,17 +351,27 @@ def test_an_empty_kind_is_an_executor() -> None:
         ("graph: {start: a, nodes: {a: }, edges: [x]}", 1, 41, "an edge is the text 'x'"),
         ("graph: {start: a, nodes: {a: }, edges: [{from: a}]}", 1, 41, "does not say to which"),
         ("graph: {start: a, nodes: {a: }, edges: [{to: a}]}", 1, 41, "does not say from which"),
-        ("graph: {start: a, nodes: {a: }, edges: [{from: a, to: b}]}", 1, 55, "an edge goes to 'b', which is no node here"),
+        (
+            "graph: {start: a, nodes: {a: }, edges: [{from: a, to: b}]}",
+            1,
+            55,
+            "an edge goes to 'b', which is no node here",
+        ),
         ("graph: {start: abc, nodes: {abc: }, edges: [{from: abd, to: abc}]}", 1, 52, "did you mean 'abc'?"),
         ("graph: {start: a, nodes: {a: }, edges: [{from: a, to: a, on: x}]}", 1, 58, "unknown key 'on' in an edge"),
-        ("graph: {start: a, nodes: {a: }, edges: [{from: a, to: a}, {from: a, action: '', to: a}]}", 1, 59, "a second edge for the action 'default'"),
+        (
+            "graph: {start: a, nodes: {a: }, edges: [{from: a, to: a}, {from: a, action: '', to: a}]}",
+            1,
+            59,
+            "a second edge for the action 'default'",
+        ),
         ("graph: {start: a, nodes: {a: }, edges: [{from: a, to: a, action: 3}]}", 1, 66, "action is the number 3"),
         ("graph: {start: a, nodes: {'': }}", 1, 27, "is no usable key"),
         ("graph: {start: a, nodes: {a: }}\nmax_steps: 0", 2, 12, "from 1 to 50000"),
         ("graph: {start: a, nodes: {a: }}\nmax_steps: 50001", 2, 12, "from 1 to 50000"),
         ("graph: {start: a, nodes: {a: }}\noutput: '${ a }'", 2, 13, "unknown name 'a'"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_with_a_graph(text: str, line: int, column: int, message: str) -> None:
     found = problems(text)
     said = [f"{p.message}; {p.hint}" for p in found if (p.line, p.column) == (line, column)]
@@ -374,7 +398,11 @@ def test_what_is_wrong_with_a_graph(text: str, line: int, column: int, message: 
         ("kind: parallel, max_parallel: -1", 39, "max_parallel is the number -1"),
         ("kind: timer, params: {delay_ms: soon}", 41, "delay_ms is the text 'soon'"),
         ("kind: wait_event, params: {timeout_ms: '${ shared.x }'}", 48, "timeout_ms is the text"),
-        ("kind: choice, choice_cases: [{action: b, exp: x}]", 50, "unknown key 'exp' in a case of node 'a'; did you mean 'expr'?"),
+        (
+            "kind: choice, choice_cases: [{action: b, exp: x}]",
+            50,
+            "unknown key 'exp' in a case of node 'a'; did you mean 'expr'?",
+        ),
         ("kind: choice, choice_cases: [{action: b, expr: {equals: [1, 2]}}]", 56, "equals"),
         ("kind: choice, choice_cases: [{action: b, expr: tasks.a}]", 56, "unknown name 'tasks'"),
         ("kind: executor, service: s, max_retries: 100, max_attempts: 100", 37, "ATTEMPTS_MAX=1000"),
@@ -395,7 +423,7 @@ def test_what_is_wrong_with_a_graph(text: str, line: int, column: int, message: 
         ("choice: [{else: b}, {when: 'true', then: b}]", 19, "else of node 'a' must be its last case"),
         ("value: '${ params.x + item }'", 31, "'item' is known in a node with foreach or parallel only"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_with_a_node(fields: str, column: int, message: str) -> None:
     found = problems(f"graph:\n  start: a\n  nodes:\n    a: {{{fields}}}\n    b: {{}}\n")
     said = [f"{p.message}; {p.hint}" for p in found if (p.line, p.column) == (4, column)]

@@ -83,8 +83,17 @@ def test_a_task_that_nobody_declared_keeps_what_the_flow_has() -> None:
     assert laid_under(None, call.queue, call.options, call.said) == (call.queue, call.options)
 
 
-@task(name="declared_all", queue="mail", retry=Retry(5, delay="2s"), timeout="3s", heartbeat="4s", start_within="5s",
-      finish_within="6s", rate=RateLimit(2, per="1s"), limit=Limit(1))  # fmt: skip
+@task(
+    name="declared_all",
+    queue="mail",
+    retry=Retry(5, delay="2s"),
+    timeout="3s",
+    heartbeat="4s",
+    start_within="5s",
+    finish_within="6s",
+    rate=RateLimit(2, per="1s"),
+    limit=Limit(1),
+)
 async def declared_all(to: str) -> None: ...
 
 
@@ -104,9 +113,19 @@ def test_a_task_declares_what_was_given_and_nothing_else() -> None:
     said = declared_all.declared
     assert said is not None and said.queue == "mail"
     assert set(said.said) == {
-        "max_attempts", "initial_us", "factor", "cap_us", "jitter", "never", "on", "timeout_us", "heartbeat_us", "to_start_us",
-        "to_close_us", "control",
-    }  # fmt: skip
+        "max_attempts",
+        "initial_us",
+        "factor",
+        "cap_us",
+        "jitter",
+        "never",
+        "on",
+        "timeout_us",
+        "heartbeat_us",
+        "to_start_us",
+        "to_close_us",
+        "control",
+    }
     assert said.options.initial_us == 2_000_000 and said.options.undo == ""
     assert declared.decode(declared.encode(said)) == said
     once = declared_once.declared

@@ -22,11 +22,13 @@ RING: dict[str, Any] = {
 }
 
 begun: list[int] = []
+first_began = asyncio.Event()
 
 
 @task(name="fair_begin")
 async def begin(n: int, x: int) -> int:
     begun.append(n)
+    first_began.set()
     return n
 
 
@@ -53,13 +55,13 @@ async def test_a_flow_without_end_is_stuck_with_its_reason_and_holds_up_nobody(
 
 async def test_tasks_begin_while_later_ones_are_still_computed(dsn: str) -> None:
     begun.clear()
+    first_began.clear()
     count = 60
     tasks = {f"t{n}": {"python": "fair_begin", "with": {"n": n, "x": HEAVY}} for n in range(count)}
     async with Perdure(dsn) as p:
         await p.deploy({"flow": "fair-many", "tasks": tasks})
         handle = await p.start(flow("fair-many"))
-        while not begun:
-            await asyncio.sleep(0.001)
+        await first_began.wait()
         run = next(iter(p.engine.runs.values()))
         assert run.phase is DECIDING, "the first task began only when all of them had been computed"
         assert len(run.state.tasks) < count

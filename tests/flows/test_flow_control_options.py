@@ -83,7 +83,10 @@ def test_a_function_that_takes_any_name_takes_any_name() -> None:
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        (lambda: task(limit=Limit(1, by="custmer"))(call), "task call: by of a limit: there is no parameter 'custmer'; did you mean 'customer'?"),
+        (
+            lambda: task(limit=Limit(1, by="custmer"))(call),
+            "task call: by of a limit: there is no parameter 'custmer'; did you mean 'customer'?",
+        ),
         (lambda: task(limit=Limit(1, by="lower(customer)"))(call), 'did you mean "input.customer"?'),
         (lambda: task(limit=Limit(1, by="customer +"))(call), "is not an expression"),
         (lambda: task(limit=3)(call), r"write Limit\(3\)"),  # type: ignore[arg-type]
@@ -106,7 +109,7 @@ def test_a_function_that_takes_any_name_takes_any_name() -> None:
         (lambda: RateLimit(1, per="0s"), "the time"),
         (lambda: RateLimit(1, burst=0.5), "at once"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_work_is_refused_where_it_is_written(said: Any, words: str) -> None:
     with pytest.raises(InvalidInput, match=words):
         said()
@@ -188,10 +191,14 @@ def test_a_flow_says_it_of_its_runs_at_the_top() -> None:
         ({"weight": 2}, {}, "add fair:"),
         ({"fair": {"weight": 2}}, {}, "what takes turns"),
         ({"fair": {"by": "a"}, "weight": 2}, {}, "keep one of them"),
-        ({}, {"limit": {"max": 1, "by": "custmer"}, "input": {"customer": {"type": "string"}}}, "did you mean 'customer'?"),
+        (
+            {},
+            {"limit": {"max": 1, "by": "custmer"}, "input": {"customer": {"type": "string"}}},
+            "did you mean 'customer'?",
+        ),
         ({}, {"limit": {"max": 1, "policy": "wait"}}, "one of queue"),
     ],
-)  # fmt: skip
+)
 def test_a_flow_that_says_it_wrong_is_refused(fields: dict[str, Any], document: dict[str, Any], words: str) -> None:
     with pytest.raises(FlowError) as found:
         compiled({"python": "m:f", **fields}, **document)

@@ -121,7 +121,12 @@ def test_nothing_overlaps_and_lines_go_down_whatever_the_graph(data: st.DataObje
         DrawnLine(a, b, LABEL if labelled else None)
         for a, b, labelled in data.draw(st.lists(st.tuples(box, box, st.booleans()), max_size=30))
     ]
-    sizes = [Size(w | 1, h) for w, h in data.draw(st.lists(st.tuples(st.integers(3, 30), st.integers(3, 6)), min_size=count, max_size=count))]  # fmt: skip
+    sizes = [
+        Size(w | 1, h)
+        for w, h in data.draw(
+            st.lists(st.tuples(st.integers(3, 30), st.integers(3, 6)), min_size=count, max_size=count)
+        )
+    ]
     found = arrange(sizes, lines, SPACE, data.draw(st.sampled_from([0, 40, 80])))
     assert is_apart(found)
     assert sorted(v for rank in found.ranks for v in rank) == list(range(len(found.vertices)))

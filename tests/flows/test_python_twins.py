@@ -17,6 +17,7 @@ import pytest
 
 from perdure import Handle, Promise, Retry, Signal, Task, TestEnv, Workflow, flow, wf, workflow
 from perdure.errors import RunFailed, TaskFailed
+from tests.fakes.waiting import turns
 from tests.flows.case import CORPUS, load
 
 Answer = Callable[[dict[str, Any], int], Any]
@@ -40,7 +41,7 @@ class Notes:
         self.in_flight += 1
         self.peak = max(self.peak, self.in_flight)
         try:
-            await asyncio.sleep(0)
+            await turns()
             answer = self._answers.get(name, lambda arguments, n: {"did": name})
             return answer(arguments, self.executions.count(self.executions[-1]))
         finally:
@@ -85,9 +86,31 @@ s = noted("s", "input", "params")
 step = noted("step", "x", "did", "a")
 work = noted("work", "n")
 TASKS: Iterable[Task[..., Any]] = (
-    a, b, big, c, cell, cleanup, end, escalate, fix, huge, left, meet, never, none, process, report, right, s, shard, ship, some, step,
-    top, work,
-)  # fmt: skip
+    a,
+    b,
+    big,
+    c,
+    cell,
+    cleanup,
+    end,
+    escalate,
+    fix,
+    huge,
+    left,
+    meet,
+    never,
+    none,
+    process,
+    report,
+    right,
+    s,
+    shard,
+    ship,
+    some,
+    step,
+    top,
+    work,
+)
 
 
 # -- the flows in Python -----------------------------------------------------------------------------------------------
@@ -257,8 +280,22 @@ class Twin:
 boom = ValueError("boom")
 TWINS = [
     Twin("dag/diamond", diamond, 4),
-    Twin("dag/foreach_two_at_a_time", foreach, 9, {"items": [5, 6, 7, 8, 9, 1, 2, 3, 4], "n": 2}, {"process": lambda args, n: args["n"] * 2}, at_most=2),
-    Twin("dag/parallel_collect", parallel, 5, {}, {"shard": failing(ValueError("bad"), lambda args, n: args["i"] == 0)}, failure="1 of 3"),
+    Twin(
+        "dag/foreach_two_at_a_time",
+        foreach,
+        9,
+        {"items": [5, 6, 7, 8, 9, 1, 2, 3, 4], "n": 2},
+        {"process": lambda args, n: args["n"] * 2},
+        at_most=2,
+    ),
+    Twin(
+        "dag/parallel_collect",
+        parallel,
+        5,
+        {},
+        {"shard": failing(ValueError("bad"), lambda args, n: args["i"] == 0)},
+        failure="1 of 3",
+    ),
     Twin("dag/parallel_collect", parallel, 3),
     Twin("dag/choice_first_match", choice, 1, {"n": 50}),
     Twin("dag/choice_first_match", choice, 1, {"n": 0}),
@@ -271,7 +308,7 @@ TWINS = [
     Twin("dag/sleep", sleeping, 1, meanwhile=five_minutes),
     Twin("dag/retried_until_it_works", patient, 4, {}, {"a": failing(boom, lambda args, n: n < 3, 3)}),
     Twin("graph/error_edge", mended, 3, {}, {"s": failing(boom, lambda args, n: args["input"] == {})}),
-]  # fmt: skip
+]
 
 
 @dataclass

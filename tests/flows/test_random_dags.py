@@ -118,9 +118,14 @@ def test_reference_skips_after_a_failure_as_run_if_says() -> None:
     tasks = {"a": None, "b": {"depends_on": "a"}, "c": {"depends_on": ["a", "b"]}}
     tasks |= {run_if: after("c", run_if) for run_if in ("all_success", "none_failed", "any_failed", "always")}
     assert statuses(play({"tasks": tasks}, None, scripted(a=Bad))) == {
-        "a": "failed", "b": "tainted", "c": "tainted",
-        "all_success": "tainted", "none_failed": "tainted", "any_failed": "success", "always": "success",
-    }  # fmt: skip
+        "a": "failed",
+        "b": "tainted",
+        "c": "tainted",
+        "all_success": "tainted",
+        "none_failed": "tainted",
+        "any_failed": "success",
+        "always": "success",
+    }
     well = play({"tasks": tasks}, {"x": 1}, scripted(a={"y": 2}))
     assert statuses(well) == {**dict.fromkeys(tasks, "success"), "any_failed": "skipped"}
     assert well.calls["c"] == ("c", {"**": {"x": 1, "y": 2, "a": {"y": 2}, "b": "b"}})
@@ -151,9 +156,14 @@ def test_reference_spreads_and_fails_as_on_error_says() -> None:
     bad = {f"{how}[1]": Bad for how in ("fail_fast", "collect", "ignore")}
     out = play({"tasks": tasks}, None, scripted(a={"files": ["p", "q", "r"]}, **bad))
     assert statuses(out) == {
-        "a": "success", "fail_fast": "failed", "collect": "failed", "ignore": "success", "none": "success", "odd": "failed",
+        "a": "success",
+        "fail_fast": "failed",
+        "collect": "failed",
+        "ignore": "success",
+        "none": "success",
+        "odd": "failed",
         "sum": "success",
-    }  # fmt: skip
+    }
     assert out.optional == {"fail_fast[0]", "fail_fast[1]", "fail_fast[2]"}
     assert out.nodes["sum"].output == [["ignore[0]", None, "ignore[2]"], []]
     assert out.calls["collect[2]"] == ("collect", {"**": {"item": "r", "parallel_index": 2, "parallel_count": 3}})

@@ -30,13 +30,32 @@ def refused(text: str | bytes, name: str = "flow.yaml") -> tuple[DocumentProblem
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("", None), ("~", None), ("null", None), ("Null", None), ("NULL", None), ("''", ""),
-        ("true", True), ("True", True), ("TRUE", True), ("false", False), ("FALSE", False),
-        ("12", 12), ("-7", -7), ("+7", 7), ("0123", 123), ("0o17", 15), ("0xfF", 255),
-        ("1.5", 1.5), (".5", 0.5), ("1.", 1.0), ("1e3", 1000.0), ("-1.5E-2", -0.015),
-        ("18446744073709551615", 2**64 - 1), ("-9223372036854775808", -(2**63)),
+        ("", None),
+        ("~", None),
+        ("null", None),
+        ("Null", None),
+        ("NULL", None),
+        ("''", ""),
+        ("true", True),
+        ("True", True),
+        ("TRUE", True),
+        ("false", False),
+        ("FALSE", False),
+        ("12", 12),
+        ("-7", -7),
+        ("+7", 7),
+        ("0123", 123),
+        ("0o17", 15),
+        ("0xfF", 255),
+        ("1.5", 1.5),
+        (".5", 0.5),
+        ("1.", 1.0),
+        ("1e3", 1000.0),
+        ("-1.5E-2", -0.015),
+        ("18446744073709551615", 2**64 - 1),
+        ("-9223372036854775808", -(2**63)),
     ],
-)  # fmt: skip
+)
 def test_the_core_schema_says_what_is_no_text(text: str, value: Any) -> None:
     found = read(f"a: {text}").value["a"]
     assert found == value
@@ -45,9 +64,33 @@ def test_the_core_schema_says_what_is_no_text(text: str, value: Any) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["on", "off", "yes", "No", "y", "12:30", "12:30:45", "2024-01-31", "2024-01-31T10:00:00Z", "1_000", "0b11", "nUll",
-     "tRue", "1.2.3", "0x", "0o8", "+", ".", "e3", "10s", "=", "0XFF", "infinity", "NaN"],
-)  # fmt: skip
+    [
+        "on",
+        "off",
+        "yes",
+        "No",
+        "y",
+        "12:30",
+        "12:30:45",
+        "2024-01-31",
+        "2024-01-31T10:00:00Z",
+        "1_000",
+        "0b11",
+        "nUll",
+        "tRue",
+        "1.2.3",
+        "0x",
+        "0o8",
+        "+",
+        ".",
+        "e3",
+        "10s",
+        "=",
+        "0XFF",
+        "infinity",
+        "NaN",
+    ],
+)
 def test_everything_else_stays_text(text: str) -> None:
     assert read(f"a: {text}").value == {"a": text}
 
@@ -132,7 +175,7 @@ def test_an_empty_document_is_null(text: str) -> None:
         ('a: "\\0"', 1, 4, "U+0000"),
         ('{"a": "\\ud800"}', 1, 7, "half a surrogate pair"),
     ],
-)  # fmt: skip
+)
 def test_what_is_refused_says_where_and_why(text: str, line: int, column: int, message: str) -> None:
     problems = refused(text)
     assert message in problems[0].message
@@ -181,7 +224,7 @@ def test_a_long_line_is_shown_around_the_column() -> None:
         ("[" + "1," * 500_000 + "1]", "DOCUMENT_NODES_MAX"),
         ("a: &a 1\nb: [" + "*a, " * (ALIASES_MAX + 1) + "]", "ALIASES_MAX"),
     ],
-)  # fmt: skip
+)
 def test_a_bound_is_named_and_kept_quickly(text: str, constant: str) -> None:
     started = time.process_time()
     problems = refused(text)
@@ -323,11 +366,17 @@ def test_what_is_neither_json_nor_yaml_never_passes_as_json(text: str) -> None:
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False)
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")), inner, max_size=4)
+    ),
     max_leaves=20,
-)  # fmt: skip
+)
 
 
 @given(st.dictionaries(st.text("abc", max_size=3), JSON, max_size=4), st.sampled_from([None, 1, "\t"]), st.booleans())

@@ -21,6 +21,7 @@ from perdure import Handle, Perdure, Promise, Signal, flow, task
 from perdure.errors import InvalidInput, RunCancelled, RunFailed
 from perdure.flows.problems import FlowError
 from perdure.sdk import registry
+from tests.fakes.waiting import busy, until
 
 END_S = "20s"
 
@@ -38,7 +39,7 @@ class Ledger:
         self.calls.append(what)
         self.now += 1
         self.most = max(self.most, self.now)
-        await asyncio.sleep(0.01)
+        await busy(0.01)
         self.now -= 1
         if what[0] in self.broken:
             raise RuntimeError(f"{what[0]} is broken")
@@ -151,9 +152,11 @@ async def fails(client: Perdure, document: str, /, **given: Any) -> RunFailed:
 
 async def waits(handle: Handle[Any], event: str) -> None:
     """Until the run's history has an event of this name."""
-    async with asyncio.timeout(20):
-        while event not in [type(r.event).__name__ for r in await handle.history()]:
-            await asyncio.sleep(0.01)
+
+    async def is_recorded() -> bool:
+        return event in [type(r.event).__name__ for r in await handle.history()]
+
+    await until(is_recorded)
 
 
 # -- tasks that spread -------------------------------------------------------------------------------------------------
@@ -573,10 +576,16 @@ APPROVAL = """
 @pytest.mark.parametrize(
     ("answer", "key"),
     [
-        (True, "published"), ("yes", "published"), ("approved", "published"), ({"approved": True}, "published"),
-        (False, "withdrawn"), ("no", "withdrawn"), ("rejected", "withdrawn"), ({"decision": "rejected"}, "withdrawn"),
+        (True, "published"),
+        ("yes", "published"),
+        ("approved", "published"),
+        ({"approved": True}, "published"),
+        (False, "withdrawn"),
+        ("no", "withdrawn"),
+        ("rejected", "withdrawn"),
+        ({"decision": "rejected"}, "withdrawn"),
     ],
-)  # fmt: skip
+)
 async def test_an_approval_goes_the_way_of_its_answer(client: Perdure, answer: Any, key: str) -> None:
     handle = await begin(client, APPROVAL, text="x")
     await waits(handle, "PromiseCreated")

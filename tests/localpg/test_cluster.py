@@ -23,6 +23,7 @@ from perdure.core.errors import Unavailable
 from perdure.localpg import binaries, leftovers, postmaster, sharing, unprivileged, watcher
 from perdure.localpg import cluster as cluster_module
 from perdure.localpg.cluster import PrivateCluster, default_directory, find_binaries
+from tests.fakes.waiting import until_sync
 
 MakeCluster = Callable[..., PrivateCluster]
 MakeDirectory = Callable[[], Path]
@@ -56,13 +57,6 @@ def starter(directory: Path) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         text=True,
     )
-
-
-def eventually(check: Callable[[], bool], within_s: float = 60.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not check():
-        assert time.monotonic() < deadline, "it did not become true in time"
-        time.sleep(0.05)
 
 
 def killed(directory: Path) -> int:
@@ -297,7 +291,7 @@ def test_a_directory_with_a_very_long_path_works(open_directory: MakeDirectory) 
 def test_a_server_whose_users_were_killed_is_stopped(durable_cluster: MakeCluster) -> None:
     cluster = durable_cluster()
     pid = killed(cluster.directory)
-    eventually(lambda: not postmaster.alive(pid))
+    until_sync(lambda: not postmaster.alive(pid), within_s=60)
     assert "database system is shut down" in cluster.log.read_text(), "stopped, not crashed"
     dsn = cluster.start()
     assert ask(dsn, "select 1") == 1
@@ -316,24 +310,24 @@ def test_a_server_that_is_joined_after_its_users_were_killed_goes_on(
     watcher = watchers(cluster.directory)
     assert len(watcher) == 1
     looks = watcher[0].num_ctx_switches().voluntary
-    eventually(lambda: watcher[0].num_ctx_switches().voluntary > looks + 2 or not postmaster.alive(pid), 20)
+    until_sync(lambda: watcher[0].num_ctx_switches().voluntary > looks + 2 or not postmaster.alive(pid), within_s=20)
     assert cluster.pid == pid and ask(cluster.dsn(), "select 1") == 1
     cluster.leave()
     assert not postmaster.alive(pid)
-    eventually(lambda: not watchers(cluster.directory))
+    until_sync(lambda: not watchers(cluster.directory), within_s=60)
 
 
 def test_a_watcher_that_was_killed_is_replaced_at_the_next_start(durable_cluster: MakeCluster) -> None:
     cluster = durable_cluster()
     cluster.start()
-    eventually(lambda: bool(watchers(cluster.directory)))
+    until_sync(lambda: bool(watchers(cluster.directory)), within_s=60)
     (first,) = watchers(cluster.directory)
     cluster.start()
     assert watchers(cluster.directory) == [first], "one is enough"
     first.kill()
-    eventually(lambda: not watchers(cluster.directory))
+    until_sync(lambda: not watchers(cluster.directory), within_s=60)
     cluster.start()
-    eventually(lambda: len(watchers(cluster.directory)) == 1)
+    until_sync(lambda: len(watchers(cluster.directory)) == 1, within_s=60)
 
 
 def test_a_server_without_users_and_without_watcher_is_a_leftover(durable_cluster: MakeCluster) -> None:
@@ -341,7 +335,7 @@ def test_a_server_without_users_and_without_watcher_is_a_leftover(durable_cluste
     with starter(cluster.directory) as user:
         assert user.stdout is not None
         pid = int(user.stdout.readline())
-        eventually(lambda: bool(watchers(cluster.directory)))
+        until_sync(lambda: bool(watchers(cluster.directory)), within_s=60)
         assert str(cluster.directory) not in {one.directory for one in leftovers.find()}, "it has a user"
         for watcher in watchers(cluster.directory):
             watcher.kill()

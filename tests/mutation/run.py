@@ -112,9 +112,21 @@ class Slot:
     def test(self, tests: str) -> tuple[int, str]:
         """pytest's exit code and output. Too slow counts as failed: many bugs make something wait for ever."""
         command = [
-            sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "--tb=line", "--durations=0", "--durations-min=60", "-p", "no:cacheprovider",
-            "-p", "pytest_asyncio.plugin", *(f"tests/{test}" for test in tests.split()),
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "pytest",
+            "-x",
+            "-q",
+            "--no-header",
+            "--tb=line",
+            "--durations=0",
+            "--durations-min=60",
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "pytest_asyncio.plugin",
+            *(f"tests/{test}" for test in tests.split()),
+        ]
         env = os.environ | {
             "PYTHONPATH": str(self.tree / "src"),
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
@@ -122,8 +134,14 @@ class Slot:
             "PERDURE_HYPOTHESIS_SEED": "1",
         }
         process = subprocess.Popen(
-            command, cwd=self.tree, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-        )  # fmt: skip
+            command,
+            cwd=self.tree,
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
         try:
             output, _ = process.communicate(timeout=self._timeout_s)
             return process.returncode, output

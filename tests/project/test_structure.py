@@ -10,6 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -34,11 +35,11 @@ CEILINGS: Final = {
     "functions with more than 7 parameters": 8,
     "class names with more than one definition": 7,
     "wiring after construction": 0,
-    "fmt: skip and fmt: off": 0,
+    "fmt: skip and fmt: off": 8,
     "pronouns in the source": 3,
     "pronouns in SQL": 0,
     "pronouns in the documentation": 60,
-    "sleeps in tests": 390,
+    "sleeps in tests": 239,
 }
 
 
@@ -210,7 +211,7 @@ COUNTS: Final = {
     "functions with more than 7 parameters": many_parameters,
     "class names with more than one definition": repeated_class_names,
     "wiring after construction": late_wiring,
-    "fmt: skip and fmt: off": lambda: occurrences(re.compile(r"# fmt: (?:skip|off)"), sources()),
+    "fmt: skip and fmt: off": lambda: occurrences(re.compile(r"# fmt: (?:skip|off)"), chain(sources(), suite())),
     "pronouns in the source": lambda: occurrences(WORDS, sources()),
     "pronouns in SQL": lambda: occurrences(WORDS, SOURCE.rglob("*.sql")),
     "pronouns in the documentation": lambda: occurrences(WORDS, pages()),

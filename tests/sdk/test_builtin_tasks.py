@@ -23,6 +23,7 @@ from perdure.sdk.worker import command_task, http_task
 from perdure.sdk.worker.builtin_tasks import VERBS_OF_ENVIRONMENT, VerbOptions, Verbs, parse_services
 from perdure.sdk.worker.worker import Worker
 from tests.fakes.upstreams import upstream_to
+from tests.fakes.waiting import turns, until
 
 RUN = bytes(16)
 
@@ -50,9 +51,7 @@ class Bench:
         return self._seq
 
     async def end(self, seq: int) -> Report:
-        async with asyncio.timeout(20):
-            while not (found := [r for r in self.reports if r.seq == seq]):
-                await asyncio.sleep(0.002)
+        found = await until(lambda: [r for r in self.reports if r.seq == seq])
         return found[0]
 
     async def report(self, name: str, **call: Any) -> Report:
@@ -422,37 +421,42 @@ async def test_cancelling_ends_everything_the_command_started(tmp_path: Path) ->
         file = tmp_path / "pids"
         script = f"sleep 100 & echo $! > {file}.new; mv {file}.new {file}; sleep 100"
         seq = b.begin("perdure.run", command=script)
-        await _until(file.exists)
+        await until(file.exists)
         b.worker.cancel(RUN, seq, 1)
         assert (await b.end(seq)).end is End.CANCELLED
         pid = int(file.read_text())
-        await _until(lambda: not _is_alive(pid))
+        await until(lambda: not _is_alive(pid))
 
 
 async def test_who_does_not_go_when_asked_is_made_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command_task, "GRACE_S", 0.2)
     file = tmp_path / "pid"
-    code = f"import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); open({str(file)!r}, 'w').write(str(os.getpid())); time.sleep(100)"
+    code = f"""
+import os, signal
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+with open({str(file)!r}, "w") as f:
+    f.write(str(os.getpid()))
+signal.pause()
+"""
     async with Bench(allow_run=True) as b:
         seq = b.begin("perdure.run", command=[sys.executable, "-c", code])
-        await _until(lambda: file.exists() and bool(file.read_text()))
+        await until(lambda: file.exists() and bool(file.read_text()))
         pid = int(file.read_text())
         b.worker.cancel(RUN, seq, 1)
         assert (await b.end(seq)).end is End.CANCELLED
-        await _until(lambda: not _is_alive(pid))
+        await until(lambda: not _is_alive(pid))
 
 
 async def test_an_attempt_that_is_cancelled_as_it_begins_leaves_no_process(tmp_path: Path) -> None:
     marks = [tmp_path / str(i) for i in range(20)]
     async with Bench(allow_run=True) as b:
         seqs = [b.begin("perdure.run", command=f"echo $$ > {mark}; exec sleep 100") for mark in marks]
-        for turns, seq in enumerate(seqs):
-            for _ in range(turns % 5):
-                await asyncio.sleep(0)
+        for i, seq in enumerate(seqs):
+            await turns(i % 5)
             b.worker.cancel(RUN, seq, 1)
-        await _until(lambda: b.worker.slots_free == b.worker.slots)
+        await until(lambda: b.worker.slots_free == b.worker.slots)
         pids = [int(text) for mark in marks if mark.exists() and (text := mark.read_text())]
-        await _until(lambda: not any(map(_is_alive, pids)))
+        await until(lambda: not any(map(_is_alive, pids)))
 
 
 async def test_what_a_command_leaves_behind_ends_with_its_attempt(tmp_path: Path) -> None:
@@ -462,15 +466,15 @@ async def test_what_a_command_leaves_behind_ends_with_its_attempt(tmp_path: Path
         got = await b.value("perdure.run", command=f"sleep 100 & echo $! > {file}; echo done")
         assert got["stdout"] == "done\n"
         assert asyncio.get_running_loop().time() - began < 10
-        await _until(lambda: not _is_alive(int(file.read_text())))
+        await until(lambda: not _is_alive(int(file.read_text())))
 
 
 async def test_closing_the_worker_ends_its_commands(tmp_path: Path) -> None:
     file = tmp_path / "pid"
     async with Bench(allow_run=True) as b:
         b.begin("perdure.run", command=f"echo $$ > {file}; exec sleep 100")
-        await _until(lambda: file.exists() and bool(file.read_text()))
-    await _until(lambda: not _is_alive(int(file.read_text())))
+        await until(lambda: file.exists() and bool(file.read_text()))
+    await until(lambda: not _is_alive(int(file.read_text())))
 
 
 # -- serving -------------------------------------------------------------------------------------------------------------
@@ -524,12 +528,6 @@ def test_a_worker_tells_the_schemas_of_what_was_defined_and_of_nothing_else() ->
     assert found["verbs_described"]["properties"] == {"n": {"type": "integer"}}
     assert found["verbs_described"]["description"] == "Says so."
     assert "verbs_unresolvable" not in found and "perdure.http" not in found
-
-
-async def _until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not true():
-            await asyncio.sleep(0.005)
 
 
 def _is_alive(pid: int) -> bool:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from perdure import attempt, wf, workflow
+from perdure import attempt, workflow
 from perdure.core import events as ev
 from perdure.core.limits import DETAILS_BYTES_MAX
 from perdure.core.retry import End, TaskOptions
@@ -23,6 +22,7 @@ from perdure.sdk.worker.capacity import Capacity
 from perdure.sdk.worker.execution import TaskExecutor
 from perdure.sdk.worker.worker import Worker
 from tests.fakes.upstreams import ONE, upstream_to
+from tests.fakes.waiting import forever, holds, turns, until
 
 
 class Plain:
@@ -49,14 +49,12 @@ async def test_an_assignment_that_waits_for_a_slot_is_cancelled_without_ever_run
     execution = TaskExecutor(lambda _: definition, upstream_to(reported=reports.extend), ONE, "ignore")
     run = bytes(16)
     execution.assign([Assignment(run, n, 1, 1, "work", str(n).encode(), TaskOptions()) for n in range(3)])
-    await asyncio.sleep(0.01)
+    await until(lambda: begun)
     assert begun == [0]
     execution.cancel(run, 1, 1)
     in_use = execution.in_use
     gate.set()
-    async with asyncio.timeout(30):
-        while len(reports) < 2:
-            await asyncio.sleep(0.001)
+    await until(lambda: len(reports) == 2)
     await execution.close()
     assert begun == [0, 2]
     assert [(r.seq, r.end) for r in reports] == [(0, End.SUCCESS), (2, End.SUCCESS)]
@@ -88,8 +86,7 @@ async def test_many_short_tasks_share_one_runner_and_waiting_ones_run_side_by_si
     )
     for i, name in enumerate(("short", "waits")):
         execution.assign([Assignment(bytes([i] * 16), n, 1, 1, name, b"1", TaskOptions()) for n in range(50)])
-        while len(reports) < 50 * (i + 1):
-            await asyncio.sleep(0.001)
+        await until(lambda: len(reports) == 50 * (i + 1))  # noqa: B023 - awaited in this turn
         if name == "short":
             assert len(execution._runners) == 1
     assert running == 50
@@ -115,8 +112,7 @@ async def test_context_variables_of_one_task_do_not_reach_the_next() -> None:
         "ignore",
     )
     execution.assign([Assignment(bytes(16), n, 1, 1, "paints", str(n).encode(), TaskOptions()) for n in range(20)])
-    while len(reports) < 20:
-        await asyncio.sleep(0.001)
+    await until(lambda: len(reports) == 20)
     assert seen == ["none"] * 20
     await execution.close()
 
@@ -130,6 +126,7 @@ class Bench:
     def __init__(self, slots: int = 10, threads: int = 1, **receivers: Any) -> None:
         self.gate, self.thread_gate = asyncio.Event(), threading.Event()
         self.begun: list[int] = []
+        self.ended: list[int] = []
         self.reports: list[Report] = []
         self.beats: list[Beat] = []
         fns: dict[str, tuple[Any, bool]] = {
@@ -157,17 +154,18 @@ class Bench:
                 await self.gate.wait()
             except asyncio.CancelledError:
                 continue
+        self.ended.append(n)
         return n
 
     def _in_thread(self, n: int) -> int:
         self.begun.append(n)
         self.thread_gate.wait(30)
+        self.ended.append(n)
         return n
 
-    async def assign(self, name: str, *seqs: int, **options: Any) -> None:
+    def assign(self, name: str, *seqs: int, **options: Any) -> None:
         batch = [Assignment(bytes(16), n, 1, 7, name, b"%d" % n, TaskOptions(**options), 3) for n in seqs]
         self.execution.assign(batch)
-        await asyncio.sleep(0.02)
 
     def running(self) -> list[int]:
         return sorted(seq for _, seq, _ in self.execution.tokens())
@@ -177,22 +175,17 @@ class Bench:
         return {r.seq: r.end for r in self.reports}
 
 
-async def until(true: Callable[[], Any]) -> None:
-    async with asyncio.timeout(30):
-        while not true():
-            await asyncio.sleep(0.005)
-
-
 async def test_a_drain_gives_back_what_has_not_begun_and_lets_the_rest_finish() -> None:
     bench = Bench(slots=2)
-    await bench.assign("waits", 1, 2, 3)
-    await bench.assign("in_thread", 11, 12)
+    bench.assign("waits", 1, 2, 3)
+    bench.assign("in_thread", 11, 12)
     await until(lambda: len(bench.begun) == 3)
     assert bench.running() == [1, 2, 3, 11, 12]
     drained = asyncio.create_task(bench.execution.drain(30))
     await until(lambda: len(bench.reports) == 2)
     assert bench.ends == {3: End.RETURNED, 12: End.RETURNED}
-    await bench.assign("waits", 4)
+    bench.assign("waits", 4)
+    await until(lambda: 4 in bench.ends)
     assert bench.ends[4] is End.RETURNED
     assert not drained.done()
     bench.gate.set()
@@ -208,9 +201,9 @@ async def test_a_drain_gives_back_what_has_not_begun_and_lets_the_rest_finish() 
 async def test_what_a_drain_cannot_wait_for_is_cancelled_and_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(execution_module, "UNWIND_S", 0.1)
     bench = Bench()
-    await bench.assign("waits", 1)
-    await bench.assign("stubborn", 2)
-    await bench.assign("in_thread", 3)
+    bench.assign("waits", 1)
+    bench.assign("stubborn", 2)
+    bench.assign("in_thread", 3)
     await until(lambda: len(bench.begun) == 3)
     await bench.execution.drain(0.05)
     assert bench.ends == {1: End.CANCELLED, 2: End.CANCELLED, 3: End.CANCELLED}
@@ -218,8 +211,8 @@ async def test_what_a_drain_cannot_wait_for_is_cancelled_and_reported_once(monke
     assert bench.execution.in_use == 0
     bench.gate.set()
     bench.thread_gate.set()
-    await asyncio.sleep(0.1)
-    assert len(bench.reports) == 3, "nobody is told twice when they do end"
+    await until(lambda: sorted(bench.ended) == [2, 3])
+    await holds(lambda: len(bench.reports) == 3, 0.05, "a task that ended late was reported twice")
     assert bench.execution.in_use == 0
     await bench.execution.close()
 
@@ -227,11 +220,12 @@ async def test_what_a_drain_cannot_wait_for_is_cancelled_and_reported_once(monke
 async def test_what_has_ended_counts_as_running_until_it_is_reported() -> None:
     seen: list[list[int]] = []
     bench = Bench(reported=lambda _: seen.append(bench.running()))
-    await bench.assign("waits", 1)
+    bench.assign("waits", 1)
+    await until(lambda: bench.begun)
     bench.gate.set()
     while not bench.execution._reports and not seen:
         assert bench.running() == [1]
-        await asyncio.sleep(0)
+        await turns()
     if not seen:
         assert bench.running() == [1]
     await until(lambda: seen)
@@ -241,7 +235,7 @@ async def test_what_has_ended_counts_as_running_until_it_is_reported() -> None:
 
 async def test_one_that_waits_for_a_thread_is_kept_alive_and_can_be_cancelled() -> None:
     bench = Bench()
-    await bench.assign("in_thread", 1, 2, heartbeat_us=600_000)
+    bench.assign("in_thread", 1, 2, heartbeat_us=600_000)
     await until(lambda: bench.begun)
     await until(lambda: bench.beats)
     assert {b.seq for b in bench.beats} == {2}, "the one that runs speaks for itself"
@@ -249,8 +243,7 @@ async def test_one_that_waits_for_a_thread_is_kept_alive_and_can_be_cancelled() 
     assert bench.execution.in_use == 1
     bench.thread_gate.set()
     await until(lambda: bench.reports)
-    await asyncio.sleep(0.05)
-    assert bench.begun == [1]
+    await holds(lambda: bench.begun == [1], 0.05)
     assert bench.ends == {1: End.SUCCESS}
     assert bench.execution.in_use == 0
     await bench.execution.close()
@@ -258,7 +251,7 @@ async def test_one_that_waits_for_a_thread_is_kept_alive_and_can_be_cancelled() 
 
 async def test_a_task_that_calls_sys_exit_fails_and_its_thread_lives_on() -> None:
     bench = Bench()
-    await bench.assign("exits", 1, 2)
+    bench.assign("exits", 1, 2)
     await until(lambda: len(bench.reports) == 2)
     assert {(r.end, r.failure.type) for r in bench.reports if r.failure} == {(End.ERROR, "SystemExit")}
     assert bench.execution.in_use == 0
@@ -285,8 +278,7 @@ async def test_beats_are_coalesced_the_first_goes_at_once_and_the_latest_details
     assert [b.details for b in sent] == [b"0"]
     await until(lambda: len(sent) == 2)
     assert sent[1] == Beat(bytes(16), 5, 1, b"999")
-    await asyncio.sleep(0.3)
-    assert len(sent) == 2
+    await holds(lambda: len(sent) == 2, 0.3)
     done.set()
     await execution.close()
 
@@ -320,20 +312,20 @@ def test_a_short_heartbeat_is_forwarded_often_enough() -> None:
 
 
 async def test_a_worker_forgets_the_run_that_was_idle_longest_when_it_is_full() -> None:
-    @workflow(name="sleeps for ever")
-    async def sleeps() -> None:
-        await wf.sleep("1h")
+    @workflow(name="waits for ever")
+    async def waits() -> None:
+        await forever()
 
     worker = Worker(Capacity(runs_max=2))
-    worker.adopt(sleeps)
+    worker.adopt(waits)
     worker.open(upstream_to())
     ids = [bytes([n] * 16) for n in range(3)]
 
     async def go(n: int, replay: bool) -> Decided:
-        events = [ev.Recorded(1, 0, ev.RunStarted("sleeps for ever", "1", b"{}"))] if replay else []
+        events = [ev.Recorded(1, 0, ev.RunStarted("waits for ever", "1", b"{}"))] if replay else []
         found: list[Decided] = []
         asyncio.get_running_loop().call_soon(  # workflow code must not run inside an asyncio task
-            lambda: found.extend(worker.activate([Activation(ids[n], "sleeps for ever", events, replay)]))
+            lambda: found.extend(worker.activate([Activation(ids[n], "waits for ever", events, replay)]))
         )
         await until(lambda: found)
         return found[0]

@@ -23,6 +23,7 @@ from perdure.core.errors import Failure
 from perdure.errors import ChildFailed, TaskFailed
 from perdure.sdk.workflow import guards
 from perdure.sdk.workflow.instance import WorkflowInstance
+from tests.fakes.waiting import turns
 from tests.fakes.workflow_world import START_US, World, assert_replays, keep_private
 
 SEEDS = range(8)
@@ -276,7 +277,7 @@ async def sleeps() -> list[float]:
 
 def test_sleeping_is_durable_and_takes_the_time_of_the_history() -> None:
     world = check(sleeps, expected=[60, 86_460, 90_120])
-    assert len(world.of(ev.TimerStarted)) == 4, "asyncio.sleep(0) needs no timer"
+    assert len(world.of(ev.TimerStarted)) == 4, "a sleep of no time needs no timer"
 
 
 @workflow
@@ -489,10 +490,10 @@ def test_a_cancelled_run_unwinds_and_may_await_in_finally() -> None:
 @workflow
 async def refuses_to_stop() -> str:
     try:
-        await wf.sleep("1d")
+        await publish.wait()
     except asyncio.CancelledError:
         return "finished in spite of it"
-    return "slept"
+    return "published"
 
 
 def test_a_run_may_finish_in_spite_of_a_cancel_request() -> None:
@@ -502,7 +503,7 @@ def test_a_run_may_finish_in_spite_of_a_cancel_request() -> None:
 @workflow
 async def fails_while_unwinding() -> None:
     try:
-        await wf.sleep("1d")
+        await publish.wait()
     finally:
         raise RuntimeError("the cleanup broke")
 
@@ -626,7 +627,7 @@ def test_children_return_their_results_and_their_failures() -> None:
 @workflow
 async def gives_up_on_a_child() -> str:
     step = child(1)
-    await asyncio.sleep(0)
+    await turns()
     step.cancel()
     try:
         await step
@@ -1070,7 +1071,7 @@ async def test_a_run_that_leaves_memory_does_nothing_not_even_in_finally() -> No
         world.evict()
 
     await _in_a_callback(drive)
-    await asyncio.sleep(0)
+    await turns()
     assert cleaned == []
     assert len(asyncio.all_tasks()) == others
 
@@ -1091,7 +1092,7 @@ async def test_what_a_finished_run_left_behind_does_nothing_when_it_is_thrown_aw
         world.evict()
 
     await _in_a_callback(drive)
-    await asyncio.sleep(0)
+    await turns()
     assert cleaned == []
 
 
@@ -1128,8 +1129,7 @@ async def test_an_async_generator_of_workflow_code_never_reaches_the_loop_of_the
         half.evict()
 
     await _in_a_callback(drive)
-    for _ in range(5):
-        await asyncio.sleep(0)
+    await turns(5)
     assert seen == []
     assert cleaned == []
 

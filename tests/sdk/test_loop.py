@@ -12,6 +12,7 @@ import pytest
 
 from perdure.core.errors import WorkflowRuleBroken
 from perdure.sdk.workflow.loop import WorkflowLoop, WorkflowTask
+from tests.fakes.waiting import turns
 
 
 class Timers:
@@ -126,7 +127,7 @@ async def test_it_runs_inside_a_callback_of_another_loop_and_leaves_that_one_as_
         seen.append(asyncio.get_running_loop())
 
     outer.call_soon(drive)
-    await asyncio.sleep(0)
+    await turns()
     assert seen == [loop, outer]
 
 

@@ -25,6 +25,7 @@ from perdure.sdk.worker.attempts import Attempt, Slot, current_slot
 from perdure.sdk.worker.capacity import Capacity
 from perdure.sdk.worker.execution import TaskExecutor
 from tests.fakes.upstreams import ONE, upstream_to
+from tests.fakes.waiting import until
 
 
 class Book:
@@ -310,8 +311,7 @@ class Bench:
 
     async def run(self, n: int) -> None:
         self.execution.assign([Assignment(bytes(16), i, 1, 1, "t", b"%d" % i, TaskOptions(), 5) for i in range(n)])
-        while len(self.reports) < n:
-            await asyncio.sleep(0.001)
+        await until(lambda: len(self.reports) == n)
 
     @property
     def reports(self) -> list[Report]:
@@ -326,8 +326,8 @@ async def test_lines_come_before_the_report_and_chunks_are_numbered(monkeypatch:
     async def chatty(n: int) -> int:
         for i in range(200):
             print(f"{n}:{i}")
-            if i % 50 == 0:
-                await asyncio.sleep(0.01)
+            if i == 50:
+                await until(lambda: any(c.seq == n for c in bench.chunks))
         return n
 
     bench = Bench(chatty, output_mode="capture")
@@ -353,13 +353,10 @@ async def test_a_task_that_goes_on_is_heard_while_it_runs() -> None:
 
     bench = Bench(waits, output_mode="capture")
     bench.execution.assign([Assignment(bytes(16), 0, 1, 1, "t", b"0", TaskOptions())])
-    async with asyncio.timeout(10):
-        while not bench.chunks:
-            await asyncio.sleep(0.01)
+    await until(lambda: bench.chunks)
     assert not bench.reports
     gate.set()
-    while not bench.reports:
-        await asyncio.sleep(0.001)
+    await until(lambda: bench.reports)
     assert len(bench.chunks) == 1
     await bench.execution.close()
 
@@ -386,8 +383,7 @@ async def test_what_reports_set_off_does_not_belong_to_a_task() -> None:
     upstream = upstream_to(reported=lambda _: seen.append(current_slot.get(None)))
     execution = TaskExecutor(lambda _: definition, upstream, ONE)
     execution.assign([Assignment(bytes(16), 0, 1, 1, "t", b"0", TaskOptions())])
-    while not seen:
-        await asyncio.sleep(0.001)
+    await until(lambda: seen)
     assert seen == [None]
     await execution.close()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import multiprocessing
 import os
 import signal
@@ -10,7 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +25,7 @@ from perdure.sdk.worker.capacity import Capacity
 from perdure.sdk.worker.execution import TaskExecutor
 from perdure.sdk.worker.processes import find
 from tests.fakes.upstreams import upstream_to
-
-SIGNATURE_OF_LIFE_S = 60
+from tests.fakes.waiting import busy_thread, forever_thread, until, until_sync
 
 
 @task(process=True)
@@ -53,16 +51,15 @@ def p_waits(stubborn: bool) -> None:
     if stubborn:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     print("pid", os.getpid())
-    while True:
-        time.sleep(0.05)
+    forever_thread()
 
 
 @task(process=True)
-def p_talks(lines: int) -> int:
+def p_talks(lines: int, gate: str) -> int:
     for i in range(lines):
         print(f"line {i}")
         attempt().heartbeat({"line": i})
-    time.sleep(0.6)
+    until_sync(Path(gate).exists)
     return lines
 
 
@@ -70,7 +67,7 @@ def p_talks(lines: int) -> int:
 def p_forks_and_dies() -> None:
     """Its own child keeps every descriptor open."""
     if os.fork() == 0:
-        time.sleep(3)
+        busy_thread(3)
     os._exit(9)
 
 
@@ -109,20 +106,14 @@ class Bench:
         return self._seq
 
     async def report(self, seq: int) -> Report:
-        await until(lambda: any(r.seq == seq for r in self.reports))
-        return next(r for r in self.reports if r.seq == seq)
+        found = await until(lambda: [r for r in self.reports if r.seq == seq])
+        return found[0]
 
     async def run(self, name: str, *args: Any, **options: Any) -> Report:
         return await self.report(self.assign(name, *args, **options))
 
     def lines(self) -> list[str]:
         return [line.text for c in self.chunks for line in c.lines]
-
-
-async def until(true: Callable[[], Any]) -> None:
-    async with asyncio.timeout(SIGNATURE_OF_LIFE_S):
-        while not true():
-            await asyncio.sleep(0.01)
 
 
 def value(report: Report) -> Any:
@@ -209,13 +200,15 @@ async def test_one_that_waits_for_a_process_is_cancelled_without_ever_running(be
     assert bench.execution.in_use == 0
 
 
-async def test_lines_and_heartbeats_of_a_child_arrive_while_it_runs_and_in_order(bench: Bench) -> None:
-    seq = bench.assign("p_talks", 300)
+async def test_lines_and_heartbeats_of_a_child_arrive_while_it_runs_and_in_order(bench: Bench, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    seq = bench.assign("p_talks", 300, str(gate))
     await until(lambda: bench.beats and bench.beats[-1].details == b'{"line":299}')
     await until(lambda: len(bench.lines()) == 300)
     assert not bench.reports
     assert bench.lines() == [f"line {i}" for i in range(300)]
     assert 1 < len(bench.beats) < 20, "a few a second"
+    gate.touch()
     assert (await bench.report(seq)).end is End.SUCCESS
     now = time.monotonic_ns() // 1000 + 5_000_000_000
     assert all(now - 60_000_000 < line.at_us < now for c in bench.chunks for line in c.lines), "by the parent's clock"
@@ -252,7 +245,7 @@ def test_a_task_that_a_child_cannot_import_is_refused_with_the_way_out() -> None
 # -- whole programs -------------------------------------------------------------------------------------------------------
 
 SCRIPT = """
-import asyncio, os, sys, time
+import asyncio, os, sys, threading
 from perdure import task
 from perdure.core.retry import TaskOptions
 from perdure.core.work import Assignment, Upstream
@@ -263,20 +256,20 @@ from perdure.sdk.worker.worker import Worker
 def double(n: int) -> int:
     print("child", os.getpid(), flush=True)
     if n > 100:
-        time.sleep(600)
+        threading.Event().wait()
     return 2 * n
 
 async def main(n):
-    reports, chunks = [], []
+    reports, reported = [], asyncio.Event()
+    def report(batch):
+        reports.extend(batch)
+        reported.set()
     worker = Worker(Capacity(processes=1))
     nothing = lambda _: None
-    worker.open(
-        Upstream(clock_us=lambda: 0, reported=reports.extend, decided=nothing, beats=nothing, logged=chunks.extend)
-    )
+    worker.open(Upstream(clock_us=lambda: 0, reported=report, decided=nothing, beats=nothing, logged=nothing))
     data = double.signature.encode_call((n,), {})
     worker.assign([Assignment(bytes(16), 0, 1, 1, "double", data, TaskOptions())])
-    while not reports:
-        await asyncio.sleep(0.01)
+    await reported.wait()
     await worker.close()
     r = reports[0]
     print("report", r.end.value, r.value, r.failure.message if r.failure else "", flush=True)
@@ -310,7 +303,8 @@ def test_children_die_with_their_parent(tmp_path: Path) -> None:
         child = int(parent.stdout.readline().split()[1])
         assert psutil.pid_exists(child)
         parent.kill()
-    deadline = time.monotonic() + 10
-    while psutil.pid_exists(child) and psutil.Process(child).status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() < deadline, "the child lives on"
-        time.sleep(0.05)
+    until_sync(
+        lambda: not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE,
+        "the child lives on",
+        within_s=10,
+    )

@@ -20,6 +20,7 @@ from perdure.core.runstate import RunState
 from perdure.core.undo import DEADLINE, PREFIX, offer, refuse_undone, stack_of, with_failures
 from perdure.errors import InvalidInput, TaskFailed
 from perdure.sdk.workflow import guards
+from tests.fakes.waiting import forever
 from tests.fakes.workflow_world import World, assert_replays, keep_private
 
 SEEDS = 300
@@ -198,18 +199,17 @@ async def continues(order: str, commit: bool) -> None:
 
 
 @workflow
-async def sleeps(order: str) -> str:
+async def waits(order: str) -> str:
     await charge(order)
     await pack(order)
-    await asyncio.sleep(3600)
-    return "late"
+    await forever()
 
 
 @workflow
 async def stubborn(order: str) -> str:
     await charge(order)
     try:
-        await asyncio.sleep(3600)
+        await forever()
     except asyncio.CancelledError:
         pass
     return "I stay"
@@ -353,7 +353,7 @@ def cancelled(world: UndoWorld, reason: str, *, deadline: bool = False) -> UndoW
 
 
 def test_a_cancelled_run_takes_back_what_it_did() -> None:
-    world = cancelled(UndoWorld(sleeps, "o1"), "changed my mind")
+    world = cancelled(UndoWorld(waits, "o1"), "changed my mind")
     assert world.undone == ["undo:pack[1]", "undo:charge[0]"]
     assert world.closing == cm.CancelRun("changed my mind")
     assert world.calls[0]["error"] == {"code": "run_cancelled", "type": "", "message": "changed my mind"}
@@ -380,7 +380,7 @@ def test_cancelling_code_that_unwinds_by_hand_does_not_stop_the_unwinding() -> N
     assert_replays(world)
 
 
-@pytest.mark.parametrize("flow", [sleeps, stubborn])
+@pytest.mark.parametrize("flow", [waits, stubborn])
 def test_a_run_past_its_deadline_unwinds_and_fails_whatever_its_code_says(flow: Any) -> None:
     world = cancelled(UndoWorld(flow, "o1"), DEADLINE, deadline=True)
     assert world.failure == Failure("run_timeout", "the run did not end before its deadline", "TimeoutError")
@@ -556,7 +556,9 @@ def check(world: UndoWorld, exact: bool) -> None:
         assert undos == [line.task for line in lines][::-1]
 
 
-@pytest.mark.parametrize("kinds", [["do", "together", "map", "sleep", "hurry", "try"], ["do", "together", "map", "scope", "try", "hurry"]])  # fmt: skip
+@pytest.mark.parametrize(
+    "kinds", [["do", "together", "map", "sleep", "hurry", "try"], ["do", "together", "map", "scope", "try", "hurry"]]
+)
 def test_whatever_a_run_did_is_undone_when_it_fails_or_is_cancelled(kinds: list[str]) -> None:
     ends: dict[str, int] = {}
     for seed in range(SEEDS):
@@ -589,9 +591,11 @@ def test_of_two_that_go_by_one_name_the_newer_is_the_one_that_is_being_undone() 
     """A node of a flow that was visited twice: what takes it back names the node alone."""
     options = msgspec.structs.replace(ev.TaskOptions(), undo="refund")
     events: list[ev.Event] = [
-        ev.TasksScheduled(0, "pay", "q", [b"{}"], options, ["pay"]), ev.TasksSucceeded([0], [b"1"]),
-        ev.TasksScheduled(1, "pay", "q", [b"{}"], options, ["pay"]), ev.TasksSucceeded([1], [b"2"]),
+        ev.TasksScheduled(0, "pay", "q", [b"{}"], options, ["pay"]),
+        ev.TasksSucceeded([0], [b"1"]),
+        ev.TasksScheduled(1, "pay", "q", [b"{}"], options, ["pay"]),
+        ev.TasksSucceeded([1], [b"2"]),
         ev.TasksScheduled(2, "refund", "q", [b"{}"], ev.TaskOptions(), [f"{PREFIX}pay"]),
-    ]  # fmt: skip
+    ]
     lines = stack_of([ev.Recorded(n, n, e) for n, e in enumerate(events, 1)])
     assert [(line.task, line.status) for line in lines] == [(0, "ready"), (1, "undoing")]

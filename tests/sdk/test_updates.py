@@ -31,6 +31,7 @@ from perdure.sdk.workflow import guards
 from perdure.sdk.workflow.instance import WorkflowInstance
 from perdure.sdk.workflow.messages import update_names
 from perdure.wire import acts, protocol
+from tests.fakes.waiting import forever, turns, until
 from tests.fakes.workflow_world import RUN_ID, World, assert_replays, keep_private
 
 NEXT_ID = ids.run_id(1_700_000_001_000, 0, 8)
@@ -195,8 +196,7 @@ def test_what_a_handler_raises_is_the_answer_and_the_run_goes_on() -> None:
 @workflow(name="unit_updates_continues")
 async def continues() -> None:
     async def slow(n: int) -> int:
-        await wf.sleep("1d")
-        return n
+        await forever()
 
     add.handle(slow)
     await done.next()
@@ -347,10 +347,15 @@ def test_state_knows_what_is_open_and_what_was_answered() -> None:
 
 def test_a_retry_keeps_the_questions_and_takes_back_the_answers() -> None:
     events: list[ev.Event] = [
-        ev.RunStarted("w", "1", b""), asked("before", "add", b"1"), ev.UpdateAnswered("before", b"1"),
-        ev.TimerStarted(0, 5), ev.TimerFired(0), asked("after", "add", b"2"), ev.UpdateAnswered("after", b"2"),
+        ev.RunStarted("w", "1", b""),
+        asked("before", "add", b"1"),
+        ev.UpdateAnswered("before", b"1"),
+        ev.TimerStarted(0, 5),
+        ev.TimerFired(0),
+        asked("after", "add", b"2"),
+        ev.UpdateAnswered("after", b"2"),
         ev.RunFailed(Failure("run_failed", "timeout"), 5),
-    ]  # fmt: skip
+    ]
     history = [ev.Recorded(i + 1, 10 * i, e) for i, e in enumerate(events)]
     history.append(ev.Recorded(len(events) + 1, 1_000, plan(history)))
     left = [r.event for r in effective(history)]
@@ -437,8 +442,7 @@ async def test_an_answer_from_here_is_told_at_once_and_from_elsewhere_soon() -> 
     here = asyncio.ensure_future(updates.ask(1, RUN_ID, question(), 10))
     also = asyncio.ensure_future(updates.ask(1, RUN_ID, question(), 10))
     there = asyncio.ensure_future(updates.ask(1, NEXT_ID, question(), 10))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    await turns(2)
     updates.answered(1, RUN_ID, [("x", b"1", None)])
     assert await here == await also == UpdateAnswer(b"1")
     assert port.looks == 0
@@ -452,12 +456,11 @@ async def test_an_answer_from_here_is_told_at_once_and_from_elsewhere_soon() -> 
 async def test_those_who_wait_follow_a_run_to_its_successor_and_learn_of_its_end() -> None:
     port, updates = waiting()
     one = asyncio.ensure_future(updates.ask(1, RUN_ID, question(), 10))
-    await asyncio.sleep(0.01)
+    await until(lambda: port.posted)
     port.over[RUN_ID] = NEXT_ID
-    await asyncio.sleep(0.05)
+    await until(lambda: (1, NEXT_ID, "x") in updates._waiting)
     two = asyncio.ensure_future(updates.ask(1, RUN_ID, question("y"), 10))
-    await asyncio.sleep(0.01)
-    assert (1, NEXT_ID, "y") in port.posted
+    await until(lambda: (1, NEXT_ID, "y") in port.posted)
     port.answers[1, NEXT_ID, "y"] = UpdateAnswer(b"9")
     assert await two == UpdateAnswer(b"9")
     assert await updates.find(1, RUN_ID, "y") == UpdateAnswer(b"9")

@@ -20,6 +20,7 @@ from perdure.sdk.worker.execution import TaskExecutor
 from perdure.sdk.worker.watchdog import BLOCKED_MAX_S, Watchdog, stack_of
 from perdure.sdk.workflow import guards
 from tests.fakes.upstreams import upstream_to
+from tests.fakes.waiting import until
 
 
 class Loop:
@@ -180,7 +181,7 @@ async def test_on_a_real_loop_the_guilty_task_is_found_and_its_stack_shows_its_o
             await waiting.wait()
         else:
             time.sleep(1.5)
-            await asyncio.sleep(0.6)
+            await until(lambda: any(b.seq == n and not b.blocked for b in urgent))
             waiting.set()
         return n
 
@@ -190,8 +191,7 @@ async def test_on_a_real_loop_the_guilty_task_is_found_and_its_stack_shows_its_o
     upstream = upstream_to(reported=reports.extend, urgent_beats=urgent.extend)
     execution = TaskExecutor(lambda _: definition, upstream, Capacity(slots=5, threads=1), "ignore")
     execution.assign([Assignment(bytes(16), n, 1, 1, "task", b"%d" % n, TaskOptions()) for n in range(2)])
-    while len(reports) < 2:
-        await asyncio.sleep(0.01)
+    await until(lambda: len(reports) == 2)
     await execution.close()
     stacks = [b.blocked for b in urgent if b.blocked]
     assert stacks and all("time.sleep(1.5)" in s and "perdure/sdk" not in s and "asyncio" not in s for s in stacks)

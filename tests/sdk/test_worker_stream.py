@@ -13,6 +13,7 @@ from perdure.sdk.client.channel import Access
 from perdure.sdk.client.session import ClientSession
 from perdure.sdk.worker.stream import RemoteWorker
 from perdure.sdk.worker.worker import Worker
+from tests.fakes.waiting import until
 
 
 class EndedCall:
@@ -64,9 +65,8 @@ async def test_a_clients_stream_that_ends_tells_those_who_wait_and_leaves_nothin
 
     session = ClientSession(Channel(), (), "somewhere")
     waiting = asyncio.create_task(session.call("run.result", b"", 30.0, 0.0))
-    await asyncio.sleep(0.01)
+    await until(lambda: session.is_over and session._waiting)
     call.cancel()
     with pytest.raises(Unavailable, match="somewhere"):
         await waiting
-    await asyncio.sleep(0.01)
-    assert all(task.done() for task in session._work)
+    await until(lambda: all(task.done() for task in session._work))

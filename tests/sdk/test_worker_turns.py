@@ -14,6 +14,7 @@ from perdure.sdk.worker import workflow_runner
 from perdure.sdk.worker.overrun import StretchBound
 from perdure.sdk.worker.worker import Worker
 from tests.fakes.upstreams import upstream_to
+from tests.fakes.waiting import turns
 
 MANY = 3_000
 
@@ -21,7 +22,7 @@ MANY = 3_000
 @workflow(name="turns_gather")
 async def gather(n: int) -> int:
     async def one(i: int) -> int:
-        await asyncio.sleep(0)
+        await turns()
         return i
 
     return sum(await asyncio.gather(*(one(i) for i in range(n))))
@@ -60,7 +61,7 @@ class Driven:
         for turn in range(20_000):
             if len(self.order) >= count:
                 return turn
-            await asyncio.sleep(0)
+            await turns()
         raise AssertionError(f"only {self.order} were decided")
 
 
@@ -81,8 +82,7 @@ async def test_a_run_that_is_forgotten_between_two_slices_does_not_go_on(monkeyp
     monkeypatch.setattr(workflow_runner, "SLICE_S", 0.0)
     driven = Driven()
     driven.activate(activation(1, "turns_gather", MANY))
-    for _ in range(5):
-        await asyncio.sleep(0)
+    await turns(5)
     driven.worker.forget(bytes([1]) * 16)
     driven.activate(activation(2, "turns_modest", 2))
     await driven.until(1)

@@ -22,6 +22,7 @@ from perdure.server.secret_box import SecretBox
 from perdure.store.api_keys import Keys
 from perdure.store.definitions import PostgresDefinitions
 from perdure.store.reads import PostgresReads
+from tests.fakes.waiting import until
 
 word = Signal("rest_word", str)
 paid = Promise("rest_paid", int)
@@ -120,8 +121,7 @@ async def live(dsn: str, *, auth: Auth | None = None, keys: bool = False) -> Asy
         http = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=1))
         http.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
         serving = asyncio.create_task(http._serve([sock]))
-        while not http.started:
-            await asyncio.sleep(0.005)
+        await until(lambda: http.started or serving.done())
         try:
             async with httpx2.AsyncClient(base_url=f"{url}/api/v1", timeout=60) as client:
                 yield Live(perdure, server, url, client)

@@ -82,8 +82,11 @@ async def test_what_is_done_with_the_database_at_hand_is_recorded_too(dsn: str, 
     await api_keys.delete_namespace(dsn, "team", by="cli:ada")
     lines = await audit.page(None)
     assert [(x.action, x.target) for x in lines] == [
-        ("namespace.delete", "team"), ("key.revoke", view.id), ("key.create", view.id), ("namespace.create", "team"),
-    ]  # fmt: skip
+        ("namespace.delete", "team"),
+        ("key.revoke", view.id),
+        ("key.create", view.id),
+        ("namespace.create", "team"),
+    ]
     assert {x.actor for x in lines} == {"cli:ada"}
     assert secret[16:] not in repr(lines)
 

@@ -129,11 +129,30 @@ async def test_the_secret_is_compared_in_constant_time(world: World, monkeypatch
 
 
 BAD_HEADERS = [
-    "", " ", "Bearer", "Bearer ", "Bearer  ", "Basic dXNlcjpwdw==", "bearer", "Token pd_x", "Bearer pd_", "Bearer pd__",
-    "Bearer " + "x" * 9000, "Bearer pd_" + "a" * 12 + "_", "Bearer pd_" + "a" * 12 + "_" + "b" * 42, "Bearer pd_" + "a" * 12 + "_" + "b" * 44,
-    "Bearer pd_" + "a" * 12 + "_" + "b" * 43 + "\n", "Bearer pd_' or 1=1 --x_" + "b" * 43, "Bearer é", "Bearer a b", "Bearer a, Bearer b",
-    "Bearer pd_" + "a" * 12 + "_" + "b" * 43, "Bearer ..", "Bearer eyJhbGciOiJub25lIn0.e30.", "\x00",
-]  # fmt: skip
+    "",
+    " ",
+    "Bearer",
+    "Bearer ",
+    "Bearer  ",
+    "Basic dXNlcjpwdw==",
+    "bearer",
+    "Token pd_x",
+    "Bearer pd_",
+    "Bearer pd__",
+    "Bearer " + "x" * 9000,
+    "Bearer pd_" + "a" * 12 + "_",
+    "Bearer pd_" + "a" * 12 + "_" + "b" * 42,
+    "Bearer pd_" + "a" * 12 + "_" + "b" * 44,
+    "Bearer pd_" + "a" * 12 + "_" + "b" * 43 + "\n",
+    "Bearer pd_' or 1=1 --x_" + "b" * 43,
+    "Bearer é",
+    "Bearer a b",
+    "Bearer a, Bearer b",
+    "Bearer pd_" + "a" * 12 + "_" + "b" * 43,
+    "Bearer ..",
+    "Bearer eyJhbGciOiJub25lIn0.e30.",
+    "\x00",
+]
 
 
 @pytest.mark.parametrize("header", BAD_HEADERS)
@@ -220,12 +239,16 @@ async def test_a_stream_ends_when_its_key_is_narrowed(world: World) -> None:
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(header=st.one_of(
-    st.text(max_size=300),
-    st.text(max_size=300).map("Bearer {}".format),
-    st.from_regex(r"pd_[A-Za-z0-9]{12}_[A-Za-z0-9_-]{43}", fullmatch=True).map("Bearer {}".format),
-    st.from_regex(r"[A-Za-z0-9_-]{0,40}\.[A-Za-z0-9_-]{0,40}\.[A-Za-z0-9_-]{0,40}", fullmatch=True).map("bearer {}".format),
-))  # fmt: skip
+@given(
+    header=st.one_of(
+        st.text(max_size=300),
+        st.text(max_size=300).map("Bearer {}".format),
+        st.from_regex(r"pd_[A-Za-z0-9]{12}_[A-Za-z0-9_-]{43}", fullmatch=True).map("Bearer {}".format),
+        st.from_regex(r"[A-Za-z0-9_-]{0,40}\.[A-Za-z0-9_-]{0,40}\.[A-Za-z0-9_-]{0,40}", fullmatch=True).map(
+            "bearer {}".format
+        ),
+    )
+)
 async def test_no_header_gets_anything_but_a_refusal(world: World, header: str) -> None:
     with pytest.raises((Unauthenticated, RateLimited)):
         await world.auth.check({"authorization": header}, None)
@@ -418,10 +441,20 @@ async def test_lists_show_everything_but_the_secret_in_pages_by_id(world: World)
     assert (await world.keys.revoke(own.id, "team")).revoked_us is not None
 
 
-@pytest.mark.parametrize("bad", [
-    {"name": ""}, {"name": "x" * 201}, {"name": "a\nb"}, {"rate_per_s": 0.0}, {"rate_per_s": float("nan")}, {"rate_per_s": float("inf")},
-    {"expires_in_us": 0}, {"expires_in_us": -1}, {"expires_in_us": 1 << 62},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"name": ""},
+        {"name": "x" * 201},
+        {"name": "a\nb"},
+        {"rate_per_s": 0.0},
+        {"rate_per_s": float("nan")},
+        {"rate_per_s": float("inf")},
+        {"expires_in_us": 0},
+        {"expires_in_us": -1},
+        {"expires_in_us": 1 << 62},
+    ],
+)
 async def test_a_key_that_makes_no_sense_is_not_created(world: World, bad: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput):
         await world.keys.create(NewKey(**{"name": "n", "role": Role.VIEWER, **bad}))

@@ -35,7 +35,8 @@ class Provider:
         self.keys: dict[str, Any] = {"rsa": RSA, "ec": EC, "ed": ED}
         self.raw: bytes | None = None
         self.status = 200
-        self.delay_s = 0.0
+        self.answers = asyncio.Event()
+        self.answers.set()
         self.asked: list[str] = []
         self._server: asyncio.Server
         self._answering: list[asyncio.Task[None]] = []
@@ -47,6 +48,7 @@ class Provider:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self.answers.set()
         self._server.close()
         await self._server.wait_closed()
         await asyncio.gather(*self._answering)
@@ -59,7 +61,7 @@ class Provider:
         while (await reader.readline()).strip():
             pass
         self.asked.append(path)
-        await asyncio.sleep(self.delay_s)
+        await self.answers.wait()
         body = self.document(path)
         head = f"HTTP/1.1 {self.status} X\r\nlocation: {self.issuer}/elsewhere\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
         writer.write(head.encode() + body)
@@ -83,9 +85,16 @@ class Provider:
     def claims(self, **more: Any) -> dict[str, Any]:
         now = time.time()
         given = {
-            "iss": self.issuer, "aud": AUDIENCE, "sub": "ada", "exp": now + 60, "nbf": now - 1, "iat": now - 1,
-            "perdure_role": "operator", "perdure_namespace": "default", **more,
-        }  # fmt: skip
+            "iss": self.issuer,
+            "aud": AUDIENCE,
+            "sub": "ada",
+            "exp": now + 60,
+            "nbf": now - 1,
+            "iat": now - 1,
+            "perdure_role": "operator",
+            "perdure_namespace": "default",
+            **more,
+        }
         return {k: v for k, v in given.items() if v is not ...}
 
     def token(self, key: Any = RSA, kid: str = "rsa", alg: str = "RS256", **claims: Any) -> str:
@@ -216,13 +225,19 @@ async def test_a_token_that_brings_its_own_key_is_refused(provider: Provider) ->
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.one_of(
-    st.text(alphabet="abcdefABCDEF012345._-=", max_size=400),
-    st.recursive(st.none() | st.booleans() | st.text(max_size=8), lambda x: st.lists(x) | st.dictionaries(st.text(max_size=5), x), max_leaves=8).map(
-        lambda v: f"{part(v)}.{part(v)}.AAAA"),
-    st.just("." * 8000), st.just(base64.urlsafe_b64encode(b"[" * 2900).decode() + ".e30.AA"),
-    st.just(base64.urlsafe_b64encode(b'{"alg":"RS256","kid":"rsa","x":' + b"[" * 2900).decode() + ".e30.AA"),
-))  # fmt: skip
+@given(
+    st.one_of(
+        st.text(alphabet="abcdefABCDEF012345._-=", max_size=400),
+        st.recursive(
+            st.none() | st.booleans() | st.text(max_size=8),
+            lambda x: st.lists(x) | st.dictionaries(st.text(max_size=5), x),
+            max_leaves=8,
+        ).map(lambda v: f"{part(v)}.{part(v)}.AAAA"),
+        st.just("." * 8000),
+        st.just(base64.urlsafe_b64encode(b"[" * 2900).decode() + ".e30.AA"),
+        st.just(base64.urlsafe_b64encode(b'{"alg":"RS256","kid":"rsa","x":' + b"[" * 2900).decode() + ".e30.AA"),
+    )
+)
 async def test_no_bytes_get_anything_but_a_refusal(token: str) -> None:
     provider = Provider()
     provider.issuer = "http://127.0.0.1:9"
@@ -238,15 +253,37 @@ async def test_no_bytes_get_anything_but_a_refusal(token: str) -> None:
 PAST, FUTURE = -2 * LEEWAY_S, 2 * LEEWAY_S
 
 
-@pytest.mark.parametrize(("claims", "why"), [
-    ({"exp": ...}, "exp"), ({"exp": "tomorrow"}, "exp"), ({"exp": True}, "exp"), ({"exp": 10**400}, "exp"), ({"exp": -1}, "exp"),
-    ({"iss": ...}, "issuer"), ({"iss": "http://127.0.0.1:1"}, "issuer"), ({"iss": ["x"]}, "issuer"),
-    ({"aud": ...}, "audience"), ({"aud": "other"}, "audience"), ({"aud": ["other", AUDIENCE + "2"]}, "audience"), ({"aud": {AUDIENCE: 1}}, "audience"),
-    ({"sub": ...}, "sub"), ({"sub": ""}, "sub"), ({"sub": 7}, "sub"),
-    ({"perdure_role": ...}, "role"), ({"perdure_role": "king"}, "role"), ({"perdure_role": ""}, "role"), ({"perdure_role": []}, "role"), ({"perdure_role": {"admin": 1}}, "role"), ({"perdure_role": "ADMIN"}, "role"),
-    ({"perdure_namespace": ...}, "namespace"), ({"perdure_namespace": ""}, "namespace"), ({"perdure_namespace": ["a", "b"]}, "namespace"),
-    ({"nbf": "soon"}, "nbf"), ({"iat": []}, "iat"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("claims", "why"),
+    [
+        ({"exp": ...}, "exp"),
+        ({"exp": "tomorrow"}, "exp"),
+        ({"exp": True}, "exp"),
+        ({"exp": 10**400}, "exp"),
+        ({"exp": -1}, "exp"),
+        ({"iss": ...}, "issuer"),
+        ({"iss": "http://127.0.0.1:1"}, "issuer"),
+        ({"iss": ["x"]}, "issuer"),
+        ({"aud": ...}, "audience"),
+        ({"aud": "other"}, "audience"),
+        ({"aud": ["other", AUDIENCE + "2"]}, "audience"),
+        ({"aud": {AUDIENCE: 1}}, "audience"),
+        ({"sub": ...}, "sub"),
+        ({"sub": ""}, "sub"),
+        ({"sub": 7}, "sub"),
+        ({"perdure_role": ...}, "role"),
+        ({"perdure_role": "king"}, "role"),
+        ({"perdure_role": ""}, "role"),
+        ({"perdure_role": []}, "role"),
+        ({"perdure_role": {"admin": 1}}, "role"),
+        ({"perdure_role": "ADMIN"}, "role"),
+        ({"perdure_namespace": ...}, "namespace"),
+        ({"perdure_namespace": ""}, "namespace"),
+        ({"perdure_namespace": ["a", "b"]}, "namespace"),
+        ({"nbf": "soon"}, "nbf"),
+        ({"iat": []}, "iat"),
+    ],
+)
 async def test_a_missing_or_wrong_claim_is_refused(provider: Provider, claims: dict[str, Any], why: str) -> None:
     with pytest.raises(Unauthenticated, match=why):
         await enter(authenticator(provider), provider.token(**claims))
@@ -274,9 +311,13 @@ async def test_a_stream_ends_with_its_token(provider: Provider) -> None:
 
 async def test_claims_are_mapped_to_roles_and_namespaces(provider: Provider) -> None:
     auth = authenticator(
-        provider, role_claim="realm_access.roles", roles={"ops": "operator", "boss": "admin", "bots": "worker"},
-        namespace_claim="https://example.com/team", namespaces={"t1": "payments", "all": "*"}, subject_claim="email",
-    )  # fmt: skip
+        provider,
+        role_claim="realm_access.roles",
+        roles={"ops": "operator", "boss": "admin", "bots": "worker"},
+        namespace_claim="https://example.com/team",
+        namespaces={"t1": "payments", "all": "*"},
+        subject_claim="email",
+    )
     more = {"perdure_role": "admin", "email": "ada@example.com", "https://example.com/team": "t1"}
     principal = await enter(auth, provider.token(realm_access={"roles": ["staff", "ops"]}, **more))
     assert (principal.subject, principal.role, principal.namespace) == (
@@ -317,10 +358,16 @@ def test_a_name_in_the_audit_log_is_short_and_printable() -> None:
     assert len(subject) < 250
 
 
-@pytest.mark.parametrize("wrong", [
-    {"issuer": "http://idp.example.com"}, {"jwks_url": "http://idp.example.com/keys"}, {"jwks_url": "ftp://127.0.0.1.example.com"},
-    {"audience": ""}, {"roles": {"x": "king"}},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"issuer": "http://idp.example.com"},
+        {"jwks_url": "http://idp.example.com/keys"},
+        {"jwks_url": "ftp://127.0.0.1.example.com"},
+        {"audience": ""},
+        {"roles": {"x": "king"}},
+    ],
+)
 def test_settings_that_would_let_anybody_in_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput):
         OidcSettings(**{"issuer": "https://idp.example.com", "audience": "p", **wrong})
@@ -426,7 +473,7 @@ async def test_trouble_with_the_provider_lets_nobody_in(
         case "deep":
             provider.raw = b'{"keys":' + b"[" * 100_000
         case "slow":
-            provider.delay_s = 1.0
+            provider.answers.clear()
         case _:
             more["jwks_url"] = "http://127.0.0.1:9/keys"
     with pytest.raises(PerdureError) as refused:

@@ -26,6 +26,7 @@ from perdure.server.grpc.hub import WorkerHub
 from perdure.wire import protocol
 from perdure.wire.protocol import Hello, Token, Up
 from tests.fakes.upstreams import upstream_to
+from tests.fakes.waiting import holds, turns
 
 VICTIM, LIAR = 1, 2
 RUN = bytes(range(16))
@@ -111,21 +112,21 @@ def give_task(hub: WorkerHub, engine: Engine) -> Connection:
 
 def lies() -> Up:
     return Up(
-        reports=[report(b'"forged"')], decisions=[(0, Decided(RUN, []), False), (1, Decided(RUN, []), False)], beats=[Beat(RUN, 1, 1)],
-        logs=[LogChunk(RUN, 1, 1, 0, [LogLine(1, "stdout", "", "forged")]), LogChunk(RUN, -1, 1, 0, [LogLine(1, "stdout", "", "forged")])],
-    )  # fmt: skip
-
-
-async def settle() -> None:
-    for _ in range(10):
-        await asyncio.sleep(0)
+        reports=[report(b'"forged"')],
+        decisions=[(0, Decided(RUN, []), False), (1, Decided(RUN, []), False)],
+        beats=[Beat(RUN, 1, 1)],
+        logs=[
+            LogChunk(RUN, 1, 1, 0, [LogLine(1, "stdout", "", "forged")]),
+            LogChunk(RUN, -1, 1, 0, [LogLine(1, "stdout", "", "forged")]),
+        ],
+    )
 
 
 async def test_reports_about_the_tasks_of_others_are_refused(hub: WorkerHub, engine: Engine, heard: Heard) -> None:
     victim = give_task(hub, engine)
     liar = hub.join(hello([("default", "t")]), LIAR, "liar")
     hub.messages.received(liar, lies())
-    await settle()
+    await turns(10)
     assert heard == Heard()
     assert hub.messages.refused >= 5
     hub.messages.received(victim, Up(reports=[report(b'"true"')]))
@@ -149,7 +150,7 @@ async def test_an_attempt_is_reported_by_the_worker_that_has_it_now(
     """Another one of the same namespace brought its token along, and it was assigned anew since."""
     engine.presented.set()
     earlier = hub.join(hello([("default", "other")], [(RUN, 1, 1)]), VICTIM, "victim")
-    await settle()
+    await turns(10)
     now = give_task(hub, engine)
     hub.messages.received(earlier, Up(reports=[report(b'"late"')]))
     assert heard.reports == []
@@ -186,7 +187,7 @@ async def test_what_never_reached_a_worker_that_reconnects_goes_back_unstarted(
         )
     again = Hello(first.worker_id, "worker", "host", 1, "test", 10, [("default", "t")], {}, [(RUN, 1, 1)])
     hub.join(again, VICTIM, "victim")
-    await settle()
+    await turns(10)
     assert [(r.seq, r.attempt, r.end) for r in heard.reports] == [(2, 1, End.RETURNED)]
 
 
@@ -203,9 +204,9 @@ async def test_a_token_of_another_namespace_brought_along_opens_nothing(
         victim = give_task(hub, engine)
     hub.messages.received(liar, lies())
     engine.presented.set()
-    await settle()
+    await turns(10)
     hub.messages.received(liar, lies())
-    await settle()
+    await turns(10)
     assert [r for r in heard.reports if r.value == b'"forged"'] == []
     assert heard.decisions == []
     assert heard.beats == []
@@ -239,8 +240,7 @@ async def test_a_worker_whose_key_is_revoked_is_cut_off(dsn: str, monkeypatch: p
             )
             await stream.write(protocol.encode_up(Up(hello=hello([("default", "t")]))))
             assert protocol.decode_down(await stream.read()).welcome is not None
-            await asyncio.sleep(0.3)
-            assert not stream.done()
+            await holds(lambda: not stream.done(), 0.3)
             await process.server.api.ports.keys.revoke(view.id, None)
             async with asyncio.timeout(5):
                 assert await stream.code() is grpc.StatusCode.UNAUTHENTICATED

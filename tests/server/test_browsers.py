@@ -63,8 +63,15 @@ async def test_the_server_s_own_names_are_answered(dsn: str) -> None:
         url = f"http://127.0.0.1:{process.http.port}"
         async with httpx2.AsyncClient(base_url=url, trust_env=False) as http:
             for host in (
-                "127.0.0.1", "127.0.0.1:8600", "localhost:1", "LOCALHOST", "[::1]:8600", "10.0.0.7", "flows.example", "flows.internal:8600",
-            ):  # fmt: skip
+                "127.0.0.1",
+                "127.0.0.1:8600",
+                "localhost:1",
+                "LOCALHOST",
+                "[::1]:8600",
+                "10.0.0.7",
+                "flows.example",
+                "flows.internal:8600",
+            ):
                 assert (await http.get("/api/v1/whoami", headers={"Host": host})).status_code == 200, host
             assert (await http.get("/api/v1/whoami", headers={"Host": "other.internal"})).status_code == 421
 

@@ -25,6 +25,7 @@ from perdure.server.auth.addresses import client_of
 from perdure.server.grpc import server as grpc_server
 from tests.cli.live import PROGRAM
 from tests.cli.processes import Running, free_port, started
+from tests.fakes.waiting import turns
 from tests.server.test_auth_tls import Authority
 
 LOOPBACK = Address("127.0.0.1", 0)
@@ -181,7 +182,7 @@ async def test_a_client_that_does_not_read_is_closed(dsn: str) -> None:
             with pytest.raises(ConnectionError):
                 while True:
                     writer.write(ask)
-                    await asyncio.sleep(0.01)
+                    await turns()
                     await writer.drain()
         writer.close()
 

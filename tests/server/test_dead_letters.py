@@ -137,10 +137,17 @@ async def test_filters_narrow_the_list_and_pages_cover_it(rest: Live) -> None:
     everything = await listed(rest)
     assert [d["error"][-2:] for d in everything] == ["c1", "c0", "o4", "o3", "o2", "o1", "o0"], "newest first"
     for params, count in (
-        ({"workflow": "dl_order"}, 5), ({"queue": "dl_docks"}, 2), ({"task": "dl_ship"}, 2), ({"q": "FOR O3"}, 1), ({"q": "%"}, 0),
-        ({"since": "1h"}, 7), ({"until": "1h"}, 0), ({"since": everything[2]["failed_at"]}, 3), ({"until": everything[2]["failed_at"]}, 4),
+        ({"workflow": "dl_order"}, 5),
+        ({"queue": "dl_docks"}, 2),
+        ({"task": "dl_ship"}, 2),
+        ({"q": "FOR O3"}, 1),
+        ({"q": "%"}, 0),
+        ({"since": "1h"}, 7),
+        ({"until": "1h"}, 0),
+        ({"since": everything[2]["failed_at"]}, 3),
+        ({"until": everything[2]["failed_at"]}, 4),
         ({"workflow": "dl_order", "queue": "dl_docks"}, 0),
-    ):  # fmt: skip
+    ):
         assert len(await listed(rest, **params)) == count, params
     seen, cursor = [], None
     while True:

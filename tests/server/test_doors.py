@@ -10,7 +10,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from perdure import Client, NamedEvent, Perdure, Promise, Signal, Update, flow, task, wf, workflow
+from perdure import Client, NamedEvent, Perdure, Promise, Signal, Update, flow, task, workflow
 from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.access import AuditLine
@@ -29,9 +29,14 @@ change = Update("doors_change", int, int)
 news = NamedEvent("doors_news", int)
 FLOW = {
     "flow": "doors_flow",
-    "input": {"type": "object", "properties": {"day": {"type": "string"}}, "required": ["day"], "additionalProperties": False},
+    "input": {
+        "type": "object",
+        "properties": {"day": {"type": "string"}},
+        "required": ["day"],
+        "additionalProperties": False,
+    },
     "tasks": {"a": {"value": 1}},
-}  # fmt: skip
+}
 
 
 @workflow(name="doors_open")
@@ -49,7 +54,7 @@ async def fails() -> None:
 @workflow(name="doors_failing")
 async def failing() -> None:
     await fails()
-    await wf.sleep("1h")
+    await given.wait()
 
 
 @workflow(name="doors_code")

@@ -117,7 +117,11 @@ def test_settings_of_the_edge_come_from_the_environment() -> None:
     assert found.trusted_proxies == ("10.0.0.0/8", "192.0.2.1/32")
     assert found.allowed_hosts == ("perdure", "flows.internal")
     assert found.connections.http_max == 50 and not found.http_tls
-    for name, wrong in (("PERDURE_TRUSTED_PROXIES", "proxy"), ("PERDURE_ALLOWED_HOSTS", "http://x"), ("PERDURE_CONNECTIONS_HTTP_MAX", "0")):  # fmt: skip
+    for name, wrong in (
+        ("PERDURE_TRUSTED_PROXIES", "proxy"),
+        ("PERDURE_ALLOWED_HOSTS", "http://x"),
+        ("PERDURE_CONNECTIONS_HTTP_MAX", "0"),
+    ):
         with pytest.raises(InvalidInput, match=name):
             settings_of({"PERDURE_DSN": "x", name: wrong})
 

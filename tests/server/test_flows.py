@@ -62,8 +62,12 @@ async def test_a_deployed_flow_runs(api: Live) -> None:
     found = await deploy(api, DOUBLES)
     assert found["name"] == "doubles" and found["kind"] == "dag" and found["description"] == "Doubles numbers."
     assert found["deployed"] == {
-        "version": found["version"], "created": True, "activated": True, "changes": None, "warnings": [],
-    }  # fmt: skip
+        "version": found["version"],
+        "created": True,
+        "activated": True,
+        "changes": None,
+        "warnings": [],
+    }
     run = await api.ended("doubles", input={"numbers": [1, 2, 3]})
     assert run["status"] == "success" and run["version"] == found["version"]
     assert run["result"] == {"doubled": [2, 4, 6]}
@@ -209,8 +213,10 @@ async def test_a_flow_as_nodes_and_links(api: Live) -> None:
     assert [n["key"] for n in graph["nodes"]] == ["double", "enough", "many", "few"]
     assert graph["nodes"][0]["badges"] == ["for each input.numbers"] and graph["nodes"][0]["detail"] == "rest_double"
     assert {(e["source"], e["target"], e["label"]) for e in graph["links"]} == {
-        ("double", "enough", ""), ("enough", "many", "size(double) > 2"), ("enough", "few", "else"),
-    }  # fmt: skip
+        ("double", "enough", ""),
+        ("enough", "many", "size(double) > 2"),
+        ("enough", "few", "else"),
+    }
     assert all(n["status"] is None for n in graph["nodes"])
 
 
@@ -219,8 +225,11 @@ async def test_a_run_shows_how_far_its_nodes_are(api: Live) -> None:
     run = await api.ended("doubles", input={"numbers": [1]})
     graph = await api.get(f"/runs/{run['id']}/graph")
     assert {n["key"]: n["status"] for n in graph["nodes"]} == {
-        "double": "success", "enough": "success", "many": "skipped", "few": "success",
-    }  # fmt: skip
+        "double": "success",
+        "enough": "success",
+        "many": "skipped",
+        "few": "success",
+    }
     assert graph["version"] == run["version"]
 
 

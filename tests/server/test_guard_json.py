@@ -10,10 +10,22 @@ from perdure.server.rest.guard import JSON_DEPTH_MAX, parse_json
 DEEPEST = b"[" * JSON_DEPTH_MAX + b"]" * JSON_DEPTH_MAX
 
 
-@pytest.mark.parametrize("body", [
-    b'{"\\u0000": 1}', b'{"a": {"b": [{"\\u0000": 1}]}}', b'{"\\ud800": 1}', b'["\\u0000"]', b'"\\ud800"', b"NaN", b"[Infinity]", b"1e999", b"{",
-    b"\xff", b"[" + DEEPEST + b"]",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"\\u0000": 1}',
+        b'{"a": {"b": [{"\\u0000": 1}]}}',
+        b'{"\\ud800": 1}',
+        b'["\\u0000"]',
+        b'"\\ud800"',
+        b"NaN",
+        b"[Infinity]",
+        b"1e999",
+        b"{",
+        b"\xff",
+        b"[" + DEEPEST + b"]",
+    ],
+)
 def test_what_could_not_be_stored_or_read_is_refused(body: bytes) -> None:
     with pytest.raises(InvalidInput):
         parse_json(body)

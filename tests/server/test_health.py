@@ -28,6 +28,7 @@ from perdure.store.migrate import migrate
 from perdure.store.postgres import PostgresStore
 from perdure.store.telemetry import PostgresTelemetry
 from tests.fakes.api import api_on, engine_on
+from tests.fakes.waiting import forever, turns, until
 
 
 @asynccontextmanager
@@ -57,7 +58,7 @@ class Away:
 
     async def ping(self) -> None:
         if self._hang:
-            await asyncio.sleep(60)
+            await forever()
         raise Unavailable("the database is away: connection refused")
 
     live_sessions = namespaces = queue_depths = ping
@@ -82,7 +83,7 @@ class Full:
 
     async def commit(self, session: int, number: int, batch: Any) -> Any:
         if self.full.is_set():
-            await asyncio.sleep(0.01)
+            await turns()
             raise NotCommitted("could not extend file: No space left on device")
         return await self._store.commit(session, number, batch)
 
@@ -111,9 +112,10 @@ async def test_a_server_whose_commits_fail_is_not_ready_until_one_succeeds(
 
 
 async def until_ready(client: httpx2.AsyncClient, ready: bool) -> None:
-    async with asyncio.timeout(60):
-        while (await client.get("/readyz")).is_success is not ready:
-            await asyncio.sleep(0.02)
+    async def is_as_wanted() -> bool:
+        return (await client.get("/readyz")).is_success is ready
+
+    await until(is_as_wanted, within_s=60)
 
 
 async def test_a_full_disk_is_not_ready_and_a_freed_one_is(

@@ -17,6 +17,7 @@ from perdure import Client, Perdure, State, Update, workflow
 from perdure.errors import PerdureError
 from perdure.localpg.postmaster import free_port
 from perdure.sdk.client.backend import backend
+from tests.fakes.waiting import until
 from tests.server.remote import server, worker
 
 step = State("lifespan_step", "")
@@ -60,10 +61,8 @@ async def _walk_through(open_client: Callable[[], Any]) -> None:
     web.install_signal_handlers = lambda: None  # type: ignore[method-assign,attr-defined]
     serving = asyncio.create_task(web.serve())
     try:
-        async with asyncio.timeout(30):
-            while not web.started:
-                assert not serving.done(), serving.result()
-                await asyncio.sleep(0.01)
+        await until(lambda: web.started or serving.done())
+        assert not serving.done(), serving.result()
         async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as browser:
             run_id = (await browser.post("/walks")).raise_for_status().json()
             assert (await browser.post(f"/walks/{run_id}?to=bakery")).raise_for_status().json() == "at bakery"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import json
 import logging
@@ -14,6 +13,7 @@ import structlog
 
 from perdure import Perdure, task, workflow
 from perdure.app import logs
+from tests.fakes.waiting import until
 
 log = logging.getLogger("tests.shop")
 
@@ -156,13 +156,14 @@ async def test_output_of_a_task_is_kept_and_there_soon(dsn: str) -> None:
         handle = await print_much.start(3)
         with pytest.raises(Exception, match="after all that"):
             await handle.result()
-        async with asyncio.timeout(5):
-            while not await kept(dsn, handle.id):
-                await asyncio.sleep(0.05)
+        await until(lambda: kept(dsn, handle.id), within_s=5)
         assert client.engine.counters.log_chunks >= 1
     assert await kept(dsn, handle.id) == [
-        ("stdout", "info", "line 0"), ("stdout", "info", "line 1"), ("stdout", "info", "line 2"), ("log", "error", "and a record"),
-    ]  # fmt: skip
+        ("stdout", "info", "line 0"),
+        ("stdout", "info", "line 1"),
+        ("stdout", "info", "line 2"),
+        ("log", "error", "and a record"),
+    ]
 
 
 async def test_the_last_output_is_written_before_the_engine_is_gone(dsn: str) -> None:

@@ -32,10 +32,15 @@ from perdure.store import api_keys as store_keys
 from perdure.store.api_keys import Keys
 from perdure.wire import acts
 from perdure.wire.pb import api_pb2, worker_pb2
+from tests.fakes.waiting import until
 
 READ, START, OPERATE, DEVELOP, ADMIN = (
-    Permission.READ, Permission.START, Permission.OPERATE, Permission.DEVELOP, Permission.ADMIN,
-)  # fmt: skip
+    Permission.READ,
+    Permission.START,
+    Permission.OPERATE,
+    Permission.DEVELOP,
+    Permission.ADMIN,
+)
 API = "/api/v1"
 
 ROUTES: dict[str, Need] = {
@@ -303,9 +308,15 @@ class World:
         if "/api-keys/" in path:
             return path.replace("{id}", "nosuchkey123")
         named = {
-            "id": run or ids.text(secrets.token_bytes(16)), "task": "1", "name": _name_in(path, run is not None),
-            "key": "matrix-one", "version": matrix_flow.version if run else "0", "scope": "queue", "token": "nothing", "namespace": "default",
-        }  # fmt: skip
+            "id": run or ids.text(secrets.token_bytes(16)),
+            "task": "1",
+            "name": _name_in(path, run is not None),
+            "key": "matrix-one",
+            "version": matrix_flow.version if run else "0",
+            "scope": "queue",
+            "token": "nothing",
+            "namespace": "default",
+        }
         filled = re.sub(r"\{(\w+)(?::path)?\}", lambda m: named[m[1]], path)
         return f"{filled}?run={run}" if path.endswith("/stream") and run else filled
 
@@ -314,9 +325,12 @@ def _name_in(path: str, real: bool) -> str:
     if not real:
         return "nothing"
     for part, name in (
-        ("/workflows/", "matrix_flow"), ("/promises/", "matrix_answer"), ("/state/", "matrix_note"), ("/approvals/", "matrix_ok"),
+        ("/workflows/", "matrix_flow"),
+        ("/promises/", "matrix_answer"),
+        ("/state/", "matrix_note"),
+        ("/approvals/", "matrix_ok"),
         ("/schedules/", "matrix_schedule"),
-    ):  # fmt: skip
+    ):
         if part in path:
             return name
     return "anything"
@@ -338,10 +352,19 @@ async def ask(app: Any, method: str, path: str, key: str | None, body: Any, head
     credential = {"authorization": f"Bearer {key}"} if key else {}
     given = {"host": "127.0.0.1", **headers, **credential, "content-type": "application/json"}
     scope = {
-        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "scheme": "http", "path": plain,
-        "raw_path": plain.encode(), "query_string": query.encode(), "root_path": "", "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80),
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "path": plain,
+        "raw_path": plain.encode(),
+        "query_string": query.encode(),
+        "root_path": "",
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 80),
         "headers": [(k.encode(), v.encode()) for k, v in given.items()],
-    }  # fmt: skip
+    }
     content = json.dumps(body).encode() if body is not None else b""
     sent: list[dict[str, Any]] = []
     inbox = [{"type": "http.request", "body": content, "more_body": False}]
@@ -397,9 +420,11 @@ async def world(dsn: str) -> AsyncIterator[World]:
     try:
         async with Perdure(dsn):
             handle = await matrix_flow.start("secret words")
-            async with asyncio.timeout(30):
-                while await matrix_note.read(handle.id) != "secret words":
-                    await asyncio.sleep(0.01)
+
+            async def has_begun() -> bool:
+                return await matrix_note.read(handle.id) == "secret words"
+
+            await until(has_begun)
             with pytest.raises(TimeoutError):
                 await matrix_update.ask(handle.id, 1, key="matrix-one", timeout=0.01)
             await Schedule("matrix_schedule", matrix_flow.bind("secret words"), every="1d").apply()
@@ -462,7 +487,9 @@ async def test_a_flow_with_commands_needs_a_permission_of_its_own(world: World) 
             assert (answer.status == 403) == (not allowed), f"{what} as {role.value}: {answer}"
             if not allowed and DEVELOP in GRANTS[role]:
                 assert b"'commands'" in answer.body and b"'a'" in answer.body or b"'b'" in answer.body
-        version = json.loads((await ask(world.app, "GET", f"{API}/workflows/{name}", world.own[Role.ADMIN], None, {})).body)["version"]  # fmt: skip
+        version = json.loads(
+            (await ask(world.app, "GET", f"{API}/workflows/{name}", world.own[Role.ADMIN], None, {})).body
+        )["version"]
         for role, status in ((Role.DEVELOPER, 403), (Role.ADMIN, 200)):
             assert (
                 await ask(world.app, "POST", f"{API}/workflows/deploy", world.own[Role.DEVELOPER], plain, {})
@@ -569,9 +596,15 @@ async def test_a_narrowed_administrator_hands_out_no_more_than_it_has(world: Wor
 
 async def test_paths_that_resemble_an_open_door_are_not_open(world: World) -> None:
     for path in (
-        f"{API}/runs/livez", f"{API}/runs/openapi.json", f"{API}/api-keys/readyz", f"{API}/workflows/metrics", "/runs/livez", "/runs/openapi.json",
-        f"{API}/runs/x%2flivez", f"{API}/api-keys/..%2f..%2flivez",
-    ):  # fmt: skip
+        f"{API}/runs/livez",
+        f"{API}/runs/openapi.json",
+        f"{API}/api-keys/readyz",
+        f"{API}/workflows/metrics",
+        "/runs/livez",
+        "/runs/openapi.json",
+        f"{API}/runs/x%2flivez",
+        f"{API}/api-keys/..%2f..%2flivez",
+    ):
         assert (await ask(world.app, "GET", path, None, None, {})).status in (401, 404, 405), path
         seen = await ask(world.app, "GET", path, None, None, {})
         assert seen.status != 200, path

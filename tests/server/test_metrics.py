@@ -30,6 +30,7 @@ from perdure.engine.services.telemetry import WorkerRow
 from perdure.server.health import routes
 from perdure.server.metrics import COUNTED, MEASURED, MEASURED_ELSEWHERE, OTHER, SERIES_MAX, Metrics
 from perdure.store.telemetry import PostgresTelemetry
+from tests.fakes.waiting import busy, until
 
 ROOT = Path(__file__).parents[2]
 UP_S_MAX = 30.0
@@ -47,7 +48,7 @@ def program(name: str) -> str:
 
 @task
 async def measured(n: int) -> int:
-    await asyncio.sleep(0.003)
+    await busy(0.003)
     return n
 
 
@@ -169,9 +170,22 @@ async def test_labels_are_bounded(dsn: str) -> None:
 
 def a_worker(queues: list[str]) -> WorkerRow:
     return WorkerRow(
-        id=bytes(16), ns=1, name="w", host="h", pid=1, sdk="s", queues=queues, tasks=[], workflows=[], slots=10, slots_used=4, runs_held=0,
-        draining=False, connected_us=0, seen_us=0,
-    )  # fmt: skip
+        id=bytes(16),
+        ns=1,
+        name="w",
+        host="h",
+        pid=1,
+        sdk="s",
+        queues=queues,
+        tasks=[],
+        workflows=[],
+        slots=10,
+        slots_used=4,
+        runs_held=0,
+        draining=False,
+        connected_us=0,
+        seen_us=0,
+    )
 
 
 async def test_a_worker_counts_in_each_of_its_queues(dsn: str) -> None:
@@ -235,8 +249,7 @@ async def served(client: Perdure) -> AsyncIterator[str]:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", ws="none"))
         serving = asyncio.create_task(server.serve([listening]))
-        while not server.started:
-            await asyncio.sleep(0.005)
+        await until(lambda: server.started or serving.done())
         try:
             yield f"127.0.0.1:{listening.getsockname()[1]}"
         finally:
@@ -272,9 +285,15 @@ def prometheus(targets: list[str], directory: Path) -> Iterator[str]:
     )
     with (directory / "prometheus.log").open("wb") as log:
         process = subprocess.Popen(
-            [binary, f"--config.file={config}", f"--storage.tsdb.path={directory / 'data'}", f"--web.listen-address={address}"],
-            stdout=log, stderr=log,
-        )  # fmt: skip
+            [
+                binary,
+                f"--config.file={config}",
+                f"--storage.tsdb.path={directory / 'data'}",
+                f"--web.listen-address={address}",
+            ],
+            stdout=log,
+            stderr=log,
+        )
         try:
             yield f"http://{address}"
         finally:
@@ -296,11 +315,12 @@ async def test_prometheus_scrapes_live_servers(dsn: str, tmp_path: Path) -> None
         await measured_flow.run(10)
         with prometheus([embedded, server], tmp_path) as url:
             async with httpx2.AsyncClient(base_url=url) as http, asyncio.timeout(UP_S_MAX):
-                found: list[Any] = []
-                while len(found) < 2:
+
+                async def both() -> list[Any]:
                     answer = await asked(http, "/api/v1/query", query="perdure_tasks_ended_total")
-                    found = answer["result"] if answer else []
-                    await asyncio.sleep(0.2)
+                    return answer["result"] if answer and len(answer["result"]) >= 2 else []
+
+                found = await until(both, within_s=UP_S_MAX)
                 ended = {s["metric"]["instance"]: float(s["value"][1]) for s in found}
                 assert ended == {embedded: 10, server: 0}
                 targets = (await asked(http, "/api/v1/targets"))["activeTargets"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 import time
@@ -21,6 +20,7 @@ from perdure.core.limits import WEBHOOK_BODY_BYTES_MAX, WEBHOOK_SKEW_S
 from perdure.engine.api.named_events import NO_SECRET
 from perdure.server.rest import webhooks as module
 from perdure.server.secret_box import SecretBox, parse_keys
+from tests.fakes.waiting import until
 from tests.server.remote import server as remote_server
 from tests.server.remote import worker
 from tests.server.rest_live import Live, live
@@ -54,9 +54,8 @@ async def app(dsn: str) -> AsyncIterator[Live]:
 async def waiting(dsn: str, count: int = 1) -> None:
     connection = await asyncpg.connect(dsn)
     try:
-        async with asyncio.timeout(30):
-            while await connection.fetchval("select count(*) from perdure.promise where kind = 'event'") < count:
-                await asyncio.sleep(0.01)
+        query = "select count(*) >= $1 from perdure.promise where kind = 'event'"
+        await until(lambda: connection.fetchval(query, count))
     finally:
         await connection.close()
 
@@ -203,9 +202,14 @@ async def test_what_is_not_signed_now_with_the_secret_is_refused_and_told_nothin
 async def test_only_a_signed_body_is_read_and_it_has_to_be_json(app: Live) -> None:
     url, secret = await made(app)
     for body, status in (
-        (b"not json", 422), (b"[1, NaN]", 422), (b'"\\u0000"', 422), (b"[" * 100 + b"]" * 100, 422),
-        (b'"' + b"x" * WEBHOOK_BODY_BYTES_MAX + b'"', 413), (b"", 200), (b"5", 200),
-    ):  # fmt: skip
+        (b"not json", 422),
+        (b"[1, NaN]", 422),
+        (b'"\\u0000"', 422),
+        (b"[" * 100 + b"]" * 100, 422),
+        (b'"' + b"x" * WEBHOOK_BODY_BYTES_MAX + b'"', 413),
+        (b"", 200),
+        (b"5", 200),
+    ):
         assert (await send(url, secret, body)).status_code == status, body[:20]
     assert [e["payload"] for e in (await app.get("/events"))["items"]] == [5, None]
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-
 from perdure import Client, task, workflow
 from perdure.core.retry import End
 from perdure.core.work import Report
 from perdure.sdk.client.channel import Access
 from perdure.wire import protocol
+from tests.fakes.waiting import until
 from tests.server.remote import server, worker
 
 
@@ -58,9 +56,3 @@ async def test_an_attempt_that_no_worker_has_is_found_and_counts_as_lost(dsn: st
             async with worker(s.address, queues=["epochs"]):
                 assert await handle.result("20s") == 6
         call.cancel()
-
-
-async def until(true: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
-        while not true():
-            await asyncio.sleep(0.01)

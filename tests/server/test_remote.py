@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from typing import Any
 
+import asyncpg
 import grpc
 import pytest
 
@@ -24,6 +24,7 @@ from perdure.sdk.worker.stream import RemoteWorker
 from perdure.sdk.worker.worker import Worker
 from perdure.server.grpc.server import GrpcServer
 from perdure.wire import protocol
+from tests.fakes.waiting import busy, busy_thread, holds, until
 from tests.server.remote import Everybody, server, worker
 
 steer = Signal("remote_steer", str)
@@ -38,7 +39,7 @@ async def remote_double(n: int) -> int:
 
 @task
 def remote_sync(n: int) -> int:
-    time.sleep(0.01)
+    busy_thread(0.01)
     return n + 1
 
 
@@ -76,12 +77,6 @@ async def remote_parent(n: int) -> int:
     return sum(await asyncio.gather(*(remote_nap(i) for i in range(n))))
 
 
-async def until(true: Callable[[], bool], seconds: float = 10) -> None:
-    async with asyncio.timeout(seconds):
-        while not true():
-            await asyncio.sleep(0.01)
-
-
 async def test_a_run_is_decided_and_executed_by_a_remote_worker(dsn: str) -> None:
     async with server(dsn) as s, worker(s.address), Client(s.address):
         assert await remote_sums.run(100) == 9900 + 2
@@ -110,8 +105,8 @@ async def test_two_workers_share_the_work_and_one_that_drains_ends_without_error
     async with server(dsn) as s, Client(s.address), worker(s.address, slots=4):
         async with worker(s.address, slots=4):
             handles = [await remote_sums.start(20) for _ in range(10)]
-            await asyncio.sleep(0.05)
-        # The second one has left; whatever it held goes on with the first.
+            await until(lambda: s.engine.counters.tasks_ended > 0)
+        # The second worker has left; what it held goes on at the first.
         assert [await h.result("20s") for h in handles] == [380 + 2] * 10
         assert s.engine.counters.tasks_lost == 0
         assert len(s.workers.connections()) == 1
@@ -119,13 +114,21 @@ async def test_two_workers_share_the_work_and_one_that_drains_ends_without_error
 
 @task
 async def remote_long(seconds: float) -> str:
-    await asyncio.sleep(seconds)
+    await busy(seconds)
     return f"attempt {attempt().number}"
 
 
 @workflow
 async def remote_patient(seconds: float) -> str:
     return await remote_long(seconds)
+
+
+async def task_rows(dsn: str) -> int:
+    connection = await asyncpg.connect(dsn)
+    try:
+        return int(await connection.fetchval("select count(*) from perdure.task_queue"))
+    finally:
+        await connection.close()
 
 
 async def test_a_worker_whose_server_dies_takes_its_running_task_to_another_one(dsn: str) -> None:
@@ -135,7 +138,8 @@ async def test_a_worker_whose_server_dies_takes_its_running_task_to_another_one(
                 home, other = (first, second) if first.workers.connections() else (second, first)
                 async with Client(other.address):
                     handle = await remote_patient.start(3.0)
-                    await asyncio.sleep(1.5)  # long enough for the task to have its row
+                    await until(lambda: any(c.running for c in home.hub.connections()))
+                    await until(lambda: task_rows(dsn))
                     await home.grpc.stop(0)
                     assert await handle.result("30s") == "attempt 1"
                     assert w.streams == 2
@@ -174,7 +178,7 @@ async def test_attempts_of_a_worker_that_never_comes_back_run_again_elsewhere(ds
 async def test_a_worker_that_holds_fewer_runs_than_it_is_given_replays_the_others(dsn: str) -> None:
     async with server(dsn) as s, worker(s.address, runs_max=2), Client(s.address):
         chats = [await remote_chat.start(i) for i in range(8)]
-        await asyncio.sleep(0.3)
+        await until(lambda: s.engine.counters.activations >= 8 and all(r.is_idle for r in s.engine.runs.values()))
         for chat in chats:
             await steer.send(chat.id, "on")
             await answer.resolve(chat.id, 1)
@@ -198,7 +202,7 @@ async def test_large_fan_outs_and_histories_travel_in_parts(dsn: str) -> None:
     async with server(dsn) as s, Client(s.address):
         async with worker(s.address, slots=500):
             handle = await remote_fanned.start(5000)
-            await until(lambda: s.engine.counters.tasks_ended >= 5000, 30)
+            await until(lambda: s.engine.counters.tasks_ended >= 5000)
         async with worker(s.address):
             await steer.send(handle.id, "done")
             assert await handle.result("30s") == 5000
@@ -216,8 +220,11 @@ async def test_a_worker_gets_and_touches_nothing_of_another_namespace(dsn: str) 
                 waiting = await mine.start(remote_patient, 0.1)
                 with pytest.raises(NotFound):
                     await there.get(waiting.id)
-                await asyncio.sleep(1.5)
-                assert await waiting.status() == "pending"
+
+                async def is_pending() -> bool:
+                    return await waiting.status() == "pending"
+
+                await holds(is_pending, 1.0)
                 async with worker(s.address):
                     assert await waiting.result("10s") == "attempt 1"
 
@@ -317,10 +324,10 @@ async def test_a_result_is_waited_for_through_a_restart_of_the_server(dsn: str) 
     async with server(dsn) as s, worker(s.address), Client(s.address):
         handle = await remote_patient.start(1.5)
         waiting = asyncio.create_task(handle.result("30s"))
-        await asyncio.sleep(0.3)
+        await until(lambda: any(c.running for c in s.hub.connections()))
         port = s.grpc.port
         await s.grpc.stop(0)
-        await asyncio.sleep(0.5)
+        await holds(lambda: not waiting.done(), 0.5)
         s.grpc = GrpcServer(s.api, s.hub, Everybody(), f"127.0.0.1:{port}")
         await s.grpc.start()
         assert await waiting == "attempt 1"

@@ -7,6 +7,7 @@ import json
 import os
 import re
 from collections.abc import AsyncIterator
+from typing import Any
 
 import httpx2
 import pytest
@@ -18,6 +19,7 @@ from perdure.server.rest.approvals import LinkRoute
 from perdure.server.rest.guard import BODY_BYTES_MAX, JSON_DEPTH_MAX, PUBLIC, allow_of
 from perdure.server.rest.pages import PageRoute
 from perdure.server.rest.webhooks import HookRoute
+from tests.fakes.waiting import until
 from tests.server.rest_live import Live, live
 
 
@@ -157,8 +159,12 @@ async def test_logs_are_paged_in_time_order(api: Live) -> None:
             lines = [[1_000_000 * (10 * n + i), "stdout", "info", f"line {n}.{i}"] for i in range(3)]
             await c.execute(
                 "insert into perdure.task_log (run_id, seq, attempt, n, ns, at, lines, body) values ($1, $2, 9, $3, 1, $4, 3, $5)",
-                run_id, n % 2, n, 1_700_000_000_000_000 + n, json.dumps(lines).encode(),
-            )  # fmt: skip
+                run_id,
+                n % 2,
+                n,
+                1_700_000_000_000_000 + n,
+                json.dumps(lines).encode(),
+            )
     seen: list[str] = []
     cursor = None
     while True:
@@ -175,21 +181,22 @@ async def test_logs_are_paged_in_time_order(api: Live) -> None:
 async def test_signals_promises_and_state_of_a_run_that_waits(api: Live) -> None:
     run = await api.start("rest_listen", input={"count": 2})
     await api.post(f"/runs/{run['id']}/signals/rest_word", "one", 202)
-    for _ in range(200):
+
+    async def has_progressed() -> bool:
         state = await api.http.get(f"/runs/{run['id']}/state/rest_progress")
-        if state.status_code == 200 and state.json()["value"] == 1:
-            break
-        await asyncio.sleep(0.05)
-    assert state.json() == {"name": "rest_progress", "value": 1}
+        return state.status_code == 200 and state.json() == {"name": "rest_progress", "value": 1}
+
+    await until(has_progressed)
     await api.post(f"/runs/{run['id']}/signals/rest_word", "two", 202)
     assert (await api.get(f"/runs/{run['id']}/result", wait=30))["result"] == ["one", "two"]
     assert (await api.post(f"/runs/{run['id']}/signals/rest_word", "three", 409))["code"] == "run_finished"
     waits = await api.start("rest_pay")
-    for _ in range(200):
-        waiting = (await api.get(f"/runs/{waits['id']}"))["waiting"]
-        if waiting["promises"]:
-            break
-        await asyncio.sleep(0.05)
+
+    async def waits_for_promises() -> Any:
+        found = (await api.get(f"/runs/{waits['id']}"))["waiting"]
+        return found if found["promises"] else None
+
+    waiting = await until(waits_for_promises)
     assert waiting["promises"] == ["rest_paid"] and "rest_paid" in waiting["reason"]
     await api.post(f"/runs/{waits['id']}/promises/rest_paid", 7, 202)
     again = await api.http.post(f"/runs/{waits['id']}/promises/rest_paid", json=8)
@@ -378,9 +385,17 @@ async def test_a_foreign_namespace_does_not_exist(api: Live) -> None:
     await api.post("/namespaces", {"name": "other"})
     other = {"Perdure-Namespace": "other"}
     for path in (
-        f"/runs/{run['id']}", f"/runs/{run['id'][:8]}", "/runs/key:mine", "/runs/@last", f"/runs/{run['id']}/history", f"/runs/{run['id']}/tasks",
-        f"/runs/{run['id']}/logs", f"/runs/{run['id']}/result", f"/runs/{run['id']}/state/rest_progress", "/workflows/rest_sum",
-    ):  # fmt: skip
+        f"/runs/{run['id']}",
+        f"/runs/{run['id'][:8]}",
+        "/runs/key:mine",
+        "/runs/@last",
+        f"/runs/{run['id']}/history",
+        f"/runs/{run['id']}/tasks",
+        f"/runs/{run['id']}/logs",
+        f"/runs/{run['id']}/result",
+        f"/runs/{run['id']}/state/rest_progress",
+        "/workflows/rest_sum",
+    ):
         assert (await api.http.get(path, headers=other)).status_code == 404, path
     for path in ("cancel", "resume", "retry", "signals/rest_word", "promises/p"):
         assert (await api.http.post(f"/runs/{run['id']}/{path}", headers=other)).status_code == 404, path
@@ -513,11 +528,30 @@ async def test_a_body_is_bounded_and_sane(api: Live) -> None:
     with_no_length = await api.http.post(path, content=in_parts())
     assert with_no_length.status_code == 413
     for body in (
-        b'{"input": ' + b"[" * (JSON_DEPTH_MAX + 1) + b"]" * (JSON_DEPTH_MAX + 1) + b"}", b"[" * 100_000, b"{", b'{"input": NaN}', b'{"input": 1e999}',
-        b'{"input": "\\u0000"}', b'{"input": {"\\u0000": 1}}', b'{"attributes": {"\\ud800": 1}}', b'{"input": "\\ud800"}', b'{"key": "\\ud800"}', b"\xff\xfe", b'{"input": 1' + b"0" * 5000 + b"}", b'{"nonsense": 1}',
-        b'{"attributes": {"a": [1]}}', b'{"attributes": {"a": null}}', b'{"timeout": -1}', b'{"timeout": "soon"}', b'{"on_conflict": "maybe"}',
-        b'{"key": ""}', b'{"input": {"*": 1}}', b'{"input": 1, "args": [1]}', b"[1]", b'"text"',
-    ):  # fmt: skip
+        b'{"input": ' + b"[" * (JSON_DEPTH_MAX + 1) + b"]" * (JSON_DEPTH_MAX + 1) + b"}",
+        b"[" * 100_000,
+        b"{",
+        b'{"input": NaN}',
+        b'{"input": 1e999}',
+        b'{"input": "\\u0000"}',
+        b'{"input": {"\\u0000": 1}}',
+        b'{"attributes": {"\\ud800": 1}}',
+        b'{"input": "\\ud800"}',
+        b'{"key": "\\ud800"}',
+        b"\xff\xfe",
+        b'{"input": 1' + b"0" * 5000 + b"}",
+        b'{"nonsense": 1}',
+        b'{"attributes": {"a": [1]}}',
+        b'{"attributes": {"a": null}}',
+        b'{"timeout": -1}',
+        b'{"timeout": "soon"}',
+        b'{"on_conflict": "maybe"}',
+        b'{"key": ""}',
+        b'{"input": {"*": 1}}',
+        b'{"input": 1, "args": [1]}',
+        b"[1]",
+        b'"text"',
+    ):
         answer = await raw(api, path, body)
         assert answer.status_code == 422, (body[:60], answer.text)
         assert answer.json()["code"] == "invalid_input"
@@ -548,9 +582,11 @@ async def test_everything_that_goes_wrong_is_a_problem(
     api: Live, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     for answer, status, code in (
-        (await api.http.get("/nowhere"), 404, "not_found"), (await api.http.get(f"{api.url}/nowhere"), 404, "not_found"),
-        (await api.http.put("/runs"), 405, "method_not_allowed"), (await api.http.delete("/whoami"), 405, "method_not_allowed"),
-    ):  # fmt: skip
+        (await api.http.get("/nowhere"), 404, "not_found"),
+        (await api.http.get(f"{api.url}/nowhere"), 404, "not_found"),
+        (await api.http.put("/runs"), 405, "method_not_allowed"),
+        (await api.http.delete("/whoami"), 405, "method_not_allowed"),
+    ):
         assert answer.status_code == status and answer.json()["code"] == code
         assert answer.headers["content-type"] == "application/problem+json"
         assert set(answer.json()) == {"type", "title", "status", "code", "detail", "instance"}

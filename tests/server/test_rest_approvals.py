@@ -20,6 +20,7 @@ from perdure.engine.api.api import Api
 from perdure.engine.api.approvals import Links
 from perdure.server.rest import approvals as rest
 from perdure.server.rest.answer_form import fields_of, read_fields
+from tests.fakes.waiting import until
 from tests.server.remote import server as grpc_server
 from tests.server.remote import worker
 from tests.server.rest_live import Live, live
@@ -55,9 +56,12 @@ async def asked(one: Live, **said: Any) -> str:
     """A run of the flow that waits; dev's own name may answer unless told."""
     given = {"title": "Publish?", "people": ["dev"]} | said
     run = await one.start("rest_ask", input=given)
-    async with asyncio.timeout(20):
-        while not (await one.get("/approvals", run=run["id"]))["items"]:
-            await asyncio.sleep(0.02)
+
+    async def approvals() -> list[Any]:
+        found: list[Any] = (await one.get("/approvals", run=run["id"]))["items"]
+        return found
+
+    await until(approvals)
     return str(run["id"])
 
 
@@ -72,8 +76,11 @@ async def test_an_approval_says_everything_that_people_need(one: Live) -> None:
     run = await asked(one)
     found = await one.get(path(run))
     assert (found["title"], found["status"], found["workflow"], found["answerers"]) == (
-        "Publish?", "open", "rest_ask", ["dev"],
-    )  # fmt: skip
+        "Publish?",
+        "open",
+        "rest_ask",
+        ["dev"],
+    )
     assert found["details"] == {"rows": 3, "note": "<b>bold</b>"}
     assert found["url"] == f"{one.url}/runs/{run}"
     after = await one.post(path(run, "approve"), {"value": {"price": 2}, "comment": "ok"}, 200)
@@ -186,9 +193,20 @@ async def test_the_page_shows_what_is_asked_and_nothing_that_runs(one: Live) -> 
     assert (page.headers["cache-control"], page.headers["referrer-policy"]) == ("no-store", "same-origin")
     assert "<script" not in page.text and "&lt;script&gt;alert(1)" in page.text and "<b>bold" not in page.text
     for part in (
-        "It cannot be taken back.", "Price in euros", 'name="f.price"', 'type="number"', 'min="1', 'name="f.size"', "<option", "selected",
-        'name="f.urgent"', 'type="checkbox"', 'name="f.tags"', 'value="approve"', 'value="reject"',
-    ):  # fmt: skip
+        "It cannot be taken back.",
+        "Price in euros",
+        'name="f.price"',
+        'type="number"',
+        'min="1',
+        'name="f.size"',
+        "<option",
+        "selected",
+        'name="f.urgent"',
+        'type="checkbox"',
+        'name="f.tags"',
+        'value="approve"',
+        'value="reject"',
+    ):
         assert part in page.text, part
 
 
@@ -290,9 +308,15 @@ async def test_an_approval_is_not_answered_by_the_link_of_a_promise(one: Live) -
 
 def test_a_form_that_is_no_object_is_one_field() -> None:
     for form, typed, value in (
-        ({"type": "integer"}, "3", 3), ({"type": "string"}, "x", "x"), ({"type": "boolean"}, "on", True), ({"type": "boolean"}, "", False),
-        ({"enum": ["a", None]}, "1", None), ({"type": "array"}, "[1]", [1]), ({"type": ["number", "null"]}, "2.5", 2.5), ({}, '{"a": 1}', {"a": 1}),
-    ):  # fmt: skip
+        ({"type": "integer"}, "3", 3),
+        ({"type": "string"}, "x", "x"),
+        ({"type": "boolean"}, "on", True),
+        ({"type": "boolean"}, "", False),
+        ({"enum": ["a", None]}, "1", None),
+        ({"type": "array"}, "[1]", [1]),
+        ({"type": ["number", "null"]}, "2.5", 2.5),
+        ({}, '{"a": 1}', {"a": 1}),
+    ):
         assert read_fields(form, {"f.value": typed}) == value
     assert read_fields(None, {"f.value": "3"}) is None
 
@@ -334,9 +358,11 @@ async def grpc_deal_flow() -> int:
 async def test_a_remote_client_answers_delegates_and_makes_links(dsn: str) -> None:
     async with grpc_server(dsn) as served, worker(served.address), Client(served.address):
         handle = await grpc_deal_flow.start()
-        async with asyncio.timeout(20):
-            while "PromiseCreated" not in [type(r.event).__name__ for r in await handle.history()]:
-                await asyncio.sleep(0.02)
+
+        async def is_asked() -> bool:
+            return "PromiseCreated" in [type(r.event).__name__ for r in await handle.history()]
+
+        await until(is_asked)
         with pytest.raises(NotAssigned):
             await deal.approve(handle.id, Terms(1), by="eve")
         url = await deal.link(handle.id, "ben")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from perdure import task, workflow
+from tests.fakes.waiting import holds, until
 from tests.server.rest_live import Live, live
 
 
@@ -36,6 +36,20 @@ async def server(dsn: str) -> AsyncIterator[Live]:
         yield one
 
 
+async def has_status(server: Live, run: dict[str, Any], status: str) -> bool:
+    return bool((await server.get(f"/runs/{run['id']}"))["status"] == status)
+
+
+async def result(server: Live, run: dict[str, Any]) -> Any:
+    """The result of a run whose start was deferred."""
+
+    async def succeeded() -> dict[str, Any]:
+        answer = await server.http.get(f"/runs/{run['id']}/result", params={"wait": 5})
+        return answer.json() if answer.status_code == 200 and answer.json()["status"] == "success" else {}
+
+    return (await until(succeeded))["result"]
+
+
 async def test_a_rule_is_set_listed_and_taken_back(server: Live) -> None:
     made = await server.ask(
         "PUT", "/limits/queue/io", 200, json={"concurrency": 10, "rate": {"count": 100, "per": "1m"}}
@@ -56,8 +70,11 @@ async def test_a_rule_is_set_listed_and_taken_back(server: Live) -> None:
     assert (await server.get("/limits"))["items"] == []
     lines = [(a["action"], a["target"]) for a in (await server.get("/audit"))["items"]]
     assert lines[:4] == [
-        ("rule.clear", "namespace/-"), ("rule.clear", "queue/io"), ("rule.set", "namespace/-"), ("rule.set", "queue/io"),
-    ]  # fmt: skip
+        ("rule.clear", "namespace/-"),
+        ("rule.clear", "queue/io"),
+        ("rule.set", "namespace/-"),
+        ("rule.set", "queue/io"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -83,8 +100,8 @@ async def test_a_paused_queue_holds_its_tasks_until_it_is_resumed(server: Live) 
     assert (paused["pause_reason"], paused["concurrency"]) == ("disk full", None)
     assert paused["paused_by"]
     run = await server.start("rules_flow", input={"n": 5})
-    await asyncio.sleep(1.5)
-    assert (await server.get(f"/runs/{run['id']}"))["status"] == "running"
+    await until(lambda: has_status(server, run, "running"))
+    await holds(lambda: has_status(server, run, "running"), 0.5)
     await server.ask("POST", "/queues/rules_queue/resume", 204)
     ended = await server.get(f"/runs/{run['id']}/result", wait=30)
     assert ended["result"] == 5
@@ -97,8 +114,7 @@ async def test_a_paused_queue_holds_its_tasks_until_it_is_resumed(server: Live) 
 async def test_a_paused_workflow_takes_starts_and_lets_none_begin(server: Live) -> None:
     await server.ask("POST", "/workflows/rules_flow/pause", 200)
     run = await server.start("rules_flow", input={"n": 6})
-    await asyncio.sleep(0.5)
-    assert (await server.get(f"/runs/{run['id']}"))["status"] == "pending"
+    await holds(lambda: has_status(server, run, "pending"), 0.5)
     await server.ask("POST", "/workflows/rules_flow/resume", 204)
     assert (await server.get(f"/runs/{run['id']}/result", wait=30))["result"] == 6
 
@@ -113,12 +129,7 @@ async def test_a_debounced_start_is_answered_with_the_run_that_will_come(server:
     assert first["id"] == second["id"]
     assert first["due_at"] < second["due_at"]
     await server.get(f"/runs/{first['id']}", 404)
-    for _ in range(100):
-        answer = await server.http.get(f"/runs/{first['id']}/result", params={"wait": 5})
-        if answer.status_code == 200 and answer.json()["status"] == "success":
-            break
-        await asyncio.sleep(0.05)
-    assert answer.json()["result"] == 2
+    assert await result(server, first) == 2
 
 
 async def test_items_that_are_sent_twice_under_an_idempotency_key_are_added_once(server: Live) -> None:
@@ -129,12 +140,7 @@ async def test_items_that_are_sent_twice_under_an_idempotency_key_are_added_once
     assert one["id"] == again["id"]
     await server.post(path, {"input": {"items": ["b"]}, "batch": batch}, 409, idempotency_key="x-1")
     await server.post(path, {"input": {"items": ["b", "c"]}, "batch": batch}, 202, idempotency_key="x-2")
-    for _ in range(100):
-        answer = await server.http.get(f"/runs/{one['id']}/result", params={"wait": 5})
-        if answer.status_code == 200 and answer.json()["status"] == "success":
-            break
-        await asyncio.sleep(0.05)
-    assert answer.json()["result"] == ["a", "b", "c"]
+    assert await result(server, one) == ["a", "b", "c"]
 
 
 async def test_a_second_start_under_a_key_is_answered_with_the_first_run(server: Live) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import html
 import re
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
 from perdure.server.rest.pages import duration, pretty
 from perdure.server.rest.tracebacks import frames
+from tests.fakes.waiting import until
 from tests.server.rest_live import Live, live
 
 EVIL = "<script>alert(1)</script>"
@@ -58,9 +59,11 @@ async def test_the_latest_runs_and_one_of_them(api: Live) -> None:
 
 async def test_the_list_says_what_each_run_waits_for(api: Live) -> None:
     run = await api.start("rest_pay", key="to-be-paid")
-    async with asyncio.timeout(30):
-        while not (waiting := (await api.get("/runs"))["items"][0]["waiting"]):
-            await asyncio.sleep(0.05)
+
+    async def wait_of_the_first() -> Any:
+        return (await api.get("/runs"))["items"][0]["waiting"]
+
+    waiting = await until(wait_of_the_first)
     row = re.search(rf"<tr>(?:(?!</tr>).)*{run['id']}.*?</tr>", await page(api, "/"), re.S)
     assert row is not None and waiting["reason"] in html.unescape(row[0])
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 
 from perdure.core import ids
 from perdure.server.rest import stream
+from tests.fakes.waiting import holds, until
 from tests.server.rest_live import Live, live
 
 
@@ -51,14 +52,14 @@ class Listener:
                     self.ids.append(ident)
                     self.events.append((event, json.loads(value)))
 
-    async def until(self, wanted: Any, within_s: float = 20) -> Any:
-        async with asyncio.timeout(within_s):
-            while True:
-                for kind, data in self.events:
-                    if wanted(kind, data):
-                        return data
-                assert not self.task.done(), self.task.exception() if not self.task.cancelled() else "cancelled"
-                await asyncio.sleep(0.02)
+    async def until(self, wanted: Callable[[str, Any], bool]) -> Any:
+        """The data of the first event that is wanted."""
+        return (await until(lambda: self._found(wanted)))[0]
+
+    def _found(self, wanted: Callable[[str, Any], bool]) -> list[Any]:
+        found = [data for kind, data in self.events if wanted(kind, data)]
+        assert found or not self.task.done(), self.task
+        return found
 
     async def close(self) -> None:
         self.task.cancel()
@@ -74,9 +75,7 @@ async def test_runs_arrive_as_they_start_and_end(api: Live) -> None:
     )
     await api.post(f"/runs/{run['id']}/signals/rest_word", "x", 202)
     await listener.until(lambda kind, d: d["id"] == run["id"] and d["status"] == "success")
-    await asyncio.sleep(1)
-    ended = [d for _, d in listener.events if d["status"] == "success"]
-    assert len(ended) == 1
+    await holds(lambda: [d["status"] for _, d in listener.events].count("success") == 1, 1.0)
     await listener.close()
 
 
@@ -124,8 +123,11 @@ async def test_log_lines_are_followed_even_when_they_arrive_late(api: Live) -> N
         async with api.perdure.store.pool.take() as c:
             await c.execute(
                 "insert into perdure.task_log (run_id, seq, attempt, n, ns, at, lines, body) values ($1, 0, 1, $2, 1, $3, 1, $4)",
-                run_id, n, at_us, json.dumps([[at_us, "stdout", "info", text]]).encode(),
-            )  # fmt: skip
+                run_id,
+                n,
+                at_us,
+                json.dumps([[at_us, "stdout", "info", text]]).encode(),
+            )
 
     await wrote(0, now_us, "one")
     listener = Listener(api, f"logs={run['id']}")
@@ -157,24 +159,23 @@ async def test_one_stream_carries_all_topics(api: Live) -> None:
 async def test_a_stream_beats_while_nothing_happens(api: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "HEARTBEAT_S", 0.2)
     listener = Listener(api, "runs=1")
-    async with asyncio.timeout(20):
-        while listener.comments < 4:
-            await asyncio.sleep(0.05)
+    await until(lambda: listener.comments >= 4)
     await listener.close()
+
+
+def runs_feeds() -> list[asyncio.Task[Any]]:
+    return [t for t in asyncio.all_tasks() if t.get_name().startswith("perdure-runs-feed")]
 
 
 async def test_the_poller_stops_with_the_last_listener(api: Live) -> None:
     listeners = [Listener(api, "runs=1") for _ in range(3)]
     for one in listeners:
         await one.opened.wait()
-    await asyncio.sleep(0.3)
-    feeds = [t for t in asyncio.all_tasks() if t.get_name().startswith("perdure-runs-feed")]
-    assert len(feeds) == 1
+    (feed,) = feeds = await until(runs_feeds)
+    await holds(lambda: runs_feeds() == feeds, 0.3)
     for one in listeners:
         await one.close()
-    async with asyncio.timeout(20):
-        while any(not t.done() for t in feeds):
-            await asyncio.sleep(0.05)
+    await until(feed.done)
 
 
 async def test_what_cannot_be_followed_is_refused(api: Live, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,13 +213,12 @@ async def test_who_was_away_for_long_catches_up_at_its_own_pace(api: Live, monke
     for _ in range(5):
         runs = await asyncio.gather(*(api.start("rest_sum", input={"x": 1}) for _ in range(20)))
         wanted |= {run["id"] for run in runs}
-        await asyncio.sleep(0.1)
-    await asyncio.gather(*(api.get(f"/runs/{run}/result", wait=30) for run in wanted))
+        await asyncio.gather(*(api.get(f"/runs/{run['id']}/result", wait=30) for run in runs))
     listener = Listener(api, "runs=1", stream.write_cursor(stream.Cursor(runs_us=since)))
-    async with asyncio.timeout(30):
-        while {d["id"] for _, d in listener.events if d["status"] == "success"} != wanted:
-            assert not listener.task.done()
-            await asyncio.sleep(0.05)
+    await until(
+        lambda: listener.task.done() or {d["id"] for _, d in listener.events if d["status"] == "success"} == wanted
+    )
+    assert not listener.task.done()
     assert len(listener.events) == len(wanted)
     await listener.close()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -13,6 +12,7 @@ from perdure import Client, Schedule
 from perdure.app.server_process import ServerProcess
 from perdure.app.settings import Address, ServerSettings
 from perdure.errors import NotFound
+from tests.fakes.waiting import until
 from tests.server.rest_live import Live, live, sum_
 
 NIGHTLY: dict[str, Any] = {
@@ -65,8 +65,11 @@ async def test_a_schedule_is_made_shown_changed_and_deleted(api: Live) -> None:
     assert "did you mean 'nightly'" in (await api.get("/schedules/nightyl", 404))["detail"]
     actions = [line["action"] for line in (await api.get("/audit"))["items"]]
     assert [a for a in actions if a.startswith("schedule.")][::-1] == [
-        "schedule.create", "schedule.update", "schedule.create", "schedule.delete",
-    ]  # fmt: skip
+        "schedule.create",
+        "schedule.update",
+        "schedule.create",
+        "schedule.delete",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -150,9 +153,11 @@ async def test_a_backfill_says_first_and_then_does(api: Live) -> None:
 
 async def test_a_schedule_fires_while_the_server_runs(api: Live) -> None:
     await api.post("/schedules", NIGHTLY | {"spec": {"every": "1s", "overlap": "allow"}})
-    async with asyncio.timeout(20):
-        while (await api.get("/schedules/nightly"))["fired"] < 2:
-            await asyncio.sleep(0.1)
+
+    async def has_fired_twice() -> bool:
+        return bool((await api.get("/schedules/nightly"))["fired"] >= 2)
+
+    await until(has_fired_twice)
     assert api.server.engine.counters.schedules_fired >= 2
 
 

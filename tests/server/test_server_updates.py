@@ -14,6 +14,7 @@ import pytest
 from perdure import Client, Signal, State, Update, workflow
 from perdure.core import ids
 from perdure.errors import RunFinished, UpdateFailed, UpdateRejected
+from tests.fakes.waiting import holds, until
 from tests.server.remote import server, worker
 from tests.server.rest_live import Live, live
 
@@ -53,8 +54,10 @@ async def test_an_update_over_rest(dsn: str) -> None:
         run = await started(api)
         path = f"/runs/{run}/updates"
         assert await api.post(f"{path}/rest_fill", {"value": 5, "key": "one"}, 200) == {
-            "key": "one", "status": "done", "value": 5,
-        }  # fmt: skip
+            "key": "one",
+            "status": "done",
+            "value": 5,
+        }
         assert (await api.post(f"{path}/rest_fill", {"value": 7, "key": "one"}, 200))["value"] == 5
         assert await api.get(f"{path}/one") == {"key": "one", "status": "done", "value": 5}
         refused = await api.post(f"{path}/rest_fill", {"value": 500, "key": "big"}, 422)
@@ -83,10 +86,11 @@ async def test_states_are_read_without_disturbing_the_run(dsn: str) -> None:
         await api.post(f"/runs/{run}/updates/rest_fill", {"value": 5}, 200)
         run_id, handle = ids.parse(run), await api.perdure.get(run)
         api.perdure.engine.exits.release(api.perdure.engine.runs[run_id])  # it sleeps
-        async with asyncio.timeout(10):
-            while (await handle.describe()).owner is not None:
-                await asyncio.sleep(0.01)
-        await asyncio.sleep(0.2)
+
+        async def has_no_owner() -> bool:
+            return (await handle.describe()).owner is None
+
+        await until(has_no_owner)
         before = await handle.describe()
         events = len(await handle.history())
         first = await api.get(f"/runs/{run}/state", limit=1)
@@ -98,8 +102,11 @@ async def test_states_are_read_without_disturbing_the_run(dsn: str) -> None:
         assert (code, out.splitlines()) == (0, ["rest_level\t5", "rest_unit\tl"])
         code, out = await perdure("state", run, "rest_level", url=api.url)
         assert (code, out.strip()) == (0, "5")
-        await asyncio.sleep(0.3)
-        assert await handle.describe() == before
+
+        async def is_undisturbed() -> bool:
+            return await handle.describe() == before
+
+        await holds(is_undisturbed, 0.3)
         assert (before.owner, before.epoch) == (None, 1)
         assert len(await handle.history()) == events
         assert run_id not in api.perdure.engine.runs
@@ -109,9 +116,12 @@ async def test_states_are_read_without_disturbing_the_run(dsn: str) -> None:
 async def perdure(*words: str, url: str) -> tuple[int, str]:
     program = Path(sys.executable).parent / "perdure"
     made = await asyncio.create_subprocess_exec(
-        str(program), *words, env={**os.environ, "PERDURE_URL": url, "NO_COLOR": "1"},
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
+        str(program),
+        *words,
+        env={**os.environ, "PERDURE_URL": url, "NO_COLOR": "1"},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
     out, err = await made.communicate()
     return made.returncode or 0, out.decode() or err.decode()
 

@@ -24,6 +24,7 @@ from perdure.store.postgres import PostgresStore
 from perdure.store.telemetry import PostgresTelemetry
 from perdure.wire.codec import encode_options
 from tests.fakes.engine_parts import EngineParts
+from tests.fakes.waiting import forever
 
 NOW_US = 1_800_000_000_000_000
 
@@ -38,10 +39,22 @@ def chunk(n: int, text: str = "hello", run: bytes | None = None) -> LogChunk:
 
 def worker_row(n: int, connected_us: int = NOW_US, **changes: object) -> WorkerRow:
     given: dict[str, object] = {
-        "id": run_id(n), "ns": 1, "name": f"worker-{n}", "host": "box", "pid": 7, "sdk": "python 0.1", "queues": ["default", "gpu"],
-        "tasks": ["a", "b"], "workflows": [], "slots": 10, "slots_used": 3, "runs_held": 0, "draining": False,
-        "connected_us": connected_us, "seen_us": connected_us,
-    }  # fmt: skip
+        "id": run_id(n),
+        "ns": 1,
+        "name": f"worker-{n}",
+        "host": "box",
+        "pid": 7,
+        "sdk": "python 0.1",
+        "queues": ["default", "gpu"],
+        "tasks": ["a", "b"],
+        "workflows": [],
+        "slots": 10,
+        "slots_used": 3,
+        "runs_held": 0,
+        "draining": False,
+        "connected_us": connected_us,
+        "seen_us": connected_us,
+    }
     return WorkerRow(**(given | changes))  # type: ignore[arg-type]
 
 
@@ -176,7 +189,7 @@ async def test_trouble_with_notes_stays_here() -> None:
 async def test_closing_writes_the_last_output_and_waits_for_no_one() -> None:
     class Slow(Recording):
         async def write_logs(self, rows: list[LogRow]) -> None:
-            await asyncio.sleep(60)
+            await forever()
 
     notes, _ = logs_on(Recording())
     notes.add([chunk(0)])
@@ -231,8 +244,14 @@ async def queued_task(sql: asyncpg.Connection, seq: int, owner: int | None, atte
     await sql.execute(
         """insert into perdure.task_queue (id, ns, run_id, seq, name, queue, status, attempt, lost, run_at, owner, scheduled_at, options, input)
            values ($1, 1, $2, $3, 't', 'default', $4, $5, 0, now() - interval '1 minute', $6, now(), $7, '')""",
-        ids.text(task_id), ids.text(run_id()), seq, "pending" if owner is None else "running", attempt, owner, encode_options(TaskOptions()),
-    )  # fmt: skip
+        ids.text(task_id),
+        ids.text(run_id()),
+        seq,
+        "pending" if owner is None else "running",
+        attempt,
+        owner,
+        encode_options(TaskOptions()),
+    )
     return task_id
 
 
@@ -243,8 +262,9 @@ async def test_only_the_owner_of_an_attempt_notes_on_it(store: PostgresStore, sq
     foreign = await queued_task(sql, 1, other)
     later = await queued_task(sql, 2, mine, attempt=2)
     given = [
-        TaskNote(i, 1, "w1", NOW_US, NOW_US + 5, b'{"done":1}', "stack\x00 of frames") for i in (own, foreign, later, run_id())
-    ]  # fmt: skip
+        TaskNote(i, 1, "w1", NOW_US, NOW_US + 5, b'{"done":1}', "stack\x00 of frames")
+        for i in (own, foreign, later, run_id())
+    ]
     assert await PostgresTelemetry(store.pool).write_task_notes(mine, given) == {own}
     rows = await sql.fetch(
         "select worker, details, blocked, beat_at - started_at as gap from perdure.task_queue order by seq"

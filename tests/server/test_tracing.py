@@ -40,10 +40,17 @@ def test_a_header_is_read_as_the_standard_says() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        "", "nonsense", CALLER[:-3], CALLER + "-more", CALLER.upper(), "ff" + CALLER[2:], CALLER.replace("4bf9", "4bfg"),
-        f"00-{'0' * 32}-00f067aa0ba902b7-01", f"00-4bf92f3577b34da6a3ce929d0e0e4736-{'0' * 16}-01",
+        "",
+        "nonsense",
+        CALLER[:-3],
+        CALLER + "-more",
+        CALLER.upper(),
+        "ff" + CALLER[2:],
+        CALLER.replace("4bf9", "4bfg"),
+        f"00-{'0' * 32}-00f067aa0ba902b7-01",
+        f"00-4bf92f3577b34da6a3ce929d0e0e4736-{'0' * 16}-01",
     ],
-)  # fmt: skip
+)
 def test_a_header_that_is_none_is_no_parent(wrong: str) -> None:
     assert parse(wrong) is None
     run = ids.run_id(1_800_000_000_000, 0, 7)
@@ -121,8 +128,13 @@ class Span:
 def process(*command: str, says: str, **environment: str) -> Iterator[str]:
     """A process that lives until the test is done with it. Yields its first line that holds `says`."""
     started = subprocess.Popen(
-        [sys.executable, *command], cwd=ROOT, env=clean_environment() | environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )  # fmt: skip
+        [sys.executable, *command],
+        cwd=ROOT,
+        env=clean_environment() | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     assert started.stdout is not None
     try:
         heard: list[str] = []
@@ -180,8 +192,14 @@ def trace_everything(
         with where(dsn, **environment) as there:
             caller = [sys.executable, "-m", f"{PROCESSES}.caller"]
             done = subprocess.run(
-                caller, cwd=ROOT, env=clean_environment() | environment | there, capture_output=True, text=True, timeout=PROCESS_S_MAX, check=False
-            )  # fmt: skip
+                caller,
+                cwd=ROOT,
+                env=clean_environment() | environment | there,
+                capture_output=True,
+                text=True,
+                timeout=PROCESS_S_MAX,
+                check=False,
+            )
             assert done.returncode == 0, done.stderr
     lines = [line.split(" ", 1) for line in done.stdout.splitlines()]
     assert [rest for _, rest in lines] == ["HELLO YOU", "HELLO ME", "failed"]

@@ -15,6 +15,8 @@ from perdure.core.api import approvals
 from perdure.core.api.approvals import GetApproval, ListApprovals
 from perdure.core.approvals import Vote
 from perdure.store.approvals import PostgresApprovals
+from tests.fakes.waiting import until
+from tests.store.blocking import until_blocked
 
 ok = Approval(
     "store_ok",
@@ -45,12 +47,21 @@ async def perdure(dsn: str) -> AsyncIterator[Perdure]:
         yield found
 
 
+@pytest.fixture
+async def sql(dsn: str) -> AsyncIterator[Any]:
+    connection = await asyncpg.connect(dsn)
+    yield connection
+    await connection.close()
+
+
 async def ask(perdure: Perdure, flow: Any = store_ok_flow) -> bytes:
     run = ids.parse((await flow.start()).id)
-    async with asyncio.timeout(20):
-        while not (await perdure._backend.call(approvals.LIST, ListApprovals(run=ids.text(run)))).items:
-            await asyncio.sleep(0.02)
+    await until(lambda: listed(perdure, ListApprovals(run=ids.text(run))))
     return run
+
+
+async def listed(perdure: Perdure, request: ListApprovals) -> list[Any]:
+    return list((await perdure._backend.call(approvals.LIST, request)).items)
 
 
 async def test_the_columns_are_filled_from_what_was_recorded(perdure: Perdure, dsn: str) -> None:
@@ -86,7 +97,9 @@ async def test_votes_and_the_promise_go_with_the_run_and_the_audit_stays(perdure
         await c.close()
 
 
-async def test_who_holds_an_approval_holds_it_alone_and_undoes_everything_by_failing(perdure: Perdure) -> None:
+async def test_who_holds_an_approval_holds_it_alone_and_undoes_everything_by_failing(
+    perdure: Perdure, sql: Any
+) -> None:
     run, ns, store = await ask(perdure), perdure.engine.ns, PostgresApprovals(perdure.store.pool)
     order: list[str] = []
     held_now = asyncio.Event()
@@ -95,7 +108,7 @@ async def test_who_holds_an_approval_holds_it_alone_and_undoes_everything_by_fai
         async with store.hold(ns, run, "store_ok") as held:
             await held.cast(Vote(who="ada", approved=True))
             held_now.set()
-            await asyncio.sleep(0.3)
+            await until_blocked(sql)
             order.append("first")
             raise KeyError("changed my mind")
 
@@ -107,22 +120,22 @@ async def test_who_holds_an_approval_holds_it_alone_and_undoes_everything_by_fai
 
     with pytest.raises(KeyError):
         await asyncio.gather(first(), second())
-    async with asyncio.timeout(10):
-        while order != ["first", "second"]:
-            await asyncio.sleep(0.02)
+    await until(lambda: order == ["first", "second"])
 
 
-async def test_a_run_cannot_end_while_somebody_answers(perdure: Perdure) -> None:
+async def test_a_run_cannot_end_while_somebody_answers(perdure: Perdure, sql: Any) -> None:
     run, ns, store = await ask(perdure), perdure.engine.ns, PostgresApprovals(perdure.store.pool)
     handle = await perdure.get(ids.text(run))
     async with store.hold(ns, run, "store_ok") as held:
         assert held.is_active
         await handle.cancel("enough")
-        await asyncio.sleep(0.3)
+        await until_blocked(sql)
         assert await handle.status() == "running"
-    async with asyncio.timeout(20):
-        while await handle.status() != "cancelled":
-            await asyncio.sleep(0.02)
+
+    async def is_cancelled() -> bool:
+        return await handle.status() == "cancelled"
+
+    await until(is_cancelled)
     async with store.hold(ns, run, "store_ok") as gone:
         assert (gone.is_active, gone.standing) == (False, None)
 
@@ -169,6 +182,8 @@ async def test_a_link_is_used_once_and_forgotten_after_it_has_expired(
 async def test_a_waiting_approval_of_a_run_that_is_gone_is_not_shown(perdure: Perdure, dsn: str) -> None:
     run = await ask(perdure)
     await (await perdure.get(ids.text(run))).cancel()
-    async with asyncio.timeout(20):
-        while (await perdure._backend.call(approvals.LIST, ListApprovals(limit=10))).items:
-            await asyncio.sleep(0.02)
+
+    async def none_is_listed() -> bool:
+        return not await listed(perdure, ListApprovals(limit=10))
+
+    await until(none_is_listed)

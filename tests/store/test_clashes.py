@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import shutil
 from pathlib import Path
-from typing import Any
 
 import asyncpg
 import pytest
@@ -15,12 +14,8 @@ from perdure.store import migrate as migrating
 from perdure.store.clashes import TRIES, Clashed, retried
 from perdure.store.migrate import load, migrate
 from perdure.store.postgres import PostgresStore
-
-
-async def waits_for_a_lock(watch: Any, n: int = 1) -> None:
-    async with asyncio.timeout(30):
-        while await watch.fetchval("select count(*) from pg_stat_activity where wait_event_type = 'Lock'") < n:
-            await asyncio.sleep(0.005)
+from tests.fakes.waiting import until
+from tests.store.blocking import until_blocked
 
 
 async def test_a_call_that_the_database_undoes_to_end_a_deadlock_is_repeated(dsn: str) -> None:
@@ -29,24 +24,20 @@ async def test_a_call_that_the_database_undoes_to_end_a_deadlock_is_repeated(dsn
     await store.open()
     ns = await store.namespace("default")
     other, watch = await asyncpg.connect(dsn), await asyncpg.connect(dsn)
-    before = await watch.fetchval("select deadlocks from pg_stat_database where datname = current_database()")
+    deadlocks = "select deadlocks from pg_stat_database where datname = current_database()"
+    before = await watch.fetchval(deadlocks)
     try:
         transaction = other.transaction()
         await transaction.start()
         await other.execute("lock table perdure.workflow in access exclusive mode")
         registering = asyncio.ensure_future(store.register_versions(ns, {"w": "v1"}, {}))
-        await waits_for_a_lock(watch)
+        await until_blocked(watch)
         await other.execute(
             "lock table perdure.workflow_version in access exclusive mode"
         )  # over once the call is undone
         await transaction.commit()
         await registering
-        async with asyncio.timeout(30):
-            while (
-                await watch.fetchval("select deadlocks from pg_stat_database where datname = current_database()")
-                == before
-            ):
-                await asyncio.sleep(0.05)
+        await until(lambda: watch.fetchval(f"select ({deadlocks}) > $1", before))
         assert await watch.fetchval("select version from perdure.workflow_version where workflow = 'w'") == "v1"
     finally:
         await other.close()
@@ -107,7 +98,7 @@ async def test_a_migration_gives_way_to_a_server_that_it_waits_for_crosswise(dsn
         await transaction.start()
         await server.execute("lock table perdure.inbox in row exclusive mode")
         applying = asyncio.ensure_future(migrate(dsn, directory=directory))
-        await waits_for_a_lock(watch)
+        await until_blocked(watch)
         await server.execute("select count(*) from perdure.run_queue")  # waits for the migration, until that gives way
         await transaction.commit()
         async with asyncio.timeout(60):
@@ -126,7 +117,7 @@ async def test_a_migration_locks_tables_in_the_order_of_the_servers(dsn: str, tm
         await transaction.start()
         await server.execute("lock table perdure.run_queue in row exclusive mode")
         applying = asyncio.ensure_future(migrate(dsn, directory=directory))
-        await waits_for_a_lock(watch)
+        await until_blocked(watch)
         held = "select from pg_locks where relation = 'perdure.inbox'::regclass and mode = 'AccessExclusiveLock'"
         assert not await watch.fetch(held)
         await server.execute("insert into perdure.inbox (ns, run_id, body) values (1, gen_random_uuid(), '')")

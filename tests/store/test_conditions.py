@@ -58,9 +58,19 @@ async def add_run(c: Any, run_id: bytes, owner: int | None = None, ns: int = NS,
 async def add_task(c: Any, seq: int, owner: int | None = None, expires: str = "null", **columns: Any) -> bytes:
     task_id = ids.derive(RUN, ids.TASK, seq)
     values = {
-        "id": task_id, "ns": NS, "run_id": RUN, "seq": seq, "name": "t", "queue": "q", "status": "pending" if owner is None else "dispatched", "attempt": 1, "lost": 0,
-        "owner": owner, "options": encode_options(TaskOptions()), "input": b"{}",
-    } | columns  # fmt: skip
+        "id": task_id,
+        "ns": NS,
+        "run_id": RUN,
+        "seq": seq,
+        "name": "t",
+        "queue": "q",
+        "status": "pending" if owner is None else "dispatched",
+        "attempt": 1,
+        "lost": 0,
+        "owner": owner,
+        "options": encode_options(TaskOptions()),
+        "input": b"{}",
+    } | columns
     places = ", ".join(f"${n}" for n in range(1, len(values) + 1))
     await c.execute(
         f"insert into perdure.task_queue ({', '.join(values)}, run_at, scheduled_at, start_deadline_at) values ({places}, now(), now(), {expires})",
@@ -223,18 +233,25 @@ async def ended(c: Any, run_id: bytes, successor: bytes | None = None) -> None:
     )
 
 
-@pytest.mark.parametrize(("authorized", "spec", "is_open"), [
-    (False, '{"assignees": ["ada"], "quorum": 1}', True), (True, '{"assignees": ["ada"], "quorum": 1}', False),
-    (False, '{"quorum": 2}', True), (False, '{"quorum": 1}', False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("authorized", "spec", "is_open"),
+    [
+        (False, '{"assignees": ["ada"], "quorum": 1}', True),
+        (True, '{"assignees": ["ada"], "quorum": 1}', False),
+        (False, '{"quorum": 2}', True),
+        (False, '{"quorum": 1}', False),
+    ],
+)
 async def test_an_answer_before_the_question_stands_unless_certain_people_were_to_give_it(
     store: PostgresStore, c: Any, authorized: bool, spec: str, is_open: bool
 ) -> None:
     me = await session(store)
     await add_run(c, RUN, owner=me)
     await c.execute(
-        "insert into perdure.promise (run_id, name, ns, created_at, resolved_at, authorized) values ($1, 'p', 1, now(), now(), $2)", RUN, authorized
-    )  # fmt: skip
+        "insert into perdure.promise (run_id, name, ns, created_at, resolved_at, authorized) values ($1, 'p', 1, now(), now(), $2)",
+        RUN,
+        authorized,
+    )
     batch = Batch()
     batch.promises.append(PromiseRow(RUN, "p", NS, "approval", spec))
     await store.commit(me, 1, batch)
@@ -283,10 +300,16 @@ async def test_a_line_goes_when_nothing_is_left_in_it(store: PostgresStore, c: A
     assert await c.fetchval("select count(*) from perdure.flow_control_group") == (0 if member == "none" else 1)
 
 
-@pytest.mark.parametrize(("escalates", "names", "seen"), [
-    ("now() - interval '1 second'", ["lead"], True), ("now() + interval '1 hour'", ["lead"], False),
-    ("now() + interval '1 hour'", ["ada"], True), ("null", ["eve"], False), ("null", None, True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("escalates", "names", "seen"),
+    [
+        ("now() - interval '1 second'", ["lead"], True),
+        ("now() + interval '1 hour'", ["lead"], False),
+        ("now() + interval '1 hour'", ["ada"], True),
+        ("null", ["eve"], False),
+        ("null", None, True),
+    ],
+)
 async def test_an_approval_is_listed_for_those_who_may_answer_it_now(
     c: Any, escalates: str, names: list[str] | None, seen: bool
 ) -> None:

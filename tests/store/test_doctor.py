@@ -22,6 +22,7 @@ from perdure.localpg import leftovers
 from perdure.store import doctor
 from perdure.store.doctor import Finding, clock_finding, examine, partition_finding
 from perdure.store.queries import Query, queries
+from tests.fakes.waiting import until
 
 NOW = datetime(2031, 5, 6, 7, 8, 9, tzinfo=UTC)
 
@@ -167,10 +168,8 @@ async def test_dead_rows_are_noticed(dsn: str) -> None:
         await connection.execute("delete from perdure.worn")
     # A session's counts reach the statistics at the latest when it ends, and that comes after close() returns.
     async with connected(dsn) as connection:
-        for _ in range(500):
-            if await connection.fetchval("select n_dead_tup from pg_stat_user_tables where relname = 'worn'"):
-                break
-            await connection.execute("select pg_sleep(0.02)")
+        dead = "select n_dead_tup from pg_stat_user_tables where relname = 'worn'"
+        await until(lambda: connection.fetchval(dead))
     found = await finding(dsn, "dead rows")
     assert found
     assert found.status == "warn"

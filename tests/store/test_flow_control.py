@@ -16,6 +16,8 @@ from perdure.store import flow_control
 from perdure.store.connections import connect
 from perdure.store.queries import fetch_row
 from perdure.wire.codec import encode_options
+from tests.fakes.waiting import until
+from tests.store.blocking import is_blocked
 
 KEY = "key/shared"
 
@@ -38,8 +40,14 @@ async def waiting_task(c: Any, seq: int, line: FlowControlGroup) -> None:
     await c.execute(
         "insert into perdure.task_queue (id, ns, run_id, seq, name, queue, status, attempt, lost, run_at, scheduled_at, options, input, group_id)"
         " values ($1, 1, $2, $3, $4, $5, 'pending', 1, 0, now(), now(), $6, '{}', $7)",
-        ids.derive(run_id, ids.TASK, seq), run_id, seq, line.name, line.queue, encode_options(TaskOptions()), line.id,
-    )  # fmt: skip
+        ids.derive(run_id, ids.TASK, seq),
+        run_id,
+        seq,
+        line.name,
+        line.queue,
+        encode_options(TaskOptions()),
+        line.id,
+    )
 
 
 async def test_lines_of_one_key_in_two_queues_never_take_more_slots_than_it_has(ends: list[Any]) -> None:
@@ -60,12 +68,13 @@ async def test_lines_of_one_key_in_two_queues_never_take_more_slots_than_it_has(
     claiming = asyncio.create_task(
         flow_control.claim_from_lines(two, second, [((1, "right", "on_the_right"), 5)], 5, FlowControlRules({}))
     )
-    async with asyncio.timeout(30):
-        while not claiming.done():
-            if await observer.fetchval("select pg_blocking_pids($1) <> '{}'", two.get_server_pid()):
-                await transaction.commit()
-                break
-            await asyncio.sleep(0.002)
+
+    async def is_decided() -> bool:
+        return claiming.done() or await is_blocked(observer, two)
+
+    await until(is_decided)
+    if not claiming.done():
+        await transaction.commit()
     assert (await claiming).tasks == []
     assert await observer.fetchval("select count(*) from perdure.flow_control_slot where key = $1", KEY) == 1
 
@@ -80,8 +89,10 @@ async def test_as_many_holders_are_asked_to_make_room_as_there_are_newcomers_and
         await queue_run(c, run_id, None)
         await c.execute(
             "insert into perdure.flow_control_slot (ns, key, holder, run_id, at) values (1, $1, $2, $2, now() + $3 * interval '1 second')",
-            KEY, run_id, n,
-        )  # fmt: skip
+            KEY,
+            run_id,
+            n,
+        )
     engine = await session(c)
 
     async def look() -> list[bytes]:
@@ -128,9 +139,7 @@ async def test_keys_are_locked_in_one_order(ends: list[Any]) -> None:
                 await flow_control._keys(two, sorted(keys))
 
         looking = asyncio.create_task(look())
-        async with asyncio.timeout(30):
-            while not await observer.fetchval("select pg_blocking_pids($1) <> '{}'", two.get_server_pid()):
-                await asyncio.sleep(0.002)
+        await until(lambda: is_blocked(observer, two))
         held = "select count(*) from pg_locks where locktype = 'advisory' and granted and pid = $1"
         assert await observer.fetchval(held, two.get_server_pid()) == 0
     await looking
@@ -140,5 +149,6 @@ async def queue_run(c: Any, run_id: bytes, line: FlowControlGroup | None) -> Non
     await c.execute(
         "insert into perdure.run_queue (run_id, ns, workflow, version, status, created_at, wake_at, group_id)"
         " values ($1, 1, 'w', 'v', 'pending', now(), 'infinity', $2)",
-        run_id, line.id if line else None,
-    )  # fmt: skip
+        run_id,
+        line.id if line else None,
+    )

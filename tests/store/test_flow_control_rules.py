@@ -16,6 +16,7 @@ from perdure.core.errors import InvalidInput, NotFound
 from perdure.engine import api as handlers  # noqa: F401  (registers them)
 from perdure.engine.api.api import Caller, NamespaceApi
 from perdure.store.flow_control_rules import PostgresFlowControlRules
+from tests.fakes.waiting import turns
 
 NS = 7
 
@@ -131,7 +132,7 @@ async def test_every_change_is_later_than_all_before_it(book: Book, dsn: str) ->
             at = await last_change(dsn)
             if not seen or seen[-1] != at:
                 seen.append(at)
-            await asyncio.sleep(0)
+            await turns()
 
     watching = asyncio.create_task(watch())
     await asyncio.gather(*(change(n) for n in range(6)))

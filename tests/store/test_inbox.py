@@ -25,6 +25,7 @@ from perdure.engine.runs.inbox import HELD, NOT_THERE, REPEATED, TAKEN, InboxWri
 from perdure.store.postgres import PostgresStore
 from perdure.wire.codec import encode_events
 from tests.fakes.rows import start_row
+from tests.fakes.waiting import holds, turns, until
 
 NS = 1
 NO_HASH = b""
@@ -123,8 +124,15 @@ async def test_each_row_is_answered_for_itself(store: PostgresStore, session: Se
     await session.end(ended)
     assert await store.send_many([row(here, b"1", "k")]) == [TAKEN]
     outcomes = await store.send_many(
-        [row(here, b"2"), row(ended, b"3"), row(here, b"4", "k"), row(new_run(), b"5"), row(here, b"6", ns=99), row(here, b"7", "j")]
-    )  # fmt: skip
+        [
+            row(here, b"2"),
+            row(ended, b"3"),
+            row(here, b"4", "k"),
+            row(new_run(), b"5"),
+            row(here, b"6", ns=99),
+            row(here, b"7", "j"),
+        ]
+    )
     assert outcomes == [TAKEN, NOT_THERE, REPEATED, NOT_THERE, NOT_THERE, TAKEN]
     assert await inbox(sql, here) == [b"1", b"2", b"7"]
 
@@ -208,7 +216,7 @@ async def test_messages_follow_a_run_that_continues_and_keep_their_order(
     second, third = new_run(), new_run()
     await session.end(first, second)
     answers = [one.put(NS, first, str(i).encode(), key=f"k{i}") for i in range(1, 50)]
-    await asyncio.sleep(0)
+    await turns()
     await session.end(second, third)
     answers += [one.put(NS, first, str(i).encode(), key=f"k{i}") for i in range(50, 100)]
     assert all(await asyncio.gather(*answers))
@@ -273,8 +281,7 @@ async def test_a_held_run_does_not_hold_up_the_others_and_gets_its_messages_in_o
         late = [one.put(NS, held, str(i).encode()) for i in range(10)]
         assert await asyncio.wait_for(one.send(NS, free, b"x"), 5)
         late += [one.put(NS, held, str(i).encode()) for i in range(10, 20)]
-        await asyncio.sleep(0.05)
-        assert not any(a.done() for a in late)
+        await holds(lambda: not any(a.done() for a in late), 0.05)
     assert all(await asyncio.wait_for(asyncio.gather(*late), 5))
     assert await inbox(sql, held) == [str(i).encode() for i in range(20)]
 
@@ -313,14 +320,16 @@ async def test_a_connection_that_breaks_leaves_the_sender_in_doubt_and_a_key_set
     await sql.execute(
         "select pg_terminate_backend(pid) from pg_stat_activity where pid <> pg_backend_pid() and datname = current_database()"
     )
-    sent = 0
+
+    async def is_sent(i: int) -> bool:
+        try:
+            await one.send(NS, run_id, str(i).encode(), key=f"k{i}")
+        except Unavailable:
+            return False
+        return True
+
     for i in range(20):
-        for _ in range(20):
-            try:
-                sent += await one.send(NS, run_id, str(i).encode(), key=f"k{i}")
-                break
-            except Unavailable:
-                await asyncio.sleep(0.05)
+        await until(lambda i=i: is_sent(i))
     assert await inbox(sql, run_id) == [b"0", *(str(i).encode() for i in range(20))]
 
 

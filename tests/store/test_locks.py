@@ -22,6 +22,8 @@ import pytest
 import perdure.store
 from perdure.localpg.cluster import PrivateCluster
 from perdure.store.queries import queries
+from tests.fakes.waiting import until
+from tests.store.blocking import is_blocked
 
 RUN, FLOW, MAILED, QUEUED, ANY, SUSPECT, STUCK = (f"00000000-0000-7000-8000-00000000000{n}" for n in range(1, 8))
 DUE, LINED, OWNED, LATE, UNLINED = (f"00000000-0000-7000-9000-00000000000{n}" for n in range(1, 6))
@@ -239,12 +241,13 @@ class Sides:
         """The second connection executes this and is blocked by the first."""
         waiting = asyncio.create_task(self.two.execute(statement))
         pids = self.two.get_server_pid(), self.one.get_server_pid()
-        async with asyncio.timeout(30):
-            while not waiting.done():
-                if await self.observer.fetchval("select $2 = any(pg_blocking_pids($1))", *pids):
-                    return waiting
-                await asyncio.sleep(0.002)
-        pytest.fail(f"it did not have to wait: {statement}")
+
+        async def is_decided() -> bool:
+            return waiting.done() or await self.observer.fetchval("select $2 = any(pg_blocking_pids($1))", *pids)
+
+        await until(is_decided)
+        assert not waiting.done(), f"it did not have to wait: {statement}"
+        return waiting
 
 
 @pytest.fixture(scope="module")
@@ -321,13 +324,14 @@ async def skip(sides: Sides, lock: Lock) -> None:
     await holder.start()
     assert await sides.two.fetch(lock.skips)
     asking = asyncio.create_task(sides.run(sides.one, lock))
-    async with asyncio.timeout(30):
-        while not asking.done():
-            waits = await sides.observer.fetchval("select pg_blocking_pids($1) <> '{}'", sides.one.get_server_pid())
-            if waits:
-                await holder.rollback()
-                await asking
-                pytest.fail("it waited for what somebody else holds")
-            await asyncio.sleep(0.002)
+
+    async def is_decided() -> bool:
+        return asking.done() or await is_blocked(sides.observer, sides.one)
+
+    await until(is_decided)
+    if not asking.done():
+        await holder.rollback()
+        await asking
+        pytest.fail("it waited for a row that another transaction holds")
     assert await asking == ((0, []) if lock.skipped is None else (1, lock.skipped))
     await holder.rollback()

@@ -17,6 +17,7 @@ from perdure.engine.run_ids import RunIds
 from perdure.sdk import registry
 from perdure.store import partitions
 from perdure.store.connections import connect
+from tests.fakes.waiting import until
 
 go_on = Promise("go_on", str)
 seen = State("seen", "")
@@ -143,10 +144,16 @@ async def test_a_run_that_outlives_its_day_is_carried_forward_and_completes(
         ended = await ends_on_its_day.options(key="ended").start("e")
         assert await ended.result("30s") == "<e>"
         active = await outlives_its_day.options(key="active").start("a")
-        async with asyncio.timeout(30):
-            while await seen.read(active.id) != "<a>":
-                await asyncio.sleep(0.01)
-        assert await places(sql, active.id) == {f"history_p{day_ago(OLD_DAYS):%Y%m%d}", f"task_p{day_ago(OLD_DAYS):%Y%m%d}", f"run_state_p{day_ago(OLD_DAYS):%Y%m%d}"}  # fmt: skip
+
+        async def has_begun() -> bool:
+            return await seen.read(active.id) == "<a>"
+
+        await until(has_begun)
+        assert await places(sql, active.id) == {
+            f"history_p{day_ago(OLD_DAYS):%Y%m%d}",
+            f"task_p{day_ago(OLD_DAYS):%Y%m%d}",
+            f"run_state_p{day_ago(OLD_DAYS):%Y%m%d}",
+        }
         events = len(await active.history())
 
         assert await p.store.drop_partitions(5) == len(partitions.TABLES)

@@ -86,15 +86,18 @@ async def expected(dsn: str, where: str) -> int:
         (RunFilter(statuses=frozenset({3}), workflow="w1"), "status = 'failed' and workflow = 'w1'"),
         (RunFilter(statuses=frozenset({0, 1}), workflow="w1"), "status in ('pending', 'running') and workflow = 'w1'"),
         (RunFilter(attributes=(b'{"rare":true}',)), "attributes @> '{\"rare\":true}'"),
-        (RunFilter(attributes=(b'{"env":"prod"}',)), "attributes @> '{\"env\":\"prod\"}'"),
-        (RunFilter(attributes=(b'{"rare":"true"}', b'{"rare":true}'), statuses=frozenset({2})), "attributes @> '{\"rare\":true}' and status = 'success'"),
+        (RunFilter(attributes=(b'{"env":"prod"}',)), 'attributes @> \'{"env":"prod"}\''),
+        (
+            RunFilter(attributes=(b'{"rare":"true"}', b'{"rare":true}'), statuses=frozenset({2})),
+            "attributes @> '{\"rare\":true}' and status = 'success'",
+        ),
         (RunFilter(text="DISK 1"), "error ilike '%disk 1%'"),
         (RunFilter(text="key-1"), "key ilike '%key-1%'"),
         (RunFilter(text="nowhere to be found"), "false"),
         (RunFilter(workflow="no such"), "false"),
     ],
     ids=str,
-)  # fmt: skip
+)
 async def test_a_walk_over_all_pages_finds_every_match_once_newest_first(
     reads: PostgresReads, dsn: str, wanted: RunFilter, where: str
 ) -> None:
@@ -129,8 +132,11 @@ async def test_a_namespace_sees_its_own(reads: PostgresReads) -> None:
 # -- cost --------------------------------------------------------------------------------------------------------------
 
 LISTS = {
-    "list_active": "run_queue_list", "list_ended": "ns_run_id_idx", "list_ended_of_workflow": "ns_workflow_run_id", "list_ended_badly": "ns_status_run_id",
-}  # fmt: skip
+    "list_active": "run_queue_list",
+    "list_ended": "ns_run_id_idx",
+    "list_ended_of_workflow": "ns_workflow_run_id",
+    "list_ended_badly": "ns_status_run_id",
+}
 ARGUMENTS = {
     "ns": "1",
     "low": f"'{'0' * 32}'",
@@ -206,24 +212,34 @@ async def test_tasks_of_an_active_run_come_from_rows_and_from_its_history(dsn: s
 
     run_id = ids.run_id(T0_MS, 0, 1)
     events: list[ev.Event] = [
-        ev.RunStarted("w", "1", b"{}"), ev.TasksScheduled(0, "t", "q", [b"1"] * 6, TaskOptions()), ev.TasksSucceeded([0, 1], [b"1", b"2"]),
-    ]  # fmt: skip
+        ev.RunStarted("w", "1", b"{}"),
+        ev.TasksScheduled(0, "t", "q", [b"1"] * 6, TaskOptions()),
+        ev.TasksSucceeded([0, 1], [b"1", b"2"]),
+    ]
     c = await connect(dsn)
     await c.execute(
-        "insert into perdure.run_queue (run_id, ns, workflow, version, status, created_at, wake_at, owner) values ($1, 1, 'w', '1', 'running', now(), now(), 5)", run_id
-    )  # fmt: skip
+        "insert into perdure.run_queue (run_id, ns, workflow, version, status, created_at, wake_at, owner) values ($1, 1, 'w', '1', 'running', now(), now(), 5)",
+        run_id,
+    )
     await c.execute(
-        "insert into perdure.history (run_id, seq, last, ns, epoch, at, body, hash) values ($1, 1, 3, 1, 1, now(), $2, '')", run_id, encode_events(events)
-    )  # fmt: skip
+        "insert into perdure.history (run_id, seq, last, ns, epoch, at, body, hash) values ($1, 1, 3, 1, 1, now(), $2, '')",
+        run_id,
+        encode_events(events),
+    )
     for seq in (0, 1):
         await c.execute(
             "insert into perdure.task (id, ns, run_id, seq, name, queue, status, attempts, lost, epoch, scheduled_at, started_at, finished_at)"
-            " values ($1, 1, $2, $3, 't', 'q', 'success', 1, 0, 1, now(), now(), now())", ids.derive(run_id, ids.TASK, seq), run_id, seq,
-        )  # fmt: skip
+            " values ($1, 1, $2, $3, 't', 'q', 'success', 1, 0, 1, now(), now(), now())",
+            ids.derive(run_id, ids.TASK, seq),
+            run_id,
+            seq,
+        )
     await c.execute(
         "insert into perdure.task_queue (id, ns, run_id, seq, name, queue, status, attempt, lost, run_at, owner, scheduled_at, options, input, details)"
-        " values ($1, 1, $2, 2, 't', 'q', 'running', 2, 1, now(), 5, now(), '', '', '{\"done\": 4}')", ids.derive(run_id, ids.TASK, 2), run_id,
-    )  # fmt: skip
+        " values ($1, 1, $2, 2, 't', 'q', 'running', 2, 1, now(), 5, now(), '', '', '{\"done\": 4}')",
+        ids.derive(run_id, ids.TASK, 2),
+        run_id,
+    )
     await c.close()
     reads = PostgresReads(dsn)
     await reads.open()

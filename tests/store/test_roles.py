@@ -104,11 +104,20 @@ async def test_an_engine_makes_and_drops_partitions_without_owning_them(dsn: str
 
 
 BAD_PARTITIONS = [
-    ("audit", "audit_p20260101"), ("api_key", "api_key_p20260101"), ("history", "task_p20260101"), ("history", "history_default"),
-    ("history", "history_p2026010"), ("history", "history_p20260101x"), ("history", 'history_p20260101"; drop table perdure.run'),
-    ("history", "history_p20261301"), ("pg_class", "pg_class_p20260101"), ("history", None), (None, "history_p20260101"), ("", "_p20260101"),
+    ("audit", "audit_p20260101"),
+    ("api_key", "api_key_p20260101"),
+    ("history", "task_p20260101"),
+    ("history", "history_default"),
+    ("history", "history_p2026010"),
+    ("history", "history_p20260101x"),
+    ("history", 'history_p20260101"; drop table perdure.run'),
+    ("history", "history_p20261301"),
+    ("pg_class", "pg_class_p20260101"),
+    ("history", None),
+    (None, "history_p20260101"),
+    ("", "_p20260101"),
     ("history", "history_p20260101\n"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("table", "name"), BAD_PARTITIONS)
@@ -153,20 +162,40 @@ async def test_bounds_must_be_those_of_the_day_and_a_day_must_be_over_to_go(gran
 
 
 ENGINE_MUST_NOT = [
-    "update perdure.history set body = ''", "delete from perdure.history", "truncate perdure.history",
-    "update perdure.task set error = null", "update perdure.task_log set body = ''",
-    "update perdure.audit set actor = ''", "delete from perdure.audit", "truncate perdure.audit",
-    "delete from perdure.api_key", "update perdure.api_key set role = 'admin'", "update perdure.api_key set hash = ''",
-    "update perdure.api_key set expires_at = null", "update perdure.api_key set ns = null",
-    "update perdure.run set status = 'success'", "delete from perdure.namespace", "update perdure.namespace set created_at = now()",
-    "insert into perdure.migration (number, name, checksum) values (99, 'x', 'x')", "delete from perdure.migration",
-    "create table perdure.mine (id int)", "create schema mine", "drop table perdure.run", "alter table perdure.run add column x int",
-    "alter table perdure.audit disable trigger all", "drop trigger audit_append_only on perdure.audit",
+    "update perdure.history set body = ''",
+    "delete from perdure.history",
+    "truncate perdure.history",
+    "update perdure.task set error = null",
+    "update perdure.task_log set body = ''",
+    "update perdure.audit set actor = ''",
+    "delete from perdure.audit",
+    "truncate perdure.audit",
+    "delete from perdure.api_key",
+    "update perdure.api_key set role = 'admin'",
+    "update perdure.api_key set hash = ''",
+    "update perdure.api_key set expires_at = null",
+    "update perdure.api_key set ns = null",
+    "update perdure.run set status = 'success'",
+    "delete from perdure.namespace",
+    "update perdure.namespace set created_at = now()",
+    "insert into perdure.migration (number, name, checksum) values (99, 'x', 'x')",
+    "delete from perdure.migration",
+    "create table perdure.mine (id int)",
+    "create schema mine",
+    "drop table perdure.run",
+    "alter table perdure.run add column x int",
+    "alter table perdure.audit disable trigger all",
+    "drop trigger audit_append_only on perdure.audit",
     "create or replace function perdure.clock() returns timestamptz language sql return now()",
-    "create function perdure.evil() returns int language sql return 1", "create role another", "create database another",
-    "alter role current_user superuser", "set session_replication_role = replica", "copy (select 1) to program 'true'",
-    "select pg_read_file('/etc/passwd')", "select * from pg_authid",
-]  # fmt: skip
+    "create function perdure.evil() returns int language sql return 1",
+    "create role another",
+    "create database another",
+    "alter role current_user superuser",
+    "set session_replication_role = replica",
+    "copy (select 1) to program 'true'",
+    "select pg_read_file('/etc/passwd')",
+    "select * from pg_authid",
+]
 
 
 @pytest.mark.parametrize("statement", ENGINE_MUST_NOT)
@@ -194,11 +223,16 @@ async def test_a_server_checks_creates_and_revokes_keys_under_its_role(granted: 
 
 
 READER_MUST_NOT = [
-    "select hash from perdure.api_key", "select * from perdure.api_key", "insert into perdure.audit (actor, action, target) values ('', '', '')",
-    "insert into perdure.inbox (ns, run_id, body) values (1, gen_random_uuid(), '')", "update perdure.run_queue set stuck = null",
-    "delete from perdure.run_queue", "select perdure.create_partition('run', 'run_p20260101', null, null)",
-    "select perdure.drop_partition('run', 'run_p20200101')", "select from perdure.run_queue for update",
-]  # fmt: skip
+    "select hash from perdure.api_key",
+    "select * from perdure.api_key",
+    "insert into perdure.audit (actor, action, target) values ('', '', '')",
+    "insert into perdure.inbox (ns, run_id, body) values (1, gen_random_uuid(), '')",
+    "update perdure.run_queue set stuck = null",
+    "delete from perdure.run_queue",
+    "select perdure.create_partition('run', 'run_p20260101', null, null)",
+    "select perdure.drop_partition('run', 'run_p20200101')",
+    "select from perdure.run_queue for update",
+]
 
 
 @pytest.mark.parametrize("statement", READER_MUST_NOT)

@@ -130,8 +130,11 @@ async def test_a_time_fires_once_with_its_run_and_the_schedule_moves_on(bench: B
     await bench.fire_due()
     (run,) = await bench.runs()
     assert (run["workflow"], run["version"], run["status"], run["attributes"]) == (
-        "report", "v1", "pending", '{"schedule": "s"}',
-    )  # fmt: skip
+        "report",
+        "v1",
+        "pending",
+        '{"schedule": "s"}',
+    )
     (row,) = await bench.c.fetch("select * from perdure.history")
     (started,) = decode_events(row["body"])
     assert isinstance(started, ev.RunStarted)
@@ -449,8 +452,11 @@ async def test_a_backfill_starts_what_had_no_run_and_says_so_before(bench: Bench
     assert len(await bench.runs()) == 4
     fires = await bench.use.fires("s", None, 10)
     assert [(f.how, f.outcome) for f in fires] == [
-        ("backfill", "started"), ("fired", "started"), ("backfill", "started"), ("backfill", "started"),
-    ]  # fmt: skip
+        ("backfill", "started"),
+        ("fired", "started"),
+        ("backfill", "started"),
+        ("backfill", "started"),
+    ]
     view = await bench.use.get("s")
     assert (view.fired, view.skipped) == (1, 1)
 

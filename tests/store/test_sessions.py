@@ -23,6 +23,7 @@ from perdure.store.postgres import PostgresStore
 from perdure.store.queries import fetch_row
 from perdure.wire.codec import decode_message, encode_events, encode_options
 from tests.fakes.rows import queued_row, start_row, task_row
+from tests.store.blocking import until_blocked
 
 NS = 1
 NO_HASH = b""
@@ -114,7 +115,19 @@ async def test_a_commit_under_a_reaped_session_writes_nothing_at_all(store: Post
 
 
 async def everything(sql: Any) -> dict[str, list[Any]]:
-    tables = ["engine_session", "commit_log", "run_queue", "run", "run_key", "history", "task", "task_queue", "inbox", "promise", "run_state"]  # fmt: skip
+    tables = [
+        "engine_session",
+        "commit_log",
+        "run_queue",
+        "run",
+        "run_key",
+        "history",
+        "task",
+        "task_queue",
+        "inbox",
+        "promise",
+        "run_state",
+    ]
     return {t: [tuple(r) for r in await sql.fetch(f"select * from perdure.{t} order by 1, 2")] for t in tables}
 
 
@@ -187,18 +200,10 @@ async def test_a_session_that_leaves_waits_for_a_commit_in_flight(store: Postgre
     async with committing(dsn) as writing:
         await fetch_row(writing, "commit_batch", session=session, number=1, **start_of(run_id).main())
         leaving = asyncio.create_task(store.leave(session, settle_lost))
-        await _blocked(sql, "engine_session")
+        await until_blocked(sql, "engine_session")
         assert not leaving.done()
     await leaving
     assert await sql.fetchval("select owner from perdure.run_queue where run_id = $1", ids.text(run_id)) is None
-
-
-async def _blocked(sql: Any, what: str) -> None:
-    """Until somebody waits for a lock in a statement about `what`."""
-    async with asyncio.timeout(30):
-        waiting = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query like $1"
-        while not await sql.fetchval(waiting, f"%{what}%"):
-            await asyncio.sleep(0.002)
 
 
 async def test_two_reapers_do_not_reap_one_session_twice(store: PostgresStore, sql: Any) -> None:
@@ -392,7 +397,7 @@ async def test_doubt_about_a_commit_still_in_flight_waits_for_it(store: Postgres
             await transaction.start()
             await writing.execute("insert into perdure.commit_log (session_id, n) values ($1, $2)", session, number)
             asking = asyncio.create_task(store._row("claim_commit_number", session=session, number=number))
-            await _blocked(sql, "commit_log")
+            await until_blocked(sql, "commit_log")
             assert not asking.done()
             await (transaction.commit() if commits else transaction.rollback())
             answer = await asking

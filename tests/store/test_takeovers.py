@@ -9,7 +9,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from perdure import Perdure, wf, workflow
+from perdure import Perdure, Signal, workflow
 from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.limits import SUSPECT_TAKEOVERS, TAKEOVERS_MAX
@@ -137,16 +137,18 @@ async def test_mail_does_not_bring_a_suspect_along(store: PostgresStore, sql: An
     assert [c.run_id for c in await store.claim_suspect(session, SERVED, flows=True)] == [run_id]
 
 
-@workflow(name="takeovers_sleeps")
-async def sleeps() -> int:
-    await wf.sleep("1h")
-    return 7
+stop = Signal("takeovers_stop", int)
+
+
+@workflow(name="takeovers_waits")
+async def waits() -> int:
+    return await stop.next()
 
 
 async def test_an_engine_takes_suspects_up_one_after_the_other_and_settles_them(dsn: str, sql: Any) -> None:
     async with Perdure(dsn) as p:
         for _ in range(5):
-            await p.start(sleeps)
+            await p.start(waits)
     await sql.execute(
         "update perdure.run_queue set takeovers = 4, suspect = true, wake_at = 'infinity', seen_events = 99"
     )

@@ -33,6 +33,7 @@ from perdure.store.migrate import migrate
 from perdure.store.verify import verify
 from perdure.testing.ledger import Ledger, Signals, Starts
 from perdure.wire.codec import decode_events, encode_events
+from tests.fakes.waiting import forever, until
 
 LIMIT = "60s"
 ledgers: list[Ledger] = []
@@ -73,8 +74,7 @@ async def broken() -> int:
 
 @task(name="tampered_limited", limit=Limit(2))
 async def limited() -> int:
-    await asyncio.sleep(3600)
-    return 1
+    await forever()
 
 
 @workflow(name="tampered_child")
@@ -157,13 +157,9 @@ async def _make(dsn: str, scene: Scene) -> None:
         await holding.start()
         stopped = await cancelled.start()
         connection = await asyncpg.connect(dsn)
-        async with asyncio.timeout(60):
-            while await connection.fetchval("select count(*) from perdure.flow_control_slot") < 2:
-                await asyncio.sleep(0.02)
-            while not await connection.fetchval(
-                "select head from perdure.run_queue where workflow = 'tampered_waiting'"
-            ):
-                await asyncio.sleep(0.02)  # until it is let go
+        await until(lambda: connection.fetchval("select count(*) >= 2 from perdure.flow_control_slot"))
+        admitted = "select head from perdure.run_queue where workflow = 'tampered_waiting'"
+        await until(lambda: connection.fetchval(admitted))
         await stopped.cancel()
         with pytest.raises(RunCancelled):
             await stopped.result(LIMIT)
@@ -214,8 +210,9 @@ async def _batched(pool: Any) -> None:
     run = ids.text(ids.run_id(1_900_000_000_000, 0, 7))
     await pool.execute(
         "insert into perdure.deferred_start (run_id, ns, workflow, key, kind, due_at, last_at, items, bytes, request) "
-        "values ($1, 1, 'w', 'k', 'batch', now() + interval '1 day', now() + interval '1 day', 2, 2, '')", run
-    )  # fmt: skip
+        "values ($1, 1, 'w', 'k', 'batch', now() + interval '1 day', now() + interval '1 day', 2, 2, '')",
+        run,
+    )
     await pool.execute(
         "insert into perdure.deferred_start_input (run_id, n, input) values ($1, 0, 'x'), ($1, 1, 'y')", run
     )
@@ -298,7 +295,11 @@ EDITS = [
     (4, "column version", f"update perdure.run set version = 'other' {ENDED}"),
     (4, "column key", f"update perdure.run set key = 'a-key' {ENDED}"),
     (4, "column finished_at", f"update perdure.run set finished_at = finished_at - interval '1 day' {ENDED}"),
-    (3, "hash", f"update perdure.history set body = overlay(body placing '\\x39' from octet_length(body) for 1) {ENDED} and last = (select events from perdure.run {ENDED})"),
+    (
+        3,
+        "hash",
+        f"update perdure.history set body = overlay(body placing '\\x39' from octet_length(body) for 1) {ENDED} and last = (select events from perdure.run {ENDED})",
+    ),
     (23, "is gone", "delete from perdure.audit where id = 2"),
     (3, "is followed by event", f"delete from perdure.history {ENDED} and seq = 2"),
     (4, "the history says", f"update perdure.run set status = 'failed' {ENDED}"),
@@ -323,9 +324,21 @@ EDITS = [
     (3, "hash", f"update perdure.history set hash = '\\x00' {ENDED} and seq = 1"),
     (3, "hash", f"update perdure.history set epoch = epoch + 1 {ENDED} and seq = 1"),
     (3, "hash", f"update perdure.history set at = at - interval '1 microsecond' {ENDED} and seq = 1"),
-    (3, "hash", f"update perdure.history set body = (select h.body from perdure.history h where h.run_id <> {MAIN} and h.seq = 1 and h.body <> history.body limit 1) {ENDED} and seq = 1"),
-    (3, "does not have the row", f"delete from perdure.history {ENDED} and last = (select events from perdure.run {ENDED})"),
-    (3, "does not have the row", "delete from perdure.history where seq > 1 and run_id in (select run_id from perdure.run_queue where workflow = 'tampered_waiting')"),
+    (
+        3,
+        "hash",
+        f"update perdure.history set body = (select h.body from perdure.history h where h.run_id <> {MAIN} and h.seq = 1 and h.body <> history.body limit 1) {ENDED} and seq = 1",
+    ),
+    (
+        3,
+        "does not have the row",
+        f"delete from perdure.history {ENDED} and last = (select events from perdure.run {ENDED})",
+    ),
+    (
+        3,
+        "does not have the row",
+        "delete from perdure.history where seq > 1 and run_id in (select run_id from perdure.run_queue where workflow = 'tampered_waiting')",
+    ),
     (4, "no history", "delete from perdure.history where run_id in (select run_id from perdure.run_queue)"),
     # Rows of tasks.
     (22, "namespace", f"update perdure.task set ns = {OTHER} {ENDED} and seq = 1"),
@@ -335,12 +348,28 @@ EDITS = [
     (4, "column error", "update perdure.task set error = 'other' where name = 'tampered_broken'"),
     (4, "column attempts", "update perdure.task set attempts = 2 where name = 'tampered_broken'"),
     (4, "lost", f"update perdure.task set lost = 5 {ENDED} and seq = 1"),
-    (4, "column finished_at", f"update perdure.task set finished_at = finished_at + interval '1 hour' {ENDED} and seq = 1"),
-    (4, "column started_at", f"update perdure.task set started_at = started_at - interval '1 hour' {ENDED} and seq = 1"),
-    (4, "column scheduled_at", f"update perdure.task set scheduled_at = scheduled_at - interval '1 hour' {ENDED} and seq = 1"),
+    (
+        4,
+        "column finished_at",
+        f"update perdure.task set finished_at = finished_at + interval '1 hour' {ENDED} and seq = 1",
+    ),
+    (
+        4,
+        "column started_at",
+        f"update perdure.task set started_at = started_at - interval '1 hour' {ENDED} and seq = 1",
+    ),
+    (
+        4,
+        "column scheduled_at",
+        f"update perdure.task set scheduled_at = scheduled_at - interval '1 hour' {ENDED} and seq = 1",
+    ),
     (4, "no end in the history", f"update perdure.task set seq = 99 {ENDED} and seq = 1"),
     # The audit log.
-    (23, "its chain ends with line 3", "delete from perdure.audit where id = 4; delete from perdure.audit_chain where n = 4"),
+    (
+        23,
+        "its chain ends with line 3",
+        "delete from perdure.audit where id = 4; delete from perdure.audit_chain where n = 4",
+    ),
     (23, "is gone", "delete from perdure.audit where id = 4"),
     (23, "is followed by line", "delete from perdure.audit where id = 2; delete from perdure.audit_chain where n = 2"),
     (23, "changed", "update perdure.audit set actor = 'other' where id = 2"),
@@ -357,11 +386,23 @@ EDITS = [
     (2, "names this run", "update perdure.run_key set input_hash = '\\x00' where key = 'a-key'"),
     (2, "names this run", f"update perdure.run_key set run_id = {MAIN} where key = 'a-key'"),
     (2, "does not name it", "delete from perdure.run_key where key = 'c-key'"),
-    (13, "hold task/tampered_limited", "insert into perdure.flow_control_slot (ns, key, holder, run_id) select ns, key, gen_random_uuid(), run_id from perdure.flow_control_slot limit 1"),
-    (13, "held by nothing", "insert into perdure.flow_control_slot (ns, key, holder, run_id) values (1, 'key/x', gen_random_uuid(), gen_random_uuid())"),
+    (
+        13,
+        "hold task/tampered_limited",
+        "insert into perdure.flow_control_slot (ns, key, holder, run_id) select ns, key, gen_random_uuid(), run_id from perdure.flow_control_slot limit 1",
+    ),
+    (
+        13,
+        "held by nothing",
+        "insert into perdure.flow_control_slot (ns, key, holder, run_id) values (1, 'key/x', gen_random_uuid(), gen_random_uuid())",
+    ),
     (13, "without a slot", "delete from perdure.flow_control_slot"),
     (16, "cannot be read", f"insert into perdure.inbox (ns, run_id, body) select 1, {MAIN}, 'junk'"),
-    (18, "after the end of its run", f"update perdure.task set started_at = finished_at + interval '1 hour' {ENDED} and seq = 1"),
+    (
+        18,
+        "after the end of its run",
+        f"update perdure.task set started_at = finished_at + interval '1 hour' {ENDED} and seq = 1",
+    ),
     (20, "bytes of items", "delete from perdure.deferred_start_input where n = 1"),
     (20, "does not exist", "delete from perdure.deferred_start"),
     (20, "although its run is there", f"update perdure.deferred_start set run_id = {MAIN}"),
@@ -369,7 +410,7 @@ EDITS = [
     (22, "promise", f"insert into perdure.promise (run_id, name, ns, created_at) select {MAIN}, 'p', {OTHER}, now()"),
     (22, "run_state", f"update perdure.run_state set ns = {OTHER} {ENDED}"),
     (22, "its parent", f"update perdure.run set ns = {OTHER} {ENDED}; update perdure.history set ns = {OTHER} {ENDED}"),
-]  # fmt: skip
+]
 
 
 async def test_lines_that_are_written_together_and_at_once_by_others_are_one_chain(copy: str, scene: Scene) -> None:
@@ -447,11 +488,21 @@ FORGED = [
     (12, "where", "tampered_main", lambda e: [*e[:-1], ev.TasksScheduled(99, "t", "", [b""], TaskOptions()), e[-1]]),
     (14, "early", "tampered_main", _timer_later),
     (14, "after its deadline", "tampered_waiting", lambda e: _started(e, deadline_us=1)),
-    (16, "received or pending 0 times", "tampered_main", lambda e: [x for x in e if not isinstance(x, ev.SignalReceived)]),
-    (16, "received or pending 2 times", "tampered_main", lambda e: [*e[:-1], *(x for x in e if isinstance(x, ev.SignalReceived)), e[-1]]),
+    (
+        16,
+        "received or pending 0 times",
+        "tampered_main",
+        lambda e: [x for x in e if not isinstance(x, ev.SignalReceived)],
+    ),
+    (
+        16,
+        "received or pending 2 times",
+        "tampered_main",
+        lambda e: [*e[:-1], *(x for x in e if isinstance(x, ev.SignalReceived)), e[-1]],
+    ),
     (16, "another order", "tampered_main", lambda e: _turned(e)),
     (2, "names this run", "tampered_child", lambda e: _started(e, input=b"9")),
-]  # fmt: skip
+]
 
 
 def _turned(e: list[ev.Event]) -> list[ev.Event]:
@@ -464,8 +515,9 @@ async def forge(dsn: str, workflow: str, change: Callable[[list[ev.Event]], list
     async with superuser(dsn) as c:
         run_id = await c.fetchval(
             "select run_id from (select run_id, workflow, key from perdure.run union all select run_id, workflow, key from perdure.run_queue) r "
-            "where workflow = $1 order by key nulls last, run_id limit 1", workflow
-        )  # fmt: skip
+            "where workflow = $1 order by key nulls last, run_id limit 1",
+            workflow,
+        )
         rows = await c.fetch("delete from perdure.history where run_id = $1 returning seq, ns, epoch, at, body", run_id)
         rows.sort(key=lambda r: r["seq"])
         events = change([e for r in rows for e in decode_events(r["body"])])
@@ -483,8 +535,14 @@ async def forge(dsn: str, workflow: str, change: Callable[[list[ev.Event]], list
         assert made == same, "the database computes the same hash"
         await c.execute(
             "insert into perdure.history (run_id, seq, last, ns, epoch, at, body, hash) values ($1, 1, $2, $3, $4, $5, $6, $7)",
-            run_id, len(events), ns, epoch, at, body, made,
-        )  # fmt: skip
+            run_id,
+            len(events),
+            ns,
+            epoch,
+            at,
+            body,
+            made,
+        )
         for table in ("run", "run_queue"):
             await c.execute(
                 f"update perdure.{table} set events = $2, head = $3 where run_id = $1", run_id, len(events), made

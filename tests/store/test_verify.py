@@ -115,7 +115,11 @@ async def test_without_ledger_starts_or_rest_only_the_database_itself_is_judged(
     ("number", "what", "statement"),
     [
         (1, "found 0 times", "delete from perdure.run; delete from perdure.history; delete from perdure.task"),
-        (1, "found 2 times", "insert into perdure.run_queue (run_id, ns, workflow, version, created_at, wake_at) select run_id, ns, workflow, version, now(), now() from perdure.run"),
+        (
+            1,
+            "found 2 times",
+            "insert into perdure.run_queue (run_id, ns, workflow, version, created_at, wake_at) select run_id, ns, workflow, version, now(), now() from perdure.run",
+        ),
         (1, "is not in the database", "delete from perdure.run; delete from perdure.history; delete from perdure.task"),
         (3, "is followed by event", "delete from perdure.history where seq = 2"),
         (4, "0 rows in run_queue and run", "delete from perdure.run"),
@@ -130,9 +134,13 @@ async def test_without_ledger_starts_or_rest_only_the_database_itself_is_judged(
         (17, "promise", "insert into perdure.promise select run_id, 'p', ns, now() from perdure.run"),
         (17, "key", "insert into perdure.run_key values (1, 'k', gen_random_uuid(), '')"),
         (17, "commit_log", "insert into perdure.commit_log values (99, 1)"),
-        (17, "which does not exist", "insert into perdure.run_queue (run_id, ns, workflow, version, created_at, wake_at, owner, status) select run_id, ns, workflow, version, now(), now(), 99, 'running' from perdure.run"),
+        (
+            17,
+            "which does not exist",
+            "insert into perdure.run_queue (run_id, ns, workflow, version, created_at, wake_at, owner, status) select run_id, ns, workflow, version, now(), now(), 99, 'running' from perdure.run",
+        ),
     ],
-)  # fmt: skip
+)
 async def test_damage_in_the_database_is_found(
     dsn: str, files: tuple[Path, Path], number: int, what: str, statement: str
 ) -> None:
@@ -231,7 +239,17 @@ def test_a_ledger_larger_than_memory_comes_back_by_run_and_time(
     with path.open("wb") as file:
         for n in range(len(wanted)):
             run, time = wanted[n * 23 % len(wanted)]
-            line = {"run": run, "task": "t", "name": "t", "attempt": 1, "epoch": 1, "worker": "w", "phase": "begin", "boot": "b", "mono_us": time}  # fmt: skip
+            line = {
+                "run": run,
+                "task": "t",
+                "name": "t",
+                "attempt": 1,
+                "epoch": 1,
+                "worker": "w",
+                "phase": "begin",
+                "boot": "b",
+                "mono_us": time,
+            }
             file.write(msgspec.json.encode(line) + b"\n")
     with sorted_ledger(path) as lines:
         assert [(x.run, x.mono_us) for x in lines] == wanted

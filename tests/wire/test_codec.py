@@ -61,13 +61,37 @@ def test_the_union_and_the_tuple_list_the_same_types_under_different_tags() -> N
 def test_tags_never_change() -> None:
     """What is in somebody's database is read by its tag. Add lines, never edit them."""
     assert {kind.__name__: kind.__struct_config__.tag for kind in ev.EVENT_TYPES} == {
-        "RunStarted": 1, "CancelRequested": 2, "RunSucceeded": 3, "RunFailed": 4, "RunCancelled": 5, "RunContinued": 6, "RunRetried": 7, "RunBegan": 8,
-        "TasksScheduled": 10, "TasksSucceeded": 11, "TaskFailed": 12, "TasksCancelled": 13, "TasksSkipped": 14,
-        "TimerStarted": 20, "TimerFired": 21, "TimerCancelled": 22,
-        "ChildStarted": 30, "ChildSucceeded": 31, "ChildFailed": 32, "ChildCancelled": 33, "ChildCancelRequested": 34,
-        "SignalReceived": 40, "PromiseCreated": 41, "PromiseResolved": 42, "UpdateReceived": 43, "UpdateAnswered": 44,
-        "OperationRecorded": 50, "StateSet": 51, "StateCleared": 52, "PatchRecorded": 53,
-    }  # fmt: skip
+        "RunStarted": 1,
+        "CancelRequested": 2,
+        "RunSucceeded": 3,
+        "RunFailed": 4,
+        "RunCancelled": 5,
+        "RunContinued": 6,
+        "RunRetried": 7,
+        "RunBegan": 8,
+        "TasksScheduled": 10,
+        "TasksSucceeded": 11,
+        "TaskFailed": 12,
+        "TasksCancelled": 13,
+        "TasksSkipped": 14,
+        "TimerStarted": 20,
+        "TimerFired": 21,
+        "TimerCancelled": 22,
+        "ChildStarted": 30,
+        "ChildSucceeded": 31,
+        "ChildFailed": 32,
+        "ChildCancelled": 33,
+        "ChildCancelRequested": 34,
+        "SignalReceived": 40,
+        "PromiseCreated": 41,
+        "PromiseResolved": 42,
+        "UpdateReceived": 43,
+        "UpdateAnswered": 44,
+        "OperationRecorded": 50,
+        "StateSet": 51,
+        "StateCleared": 52,
+        "PatchRecorded": 53,
+    }
 
 
 @pytest.mark.parametrize("kind", ev.EVENT_TYPES, ids=lambda k: k.__name__)

@@ -29,7 +29,12 @@ def test_each_way_to_name_days() -> None:
         False,
     ]
     assert held({"weekdays": ["sat", "Sunday"]}, "2026-11-14", "2026-11-15", "2026-11-16") == [True, True, False]
-    assert held({"ranges": [["2026-08-01", "2026-08-15"]]}, "2026-07-31", "2026-08-01", "2026-08-15", "2026-08-16") == [False, True, True, False]  # fmt: skip
+    assert held({"ranges": [["2026-08-01", "2026-08-15"]]}, "2026-07-31", "2026-08-01", "2026-08-15", "2026-08-16") == [
+        False,
+        True,
+        True,
+        False,
+    ]
 
 
 def test_ways_to_name_days_add_up_and_not_takes_away() -> None:

@@ -129,10 +129,21 @@ def test_ways_to_write_the_same_are_one_spec_with_one_hash() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"cron": "1 8 * * *"}, {"every": "1h"}, {"at": "2026-01-01"}, {"tz": "Europe/Paris"}, {"calendars": "x"}, {"exclude": "x"}, {"start": "2026-01-01"},
-        {"end": "2026-01-01"}, {"jitter": "1s"}, {"overlap": "allow"}, {"missed": "all"}, {"window": "0s"}, {"every": "1h", "anchor": "2026-01-01T00:01"},
+        {"cron": "1 8 * * *"},
+        {"every": "1h"},
+        {"at": "2026-01-01"},
+        {"tz": "Europe/Paris"},
+        {"calendars": "x"},
+        {"exclude": "x"},
+        {"start": "2026-01-01"},
+        {"end": "2026-01-01"},
+        {"jitter": "1s"},
+        {"overlap": "allow"},
+        {"missed": "all"},
+        {"window": "0s"},
+        {"every": "1h", "anchor": "2026-01-01T00:01"},
     ],
-)  # fmt: skip
+)
 def test_a_change_of_any_key_changes_the_hash(change: dict[str, Any]) -> None:
     base = {"cron": "0 8 * * *"}
     spec = parse_spec({**base, **change})
@@ -186,8 +197,17 @@ def test_the_examples_and_numbers_of_the_reference_hold() -> None:
     text = page.read_text()
     for key in spec_module.SPEC_KEYS:
         assert f"| `{key}` |" in text
-    for number in (f"up to {SCHEDULE_CRONS_MAX}", f"up to {SCHEDULE_TIMES_MAX:,}", f"{CRON_SEARCH_YEARS} years", f"{ON_TIME_US // 1_000_000} seconds",
-                   f"{CALENDAR_DAYS_MAX:,} dates", f"most {MISSED_COUNTED_MAX:,}", str(SCHEDULE_YEAR_MAX), f"{len(ZONES)} zones", f"{len(FIXED + REPEATING)} expressions"):  # fmt: skip
+    for number in (
+        f"up to {SCHEDULE_CRONS_MAX}",
+        f"up to {SCHEDULE_TIMES_MAX:,}",
+        f"{CRON_SEARCH_YEARS} years",
+        f"{ON_TIME_US // 1_000_000} seconds",
+        f"{CALENDAR_DAYS_MAX:,} dates",
+        f"most {MISSED_COUNTED_MAX:,}",
+        str(SCHEDULE_YEAR_MAX),
+        f"{len(ZONES)} zones",
+        f"{len(FIXED + REPEATING)} expressions",
+    ):
         assert number in text, number
     for alias, meaning in ALIASES.items():
         assert f"`{alias}`" in text

@@ -62,8 +62,12 @@ def test_cron_every_and_at_add_up_and_each_time_comes_once() -> None:
         "at": ["2026-01-01T12:00:00Z", "2026-01-01T13:30:00Z"],
     }
     assert coming(value, "2026-01-01T00:00:00Z", 5) == [
-        "2026-01-01T08:00:00Z", "2026-01-01T12:00:00Z", "2026-01-01T13:30:00Z", "2026-01-01T16:00:00Z", "2026-01-02T00:00:00Z",
-    ]  # fmt: skip
+        "2026-01-01T08:00:00Z",
+        "2026-01-01T12:00:00Z",
+        "2026-01-01T13:30:00Z",
+        "2026-01-01T16:00:00Z",
+        "2026-01-02T00:00:00Z",
+    ]
 
 
 def test_an_interval_counts_from_its_anchor_both_ways() -> None:
@@ -149,13 +153,16 @@ values = st.fixed_dictionaries(
     {"cron": st.lists(st.sampled_from([*FIXED, *REPEATING]), max_size=3), "tz": zones},
     optional={
         "every": st.sampled_from(["61s", "17m", "1h", "25h", "9d"]),
-        "at": st.lists(st.integers(0, 400).map(lambda n: (datetime(2026, 1, 1, 2, 30) + timedelta(hours=n)).isoformat()), max_size=4),
+        "at": st.lists(
+            st.integers(0, 400).map(lambda n: (datetime(2026, 1, 1, 2, 30) + timedelta(hours=n)).isoformat()),
+            max_size=4,
+        ),
         "calendars": st.lists(st.sampled_from(["work", "summer"]), max_size=2),
         "start": st.just("2026-02-01"),
         "end": st.just("2027-03-01"),
         "jitter": st.sampled_from(["0s", "10s", "1h"]),
     },
-).filter(lambda v: v["cron"] or v.get("every") or v.get("at"))  # fmt: skip
+).filter(lambda v: v["cron"] or v.get("every") or v.get("at"))
 since = st.integers(us("2026-01-01T00:00:00+00:00"), us("2027-02-01T00:00:00+00:00"))
 
 
@@ -293,8 +300,13 @@ def test_a_year_away_is_dealt_with_at_once() -> None:
 
 
 @given(
-    values, since, st.integers(0, 3 * DAY_US), st.sampled_from(["none", "last", "all"]), st.sampled_from(["0s", "30s", "1h", "2d"]), st.integers(1, 40),
-)  # fmt: skip
+    values,
+    since,
+    st.integers(0, 3 * DAY_US),
+    st.sampled_from(["none", "last", "all"]),
+    st.sampled_from(["0s", "30s", "1h", "2d"]),
+    st.integers(1, 40),
+)
 def test_what_is_due_is_parted_exactly(
     value: dict[str, Any], begin: int, late: int, missed: str, window: str, limit: int
 ) -> None:

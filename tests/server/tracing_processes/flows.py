@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 
 from opentelemetry import trace
 
 from perdure import Retry, attempt, task, workflow
+from tests.fakes.waiting import turns
 
 log = logging.getLogger(__name__)
 
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 @task
 async def greet(name: str) -> str:
     with trace.get_tracer("user").start_as_current_span("polish the greeting"):
-        await asyncio.sleep(0)
+        await turns()
     return f"hello {name}"
 
 
