@@ -30,7 +30,7 @@ RETIRED: Final = {
     "postbox": 0,
     "mail": 185,
     "reopen": 40,
-    "revive": 10,
+    "revive": 0,
     "poke": 0,
     "homeless": 0,
     "stray": 0,

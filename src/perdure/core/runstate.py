@@ -227,7 +227,7 @@ def _retried(s: RunState, e: ev.RunRetried) -> None:
     s.status = next_run_status(s.status, "retry")
     s.deadline_us = 0
     s.stopping.clear()
-    for seq in e.revived_children:
+    for seq in e.retried_children:
         s.children[seq] = s.failed_children.pop(seq)
 
 

@@ -72,7 +72,7 @@ class Decider:
         """Set once the run has failed or stopped and undoes what it did."""
         self._skips: list[tuple[str, str]] = []
         self._written: dict[str, None] = {}
-        self._revived: frozenset[int] = frozenset()
+        self._retried_children: frozenset[int] = frozenset()
         """Child runs that were retried with this run."""
         self._early: dict[int, ev.ChildSucceeded | ev.ChildFailed | ev.ChildCancelled] = {}
         """How some of them ended before it was their turn to be waited for again."""
@@ -283,7 +283,7 @@ class Decider:
         place = self._executions.children.pop(e.seq, None)
         if place is not None:
             self._executions.succeeded(*place, e.result or b"null")
-        elif e.seq in self._revived:
+        elif e.seq in self._retried_children:
             self._early[e.seq] = e
         else:
             self._executions.keep_result(-1 - e.seq, e.result or b"null")
@@ -295,7 +295,7 @@ class Decider:
             visit.keep_child(index, e.seq)
             cancelled = Failure("run_cancelled", "the child run was cancelled")
             self._executions.failed(visit, index, e.failure if isinstance(e, ev.ChildFailed) else cancelled)
-        elif e.seq in self._revived:
+        elif e.seq in self._retried_children:
             self._early[e.seq] = e
         else:
             self._executions.stopped.pop(-1 - e.seq, None)
@@ -330,7 +330,7 @@ class Decider:
             self._executions.stopped,
         ):
             table.clear()
-        self._revived = frozenset(e.revived_children)
+        self._retried_children = frozenset(e.retried_children)
         self.reopen(self.root)
 
     def _compensate(self) -> None:
@@ -357,7 +357,7 @@ class Decider:
             else:
                 del visit.handles[index]
         for index, seq in visit.children.items():
-            if seq in self._revived:
+            if seq in self._retried_children:
                 visit.handles[index] = ChildRun(seq)
                 self._executions.children[seq] = (visit, index)
                 if seq in self._early:
