@@ -16,7 +16,7 @@ Command events say what the code asked for (the journal matches against them); f
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import get_args
+from typing import Final, get_args
 
 import msgspec
 
@@ -30,6 +30,10 @@ class PromiseKind(IntEnum):
     PLAIN = 0
     APPROVAL = 1
     EVENT = 2
+
+
+PROMISE_WORDS: Final = ("promise", "approval", "event")
+"""By PromiseKind: `promise.kind`."""
 
 
 class _Event(msgspec.Struct, frozen=True, array_like=True, tag_field="type", gc=False):

@@ -5,6 +5,8 @@ An in-process worker gets these objects as they are; a remote one gets them over
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from perdure.core.commands import Command
@@ -13,6 +15,18 @@ from perdure.core.errors import Failure
 from perdure.core.events import Recorded
 from perdure.core.lifecycle import RunStatus
 from perdure.core.retry import End, TaskOptions
+
+VERSION_PREFIX: Final = "flow-"
+"""How versions of flows begin. An engine decides runs of these by itself."""
+
+
+def is_flow(version: str) -> bool:
+    return version.startswith(VERSION_PREFIX)
+
+
+def run_kind(version: str) -> str:
+    """`run_queue.kind` of a run of this version."""
+    return "flow" if is_flow(version) else "code"
 
 
 class Assignment(msgspec.Struct, gc=False):

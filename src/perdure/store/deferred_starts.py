@@ -10,7 +10,7 @@ from perdure.core import chain
 from perdure.core.deferred_starts import BatchSpec, DebounceSpec, DedupSpec, joined, same_shape
 from perdure.core.errors import Conflict, InvalidInput
 from perdure.core.limits import BATCH_ITEMS_MAX, PAYLOAD_BYTES_MAX
-from perdure.engine.commits.rows import run_kind
+from perdure.core.work import run_kind
 from perdure.engine.services.deferred_starts import DeferralRequest, DeferredStart, DueStart, NewRun
 from perdure.store.clashes import retried
 from perdure.store.connections import Connections

@@ -28,11 +28,10 @@ from perdure.core.errors import Failure, InvalidInput, Unavailable, clip
 from perdure.core.limits import PAYLOAD_BYTES_MAX
 from perdure.core.names import checked_name
 from perdure.core.retry import End
-from perdure.core.work import Activation, Assignment, Beat, Decided, LogChunk, Report
+from perdure.core.work import VERSION_PREFIX, Activation, Assignment, Beat, Decided, LogChunk, Report, is_flow
 from perdure.engine.engine import Engine
 from perdure.engine.ports import Kind, Named
 from perdure.engine.services.telemetry import WorkerRow
-from perdure.flows.model import VERSION_PREFIX, is_flow
 from perdure.server.grpc.connection import Connection
 from perdure.wire.protocol import (
     PROTOCOL,

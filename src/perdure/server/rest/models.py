@@ -310,7 +310,6 @@ class StateValue(BaseModel):
 class RegisterWorkflowRequest(Body):
     name: Name
     version: Annotated[str, Field(min_length=1, max_length=VERSION_CHARS_MAX)]
-    kind: Literal["code"] = "code"
     description: Annotated[str, Field(max_length=DESCRIPTION_CHARS_MAX)] | None = None
 
 
