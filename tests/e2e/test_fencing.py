@@ -37,5 +37,5 @@ async def test_a_paused_engine_cannot_overwrite_what_others_did_meanwhile(dsn: s
         assert left == 0, f"{await describe_active(dsn)}\n{fleet.errors()}"
         assert other.counters["sessions_reaped"] >= PAUSES
         assert sleeper.counters["fenced"] >= PAUSES
-        assert sleeper.counters["poisoned"] == other.counters["poisoned"] == 0, fleet.errors()
+        assert sleeper.counters["records_refused"] == other.counters["records_refused"] == 0, fleet.errors()
         assert sleeper.stop() == other.stop() == 0

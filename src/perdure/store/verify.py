@@ -37,6 +37,7 @@ from perdure.core.invariants import (
     Tally,
     TaskColumns,
     check_executions,
+    check_promises,
 )
 from perdure.core.messages import SignalMessage
 from perdure.store.connections import connect
@@ -272,7 +273,7 @@ class _Reader:
             if self._is_dropped(fold, stored):
                 continue
             fold.settle(stored, page.tasks[run_id], page.queued[run_id], page.state[run_id], page.active_children)
-            fold.settle_promises(page.promises[run_id])
+            check_promises(fold, page.promises[run_id], self._findings)
             fold.settle_keys(page.keys[run_id], active=any(one.active for one in stored))
             for one in stored:
                 fold.settle_deadline(one, page.clock_us)

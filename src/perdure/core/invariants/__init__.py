@@ -32,7 +32,7 @@ from perdure.core.invariants.rows import (
     TaskColumns,
     TaskPath,
 )
-from perdure.core.invariants.run_fold import RunFold
+from perdure.core.invariants.run_fold import RunFold, check_promises
 
 __all__ = [
     "AT_REST",
@@ -56,4 +56,5 @@ __all__ = [
     "TaskColumns",
     "TaskPath",
     "check_executions",
+    "check_promises",
 ]

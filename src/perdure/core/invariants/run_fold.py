@@ -315,17 +315,6 @@ class RunFold:
                 if history != row:
                     self._violate(4, f"column {name} of the run is {_short(row)}, its history says {_short(history)}")
 
-    def settle_promises(self, promises: Sequence[StoredPromise]) -> None:
-        """The kind of a promise is that of its creation. One that was resolved before it was created is a plain promise."""
-        for p in promises:
-            created = self.state.promises.get(p.name)
-            if created is None or self.broken:
-                continue
-            self._findings.examine(4)
-            kind = ev.PROMISE_WORDS[created.kind]
-            if p.kind != kind and not (p.is_resolved and p.kind == ev.PROMISE_WORDS[ev.PromiseKind.PLAIN]):
-                self._violate(4, f"column kind of the promise {p.name!r} is {p.kind}, the history says {kind}")
-
     def settle_keys(self, keys: Sequence[StoredKey], *, active: bool) -> None:
         """Rows of run_key that name this run. A run that has ended may have passed its key on; so may one that was retried since."""
         f = self._findings
@@ -439,6 +428,19 @@ class RunFold:
             self._violate(21, "active and due, and no engine owns it")
         elif gone:
             self._violate(21, f"waits for child {gone[0]}, which is not active any more")
+
+
+def check_promises(fold: RunFold, promises: Sequence[StoredPromise], findings: Findings) -> None:
+    """The kind of a promise is that of its creation. One that was resolved before it was created is a plain promise."""
+    for p in promises:
+        created = fold.state.promises.get(p.name)
+        if created is None or fold.broken:
+            continue
+        findings.examine(4)
+        kind = ev.PROMISE_WORDS[created.kind]
+        if p.kind != kind and not (p.is_resolved and p.kind == ev.PROMISE_WORDS[ev.PromiseKind.PLAIN]):
+            what = f"column kind of the promise {p.name!r} is {p.kind}, the history says {kind}"
+            findings.violate(4, fold.text, what)
 
 
 def _end_of(event: ev.Event | None) -> tuple[str | None, str | None, bytes | None]:

@@ -92,7 +92,7 @@ class StartDeadlines(Service):
         found = await self._store.upcoming()
         while found.at_us is not None and found.at_us <= found.clock_us:
             gone = await self._store.expire(self._session.id, EXPIRE_ROWS_MAX, fails)
-            self._counters.tasks_expired += len(gone)
+            self._counters.tasks_start_deadline_missed += len(gone)
             for run_id in {f.run_id for f in gone}:
                 self._events.message_sent.publish(run_id)
             if not gone:
