@@ -19,7 +19,7 @@ import msgspec
 
 from perdure.core.durations import human
 from perdure.core.errors import InvalidInput
-from perdure.core.limits import BATCH_ITEMS_MAX, PUT_OFF_US_MAX
+from perdure.core.limits import BATCH_ITEMS_MAX, DEFERRED_START_US_MAX
 from perdure.core.names import checked_name
 
 
@@ -28,11 +28,11 @@ class DebounceSpec(msgspec.Struct, frozen=True, tag="debounce"):
     quiet_us: int
     """The run begins when no start has come for this long."""
     max_delay_us: int = 0
-    """And at the latest this long after the first one; 0: PUT_OFF_US_MAX."""
+    """And at the latest this long after the first one; 0: DEFERRED_START_US_MAX."""
 
     @property
     def latest_us(self) -> int:
-        return self.max_delay_us or PUT_OFF_US_MAX
+        return self.max_delay_us or DEFERRED_START_US_MAX
 
 
 class BatchSpec(msgspec.Struct, frozen=True, tag="batch"):
@@ -99,8 +99,8 @@ def check_later(later: Later | None, dedup: DedupSpec | None, run_key: str) -> N
 
 
 def _check_time(what: str, us: int) -> None:
-    if not 0 < us <= PUT_OFF_US_MAX:
-        raise InvalidInput(f"{what} must lie between 0 and PUT_OFF_US_MAX ({human(PUT_OFF_US_MAX)})")
+    if not 0 < us <= DEFERRED_START_US_MAX:
+        raise InvalidInput(f"{what} must lie between 0 and DEFERRED_START_US_MAX ({human(DEFERRED_START_US_MAX)})")
 
 
 _CALL: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])

@@ -132,7 +132,7 @@ class StartRequest(msgspec.Struct, frozen=True, kw_only=True):
     trace: str = ""
     """W3C traceparent of the caller."""
     later: Later | None = None
-    """Put off: the run begins later, together with other starts. See starts.py."""
+    """Deferred: the run begins later, together with other starts. See deferred_starts.py."""
     dedup: DedupSpec | None = None
     idempotency_key: str = ""
     """Of the request: a repetition under it has no further effect, a different request under it is refused."""

@@ -209,7 +209,7 @@ class Startable(Generic[P, R]):
     def _child(self, data: bytes) -> Step[R]:
         if self._later is not None or self._dedup is not None:
             raise InvalidInput(
-                f"{self._source_text}: a child run is neither put off nor deduplicated: its parent waits for it. Drop debounce and dedup"
+                f"{self._source_text}: a child run is neither deferred nor deduplicated: its parent waits for it. Drop debounce and dedup"
             )
         decode = self.signature.decode_result
         return current.get().requests.start_child(

@@ -238,7 +238,7 @@ class Schedules:
             _refuse_missing(s)
             spec = parse_spec(msgspec.json.decode(s.spec))
             wanted.extend(_backfill_times(spec, calendars, since_us, until_us, s.clock_us))
-            return self._fires(s, spec, wanted, in_line=spec.overlap == "queue")
+            return self._fires(s, spec, wanted, queued=spec.overlap == "queue")
 
         fires = await self._store.start(self.ns, name, BACKFILL, plan)
         if fires is None:

@@ -331,15 +331,15 @@ class Decider:
         ):
             table.clear()
         self._retried_children = frozenset(e.retried_children)
-        self.reopen(self.root)
+        self.retry_failed(self.root)
 
     def _compensate(self) -> None:
         """The run fails or is cancelled: first undo what can be undone."""
         if isinstance(self._end, cm.FailRun | cm.CancelRun):
             self._compensation = compensate(self._executions, self._end)
 
-    def reopen(self, frame: BodyFrame) -> None:
-        for visit in frame.reopen():
+    def retry_failed(self, frame: BodyFrame) -> None:
+        for visit in frame.retry_failed():
             self.take_up(visit)
 
     def take_up(self, visit: Visit) -> None:
@@ -351,7 +351,7 @@ class Decider:
         for index, handle in list(visit.handles.items()):
             if isinstance(handle, InnerBody):
                 handle.timer = self._executions.limit(visit, index)
-                self.reopen(handle.frame)
+                self.retry_failed(handle.frame)
             elif isinstance(handle, MessageWait):
                 handle.timer = self._executions.limit(visit, index)
             else:

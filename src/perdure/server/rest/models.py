@@ -111,7 +111,7 @@ class Problem(BaseModel):
 
 
 class DeferredRun(BaseModel):
-    """A start that was put off. The run is there from `due_at` on, under this id."""
+    """A deferred start. The run exists from `due_at` on, under this id."""
 
     id: str = Field(examples=[ID])
     workflow: str
