@@ -22,12 +22,12 @@ async def test_a_paused_engine_cannot_overwrite_what_others_did_meanwhile(dsn: s
         for _ in range(PAUSES):
             await until("the engine to be paused holds runs", lambda: sleeper.counters.get("runs", 0) > 5, 20)
             sleeper.send(signal.SIGSTOP)
-            commits, fenced = sleeper.counters["commits"], sleeper.counters["fenced"]
+            commits, fenced = sleeper.counters["commits"], sleeper.counters["sessions_fenced"]
             reaped = other.counters["sessions_reaped"]
             # A pause amid a transaction holds the fence until PostgreSQL ends that transaction (10 s): only then it can be reaped.
             await until("the other one has taken over", lambda r=reaped: other.counters["sessions_reaped"] > r, 80)
             sleeper.send(signal.SIGCONT)
-            await until("its late write was refused", lambda f=fenced: sleeper.counters["fenced"] > f, 20)
+            await until("its late write was refused", lambda f=fenced: sleeper.counters["sessions_fenced"] > f, 20)
             await until("it has rejoined and works", lambda c=commits: sleeper.counters["commits"] > c + 3, 30)
         await until("every run was started", lambda: fleet.acknowledged >= RUNS, 60)
         await at_rest(dsn, 60)
@@ -36,6 +36,6 @@ async def test_a_paused_engine_cannot_overwrite_what_others_did_meanwhile(dsn: s
         left = await count(dsn, "select count(*) from perdure.run_queue")
         assert left == 0, f"{await describe_active(dsn)}\n{fleet.errors()}"
         assert other.counters["sessions_reaped"] >= PAUSES
-        assert sleeper.counters["fenced"] >= PAUSES
+        assert sleeper.counters["sessions_fenced"] >= PAUSES
         assert sleeper.counters["records_refused"] == other.counters["records_refused"] == 0, fleet.errors()
         assert sleeper.stop() == other.stop() == 0
