@@ -96,6 +96,7 @@ generate *out:
 # Generated pages of docs/reference.
 docs:
     uv run python docs/generate.py
+    uv run python docs/openapi.py
 
 # Tests on the oldest protobuf and grpcio that are declared, in an environment of their own. The whole suite, unless files are named.
 protobuf6 *args:

@@ -54,7 +54,7 @@ def test_what_is_paused_waits_and_goes_on(cli: Cli) -> None:
         (["limit", "set", "queue/x", "--rate", "x/s"], "not N/TIME"),
         (["limit", "set", "queue/x", "--max", "1", "--burst", "2"], "--rate"),
         (["pause", "queue/x"], "perdure queue pause NAME"),
-        (["run", "cli_greet", "--dedup-for", "10m"], "--dedup"),
+        (["run", "cli_greet", "--dedup-within", "10m"], "--dedup"),
         (["run", "cli_greet", "--debounce-key", "k"], "--debounce"),
     ],
 )
@@ -66,7 +66,7 @@ def test_what_cannot_be_meant_is_refused_with_what_to_write(cli: Cli, words: lis
 
 def test_a_second_start_under_a_key_is_the_first_run(cli: Cli) -> None:
     runs = {
-        cli.ok("run", "cli_greet", f"name=n{i}", "--dedup", "cli-k", "--dedup-for", "10m").split("\t")[0]
+        cli.ok("run", "cli_greet", f"name=n{i}", "--dedup", "cli-k", "--dedup-within", "10m").split("\t")[0]
         for i in range(3)
     }
     assert len(runs) == 1

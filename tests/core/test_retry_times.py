@@ -156,7 +156,7 @@ def test_a_task_that_expired_ends_as_failed_with_as_many_attempts_as_it_had() ->
             "It waited for flow control: the limit task:x (3 at a time) was reached",
         ),
         (QueueReason(code="paused", key="queue:q", by="ada", text="lunch"), "queue:q is paused by ada (lunch)"),
-        (QueueReason(code="rate", key="task:x"), "the rate task:x let nothing through"),
+        (QueueReason(code="rate", key="task:x"), "the rate task:x admitted nothing"),
         (None, "No worker took it from the queue 'default'"),
     ],
 )

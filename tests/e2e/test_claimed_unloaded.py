@@ -41,7 +41,7 @@ async def test_a_claim_whose_answer_is_lost_strands_nothing(dsn: str) -> None:
             runner.store.claim_runs = answerless  # type: ignore[method-assign]
             runner.serve(unloaded)
             result = await (await runner.get(ids.text(started.run_id), workflow=unloaded)).result("60s")
-            assert runner.engine.counters.fenced == len(lost)
+            assert runner.engine.counters.sessions_fenced == len(lost)
         assert result == 7
         assert lost == [1]
 

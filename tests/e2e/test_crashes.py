@@ -47,7 +47,7 @@ async def test_killing_engines_and_the_database_at_random_loses_and_doubles_noth
         print(
             {
                 n: sum(c.get(n, 0) for c in counters)
-                for n in ("fenced", "commits_doubtful", "tasks_lost", "sessions_reaped")
+                for n in ("sessions_fenced", "commits_unconfirmed", "tasks_lost", "sessions_reaped")
             }
         )
         print({t["number"]: t["examined"] for t in tallies.values()})

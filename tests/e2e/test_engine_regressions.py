@@ -255,13 +255,13 @@ async def test_mail_that_cannot_be_read_sets_its_run_aside_and_harms_nobody_else
             await bad.result(timeout="5s")
         await word.send(good.id, 5)
         assert await good.result(timeout="5s") == [5]
-        assert client.engine.counters.fenced == 0, "the engine started over"
+        assert client.engine.counters.sessions_fenced == 0, "the engine started over"
     async with Perdure(dsn, settings=EngineSettings()) as client:
         await (await client.get(bad.id)).resume()
         with pytest.raises(perdure.errors.Stuck):
             await (await client.get(bad.id)).result(timeout="5s")
         assert await (await client.start(child, 0.0)).result(timeout="5s") == 1
-        assert client.engine.counters.fenced == 0, "the engine started over"
+        assert client.engine.counters.sessions_fenced == 0, "the engine started over"
 
 
 async def test_an_answer_that_arrives_while_the_engine_registers_anew_is_late(

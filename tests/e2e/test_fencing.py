@@ -24,12 +24,12 @@ async def test_a_paused_engine_cannot_overwrite_what_others_did_meanwhile(dsn: s
         for _ in range(PAUSES):
             await until(lambda: sleeper.counters.get("runs", 0) > 5, "the engine to be paused holds runs", 20)
             sleeper.send(signal.SIGSTOP)
-            commits, fenced = sleeper.counters["commits"], sleeper.counters["fenced"]
+            commits, fenced = sleeper.counters["commits"], sleeper.counters["sessions_fenced"]
             reaped = other.counters["sessions_reaped"]
             # A pause amid a transaction holds the fence until PostgreSQL ends that transaction (10 s): only then it can be reaped.
             await until(lambda r=reaped: other.counters["sessions_reaped"] > r, "the other one has taken over", 80)
             sleeper.send(signal.SIGCONT)
-            await until(lambda f=fenced: sleeper.counters["fenced"] > f, "its late write was refused", 20)
+            await until(lambda f=fenced: sleeper.counters["sessions_fenced"] > f, "its late write was refused", 20)
             await until(lambda c=commits: sleeper.counters["commits"] > c + 3, "it has rejoined and works", 30)
         await until(lambda: fleet.acknowledged >= RUNS, "every run was started", 60)
         await at_rest(dsn, 60)
@@ -38,6 +38,6 @@ async def test_a_paused_engine_cannot_overwrite_what_others_did_meanwhile(dsn: s
         left = await count(dsn, "select count(*) from perdure.run_queue")
         assert left == 0, f"{await describe_active(dsn)}\n{fleet.errors()}"
         assert other.counters["sessions_reaped"] >= PAUSES
-        assert sleeper.counters["fenced"] >= PAUSES
-        assert sleeper.counters["poisoned"] == other.counters["poisoned"] == 0, fleet.errors()
+        assert sleeper.counters["sessions_fenced"] >= PAUSES
+        assert sleeper.counters["records_refused"] == other.counters["records_refused"] == 0, fleet.errors()
         assert sleeper.stop() == other.stop() == 0

@@ -201,7 +201,7 @@ async def fc_napping_run() -> None:
     await wf.sleep("1.5s")
 
 
-async def test_a_run_that_waited_to_be_let_in_sleeps_from_when_it_began(dsn: str) -> None:
+async def test_a_run_that_waited_to_be_admitted_sleeps_from_when_it_began(dsn: str) -> None:
     """Its clock stood at the moment it was started, so that it slept too little, or not at all."""
     async with Perdure(dsn, slots=50):
         first, second = await fc_napping_run.start(), await fc_napping_run.start()
@@ -247,7 +247,7 @@ async def test_a_start_that_finds_the_limit_reached_is_not_made(dsn: str) -> Non
         assert await (await fc_skipping_run.start(3)).result(timeout="30s") == 3
 
 
-async def test_a_run_that_waits_to_be_let_in_can_be_cancelled(dsn: str) -> None:
+async def test_a_run_that_waits_to_be_admitted_can_be_cancelled(dsn: str) -> None:
     async with Perdure(dsn, slots=50):
         handles = [await fc_queued_run.start("slow") for _ in range(4)]
         await handles[3].cancel("not needed")

@@ -75,7 +75,7 @@ async def test_a_loop_without_end_is_stuck_with_its_stack_and_the_others_go_on(d
             "test_greedy_code.py" in str(caught.value) and "while" in str(caught.value) or "pass" in str(caught.value)
         )
         assert [await other.result("30s") for other in others] == list(range(5))
-        assert p.engine.counters.fenced == 0
+        assert p.engine.counters.sessions_fenced == 0
 
 
 @pytest.mark.usefixtures("bounded")

@@ -164,7 +164,7 @@ async def test_a_task_that_nobody_takes_fails_when_its_time_is_over_and_says_why
         assert await connection.fetchval("select count(*) from perdure.task_queue") == 0
     finally:
         await connection.close()
-    assert client.engine.counters.tasks_expired == 1
+    assert client.engine.counters.tasks_start_deadline_missed == 1
 
 
 async def test_a_task_that_finds_every_slot_taken_fails_when_its_time_is_over(dsn: str) -> None:
@@ -176,7 +176,7 @@ async def test_a_task_that_finds_every_slot_taken_fails_when_its_time_is_over(ds
 
 async def test_a_task_that_begins_in_time_is_none_the_wiser(client: Perdure) -> None:
     assert await asyncio.wait_for(one.run("prompt"), LIMIT_S) == "prompt"
-    await holds(lambda: calls["prompt"] == 1 and client.engine.counters.tasks_expired == 0, 0.6)
+    await holds(lambda: calls["prompt"] == 1 and client.engine.counters.tasks_start_deadline_missed == 0, 0.6)
 
 
 async def test_every_wait_for_another_attempt_has_its_own_time(client: Perdure) -> None:
@@ -192,7 +192,7 @@ async def test_another_engine_ends_the_wait_of_an_engine_that_is_gone(dsn: str) 
     async with Perdure(dsn) as second:
         with pytest.raises(RunFailed, match="start_within"):
             await asyncio.wait_for((await second.get(handle.id, workflow=one)).result(), LIMIT_S)
-        assert second.engine.counters.tasks_expired == 1
+        assert second.engine.counters.tasks_start_deadline_missed == 1
 
 
 async def test_skipped_time_runs_out_too(dsn: str) -> None:

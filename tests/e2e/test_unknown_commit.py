@@ -35,10 +35,10 @@ async def test_a_commit_whose_answer_is_lost_is_neither_repeated_nor_forgotten(d
             assert left == 0, f"{await describe_active(dsn)}\n{fleet.errors()}"
             faults = [line for line in fleet.errors().splitlines() if " ERROR " in line]
             assert not faults, faults
-            print(f"\n{proxy.commits} commits, lost {proxy.lost}", [e.counters["commits_doubtful"] for e in engines])
+            print(f"\n{proxy.commits} commits, lost {proxy.lost}", [e.counters["commits_unconfirmed"] for e in engines])
             assert min(proxy.lost.values()) > 10, proxy.lost
-            assert sum(e.counters["commits_doubtful"] for e in engines) > 0
-            assert sum(e.counters["poisoned"] for e in engines) == 0, fleet.errors()
+            assert sum(e.counters["commits_unconfirmed"] for e in engines) > 0
+            assert sum(e.counters["records_refused"] for e in engines) == 0, fleet.errors()
             assert not [x for e in engines for x in e.lines if "start_failed" in x]
             # In threads, because they say good-bye through the proxy, which lives on this loop.
             assert await asyncio.gather(*(asyncio.to_thread(e.stop) for e in engines)) == [0, 0]

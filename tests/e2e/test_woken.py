@@ -121,7 +121,7 @@ async def test_a_page_that_cannot_be_read_while_the_next_is_claimed_is_read_late
         engine.serve(woken_short)
         await check_ended(engine, run_ids)
         assert engine.engine.counters.runs_claimed == 45
-        assert engine.engine.counters.fenced == 0
+        assert engine.engine.counters.sessions_fenced == 0
     assert failed[0] == 10 and failed[1] >= 20  # all that is claimed and not in memory is read in one go
 
 
@@ -143,5 +143,5 @@ async def test_a_claim_whose_answer_is_lost_while_a_page_is_read_strands_nothing
         engine.store.claim_runs = answerless  # type: ignore[method-assign]
         engine.serve(woken_short)
         await check_ended(engine, run_ids)
-        assert engine.engine.counters.fenced == 1
+        assert engine.engine.counters.sessions_fenced == 1
     assert pages[:2] == [10, 10]

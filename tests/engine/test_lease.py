@@ -56,4 +56,4 @@ async def test_what_becomes_of_the_session(error: Exception, session: int, left:
     assert made.context.session.id == session
     assert database.left == left
     assert len(lost) == (session == 8)
-    assert made.counters.fenced == (session == 8)
+    assert made.counters.sessions_fenced == (session == 8)

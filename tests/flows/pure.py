@@ -161,11 +161,11 @@ class Run:
     def retry(self) -> None:
         """As an engine does it: children that failed go on by themselves, then this run is opened again."""
         assert isinstance(self.closing, cm.FailRun)
-        revived = [seq for seq in self.decider.failed_children() if isinstance(self.children[seq].closing, cm.FailRun)]
-        for seq in revived:
+        retried = [seq for seq in self.decider.failed_children() if isinstance(self.children[seq].closing, cm.FailRun)]
+        for seq in retried:
             self.children[seq].retry()
         self.closing = None
-        self.add(ev.RunRetried(0, [], [], revived_children=revived))
+        self.add(ev.RunRetried(0, [], [], retried_children=retried))
         self.inbox.append(self.history[-1])
 
 

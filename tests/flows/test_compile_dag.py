@@ -12,6 +12,7 @@ from perdure.core import expressions
 from perdure.core.expressions.template import Template
 from perdure.core.limits import EMBED_DEPTH_MAX, FLOW_NODES_MAX
 from perdure.core.retry import TaskOptions
+from perdure.core.work import is_flow
 from perdure.flows.compile import Compiled, compile_flow, compile_value, version_of
 from perdure.flows.model import (
     ApprovalVerb,
@@ -25,7 +26,6 @@ from perdure.flows.model import (
     SourcePlace,
     TaskCall,
     ValueVerb,
-    is_flow,
 )
 from perdure.flows.problems import DocumentProblem, FlowError
 from perdure.flows.source import read

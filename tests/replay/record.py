@@ -1,25 +1,30 @@
-"""Record golden histories that are not there yet: `python -m tests.replay.record`. Existing files are never touched.
+"""Record golden histories that are missing: `python -m tests.replay.record`. Existing files are not changed.
 
-Those of flows keep the document beside the history, because that is all that decides them.
+The history of a flow is stored together with its document, which decides it. `binary.txt` gets a line for each event type
+whose present shape it does not show yet.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from perdure import Handle, Promise, Signal, TestEnv, flow, task
+from perdure.core import events as ev
 from perdure.flows.draft import draft_text
 from perdure.testing.replayer import export_history
+from perdure.wire.codec import decode_events, encode_events, history_from_json
 from tests.fakes.waiting import forever, until
 from tests.replay import workflows as w
 
 HERE = Path(__file__).parent / "histories"
 FLOWS = Path(__file__).parent / "flow_histories"
+BINARY = Path(__file__).parent / "binary.txt"
 ROOT = Path(__file__).parents[2]
 
 
@@ -44,7 +49,7 @@ async def save_flow(name: str, document: str, handle: Handle[object]) -> None:
 async def exported(handle: Handle[object]) -> str:
     text = (await export_history(handle)).decode()
     for place in (str(ROOT) + "/", sys.prefix + "/", sys.base_prefix + "/"):
-        text = text.replace(place, "")  # tracebacks name files; where they lie is nobody's business
+        text = text.replace(place, "")  # tracebacks name files by paths that differ between machines
     return text
 
 
@@ -89,13 +94,13 @@ async def main() -> None:
         await save("renewed-1", handle)
         handle = await env.start(w.witness, 1)
         sleeper = await env.client.start(w.sleeper.options(key="sleeper-of-witness-1", on_conflict="attach"), 1)
-        await sleeper.cancel("by somebody else")
+        await sleeper.cancel("by another caller")
         await until_ended(env, handle)
         await save("witness-1", handle)
         handle = await env.start(w.persistent, 1)
-        for mended in ("part", "patience", "child"):
+        for repaired in ("part", "patience", "child"):
             await until_ended(env, handle)
-            w.mended.add(mended)
+            w.repaired.add(repaired)
             await handle.retry()
         await until_ended(env, handle)
         await save("persistent-1", handle)
@@ -104,6 +109,7 @@ async def main() -> None:
         await env.advance("1m")
         await save("messaged-waiting-1", waiting)
         await record_flows(env)
+    record_binary()
 
 
 async def record_updates(env: TestEnv) -> None:
@@ -124,10 +130,8 @@ async def record_updates(env: TestEnv) -> None:
     await save("updated-1", handle)
 
 
-# -- flows -------------------------------------------------------------------------------------------------------------
-
 down: set[str] = set()
-"""What does not work, while it is recorded."""
+"""Names that `golden_do` fails for at present."""
 
 
 @task(name="golden_do", retry=1)
@@ -262,7 +266,7 @@ tasks:
 
 
 async def record_flows(env: TestEnv) -> None:
-    """One dag and one graph with a bit of everything, one that failed and was retried, and three that were stopped in different ways."""
+    """A DAG and a graph with every kind of node, a flow that failed and was retried, and flows that were stopped."""
     for document in (DAG, LEAF, GRAPH, RETRIED, STOPPED, FAST, "flow: golden-sleeps\ntasks:\n  a: {sleep: 30d}"):
         await env.deploy(document)
     FLOWS.mkdir(exist_ok=True)
@@ -290,9 +294,9 @@ async def record_flows(env: TestEnv) -> None:
 
     handle = await env.start(flow("golden-retried").options(timeout="5h"))
     await Signal("signed", int).send(handle.id, 1)
-    for mended in ("child", "b", "c"):
+    for repaired in ("child", "b", "c"):
         await until_ended(env, handle)
-        down.discard(mended)
+        down.discard(repaired)
         await handle.retry()
     await until_ended(env, handle)
     await save_flow("retried-1", RETRIED, handle)
@@ -301,18 +305,41 @@ async def record_flows(env: TestEnv) -> None:
     await until_ended(env, handle)
     await save_flow("fail-fast-1", FAST, handle)
     running = await env.client.start(flow("golden-stopped"))
-    await until(lambda: count_children(running))
+    await until(lambda: count(running, "ChildStarted"))
     await running.cancel("enough")
     await until_ended(env, running)
     await save_flow("stopped-1", STOPPED, running)
 
 
-async def count_children(handle: Handle[Any]) -> int:
-    return await count(handle, "ChildStarted")
-
-
 async def count(handle: Handle[Any], kind: str) -> int:
     return sum(type(r.event).__name__ == kind for r in await handle.history())
+
+
+def record_binary() -> None:
+    """The binary form of one event of each type: of those in the golden histories, the one with the most fields set."""
+    lines = BINARY.read_text().splitlines() if BINARY.exists() else []
+    shown = {type(decode_events(data)[0]) for data in map(hex_of, lines) if encode_events(decode_events(data)) == data}
+    for kind in ev.EVENT_TYPES:
+        if kind not in shown:
+            fullest = max((e for e in golden_events() if type(e) is kind), key=fields_set)
+            lines.append(f"{kind.__name__} {encode_events([fullest]).hex()}")
+            print("recorded", lines[-1])
+    BINARY.write_text("\n".join(lines) + "\n")
+
+
+def hex_of(line: str) -> bytes:
+    return bytes.fromhex(line.split()[1])
+
+
+def golden_events() -> Iterator[ev.Event]:
+    for path in sorted((*HERE.glob("*.json"), *FLOWS.glob("*.json"))):
+        kept = msgspec.json.decode(path.read_bytes())
+        for recorded in history_from_json(msgspec.json.encode(kept.get("history", kept)))[1]:
+            yield recorded.event
+
+
+def fields_set(event: ev.Event) -> int:
+    return sum(bool(value) for value in msgspec.structs.astuple(event))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Golden histories: whatever was ever recorded must decode and replay with today's code. Files are added, never edited."""
+"""Golden histories: every recorded history must decode and replay with today's code. Files are added, never edited."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from perdure import replay, task, wf, workflow
 from perdure.core import commands as cm
 from perdure.core import events as ev
 from perdure.core import ids
+from perdure.core.declared import Declared
+from perdure.core.retry import TaskOptions
 from perdure.core.run_retry import ENDED_BY_ENGINE, effective
 from perdure.errors import InvalidInput, NondeterminismError
 from perdure.flows.compile import compile_value
@@ -23,6 +25,8 @@ from tests.replay.workflows import ALL, Order, price
 HISTORIES = sorted((Path(__file__).parent / "histories").glob("*.json"))
 FLOW_HISTORIES = sorted((Path(__file__).parent / "flow_histories").glob("*.json"))
 """With the document that decided them beside the history."""
+DECLARED = Declared(options=TaskOptions(max_attempts=1), said=("max_attempts",))
+"""Of the recorder's tasks: `retry=1`. A decider reads declarations of tasks only where nothing is recorded yet."""
 
 
 def text_of(path: Path) -> bytes:
@@ -66,16 +70,14 @@ def test_json_and_binary_forms_of_a_history_are_equal(path: Path) -> None:
     assert decode_events(encode_events(events)) == events
 
 
-# -- flows -------------------------------------------------------------------------------------------------------------
-
-
 def decided(path: Path, history: list[ev.Recorded]) -> list[cm.Command]:
     """What a decider that has never seen the run asks for, given this much of its history. Raises where they disagree."""
     kept = msgspec.json.decode(path.read_bytes())
     started = history[0].event
     assert isinstance(started, ev.RunStarted)
     flow = compile_value(kept["document"], name=started.workflow).flow
-    return Decider(flow, ids.parse(kept["history"]["run_id"])).activate(effective(history), replay=True)
+    decider = Decider(flow, ids.parse(kept["history"]["run_id"]), lambda task: DECLARED)
+    return decider.activate(effective(history), replay=True)
 
 
 def _started(what: object) -> Any:
@@ -143,7 +145,7 @@ def test_flow_histories_were_retried_and_timed_out() -> None:
     ends = [r.event for path in FLOW_HISTORIES for r in load(path)[1] if isinstance(r.event, ev.RunFailed)]
     assert {e.failure.code for e in ends} & ENDED_BY_ENGINE
     retries = [r.event for path in FLOW_HISTORIES for r in load(path)[1] if isinstance(r.event, ev.RunRetried)]
-    assert len(retries) >= 3 and any(r.revived_children for r in retries)
+    assert len(retries) >= 3 and any(r.retried_children for r in retries)
     assert all(r.cut == 0 for r in retries)
 
 
@@ -155,9 +157,6 @@ def test_a_changed_document_disagrees_with_the_history(tmp_path: Path) -> None:
     changed.write_bytes(msgspec.json.encode(kept))
     with pytest.raises(NondeterminismError, match=r"(?s)expected.*actual"):
         decided(changed, load(path)[1])
-
-
-# -- types -------------------------------------------------------------------------------------------------------------
 
 
 def test_there_is_a_golden_history_for_every_event_type() -> None:

@@ -117,7 +117,7 @@ async def parent(x: int) -> str:
 
 @workflow(version="1")
 async def witness(x: int) -> str:
-    """Sees a child that was cancelled by somebody else."""
+    """Sees a child that another caller cancelled."""
     try:
         await sleeper.options(key=f"sleeper-of-witness-{x}")(x)
     except ChildFailed as e:
@@ -142,20 +142,20 @@ async def failing(x: int) -> str:
     return "not reached"
 
 
-mended: set[str] = set()
-"""What works by now; the first time nothing of it does."""
+repaired: set[str] = set()
+"""Names that no longer fail."""
 
 
 @task(retry=Retry(1))
 async def fragile(name: str) -> str:
-    if name not in mended:
+    if name not in repaired:
         raise ConnectionError(f"{name} is down")
     return name
 
 
 @workflow(version="1")
 async def brittle(name: str) -> str:
-    if name not in mended:
+    if name not in repaired:
         raise ConnectionError(f"{name} is down")
     return name
 
@@ -180,7 +180,7 @@ async def persistent(x: int) -> str:
 
 @task(retry=Retry(1))
 async def patience(x: int) -> int:
-    if "patience" not in mended:
+    if "patience" not in repaired:
         await waiting.forever()
     return x
 

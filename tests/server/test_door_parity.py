@@ -5,8 +5,9 @@ The scenarios stand in tests/server/parity, one or more for each act. An act wit
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +18,14 @@ from perdure import Client
 from perdure.core import ids
 from perdure.core.access import GRANTS, Role
 from perdure.core.api import ACTS
+from perdure.core.api.messages import SendSignal
+from perdure.core.api.runs import ListRuns, RunFilter
+from perdure.core.api.schedules import PutSchedule, ScheduleRequest
 from perdure.core.durations import datetime_of
+from perdure.core.schedules import ScheduleSpec
+from perdure.core.work import StartRequest
 from perdure.engine.api.api import HANDLERS
-from perdure.errors import PerdureError
+from perdure.errors import InvalidInput, PerdureError
 from perdure.server.rest.app import guarded_routes
 from perdure.server.rest.guard import allow_of
 from perdure.wire import acts as wire
@@ -91,6 +97,66 @@ async def test_a_role_without_the_permission_is_refused_at_both_network_doors(ds
                     if scenario.rest is not None:
                         answer = await _sent(one, scenario.rest("parity-0001"), key)
                         assert (answer["http"], answer["code"]) == (403, "forbidden"), where
+
+
+@pytest.mark.parametrize("group", GROUPS)
+async def test_a_text_that_postgres_cannot_store_is_refused_at_every_door(group: str, dsn: str) -> None:
+    async with stage(dsn) as one:
+        for scenario in GROUPS[group]:
+            request = scenario.request("parity-0001")
+            for bad in _spoilt(request):
+                for door, call in (("grpc", one.client._backend.call), ("embedded", one.embedded)):
+                    with pytest.raises(InvalidInput, match=r"NUL|Invalid enum value"):
+                        await call(scenario.act, bad)
+                        raise AssertionError(f"{scenario.act.name} was accepted over {door}: {bad}")
+            rest = scenario.rest("parity-0001") if scenario.rest is not None else None
+            for body, params in _spoilt((rest.body, rest.params)) if rest is not None else ():
+                answer = await _sent(one, dataclasses.replace(rest, body=body, params=params))
+                assert (answer["http"], answer["code"]) == (422, "invalid_input"), (scenario.act.name, body, params)
+
+
+@pytest.mark.parametrize(
+    "attributes", [b'{"a":"\\u0000"}', b'{"a\\u0000":1}', b'{"a":"\\ud800"}', b"[1]", b'{"a":{}}', b"no json"]
+)
+async def test_attributes_that_postgres_cannot_store_are_refused(attributes: bytes, dsn: str) -> None:
+    start = StartRequest(workflow="parity_wait", version="", input=b"{}", attributes=attributes)
+    every = ScheduleRequest(
+        name="nightly", workflow="parity_wait", attributes=attributes, spec=ScheduleSpec(every_us=60_000_000)
+    )
+    async with stage(dsn) as one:
+        for call in (one.client._backend.call, one.embedded):
+            for act, request in (
+                (ACTS["run.start"], start),
+                (ACTS["run.list"], ListRuns(RunFilter(attributes=(attributes,)))),
+                (ACTS["schedule.put"], PutSchedule(every)),
+            ):
+                with pytest.raises(InvalidInput, match=r"NUL|attributes"):
+                    await call(act, request)
+
+
+async def test_a_payload_may_contain_an_escaped_nul(dsn: str) -> None:
+    """Payloads are stored as bytes. REST refuses one, because it reads and writes JSON as text."""
+    async with stage(dsn) as one:
+        run = await one.waiting()
+        await one.client._backend.call(ACTS["run.signal"], SendSignal(run, "parity_hear", b'"a\\u0000b"'))
+
+
+def _spoilt(value: Any) -> Iterator[Any]:
+    """The value with a NUL in one of its texts, for each of them."""
+    if isinstance(value, str):
+        yield f"{value}\0"
+    elif isinstance(value, msgspec.Struct):
+        for name in value.__struct_fields__:
+            for bad in _spoilt(getattr(value, name)):
+                yield msgspec.structs.replace(value, **{name: bad})
+    elif isinstance(value, dict):
+        for key, part in value.items():
+            yield from ({**value, key: bad} for bad in _spoilt(part))
+    elif isinstance(value, list | tuple):
+        for i, part in enumerate(value):
+            yield from (type(value)([*value[:i], bad, *value[i + 1 :]]) for bad in _spoilt(part))
+    elif isinstance(value, frozenset):
+        yield from (value - {part} | {bad} for part in value for bad in _spoilt(part))
 
 
 @dataclass

@@ -119,7 +119,7 @@ async def test_a_document_as_json_has_paths_for_places(api: Live) -> None:
         {"source": "flow: x\ntasks: [unclosed"},
         {"source": DOUBLES, "version": "1"},
         {"name": "x"},
-        {"name": "x", "version": "flow-0123", "kind": "code"},
+        {"name": "x", "version": "flow-0123"},
         [],
     ],
 )

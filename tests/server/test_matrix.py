@@ -196,7 +196,7 @@ PERMISSIONS: dict[Permission | None, set[str]] = {
 """Every act. Written out, so that a wrong permission in the table of acts is noticed."""
 
 BODIES: dict[str, Any] = {
-    f"POST {API}/workflows": {"name": "matrix_other", "version": "1", "kind": "code"},
+    f"POST {API}/workflows": {"name": "matrix_other", "version": "1"},
     f"POST {API}/workflows/deploy": {"source": "flow: matrix_written\ntasks: {a: {value: 1}}"},
     f"POST {API}/workflows/validate": {"source": "flow: matrix_written\ntasks: {a: {value: 1}}"},
     f"POST {API}/workflows/{{name}}/activate": {"version": "0"},

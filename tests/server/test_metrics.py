@@ -237,9 +237,9 @@ def known() -> set[str]:
     """Every name there is, from the source of the page: one that is renamed must be renamed everywhere."""
     source = (ROOT / "src/perdure/server/metrics.py").read_text()
     bare = set(re.findall(r'"(perdure_[a-z_]+)"', source))
-    counters = {f"{name}_total" for name, _ in COUNTED.values()}
+    counters = {f"perdure_{name}_total" for name in COUNTED}
     histograms = {f"{m[0]}{end}" for m in MEASURED.values() for end in ("_bucket", "_sum", "_count")}
-    return bare - {name for name, _ in COUNTED.values()} | counters | histograms
+    return bare | counters | histograms
 
 
 @asynccontextmanager

@@ -123,7 +123,7 @@ async def test_a_paused_workflow_takes_starts_and_lets_none_begin(server: Live) 
 
 
 async def test_a_debounced_start_is_answered_with_the_run_that_will_come(server: Live) -> None:
-    body = {"debounce": {"key": "k", "quiet": "400ms", "max": "10s"}}
+    body = {"debounce": {"key": "k", "quiet": "400ms", "max_delay": "10s"}}
     first = await server.start("rules_flow", 202, input={"n": 1}, **body)
     second = await server.start("rules_flow", 202, input={"n": 2}, **body)
     assert first["id"] == second["id"]
@@ -133,7 +133,7 @@ async def test_a_debounced_start_is_answered_with_the_run_that_will_come(server:
 
 
 async def test_items_that_are_sent_twice_under_an_idempotency_key_are_added_once(server: Live) -> None:
-    batch = {"key": "k", "size": 3, "every": "1h"}
+    batch = {"key": "k", "size": 3, "max_delay": "1h"}
     path = "/workflows/rules_gather/runs"
     one = await server.post(path, {"input": {"items": ["a"]}, "batch": batch}, 202, idempotency_key="x-1")
     again = await server.post(path, {"input": {"items": ["a"]}, "batch": batch}, 202, idempotency_key="x-1")
@@ -155,8 +155,8 @@ async def test_a_second_start_under_a_key_is_answered_with_the_first_run(server:
     [
         {"dedup": {"key": "k"}, "key": "mine"},
         {"dedup": {"key": "k"}, "debounce": {"key": "k", "quiet": "1s"}},
-        {"batch": {"key": "k", "size": 1, "every": "1s"}, "debounce": {"key": "k", "quiet": "1s"}},
-        {"batch": {"key": "k", "size": 1, "every": "1s"}, "input": {"n": 1}},
+        {"batch": {"key": "k", "size": 1, "max_delay": "1s"}, "debounce": {"key": "k", "quiet": "1s"}},
+        {"batch": {"key": "k", "size": 1, "max_delay": "1s"}, "input": {"n": 1}},
         {"debounce": {"key": "k", "quiet": "30d"}},
         {"debounce": {"quiet": "1s"}},
         {"dedup": {"key": ""}},

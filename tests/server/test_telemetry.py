@@ -183,7 +183,7 @@ async def test_trouble_with_notes_stays_here() -> None:
     notes.set_workers([worker_row(1)])
     await notes.write()
     assert not waiting.is_recorded
-    assert counters.note_failures == 2
+    assert counters.telemetry_write_failures == 2
 
 
 async def test_closing_writes_the_last_output_and_waits_for_no_one() -> None:

@@ -97,7 +97,7 @@ async def test_as_many_holders_are_asked_to_make_room_as_there_are_newcomers_and
 
     async def look() -> list[bytes]:
         await c.execute("update perdure.flow_control_group set next_at = now()")
-        await flow_control.let_in(c, engine, FlowControlRules({}))
+        await flow_control.admit_runs(c, engine, FlowControlRules({}))
         return [r["run_id"] for r in await c.fetch("select run_id from perdure.inbox order by id")]
 
     await flow_control.put_groups(c, [line])
@@ -122,7 +122,7 @@ async def test_no_room_is_made_for_those_that_find_room(ends: list[Any]) -> None
     await flow_control.put_groups(c, [line])
     for run_id in newcomers:
         await queue_run(c, run_id, line)
-    entered = await flow_control.let_in(c, await session(c), FlowControlRules({}))
+    entered = await flow_control.admit_runs(c, await session(c), FlowControlRules({}))
     assert (entered.runs, entered.cancelled) == (1, 1)
     assert [r["run_id"] for r in await c.fetch("select run_id from perdure.inbox")] == [holder]
 

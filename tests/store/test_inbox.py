@@ -168,7 +168,7 @@ async def test_a_key_that_somebody_else_writes_at_this_moment_is_no_second_messa
     assert taken == 40
 
 
-async def test_a_run_that_waits_to_be_let_in_comes_out_of_its_line_to_hear_that_it_is_to_stop(
+async def test_a_run_that_waits_to_be_admitted_comes_out_of_its_line_to_hear_that_it_is_to_stop(
     store: PostgresStore, session: Session, sql: Any
 ) -> None:
     waiting, other = await session.start(2)

@@ -360,7 +360,7 @@ async def test_a_commit_whose_answer_was_lost_is_found_to_have_happened(
 
     monkeypatch.setattr(store, "_write", lose_the_answer)
     result = await store.commit(session, 1, start_of(run_id))
-    assert result.doubtful
+    assert result.unconfirmed
     monkeypatch.undo()
     assert await sql.fetchval("select count(*) from perdure.history") == 1
     await store.commit(session, 2, end_of(run_id))

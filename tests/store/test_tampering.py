@@ -18,7 +18,21 @@ import asyncpg
 import msgspec
 import pytest
 
-from perdure import EngineSettings, Limit, Perdure, Retry, Schedule, Signal, State, attempt, task, wf, workflow
+from perdure import (
+    Approval,
+    EngineSettings,
+    Handle,
+    Limit,
+    Perdure,
+    Retry,
+    Schedule,
+    Signal,
+    State,
+    attempt,
+    task,
+    wf,
+    workflow,
+)
 from perdure.app.verify_ledger import read_ledger, read_signals, read_starts, sorted_ledger
 from perdure.core import chain, ids
 from perdure.core import events as ev
@@ -110,6 +124,11 @@ async def waiting() -> int:
     return await add(1) + await go.next()
 
 
+@workflow(name="tampered_asking")
+async def asking() -> None:
+    await Approval("tampered_ok", assignees=["ada"]).wait()
+
+
 @workflow(name="tampered_cancelled")
 async def cancelled() -> int:
     return await limited()
@@ -150,6 +169,8 @@ async def _make(dsn: str, scene: Scene) -> None:
             await failed.result(LIMIT)
         await (await continued.start(1)).result(LIMIT)
         await waiting.options(timeout="1h").start()
+        await _reached(await asking.start(), "PromiseCreated")
+        await client.deploy("flow: tampered-flow\ntasks: {a: {value: 1}}")
         scheduled = Schedule("tampered", child.bind(5), every="24h")
         await scheduled.apply()
         await (await scheduled.trigger()).result(LIMIT)
@@ -185,6 +206,12 @@ async def _make(dsn: str, scene: Scene) -> None:
     ledgers.pop().close()
     starts.close()
     signals.close()
+
+
+async def _reached(handle: Handle[Any], event: str) -> None:
+    async for found in handle.events():
+        if found.type == event:
+            return
 
 
 async def _left_in_flight(c: Any) -> None:
@@ -309,6 +336,24 @@ EDITS = [
     (4, "in its row", f"update perdure.task set status = 'failed' {ENDED} and seq = 1"),
     (4, "stored state differs", f"update perdure.run_state set value = '5' {ENDED}"),
     # The other columns of a run.
+    (4, "column kind of the run", f"update perdure.run set kind = 'flow' {ENDED}"),
+    (4, "column kind of the run", "update perdure.run_queue set kind = 'flow' where workflow = 'tampered_waiting'"),
+    (4, "column kind of the promise", "update perdure.promise set kind = 'promise' where kind = 'approval'"),
+    (4, "column kind of the promise", "update perdure.promise set kind = 'event' where kind = 'approval'"),
+    (4, "its current version of kind code", "update perdure.workflow set kind = 'dag' where name = 'tampered_main'"),
+    (
+        4,
+        "which its document is not",
+        "update perdure.workflow_version set kind = 'graph' where workflow = 'tampered_main'",
+    ),
+    (
+        4,
+        "which its document is not",
+        "update perdure.workflow_version set kind = 'graph' where workflow = 'tampered-flow'",
+    ),
+    (13, "group of kind run", "update perdure.flow_control_group set kind = 'run'"),
+    (20, "has no input", "update perdure.deferred_start set kind = 'debounce'"),
+    (20, "has an input of its own", "update perdure.deferred_start set input = 'x'"),
     (4, "column created_at", f"update perdure.run set created_at = created_at - interval '1 second' {ENDED}"),
     (4, "column parent_id", "update perdure.run set parent_id = null where parent_id is not null"),
     (4, "column parent_seq", "update perdure.run set parent_seq = 7 where parent_id is not null"),

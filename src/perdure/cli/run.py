@@ -50,7 +50,7 @@ class DeferralOptions:
     dedup: Annotated[
         str | None, typer.Option(metavar="KEY", help="Attach to the active run with this dedup key, if any.")
     ] = None
-    dedup_for: Annotated[
+    dedup_within: Annotated[
         str | None, typer.Option(metavar="DURATION", help="With --dedup: start at most one run in this time.")
     ] = None
     debounce: Annotated[
@@ -63,13 +63,15 @@ class DeferralOptions:
     def body(self, workflow: str) -> dict[str, Any]:
         from perdure.core.errors import InvalidInput
 
-        if self.dedup is None and self.dedup_for is not None:
-            raise InvalidInput("--dedup-for needs --dedup KEY")
+        if self.dedup is None and self.dedup_within is not None:
+            raise InvalidInput("--dedup-within needs --dedup KEY")
         if self.debounce is None and self.debounce_key is not None:
             raise InvalidInput("--debounce-key needs --debounce DURATION")
         out: dict[str, Any] = {}
         if self.dedup is not None:
-            out["dedup"] = {"key": self.dedup} | ({"within": self.dedup_for} if self.dedup_for is not None else {})
+            out["dedup"] = {"key": self.dedup} | (
+                {"within": self.dedup_within} if self.dedup_within is not None else {}
+            )
         if self.debounce is not None:
             out["debounce"] = {"key": self.debounce_key or workflow, "quiet": self.debounce}
         return out

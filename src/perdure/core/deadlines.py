@@ -19,6 +19,14 @@ def call_timeout_s(given: Duration | None) -> float:
     return seconds
 
 
+def given_up(act: str, attempts: int, seconds: float, limit_s: float, last: Unavailable) -> Unavailable:
+    """The error of a call that was repeated: `last` speaks of one attempt, and of the part of the time that was left for it."""
+    tried = "1 attempt" if attempts == 1 else f"{attempts} attempts"
+    return type(last)(
+        f"{act} failed after {tried} in {seconds:.3g} s; call_timeout allows {limit_s:.3g} s. The last error: {last}"
+    )
+
+
 def unanswered(seconds: float, *, effect: bool) -> Unavailable:
     """`effect`: the call changes something, and may have."""
     if not effect:

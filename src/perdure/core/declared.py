@@ -1,4 +1,4 @@
-"""Options that a task declares where it is defined (`@task(queue="mail", rate=...)`), for callers that do not have the function at hand.
+"""Options that a task declares where it is defined (`@task(queue="gpu", rate=...)`), for callers that do not have the function at hand.
 
 Workers say them with the signatures of their tasks. When a flow schedules a task, the declared options are laid under those of the flow, field by
 field: Perdure's defaults < the task's declaration < `defaults:` of the flow < the node. The outcome is recorded in the event that schedules

@@ -1,6 +1,6 @@
 """Deferred starts: debounced, batched, or deduplicated. The pure part: the options, and how inputs are joined.
 
-    debounce  the last of several starts counts, once none has come for a while: due = min(now + quiet, first + most)
+    debounce  the last of several starts counts, once none has come for a while: due = min(now + quiet, first + max_delay)
     batch     the lists that several starts bring are joined, in order, into the list that one run gets
     dedup     a second start under a key is answered with the run of the first, for a time or until that run has ended
 
@@ -19,7 +19,7 @@ import msgspec
 
 from perdure.core.durations import human
 from perdure.core.errors import InvalidInput
-from perdure.core.limits import BATCH_ITEMS_MAX, PUT_OFF_US_MAX
+from perdure.core.limits import BATCH_ITEMS_MAX, DEFERRED_START_US_MAX
 from perdure.core.names import checked_name
 
 
@@ -27,25 +27,25 @@ class DebounceSpec(msgspec.Struct, frozen=True, tag="debounce"):
     key: str
     quiet_us: int
     """The run begins when no start has come for this long."""
-    most_us: int = 0
-    """And at the latest this long after the first one; 0: PUT_OFF_US_MAX."""
+    max_delay_us: int = 0
+    """And at the latest this long after the first one; 0: DEFERRED_START_US_MAX."""
 
     @property
     def latest_us(self) -> int:
-        return self.most_us or PUT_OFF_US_MAX
+        return self.max_delay_us or DEFERRED_START_US_MAX
 
 
 class BatchSpec(msgspec.Struct, frozen=True, tag="batch"):
     key: str
     size: int
     """The run begins with so many items."""
-    every_us: int
+    max_delay_us: int
     """And at the latest this long after the first one."""
 
 
 class DedupSpec(msgspec.Struct, frozen=True):
     key: str
-    for_us: int = 0
+    within_us: int = 0
     """How long the key belongs to the first run; 0: until that run has ended."""
 
 
@@ -77,30 +77,30 @@ def check_later(later: Later | None, dedup: DedupSpec | None, run_key: str) -> N
         raise InvalidInput(f"a start has {' and '.join(asked)}; each of these decides alone which run it is: keep one")
     match later:
         case DebounceSpec():
-            _check_time("debounce", later.quiet_us)
-            _check_time("the longest delay of a debounce", later.latest_us)
+            _check_time("quiet of a debounce", later.quiet_us)
+            _check_time("max_delay of a debounce", later.latest_us)
             if later.latest_us < later.quiet_us:
                 raise InvalidInput(
-                    f"debounce: the longest delay {human(later.latest_us)} is shorter than the quiet time {human(later.quiet_us)}; make it longer"
+                    f"debounce: max_delay {human(later.latest_us)} is shorter than quiet {human(later.quiet_us)}; make it longer"
                 )
         case BatchSpec():
-            _check_time("the longest delay of a batch", later.every_us)
+            _check_time("max_delay of a batch", later.max_delay_us)
             if not 1 <= later.size <= BATCH_ITEMS_MAX:
                 raise InvalidInput(
                     f"batch: size is {later.size}; it must lie between 1 and BATCH_ITEMS_MAX={BATCH_ITEMS_MAX}"
                 )
         case None:
             pass
-    if dedup is not None and dedup.for_us:
-        _check_time("the time of dedup", dedup.for_us)
+    if dedup is not None and dedup.within_us:
+        _check_time("within of a dedup", dedup.within_us)
     for one in (later, dedup):
         if one is not None:
             checked_name("key", one.key)
 
 
 def _check_time(what: str, us: int) -> None:
-    if not 0 < us <= PUT_OFF_US_MAX:
-        raise InvalidInput(f"{what} must lie between 0 and PUT_OFF_US_MAX ({human(PUT_OFF_US_MAX)})")
+    if not 0 < us <= DEFERRED_START_US_MAX:
+        raise InvalidInput(f"{what} must lie between 0 and DEFERRED_START_US_MAX ({human(DEFERRED_START_US_MAX)})")
 
 
 _CALL: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])

@@ -16,6 +16,7 @@ Command events say what the code asked for (the journal matches against them); f
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Final, get_args
 
 import msgspec
 
@@ -29,6 +30,10 @@ class PromiseKind(IntEnum):
     PLAIN = 0
     APPROVAL = 1
     EVENT = 2
+
+
+PROMISE_WORDS: Final = ("promise", "approval", "event")
+"""By PromiseKind: `promise.kind`."""
 
 
 class _Event(msgspec.Struct, frozen=True, array_like=True, tag_field="type", gc=False):
@@ -95,7 +100,7 @@ class RunRetried(_Event, frozen=True, gc=False, tag=7):
     by: str = ""
     voided_timers: list[int] = []
     """Timers that ran out, brought the code down, and start over."""
-    revived_children: list[int] = []
+    retried_children: list[int] = []
     """Of a declarative run, where nothing is taken back (`cut` is 0): failed children that were retried themselves and are waited for again."""
 
 
@@ -306,38 +311,7 @@ FACTS = (
     OperationRecorded,
 )
 """Events that workflow code resumes on."""
-EVENT_TYPES: tuple[type[_Event], ...] = (
-    RunStarted,
-    CancelRequested,
-    RunSucceeded,
-    RunFailed,
-    RunCancelled,
-    RunContinued,
-    RunRetried,
-    RunBegan,
-    TasksScheduled,
-    TasksSucceeded,
-    TaskFailed,
-    TasksCancelled,
-    TasksSkipped,
-    TimerStarted,
-    TimerFired,
-    TimerCancelled,
-    ChildStarted,
-    ChildSucceeded,
-    ChildFailed,
-    ChildCancelled,
-    ChildCancelRequested,
-    SignalReceived,
-    PromiseCreated,
-    PromiseResolved,
-    UpdateReceived,
-    UpdateAnswered,
-    OperationRecorded,
-    StateSet,
-    StateCleared,
-    PatchRecorded,
-)
+EVENT_TYPES: tuple[type[_Event], ...] = get_args(Event)
 
 
 class Recorded(msgspec.Struct, frozen=True, array_like=True, gc=False):

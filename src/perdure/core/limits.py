@@ -149,7 +149,7 @@ CONCURRENCY_MAX: Final = 1_000_000
 """What a limit may be at most."""
 RATE_COUNT_MAX: Final = 1_000_000_000
 """Units of a rate, and of its burst."""
-PUT_OFF_US_MAX: Final = 7 * 86_400_000_000
+DEFERRED_START_US_MAX: Final = 7 * 86_400_000_000
 """How long a debounced or batched start may be deferred, and how long a dedup key may last: a week."""
 BATCH_ITEMS_MAX: Final = 10_000
 """Items that one run of a batch gets. Its input is bounded by PAYLOAD_BYTES_MAX as well: a batch that would be larger begins at once."""

@@ -146,7 +146,7 @@ def _take_back(seen: list[Recorded], retried: ev.RunRetried, at_us: int, asked: 
             # One that ran out gets its whole time again; the others what was left of it when the run failed.
             moved_us = at_us - (asked[r.seq] if r.event.seq in retried.voided_timers else seen[-1].at_us)
             asked[r.seq] += moved_us
-        kept = _reopened(r.event, state, retried, moved_us)
+        kept = _after_retry(r.event, state, retried, moved_us)
         if kept is not None:
             out.append(r if kept is r.event else Recorded(r.seq, r.at_us, kept))
     return out + facts
@@ -191,7 +191,7 @@ def _of(event: ev.TasksSucceeded, state: RunState) -> ev.TasksSucceeded | None:
     return ev.TasksSucceeded([s for s, _ in pairs], [v for _, v in pairs]) if pairs else None
 
 
-def _reopened(event: ev.Event, state: RunState, retried: ev.RunRetried, moved_us: int) -> ev.Event | None:
+def _after_retry(event: ev.Event, state: RunState, retried: ev.RunRetried, moved_us: int) -> ev.Event | None:
     """What a retry makes of an event before the cut."""
     match event:
         case ev.RunStarted() if event.deadline_us:

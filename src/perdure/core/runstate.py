@@ -223,11 +223,11 @@ def _operation(s: RunState, e: ev.OperationRecorded) -> None:
 
 def _retried(s: RunState, e: ev.RunRetried) -> None:
     if e.cut:
-        raise IllegalTransition("a history with a retry is folded through reopen.effective()")
+        raise IllegalTransition("a history with a retry is folded through run_retry.effective()")
     s.status = next_run_status(s.status, "retry")
     s.deadline_us = 0
     s.stopping.clear()
-    for seq in e.revived_children:
+    for seq in e.retried_children:
         s.children[seq] = s.failed_children.pop(seq)
 
 

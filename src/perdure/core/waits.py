@@ -150,7 +150,7 @@ class MessageWaits(Generic[V, W]):
         self._waiters.clear()
 
     def forget_if(self, is_done: Callable[[W], bool]) -> None:
-        """Drop waiters that have given up, as far as they stand first in line."""
+        """Drop waiters that have given up, at the front of the queue."""
         for name in list(self._waiters):
             waiters = self._waiters[name]
             while waiters and is_done(waiters[0]):

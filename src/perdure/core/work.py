@@ -6,6 +6,7 @@ An in-process worker gets these objects as they are; a remote one gets them over
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
@@ -15,6 +16,18 @@ from perdure.core.errors import Failure
 from perdure.core.events import Recorded
 from perdure.core.lifecycle import RunStatus
 from perdure.core.retry import End, TaskOptions
+
+VERSION_PREFIX: Final = "flow-"
+"""How versions of flows begin. An engine decides runs of these by itself."""
+
+
+def is_flow(version: str) -> bool:
+    return version.startswith(VERSION_PREFIX)
+
+
+def run_kind(version: str) -> str:
+    """`run_queue.kind` of a run of this version."""
+    return "flow" if is_flow(version) else "code"
 
 
 class Assignment(msgspec.Struct, gc=False):
@@ -120,7 +133,7 @@ class StartRequest(msgspec.Struct, frozen=True, kw_only=True):
     trace: str = ""
     """W3C traceparent of the caller."""
     later: Later | None = None
-    """Put off: the run begins later, together with other starts. See starts.py."""
+    """Deferred: the run begins later, together with other starts. See deferred_starts.py."""
     dedup: DedupSpec | None = None
     idempotency_key: str = ""
     """Of the request: a repetition under it has no further effect, a different request under it is refused."""

@@ -45,7 +45,7 @@ class AfterCommit:
         if session != self._session.id:
             _answer_starts(units, result)
             return
-        if not result.doubtful:  # otherwise the clock reading may be as old as the lost answer
+        if not result.unconfirmed:  # otherwise the clock reading may be as old as the lost answer
             self._clock.sync(result.at_us)
         for unit in units:
             if isinstance(unit, RunUnit):

@@ -63,12 +63,12 @@ class Counters:
     commits: int = 0
     commit_rows: int = 0
     commit_us: int = 0
-    commits_doubtful: int = 0
-    fenced: int = 0
-    poisoned: int = 0
+    commits_unconfirmed: int = 0
+    sessions_fenced: int = 0
+    records_refused: int = 0
     runs_started: int = 0
     runs_claimed: int = 0
-    runs_let_in: int = 0
+    runs_admitted: int = 0
     runs_ended: int = 0
     runs_failed: int = 0
     runs_cancelled: int = 0
@@ -81,7 +81,7 @@ class Counters:
     tasks_failed: int = 0
     tasks_retried: int = 0
     tasks_lost: int = 0
-    tasks_expired: int = 0
+    tasks_start_deadline_missed: int = 0
     """Tasks that had not begun in time."""
     tasks_spilled: int = 0
     tasks_claimed: int = 0
@@ -96,7 +96,7 @@ class Counters:
     log_chunks: int = 0
     log_chunks_dropped: int = 0
     """Output of tasks that the database did not take in time, or not at all."""
-    note_failures: int = 0
+    telemetry_write_failures: int = 0
     """Telemetry writes that failed. They are repeated; task output may be dropped."""
 
     flow_slice_us_max: int = 0

@@ -25,15 +25,8 @@ TIMEOUT: Final = "timeout"
 APPROVED: Final = "approved"
 REJECTED: Final = "rejected"
 
-VERSION_PREFIX: Final = "flow-"
-"""How versions of declarative workflows begin. An engine decides runs of these by itself."""
-
 RunIf = Literal["all_success", "none_failed", "any_failed", "always"]
 OnError = Literal["fail_fast", "collect", "ignore"]
-
-
-def is_flow(version: str) -> bool:
-    return version.startswith(VERSION_PREFIX)
 
 
 class _Frozen(msgspec.Struct, frozen=True, kw_only=True):

@@ -101,7 +101,7 @@ def attributes_of(name: str, attributes: bytes) -> bytes:
     return encode_json({**own, "schedule": name})
 
 
-def queue_line(own: FlowControlGroup | None, ns: int, workflow: str, name: str, schedule_id: int) -> FlowControlGroup:
+def queue_group(own: FlowControlGroup | None, ns: int, workflow: str, name: str, schedule_id: int) -> FlowControlGroup:
     """The flow-control group in which runs of a schedule wait for earlier ones: the needs of the workflow, and the one slot of the schedule."""
     base = own or run_group(None, ns, workflow, b"")
     ident = blake2b(b"%d schedule %d " % (ns, schedule_id) + base.id, digest_size=16).digest()

@@ -22,7 +22,7 @@ from perdure.core.durations import Duration, to_us
 from perdure.core.errors import InvalidInput, PerdureError
 from perdure.core.names import checked_name
 from perdure.core.retry import TaskOptions
-from perdure.core.work import StartRequest
+from perdure.core.work import VERSION_PREFIX, StartRequest, is_flow
 from perdure.sdk import registry
 from perdure.sdk.client.backend import Backend, backend
 from perdure.sdk.client.handles import Handle, outcome_of, value_of
@@ -209,7 +209,7 @@ class Startable(Generic[P, R]):
     def _child(self, data: bytes) -> Step[R]:
         if self._later is not None or self._dedup is not None:
             raise InvalidInput(
-                f"{self._source_text}: a child run is neither put off nor deduplicated: its parent waits for it. Drop debounce and dedup"
+                f"{self._source_text}: a child run is neither deferred nor deduplicated: its parent waits for it. Drop debounce and dedup"
             )
         decode = self.signature.decode_result
         return current.get().requests.start_child(
@@ -477,8 +477,6 @@ def workflow(fn: Callable[..., Any] | None = None, /, **options: Unpack[Workflow
 
 
 def _checked_version(version: str) -> str:
-    from perdure.flows.model import VERSION_PREFIX, is_flow  # loads the flow model: only where a version is given
-
     if is_flow(version):
         raise InvalidInput(
             f"@workflow(version={version!r}): versions that begin with {VERSION_PREFIX!r} are those of declarative flows; choose another"

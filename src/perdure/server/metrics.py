@@ -32,46 +32,40 @@ SERIES_MAX: Final = 200
 OTHER: Final = "(other)"
 
 COUNTED: Final = {
-    "commits": ("perdure_commits", "Transactions this engine committed."),
-    "commits_doubtful": ("perdure_commits_doubtful", "Commits whose answer was lost and that had succeeded."),
-    "fenced": ("perdure_sessions_fenced", "Times this engine started over because its session had expired."),
-    "poisoned": ("perdure_records_refused", "Records the database refused; their runs were set aside."),
-    "runs_started": ("perdure_runs_started", "Runs created by this engine."),
-    "runs_let_in": ("perdure_runs_let_in", "Runs that waited for a limit of their workflow and were admitted."),
-    "runs_claimed": ("perdure_runs_claimed", "Runs taken over from the database: woken, or left by another engine."),
-    "runs_ended": ("perdure_runs_ended", "Runs that ended in this engine, with any status."),
-    "runs_failed": ("perdure_runs_failed", "Runs that ended in this engine by failing."),
-    "runs_cancelled": ("perdure_runs_cancelled", "Runs that ended in this engine by being cancelled."),
-    "runs_evicted": ("perdure_runs_released", "Runs put to sleep or handed over."),
-    "runs_stuck": ("perdure_runs_stuck", "Times a run could not go on and was left for an operator."),
-    "runs_ended_without_code": (
-        "perdure_runs_ended_without_code",
-        "Runs that the engine ended at their deadline or on a cancel request, because their code could not run.",
-    ),
-    "activations": ("perdure_activations", "Times workflow code was given new events."),
-    "tasks_dispatched": ("perdure_tasks_dispatched", "Attempts handed to a worker."),
-    "tasks_ended": ("perdure_tasks_ended", "Tasks that ended for good, with any status."),
-    "tasks_failed": ("perdure_tasks_failed", "Tasks that failed for good."),
-    "tasks_retried": ("perdure_tasks_retried", "Attempts that are followed by another one."),
-    "tasks_lost": ("perdure_tasks_lost", "Attempts that vanished with their engine."),
-    "tasks_expired": ("perdure_tasks_expired", "Tasks that had not begun in time."),
-    "tasks_spilled": ("perdure_tasks_spilled", "Tasks offered to other engines because the workers here were busy."),
-    "tasks_claimed": ("perdure_tasks_claimed", "Tasks taken from the shared queue."),
-    "late_reports": ("perdure_late_reports", "Results of attempts that were over already."),
-    "sessions_reaped": ("perdure_sessions_reaped", "Expired sessions of other engines that this one cleaned up after."),
-    "schedules_fired": ("perdure_schedules_fired", "Runs that this engine started for schedules."),
-    "schedules_missed": ("perdure_schedules_missed", "Times of schedules that went by and were not made up for."),
-    "schedules_skipped": (
-        "perdure_schedules_skipped",
-        "Times of schedules that were skipped because an earlier run was active.",
-    ),
-    "polls": ("perdure_polls", "Times this engine asked the database whether anything is due."),
-    "notifications": ("perdure_notifications", "Notifications sent to wake other engines."),
-    "log_chunks": ("perdure_log_chunks", "Chunks of task output that were stored."),
-    "log_chunks_dropped": ("perdure_log_chunks_dropped", "Chunks of task output that a slow database lost."),
-    "note_failures": ("perdure_note_failures", "Writes of task output and progress that failed."),
+    "commits": "Transactions this engine committed.",
+    "commits_unconfirmed": "Commits whose answer was lost and that had succeeded.",
+    "sessions_fenced": "Times this engine started over because its session had expired.",
+    "records_refused": "Records the database refused; their runs were set aside.",
+    "runs_started": "Runs created by this engine.",
+    "runs_admitted": "Runs that waited for a limit of their workflow and were admitted.",
+    "runs_claimed": "Runs taken over from the database: woken, or left by another engine.",
+    "runs_ended": "Runs that ended in this engine, with any status.",
+    "runs_failed": "Runs that ended in this engine by failing.",
+    "runs_cancelled": "Runs that ended in this engine by being cancelled.",
+    "runs_evicted": "Runs that left the memory of this engine: idle, or handed over.",
+    "runs_stuck": "Times a run could not go on and was left for an operator.",
+    "runs_ended_without_code": "Runs ended at their deadline or on a cancel request because their code could not run.",
+    "activations": "Times workflow code was given new events.",
+    "tasks_dispatched": "Attempts handed to a worker.",
+    "tasks_ended": "Tasks that ended for good, with any status.",
+    "tasks_failed": "Tasks that failed for good.",
+    "tasks_retried": "Attempts that are followed by another one.",
+    "tasks_lost": "Attempts that were lost with their engine.",
+    "tasks_start_deadline_missed": "Tasks that had not begun by their start deadline.",
+    "tasks_spilled": "Tasks offered to other engines because the workers here were busy.",
+    "tasks_claimed": "Tasks taken from the shared queue.",
+    "late_reports": "Results of attempts that had already ended.",
+    "sessions_reaped": "Expired sessions of other engines that this one cleaned up after.",
+    "schedules_fired": "Runs that this engine started for schedules.",
+    "schedules_missed": "Times of schedules that passed without a run.",
+    "schedules_skipped": "Times of schedules that were skipped because an earlier run was active.",
+    "polls": "Times this engine asked the database whether anything is due.",
+    "notifications": "Notifications sent to wake other engines.",
+    "log_chunks": "Chunks of task output that were stored.",
+    "log_chunks_dropped": "Chunks of task output that were lost to a slow database.",
+    "telemetry_write_failures": "Writes of task output and progress that failed.",
 }
-"""Field of `Counters` -> name without `_total`, and help."""
+"""Field of `Counters` -> help. The metric is the field after `perdure_`, with `_total`."""
 MEASURED_ELSEWHERE: Final = frozenset({"commit_rows", "commit_us", "flow_slice_us_max", "loop_stall_us_max"})
 """Counters that a histogram's sum, or a gauge, shows already."""
 
@@ -204,8 +198,8 @@ class _EngineCollector(Collector):
 
 
 def _counted(counters: Counters) -> Iterator[Metric]:
-    for field, (name, text) in COUNTED.items():
-        yield CounterMetricFamily(name, text, value=getattr(counters, field))
+    for field, text in COUNTED.items():
+        yield CounterMetricFamily(f"perdure_{field}", text, value=getattr(counters, field))
 
 
 def _measured(counters: Counters) -> Iterator[Metric]:

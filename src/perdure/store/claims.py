@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 from perdure.core.flow_control.admission import LimitUse
 from perdure.core.flow_control.groups import FlowControlRules
 from perdure.engine.ports import (
+    AdmittedRuns,
     AdmittedTasks,
     Adopted,
     ClaimedRun,
     ClaimedTask,
     Due,
-    Entered,
     HistoryRow,
     InboxRow,
     Kind,
@@ -74,9 +74,9 @@ class PostgresClaims(PostgresPort):
         async with self._pool.take() as c:
             return await flow_control.claim_from_lines(c, session, served, limit, rules)
 
-    async def let_in(self, session: int, rules: FlowControlRules) -> Entered:
+    async def admit_runs(self, session: int, rules: FlowControlRules) -> AdmittedRuns:
         async with self._pool.take() as c:
-            return await flow_control.let_in(c, session, rules)
+            return await flow_control.admit_runs(c, session, rules)
 
     async def wake_lines(self, keys: Iterable[tuple[int, str]]) -> None:
         async with self._pool.take() as c:

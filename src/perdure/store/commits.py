@@ -77,7 +77,7 @@ class PostgresCommits(PostgresPort):
         started = [row.run_id for row in batch.starts]
         written = [(run_id, 1) for run_id in started] + [(row.run_id, row.seq) for row in batch.appends]
         row = await self._row("read_commit", started=started, written=written)
-        return Committed(row["at"], frozenset(row["started"]), doubtful=True)
+        return Committed(row["at"], frozenset(row["started"]), unconfirmed=True)
 
     async def trim_commit_log(self, session: int, below: int) -> None:
         await self._fetch("trim_commit_log", session=session, below=below)

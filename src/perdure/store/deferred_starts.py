@@ -10,7 +10,7 @@ from perdure.core import chain
 from perdure.core.deferred_starts import BatchSpec, DebounceSpec, DedupSpec, joined, same_shape
 from perdure.core.errors import Conflict, InvalidInput
 from perdure.core.limits import BATCH_ITEMS_MAX, PAYLOAD_BYTES_MAX
-from perdure.engine.commits.rows import run_kind
+from perdure.core.work import run_kind
 from perdure.engine.services.deferred_starts import DeferralRequest, DeferredStart, DueStart, NewRun
 from perdure.store.clashes import retried
 from perdure.store.connections import Connections
@@ -85,7 +85,7 @@ class PostgresDeferredStarts(PostgresPort):
         if isinstance(later, DebounceSpec):
             due_us, last_us = min(later.quiet_us, later.latest_us), later.latest_us
         else:
-            due_us = last_us = later.every_us
+            due_us = last_us = later.max_delay_us
         batched = isinstance(later, BatchSpec)
         row = await fetch_row(
             c,
@@ -186,14 +186,14 @@ class PostgresDeferredStarts(PostgresPort):
         where = {"ns": run.ns, "workflow": run.workflow, "key": dedup.key}
         for _ in range(TRIES):
             async with self._gate, self._pool.take() as c, c.transaction():
-                if await fetch_row(c, "claim_dedup", **where, run_id=run.run_id, duration_us=dedup.for_us) is None:
+                if await fetch_row(c, "claim_dedup", **where, run_id=run.run_id, duration_us=dedup.within_us) is None:
                     row = await fetch_row(c, "lock_dedup", **where)
                     if row is None:
                         continue  # it was taken a moment ago, and forgotten since
                     if not await self._is_free(c, row):
                         holder: bytes = row["run_id"]
                         return holder
-                    await execute(c, "reassign_dedup", **where, run_id=run.run_id, duration_us=dedup.for_us)
+                    await execute(c, "reassign_dedup", **where, run_id=run.run_id, duration_us=dedup.within_us)
                 await self._begin_run(c, run)
                 return run.run_id
         raise Conflict(f"the key {dedup.key!r} kept changing hands while this start tried to take it; try again")

@@ -31,10 +31,8 @@ class PostgresDefinitions(PostgresPort):
         super().__init__(database)
         self._requests = 0
 
-    async def register(self, ns: int, name: str, version: str, kind: str, description: str | None) -> bool:
-        row = await self._row(
-            "register_workflow", ns=ns, workflow=name, version=version, kind=kind, description=description
-        )
+    async def register(self, ns: int, name: str, version: str, description: str | None) -> bool:
+        row = await self._row("register_workflow", ns=ns, workflow=name, version=version, description=description)
         return bool(row["added"])
 
     async def deploy(self, ns: int, deployment: Deployment) -> bool:

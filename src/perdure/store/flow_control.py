@@ -27,7 +27,7 @@ from perdure.core.flow_control.groups import (
     task_group,
 )
 from perdure.core.messages import CancelMessage
-from perdure.engine.ports import AdmittedTasks, ClaimedTask, Entered, Kind
+from perdure.engine.ports import AdmittedRuns, AdmittedTasks, ClaimedTask, Kind
 from perdure.store.queries import execute, fetch, fetch_row
 from perdure.wire.codec import decode_options, encode_message
 
@@ -85,7 +85,7 @@ async def claim_from_lines(
     return AdmittedTasks(tasks, min((g.next_us for g in grants if g.next_us is not None), default=None))
 
 
-async def let_in(c: Any, session: int, rules: FlowControlRules) -> Entered:
+async def admit_runs(c: Any, session: int, rules: FlowControlRules) -> AdmittedRuns:
     """Admit runs that waited for the limits of their workflow, in one transaction. They are woken, not claimed."""
     cancelled: list[bytes] = []
     async with c.transaction():
@@ -94,7 +94,7 @@ async def let_in(c: Any, session: int, rules: FlowControlRules) -> Entered:
         )
         waiting, clock_us = _waiting(rows)
         if not waiting:
-            return Entered(0, 0, None)
+            return AdmittedRuns(0, 0, None)
         ruled = {w.group.id: rules.of(w.group) for w in waiting}
         held, buckets = await _keys(c, _keys_of(waiting, ruled))
         free = {(w.group.ns, w.group.queue, w.group.name): RUNS_PER_GROUP for w in waiting}
@@ -108,7 +108,7 @@ async def let_in(c: Any, session: int, rules: FlowControlRules) -> Entered:
                 cancelled += await _make_room(c, g, len(w.times) - g.take)
         await _move(c, grants)
         await _pour(c, taking, buckets)
-    return Entered(
+    return AdmittedRuns(
         len(entered), len(cancelled), min((g.next_us for g in grants if g.next_us is not None), default=None)
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from perdure.engine.commits.rows import PROMISE_WORDS
+from perdure.core.events import PROMISE_WORDS
 from perdure.engine.ports import RetryChanges
 from perdure.store.flow_control import put_groups
 from perdure.store.queries import execute, fetch_row

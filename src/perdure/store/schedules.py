@@ -30,7 +30,7 @@ from perdure.core.schedules import (
     spec_json,
 )
 from perdure.core.suggestions import did_you_mean
-from perdure.engine.commits.rows import run_kind
+from perdure.core.work import run_kind
 from perdure.engine.services.schedule_planner import (
     Calendars,
     DueSchedule,

@@ -31,11 +31,13 @@ from perdure.core.invariants import (
     RunColumns,
     RunFold,
     StoredKey,
+    StoredPromise,
     StoredRun,
     StoredTask,
     Tally,
     TaskColumns,
     check_executions,
+    check_promises,
 )
 from perdure.core.messages import SignalMessage
 from perdure.store.connections import connect
@@ -75,6 +77,7 @@ async def verify(
         await reader.messages()
         await reader.slots()
         await reader.batches()
+        await reader.kinds()
         await reader.audit()
         if starts is not None:
             await reader.starts(starts)
@@ -162,6 +165,7 @@ class _VerifyPage:
         self.queued: defaultdict[bytes, list[int]] = defaultdict(list)
         self.state: defaultdict[bytes, dict[str, bytes]] = defaultdict(dict)
         self.keys: defaultdict[bytes, list[StoredKey]] = defaultdict(list)
+        self.promises: defaultdict[bytes, list[StoredPromise]] = defaultdict(list)
         self.namespaces: list[tuple[str, bytes, int]] = []
         """Table, run, namespace of rows that belong to runs of this page."""
         self.clock_us = 0
@@ -218,6 +222,8 @@ class _Reader:
             page.state[r["run_id"]][r["name"]] = r["hash"]
         for r in await fetch(self._c, "verify_keys", run_ids=run_ids):
             page.keys[r["run_id"]].append(StoredKey(r["ns"], r["key"], r["input_hash"]))
+        for r in await fetch(self._c, "verify_promises", run_ids=run_ids):
+            page.promises[r["run_id"]].append(StoredPromise(r["name"], r["kind"], r["is_resolved"]))
         for r in await fetch(self._c, "verify_namespaces", run_ids=run_ids):
             page.namespaces.append((r["kind"], r["run_id"], r["ns"]))
         parents = {
@@ -267,6 +273,7 @@ class _Reader:
             if self._is_dropped(fold, stored):
                 continue
             fold.settle(stored, page.tasks[run_id], page.queued[run_id], page.state[run_id], page.active_children)
+            check_promises(fold, page.promises[run_id], self._findings)
             fold.settle_keys(page.keys[run_id], active=any(one.active for one in stored))
             for one in stored:
                 fold.settle_deadline(one, page.clock_us)
@@ -333,6 +340,11 @@ class _Reader:
             if r["begun"]:
                 self._findings.violate(20, run, "the batched start waits although its run is there")
 
+    async def kinds(self) -> None:
+        """Columns `kind` that no history tells: of groups, deferred starts and definitions."""
+        for r in await fetch(self._c, "verify_kinds"):
+            self._findings.violate(r["invariant"], ids.text(r["run_id"]) if r["run_id"] else "", r["what"])
+
     async def audit(self) -> None:
         """The chain's lines in order, from the beginning; see perdure.audit_hash."""
         after, before = 0, bytes(32)
@@ -391,6 +403,7 @@ def _stored_run(r: Any) -> StoredRun:
         ns=r["ns"],
         workflow=r["workflow"],
         version=r["version"],
+        kind=r["kind"],
         key=r["key"],
         parent_id=r["parent_id"],
         parent_seq=r["parent_seq"],

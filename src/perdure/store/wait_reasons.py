@@ -14,7 +14,7 @@ from perdure.wire.codec import decode_options
 
 _RECORDED: Final = frozenset({"approval", "signal", "event", "promise", "update", "child", "timer", "task"})
 """Wait reasons that are recorded with the run."""
-_IN_LINE: Final = frozenset({"limit", "rate", "paused"})
+_FLOW_CONTROL: Final = frozenset({"limit", "rate", "paused"})
 _SCANS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "retry": ("runs_waiting_for_retry", {}),
     "no_worker": ("runs_waiting_for_worker", {"served": False}),
@@ -73,14 +73,14 @@ async def waiting_on(
     if code in _RECORDED:
         rows = await fetch(c, "runs_waiting_first_for", ns=ns, low=low, high=high, limit=limit, reason=code)
         return [r["run_id"] for r in rows], None
-    if code in _IN_LINE:
+    if code in _FLOW_CONTROL:
         rows = await fetch(c, "runs_waiting_for_flow_control", ns=ns, low=low, high=high, limit=limit, reason=code)
         return [r["run_id"] for r in rows], None
     name, more = _SCANS.get(code, ("runs_waiting_also_for", {"reason": code}))
     rows = await fetch(c, name, ns=ns, low=low, high=high, limit=limit, scan_limit=SCAN_ROWS_MAX, **more)
     found = [r["run_id"] for r in rows if r["run_id"] is not None]
     if code == "slot":  # tasks of fan-outs that wait in memory have no row; their run says so
-        noted = await fetch(c, "runs_waiting_first_for", ns=ns, low=low, high=high, limit=limit, reason=code)
-        found = sorted({*found, *(r["run_id"] for r in noted)}, reverse=True)[:limit]
+        first = await fetch(c, "runs_waiting_first_for", ns=ns, low=low, high=high, limit=limit, reason=code)
+        found = sorted({*found, *(r["run_id"] for r in first)}, reverse=True)[:limit]
     full = rows and rows[0]["scanned"] >= SCAN_ROWS_MAX
     return found, rows[0]["floor"] if full else None

@@ -132,7 +132,7 @@ MUTANTS = [
         "store/test_locks.py::test_a_lock_holds_off_what_it_must_and_passes_over_what_others_hold[delete_expired_sessions-0]",
     ),
     Mutant(
-        "session-fence-of-a-doubtful-commit",
+        "session-fence-of-an-unconfirmed-commit",
         "store/sql/sessions.sql",
         "  select id, :number from perdure.engine_session where id = :session\n  on conflict do nothing",
         "  select :session, :number\n  on conflict do nothing",
@@ -430,7 +430,7 @@ MUTANTS = [
         "store/sql/inbox.sql",
         "where t.is_queued and t.i = any(array(select r.i from received r where r.is_cancel and r.outcome = 0)) and q.ctid = t.place",
         "where false and t.is_queued and t.i = any(array(select r.i from received r where r.is_cancel and r.outcome = 0)) and q.ctid = t.place",
-        "store/test_inbox.py::test_a_run_that_waits_to_be_let_in_comes_out_of_its_line_to_hear_that_it_is_to_stop",
+        "store/test_inbox.py::test_a_run_that_waits_to_be_admitted_comes_out_of_its_line_to_hear_that_it_is_to_stop",
     ),
     Mutant(
         "update-to-a-run-that-ends",

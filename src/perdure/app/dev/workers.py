@@ -162,7 +162,7 @@ class Workers:
                 if changes.done():
                     changes.result()
                 if self._current is not None and self._current.process.poll() is not None:
-                    await self._revive(self._current.process.returncode)
+                    await self._restart(self._current.process.returncode)
         finally:
             changes.cancel()
             await asyncio.gather(changes, return_exceptions=True)
@@ -189,7 +189,7 @@ class Workers:
             self._deaths.clear()
             await self.reload()
 
-    async def _revive(self, code: int) -> None:
+    async def _restart(self, code: int) -> None:
         self._current = None
         now = time.monotonic()
         self._deaths = [at for at in self._deaths if now - at < DEATHS_WITHIN_S] + [now]

@@ -55,7 +55,6 @@ class RegisterWorkflow(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     version: str
-    kind: str = "code"
     description: str | None = None
 
 

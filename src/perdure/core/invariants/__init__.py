@@ -26,12 +26,13 @@ from perdure.core.invariants.rows import (
     Phase,
     RunColumns,
     StoredKey,
+    StoredPromise,
     StoredRun,
     StoredTask,
     TaskColumns,
     TaskPath,
 )
-from perdure.core.invariants.run_fold import RunFold
+from perdure.core.invariants.run_fold import RunFold, check_promises
 
 __all__ = [
     "AT_REST",
@@ -48,10 +49,12 @@ __all__ = [
     "RunColumns",
     "RunFold",
     "StoredKey",
+    "StoredPromise",
     "StoredRun",
     "StoredTask",
     "Tally",
     "TaskColumns",
     "TaskPath",
     "check_executions",
+    "check_promises",
 ]

@@ -47,6 +47,7 @@ class RunColumns(msgspec.Struct, frozen=True, kw_only=True):
     ns: int
     workflow: str
     version: str
+    kind: str
     key: str | None
     parent_id: bytes | None
     parent_seq: int | None
@@ -90,6 +91,14 @@ class StoredKey(msgspec.Struct, frozen=True):
     ns: int
     key: str
     input_hash: bytes
+
+
+class StoredPromise(msgspec.Struct, frozen=True):
+    """A row of promise."""
+
+    name: str
+    kind: str
+    is_resolved: bool
 
 
 class StoredTask(msgspec.Struct, frozen=True):

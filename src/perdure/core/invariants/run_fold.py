@@ -13,12 +13,21 @@ from perdure.core import chain, ids
 from perdure.core import events as ev
 from perdure.core.errors import IllegalTransition, clip
 from perdure.core.invariants.findings import Findings
-from perdure.core.invariants.rows import RunColumns, StoredKey, StoredRun, StoredTask, TaskColumns, TaskPath
+from perdure.core.invariants.rows import (
+    RunColumns,
+    StoredKey,
+    StoredPromise,
+    StoredRun,
+    StoredTask,
+    TaskColumns,
+    TaskPath,
+)
 from perdure.core.lifecycle import RunStatus, TaskStatus, next_task_status
 from perdure.core.limits import CLOCKS_APART_S_MAX, DEADLINE_LATE_S_MAX
 from perdure.core.retry import TaskOptions
 from perdure.core.run_retry import effective
 from perdure.core.runstate import RunState
+from perdure.core.work import run_kind
 
 SHOWN_CHARS: Final = 80
 """Characters of a column's value that a violation shows."""
@@ -287,6 +296,7 @@ class RunFold:
             told: dict[str, tuple[object, object]] = {
                 "workflow": (s.workflow, c.workflow),
                 "version": (self.version, c.version),
+                "kind": (run_kind(self.version), c.kind),
                 "key": (s.key or None, c.key),
                 "parent_id": (s.parent_id or None, c.parent_id),
                 "parent_seq": (s.parent_seq if s.parent_id else None, c.parent_seq),
@@ -418,6 +428,19 @@ class RunFold:
             self._violate(21, "active and due, and no engine owns it")
         elif gone:
             self._violate(21, f"waits for child {gone[0]}, which is not active any more")
+
+
+def check_promises(fold: RunFold, promises: Sequence[StoredPromise], findings: Findings) -> None:
+    """The kind of a promise is that of its creation. One that was resolved before it was created is a plain promise."""
+    for p in promises:
+        created = fold.state.promises.get(p.name)
+        if created is None or fold.broken:
+            continue
+        findings.examine(4)
+        kind = ev.PROMISE_WORDS[created.kind]
+        if p.kind != kind and not (p.is_resolved and p.kind == ev.PROMISE_WORDS[ev.PromiseKind.PLAIN]):
+            what = f"column kind of the promise {p.name!r} is {p.kind}, the history says {kind}"
+            findings.violate(4, fold.text, what)
 
 
 def _end_of(event: ev.Event | None) -> tuple[str | None, str | None, bytes | None]:

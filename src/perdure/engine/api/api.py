@@ -3,8 +3,8 @@
     door --Caller, request--> NamespaceApi.call(act, request) --permission--> handler --record--> reply
 
 `Api` is made once per process from an engine and the ports of the database. A door asks it for a `NamespaceApi`: one namespace as one
-caller may use it. Permission, audit, input checks, the author of a change and following a continued run happen behind `call` and nowhere
-else. Handlers are the functions of this package's modules, one per act, grouped by noun.
+caller may use it. Permission, audit, input checks (also for texts that cannot be stored), the author of a change and following a continued
+run happen behind `call` and nowhere else. Handlers are the functions of this package's modules, one per act, grouped by noun.
 
 An act is answered once its effect is durable. Its audit line is written after it, before the reply.
 """
@@ -21,6 +21,7 @@ import msgspec
 from perdure.core import ids
 from perdure.core.access import Permission, Principal, Role
 from perdure.core.api.act import KEY_PREFIX, LAST_RUN, RUN_PREFIX_CHARS_MIN, Act, RunRef
+from perdure.core.api.texts import check_text, check_texts
 from perdure.core.approvals import Via
 from perdure.core.errors import Conflict, Forbidden, NotFound, RunFinished
 from perdure.core.limits import CALL_TIMEOUT_S, SUCCESSORS_MAX
@@ -102,6 +103,7 @@ class Api:
         known = self._namespaces.get(namespace)
         if known is not None and now_us - known[1] < NAMESPACE_TRUST_US:
             return known[0]
+        check_text(namespace)
         ns = await self.ports.store.find_namespace(namespace)
         if ns is None:
             self.forget_namespace(namespace)
@@ -136,6 +138,7 @@ class NamespaceApi:
 
     async def call(self, act: Act[Q, R], request: Q) -> R:
         self.check(act.permission)
+        check_texts(request)
         reply: R = await HANDLERS[act.name](self, request)
         return reply
 

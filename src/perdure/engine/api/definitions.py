@@ -39,6 +39,7 @@ from perdure.core.api.definitions import (
 from perdure.core.errors import Forbidden, InvalidInput, NotRegistered, PerdureError
 from perdure.core.limits import VERSIONS_SHOWN_MAX
 from perdure.core.names import checked_name
+from perdure.core.work import VERSION_PREFIX, is_flow
 from perdure.engine.api.api import NamespaceApi, handles, page_limit
 from perdure.engine.api.ports import Deployment
 from perdure.engine.api.runs import detail
@@ -49,7 +50,7 @@ from perdure.flows.compile import Compiled, compile_value
 from perdure.flows.decide.decider import DecisionTooLarge
 from perdure.flows.decide.progress import statuses_of
 from perdure.flows.draft import Draft, draft_text, draft_value
-from perdure.flows.model import VERSION_PREFIX, Flow, is_flow
+from perdure.flows.model import Flow
 from perdure.flows.problems import DocumentProblem
 from perdure.flows.scheduled import trigger_requests
 from perdure.flows.schema import document_schema
@@ -89,7 +90,7 @@ async def register(api: NamespaceApi, r: RegisterWorkflow) -> WorkflowRegistered
     checked_name("version", r.version)
     if is_flow(r.version):
         raise InvalidInput(f"version: one that begins with {VERSION_PREFIX!r} is made from a flow's document")
-    is_new = await api.ports.definitions.register(api.ns, r.name, r.version, r.kind, r.description)
+    is_new = await api.ports.definitions.register(api.ns, r.name, r.version, r.description)
     api.engine.flows.forget(api.ns, r.name)
     await api.record("workflow.register", r.name, version=r.version)
     return WorkflowRegistered(await get(api, WorkflowRef(r.name)), is_new)

@@ -121,7 +121,7 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
 class Definitions(Protocol):
     """Changes that belong to no run: workflows and namespaces by name, requests by idempotency key."""
 
-    async def register(self, ns: int, name: str, version: str, kind: str, description: str | None) -> bool:
+    async def register(self, ns: int, name: str, version: str, description: str | None) -> bool:
         """True when the version is new."""
         ...
 

@@ -20,12 +20,11 @@ from perdure.core.limits import SUCCESSORS_MAX
 from perdure.core.retry import waits_until_us
 from perdure.core.run_retry import check_retry, effective, plan
 from perdure.core.runstate import RunState
-from perdure.core.work import RunView
+from perdure.core.work import RunView, is_flow
 from perdure.engine.api.api import NamespaceApi
 from perdure.engine.ports import QueuedTask, RetryChanges
 from perdure.engine.runs.turns import replay
 from perdure.flows.decide.decider import DecisionTooLarge
-from perdure.flows.model import is_flow
 from perdure.wire.codec import decode_row, encode_events, encode_options
 
 ROWS_PAGE: Final = 1_000

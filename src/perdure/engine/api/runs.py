@@ -26,6 +26,7 @@ from perdure.core.api.runs import (
     StartedRun,
     TaskPage,
 )
+from perdure.core.api.texts import check_attributes
 from perdure.core.errors import Conflict, InvalidInput, NotFound
 from perdure.core.events import Recorded
 from perdure.core.flow_control.groups import FlowControlGroup
@@ -100,6 +101,8 @@ async def list_runs(api: NamespaceApi, r: ListRuns) -> RunPage:
     f = r.filter
     if f.waiting_on and (f.statuses or f.attributes or f.text):
         raise InvalidInput("waiting_on combines with workflow, since and until only: drop status, attr and q")
+    for attributes in f.attributes:
+        check_attributes(attributes)
     return await api.ports.reads.runs(api.ns, f, r.below, page_limit(r.limit))
 
 

@@ -34,6 +34,7 @@ from perdure.core.api.schedules import (
     ScheduleWritten,
     TimesReply,
 )
+from perdure.core.api.texts import check_attributes
 from perdure.core.durations import datetime_of
 from perdure.core.errors import Conflict, InvalidInput, NotFound, NotRegistered, Unavailable
 from perdure.core.ids import text
@@ -70,6 +71,7 @@ async def get(api: NamespaceApi, r: ScheduleRef) -> ScheduleView:
 async def put(api: NamespaceApi, r: PutSchedule) -> ScheduleWritten:
     """The input is checked against what the workflow takes; that of code which no worker has served is checked when it runs."""
     request, schedules = r.schedule, _of(api)
+    check_attributes(request.attributes)
     before = await schedules.find(request.name)
     if before is not None and r.is_new:
         raise Conflict(f"there is a schedule {request.name!r} already; update it, or choose another name")
@@ -236,7 +238,7 @@ class Schedules:
             _refuse_missing(s)
             spec = parse_spec(msgspec.json.decode(s.spec))
             wanted.extend(_backfill_times(spec, calendars, since_us, until_us, s.clock_us))
-            return self._fires(s, spec, wanted, in_line=spec.overlap == "queue")
+            return self._fires(s, spec, wanted, queued=spec.overlap == "queue")
 
         fires = await self._store.start(self.ns, name, BACKFILL, plan)
         if fires is None:

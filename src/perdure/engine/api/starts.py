@@ -20,6 +20,7 @@ import msgspec
 from perdure.core import events as ev
 from perdure.core.api.definitions import WorkflowItem
 from perdure.core.api.runs import StartedRun
+from perdure.core.api.texts import check_attributes
 from perdure.core.deferred_starts import BatchSpec, check_later
 from perdure.core.errors import (
     Conflict,
@@ -311,6 +312,7 @@ def check_request(r: StartRequest) -> None:
             checked_name(what, given)
     if r.on_conflict not in ("fail", "attach", "replace"):
         raise InvalidInput(f"on_conflict is fail, attach or replace, not {r.on_conflict!r}")
+    check_attributes(r.attributes)
     if len(r.input) > PAYLOAD_BYTES_MAX:
         raise InvalidInput(
             f"the input of {r.workflow} has {len(r.input)} bytes, over the limit PAYLOAD_BYTES_MAX={PAYLOAD_BYTES_MAX}"

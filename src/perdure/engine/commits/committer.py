@@ -101,7 +101,7 @@ class Committer:
             result = await self._commit(units, session)
         except Poison as e:
             if len(units) == 1:
-                self._counters.poisoned += 1
+                self._counters.records_refused += 1
                 self._trying_s = None  # the record is at fault, not the database
                 log.error("the database refuses a record and it was set aside: %s", e)
                 self._sink.refused(units[0], str(e))
@@ -143,7 +143,7 @@ class Committer:
                     awaited = self._awaited = [unit for unit in awaited if not unit.is_settled]
                     batch = _filled(units)
                 if not units:
-                    return Committed(self._now_us(), frozenset(), doubtful=True)
+                    return Committed(self._now_us(), frozenset(), unconfirmed=True)
                 continue
             self._trying_s = None
             self._count(batch, result, max(self._now_us() - before, 0))
@@ -156,7 +156,7 @@ class Committer:
         counters.commit_us += took_us
         counters.measures.commit_us.add(took_us)
         counters.measures.commit_rows.add(rows)
-        counters.commits_doubtful += result.doubtful
+        counters.commits_unconfirmed += result.unconfirmed
 
 
 def _filled(units: list[Unit]) -> Batch:

@@ -11,16 +11,10 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from perdure.core.lifecycle import RunStatus, TaskStatus
-from perdure.flows.model import is_flow
 
 RUN_WORDS: Final = tuple(status.word for status in RunStatus)
 TASK_WORDS: Final = tuple(status.word for status in TaskStatus)
 """Statuses as the database spells them, by their number."""
-
-
-def run_kind(version: str) -> str:
-    """`run_queue.kind` of a run of this version."""
-    return "flow" if is_flow(version) else "code"
 
 
 class StartRow(NamedTuple):
@@ -155,7 +149,6 @@ class EndedRow(NamedTuple):
     successor: bytes | None
 
 
-PROMISE_WORDS: Final = ("promise", "approval", "event")
 """`promise.kind` by the number of a `PromiseCreated` event."""
 
 

@@ -10,11 +10,11 @@ from perdure.engine.commits.rows import Batch
 
 
 class Committed(msgspec.Struct, frozen=True):
-    """`doubtful`: the answer was lost; the transaction took effect, and this was read back from what it wrote."""
+    """`unconfirmed`: the answer was lost; the transaction took effect, and this was read back from what it wrote."""
 
     at_us: int
     started: frozenset[bytes]
-    doubtful: bool = False
+    unconfirmed: bool = False
 
 
 class NotCommitted(Exception):

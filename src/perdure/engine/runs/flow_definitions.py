@@ -18,11 +18,12 @@ from perdure.core.declared import Declared, decode, split
 from perdure.core.errors import Failure, InvalidInput, NotRegistered, PerdureError
 from perdure.core.parameters import Parameters, call_problem
 from perdure.core.parameters import decode as decode_parameters
+from perdure.core.work import is_flow
 from perdure.engine.ports import Named, Store
 from perdure.engine.shared_reads import SharedReads
 from perdure.flows.compile import compile_value
 from perdure.flows.decide.decider import Decider, input_problem
-from perdure.flows.model import Flow, is_flow
+from perdure.flows.model import Flow
 
 PLANS_MAX: Final = 1_000
 """Compiled definitions kept; the longest unused go first."""

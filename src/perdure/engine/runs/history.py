@@ -8,12 +8,12 @@ from perdure.core import events as ev
 from perdure.core.errors import Failure
 from perdure.core.limits import UNWIND_GRACE_US
 from perdure.core.run_retry import effective
+from perdure.core.work import is_flow
 from perdure.engine.ports import HistoryRow
 from perdure.engine.runs.delivery import FROM_MESSAGES, message_of
 from perdure.engine.runs.flow_definitions import Flows
 from perdure.engine.runs.run import ActiveRun
 from perdure.engine.runs.turns import SLICE_S, within
-from perdure.flows.model import is_flow
 from perdure.wire.codec import decode_row
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from perdure.core.work import is_flow
 from perdure.engine.ports import Named
 from perdure.engine.runs.flow_definitions import Flows
 from perdure.engine.runs.run import ActiveRun
-from perdure.flows.model import is_flow
 
 
 class OwnedRuns(dict[bytes, ActiveRun]):

@@ -16,12 +16,13 @@ from perdure.core import chain, ids
 from perdure.core import events as ev
 from perdure.core.durations import FOREVER_US
 from perdure.core.errors import Failure
+from perdure.core.events import PROMISE_WORDS
 from perdure.core.flow_control.groups import FlowControlGroup
 from perdure.core.lifecycle import RunStatus, TaskStatus
 from perdure.core.messages import CancelMessage, Message
 from perdure.core.runstate import RunState
+from perdure.core.work import run_kind
 from perdure.engine.commits.rows import (
-    PROMISE_WORDS,
     RUN_WORDS,
     TASK_WORDS,
     AnswerRow,
@@ -40,7 +41,6 @@ from perdure.engine.commits.rows import (
     VersionRow,
     WaitRow,
     make_row,
-    run_kind,
 )
 from perdure.engine.flow_control import FlowControl
 from perdure.engine.runs.transitions import IDLE, LOADING, Phase

@@ -13,8 +13,8 @@ from perdure.core import events as ev
 from perdure.core.errors import Unavailable
 from perdure.core.flow_control.groups import FlowControlGroup
 from perdure.core.limits import CALL_TIMEOUT_S
-from perdure.core.work import StartRequest
-from perdure.engine.commits.rows import Batch, GroupRow, MessageRow, StartRow, run_kind
+from perdure.core.work import StartRequest, run_kind
+from perdure.engine.commits.rows import Batch, GroupRow, MessageRow, StartRow
 from perdure.engine.commits.write_queue import AwaitedUnit
 from perdure.engine.runs.run import attributes_text
 from perdure.wire.codec import encode_events

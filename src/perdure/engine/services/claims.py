@@ -290,8 +290,8 @@ class Claims(Service):
 
     async def _admit_runs(self, due: Due) -> None:
         """Runs that waited for flow control. They are woken here and claimed like any other."""
-        admitted = await self._store.let_in(self._session.id, self._flow_control.rules)
-        self._counters.runs_let_in += admitted.runs
+        admitted = await self._store.admit_runs(self._session.id, self._flow_control.rules)
+        self._counters.runs_admitted += admitted.runs
         self._come_back(admitted.next_us, due.clock_us)
         if admitted.runs or admitted.cancelled:
             self.wake()

@@ -129,7 +129,7 @@ class Lease:
         async with self._rejoining:
             if self._session.id != lost:
                 return
-            self._counters.fenced += 1
+            self._counters.sessions_fenced += 1
             log.warning("session %d is gone: its runs belong to other engines now; registering anew", lost)
             # No session from here on: results of queries under the old one are ignored.
             self._session.lose()

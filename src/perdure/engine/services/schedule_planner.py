@@ -17,7 +17,7 @@ from perdure.core.flow_control.groups import FlowControlGroup
 from perdure.core.limits import FIRES_PER_LOOK, MISSED_ROWS_MAX
 from perdure.core.schedules import Calendar, DueTimes, ScheduleSpec, between, due, fire_at, parse_calendar, parse_spec
 from perdure.engine.flow_control import FlowControl
-from perdure.flows.scheduled import MISSED, SKIPPED, STARTED, attributes_of, input_at, queue_line, spec_calendars
+from perdure.flows.scheduled import MISSED, SKIPPED, STARTED, attributes_of, input_at, queue_group, spec_calendars
 from perdure.wire.codec import encode_events
 
 log = logging.getLogger("perdure.engine")
@@ -153,16 +153,16 @@ class SchedulePlanner:
             return self.fires(s, spec, times[:first]) + [PlannedFire(t, SKIPPED) for t in times[first:]]
         if spec.overlap == "cancel":  # each would be cancelled by the next one at once
             return [PlannedFire(t, SKIPPED) for t in times[:-1]] + self.fires(s, spec, times[-1:])
-        return self.fires(s, spec, times, in_line=spec.overlap == "queue")
+        return self.fires(s, spec, times, queued=spec.overlap == "queue")
 
     def fires(
-        self, s: DueSchedule, spec: ScheduleSpec, times: Sequence[int], *, in_line: bool = False
+        self, s: DueSchedule, spec: ScheduleSpec, times: Sequence[int], *, queued: bool = False
     ) -> list[PlannedFire]:
         """One run each. Ids in the order of the times, which is the order in which flow control admits runs."""
         made = sorted(self._new_run_id() for _ in times)
-        return [self._fire(s, spec, run_id, t, in_line) for run_id, t in zip(made, times, strict=True)]
+        return [self._fire(s, spec, run_id, t, queued) for run_id, t in zip(made, times, strict=True)]
 
-    def _fire(self, s: DueSchedule, spec: ScheduleSpec, run_id: bytes, nominal_us: int, in_line: bool) -> PlannedFire:
+    def _fire(self, s: DueSchedule, spec: ScheduleSpec, run_id: bytes, nominal_us: int, queued: bool) -> PlannedFire:
         version = s.version or s.current or ""
         data = input_at(s.origin, s.input, s.name, spec.tz, nominal_us)
         attributes = attributes_of(s.name, s.attributes)
@@ -177,8 +177,8 @@ class SchedulePlanner:
         )
         self._flow_control.learn((s.ns, s.workflow, version), s.control)
         group = self._flow_control.of_run((s.ns, s.workflow, version), data)
-        if in_line:
-            group = queue_line(group, s.ns, s.workflow, s.name, s.id)
+        if queued:
+            group = queue_group(group, s.ns, s.workflow, s.name, s.id)
         body = encode_events([started])
         return PlannedFire(nominal_us, STARTED, run_id, version, body, attributes, group, started.deadline_us)
 

@@ -121,7 +121,7 @@ class Scheduler(Service):
                 self.started(fired.started)
 
     async def _refused(self) -> None:
-        """The database will not take what was decided. One at a time finds the one at fault, and that one is put off."""
+        """The database refused the decisions. Firing one at a time finds the one at fault, which is postponed."""
         log.exception("schedules could not be fired")
         if self._limit > 1:
             self._limit = 1

@@ -92,7 +92,7 @@ class StartDeadlines(Service):
         found = await self._store.upcoming()
         while found.at_us is not None and found.at_us <= found.clock_us:
             gone = await self._store.expire(self._session.id, EXPIRE_ROWS_MAX, fails)
-            self._counters.tasks_expired += len(gone)
+            self._counters.tasks_start_deadline_missed += len(gone)
             for run_id in {f.run_id for f in gone}:
                 self._events.message_sent.publish(run_id)
             if not gone:
@@ -122,19 +122,19 @@ def fails(tasks: list[ExpiredTask]) -> list[Failed]:
 
 def _why(t: ExpiredTask) -> str:
     if t.reason:
-        return f"It waited for flow control: {_in_line(_reason(t.reason))}"
+        return f"It waited for flow control: {_queue_reason_text(_reason(t.reason))}"
     before = f". The attempt before it ended with: {t.error[:ERROR_CHARS]}" if t.error else ""
     return f"No worker took it from the queue {t.queue!r}{before}"
 
 
-def _in_line(r: QueueReason) -> str:
+def _queue_reason_text(r: QueueReason) -> str:
     match r.code:
         case "paused":
             return f"{r.key} is paused by {r.by}{f' ({r.text})' if r.text else ''}"
         case "limit":
             return f"the limit {r.key} ({r.max} at a time) was reached"
         case _:
-            return f"the {r.code} {r.key} let nothing through"
+            return f"the {r.code} {r.key} admitted nothing"
 
 
 _reason = msgspec.json.Decoder(QueueReason).decode

@@ -116,7 +116,7 @@ class TaskLogs(Service):
         try:
             await self._store.write_logs(batch)
         except Unavailable as e:
-            self._counters.note_failures += 1
+            self._counters.telemetry_write_failures += 1
             self._outage.failed(e)
             self._put_back(batch)
             return False
@@ -124,7 +124,7 @@ class TaskLogs(Service):
             self._put_back(batch)
             raise
         except Exception as e:
-            self._counters.note_failures += 1
+            self._counters.telemetry_write_failures += 1
             if len(batch) == 1:
                 log.warning("a chunk of task output was dropped, the database refuses it: %s", e)
                 self._counters.log_chunks_dropped += 1

@@ -128,7 +128,7 @@ class Telemetry(Service):
             await write()
             outage.over()
         except Exception as e:
-            self._counters.note_failures += 1
+            self._counters.telemetry_write_failures += 1
             outage.failed(e)
 
     async def _write_task_notes(self) -> None:

@@ -26,6 +26,7 @@ from perdure.core.limits import (
     GRAPH_STEPS_DEFAULT,
     GRAPH_STEPS_MAX,
 )
+from perdure.core.work import VERSION_PREFIX
 from perdure.flows.compile.dag import compile_dag
 from perdure.flows.compile.flow_control import CONTROL_KEYS, read_control
 from perdure.flows.compile.graph import GRAPH_KEYS, compile_graph
@@ -34,7 +35,7 @@ from perdure.flows.compile.options import ExecutionOptions, read_defaults
 from perdure.flows.compile.reading import Reader, leaves
 from perdure.flows.compile.triggers import read_triggers
 from perdure.flows.compile.verbs import Bodies
-from perdure.flows.model import VERSION_PREFIX, Flow, FlowBody, Trigger
+from perdure.flows.model import Flow, FlowBody, Trigger
 from perdure.flows.problems import DocumentProblem, FlowError, Path
 from perdure.flows.source.document import INTEGER_MAX, INTEGER_MIN, UNSTORABLE, Document
 

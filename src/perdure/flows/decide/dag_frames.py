@@ -209,8 +209,8 @@ class DagFrame(BodyFrame):
                 out.append((node.key, [self.body.nodes[d].key for d in before if self.status[d] in open_]))
         return out
 
-    def reopen(self) -> list[Visit]:
-        """Failed nodes go on; nodes that were skipped because of them are decided anew. Successes stay."""
+    def retry_failed(self) -> list[Visit]:
+        """Failed nodes continue; nodes that were skipped because of them are decided anew. Successes stay."""
         self.over, self.failure = False, None
         sources = self.body.sources
         anew = {i for i, blame in enumerate(self.blame) if blame}

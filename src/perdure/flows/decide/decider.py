@@ -72,7 +72,7 @@ class Decider:
         """Set once the run has failed or stopped and undoes what it did."""
         self._skips: list[tuple[str, str]] = []
         self._written: dict[str, None] = {}
-        self._revived: frozenset[int] = frozenset()
+        self._retried_children: frozenset[int] = frozenset()
         """Child runs that were retried with this run."""
         self._early: dict[int, ev.ChildSucceeded | ev.ChildFailed | ev.ChildCancelled] = {}
         """How some of them ended before it was their turn to be waited for again."""
@@ -283,7 +283,7 @@ class Decider:
         place = self._executions.children.pop(e.seq, None)
         if place is not None:
             self._executions.succeeded(*place, e.result or b"null")
-        elif e.seq in self._revived:
+        elif e.seq in self._retried_children:
             self._early[e.seq] = e
         else:
             self._executions.keep_result(-1 - e.seq, e.result or b"null")
@@ -295,7 +295,7 @@ class Decider:
             visit.keep_child(index, e.seq)
             cancelled = Failure("run_cancelled", "the child run was cancelled")
             self._executions.failed(visit, index, e.failure if isinstance(e, ev.ChildFailed) else cancelled)
-        elif e.seq in self._revived:
+        elif e.seq in self._retried_children:
             self._early[e.seq] = e
         else:
             self._executions.stopped.pop(-1 - e.seq, None)
@@ -330,16 +330,16 @@ class Decider:
             self._executions.stopped,
         ):
             table.clear()
-        self._revived = frozenset(e.revived_children)
-        self.reopen(self.root)
+        self._retried_children = frozenset(e.retried_children)
+        self.retry_failed(self.root)
 
     def _compensate(self) -> None:
         """The run fails or is cancelled: first undo what can be undone."""
         if isinstance(self._end, cm.FailRun | cm.CancelRun):
             self._compensation = compensate(self._executions, self._end)
 
-    def reopen(self, frame: BodyFrame) -> None:
-        for visit in frame.reopen():
+    def retry_failed(self, frame: BodyFrame) -> None:
+        for visit in frame.retry_failed():
             self.take_up(visit)
 
     def take_up(self, visit: Visit) -> None:
@@ -351,13 +351,13 @@ class Decider:
         for index, handle in list(visit.handles.items()):
             if isinstance(handle, InnerBody):
                 handle.timer = self._executions.limit(visit, index)
-                self.reopen(handle.frame)
+                self.retry_failed(handle.frame)
             elif isinstance(handle, MessageWait):
                 handle.timer = self._executions.limit(visit, index)
             else:
                 del visit.handles[index]
         for index, seq in visit.children.items():
-            if seq in self._revived:
+            if seq in self._retried_children:
                 visit.handles[index] = ChildRun(seq)
                 self._executions.children[seq] = (visit, index)
                 if seq in self._early:

@@ -175,8 +175,8 @@ class BodyFrame(ABC):
         """Nodes that are being worked on or have failed, in the order of the body."""
 
     @abstractmethod
-    def reopen(self) -> list[Visit]:
-        """A retry: what failed has not. Returns the visits whose executions have to be taken up again."""
+    def retry_failed(self) -> list[Visit]:
+        """Failed nodes may run again. Returns the visits whose executions have to continue."""
 
     def scope(self, visit: Visit | None = None, index: int = -1, output: JsonValue | None = None) -> Scope:
         def root(name: str) -> Any:

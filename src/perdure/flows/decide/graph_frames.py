@@ -132,7 +132,7 @@ class GraphFrame(BodyFrame):
     def visits(self) -> list[Visit]:
         return [self.current] if self.current is not None else []
 
-    def reopen(self) -> list[Visit]:
+    def retry_failed(self) -> list[Visit]:
         self.over, self.failure = False, None
         visit = self.current
         if visit is None:  # the output could not be made

@@ -44,7 +44,7 @@ FILL_ITEMS: Final = SCHEDULE_CHUNK_TASKS
 class BodyHost(FrameHost, Protocol):
     """What starting a body asks of the decider."""
 
-    def reopen(self, frame: BodyFrame) -> None:
+    def retry_failed(self, frame: BodyFrame) -> None:
         """Continue a body that failed or was stopped."""
 
 
@@ -265,7 +265,7 @@ class NodeStarter:
         stopped = visit.frames.pop(index, None)
         if stopped is not None:  # a retry: it goes on where it was
             visit.handles[index] = InnerBody(stopped, self._executions.limit(visit, index))
-            self._host.reopen(stopped)
+            self._host.retry_failed(stopped)
             return
         data = self._passed(visit, index, verb.args)
         if visit.node.compensate is not None:

@@ -368,14 +368,14 @@ def _placed(graph: _Graph, ranks: Sequence[Sequence[int]], space: Spacing) -> in
             wanted: list[tuple[float, float]] = []
             for v in ranks[r]:
                 near = [*ups[v], *downs[v]] if last else ups[v] if downwards else downs[v]
-                wanted.append(_wish(graph, v, near, xs))
+                wanted.append(_desired(graph, v, near, xs))
             for v, x in zip(ranks[r], _settled(wanted, gaps[r]), strict=True):
                 xs[v] = x
     return _rounded(graph, ranks, gaps, xs, ups, max(1, space.bend // 2))
 
 
-def _wish(graph: _Graph, v: int, near: Sequence[int], xs: Sequence[float]) -> tuple[float, float]:
-    """Where a vertex would like to be, and how much."""
+def _desired(graph: _Graph, v: int, near: Sequence[int], xs: Sequence[float]) -> tuple[float, float]:
+    """The position of a vertex that suits its neighbours, and the weight of that."""
     if not near:
         return xs[v], 0.1
     is_bend = graph.vertices[v].kind == "bend"

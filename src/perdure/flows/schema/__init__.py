@@ -103,7 +103,7 @@ def _triggers() -> Schema:
         "exclude": said("Not on days of these calendars.", **several),
         "start": said("Nothing before this moment.", **words),
         "end": said("Nothing from this moment on.", **words),
-        "jitter": said("Each firing is put off by up to this much.", **span),
+        "jitter": said("Each firing is delayed by up to this much.", **span),
         "overlap": said("When an earlier run is still active.", enum=[*OVERLAPS, None]),
         "missed": said("What is made up for after an outage.", enum=[*MISSED, None]),
         "window": said("How far back that goes.", **span),

@@ -71,7 +71,8 @@ class ClientBase:
             workflow: The run's workflow, for a typed result.
 
         Raises:
-            NotFound: There is no such run.
+            NotFound: There is no such run. A debounced or batched start becomes a run when it begins; until then only the handle
+                that its start returned can wait for it.
         """
         if (id is None) == (key is None):
             raise InvalidInput("get() takes the id of a run, or key= and the key it was started under")

@@ -12,7 +12,7 @@ from typing import Any, Final, Self, TypeVar
 
 from perdure.core.api import runs
 from perdure.core.api.act import Act
-from perdure.core.deadlines import call_timeout_s, unanswered
+from perdure.core.deadlines import call_timeout_s, given_up, unanswered
 from perdure.core.durations import Duration
 from perdure.core.errors import Unavailable
 from perdure.sdk.client.backend import Backend, ambient, closed, opened
@@ -102,30 +102,38 @@ class RemoteBackend:
     async def _answered(self, act: Act[Q, R], request: Q, data: bytes) -> bytes:
         """What can be asked twice is asked again until the call's time is up, so that a restarted server goes unnoticed; of a server
         that answers that its database is away, only for a moment."""
-        now = time.monotonic()
-        deadline, unavailable_until = now + self._timeout_s, now + AWAY_RETRY_S
+        began = time.monotonic()
+        deadline, unavailable_until = began + self._timeout_s, began + AWAY_RETRY_S
         repeatable, wait_s = act.is_repeatable(request), act.wait_s(request)
-        pause_s = 0.05
+        pause_s, attempts = 0.05, 0
+
+        def gave_up(last: Unavailable) -> Unavailable:
+            return given_up(act.name, attempts, time.monotonic() - began, self._timeout_s, last)
+
         while True:
+            attempts += 1
             session = self._open_session()
             try:
                 reply = await session.call(act.name, data, max(deadline - time.monotonic(), 0.001), wait_s)
             except TimeoutError as e:
                 raise unanswered(self._timeout_s, effect=session.was_open and bool(act.audits)) from e
-            except Unavailable:
+            except Unavailable as error:
                 self._was_there |= session.was_open
                 nowhere = not self._was_there and self._turn >= len(self._access.addresses)
                 again = repeatable or not session.was_open
-                if nowhere or not again or time.monotonic() + pause_s >= deadline:
+                if nowhere or not again:
                     raise
+                if time.monotonic() + pause_s >= deadline:
+                    raise gave_up(error) from error
             else:
                 self._was_there = True
                 if not reply.code:
                     return reply.reply
-                error = error_for(reply.code, reply.error)
-                again = repeatable and isinstance(error, Unavailable)
-                if not again or time.monotonic() + pause_s >= min(deadline, unavailable_until):
-                    raise error
+                refusal = error_for(reply.code, reply.error)
+                if not isinstance(refusal, Unavailable):
+                    raise refusal
+                if not repeatable or time.monotonic() + pause_s >= min(deadline, unavailable_until):
+                    raise gave_up(refusal)
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))
             pause_s = min(2 * pause_s, 1.0)
 

@@ -9,7 +9,7 @@ import msgspec
 from perdure.core.calls import BUILT_IN
 from perdure.core.errors import InvalidInput
 from perdure.core.names import checked_name
-from perdure.flows.model import VERSION_PREFIX, is_flow
+from perdure.core.work import VERSION_PREFIX, is_flow
 from perdure.wire.protocol import PROTOCOL, SERVED_MAX, TASK_SCHEMAS_BYTES_MAX, Hello
 
 SLOTS_MAX: Final = 10_000

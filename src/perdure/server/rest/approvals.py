@@ -24,6 +24,7 @@ from perdure.core.api.approvals import (
     GetApproval,
     ListApprovals,
 )
+from perdure.core.api.texts import check_text
 from perdure.core.approvals import Standing
 from perdure.core.calls import encode_json
 from perdure.core.errors import InvalidInput, PerdureError, RateLimited
@@ -36,7 +37,7 @@ from perdure.server.context import Server
 from perdure.server.rest import models as m
 from perdure.server.rest import views
 from perdure.server.rest.answer_form import Fields, fields_of, read_fields
-from perdure.server.rest.guard import Anyone, GuardedRoute, RestCaller, asks, check_text, parse_json
+from perdure.server.rest.guard import Anyone, GuardedRoute, RestCaller, asks, parse_json
 from perdure.server.rest.pages import PageRoute, render
 from perdure.server.rest.paging import LIMIT_DEFAULT, Cursor, Limit
 from perdure.server.rest.problems import problem_of, responses

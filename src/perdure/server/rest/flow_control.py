@@ -87,7 +87,6 @@ async def list_limits(
 ) -> m.Page[Limits]:
     """Limits and pauses of this namespace, by scope and name."""
     after = views.read_cursor(cursor, tuple[str, str]) or ("", "")
-    after = (after[0].replace("\x00", ""), after[1].replace("\x00", ""))
     page = await caller.call(acts.LIST, ListRules(after, limit))
     return m.Page[Limits](items=[_shown(r) for r in page.items], next=views.next_cursor(page.next))
 

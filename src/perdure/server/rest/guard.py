@@ -26,6 +26,7 @@ from starlette.requests import ClientDisconnect
 
 from perdure.core.access import Permission, namespace_of
 from perdure.core.api.act import Act
+from perdure.core.api.texts import check_text
 from perdure.core.approvals import Via
 from perdure.core.errors import InvalidInput, PerdureError
 from perdure.core.limits import NAME_CHARS_MAX
@@ -255,15 +256,3 @@ def check_value(value: Any) -> None:
                 for name in one:
                     check_text(name)
             left += [(part, depth + 1) for part in (one.values() if isinstance(one, dict) else one)]
-
-
-def check_text(text: str) -> None:
-    if "\x00" in text:
-        raise InvalidInput("a text of this request contains the character NUL, which cannot be stored; leave it out")
-    if not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise InvalidInput(
-                "a text of this request contains half of a surrogate pair, which is no character; leave it out"
-            ) from None

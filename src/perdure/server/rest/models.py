@@ -111,7 +111,7 @@ class Problem(BaseModel):
 
 
 class DeferredRun(BaseModel):
-    """A start that was put off. The run is there from `due_at` on, under this id."""
+    """A deferred start. The run exists from `due_at` on, under this id."""
 
     id: str = Field(examples=[ID])
     workflow: str
@@ -310,7 +310,6 @@ class StateValue(BaseModel):
 class RegisterWorkflowRequest(Body):
     name: Name
     version: Annotated[str, Field(min_length=1, max_length=VERSION_CHARS_MAX)]
-    kind: Literal["code"] = "code"
     description: Annotated[str, Field(max_length=DESCRIPTION_CHARS_MAX)] | None = None
 
 

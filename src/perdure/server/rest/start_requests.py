@@ -25,7 +25,7 @@ WorkflowName = Annotated[str, Path(min_length=1, max_length=NAME_CHARS_MAX, exam
 class DebounceOption(m.Body):
     key: m.Name
     quiet: m.Seconds | m.DurationText = Field(description="The run begins when no start has come for this long.")
-    max: m.Seconds | m.DurationText | None = Field(
+    max_delay: m.Seconds | m.DurationText | None = Field(
         default=None, description="And at the latest this long after the first; a week unless given."
     )
 
@@ -33,7 +33,7 @@ class DebounceOption(m.Body):
 class BatchOption(m.Body):
     key: m.Name
     size: Annotated[int, Field(ge=1, le=BATCH_ITEMS_MAX)] = Field(description="The run begins with so many items.")
-    every: m.Seconds | m.DurationText = Field(description="And at the latest this long after the first.")
+    max_delay: m.Seconds | m.DurationText = Field(description="And at the latest this long after the first.")
 
 
 class DedupOption(m.Body):
@@ -62,7 +62,7 @@ class StartRunRequest(m.Body):
         default="fail", description="What to do when `key` is taken."
     )
     timeout: m.Seconds | m.DurationText | None = Field(
-        default=None, description="m.Seconds, or text such as `1h30m`: when the run fails if it has not ended."
+        default=None, description="Seconds, or text such as `1h30m`: when the run fails if it has not ended."
     )
     attributes: dict[m.AttributeName, m.Attribute] = Field(
         default_factory=dict, max_length=m.ATTRIBUTES_MAX, description="To find the run by."
@@ -107,6 +107,6 @@ def _later(body: StartRunRequest) -> deferred_starts.Later | None:
         raise InvalidInput("a start is debounced or batched, not both")
     if body.debounce is not None:
         d = body.debounce
-        return deferred_starts.DebounceSpec(d.key, views.duration_us(d.quiet), views.duration_us(d.max))
+        return deferred_starts.DebounceSpec(d.key, views.duration_us(d.quiet), views.duration_us(d.max_delay))
     b = body.batch
-    return deferred_starts.BatchSpec(b.key, b.size, views.duration_us(b.every)) if b is not None else None
+    return deferred_starts.BatchSpec(b.key, b.size, views.duration_us(b.max_delay)) if b is not None else None

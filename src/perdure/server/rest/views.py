@@ -355,7 +355,7 @@ def next_cursor(value: Any) -> str | None:
 
 def read_text_cursor(text: str | None) -> str:
     """The name that the page before ended with."""
-    return (read_cursor(text, str) or "").replace("\x00", "")
+    return read_cursor(text, str) or ""
 
 
 def read_number_cursor(text: str | None) -> int | None:

@@ -94,7 +94,7 @@ async def register_workflow(
     """Make a version of code known and current. A deleted workflow is restored."""
     made = await caller.call(
         definitions.REGISTER,
-        RegisterWorkflow(name=body.name, version=body.version, kind=body.kind, description=body.description),
+        RegisterWorkflow(name=body.name, version=body.version, description=body.description),
     )
     response.status_code = 201 if made.is_new else 200
     return views.workflow_detail(made.workflow)

@@ -207,7 +207,7 @@ new_promises as (
   on conflict do nothing
 ),
 -- An approval with assignees or a quorum that an unauthorized caller had resolved before it was requested is open again.
-reopened_approvals as (
+unresolved_approvals as (
   update perdure.promise p
      set resolved_at = null, created_at = u.at, kind = 'approval', spec = u.spec, quorum = u.quorum, assignees = u.assignees,
          deadline_at = u.deadline_at, escalate_at = u.escalate_at, escalate_to = u.escalate_to

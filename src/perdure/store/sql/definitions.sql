@@ -1,12 +1,12 @@
 -- Workflows by name, requests by idempotency key. None of it is on the path of a run.
 
 -- name: register_workflow
--- True when the version is new. A deleted workflow comes back to life. `kind` of a workflow is that of its current version.
+-- A version of code. True when it is new. A deleted workflow is restored. `kind` of a workflow is that of its current version.
 with added as (
-  insert into perdure.workflow_version (ns, workflow, version, kind) values (:ns, :workflow, :version, :kind) on conflict do nothing returning version
+  insert into perdure.workflow_version (ns, workflow, version, kind) values (:ns, :workflow, :version, 'code') on conflict do nothing returning version
 ),
 named as (
-  insert into perdure.workflow (ns, name, kind, current, description) values (:ns, :workflow, :kind, :version, :description)
+  insert into perdure.workflow (ns, name, kind, current, description) values (:ns, :workflow, 'code', :version, :description)
   on conflict (ns, name) do update
     set kind = excluded.kind, current = excluded.current, description = coalesce(excluded.description, workflow.description), deleted_at = null
 )

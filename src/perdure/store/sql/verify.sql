@@ -13,16 +13,19 @@ select u.run_id from (
 -- name: verify_runs
 select q.run_id, true as active, q.status, q.epoch, q.events, q.stuck,
        q.owner is null and q.stuck is null and q.wake_at <= perdure.clock() as due,
-       q.ns, q.workflow, q.version, q.key, q.parent_id, q.parent_seq, q.created_at, null::timestamptz as finished_at, null::text as error_code,
+       q.ns, q.workflow, q.version, q.kind, q.key, q.parent_id, q.parent_seq, q.created_at, null::timestamptz as finished_at, null::text as error_code,
        null::text as error, null::uuid as successor, q.attributes::text as attributes, q.head, perdure.clock() as clock
   from perdure.run_queue q where q.run_id = any(:run_ids::uuid[])
 union all
-select r.run_id, false, r.status, r.epoch, r.events, null, false, r.ns, r.workflow, r.version, r.key, r.parent_id, r.parent_seq, r.created_at,
+select r.run_id, false, r.status, r.epoch, r.events, null, false, r.ns, r.workflow, r.version, r.kind, r.key, r.parent_id, r.parent_seq, r.created_at,
        r.finished_at, r.error_code, r.error, r.successor, r.attributes::text, r.head, perdure.clock()
   from perdure.run r where r.run_id = any(:run_ids::uuid[]);
 
 -- name: verify_keys
 select k.run_id, k.ns, k.key, k.input_hash from perdure.run_key k where k.run_id = any(:run_ids::uuid[]);
+
+-- name: verify_promises
+select p.run_id, p.name, p.kind, p.resolved_at is not null as is_resolved from perdure.promise p where p.run_id = any(:run_ids::uuid[]);
 
 -- name: verify_namespaces
 -- The namespaces of rows that belong to these runs, where a table has any.
@@ -78,6 +81,24 @@ select s.run_id, s.items, s.bytes, (select coalesce(sum(octet_length(i.input)), 
 union all
 select i.run_id, -1, 0, count(*), false from perdure.deferred_start_input i
  where not exists (select from perdure.deferred_start s where s.run_id = i.run_id) group by i.run_id;
+
+-- name: verify_kinds
+-- Rows whose `kind` disagrees with the rest of the row or with the rows that refer to it.
+select 13 as invariant, t.run_id, 'task ' || t.seq || ' is in a flow-control group of kind ' || g.kind as what
+  from perdure.task_queue t join perdure.flow_control_group g on g.id = t.group_id where g.kind <> 'task'
+union all
+select 13, q.run_id, 'the run is in a flow-control group of kind ' || g.kind
+  from perdure.run_queue q join perdure.flow_control_group g on g.id = q.group_id where g.kind <> 'run'
+union all
+select 20, s.run_id, 'the deferred start is of kind ' || s.kind || case when s.input is null then ' and has no input' else ' and has an input of its own' end
+  from perdure.deferred_start s where (s.kind = 'batch') <> (s.input is null)
+union all
+select 4, null, 'version ' || v.version || ' of the workflow ' || v.workflow || ' is of kind ' || v.kind || ', which its document is not'
+  from perdure.workflow_version v
+ where v.kind <> case when v.document is null then 'code' when v.document::jsonb ? 'tasks' then 'dag' else 'graph' end
+union all
+select 4, null, 'the workflow ' || w.name || ' is of kind ' || w.kind || ', its current version of kind ' || v.kind
+  from perdure.workflow w join perdure.workflow_version v on v.ns = w.ns and v.workflow = w.name and v.version = w.current where v.kind <> w.kind;
 
 -- name: verify_audit
 -- The chain with the lines it names, each in the form that is hashed.

@@ -1,0 +1,70 @@
+"""Texts that PostgreSQL can store: without NUL and without lone surrogates. No request with another text reaches a handler.
+
+Payloads are bytes and stored as bytes: JSON in them may contain an escaped NUL. Search attributes are stored as jsonb, which has no NUL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from operator import attrgetter
+from typing import Any, Final, get_type_hints
+
+import msgspec
+
+from perdure.core.errors import InvalidInput
+
+_TEXTLESS: Final = (int, float, bool, bytes, int | None, float | None, bool | None, bytes | None)
+_attributes: Final = msgspec.json.Decoder(dict[str, str | bool | int | float | None])
+
+
+def check_text(text: str) -> None:
+    if "\x00" in text:
+        raise InvalidInput("a text of this request contains the character NUL, which cannot be stored; leave it out")
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise InvalidInput(
+                "a text of this request contains half of a surrogate pair, which is no character; leave it out"
+            ) from None
+
+
+def check_texts(value: Any) -> None:
+    """Every text of a request."""
+    kind = type(value)
+    if kind is str:
+        check_text(value)
+    elif issubclass(kind, msgspec.Struct):
+        for part in _texts_of(value.__class__)(value):
+            if part and not (type(part) is str and part.isascii() and "\x00" not in part):  # every request comes here
+                check_texts(part)
+    elif kind is dict:
+        for name, part in value.items():
+            check_texts(name)
+            check_texts(part)
+    elif kind in (list, tuple, set, frozenset):
+        for part in value:
+            check_texts(part)
+
+
+@cache
+def _texts_of(kind: type[msgspec.Struct]) -> Callable[[Any], tuple[Any, ...]]:
+    """Reads the fields that can hold a text."""
+    hints = get_type_hints(kind)
+    names = [name for name in kind.__struct_fields__ if hints[name] not in _TEXTLESS]
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda value: tuple(getattr(value, name) for name in names)
+
+
+def check_attributes(data: bytes) -> None:
+    """Search attributes: a flat JSON object; empty for none."""
+    if not data:
+        return
+    try:
+        check_texts(_attributes.decode(data))
+    except msgspec.MsgspecError as error:
+        raise InvalidInput(
+            f"attributes: write a flat JSON object of texts, numbers and truth values: {error}"
+        ) from None
