@@ -391,8 +391,13 @@ async def put_rule(perdure: Perdure, rule: FlowControlRule) -> None:
                values ($1, $2, $3, $4, case when $5::text is not null then now() end, $5, $6, clock_timestamp(), 'test')
                on conflict (ns, scope, name) do update set concurrency = excluded.concurrency, paused_at = excluded.paused_at,
                  paused_by = excluded.paused_by, pause_reason = excluded.pause_reason, updated_at = clock_timestamp()""",
-            rule.ns, rule.scope, rule.name, rule.concurrency, rule.paused_by, rule.pause_reason,
-        )  # fmt: skip
+            rule.ns,
+            rule.scope,
+            rule.name,
+            rule.concurrency,
+            rule.paused_by,
+            rule.pause_reason,
+        )
     await until(lambda: control.rules_us != before, within_s=1.5)
 
 

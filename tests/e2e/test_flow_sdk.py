@@ -25,10 +25,14 @@ DOCUMENT: dict[str, Any] = {
     "flow": "flowsdk-etl",
     "tasks": {
         "quiet": {"python": "flowsdk_shout"},
-        "loud": {"python": "tests.e2e.test_flow_sdk:flowsdk_shout", "depends_on": ["quiet"], "with": {"day": "${quiet.said}", "times": 2}},
+        "loud": {
+            "python": "tests.e2e.test_flow_sdk:flowsdk_shout",
+            "depends_on": ["quiet"],
+            "with": {"day": "${quiet.said}", "times": 2},
+        },
     },
     "output": {"said": "${loud.said}"},
-}  # fmt: skip
+}
 
 
 @workflow(name="flowsdk_parent")

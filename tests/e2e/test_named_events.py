@@ -273,12 +273,16 @@ ORDER: dict[str, Any] = {
     "tasks": {
         "order": {"value": {"id": "${ input.id }"}},
         "paid": {
-            "wait": {"event": paid.name, "match": "event.order_id == order.id and event.amount > input.least", "timeout": "30s"},
+            "wait": {
+                "event": paid.name,
+                "match": "event.order_id == order.id and event.amount > input.least",
+                "timeout": "30s",
+            },
             "depends_on": ["order"],
         },
     },
     "output": {"amount": "${ paid.amount }"},
-}  # fmt: skip
+}
 LATE: dict[str, Any] = {
     "flow": "events-late",
     "state": {"n": 0},

@@ -93,9 +93,15 @@ async def test_the_clocks_change_and_the_hour_on_the_wall_stays() -> None:
     hours = [(t.month, t.day, t.hour, t.minute) for t in nominal_times()]
     # 02:30 does not exist on 28 March: it fires at the end of the gap. On 31 October it comes twice and fires once, the first time.
     assert hours == [
-        (3, 27, 1, 30), (3, 28, 1, 0), (3, 29, 0, 30), (3, 30, 0, 30),
-        (10, 30, 0, 30), (10, 31, 0, 30), (11, 1, 1, 30), (11, 2, 1, 30),
-    ]  # fmt: skip
+        (3, 27, 1, 30),
+        (3, 28, 1, 0),
+        (3, 29, 0, 30),
+        (3, 30, 0, 30),
+        (10, 30, 0, 30),
+        (10, 31, 0, 30),
+        (11, 1, 1, 30),
+        (11, 2, 1, 30),
+    ]
 
 
 async def test_skip_lets_a_long_run_end_first() -> None:

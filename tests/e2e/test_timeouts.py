@@ -297,7 +297,7 @@ async def test_a_flow_may_ask_for_the_same(client: Perdure) -> None:
             "lonely": {"python": "to_task_that_nobody_has", "start_within": "300ms"},
         },
         "defaults": {"finish_within": "1m"},
-    }  # fmt: skip
+    }
     await client.deploy(document)
     handle = await flow("to-yaml").start()
     with pytest.raises(RunFailed, match="start_within"):

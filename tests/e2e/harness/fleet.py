@@ -86,9 +86,12 @@ class Fleet:
         arguments = [x for name, value in given.items() for x in (f"--{name}", str(value))]
         with out.open("wb") as o, err.open("wb") as e:
             process = subprocess.Popen(
-                [sys.executable, "-X", "faulthandler", str(SCRIPT), *arguments], stdin=subprocess.DEVNULL, stdout=o, stderr=e,
+                [sys.executable, "-X", "faulthandler", str(SCRIPT), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=o,
+                stderr=e,
                 env={**os.environ, "PERDURE_TEST_LEDGER": str(self.ledger)},
-            )  # fmt: skip
+            )
         self.engines.append(EngineProcess(process, out, err))
         return self.engines[-1]
 

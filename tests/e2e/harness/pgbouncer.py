@@ -54,8 +54,12 @@ class PgBouncer:
         (self._directory / "users").write_text(f'"{self._server.username}" "{unquote(self._server.password or "")}"\n')
         with (self._directory / "log").open("wb") as log:
             self._process = subprocess.Popen(
-                [PROGRAM, str(self._directory / "ini")], stdin=subprocess.DEVNULL, stdout=log, stderr=log, **account.popen_options()
-            )  # fmt: skip
+                [PROGRAM, str(self._directory / "ini")],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                **account.popen_options(),
+            )
         until_sync(self._answers, "pgbouncer answers", START_S)
         return self
 
