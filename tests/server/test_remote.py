@@ -138,7 +138,7 @@ async def test_a_worker_whose_server_dies_takes_its_running_task_to_another_one(
                 home, other = (first, second) if first.workers.connections() else (second, first)
                 async with Client(other.address):
                     handle = await remote_patient.start(3.0)
-                    await until(lambda: any(c.running for c in home.hub.connections()))
+                    await until(lambda: any(c.running for c in home.workers.connections()))
                     await until(lambda: task_rows(dsn))
                     await home.grpc.stop(0)
                     assert await handle.result("30s") == "attempt 1"
@@ -324,7 +324,7 @@ async def test_a_result_is_waited_for_through_a_restart_of_the_server(dsn: str) 
     async with server(dsn) as s, worker(s.address), Client(s.address):
         handle = await remote_patient.start(1.5)
         waiting = asyncio.create_task(handle.result("30s"))
-        await until(lambda: any(c.running for c in s.hub.connections()))
+        await until(lambda: any(c.running for c in s.workers.connections()))
         port = s.grpc.port
         await s.grpc.stop(0)
         await holds(lambda: not waiting.done(), 0.5)

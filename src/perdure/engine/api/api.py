@@ -12,7 +12,7 @@ An act is answered once its effect is durable. Its audit line is written after i
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -136,10 +136,11 @@ class NamespaceApi:
             return self
         return NamespaceApi(self.api, self.ns, msgspec.structs.replace(self.caller, within_s=seconds))
 
-    async def call(self, act: Act[Q, R], request: Q) -> R:
+    def call(self, act: Act[Q, R], request: Q) -> Coroutine[Any, Any, R]:
+        """Checked at once; what it returns is awaited for the reply. Not a coroutine itself: every start passes through here."""
         self.check(act.permission)
         check_texts(request)
-        reply: R = await HANDLERS[act.name](self, request)
+        reply: Coroutine[Any, Any, R] = HANDLERS[act.name](self, request)
         return reply
 
     def check(self, permission: Permission | None) -> None:
@@ -217,17 +218,21 @@ def no_run(run_id: bytes) -> NotFound:
     return NotFound(f"no run {ids.text(run_id)} in this namespace")
 
 
-Handler = Callable[[NamespaceApi, Any], Awaitable[Any]]
+Handler = Callable[[NamespaceApi, Any], Coroutine[Any, Any, Any]]
 HANDLERS: Final[dict[str, Handler]] = {}
 """By the act's name. The modules of this package fill it; `perdure.engine.api` imports them all."""
 
 
 def handles(
     act: Act[Q, R],
-) -> Callable[[Callable[[NamespaceApi, Q], Awaitable[R]]], Callable[[NamespaceApi, Q], Awaitable[R]]]:
+) -> Callable[
+    [Callable[[NamespaceApi, Q], Coroutine[Any, Any, R]]], Callable[[NamespaceApi, Q], Coroutine[Any, Any, R]]
+]:
     """Make a function the handler of an act."""
 
-    def registered(handler: Callable[[NamespaceApi, Q], Awaitable[R]]) -> Callable[[NamespaceApi, Q], Awaitable[R]]:
+    def registered(
+        handler: Callable[[NamespaceApi, Q], Coroutine[Any, Any, R]],
+    ) -> Callable[[NamespaceApi, Q], Coroutine[Any, Any, R]]:
         assert act.name not in HANDLERS, f"{act.name} has a handler already"
         HANDLERS[act.name] = handler
         return handler

@@ -64,7 +64,9 @@ async def run(api: NamespaceApi, r: StartRequest) -> RunResult:
     if r.key or r.idempotency_key or starts.is_deferred(r) or api.ports.is_audited:
         started = await start(api, r)
         return await _awaited(api, started.run_id, acts.RESULT_WAIT_S_MAX)
-    run_id, outcome = await starts.run(api, await starts.prepared(api, r))
+    if r.registered_only:
+        r = await starts.prepared(api, r)
+    run_id, outcome = await starts.run(api, r)
     return RunResult(run_id, outcome)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Coroutine, Iterable
+from typing import Any, Final
 
 from perdure.core import events as ev
 from perdure.core.errors import NotFound
@@ -59,9 +59,9 @@ class Waiters(Service):
             self.wake()
         return await self._wait((ns, run_id), asyncio.get_running_loop().create_future())
 
-    async def wait_from_start(self, unit: StartUnit) -> Outcome:
+    def wait_from_start(self, unit: StartUnit) -> Coroutine[Any, Any, Outcome]:
         """As `wait`, from before the run exists, if `started` gets the answer. A start that comes to nothing ends the wait."""
-        return await self._wait((unit.ns, unit.run_id), asyncio.get_running_loop().create_future())
+        return self._wait((unit.ns, unit.run_id), asyncio.get_running_loop().create_future())
 
     def started(self, unit: StartUnit, created: bool, error: Exception | None) -> None:
         if error is not None:
