@@ -248,7 +248,7 @@ def _assert_whole(world: World) -> None:
     assert done.stuck is None, done.stuck
     assert [c for c in done.commands if not isinstance(c, CANCELS)] == ([world.closing] if world.closing else [])
     if world.closing:
-        assert done.operations == []
+        assert not done.operations
     runtime.evict()
 
 

@@ -14,7 +14,7 @@ from perdure.core.errors import Unavailable
 from perdure.core.flow_control.groups import FlowControlGroup
 from perdure.core.limits import CALL_TIMEOUT_S
 from perdure.core.work import StartRequest, run_kind
-from perdure.engine.commits.rows import Batch, GroupRow, MessageRow, StartRow
+from perdure.engine.commits.rows import Batch, GroupRow, MessageRow, StartRow, make_row
 from perdure.engine.commits.write_queue import AwaitedUnit
 from perdure.engine.runs.run import attributes_text
 from perdure.wire.codec import encode_events
@@ -68,25 +68,24 @@ class StartUnit(AwaitedUnit):
         r = self.request
         body = encode_events([self.started])
         self.head = chain.first(self.run_id, self.ns, int(self.own), body)
-        batch.starts.append(
-            StartRow(
-                run_id=self.run_id,
-                ns=self.ns,
-                workflow=r.workflow,
-                version=r.version,
-                kind=run_kind(r.version),
-                key=r.key or None,
-                input_hash=self.hash,
-                parent_id=None,
-                parent_seq=None,
-                own=self.own,
-                body=body,
-                attributes=attributes_text(r.attributes),
-                group_id=self.group.id if self.group is not None else None,
-                deadline_at=self.started.deadline_us or None,
-                hash=self.head,
-            )
+        fields = (
+            self.run_id,
+            self.ns,
+            r.workflow,
+            r.version,
+            run_kind(r.version),
+            r.key or None,
+            self.hash,
+            None,  # no parent
+            None,
+            self.own,
+            body,
+            attributes_text(r.attributes),
+            self.group.id if self.group is not None else None,
+            self.started.deadline_us or None,
+            self.head,
         )
+        batch.starts.append(make_row(StartRow, fields))
         if self.group is not None:
             batch.groups.append(GroupRow(*self.group.row(), 0))
         batch.messages.extend(MessageRow(self.run_id, body, False) for body in self.messages)

@@ -14,6 +14,7 @@ The run itself is live_run.py; where it stands is its phase (phases.py), and wha
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf
 from time import perf_counter  # bound here, before workflow guards wrap it
 from typing import Any
@@ -38,7 +39,7 @@ class Completion:
         self,
         run_id: bytes,
         commands: list[cm.Command],
-        operations: list[Operation],
+        operations: Sequence[Operation],
         stuck: Failure | None = None,
         waiting: list[str] | None = None,
     ) -> None:
@@ -105,7 +106,9 @@ class WorkflowInstance:
             return self._stuck(Failure("internal", clip(trace_of(e)), type(e).__name__))
         if journal.mismatch is not None:
             return self._stuck(journal.mismatch.to_failure())
-        operations = run.requests.take_operations()
+        operations = run.requests.new_operations or ()
+        if operations:
+            run.requests.new_operations = []
         waiting = run.waiting_names() if run.has_messages else None
         return Completion(self.run_id, journal.take_commands(), operations, None, waiting)
 

@@ -50,9 +50,6 @@ class _Part(Generic[T]):
 
 class LiveRun:
     _output: OutputBuffer | None = None
-    event_seq = 0
-    has_messages = False
-    """Its code has waited for messages, or some have come."""
 
     signals = _Part(RunSignals)
     promises = _Part(RunPromises)
@@ -62,7 +59,9 @@ class LiveRun:
         """Captured lines go to `sink`; None: output is not captured."""
         self.run_id, self.workflow, self.sink, self.ns = run_id, workflow, sink, ns
         self.phase: InstancePhase = Running()
-        self.now_us = 0
+        self.now_us = self.event_seq = 0
+        self.has_messages = False
+        """Its code has waited for messages, or some have come."""
         self.journal = Journal()
         self.requests: Requests = Requests(self)
         self.loop = WorkflowLoop(self.requests, int.from_bytes(run_id[9:], "big"))

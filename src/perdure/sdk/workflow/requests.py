@@ -48,7 +48,8 @@ class Requests:
         self._stopping: dict[int, tuple[Step[Any], Any]] = {}
         """Children that were cancelled and have not ended: the step that waits for the end, and the reason."""
         self._operations: dict[int, Waiter] = {}
-        self._new_operations: list[Operation] = []
+        self.new_operations: list[Operation] = []
+        """Side effects asked for since the instance last took them."""
 
     @property
     def now_us(self) -> int:
@@ -74,7 +75,7 @@ class Requests:
         seq = run.journal.schedule_tasks(name, queue, [data], options)
         if undo is not None:
             run.undo.expect(seq, [data], name, undo)
-        step = new_step(run, ids.TASK, seq, task_of=self)
+        step = new_step(run, ids.TASK, seq, self)
         self._tasks[seq] = Waiter(step, decode)
         return step
 
@@ -213,16 +214,8 @@ class Requests:
         step = new_step(self.run, ids.OPERATION, seq)
         self._operations[seq] = Waiter(step, decode)
         if not recorded:
-            self._new_operations.append(Operation(seq, name, call, encode))
+            self.new_operations.append(Operation(seq, name, call, encode))
         return step
-
-    def take_operations(self) -> list[Operation]:
-        """Side effects asked for since the last call."""
-        operations = self._new_operations
-        if operations:
-            self._new_operations = []
-            return operations
-        return []
 
     def operation_recorded(self, e: ev.OperationRecorded) -> None:
         waiter = self._operations.pop(e.seq, None)

@@ -82,7 +82,6 @@ def new_step(
     run: StepOwner,
     kind: int,
     seq: int,
-    *,
     task_of: TaskCanceller | None = None,
     on_cancel: Callable[[], object] | None = None,
     defer_cancel: Callable[[Step[Any], Any], bool] | None = None,

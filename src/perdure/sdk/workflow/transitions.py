@@ -27,13 +27,14 @@ def apply(run: LiveRun, record: ev.Recorded) -> bool:
     """Apply one event. True: the code may go further now."""
     event = record.event
     kind = type(event)
-    transition = TRANSITIONS[type(run.phase)].get(kind)
-    if transition is None and kind not in _RUNNING:
+    if kind not in _RUNNING:
         return False
     journal = run.journal
     if journal.facts_ahead:
         journal.facts_ahead -= 1
     run.now_us, run.event_seq = record.at_us, record.seq
+    phase = type(run.phase)
+    transition = _RUNNING[kind] if phase is Running else TRANSITIONS[phase].get(kind)
     if transition is None:
         return False
     transition(run, event)
