@@ -48,6 +48,7 @@ from perdure.wire.codec import decode_events, decode_message, decode_row
 PAGE_RUNS: Final = 200
 PAGE_TASKS: Final = 5_000
 PAGE_STARTS: Final = 1_000
+PAGE_DOCUMENTS: Final = 20
 HISTORY_FETCHED: Final = 100
 """Rows of history in memory at a time: histories can be larger than that."""
 _NOTHING: Final = bytes(16)
@@ -344,6 +345,13 @@ class _Reader:
         """Columns `kind` that no history tells: of groups, deferred starts and definitions."""
         for r in await fetch(self._c, "verify_kinds"):
             self._findings.violate(r["invariant"], ids.text(r["run_id"]) if r["run_id"] else "", r["what"])
+        at = {"ns": 0, "workflow": "", "version": ""}
+        while rows := await fetch(self._c, "verify_documents", **at, limit=PAGE_DOCUMENTS):
+            for r in rows:
+                if r["kind"] != "code" and r["kind"] != (_kind_of(r["document"]) or r["kind"]):
+                    what = f"version {r['version']} of the workflow {r['workflow']} is of kind {r['kind']}, which its document is not"
+                    self._findings.violate(4, "", what)
+            at = {name: rows[-1][name] for name in at}
 
     async def audit(self) -> None:
         """The chain's lines in order, from the beginning; see perdure.audit_hash."""
@@ -416,6 +424,15 @@ def _stored_run(r: Any) -> StoredRun:
         head=r["head"],
     )
     return StoredRun(r["active"], run_status(r["status"]), r["epoch"], r["events"], r["stuck"], r["due"], columns)
+
+
+def _kind_of(document: str) -> str | None:
+    """None: it is no JSON object, and its runs are stuck with that reason."""
+    try:
+        fields = msgspec.json.decode(document, type=dict[str, msgspec.Raw])
+    except msgspec.MsgspecError:
+        return None
+    return "dag" if "tasks" in fields else "graph"
 
 
 def _stored_task(r: Any) -> StoredTask:
