@@ -14,7 +14,18 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.cli.live import perdure
 from tests.cli.processes import free_port, started
-from tests.cli.test_server import FLOWS
+
+FLOWS = """
+from perdure import task, workflow
+
+@task
+def quick() -> str:
+    return "done"
+
+@workflow
+async def promptly() -> str:
+    return await quick()
+"""
 
 
 @dataclass
@@ -81,7 +92,7 @@ def test_both_doors_speak_tls(dsn: str, tmp_path: Path, mutual: bool) -> None:
         assert f"https://{http}" in process.until("ready")
         with started("worker", "flows", "--server", grpc, cwd=tmp_path, **us) as worker:
             worker.until("connected")
-            done = perdure("run", "slowly", "seconds=0", "--watch", "--url", f"https://{http}", **us)
+            done = perdure("run", "promptly", "--watch", "--url", f"https://{http}", **us)
             assert done.code == 0, done.err
             assert worker.stop() == 0
         assert perdure("list", "--url", f"https://{http}").code == 5, "an unknown authority is not trusted"
