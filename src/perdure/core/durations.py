@@ -19,6 +19,8 @@ _UNITS_US: Final = {
     "d": 86_400_000_000,
     "w": 604_800_000_000,
 }
+SHOWN_UNITS: Final = tuple((unit, _UNITS_US[unit]) for unit in ("d", "h", "m", "s", "ms", "us"))
+"""Units that durations are written in, the largest first, in microseconds."""
 _PART = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s|m|h|d|w)")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 FOREVER_US: Final = (1 << 63) - 1

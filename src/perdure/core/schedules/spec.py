@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from perdure.core.durations import datetime_of, to_us, us_of
+from perdure.core.durations import SHOWN_UNITS, datetime_of, to_us, us_of
 from perdure.core.errors import InvalidInput
 from perdure.core.limits import (
     NAME_CHARS_MAX,
@@ -51,14 +51,6 @@ SPEC_KEYS: Final = (
     "overlap",
     "missed",
     "window",
-)
-_UNITS: Final = (
-    ("d", 86_400_000_000),
-    ("h", 3_600_000_000),
-    ("m", 60_000_000),
-    ("s", 1_000_000),
-    ("ms", 1_000),
-    ("us", 1),
 )
 
 
@@ -265,7 +257,7 @@ def _policy(key: str, value: Any, known: Sequence[str]) -> str:
 def _duration(us: int) -> str:
     """Exact, unlike `durations.human`."""
     out: list[str] = []
-    for unit, size in _UNITS:
+    for unit, size in SHOWN_UNITS:
         count, us = divmod(us, size)
         if count:
             out.append(f"{count}{unit}")

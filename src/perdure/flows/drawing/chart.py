@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from perdure.core.calls import HTTP, RUN
+from perdure.core.durations import SHOWN_UNITS
 from perdure.core.expressions import Expr
 from perdure.core.expressions.template import Template
 from perdure.core.limits import ATTEMPTS_DEFAULT
@@ -260,14 +261,7 @@ def _spread_badges(node: FlowNode) -> list[str]:
 def shown_duration(us: int) -> str:
     """1h30m, 250ms: the two largest units."""
     parts: list[str] = []
-    for unit, size in (
-        ("d", 86_400_000_000),
-        ("h", 3_600_000_000),
-        ("m", 60_000_000),
-        ("s", 1_000_000),
-        ("ms", 1_000),
-        ("us", 1),
-    ):
+    for unit, size in SHOWN_UNITS:
         if us >= size and len(parts) < 2:
             parts.append(f"{us // size}{unit}")
             us %= size

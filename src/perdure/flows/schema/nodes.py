@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from perdure.core.limits import APPROVAL_NAMES_MAX, FANOUT_TASKS_MAX
 from perdure.flows.compile.dag import DAG_ONLY, ON_FAILURE, ROUTES, RUN_IF
-from perdure.flows.compile.flow_control import CONTROL_KEYS
 from perdure.flows.compile.kinds import KINDS, MODES, STRATEGIES
 from perdure.flows.compile.nodes import ON_ERROR, UNDO_KEYS, UNDO_VERBS
 from perdure.flows.compile.options import OPTION_KEYS
@@ -258,20 +257,7 @@ def _modifiers() -> Schema:
             "At most so many at a time.", {**count, "minimum": 1}, {"type": "string"}, {"type": "null"}
         ),
         "on_error": said("What one failed execution among many means.", enum=[*ON_ERROR, None]),
-        **{
-            k: ref(k)
-            for k in (
-                "retry",
-                "max_retries",
-                "timeout",
-                "heartbeat",
-                "queue",
-                "at_most_once",
-                "start_within",
-                "finish_within",
-                *CONTROL_KEYS,
-            )
-        },
+        **{k: ref(k) for k in OPTION_KEYS},
         "compensate": _compensate(),
         "set": said(
             "Written to shared state: dotted paths to values; `output` is the result.", type=["object", "null"]

@@ -78,7 +78,7 @@ class LiveRun:
         return self.phase.closed
 
     def captured_output(self) -> OutputBuffer | None:
-        """Where lines of the code go; None: they are not captured. What it says during a replay has been said before.
+        """Where lines of the code go; None: they are not captured. Output of a replay was captured when the code first ran.
 
         A chunk is numbered after the event that the code was reacting to: the same number after a replay, on any worker.
         """
