@@ -85,7 +85,7 @@ def record(commands: list[cm.Command]) -> list[ev.Recorded]:
             case cm.CancelTimer():
                 events.append(ev.TimerCancelled(c.seq))
             case cm.CancelChild():
-                events.append(ev.ChildCancelRequested(c.seq))
+                events.append(ev.ChildCancelRequested(c.seq, c.awaited))
             case _:
                 raise AssertionError(c)
     return [ev.Recorded(i + 1, 0, e) for i, e in enumerate(events)]
@@ -236,6 +236,16 @@ def test_cancelling_what_the_history_holds_as_cancelled_asks_for_nothing() -> No
     again.cancel_timer(0)
     again.cancel_child(0)
     assert again.take_commands() == [cm.CancelTasks([1])]
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_whether_the_end_of_a_cancelled_child_is_awaited_is_as_recorded(recorded: bool) -> None:
+    first = Journal()
+    first.start_child("c", "v", b"1", "", 0)
+    assert first.cancel_child(0, awaited=recorded) is recorded
+    again = loaded(record(first.take_commands()))
+    again.start_child("c", "v", b"1", "", 0)
+    assert again.cancel_child(0, awaited=not recorded) is recorded
 
 
 # -- fan-outs -------------------------------------------------------------------------------------------------------------

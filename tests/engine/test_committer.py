@@ -123,6 +123,16 @@ async def test_changes_of_a_run_are_void_when_its_session_is_lost() -> None:
     assert sink.written == []
 
 
+@pytest.mark.parametrize("urgent", [True, False])
+async def test_changes_that_wait_to_be_written_are_void_when_the_session_is_lost(urgent: bool) -> None:
+    queue = WriteQueue(CommitPolicy(lazy_us=0), lambda: 0)
+    run = ActiveRun(RUN, 1, "w", "v", 1)
+    run.segment()
+    queue.mark(run, urgent=urgent)
+    queue.drop_runs()
+    assert queue.take(lambda _: False) == []
+
+
 async def test_a_run_whose_changes_are_dropped_can_be_marked_again() -> None:
     queue = WriteQueue(CommitPolicy(), lambda: 0)
     run = ActiveRun(RUN, 1, "w", "v", 1)

@@ -45,7 +45,7 @@ MUTANTS = [
         "core/journal.py",
         "            return seq in self._awaited\n",
         "            return awaited\n",
-        "replay/test_histories.py::test_the_whole_history_of_a_flow_brings_nothing_new",
+        "core/test_journal.py",
     ),
     Mutant(
         "retry-wrong-count",
