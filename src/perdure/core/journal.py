@@ -22,6 +22,7 @@ from perdure.core import commands as cm
 from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.errors import Failure, InvalidInput, NondeterminismError
+from perdure.core.lazy_sets import EMPTY, LazySet, added
 from perdure.core.limits import FANOUT_TASKS_MAX, SCHEDULE_CHUNK_BYTES, SCHEDULE_CHUNK_TASKS
 from perdure.core.retry import TaskOptions
 from perdure.core.undo import is_undo
@@ -38,10 +39,10 @@ class Journal:
         self._next: dict[int, int] = {}
         self._expected: dict[tuple[int, int], ev.Event] = {}
         self._answers: dict[str, ev.UpdateAnswered] = {}
-        self._cancelled: set[tuple[int, int]] = set()
-        self._awaited: set[int] = set()
+        self._cancelled: LazySet[tuple[int, int]] = EMPTY
+        self._awaited: LazySet[int] = EMPTY
         """Children that were cancelled and whose end was waited for."""
-        self._patches: set[str] = set()
+        self._patches: LazySet[str] = EMPTY
         self._patch_answers: dict[str, bool] = {}
         self._commands: list[cm.Command] = []
         self.facts_ahead = 0
@@ -72,15 +73,16 @@ class Journal:
                     self._expected[_STATE, states] = e
                     states += 1
                 case ev.TasksCancelled():
-                    self._cancelled.update((ids.TASK, s) for s in e.seqs)
+                    for seq in e.seqs:
+                        self._cancelled = added(self._cancelled, (ids.TASK, seq))
                 case ev.TimerCancelled():
-                    self._cancelled.add((ids.TIMER, e.seq))
+                    self._cancelled = added(self._cancelled, (ids.TIMER, e.seq))
                 case ev.ChildCancelRequested():
-                    self._cancelled.add((ids.CHILD, e.seq))
+                    self._cancelled = added(self._cancelled, (ids.CHILD, e.seq))
                     if e.awaited:
-                        self._awaited.add(e.seq)
+                        self._awaited = added(self._awaited, e.seq)
                 case ev.PatchRecorded():
-                    self._patches.add(e.name)
+                    self._patches = added(self._patches, e.name)
                 case ev.UpdateAnswered():
                     self._answers[e.id] = e
                 case _:
@@ -233,9 +235,9 @@ class Journal:
         """Whether its end is to be waited for: as the history says, where it says anything, so that old ones go on as they went."""
         if (ids.CHILD, seq) in self._cancelled:
             return seq in self._awaited
-        self._cancelled.add((ids.CHILD, seq))
+        self._cancelled = added(self._cancelled, (ids.CHILD, seq))
         if awaited:
-            self._awaited.add(seq)
+            self._awaited = added(self._awaited, seq)
         self._commands.append(cm.CancelChild(seq, awaited))
         return awaited
 

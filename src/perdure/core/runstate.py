@@ -12,6 +12,7 @@ from typing import Any
 from perdure.core import events as ev
 from perdure.core.approvals import decode_spec
 from perdure.core.errors import IllegalTransition
+from perdure.core.lazy_sets import EMPTY, LazySet, added, discard
 from perdure.core.lifecycle import RunStatus, next_run_status
 from perdure.core.limits import UNWIND_GRACE_US
 from perdure.core.undo import COMMITTED
@@ -53,21 +54,21 @@ class RunState:
         self.timers: dict[int, int] = {}
         """Started and not fired or cancelled: sequence number -> fire_at_us."""
         self.children: dict[int, bytes] = {}
-        self.stopping: set[int] = set()
+        self.stopping: LazySet[int] = EMPTY
         """Children that were asked to stop, and whose end the run waits for."""
         self.failed_children: dict[int, bytes] = {}
         """Ended, and not well; the retry of a declarative run may wait for them again."""
         self.promises: dict[str, ev.PromiseCreated] = {}
         """Created, by name."""
-        self.resolved: set[str] = set()
-        self.unauthorized: set[str] = set()
+        self.resolved: LazySet[str] = EMPTY
+        self.unauthorized: LazySet[str] = EMPTY
         """Resolved by a caller who may not answer for others."""
         self.updates: dict[str, ev.UpdateReceived] = {}
         """Asked for and not answered, by id."""
-        self.answered: set[str] = set()
+        self.answered: LazySet[str] = EMPTY
         """Ids of updates that were answered; asked for again, they are not handled again."""
         self.state: dict[str, bytes] = {}
-        self.operations: set[int] = set()
+        self.operations: LazySet[int] = EMPTY
         """Side effects whose outcome is recorded; a second outcome of the same one is dropped."""
         self.cancel_requested = False
         self.deadline_us = 0
@@ -170,17 +171,17 @@ def _child_started(s: RunState, e: ev.ChildStarted) -> None:
 
 def _child_stopping(s: RunState, e: ev.ChildCancelRequested) -> None:
     if e.awaited:
-        s.stopping.add(e.seq)
+        s.stopping = added(s.stopping, e.seq)
 
 
 def _child_succeeded(s: RunState, e: ev.ChildSucceeded) -> None:
     del s.children[e.seq]
-    s.stopping.discard(e.seq)
+    discard(s.stopping, e.seq)
 
 
 def _child_failed(s: RunState, e: ev.ChildFailed | ev.ChildCancelled) -> None:
     s.failed_children[e.seq] = s.children.pop(e.seq)
-    s.stopping.discard(e.seq)
+    discard(s.stopping, e.seq)
 
 
 def _is_restricted(e: ev.PromiseCreated) -> bool:
@@ -190,7 +191,7 @@ def _is_restricted(e: ev.PromiseCreated) -> bool:
 def _promise_created(s: RunState, e: ev.PromiseCreated) -> None:
     s.promises.setdefault(e.name, e)
     if e.name in s.unauthorized and _is_restricted(e):
-        s.resolved.discard(e.name)
+        discard(s.resolved, e.name)
 
 
 def _update_received(s: RunState, e: ev.UpdateReceived) -> None:
@@ -199,13 +200,13 @@ def _update_received(s: RunState, e: ev.UpdateReceived) -> None:
 
 def _update_answered(s: RunState, e: ev.UpdateAnswered) -> None:
     del s.updates[e.id]
-    s.answered.add(e.id)
+    s.answered = added(s.answered, e.id)
 
 
 def _promise_resolved(s: RunState, e: ev.PromiseResolved) -> None:
-    s.resolved.add(e.name)
+    s.resolved = added(s.resolved, e.name)
     if not e.authorized:
-        s.unauthorized.add(e.name)
+        s.unauthorized = added(s.unauthorized, e.name)
 
 
 def _state_set(s: RunState, e: ev.StateSet) -> None:
@@ -218,7 +219,7 @@ def _state_cleared(s: RunState, e: ev.StateCleared) -> None:
 
 
 def _operation(s: RunState, e: ev.OperationRecorded) -> None:
-    s.operations.add(e.seq)
+    s.operations = added(s.operations, e.seq)
 
 
 def _retried(s: RunState, e: ev.RunRetried) -> None:
@@ -226,7 +227,7 @@ def _retried(s: RunState, e: ev.RunRetried) -> None:
         raise IllegalTransition("a history with a retry is folded through run_retry.effective()")
     s.status = next_run_status(s.status, "retry")
     s.deadline_us = 0
-    s.stopping.clear()
+    s.stopping = EMPTY
     for seq in e.retried_children:
         s.children[seq] = s.failed_children.pop(seq)
 

@@ -169,7 +169,7 @@ MUTANTS = [
     Mutant(
         "runstate-drop-a-statement",
         "core/runstate.py",
-        "    s.failed_children[e.seq] = s.children.pop(e.seq)\n    s.stopping.discard(e.seq)\n",
+        "    s.failed_children[e.seq] = s.children.pop(e.seq)\n    discard(s.stopping, e.seq)\n",
         "    s.failed_children[e.seq] = s.children.pop(e.seq)\n",
         "core/test_runstate.py",
     ),

@@ -18,6 +18,7 @@ from perdure.core.durations import FOREVER_US
 from perdure.core.errors import Failure
 from perdure.core.events import PROMISE_WORDS
 from perdure.core.flow_control.groups import FlowControlGroup
+from perdure.core.lazy_sets import EMPTY, LazySet, added, discard
 from perdure.core.lifecycle import RunStatus, TaskStatus
 from perdure.core.messages import CancelMessage, Message
 from perdure.core.runstate import RunState
@@ -198,7 +199,7 @@ class ActiveRun:
         """CPU time of the decision of a flow that is being made."""
         self.writing = False
         """A commit with changes of this run is on its way."""
-        self.queued: set[int] = set()
+        self.queued: LazySet[int] = EMPTY
         """Tasks that have a row in task_queue."""
         self.operations = 0
         self.retried: tuple[int, int] = (0, 0)
@@ -215,9 +216,14 @@ class ActiveRun:
         return self.state.known_as or (b"" if self.state.is_successor else self.id)
 
     def segment(self) -> Changes:
-        if not self.pending or self.pending[-1].rows >= SEGMENT_ROWS or self.pending[-1].bytes >= SEGMENT_BYTES:
-            self.pending.append(Changes())
-        return self.pending[-1]
+        pending = self.pending
+        if pending:
+            last = pending[-1]
+            if last.rows < SEGMENT_ROWS and last.bytes < SEGMENT_BYTES:
+                return last
+        made = Changes()
+        pending.append(made)
+        return made
 
     def record(self, event: ev.Event, size: int = 0) -> Changes:
         self.state.apply(event)
@@ -302,7 +308,7 @@ class ActiveRun:
         expires_us: int | None = None,
     ) -> None:
         """Insert or update the task's row in the shared queue. `expires_us`: it fails if it has not begun by then."""
-        self.queued.add(seq)
+        self.queued = added(self.queued, seq)
         task_id = ids.derive(self.id, ids.TASK, seq)
         changes = self.segment()
         changes.rows += 1
@@ -336,7 +342,7 @@ class ActiveRun:
 
     def unqueue(self, seq: int) -> None:
         if seq in self.queued:
-            self.queued.discard(seq)
+            discard(self.queued, seq)
             self.segment().extras.queue_ops[ids.derive(self.id, ids.TASK, seq)] = None
 
     def send(self, run_id: bytes, message: Message) -> None:

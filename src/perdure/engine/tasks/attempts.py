@@ -18,6 +18,7 @@ import msgspec
 from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.errors import Failure
+from perdure.core.lazy_sets import added, discard
 from perdure.core.lifecycle import TaskStatus, next_task_status
 from perdure.core.messages import TaskEndedMessage
 from perdure.core.retry import (
@@ -148,7 +149,7 @@ class Attempts:
         self.flights[t.run_id, t.seq] = Flight(a, run, t.name, t.queue, t.lost, t.scheduled_us, now, now, True)
         self._flow_control.launched(t.id, t.keys)
         if run is not None:
-            run.queued.add(t.seq)
+            run.queued = added(run.queued, t.seq)
         return a
 
     def expires(self, options: TaskOptions, scheduled_us: int, due_us: int) -> int | None:
@@ -300,7 +301,7 @@ class Attempts:
         """The end of one of our run's tasks that another engine's worker executed. Any other attempt of it is void."""
         scheduled = run.state.tasks.get(message.seq)
         if scheduled is None:
-            run.queued.discard(message.seq)
+            discard(run.queued, message.seq)
             self._counters.late_reports += 1
             return
         run.unqueue(message.seq)
