@@ -18,9 +18,10 @@ from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.errors import Failure
 from perdure.core.runstate import RunState
+from perdure.core.work import Decided
 from perdure.sdk import registry
 from perdure.sdk.definitions import Task, Workflow
-from perdure.sdk.workflow.instance import Completion, WorkflowInstance
+from perdure.sdk.workflow.instance import WorkflowInstance
 from perdure.sdk.workflow.requests import Operation
 
 RUN_ID = ids.run_id(1_700_000_000_000, 0, 7)
@@ -81,14 +82,14 @@ class World:
             self.inbox.append(record)
         return self
 
-    def deliver(self) -> Completion:
+    def deliver(self) -> Decided:
         """Give the code what it has not seen; record what it asks for."""
         facts, self.inbox = self.inbox, []
         done = self.runtime.activate(facts, replay=self._first)
         self._first = False
         self.activations.append(done.commands)
         self.stuck = done.stuck
-        for operation in done.operations:
+        for operation in self.runtime.take_operations():
             self.operations[operation.seq] = operation
         for command in done.commands:
             self._record(command)

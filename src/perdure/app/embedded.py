@@ -195,13 +195,18 @@ class EmbeddedBackend:
         """The engine must be open: then it knows its namespace."""
         return NamespaceApi(self._api, self._engine.ns, self._caller)
 
-    async def call(self, act: Act[Q, R], request: Q) -> R:
+    def call(self, act: Act[Q, R], request: Q) -> Coroutine[Any, Any, R]:
+        """Not a coroutine itself: every start passes through here."""
         if self._unregistered and act.audits:
-            await self._bounded(self._engine.refresh(), effect=False)
-            self._unregistered = False
+            return self._registered_first(act, request)
         if act in BOUNDED_BY_THEMSELVES:
-            return await self.api.call(act, request)
-        return await self._bounded(self.api.call(act, request), effect=bool(act.audits), wait_s=act.wait_s(request))
+            return self.api.call(act, request)
+        return self._bounded(self.api.call(act, request), effect=bool(act.audits), wait_s=act.wait_s(request))
+
+    async def _registered_first(self, act: Act[Q, R], request: Q) -> R:
+        await self._bounded(self._engine.refresh(), effect=False)
+        self._unregistered = False
+        return await self.call(act, request)
 
     async def _bounded(self, work: Coroutine[Any, Any, T], *, effect: bool, wait_s: float = 0.0) -> T:
         """A call ends in its time, also when what it does cannot be stopped at once. `wait_s`: how long it may wait by design."""

@@ -148,8 +148,8 @@ MUTANTS = [
     Mutant(
         "loop-newest-callback-first",
         "sdk/workflow/loop.py",
-        "                soon = ready.popleft()\n",
-        "                soon = ready.pop()\n",
+        "            soon = ready.popleft()\n",
+        "            soon = ready.pop()\n",
         "sdk/test_loop.py sdk/test_instance.py",
     ),
     Mutant(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from contextvars import ContextVar
 from typing import Any, Protocol, TypeVar
 
@@ -14,7 +15,7 @@ R = TypeVar("R")
 
 
 class Backend(Protocol):
-    async def call(self, act: Act[Q, R], request: Q) -> R:
+    def call(self, act: Act[Q, R], request: Q) -> Coroutine[Any, Any, R]:
         """Ask for an act. Raises what the act raises, and Unavailable when there is no answer in time."""
         ...
 

@@ -123,11 +123,11 @@ class WorkflowRunner:
 
     def _advance(self, instance: WorkflowInstance, until_s: float, done: list[Decided]) -> None:
         """A slice of a run's code."""
-        run_id, completion, stack = instance.run_id, None, ""
+        run_id, decided, stack = instance.run_id, None, ""
         self._bound.enter(run_id)
         try:
             try:
-                completion = instance.advance(until_s)
+                decided = instance.advance(until_s)
             finally:
                 stack = self._bound.leave()
         except Overrun:
@@ -135,24 +135,15 @@ class WorkflowRunner:
         if stack:
             self.forget(run_id)
             done.append(Decided(run_id, [], overran(stack)))
-        elif completion is None:
+        elif decided is None:
             self._unfinished.append((run_id, instance))
         else:
-            if completion.stuck is not None or instance.run.phase.closed:
+            if decided.operations:
+                self._operating[instance] += decided.operations
+                self._begun.extend((instance, operation) for operation in instance.take_operations())
+            if decided.stuck is not None or instance.run.phase.closed:
                 self.forget(run_id)
-            if completion.operations:
-                self._operating[instance] += len(completion.operations)
-                self._begun.extend((instance, operation) for operation in completion.operations)
-            done.append(
-                Decided(
-                    run_id,
-                    completion.commands,
-                    completion.stuck,
-                    len(completion.operations),
-                    False,
-                    completion.waiting,
-                )
-            )
+            done.append(decided)
 
     def _cannot_stop(self, run_id: bytes, stack: str) -> None:
         """From the watching thread: code that cannot be stopped. The process has to be replaced, unless the program embeds the worker."""

@@ -49,7 +49,14 @@ class _Part(Generic[T]):
 
 
 class LiveRun:
+    # What most runs never set is no attribute of their own: thousands of runs begin in a second.
+    started: ev.RunStarted | None = None
+    undo_if_any: UndoStack | None = None
+    has_messages = False
+    """Its code has waited for messages, or some have come."""
+    now_us = event_seq = steps = 0
     _output: OutputBuffer | None = None
+    _random: random.Random | None = None
 
     signals = _Part(RunSignals)
     promises = _Part(RunPromises)
@@ -59,19 +66,12 @@ class LiveRun:
         """Captured lines go to `sink`; None: output is not captured."""
         self.run_id, self.workflow, self.sink, self.ns = run_id, workflow, sink, ns
         self.phase: InstancePhase = Running()
-        self.now_us = self.event_seq = 0
-        self.has_messages = False
-        """Its code has waited for messages, or some have come."""
         self.journal = Journal()
         self.requests: Requests = Requests(self)
         self.loop = WorkflowLoop(self.requests, int.from_bytes(run_id[9:], "big"))
-        self.started: ev.RunStarted | None = None
         self.state: dict[str, bytes] = {}
-        self.undo_if_any: UndoStack | None = None
         self.context = contextvars.copy_context()
         self.context.run(current.set, self)
-        self.steps = 0
-        self._random: random.Random | None = None
 
     @property
     def closed(self) -> bool:

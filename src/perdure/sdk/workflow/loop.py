@@ -171,22 +171,31 @@ class WorkflowLoop(_Base):  # type: ignore[misc] # pyright: ignore[reportUntyped
         """Run callbacks until none is left, or that moment (by perf_counter) has come; it is looked at after every few. True: none is left.
 
         The caller must not be inside an asyncio task of its own."""
-        ready = self._ready
-        if not ready:
+        if not self._ready:
             return True
-        with driving(self):
-            n = 0
-            while ready:
-                soon = ready.popleft()
-                if soon.callback is None:
-                    continue
-                if soon.context is None:
-                    soon.callback(*soon.args)
-                else:
-                    soon.context.run(soon.callback, *soon.args)
-                n += 1
-                if not n & 15 and perf_counter() >= until_s:
-                    return not ready
+        if not guards.inside():
+            with driving(self):
+                return self._run_ready(until_s)
+        outer = asyncio_events._get_running_loop()
+        asyncio_events._set_running_loop(self)
+        try:
+            return self._run_ready(until_s)
+        finally:
+            asyncio_events._set_running_loop(outer)
+
+    def _run_ready(self, until_s: float) -> bool:
+        ready, n = self._ready, 0
+        while ready:
+            soon = ready.popleft()
+            if soon.callback is None:
+                continue
+            if soon.context is None:
+                soon.callback(*soon.args)
+            else:
+                soon.context.run(soon.callback, *soon.args)
+            n += 1
+            if not n & 15 and perf_counter() >= until_s:
+                return not ready
         return True
 
     @property

@@ -36,6 +36,18 @@ class FanoutWaiter(Protocol):
 
 
 class Requests:
+    __slots__ = (
+        "_barriers",
+        "_children",
+        "_operations",
+        "_segments",
+        "_stopping",
+        "_tasks",
+        "_timers",
+        "new_operations",
+        "run",
+    )
+
     def __init__(self, run: RunHost) -> None:
         self.run = run
         self._tasks: dict[int, Any] = {}
@@ -246,10 +258,9 @@ class Requests:
 
     def forget_all(self) -> None:
         """The run leaves memory: drop what refers to its coroutines."""
-        for book in (self._tasks, self._timers, self._children, self._stopping, self._operations):
-            if book:
+        if self._tasks or self._segments or self._timers or self._children or self._operations:
+            for book in (self._tasks, self._segments, self._timers, self._children, self._stopping, self._operations):
                 book.clear()
-        self._segments = []
 
     def outstanding(self) -> list[str]:
         """In words, for a run that does not match its history."""

@@ -26,17 +26,18 @@ Transition = Callable[[LiveRun, Any], None]
 def apply(run: LiveRun, record: ev.Recorded) -> bool:
     """Apply one event. True: the code may go further now."""
     event = record.event
-    kind = type(event)
-    if kind not in _RUNNING:
+    transition = _RUNNING.get(type(event))
+    if transition is None:
         return False
     journal = run.journal
     if journal.facts_ahead:
         journal.facts_ahead -= 1
     run.now_us, run.event_seq = record.at_us, record.seq
     phase = type(run.phase)
-    transition = _RUNNING[kind] if phase is Running else TRANSITIONS[phase].get(kind)
-    if transition is None:
-        return False
+    if phase is not Running:
+        transition = TRANSITIONS[phase].get(type(event))
+        if transition is None:
+            return False
     transition(run, event)
     return type(run.phase) is Running
 
