@@ -55,7 +55,7 @@ def call_problem(workflow: str, p: Parameters, raw: bytes) -> str:
     if len(by_position) > p.positional and not p.takes_more:
         return f"{workflow} was given {len(by_position)} arguments by position; {_takes(workflow, p)}"
     placed = p.names[: min(len(by_position), p.positional)]
-    if not given and placed == p.required:  # by far the most common
+    if placed + tuple(given) == p.required:  # by far the most common
         return ""
     if given and not p.takes_any and (unknown := [n for n in given if n not in p.names]):
         near = get_close_matches(unknown[0], p.names, 1)

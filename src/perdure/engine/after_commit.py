@@ -102,13 +102,8 @@ class AfterCommit:
             run.seq += len(unit.events)
             run.head, run.head_us = unit.head, at_us
         facts = [ev.Recorded(first + i, at_us, e) for i, e in enumerate(unit.events) if type(e) in _FACTS]
-        for x in unit.extras:
-            self._delivery.committed(x)
-            if x.answers:
-                self._events.answers_recorded.publish(run.ns, run.id, x.answers)
-        for x in unit.extras:
-            for child in x.starts:
-                self._child_committed(run, child, at_us, started)
+        if unit.extras:
+            self._extras_committed(run, unit.extras, at_us, started)
         if not run.phase.is_active:
             self._left(run)
         elif run.phase is RELOADING:
@@ -119,6 +114,15 @@ class AfterCommit:
         elif run.is_idle:
             self._loop.idle(run)
         self._concern_others(unit)
+
+    def _extras_committed(self, run: ActiveRun, extras: list[Extras], at_us: int, started: frozenset[bytes]) -> None:
+        for x in extras:
+            self._delivery.committed(x)
+            if x.answers:
+                self._events.answers_recorded.publish(run.ns, run.id, x.answers)
+        for x in extras:
+            for child in x.starts:
+                self._child_committed(run, child, at_us, started)
 
     def _child_committed(self, run: ActiveRun, child: ChildStart, at_us: int, started: frozenset[bytes]) -> None:
         self._runs.unreserve(child.own)

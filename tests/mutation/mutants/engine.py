@@ -15,7 +15,7 @@ MUTANTS = [
     Mutant(
         "runs-children-not-stopped",
         "engine/runs/exits.py",
-        '            run.send(child_id, CancelMessage("its parent has ended"))\n',
+        '        run.send(child_id, CancelMessage("its parent has ended"))\n',
         "",
         "e2e/test_workflows.py::test_a_child_that_nobody_waits_for_any_more_is_cancelled_and_cleans_up",
     ),

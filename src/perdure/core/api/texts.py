@@ -36,8 +36,12 @@ def check_texts(value: Any) -> None:
     if kind is str:
         check_text(value)
     elif issubclass(kind, msgspec.Struct):
-        for part in _texts_of(value.__class__)(value):
-            if part and not (type(part) is str and part.isascii() and "\x00" not in part):  # every request comes here
+        texts_of, others_of = _parts_of(value.__class__)
+        together = "".join(texts_of(value))  # at once, because every request comes here
+        if not together.isascii() or "\x00" in together:
+            check_text(together)
+        for part in others_of(value):
+            if part:
                 check_texts(part)
     elif kind is dict:
         for name, part in value.items():
@@ -48,11 +52,19 @@ def check_texts(value: Any) -> None:
             check_texts(part)
 
 
+Getter = Callable[[Any], tuple[Any, ...]]
+
+
 @cache
-def _texts_of(kind: type[msgspec.Struct]) -> Callable[[Any], tuple[Any, ...]]:
-    """Reads the fields that can hold a text."""
+def _parts_of(kind: type[msgspec.Struct]) -> tuple[Getter, Getter]:
+    """Read the fields that are texts, and those that can hold one."""
     hints = get_type_hints(kind)
-    names = [name for name in kind.__struct_fields__ if hints[name] not in _TEXTLESS]
+    texts = [name for name in kind.__struct_fields__ if hints[name] is str]
+    others = [name for name in kind.__struct_fields__ if hints[name] not in (str, *_TEXTLESS)]
+    return _getter(texts), _getter(others)
+
+
+def _getter(names: list[str]) -> Getter:
     if len(names) > 1:
         return attrgetter(*names)
     return lambda value: tuple(getattr(value, name) for name in names)

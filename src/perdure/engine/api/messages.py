@@ -101,7 +101,7 @@ async def _signal_with_start(api: NamespaceApi, r: SignalWithStart) -> Signalled
                 return SignalledRun(found[0], is_new=False)
             except (RunFinished, NotFound):
                 await store.forget_key(api.ns, start.key, found[0])
-        start = await starts.ready(api, start, CALL_TIMEOUT_S)
+        start, _ = await starts.ready(api, start, CALL_TIMEOUT_S)
         run_id = api.engine.new_run_id()
         if r.key:
             await store.remember_message(run_id, r.key)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from collections.abc import Coroutine
+from typing import Any, Final
 
 import msgspec
 
@@ -58,16 +59,17 @@ async def start(api: NamespaceApi, r: StartRequest) -> StartedRun:
 
 
 @handles(acts.RUN)
-async def run(api: NamespaceApi, r: StartRequest) -> RunResult:
+def run(api: NamespaceApi, r: StartRequest) -> Coroutine[Any, Any, RunResult]:
     """A client whose run outlasts one call asks on with `run.result`."""
     # The audit line of a start is written while the run is under way, so a start that is recorded is answered first.
-    if r.key or r.idempotency_key or starts.is_deferred(r) or api.ports.is_audited:
-        started = await start(api, r)
-        return await _awaited(api, started.run_id, acts.RESULT_WAIT_S_MAX)
-    if r.registered_only:
-        r = await starts.prepared(api, r)
-    run_id, outcome = await starts.run(api, r)
-    return RunResult(run_id, outcome)
+    if r.key or r.idempotency_key or r.registered_only or starts.is_deferred(r) or api.ports.is_audited:
+        return _started_and_awaited(api, r)
+    return starts.run(api, r)
+
+
+async def _started_and_awaited(api: NamespaceApi, r: StartRequest) -> RunResult:
+    started = await start(api, r)
+    return await _awaited(api, started.run_id, acts.RESULT_WAIT_S_MAX)
 
 
 @handles(acts.RESULT)

@@ -19,7 +19,7 @@ import msgspec
 
 from perdure.core import events as ev
 from perdure.core.api.definitions import WorkflowItem
-from perdure.core.api.runs import StartedRun
+from perdure.core.api.runs import RunResult, StartedRun
 from perdure.core.api.texts import check_attributes
 from perdure.core.deferred_starts import BatchSpec, check_later
 from perdure.core.errors import (
@@ -33,11 +33,12 @@ from perdure.core.errors import (
     Unavailable,
     WorkflowDeleted,
 )
+from perdure.core.flow_control.groups import FlowControlGroup
 from perdure.core.ids import text
 from perdure.core.limits import IDEMPOTENCY_KEY_CHARS_MAX, PAYLOAD_BYTES_MAX, VERSIONS_SHOWN_MAX
 from perdure.core.messages import CancelMessage
 from perdure.core.names import checked_name
-from perdure.core.work import Outcome, StartRequest
+from perdure.core.work import StartRequest
 from perdure.engine.api.api import NamespaceApi
 from perdure.engine.runs.starts import Answered, StartUnit, late_start, unknown_start
 from perdure.wire.codec import encode_message
@@ -61,7 +62,7 @@ async def start(api: NamespaceApi, r: StartRequest) -> StartedRun:
         except TimeoutError as e:
             raise unknown_start(within_s) from e
     due_s = monotonic() + within_s
-    r = await ready(api, r, within_s)
+    r, _ = await ready(api, r, within_s)
     for _ in range(START_TRIES):
         unit, created = awaited(api, r, within_s, due_s)
         if await answered(unit, created):
@@ -76,15 +77,16 @@ async def start(api: NamespaceApi, r: StartRequest) -> StartedRun:
     raise Conflict(f"the key {r.key!r} kept changing hands while this start tried to take it; try again")
 
 
-async def run(api: NamespaceApi, r: StartRequest) -> tuple[bytes, Outcome]:
+async def run(api: NamespaceApi, r: StartRequest) -> RunResult:
     """Start a run and wait for its end: one wake-up of the caller instead of two, where no key has to be contended for."""
     within_s = api.caller.within_s
     due_s = monotonic() + within_s
     waiters = api.engine.waiters
-    unit = submitted(api, await ready(api, r, within_s), waiters.started)
+    r, group = await ready(api, r, within_s)
+    unit = submitted(api, r, group, waiters.started)
     api.api.start_watch.add(unit, within_s, due_s)
     try:
-        return unit.run_id, await waiters.wait_from_start(unit)
+        return RunResult(unit.run_id, await waiters.wait_from_start(unit))
     finally:
         unit.give_up()  # by a caller that was cancelled; nothing happens to one that was answered
 
@@ -178,8 +180,8 @@ async def _pinned(api: NamespaceApi, r: StartRequest) -> StartRequest:
     return msgspec.structs.replace(r, version=await api.engine.flows.pin(api.ns, r.workflow))
 
 
-async def ready(api: NamespaceApi, r: StartRequest, within_s: float) -> StartRequest:
-    """Checked, pinned to a version, and that version's flow control at hand. LimitReached where a limit refuses the start.
+async def ready(api: NamespaceApi, r: StartRequest, within_s: float) -> tuple[StartRequest, FlowControlGroup | None]:
+    """Checked, pinned to a version, and the group that it waits in, if any. LimitReached where a limit refuses the start.
     Nothing is waited for when all of it is known here."""
     check_request(r)
     ns, flows, flow_control = api.ns, api.engine.flows, api.engine.flow_control
@@ -193,7 +195,7 @@ async def ready(api: NamespaceApi, r: StartRequest, within_s: float) -> StartReq
     group = flow_control.of_run(version, r.input)
     if group is not None:
         await _before_start(within_s, flow_control.check_skip(group))
-    return r
+    return r, group
 
 
 async def _looked_up(api: NamespaceApi, r: StartRequest) -> StartRequest:
@@ -224,7 +226,8 @@ def awaited(
             else:
                 created.set_result(is_created)
 
-    unit = submitted(api, r, settled, run_id, inbox)
+    group = api.engine.flow_control.of_run((api.ns, r.workflow, r.version), r.input)
+    unit = submitted(api, r, group, settled, run_id, inbox)
     api.api.start_watch.add(unit, within_s, due_s)
     return unit, created
 
@@ -239,6 +242,7 @@ async def answered(unit: StartUnit, created: asyncio.Future[bool]) -> bool:
 def submitted(
     api: NamespaceApi,
     r: StartRequest,
+    group: FlowControlGroup | None,
     settled: Answered,
     run_id: bytes | None = None,
     inbox: tuple[bytes, ...] = (),
@@ -248,7 +252,6 @@ def submitted(
     started = ev.RunStarted(
         r.workflow, r.version, r.input, r.key, deadline_us=deadline_us, attributes=r.attributes, trace=r.trace
     )
-    group = engine.flow_control.of_run((api.ns, r.workflow, r.version), r.input)
     own = group is None and engine.runs.may_own(api.ns, r.workflow, r.version)
     unit = StartUnit(run_id or engine.new_run_id(), api.ns, r, started, own, settled, group, inbox)
     engine.queue.add(unit)
@@ -307,12 +310,14 @@ async def _before_start(seconds: float, looking: Coroutine[Any, Any, T]) -> T:
 
 def check_request(r: StartRequest) -> None:
     checked_name("workflow", r.workflow)
-    for what, given in (("version", r.version), ("key", r.key)):
-        if given:
-            checked_name(what, given)
+    if r.version:
+        checked_name("version", r.version)
+    if r.key:
+        checked_name("key", r.key)
     if r.on_conflict not in ("fail", "attach", "replace"):
         raise InvalidInput(f"on_conflict is fail, attach or replace, not {r.on_conflict!r}")
-    check_attributes(r.attributes)
+    if r.attributes:
+        check_attributes(r.attributes)
     if len(r.input) > PAYLOAD_BYTES_MAX:
         raise InvalidInput(
             f"the input of {r.workflow} has {len(r.input)} bytes, over the limit PAYLOAD_BYTES_MAX={PAYLOAD_BYTES_MAX}"

@@ -79,6 +79,8 @@ class WriteQueue:
         self._lazy: dict[Writer, int] = {}
         """Runs whose changes nothing waits for yet -> since when, oldest first."""
         self._units: deque[Unit] = deque()
+        self._asleep = True
+        """`due` waits, or is about to. Only then does a change have to set an event: thousands come in a second."""
         self._wanted = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -124,8 +126,10 @@ class WriteQueue:
         await self._idle.wait()
 
     def _want(self) -> None:
-        self._idle.clear()
-        self._wanted.set()
+        if self._asleep:
+            self._asleep = False
+            self._idle.clear()
+            self._wanted.set()
 
     async def due(self) -> None:
         """Wait until a batch is to be written."""
@@ -136,6 +140,7 @@ class WriteQueue:
             delay_us = self._policy.flush_in_us(self.now_us(), urgent, oldest_lazy_us)
             if delay_us == 0:
                 return
+            self._asleep = True
             self._wanted.clear()
             if delay_us is None:
                 self._idle.set()

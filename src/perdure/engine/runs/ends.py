@@ -19,5 +19,7 @@ def run_end(run: ActiveRun) -> RunEnd:
 
 def count_end(counters: Counters, end: RunEnd) -> None:
     counters.runs_ended += 1
-    counters.runs_failed += end.outcome.status is RunStatus.FAILED
-    counters.runs_cancelled += end.outcome.status is RunStatus.CANCELLED
+    status = end.outcome.status
+    if status is not RunStatus.SUCCESS:
+        counters.runs_failed += status is RunStatus.FAILED
+        counters.runs_cancelled += status is RunStatus.CANCELLED

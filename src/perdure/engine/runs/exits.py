@@ -56,21 +56,20 @@ class RunExits:
         successor: bytes | None = None,
         hand_over: Callable[[], None] | None = None,
     ) -> None:
-        status = _STATUS[type(event)]
-        self._tasks.cancel(run, list(run.state.tasks))
-        for seq in list(run.state.timers):
-            run.record(ev.TimerCancelled(seq))
-        for seq, child_id in run.state.children.items():
-            run.send(child_id, CancelMessage("its parent has ended"))
-            run.record(ev.ChildCancelRequested(seq))
+        status, state = _STATUS[type(event)], run.state
+        if state.tasks:
+            self._tasks.cancel(run, list(state.tasks))
+        if state.timers or state.children:
+            _stop_others(run)
         if hand_over is not None:
             hand_over()
-        elif run.state.updates:
+        elif state.updates:
             _leave_unanswered(run, status)
-        # A parent that lives here gets the end after the commit; one that lives elsewhere gets a message in it.
-        parent = self._runs.get(run.state.parent_id)
-        if successor is None and run.state.parent_id and (parent is None or type(parent.phase) is Leaving):
-            run.send(run.state.parent_id, ChildEndedMessage(run.state.parent_seq, status, value, failure, run.known_as))
+        if successor is None and state.parent_id:
+            # A parent that lives here gets the end after the commit; one that lives elsewhere gets a message in it.
+            parent = self._runs.get(state.parent_id)
+            if parent is None or type(parent.phase) is Leaving:
+                run.send(state.parent_id, ChildEndedMessage(state.parent_seq, status, value, failure, run.known_as))
         changes = run.record(event, len(value))
         changes.close = (status, failure, successor)
         changes.rows += 2
@@ -117,6 +116,14 @@ class RunExits:
 def waits_of(run: ActiveRun) -> list[wait_reasons.WaitReason]:
     blocked = run.decider.blocked(wait_reasons.WAITS_MAX) if run.decider is not None else ()
     return wait_reasons.of_run(run.state, run.waiting, blocked)
+
+
+def _stop_others(run: ActiveRun) -> None:
+    for seq in list(run.state.timers):
+        run.record(ev.TimerCancelled(seq))
+    for seq, child_id in run.state.children.items():
+        run.send(child_id, CancelMessage("its parent has ended"))
+        run.record(ev.ChildCancelRequested(seq))
 
 
 def _can_sleep(run: ActiveRun) -> bool:

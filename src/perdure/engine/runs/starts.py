@@ -88,7 +88,8 @@ class StartUnit(AwaitedUnit):
         batch.starts.append(make_row(StartRow, fields))
         if self.group is not None:
             batch.groups.append(GroupRow(*self.group.row(), 0))
-        batch.messages.extend(MessageRow(self.run_id, body, False) for body in self.messages)
+        if self.messages:
+            batch.messages.extend(MessageRow(self.run_id, body, False) for body in self.messages)
 
 
 class StartWatch:

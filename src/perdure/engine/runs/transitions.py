@@ -70,7 +70,8 @@ class Closing(Phase):
     __slots__ = ("failure", "status", "successor", "value")
 
     def __init__(self, status: RunStatus, value: bytes, failure: Failure | None, successor: bytes | None) -> None:
-        super().__init__("CLOSING", is_active=False)
+        self.name = "CLOSING"
+        self.is_active = self.is_ready = self.replay = False  # not by super(): most runs that begin end soon
         self.status, self.value, self.failure, self.successor = status, value, failure, successor
 
 
