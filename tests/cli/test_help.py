@@ -13,6 +13,8 @@ from typer.main import get_command
 
 from perdure.cli.commands import COMMANDS, load
 from perdure.cli.main import app
+from perdure.sdk.worker.capacity import SLOTS_DEFAULT
+from perdure.sdk.worker.stream import DRAIN_S_DEFAULT
 from tests.cli.live import perdure
 
 HERE = Path(__file__).parent
@@ -38,6 +40,12 @@ def test_help_of_a_command_explains_every_option(name: str) -> None:
     assert done.code == 0
     assert done.out.startswith(f"Usage: perdure {name} ")
     assert "<" not in done.out.replace("<id>", ""), "types of the language mean nothing to people"
+
+
+def test_help_of_a_worker_states_the_defaults_that_hold() -> None:
+    done = perdure("worker", "--help", COLUMNS="100")
+    assert f"at a time. [{SLOTS_DEFAULT}]" in done.out
+    assert f"when stopping. [{DRAIN_S_DEFAULT:g}s]" in done.out
 
 
 def test_every_command_can_be_built() -> None:

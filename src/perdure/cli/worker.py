@@ -32,22 +32,28 @@ class WorkerOptions(Sources):
     ]
     queue: Annotated[
         str | None,
-        typer.Option("--queue", "-q", metavar="A,B", help="Only these queues; default: all that the tasks name."),
+        typer.Option(
+            "--queue", "-q", metavar="A,B", help="Only these queues. Default: every queue that its tasks name."
+        ),
     ] = None
-    slots: Annotated[int | None, typer.Option(min=1, help="Tasks at a time.")] = None
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads for plain functions.")] = None
-    processes: Annotated[int | None, typer.Option(min=1, help="Processes for tasks that ask for one.")] = None
+    slots: Annotated[int | None, typer.Option(min=1, help="Tasks to run at a time. [100]")] = None
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads for plain functions. [cores + 4, at most 32]")] = (
+        None
+    )
+    processes: Annotated[int | None, typer.Option(min=1, help="Processes for CPU-bound tasks. [cores]")] = None
     server: Annotated[
         str | None,
         typer.Option(
             "--server",
             metavar="HOST:PORT",
-            help="PERDURE_GRPC, that of `perdure dev` here, or 127.0.0.1:8601. Several with commas.",
+            help="Servers, separated by commas. Default: PERDURE_GRPC, or the local server.",
         ),
     ] = None
     api_key: Annotated[
         str | None,
-        typer.Option("--api-key", metavar="KEY", help="API key with the role worker, or @FILE; else PERDURE_API_KEY."),
+        typer.Option(
+            "--api-key", metavar="KEY", help="API key with the role worker, or @FILE. Default: PERDURE_API_KEY."
+        ),
     ] = None
     namespace: Annotated[
         str | None, typer.Option("--namespace", "-n", metavar="NAME", help="Default: the namespace of the key.")
@@ -69,7 +75,7 @@ class WorkerOptions(Sources):
         typer.Option(
             "--service",
             metavar="NAME=URL",
-            help="A service for `http: {service: NAME}`, beside those of PERDURE_SERVICES. Repeatable.",
+            help="Service for `http: {service: NAME}`, added to PERDURE_SERVICES; repeatable.",
         ),
     ] = None
     http_allow: Annotated[
@@ -77,7 +83,7 @@ class WorkerOptions(Sources):
         typer.Option(
             "--http-allow",
             metavar="HOST",
-            help="A host or network for `http:` beside the public internet and PERDURE_HTTP_ALLOW. Repeatable.",
+            help="Private host or network that `http:` may reach, added to PERDURE_HTTP_ALLOW; repeatable.",
         ),
     ] = None
     allow_run: Annotated[bool | None, typer.Option("--allow-run", help="Run commands for flows, as this user.")] = None
@@ -86,13 +92,15 @@ class WorkerOptions(Sources):
         typer.Option(
             "--run-env",
             metavar="NAME",
-            help="A variable of this process that commands get, beside those of PERDURE_RUN_ENV. Repeatable.",
+            help="Environment variable to pass to commands, added to PERDURE_RUN_ENV; repeatable.",
         ),
     ] = None
-    verbs: Annotated[bool | None, typer.Option("--verbs/--no-verbs", help="Serve `http:` and `run:` of flows; on.")] = (
-        None
-    )
-    drain: Annotated[str | None, typer.Option(metavar="DURATION", help="For running tasks when stopping; 30s.")] = None
+    verbs: Annotated[
+        bool | None, typer.Option("--verbs/--no-verbs", help="Serve `http:` and `run:` tasks of flows. [on]")
+    ] = None
+    drain: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="How long to wait for running tasks when stopping. [30s]")
+    ] = None
 
     def flags(self) -> dict[str, tuple[str, object]]:
         """Key -> (flag, value)."""
