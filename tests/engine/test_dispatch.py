@@ -116,6 +116,19 @@ def test_a_claimed_task_goes_on_when_its_run_leaves_and_ends_as_a_message() -> N
     assert [type(unit) for unit in made.queue.units()] == [ReportUnit]
 
 
+def test_a_task_that_is_claimed_while_its_run_leaves_is_queued_again_when_its_worker_is_lost() -> None:
+    """The run is still in memory, because the commit that releases it is on its way; the attempt is none of its business any more."""
+    made, run = scheduled(worker=FakeWorker(()))
+    run.phase = RELEASED[run.phase](None, None)
+    task_id = ids.derive(RUN, ids.TASK, 0)
+    row = ClaimedTask(task_id, 1, RUN, 0, "t", "q", 1, 0, 1, encode_options(TaskOptions()), b"{}")
+    made.dispatcher.launch_claimed([row], made.runs.get)
+    flight = made.attempts.get(RUN, 0)
+    assert flight is not None
+    made.attempts.ended_lost(flight)
+    assert [type(unit) for unit in made.queue.units()] == [RequeueUnit]
+
+
 def test_a_failed_attempt_of_another_engine_s_run_is_queued_again() -> None:
     made = EngineParts()
     task_id = ids.derive(RUN, ids.TASK, 0)

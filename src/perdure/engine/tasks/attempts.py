@@ -133,7 +133,9 @@ class Attempts:
         return {(*key, f.assignment.attempt) for key, f in self.flights.items() if key not in placed}
 
     def claimed(self, t: ClaimedTask, run: ActiveRun | None, now: int) -> Assignment:
-        """A task whose row belongs to this session begins or continues here."""
+        """A task whose row belongs to this session begins or continues here. The end of one whose run is leaving is a message to it."""
+        if run is not None and type(run.phase) is Leaving:
+            run = None
         a = Assignment(
             t.run_id,
             t.seq,
