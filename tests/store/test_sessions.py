@@ -19,10 +19,12 @@ from perdure.core.retry import TaskOptions
 from perdure.engine.commits.rows import AppendRow, Batch, CloseRow, MessageRow, PromiseRow, ReleaseRow, StateRow
 from perdure.engine.commits.store import NotCommitted, Poison
 from perdure.engine.tasks.lost_workers import settle_lost
+from perdure.store import sessions
 from perdure.store.postgres import PostgresStore
 from perdure.store.queries import fetch_row
 from perdure.wire.codec import decode_message, encode_events, encode_options
 from tests.fakes.rows import queued_row, start_row, task_row
+from tests.fakes.waiting import until
 from tests.store.blocking import until_blocked
 
 NS = 1
@@ -182,6 +184,41 @@ async def test_reaping_waits_for_a_commit_in_flight_and_frees_what_it_wrote(
     )
     assert (row["owner"], row["due"]) == (None, True)
     assert await sql.fetchval("select count(*) from perdure.task_queue where owner is not null") == 0
+
+
+async def test_a_session_is_reaped_though_its_engine_was_halted_amid_a_statement(
+    store: PostgresStore, sql: Any, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server waits for the rest of the statement, as for the rows of a COPY: no timeout of its own ends that."""
+    monkeypatch.setattr(sessions, "HALTED_S", 1.0)
+    session = (await store.register("halted", 10, 0)).id
+    await expire(sql, session)
+
+    engine = await asyncpg.connect(dsn, server_settings={"application_name": "perdure"})
+    halted = asyncio.create_task(halt(engine, session))
+    await until_halted(sql)
+    assert await store.reap(settle_lost) == 0, "it may be about to go on"
+    await until(lambda: store.reap(settle_lost), "the session is reaped")
+    halted.cancel()
+    engine.terminate()
+
+
+async def halt(engine: asyncpg.Connection, session: int) -> None:
+    """Stop in the middle of a statement, in a transaction that holds the session."""
+
+    async def no_rows() -> AsyncIterator[bytes]:
+        await asyncio.Event().wait()
+        yield b""
+
+    async with engine.transaction():
+        await engine.execute("create temp table halted (n int)")
+        await engine.execute("select from perdure.engine_session where id = $1 for key share", session)
+        await engine.copy_to_table("halted", source=no_rows())
+
+
+async def until_halted(sql: Any) -> None:
+    query = "select count(*) from pg_stat_activity where datname = current_database() and query like 'COPY%' and wait_event = 'ClientRead'"
+    await until(lambda: sql.fetchval(query), "the server waits for rows")
 
 
 @asynccontextmanager

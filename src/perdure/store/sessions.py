@@ -22,6 +22,9 @@ from perdure.store.queries import execute, fetch
 
 log = logging.getLogger("perdure.store")
 
+HALTED_S: Final = 10.0
+"""How long a transaction may wait for the rest of a statement before another engine ends it; as idle_in_transaction_session_timeout."""
+
 QUARANTINED: Final = (
     f"quarantined: TAKEOVERS_MAX={TAKEOVERS_MAX} times in a row an engine died or lost its lease while it worked on this run, without a new "
     "event in between. The run is not claimed again. Read the engines' logs (memory, a blocked event loop), repair the cause, then "
@@ -41,6 +44,13 @@ class PostgresSessions(PostgresPort):
 
     async def reap(self, settle: Settle) -> int:
         """Remove expired sessions and free what they held, in one transaction."""
+        reaped = await self._reap(settle)
+        if not reaped:  # a transaction of the session holds it, or another engine reaps it
+            for _ in await self._fetch("end_halted_transactions", halted_s=HALTED_S):
+                log.warning("a transaction of an engine that was halted for HALTED_S=%g s was ended", HALTED_S)
+        return reaped
+
+    async def _reap(self, settle: Settle) -> int:
         async with self._pool.take() as c, c.transaction():
             gone = [r["id"] for r in await fetch(c, "delete_expired_sessions")]
             if gone:

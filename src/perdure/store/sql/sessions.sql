@@ -23,6 +23,16 @@ delete from perdure.engine_session
  where id in (select id from perdure.engine_session where expires_at <= now() order by id for update skip locked)
 returning id;
 
+-- name: end_halted_transactions
+-- A transaction of an engine that was halted between two messages of one statement: the server waits for the rest of it, and no timeout of
+-- the server ends that, because the transaction does not count as idle. It holds the fence of its session, which cannot be reaped meanwhile.
+-- Only connections of engines: a COPY that waits for its client looks the same.
+select pg_terminate_backend(pid) as ended
+  from pg_stat_activity
+ where datname = current_database() and usename = current_user and application_name = 'perdure' and pid <> pg_backend_pid()
+   and state = 'active' and wait_event = 'ClientRead'
+   and greatest(xact_start, state_change) < clock_timestamp() - make_interval(secs => :halted_s::float8);
+
 -- name: delete_session
 delete from perdure.engine_session where id = :session returning id;
 
