@@ -71,7 +71,9 @@ class Closing(Phase):
 
     def __init__(self, status: RunStatus, value: bytes, failure: Failure | None, successor: bytes | None) -> None:
         self.name = "CLOSING"
-        self.is_active = self.is_ready = self.replay = False  # not by super(): most runs that begin end soon
+        self.is_active = self.is_ready = self.replay = (
+            False  # without super().__init__: this runs at the end of every run
+        )
         self.status, self.value, self.failure, self.successor = status, value, failure, successor
 
 
