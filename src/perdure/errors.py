@@ -12,6 +12,8 @@ with, and a message that says what happened, why, and what to do next. docs/refe
     |   +-- UpdateRejected           update_rejected
     |   +-- ExprError                expression_error
     |   +-- FlowError                invalid_flow
+    +-- PayloadMissing               payload_missing
+    +-- PayloadCorrupt               payload_corrupt
     +-- NotFound                     not_found
     +-- Conflict                     conflict
     |   +-- RunAlreadyExists         run_already_exists
@@ -82,7 +84,9 @@ from perdure.core.errors import (
     NotAssigned,
     NotFound,
     NotRegistered,
+    PayloadCorrupt,
     PayloadMismatch,
+    PayloadMissing,
     PayloadTooLarge,
     PerdureError,
     PromiseAlreadyResolved,
@@ -137,7 +141,9 @@ __all__ = [
     "NotAssigned",
     "NotFound",
     "NotRegistered",
+    "PayloadCorrupt",
     "PayloadMismatch",
+    "PayloadMissing",
     "PayloadTooLarge",
     "PerdureError",
     "PromiseAlreadyResolved",

@@ -30,6 +30,8 @@ CODES = {
     "InvalidInput": "invalid_input",
     "PayloadMismatch": "payload_mismatch",
     "PayloadTooLarge": "payload_too_large",
+    "PayloadMissing": "payload_missing",
+    "PayloadCorrupt": "payload_corrupt",
     "NotRegistered": "not_registered",
     "NotFound": "not_found",
     "Conflict": "conflict",

@@ -10,7 +10,7 @@ import pytest
 from perdure import Approval, Promise, Signal, State, Update, task, workflow
 from perdure.core import named_events
 from perdure.core.names import checked_name, escaped
-from perdure.engine.api import flow_control, messages
+from perdure.engine.api import flow_control
 from perdure.errors import InvalidInput
 from perdure.flows import scheduled
 from perdure.flows.compile import compile_value
@@ -35,7 +35,7 @@ DOORS: dict[str, Callable[[str], Any]] = {
     "run": lambda name: workflow(name="w")(nothing).options(key=name),
     "schedule": scheduled.check_name,
     "named event": named_events.check_name,
-    "message": lambda name: messages.check_message("signal", name, b""),
+    "message": lambda name: checked_name("signal", name),
     "rule": lambda name: flow_control.checked_scope("queue", name),
     "flow": lambda name: compile_value({"flow": name, "tasks": {"a": {"value": 1}}}),
     "flow's queue": lambda name: compile_value({"flow": "f", "tasks": {"a": {"python": "p", "queue": name}}}),

@@ -173,3 +173,41 @@ def test_never_and_on_match_a_class_and_its_bases_and_never_wins(
     never: tuple[str, ...], on: tuple[str, ...], final: bool
 ) -> None:
     assert is_final(options(never=never, on=on), MRO) is final
+
+
+@pytest.mark.parametrize("executor", ["kubernetes", "ray", "objects"])
+def test_a_lost_worker_is_no_lost_attempt_of_a_job_that_outlives_it(executor: str) -> None:
+    for options in (TaskOptions(executor=executor), TaskOptions(executor=executor, at_most_once=True)):
+        verdict = settle(options, TASK, 2, 1, End.LOST, None)
+        assert isinstance(verdict, Requeue) and (verdict.attempt, verdict.lost) == (2, 1) and verdict.delay_us > 0
+
+
+@pytest.mark.parametrize("executor", ["process", "container", "local-mine", ""])
+def test_a_job_that_only_its_own_machine_finds_again_is_lost_with_the_worker(executor: str) -> None:
+    verdict = settle(TaskOptions(executor=executor), TASK, 1, 0, End.LOST, None)
+    assert isinstance(verdict, Requeue) and (verdict.attempt, verdict.lost) == (2, 1)
+    assert isinstance(settle(TaskOptions(executor=executor, at_most_once=True), TASK, 1, 0, End.LOST, None), Fail)
+
+
+def test_a_call_of_a_service_that_must_not_be_repeated_fails_with_its_worker() -> None:
+    assert isinstance(settle(TaskOptions(executor="service"), TASK, 1, 0, End.LOST, None), Requeue)
+    assert isinstance(settle(TaskOptions(executor="service", at_most_once=True), TASK, 1, 0, End.LOST, None), Fail)
+
+
+def test_a_lost_job_has_a_budget_and_pauses_of_its_own() -> None:
+    why = Failure("task_lost", "its node is gone")
+    options = TaskOptions(executor="kubernetes", max_attempts=1, lost_max=2, jitter=False)
+    first = settle(options, TASK, 1, 0, End.JOB_LOST, why)
+    assert isinstance(first, Requeue) and (first.attempt, first.lost, first.delay_us) == (2, 1, options.initial_us)
+    assert "its node is gone" in first.failure.message
+    last = settle(options, TASK, 3, 2, End.JOB_LOST, why)
+    assert (
+        isinstance(last, Fail) and "lost_max=2" in last.failure.message and "its node is gone" in last.failure.message
+    )
+    assert isinstance(settle(TaskOptions(executor="ray", at_most_once=True), TASK, 1, 0, End.JOB_LOST, why), Fail)
+
+
+def test_an_attempt_that_is_given_back_may_ask_for_a_pause() -> None:
+    later = Failure("executor_unavailable", "it does not answer", retry_after_us=10_000_000)
+    verdict = settle(TaskOptions(executor="ray"), TASK, 1, 0, End.RETURNED, later)
+    assert isinstance(verdict, Requeue) and (verdict.attempt, verdict.delay_us) == (1, 10_000_000)

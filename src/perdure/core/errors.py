@@ -73,6 +73,22 @@ class PayloadTooLarge(InvalidInput):
     code = "payload_too_large"
 
 
+class PayloadMissing(PerdureError):
+    """Content that a payload refers to is not in its store."""
+
+    code = "payload_missing"
+    http_status = 410
+    grpc_status = "NOT_FOUND"
+    exit_code = 4
+
+
+class PayloadCorrupt(PerdureError):
+    """Stored content does not have the checksum by which a payload refers to it."""
+
+    code = "payload_corrupt"
+    grpc_status = "DATA_LOSS"
+
+
 class NotRegistered(InvalidInput):
     """No workflow or task of that name or version is known here."""
 

@@ -20,7 +20,7 @@ from collections.abc import Callable
 
 from perdure.core import commands as cm
 from perdure.core import events as ev
-from perdure.core import ids
+from perdure.core import ids, payloads
 from perdure.core.errors import Failure, InvalidInput, NondeterminismError
 from perdure.core.lazy_sets import EMPTY, LazySet, added
 from perdure.core.limits import FANOUT_TASKS_MAX, SCHEDULE_CHUNK_BYTES, SCHEDULE_CHUNK_TASKS
@@ -128,11 +128,17 @@ class Journal:
                 expected.name != name
                 or not _same_nodes(expected, nodes, first - start)
                 # The error text passed to an undo may differ: texts of exceptions contain addresses.
-                or (expected.inputs != chunk and not is_undo(nodes))
+                or (expected.inputs != chunk and not is_undo(nodes) and not payloads.agree(expected.inputs, chunk))
             ):
                 self._refuse(f"task {first}", _describe(expected), _tasks_text(name, chunk))
             first += len(chunk)
         return start
+
+    @property
+    def next_task(self) -> str:
+        """The name that the history has for the task that is scheduled next; empty where it has none."""
+        expected = self._expected.get((ids.TASK, self._next.get(ids.TASK, 0)))
+        return expected.name if isinstance(expected, ev.TasksScheduled) else ""
 
     def skip_tasks(self, nodes: list[str], reason: str) -> int:
         """Nodes that will not run; each takes a sequence number."""
@@ -159,7 +165,7 @@ class Journal:
             self._commands.append(cm.StartChild(seq, workflow, version, data, key, timeout_us))
             return seq
         assert isinstance(expected, ev.ChildStarted)
-        if (expected.workflow, expected.key, expected.input) != (workflow, key, data):
+        if (expected.workflow, expected.key) != (workflow, key) or not _same(expected.input, data):
             self._refuse(
                 f"child {seq}",
                 f"child workflow {expected.workflow!r} key={expected.key!r} input={_short(expected.input)}",
@@ -199,7 +205,7 @@ class Journal:
             return
         assert isinstance(expected, ev.StateSet | ev.StateCleared)
         before = expected.value if isinstance(expected, ev.StateSet) else None
-        if (expected.name, before) != (name, value):
+        if expected.name != name or not _same(before, value):
             self._refuse(f"state write {seq}", f"{expected.name!r} = {_short(before)}", f"{name!r} = {_short(value)}")
 
     def is_unhandled(self, id: str, *, known: bool) -> bool:
@@ -303,6 +309,12 @@ def _of_chunk(nodes: list[str] | None, index: int, start: int, chunk: list[bytes
     if not nodes or index >= 0 or len(nodes) == len(chunk):
         return nodes or []
     return nodes[start : start + len(chunk)]
+
+
+def _same(recorded: bytes | None, asked: bytes | None) -> bool:
+    if recorded == asked:
+        return True
+    return recorded is not None and asked is not None and payloads.agree([recorded], [asked])
 
 
 def _same_nodes(expected: ev.TasksScheduled, nodes: list[str] | None, start: int) -> bool:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import msgspec
 
 from perdure.core.limits import SCHEMA_NODES_MAX, VALIDATORS_KEPT_MAX
+from perdure.core.payloads import Placed
 
 if TYPE_CHECKING:
     import jsonschema_rs
@@ -74,6 +75,8 @@ def completed(schema: Mapping[str, Any] | None, value: Any, *, offered: bool = F
             if isinstance(s, Mapping) and "default" in s and k not in given
         }
         value = {**given, **defaults} if defaults else given
+        if Placed in map(type, given.values()):
+            return value, ""  # it was held against the schema when the run was started, with what is stored
     return value, problem(schema, value, "input")
 
 

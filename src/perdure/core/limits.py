@@ -8,6 +8,30 @@ HISTORY_EVENTS_MAX: Final = 50_000
 """Events in one run's history. A run that reaches it fails with `history_too_large`; use `wf.continue_as_new`."""
 PAYLOAD_BYTES_MAX: Final = 256 * 1024
 """Bytes of one encoded input, result, signal, state value or operation result, inline in the history."""
+PAYLOAD_INLINE_BYTES: Final = 64 * 1024
+"""Larger values are kept in the payload store, and the history has a reference; a setting (`PERDURE_PAYLOAD_INLINE_BYTES`)."""
+PAYLOAD_POSTGRES_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Bytes of one value or blob in the database's payload store; a setting of the server (`PERDURE_ENGINE_PAYLOAD_BYTES_MAX`)."""
+PAYLOAD_OBJECT_BYTES_MAX: Final = 2 * 1024 * 1024 * 1024
+"""Bytes of one value or blob in an object store."""
+PAYLOAD_CHUNK_BYTES: Final = 1024 * 1024
+"""Bytes of stored content in one row, one message and one read."""
+PAYLOAD_TRANSFERS_MAX: Final = 16
+"""Stored values that one process reads or writes at the same time."""
+PAYLOAD_GRACE_S: Final = 86_400
+"""Seconds for which stored content that no run uses is kept: time for an upload to be recorded."""
+PAYLOAD_SWEEP_MAX: Final = 500
+"""Stored contents that one sweep of an engine looks at."""
+PAYLOAD_ANNOUNCED_MAX: Final = 1_000
+"""Stored contents that one request may announce, and references that one stored value may name in one request."""
+PAYLOAD_SHOWN_BYTES_MAX: Final = 1024 * 1024
+"""Bytes of a stored value that REST answers in place of the reference; larger ones are downloaded."""
+PAYLOAD_STORES_MAX: Final = 8
+"""Object stores that one process may be given (`PERDURE_PAYLOADS`)."""
+FLOW_PAYLOAD_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Bytes of stored values that the expressions of one run of a flow may read; more belongs into a task."""
+FLOW_PAYLOADS_MAX: Final = 1_000
+"""Stored values that the expressions of one run of a flow may read."""
 FANOUT_TASKS_MAX: Final = 100_000
 """Tasks of one `wf.map`."""
 PENDING_TASKS_MAX: Final = 200_000
@@ -77,8 +101,14 @@ BLOCKED_STACK_CHARS_MAX: Final = 4_000
 """Characters kept of the stack that holds a worker's event loop; the innermost frames are kept."""
 HTTP_ALLOW_MAX: Final = 1_000
 """Hosts and networks that one worker's `http_allow` may name."""
-RUN_ENV_MAX: Final = 1_000
-"""Variables that one worker's `run_env` may name."""
+PROCESS_SECRETS_MAX: Final = 1_000
+"""Variables of one worker that commands may ask for."""
+JOB_RESULT_BYTES_MAX: Final = PAYLOAD_POSTGRES_BYTES_MAX
+"""Bytes of the result of a job: the result file of a command or container, or output.json of an object-store job."""
+JOB_LINE_BYTES_MAX: Final = PAYLOAD_BYTES_MAX
+"""Bytes of the last line that an object-store job or a Kubernetes pod printed, where that is its result."""
+JOB_VARIABLES_MAX: Final = 200
+"""Variables of one worker that a launcher of jobs may be given."""
 
 APPROVAL_BYTES_MAX: Final = 64 * 1024
 """Bytes of what an approval asks as JSON: title, form, assignees and details together."""
@@ -189,6 +219,27 @@ WEBHOOK_BODY_BYTES_MAX: Final = 256 * 1024
 """Bytes of the body of a webhook."""
 WEBHOOKS_MAX: Final = 1_000
 """Webhooks of one namespace."""
+
+SERVICE_INSTANCES_MAX: Final = 1_000
+"""Instances of HTTP services that one namespace has registered."""
+INSTANCE_SERVICES_MAX: Final = 100
+"""Services of one instance."""
+INSTANCE_URL_CHARS_MAX: Final = 2_000
+"""Characters of the URL of an instance."""
+INSTANCE_KEPT_S: Final = 86_400
+"""Seconds without a heartbeat after which an instance is removed."""
+CALLBACK_KEPT_S: Final = 7 * 86_400
+"""Seconds after which the record of a callback is removed."""
+SERVICE_ATTEMPTS_DEFAULT: Final = 3
+"""Calls of a service within one attempt of the task, each to another instance as far as there are any."""
+SERVICE_ATTEMPTS_MAX: Final = 100
+"""The most calls of a service within one attempt of the task."""
+SERVICE_DELAY_MS_MAX: Final = 600_000
+"""Milliseconds between two calls within one attempt, at most: ten minutes."""
+SERVICE_CALLS_MAX: Final = 256
+"""Calls of services that one worker has under way; further ones wait for a free place."""
+SERVICE_WAIT_S: Final = 30
+"""Seconds for which a call waits for an instance where none is online; then the attempt fails."""
 
 SCHEDULE_CRONS_MAX: Final = 20
 """Cron expressions of one schedule."""

@@ -9,21 +9,17 @@ Laws:
 
 from __future__ import annotations
 
-import base64
-import binascii
-import hmac
-from hashlib import sha256
 from typing import Final, Literal
 
 import msgspec
 
+from perdure.core import signed_texts
 from perdure.core.limits import LINK_CHARS_MAX
 
 PURPOSE: Final = b"perdure link 1\n"
 """Signed along, so that no signature made for anything else is one of a link."""
-SECRET_BYTES: Final = 32
+SECRET_BYTES: Final = signed_texts.SECRET_BYTES
 ID_BYTES: Final = 16
-_MAC_BYTES: Final = sha256().digest_size
 
 Kind = Literal["approval", "promise"]
 
@@ -45,31 +41,15 @@ _decoder = msgspec.msgpack.Decoder(Link)
 
 
 def sign(link: Link, secret: bytes) -> str:
-    body = msgspec.msgpack.encode(link)
-    return _text(body + _mac(body, secret))
+    return signed_texts.sign(msgspec.msgpack.encode(link), PURPOSE, secret)
 
 
 def read(token: str, secret: bytes) -> Link | None:
     """The link, if it is exactly as it was signed."""
-    if len(token) > LINK_CHARS_MAX or not token.isascii():
-        return None
-    try:
-        data = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
-    except (binascii.Error, ValueError):
-        return None
-    body, mac = data[:-_MAC_BYTES], data[-_MAC_BYTES:]
-    if not hmac.compare_digest(_mac(body, secret), mac) or _text(data) != token:  # one spelling of a token, not several
+    body = signed_texts.read(token, PURPOSE, secret, LINK_CHARS_MAX)
+    if body is None:
         return None
     try:
         return _decoder.decode(body)
     except msgspec.DecodeError:
         return None
-
-
-def _mac(body: bytes, secret: bytes) -> bytes:
-    assert len(secret) == SECRET_BYTES, "the secret of links is made by the store"
-    return hmac.digest(secret, PURPOSE + body, "sha256")
-
-
-def _text(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()

@@ -7,18 +7,24 @@ Laws:
 3. Backoff is exponential, capped and jittered; the jitter comes from the task's id and attempt, so it is the same wherever
    it is computed and different for neighbours. An error that names a delay of its own (`retry_after_us`) gets that one instead.
 4. Nothing begins after its time: a retry that could not begin before the task must have ended (`to_close_us`) is not tried.
+5. A job outlives the worker that watches it: the next worker continues the same attempt. Only a lost job is a lost attempt.
 """
 
 from __future__ import annotations
 
 from enum import Enum
 from hashlib import blake2b
+from typing import Final
 
 import msgspec
 
 from perdure.core.errors import Failure
 from perdure.core.flow_control.options import FlowControlSpec
+from perdure.core.jobs import SERVICE, outlives_worker
 from perdure.core.limits import ATTEMPTS_DEFAULT, LOST_WORKERS_MAX, RETRY_AFTER_S_MAX
+
+REATTACH_US: Final = 1_000_000
+"""Pause before another worker takes over a job. A job that crashes its workers does so once a second at most."""
 
 
 class TaskOptions(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
@@ -47,6 +53,8 @@ class TaskOptions(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """The task that takes back what this one did, if the run fails or is cancelled later; empty: none."""
     control: FlowControlSpec | None = None
     """Flow control; None where the task asks for none."""
+    executor: str = ""
+    """What runs it outside of its worker, see core/jobs.py; empty: the worker itself."""
 
 
 class End(Enum):
@@ -62,9 +70,11 @@ class End(Enum):
     """Its time was over before it began, or over all attempts: there is no other attempt."""
     LOST = "lost"
     """The worker or its engine vanished; whether the attempt had an effect is unknown."""
+    JOB_LOST = "job_lost"
+    """The executor lost the job: its machine is gone, or it never started."""
     CANCELLED = "cancelled"
     RETURNED = "returned"
-    """The worker gave it back before it began; this was no attempt."""
+    """The worker gave it back before it began, or gave back a job that it watched: the same attempt goes on."""
 
 
 class Succeed(msgspec.Struct, frozen=True):
@@ -106,11 +116,17 @@ def settle(
         return Succeed()
     if end is End.CANCELLED:
         return Cancel()
-    if end is End.LOST:
-        return _in_time(options, _settle_lost(options, attempt, lost), left_us)
+    if end is End.LOST and outlives_worker(options.executor) and not _may_repeat(options):
+        left = Failure(
+            "task_returned", f"the worker that watched attempt {attempt} vanished; another one takes it over"
+        )
+        return _in_time(options, Requeue(attempt, lost, REATTACH_US, left), left_us)
+    if end is End.LOST or end is End.JOB_LOST:
+        return _in_time(options, _settle_lost(options, task_id, attempt, lost, failure), left_us)
     if end is End.RETURNED:
         returned = failure or Failure("task_returned", "the worker gave the task back unstarted")
-        return _in_time(options, Requeue(attempt, lost, 0, returned), left_us)
+        delay_us = min(returned.retry_after_us, RETRY_AFTER_S_MAX * 1_000_000)
+        return _in_time(options, Requeue(attempt, lost, delay_us, returned), left_us)
     assert failure is not None
     final = end is End.FINAL_ERROR or end is End.EXPIRED
     if final or options.at_most_once or attempt - lost >= options.max_attempts:
@@ -157,22 +173,23 @@ def expired(options: TaskOptions, waited_us: int, attempt: int, why: str) -> Fai
     return Failure("task_timeout", f"{text}. {why}" if why else text, "TimeoutError")
 
 
-def _settle_lost(options: TaskOptions, attempt: int, lost: int) -> Verdict:
+def _may_repeat(options: TaskOptions) -> bool:
+    """An at-most-once task whose work the next worker might do again: a call of a service lives in the worker that makes it."""
+    return options.at_most_once and options.executor == SERVICE
+
+
+def _settle_lost(options: TaskOptions, task_id: bytes, attempt: int, lost: int, job: Failure | None) -> Verdict:
+    """`job`: what the executor reported of a lost job; None for a lost worker."""
+    what, why = ("the worker vanished", "") if job is None else ("the job was lost", f": {job.message}")
     if options.at_most_once:
-        return Fail(
-            Failure(
-                "task_lost",
-                f"the worker vanished during attempt {attempt} of an at-most-once task; whether it had an effect is unknown",
-            )
-        )
+        text = f"{what} during attempt {attempt} of an at-most-once task; whether it had an effect is unknown{why}"
+        return Fail(Failure("task_lost", text))
     if lost + 1 > options.lost_max:
-        return Fail(
-            Failure(
-                "task_lost",
-                f"the worker vanished {lost + 1} times while running this task (limit lost_max={options.lost_max})",
-            )
-        )
-    return Requeue(attempt + 1, lost + 1, 0, Failure("task_lost", f"the worker vanished during attempt {attempt}"))
+        text = f"{what} {lost + 1} times while running this task (limit lost_max={options.lost_max}){why}"
+        return Fail(Failure("task_lost", text))
+    failure = Failure("task_lost", f"{what} during attempt {attempt}{why}")
+    delay_us = 0 if job is None else backoff_us(options, task_id, lost + 1)
+    return Requeue(attempt + 1, lost + 1, delay_us, failure)
 
 
 def backoff_us(options: TaskOptions, task_id: bytes, failures: int) -> int:
