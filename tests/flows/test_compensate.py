@@ -39,7 +39,7 @@ def problems_of(compensate: str, node: str = "") -> list[str]:
     ("compensate", "wrong"),
     [
         ("7", "3:19 compensate of task 'a' is the number 7; it must be a mapping"),
-        ("{}", "does not say what to do (give it one of python, http, run, service)"),
+        ("{}", "does not say what to do (give it one of python, http, run, job, service)"),
         ("{flow: other}", "unknown key 'flow' in compensate of task 'a'"),
         ("{pyton: x}", "unknown key 'pyton' in compensate of task 'a' (did you mean 'python'?)"),
         ("{python: x, run: [y]}", "compensate of task 'a' has python and run; a node does one thing"),

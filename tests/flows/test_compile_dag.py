@@ -20,6 +20,7 @@ from perdure.flows.model import (
     Choice,
     Embedded,
     FlowNode,
+    HttpServiceOptions,
     MessageVerb,
     Services,
     Sleep,
@@ -148,6 +149,21 @@ def call(task: str, args: Any = None, options: TaskOptions = PLAIN, queue: str =
     return TaskCall(task=task, queue=queue, options=options, said=frozenset(said), args=made)
 
 
+def run(args: Any) -> TaskCall:
+    return call("perdure.run", args, TaskOptions(executor="process"))
+
+
+OVER_HTTP = HttpServiceOptions(options=TaskOptions(executor="service"))
+
+
+def service(name: str, args: Any) -> TaskCall:
+    return msgspec.structs.replace(call(name, args), service=OVER_HTTP)
+
+
+def http_service(args: Any) -> TaskCall:
+    return call("perdure.job.service", args, TaskOptions(executor="service"))
+
+
 @pytest.mark.parametrize(
     ("fields", "verb"),
     [
@@ -164,19 +180,33 @@ def call(task: str, args: Any = None, options: TaskOptions = PLAIN, queue: str =
                 {"url": "http://x", "method": "PUT", "headers": {"a": 1}, "query": {"q": "${ input.q }"}, "body": [1]},
             ),
         ),
-        ("{run: [ls, -l, 3, '${ input.dir }']}", call("perdure.run", {"command": ["ls", "-l", 3, "${ input.dir }"]})),
-        ("{run: 'ls | wc'}", call("perdure.run", {"command": "ls | wc"})),
+        ("{run: [ls, -l, 3, '${ input.dir }']}", run({"command": ["ls", "-l", 3, "${ input.dir }"]})),
+        ("{run: 'ls | wc'}", run({"command": "ls | wc"})),
         (
             "{run: {command: [x], env: {A: '${ input.a }'}, cwd: /tmp, stdin: '${ input }'}}",
-            call("perdure.run", {"command": ["x"], "env": {"A": "${ input.a }"}, "cwd": "/tmp", "stdin": "${ input }"}),
+            run({"command": ["x"], "env": {"A": "${ input.a }"}, "cwd": "/tmp", "stdin": "${ input }"}),
         ),
-        ("{service: s}", call("s", {"input": None})),
-        ("{service: s, with: [1, '${ input.x }']}", call("s", {"input": [1, "${ input.x }"]})),
-        ("{service: s, foreach: [1]}", call("s", {"input": "${ item }"})),
+        ("{service: s}", service("s", {"input": None})),
+        ("{service: s, with: [1, '${ input.x }']}", service("s", {"input": [1, "${ input.x }"]})),
+        ("{service: s, foreach: [1]}", service("s", {"input": "${ item }"})),
+        (
+            "{service: {name: s, max_attempts: 2, weighted_by_load: true}, with: 5}",
+            http_service({"input": 5, "service": "s", "max_attempts": 2, "weighted_by_load": True}),
+        ),
+        (
+            "{service: {url: 'https://x/${ input.id }', headers: {A: 1}, auth: {bearer_env: T}}}",
+            http_service(
+                {"input": None, "url": "https://x/${ input.id }", "headers": {"A": 1}, "auth": {"bearer_env": "T"}}
+            ),
+        ),
         (
             "{services: [s, t]}",
             Services(
-                names=Template.literal(["s", "t"]), queue="default", options=PLAIN, args=Template.make({"input": None})
+                names=Template.literal(["s", "t"]),
+                queue="default",
+                options=PLAIN,
+                args=Template.make({"input": None}),
+                service=OVER_HTTP,
             ),
         ),
         (
@@ -186,6 +216,7 @@ def call(task: str, args: Any = None, options: TaskOptions = PLAIN, queue: str =
                 queue="default",
                 options=PLAIN,
                 args=Template.make({"input": 5}),
+                service=OVER_HTTP,
             ),
         ),
         ("{flow: other}", ChildCall(workflow="other")),
@@ -479,6 +510,7 @@ def test_what_is_wrong_with_a_document(text: str, line: int, column: int, messag
         ("http: {url: x}, with: {a: 1}", 23, "with does not go with http: in task 'n'; put the values in its body"),
         ("run: []", 12, "the command of task 'n' is a list; it must be a list of arguments"),
         ("run: ' '", 12, "runs nothing"),
+        ("run: {command: [x], user: a}", 27, "user of task 'n' goes with image"),
         ("run: 'echo ${ input.x }'", 18, "the shell text of task 'n' holds ${ }; pass values as arguments or env"),
         ("run: {command: 'x ${HOME}'}", 25, "the shell text of task 'n' holds ${ }"),
         ("run: [bash, -ec, 'x ${ input.x }']", 27, "the shell text of task 'n' holds ${ }"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from perdure.core import expressions
@@ -17,6 +18,7 @@ from perdure.flows.model import (
     Choice,
     Embedded,
     FlowNode,
+    HttpServiceOptions,
     MessageVerb,
     NodeSpread,
     Services,
@@ -31,6 +33,9 @@ from perdure.flows.source import read
 
 ONCE = TaskOptions(max_attempts=1, initial_us=0, cap_us=0, factor=1.0, jitter=False)
 """Data flows retry only when told to."""
+ONCE_OVER_HTTP = HttpServiceOptions(
+    options=msgspec.structs.replace(ONCE, executor="service"), fields={"max_attempts": 1}
+)
 EXECUTED = Template.make({"input": "${ input }", "params": "${ params }"})
 
 
@@ -114,7 +119,8 @@ def test_verbs_in_a_graph() -> None:
     edges = str([{"from": a, "to": b} for a, b in zip("abcdefghi", "bcdefghij", strict=True)])
     a, b, c, d, e, f, g, h, i, j = graph(nodes, edges).flow.body.nodes
     plain = TaskOptions()
-    assert a.verb == TaskCall(task="s", queue="default", options=plain, args=EXECUTED)
+    http = HttpServiceOptions(options=TaskOptions(executor="service"))
+    assert a.verb == TaskCall(task="s", queue="default", options=plain, args=EXECUTED, service=http)
     assert isinstance(b.verb, TaskCall)
     assert b.verb.args == Template.make({"input": {"x": "${ params.x }"}, "params": "${ params }"})
     assert isinstance(c.verb, Services)
@@ -170,7 +176,12 @@ def test_an_executor_with_all_its_fields() -> None:
     )
     options = TaskOptions(max_attempts=6, initial_us=100_000, cap_us=100_000, factor=1.0, jitter=False)
     said = frozenset({"max_attempts", "initial_us", "cap_us", "factor", "jitter"})
-    assert n.verb == TaskCall(task="transform", queue="default", options=options, said=said, args=EXECUTED)
+    fields = {"max_attempts": 2, "attempt_delay_ms": 50, "weighted_by_load": True}
+    rounds = msgspec.structs.replace(options, max_attempts=3, executor="service")
+    http = HttpServiceOptions(options=rounds, said=said, fields=fields)
+    assert n.verb == TaskCall(
+        task="transform", queue="default", options=options, said=said, args=EXECUTED, service=http
+    )
     assert n.params == Template.make({"op": "upper", "ref": "${ shared.ref }"})
     assert n.prepare == tmpl("params.text")
     assert n.writes == (Write(to=("out", "text"), value=tmpl("output")), Write(to=("a", "b"), value=tmpl("output.x.y")))
@@ -243,11 +254,17 @@ def test_foreach_and_parallel(fields: dict[str, Any], concurrency: int | None, o
     many = None if concurrency is None else Template.literal(concurrency)
     each = node({"kind": "foreach", "service": "s", "prep": {"input_key": "list"}, **fields})
     assert each.verb == TaskCall(
-        task="s", queue="default", options=ONCE, args=Template.make({"input": "${ item }", "params": "${ params }"})
+        task="s",
+        queue="default",
+        options=ONCE,
+        args=Template.make({"input": "${ item }", "params": "${ params }"}),
+        service=ONCE_OVER_HTTP,
     )
     assert (each.spread, each.on_error) == (NodeSpread(items=tmpl("input"), concurrency=many), on_error)
     side = node({"kind": "parallel", "parallel_services": ["s", "t"], **fields})
-    assert side.verb == Services(names=Template.literal(["s", "t"]), queue="default", options=ONCE, args=EXECUTED)
+    assert side.verb == Services(
+        names=Template.literal(["s", "t"]), queue="default", options=ONCE, args=EXECUTED, service=ONCE_OVER_HTTP
+    )
     assert (side.spread, side.on_error) == (NodeSpread(concurrency=many), on_error)
 
 

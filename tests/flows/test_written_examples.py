@@ -697,11 +697,11 @@ async def nightly(
 ) -> AsyncIterator[Perdure]:
     """With a worker that reaches the service and may run commands where rm.sh is."""
     script = tmp_path / "rm.sh"
-    script.write_text("#!/bin/sh\necho removed > cleaned\n")
+    script.write_text('#!/bin/sh\necho removed > "$(dirname "$0")/cleaned"\n')
     script.chmod(0o755)
     monkeypatch.chdir(tmp_path)
     services = {"transform": f"http://127.0.0.1:{service.server_address[1]}"}
-    async with Perdure(dsn, services=services, allow_run=True) as client:
+    async with Perdure(dsn, services=services, executors=["process"]) as client:
         await client.deploy(PUBLISH)
         await client.deploy(NIGHTLY)
         yield client

@@ -20,7 +20,11 @@ RESERVED: Final = "perdure."
 """How the names of the tasks begin that every worker of ours serves by itself."""
 HTTP: Final = "perdure.http"
 RUN: Final = "perdure.run"
-BUILT_IN: Final = frozenset({HTTP, RUN})
+
+
+def is_built_in(task: str) -> bool:
+    """Whether it is a task of Perdure's own, and none that a user defined."""
+    return task.startswith(RESERVED)
 
 
 def encode_json(value: Any) -> bytes:

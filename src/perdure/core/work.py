@@ -15,6 +15,7 @@ from perdure.core.deferred_starts import DedupSpec, Later
 from perdure.core.errors import Failure
 from perdure.core.events import Recorded
 from perdure.core.lifecycle import RunStatus
+from perdure.core.payload_port import PayloadCarrier
 from perdure.core.retry import End, TaskOptions
 
 VERSION_PREFIX: Final = "flow-"
@@ -28,6 +29,10 @@ def is_flow(version: str) -> bool:
 def run_kind(version: str) -> str:
     """`run_queue.kind` of a run of this version."""
     return "flow" if is_flow(version) else "code"
+
+
+AttemptToken = tuple[bytes, int, int]
+"""(run id, seq, attempt)"""
 
 
 class Assignment(msgspec.Struct, gc=False):
@@ -44,6 +49,8 @@ class Assignment(msgspec.Struct, gc=False):
     trace: str = ""
     """W3C traceparent of the run's span."""
     queue: str = ""
+    job: str = ""
+    """The external name of the attempt, for the executor that runs it; empty where the worker runs it itself."""
 
 
 class Report(msgspec.Struct, gc=False):
@@ -140,6 +147,11 @@ class StartRequest(msgspec.Struct, frozen=True, kw_only=True):
     registered_only: bool = False
     """Refuse a workflow or version that is not registered. Code that starts a workflow it defines does not know what is."""
 
+    @property
+    def is_deferred(self) -> bool:
+        """The start is debounced, batched or deduplicated."""
+        return self.later is not None or self.dedup is not None
+
 
 class Outcome(msgspec.Struct, frozen=True):
     """How a run ended. `status` is a RunStatus."""
@@ -188,10 +200,16 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
     decided: Callable[[list[Decided]], None]
     beats: Callable[[list[Beat]], None]
     logged: Callable[[list[LogChunk]], None]
+    deferred: Callable[[list[AttemptToken]], None]
+    """Attempts that wait for a job outside of the worker: their slots are free."""
     urgent_beats: Callable[[list[Beat]], None] | None = None
     """Called from a thread while the loop is blocked, so it must not need the loop. None: `beats` is called, which is right for an engine in
     the same process."""
     code_overran: Callable[[bytes, str], None] | None = None
     """Called from a thread when workflow code cannot be stopped: the run, and the stack it is at."""
+    acknowledges: bool = False
+    """Reports are acknowledged (`Worker.acknowledged`) once they have arrived. Otherwise they arrive with the call."""
     ns: int = 0
     """The engine's own namespace; a worker in its process serves that one."""
+    payloads: PayloadCarrier | None = None
+    """Stored content that payloads refer to. None: payloads travel as they are, in tests of a worker alone."""

@@ -11,10 +11,10 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from perdure.core.calls import RUN
 from perdure.core.expressions import Expr
 from perdure.core.expressions.template import Template
 from perdure.core.flow_control.options import FlowControlSpec
+from perdure.core.jobs import SERVICE, executor_of
 from perdure.core.retry import TaskOptions
 from perdure.core.schedules import ScheduleSpec
 
@@ -40,6 +40,15 @@ class SourcePlace(msgspec.Struct, frozen=True):
     column: int = 0
 
 
+class HttpServiceOptions(_Frozen, frozen=True):
+    """How a service is called over HTTP, where no Python task of its name stands for it (`Executions.schedule`)."""
+
+    options: TaskOptions
+    said: frozenset[str] = frozenset()
+    fields: Mapping[str, Any] = {}
+    """Of the call, beside service, input and params."""
+
+
 class TaskCall(_Frozen, frozen=True, tag="call"):
     """A task for a worker."""
 
@@ -50,17 +59,20 @@ class TaskCall(_Frozen, frozen=True, tag="call"):
     """What the document gives of queue and options; the task's declaration counts for the rest."""
     args: Template | None = None
     """The call's arguments, one object. None: the node has no `with:`, and all values in scope are offered (core/calls.py)."""
+    service: HttpServiceOptions | None = None
+    """`task` is the name of a service."""
 
 
 class Services(_Frozen, frozen=True, tag="services"):
-    """The same call to several tasks: a spread over names instead of items."""
+    """The same call to several services: a spread over names instead of items."""
 
     names: Template
-    """Evaluates to a list of task names."""
+    """Evaluates to a list of names."""
     queue: str
     options: TaskOptions
     said: frozenset[str] = frozenset()
     args: Template | None = None
+    service: HttpServiceOptions | None = None
 
 
 class ChildCall(_Frozen, frozen=True, tag="child"):
@@ -237,6 +249,13 @@ class Flow(_Frozen, frozen=True):
     """Flow control of its runs."""
     timeout_us: int = 0
     """How long a run may take, unless its starter says; 0: as long as it takes."""
+    calls_services: bool = False
+    """Something in it may be a Python task or a call over HTTP."""
+
+    def __post_init__(self) -> None:
+        calls = (call for node in self.all_nodes() for call in (node.verb, node.compensate))
+        found = any(isinstance(call, TaskCall | Services) and call.service is not None for call in calls)
+        msgspec.structs.force_setattr(self, "calls_services", found)
 
     @property
     def kind(self) -> str:
@@ -248,10 +267,11 @@ class Flow(_Frozen, frozen=True):
         return any(node.compensate is not None for node in self.all_nodes())
 
     def command_node(self) -> str | None:
-        """The first node that runs a command on a worker (`run:`, or the task behind it by name); None if there is none."""
+        """The first node that runs a command or another job of an executor (`run:`, `job:`, or the tasks behind them by name); None if there
+        is none. A call of a service is no command: like `http:` it runs no code that the flow brings along."""
         for node in self.all_nodes():
             for call in (node.verb, node.compensate):
-                if isinstance(call, TaskCall) and call.task == RUN:
+                if isinstance(call, TaskCall) and executor_of(call.task) not in ("", SERVICE):
                     return node.key
         return None
 

@@ -16,6 +16,7 @@ from perdure.core.expressions.template import Template
 from perdure.core.flow_control.groups import FlowControlGroup, LimitNeed, Needs, run_group
 from perdure.core.limits import PAYLOAD_BYTES_MAX
 from perdure.core.names import checked_name, shown
+from perdure.core.payloads import refuse_reference
 from perdure.core.schedules import ScheduleSpec, parse_spec, spec_json
 from perdure.flows.model import Flow
 
@@ -61,6 +62,7 @@ def checked(r: ScheduleRequest) -> ScheduleRequest:
     checked_name("workflow", r.workflow)
     if r.version:
         checked_name("version", r.version)
+    refuse_reference(r.input, f"the input of the schedule {r.name}")
     if len(r.input) > PAYLOAD_BYTES_MAX:
         raise PayloadTooLarge(
             f"the input of the schedule {r.name} has {len(r.input)} bytes, over the limit PAYLOAD_BYTES_MAX={PAYLOAD_BYTES_MAX}"

@@ -13,8 +13,10 @@ from perdure.core.api import (
     flow_control,
     messages,
     named_events,
+    payloads,
     runs,
     schedules,
+    services,
 )
 from perdure.core.api.act import Act
 
@@ -30,7 +32,9 @@ ACTS: Final[dict[str, Act[Any, Any]]] = {
         flow_control,
         dead_letters,
         cluster,
+        services,
         admin,
+        payloads,
     )
     for act in noun.ACTS
 }

@@ -28,6 +28,7 @@ from perdure.core.expressions.nodes import (
     kind,
 )
 from perdure.core.expressions.operators import ARITHMETIC, check_order, equal, member, negative
+from perdure.core.payloads import inside
 
 Scope = Callable[[str], Any]
 """From the name of a root to its value. KeyError: there is no such root."""
@@ -123,7 +124,9 @@ class _Compiler:
             value = root(scope, meter)
             for field in fields:
                 if not isinstance(value, dict):
-                    return None
+                    value = inside(value)
+                    if not isinstance(value, dict):
+                        return None
                 value = value.get(field)
             return value
 
@@ -138,7 +141,7 @@ class _Compiler:
                 value = scope(name)
             except KeyError:
                 raise self._unknown(name, root.at) from None
-            return value.get(field) if isinstance(value, dict) else None
+            return value.get(field) if isinstance(value, dict) else step_into(value, field)
 
         return run
 
@@ -153,7 +156,7 @@ class _Compiler:
     def _unary(self, node: Unary) -> Run:
         operand = self.of(node.operand)
         if node.op == "not":
-            return lambda scope, meter: not operand(scope, meter)
+            return lambda scope, meter: not inside(operand(scope, meter))
         if node.op == "exists":
             return lambda scope, meter: operand(scope, meter) is not None
 
@@ -172,7 +175,7 @@ class _Compiler:
 
         def run(scope: Scope, meter: Meter) -> bool:
             for operand in runs:
-                if bool(operand(scope, meter)) is decides:
+                if bool(inside(operand(scope, meter))) is decides:
                     return decides
             return not decides
 
@@ -182,7 +185,7 @@ class _Compiler:
         left, right, test = self.of(node.left), self.of(node.right), _TESTS[node.op]
 
         def run(scope: Scope, meter: Meter) -> bool:
-            one, two = left(scope, meter), right(scope, meter)
+            one, two = inside(left(scope, meter)), inside(right(scope, meter))
             try:
                 return test(one, two, meter)
             except Fault as fault:
@@ -195,9 +198,9 @@ class _Compiler:
         rest = [(ARITHMETIC[op], self.of(operand)) for op, operand in node.rest]
 
         def run(scope: Scope, meter: Meter) -> Any:
-            value = first(scope, meter)
+            value = inside(first(scope, meter))
             for operate, operand in rest:
-                other = operand(scope, meter)
+                other = inside(operand(scope, meter))
                 try:
                     value = operate(value, other, meter)
                 except Fault as fault:
@@ -219,7 +222,7 @@ class _Compiler:
 
     def _cond(self, node: Cond) -> Run:
         test, then, other = self.of(node.test), self.of(node.then), self.of(node.other)
-        return lambda scope, meter: then(scope, meter) if test(scope, meter) else other(scope, meter)
+        return lambda scope, meter: then(scope, meter) if inside(test(scope, meter)) else other(scope, meter)
 
     def _call(self, node: CallNode) -> Run:
         if node.name == "now":

@@ -14,6 +14,7 @@ import msgspec
 
 from perdure.core.expressions.nodes import DATA_DEPTH_MAX, INTEGER_MAX, Fault, Meter, a_kind, kind, number
 from perdure.core.expressions.operators import encoded, plus, text_of
+from perdure.core.payloads import NeedPayload, Placed, inside
 
 # Steps per element of what takes longer than to pass by it: measured, so that EXPR_STEPS_MAX takes about as long with each of them.
 _KEYED: Final = 6
@@ -312,7 +313,7 @@ def step_into(value: Any, step: Any) -> Any:
         return value.get(str(step)) if type(step) is int and -INTEGER_MAX <= step <= INTEGER_MAX else None
     if isinstance(value, list) and type(step) is int and -len(value) <= step < len(value):
         return value[step]
-    return None
+    return step_into(value.inside(), step) if type(value) is Placed else None
 
 
 _ANY: Final = frozenset({"null", "boolean", "number", "string", "list", "object"})
@@ -406,9 +407,47 @@ INTEGER_ARGUMENTS: Final = {"round": {1}, "range": {0, 1}, "slice": {1, 2}, "get
 """Where a number has to be a whole one."""
 
 
+_HOLDERS: Final = frozenset({Placed, list, dict})
+_SHALLOW: Final = frozenset(
+    {
+        "bool",
+        "coalesce",
+        "default",
+        "first",
+        "get",
+        "keys",
+        "last",
+        "merge",
+        "reverse",
+        "size",
+        "slice",
+        "type",
+        "values",
+    }
+)
+"""Functions that do not look at the members of their arguments: stored ones need not be loaded for them."""
+
+
+def readable(value: Any) -> Any:
+    """An argument with its stored values, of a list or an object also those of its members. NeedPayload names all that are missing."""
+    if type(value) is Placed:
+        return value.inside()
+    items: Any = value.values() if isinstance(value, dict) else value
+    if Placed not in map(type, items):
+        return value
+    missing = [item.reference for item in items if type(item) is Placed and not item.is_loaded]
+    if missing:
+        raise NeedPayload(missing)
+    if isinstance(value, dict):
+        return {key: inside(item) for key, item in value.items()}
+    return [inside(item) for item in value]
+
+
 def call(name: str, args: list[Any], meter: Meter) -> Any:
     """A function's result, after its arguments were checked."""
     function = FUNCTIONS[name]
+    read = inside if name in _SHALLOW else readable
+    args = [read(value) if type(value) in _HOLDERS else value for value in args]
     params, whole = function.params, INTEGER_ARGUMENTS.get(name, ())
     last = len(params) - 1
     for index, value in enumerate(args):

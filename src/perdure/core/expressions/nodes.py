@@ -18,6 +18,7 @@ import msgspec
 
 from perdure.core.errors import EXPR_SHOWN_CHARS_MAX
 from perdure.core.limits import EXPR_BYTES_MAX, EXPR_DEPTH_MAX, EXPR_STEPS_MAX
+from perdure.core.payloads import inside
 
 EXPR_BUILT_MAX: Final = 4 * EXPR_BYTES_MAX
 """Characters that one evaluation may build altogether, intermediate results included."""
@@ -85,6 +86,7 @@ def kind(value: Any) -> str:
     """The name of a value's type, for messages."""
     found = _KINDS.get(type(value))
     if found is None:
+        value = inside(value)
         found = next((name for base, name in _KINDS.items() if isinstance(value, base)), "unknown")
     return found
 

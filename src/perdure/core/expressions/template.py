@@ -20,6 +20,7 @@ from perdure.core.expressions import Expr, ExprError, Path, Scope, parse_at
 from perdure.core.expressions.nodes import Fault, Meter
 from perdure.core.expressions.operators import text_of, weigh
 from perdure.core.limits import TEMPLATE_BYTES_MAX
+from perdure.core.payloads import inside
 
 TEMPLATE_DEPTH_MAX: Final = 100
 """Lists and objects within each other."""
@@ -196,7 +197,7 @@ def _fill_text(form: _Text) -> Fill:
 
     def fill(scope: Scope, meter: Meter) -> str:
         try:
-            texts = [part if isinstance(part, str) else text_of(part(scope, meter), meter) for part in parts]
+            texts = [part if isinstance(part, str) else text_of(inside(part(scope, meter)), meter) for part in parts]
         except Fault as fault:
             raise ExprError(str(fault), 0, whole) from None
         if sum(map(len, texts)) > TEMPLATE_BYTES_MAX:

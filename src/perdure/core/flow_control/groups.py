@@ -21,6 +21,7 @@ import msgspec
 from perdure.core.expressions import Expr, ExprError, parse
 from perdure.core.flow_control.options import FlowControlSpec, LimitOption, RateOption
 from perdure.core.limits import NAME_CHARS_MAX
+from perdure.core.payloads import MARK, without_stored
 
 TASKS: Final = "task"
 RUNS: Final = "run"
@@ -229,7 +230,7 @@ class _Input:
 
 def _arguments(data: bytes) -> Any:
     try:
-        value: Any = msgspec.json.decode(data)
+        value: Any = msgspec.json.decode(data) if not data.startswith(MARK) else without_stored(data)
     except msgspec.DecodeError:
         return None
     if isinstance(value, dict) and len(value) == 1 and "**" in value:  # an offer; see calls.py

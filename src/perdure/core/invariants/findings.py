@@ -34,6 +34,7 @@ INVARIANTS: Final[dict[int, str]] = {
     21: "at rest every run that is not waiting for input has ended",
     22: "no row of a run belongs to another namespace",
     23: "the audit log is complete, unchanged and in order",
+    24: "stored content that a history refers to is there, and has its SHA-256",
 }
 LEDGER: Final = "--ledger"
 STARTS: Final = "--starts"
@@ -51,13 +52,15 @@ class Example(msgspec.Struct, frozen=True):
 class Tally:
     """One invariant: how much was looked at, how often it did not hold, and the first few cases."""
 
-    __slots__ = ("examined", "examples", "name", "needs", "number", "violations")
+    __slots__ = ("examined", "examples", "name", "needs", "number", "unchecked", "violations")
 
     def __init__(self, number: int, needs: str = "") -> None:
         self.number, self.name = number, INVARIANTS[number]
         self.needs = needs
         """The option without which it was not checked; empty: it was."""
         self.examined = self.violations = 0
+        self.unchecked = 0
+        """Objects that this process cannot look at: content of object stores that it was not given."""
         self.examples: list[Example] = []
 
 
@@ -71,6 +74,10 @@ class Findings:
     def examine(self, number: int, count: int = 1) -> None:
         if number in self._checked:
             self.tallies[number].examined += count
+
+    def pass_over(self, number: int) -> None:
+        """One object could not be looked at."""
+        self.tallies[number].unchecked += 1
 
     def violate(self, number: int, run: str, what: str) -> None:
         if number not in self._checked:

@@ -14,16 +14,18 @@ from perdure.core import expressions
 from perdure.core.durations import DURATION_US_MAX
 from perdure.core.expressions import Expr
 from perdure.core.expressions.template import Template
-from perdure.core.limits import ATTEMPTS_MAX, FANOUT_TASKS_MAX
-from perdure.flows.compile.nodes import BROKEN, ITEM_ROOTS, Parts, read_compensate, undone_by
+from perdure.core.limits import ATTEMPTS_MAX, FANOUT_TASKS_MAX, SERVICE_ATTEMPTS_MAX, SERVICE_DELAY_MS_MAX
+from perdure.flows.compile.nodes import BROKEN, ITEM_ROOTS, Parts, read_compensate, service_undone_by, undone_by
 from perdure.flows.compile.options import ExecutionOptions, read_execution
 from perdure.flows.compile.prepost import PREPOST_KEYS, Exits, read_exits, settle_choice
 from perdure.flows.compile.reading import Reader, Scope
-from perdure.flows.compile.verbs import Bodies, NodeView, read_approval, read_names
+from perdure.flows.compile.services import over_http, read_names
+from perdure.flows.compile.verbs import Bodies, NodeView, read_approval
 from perdure.flows.model import (
     ApprovalVerb,
     Choice,
     Embedded,
+    HttpServiceOptions,
     MessageVerb,
     NodeSpread,
     OnError,
@@ -71,19 +73,21 @@ def read_kind(r: Reader, view: NodeView, scope: Scope, bodies: Bodies) -> tuple[
         return Parts(BROKEN, None, "fail_fast", 0, ()), Exits()
     _check_fields(r, view, word)
     exits = read_exits(r, view, scope, chooses=word in {"choice", "approval"})
-    execution = _execution(r, view, bodies.execution) if "queue" in KINDS[word] else bodies.execution
+    execution, service = bodies.execution, HttpServiceOptions(options=bodies.execution.options)
+    if "queue" in KINDS[word]:
+        execution, service = _execution(r, view, bodies.execution)
     compensate = None
     if "compensate" in KINDS[word]:
         inner = scope.plus(*ITEM_ROOTS) if word == "foreach" else scope
         compensate = read_compensate(r, view, inner, bodies, {"input": "input", "params": "params"})
-        execution = undone_by(compensate, execution)
+        execution, service = undone_by(compensate, execution), service_undone_by(compensate, service)
     timeout_us = 0
     verb: Verb | None = None
     match word:
         case "executor" | "foreach":
-            verb = _executor(r, view, execution, "item" if word == "foreach" else "input")
+            verb = _executor(r, view, execution, service, "item" if word == "foreach" else "input")
         case "parallel":
-            verb = _parallel(r, view, scope, execution)
+            verb = _parallel(r, view, scope, execution, service)
         case "subflow":
             verb = _subflow(r, view, bodies)
             timeout_us = _timeout(r, view)
@@ -126,7 +130,9 @@ def _args(source: str) -> Template:
     return Template.make({"input": f"${{ {source} }}", "params": "${ params }"})
 
 
-def _executor(r: Reader, view: NodeView, execution: ExecutionOptions, source: str) -> TaskCall | None:
+def _executor(
+    r: Reader, view: NodeView, execution: ExecutionOptions, service: HttpServiceOptions, source: str
+) -> TaskCall | None:
     if not view.fields.get("service"):
         r.error(
             view.path,
@@ -139,11 +145,18 @@ def _executor(r: Reader, view: NodeView, execution: ExecutionOptions, source: st
     if name is None:
         return None
     return TaskCall(
-        task=name, queue=execution.queue, options=execution.options, said=execution.said, args=_args(source)
+        task=name,
+        queue=execution.queue,
+        options=execution.options,
+        said=execution.said,
+        args=_args(source),
+        service=service,
     )
 
 
-def _parallel(r: Reader, view: NodeView, scope: Scope, execution: ExecutionOptions) -> Services | None:
+def _parallel(
+    r: Reader, view: NodeView, scope: Scope, execution: ExecutionOptions, service: HttpServiceOptions
+) -> Services | None:
     names: Template | None = Template.of(expressions.parse("params.services"))
     if view.fields.get("parallel_services") not in (None, "", []):
         path = view.at("parallel_services")
@@ -151,7 +164,12 @@ def _parallel(r: Reader, view: NodeView, scope: Scope, execution: ExecutionOptio
     if names is None:
         return None
     return Services(
-        names=names, queue=execution.queue, options=execution.options, said=execution.said, args=_args("input")
+        names=names,
+        queue=execution.queue,
+        options=execution.options,
+        said=execution.said,
+        args=_args("input"),
+        service=service,
     )
 
 
@@ -209,8 +227,9 @@ def _choice(r: Reader, view: NodeView, scope: Scope, exits: Exits) -> tuple[Choi
     return settle_choice(r, view, Choice(cases=tuple(cases)), exits)
 
 
-def _execution(r: Reader, view: NodeView, base: ExecutionOptions) -> ExecutionOptions:
-    """Retries only when `max_retries` or `max_attempts` is given: executions are max_retries times max_attempts, the pause between them is always the same."""
+def _execution(r: Reader, view: NodeView, base: ExecutionOptions) -> tuple[ExecutionOptions, HttpServiceOptions]:
+    """Retries only when `max_retries` or `max_attempts` is given, and the pause between them is always the same. A service over HTTP has
+    max_retries attempts, with max_attempts calls in each; a Python task has max_retries times max_attempts."""
     given = {k: view.fields[k] for k in _EXECUTION if view.has(k)}
     execution = read_execution(r, given, view.path, base)
     rounds = _count(r, view, "max_retries") or 1
@@ -221,20 +240,32 @@ def _execution(r: Reader, view: NodeView, base: ExecutionOptions) -> ExecutionOp
             f"max_retries times max_attempts is {rounds * tries}; ATTEMPTS_MAX={ATTEMPTS_MAX} is the most",
             key=True,
         )
-        return execution
-    wait = _ms(r, view.fields.get("wait_ms"), view, "wait_ms") or _ms(
-        r, view.fields.get("attempt_delay_ms"), view, "attempt_delay_ms"
-    )
-    us = wait * 1000
-    options = msgspec.structs.replace(
-        execution.options, max_attempts=rounds * tries, initial_us=us, cap_us=us, factor=1.0, jitter=False
-    )
-    if view.has("weighted_by_load"):
+        return execution, HttpServiceOptions(options=execution.options)
+    wait_ms = _ms(r, view.fields.get("wait_ms"), view, "wait_ms")
+    delay_ms = _ms(r, view.fields.get("attempt_delay_ms"), view, "attempt_delay_ms")
+    is_weighted = view.has("weighted_by_load") and bool(
         r.boolean(view.fields["weighted_by_load"], view.at("weighted_by_load"), "weighted_by_load")
-    told = {"max_attempts"} if view.has("max_retries") or view.has("max_attempts") else set[str]()
+    )
+    is_said = view.has("max_retries") or view.has("max_attempts")
+    fields: dict[str, Any] = {"max_attempts": min(tries, SERVICE_ATTEMPTS_MAX)}
+    if view.has("attempt_delay_ms"):
+        fields["attempt_delay_ms"] = min(delay_ms, SERVICE_DELAY_MS_MAX)
+    if is_weighted:
+        fields["weighted_by_load"] = True
+    task = _retrying(execution, rounds * tries, wait_ms or delay_ms, is_said)
+    call = over_http(_retrying(execution, rounds, wait_ms, is_said), fields)
+    return task, call
+
+
+def _retrying(execution: ExecutionOptions, attempts: int, wait_ms: int, is_said: bool) -> ExecutionOptions:
+    us = wait_ms * 1000
+    options = msgspec.structs.replace(
+        execution.options, max_attempts=attempts, initial_us=us, cap_us=us, factor=1.0, jitter=False
+    )
+    said = {"max_attempts"} if is_said else set[str]()
     if us:
-        told |= {"initial_us", "cap_us", "factor", "jitter"}
-    return ExecutionOptions(execution.queue, options, execution.said | told)
+        said |= {"initial_us", "cap_us", "factor", "jitter"}
+    return ExecutionOptions(execution.queue, options, execution.said | said)
 
 
 def _count(r: Reader, view: NodeView, key: str) -> int:

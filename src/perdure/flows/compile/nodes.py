@@ -13,6 +13,7 @@ from perdure.core.limits import FANOUT_TASKS_MAX, NODE_KEY_CHARS_MAX, UNDO_ATTEM
 from perdure.core.undo import PREFIX
 from perdure.flows.compile.options import OPTION_KEYS, ExecutionOptions, read_execution
 from perdure.flows.compile.reading import Reader, Scope
+from perdure.flows.compile.services import read_service
 from perdure.flows.compile.verbs import (
     TAKES,
     TASK_VERBS,
@@ -20,12 +21,11 @@ from perdure.flows.compile.verbs import (
     Bodies,
     NodeView,
     check_modifiers,
-    read_service,
     read_timeout,
     read_verb,
     verb_of,
 )
-from perdure.flows.model import NodeSpread, OnError, TaskCall, ValueVerb, Verb, Write
+from perdure.flows.model import HttpServiceOptions, NodeSpread, OnError, TaskCall, ValueVerb, Verb, Write
 from perdure.flows.problems import Path
 
 WRITES_MAX: Final = 200
@@ -36,7 +36,7 @@ DEPENDENCIES_MAX: Final = 20_000
 ON_ERROR: Final = ("fail_fast", "collect", "ignore")
 ITEM_ROOTS: Final = ("item", "index", "count")
 UNDO_ROOTS: Final = ("output", "error")
-UNDO_VERBS: Final = ("python", "http", "run", "service")
+UNDO_VERBS: Final = ("python", "http", "run", "job", "service")
 UNDO_KEYS: Final = (*UNDO_VERBS, "with", *OPTION_KEYS, "description")
 MODIFIERS: Final = tuple(dict.fromkeys((*TAKES, *OPTION_KEYS, "set", "description")))
 BROKEN: Final = ValueVerb(value=Template.literal(None))
@@ -97,6 +97,12 @@ def undone_by(compensate: TaskCall | None, execution: ExecutionOptions) -> Execu
     if compensate is None:
         return execution
     return msgspec.structs.replace(execution, options=msgspec.structs.replace(execution.options, undo=compensate.task))
+
+
+def service_undone_by(compensate: TaskCall | None, service: HttpServiceOptions) -> HttpServiceOptions:
+    if compensate is None:
+        return service
+    return msgspec.structs.replace(service, options=msgspec.structs.replace(service.options, undo=compensate.task))
 
 
 def read_compensate(

@@ -9,6 +9,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from perdure.core.expressions.template import Template
+from perdure.core.jobs import CONTAINER, PULL_POLICIES, executor_of, job_task
 from perdure.core.limits import APPROVAL_NAMES_MAX
 from perdure.flows.compile.flow_control import CONTROL_KEYS
 from perdure.flows.compile.input import read_input
@@ -20,7 +21,6 @@ from perdure.flows.model import (
     Embedded,
     FlowBody,
     MessageVerb,
-    Services,
     Sleep,
     TaskCall,
     ValueVerb,
@@ -30,15 +30,20 @@ from perdure.flows.problems import Path
 
 HTTP_TASK: Final = "perdure.http"
 RUN_TASK: Final = "perdure.run"
+CONTAINER_TASK: Final = job_task(CONTAINER)
 ARGUMENTS_MAX: Final = 1_000
 """Arguments of one command, or services of one node."""
 
-TASK_VERBS: Final = ("python", "http", "run", "service", "services")
+TASK_VERBS: Final = ("python", "http", "run", "job", "service", "services")
 BODY_VERBS: Final = ("tasks", "graph", "subflow")
 VERBS: Final = (*TASK_VERBS, "flow", *BODY_VERBS, "choice", "sleep", "wait", "approval", "value")
 HTTP_KEYS: Final = ("url", "method", "headers", "query", "body", "service")
 HTTP_METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")
-RUN_KEYS: Final = ("command", "env", "cwd", "stdin")
+RUN_KEYS: Final = ("command", "env", "cwd", "stdin", "input", "secrets", "exit_codes", "limits")
+IMAGE_KEYS: Final = ("user", "network", "mounts", "read_only", "pull")
+"""Keys of `run` that go with its `image`."""
+JOB_KEYS: Final = ("executor",)
+"""Of every job; the other keys belong to its executor."""
 WAIT_KEYS: Final = ("signal", "event", "match", "timeout")
 APPROVAL_KEYS: Final = (
     "name",
@@ -127,6 +132,8 @@ def _elsewhere(key: str, verb: str) -> str:
         return "put the values in its body, query or headers"
     if key == "with" and verb == "run":
         return "put the values in its arguments or env"
+    if key == "with" and verb == "job":
+        return "put the values in its input"
     return ""
 
 
@@ -147,9 +154,12 @@ def read_verb(
         case "python":
             return _python(r, value, node, scope, execution)
         case "http":
-            return _call(HTTP_TASK, _http(r, value, node, scope), execution)
+            return built_in_call(HTTP_TASK, _http(r, value, node, scope), execution)
         case "run":
-            return _call(RUN_TASK, _run(r, value, node, scope), execution)
+            in_container = isinstance(value, dict) and cast(dict[str, Any], value).get("image") is not None
+            return built_in_call(CONTAINER_TASK if in_container else RUN_TASK, _run(r, value, node, scope), execution)
+        case "job":
+            return _job(r, value, node, scope, execution)
         case "flow":
             name = r.name_of(value, node.at("flow"), "flow")
             return None if name is None else ChildCall(workflow=name, args=read_with(r, node, scope))
@@ -184,12 +194,12 @@ def read_with(r: Reader, node: NodeView, scope: Scope) -> Template | None:
     return r.template(value, node.at("with"), scope)
 
 
-def _call(task: str, args: Template | None, execution: ExecutionOptions) -> TaskCall | None:
-    return (
-        None
-        if args is None
-        else TaskCall(task=task, queue=execution.queue, options=execution.options, said=execution.said, args=args)
-    )
+def built_in_call(task: str, args: Template | None, execution: ExecutionOptions) -> TaskCall | None:
+    """A call of a built-in task; the options say which executor runs it, if one does."""
+    if args is None:
+        return None
+    options = msgspec.structs.replace(execution.options, executor=executor_of(task))
+    return TaskCall(task=task, queue=execution.queue, options=options, said=execution.said, args=args)
 
 
 def _python(r: Reader, value: Any, node: NodeView, scope: Scope, execution: ExecutionOptions) -> TaskCall | None:
@@ -205,46 +215,6 @@ def _python(r: Reader, value: Any, node: NodeView, scope: Scope, execution: Exec
     return TaskCall(task=function, queue=execution.queue, options=execution.options, said=execution.said, args=args)
 
 
-def read_service(
-    r: Reader, verb: str, node: NodeView, scope: Scope, execution: ExecutionOptions, given: Mapping[str, str]
-) -> Verb | None:
-    """A call in the protocol of services. `given` has an expression for each of its arguments that `with` does not say."""
-    value: Any = node.fields.get(verb)
-    args = _service_args(r, node, scope, given)
-    if verb == "service":
-        name = r.name_of(value, node.at("service"), "service")
-        return _call(name, args, execution) if name is not None else None
-    names = read_names(r, value, node.at("services"), "services", scope)
-    if names is None or args is None:
-        return None
-    return Services(names=names, queue=execution.queue, options=execution.options, said=execution.said, args=args)
-
-
-def read_names(r: Reader, value: Any, path: Path, what: str, scope: Scope) -> Template | None:
-    """A list of task names, or an expression that makes one."""
-    if isinstance(value, str) and "${" in value:
-        return r.template(value, path, scope)
-    items = r.list_of(value, path, what)
-    if items is None:
-        return None
-    if not items or len(items) > ARGUMENTS_MAX:
-        r.error(path, f"{what} has {len(items)} names; it takes 1 to ARGUMENTS_MAX={ARGUMENTS_MAX}")
-    for i, item in enumerate(items):
-        if not isinstance(item, str) or not item:
-            r.wanted((*path, i), f"an entry of {what}", "a name", item)
-            return None
-    return r.template(value, path, scope)
-
-
-def _service_args(r: Reader, node: NodeView, scope: Scope, given: Mapping[str, str]) -> Template | None:
-    if not node.has("with"):
-        return Template.make({k: f"${{ {v} }}" if v else None for k, v in given.items()})
-    if r.template(node.fields["with"], node.at("with"), scope) is None:
-        return None
-    rest = {k: f"${{ {v} }}" for k, v in given.items() if k != "input"}
-    return Template.make({"input": node.fields["with"], **rest})
-
-
 def _http(r: Reader, value: Any, node: NodeView, scope: Scope) -> Template | None:
     path = node.at("http")
     fields = r.mapping(value, path, "http")
@@ -258,13 +228,13 @@ def _http(r: Reader, value: Any, node: NodeView, scope: Scope) -> Template | Non
             r.text(fields[key], (*path, key), key)
     for key in ("headers", "query"):
         if fields.get(key) is not None:
-            _scalars(r, fields[key], (*path, key), key)
+            scalars(r, fields[key], (*path, key), key)
     if fields.get("method") is not None:
         r.word(fields["method"], (*path, "method"), "method", HTTP_METHODS)
     return r.template({k: v for k, v in fields.items() if k in HTTP_KEYS}, path, scope)
 
 
-def _scalars(r: Reader, value: Any, path: Path, what: str) -> None:
+def scalars(r: Reader, value: Any, path: Path, what: str) -> None:
     """A mapping of names to text or numbers; one expression will do for the whole."""
     if isinstance(value, str) and "${" in value:
         return
@@ -281,18 +251,42 @@ def _run(r: Reader, value: Any, node: NodeView, scope: Scope) -> Template | None
         fields = r.mapping(value, path, f"run of {node.where}")
         if fields is None:
             return None
-        r.keys(fields, path, f"run of {node.where}", RUN_KEYS)
-        whole, at = {k: v for k, v in fields.items() if k in RUN_KEYS and v is not None}, (*path, "command")
-    if not _command(r, whole.get("command"), at, node):
+        known = (*RUN_KEYS, "image", *IMAGE_KEYS)
+        r.keys(fields, path, f"run of {node.where}", known)
+        whole, at = {k: v for k, v in fields.items() if k in known and v is not None}, (*path, "command")
+    for key in IMAGE_KEYS:
+        if key in whole and "image" not in whole:
+            r.error((*path, key), f"{key} of {node.where} goes with image", "a plain command has none", key=True)
+    # An image may have a command of its own.
+    if ("command" in whole or "image" not in whole) and not _command(r, whole.get("command"), at, node):
         return None
-    if "cwd" in whole:
-        r.text(whole["cwd"], (*path, "cwd"), "cwd")
-    if "env" in whole:
-        _scalars(r, whole["env"], (*path, "env"), "env")
+    for key in ("cwd", "image"):
+        if key in whole:
+            r.text(whole[key], (*path, key), key)
+    for key in ("env", "exit_codes", "limits"):
+        if key in whole:
+            scalars(r, whole[key], (*path, key), key)
+    if "pull" in whole:
+        r.word(whole["pull"], (*path, "pull"), "pull", PULL_POLICIES)
+    if "secrets" in whole:
+        r.names(whole["secrets"], (*path, "secrets"), "secrets")
     if at == path:
         made = r.template(value, path, scope)
         return None if made is None else Template.make(whole)
     return r.template(whole, path, scope)
+
+
+def _job(r: Reader, value: Any, node: NodeView, scope: Scope, execution: ExecutionOptions) -> TaskCall | None:
+    """Work for an executor outside of the worker. Its keys are checked by that executor, when the job is started."""
+    path = node.at("job")
+    fields = r.mapping(value, path, f"job of {node.where}")
+    if fields is None:
+        return None
+    name = r.name_of(fields.get("executor"), (*path, "executor"), "executor")
+    if fields.get("command") is not None and not _command(r, fields["command"], (*path, "command"), node):
+        return None
+    spec = r.template({k: v for k, v in fields.items() if k not in JOB_KEYS}, path, scope)
+    return None if name is None else built_in_call(job_task(name), spec, execution)
 
 
 def _command(r: Reader, command: Any, path: Path, node: NodeView) -> bool:

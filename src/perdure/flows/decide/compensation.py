@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from perdure.core import commands as cm
 from perdure.core import events as ev
+from perdure.core.payloads import encode_tree
 from perdure.core.undo import PREFIX, CannotUndo, UndoSequence, error_value, offer, told_of, why
 from perdure.flows.decide.executions import Executions, UndoableExecution
 from perdure.flows.decide.frames import Trouble
@@ -83,12 +82,11 @@ class Compensation:
                 args = self._executions.agenda.evaluate(
                     call.args, lambda name: reason if name == "error" else scope(name)
                 )
-                data = checked(msgspec.json.encode(args), "the input of what compensates")
+                data = checked(encode_tree(args), "the input of what compensates")
         except Trouble as e:
             raise CannotUndo(e.failure.message) from None
         label = PREFIX + visit.label(done.index)
-        queue, options = self._executions.options(call.task, call)
-        return self._executions.journal.schedule_tasks(call.task, queue, [data], options, [label])
+        return self._executions.schedule(call.task, call, [data], [label])
 
 
 def compensate(executions: Executions, end: cm.FailRun | cm.CancelRun) -> Compensation | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from perdure.core.errors import Failure
+from perdure.core.payloads import OBJECT_TYPE, Placed, any_by_reference
 from perdure.flows.decide.frames import (
     ABSENT,
     FAILED,
@@ -85,6 +86,8 @@ class DagFrame(BodyFrame):
             key = self.body.nodes[dep].key
             if spread is None or spread.source != key:
                 value = self.host.read(self.outputs[dep])
+                if isinstance(value, Placed) and value.reference.media_type == OBJECT_TYPE:
+                    value = value.inside()
                 if isinstance(value, dict):
                     out.update(value)
                 out[key] = value
@@ -188,12 +191,15 @@ class DagFrame(BodyFrame):
         self._done(i, FAILED)
 
     def default_output(self) -> JsonValue:
-        nodes = enumerate(self.body.nodes)
-        parts = [
-            JsonValue.of(n.key).raw + b":" + self.outputs[i].raw
-            for i, n in nodes
+        last = [
+            (n.key, self.outputs[i])
+            for i, n in enumerate(self.body.nodes)
             if not n.successors and self.status[i] == SUCCESS
         ]
+        raws = [output.raw for _, output in last]
+        if any_by_reference(raws):
+            return JsonValue.of({key: output.obj for key, output in last})
+        parts = [JsonValue.of(key).raw + b":" + raw for (key, _), raw in zip(last, raws, strict=True)]
         return JsonValue(b"{" + b",".join(parts) + b"}")
 
     def visits(self) -> list[Visit]:

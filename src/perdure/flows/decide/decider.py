@@ -22,11 +22,8 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
-import msgspec
-
 from perdure.core import commands as cm
 from perdure.core import events as ev
-from perdure.core.calls import OFFER
 from perdure.core.declared import Declared
 from perdure.core.durations import datetime_of
 from perdure.core.errors import Failure
@@ -38,11 +35,20 @@ from perdure.core.limits import (
     SIGNALS_BUFFERED_MAX,
     WAITING_NAMES_MAX,
 )
+from perdure.core.payloads import decode_tree, inside
 from perdure.core.undo import TIMED_OUT
 from perdure.flows.decide.agenda import Agenda
 from perdure.flows.decide.bodies import frame_of
 from perdure.flows.decide.compensation import Compensation, compensate
-from perdure.flows.decide.executions import ChildRun, Executions, InnerBody, MessageWait, SleepTimer, nothing_declared
+from perdure.flows.decide.executions import (
+    ChildRun,
+    Executions,
+    InnerBody,
+    MessageWait,
+    SleepTimer,
+    all_python,
+    nothing_declared,
+)
 from perdure.flows.decide.frames import BodyFrame, Trouble, Visit
 from perdure.flows.decide.starting import NodeStarter, checked
 from perdure.flows.decide.values import JsonValue
@@ -51,11 +57,15 @@ from perdure.flows.model import DEFAULT, Flow
 
 class Decider:
     def __init__(
-        self, flow: Flow, run_id: bytes, declared: Callable[[str], Declared | None] = nothing_declared
+        self,
+        flow: Flow,
+        run_id: bytes,
+        declared: Callable[[str], Declared | None] = nothing_declared,
+        is_http: Callable[[str], bool] = all_python,
     ) -> None:
         self.flow, self.run_id = flow, run_id
         self._agenda = Agenda()
-        self._executions = Executions(run_id, self._agenda, declared)
+        self._executions = Executions(run_id, self._agenda, declared, is_http)
         self._starter = NodeStarter(self._executions, self)
         self.later, self.soon = self._agenda.later, self._agenda.soon
         self.evaluate, self.read = self._agenda.evaluate, self._agenda.read
@@ -478,9 +488,9 @@ def _cancelled(request: ev.CancelRequested) -> cm.Command:
 
 def input_of(raw: bytes) -> tuple[Any, bool]:
     """The input of a run: what it was called with, and whether that is an offer. A call with one argument by position is that argument."""
-    data: Any = msgspec.json.decode(raw) if raw else {}
+    data: Any = inside(decode_tree(raw)) if raw else {}
     if isinstance(data, dict) and len(data) == 1:
-        if raw.startswith(OFFER):
+        if "**" in data and isinstance(data["**"], dict):
             return data["**"], True
         args = data.get("*")
         if isinstance(args, list):

@@ -6,8 +6,8 @@ it is matched through the tables of `Executions`, which hold what is in flight a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Final, cast
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -15,9 +15,9 @@ from perdure.core import events as ev
 from perdure.core.approvals import read_answer
 from perdure.core.declared import Declared, laid_under
 from perdure.core.errors import Failure, clip
+from perdure.core.jobs import SERVICE_TASK
 from perdure.core.journal import Journal
 from perdure.core.limits import EXPR_STEPS_MAX, UNDO_STACK_MAX
-from perdure.core.retry import TaskOptions
 from perdure.core.waits import MessageWaits, PromiseWaits
 from perdure.flows.decide.agenda import FILL_STEPS, Agenda
 from perdure.flows.decide.answers import verdict
@@ -77,11 +77,28 @@ def nothing_declared(task: str) -> Declared | None:
     return None
 
 
+def all_python(service: str) -> bool:
+    """Every service is a Python task."""
+    return False
+
+
+def service_input(service: str, data: bytes, fields: Mapping[str, Any]) -> bytes:
+    """The arguments of a call over HTTP: those of the service, which are an object, and how it is called."""
+    head = msgspec.json.encode({"service": service, **fields})
+    return head if data == b"{}" else head[:-1] + b"," + data[1:]
+
+
 class Executions:
     """What is in flight."""
 
-    def __init__(self, run_id: bytes, agenda: Agenda, declared: Callable[[str], Declared | None]) -> None:
-        self.agenda, self._declared = agenda, declared
+    def __init__(
+        self,
+        run_id: bytes,
+        agenda: Agenda,
+        declared: Callable[[str], Declared | None],
+        is_http: Callable[[str], bool],
+    ) -> None:
+        self.agenda, self._declared, self._is_http = agenda, declared, is_http
         self.journal = Journal()
         self.now_us = 0
         self.at = 0
@@ -126,23 +143,39 @@ class Executions:
         calls, self.calls, self.calls_cost = self.calls, [], 0
         call = calls[0][1]
         nodes = [v.frame.prefix + v.node.key for v, _, _ in calls]
-        queue, options = self.options(call.task, call)
-        seq = self.journal.schedule_tasks(call.task, queue, [data for _, _, data in calls], options, nodes)
+        seq = self.schedule(call.task, call, [data for _, _, data in calls], nodes)
         for visit, _, _ in calls:
             self.tasks[seq] = (visit, 0)
             visit.handles[0] = seq
             seq += 1
 
-    def options(self, task: str, call: TaskCall | Services) -> tuple[str, TaskOptions]:
-        """Queue and options as they are recorded now; a replay takes them from the record."""
-        return laid_under(self._declared(task), call.queue, call.options, call.said)
+    def schedule(
+        self, task: str, call: TaskCall | Services, inputs: list[bytes], nodes: list[str], index: int = -1
+    ) -> int:
+        """Ask for tasks; returns the number of the first. Queue and options are those of now; a replay takes them from the record, and so
+        with the kind of a service: a Python task, or a call over HTTP."""
+        options, said = call.options, call.said
+        if call.service is not None and self._is_over_http(task):
+            options, said = call.service.options, call.service.said
+            inputs = [service_input(task, data, call.service.fields) for data in inputs]
+            task = SERVICE_TASK
+        queue, options = laid_under(self._declared(task), call.queue, options, said)
+        return self.journal.schedule_tasks(task, queue, inputs, options, nodes, index)
+
+    def _is_over_http(self, service: str) -> bool:
+        recorded = self.journal.next_task
+        return recorded == SERVICE_TASK if recorded else self._is_http(service)
 
     @property
     def ask(self) -> Journal:
         """The journal, after the pending tasks were scheduled."""
+        return self.flushed().journal
+
+    def flushed(self) -> Executions:
+        """This, after the pending tasks were scheduled."""
         if self.calls:
             self.flush()
-        return self.journal
+        return self
 
     def limit(self, visit: Visit, index: int) -> int:
         if not visit.node.timeout_us:
@@ -323,7 +356,7 @@ class Executions:
 
 def _is_alike(a: TaskCall, b: TaskCall) -> bool:
     """Whether their tasks can share a command."""
-    same = a.options is b.options or a.options == b.options
+    same = (a.options is b.options or a.options == b.options) and a.service == b.service
     return same and a.task == b.task and a.queue == b.queue and a.said == b.said
 
 

@@ -6,8 +6,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Protocol, cast
 
-import msgspec
-
 from perdure.core.approvals import Spec, check_names, encode_spec
 from perdure.core.calls import RESERVED, encode_offer
 from perdure.core.durations import to_us
@@ -15,8 +13,9 @@ from perdure.core.errors import Failure, InvalidInput
 from perdure.core.events import PromiseKind
 from perdure.core.expressions import ExprError
 from perdure.core.expressions.template import Template
-from perdure.core.limits import FANOUT_TASKS_MAX, NAME_CHARS_MAX, PAYLOAD_BYTES_MAX, SCHEDULE_CHUNK_TASKS
+from perdure.core.limits import FANOUT_TASKS_MAX, FLOW_PAYLOAD_BYTES_MAX, NAME_CHARS_MAX, SCHEDULE_CHUNK_TASKS
 from perdure.core.named_events import EVENT, wait_spec
+from perdure.core.payloads import encode_tree, inside
 from perdure.flows.decide.bodies import frame_of
 from perdure.flows.decide.executions import ChildRun, Executions, InnerBody, MessageWait, SleepTimer
 from perdure.flows.decide.frames import BodyFrame, FrameHost, Scope, Trouble, Visit
@@ -34,8 +33,6 @@ from perdure.flows.model import (
     TaskCall,
     ValueVerb,
 )
-
-_encode = msgspec.json.Encoder().encode
 
 FILL_ITEMS: Final = SCHEDULE_CHUNK_TASKS
 """Executions of a spread that begin in one step of the decision."""
@@ -76,7 +73,7 @@ class NodeStarter:
         node, scope = visit.node, visit.frame.scope(visit)
         verb, spread = node.verb, node.spread
         if isinstance(verb, Services):
-            names = self._agenda.evaluate(verb.names, scope)
+            names = inside(self._agenda.evaluate(verb.names, scope))
             if not isinstance(names, list) or not all(isinstance(n, str) and n for n in names):
                 raise Trouble(
                     Failure(
@@ -93,7 +90,7 @@ class NodeStarter:
                 )
             visit.items = names
         elif spread is not None and spread.items is not None:
-            items = self._agenda.evaluate(spread.items, scope)
+            items = inside(self._agenda.evaluate(spread.items, scope))
             if not isinstance(items, list):
                 raise Trouble(Failure("expression_error", f"foreach of {node.key!r} needs a list, not {_shown(items)}"))
             visit.items = items
@@ -193,8 +190,7 @@ class NodeStarter:
             self._executions.given.update({(visit, first + i): data for i, data in enumerate(inputs)})
         at = first if visit.is_spread else -1
         label = visit.frame.prefix + visit.node.key
-        queue, options = self._executions.options(call.task, call)
-        seq = self._executions.ask.schedule_tasks(call.task, queue, inputs, options, [label], at)
+        seq = self._executions.flushed().schedule(call.task, call, inputs, [label], at)
         tasks, handles = self._executions.tasks, visit.handles
         for i in range(len(inputs)):
             tasks[seq + i] = (visit, first + i)
@@ -206,19 +202,19 @@ class NodeStarter:
             data = self._payload(visit, -1, None)
         else:
             try:
-                data = _encode(call.args.evaluate(visit.frame.scope(visit), self._agenda.meter))
+                data = encode_tree(call.args.evaluate(visit.frame.scope(visit), self._agenda.meter))
             except ExprError as e:
                 raise Trouble(e.to_failure()) from None
-            if len(data) > PAYLOAD_BYTES_MAX:
+            if len(data) > FLOW_PAYLOAD_BYTES_MAX:
                 checked(data, f"the input of {visit.label(-1)}")
         self._executions.call(visit, call, data)
 
     def _payload(self, visit: Visit, index: int, args: Template | None) -> bytes:
         if args is None:
-            data = encode_offer(visit.frame.offer(visit, index))
+            data = _offer(visit.frame.offer(visit, index))
         else:
-            data = msgspec.json.encode(self._agenda.evaluate(args, visit.frame.scope(visit, visit.scope_index(index))))
-        if len(data) > PAYLOAD_BYTES_MAX:
+            data = encode_tree(self._agenda.evaluate(args, visit.frame.scope(visit, visit.scope_index(index))))
+        if len(data) > FLOW_PAYLOAD_BYTES_MAX:
             checked(data, f"the input of {visit.label(index)}")
         return data
 
@@ -235,16 +231,14 @@ class NodeStarter:
         label = visit.frame.prefix + visit.node.key
         if visit.node.compensate is not None:
             self._executions.given[visit, index] = data
-        name = visit.items[index]
-        queue, options = self._executions.options(name, verb)
-        seq = self._executions.ask.schedule_tasks(name, queue, [data], options, [label], index)
+        seq = self._executions.flushed().schedule(visit.items[index], verb, [data], [label], index)
         self._executions.tasks[seq] = (visit, index)
         visit.handles[index] = seq
 
     def _start_child(self, visit: Visit, index: int, verb: ChildCall) -> None:
         given = self._passed(visit, index, verb.args)
         offered = verb.args is None and isinstance(given, dict)
-        data = encode_offer(given) if offered else msgspec.json.encode(given)
+        data = _offer(given) if offered else encode_tree(given)
         checked(data, f"the input of {visit.label(index)}")
         if visit.node.compensate is not None:
             self._executions.given[visit, index] = data
@@ -269,7 +263,7 @@ class NodeStarter:
             return
         data = self._passed(visit, index, verb.args)
         if visit.node.compensate is not None:
-            self._executions.given[visit, index] = _encode(data)
+            self._executions.given[visit, index] = encode_tree(data)
         own: Any = data if isinstance(data, dict) else {}
         params = visit.params if isinstance(visit.frame, GraphFrame) else own
         frame = frame_of(self._host, verb.body, data, params, f"{visit.label(index)}.", (visit, index))
@@ -397,9 +391,17 @@ _START: dict[type, Callable[[NodeStarter, Visit, int, Any], None]] = {
 }
 
 
+def _offer(values: dict[str, Any]) -> bytes:
+    try:
+        return encode_offer(values)
+    except TypeError:  # it holds references
+        return encode_tree({"**": values})
+
+
 def checked(data: bytes, what: str) -> bytes:
-    if len(data) > PAYLOAD_BYTES_MAX:
-        message = f"{what}: {len(data)} bytes, over the limit PAYLOAD_BYTES_MAX={PAYLOAD_BYTES_MAX}"
+    """A large value is stored by the engine, up to what a decider may hold in memory."""
+    if len(data) > FLOW_PAYLOAD_BYTES_MAX:
+        message = f"{what}: {len(data)} bytes, over the limit FLOW_PAYLOAD_BYTES_MAX={FLOW_PAYLOAD_BYTES_MAX}"
         raise Trouble(Failure("payload_too_large", message, "PayloadTooLarge"))
     return data
 

@@ -6,6 +6,8 @@ from typing import Any, Final
 
 import msgspec
 
+from perdure.core.payloads import MARK, any_by_reference, decode_tree, encode_tree, without_contents
+
 _UNKNOWN: Final[Any] = object()
 
 
@@ -21,6 +23,8 @@ class JsonValue(msgspec.Struct, eq=False, gc=False):
 
     @classmethod
     def list_of(cls, parts: list[bytes]) -> JsonValue:
+        if any_by_reference(parts):
+            return cls.of([decode_tree(part) for part in parts])
         return cls(b"[" + b",".join(parts) + b"]")
 
     @property
@@ -37,13 +41,15 @@ class JsonValue(msgspec.Struct, eq=False, gc=False):
     def obj(self) -> Any:
         if self._obj is _UNKNOWN:
             assert self._raw is not None
-            self._obj = msgspec.json.decode(self._raw) if self._raw else None
+            self._obj = decode_tree(self._raw) if self._raw else None
         return self._obj
 
     @property
     def raw(self) -> bytes:
         if self._raw is None:
-            self._raw = msgspec.json.encode(self._obj)
+            self._raw = encode_tree(self._obj)
+        elif self._raw.startswith(MARK):
+            return without_contents(self._raw)
         return self._raw or b"null"
 
 

@@ -15,6 +15,7 @@ from perdure.core.calls import HTTP, RUN
 from perdure.core.durations import SHOWN_UNITS
 from perdure.core.expressions import Expr
 from perdure.core.expressions.template import Template
+from perdure.core.jobs import CONTAINER, JOB_TASK, executor_of, job_task
 from perdure.core.limits import ATTEMPTS_DEFAULT
 from perdure.flows.model import (
     DEFAULT,
@@ -167,6 +168,10 @@ def _words(node: FlowNode) -> tuple[str, str]:
             return "http", _http(verb)
         case TaskCall(task=task) if task == RUN:
             return "run", _field(verb.args, "command")
+        case TaskCall(task=task) if task == job_task(CONTAINER):
+            return "run", _field(verb.args, "command") or _field(verb.args, "image")
+        case TaskCall(task=task) if task.startswith(JOB_TASK):
+            return "job", executor_of(task)
         case TaskCall():
             return "task", verb.task
         case Services():

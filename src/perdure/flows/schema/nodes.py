@@ -5,17 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from perdure.core.jobs import PULL_POLICIES
 from perdure.core.limits import APPROVAL_NAMES_MAX, FANOUT_TASKS_MAX
 from perdure.flows.compile.dag import DAG_ONLY, ON_FAILURE, ROUTES, RUN_IF
 from perdure.flows.compile.kinds import KINDS, MODES, STRATEGIES
 from perdure.flows.compile.nodes import ON_ERROR, UNDO_KEYS, UNDO_VERBS
 from perdure.flows.compile.options import OPTION_KEYS
+from perdure.flows.compile.services import SERVICE_KEYS
 from perdure.flows.compile.verbs import HTTP_METHODS, TAKES, VERBS
 
 Schema = dict[str, Any]
 Signatures = Mapping[str, Mapping[str, Any]]
 
 EXPRESSION_IN_TEXT: Final = r"\$\{"
+SCALARS: Final[Schema] = {
+    "anyOf": [
+        {"type": ["object", "null"], "additionalProperties": {"type": ["string", "number", "boolean", "null"]}},
+        {"type": "string"},
+    ]
+}
+"""Texts and numbers by name."""
 
 
 def said(description: str, **schema: Any) -> Schema:
@@ -155,7 +164,8 @@ def _verbs(signatures: Signatures, case: str) -> Schema:
         "python": python,
         "http": _http(),
         "run": _run(),
-        "service": ref("name", "A task that takes {input, params}, wherever its worker is."),
+        "job": _job(),
+        "service": _service("Called with {input, params}."),
         "services": any_of(
             "The same call to several services.",
             {"type": "array", "items": ref("name"), "minItems": 1},
@@ -175,25 +185,52 @@ def _verbs(signatures: Signatures, case: str) -> Schema:
     return out
 
 
+def _service(description: str) -> Schema:
+    by_name = {"type": ["object", "null"], "additionalProperties": {"type": "string", "minLength": 1}}
+    over_http = object_(
+        "A call over HTTP.",
+        {
+            "name": ref("name", "The name of the service."),
+            "url": said("The address of the call, instead of a name.", type=["string", "null"]),
+            "params": ref("template", "Beside the input."),
+            "headers": said("By name.", **SCALARS),
+            "auth": object_(
+                "Secrets, by the names of the worker's variables.",
+                {
+                    "bearer_env": said("Sent as a bearer token.", type=["string", "null"]),
+                    "headers_env": said("By header.", **by_name),
+                },
+            ),
+            "max_attempts": said("Calls in one attempt.", type=["integer", "null"], minimum=1),
+            "attempt_delay_ms": said("Between calls.", type=["integer", "null"], minimum=0),
+            "weighted_by_load": said("Instances with less load are called more often.", type=["boolean", "null"]),
+            "timeout": ref("timeout", "For one call."),
+        },
+    )
+    assert set(over_http["properties"]) == set(SERVICE_KEYS)
+    return any_of(description, ref("name", "The name of a service, or of a Python task."), over_http)
+
+
 def _http() -> Schema:
-    scalars = {
-        "anyOf": [
-            {"type": ["object", "null"], "additionalProperties": {"type": ["string", "number", "boolean", "null"]}},
-            {"type": "string"},
-        ]
-    }
     return object_(
         "A request.",
         {
             "url": said("Where to.", type=["string", "null"]),
             "method": said("GET, or POST with a body.", enum=[*HTTP_METHODS, None]),
-            "headers": said("By name.", **scalars),
-            "query": said("By name.", **scalars),
+            "headers": said("By name.", **SCALARS),
+            "query": said("By name.", **SCALARS),
             "body": ref("template", "Sent as JSON."),
             "service": said("The name of a service instead of a url, or beside a path.", type=["string", "null"]),
         },
         anyOf=[{"required": ["url"]}, {"required": ["service"]}],
     )
+
+
+_SCALARS: Final[list[Schema]] = [{"type": ["object", "null"]}, {"type": "string"}]
+_NAMES: Final[list[Schema]] = [{"type": ["string", "null"]}, {"type": "array", "items": {"type": "string"}}]
+
+
+_TEXT: Final = ["string", "null"]
 
 
 def _run() -> Schema:
@@ -212,10 +249,38 @@ def _run() -> Schema:
                 "env": said("Variables.", anyOf=[{"type": ["object", "null"]}, {"type": "string"}]),
                 "cwd": said("The directory.", type=["string", "null"]),
                 "stdin": ref("template", "What it reads; anything but text as JSON."),
+                "input": ref("template", "JSON for its stdin, PERDURE_INPUT and the file PERDURE_INPUT_FILE."),
+                "secrets": said("Variables of the worker that it gets.", anyOf=_NAMES),
+                "exit_codes": said("Exit code -> success, retry or fail.", anyOf=_SCALARS),
+                "limits": said(
+                    "cpu_s, memory_bytes, file_bytes, open_files, processes; with an image memory_bytes, cpus, processes.",
+                    anyOf=_SCALARS,
+                ),
+                "image": said("The image of a container in which it runs.", type=["string", "null"]),
+                "user": said("The user within the container.", type=["string", "integer", "null"]),
+                "network": said("A network of the container that the worker allows; none unless given.", type=_TEXT),
+                "mounts": said(
+                    "Directories of the worker's machine that the worker allows: source, target, read_only.",
+                    anyOf=[{"type": ["array", "null"], "items": {"type": "object"}}, {"type": "string"}],
+                ),
+                "read_only": said("The container cannot write to its root.", type=["boolean", "null"]),
+                "pull": said("When the image is pulled; missing unless given.", enum=[*PULL_POLICIES, None]),
             },
-            required=["command"],
+            anyOf=[{"required": ["command"]}, {"required": ["image"]}],
         ),
     )
+
+
+def _job() -> Schema:
+    return {
+        "description": "Work for an executor outside of the worker, such as kubernetes. The other keys are those of the executor.",
+        "type": "object",
+        "properties": {
+            "executor": ref("name", "objects, kubernetes, cloud-run, or one of another package."),
+            "input": ref("template", "What it gets as JSON."),
+        },
+        "required": ["executor"],
+    }
 
 
 def _approval() -> Schema:
@@ -274,7 +339,8 @@ def _compensate() -> Schema:
         "python": ref("name", "A task of a Python worker: module:function, or its name."),
         "http": _http(),
         "run": _run(),
-        "service": ref("name", "A task that takes {input, params}; by default `output` is its input."),
+        "job": _job(),
+        "service": _service("Called with {input, params}; by default `output` is its input."),
         "with": ref("template", "The arguments, by name; `output` is the result of what is taken back, `error` why."),
         **{k: ref(k) for k in OPTION_KEYS},
         "description": said("For people."),
@@ -334,7 +400,7 @@ def case_schema(target: str) -> Schema:
 def kind_schema(kind: str) -> Schema:
     number = {"type": ["integer", "null"], "minimum": 0}
     fields: Schema = {
-        "service": said("The task that is called with {input, params}.", type="string", minLength=1),
+        "service": said("The service that is called with {input, params}.", type="string", minLength=1),
         "choice_cases": said(
             "The first expression that holds names the action.",
             type=["array", "null"],
@@ -355,9 +421,9 @@ def kind_schema(kind: str) -> Schema:
         "subflow": ref("body", "A flow within."),
         "max_retries": said("Rounds of attempts.", **number),
         "wait_ms": said("Between rounds.", **number),
-        "max_attempts": said("Attempts in a round.", **number),
-        "attempt_delay_ms": said("Between attempts.", **number),
-        "weighted_by_load": said("Kept without effect.", type=["boolean", "null"]),
+        "max_attempts": said("Calls in a round, each to another instance.", **number),
+        "attempt_delay_ms": said("Between calls.", **number),
+        "weighted_by_load": said("Instances with less load are called more often.", type=["boolean", "null"]),
         "description": said("For people."),
         **{k: ref(k) for k in ("queue", "timeout", "heartbeat", "start_within", "finish_within")},
         "compensate": _compensate(),
