@@ -29,6 +29,7 @@ RUN, FLOW, MAILED, QUEUED, ANY, SUSPECT, STUCK = (f"00000000-0000-7000-8000-0000
 DUE, LINED, OWNED, LATE, UNLINED = (f"00000000-0000-7000-9000-00000000000{n}" for n in range(1, 6))
 TASKS, RUNS, BLOCKED = (f"00000000-0000-7000-a000-00000000000{n}" for n in range(1, 4))
 LIVE, EXPIRED = 1, 2
+DIGEST = bytes(32)
 NOW = datetime.now(UTC)
 
 SETUP = f"""
@@ -57,6 +58,7 @@ insert into perdure.calendar (ns, name, spec, updated_by) values (1, 'c', '', ''
 insert into perdure.deferred_start (run_id, ns, workflow, key, kind, due_at, last_at, request) values ('{ANY}', 1, 'w', 'k', 'debounce', now(), now(), '');
 insert into perdure.dedup (ns, workflow, key, run_id, expires_at) values
   (1, 'w', 'old', '{ANY}', now() - interval '1 hour'), (1, 'w', 'until its end', '{ANY}', 'infinity');
+insert into perdure.payload (ns, store, sha256, size, is_complete, check_at) values (1, '', '\\x{bytes(32).hex()}', 1, true, now() - interval '1 hour');
 insert into perdure.named_event (ns, name, body, source) values (1, 'e', '', '');
 """
 
@@ -124,6 +126,12 @@ NOTE = (OWNED, 1, "w", NOW, NOW, b"", None)
 LOCKS = [
     fenced("commit_batch", number=1),
     fenced("commit_batch_rest"),
+    Lock(
+        "commit_batch_rest",
+        {"session": LIVE, "uses": [(RUN, 1, "", DIGEST)]},
+        holds="delete from perdure.payload where ns = 1",
+        shared=True,
+    ),
     fenced("claim_runs", **runs("w")),
     claimed("claim_runs", "run_queue", f"run_id = '{RUN}'", **runs("w", flows=False)),
     claimed("claim_runs", "run_queue", f"run_id = '{FLOW}'", **runs()),
@@ -181,6 +189,13 @@ LOCKS = [
         skipped=[([], [1])],
         shared=True,
     ),
+    Lock(
+        "lock_used_payloads",
+        {"places": [(1, "", DIGEST)]},
+        holds="delete from perdure.payload where ns = 1",
+        shared=True,
+    ),
+    picked("lock_payloads_to_check", "payload", "ns = 1", stores=[""], limit=10),
     picked("claim_events", "named_event", "name = 'e'", limit=10),
     picked("due_schedules", "schedule", "name = 's'", limit=10),
     held("schedule_to_start", "schedule", "name = 's'", ns=1, name="s"),

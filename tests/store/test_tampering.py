@@ -20,6 +20,7 @@ import pytest
 
 from perdure import (
     Approval,
+    Blob,
     EngineSettings,
     Handle,
     Limit,
@@ -139,6 +140,20 @@ async def holding() -> int:
     return await limited()
 
 
+LARGE, BLOB_BYTES = 2_000_000, 1_000
+"""Of content of several chunks, and of content that other content refers to."""
+
+
+@task(name="tampered_blob")
+async def blob() -> Blob:
+    return Blob.from_bytes(b"b" * BLOB_BYTES)
+
+
+@workflow(name="tampered_stored")
+async def stored(text: str) -> list[Any]:
+    return [await blob(), text[:100_000]]
+
+
 class Scene:
     """What was made, and the files that tell of it."""
 
@@ -174,6 +189,7 @@ async def _make(dsn: str, scene: Scene) -> None:
         scheduled = Schedule("tampered", child.bind(5), every="24h")
         await scheduled.apply()
         await (await scheduled.trigger()).result(LIMIT)
+        await (await stored.start("t" * LARGE)).result(LIMIT)
         await holding.start()
         await holding.start()
         stopped = await cancelled.start()
@@ -451,6 +467,13 @@ EDITS = [
     (20, "bytes of items", "delete from perdure.deferred_start_input where n = 1"),
     (20, "does not exist", "delete from perdure.deferred_start"),
     (20, "although its run is there", f"update perdure.deferred_start set run_id = {MAIN}"),
+    (24, "it is missing", "delete from perdure.payload"),
+    (24, "further content that is missing", f"delete from perdure.payload where size = {BLOB_BYTES}"),
+    (24, "never uploaded completely", "update perdure.payload set is_complete = false"),
+    (24, "bytes, the history says", "update perdure.payload set size = size + 1"),
+    (24, "do not have this SHA-256", "update perdure.payload_chunk set data = repeat('x', length(data))::bytea"),
+    (24, "do not have this SHA-256", "delete from perdure.payload_chunk where n = 1"),
+    (24, "not recorded as used", "delete from perdure.payload_use"),
     (22, "inbox", f"insert into perdure.inbox (ns, run_id, body) select {OTHER}, {MAIN}, ''"),
     (22, "promise", f"insert into perdure.promise (run_id, name, ns, created_at) select {MAIN}, 'p', {OTHER}, now()"),
     (22, "run_state", f"update perdure.run_state set ns = {OTHER} {ENDED}"),
@@ -646,7 +669,7 @@ async def test_a_ledger_that_tells_otherwise_is_named(
 
 
 def test_every_invariant_is_listed_and_has_an_edit_that_breaks_it() -> None:
-    assert list(INVARIANTS) == list(range(1, 24))
+    assert list(INVARIANTS) == list(range(1, 25))
     broken = {case[0] for case in (*EDITS, *AT_REST, *FORGED, *LEDGERS)}
     assert broken == set(INVARIANTS)
     assert set(NEEDS) < set(INVARIANTS)

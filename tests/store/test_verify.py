@@ -18,15 +18,18 @@ import msgspec
 import pytest
 
 import perdure
-from perdure import Perdure, task, wf, workflow
+from perdure import Blob, Perdure, task, wf, workflow
 from perdure.app import verify_ledger as ledgers
 from perdure.app.verify_ledger import read_ledger, read_starts, sorted_ledger
 from perdure.core import ids
 from perdure.core.invariants import INVARIANTS, NEEDS
 from perdure.errors import InvalidInput
+from perdure.payloads.objects import ObjectStores
 from perdure.store import verify as verifier
+from perdure.store import verify_payloads
 from perdure.store.verify import verify
 from perdure.testing.ledger import Ledger, Starts
+from tests.cli.live import perdure as perdure_command
 
 open_ledger: list[Ledger] = []
 
@@ -155,7 +158,7 @@ async def test_the_program_answers_by_exit_code_json_and_text(dsn: str, files: t
     sound = _program(dsn, "--ledger", str(files[0]), "--starts", str(files[1]), "--at-rest", "--json")
     assert sound.returncode == 0, sound.stderr
     assert {t["number"]: t["violations"] for t in json.loads(sound.stdout)} == dict.fromkeys(INVARIANTS, 0)
-    nothing_to_see = (2, 13, 15, 16, 17, 19, 20, 23)
+    nothing_to_see = (2, 13, 15, 16, 17, 19, 20, 23, 24)
     assert all(t["examined"] for t in json.loads(sound.stdout) if t["number"] not in nothing_to_see)
     await execute(dsn, f"delete from perdure.history where run_id = '{runs[0]}' and seq = 1")
     torn = _program(dsn)
@@ -258,3 +261,47 @@ def test_a_ledger_larger_than_memory_comes_back_by_run_and_time(
 def test_task_ids_in_a_ledger_are_those_of_the_database() -> None:
     run = ids.run_id(1, 0, 1)
     assert ids.parse(ids.text(ids.derive(run, ids.TASK, 3))) == ids.derive(run, ids.TASK, 3)
+
+
+@workflow(name="verified_stored")
+async def stored(text: str, blob: Blob) -> int:
+    return len(text) + blob.size
+
+
+async def stored_content(dsn: str, stores: str, count: int) -> None:
+    async with Perdure(dsn, payloads=stores) as client:
+        for n in range(count):
+            handle = await client.start(stored, f"{n}" * 100_000, Blob.from_bytes(b"b" * 2_500_000))
+            await handle.result(timeout="30s")
+
+
+async def looked_at(dsn: str, *stores: str) -> tuple[int, int, list[str]]:
+    found = {t.number: t for t in await verify(dsn, stores=ObjectStores(stores))}[24]
+    return found.examined, found.unchecked, [e.what for e in found.examples]
+
+
+async def test_stored_content_is_read_in_pages_of_any_size(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    await stored_content(dsn, "", 3)
+    for page in (1, 2, 100):
+        monkeypatch.setattr(verify_payloads, "PAGE_REFERENCES", page)
+        monkeypatch.setattr(verify_payloads, "PAGE_CONTENTS", page)
+        assert await looked_at(dsn) == (6 + 4, 0, []), "references, and contents"
+
+
+async def test_content_of_an_object_store_is_read_where_the_store_is_known(dsn: str, tmp_path: Path) -> None:
+    store = f"file://{tmp_path}/payloads"
+    await stored_content(dsn, store, 1)
+    assert await looked_at(dsn) == (2, 2, [])
+    assert await looked_at(dsn, store) == (2 + 2, 0, [])
+    small, large = sorted((tmp_path / "payloads/ns-1").iterdir(), key=lambda file: file.stat().st_size)
+    small.unlink()
+    large.write_bytes(b"c" * 2_500_000)
+    assert await looked_at(dsn) == (2, 2, [])
+    assert sorted(what.split(": ")[-1] for what in (await looked_at(dsn, store))[2]) == [
+        "it is missing in its store",
+        "its bytes in its store do not have this SHA-256",
+    ]
+    options = {"PERDURE_DSN": dsn}
+    assert "2 not checked" in (await asyncio.to_thread(perdure_command, "verify", **options)).out
+    done = await asyncio.to_thread(perdure_command, "verify", PERDURE_PAYLOADS=store, **options)
+    assert done.code == 1 and "it is missing in its store" in done.out

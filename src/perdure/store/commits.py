@@ -8,14 +8,15 @@ from typing import Any, Final
 
 from asyncpg import exceptions as pg
 
-from perdure.core.errors import Fenced, Unavailable
+from perdure.core.errors import Fenced, PayloadMissing, Unavailable
 from perdure.engine.commits.rows import Batch
 from perdure.engine.commits.store import Committed, NotCommitted, Poison
 from perdure.store.clashes import CLASH, retried
 from perdure.store.connections import TROUBLE
 from perdure.store.dedicated import DedicatedConnection
+from perdure.store.payloads import check_stored
 from perdure.store.port import PostgresPort
-from perdure.store.queries import execute, fetch_row
+from perdure.store.queries import fetch_row
 
 DOUBT_PAUSE_S: Final = 0.2
 
@@ -43,6 +44,8 @@ class PostgresCommits(PostgresPort):
             raise
         except CLASH as e:
             raise NotCommitted(str(e)) from e
+        except PayloadMissing as e:
+            raise Poison(f"{e.code}: {e}") from e
         except (pg.PostgresError, ValueError, OverflowError, TypeError) as e:
             raise Poison(f"{type(e).__name__}: {e}") from e
         if not row["held"]:
@@ -55,7 +58,10 @@ class PostgresCommits(PostgresPort):
         async with c.transaction():
             row = await fetch_row(c, "commit_batch", session=session, number=number, **batch.main())
             if row["held"]:
-                await execute(c, "commit_batch_rest", session=session, **batch.rest())
+                rest = await fetch_row(c, "commit_batch_rest", session=session, **batch.rest())
+                if rest["kept"] < len(batch.uses):
+                    # Deleted meanwhile, or deleted and stored again: a statement of its own sees which.
+                    await check_stored(c, [(use.ns, use.store, use.sha256) for use in batch.uses])
             return row
 
     async def _settle_doubt(self, session: int, number: int, batch: Batch, cause: BaseException) -> Committed:

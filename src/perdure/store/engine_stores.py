@@ -6,6 +6,7 @@ from perdure.engine.engine import Stores
 from perdure.store.deferred_starts import PostgresDeferredStarts
 from perdure.store.endings import PostgresEndings
 from perdure.store.named_events import PostgresNamedEvents
+from perdure.store.payloads import PostgresPayloads
 from perdure.store.postgres import PostgresStore
 from perdure.store.schedules import PostgresSchedules
 from perdure.store.start_deadlines import PostgresStartDeadlines
@@ -25,4 +26,5 @@ def engine_stores(store: PostgresStore) -> Stores:
         deferred_starts=PostgresDeferredStarts(store.pool),
         schedules=PostgresSchedules(store.pool),
         named_events=PostgresNamedEvents(store.pool),
+        payloads=PostgresPayloads(store.pool),
     )

@@ -11,7 +11,9 @@ from perdure.core.errors import Failure
 from perdure.core.flow_control.groups import FlowControlGroup
 from perdure.core.lifecycle import RunStatus
 from perdure.core.limits import (
+    CALLBACK_KEPT_S,
     DECLARED_TASKS_MAX,
+    INSTANCE_KEPT_S,
     MESSAGE_KEYS_KEPT_S,
     UPDATE_ANSWERS_KEPT_S,
 )
@@ -33,6 +35,8 @@ from perdure.store.sessions import PostgresSessions
 from perdure.store.words import run_status
 from perdure.wire.codec import decode_events
 
+TASK_NAMES_MAX: Final = 10_000
+"""Python tasks of a namespace that services of flows are held against."""
 TRIM_ROWS: Final = 5_000
 """Old answers to updates that one sweep deletes."""
 KEYS_TRIMMED: Final = 10_000
@@ -107,6 +111,13 @@ class PostgresStore(PostgresSessions, PostgresCommits, PostgresInbox, PostgresCl
             r["name"]: r["options"].encode() for r in await self._fetch("task_options", ns=ns, limit=DECLARED_TASKS_MAX)
         }
 
+    async def service_routes(self, ns: int) -> tuple[frozenset[str], frozenset[str]]:
+        rows = await self._fetch("service_routes", ns=ns, limit=TASK_NAMES_MAX)
+        return (
+            frozenset(r["name"] for r in rows if r["is_registered"]),
+            frozenset(r["name"] for r in rows if not r["is_registered"]),
+        )
+
     async def current_versions(self, ns: int, names: Sequence[str]) -> dict[str, str]:
         return {r["name"]: r["current"] for r in await self._fetch("current_versions", ns=ns, names=list(names))}
 
@@ -177,6 +188,8 @@ class PostgresStore(PostgresSessions, PostgresCommits, PostgresInbox, PostgresCl
         async with self._pool.take() as c:
             await flow_control.sweep(c)
         await self._fetch("delete_old_updates", age_s=float(UPDATE_ANSWERS_KEPT_S), limit=TRIM_ROWS)
+        await self._fetch("delete_old_instances", age_s=float(INSTANCE_KEPT_S))
+        await self._fetch("delete_old_callbacks", age_s=float(CALLBACK_KEPT_S), limit=TRIM_ROWS)
         return len(forwarded)
 
     async def create_partitions(self, ahead_days: int) -> int:

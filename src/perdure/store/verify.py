@@ -40,8 +40,10 @@ from perdure.core.invariants import (
     check_promises,
 )
 from perdure.core.messages import SignalMessage
+from perdure.core.payloads import MARK
 from perdure.store.connections import connect
 from perdure.store.queries import fetch, fetch_row, fetch_value, queries
+from perdure.store.verify_payloads import KnownStores, PayloadReader
 from perdure.store.words import run_status, task_status
 from perdure.wire.codec import decode_events, decode_message, decode_row
 
@@ -62,18 +64,22 @@ async def verify(
     starts: Iterable[str] | None = None,
     signals: Iterable[AcknowledgedSignal] = (),
     at_rest: bool = False,
+    stores: KnownStores | None = None,
 ) -> list[Tally]:
     """Check every invariant there is material for; list the others with what they need.
 
     `ledger` comes sorted by run and time; `names` are the tasks that write it. `starts` are acknowledged run ids, `signals` acknowledged
     signals in the order of their senders. `at_rest` says that nothing is going on any more, so that leftovers and unfinished runs count.
+    `stores` are the object stores whose content can be read here.
     """
     given = {LEDGER: ledger is not None, STARTS: starts is not None, AT_REST: at_rest}
     findings = Findings(n for n in INVARIANTS if n not in NEEDS or given[NEEDS[n]])
     connection = await connect(dsn)
     try:
-        reader = _Reader(connection, findings, _ByRun(ledger), names, SignalBook(signals))
+        payloads = PayloadReader(connection, findings, stores)
+        reader = _Reader(connection, findings, payloads, _ByRun(ledger), names, SignalBook(signals))
         await reader.runs()
+        await payloads.contents()
         await reader.orphan_tasks()
         await reader.messages()
         await reader.slots()
@@ -175,15 +181,23 @@ class _VerifyPage:
 
 class _Reader:
     def __init__(
-        self, connection: Any, findings: Findings, ledger: _ByRun, names: frozenset[str], signals: SignalBook
+        self,
+        connection: Any,
+        findings: Findings,
+        payloads: PayloadReader,
+        ledger: _ByRun,
+        names: frozenset[str],
+        signals: SignalBook,
     ) -> None:
         self._c, self._findings, self._ledger, self._names, self._signals = connection, findings, ledger, names, signals
+        self._payloads = payloads
         self._dropped = _NOTHING
         """Retention may have taken ended runs below this id, whole or in part."""
 
     async def runs(self) -> None:
         after = _NOTHING
         self._dropped = await fetch_value(self._c, "verify_retention") or _NOTHING
+        await self._payloads.begin()
         while True:
             async with self._c.transaction(isolation="repeatable_read", readonly=True):
                 run_ids = [r["run_id"] for r in await fetch(self._c, "verify_page", after=after, limit=PAGE_RUNS)]
@@ -209,7 +223,9 @@ class _Reader:
         while rows := await self._c.fetch(f"fetch {HISTORY_FETCHED} from verified_history"):
             for r in rows:
                 self._history_row(page.folds[r["run_id"]], r)
+            await self._payloads.look_up()
         await self._c.execute("close verified_history")
+        await self._payloads.look_up(all_of_them=True)
         for run_id, fold in page.folds.items():
             if fold.retries and not fold.broken:
                 fold.again(await self._whole(run_id))
@@ -248,6 +264,8 @@ class _Reader:
             fold.unreadable(r["seq"], r["last"], str(e))
         else:
             fold.row(r["seq"], r["last"], r["epoch"], r["at"], events)
+            if MARK in r["body"]:
+                self._payloads.refer(r["run_id"], r["ns"], events)
 
     async def _fires(self, page: _VerifyPage) -> None:
         """A nominal time names one run. Every run that a schedule started must be the one that its time names."""

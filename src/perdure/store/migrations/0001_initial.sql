@@ -21,7 +21,7 @@
 --
 -- Hot tables hold active work only and stay small: engine_session, run_queue, task_queue, inbox, promise. Tables that grow are
 -- append-only and partitioned by id, hence by day, because an id opens with its millisecond: run, history, task, run_state,
--- task_log. Retention drops whole partitions. The default partition takes rows of runs that outlived their day.
+-- task_log, payload_use. Retention drops whole partitions. The default partition takes rows of runs that outlived their day.
 --
 -- Conventions. ns is a namespace's number. Times end in _at and follow perdure.clock(); durations end in _us, microseconds.
 -- A column that holds one of a few words has a CHECK that lists them. Payloads are bytes that only clients decode.
@@ -292,6 +292,60 @@ create table perdure.run_state (
 create table perdure.run_state_default partition of perdure.run_state default;
 
 
+-- Payloads by reference (core/payloads.py)
+
+-- Content that payloads of a namespace refer to, by its SHA-256. store: empty, then its bytes are in payload_chunk; else the folder
+-- of an object store. A row exists before the content does, so that an upload that was never recorded is found. check_at: when
+-- upkeep next asks whether a run or another payload still uses it; every announcement puts that off.
+create table perdure.payload (
+  ns          int not null,
+  store       text not null,
+  sha256      bytea not null check (length(sha256) = 32),
+  size        bigint not null check (size >= 0),
+  is_complete boolean not null default false,
+  created_at  timestamptz not null default now(),
+  check_at    timestamptz not null,
+  primary key (ns, store, sha256)
+);
+comment on column perdure.payload.is_complete is 'all chunks are here and have the checksum; of an object store always false';
+create index payload_check on perdure.payload (check_at);
+
+create table perdure.payload_chunk (
+  ns     int not null,
+  store  text not null default '' check (store = ''),
+  sha256 bytea not null,
+  n      int not null check (n >= 0),
+  data   bytea not null,
+  primary key (ns, store, sha256, n),
+  foreign key (ns, store, sha256) references perdure.payload on delete cascade
+);
+-- Compressed content gains nothing from being compressed again, and most of it is read in ranges.
+alter table perdure.payload_chunk alter column data set storage external;
+
+-- What a stored value refers to in turn.
+create table perdure.payload_part (
+  ns          int not null,
+  store       text not null,
+  sha256      bytea not null,
+  part_store  text not null,
+  part_sha256 bytea not null,
+  primary key (ns, store, sha256, part_store, part_sha256),
+  foreign key (ns, store, sha256) references perdure.payload on delete cascade
+);
+create index payload_part_of on perdure.payload_part (ns, part_sha256, part_store);
+
+-- Which runs refer to which content; written in the transaction of the event that does. Dropped with the runs.
+create table perdure.payload_use (
+  run_id uuid not null,
+  ns     int not null,
+  store  text not null,
+  sha256 bytea not null,
+  primary key (run_id, store, sha256)
+) partition by range (run_id);
+create table perdure.payload_use_default partition of perdure.payload_use default;
+create index payload_use_of on perdure.payload_use (ns, sha256, store);
+
+
 -- Tasks
 
 -- Tasks that wait for an engine or for a retry, or have been running for a while. Claimable: no owner, and run_at has come.
@@ -501,6 +555,33 @@ create table perdure.webhook (
   created_by text not null,
   primary key (ns, name)
 );
+
+
+-- HTTP services
+
+-- Instances that registered themselves. Whether one is online follows from its last heartbeat and the clock of this database.
+create table perdure.service_instance (
+  ns            int not null,
+  id            text not null,
+  url           text not null,
+  services      text[] not null,
+  load          double precision not null default 0,
+  registered_at timestamptz not null default now(),
+  heartbeat_at  timestamptz not null default now(),
+  primary key (ns, id)
+) with (fillfactor = 70);
+
+-- Jobs that a service accepted, to report their end later. A closed one takes no more reports: its attempt is over.
+create table perdure.service_callback (
+  ns         int not null,
+  job        text not null,
+  phase      text not null check (phase in ('waiting', 'ended', 'closed')),
+  result     bytea,
+  error      text,
+  updated_at timestamptz not null default now(),
+  primary key (ns, job)
+);
+create index service_callback_updated on perdure.service_callback (updated_at);
 
 
 -- Flow control
@@ -839,7 +920,7 @@ create function perdure.first_id(at timestamptz) returns uuid language sql immut
 create function perdure.partition_day(parent text, name text) returns timestamptz
 language plpgsql immutable set search_path = pg_catalog, perdure, pg_temp as $$
 begin
-  if parent is null or name is null or parent not in ('history', 'run', 'task', 'run_state', 'task_log')
+  if parent is null or name is null or parent not in ('history', 'run', 'task', 'run_state', 'task_log', 'payload_use')
      or name !~ ('^' || parent || '_p[0-9]{8}$') then
     raise exception '% is not a partition of perdure.%', name, parent using errcode = 'invalid_parameter_value';
   end if;

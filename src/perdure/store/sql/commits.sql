@@ -259,6 +259,20 @@ versions as (
          lateral (select r.ctid as place, r.owner from perdure.run_queue r where r.run_id = u.run_id offset 0) at
    where q.ctid = at.place and at.owner = f.id
 ),
+-- Stored content that events, messages and starts of this commit refer to. KEY SHARE keeps upkeep from deleting it meanwhile. If
+-- `kept` is less than the uses, some content is gone: the caller looks again (lock_used_payloads) and gives the commit up.
+kept_payloads as (
+  select k.sha256
+    from unnest(:uses.run_id::uuid[], :uses.ns::int[], :uses.store::text[], :uses.sha256::bytea[]) as u(run_id, ns, store, sha256), fence f,
+         lateral (select p.sha256 from perdure.payload p where p.ns = u.ns and p.store = u.store and p.sha256 = u.sha256
+                    and (p.is_complete or p.store <> '') for key share) k
+),
+uses as (
+  insert into perdure.payload_use (run_id, ns, store, sha256)
+  select u.run_id, u.ns, u.store, u.sha256
+    from unnest(:uses.run_id::uuid[], :uses.ns::int[], :uses.store::text[], :uses.sha256::bytea[]) as u(run_id, ns, store, sha256), fence f
+  on conflict do nothing
+),
 -- Answers to updates. The first answer stands.
 answers as (
   insert into perdure.update_answer (run_id, id, ns, at, value, failure)
@@ -268,7 +282,8 @@ answers as (
   on conflict (run_id, id) do update set at = excluded.at, value = excluded.value, failure = excluded.failure
     where update_answer.value is null and update_answer.failure is null
 )
-select exists(select from fence) as held, coalesce((select array_agg(run_id) from reported_tasks), '{}') as reported;
+select exists(select from fence) as held, coalesce((select array_agg(run_id) from reported_tasks), '{}') as reported,
+       (select count(*) from kept_payloads) as kept;
 
 -- name: read_commit
 -- What commit_batch would have answered, had its answer not been lost. `started` are runs it was to start, `written` history rows

@@ -49,15 +49,9 @@ on conflict (ns, name) do update set signature = excluded.signature, options = e
     or task_type.seen_at < now() - interval '1 day';
 
 -- name: save_task_options
--- Options that the tasks of one process declare. Locks rows of task_type in the order of their names; only what changed is written.
-with said as (
-  select u.name, u.options from unnest(:tasks.name::text[], :tasks.options::text[]) as u(name, options) order by u.name
-), gone as (
-  update perdure.task_type t set options = null, seen_at = now() from said
-  where t.ns = :ns and t.name = said.name and said.options is null and t.options is not null
-)
+-- The tasks of one process and the options that they declare. Locks rows of task_type in the order of their names; only what changed is written.
 insert into perdure.task_type (ns, name, signature, options)
-select :ns, said.name, '{}', said.options from said where said.options is not null
+select :ns, u.name, '{}', u.options from unnest(:tasks.name::text[], :tasks.options::text[]) as u(name, options) order by u.name
 on conflict (ns, name) do update set options = excluded.options, seen_at = now()
   where task_type.options is distinct from excluded.options;
 

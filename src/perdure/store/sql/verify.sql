@@ -195,3 +195,44 @@ union all
 -- name: verify_leftovers_examined
 select (select count(*) from perdure.inbox) + (select count(*) from perdure.task_queue) + (select count(*) from perdure.promise)
      + (select count(*) from perdure.run_queue) + (select count(*) from perdure.run_key) as examined;
+
+-- name: verify_uses_retention
+-- Uses of ended runs with ids below this may be gone, and what they used.
+select max(r.below::text)::uuid as below from perdure.retention r where r.parent = 'payload_use';
+
+-- name: verify_references
+-- References of histories that are not in order. `dropped`: what ended runs below this id used may be gone.
+select u.run_id, u.store, u.sha256,
+       case when p.sha256 is null then 'it is missing'
+            when p.size <> u.size then 'it has ' || p.size || ' bytes, the history says ' || u.size
+            when p.store = '' and not p.is_complete then 'it was never uploaded completely'
+            else 'it is not recorded as used by this run, so it can be deleted' end as what
+  from unnest(:references.run_id::uuid[], :references.ns::int[], :references.store::text[], :references.sha256::bytea[],
+              :references.size::bigint[]) as u(run_id, ns, store, sha256, size)
+  left join perdure.payload p on p.ns = u.ns and p.store = u.store and p.sha256 = u.sha256
+ where (p.sha256 is null or p.size <> u.size or (p.store = '' and not p.is_complete)
+        or not exists (select from perdure.payload_use x where x.run_id = u.run_id and x.store = u.store and x.sha256 = u.sha256))
+   and (u.run_id >= :dropped::uuid or exists (select from perdure.run_queue q where q.run_id = u.run_id));
+
+-- name: verify_contents
+-- A page of content: what is complete in the database, with the digest of its bytes where they are one chunk; and what is used in object
+-- stores. `lacks`: it refers to content that is not there. `run_id`: one of the runs that use it.
+select p.ns, p.store, p.sha256, p.size, w.run_id,
+       case when p.store = '' and p.size <= :chunk_bytes::bigint
+            then (select sha256(c.data) from perdure.payload_chunk c where c.ns = p.ns and c.store = p.store and c.sha256 = p.sha256 and c.n = 0)
+       end as digest,
+       exists (select from perdure.payload_part x
+                where x.ns = p.ns and x.store = p.store and x.sha256 = p.sha256
+                  and not exists (select from perdure.payload o where o.ns = x.ns and o.store = x.part_store and o.sha256 = x.part_sha256
+                                     and (o.is_complete or o.store <> ''))) as lacks
+  from perdure.payload p
+  left join lateral (select x.run_id from perdure.payload_use x where x.ns = p.ns and x.store = p.store and x.sha256 = p.sha256 limit 1) w on true
+ where (p.ns, p.store, p.sha256) > (:ns::int, :store::text, :sha256::bytea)
+   and (p.is_complete or (p.store <> '' and (w.run_id is not null or exists (
+          select from perdure.payload_part x where x.ns = p.ns and x.part_store = p.store and x.part_sha256 = p.sha256))))
+ order by p.ns, p.store, p.sha256 limit :limit;
+
+-- name: verify_content_used
+select exists (select from perdure.payload p where p.ns = :ns and p.store = :store and p.sha256 = :sha256
+                 and (exists (select from perdure.payload_use x where x.ns = p.ns and x.store = p.store and x.sha256 = p.sha256)
+                      or exists (select from perdure.payload_part x where x.ns = p.ns and x.part_store = p.store and x.part_sha256 = p.sha256))) as used;
