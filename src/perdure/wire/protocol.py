@@ -18,7 +18,7 @@ from perdure.core.errors import Failure, InvalidInput
 from perdure.core.events import EVENT_TYPES, Recorded
 from perdure.core.limits import WAITING_NAMES_MAX
 from perdure.core.retry import End, TaskOptions
-from perdure.core.work import Activation, Assignment, Beat, Decided, LogChunk, LogLine, Report
+from perdure.core.work import Activation, Assignment, AttemptToken, Beat, Decided, LogChunk, LogLine, Report
 from perdure.wire.codec import decode_commands, decode_recorded, encode_commands, encode_recorded
 from perdure.wire.pb import worker_pb2 as pb
 
@@ -47,8 +47,7 @@ CHANNEL_OPTIONS: Final = [
 
 T = TypeVar("T")
 
-Token = tuple[bytes, int, int]
-"""(run id, seq, attempt): names one attempt of one task."""
+Token = AttemptToken
 
 
 class Hello(msgspec.Struct):
@@ -92,6 +91,8 @@ class Up(msgspec.Struct):
     logs: list[LogChunk] = []
     draining: bool = False
     alive: bool = False
+    deferred: list[Token] = []
+    """Attempts that wait for a job outside and hold no slot."""
 
 
 class Down(msgspec.Struct):
@@ -116,6 +117,7 @@ _ENDS: Final = {
     End.FINAL_ERROR: pb.END_FINAL_ERROR,
     End.CANCELLED: pb.END_CANCELLED,
     End.RETURNED: pb.END_RETURNED,
+    End.JOB_LOST: pb.END_JOB_LOST,
 }
 _END_OF: Final = {number: end for end, number in _ENDS.items()}
 
@@ -152,6 +154,8 @@ def encode_up(up: Up) -> bytes:
         made = m.logs.add(run_id=chunk.run_id, seq=chunk.seq, attempt=chunk.attempt, number=chunk.n)
         for line in chunk.lines:
             made.lines.add(at_us=line.at_us, stream=line.stream, level=line.level, text=line.text)
+    for run_id, seq, attempt in up.deferred:
+        m.deferred.add(run_id=run_id, seq=seq, attempt=attempt)
     return m.SerializeToString()
 
 
@@ -198,6 +202,7 @@ def decode_up(data: bytes) -> Up:
         ],
         draining=m.draining,
         alive=m.alive,
+        deferred=[(t.run_id, t.seq, t.attempt) for t in m.deferred],
     )
 
 
@@ -205,7 +210,7 @@ def _reason(r: pb.Report) -> Failure | None:
     """The failure of a failed attempt; a default where the worker sent none."""
     if r.HasField("failure"):
         return _failure_of(r.failure)
-    return _NO_REASON if r.end in (pb.END_ERROR, pb.END_FINAL_ERROR) else None
+    return _NO_REASON if r.end in (pb.END_ERROR, pb.END_FINAL_ERROR, pb.END_JOB_LOST) else None
 
 
 _NO_REASON: Final = Failure("task_failed", "the worker reported a failure and gave no reason")
@@ -309,6 +314,8 @@ def encode_down(down: Down) -> bytes:
             trace=a.trace,
             queue=a.queue,
         )
+        if a.job:
+            task.job, task.executor = a.job, o.executor
         if o.never or o.on:
             task.never.extend(o.never)
             task.on.extend(o.on)
@@ -339,10 +346,11 @@ def decode_down(data: bytes) -> Down:
                 t.epoch,
                 t.name,
                 t.input,
-                _options(t.timeout_us, t.heartbeat_us, t.at_most_once, tuple(t.never), tuple(t.on)),
+                _options(t),
                 0,
                 t.trace,
                 t.queue,
+                t.job,
             )
             for t in m.tasks
         ],
@@ -365,13 +373,18 @@ def _activation(a: pb.Activation, unreadable: list[tuple[int, bytes, str]]) -> t
     return a.number, Activation(a.run_id, a.workflow, events, a.replay), a.more
 
 
-def _options(
-    timeout_us: int, heartbeat_us: int, at_most_once: bool, never: tuple[str, ...], on: tuple[str, ...]
-) -> TaskOptions:
+def _options(t: pb.Task) -> TaskOptions:
     """As much of the options as a worker needs; most tasks have none."""
-    if not (timeout_us or heartbeat_us or at_most_once or never or on):
+    if not (t.timeout_us or t.heartbeat_us or t.at_most_once or t.never or t.on or t.executor):
         return _NO_OPTIONS
-    return TaskOptions(timeout_us=timeout_us, heartbeat_us=heartbeat_us, at_most_once=at_most_once, never=never, on=on)
+    return TaskOptions(
+        timeout_us=t.timeout_us,
+        heartbeat_us=t.heartbeat_us,
+        at_most_once=t.at_most_once,
+        never=tuple(t.never),
+        on=tuple(t.on),
+        executor=t.executor,
+    )
 
 
 _NO_OPTIONS: Final = TaskOptions()

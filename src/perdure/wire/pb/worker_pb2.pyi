@@ -39,6 +39,8 @@ class _EndEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_End.ValueType], _
     END_CANCELLED: _End.ValueType  # 4
     END_RETURNED: _End.ValueType  # 5
     """Given back unstarted."""
+    END_JOB_LOST: _End.ValueType  # 6
+    """The executor lost the job: its machine is gone, or it never started."""
 
 class End(_End, metaclass=_EndEnumTypeWrapper): ...
 
@@ -50,6 +52,8 @@ END_FINAL_ERROR: End.ValueType  # 3
 END_CANCELLED: End.ValueType  # 4
 END_RETURNED: End.ValueType  # 5
 """Given back unstarted."""
+END_JOB_LOST: End.ValueType  # 6
+"""The executor lost the job: its machine is gone, or it never started."""
 Global___End: _TypeAlias = End  # noqa: Y015
 
 @_typing.final
@@ -64,6 +68,7 @@ class FromWorker(_message.Message):
     LOGS_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
     ALIVE_FIELD_NUMBER: _builtins.int
+    DEFERRED_FIELD_NUMBER: _builtins.int
     reports_number: _builtins.int
     draining: _builtins.bool
     """No new work please: the worker finishes what it has and leaves."""
@@ -81,6 +86,10 @@ class FromWorker(_message.Message):
     def beats(self) -> _containers.RepeatedCompositeFieldContainer[Global___Beat]: ...
     @_builtins.property
     def logs(self) -> _containers.RepeatedCompositeFieldContainer[Global___LogChunk]: ...
+    @_builtins.property
+    def deferred(self) -> _containers.RepeatedCompositeFieldContainer[Global___Token]:
+        """Attempts that wait for a job outside of the worker and hold none of its slots."""
+
     def __init__(
         self,
         *,
@@ -92,10 +101,11 @@ class FromWorker(_message.Message):
         logs: _abc.Iterable[Global___LogChunk] | None = ...,
         draining: _builtins.bool = ...,
         alive: _builtins.bool = ...,
+        deferred: _abc.Iterable[Global___Token] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alive", b"alive", "beats", b"beats", "decisions", b"decisions", "draining", b"draining", "hello", b"hello", "logs", b"logs", "reports", b"reports", "reports_number", b"reports_number"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alive", b"alive", "beats", b"beats", "decisions", b"decisions", "deferred", b"deferred", "draining", b"draining", "hello", b"hello", "logs", b"logs", "reports", b"reports", "reports_number", b"reports_number"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -364,6 +374,8 @@ class Task(_message.Message):
     ON_FIELD_NUMBER: _builtins.int
     TRACE_FIELD_NUMBER: _builtins.int
     QUEUE_FIELD_NUMBER: _builtins.int
+    JOB_FIELD_NUMBER: _builtins.int
+    EXECUTOR_FIELD_NUMBER: _builtins.int
     run_id: _builtins.bytes
     seq: _builtins.int
     attempt: _builtins.int
@@ -377,6 +389,10 @@ class Task(_message.Message):
     trace: _builtins.str
     """W3C traceparent of the run's span."""
     queue: _builtins.str
+    job: _builtins.str
+    """The external name of the attempt, for the executor that runs it; empty where the worker runs it itself."""
+    executor: _builtins.str
+    """The executor that the task asks for."""
     @_builtins.property
     def never(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Exception types that are final, and those worth another attempt (none: all are)."""
@@ -399,10 +415,12 @@ class Task(_message.Message):
         on: _abc.Iterable[_builtins.str] | None = ...,
         trace: _builtins.str = ...,
         queue: _builtins.str = ...,
+        job: _builtins.str = ...,
+        executor: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_most_once", b"at_most_once", "attempt", b"attempt", "epoch", b"epoch", "heartbeat_us", b"heartbeat_us", "input", b"input", "name", b"name", "never", b"never", "on", b"on", "queue", b"queue", "run_id", b"run_id", "seq", b"seq", "timeout_us", b"timeout_us", "trace", b"trace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_most_once", b"at_most_once", "attempt", b"attempt", "epoch", b"epoch", "executor", b"executor", "heartbeat_us", b"heartbeat_us", "input", b"input", "job", b"job", "name", b"name", "never", b"never", "on", b"on", "queue", b"queue", "run_id", b"run_id", "seq", b"seq", "timeout_us", b"timeout_us", "trace", b"trace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
