@@ -18,8 +18,8 @@ from perdure.core.work import Report
 from perdure.engine.ports import ClaimedTask
 from perdure.engine.runs.run import ActiveRun
 from perdure.engine.runs.transitions import RELEASED
-from perdure.engine.tasks.attempts import ReportUnit, RequeueUnit, _about
 from perdure.engine.tasks.dispatch import _needs_row
+from perdure.engine.tasks.flight import ReportUnit, RequeueUnit, is_about
 from perdure.wire.codec import encode_options
 from tests.engine.test_segments import world
 from tests.fakes.engine_parts import RUN, EngineParts, FakeWorker
@@ -157,7 +157,13 @@ def test_a_task_that_is_neither_queued_nor_in_flight_when_its_run_is_loaded_is_l
 
 @pytest.mark.parametrize(
     ("options", "needed"),
-    [({}, False), ({"at_most_once": True}, True), ({"to_start_us": 1}, True), ({"to_close_us": 1}, True)],
+    [
+        ({}, False),
+        ({"at_most_once": True}, True),
+        ({"to_start_us": 1}, True),
+        ({"to_close_us": 1}, True),
+        ({"executor": "process"}, True),
+    ],
 )
 def test_what_must_not_run_twice_or_has_to_begin_in_time_has_a_row(options: dict[str, Any], needed: bool) -> None:
     assert _needs_row(TaskOptions(**options)) is needed
@@ -166,8 +172,8 @@ def test_what_must_not_run_twice_or_has_to_begin_in_time_has_a_row(options: dict
 @pytest.mark.parametrize(("mine", "its", "same"), [(2, 2, True), (2, 1, False), (2, 0, True), (0, 1, True)])
 def test_a_report_is_about_an_attempt_of_the_same_epoch(mine: int, its: int, same: bool) -> None:
     report = Report(RUN, 0, 1, End.SUCCESS, b"", None, 1, 2, epoch=its)
-    assert _about(SimpleNamespace(attempt=1, epoch=mine), report) is same  # type: ignore[arg-type]
-    assert not _about(SimpleNamespace(attempt=2, epoch=mine), report)  # type: ignore[arg-type]
+    assert is_about(SimpleNamespace(attempt=1, epoch=mine), report) is same  # type: ignore[arg-type]
+    assert not is_about(SimpleNamespace(attempt=2, epoch=mine), report)  # type: ignore[arg-type]
 
 
 def test_the_success_of_an_orphaned_attempt_becomes_a_message() -> None:

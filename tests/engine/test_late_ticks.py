@@ -6,8 +6,8 @@ from typing import Any
 
 from perdure.core.retry import TaskOptions
 from perdure.core.work import Assignment, Beat
-from perdure.engine.tasks.attempts import Flight
 from perdure.engine.tasks.dispatch import LATE_TICKS_MAX
+from perdure.engine.tasks.flight import Flight
 from tests.fakes.engine_parts import EngineParts
 
 S = 1_000_000

@@ -11,6 +11,7 @@ from perdure.core import ids
 from perdure.core.work import Activation, Assignment, Decided
 from perdure.engine.context import EngineContext
 from perdure.engine.flow_control import FlowControl
+from perdure.engine.payloads import Payloads
 from perdure.engine.ports import Kind, Named
 from perdure.engine.runs.flow_definitions import Flows
 from perdure.engine.runs.loop import RunLoop, RunParts
@@ -18,6 +19,7 @@ from perdure.engine.runs.run import ActiveRun
 from perdure.engine.settings import EngineSettings
 from perdure.engine.tasks.attempts import Attempts
 from perdure.engine.tasks.dispatch import Dispatcher
+from tests.fakes.engine_stores import NoPayloads
 
 RUN = ids.run_id(1_000, 0, 7)
 CHILD = ids.run_id(2_000, 0, 9)
@@ -84,7 +86,8 @@ class EngineParts:
         self.flows = Flows(store, self.context.now_us)
         self.attempts = Attempts(self.context, self.flow_control)
         self.dispatcher = Dispatcher(self.context, self.flow_control, self.attempts)
-        self.parts = RunParts(self.context, self.dispatcher, self.flows, self.flow_control)
+        payloads = Payloads(NoPayloads(), self.context.settings)  # type: ignore[arg-type]
+        self.parts = RunParts(self.context, self.dispatcher, self.flows, self.flow_control, payloads)
         self.runs, self.delivery, self.exits = self.parts.runs, self.parts.delivery, self.parts.exits
         self.timers, self.commands = self.parts.timers, self.parts.commands
         self.loop = RunLoop(self.parts)

@@ -62,6 +62,11 @@ class NoUpdates:
         return []
 
 
+class NoPayloads:
+    async def stores_to_check(self) -> list[str]:
+        return []
+
+
 def stores(store: Any, **given: Any) -> Stores:
     """`store` does the work of runs and tasks; the others are given, or idle."""
     parts: dict[str, Any] = {
@@ -73,5 +78,6 @@ def stores(store: Any, **given: Any) -> Stores:
         "deferred_starts": NoDeferredStarts(store),
         "schedules": NoSchedules(),
         "named_events": NoNamedEvents(),
+        "payloads": NoPayloads(),
     }
     return Stores(store=store, **(parts | given))

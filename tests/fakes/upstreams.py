@@ -12,5 +12,5 @@ ONE: Final = Capacity(slots=1, threads=1)
 
 def upstream_to(**receivers: Any) -> Upstream:
     """Receives what is given; the rest of what a worker sends is dropped."""
-    dropped = dict.fromkeys(("reported", "decided", "beats", "logged"), lambda _: None)
+    dropped = dict.fromkeys(("reported", "decided", "beats", "logged", "deferred"), lambda _: None)
     return Upstream(**{"clock_us": lambda: 0, **dropped, **receivers})

@@ -15,7 +15,8 @@ from typing import NoReturn, TypeVar
 T = TypeVar("T")
 
 POLL_S, POLL_MAX_S = 0.01, 0.1
-WITHIN_S = 60.0
+WITHIN_S = 180.0
+"""Nothing takes so long, but for a machine that is far too busy."""
 
 
 async def until(true: Callable[[], T | Awaitable[T]], what: str = "", within_s: float = WITHIN_S) -> T:

@@ -22,7 +22,7 @@ from perdure.engine.runs.run import ActiveRun, ChildStart, Extras, RunUnit
 from perdure.engine.runs.starts import StartUnit
 from perdure.engine.runs.transitions import RELOADING, Closing
 from perdure.engine.services.claims import Claims
-from perdure.engine.tasks.attempts import ReportUnit, RequeueUnit
+from perdure.engine.tasks.flight import ReportUnit, RequeueUnit
 
 SOON_US: Final = 1_000
 """Delay before a row that was just written can be claimed."""
@@ -37,7 +37,7 @@ class AfterCommit:
         context = parts.context
         self._session, self._clock, self._counters = context.session, context.clock, context.counters
         self._events, self._store, self._worker = context.events, context.store, context.worker
-        self._background = context.background
+        self._background, self._queue, self._now_us = context.background, context.queue, context.now_us
         self._runs, self._tasks, self._flow_control = parts.runs, parts.tasks, parts.flow_control
         self._delivery, self._exits, self._loop, self._claims = parts.delivery, parts.exits, loop, claims
 
@@ -68,6 +68,8 @@ class AfterCommit:
         elif isinstance(unit, RunUnit):
             unit.run.pending.extendleft(reversed(unit.segments))
             self._exits.refused(unit.run, message)
+        elif isinstance(unit, ReportUnit) and (lost := unit.as_lost(self._now_us())) is not None:
+            self._queue.add(lost)
 
     def given_up(self, unit: AwaitedUnit) -> None:
         if isinstance(unit, StartUnit):

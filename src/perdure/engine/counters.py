@@ -80,6 +80,7 @@ class Counters:
     tasks_ended: int = 0
     tasks_failed: int = 0
     tasks_retried: int = 0
+    tasks_deferred: int = 0
     tasks_lost: int = 0
     tasks_start_deadline_missed: int = 0
     """Tasks that had not begun in time."""

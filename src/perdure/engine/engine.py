@@ -26,6 +26,7 @@ from perdure.engine.after_commit import AfterCommit
 from perdure.engine.commits.committer import Committer
 from perdure.engine.context import EngineContext
 from perdure.engine.flow_control import FlowControl
+from perdure.engine.payloads import Payloads, PayloadStore
 from perdure.engine.ports import Store, WorkerPort
 from perdure.engine.runs.eviction import Eviction
 from perdure.engine.runs.flow_definitions import Flows
@@ -48,8 +49,9 @@ from perdure.engine.services.telemetry import Telemetry, TelemetryStore
 from perdure.engine.services.updates import UpdatePort, Updates
 from perdure.engine.services.upkeep import Upkeep
 from perdure.engine.settings import EngineSettings
-from perdure.engine.tasks.attempts import Attempt, Attempts, Flight
+from perdure.engine.tasks.attempts import Attempt, Attempts
 from perdure.engine.tasks.dispatch import Dispatcher
+from perdure.engine.tasks.flight import Flight
 from perdure.engine.tasks.lost_workers import LostWorkers
 from perdure.engine.tasks.no_worker import NoWorker
 
@@ -71,6 +73,7 @@ class Stores(msgspec.Struct, frozen=True, kw_only=True):
     deferred_starts: StartStore
     schedules: ScheduleStore
     named_events: NamedEventStore
+    payloads: PayloadStore
 
 
 class Engine:
@@ -80,15 +83,16 @@ class Engine:
         self.queue, self.background = context.queue, context.background
         self.session, self.events, self.new_run_id = context.session, context.events, context.new_run_id
         self.name = f"{socket.gethostname()}:{os.getpid()}"
+        self.payloads = Payloads(stores.payloads, settings)
         self.flow_control = FlowControl(stores.store, context.now_us)
         self.flows = Flows(stores.store, context.now_us)
         self.attempts = Attempts(context, self.flow_control)
         self.dispatcher = Dispatcher(context, self.flow_control, self.attempts)
-        parts = RunParts(context, self.dispatcher, self.flows, self.flow_control)
+        parts = RunParts(context, self.dispatcher, self.flows, self.flow_control, self.payloads)
         self.runs, self.timers, self.exits, self.delivery = parts.runs, parts.timers, parts.exits, parts.delivery
         self.loop = RunLoop(parts)
         self.eviction = Eviction(context, parts.runs, self.dispatcher, parts.exits)
-        self.lost_workers = LostWorkers(context, parts.runs, self.attempts, self.dispatcher)
+        self.lost_workers = LostWorkers(context, self.payloads, parts.runs, self.attempts, self.dispatcher)
         self.inbox = InboxWriter(stores.store, context.events)
         self.claims = Claims(context, parts, self.loop, self.dispatcher)
         sink = AfterCommit(parts, self.loop, self.claims)
@@ -101,7 +105,7 @@ class Engine:
         self.endings = Endings(context, stores.endings, parts.runs, self.flow_control, self.lost_workers)
         self.telemetry = Telemetry(context, stores.telemetry, self.attempts)
         self.task_logs = TaskLogs(context.counters, stores.task_logs)
-        self.upkeep = Upkeep(context)
+        self.upkeep = Upkeep(context, self.payloads)
         self.updates = Updates(stores.updates, stores.store, context.events.message_sent.publish)
         self.notifications = Notifications(context)
         self.served = ServedDefinitions(
@@ -143,7 +147,9 @@ class Engine:
             decided=self.loop.decided,
             beats=self.attempts.beats,
             logged=self.task_logs.add,
+            deferred=self.dispatcher.deferred,
             ns=self.ns,
+            payloads=self.payloads.of(self.ns).transfer,
         )
 
     def _runs_begun(self, runs: int) -> None:

@@ -177,6 +177,10 @@ Settle = Callable[[list[LostTask]], tuple[list[Again], list[tuple[bytes, bytes]]
 """Lost tasks -> those to queue again, and (id, message) of those that fail."""
 
 
+ServiceRoutes = tuple[frozenset[str], frozenset[str]]
+"""Names that instances of HTTP services have registered, and names of Python tasks."""
+
+
 class Store(CommitStore, Protocol):
     # ownership
     async def register(self, engine: str, lease_s: float, slots: int) -> OpenedSession: ...
@@ -201,6 +205,7 @@ class Store(CommitStore, Protocol):
         ...
 
     async def task_options(self, ns: int) -> dict[str, bytes]: ...
+    async def service_routes(self, ns: int) -> ServiceRoutes: ...
     async def register_versions(
         self,
         ns: int,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from perdure.core.limits import PAYLOAD_GRACE_S, PAYLOAD_INLINE_BYTES, PAYLOAD_POSTGRES_BYTES_MAX
 from perdure.core.placement import Placement
 from perdure.engine.commits.policy import CommitPolicy
 
@@ -25,3 +26,13 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Ended runs older than this are dropped with their partition; None keeps everything."""
     partitions_ahead_days: int = 3
     close_grace_s: float = 10.0
+    service_ttl_s: float = 15.0
+    """An instance of an HTTP service whose last heartbeat is older than this, by the database's clock, is offline."""
+    payload_stores: tuple[str, ...] = ()
+    """Object stores for payloads; the first takes new content. Without any, the database does."""
+    payload_inline_bytes: int = PAYLOAD_INLINE_BYTES
+    """Larger values of flows and of requests are kept in the payload store."""
+    payload_bytes_max: int = PAYLOAD_POSTGRES_BYTES_MAX
+    """Bytes of one value or blob in the database's payload store."""
+    payload_grace_s: float = PAYLOAD_GRACE_S
+    """Seconds for which stored content that no run uses is kept."""

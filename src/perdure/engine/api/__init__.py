@@ -9,9 +9,24 @@ from perdure.engine.api import (
     flow_control,
     messages,
     named_events,
+    payloads,
     runs,
     schedules,
+    services,
 )
 
-NOUNS = (admin, approvals, cluster, dead_letters, definitions, flow_control, messages, named_events, runs, schedules)
+NOUNS = (
+    admin,
+    approvals,
+    cluster,
+    dead_letters,
+    definitions,
+    flow_control,
+    messages,
+    named_events,
+    payloads,
+    runs,
+    schedules,
+    services,
+)
 """Imported for their handlers, which register themselves."""

@@ -36,6 +36,7 @@ from perdure.engine.api.ports import (
     Reads,
     RuleStore,
     SecretSealer,
+    ServiceStore,
 )
 from perdure.engine.engine import Engine
 from perdure.engine.ports import Store
@@ -73,6 +74,7 @@ class ApiPorts:
     approvals: ApprovalStore
     rules: RuleStore
     dead_letters: DeadLetters
+    services: ServiceStore
     keys: KeyAdmin
     audit: AuditLog
     secrets: SecretSealer

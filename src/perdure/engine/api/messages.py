@@ -25,16 +25,16 @@ from perdure.core.errors import (
     Conflict,
     InvalidInput,
     NotFound,
-    PayloadTooLarge,
     PromiseAlreadyResolved,
     RunFinished,
 )
-from perdure.core.limits import CALL_TIMEOUT_S, PAYLOAD_BYTES_MAX, UPDATE_WAIT_S_MAX
+from perdure.core.limits import CALL_TIMEOUT_S, UPDATE_WAIT_S_MAX
 from perdure.core.messages import PromiseMessage, SignalMessage, UpdateMessage
 from perdure.core.names import check_message_key, checked_name
 from perdure.engine.api import starts
 from perdure.engine.api.api import NamespaceApi, handles, page_limit
 from perdure.engine.api.approvals import check_resolve
+from perdure.engine.api.payloads import taken
 from perdure.wire.codec import encode_message
 
 
@@ -42,9 +42,9 @@ from perdure.wire.codec import encode_message
 async def signal(api: NamespaceApi, r: SendSignal) -> MessageSent:
     """A run that continued as new is followed. With a key, or an idempotency key, a repetition has no further effect."""
     run_id = await api.run_id(r.run)
-    check_message("signal", r.name, r.value)
+    value = await checked_message(api, "signal", r.name, r.value, run_id)
     check_message_key(r.key)
-    body = encode_message(SignalMessage(r.name, r.value))
+    body = encode_message(SignalMessage(r.name, value))
     if r.idempotency_key and not r.key:
         is_new = await _post_once(api, run_id, r, body)
     else:
@@ -87,12 +87,12 @@ async def _signal_with_start(api: NamespaceApi, r: SignalWithStart) -> Signalled
     start, store = r.start, api.ports.store
     if not start.key:
         raise InvalidInput("a run that a signal may start needs a key of your own, by which the next signal finds it")
-    if starts.is_deferred(start):
+    if start.is_deferred:
         raise InvalidInput("a deferred or deduplicated start cannot carry a signal")
-    check_message("signal", r.name, r.value)
+    value = await checked_message(api, "signal", r.name, r.value)
     check_message_key(r.key)
-    start = await starts.prepared(api, start)
-    body = encode_message(SignalMessage(r.name, r.value))
+    start = await starts.stored(api, await starts.prepared(api, start))
+    body = encode_message(SignalMessage(r.name, value))
     for _ in range(starts.START_TRIES):
         found = await store.run_by_key(api.ns, start.key)
         if found is not None:
@@ -117,10 +117,10 @@ async def _signal_with_start(api: NamespaceApi, r: SignalWithStart) -> Signalled
 async def resolve(api: NamespaceApi, r: ResolvePromise) -> None:
     """The first value stands. Administrators may resolve an approval past the people it asks."""
     run_id = await api.run_id(r.run)
-    check_message("promise", r.name, r.value)
+    value = await checked_message(api, "promise", r.name, r.value, run_id)
     await check_resolve(api, run_id, r.name)
     is_authorized = api.caller.principal.may(Permission.ADMIN)
-    body = encode_message(PromiseMessage(r.name, r.value, is_authorized))
+    body = encode_message(PromiseMessage(r.name, value, is_authorized))
 
     async def send(target: bytes) -> bool | None:
         active, won = await api.ports.store.resolve_promise(target, api.ns, r.name, body, authorized=is_authorized)
@@ -141,10 +141,9 @@ async def resolve(api: NamespaceApi, r: ResolvePromise) -> None:
 async def update(api: NamespaceApi, r: AskUpdate) -> UpdateReply:
     """Ask a run to change something and wait for its answer. Asked again under the same key, it waits on."""
     run_id = await api.run_id(r.run)
-    checked_name("update", r.name)
     checked_name("update key", r.key)
-    _check_size("update", r.name, r.value)
-    asked = UpdateMessage(r.key, r.name, r.value)
+    value = await checked_message(api, "update", r.name, r.value, run_id)
+    asked = UpdateMessage(r.key, r.name, value)
     answer = await api.engine.updates.ask(api.ns, run_id, asked, min(r.wait_s, UPDATE_WAIT_S_MAX))
     await api.record("run.update", run_id, name=r.name)
     return UpdateReply(answer)
@@ -174,13 +173,7 @@ async def list_states(api: NamespaceApi, r: ListStates) -> StatePage:
     return StatePage(found[:limit], found[limit - 1][0] if len(found) > limit else None)
 
 
-def check_message(kind: str, name: str, value: bytes) -> None:
+async def checked_message(api: NamespaceApi, kind: str, name: str, value: bytes, run_id: bytes | None = None) -> bytes:
+    """The value as it is recorded. Content that it refers to is kept for the run from here on."""
     checked_name(kind, name)
-    _check_size(kind, name, value)
-
-
-def _check_size(kind: str, name: str, value: bytes) -> None:
-    if len(value) > PAYLOAD_BYTES_MAX:
-        raise PayloadTooLarge(
-            f"the value of {kind} {name!r} has {len(value)} bytes, over the limit PAYLOAD_BYTES_MAX={PAYLOAD_BYTES_MAX}"
-        )
+    return await taken(api, value, f"the value of {kind} {name!r}", run_id)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol
 
 import msgspec
 
@@ -27,6 +27,7 @@ from perdure.core.api.definitions import Definition, VersionItem, WorkflowItem
 from perdure.core.api.flow_control import RateRule, RulePosition, RuleView
 from perdure.core.api.runs import LogPage, LogPosition, RunDetail, RunFilter, RunItem, RunPage, TaskPage
 from perdure.core.api.schedules import ScheduleRequest
+from perdure.core.api.services import CallEnd, InstanceItem, RegisterInstance
 from perdure.core.approvals import Standing, Vote
 from perdure.core.events import Recorded
 
@@ -201,6 +202,33 @@ class RuleStore(Protocol):
     async def unpause(self, ns: int, scope: str, name: str, by: str) -> bool: ...
     async def page(self, ns: int, after: RulePosition, limit: int) -> list[RuleView]: ...
     async def get(self, ns: int, scope: str, name: str) -> RuleView | None: ...
+
+
+CallbackPhase = Literal["waiting", "ended", "closed"]
+
+
+class ServiceStore(Protocol):
+    """Instances of HTTP services, and jobs whose end a service reports later."""
+
+    async def register(self, ns: int, new: RegisterInstance) -> tuple[InstanceItem, bool]:
+        """The instance, and whether it is new or changed. Conflict at SERVICE_INSTANCES_MAX."""
+        ...
+
+    async def heartbeat(self, ns: int, id: str, url: str, load: float | None) -> str | None:
+        """The id of the instance; None: there is none of this id or URL."""
+        ...
+
+    async def instances(
+        self, ns: int, service: str, ttl_s: float, *, only_online: bool, after: str = "", limit: int
+    ) -> list[InstanceItem]: ...
+    async def callback(self, ns: int, job: str) -> tuple[CallbackPhase, CallEnd | None] | None: ...
+    async def accept(self, ns: int, jobs: Sequence[str]) -> None: ...
+    async def end(self, ns: int, end: CallEnd) -> tuple[CallbackPhase | None, bool]:
+        """The phase of the job before, and whether this report was recorded."""
+        ...
+
+    async def ended(self, ns: int, jobs: Sequence[str]) -> list[CallEnd]: ...
+    async def close_callbacks(self, ns: int, jobs: Sequence[str]) -> None: ...
 
 
 class DeadLetters(Protocol):

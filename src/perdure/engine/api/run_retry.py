@@ -17,14 +17,17 @@ from perdure.core.events import Recorded
 from perdure.core.flow_control.groups import FlowControlGroup
 from perdure.core.lifecycle import RunStatus
 from perdure.core.limits import SUCCESSORS_MAX
+from perdure.core.payloads import NeedPayload
 from perdure.core.retry import waits_until_us
 from perdure.core.run_retry import check_retry, effective, plan
 from perdure.core.runstate import RunState
 from perdure.core.work import RunView, is_flow
 from perdure.engine.api.api import NamespaceApi
 from perdure.engine.ports import QueuedTask, RetryChanges
+from perdure.engine.runs.flow_payloads import FlowPayloads
+from perdure.engine.runs.run import ActiveRun
 from perdure.engine.runs.turns import replay
-from perdure.flows.decide.decider import DecisionTooLarge
+from perdure.flows.decide.decider import Decider, DecisionTooLarge
 from perdure.wire.codec import decode_row, encode_events, encode_options
 
 ROWS_PAGE: Final = 1_000
@@ -36,6 +39,7 @@ class RunRetry:
     def __init__(self, api: NamespaceApi) -> None:
         self._store, self._ns, self._by = api.ports.store, api.ns, api.by
         self._flows, self._flow_control = api.engine.flows, api.engine.flow_control
+        self._payloads = FlowPayloads(api.engine.payloads)
         self._woken = api.engine.events.message_sent.publish
 
     async def retry(self, run_id: bytes, generation: int = 0) -> None:
@@ -72,17 +76,26 @@ class RunRetry:
     async def _plan_flow(self, view: RunView, history: list[Recorded], generation: int) -> ev.RunRetried:
         """Nothing is taken back: the decider goes on from where it was. It says which failed children it would wait for again."""
         await self._flows.ensure([(self._ns, view.workflow, view.version)])
-        decider = self._flows.decider(self._ns, view.workflow, view.version, view.run_id)
-        if isinstance(decider, Failure):
-            raise Conflict(decider.message)
-        try:
-            await replay(decider, history)
-        except DecisionTooLarge as e:
-            raise Conflict(str(e)) from None
+        decider = await self._replayed(view, history)
         wanted = ev.RunRetried(0, [], decider.failed_children(), self._by)
         living = await self._retry_children(history, wanted, generation)
         anew = [c for c in wanted.voided_children if c not in living]
         return ev.RunRetried(0, [], anew, self._by, [], sorted(living))
+
+    async def _replayed(self, view: RunView, history: list[Recorded]) -> Decider:
+        """The decider where the run failed. Stored values that its expressions read are loaded, as while the run was decided."""
+        run = ActiveRun(view.run_id, self._ns, view.workflow, view.version, 0)
+        while True:
+            decider = self._flows.decider(self._ns, view.workflow, view.version, view.run_id)
+            if isinstance(decider, Failure):
+                raise Conflict(decider.message)
+            try:
+                await replay(decider, self._payloads.readable(run, history))
+                return decider
+            except NeedPayload as e:
+                await self._payloads.load(run, e.references)
+            except DecisionTooLarge as e:
+                raise Conflict(str(e)) from None
 
     async def _history(self, run_id: bytes) -> list[Recorded]:
         out: list[Recorded] = []

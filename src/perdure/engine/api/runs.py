@@ -62,7 +62,7 @@ async def start(api: NamespaceApi, r: StartRequest) -> StartedRun:
 def run(api: NamespaceApi, r: StartRequest) -> Coroutine[Any, Any, RunResult]:
     """A client whose run outlasts one call asks on with `run.result`."""
     # The audit line of a start is written while the run is under way, so a start that is recorded is answered first.
-    if r.key or r.idempotency_key or r.registered_only or starts.is_deferred(r) or api.ports.is_audited:
+    if r.key or r.idempotency_key or r.registered_only or r.is_deferred or api.ports.is_audited:
         return _started_and_awaited(api, r)
     return starts.run(api, r)
 

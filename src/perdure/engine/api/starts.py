@@ -35,11 +35,13 @@ from perdure.core.errors import (
 )
 from perdure.core.flow_control.groups import FlowControlGroup
 from perdure.core.ids import text
-from perdure.core.limits import IDEMPOTENCY_KEY_CHARS_MAX, PAYLOAD_BYTES_MAX, VERSIONS_SHOWN_MAX
+from perdure.core.limits import FLOW_PAYLOAD_BYTES_MAX, IDEMPOTENCY_KEY_CHARS_MAX, PAYLOAD_BYTES_MAX, VERSIONS_SHOWN_MAX
 from perdure.core.messages import CancelMessage
 from perdure.core.names import checked_name
+from perdure.core.payloads import MARK, opened, refuse_reference, values_of
 from perdure.core.work import StartRequest
 from perdure.engine.api.api import NamespaceApi
+from perdure.engine.api.payloads import taken
 from perdure.engine.runs.starts import Answered, StartUnit, late_start, unknown_start
 from perdure.wire.codec import encode_message
 
@@ -55,7 +57,8 @@ async def start(api: NamespaceApi, r: StartRequest) -> StartedRun:
     still come."""
     within_s = api.caller.within_s
     r = await prepared(api, r)
-    if is_deferred(r):
+    r = await stored(api, r)
+    if r.is_deferred:
         try:
             async with asyncio.timeout(within_s):
                 return await _defer(api, r)
@@ -82,6 +85,8 @@ async def run(api: NamespaceApi, r: StartRequest) -> RunResult:
     within_s = api.caller.within_s
     due_s = monotonic() + within_s
     waiters = api.engine.waiters
+    if r.input >= MARK or len(r.input) > api.engine.settings.payload_inline_bytes:
+        r = await stored(api, r)
     r, group = await ready(api, r, within_s)
     unit = submitted(api, r, group, waiters.started)
     api.api.start_watch.add(unit, within_s, due_s)
@@ -91,9 +96,13 @@ async def run(api: NamespaceApi, r: StartRequest) -> RunResult:
         unit.give_up()  # by a caller that was cancelled; nothing happens to one that was answered
 
 
-def is_deferred(r: StartRequest) -> bool:
-    """The start is debounced, batched or deduplicated."""
-    return r.later is not None or r.dedup is not None
+async def stored(api: NamespaceApi, r: StartRequest) -> StartRequest:
+    """With its input by reference where it is long. That of a deferred start is not: no run holds it until it begins."""
+    if r.is_deferred:
+        refuse_reference(r.input, f"the input of a deferred start of {r.workflow}")
+        return r
+    data = await taken(api, r.input, f"the input of {r.workflow}")
+    return r if data is r.input else msgspec.structs.replace(r, input=data)
 
 
 async def prepared(api: NamespaceApi, r: StartRequest) -> StartRequest:
@@ -156,7 +165,7 @@ async def _idempotent(api: NamespaceApi, r: StartRequest) -> StartRequest:
     wanted = digest("start", r.workflow, r.input, r.key, r.on_conflict, r.timeout_us, r.attributes)
     known = await api.ports.definitions.remember(api.ns, f"start:{key}", wanted)
     check_same(key, known.held, wanted)
-    if is_deferred(r):
+    if r.is_deferred:
         return r
     if not r.key:
         return msgspec.structs.replace(r, key=IDEMPOTENT_KEY + key, on_conflict="attach")
@@ -191,11 +200,21 @@ async def ready(api: NamespaceApi, r: StartRequest, within_s: float) -> tuple[St
     if not (r.version and flows.knows_input(version) and flow_control.knows(version)):
         r = await _before_start(within_s, _looked_up(api, r))
         version = (ns, r.workflow, r.version)
-    flows.check_input(version, r.input)
+    readable = await _readable(api, r.input) if r.input.startswith(MARK) else r.input
+    if readable is not None:
+        flows.check_input(version, readable)
     group = flow_control.of_run(version, r.input)
     if group is not None:
         await _before_start(within_s, flow_control.check_skip(group))
     return r, group
+
+
+async def _readable(api: NamespaceApi, data: bytes) -> bytes | None:
+    """The JSON of an input with its stored values in their places. None: it is too large to be judged here."""
+    if sum(reference.size for reference in values_of(data)) > FLOW_PAYLOAD_BYTES_MAX:
+        return None
+    found = await api.engine.payloads.of(api.ns).transfer.resolve(data)
+    return opened(found).body if found.startswith(MARK) else found
 
 
 async def _looked_up(api: NamespaceApi, r: StartRequest) -> StartRequest:

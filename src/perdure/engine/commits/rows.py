@@ -7,10 +7,12 @@ an array. A test holds the fields against the statements.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from perdure.core.lifecycle import RunStatus, TaskStatus
+from perdure.core.payloads import held_by
 
 RUN_WORDS: Final = tuple(status.word for status in RunStatus)
 TASK_WORDS: Final = tuple(status.word for status in TaskStatus)
@@ -201,6 +203,15 @@ class AnswerRow(NamedTuple):
     failure: bytes | None
 
 
+class UseRow(NamedTuple):
+    """Stored content that a run refers to."""
+
+    run_id: bytes
+    ns: int
+    store: str
+    sha256: bytes
+
+
 class VersionRow(NamedTuple):
     """A run that begins with other code than it was started with."""
 
@@ -231,6 +242,7 @@ REST: Final = {
     "answers": AnswerRow,
     "cancelling": bytes,
     "versions": VersionRow,
+    "uses": UseRow,
 }
 """The rarer ones, by their parameter of commit_batch_rest."""
 _main, _rest = attrgetter(*MAIN), attrgetter(*REST)
@@ -267,6 +279,11 @@ class Batch:
         self.cancelling: list[bytes] = []
         """Runs whose history holds a cancel request since this commit."""
         self.versions: list[VersionRow] = []
+        self.uses: list[UseRow] = []
+
+    def use(self, run_id: bytes, ns: int, payloads: Iterable[bytes]) -> None:
+        """The run keeps what these payloads refer to."""
+        self.uses.extend(UseRow(run_id, ns, *place) for place in held_by(payloads))
 
     def main(self) -> dict[str, list[Any]]:
         return dict(zip(MAIN, _main(self), strict=True))

@@ -19,7 +19,7 @@ from perdure.core.errors import Failure, InvalidInput, NotRegistered, PerdureErr
 from perdure.core.parameters import Parameters, call_problem
 from perdure.core.parameters import decode as decode_parameters
 from perdure.core.work import is_flow
-from perdure.engine.ports import Named, Store
+from perdure.engine.ports import Named, ServiceRoutes, Store
 from perdure.engine.shared_reads import SharedReads
 from perdure.flows.compile import compile_value
 from perdure.flows.decide.decider import Decider, input_problem
@@ -38,6 +38,8 @@ PARAMETERS_US: Final = 10_000_000
 NAMES_MAX: Final = 10_000
 """Names whose current version is cached."""
 
+NO_ROUTES: Final[ServiceRoutes] = (frozenset(), frozenset())
+
 Definition = tuple[int, str, str]
 """(namespace, workflow, version)"""
 
@@ -48,6 +50,10 @@ class Flows:
         self._declared: dict[int, dict[str, Declared]] = {}
         """Options that tasks of a namespace declare, as the database has them."""
         self._declared_at: dict[int, int] = {}
+        self._routes: dict[int, ServiceRoutes] = {}
+        """Of namespaces whose flows call services, as the database has them."""
+        self._routes_at: dict[int, int] = {}
+        self._served: frozenset[tuple[int, str]] = frozenset()
         self._heard: dict[tuple[int, str], tuple[Declared | None, int]] = {}
         """Recent declarations of workers of this server, which the database may not have yet."""
         self._shared_reads = SharedReads()
@@ -66,7 +72,7 @@ class Flows:
         found = self._plans.get((ns, workflow, version))
         if isinstance(found, Flow):
             self._plans.move_to_end((ns, workflow, version))
-            return Decider(found, run_id, partial(self.declared, ns))
+            return Decider(found, run_id, partial(self.declared, ns), partial(self.is_http, ns))
         return found or Failure("flow_unavailable", f"the definition {version} of {workflow} has not been read")
 
     async def ensure(self, wanted: Iterable[Definition]) -> None:
@@ -85,6 +91,9 @@ class Flows:
                     self._plans[definition] = _compiled(definition, document)
                 if len(self._plans) > PLANS_MAX:
                     self._plans.popitem(last=False)
+        plans = [(ns, self._plans.get((ns, name, version))) for ns, name, version in wanted]
+        for ns in {ns for ns, plan in plans if isinstance(plan, Flow) and plan.calls_services}:
+            await self._read_routes(ns)
 
     async def find_input(self, definition: Definition) -> None:
         """Read what `check_input` needs, and refresh the declared options of tasks."""
@@ -129,6 +138,17 @@ class Flows:
             return heard[0]
         return self._declared.get(ns, {}).get(task)
 
+    def is_http(self, ns: int, service: str) -> bool:
+        """Whether a service of this name is called over HTTP: where an instance has registered it, or no Python task has its name."""
+        registered, tasks = self._routes.get(ns, NO_ROUTES)
+        if service in registered:
+            return True
+        return service not in tasks and (ns, service) not in self._served and (ns, service) not in self._heard
+
+    def serve(self, tasks: Iterable[tuple[int, str]]) -> None:
+        """Tasks of workers of this engine, by namespace and name."""
+        self._served = frozenset(tasks)
+
     def hear(self, ns: int, signatures: Mapping[str, bytes]) -> None:
         """A worker has connected and declared its tasks."""
         now = self._now_us()
@@ -157,6 +177,17 @@ class Flows:
         if now >= self._declared_at.get(ns, 0):  # else a younger answer came first
             self._declared_at[ns] = now
             self._declared[ns] = {task: made for task, data in found.items() if (made := decode(data)) is not None}
+
+    async def _read_routes(self, ns: int) -> None:
+        read_us = self._routes_at.get(ns)
+        if read_us is None or self._now_us() - read_us >= TRUST_US:
+            await self._shared_reads.ask(("routes", ns), lambda: self._load_routes(ns))
+
+    async def _load_routes(self, ns: int) -> None:
+        now = self._now_us()
+        found = await self._store.service_routes(ns)
+        if now >= self._routes_at.get(ns, 0):
+            self._routes_at[ns], self._routes[ns] = now, found
 
     def knows(self, ns: int, name: str) -> bool:
         """Whether `current` is cached."""

@@ -10,23 +10,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from itertools import islice
-from typing import Final
+from typing import Final, TypeVar
 
 from perdure.core import events as ev
 from perdure.core import wait_reasons
-from perdure.core.errors import Failure, HistoryTooLarge, NondeterminismError, Unavailable, clip
+from perdure.core.errors import Failure, HistoryTooLarge, NondeterminismError, PerdureError, Unavailable, clip
 from perdure.core.limits import HISTORY_EVENTS_MAX
+from perdure.core.payloads import NeedPayload, Reference
 from perdure.core.run_retry import effective, pause
 from perdure.core.trace import run_traceparent
 from perdure.core.work import Activation, Decided
 from perdure.engine.context import EngineContext
 from perdure.engine.flow_control import FlowControl
+from perdure.engine.payloads import Payloads
 from perdure.engine.ports import HistoryRow, InboxRow
 from perdure.engine.runs.commands import RunCommands
 from perdure.engine.runs.delivery import FROM_MESSAGES, InboxDelivery, message_of
 from perdure.engine.runs.exits import RunExits, waits_of
 from perdure.engine.runs.flow_definitions import Flows
+from perdure.engine.runs.flow_payloads import FlowPayloads
 from perdure.engine.runs.history import History, bound, find_decider
 from perdure.engine.runs.owned import OwnedRuns
 from perdure.engine.runs.run import ActiveRun
@@ -39,10 +43,16 @@ from perdure.wire.codec import decode_row
 
 log = logging.getLogger("perdure.engine")
 
+T = TypeVar("T")
+
 ACTIVATIONS_MAX: Final = 256
 """Runs activated before the rest of the event loop has a turn."""
 BEGAN_LATE_US: Final = 1_000_000
 """A run that has waited longer than this to begin gets a record of it: its clock starts when it begins."""
+PAYLOAD_PAUSE_S: Final = 2.0
+"""Pause before a payload store that is away is asked again."""
+WAITS_FOR_VALUES: Final = Failure("waits_for_values", "stored values that the flow reads are being loaded")
+"""Stands for a decision that was given up until they are."""
 LOOK_UP_PAUSE_S: Final = 0.5
 """Pause before a failed look-up is repeated."""
 
@@ -50,8 +60,11 @@ LOOK_UP_PAUSE_S: Final = 0.5
 class RunParts:
     """The parts of the run loop, in the order in which they depend on each other."""
 
-    def __init__(self, context: EngineContext, tasks: TaskPort, flows: Flows, flow_control: FlowControl) -> None:
+    def __init__(
+        self, context: EngineContext, tasks: TaskPort, flows: Flows, flow_control: FlowControl, payloads: Payloads
+    ) -> None:
         self.context, self.tasks, self.flows, self.flow_control = context, tasks, flows, flow_control
+        self.payloads = FlowPayloads(payloads)
         self.runs = OwnedRuns(flows, context.settings.runs_max)
         self.delivery = InboxDelivery(context.queue, tasks)
         self.exits = RunExits(context, self.runs, tasks, self.delivery)
@@ -76,6 +89,7 @@ class RunLoop:
             parts.timers,
             parts.commands,
         )
+        self._payloads = parts.payloads
         self._ready: dict[ActiveRun, None] = {}
         self._activation_due = False
         self._turns = Turns(context.counters, self._go_on)
@@ -200,10 +214,13 @@ class RunLoop:
         assert decider is not None
         try:
             if records is not None:
-                decider.give(records, replay=replay)
+                decider.give(self._payloads.readable(run, records), replay=replay)
             if self._turns.advance(run, decider):
                 return Decided(run.id, decider.take(), waiting=decider.waiting)
             return Decided(run.id, decider.take(), self._turns.overspent(run), partial=True)
+        except NeedPayload as e:
+            self._background.start(self._load_values(run, e.references))
+            return Decided(run.id, [], WAITS_FOR_VALUES)
         except (NondeterminismError, DecisionTooLarge) as e:
             return Decided(run.id, [], e.to_failure())
         except Exception as e:
@@ -223,6 +240,8 @@ class RunLoop:
                 continue
             if d.stuck is not None:
                 self._cannot_go_on(run, d.stuck)
+            elif run.decider is not None and self._payloads.is_heavy(run, d):
+                self._background.start(self._offload(run, d))  # and then it comes here again
             elif names := self._commands.unknown_children(run, d.commands):
                 self._background.start(self._look_up(run, names, d))  # and then it comes here again
             else:
@@ -268,6 +287,8 @@ class RunLoop:
         run.idle_since = asyncio.get_running_loop().time()
 
     def _cannot_go_on(self, run: ActiveRun, why: Failure) -> None:
+        if why is WAITS_FOR_VALUES:
+            return  # `_load_values` goes on
         if why.code == "cache_miss":  # no worker holds the code: another one, or the same, gets the whole history
             run.phase = CODE_LOST[run.phase]
             run.operations = 0
@@ -276,6 +297,39 @@ class RunLoop:
             self._exits.release(run)
         else:
             self._exits.stop(run, why)
+
+    async def _load_values(self, run: ActiveRun, wanted: list[Reference]) -> None:
+        """Load stored values that expressions of a flow read; then the run is decided again from its history."""
+        failure: Failure | None = None
+        try:
+            await self._patiently(lambda: self._payloads.load(run, wanted))
+        except PerdureError as e:
+            failure = e.to_failure()
+        if self._runs.get(run.id) is not run or not run.phase.is_active:
+            return
+        if failure is not None:
+            self._exits.stop(run, failure)
+            return
+        run.phase = CODE_LOST[run.phase]
+        self.reload_when_written(run)
+
+    async def _offload(self, run: ActiveRun, d: Decided) -> None:
+        """Store what is large in the decision of a flow."""
+        try:
+            d = await self._patiently(lambda: self._payloads.offload(run, d))
+        except PerdureError as e:
+            d = Decided(run.id, [], e.to_failure())
+        if self._runs.get(run.id) is run:
+            self.decided([d])
+
+    async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
+        """While the payload store is away the run waits."""
+        while True:
+            try:
+                return await work()
+            except Unavailable as e:
+                log.warning("a run waits for the payload store: %s", e)
+                await asyncio.sleep(PAYLOAD_PAUSE_S)
 
     async def _look_up(self, run: ActiveRun, names: list[str], d: Decided) -> None:
         try:
@@ -303,6 +357,8 @@ class RunLoop:
         except Exception as e:
             self._exits.broke(run, e)
             return
+        if run.decider is not None:  # what it had decided in part is void
+            find_decider(self._flows, run)
         undelivered = sum(type(r.event) in FROM_MESSAGES for r in run.deliver if r.seq <= last)
         run.unseen = [m for r in history if (m := message_of(r.event)) is not None] + run.unseen[undelivered:]
         run.deliver = history + [r for r in run.deliver if r.seq > last]

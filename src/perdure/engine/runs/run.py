@@ -10,6 +10,7 @@ After it, the segment may be full and the next thing go into another one.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import ClassVar
 
 from perdure.core import chain, ids
@@ -21,6 +22,8 @@ from perdure.core.flow_control.groups import FlowControlGroup
 from perdure.core.lazy_sets import EMPTY, LazySet, added, discard
 from perdure.core.lifecycle import RunStatus, TaskStatus
 from perdure.core.messages import CancelMessage, Message
+from perdure.core.payload_fields import payloads_of
+from perdure.core.payloads import MARK, Reference
 from perdure.core.runstate import RunState
 from perdure.core.work import run_kind
 from perdure.engine.commits.rows import (
@@ -46,7 +49,7 @@ from perdure.engine.commits.rows import (
 from perdure.engine.flow_control import FlowControl
 from perdure.engine.runs.transitions import IDLE, LOADING, Phase
 from perdure.flows.decide.decider import Decider
-from perdure.wire.codec import encode_events, encode_message, encode_options
+from perdure.wire.codec import decode_message, encode_events, encode_message, encode_options
 
 SEGMENT_ROWS = 500
 SEGMENT_BYTES = 2 * 1024 * 1024
@@ -160,8 +163,10 @@ class ActiveRun:
         "retried",
         "seq",
         "state",
+        "stored",
         "suspect",
         "trace",
+        "unloaded",
         "unseen",
         "version",
         "wait_reason",
@@ -180,6 +185,10 @@ class ActiveRun:
         """Keys of the slots that the run itself holds."""
         self.decider: Decider | None = None
         """Decides a declarative run; None for code, which a worker holds."""
+        self.stored: dict[bytes, bytes] | None = None
+        """Stored values that expressions of a declarative run read, by SHA-256; None: none so far."""
+        self.unloaded: Sequence[Reference] = ()
+        """Further stored values that it knows of, in the order of its history, once it has read one."""
         self.trace = ""
         """W3C traceparent of the run's span, for its tasks."""
         self.seq = 0
@@ -383,6 +392,8 @@ class RunUnit:
             self.head = chain.link(run.head, run.head_us, run.id, run.ns, self.first, last, run.epoch, body)
             row = make_row(AppendRow, (run.id, self.first, last, run.ns, run.epoch, body, self.head))
             batch.appends.append(row)
+            if MARK in body:
+                batch.use(run.id, run.ns, (p for e in self.events for p in payloads_of(e)))
         for s in self.segments:
             batch.tasks.extend(s.tasks)
             if s.close is not None:
@@ -412,6 +423,9 @@ class RunUnit:
                 if child.group is not None:
                     groups[child.group.id] = GroupRow(*child.group.row(), 0)
             batch.messages.extend(x.messages)
+            for message in x.messages:
+                if MARK in message.body:
+                    batch.use(message.run_id, run.ns, payloads_of(decode_message(message.body)))
             batch.consumed.extend(x.consumed)
             batch.promises.extend(
                 PromiseRow(run.id, p.name, run.ns, PROMISE_WORDS[p.kind], p.spec.decode() or None) for p in x.promises
@@ -451,6 +465,8 @@ def _fill_start(batch: Batch, child: ChildStart, parent: ActiveRun) -> None:
     e = child.started
     body = encode_events([e])
     child.head = chain.first(child.run_id, parent.ns, int(child.own), body)
+    if MARK in body:
+        batch.use(child.run_id, parent.ns, payloads_of(e))
     batch.starts.append(
         StartRow(
             run_id=child.run_id,

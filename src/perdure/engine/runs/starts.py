@@ -13,11 +13,13 @@ from perdure.core import events as ev
 from perdure.core.errors import Unavailable
 from perdure.core.flow_control.groups import FlowControlGroup
 from perdure.core.limits import CALL_TIMEOUT_S
+from perdure.core.payload_fields import payloads_of
+from perdure.core.payloads import MARK
 from perdure.core.work import StartRequest, run_kind
 from perdure.engine.commits.rows import Batch, GroupRow, MessageRow, StartRow, make_row
 from perdure.engine.commits.write_queue import AwaitedUnit
 from perdure.engine.runs.run import attributes_text
-from perdure.wire.codec import encode_events
+from perdure.wire.codec import decode_message, encode_events
 
 WATCH_S: Final = 0.05
 """Seconds between two checks of starts whose callers wait."""
@@ -86,10 +88,13 @@ class StartUnit(AwaitedUnit):
             self.head,
         )
         batch.starts.append(make_row(StartRow, fields))
+        if MARK in body:
+            batch.use(self.run_id, self.ns, payloads_of(self.started))
         if self.group is not None:
             batch.groups.append(GroupRow(*self.group.row(), 0))
         if self.messages:
             batch.messages.extend(MessageRow(self.run_id, body, False) for body in self.messages)
+            batch.use(self.run_id, self.ns, (p for body in self.messages for p in payloads_of(decode_message(body))))
 
 
 class StartWatch:

@@ -28,6 +28,7 @@ from perdure.core.errors import InvalidInput, PayloadTooLarge
 from perdure.core.limits import EVENTS_KEPT_S, PAYLOAD_BYTES_MAX
 from perdure.core.named_events import check_name, fits
 from perdure.core.names import check_message_key
+from perdure.core.payloads import refuse_reference
 from perdure.engine.context import EngineContext
 from perdure.engine.runs.turns import SLICE_S, within
 from perdure.engine.services.service import Service
@@ -108,6 +109,7 @@ class NamedEvents(Service):
         """Answered once the event is durable."""
         check_name(name)
         check_message_key(key)
+        refuse_reference(body, f"the payload of event {name!r}")
         if len(body) > PAYLOAD_BYTES_MAX:
             raise PayloadTooLarge(
                 f"the payload of event {name!r} has {len(body)} bytes, over the limit PAYLOAD_BYTES_MAX={PAYLOAD_BYTES_MAX}"

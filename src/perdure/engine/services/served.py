@@ -7,7 +7,7 @@ import os
 import socket
 from os import urandom  # bound here, before workflow guards wrap it
 
-from perdure.core.calls import BUILT_IN
+from perdure.core.calls import is_built_in
 from perdure.core.errors import Unavailable
 from perdure.engine.context import EngineContext
 from perdure.engine.flow_control import FlowControl
@@ -44,6 +44,7 @@ class ServedDefinitions:
         if not self._runs.draining:
             self._dispatcher.served = frozenset(self._worker.served)
             self._runs.workflows = dict(self._worker.workflows)
+            self._flows.serve((ns, name) for ns, _, name in self._worker.served)
 
     @property
     def is_registered(self) -> bool:
@@ -90,7 +91,7 @@ class ServedDefinitions:
             pid=os.getpid(),
             sdk="embedded",
             queues=sorted({queue for _, queue, _ in served}),
-            tasks=sorted({name for _, _, name in served} - BUILT_IN),
+            tasks=sorted({name for _, _, name in served if not is_built_in(name)}),
             workflows=sorted(name for _, name in worker.workflows),
             slots=worker.slots,
             slots_used=worker.slots - worker.slots_free,

@@ -24,7 +24,8 @@ from perdure.core import ids
 from perdure.core.outage import Outage
 from perdure.engine.context import EngineContext
 from perdure.engine.services.service import Service
-from perdure.engine.tasks.attempts import Attempts, Flight
+from perdure.engine.tasks.attempts import Attempts
+from perdure.engine.tasks.flight import Flight
 
 log = logging.getLogger("perdure.engine")
 

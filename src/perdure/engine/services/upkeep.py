@@ -1,4 +1,4 @@
-"""Upkeep that no run waits for: partitions ahead, partitions too old, messages that no run can read."""
+"""Upkeep that no run waits for: partitions ahead, partitions too old, messages that no run can read, content that no run uses."""
 
 from __future__ import annotations
 
@@ -6,24 +6,29 @@ import logging
 from time import monotonic
 from typing import Final
 
+from perdure.core.limits import PAYLOAD_SWEEP_MAX
 from perdure.engine.context import EngineContext
+from perdure.engine.payloads import Payloads
 from perdure.engine.services.service import Service
 
 log = logging.getLogger("perdure.engine")
 
 PARTITIONS_S: Final = 3600.0
+PAYLOADS_S: Final = 60.0
+"""Seconds between two sweeps of stored content."""
 
 
 class Upkeep(Service):
     name = "upkeep of the database"
     poll_s = 10.0
 
-    def __init__(self, context: EngineContext) -> None:
+    def __init__(self, context: EngineContext, payloads: Payloads) -> None:
         super().__init__()
-        self._store = context.store
+        self._store, self._payloads = context.store, payloads
         self._retention_days, self._ahead_days = context.settings.retention_days, context.settings.partitions_ahead_days
         self._first = True
         self._partitions_at_s = monotonic() + PARTITIONS_S
+        self._payloads_at_s = monotonic() + PAYLOADS_S
 
     async def prepare(self) -> None:
         """Before the first write: today's partitions and some ahead."""
@@ -34,6 +39,9 @@ class Upkeep(Service):
             self._first = False
             return
         await self._store.sweep()
+        if monotonic() >= self._payloads_at_s:
+            self._payloads_at_s = monotonic() + PAYLOADS_S
+            await self._payloads.sweep(PAYLOAD_SWEEP_MAX)
         if monotonic() >= self._partitions_at_s:
             self._partitions_at_s = monotonic() + PARTITIONS_S
             await self.partitions()

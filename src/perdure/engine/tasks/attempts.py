@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Container
-from typing import ClassVar, Final
-
-import msgspec
+from typing import Final
 
 from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.errors import Failure
+from perdure.core.jobs import is_host_bound, job_name
 from perdure.core.lazy_sets import added, discard
 from perdure.core.lifecycle import TaskStatus, next_task_status
 from perdure.core.messages import TaskEndedMessage
@@ -33,17 +32,15 @@ from perdure.core.retry import (
     settle,
     waits_until_us,
 )
-from perdure.core.work import Assignment, Beat, Report
-from perdure.engine.commits.rows import Batch, ReportRow, RequeuedRow, TaskRow
+from perdure.core.work import Assignment, AttemptToken, Beat, Report
+from perdure.engine.commits.rows import TaskRow
 from perdure.engine.context import EngineContext
 from perdure.engine.flow_control import FlowControl
 from perdure.engine.ports import ClaimedTask
 from perdure.engine.runs.run import ActiveRun
 from perdure.engine.runs.transitions import Leaving
-from perdure.wire.codec import decode_options, encode_message
-
-LONG_RUNNING_US: Final = 1_000_000
-"""A task that has been running for this long gets a row, so that every engine can see it."""
+from perdure.engine.tasks.flight import LONG_RUNNING_US, Flight, ReportUnit, RequeueUnit, is_about
+from perdure.wire.codec import decode_options
 
 LANDED_POLL_S: Final = 0.01
 COMMIT_FIRST_US: Final = 5_000
@@ -56,59 +53,7 @@ SUCCEEDED: Final = next_task_status(RUNNING, "succeed")
 FAILED: Final = next_task_status(RUNNING, "fail")
 CANCELLED: Final = next_task_status(RUNNING, "cancel")
 
-Attempt = tuple[bytes, int, int]
-"""(run id, seq, attempt)"""
-
-
-class Flight(msgspec.Struct, gc=False):
-    """An attempt that a worker of this engine has."""
-
-    assignment: Assignment
-    run: ActiveRun | None
-    """None: the run is owned by another engine."""
-    name: str
-    queue: str
-    lost: int
-    scheduled_us: int
-    sent_us: int
-    beat_us: int
-    row: bool
-    """It has a row in task_queue."""
-    worker: str = ""
-    details: bytes = b""
-    """The last progress details of the attempt."""
-    blocked: str = ""
-    """The stack that blocks its worker's event loop, if any."""
-    is_recorded: bool = False
-    """What is known of it is in its row. Set to False with every change."""
-
-
-class ReportUnit:
-    """The end of a task whose run lives elsewhere: its row goes, and the run gets a message."""
-
-    outlives_session: ClassVar[bool] = True
-
-    def __init__(self, task_id: bytes, attempt: int, message: TaskEndedMessage) -> None:
-        self.task_id = task_id
-        self._row = ReportRow(task_id, attempt, encode_message(message))
-
-    def fill(self, batch: Batch) -> None:
-        batch.reports.append(self._row)
-
-
-class RequeueUnit:
-    """Another attempt of a task whose run lives elsewhere."""
-
-    outlives_session: ClassVar[bool] = True
-
-    def __init__(self, task_id: bytes, verdict: Requeue, expires_us: int | None) -> None:
-        self.task_id = task_id
-        self._row = RequeuedRow(
-            task_id, verdict.attempt, verdict.lost, verdict.delay_us, verdict.failure.message, expires_us
-        )
-
-    def fill(self, batch: Batch) -> None:
-        batch.requeued.append(self._row)
+Attempt = AttemptToken
 
 
 class Attempts:
@@ -132,10 +77,19 @@ class Attempts:
         """Attempts in flight that no worker has, by a worker's own list."""
         return {(*key, f.assignment.attempt) for key, f in self.flights.items() if key not in placed}
 
+    def host_bound(self, attempts: list[Attempt]) -> set[Attempt]:
+        """Those whose jobs run on their worker's machine, where the next worker finds them again."""
+        return {
+            token
+            for token in attempts
+            if (f := self.get(*token[:2])) is not None and is_host_bound(f.assignment.options.executor)
+        }
+
     def claimed(self, t: ClaimedTask, run: ActiveRun | None, now: int) -> Assignment:
         """A task whose row belongs to this session begins or continues here. The end of one whose run is leaving is a message to it."""
         if run is not None and type(run.phase) is Leaving:
             run = None
+        options = decode_options(t.options)
         a = Assignment(
             t.run_id,
             t.seq,
@@ -143,10 +97,11 @@ class Attempts:
             run.epoch if run else 0,
             t.name,
             t.input,
-            decode_options(t.options),
+            options,
             t.ns,
             run.trace if run else t.trace or "",
             t.queue,
+            job_name(t.id, t.scheduled_us, t.attempt) if options.executor else "",
         )
         self.flights[t.run_id, t.seq] = Flight(a, run, t.name, t.queue, t.lost, t.scheduled_us, now, now, True)
         self._flow_control.launched(t.id, t.keys)
@@ -166,7 +121,7 @@ class Attempts:
         waited_us = took_us = 0
         for r in reports:
             flight = self.flights.get((r.run_id, r.seq))
-            if flight is None or not _about(flight.assignment, r):
+            if flight is None or not is_about(flight.assignment, r):
                 self._late(r)
                 continue
             del self.flights[r.run_id, r.seq]
@@ -291,12 +246,12 @@ class Attempts:
                 message = TaskEndedMessage(
                     a.seq, FAILED, b"", failure, a.attempt, flight.lost, times[0], started_us, times[2]
                 )
-                self._queue.add(ReportUnit(task_id, a.attempt, message))
+                self._queue.add(ReportUnit(task_id, a, message))
             case _:
                 message = TaskEndedMessage(
                     a.seq, SUCCEEDED, value, None, a.attempt, flight.lost, times[0], started_us, times[2]
                 )
-                self._queue.add(ReportUnit(task_id, a.attempt, message))
+                self._queue.add(ReportUnit(task_id, a, message))
         self._counters.tasks_ended += 1
 
     def arrived(self, run: ActiveRun, message: TaskEndedMessage) -> None:
@@ -380,7 +335,8 @@ class Attempts:
         """Timeouts, and rows for long tasks. `patient`: heartbeats may be unread."""
         now = self._now_us()
         for flight in list(self.flights.values()):
-            self._check_flight(flight, now, patient)
+            if flight.check_us <= now:  # tens of thousands may wait for jobs outside
+                self._check_flight(flight, now, patient)
 
     def _check_flight(self, flight: Flight, now: int, patient: bool) -> None:
         a, o = flight.assignment, flight.assignment.options
@@ -404,6 +360,8 @@ class Attempts:
             )
         elif not flight.row and now - flight.sent_us > LONG_RUNNING_US:
             self._write_row(flight)
+        else:
+            flight.check_us = flight.next_check_us()
 
     def _abort(self, flight: Flight, end: End, text: str, now: int) -> None:
         a = flight.assignment
@@ -476,8 +434,3 @@ class Attempts:
         self.orphaned.clear()
         for flight in list(self.flights.values()):
             self.stop(flight)
-
-
-def _about(a: Assignment, r: Report) -> bool:
-    """Whether a report is the end of this attempt. An epoch that one side does not know is ignored."""
-    return a.attempt == r.attempt and (not r.epoch or not a.epoch or r.epoch == a.epoch)

@@ -8,8 +8,9 @@ Laws:
 
 1. A task without a row in task_queue, that its run's history holds as outstanding and that is not in flight here, is lost:
    the engine that had it in memory is gone.
-2. An at-most-once task goes through task_queue always, so that its dispatch is durable before it is sent. So does a task that must
-   begin, or end over all attempts, within some time: its row carries the moment, for the engine that finds that it has passed.
+2. An at-most-once task goes through task_queue always, so that its dispatch is durable before it is sent; so does one that an
+   executor runs, because the name of its job must be recorded before the job is started. So does a task that must begin, or end
+   over all attempts, within some time: its row carries the moment, for the engine that finds that it has passed.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from typing import Final
 from perdure.core import events as ev
 from perdure.core.messages import TaskEndedMessage
 from perdure.core.retry import TaskOptions
-from perdure.core.work import Assignment, Report
+from perdure.core.work import Assignment, AttemptToken, Report
 from perdure.engine.context import EngineContext
 from perdure.engine.flow_control import FlowControl
 from perdure.engine.ports import ClaimedTask, Kind
 from perdure.engine.runs.run import ActiveRun
-from perdure.engine.tasks.attempts import PENDING, Attempts, Flight
+from perdure.engine.tasks.attempts import PENDING, Attempts
 from perdure.engine.tasks.backlog import TURN_TASKS, Backlog, KindBacklog, WaitingTask
+from perdure.engine.tasks.flight import Flight
 
 ALL_SLOTS: Final = 1_000_000
 """More slots than any worker has: one pass takes everything."""
@@ -122,6 +124,12 @@ class Dispatcher:
             a.epoch = 0
         return adopted
 
+    def deferred(self, attempts: list[AttemptToken]) -> None:
+        """Workers wait for jobs outside, and their slots are free."""
+        self._counters.tasks_deferred += len(attempts)
+        self.refill()
+        self._events.slot_freed.publish()
+
     def reported(self, reports: list[Report]) -> None:
         """Workers report how attempts ended."""
         self._attempts.reported(reports)
@@ -205,4 +213,4 @@ class Dispatcher:
 
 def _needs_row(o: TaskOptions) -> bool:
     """Whether it goes through task_queue even where a worker is free."""
-    return o.at_most_once or bool(o.to_start_us or o.to_close_us)
+    return o.at_most_once or bool(o.to_start_us or o.to_close_us or o.executor)

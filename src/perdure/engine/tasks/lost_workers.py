@@ -13,14 +13,17 @@ from collections.abc import Iterable
 from typing import Final
 
 from perdure.core import ids
-from perdure.core.errors import Fenced, Unavailable
+from perdure.core.errors import Fenced, PayloadMissing, Unavailable
 from perdure.core.messages import TaskEndedMessage
+from perdure.core.payloads import held_by
 from perdure.core.retry import End, Fail, Requeue, TaskOptions, settle
 from perdure.engine.context import EngineContext
+from perdure.engine.payloads import Payloads
 from perdure.engine.ports import Again, LostTask
 from perdure.engine.runs.owned import OwnedRuns
-from perdure.engine.tasks.attempts import FAILED, Attempt, Attempts, Flight
+from perdure.engine.tasks.attempts import FAILED, Attempt, Attempts
 from perdure.engine.tasks.dispatch import Dispatcher
+from perdure.engine.tasks.flight import Flight
 from perdure.wire.codec import decode_options, encode_message
 
 log = logging.getLogger("perdure.engine")
@@ -30,7 +33,15 @@ ORPHANED_MAX: Final = 10_000
 
 
 class LostWorkers:
-    def __init__(self, context: EngineContext, runs: OwnedRuns, attempts: Attempts, dispatcher: Dispatcher) -> None:
+    def __init__(
+        self,
+        context: EngineContext,
+        payloads: Payloads,
+        runs: OwnedRuns,
+        attempts: Attempts,
+        dispatcher: Dispatcher,
+    ) -> None:
+        self._payloads = payloads
         self._store, self._session, self._now_us = context.store, context.session, context.now_us
         self._events, self._runs, self._attempts, self._dispatcher = context.events, runs, attempts, dispatcher
 
@@ -88,11 +99,12 @@ class LostWorkers:
         return void
 
     async def orphaned_ended(self, run_id: bytes, ns: int, end: TaskEndedMessage) -> None:
-        """An orphaned attempt succeeded: its run gets the result as a message."""
+        """An orphaned attempt succeeded: its run gets the result as a message, and keeps content that it refers to."""
         try:
+            await self._payloads.of(ns).hold(list(held_by([end.value])), run_id)
             if await self._store.send(run_id, ns, encode_message(end)) is not None:
                 self._events.message_sent.publish(run_id)
-        except Unavailable as e:
+        except (Unavailable, PayloadMissing) as e:
             log.warning("the result of a task that outlived its engine is lost, it will run again: %s", e)
 
     async def check_reassigned(self) -> None:
