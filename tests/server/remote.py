@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -11,7 +12,9 @@ from perdure import EngineSettings
 from perdure.app.api_ports import api_ports
 from perdure.core.access import Permission, Principal, Role
 from perdure.engine.api.api import Api
+from perdure.executors import registry
 from perdure.sdk.client.channel import Access
+from perdure.sdk.client.payloads import payload_options
 from perdure.sdk.worker.builtin_tasks import VerbOptions
 from perdure.sdk.worker.capacity import RUNS_MAX_DEFAULT, Capacity
 from perdure.sdk.worker.stream import RemoteWorker
@@ -74,11 +77,21 @@ async def worker(
     runs_max: int = RUNS_MAX_DEFAULT,
     queues: list[str] | None = None,
     namespace: str | None = None,
+    executors: Sequence[str] = (),
+    payloads: str | None = None,
     **verbs: Any,
 ) -> AsyncIterator[RemoteWorker]:
     where = Access(addresses=addresses, namespace=namespace)
     remote = RemoteWorker(
-        Worker(Capacity(slots=slots, runs_max=runs_max), queues=queues, verbs=VerbOptions(**verbs)), where, drain_s=5
+        Worker(
+            Capacity(slots=slots, runs_max=runs_max),
+            queues=queues,
+            verbs=VerbOptions(**verbs),
+            executors=registry.load(executors, {}, os.environ),
+        ),
+        where,
+        drain_s=5,
+        payloads=payload_options(payloads),
     )
     task = asyncio.create_task(remote.run())
     try:

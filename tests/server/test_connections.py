@@ -156,7 +156,8 @@ async def test_a_connection_has_a_deadline_in_each_state(
         got = await closed(reader)
         assert (b"200 OK" in got) == (WHOAMI in sent)
         writer.close()
-    assert not [r for r in caplog.records if r.levelname in ("WARNING", "ERROR")]
+    # A machine that is itself halted for a moment stalls the event loop; that is logged too, and not in question here.
+    assert not [r for r in caplog.records if r.levelname in ("WARNING", "ERROR") and r.module != "stalls"]
 
 
 async def test_bytes_that_trickle_in_do_not_move_the_deadline(dsn: str) -> None:

@@ -18,6 +18,7 @@ from starlette.applications import Starlette
 
 from perdure.core.api import runs
 from perdure.core.errors import Unavailable
+from perdure.core.limits import PAYLOAD_INLINE_BYTES
 from perdure.core.work import StartRequest
 from perdure.engine.commits.store import NotCommitted
 from perdure.engine.engine import Engine
@@ -129,15 +130,16 @@ async def test_a_full_disk_is_not_ready_and_a_freed_one_is(
         api = api_on(engine, engine._context.store)  # type: ignore[arg-type]
         filler = place / "filler"
         _fill(filler)
-        request = StartRequest(workflow="w", version="v", input=os.urandom(200_000))
-        starting = asyncio.ensure_future(api.call(runs.START, request))
+        request = StartRequest(workflow="w", version="v", input=os.urandom(PAYLOAD_INLINE_BYTES))
+        starting = [asyncio.ensure_future(api.call(runs.START, request)) for _ in range(8)]
         await until_ready(client, False)
         reasons = (await client.get("/readyz")).json()["reasons"]
         assert any(r.startswith("commits: none has succeeded for ") for r in reasons)
         filler.unlink()
-        await asyncio.wait([starting], timeout=60)
-        if starting.exception() is not None:  # it was given up while the disk was full: the next one finds room
-            await api.call(runs.START, request)
+        await asyncio.gather(*starting, return_exceptions=True)
+        await api.call(
+            runs.START, request
+        )  # one that was given up while the disk was full is followed by one that finds room
         await until_ready(client, True)
 
 

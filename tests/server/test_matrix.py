@@ -23,7 +23,17 @@ from perdure.app.server_process import ServerProcess
 from perdure.app.settings import Address, ServerSettings
 from perdure.core import ids
 from perdure.core.access import GRANTS, NewKey, Permission, Role
-from perdure.core.api import ACTS, approvals, definitions, flow_control, messages, named_events, runs, schedules
+from perdure.core.api import (
+    ACTS,
+    approvals,
+    definitions,
+    flow_control,
+    messages,
+    named_events,
+    runs,
+    schedules,
+    services,
+)
 from perdure.core.api_keys import compose
 from perdure.sdk import registry
 from perdure.server.grpc import server as grpc_server
@@ -34,11 +44,12 @@ from perdure.wire import acts
 from perdure.wire.pb import api_pb2, worker_pb2
 from tests.fakes.waiting import until
 
-READ, START, OPERATE, DEVELOP, ADMIN = (
+READ, START, OPERATE, DEVELOP, WORK, ADMIN = (
     Permission.READ,
     Permission.START,
     Permission.OPERATE,
     Permission.DEVELOP,
+    Permission.WORK,
     Permission.ADMIN,
 )
 API = "/api/v1"
@@ -118,7 +129,12 @@ ROUTES: dict[str, Need] = {
     f"PUT {API}/calendars/{{name:path}}": DEVELOP,
     f"DELETE {API}/calendars/{{name:path}}": DEVELOP,
     f"GET {API}/workers": READ,
+    f"GET {API}/services": READ,
+    **{f"POST {base}/workers/{word}": WORK for base in ("", API) for word in ("register", "heartbeat")},
+    **{f"GET {base}/workers/{word}": READ for base in ("", API) for word in ("list", "allocate")},
+    "POST /callbacks/{token}": PUBLIC,
     f"GET {API}/queues": READ,
+    f"GET {API}/payloads/{{sha256}}": None,
     f"GET {API}/limits": READ,
     f"PUT {API}/limits/{{scope}}/{{name}}": OPERATE,
     f"DELETE {API}/limits/{{scope}}/{{name}}": OPERATE,
@@ -146,6 +162,7 @@ OPEN_ROUTES = {
     f"GET {API}/openapi.json",
     "GET /links/{token}",
     "POST /links/{token}",
+    "POST /callbacks/{token}",
 }
 """What a stranger may see. Exact names: a pattern would let in whatever is added below it."""
 
@@ -158,7 +175,7 @@ METHODS: dict[str, Permission | None] = {
 """None: any authenticated principal; each call inside is checked against its act."""
 
 PERMISSIONS: dict[Permission | None, set[str]] = {
-    None: {"whoami"},
+    None: {"whoami", "payload.announce", "payload.put", "payload.get", "payload.find"},
     READ: {
         *("run.list", "run.status", "run.get", "run.result", "run.tasks", "run.logs", "run.history", "run.graph"),
         *("run.update_result", "run.state", "run.states"),
@@ -174,6 +191,7 @@ PERMISSIONS: dict[Permission | None, set[str]] = {
             "workflow.schema",
         ),
         *("rule.list", "dead_letter.list", "worker.list", "queue.list"),
+        *("service.list", "service.allocate"),
     },
     START: {"run.start", "run.run"},
     OPERATE: {
@@ -187,6 +205,10 @@ PERMISSIONS: dict[Permission | None, set[str]] = {
         *("workflow.register", "workflow.deploy", "workflow.delete", "workflow.activate"),
         *("schedule.put", "schedule.delete", "calendar.put", "calendar.delete"),
         *("webhook.put", "webhook.rotate", "webhook.delete"),
+    },
+    WORK: {
+        *("service.register", "service.heartbeat"),
+        *("service_call.begin", "service_call.accept", "service_call.ends", "service_call.close"),
     },
     ADMIN: {
         *("namespace.list", "namespace.create", "namespace.delete"),
@@ -220,6 +242,12 @@ BODIES: dict[str, Any] = {
     f"POST {API}/schedules/{{name:path}}/backfill": {"since": "1h", "dry_run": True},
     f"PUT {API}/schedules/{{name:path}}": {"workflow": "matrix_flow", "args": ["x"], "spec": {"every": "1h"}},
     f"PUT {API}/calendars/{{name:path}}": {"weekdays": ["sat"]},
+    **{
+        f"POST {base}/workers/{word}": {"id": "matrix", "url": "http://matrix.example", "services": ["matrix"]}
+        for base in ("", API)
+        for word in ("register", "heartbeat")
+    },
+    "POST /callbacks/{token}": {"result": 1, "error": ""},
     f"POST {API}/namespaces": {"name": "matrix-made"},
     f"POST {API}/api-keys": {"name": "made", "role": "viewer"},
 }
@@ -315,6 +343,7 @@ class World:
             "version": matrix_flow.version if run else "0",
             "scope": "queue",
             "token": "nothing",
+            "sha256": "0" * 64,
             "namespace": "default",
         }
         filled = re.sub(r"\{(\w+)(?::path)?\}", lambda m: named[m[1]], path)
@@ -688,6 +717,9 @@ def foreign_requests(run: str) -> dict[str, Any]:
     """For each act that names something, a request about what the namespace `default` has."""
     flow, schedule = matrix_flow.name, "matrix_schedule"
     return {
+        # First: an instance is online for some seconds after it was registered.
+        "service.allocate": services.AllocateInstance("matrix"),
+        "service.heartbeat": services.InstanceHeartbeat("matrix"),
         "run.status": runs.GetRun(run),
         "run.get": runs.GetRun(run),
         "run.result": runs.AwaitRun(run, 0.1),
@@ -737,6 +769,9 @@ OWN_ACTS = {
     *("workflow.list", "workflow.register", "workflow.deploy", "workflow.validate", "workflow.schema"),
     *("webhook.put", "webhook.list", "rule.list", "rule.set", "rule.pause"),
     *("dead_letter.list", "dead_letter.retry", "worker.list", "queue.list"),
+    *("service.register", "service.list"),
+    *("service_call.begin", "service_call.accept", "service_call.ends", "service_call.close"),
+    *("payload.announce", "payload.put", "payload.get", "payload.find"),
     *("namespace.list", "namespace.create", "namespace.delete"),
     *("key.list", "key.create", "key.revoke", "audit.list"),
 }
@@ -748,6 +783,9 @@ async def test_an_act_finds_nothing_of_another_namespace(world: World) -> None:
     assert not OWN_ACTS & requests.keys() and OWN_ACTS | requests.keys() == ACTS.keys(), "an act without a request here"
     foreign, own = world.foreign[Role.ADMIN], world.own[Role.VIEWER]
     async with grpc.aio.insecure_channel(world.grpc_address) as channel:
+        instance = services.RegisterInstance("http://matrix.example", ["matrix"], 0.0, "matrix")
+        made = acts.encode_call(services.REGISTER, instance)
+        assert await call(channel, f"{acts.SERVICE}/Call", world.own[Role.WORKER], made) is grpc.StatusCode.OK
         for name, request in requests.items():
             encoded = acts.encode_call(ACTS[name], request)
             if name != "approval.list":  # a list of a run that is not there is empty

@@ -10,7 +10,7 @@ import asyncpg
 import grpc
 import pytest
 
-from perdure import Client, Promise, Signal, State, attempt, task, wf, workflow
+from perdure import Client, EngineSettings, Promise, Signal, State, attempt, task, wf, workflow
 from perdure.core import commands as cm
 from perdure.core.api import messages
 from perdure.core.api.messages import ResolvePromise, SendSignal
@@ -334,7 +334,11 @@ async def test_a_result_is_waited_for_through_a_restart_of_the_server(dsn: str) 
 
 
 async def test_values_over_the_limit_are_refused_at_every_door(dsn: str) -> None:
-    async with server(dsn) as s, worker(s.address), Client(s.address) as client:
+    async with (
+        server(dsn, settings=EngineSettings(payload_bytes_max=200_000)) as s,
+        worker(s.address),
+        Client(s.address) as client,
+    ):
         chat = await remote_chat.start(1)
         large = b'"' + b"x" * (256 * 1024) + b'"'
         with pytest.raises(PayloadTooLarge):

@@ -49,7 +49,7 @@ async def test_a_remote_worker_runs_commands_where_it_may(dsn: str) -> None:
             handle = await commands.start("ab")
             with pytest.raises(TimeoutError):  # nobody may: it waits
                 await handle.result("500ms")
-        async with worker(s.address, allow_run=True):
+        async with worker(s.address, executors=["process"]):
             assert await handle.result("20s") == ["ab", 4]
             assert "exited with code 4\nwhy" in await failing.run()
 
@@ -79,7 +79,7 @@ async def test_a_server_hears_the_schemas_of_tasks_and_people_see_no_built_in_on
     async with server(dsn) as s:
         heard: list[tuple[int, Mapping[str, bytes]]] = []
         s.engine.events.task_signatures_received.subscribe(lambda ns, found: heard.append((ns, found)))
-        async with worker(s.address, allow_run=True):
+        async with worker(s.address, executors=["process"]):
             ((ns, signatures),) = heard
             schema = json.loads(signatures["verbs_twice"])
             assert schema["properties"] == {"n": {"type": "integer"}} and schema["description"] == "Twice as much."

@@ -376,7 +376,7 @@ async def test_a_remote_client_answers_delegates_and_makes_links(dsn: str) -> No
 
 
 def test_errors_of_approvals_come_back_as_themselves_over_grpc() -> None:
-    from perdure.sdk.client.channel import error_for
+    from perdure.core.error_codes import error_for
 
     for kind in (ApprovalClosed, NotAssigned, Forbidden, LinkUsed):
         assert type(error_for(kind.code, "x")) is kind

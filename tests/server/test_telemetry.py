@@ -18,7 +18,7 @@ from perdure.engine.counters import Counters
 from perdure.engine.services import task_logs as logs_module
 from perdure.engine.services.task_logs import LogRow, TaskLogs
 from perdure.engine.services.telemetry import TaskNote, Telemetry, WorkerRow
-from perdure.engine.tasks.attempts import Flight
+from perdure.engine.tasks.flight import Flight
 from perdure.engine.tasks.lost_workers import settle_lost
 from perdure.store.postgres import PostgresStore
 from perdure.store.telemetry import PostgresTelemetry

@@ -50,6 +50,7 @@ COUNTED: Final = {
     "tasks_ended": "Tasks that ended for good, with any status.",
     "tasks_failed": "Tasks that failed for good.",
     "tasks_retried": "Attempts that are followed by another one.",
+    "tasks_deferred": "Attempts that gave their slot back and wait for a job outside.",
     "tasks_lost": "Attempts that were lost with their engine.",
     "tasks_start_deadline_missed": "Tasks that had not begun by their start deadline.",
     "tasks_spilled": "Tasks offered to other engines because the workers here were busy.",

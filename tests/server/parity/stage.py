@@ -198,8 +198,11 @@ class Scenario:
         return Refusal(code=code, request=self.request(subject), rest=(self.rest or _no_rest)(subject))
 
 
+NO_ROUTE = Rest("", "")
+
+
 def _no_rest(subject: str) -> Rest:
-    return Rest("", "")
+    return NO_ROUTE
 
 
 def within(fields: str, path: str) -> str:

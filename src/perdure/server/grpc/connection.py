@@ -27,6 +27,8 @@ class Connection:
         """(run, seq) -> attempt of what was assigned and not reported."""
         self.epochs: dict[tuple[bytes, int], int] = {}
         """The epoch of each of those that was assigned here; what was brought along has none."""
+        self.deferred: set[tuple[bytes, int]] = set()
+        """(run, seq) of those that wait for a job outside and hold no slot."""
         self.held: set[bytes] = set()
         """Runs whose code this worker holds."""
         self.parts: dict[bytes, list[Command]] = {}
@@ -48,15 +50,26 @@ class Connection:
 
     @property
     def free(self) -> int:
-        return self.slots - len(self.running) if self.is_open and not self.draining else 0
+        return self.slots - self.slots_used if self.is_open and not self.draining else 0
+
+    @property
+    def slots_used(self) -> int:
+        return len(self.running) - len(self.deferred)
 
     def expects(self, r: Report) -> bool:
         """Whether a report is about what it has. The same task may have been begun in an earlier epoch with the same number."""
         key = (r.run_id, r.seq)
         return self.running.get(key) == r.attempt and r.epoch in (0, self.epochs.get(key, r.epoch))
 
+    def defer(self, tokens: list[Token]) -> list[Token]:
+        """Those of them that it has; their slots are free from now on."""
+        mine = [t for t in tokens if self.running.get(t[:2]) == t[2]]
+        self.deferred.update(t[:2] for t in mine)
+        return mine
+
     def drop(self, key: tuple[bytes, int]) -> None:
         self.running.pop(key, None)
+        self.deferred.discard(key)
         self.epochs.pop(key, None)
 
     def end(self, why: PerdureError) -> None:
@@ -69,6 +82,7 @@ class Connection:
 
     def assign(self, batch: list[Assignment]) -> None:
         for a in batch:
+            self.deferred.discard((a.run_id, a.seq))
             self.running[a.run_id, a.seq] = a.attempt
             self.epochs[a.run_id, a.seq] = a.epoch
         self._tasks.extend(batch)

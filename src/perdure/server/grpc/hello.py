@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from perdure.core.calls import BUILT_IN
+from perdure.core.calls import is_built_in
 from perdure.core.errors import InvalidInput
 from perdure.core.names import checked_name
 from perdure.core.work import VERSION_PREFIX, is_flow
@@ -43,7 +43,7 @@ def usable_signatures(h: Hello) -> dict[str, bytes]:
     unusable schema is ignored."""
     if sum(map(len, h.signatures.values())) > TASK_SCHEMAS_BYTES_MAX:
         return {}
-    served = {name for _, name in h.tasks} - BUILT_IN
+    served = {name for _, name in h.tasks if not is_built_in(name)}
     return {name: data for name, data in h.signatures.items() if name in served and _is_object(data)}
 
 

@@ -18,7 +18,7 @@ import logging
 from collections.abc import Coroutine
 from typing import Final
 
-from perdure.core.calls import BUILT_IN
+from perdure.core.calls import is_built_in
 from perdure.core.errors import InvalidInput, Unavailable
 from perdure.core.retry import End
 from perdure.core.work import Report
@@ -34,6 +34,8 @@ log = logging.getLogger("perdure.server")
 
 RECONNECT_GRACE_S: Final = 5.0
 """How long a worker whose stream broke may stay away before its attempts count as lost."""
+REATTACH_GRACE_S: Final = 30.0
+"""The same for attempts whose jobs run on the worker's machine: the next worker there finds them again."""
 ALIVE_EVERY_S: Final = 20.0
 """Workers send a message at least this often. gRPC itself notices a broken connection sooner."""
 SILENT_S_MAX: Final = 3 * ALIVE_EVERY_S
@@ -48,8 +50,15 @@ PRESENT_PAUSES_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
 
 
 class WorkerHub:
-    def __init__(self, engine: Engine, workers: ConnectedWorkers, *, grace_s: float = RECONNECT_GRACE_S) -> None:
-        self._engine, self._workers, self._grace_s = engine, workers, grace_s
+    def __init__(
+        self,
+        engine: Engine,
+        workers: ConnectedWorkers,
+        *,
+        grace_s: float = RECONNECT_GRACE_S,
+        reattach_s: float = REATTACH_GRACE_S,
+    ) -> None:
+        self._engine, self._workers, self._grace_s, self._reattach_s = engine, workers, grace_s, reattach_s
         self._upstream = engine.upstream
         self.clock_us = self._upstream.clock_us
         self.messages = WorkerMessages(workers, engine.attempts, self._upstream)
@@ -147,12 +156,21 @@ class WorkerHub:
         brought_along: list[Token] = []
         for token in c.hello.running:
             key = token[:2]
-            if self._placed.get(key) is not c:
+            placed = self._placed.get(key)
+            if placed is not c:
                 brought_along.append(token)
-                if key not in self._placed:
+                if placed is None or self._is_left_by(placed, c, token):
                     self._placed[key] = c
                     c.running[key] = token[2]
         return brought_along
+
+    def _is_left_by(self, placed: Connection, c: Connection, token: Token) -> bool:
+        """A worker that started anew found the job that the worker before it left running. Its former connection gives it up."""
+        key = token[:2]
+        if placed.is_open or placed.ns != c.ns or placed.running.get(key) != token[2]:
+            return False
+        placed.drop(key)
+        return True
 
     def _take_over(self, before: Connection, c: Connection) -> list[Report]:
         """A reconnected worker keeps its attempts. Those that it does not report never reached it and go back unstarted."""
@@ -210,14 +228,33 @@ class WorkerHub:
             self._graces[c.id] = loop.call_later(self._grace_s, self._give_up, c)
 
     def _give_up(self, c: Connection) -> None:
-        """The worker has not reconnected within its grace period."""
+        """The worker has not reconnected within its grace period. Jobs that it may have left running have a longer one."""
+        self._graces.pop(c.id, None)
+        if self._by_id.get(c.id) is not c or c.is_open:
+            return
+        tokens = [(*key, attempt) for key, attempt in c.running.items() if self._placed.get(key) is c]
+        jobs = self._engine.attempts.host_bound(tokens)
+        lost = [token for token in tokens if token not in jobs]
+        if jobs:
+            for token in lost:
+                del self._placed[token[:2]]
+                c.drop(token[:2])
+            self._graces[c.id] = asyncio.get_running_loop().call_later(self._reattach_s, self._remove_lost, c)
+            self._lose(c, lost)
+        else:
+            self._remove_lost(c)
+
+    def _remove_lost(self, c: Connection) -> None:
         self._graces.pop(c.id, None)
         if self._by_id.get(c.id) is c and not c.is_open:
             tokens = [(*key, attempt) for key, attempt in c.running.items() if self._placed.get(key) is c]
             self._remove(c)
-            if tokens:
-                log.warning("worker %s is gone, and with it %d attempts", c.name, len(tokens))
-                self._run(self._engine.worker_lost(tokens))
+            self._lose(c, tokens)
+
+    def _lose(self, c: Connection, tokens: list[Token]) -> None:
+        if tokens:
+            log.warning("worker %s is gone, and with it %d attempts", c.name, len(tokens))
+            self._run(self._engine.worker_lost(tokens))
 
     def _remove(self, c: Connection) -> None:
         for key in c.running:
@@ -251,10 +288,10 @@ def row_of(c: Connection) -> WorkerRow:
         pid=h.pid,
         sdk=h.sdk,
         queues=sorted({q for q, _ in h.tasks}),
-        tasks=sorted({t for _, t in h.tasks} - BUILT_IN),
+        tasks=sorted({t for _, t in h.tasks if not is_built_in(t)}),
         workflows=sorted(h.workflows),
         slots=h.slots,
-        slots_used=len(c.running),
+        slots_used=c.slots_used,
         runs_held=len(c.held),
         draining=c.draining,
         connected_us=c.connected_us,

@@ -13,7 +13,7 @@ from perdure.core.work import Beat, Decided, LogChunk, Report, Upstream
 from perdure.engine.tasks.attempts import Attempts
 from perdure.server.grpc.connected_workers import ConnectedWorkers
 from perdure.server.grpc.connection import Connection
-from perdure.wire.protocol import Up
+from perdure.wire.protocol import Token, Up
 
 
 class WorkerMessages:
@@ -36,12 +36,20 @@ class WorkerMessages:
             self._take_logs(c, up.logs)
         if up.beats:
             self.take_beats(c, up.beats)
+        if up.deferred:
+            self._take_deferred(c, up.deferred)
         if up.reports_number:
             c.acknowledge(up.reports_number)
         if up.reports:
             self._take_reports(c, up.reports)
         if up.decisions:
             self._take_decisions(c, up.decisions)
+
+    def _take_deferred(self, c: Connection, tokens: list[Token]) -> None:
+        mine = c.defer(tokens)
+        self._pools.recount(c)
+        if mine:
+            self._upstream.deferred(mine)
 
     def decided(self, decisions: list[Decided]) -> None:
         if decisions:

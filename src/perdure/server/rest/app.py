@@ -23,8 +23,10 @@ from perdure.server.rest import (
     messages,
     named_events,
     pages,
+    payloads,
     runs,
     schedules,
+    services,
     stream,
     webhooks,
     workers,
@@ -50,6 +52,8 @@ API_ROUTERS: Final = (
     schedules.router,
     named_events.router,
     webhooks.router,
+    services.router,
+    payloads.router,
 )
 DESCRIPTION: Final = """Durable workflows on PostgreSQL.
 
@@ -95,13 +99,16 @@ def application() -> FastAPI:
     app.include_router(pages.router)
     app.include_router(approvals.links)
     app.include_router(webhooks.hooks)
+    app.include_router(services.compatible)
+    app.include_router(services.receiving)
     app.openapi = lambda: _document(app)  # type: ignore[method-assign]
     return app
 
 
 def guarded_routes() -> list[GuardedRoute]:
     """All routes, with the permission that each needs."""
-    routers = (*API_ROUTERS, described, pages.router, approvals.links, webhooks.hooks)
+    beside = (pages.router, approvals.links, webhooks.hooks, services.compatible, services.receiving)
+    routers = (*API_ROUTERS, described, *beside)
     return [route for router in routers for route in router.routes if isinstance(route, GuardedRoute)]
 
 

@@ -87,7 +87,7 @@ async def send_signal(
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Send a signal; the body is its value, no body is null. A run that continued as new is followed."""
-    value = views.payload(request.state.value, f"the signal {name!r}")
+    value = views.payload(request.state.value)
     await caller.call(messages.SIGNAL, SendSignal(id, name, value, key, idempotency_key or ""))
     return Response(status_code=202)
 
@@ -105,7 +105,7 @@ async def signal_with_start(
     traceparent: Annotated[str | None, Header(max_length=100)] = None,
 ) -> m.Run:
     """Send a signal to the run under `key`, and start that run if none is active there. Run and signal are written together."""
-    value = views.payload(body.value, f"the signal {body.signal!r}")
+    value = views.payload(body.value)
     start = start_request(caller, name, body, traceparent, None)
     sent = await caller.call(
         messages.SIGNAL_WITH_START, SignalWithStart(start, body.signal, value, body.signal_key or "")
@@ -125,7 +125,7 @@ async def resolve_promise(
     request: Request, caller: Annotated[RestCaller, asks(messages.RESOLVE)], id: RunName, name: MessageName
 ) -> Response:
     """Give a promise its value; the body is the value. The first value stands; a second one is refused."""
-    value = views.payload(request.state.value, f"the promise {name!r}")
+    value = views.payload(request.state.value)
     await caller.call(messages.RESOLVE, ResolvePromise(id, name, value))
     return Response(status_code=202)
 
@@ -141,7 +141,7 @@ async def ask_update(
     """Ask a run to change something, and wait for its answer. A run that continued as new is followed. What the run refuses is a problem
     `update_rejected`; what went wrong while it was handled is `update_failed`."""
     wanted = body or AskUpdateRequest()
-    key, value = wanted.key or uuid4().hex, views.payload(wanted.value, f"the update {name!r}")
+    key, value = wanted.key or uuid4().hex, views.payload(wanted.value)
     reply = await caller.call(messages.UPDATE, AskUpdate(id, name, value, key, wanted.wait))
     return _update(key, reply.answer, response)
 

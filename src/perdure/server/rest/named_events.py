@@ -58,7 +58,7 @@ async def emit_event(
     """Emit an event. Answered once it is durable; it reaches the runs that wait for it right after. Without a `key` in the body, the header
     `Idempotency-Key` is the event's key."""
     body = body or EmitEventRequest()
-    payload = views.payload(body.payload, f"the event {name!r}")
+    payload = views.payload(body.payload)
     found = await caller.call(named_events.EMIT, EmitEvent(name, payload, body.key or idempotency_key or ""))
     return EmittedEvent(id=str(found.id), name=name, is_new=found.is_new)
 

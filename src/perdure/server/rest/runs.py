@@ -31,6 +31,7 @@ from perdure.server.rest import models as m
 from perdure.server.rest import views
 from perdure.server.rest.guard import GuardedRoute, RestCaller, asks
 from perdure.server.rest.paging import LIMIT_DEFAULT, Cursor, Limit
+from perdure.server.rest.payloads import loaded
 from perdure.server.rest.problems import responses
 
 WAIT_S_MAX: Final = 60
@@ -138,13 +139,13 @@ async def get_result(
         return m.RunOutcome(status=views.word(view.status))
     if found.outcome.status in (RunStatus.PENDING, RunStatus.RUNNING):  # stuck
         response.status_code = 202
-    return _result(found.outcome)
+    return _result(found.outcome, await loaded(caller, found.outcome.value))
 
 
-def _result(outcome: Outcome) -> m.RunOutcome:
+def _result(outcome: Outcome, value: bytes) -> m.RunOutcome:
     return m.RunOutcome(
         status=views.word(outcome.status),
-        result=views.plain(outcome.value),
+        result=views.plain(value),
         error=views.failure(outcome.failure) if outcome.failure is not None else None,
     )
 
@@ -245,4 +246,4 @@ async def get_state(
     value = (await caller.call(messages.STATE, ReadState(id, name))).value
     if value is None:
         raise NotFound(f"run {id} has not set the state {name!r}")
-    return m.StateValue(name=name, value=views.plain(value))
+    return m.StateValue(name=name, value=views.plain(await loaded(caller, value)))

@@ -18,15 +18,16 @@ from perdure.core import ids, wait_reasons
 from perdure.core.api import cluster, definitions, runs
 from perdure.core.calls import encode_call, encode_json
 from perdure.core.durations import datetime_of, to_us, us_of
-from perdure.core.errors import Failure, InvalidInput, PayloadTooLarge
+from perdure.core.errors import Failure, InvalidInput
 from perdure.core.lifecycle import RunStatus, TaskStatus
-from perdure.core.limits import PAYLOAD_BYTES_MAX
+from perdure.core.payloads import MARK
 from perdure.core.undo import UndoableTask
 from perdure.core.work import RunView
 from perdure.engine.api.starts import IDEMPOTENT_KEY
 from perdure.flows.drawing.chart import Chart, as_graph
 from perdure.flows.problems import DocumentProblem
 from perdure.server.rest import models as m
+from perdure.server.rest import references
 from perdure.wire.codec import decode_events
 
 ALTERNATIVES_MAX: Final = 16
@@ -54,6 +55,8 @@ def plain(data: bytes) -> Any:
     """A payload as JSON. What is none, which no door of ours lets in, is shown as text or base64."""
     if not data:
         return None
+    if data.startswith(MARK):
+        return references.plain(data)
     try:
         return json.loads(data)
     except (ValueError, RecursionError):
@@ -63,13 +66,9 @@ def plain(data: bytes) -> Any:
             return base64.b64encode(data).decode()
 
 
-def payload(value: Any, what: str) -> bytes:
-    data = encode_json(value)
-    if len(data) > PAYLOAD_BYTES_MAX:
-        raise PayloadTooLarge(
-            f"{what} has {len(data)} bytes, over the limit PAYLOAD_BYTES_MAX={PAYLOAD_BYTES_MAX}; store it elsewhere and pass a reference"
-        )
-    return data
+def payload(value: Any) -> bytes:
+    """A long one is stored by the API."""
+    return encode_json(value)
 
 
 def call(value: Any, args: list[Any], kwargs: dict[str, Any]) -> bytes:
