@@ -1,0 +1,28 @@
+"""Executors: where tasks run outside of Python workers.
+
+port.py says what an executor is; each has a module of its own and imports no other. These names are for packages that add executors.
+"""
+
+from perdure.executors.port import (
+    Executor,
+    ExecutorHost,
+    Job,
+    JobFailed,
+    JobLost,
+    JobRefused,
+    JobRunning,
+    JobState,
+    JobSucceeded,
+)
+
+__all__ = [
+    "Executor",
+    "ExecutorHost",
+    "Job",
+    "JobFailed",
+    "JobLost",
+    "JobRefused",
+    "JobRunning",
+    "JobState",
+    "JobSucceeded",
+]

@@ -1,0 +1,1 @@
+"""HTTP exchanges that may reach only what the worker allows."""
