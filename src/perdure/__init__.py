@@ -16,6 +16,7 @@ __version__ = VERSION
 _MODULES = {
     "Approval": "perdure.sdk.approvals",
     "Attempt": "perdure.sdk.worker.attempts",
+    "Blob": "perdure.sdk.payloads.blobs",
     "Bound": "perdure.sdk.definitions",
     "Client": "perdure.sdk.client.client",
     "Debounce": "perdure.sdk.flow_control",
@@ -46,6 +47,7 @@ _MODULES = {
     "errors": "perdure",
     "export_history": "perdure.testing.replayer",
     "flow": "perdure.sdk.flows",
+    "job": "perdure.sdk.jobs",
     "replay": "perdure.testing.replayer",
     "task": "perdure.sdk.definitions",
     "wf": "perdure.sdk",

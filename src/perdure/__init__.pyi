@@ -21,11 +21,13 @@ from perdure.sdk.flow_control import Limit as Limit
 from perdure.sdk.flow_control import RateLimit as RateLimit
 from perdure.sdk.flows import FlowRef as FlowRef
 from perdure.sdk.flows import flow as flow
+from perdure.sdk.jobs import job as job
 from perdure.sdk.messages import NamedEvent as NamedEvent
 from perdure.sdk.messages import Promise as Promise
 from perdure.sdk.messages import Signal as Signal
 from perdure.sdk.messages import State as State
 from perdure.sdk.options import Retry as Retry
+from perdure.sdk.payloads.blobs import Blob as Blob
 from perdure.sdk.schedules import Schedule as Schedule
 from perdure.sdk.updates import Update as Update
 from perdure.sdk.worker.attempts import Attempt as Attempt

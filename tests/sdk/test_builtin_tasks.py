@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from perdure import Task, task
-from perdure.core.calls import encode_offer
+from perdure.core.jobs import executor_of, job_name
 from perdure.core.limits import PAYLOAD_BYTES_MAX
 from perdure.core.retry import End, TaskOptions
 from perdure.core.work import Assignment, LogChunk, Report
 from perdure.errors import InvalidInput
-from perdure.sdk.worker import command_task, http_task
-from perdure.sdk.worker.builtin_tasks import VERBS_OF_ENVIRONMENT, VerbOptions, Verbs, parse_services
+from perdure.executors.http import exchange
+from perdure.executors.http.services import parse_services
+from perdure.executors.port import Executor
+from perdure.executors.process import ProcessExecutor
+from perdure.sdk.worker.builtin_tasks import VERBS_OF_ENVIRONMENT, VerbOptions, Verbs
 from perdure.sdk.worker.worker import Worker
 from tests.fakes.upstreams import upstream_to
-from tests.fakes.waiting import turns, until
+from tests.fakes.waiting import until
 
 RUN = bytes(16)
 
@@ -31,14 +31,15 @@ RUN = bytes(16)
 class Bench:
     """A worker without an engine."""
 
-    def __init__(self, **options: Any) -> None:
-        self.worker = Worker(output="capture", verbs=VerbOptions(**options))
+    def __init__(self, *executors: Executor, **options: Any) -> None:
+        self.worker = Worker(output="capture", verbs=VerbOptions(**options), executors=executors)
         self.reports: list[Report] = []
         self.chunks: list[LogChunk] = []
         self._seq = 0
 
     async def __aenter__(self) -> Bench:
         self.worker.open(upstream_to(clock_us=lambda: 1, reported=self.reports.extend, logged=self.chunks.extend))
+        await self.worker.connect_executors()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -46,9 +47,14 @@ class Bench:
 
     def begin(self, name: str, **call: Any) -> int:
         self._seq += 1
-        data = json.dumps(call).encode()
-        self.worker.assign([Assignment(RUN, self._seq, 1, 1, name, data, TaskOptions())])
+        self.assign(name, json.dumps(call).encode(), self._seq)
         return self._seq
+
+    def assign(self, name: str, data: bytes, seq: int) -> None:
+        executor = executor_of(name)
+        job = job_name(RUN, seq, 1) if executor else ""
+        options = TaskOptions(executor=executor)
+        self.worker.assign([Assignment(RUN, seq, 1, 1, name, data, options, job=job)])
 
     async def end(self, seq: int) -> Report:
         found = await until(lambda: [r for r in self.reports if r.seq == seq])
@@ -213,7 +219,7 @@ async def test_redirects_are_followed_where_the_call_was_sent_and_not_elsewhere(
             assert other.asked == []
             loop = await b.report("perdure.http", url=f"{w.url}/loop")
             assert loop.failure is not None and "REDIRECTS_MAX" in loop.failure.message
-            assert len([1 for asked in w.asked if asked[1] == "/loop"]) == http_task.REDIRECTS_MAX + 1
+            assert len([1 for asked in w.asked if asked[1] == "/loop"]) == exchange.REDIRECTS_MAX + 1
 
 
 async def test_no_connection_and_no_answer_in_time_are_worth_another_attempt() -> None:
@@ -292,204 +298,24 @@ def test_services_are_read_from_text() -> None:
 
 def test_the_environment_says_what_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PERDURE_SERVICES", "a=http://h:1,b=http://h:2")
-    monkeypatch.setenv("PERDURE_ALLOW_RUN", "1")
     assert Verbs(VerbOptions())._http._services == {"a": "http://h:1", "b": "http://h:2"}
     assert Verbs(VerbOptions(services={}))._http._services == {}
-    assert list(Verbs(VerbOptions()).tasks) == ["perdure.http", "perdure.run"]
-    assert list(Verbs(VerbOptions(allow_run=False)).tasks) == ["perdure.http"]
-    monkeypatch.setenv("PERDURE_ALLOW_RUN", "maybe")
-    with pytest.raises(InvalidInput, match="neither yes nor no"):
-        Verbs(VerbOptions())
-
-
-# -- run -----------------------------------------------------------------------------------------------------------------
-
-
-async def test_a_command_gives_its_output_and_what_it_wrote_is_kept_line_by_line() -> None:
-    async with Bench(allow_run=True) as b:
-        code = "import sys; print('one'); print('zwö'); print('hm', file=sys.stderr)"
-        got = await b.value("perdure.run", command=[sys.executable, "-X", "utf8", "-c", code])
-        assert got == {"exit_code": 0, "stdout": "one\nzwö\n"}
-        assert b.lines("stdout") == ["one", "zwö"] and b.lines("stderr") == ["hm"]
-
-
-@pytest.mark.parametrize(
-    ("out", "expected"), [('{"a": [1]}', {"a": [1]}), ("7\n", 7), ("7 8", None), ("", None), ("[1]\n[2]\n", None)]
-)
-async def test_output_that_is_one_json_value_is_parsed(out: str, expected: object) -> None:
-    async with Bench(allow_run=True) as b:
-        got = await b.value("perdure.run", command=["printf", "%s", out])
-        assert got["stdout"] == out and got.get("json") == expected and ("json" in got) == (expected is not None)
-
-
-async def test_a_command_gets_a_clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not the worker's keys and databases, nor anything that nobody named."""
-    secrets = {
-        "PERDURE_API_KEY": "k",
-        "PERDURE_DSN": "d",
-        "DATABASE_URL": "d",
-        "AWS_SECRET_ACCESS_KEY": "a",
-        "PASSED": "p",
-    }
-    for name, value in secrets.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("TZ", "UTC")
-    async with Bench(allow_run=True) as b:
-        got = dict(
-            line.split("=", 1) for line in (await b.value("perdure.run", command=["env"]))["stdout"].splitlines()
-        )
-        assert not secrets.keys() & got.keys()
-        assert got.keys() <= command_task.BASE_ENV and {"PATH", "TZ"} <= got.keys()
-        got = (await b.value("perdure.run", command=["env"], env={"PATH": None, "HOME": None, "A": 1}))["stdout"]
-        assert "A=1\n" in got and "PATH=" not in got and "HOME=" not in got
-    monkeypatch.setenv("PERDURE_RUN_ENV", "PASSED, UNKNOWN")
-    async with Bench(allow_run=True) as b:
-        assert "PASSED=p\n" in (await b.value("perdure.run", command=["env"]))["stdout"]
-
-
-@pytest.mark.parametrize("name", ["PERDURE_API_KEY", "PERDURE_DSN", "DATABASE_URL", "A=b"])
-def test_variables_of_perdure_are_not_passed_on_request_either(name: str) -> None:
-    with pytest.raises(InvalidInput, match="run_env"):
-        Worker(verbs=VerbOptions(allow_run=True, run_env=[name]))
-
-
-async def test_text_is_for_the_shell_and_a_list_is_not() -> None:
-    async with Bench(allow_run=True) as b:
-        assert (await b.value("perdure.run", command="echo $A | tr a b", env={"A": "aa"}))["stdout"] == "bb\n"
-        assert (await b.value("perdure.run", command=["echo", "$A | tr a b", 7]))["stdout"] == "$A | tr a b 7\n"
-
-
-async def test_a_command_gets_input_environment_and_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FROM_WORKER", "w")
-    async with Bench(allow_run=True, run_env=["FROM_WORKER", "NOT_THERE"]) as b:
-        assert (await b.value("perdure.run", command=["cat"], stdin="text"))["stdout"] == "text"
-        assert (await b.value("perdure.run", command=["cat"], stdin={"a": 1}))["json"] == {"a": 1}
-        assert (await b.value("perdure.run", command=["cat"]))["stdout"] == ""
-        got = await b.value("perdure.run", command="echo $FROM_WORKER $N; pwd", env={"N": 3}, cwd=str(tmp_path))
-        assert got["stdout"] == f"w 3\n{tmp_path}\n"
-        assert (await b.value("perdure.run", command="echo -$FROM_WORKER-", env={"FROM_WORKER": None}))[
-            "stdout"
-        ] == "--\n"
-        big = "x" * 200_000
-        got = await b.value("perdure.run", command=["true"], stdin=big)  # nobody reads it
-        assert got["exit_code"] == 0
-
-
-async def test_another_exit_code_is_an_error_with_what_it_complained_about() -> None:
-    async with Bench(allow_run=True) as b:
-        report = await b.report("perdure.run", command="echo out; echo broken >&2; exit 3")
-        assert report.end is End.ERROR and report.failure is not None
-        assert report.failure.type == "ExitCode"
-        assert report.failure.message.endswith("exited with code 3\nbroken")
-        report = await b.report("perdure.run", command="kill -9 $$")
-        assert report.failure is not None and "was ended by SIGKILL" in report.failure.message
-
-
-@pytest.mark.parametrize(
-    ("call", "said"),
-    [
-        ({"command": []}, "there is no command"),
-        ({"command": ""}, "there is no command"),
-        ({"command": ["no-such-program-here"]}, "cannot run 'no-such-program-here'"),
-        ({"command": ["true"], "cwd": "/no/such/place"}, "a command in '/no/such/place'"),
-        ({"command": ["a\x00b"]}, "no command that can be run"),
-        ({"command": ["true", {}]}, "is a dict"),
-        ({"command": ["true"], "env": {"A=B": "1"}}, "no command that can be run"),
-        ({"command": ["true"], "extra": 1}, "does not fit"),
-    ],
-)
-async def test_a_command_that_can_never_run_is_final_and_says_why(call: dict[str, Any], said: str) -> None:
-    async with Bench(allow_run=True) as b:
-        report = await b.report("perdure.run", **call)
-        assert report.end is End.FINAL_ERROR and report.failure is not None
-        assert said in report.failure.message
-
-
-async def test_of_much_output_the_end_is_kept_and_the_result_fits() -> None:
-    async with Bench(allow_run=True) as b:
-        got = await b.value("perdure.run", command="yes line | head -n 200000; printf end")
-        assert got["stdout"].endswith("line\nend") and len(got["stdout"]) == command_task.STDOUT_BYTES_MAX
-        got = await b.value("perdure.run", command="head -c 1000000 /dev/zero")
-        assert 0 < len(json.dumps(got["stdout"])) <= 2 * command_task.STDOUT_BYTES_MAX
-        items = list(range(15_000))
-        got = await b.value("perdure.run", command=["cat"], stdin=items)
-        assert got["json"] == items  # more than is kept as text
-
-
-async def test_cancelling_ends_everything_the_command_started(tmp_path: Path) -> None:
-    async with Bench(allow_run=True) as b:
-        file = tmp_path / "pids"
-        script = f"sleep 100 & echo $! > {file}.new; mv {file}.new {file}; sleep 100"
-        seq = b.begin("perdure.run", command=script)
-        await until(file.exists)
-        b.worker.cancel(RUN, seq, 1)
-        assert (await b.end(seq)).end is End.CANCELLED
-        pid = int(file.read_text())
-        await until(lambda: not _is_alive(pid))
-
-
-async def test_who_does_not_go_when_asked_is_made_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command_task, "GRACE_S", 0.2)
-    file = tmp_path / "pid"
-    code = f"""
-import os, signal
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-with open({str(file)!r}, "w") as f:
-    f.write(str(os.getpid()))
-signal.pause()
-"""
-    async with Bench(allow_run=True) as b:
-        seq = b.begin("perdure.run", command=[sys.executable, "-c", code])
-        await until(lambda: file.exists() and bool(file.read_text()))
-        pid = int(file.read_text())
-        b.worker.cancel(RUN, seq, 1)
-        assert (await b.end(seq)).end is End.CANCELLED
-        await until(lambda: not _is_alive(pid))
-
-
-async def test_an_attempt_that_is_cancelled_as_it_begins_leaves_no_process(tmp_path: Path) -> None:
-    marks = [tmp_path / str(i) for i in range(20)]
-    async with Bench(allow_run=True) as b:
-        seqs = [b.begin("perdure.run", command=f"echo $$ > {mark}; exec sleep 100") for mark in marks]
-        for i, seq in enumerate(seqs):
-            await turns(i % 5)
-            b.worker.cancel(RUN, seq, 1)
-        await until(lambda: b.worker.slots_free == b.worker.slots)
-        pids = [int(text) for mark in marks if mark.exists() and (text := mark.read_text())]
-        await until(lambda: not any(map(_is_alive, pids)))
-
-
-async def test_what_a_command_leaves_behind_ends_with_its_attempt(tmp_path: Path) -> None:
-    file = tmp_path / "pid"
-    async with Bench(allow_run=True) as b:
-        began = asyncio.get_running_loop().time()
-        got = await b.value("perdure.run", command=f"sleep 100 & echo $! > {file}; echo done")
-        assert got["stdout"] == "done\n"
-        assert asyncio.get_running_loop().time() - began < 10
-        await until(lambda: not _is_alive(int(file.read_text())))
-
-
-async def test_closing_the_worker_ends_its_commands(tmp_path: Path) -> None:
-    file = tmp_path / "pid"
-    async with Bench(allow_run=True) as b:
-        b.begin("perdure.run", command=f"echo $$ > {file}; exec sleep 100")
-        await until(lambda: file.exists() and bool(file.read_text()))
-    await until(lambda: not _is_alive(int(file.read_text())))
+    assert list(Verbs(VerbOptions()).tasks) == ["perdure.http"]
 
 
 # -- serving -------------------------------------------------------------------------------------------------------------
 
 
 def test_every_queue_has_the_verbs_and_commands_only_where_they_are_allowed() -> None:
-    def built_in(verbs: VerbOptions | None = VERBS_OF_ENVIRONMENT) -> list[tuple[str, str]]:
+    def built_in(verbs: VerbOptions | None = VERBS_OF_ENVIRONMENT, *executors: Executor) -> list[tuple[str, str]]:
         return [
             (q, n)
-            for _, q, n in Worker(queues=["a", "b"], verbs=verbs).served
+            for _, q, n in Worker(queues=["a", "b"], verbs=verbs, executors=executors).served
             if n.startswith("perdure.") and "bench" not in n
         ]
 
-    assert built_in() == [("a", "perdure.http"), ("b", "perdure.http")]
-    assert built_in(VerbOptions(allow_run=True)) == [(q, n) for q in "ab" for n in ("perdure.http", "perdure.run")]
+    assert built_in() == [(q, n) for q in "ab" for n in ("perdure.http", "perdure.job.service")]
+    assert built_in(None, ProcessExecutor()) == [(q, n) for q in "ab" for n in ("perdure.job.process", "perdure.run")]
     assert built_in(None) == []
 
 
@@ -498,14 +324,6 @@ async def test_a_worker_that_may_not_run_commands_has_no_such_task() -> None:
         report = await b.report("perdure.run", command=["true"])
         assert report.end is End.FINAL_ERROR and report.failure is not None
         assert report.failure.type == "NotRegistered"
-
-
-async def test_verbs_take_offers_too() -> None:
-    async with Bench(allow_run=True) as b:
-        b.worker.assign(
-            [Assignment(RUN, 99, 1, 1, "perdure.run", encode_offer({"command": "echo 1", "x": 2}), TaskOptions())]
-        )
-        assert json.loads((await b.end(99)).value)["json"] == 1
 
 
 def test_names_of_ours_are_not_for_others() -> None:
@@ -528,12 +346,3 @@ def test_a_worker_tells_the_schemas_of_what_was_defined_and_of_nothing_else() ->
     assert found["verbs_described"]["properties"] == {"n": {"type": "integer"}}
     assert found["verbs_described"]["description"] == "Says so."
     assert "verbs_unresolvable" not in found and "perdure.http" not in found
-
-
-def _is_alive(pid: int) -> bool:
-    """A process that ended and waits to be reaped is not."""
-    try:
-        os.kill(pid, 0)
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (ProcessLookupError, FileNotFoundError):
-        return False

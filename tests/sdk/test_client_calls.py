@@ -10,7 +10,9 @@ from perdure.core.api import runs
 from perdure.core.api.runs import CancelRun, GetRun
 from perdure.core.deadlines import unanswered
 from perdure.core.errors import Unavailable
+from perdure.sdk.client.channel import access
 from perdure.sdk.client.client import RemoteBackend
+from perdure.sdk.client.payloads import PayloadOptions
 from perdure.wire.acts import Reply
 
 
@@ -29,7 +31,7 @@ class FakeSession:
 
 
 def backend(session: FakeSession, timeout_s: float) -> RemoteBackend:
-    made = RemoteBackend("127.0.0.1:1", None, None, None, timeout_s)
+    made = RemoteBackend(access("127.0.0.1:1", environ={}), timeout_s, PayloadOptions())
     made._open_session = lambda: session  # type: ignore[method-assign, assignment, return-value]
     return made
 

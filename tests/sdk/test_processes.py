@@ -266,7 +266,7 @@ async def main(n):
         reported.set()
     worker = Worker(Capacity(processes=1))
     nothing = lambda _: None
-    worker.open(Upstream(clock_us=lambda: 0, reported=report, decided=nothing, beats=nothing, logged=nothing))
+    worker.open(Upstream(clock_us=lambda: 0, reported=report, decided=nothing, beats=nothing, logged=nothing, deferred=nothing))
     data = double.signature.encode_call((n,), {})
     worker.assign([Assignment(bytes(16), 0, 1, 1, "double", data, TaskOptions())])
     await reported.wait()

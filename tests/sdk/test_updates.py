@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from perdure import Signal, State, Update, task, wf, workflow
+from perdure import EngineSettings, Signal, State, Update, task, wf, workflow
 from perdure.core import commands as cm
 from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.api import messages
 from perdure.core.api.messages import AskUpdate, UpdateReply
-from perdure.core.errors import Conflict, Failure, NotFound, PayloadTooLarge, UpdateFailed, update_error
+from perdure.core.errors import Conflict, Failure, NotFound, UpdateFailed, update_error
 from perdure.core.journal import Journal
-from perdure.core.limits import PAYLOAD_BYTES_MAX, WAITING_NAMES_MAX
+from perdure.core.limits import WAITING_NAMES_MAX
 from perdure.core.messages import UpdateMessage
 from perdure.core.run_retry import effective, plan
 from perdure.core.runstate import RunState
@@ -490,12 +490,11 @@ async def test_no_time_at_all_still_asks() -> None:
         ("", "n", b"1", InvalidInput),
         ("x" * 201, "n", b"1", InvalidInput),
         ("x", "n\x00", b"1", InvalidInput),
-        ("x", "n", b"1" * (PAYLOAD_BYTES_MAX + 1), PayloadTooLarge),
     ],
 )
 async def test_what_can_never_be_asked_is_refused(key: str, name: str, value: bytes, error: type[PerdureError]) -> None:
     port, updates = waiting()
-    engine: Any = SimpleNamespace(updates=updates)
+    engine: Any = SimpleNamespace(updates=updates, settings=EngineSettings())
     api = NamespaceApi(SimpleNamespace(engine=engine, ports=None), 1, Caller(EMBEDDED, "default", "sdk"))  # type: ignore[arg-type]
     with pytest.raises(error):
         await handlers.update(api, AskUpdate(ids.text(RUN_ID), name, value, key, 1))

@@ -83,6 +83,11 @@ def crunch(page: Page) -> int:
     return page.words
 
 
+@task(executor="ray", num_gpus=1, num_cpus=0.5, resources={"tpu": 1}, executor_options={"memory": 1 << 30})
+def train(page: Page) -> float:
+    return page.words / 2
+
+
 @task(name="many", at_most_once=True)
 def many_arguments(a: int, b: str, c: float = 1.0, *rest: bytes, d: bool, **more: int) -> None:
     """Types hold for any number of arguments."""

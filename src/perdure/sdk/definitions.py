@@ -33,6 +33,7 @@ from perdure.sdk.options import (
     TaskDefinitionOptions,
     WorkflowDefinitionOptions,
     checked,
+    executor_options,
     given_fields,
     has_retry_policy,
     recorded_options,
@@ -80,6 +81,9 @@ class Task(Generic[P, R]):
                 f"@task(process=True) needs a plain `def` function; {name} is `async def`, which runs on the event loop. "
                 "Drop `async`, or drop process=True and call asyncio.to_thread() for what blocks"
             )
+        self.executor = options.get("executor") or ""
+        self.executor_options = executor_options(options)
+        """For its executor, such as num_gpus."""
         self.undo = options.get("undo")
         """The task, or its name, that undoes it; None: none does."""
         if self.undo is not None:
@@ -99,7 +103,7 @@ class Task(Generic[P, R]):
     @cached_property
     def effective(self) -> TaskOptions:
         """The options that are recorded with each call."""
-        return recorded_options(self._options, self.control)
+        return recorded_options(self._options, self.control, self.executor)
 
     @cached_property
     def declared(self) -> Declared | None:
@@ -268,7 +272,7 @@ class Startable(Generic[P, R]):
         """`run` on a client, with encoded arguments."""
         ended = await target.call(runs.RUN, self._request(target, data))
         outcome = ended.outcome if ended.outcome is not None else await outcome_of(target, ids.text(ended.run_id))
-        result: R = value_of(outcome, ended.run_id, self.signature.decode_result)
+        result: R = await value_of(target, outcome, ended.run_id, self.signature.decode_result)
         return result
 
     def _request(self, target: Backend, data: bytes) -> StartRequest:
@@ -434,6 +438,9 @@ def task(fn: Callable[..., Any] | None = None, /, **options: Unpack[TaskDefiniti
         queue: the queue that workers take it from; `default` unless given.
         at_most_once: never execute it twice.
         process: run a plain function in a process of its own.
+        executor: what runs it outside of its worker, such as `ray`.
+        num_cpus, num_gpus, resources: what an attempt takes of a Ray cluster.
+        executor_options: other options of the executor, by name.
         undo: the task, or its name, that undoes what this one did if the run fails or is cancelled later.
         limit: a `Limit`, or several: how many at a time.
         rate: a `RateLimit`, or several: how many per time.

@@ -16,6 +16,7 @@ from perdure.core.durations import Duration, to_us
 from perdure.core.errors import PerdureError
 from perdure.core.names import checked_name
 from perdure.sdk.client.backend import backend
+from perdure.sdk.client.payloads import decoded
 from perdure.sdk.payloads import Converter
 from perdure.sdk.workflow.live_run import LiveRun, current
 from perdure.sdk.workflow.step import Step
@@ -216,7 +217,10 @@ class State(Generic[T]):
     async def read(self, run_id: str) -> T:
         """The value in a run, as of its last commit. Raises NotFound."""
         data = (await backend().call(messages.STATE, ReadState(run_id, self.name))).value
-        return self.default if data is None else self._converter.decode(data)
+        if data is None:
+            return self.default
+        value: T = await decoded(backend(), self._converter.decode, data)
+        return value
 
 
 def _type_of(default: Any) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, TypedDict, TypeVar, cast
 
 from perdure.core.durations import Duration, to_us
 from perdure.core.errors import InvalidInput
@@ -77,11 +77,47 @@ class CallOptions(FlowControlOptions, total=False):
     """The task, or its name, that undoes what this one did if the run fails or is cancelled later."""
 
 
+class ServiceAuth(TypedDict, total=False):
+    """Secrets of a call by the names of the worker's variables, which `--executor-option service.secrets=...` allows."""
+
+    bearer_env: str
+    """Sent as a bearer token."""
+    headers_env: dict[str, str]
+    """Header -> variable."""
+
+
+class ServiceCallOptions(TypedDict, total=False):
+    """How a service is called over HTTP."""
+
+    url: str
+    """Called as it is, instead of an instance of a service."""
+    headers: dict[str, str | int | float | bool]
+    auth: ServiceAuth
+    max_attempts: int
+    """Calls within one attempt of the task, each to another instance as far as there are any; 3 unless given."""
+    attempt_delay_ms: int
+    """Between two calls; 200 unless given."""
+    weighted_by_load: bool
+    """Instances that report less load are called more often. Otherwise they take turns."""
+    timeout: float | str
+    """For one call: seconds, or text such as "20s"."""
+
+
 class TaskDefinitionOptions(CallOptions, total=False):
     """Options of `@task`."""
 
     name: str | None
     """By which histories and other processes know the task; the function's name unless given."""
+    executor: str | None
+    """What runs the task outside of its worker, such as `ray`; the worker itself unless given."""
+    num_cpus: float | None
+    """CPUs of an attempt, for the executor `ray`; 1 unless given."""
+    num_gpus: float | None
+    """GPUs of an attempt, for the executor `ray`."""
+    resources: Mapping[str, float] | None
+    """Other resources of an attempt by name, for the executor `ray`."""
+    executor_options: Mapping[str, Any] | None
+    """Other options of the executor, by name."""
     process: bool
     """Run a plain function in a process of its own: for work that keeps a CPU busy, may crash, or must end when it is cancelled."""
 
@@ -111,7 +147,7 @@ def has_retry_policy(options: CallOptions) -> bool:
     return "retry" in options or bool(options.get("at_most_once"))
 
 
-def recorded_options(options: CallOptions, control: FlowControlSpec | None = None) -> TaskOptions:
+def recorded_options(options: CallOptions, control: FlowControlSpec | None = None, executor: str = "") -> TaskOptions:
     """What is recorded with a task: the effective value of every option."""
     given = options.get("retry")
     retry = given if isinstance(given, Retry) else Retry(ATTEMPTS_DEFAULT if given is None else given)
@@ -134,6 +170,7 @@ def recorded_options(options: CallOptions, control: FlowControlSpec | None = Non
         to_close_us=_positive_us("finish_within", options.get("finish_within")),
         undo="" if undone_by is None else undo.name_of(undone_by),
         control=control,
+        executor=executor,
     )
 
 
@@ -143,6 +180,17 @@ _RECORDED_AS = {
     "start_within": "to_start_us",
     "finish_within": "to_close_us",
 }
+
+
+def executor_options(options: TaskDefinitionOptions) -> dict[str, Any]:
+    """What a definition says to its executor. Raises InvalidInput where it has none."""
+    found: dict[str, Any] = dict(options.get("executor_options") or {})
+    found |= {name: options.get(name) for name in ("num_cpus", "num_gpus", "resources") if name in options}
+    if found and not options.get("executor"):
+        raise InvalidInput(
+            f"{', '.join(found)}: these are options of an executor; say which one, such as executor='ray'"
+        )
+    return found
 
 
 def given_fields(options: CallOptions, control: FlowControlSpec | None) -> tuple[str, ...]:
@@ -157,6 +205,8 @@ def given_fields(options: CallOptions, control: FlowControlSpec | None) -> tuple
         fields.append("at_most_once")
     if control is not None:
         fields.append("control")
+    if options.get("executor"):
+        fields.append("executor")
     return tuple(fields)
 
 

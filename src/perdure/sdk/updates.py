@@ -42,6 +42,7 @@ from perdure.core.errors import (
 )
 from perdure.core.names import checked_name
 from perdure.sdk.client.backend import backend
+from perdure.sdk.client.payloads import decoded
 from perdure.sdk.payloads import Converter
 from perdure.sdk.workflow.endings import ContinueAsNewRequest, failure_of
 from perdure.sdk.workflow.live_run import LiveRun, current
@@ -181,7 +182,8 @@ class Update(Generic[T, R]):
                 )
         if answer.failure is not None:
             raise update_error(answer.failure)
-        return self._answer.decode(answer.value)
+        found: R = await decoded(backend(), self._answer.decode, answer.value)
+        return found
 
 
 def _runtime(what: str) -> LiveRun:

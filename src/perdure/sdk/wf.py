@@ -12,11 +12,12 @@ from uuid import UUID
 
 from perdure.core.durations import Duration, datetime_of, to_us, us_of
 from perdure.core.errors import PerdureError
+from perdure.core.jobs import SERVICE_TASK, executor_of
 from perdure.core.names import checked_name
 from perdure.sdk.definitions import DEFAULT_QUEUE, Task
 from perdure.sdk.flow_control import control_of
 from perdure.sdk.mapping import map as map
-from perdure.sdk.options import CallOptions, checked, recorded_options
+from perdure.sdk.options import CallOptions, ServiceCallOptions, checked, recorded_options
 from perdure.sdk.payloads import Converter, Signature
 from perdure.sdk.workflow.endings import ContinueAsNewRequest
 from perdure.sdk.workflow.live_run import LiveRun, current
@@ -78,17 +79,46 @@ def call(name: str, input: dict[str, Any] | None = None, **options: Unpack[CallO
 
     Returns a step, which raises like that of any task.
     """
-    given = checked("wf.call()", CallOptions, options)
+    return _call(name, input or {}, "wf.call()", options)
+
+
+def _call(name: str, input: dict[str, Any], what: str, options: CallOptions) -> Step[Any]:
+    given = checked(what, CallOptions, options)
     control = control_of(given, f"task {name}", "task")
     converter: Converter[Any] = Converter.of(Any)
-    return _runtime("call()").requests.schedule_task(
+    return _runtime(what.removeprefix("wf.")).requests.schedule_task(
         checked_name("task", name),
         checked_name("queue", given.get("queue") or DEFAULT_QUEUE),
-        converter.encode(input or {}),
-        recorded_options(given, control),
+        converter.encode(input),
+        recorded_options(given, control, executor_of(name)),
         converter.decode,
         given.get("undo"),
     )
+
+
+def service(
+    name: str = "",
+    input: Any = None,
+    *,
+    params: dict[str, Any] | None = None,
+    call: ServiceCallOptions | None = None,
+    **options: Unpack[CallOptions],
+) -> Step[Any]:
+    """Call an HTTP service that registers itself, or a URL; the result is what it answers.
+
+        total = await wf.service("sum", [1, 2, 3])
+        page = await wf.service(input=url, call={"url": "https://render.example/exec", "timeout": "20s"})
+
+    Args:
+        name: the name of the service; empty where `call` has a `url`.
+        input, params: what the service gets.
+        call: how it is called, see `ServiceCallOptions`.
+        options: those of `task.options()`.
+
+    Returns a step, which raises like that of any task: TaskFailed of type ServiceFailed when the service answers with an error.
+    """
+    spec = {"service": name or None, "input": input, "params": params, **(call or {})}
+    return _call(SERVICE_TASK, {k: v for k, v in spec.items() if v is not None}, "wf.service()", options)
 
 
 def undo(task: Task[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from perdure.core.api.act import Act
 from perdure.core.errors import PerdureError
+from perdure.core.payload_port import PayloadCarrier
 
 Q = TypeVar("Q")
 R = TypeVar("R")
@@ -17,6 +18,11 @@ R = TypeVar("R")
 class Backend(Protocol):
     def call(self, act: Act[Q, R], request: Q) -> Coroutine[Any, Any, R]:
         """Ask for an act. Raises what the act raises, and Unavailable when there is no answer in time."""
+        ...
+
+    @property
+    def payloads(self) -> PayloadCarrier:
+        """Stored content that payloads refer to."""
         ...
 
     def adopt(self, definition: Any) -> None:

@@ -13,7 +13,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 import grpc
 import msgspec
 
-from perdure.core import errors
+from perdure.core.error_codes import ERRORS_BY_CODE
 from perdure.core.errors import InvalidInput, PerdureError, Unavailable
 from perdure.wire.protocol import CHANNEL_OPTIONS
 
@@ -86,11 +86,6 @@ def access(
     )
 
 
-_BY_CODE: Final[dict[str, type[PerdureError]]] = {
-    kind.code: kind
-    for kind in vars(errors).values()
-    if isinstance(kind, type) and issubclass(kind, PerdureError) and kind.__init__ is PerdureError.__init__
-}
 _BY_STATUS: Final[dict[grpc.StatusCode, str]] = {
     grpc.StatusCode.UNAUTHENTICATED: "unauthenticated",
     grpc.StatusCode.PERMISSION_DENIED: "forbidden",
@@ -102,22 +97,12 @@ _BY_STATUS: Final[dict[grpc.StatusCode, str]] = {
 def error_of(error: grpc.aio.AioRpcError, address: str) -> PerdureError:
     trailing = {str(key): value for key, value in error.trailing_metadata() or ()}
     code = trailing.get(CODE_KEY) or _BY_STATUS.get(error.code(), "")
-    kind = _BY_CODE.get(str(code))
+    kind = ERRORS_BY_CODE.get(str(code))
     if kind is None or (code == "unavailable" and CODE_KEY not in trailing):
         return Unavailable(
             f"no answer from the server at {address}: {error.details() or error.code().name}. Is it running? `perdure dev` starts one."
         )
     return kind(error.details() or kind.code)
-
-
-def error_for(code: str, text: str) -> PerdureError:
-    """The server's own error: as the class it was there, or with its code where that class needs more than a text."""
-    kind = _BY_CODE.get(code)
-    if kind is not None:
-        return kind(text)
-    error = PerdureError(text)
-    error.code = code  # type: ignore[misc]
-    return error
 
 
 async def end_of(call: Any) -> grpc.aio.AioRpcError:

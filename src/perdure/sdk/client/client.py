@@ -14,11 +14,14 @@ from perdure.core.api import runs
 from perdure.core.api.act import Act
 from perdure.core.deadlines import call_timeout_s, given_up, unanswered
 from perdure.core.durations import Duration
+from perdure.core.error_codes import error_for
 from perdure.core.errors import Unavailable
 from perdure.sdk.client.backend import Backend, ambient, closed, opened
 from perdure.sdk.client.base import ClientBase
-from perdure.sdk.client.channel import Tls, access, error_for
+from perdure.sdk.client.channel import Access, Tls, access
+from perdure.sdk.client.payloads import PayloadOptions, payload_options, transfer_of
 from perdure.sdk.client.session import ClientSession
+from perdure.sdk.payloads.access import LoopAccess, blob_access
 from perdure.wire import acts
 
 Q = TypeVar("Q")
@@ -33,6 +36,7 @@ class Client(ClientBase):
 
     Without an address it takes PERDURE_GRPC, then a server on this machine; without a key PERDURE_API_KEY. Every call ends within
     `call_timeout` (30 seconds unless given) and raises Unavailable if there was no answer; only waiting for a result has no limit.
+    `payloads` names object stores for large values and blobs (PERDURE_PAYLOADS unless given); without one the server's database takes them.
     """
 
     def __init__(
@@ -43,13 +47,16 @@ class Client(ClientBase):
         namespace: str | None = None,
         tls: Tls | None = None,
         call_timeout: Duration | None = None,
+        payloads: str | None = None,
     ) -> None:
-        self._remote = RemoteBackend(address, api_key, namespace, tls, call_timeout_s(call_timeout))
+        where = access(address, api_key=api_key, namespace=namespace, tls=tls)
+        self._remote = RemoteBackend(where, call_timeout_s(call_timeout), payload_options(payloads))
         self._backend: Backend = self._remote
         self._token: Token[Backend] | None = None
 
     async def __aenter__(self) -> Self:
         self._token = ambient.set(self._backend)
+        blob_access.set(LoopAccess(self._remote.payloads))
         opened(self._backend)
         return self
 
@@ -67,11 +74,9 @@ class Client(ClientBase):
 class RemoteBackend:
     """Acts of a server. One message carries all calls that are ready; the stream is opened with the first one, and again when it broke."""
 
-    def __init__(
-        self, address: str | None, api_key: str | None, namespace: str | None, tls: Tls | None, timeout_s: float
-    ) -> None:
-        self._timeout_s = timeout_s
-        self._access = access(address, api_key=api_key, namespace=namespace, tls=tls)
+    def __init__(self, where: Access, timeout_s: float, options: PayloadOptions) -> None:
+        self._timeout_s, self._access = timeout_s, where
+        self.payloads = transfer_of(self.call, options)
         self._metadata = self._access.metadata()
         self._channels: dict[str, Any] = {}
         self._turn = 0
@@ -90,6 +95,8 @@ class RemoteBackend:
 
     async def call(self, act: Act[Q, R], request: Q) -> R:
         """Waiting for a result outlasts a server or a database that is away, if there has ever been an answer."""
+        if self.payloads.are_heavy([request]):
+            request = await self.payloads.offload_record(request, f"a value of {act.name}")
         data = acts.encode(request)
         while True:
             try:

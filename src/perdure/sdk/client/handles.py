@@ -15,6 +15,7 @@ from perdure.core.errors import Failure, NondeterminismError, PerdureError, RunC
 from perdure.core.lifecycle import RunStatus
 from perdure.core.work import Outcome, RunView
 from perdure.sdk.client.backend import Backend
+from perdure.sdk.client.payloads import decoded
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -38,7 +39,9 @@ class Handle(Generic[R_co]):
     async def result(self, timeout: Duration | None = None) -> R_co:
         """Wait for the end. Raises RunFailed, RunCancelled, or TimeoutError (the run continues)."""
         async with asyncio.timeout(None if timeout is None else to_us(timeout) / 1e6):
-            result: R_co = value_of(await outcome_of(self._backend, self.id), self._run_id, self._decode)
+            result: R_co = await value_of(
+                self._backend, await outcome_of(self._backend, self.id), self._run_id, self._decode
+            )
             return result
 
     async def cancel(self, reason: str = "") -> None:
@@ -115,11 +118,11 @@ async def outcome_of(backend: Backend, run_id: str) -> Outcome:
             return outcome
 
 
-def value_of(outcome: Outcome, run_id: bytes, decode: Any) -> Any:
+async def value_of(backend: Backend, outcome: Outcome, run_id: bytes, decode: Any) -> Any:
     """The result of a run that succeeded; any other end is raised."""
     match outcome.status:
         case RunStatus.SUCCESS:
-            return decode(outcome.value)
+            return await decoded(backend, decode, outcome.value)
         case RunStatus.CANCELLED:
             raise RunCancelled(outcome.failure or Failure("run_cancelled", "the run was cancelled"))
         case RunStatus.FAILED:

@@ -1,7 +1,7 @@
 """Typed JSON payloads, checked at both ends.
 
 Laws:
-1. A payload is JSON. Nothing is ever pickled, so no payload can run code and any language can read it.
+1. A payload is JSON, or an envelope of JSON with references to blobs (core/payloads.py). Nothing is ever pickled, so no payload can run code and any language can read it.
 2. What `decode` returns is equal to what `encode` was given, or `encode` raises. To prove it, `encode` reads its own
    output back through the typed decoder and compares, except for scalars whose JSON form is known to be exact.
 3. The same value gives the same bytes in every process: sets are written sorted, since their order follows a hash seed.
@@ -19,7 +19,10 @@ from typing import Any, Generic, TypeVar, Union, cast, get_args, get_origin
 import msgspec
 
 from perdure.core.errors import InvalidInput, PayloadMismatch, PayloadTooLarge
-from perdure.core.limits import PAYLOAD_BYTES_MAX
+from perdure.core.limits import PAYLOAD_OBJECT_BYTES_MAX
+from perdure.core.payloads import MARK
+from perdure.sdk.payloads import markers
+from perdure.sdk.payloads.blobs import Blob
 from perdure.sdk.payloads.pydantic import (
     Codec,
     explain,
@@ -75,10 +78,27 @@ class Converter(Generic[T]):
         except PayloadMismatch:
             raise
         except Exception as error:
+            if markers.noticed():
+                return self._encode_with_blobs(value, what)
             raise PayloadMismatch(self._why_not_encoded(value, what, error)) from error
-        if len(data) > PAYLOAD_BYTES_MAX:
+        if len(data) > PAYLOAD_OBJECT_BYTES_MAX:
             raise too_large(what, len(data))
         return data
+
+    def _encode_with_blobs(self, value: T, what: str) -> bytes:
+        """An envelope with a reference for each blob. Laws 2 and 3 hold for it as well."""
+        try:
+            data = markers.written_with_blobs(lambda: self._dump(value))
+        except Exception as error:
+            raise PayloadMismatch(self._why_not_encoded(value, what, error)) from error
+        back = self.decode(data, what)
+        if not back == value:  # noqa: SIM201
+            self._refuse_change(value, back, what)
+        return data
+
+    def dump(self, value: T) -> bytes:
+        """As JSON, unchecked: for a part of a payload that is checked as a whole."""
+        return self._dump(value)
 
     def decode(self, data: bytes, what: str = "the value") -> T:
         """Read JSON as a value of the annotation."""
@@ -86,10 +106,16 @@ class Converter(Generic[T]):
             value: T = self._load(data)
             return value
         except Exception as error:
+            if data.startswith(MARK):
+                return self._decode_with_blobs(data, what)
             raise PayloadMismatch(
                 f"{what} does not fit `{type_name(self.annotation)}`: {explain(error)}. Either it was written by "
                 "code with another signature or the annotation changed; let the annotation accept both forms."
             ) from error
+
+    def _decode_with_blobs(self, data: bytes, what: str) -> T:
+        with markers.reading(data) as envelope:
+            return cast(T, markers.adopted(self.decode(envelope.body, what), envelope, Blob))
 
     def decode_all(self, blobs: list[bytes], what: str = "the value") -> list[T]:
         try:
@@ -135,9 +161,8 @@ class Converter(Generic[T]):
 
 def too_large(what: str, size: int) -> PayloadTooLarge:
     return PayloadTooLarge(
-        f"{what} takes {size:,} bytes as JSON, over the limit of {PAYLOAD_BYTES_MAX:,} bytes (PAYLOAD_BYTES_MAX), "
-        "since it is kept in the run's history and read at every replay. Store it elsewhere, such as in object storage "
-        "or a table, and pass a reference to it."
+        f"{what} takes {size:,} bytes as JSON, over the limit PAYLOAD_OBJECT_BYTES_MAX={PAYLOAD_OBJECT_BYTES_MAX:,}. Split it, or pass it "
+        "as several blobs."
     )
 
 

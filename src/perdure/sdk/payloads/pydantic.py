@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from perdure.core.errors import InvalidInput
+from perdure.sdk.payloads.blobs import Blob
 from perdure.sdk.payloads.roundtrip import type_name
 
 Codec = tuple[Callable[[Any], bytes], Callable[[bytes], Any]]
@@ -63,11 +64,13 @@ def _codec(model: Any) -> Codec:
     return through_pydantic(model, strict=None)
 
 
-def write_model(value: Any) -> msgspec.Raw:
-    """Called by msgspec for a value that it does not know: a pydantic model, or nothing that can be sent."""
+def write_model(value: Any) -> Any:
+    """Called by msgspec for a value that it does not know: a pydantic model, a blob, or nothing that can be sent."""
     kind: Any = type(value)
     if is_model(kind):
         return msgspec.Raw(_codec(kind)[0](value))
+    if kind is Blob:
+        return value.to_marker()
     raise TypeError(f"a `{type_name(kind)}` is not data")
 
 
@@ -75,6 +78,8 @@ def read_model(kind: Any, data: Any) -> Any:
     """Called by msgspec for a type that it does not know. Goes through JSON again for pydantic's own JSON rules."""
     if is_model(kind):
         return _codec(kind)[1](msgspec.json.encode(data))
+    if kind is Blob:
+        return Blob.at_marker(data)
     if kind is object:  # everything is one, so it says as little as Any
         return data
     raise TypeError(f"a `{type_name(kind)}` is not data")

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from perdure.sdk.payloads.blobs import JSON_SCHEMA, Blob
 from perdure.sdk.payloads.converters import Converter
 from perdure.sdk.payloads.pydantic import is_model
 from perdure.sdk.payloads.roundtrip import type_name
@@ -49,6 +50,8 @@ def _describe(kinds: list[Any], definitions: dict[str, Schema]) -> list[Schema] 
             return _hoisted(kind, kind.model_json_schema(ref_template=_references(kind)), definitions)
         if kind is object:
             return {}
+        if kind is Blob:
+            return dict(JSON_SCHEMA)
         raise NotImplementedError
 
     try:

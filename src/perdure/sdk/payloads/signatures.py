@@ -25,9 +25,11 @@ import msgspec
 
 from perdure.core.calls import OFFER, POSITIONAL
 from perdure.core.errors import InvalidInput, PayloadMismatch
-from perdure.core.limits import PAYLOAD_BYTES_MAX
 from perdure.core.parameters import Parameters
-from perdure.sdk.payloads.converters import Converter, too_large
+from perdure.core.payloads import MARK, any_by_reference
+from perdure.sdk.payloads import markers
+from perdure.sdk.payloads.blobs import Blob
+from perdure.sdk.payloads.converters import Converter
 from perdure.sdk.payloads.schemas import described, schemas_of
 
 OFFERED_SHOWN: Final = 20
@@ -69,9 +71,13 @@ class Signature:
             call = self._struct(*args, **kwargs) if self._is_simple else self._bind(args, kwargs)
         except TypeError as error:
             raise self._wrong_call(args, kwargs, error) from None
+        except markers.HasBlobs:
+            return markers.written_with_blobs(lambda: self._call.dump(self._bind(args, kwargs)))
         return self._call.encode(call, self._arguments)
 
     def decode_call(self, data: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if data.startswith(MARK):
+            return self._decode_with_blobs(data)
         if data.startswith(_NOT_NAMED):
             data = self._named(data) if data.startswith(POSITIONAL) else self._taken(data)
         elif self._rest is not None:
@@ -84,6 +90,11 @@ class Signature:
                 return self._unbind(values)
         return values, {}
 
+    def _decode_with_blobs(self, data: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        with markers.reading(data) as envelope:
+            args, kwargs = self.decode_call(envelope.body)
+            return markers.adopted(args, envelope, Blob), markers.adopted(kwargs, envelope, Blob)
+
     def encode_calls(self, items: Iterable[Any]) -> list[bytes]:
         """One call per item, the item being its single argument: the bulk form of `encode_call`."""
         self._require_single_argument()
@@ -92,11 +103,11 @@ class Signature:
             return [self.encode_call((item,), {}) for item in items]
         encode, what = self._converters[first.name].encode, f"the argument `{first.name}` of {self.name}()"
         head = b"{" + msgspec.json.encode(first.name) + b":"
-        calls = [head + encode(item, what) + b"}" for item in items]
-        longest = max(map(len, calls), default=0)
-        if longest > PAYLOAD_BYTES_MAX:
-            raise too_large(self._arguments, longest)
-        return calls
+        given = list(items)
+        values = [encode(item, what) for item in given]
+        if any_by_reference(values):
+            return [self.encode_call((item,), {}) for item in given]
+        return [head + value + b"}" for value in values]
 
     def encode_result(self, value: Any) -> bytes:
         return self._returned.encode(value, self._result)
@@ -197,8 +208,16 @@ class Signature:
         for name, value in given.items():
             converter = self._converters[name]
             if not converter.native:
-                given[name] = msgspec.Raw(converter.encode(value, f"the argument `{name}` of {self.name}()"))
+                given[name] = msgspec.Raw(self._part(converter, value, name))
         return self._struct(**given)
+
+    def _part(self, converter: Converter[Any], value: Any, name: str) -> bytes:
+        if markers.is_collecting():  # a part of a call that is an envelope as a whole
+            return converter.dump(value)
+        data = converter.encode(value, f"the argument `{name}` of {self.name}()")
+        if data.startswith(MARK):
+            raise markers.HasBlobs
+        return data
 
     def _named(self, data: bytes) -> bytes:
         """The same call by names: who calls from elsewhere may know the order of the parameters only."""

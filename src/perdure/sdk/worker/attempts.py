@@ -52,7 +52,7 @@ class AttemptCancelled(asyncio.CancelledError):
     __module__ = "perdure.errors"
 
 
-class Host(Protocol):
+class AttemptHost(Protocol):
     """Executes attempts and takes their heartbeats and output. Called from any thread."""
 
     @property
@@ -67,7 +67,7 @@ class Attempt:
 
     __slots__ = ("_assignment", "_host", "_output", "_over", "_pulse", "_runner", "cancelled")
 
-    def __init__(self, assignment: Assignment, host: Host, runner: Any = None) -> None:
+    def __init__(self, assignment: Assignment, host: AttemptHost, runner: Any = None) -> None:
         self._assignment, self._host = assignment, host
         self._runner = runner
         """What executes it: an asyncio task, a thread held for it, a process; a lane while it looks for one, None while it waits."""

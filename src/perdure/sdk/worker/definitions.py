@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -10,19 +11,34 @@ import msgspec
 from perdure.core import parameters
 from perdure.core.declared import KEY, encode
 from perdure.core.errors import NotRegistered, PerdureError
+from perdure.core.jobs import job_task
+from perdure.executors.port import Executor
 from perdure.sdk import registry
 from perdure.sdk.definitions import DEFAULT_QUEUE, Task, Workflow
 from perdure.sdk.worker.builtin_tasks import Verbs
 
 
-class WorkerDefinitions:
-    """What is defined in this process, and the built-in tasks unless `verbs` is None."""
+class JobTask:
+    """A built-in task that an executor runs."""
 
-    def __init__(self, queues: list[str] | None, verbs: Verbs | None) -> None:
+    is_async = True
+    process = False
+
+    def __init__(self, name: str, executor: str) -> None:
+        self.name, self.executor = name, executor
+
+
+class WorkerDefinitions:
+    """What is defined in this process, the built-in tasks unless `verbs` is None, and those of the executors."""
+
+    def __init__(self, queues: list[str] | None, verbs: Verbs | None, executors: Sequence[Executor] = ()) -> None:
         self._queues = queues
+        self._executors = frozenset(e.name for e in executors)
         self._tasks = registry.tasks.copy()
         self._workflows = registry.workflows.copy()
         self._built_in: dict[str, Any] = dict(verbs.tasks) if verbs is not None else {}
+        for e in executors:
+            self._built_in |= {name: JobTask(name, e.name) for name in (job_task(e.name), *e.tasks)}
         self.overrides: dict[str, Any] = {}
         """Stand-ins for tasks by name, for tests."""
         self.stand_ins: dict[str, Any] = {}
@@ -69,7 +85,8 @@ class WorkerDefinitions:
         """(queue, task name)."""
         tasks: list[Task[Any, Any]] = self._tasks.values()
         queues = self._queues if self._queues is not None else sorted({DEFAULT_QUEUE, *(t.queue for t in tasks)})
-        names = [*(t.name for t in tasks), *self._built_in]
+        here = [t.name for t in tasks if not t.executor or t.executor in self._executors]
+        names = [*here, *self._built_in]
         return [(queue, name) for queue in queues for name in names]
 
     @property

@@ -14,7 +14,8 @@ is still running after CLEANUP_S is interrupted again, so that a clean-up that h
 
     assign -> queue -> runner on the loop ----.
          \\-> thread lane --------------------+-> _done -> reports of this turn of the loop, after what the attempts wrote
-          \\-> process lane (a thread each) --'
+          \\-> process lane (a thread each) --+
+           \\-> jobs.py: an executor ----------'
 """
 
 from __future__ import annotations
@@ -23,28 +24,32 @@ import asyncio
 import contextvars
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from time import monotonic  # bound here, before workflow guards wrap it
 from typing import Any
 
 from perdure.core.errors import PerdureError
+from perdure.core.payloads import MARK
 from perdure.core.retry import End
 from perdure.core.work import Assignment, Beat, LogLine, Report, Upstream
+from perdure.executors.port import Executor
 from perdure.sdk.worker import output
 from perdure.sdk.worker.attempts import (
     CLEANUP_S,
     STOPS_MAX,
     Attempt,
-    AttemptCancelled,
     Slot,
     current_slot,
 )
 from perdure.sdk.worker.capacity import Capacity
 from perdure.sdk.worker.heartbeats import Heartbeats
+from perdure.sdk.worker.jobs import CallAct, JobHooks, Jobs
 from perdure.sdk.worker.output import Outbox, OutputMode
+from perdure.sdk.worker.plain_calls import PlainCalls
 from perdure.sdk.worker.processes import KILL_GRACE_S, TaskProcess, TaskProcesses
 from perdure.sdk.worker.relay import Relay
-from perdure.sdk.worker.reports import ended_report, error_report, success_report
+from perdure.sdk.worker.reports import ended_report, error_report
+from perdure.sdk.worker.task_payloads import TaskPayloads
 from perdure.sdk.worker.threads import ThreadInterrupt, ThreadLane
 from perdure.sdk.worker.tracing import TaskTracer
 from perdure.sdk.worker.watchdog import Watchdog
@@ -69,13 +74,12 @@ class TaskExecutor:
         capacity: Capacity,
         output_mode: OutputMode = "tee",
         tracer: TaskTracer | None = None,
+        executors: Mapping[str, Executor] | None = None,
     ) -> None:
         self._find, self._tracer = find, tracer
         self._clock_us, self._report, self._beats = upstream.clock_us, upstream.reported, upstream.beats
-        self.slots = capacity.slots
-        self.in_use = 0
-        self.closed = False
-        self._draining = False
+        self.slots, self.in_use = capacity.slots, 0
+        self.closed = self._draining = False
         self._queue: deque[Assignment] = deque()
         self._idle: deque[asyncio.Future[None]] = deque()
         self._runners: set[asyncio.Task[None]] = set()
@@ -88,8 +92,10 @@ class TaskExecutor:
         self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
         self._claims = threading.Lock()
-        self._threads = ThreadLane("perdure-task", capacity.threads, self._claim, self._run_sync, self._lane_ended)
-        self._children = TaskProcesses(self._clock_us, self.beat, self.relayed, find)
+        self._payloads = TaskPayloads(upstream.payloads, self._context)
+        plain = PlainCalls(find, self._clock_us, self._claims, self._context, self._payloads, tracer)
+        self._threads = ThreadLane("perdure-task", capacity.threads, self._claim, plain.run, self._lane_ended)
+        self._children = TaskProcesses(self._clock_us, self.beat, self.relayed, find, self._payloads.file_of)
         self._processes = ThreadLane(
             "perdure-process",
             capacity.processes,
@@ -98,12 +104,20 @@ class TaskExecutor:
             self._lane_ended,
             self._children.leave,
         )
+        hooks = JobHooks(upstream, lambda a: Attempt(a, self), self._settle, find, self._slot_freed)
+        self.jobs = Jobs(executors or {}, hooks)
+        self._leaves_jobs = upstream.acknowledges  # in a program with an engine of its own both end
         self._heartbeats = Heartbeats(upstream.beats, self._is_beating, self._loop, self._context)
         urgent_beats = upstream.urgent_beats or upstream.beats
         self._watchdog = Watchdog(self._loop, self.attempts, urgent_beats, self._keep_waiting)
         self.sink = Outbox(upstream, tee=output_mode == "tee") if output_mode != "ignore" else None
         if self.sink is not None:
             output.install()
+
+    async def open(self, call: CallAct) -> None:
+        """Connect the executors. Jobs that an earlier worker left on this machine count as running from now on."""
+        await self.jobs.open(call)
+        self.in_use += self.jobs.slots_held()
 
     def assign(self, batch: list[Assignment]) -> None:
         self.in_use += len(batch)
@@ -119,6 +133,9 @@ class TaskExecutor:
             try:
                 if a.name != name:
                     definition, name = self._find(a.name), a.name
+                if a.job and (executor := getattr(definition, "executor", "")):  # a stand-in of a test has none
+                    self.jobs.assign(a, executor)
+                    continue
             except PerdureError as e:
                 now = self._clock_us()
                 self._done(ended_report(a, End.FINAL_ERROR, now, now, e.to_failure()))
@@ -135,6 +152,8 @@ class TaskExecutor:
     def cancel(self, run_id: bytes, seq: int, attempt: int) -> None:
         """Stop an attempt whose result is no longer needed. Its slot is free once its code has unwound."""
         found = self._running.get((run_id, seq))
+        if self.jobs.cancel(run_id, seq, attempt):
+            return
         if found is None:
             self._drop_waiting(run_id, seq, attempt)
         elif found._assignment.attempt == attempt and self._cancel(found):
@@ -156,20 +175,13 @@ class TaskExecutor:
             runner = info._runner
         if isinstance(runner, asyncio.Task):
             self._cancelling.add(runner)
-            self._stop(info, runner.cancel)
+            _stop(self._loop, info, runner.cancel)
         elif isinstance(runner, ThreadInterrupt):
-            self._loop.call_later(THREAD_GRACE_S, self._stop, info, runner.interrupt)
+            self._loop.call_later(THREAD_GRACE_S, _stop, self._loop, info, runner.interrupt)
         elif isinstance(runner, TaskProcess):
             runner.terminate(info)
             self._loop.call_later(KILL_GRACE_S, runner.kill, info)
         return runner is None
-
-    def _stop(self, info: Attempt, stop: Callable[[], object], times: int = 1) -> None:
-        """Ask it to stop, and again after CLEANUP_S if its clean-up hangs or it took no notice."""
-        if not info._over:
-            stop()
-            if times < STOPS_MAX:
-                self._loop.call_later(CLEANUP_S, self._stop, info, stop, times + 1)
 
     def _claim(self, info: Attempt, lane: ThreadLane) -> bool:
         """In a lane's thread: whether the attempt is still wanted; from then on it counts as begun."""
@@ -183,7 +195,17 @@ class TaskExecutor:
         """(run_id, seq, attempt) of everything that was assigned and has not been reported."""
         assigned = [*self._queue, *(info._assignment for info in self._running.values())]
         ended = [(r.run_id, r.seq, r.attempt) for r in self._reports]
-        return [(a.run_id, a.seq, a.attempt) for a in assigned] + ended
+        return [(a.run_id, a.seq, a.attempt) for a in assigned] + self.jobs.tokens() + ended
+
+    def has(self, run_id: bytes, seq: int, attempt: int) -> bool:
+        """Whether this attempt was assigned and has not been reported."""
+        token, running = (run_id, seq, attempt), self._running.get((run_id, seq))
+        return (
+            (running is not None and running._assignment.attempt == attempt)
+            or self.jobs.find(*token) is not None
+            or any((a.run_id, a.seq, a.attempt) == token for a in self._queue)
+            or any((r.run_id, r.seq, r.attempt) == token for r in self._reports)
+        )
 
     def attempts(self) -> list[Attempt]:
         """Attempts that have begun. Callable from any thread."""
@@ -195,6 +217,7 @@ class TaskExecutor:
 
     async def drain(self, grace_s: float) -> None:
         """Begin nothing, let what runs finish, and after the grace cancel and report the rest."""
+        is_idle: Callable[[], bool] = lambda: not self._running and self.jobs.is_idle  # noqa: E731
         self._draining = True
         waiting, self._queue = [*self._queue], deque()
         for info in list(self._running.values()):
@@ -202,26 +225,28 @@ class TaskExecutor:
                 self._forget(info)
                 waiting.append(info._assignment)
         self._give_back(waiting)
-        await self._until(lambda: not self._running, grace_s)
+        self.jobs.give_back()
+        await _until(is_idle, grace_s)
+        self.jobs.give_back(at_once=True)
         for info in list(self._running.values()):
             self._cancel(info)
-        await self._until(lambda: not self._running, UNWIND_S)
+        if not self._leaves_jobs:
+            self.jobs.stop_all()
+        await _until(is_idle, UNWIND_S if self._running or not self._leaves_jobs else 0)
         for info in list(self._running.values()):
             self._abandoned.add(info)
             self._forget(info)
             now = self._clock_us()
             self._done(ended_report(info._assignment, End.CANCELLED, now, now))
+        if not self._leaves_jobs:
+            for info, report, held in self.jobs.abandon():
+                self._settle(info, report, held)
         self._flush()
 
     def _give_back(self, waiting: list[Assignment]) -> None:
         now = self._clock_us()
         for a in waiting:
             self._done(ended_report(a, End.RETURNED, now, now))
-
-    async def _until(self, true: Callable[[], bool], wait_s: float) -> None:
-        until = monotonic() + wait_s
-        while not true() and monotonic() < until:  # noqa: ASYNC110 - the end of an attempt has no event of its own
-            await asyncio.sleep(0.01)
 
     async def close(self) -> None:
         """End everything at once; reports are not sent any more."""
@@ -239,11 +264,15 @@ class TaskExecutor:
             runner.cancel()
         if self._runners:
             await asyncio.wait(list(self._runners), timeout=CLOSE_S)
+        if not self._leaves_jobs:
+            self.jobs.stop_all()
+            await _until(lambda: self.jobs.is_idle, CLOSE_S)
+        await self.jobs.close()
         self._threads.close()
         self._processes.close()
-        await self._until(lambda: self._processes.is_gone, UNWIND_S)
+        await _until(lambda: self._processes.is_gone, UNWIND_S)
         self._children.kill()
-        await self._until(lambda: self._processes.is_gone, CLOSE_S)
+        await _until(lambda: self._processes.is_gone, CLOSE_S)
 
     def _wake_one(self) -> None:
         while self._idle:
@@ -294,10 +323,15 @@ class TaskExecutor:
         started = self._clock_us()
         try:
             definition = self._find(a.name)
-            args, kwargs = definition.signature.decode_call(a.input)
+            given = a.input
+            if given.startswith(MARK):
+                given = await Relay(self._payloads.input(given), self._suspended)
+            args, kwargs = definition.signature.decode_call(given)
             fn = definition.fn if self._tracer is None else self._tracer.around(a, definition.fn)
             value = await Relay(fn(*args, **kwargs), self._suspended)
             data = definition.signature.encode_result(value)
+            if self._payloads.is_heavy(data):
+                data = await Relay(self._payloads.result(data, a.name), self._suspended)
             report = Report(a.run_id, a.seq, a.attempt, End.SUCCESS, data, None, started, self._clock_us(), a.epoch)
         except asyncio.CancelledError as e:
             if self.closed:
@@ -317,48 +351,21 @@ class TaskExecutor:
         else:
             self._settle(info, report)
 
-    def _run_sync(self, info: Attempt) -> Report:
-        """In a thread: the user's plain function. An interruption may arrive anywhere between the two ends of the hold."""
-        started = self._clock_us()
-        report: Report | None = None
-        hold = ThreadInterrupt()
-        while True:
-            try:
-                if report is None:
-                    with self._claims:
-                        info._runner = hold
-                    report = self._call_sync(info, started)
-                hold.close()
-                return report
-            except AttemptCancelled:
-                report = report or ended_report(info._assignment, End.CANCELLED, started, self._clock_us())
-
-    def _call_sync(self, info: Attempt, started: int) -> Report:
-        a = info._assignment
-        slot = Slot(info)
-        context = self._context.copy()
-        context.run(current_slot.set, slot)
-        try:
-            info.raise_if_cancelled()  # between its claim and its hold
-            definition = self._find(a.name)
-            args, kwargs = definition.signature.decode_call(a.input)
-            fn = definition.fn if self._tracer is None else self._tracer.around(a, definition.fn)
-            value = definition.signature.encode_result(context.run(fn, *args, **kwargs))
-            if info.cancelled:
-                return ended_report(a, End.CANCELLED, started, self._clock_us())
-            return success_report(a, value, started, self._clock_us())
-        except BaseException as e:  # even SystemExit: it is the task that ends, not the thread
-            if info.cancelled:
-                return ended_report(a, End.CANCELLED, started, self._clock_us())
-            return error_report(a, e, started, self._clock_us())
-        finally:
-            slot.attempt = None
-
     def _run_process(self, info: Attempt) -> Report:
-        """In a thread: the user's function, in a process."""
         if self._tracer is None:
-            return self._children.run(info)
-        return self._tracer.around_report(info._assignment, lambda: self._children.run(info))
+            return self._in_child(info)
+        return self._tracer.around_report(info._assignment, lambda: self._in_child(info))
+
+    def _in_child(
+        self, info: Attempt
+    ) -> Report:  # which has no connection: input and result are resolved and stored here
+        a, started = info._assignment, self._clock_us()
+        try:
+            report = self._children.run(info, self._payloads.input_now(a.input))
+            report.value = self._payloads.result_now(report.value, a.name)
+            return report
+        except Exception as e:
+            return error_report(a, e, started, self._clock_us())
 
     def _lane_ended(self, ended: list[tuple[Attempt, Report | None]]) -> None:
         """On the loop: what lanes finished; None is an attempt that was cancelled before it began."""
@@ -377,12 +384,10 @@ class TaskExecutor:
 
     def _keep_waiting(self) -> None:
         """Assignments that wait for a thread or a runner cannot beat; it is not their silence."""
-        waiting = [a for a in self._queue if a.options.heartbeat_us]
-        for info in self._running.values():
-            if info._runner is None and info._assignment.options.heartbeat_us:
-                waiting.append(info._assignment)
+        unbegun = (info._assignment for info in self._running.values() if info._runner is None)
+        waiting = [Beat(a.run_id, a.seq, a.attempt) for a in (*self._queue, *unbegun) if a.options.heartbeat_us]
         if waiting:
-            self._beats([Beat(a.run_id, a.seq, a.attempt) for a in waiting])
+            self._beats(waiting)
 
     def relayed(self, attempt: Attempt, lines: list[LogLine]) -> None:
         """Lines that a child process captured."""
@@ -398,16 +403,19 @@ class TaskExecutor:
         if self._running.get(key) is info:
             del self._running[key]
 
-    def _settle(self, info: Attempt, report: Report) -> None:
+    def _settle(self, info: Attempt, report: Report, held_slot: bool = True) -> None:
         if info._output is not None:
             info._output.close()
         if self._abandoned and info in self._abandoned:
             self._abandoned.discard(info)
             return
-        self._done(report)
+        self._done(report, held_slot)
 
-    def _done(self, report: Report) -> None:
+    def _slot_freed(self) -> None:
         self.in_use -= 1
+
+    def _done(self, report: Report, held_slot: bool = True) -> None:
+        self.in_use -= held_slot
         self._reports.append(report)
         if len(self._reports) == 1:
             self._loop.call_soon(self._flush, context=self._context)
@@ -420,3 +428,17 @@ class TaskExecutor:
         if self.sink is not None and not self.sink.is_empty:
             self.sink.flush()
         self._report(reports)
+
+
+def _stop(loop: asyncio.AbstractEventLoop, info: Attempt, stop: Callable[[], object], times: int = 1) -> None:
+    """Ask it to stop, and again after CLEANUP_S if its clean-up hangs or it took no notice."""
+    if not info._over:
+        stop()
+        if times < STOPS_MAX:
+            loop.call_later(CLEANUP_S, _stop, loop, info, stop, times + 1)
+
+
+async def _until(true: Callable[[], bool], wait_s: float) -> None:
+    until = monotonic() + wait_s
+    while not true() and monotonic() < until:  # noqa: ASYNC110 - the end of an attempt has no event of its own
+        await asyncio.sleep(0.01)

@@ -29,20 +29,41 @@ import sys
 import threading
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from pathlib import Path
 from time import monotonic, monotonic_ns  # bound here, before workflow guards wrap them
 from types import FrameType
 from typing import Any
 
 import msgspec
 
-from perdure.core.errors import Failure, NotRegistered, clip
+from perdure.core.errors import Failure, NotRegistered, PayloadMissing, clip
+from perdure.core.payloads import Reference
 from perdure.core.retry import End
-from perdure.core.work import Assignment, LogLine, Report
+from perdure.core.work import LogLine, Report
+from perdure.payloads.content import FileContent, UnsentPayload
 from perdure.sdk import registry
 from perdure.sdk.captured_output import OutputBuffer
+from perdure.sdk.payloads.access import blob_access
+from perdure.sdk.payloads.blobs import Blob
+from perdure.sdk.payloads.process_access import ProcessAccess
 from perdure.sdk.worker import output
 from perdure.sdk.worker.attempts import Attempt, AttemptCancelled, Slot, current_slot, pulse_of
 from perdure.sdk.worker.output import FLUSH_LINES, FLUSH_S
+from perdure.sdk.worker.process_messages import (
+    Answer,
+    AttemptBegun,
+    BlobFile,
+    BlobWanted,
+    Ended,
+    OutputLines,
+    ProcessCall,
+    ProcessReady,
+    Pulsed,
+    SpooledContent,
+    decode_answer,
+    decode_order,
+    encode,
+)
 from perdure.sdk.worker.reports import ended_report, error_report, success_report
 
 KILL_GRACE_S = 5.0
@@ -53,43 +74,6 @@ EXIT_S = 5.0
 """How long a child that closed its pipe may take to exit."""
 PR_SET_PDEATHSIG = 1
 MAIN_MODULES = ("__main__", "__mp_main__")
-
-
-class Job(msgspec.Struct):
-    module: str
-    qualname: str
-    assignment: Assignment
-    capture: bool
-    tee: bool
-    clock_us: int
-    """The parent's clock, which runs ahead of the machine's monotonic one by a constant."""
-    monotonic_us: int
-
-
-class ProcessReady(msgspec.Struct, tag="ready"):
-    """The child has started."""
-
-
-class AttemptBegun(msgspec.Struct, tag="begun"):
-    """It has the job: what happens from here on happens to the attempt."""
-
-
-class OutputLines(msgspec.Struct, tag="lines"):
-    lines: list[LogLine]
-
-
-class Pulsed(msgspec.Struct, tag="beat"):
-    details: bytes
-
-
-class Ended(msgspec.Struct, tag="ended"):
-    report: Report
-
-
-_encode = msgspec.msgpack.Encoder().encode
-_decode_job = msgspec.msgpack.Decoder(Job).decode
-Answer = ProcessReady | AttemptBegun | OutputLines | Pulsed | Ended
-_decode_answer: Callable[[bytes], Answer] = msgspec.msgpack.Decoder(Answer).decode
 
 
 class TaskProcess:
@@ -111,9 +95,10 @@ class TaskProcess:
     def execute(
         self,
         attempt: Attempt,
-        job: Job,
+        job: ProcessCall,
         beat: Callable[[Attempt, bytes], None],
         wrote: Callable[[Attempt, list[LogLine]], None],
+        file_of: Callable[[Reference], Path],
     ) -> Report | str:
         """The report, or how the child died instead of giving one."""
         self._began, self._was_ready = False, self._ready
@@ -122,11 +107,13 @@ class TaskProcess:
         try:
             if attempt.cancelled:  # from here on `terminate` finds it
                 return "it was cancelled"
-            self._connection.send_bytes(_encode(job))
+            self._connection.send_bytes(encode(job))
             while True:
                 match self._receive():
-                    case Ended(report):
-                        return report
+                    case Ended(report, contents):
+                        return _with_contents(report, contents)
+                    case BlobWanted(reference):
+                        self._connection.send_bytes(encode(_blob_file(reference, file_of)))
                     case OutputLines(lines):
                         wrote(attempt, lines)
                     case Pulsed(details):
@@ -145,7 +132,7 @@ class TaskProcess:
         while not self._connection.poll(CHECK_S):
             if self._process.exitcode is not None:
                 raise EOFError
-        return _decode_answer(self._connection.recv_bytes())
+        return decode_answer(self._connection.recv_bytes())
 
     def _death(self) -> str:
         with self._lock:  # from here on it gets no signal: its number may become another process's
@@ -202,37 +189,42 @@ class TaskProcesses:
         beat: Callable[[Attempt, bytes], None],
         wrote: Callable[[Attempt, list[LogLine]], None],
         find: Callable[[str], Any],
+        file_of: Callable[[Reference], Path],
     ) -> None:
-        self._clock_us, self._beat, self._wrote, self._find = clock_us, beat, wrote, find
+        self._clock_us, self._beat, self._wrote, self._find, self._file_of = clock_us, beat, wrote, find, file_of
         self._by_thread: dict[int, TaskProcess] = {}
 
-    def run(self, attempt: Attempt) -> Report:
-        """In a thread of the lane."""
+    def run(self, attempt: Attempt, given: bytes) -> Report:
+        """In a thread of the lane. `given`: the input, with its stored values."""
         a = attempt._assignment
         started = self._clock_us()
         try:
-            job = self._job(attempt)
+            job = self._job(attempt, given)
             child = self._child()
         except Exception as e:
             return error_report(a, e, started, self._clock_us())
         attempt._runner = child
-        answer = child.execute(attempt, job, self._beat, self._wrote)
+        answer = child.execute(attempt, job, self._beat, self._wrote, self._file_of)
         if isinstance(answer, Report) and not attempt.cancelled:
             return answer
         self.leave()
         if child.died_idle and not attempt.cancelled:
-            return self.run(attempt)
+            return self.run(attempt, given)
         now = self._clock_us()
         if attempt.cancelled:
             return ended_report(a, End.CANCELLED, started, now)
         failure = Failure("task_failed", f"the process that ran {a.name} died: {answer}", "ProcessDied")
         return ended_report(a, End.ERROR, started, now, failure)
 
-    def _job(self, attempt: Attempt) -> Job:
+    def _job(self, attempt: Attempt, given: bytes) -> ProcessCall:
         a = attempt._assignment
+        if given is not a.input:
+            a = msgspec.structs.replace(a, input=given)
         fn, sink = self._find(a.name).fn, attempt._host.sink
         tee = sink is None or sink.tee
-        return Job(fn.__module__, fn.__qualname__, a, sink is not None, tee, self._clock_us(), monotonic_ns() // 1000)
+        return ProcessCall(
+            fn.__module__, fn.__qualname__, a, sink is not None, tee, self._clock_us(), monotonic_ns() // 1000
+        )
 
     def _child(self) -> TaskProcess:
         me = threading.get_ident()
@@ -250,6 +242,38 @@ class TaskProcesses:
         child = self._by_thread.pop(threading.get_ident(), None)
         if child is not None:
             child.discard()
+
+
+def _with_contents(report: Report, contents: list[SpooledContent]) -> Report:
+    """The report of a child, with the files that it wrote for blobs."""
+    if contents:
+        files = tuple(FileContent(Path(c.path), c.sha256, c.size, owned=c.owned) for c in contents)
+        report.value = UnsentPayload.of(report.value, files)
+    return report
+
+
+def _blob_file(reference: Reference, file_of: Callable[[Reference], Path]) -> BlobFile:
+    try:
+        return BlobFile(str(file_of(reference)))
+    except Exception as e:
+        return BlobFile("", clip(f"{type(e).__name__}: {e}"))
+
+
+def _spooled(payload: bytes) -> list[SpooledContent]:
+    """The contents of a result's blobs as files, for the parent, which deletes what was written for this alone."""
+    found: list[SpooledContent] = []
+    for content in payload.contents if isinstance(payload, UnsentPayload) else ():
+        if not isinstance(content, FileContent):
+            with Blob.writer() as out:
+                for chunk in content.chunks():
+                    out.write(chunk)
+            file = out.blob.content
+        else:
+            file = content
+        assert isinstance(file, FileContent)
+        found.append(SpooledContent(str(file.path), file.sha256, file.size, file.owned))
+        file.disown()
+    return found
 
 
 def _signal_name(number: int) -> str:
@@ -291,7 +315,8 @@ class ProcessServer:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[ProcessCall] = queue.SimpleQueue()
+        self._files: queue.SimpleQueue[BlobFile] = queue.SimpleQueue()
         self._sending = threading.Lock()
         self._sender = 0
         """The thread that is sending: a finalizer that prints there must not send as well."""
@@ -321,12 +346,16 @@ class ProcessServer:
                 while not self._connection.poll(FLUSH_S if self._busy else None):
                     self._tick()
                 self._busy = True
-                self._jobs.put(_decode_job(self._connection.recv_bytes()))
+                order = decode_order(self._connection.recv_bytes())
+                if isinstance(order, ProcessCall):
+                    self._jobs.put(order)
+                else:
+                    self._files.put(order)
         except (EOFError, OSError):
             os._exit(1)
 
     def _send(self, message: Answer) -> None:
-        data = _encode(message)
+        data = encode(message)
         me = threading.get_ident()
         with self._sending:
             self._sender = me
@@ -357,7 +386,7 @@ class ProcessServer:
             self._interruptible = False
             raise AttemptCancelled
 
-    def _do(self, job: Job) -> None:
+    def _do(self, job: ProcessCall) -> None:
         a = job.assignment
         self._ahead_us = job.clock_us - job.monotonic_us
         self.sink, self.tee = (self if job.capture else None), job.tee
@@ -366,6 +395,8 @@ class ProcessServer:
         context = contextvars.copy_context()
         slot = Slot(attempt)
         context.run(current_slot.set, slot)
+        blobs = ProcessAccess(self._blob_file)
+        context.run(blob_access.set, blobs)
         output.keep()
         self._send(AttemptBegun())
         started = self.now_us()
@@ -385,9 +416,12 @@ class ProcessServer:
             with contextlib.suppress(Exception):  # closed, or of the user's making
                 stream.flush()
         self._busy = False
-        self._send(Ended(report))
+        contents = _spooled(report.value)
+        blobs.close()
+        report.value = bytes(report.value)
+        self._send(Ended(report, contents))
 
-    def _call(self, job: Job, attempt: Attempt, context: contextvars.Context, started: int) -> Report:
+    def _call(self, job: ProcessCall, attempt: Attempt, context: contextvars.Context, started: int) -> Report:
         a = job.assignment
         try:
             self._interruptible = True
@@ -398,6 +432,13 @@ class ProcessServer:
             return success_report(a, task.signature.encode_result(value), started, self.now_us())
         except BaseException as e:
             return error_report(a, e, started, self.now_us())
+
+    def _blob_file(self, reference: Reference) -> Path:
+        self._send(BlobWanted(reference))
+        answer = self._files.get()
+        if answer.error:
+            raise PayloadMissing(f"the blob cannot be read: {answer.error}")
+        return Path(answer.path)
 
     def now_us(self) -> int:
         return monotonic_ns() // 1000 + self._ahead_us

@@ -7,7 +7,7 @@ from datetime import timedelta
 from math import isfinite
 from typing import Any
 
-from perdure.core.errors import Failure, PerdureError, clip
+from perdure.core.errors import Failure, PerdureError, Unavailable, clip
 from perdure.core.limits import RETRY_AFTER_S_MAX
 from perdure.core.retry import End, is_final
 from perdure.core.work import Assignment, Report
@@ -23,7 +23,9 @@ def error_report(a: Assignment, error: BaseException, started_us: int, finished_
     """An exception of the user's code; whether it is final is for the task's policy to say."""
     # Policies of code name classes in full; those of documents may be short.
     names = tuple(name for t in type(error).__mro__ for name in (qualified(t), t.__name__))
-    final = is_final(a.options, names) or isinstance(error, (PerdureError, FinalError))
+    # A store that is away may be back for the next attempt; any other error of ours will come again.
+    ours = isinstance(error, PerdureError) and not isinstance(error, Unavailable)
+    final = is_final(a.options, names) or ours or isinstance(error, FinalError)
     failure = Failure(
         "task_failed",
         clip(str(error)),

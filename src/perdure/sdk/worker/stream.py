@@ -27,11 +27,14 @@ import grpc
 
 from perdure.core.errors import Failure, Forbidden, InvalidInput, NotFound, Unauthenticated, Unavailable
 from perdure.core.events import Recorded
+from perdure.core.limits import CALL_TIMEOUT_S
 from perdure.core.outage import Outage
 from perdure.core.retry import End
 from perdure.core.version import VERSION
 from perdure.core.work import Activation, Beat, Decided, LogChunk, Report, Upstream
 from perdure.sdk.client.channel import Access, end_of, error_of
+from perdure.sdk.client.client import RemoteBackend
+from perdure.sdk.client.payloads import PayloadOptions, payload_options
 from perdure.sdk.worker.worker import Worker
 from perdure.wire import protocol
 from perdure.wire.protocol import PART_BYTES, Down, Hello, Token, Up
@@ -51,8 +54,17 @@ LOGS_MAX: Final = 10_000
 
 
 class RemoteWorker:
-    def __init__(self, worker: Worker, access: Access, *, drain_s: float = DRAIN_S_DEFAULT) -> None:
+    def __init__(
+        self,
+        worker: Worker,
+        access: Access,
+        *,
+        drain_s: float = DRAIN_S_DEFAULT,
+        payloads: PayloadOptions | None = None,
+    ) -> None:
         self._worker, self._access, self._drain_s = worker, access, drain_s
+        self._server = RemoteBackend(access, CALL_TIMEOUT_S, payloads or payload_options())
+        """What executors ask the server, and payloads, beside the stream. Nothing is connected before the first question."""
         self._id = os.urandom(16)
         self._reports: deque[Report] = deque()
         self._unacked: deque[tuple[int, list[Report]]] = deque()
@@ -60,6 +72,8 @@ class RemoteWorker:
         self._decisions: deque[tuple[int, Decided, bool, int]] = deque()
         """(number, decision, more follows, size)"""
         self._beats: dict[Token, Beat] = {}
+        self._deferred: list[Token] = []
+        """Attempts that gave their slots back, to be sent."""
         self._logs: deque[LogChunk] = deque(maxlen=LOGS_MAX)
         self._answering: dict[bytes, int] = {}
         """Run -> number of the activation that is being decided."""
@@ -87,10 +101,14 @@ class RemoteWorker:
                 decided=self._decided,
                 beats=self._beat,
                 logged=self._logged,
+                deferred=self._defer,
                 urgent_beats=self._urgent,
                 code_overran=self._end_process,
+                acknowledges=True,
+                payloads=self._server.payloads,
             )
         )
+        await self._worker.connect_executors(self._server.call)
         draining = asyncio.create_task(self._drain())
         try:
             await self._serve()
@@ -98,6 +116,7 @@ class RemoteWorker:
             draining.cancel()
             await asyncio.gather(draining, return_exceptions=True)
             await self._worker.close()
+            await self._server.close()
             if self._threads_channel is not None:
                 self._threads_channel[1].close()
 
@@ -171,6 +190,7 @@ class RemoteWorker:
         self._answering.clear()
         self._arriving.clear()
         self._decisions.clear()
+        self._deferred = self._worker.deferred()
         for _, reports in reversed(self._unacked):
             self._reports.extendleft(reversed(reports))
         self._unacked.clear()
@@ -232,7 +252,7 @@ class RemoteWorker:
             up = self._take()
             if self._draining.is_set() and not said_draining:
                 up.draining = said_draining = True
-            if up.reports or up.decisions or up.beats or up.logs or up.draining:
+            if up.reports or up.decisions or up.beats or up.logs or up.draining or up.deferred:
                 await call.write(protocol.encode_up(up))
             if self._is_done:
                 await call.done_writing()
@@ -260,9 +280,10 @@ class RemoteWorker:
             decisions.append((number, decided, more))
             room -= size
         beats, self._beats = list(self._beats.values()), {}
+        deferred, self._deferred = self._deferred, []
         if self._reports or self._decisions or self._logs:
             self._news.set()
-        return Up(None, reports, self._number if reports else 0, decisions, beats, logs)
+        return Up(None, reports, self._number if reports else 0, decisions, beats, logs, deferred=deferred)
 
     def _received(self, down: Down) -> None:
         if down.clock_us:
@@ -271,7 +292,8 @@ class RemoteWorker:
         if down.welcome is not None:
             self._alive_every_s = max(0.5, down.welcome.alive_every_ms / 1000 / 2)
         while self._unacked and self._unacked[0][0] <= down.acked:
-            self._unacked.popleft()
+            _, reports = self._unacked.popleft()
+            self._worker.acknowledged(reports)
             if self._is_done:
                 self._news.set()
         if down.tasks:
@@ -302,7 +324,7 @@ class RemoteWorker:
     def _cancel(self, token: Token) -> None:
         """An attempt that had not begun ends without a report of its own; the server waits for one."""
         self._worker.cancel(*token)
-        if token not in self._worker.running() and not any(
+        if not self._worker.is_running(*token) and not any(
             (r.run_id, r.seq, r.attempt) == token for r in self._reports
         ):
             now = self.clock_us()
@@ -341,6 +363,10 @@ class RemoteWorker:
     def _beat(self, beats: list[Beat]) -> None:
         for b in beats:
             self._beats[b.run_id, b.seq, b.attempt] = b
+        self._news.set()
+
+    def _defer(self, tokens: list[Token]) -> None:
+        self._deferred.extend(tokens)
         self._news.set()
 
     def _logged(self, chunks: list[LogChunk]) -> None:

@@ -19,7 +19,7 @@ class ThreadInterrupt:
     """The thread that made it, until `close`: the only time at which AttemptCancelled may be raised there.
 
     Python raises it between two of the thread's instructions, so it may also arrive in the lines around the user's code, even in
-    `close`; the caller of that code handles it there (`Execution._run_sync`). What was raised and has not arrived when `close` ends is
+    `close`; the caller of that code handles it there (`PlainCalls.run`). What was raised and has not arrived when `close` ends is
     taken back: nothing reaches the next attempt. The lock is taken without waiting on one side and may be taken again on the other,
     because an exception that arrives right after it was taken would leave it taken.
     """

@@ -12,14 +12,17 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from perdure.core.work import Activation, Assignment, Decided, Upstream
-from perdure.sdk.worker.builtin_tasks import VERBS_OF_ENVIRONMENT, VerbOptions, Verbs
+from perdure.core.jobs import SERVICE
+from perdure.core.work import Activation, Assignment, AttemptToken, Decided, Report, Upstream
+from perdure.executors.port import Executor
+from perdure.sdk.worker.builtin_tasks import VERBS_OF_ENVIRONMENT, VerbOptions, Verbs, service_executor
 from perdure.sdk.worker.capacity import DEFAULT_CAPACITY, Capacity
 from perdure.sdk.worker.definitions import WorkerDefinitions
 from perdure.sdk.worker.execution import TaskExecutor
+from perdure.sdk.worker.jobs import CallAct, no_server
 from perdure.sdk.worker.output import OutputMode
 from perdure.sdk.worker.processes import refuse_in_child_that_starts
 from perdure.sdk.worker.tracing import TaskTracer
@@ -44,12 +47,16 @@ class Worker:
         queues: list[str] | None = None,
         output: OutputMode = "tee",
         tracer: Callable[[], TaskTracer | None] = lambda: None,
+        executors: Sequence[Executor] = (),
     ) -> None:
         guards.install()
+        if verbs is not None and not any(e.name == SERVICE for e in executors):
+            executors = [*executors, service_executor(verbs)]
+        self._executors = {e.name: e for e in executors}
         self._capacity, self._tracer = capacity, tracer
         self._output: OutputMode = output
         self._verbs = Verbs(verbs) if verbs is not None else None
-        self.definitions = WorkerDefinitions(queues, self._verbs)
+        self.definitions = WorkerDefinitions(queues, self._verbs, executors)
         self.ns = 0
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         self._tasks: TaskExecutor | None = None
@@ -109,8 +116,16 @@ class Worker:
         """Connect to an engine. Must be called with the loop running."""
         refuse_in_child_that_starts()
         self.ns = upstream.ns
-        self._tasks = TaskExecutor(self.definitions.task, upstream, self._capacity, self._output, self._tracer())
+        self._tasks = TaskExecutor(
+            self.definitions.task, upstream, self._capacity, self._output, self._tracer(), self._executors
+        )
         self._runs = WorkflowRunner(self.definitions.workflow, upstream, self._capacity.runs_max, self._tasks.sink)
+
+    async def connect_executors(self, call: CallAct = no_server) -> list[AttemptToken]:
+        """Connect the executors, which ask the server by `call`; returns the attempts whose jobs an earlier worker left running on this machine."""
+        assert self._tasks is not None
+        await self._tasks.open(call)
+        return self._tasks.jobs.tokens()
 
     async def drain(self, grace_s: float) -> None:
         """Begin nothing new and wait for what runs; what has not ended after the grace is cancelled.
@@ -142,6 +157,18 @@ class Worker:
     def running(self) -> list[tuple[bytes, int, int]]:
         """(run_id, seq, attempt) of everything that was assigned and has not been reported."""
         return self._tasks.tokens() if self._tasks is not None else []
+
+    def is_running(self, run_id: bytes, seq: int, attempt: int) -> bool:
+        return self._tasks is not None and self._tasks.has(run_id, seq, attempt)
+
+    def deferred(self) -> list[AttemptToken]:
+        """Those of them that wait for a job outside and hold no slot."""
+        return self._tasks.jobs.deferred() if self._tasks is not None else []
+
+    def acknowledged(self, reports: list[Report]) -> None:
+        """The server has these reports."""
+        if self._tasks is not None:
+            self._tasks.jobs.acknowledged(reports)
 
     def activate(self, batch: list[Activation]) -> list[Decided]:
         """Run workflow code until it can go no further. Never raises; must not be called from inside an asyncio task."""

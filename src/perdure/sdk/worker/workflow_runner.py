@@ -12,6 +12,7 @@ Side effects of workflow code (`wf.run`) are executed outside of it, and come ba
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections import Counter, deque
 from collections.abc import Callable
 from time import perf_counter  # bound here, before workflow guards wrap it
@@ -21,9 +22,11 @@ from perdure.core import commands as cm
 from perdure.core.errors import Failure, PerdureError, clip
 from perdure.core.limits import WORKFLOW_SLICE_MS, WORKFLOW_STRETCH_S_MAX
 from perdure.core.work import Activation, Decided, Upstream
+from perdure.sdk.payloads.access import LoopAccess, blob_access
 from perdure.sdk.worker import output
 from perdure.sdk.worker.output import Outbox
 from perdure.sdk.worker.overrun import Overrun, StretchBound
+from perdure.sdk.worker.run_payloads import RunPayloads
 from perdure.sdk.workflow.endings import failure_of
 from perdure.sdk.workflow.instance import WorkflowInstance
 from perdure.sdk.workflow.loop import driving
@@ -50,6 +53,12 @@ class WorkflowRunner:
         """Runs whose code can go on, and whose slice was up."""
         self._turn_due = False
         self._bound = StretchBound(self._cannot_stop)
+        carrier = upstream.payloads
+        self._payloads = RunPayloads(carrier, self._activate_later, self._unanswered) if carrier is not None else None
+        self._outside = contextvars.copy_context()
+        """For side effects, which may read blobs."""
+        if carrier is not None:
+            self._outside.run(blob_access.set, LoopAccess(carrier))
 
     def held(self) -> list[bytes]:
         """Ids of the runs whose code is alive here."""
@@ -59,6 +68,8 @@ class WorkflowRunner:
         """Run workflow code until it can go no further. Never raises; must not be called from inside an asyncio task.
 
         For WORKFLOW_SLICE_MS at a time: what is decided by then is answered, the rest by `decided`, slice by slice."""
+        if self._payloads is not None:
+            batch = self._payloads.activatable(batch)
         self._waiting_turn.extend(batch)
         if len(self._waiting_turn) > len(batch) or self._unfinished:
             self._arm()  # those before it have the next turn
@@ -84,13 +95,15 @@ class WorkflowRunner:
                 if perf_counter() >= until_s:
                     break
         for instance, operation in self._begun:
-            task = asyncio.get_running_loop().create_task(self._operate(instance, operation))
+            task = asyncio.get_running_loop().create_task(
+                self._operate(instance, operation), context=self._outside.copy()
+            )
             self._operations.add(task)
             task.add_done_callback(self._operations.discard)
         self._begun.clear()
         if self._unfinished or self._waiting_turn:
             self._arm()
-        return done
+        return done if self._payloads is None else self._payloads.sendable(done)
 
     def _arm(self) -> None:
         if not self._turn_due:
@@ -102,6 +115,18 @@ class WorkflowRunner:
         done = self._turn()
         if done:
             self._upstream.decided(done)
+
+    def _activate_later(self, a: Activation) -> None:
+        """Its values have been loaded."""
+        self._waiting_turn.append(a)
+        self._arm()
+
+    def _unanswered(self, decided: list[Decided]) -> None:
+        """Decisions that had to wait for the payload store."""
+        for d in decided:
+            if d.stuck is not None:
+                self.forget(d.run_id)
+        self._upstream.decided(decided)
 
     def _activate(self, a: Activation, until_s: float, done: list[Decided]) -> None:
         instance = self._live.pop(a.run_id, None)
@@ -142,7 +167,7 @@ class WorkflowRunner:
                 self._operating[instance] += decided.operations
                 self._begun.extend((instance, operation) for operation in instance.take_operations())
             if decided.stuck is not None or instance.run.phase.closed:
-                self.forget(run_id)
+                self._forget_code(run_id)
             done.append(decided)
 
     def _cannot_stop(self, run_id: bytes, stack: str) -> None:
@@ -172,9 +197,19 @@ class WorkflowRunner:
                 del self._operating[instance]
         if self._live.get(instance.run_id) is instance:
             # Otherwise the run left this worker, and the next one executes the side effect again.
-            self._upstream.decided([Decided(instance.run_id, [command], spontaneous=True)])
+            done = [Decided(instance.run_id, [command], spontaneous=True)]
+            if self._payloads is not None:
+                done = self._payloads.sendable(done)
+            if done:
+                self._upstream.decided(done)
 
     def forget(self, run_id: bytes) -> None:
+        if self._payloads is not None:
+            self._payloads.forget(run_id)
+        self._forget_code(run_id)
+
+    def _forget_code(self, run_id: bytes) -> None:
+        """Its last decision may still wait for the payload store."""
         instance = self._live.pop(run_id, None)
         if instance is not None:
             self._end(instance)
@@ -196,6 +231,8 @@ class WorkflowRunner:
     def forget_all(self) -> None:
         self._waiting_turn.clear()
         self._unfinished.clear()
+        if self._payloads is not None:
+            self._payloads.forget_all()
         for run_id in list(self._live):
             self.forget(run_id)
 
@@ -205,6 +242,8 @@ class WorkflowRunner:
 
     def close(self) -> None:
         self.forget_all()
+        if self._payloads is not None:
+            self._payloads.close()
         self._bound.stop()
 
 

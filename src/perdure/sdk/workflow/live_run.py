@@ -19,6 +19,7 @@ from perdure.core.errors import InvalidInput
 from perdure.core.journal import Journal
 from perdure.core.limits import WAITING_NAMES_MAX
 from perdure.sdk.captured_output import WORKFLOW_SEQ, OutputBuffer, OutputSink
+from perdure.sdk.payloads.access import NO_ACCESS, blob_access
 from perdure.sdk.workflow.loop import WorkflowLoop
 from perdure.sdk.workflow.messages import RunPromises, RunSignals, RunUpdates
 from perdure.sdk.workflow.phases import CLOSED, InstancePhase, Running
@@ -72,6 +73,7 @@ class LiveRun:
         self.state: dict[str, bytes] = {}
         self.context = contextvars.copy_context()
         self.context.run(current.set, self)
+        self.context.run(blob_access.set, NO_ACCESS)
 
     @property
     def closed(self) -> bool:
