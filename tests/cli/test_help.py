@@ -18,7 +18,8 @@ from perdure.sdk.worker.stream import DRAIN_S_DEFAULT
 from tests.cli.live import perdure
 
 HERE = Path(__file__).parent
-HELP_S_MAX = 0.15
+HELP_FACTOR_MAX = 2.0
+"""Processor time of `perdure --help`, over that of importing typer: 1.4 to 1.6."""
 
 
 def test_help_is_the_page_that_was_approved() -> None:
@@ -55,17 +56,20 @@ def test_every_command_can_be_built() -> None:
 
 
 def test_help_is_instant() -> None:
-    """By processor time, and the best of several: other tests use the machine too."""
-    program = [sys.executable, "-c", "from perdure.cli.main import main; main()", "--help"]
+    """By processor time, and the best of several in turns: other tests use the machine too, and machines differ by a factor of two."""
     # As installed: compiled once. Tests side by side run without writing what they compile.
     compiled = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-    took = []
-    for _ in range(6):
+
+    def processor_s(*arguments: str) -> float:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run(program, capture_output=True, check=True, env=compiled)
+        subprocess.run([sys.executable, "-c", *arguments], capture_output=True, check=True, env=compiled)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        took.append(after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
-    assert min(took) < HELP_S_MAX
+        return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+
+    program = "from perdure.cli.main import main; main()"
+    took = [(processor_s("import typer.main"), processor_s(program, "--help")) for _ in range(6)]
+    least, ours = (min(column) for column in zip(*took, strict=True))
+    assert ours < HELP_FACTOR_MAX * least
 
 
 def test_help_loads_nothing_heavy() -> None:

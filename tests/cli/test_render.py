@@ -7,6 +7,7 @@ import pytest
 from perdure.cli.render import Output, duration, flat, pretty, project
 from perdure.cli.run_tree import TreeGroup, grouped, user_frames
 from perdure.cli.runs import run_columns
+from perdure.cli.stored_values import readable
 from perdure.core.errors import InvalidInput
 
 
@@ -37,6 +38,20 @@ def test_columns_hold_one_line_without_tabs() -> None:
 def test_long_values_are_cut_for_people() -> None:
     assert pretty({"a": 1}) == '{"a": 1}'
     assert "more characters" in pretty(["x" * 10_000])
+
+
+ABOUT = {"sha256": "ab" * 32, "size": 1_258_291, "media_type": "application/json", "href": "/api/v1/payloads/x"}
+
+
+def test_stored_values_are_lines_and_data_that_looks_like_one_is_data() -> None:
+    line = f"stored value, 1.2 MiB, application/json; perdure payload get {'ab' * 32}"
+    assert pretty({"$payload": ABOUT}) == flat({"$payload": ABOUT}) == line
+    assert flat({"a": [{"$payload": ABOUT}]}) == f'{{"a": ["{line}"]}}'
+    for data in ({"$payload": 0}, {"$payload": {"size": 3}}, {"$payload": ABOUT, "more": 1}):
+        assert readable(data) == data
+    assert readable({"$payload": {**ABOUT, "is_blob": True, "name": "a\x1b.bin", "size": 7}}, short=True) == (
+        "blob a\\u001b.bin, 7 bytes, application/json, sha256 abababab…"
+    )
 
 
 def test_projection() -> None:

@@ -12,6 +12,7 @@ from perdure.store.definitions import PostgresDefinitions
 from perdure.store.flow_control_rules import PostgresFlowControlRules
 from perdure.store.postgres import PostgresStore
 from perdure.store.reads import PostgresReads
+from perdure.store.services import PostgresServices
 
 
 def api_ports(
@@ -31,6 +32,7 @@ def api_ports(
         approvals=PostgresApprovals(pool),
         rules=PostgresFlowControlRules(pool),
         dead_letters=PostgresDeadLetters(pool),
+        services=PostgresServices(pool),
         keys=Keys(pool),
         audit=Audit(PostgresAuditLog(pool)),
         secrets=secrets or SecretBox(),

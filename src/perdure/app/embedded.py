@@ -8,9 +8,12 @@ from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from contextvars import Token
 from functools import cached_property
+from hashlib import blake2b
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+
+import msgspec
 
 from perdure.app.api_ports import api_ports
 from perdure.app.dev.discovery import server_url
@@ -21,12 +24,18 @@ from perdure.core.api.act import Act
 from perdure.core.api.definitions import DeployFlow
 from perdure.core.deadlines import call_timeout_s, unanswered
 from perdure.core.durations import Duration
+from perdure.core.jobs import CONTAINER, PROCESS
+from perdure.core.payload_port import PayloadCarrier
 from perdure.engine.api.api import EMBEDDED, Api, Caller, NamespaceApi
 from perdure.engine.engine import Engine
 from perdure.engine.settings import EngineSettings
+from perdure.executors import registry
+from perdure.executors.port import Executor
 from perdure.localpg.cluster import PrivateCluster, default_directory
 from perdure.sdk.client.backend import Backend, ambient, closed, opened
 from perdure.sdk.client.base import ClientBase
+from perdure.sdk.client.payloads import payload_options
+from perdure.sdk.payloads.access import LoopAccess, blob_access
 from perdure.sdk.worker.builtin_tasks import VerbOptions
 from perdure.sdk.worker.capacity import PROCESSES_DEFAULT, SLOTS_DEFAULT, THREADS_DEFAULT, Capacity
 from perdure.sdk.worker.worker import Worker
@@ -45,6 +54,14 @@ BOUNDED_BY_THEMSELVES: Final = frozenset({runs.START, runs.RUN, runs.RESULT})
 """Acts that end in the caller's time by themselves, without a task for each call."""
 
 
+def _executors(one: str | Executor, database: str) -> list[Executor]:
+    """Programs on one database take over each other's processes and containers; those on others do not."""
+    if not isinstance(one, str):
+        return [one]
+    scope = blake2b(database.encode(), digest_size=6).hexdigest()
+    return registry.load([one], {one: {"scope": scope}} if one in (PROCESS, CONTAINER) else {}, os.environ)
+
+
 class Perdure(ClientBase):
     """The client, the engine and the worker of this process.
 
@@ -52,12 +69,12 @@ class Perdure(ClientBase):
     `workflow.start()`, `signal.send()` and the like find this client by themselves. While it is open, Python's garbage
     collector runs less often (`tune_gc=False` leaves it alone). Spans are exported when OTEL_EXPORTER_OTLP_ENDPOINT is set, or as
     `tracing` says. The worker serves the built-in tasks as well (`verbs=False`: it does not): `perdure.http`, with `services` by name
-    and with `http_allow` for hosts and networks beside the public internet, and with `allow_run=True` `perdure.run`, which runs any
-    command, with the variables that `run_env` names; unless given, PERDURE_SERVICES, PERDURE_HTTP_ALLOW, PERDURE_ALLOW_RUN and
-    PERDURE_RUN_ENV say.
+    and with `http_allow` for hosts and networks beside the public internet; unless given, PERDURE_SERVICES and PERDURE_HTTP_ALLOW say.
+    `executors` run tasks outside of it, by name or as objects: `executors=["process"]` runs any command of `perdure.run`.
     `schedules` are applied when it opens. Every call ends within `call_timeout` (30 seconds unless given) and raises Unavailable if the
     database does not answer; only waiting for a result has no limit. `audit=True` records what this program does in the audit log, as a
-    server does; a program that holds the database is not recorded unless asked.
+    server does; a program that holds the database is not recorded unless asked. `payloads` names object stores for large values and blobs
+    (PERDURE_PAYLOADS unless given); without one the database takes them.
     """
 
     def __init__(
@@ -71,9 +88,8 @@ class Perdure(ClientBase):
         queues: list[str] | None = None,
         verbs: bool = True,
         services: Mapping[str, str] | None = None,
-        allow_run: bool | None = None,
         http_allow: Sequence[str] | None = None,
-        run_env: Sequence[str] | None = None,
+        executors: Sequence[str | Executor] = (),
         settings: EngineSettings | None = None,
         auto_migrate: bool = True,
         tune_gc: bool = True,
@@ -81,23 +97,24 @@ class Perdure(ClientBase):
         schedules: Sequence[Schedule[Any]] = (),
         call_timeout: Duration | None = None,
         audit: bool = False,
+        payloads: str | None = None,
     ) -> None:
         self._dsn = dsn
         self._timeout_s, self._is_audited = call_timeout_s(call_timeout), audit
         self._schedules = schedules
         self._auto_migrate, self._tracing = auto_migrate, Tracing("perdure", tracing)
         self._gc = CollectorPace() if tune_gc else None
-        self.settings = settings or EngineSettings()
+        database = dsn or os.environ.get("PERDURE_DSN") or os.getcwd()
+        self.settings = _with_payloads(settings or EngineSettings(), payloads)
         # The engine decides which runs are in memory; the worker's own bound is for those that serve several engines.
         runs_max = 2 * self.settings.runs_max
         self.worker = (
             Worker(
                 Capacity(slots=slots, threads=threads, processes=processes, runs_max=runs_max),
                 queues=queues,
-                verbs=VerbOptions(services=services, http_allow=http_allow, allow_run=allow_run, run_env=run_env)
-                if verbs
-                else None,
+                verbs=VerbOptions(services=services, http_allow=http_allow) if verbs else None,
                 tracer=self._tracing.task_tracer,
+                executors=[e for one in executors for e in _executors(one, database)],
             )
             if worker
             else None
@@ -123,11 +140,20 @@ class Perdure(ClientBase):
         self._backend = EmbeddedBackend(self.api, self.worker, caller, self._timeout_s)
         self._token = ambient.set(self._backend)  # first: tasks run in the context in which the engine opens
         await self.engine.open()
+        blob_access.set(LoopAccess(self._backend.payloads))
+        if self.worker is not None:
+            await self._take_over_jobs(self.worker)
         opened(self._backend)
         if self._gc is not None:
             self._gc.slow_down()
         await self._apply_schedules()
         return self
+
+    async def _take_over_jobs(self, worker: Worker) -> None:
+        """Jobs that an earlier process left on this machine go on, unless another attempt has taken their place."""
+        left = await worker.connect_executors(self._backend.call)
+        for void in await self.engine.present(self.engine.ns, left):
+            worker.cancel(*void)
 
     async def _apply_schedules(self) -> None:
         try:
@@ -190,6 +216,11 @@ class EmbeddedBackend:
         self._adopted: set[int] = set()
         self._unregistered = False
 
+    @property
+    def payloads(self) -> PayloadCarrier:
+        """The engine must be open: then it knows its namespace."""
+        return self._engine.payloads.of(self._engine.ns).transfer
+
     @cached_property
     def api(self) -> NamespaceApi:
         """The engine must be open: then it knows its namespace."""
@@ -231,6 +262,14 @@ class EmbeddedBackend:
         worker.refresh()
         self._engine.served.serve()
         self._unregistered = True
+
+
+def _with_payloads(settings: EngineSettings, stores: str | None) -> EngineSettings:
+    if settings.payload_stores:
+        return settings
+    options = payload_options(stores)
+    inline = min(settings.payload_inline_bytes, options.inline_bytes)
+    return msgspec.structs.replace(settings, payload_stores=options.stores, payload_inline_bytes=inline)
 
 
 def _server_url() -> str:

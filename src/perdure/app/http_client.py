@@ -158,6 +158,17 @@ class HttpApi:
         except TransportError as error:
             raise self._unreachable(error) from error
 
+    @contextmanager
+    def download(self, path: str) -> Generator[Iterator[bytes]]:
+        """The body of an answer in pieces. Raises `Unreachable` if the connection breaks before its end."""
+        try:
+            with self._http.download(path, silence_s=STREAM_SILENCE_S) as (response, pieces):
+                if response.status_code != 200:
+                    raise self._problem(response)
+                yield pieces
+        except TransportError as error:
+            raise self._unreachable(error) from error
+
     def _answer(
         self,
         method: str,

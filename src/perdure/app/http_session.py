@@ -18,6 +18,8 @@ from typing import Any, Final
 from urllib.parse import SplitResult, urlencode, urlsplit
 
 LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
+PIECE_BYTES: Final = 1024 * 1024
+"""Bytes of a download that are read at a time."""
 IDLE_S_MAX: Final = 1.0
 """A connection that was idle for longer is replaced: the server may have closed it."""
 LINE_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -111,6 +113,19 @@ class HttpSession:
         finally:
             connection.close()
 
+    @contextmanager
+    def download(self, path: str, *, silence_s: float) -> Generator[tuple[HttpAnswer, Iterator[bytes]]]:
+        """The response without its body, and the body in pieces. An error response has its body."""
+        connection = self._connect(silence_s)
+        try:
+            with _transport_errors():
+                connection.request("GET", self._target(path, []), None, self._headers)
+                response = connection.getresponse()
+                body = response.read() if response.status != 200 else b""
+            yield HttpAnswer(response, body), _pieces(response)
+        finally:
+            connection.close()
+
     def _target(self, path: str, params: list[tuple[str, Any]]) -> str:
         query = urlencode([(name, _text(value)) for name, value in params])
         target = f"{self._url.path}{path}{f'?{query}' if query else ''}"
@@ -162,6 +177,15 @@ def _transport_errors() -> Generator[None]:
         raise TimedOut(str(error)) from error
     except (OSError, http.client.HTTPException) as error:
         raise TransportError(str(error) or type(error).__name__) from error
+
+
+def _pieces(response: http.client.HTTPResponse) -> Iterator[bytes]:
+    while True:
+        with _transport_errors():
+            piece = response.read(PIECE_BYTES)
+        if not piece:
+            return
+        yield piece
 
 
 def _lines(response: http.client.HTTPResponse) -> Iterator[str]:

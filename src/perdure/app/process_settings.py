@@ -168,7 +168,7 @@ def _keys(cls: type[msgspec.Struct], before: str) -> Iterator[str]:
             yield key
 
 
-INTERNAL: Final = frozenset({"engine.namespace"})
+INTERNAL: Final = frozenset({"engine.namespace", "engine.payload_stores", "engine.payload_inline_bytes"})
 """Fields of groups that another setting determines."""
 
 

@@ -15,7 +15,9 @@ from perdure.app import setting_values as values
 from perdure.app.connections import ConnectionBounds
 from perdure.app.process_settings import Format, Level, Named, ProcessSettings, Seconds, Switch, checked, group
 from perdure.core.errors import InvalidInput
+from perdure.core.limits import PAYLOAD_INLINE_BYTES
 from perdure.engine.settings import EngineSettings
+from perdure.payloads.objects import payload_urls
 from perdure.server.auth import OidcSettings
 from perdure.server.auth.addresses import is_loopback
 from perdure.server.secret_box import parse_keys
@@ -111,6 +113,10 @@ class ServerSettings(ProcessSettings):
     """How long a stopping server waits for requests and tasks that are running."""
     not_ready_s: Annotated[Seconds, Named("PERDURE_NOT_READY")] = NOT_READY_S_DEFAULT
     """Part of `drain_s` in which it still answers while `/readyz` says no, so that load balancers notice in time."""
+    payloads: Annotated[tuple[str, ...], checked(payload_urls), Named("PERDURE_PAYLOADS")] = ()
+    """Object stores for large values and blobs (`s3://bucket/prefix`), separated by commas; new content goes to the first. Default: the database."""
+    payload_inline_bytes: Annotated[int, Named("PERDURE_PAYLOAD_INLINE_BYTES")] = PAYLOAD_INLINE_BYTES
+    """Larger values are kept in the payload store."""
     engine: Annotated[EngineSettings, group(EngineSettings, "PERDURE_ENGINE_")] = EngineSettings()
     connections: Annotated[ConnectionBounds, group(ConnectionBounds, "PERDURE_CONNECTIONS_")] = ConnectionBounds()
     dev_token: Annotated[str, Named(internal=True)] = ""
@@ -156,7 +162,13 @@ class ServerSettings(ProcessSettings):
     def engine_settings(self) -> EngineSettings:
         """The engine's settings, with the namespace and its part of the drain time."""
         grace = min(self.engine.close_grace_s, self.drain_s * ENGINE_SHARE)
-        return msgspec.structs.replace(self.engine, namespace=self.namespace, close_grace_s=grace)
+        return msgspec.structs.replace(
+            self.engine,
+            namespace=self.namespace,
+            close_grace_s=grace,
+            payload_stores=self.payloads,
+            payload_inline_bytes=self.payload_inline_bytes,
+        )
 
     def url_of(self, bound: Address) -> str:
         """The link base for a server that got this HTTP address."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from hashlib import blake2b
 from pathlib import Path
 
 from perdure.app.gc_tuning import CollectorPace
@@ -12,7 +14,11 @@ from perdure.app.logs import exported
 from perdure.app.signals import signals
 from perdure.app.tracing import Tracing
 from perdure.app.worker_settings import WorkerSettings
+from perdure.core.jobs import CONTAINER, PROCESS
+from perdure.executors import registry
+from perdure.executors.port import Executor
 from perdure.sdk.client.channel import Tls, access
+from perdure.sdk.client.payloads import PayloadOptions
 from perdure.sdk.worker.builtin_tasks import VerbOptions
 from perdure.sdk.worker.capacity import Capacity
 from perdure.sdk.worker.stream import RemoteWorker
@@ -28,23 +34,30 @@ async def worker_of(settings: WorkerSettings) -> AsyncGenerator[RemoteWorker]:
     if settings.tls or settings.tls_ca is not None:
         tls = Tls(_read(settings.tls_ca), _read(settings.tls_cert), _read(settings.tls_key))
     where = access(settings.server, api_key=settings.api_key, namespace=settings.namespace, tls=tls)
-    verbs = VerbOptions(
-        services=settings.services,
-        http_allow=settings.http_allow,
-        allow_run=settings.allow_run,
-        run_env=settings.run_env,
-    )
+    verbs = VerbOptions(services=settings.services, http_allow=settings.http_allow)
     tracing = Tracing(SERVICE)
     inner = Worker(
         Capacity(slots=settings.slots, threads=settings.threads, processes=settings.processes),
         queues=list(settings.queues) or None,
         verbs=verbs if settings.verbs else None,
         tracer=tracing.task_tracer,
+        executors=executors_of(settings),
     )
     try:
-        yield RemoteWorker(inner, where, drain_s=settings.drain_s)
+        options = PayloadOptions(settings.payloads, settings.payload_inline_bytes)
+        yield RemoteWorker(inner, where, drain_s=settings.drain_s, payloads=options)
     finally:
         await tracing.close()
+
+
+def executors_of(settings: WorkerSettings) -> list[Executor]:
+    """Workers of one server and namespace take over each other's processes and containers; those of others do not."""
+    given = {name: dict(options) for name, options in settings.executor_options.items()}
+    scope = blake2b(f"{settings.server} {settings.namespace}".encode(), digest_size=6).hexdigest()
+    for name in (PROCESS, CONTAINER):
+        if name in settings.executors:
+            given.setdefault(name, {}).setdefault("scope", scope)
+    return registry.load(settings.executors, given, os.environ)
 
 
 def _read(path: Path | None) -> bytes | None:

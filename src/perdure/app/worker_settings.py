@@ -17,13 +17,20 @@ from perdure.app.process_settings import (
     checked,
 )
 from perdure.core.errors import InvalidInput
-from perdure.sdk.worker.builtin_tasks import parse_services
+from perdure.core.limits import PAYLOAD_INLINE_BYTES
+from perdure.executors.http.services import parse_services
+from perdure.executors.registry import parse_options
+from perdure.payloads.objects import payload_urls
 from perdure.sdk.worker.capacity import PROCESSES_DEFAULT, SLOTS_DEFAULT, THREADS_DEFAULT
 from perdure.sdk.worker.stream import DRAIN_S_DEFAULT
 
 
 def _services(text: str) -> dict[str, str]:
     return parse_services(text.split(","))
+
+
+def _executor_options(text: str) -> dict[str, dict[str, str]]:
+    return parse_options(text.split(","))
 
 
 class WorkerSettings(ProcessSettings):
@@ -57,15 +64,19 @@ class WorkerSettings(ProcessSettings):
     drain_s: Annotated[Seconds, Named("PERDURE_WORKER_DRAIN")] = DRAIN_S_DEFAULT
     """How long a stopping worker waits for running tasks."""
     verbs: Annotated[Switch, Named("PERDURE_VERBS")] = True
-    """Serve `http:` and `run:` of flows."""
+    """Serve `http:` of flows."""
     services: Annotated[Mapping[str, str] | None, checked(_services), Named("PERDURE_SERVICES")] = None
     """Services that `http: {service: NAME}` calls by name: `name=url`, separated by commas."""
-    allow_run: Annotated[Switch | None, Named("PERDURE_ALLOW_RUN")] = None
-    """Run commands for flows."""
+    executors: Annotated[Words, Named("PERDURE_EXECUTORS")] = ()
+    """Executors to serve, separated by commas: `process` runs commands of `run:` as this user."""
+    executor_options: Annotated[Mapping[str, Mapping[str, str]], checked(_executor_options)] = {}
+    """Options of executors: `process.user=jobs`, separated by commas. PERDURE_EXECUTOR_PROCESS_USER does the same."""
     http_allow: Annotated[Words | None, Named("PERDURE_HTTP_ALLOW")] = None
     """Hosts and networks that `http:` may reach beside the public internet, separated by commas."""
-    run_env: Annotated[Words | None, Named("PERDURE_RUN_ENV")] = None
-    """Variables of the worker that commands of `run:` get, separated by commas."""
+    payloads: Annotated[tuple[str, ...], checked(payload_urls), Named("PERDURE_PAYLOADS")] = ()
+    """Object stores for large values and blobs (`s3://bucket/prefix`), separated by commas; new content goes to the first. Default: the server's database."""
+    payload_inline_bytes: Annotated[int, Named("PERDURE_PAYLOAD_INLINE_BYTES")] = PAYLOAD_INLINE_BYTES
+    """Larger values are kept in the payload store."""
     log_format: Format = "text"
     """`text` or `json`."""
     log_level: Level = "info"

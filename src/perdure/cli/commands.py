@@ -53,12 +53,15 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
         "approval": Entry("approvals", "List and answer approvals."),
         "approve": Entry("approvals", "Approve what a run asks for."),
         "reject": Entry("approvals", "Reject what a run asks for."),
+        "payload": Entry("payloads", "Download the content of blobs and stored values."),
         "dead-letter": Entry("dead_letters", "List failed tasks and retry their runs in bulk."),
     },
     "Operations": {
         "server": Entry("server", "Run a server: pages, REST API, and gRPC for workers."),
         "worker": Entry("worker", "Run a worker for the workflows of Python modules."),
+        "job": Entry("job", "Run one job whose spec is in an object store."),
         "workers": Entry("workers", "List connected workers."),
+        "services": Entry("services", "List the instances of HTTP services."),
         "queue": Entry("queues", "List, pause and resume queues."),
         "limit": Entry("limits", "Set concurrency and rate limits."),
         "namespace": Entry("namespaces", "Create, list and delete namespaces."),
@@ -77,6 +80,9 @@ PAIRS: Final[dict[tuple[str, str], str]] = {
     ("deploy", "validate"): "Short for `flow deploy` and `flow validate`.",
     ("schedule", "calendar"): "Start runs on a schedule; manage calendars.",
     ("event", "webhook"): "Send named events; receive them by webhook.",
+    ("worker", "job"): "Run a worker, or one job of an object store.",
+    ("workers", "services"): "List connected workers; instances of services.",
+    ("migrate", "doctor"): "Update the database's schema; check the database.",
     ("approve", "reject"): "Short for `approval approve` and `approval reject`.",
 }
 """Commands that share one line of `perdure --help`, so that it fits on a screen."""

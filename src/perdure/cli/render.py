@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from perdure.app.terminal import console
+from perdure.cli.stored_values import readable
 from perdure.core.errors import InvalidInput
 from perdure.core.names import escaped
 
@@ -219,12 +220,17 @@ def flat(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (dict, list)):
-        return json.dumps(value, ensure_ascii=False)
+        value = readable(value)
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return " ".join(str(value).split()) if isinstance(value, str) else str(value)
 
 
 def pretty(value: Any) -> str:
-    """A JSON value for people: on one line if it fits, truncated if it is very long."""
+    """A JSON value for people: on one line if it fits, truncated if it is very long. A stored value is a line of text."""
+    shown = readable(value)
+    if isinstance(shown, str) and not isinstance(value, str):
+        return shown
+    value = shown
     line = json.dumps(value, ensure_ascii=False)
     text = line if len(line) <= 100 else json.dumps(value, ensure_ascii=False, indent=2)
     if len(text) <= VALUE_CHARS_MAX:

@@ -29,6 +29,8 @@ class Status(StrEnum):
 
 
 LIST_DEFAULT = 30
+VALUE_CHARS_MAX, STORED_CHARS_MAX = 60, 200
+"""Characters of a value in the table of events; of one with stored values in it."""
 
 
 def register(app: typer.Typer) -> None:
@@ -204,11 +206,11 @@ def history(
     after: Annotated[int, typer.Option(metavar="N", min=0, help="Only events after this number.")] = 0,
 ) -> None:
     """Print a run's event history."""
-    from perdure.cli.render import Column, clock_time, flat
+    from perdure.cli.render import Column, clock_time
 
     def summary(e: dict[str, Any]) -> str:
         data = e.get("data") or {}
-        return "  ".join(f"{k}={_clip(flat(v))}" for k, v in data.items() if v not in (None, "", [], {}, 0))
+        return "  ".join(f"{k}={_brief(v)}" for k, v in data.items() if v not in (None, "", [], {}, 0))
 
     columns = [
         Column("no", lambda e: e["seq"], right=True),
@@ -231,7 +233,16 @@ def _events(server: Remote, path: str, after: int) -> Iterator[dict[str, Any]]:
         after = page["items"][-1]["seq"]
 
 
-def _clip(text: str, most: int = 60) -> str:
+def _brief(value: Any) -> str:
+    """A value in a table. Lines about stored values are not cut within."""
+    from perdure.cli.render import flat
+    from perdure.cli.stored_values import readable
+
+    shown = readable(value, short=True)
+    return _clip(flat(shown), VALUE_CHARS_MAX if shown == value else STORED_CHARS_MAX)
+
+
+def _clip(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[:most]}…"
 
 

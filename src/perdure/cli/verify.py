@@ -66,15 +66,20 @@ async def _verify(
     dsn: str, ledger: Path | None, starts: Path | None, signals: Path | None, at_rest: bool
 ) -> list[Tally]:
     from perdure.app.verify_ledger import read_ledger, read_signals, read_starts, sorted_ledger
+    from perdure.payloads.objects import ObjectStores
+    from perdure.sdk.client.payloads import payload_options
     from perdure.store.verify import verify as run
 
+    stores = ObjectStores(payload_options().stores)
     acknowledged = read_starts(starts) if starts is not None else None
     sent = list(read_signals(signals)) if signals is not None else []
     if ledger is None:
-        return await run(dsn, starts=acknowledged, signals=sent, at_rest=at_rest)
+        return await run(dsn, starts=acknowledged, signals=sent, at_rest=at_rest, stores=stores)
     names = frozenset(line.name for line in read_ledger(ledger))
     with sorted_ledger(ledger) as lines:
-        return await run(dsn, ledger=lines, names=names, starts=acknowledged, signals=sent, at_rest=at_rest)
+        return await run(
+            dsn, ledger=lines, names=names, starts=acknowledged, signals=sent, at_rest=at_rest, stores=stores
+        )
 
 
 def _plain_fields(t: Tally) -> dict[str, object]:
@@ -85,6 +90,7 @@ def _plain_fields(t: Tally) -> dict[str, object]:
         "violations": t.violations,
         "examples": t.examples,
         "needs": t.needs,
+        "unchecked": t.unchecked,
     }
 
 
@@ -95,8 +101,14 @@ def _plain(tallies: list[Tally]) -> None:
             print("\t".join(("-", str(t.number), t.name, f"not checked without {t.needs}")))
             continue
         print("\t".join(("FAIL" if t.violations else "ok", str(t.number), t.name, str(t.examined), str(t.violations))))
+        if t.unchecked:
+            print("\t".join(("", "", "", _unchecked(t))))
         for e in t.examples:
             print("\t".join(("", "", e.run, " ".join(e.what.split()))))
+
+
+def _unchecked(t: Tally) -> str:
+    return f"{t.unchecked:,} not checked: they are in object stores that PERDURE_PAYLOADS does not name"
 
 
 def _table(tallies: list[Tally]) -> None:
@@ -113,6 +125,8 @@ def _table(tallies: list[Tally]) -> None:
         what = Text(t.name)
         for e in t.examples:
             what.append(f"\n{e.run} {e.what}", style="italic")
+        if t.unchecked:
+            what.append(f"\n{_unchecked(t)}", style="italic dim")
         if t.needs:
             what.append(f"\nnot checked without {t.needs}", style="italic dim")
             table.add_row(Text("-", style="dim"), str(t.number), what, "", "")

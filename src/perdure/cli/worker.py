@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -23,13 +24,13 @@ def register(app: typer.Typer) -> None:
 @dataclass(kw_only=True)
 class WorkerOptions(Sources):
     modules: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             metavar="MODULE",
             show_default=False,
-            help="What to serve: shop.flows, flows.py, or shop.flows:setup to call a function after the import.",
+            help="What to serve: shop.flows, flows.py, or shop.flows:setup to call a function after the import. Not needed beside --executor.",
         ),
-    ]
+    ] = None
     queue: Annotated[
         str | None,
         typer.Option(
@@ -86,18 +87,19 @@ class WorkerOptions(Sources):
             help="Private host or network that `http:` may reach, added to PERDURE_HTTP_ALLOW; repeatable.",
         ),
     ] = None
-    allow_run: Annotated[bool | None, typer.Option("--allow-run", help="Run commands for flows, as this user.")] = None
-    run_env: Annotated[
+    executor: Annotated[
         list[str] | None,
         typer.Option(
-            "--run-env",
+            "--executor",
             metavar="NAME",
-            help="Environment variable to pass to commands, added to PERDURE_RUN_ENV; repeatable.",
+            help="Executor to serve, added to PERDURE_EXECUTORS; repeatable. `process` runs commands as this user.",
         ),
     ] = None
-    verbs: Annotated[
-        bool | None, typer.Option("--verbs/--no-verbs", help="Serve `http:` and `run:` tasks of flows. [on]")
+    executor_option: Annotated[
+        list[str] | None,
+        typer.Option("--executor-option", metavar="NAME.KEY=VALUE", help="Option of an executor; repeatable."),
     ] = None
+    verbs: Annotated[bool | None, typer.Option("--verbs/--no-verbs", help="Serve `http:` tasks of flows. [on]")] = None
     drain: Annotated[
         str | None, typer.Option(metavar="DURATION", help="How long to wait for running tasks when stopping. [30s]")
     ] = None
@@ -116,7 +118,6 @@ class WorkerOptions(Sources):
             "tls_ca": ("--tls-ca", self.tls_ca),
             "tls_cert": ("--tls-cert", self.tls_cert),
             "tls_key": ("--tls-key", self.tls_key),
-            "allow_run": ("--allow-run", self.allow_run),
             "verbs": ("--verbs", self.verbs),
             "drain_s": ("--drain", self.drain),
             "log_format": ("--log-format", self.log_format),
@@ -141,30 +142,41 @@ def worker(options: WorkerOptions) -> None:
     options.print_if_asked(settings, layers)
     unguard()  # tasks may print anything
     configure(settings.log_format, settings.log_level)
+    modules = options.modules or []
     try:
-        defined = load(options.modules)
+        defined = load(modules)
     except BrokenModule as broken:
         print(broken.trace, file=sys.stderr)
         print(f"perdure: {broken}", file=sys.stderr)
         raise typer.Exit(1) from None
-    if not defined:
+    if not modules and not settings.executors:
         raise InvalidInput(
-            f"{', '.join(options.modules)} define{'s' if len(options.modules) == 1 else ''} no tasks and no workflows. "
+            "there is nothing to serve: name a module, such as flows.py, or an executor, such as --executor process"
+        )
+    if modules and not defined:
+        raise InvalidInput(
+            f"{', '.join(modules)} define{'s' if len(modules) == 1 else ''} no tasks and no workflows. "
             "Decorate functions with @task and @workflow from perdure, or name the module that does."
         )
     import asyncio
 
     from perdure.app.worker_process import work
 
-    print(f"serving {defined} on {settings.server} (pid {os.getpid()}; Ctrl-C stops)", file=sys.stderr, flush=True)
+    what = " and ".join(filter(None, (str(defined) if defined else "", _executors_shown(settings.executors))))
+    print(f"serving {what} on {settings.server} (pid {os.getpid()}; Ctrl-C stops)", file=sys.stderr, flush=True)
     asyncio.run(work(settings, lambda text: print(text, file=sys.stderr, flush=True)))
+
+
+def _executors_shown(names: Sequence[str]) -> str:
+    return f"executor{'s' if len(names) > 1 else ''} {', '.join(names)}" if names else ""
 
 
 def _with_lists(settings: WorkerSettings, options: WorkerOptions) -> WorkerSettings:
     """Lists on the command line add to those of the other sources."""
     from perdure.app.dev.discovery import server_grpc
     from perdure.cli.remote_options import given_api_key
-    from perdure.sdk.worker.builtin_tasks import parse_services
+    from perdure.executors.http.services import parse_services
+    from perdure.executors.registry import parse_options
 
     return settings.model_copy(
         update={
@@ -172,7 +184,7 @@ def _with_lists(settings: WorkerSettings, options: WorkerOptions) -> WorkerSetti
             "api_key": given_api_key(settings.api_key),
             "services": {**(settings.services or {}), **parse_services(options.service or [])},
             "http_allow": (*(settings.http_allow or ()), *(options.http_allow or ())),
-            "run_env": (*(settings.run_env or ()), *(options.run_env or ())),
-            "allow_run": bool(settings.allow_run),
+            "executors": (*settings.executors, *(options.executor or ())),
+            "executor_options": {**settings.executor_options, **parse_options(options.executor_option or [])},
         }
     )

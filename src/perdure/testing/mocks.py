@@ -6,8 +6,6 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Final
 
-import msgspec
-
 from perdure.core import events as ev
 from perdure.sdk.payloads import Converter
 from perdure.sdk.workflow import guards
@@ -19,7 +17,7 @@ class ByName:
     """Calls and results of a workflow of which only the name is known: an object of arguments, and any JSON."""
 
     def decode_call(self, data: bytes) -> tuple[tuple[()], dict[str, Any]]:
-        return (), msgspec.json.decode(data) or {}
+        return (), _ANY.decode(data) or {}
 
     def encode_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         return _ANY.encode(kwargs)

@@ -22,7 +22,7 @@ from perdure.app.worker_process import worker_of
 from perdure.app.worker_settings import WorkerSettings
 from perdure.core.egress import LOOPBACK
 from perdure.core.errors import PerdureError
-from perdure.sdk.worker.builtin_tasks import HTTP_ALLOW_ENV
+from perdure.executors.http.services import HTTP_ALLOW_ENV
 
 SERVE: Final = b"s"
 DRAIN: Final = b"d"
@@ -65,7 +65,7 @@ def _load(files: list[str]) -> ChildHello:
 def _options(server: str) -> WorkerSettings:
     """Commands and services of this machine are allowed: it runs the user's own code on the user's own machine anyway."""
     http_allow = None if HTTP_ALLOW_ENV in os.environ else LOOPBACK
-    return WorkerSettings(server=server, drain_s=DRAIN_S, allow_run=True, http_allow=http_allow)
+    return WorkerSettings(server=server, drain_s=DRAIN_S, executors=("process",), http_allow=http_allow)
 
 
 async def _serve(server: str, parent: socket.socket) -> None:
