@@ -18,6 +18,8 @@ from pathlib import Path
 # Tests hold live gRPC servers while the fixtures here start PostgreSQL's programs; see perdure/sdk/client/channel.py.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+# Jobs of one test are not found by another.
+os.environ["PERDURE_EXECUTOR_PROCESS_STATE_DIR"] = tempfile.mkdtemp(prefix="perdure-jobs-")
 
 import pytest
 from hypothesis import HealthCheck, settings

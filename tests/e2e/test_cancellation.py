@@ -43,7 +43,7 @@ def clean_slate() -> None:
 
 @pytest.fixture
 async def client(dsn: str) -> AsyncIterator[Perdure]:
-    async with Perdure(dsn, processes=1, threads=2, allow_run=True) as perdure:
+    async with Perdure(dsn, processes=1, threads=2, executors=["process"]) as perdure:
         yield perdure
 
 

@@ -18,6 +18,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 EXPECTED: dict[str, list[str]] = {
     "hello": ["result: HELLO, WORLD!", "1 RunStarted", "RunSucceeded"],
     "fan_out": ["1,000 tasks in", "sum of squares is 332,833,500", "  3: failed (ValueError: 3 is odd)", "  4: 2"],
+    "blobs": ["total 4799685, 878593 bytes, orders.csv.gz is smaller: True", "checked: True"],
     "durable_sleep": ["the run sleeps", "was killed with SIGKILL", "result: a croissant and a cake"],
     "approval": [
         "Good News: published at https://example.org/very-good-news for 3 euros",

@@ -8,7 +8,7 @@ import pytest
 
 from perdure import EngineSettings, Perdure, task, wf, workflow
 from perdure.engine.commits.store import Poison
-from perdure.errors import InvalidInput, PayloadTooLarge, RunAlreadyExists, RunFailed, Unavailable
+from perdure.errors import PayloadTooLarge, RunAlreadyExists, RunFailed, Unavailable
 from tests.fakes.waiting import turns
 
 
@@ -88,9 +88,10 @@ async def test_input_over_the_limit_is_refused_before_anything_is_written(dsn: s
     async def text(s: str) -> int:
         return len(s)
 
-    async with Perdure(dsn):
-        with pytest.raises((PayloadTooLarge, InvalidInput)):
+    async with Perdure(dsn, settings=EngineSettings(payload_bytes_max=200_000)) as client:
+        with pytest.raises(PayloadTooLarge):
             await text.run("x" * 300_000)
+        assert await client.list(workflow="run_call_text") == []
 
 
 async def test_run_inside_a_workflow_points_to_child_runs(dsn: str) -> None:

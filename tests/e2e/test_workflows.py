@@ -843,19 +843,20 @@ async def returns_text(size: int) -> str:
     return "x" * size
 
 
-async def test_payloads_over_the_limit_are_refused_wherever_they_appear(client: Perdure) -> None:
-    assert await moves_text.run("x" * 200_000, 200_000) == 400_000
-    with pytest.raises(InvalidInput, match="PAYLOAD_BYTES_MAX"):
-        await moves_text.run("x" * 300_000, 1)
-    with pytest.raises(RunFailed, match="PAYLOAD_BYTES_MAX"):
-        await moves_text.run("x", 300_000)
-    with pytest.raises(RunFailed, match="PAYLOAD_BYTES_MAX") as error:
-        await returns_text.run(300_000)
-    assert error.value.failure.code == "payload_too_large"
-    handle = await waits_with_cleanup.start("big")
-    with pytest.raises(InvalidInput, match="PAYLOAD_BYTES_MAX"):
-        await finished.resolve(handle.id, "x" * 300_000)
-    await handle.cancel()
+async def test_payloads_over_the_limit_are_refused_wherever_they_appear(dsn: str) -> None:
+    async with embedded(dsn, settings=EngineSettings(payload_bytes_max=250_000)):
+        assert await moves_text.run("x" * 200_000, 200_000) == 400_000
+        with pytest.raises(InvalidInput, match="PAYLOAD_POSTGRES_BYTES_MAX"):
+            await moves_text.run("x" * 300_000, 1)
+        with pytest.raises(RunFailed, match="PAYLOAD_POSTGRES_BYTES_MAX"):
+            await moves_text.run("x", 300_000)
+        with pytest.raises(RunFailed, match="PAYLOAD_POSTGRES_BYTES_MAX") as error:
+            await returns_text.run(300_000)
+        assert error.value.failure.code == "payload_too_large"
+        handle = await waits_with_cleanup.start("big")
+        with pytest.raises(InvalidInput, match="PAYLOAD_POSTGRES_BYTES_MAX"):
+            await finished.resolve(handle.id, "x" * 300_000)
+        await handle.cancel()
 
 
 @workflow

@@ -19,9 +19,10 @@ COMMIT_STATEMENT = b"insert into perdure.commit_log (session_id, n) select id"
 class Proxy:
     """Listens on loopback. `choose` is asked at each commit: "pass", "lose_request" or "lose_answer"."""
 
-    def __init__(self, dsn: str, choose: Callable[[], str]) -> None:
+    def __init__(self, dsn: str, choose: Callable[[], str], *, engines_only: bool = False) -> None:
+        """`engines_only`: of transactions, only those with the commit statement of an engine count."""
         parts = urlsplit(dsn)
-        self._parts, self._choose = parts, choose
+        self._parts, self._choose, self.engines_only = parts, choose, engines_only
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
         self.lost: dict[str, int] = {"lose_request": 0, "lose_answer": 0}
@@ -71,6 +72,8 @@ class _Link:
     def __init__(self, proxy: Proxy, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._proxy, self._reader, self._writer = proxy, reader, writer
         self._commit_names: set[bytes] = set()
+        self._is_engines = False
+        """The open transaction has executed the commit statement."""
         self._swallow = False
         """The answer to what was just sent is not passed on; when it is complete the connection ends."""
 
@@ -101,6 +104,7 @@ class _Link:
                 self._swallow = fate == "lose_answer"
             if kind == b"Q":
                 in_transaction = body.upper().startswith(b"BEGIN")
+                self._is_engines = False
             server.write(_frame(kind, body))
 
     def _is_commit(self, kind: bytes, body: bytes, in_transaction: bool) -> bool:
@@ -111,9 +115,11 @@ class _Link:
                 self._commit_names.add(name)
         elif kind == b"B":
             statement = body.split(b"\x00", 2)[1]
+            self._is_engines |= statement in self._commit_names
             return statement in self._commit_names and not in_transaction
         elif kind == b"Q":
-            return in_transaction and body.upper().startswith(b"COMMIT")
+            counts = self._is_engines or not self._proxy.engines_only
+            return in_transaction and counts and body.upper().startswith(b"COMMIT")
         return False
 
     async def _answers(self, server: asyncio.StreamReader) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 
-LAYERS = ("core", "flows", "engine", "store", "server", "sdk")
+LAYERS = ("core", "flows", "engine", "store", "server", "sdk", "executors")
 
 
 @dataclass(frozen=True)

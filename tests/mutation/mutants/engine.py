@@ -91,7 +91,7 @@ MUTANTS = [
     ),
     Mutant(
         "dispatch-ignore-the-epoch",
-        "engine/tasks/attempts.py",
+        "engine/tasks/flight.py",
         "return a.attempt == r.attempt and (not r.epoch or not a.epoch or r.epoch == a.epoch)",
         "return a.attempt == r.attempt",
         "engine/test_dispatch.py",
@@ -113,8 +113,8 @@ MUTANTS = [
     Mutant(
         "dispatch-at-most-once-without-a-row",
         "engine/tasks/dispatch.py",
-        "return o.at_most_once or bool(o.to_start_us or o.to_close_us)",
-        "return bool(o.to_start_us or o.to_close_us)",
+        "return o.at_most_once or bool(o.to_start_us or o.to_close_us or o.executor)",
+        "return bool(o.to_start_us or o.to_close_us or o.executor)",
         "engine/test_dispatch.py",
     ),
     Mutant(

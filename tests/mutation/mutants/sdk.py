@@ -71,8 +71,8 @@ MUTANTS = [
     Mutant(
         "execution-waiting-count-as-silent",
         "sdk/worker/execution.py",
-        "        waiting = [a for a in self._queue if a.options.heartbeat_us]\n",
-        "        waiting: list[Assignment] = []\n",
+        "for a in (*self._queue, *unbegun) if",
+        "for a in unbegun if",
         "sdk/test_execution.py::test_an_assignment_that_waits_for_a_runner_is_kept_alive",
     ),
     Mutant(
