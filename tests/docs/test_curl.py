@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from perdure.core import callbacks
 from tests.server.rest_live import Live, live
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -43,6 +44,7 @@ async def test_no_curl_line_is_refused_for_its_form(api: Live) -> None:
             "PERDURE_API_KEY": "key",
             "RUN": "@last",
             "body": "{}",
+            "CALLBACK": f"{api.url}{callbacks.PATH}/no-such-token",
         }
         shell = await asyncio.create_subprocess_shell(
             f"{line} -s -o /dev/null -w '%{{http_code}}'", stdout=asyncio.subprocess.PIPE, env=environment

@@ -138,7 +138,9 @@ def test_runnable_flows_give_what_the_page_shows(page: Path, dsn: str, tmp_path:
 
 
 def modules_of(page: Path) -> list[str]:
-    return [b.text for b in blocks_of(page) if b.language == "python" and b.remark != "no-run"]
+    """Programs of their own are left out: test_snippets.py runs them."""
+    found = [b for b in blocks_of(page) if b.language == "python" and b.remark != "no-run"]
+    return [b.text for b in found if "asyncio.run(" not in b.text]
 
 
 async def play(page: Path) -> None:
@@ -148,7 +150,7 @@ async def play(page: Path) -> None:
 
     for text in modules_of(page):
         exec(compile(text, str(page), "exec"), {"__name__": "page"})
-    async with Perdure(services={}, allow_run=True) as client:
+    async with Perdure(services={}, executors=["process"]) as client:
         for number, (block, asked, _) in enumerate(runnable(page)):
             name = f"page_{number}"
             await client.deploy(
@@ -250,6 +252,7 @@ KEYS = {
     *prepost.POST_KEYS,
     *verbs.HTTP_KEYS,
     *verbs.RUN_KEYS,
+    *verbs.JOB_KEYS,
     *verbs.WAIT_KEYS,
     *verbs.APPROVAL_KEYS,
 }
@@ -368,7 +371,9 @@ def test_commands_of_a_page_print_what_it_shows(
     names = [b.remark_text for b in modules]
     with server(dsn, tmp_path, "--auth", "open") as one, contextlib.ExitStack() as stack:
         if names:
-            worker = stack.enter_context(started("worker", *names, "--server", one.grpc, "--allow-run", cwd=tmp_path))
+            worker = stack.enter_context(
+                started("worker", *names, "--server", one.grpc, "--executor", "process", cwd=tmp_path)
+            )
             worker.until("connected")
         for block in blocks_of(page):
             if block.remark == "file" and block.language in ("yaml", "json"):

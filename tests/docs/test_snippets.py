@@ -40,6 +40,7 @@ def environment(dsn: str) -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PERDURE_", "PYTEST_"))}
     return kept | {
         "PERDURE_DSN": dsn,
+        "PERDURE_EXECUTOR_PROCESS_STATE_DIR": os.environ["PERDURE_EXECUTOR_PROCESS_STATE_DIR"],
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "NO_COLOR": "1",
         "COLUMNS": "200",
