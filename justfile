@@ -11,7 +11,7 @@ default: check
 # Everything CI checks, the tests last.
 check: lint types contracts wheel protobuf6-wire mutate-sample coverage test
 
-# Debian packages by name: PostgreSQL, Prometheus and PgBouncer, of which the tests start their own. `just setup 17` takes PostgreSQL 17 from its project.
+# Debian packages by name: PostgreSQL, Prometheus, PgBouncer and Podman, of which the tests start their own, and busybox for its images. From npm: Azurite. `just setup 17` takes PostgreSQL 17 from its project.
 setup postgres="":
     #!/usr/bin/env bash
     set -euo pipefail
@@ -26,13 +26,19 @@ setup postgres="":
     fi
     { command -v promtool && command -v prometheus; } >/dev/null || missing+=(prometheus)
     { command -v pgbouncer || [ -x /usr/sbin/pgbouncer ]; } >/dev/null || missing+=(pgbouncer)
-    [ ${#missing[@]} = 0 ] && exit 0
-    as_root apt-get update -qq
-    if [ -n "{{postgres}}" ]; then
-      install postgresql-common ca-certificates
-      as_root /usr/share/postgresql-common/pgdg/apt.postgresql.org.sh -y >/dev/null
+    command -v podman >/dev/null || missing+=(podman)
+    { command -v runc || [ -x /usr/sbin/runc ]; } >/dev/null || missing+=(runc)
+    command -v busybox >/dev/null || missing+=(busybox-static)
+    command -v npm >/dev/null || missing+=(npm)
+    if [ ${#missing[@]} != 0 ]; then
+      as_root apt-get update -qq
+      if [ -n "{{postgres}}" ]; then
+        install postgresql-common ca-certificates
+        as_root /usr/share/postgresql-common/pgdg/apt.postgresql.org.sh -y >/dev/null
+      fi
+      install "${missing[@]}"
     fi
-    install "${missing[@]}"
+    [ -x tests/azurite/node_modules/.bin/azurite-blob ] || npm ci --prefix tests/azurite --no-audit --no-fund --ignore-scripts --loglevel=error
 
 # The locked environment with every extra.
 sync:
