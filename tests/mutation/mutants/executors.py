@@ -22,9 +22,23 @@ MUTANTS = [
     Mutant(
         "process-started-again-after-a-restart",
         "executors/process/executor.py",
-        "if child.place.exit_code() is None and child.place.started() is None:",
-        "if True:",
-        "executors/test_process_conformance.py",
+        "if code is None and not child.is_own and child.place.started() is None:",
+        "if not child.is_own:",
+        "executors/test_process_states.py",
+    ),
+    Mutant(
+        "process-ended-between-two-looks",
+        "executors/process/executor.py",
+        "            code = child.place.exit_code()  # it may have begun and ended since the first look\n",
+        "",
+        "executors/test_process_states.py",
+    ),
+    Mutant(
+        "process-runs-unrecorded",
+        "executors/process/state.py",
+        " || exit 125",
+        "",
+        "executors/test_process_states.py",
     ),
     Mutant(
         "process-shim-dies-with-its-command",

@@ -157,12 +157,6 @@ class ProcessExecutor(Executor):
     def _found(self, child: ChildProcess) -> None:
         """A worker before this one started it, or was about to."""
         self._children[child.job.name] = child
-        if child.place.exit_code() is None and child.place.started() is None:
-            lock = child.place.lock()
-            if lock is not None:
-                os.close(lock)
-                self._begin(child)
-                return
         self._attach(child)
 
     def _begin(self, child: ChildProcess) -> None:
@@ -231,7 +225,7 @@ class ProcessExecutor(Executor):
         return {} if self._user is None else {"user": self._user[0], "group": self._user[1], "extra_groups": []}
 
     def _attach(self, child: ChildProcess) -> None:
-        """Its process began under a worker before this one."""
+        """Its process began under a worker before this one, or was about to."""
         begun = child.place.started()
         try:
             child.command = read_command(child.job, self._rules, os.environ)
@@ -274,12 +268,16 @@ class ProcessExecutor(Executor):
         if child.is_over:
             return
         code = child.place.exit_code()
-        lock = None if code is not None else child.place.lock()
-        if code is None and lock is None:
-            asyncio.get_running_loop().call_later(LOCK_POLL_S, self._poll_lock, child)
-            return
-        if lock is not None:
+        if code is None:
+            lock = child.place.lock()
+            if lock is None:
+                asyncio.get_running_loop().call_later(LOCK_POLL_S, self._poll_lock, child)
+                return
             os.close(lock)
+            code = child.place.exit_code()  # it may have begun and ended since the first look
+            if code is None and not child.is_own and child.place.started() is None:
+                self._begin(child)
+                return
         for follower in child.followers:
             follower.finish()
         self._sweep(child)

@@ -30,12 +30,13 @@ from perdure.executors.port import Job
 
 SHIM: Final = """\
 d=$1; shift
-read -r s < /proc/self/stat; printf '%s\\n' "$s" > "$d/state"
+read -r s < /proc/self/stat && printf '%s\\n' "$s" > "$d/state" || exit 125
 trap : TERM INT HUP
 {limits}"$@"
 printf 'exit %s\\n' $? >> "$d/state"
 """
-"""Runs the command and writes down its exit code. It outlives the worker. Signals are trapped, not ignored, so that the command gets them."""
+"""Runs the command and writes down its exit code. It outlives the worker. A command whose beginning cannot be recorded is not run: the
+next worker would start it again. Signals are trapped, not ignored, so that the command gets them."""
 
 
 _EXIT: Final = re.compile(r"^exit (\d+)\n", re.M)
