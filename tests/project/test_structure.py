@@ -27,6 +27,8 @@ PARAMETERS_MAX: Final = 7
 WORDS: Final = re.compile(
     r"\b(whoever|somebody|nobody|anybody|whatever|whomever|whichever|someone|everybody)\b", re.IGNORECASE
 )
+OTHER_PROCESSES: Final = {"harness", "tracing_processes", "typing"}
+"""Folders of tests whose tasks and workflows are defined in processes of their own."""
 
 CEILINGS: Final = {
     "files over 500 lines": 0,
@@ -40,6 +42,7 @@ CEILINGS: Final = {
     "pronouns in SQL": 0,
     "pronouns in the documentation": 60,
     "sleeps in tests": 79,
+    "definitions of tests with one name": 11,
 }
 
 
@@ -201,7 +204,31 @@ def pages() -> Iterator[Path]:
 
 
 def suite() -> Iterator[Path]:
-    return (file for file in (ROOT / "tests").rglob("*.py") if file != Path(__file__))
+    folders = [folder for folder in (ROOT / "tests").iterdir() if folder.name != "azurite"]
+    files = chain((ROOT / "tests").glob("*.py"), *(folder.rglob("*.py") for folder in folders))
+    return (file for file in files if file != Path(__file__))
+
+
+def repeated_definitions() -> list[str]:
+    """Tests of one process share its registry: a name with two definitions is served by no worker, and a run that needs it waits for ever."""
+    homes: dict[tuple[str, str], set[Path]] = defaultdict(set)
+    for file in suite():
+        if OTHER_PROCESSES.isdisjoint(file.parts):
+            for node in ast.parse(file.read_text()).body:
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                    for kind, name in defined(node):
+                        homes[kind, name].add(file)
+    return [f"{kind} {name}: {', '.join(map(place, files))}" for (kind, name), files in homes.items() if len(files) > 1]
+
+
+def defined(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[tuple[str, str]]:
+    """(task or workflow, name)."""
+    for decorator in function.decorator_list:
+        called = decorator.func if isinstance(decorator, ast.Call) else decorator
+        given = {k.arg: k.value for k in decorator.keywords} if isinstance(decorator, ast.Call) else {}
+        kind = ast.unparse(called).rpartition(".")[2]
+        if kind in ("task", "workflow"):
+            yield kind, ast.literal_eval(given["name"]) if "name" in given else function.name
 
 
 COUNTS: Final = {
@@ -215,6 +242,7 @@ COUNTS: Final = {
     "pronouns in the source": lambda: occurrences(WORDS, sources()),
     "pronouns in SQL": lambda: occurrences(WORDS, SOURCE.rglob("*.sql")),
     "pronouns in the documentation": lambda: occurrences(WORDS, pages()),
+    "definitions of tests with one name": repeated_definitions,
     "sleeps in tests": lambda: occurrences(re.compile(r"\bsleep\("), suite()),
 }
 

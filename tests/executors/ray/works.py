@@ -63,25 +63,25 @@ def environment() -> dict[str, str]:
     return dict(os.environ)
 
 
-@task(executor="ray", num_cpus=0.5, resources={"model_slot": 1}, timeout="2m")
+@task(executor="ray", name="on_ray.double", num_cpus=0.5, resources={"model_slot": 1}, timeout="2m")
 def double(n: int) -> int:
     print(f"doubling {n}")
     return 2 * n
 
 
-@task(executor="ray", retry=Retry(3, delay="10ms", never=(ArithmeticError,)))
+@task(executor="ray", name="on_ray.divide", retry=Retry(3, delay="10ms", never=(ArithmeticError,)))
 async def divide(a: int, b: int) -> float:
     return a / b
 
 
-@task(executor="ray", retry=Retry(3, delay="10ms"))
+@task(executor="ray", name="on_ray.third_time", retry=Retry(3, delay="10ms"))
 def third_time() -> int:
     if attempt().number < 3:
         raise RuntimeError("not yet")
     return attempt().number
 
 
-@task(executor="ray")
+@task(executor="ray", name="on_ray.large")
 def large(size: int) -> str:
     return "x" * size
 
@@ -95,7 +95,7 @@ class Model:
         return os.getpid(), self.calls, n + 1
 
 
-@task(executor="ray")
+@task(executor="ray", name="on_ray.predict")
 def predict(n: int) -> list[int]:
     import ray
 
@@ -108,13 +108,13 @@ def text_of(size: int) -> str:
     return "é" * (size // 2)
 
 
-@task(executor="ray")
+@task(executor="ray", name="on_ray.measured")
 def measured(text: str, first: str = "") -> list[Any]:
     """Of a value, which may have come by reference."""
     return [len(text), text[:1], hashlib.sha256(text.encode()).hexdigest(), first]
 
 
-@task(executor="ray")
+@task(executor="ray", name="on_ray.rendered")
 def rendered(size: int) -> dict[str, Any]:
     """A blob in a value that is itself too large for the history."""
     with Blob.writer("page.bin") as out:
@@ -123,7 +123,7 @@ def rendered(size: int) -> dict[str, Any]:
     return {"page": out.blob, "note": "n" * 100_000}
 
 
-@task(executor="ray")
+@task(executor="ray", name="on_ray.digested")
 def digested(found: dict[str, Any], page: Blob) -> list[Any]:
     with page.open() as file:
         file.seek(-10, 2)
@@ -131,6 +131,6 @@ def digested(found: dict[str, Any], page: Blob) -> list[Any]:
     return [page.size, hashlib.sha256(page.read_bytes()).hexdigest(), page.name, end, len(found["note"])]
 
 
-@task(executor="ray")
+@task(executor="ray", name="on_ray.digested_on_a_loop")
 async def digested_on_a_loop(page: Blob) -> str:
     return hashlib.sha256(await page.aread_bytes()).hexdigest()
