@@ -14,14 +14,14 @@ from perdure.core.expressions.nodes import Meter
 from perdure.flows.compile import compile_value
 from perdure.flows.decide import decider as decider_module
 from perdure.flows.decide.decider import Decider, DecisionTooLarge
+from tests.fakes.slowness import slowness
 
 RUN_ID = bytes(16)
 STALL_S = 0.05
 """What no flow may take of the event loop at a time."""
+NOISE = 2.0
+"""Measured times of one thing differ by this much while other tests use the machine."""
 HEAVY = "${ sum(range(48000)) }"
-
-WORK_S = 0.017
-"""Processor time of the work in `_slowness` on the machine that the bounds were set on."""
 
 
 def always() -> bool:
@@ -70,7 +70,7 @@ def test_no_step_of_a_decision_takes_long(name: str) -> None:
         if done:
             break
     # The collector may run in any one of them: the second longest tells.
-    assert sorted(times)[-2] < STALL_S, f"{max(times):.3f} s"
+    assert sorted(times)[-2] < NOISE * STALL_S * slowness(), f"{max(times):.3f} s"
 
 
 def test_what_is_asked_for_does_not_depend_on_slices() -> None:
@@ -196,14 +196,4 @@ def test_no_expression_takes_long(text: str) -> None:
         except ExprError as e:
             assert "steps" in str(e) or "characters" in str(e)
         times.append(thread_time() - began)
-    assert min(times) < (STALL_S - 0.005) * _slowness()
-
-
-def _slowness() -> float:
-    """Of this machine at this moment, over the one that the bound was set on; at least 1. Shared machines differ by a factor of two."""
-    times: list[float] = []
-    for _ in range(3):
-        began = thread_time()
-        sum(i * i for i in range(200_000))
-        times.append(thread_time() - began)
-    return max(1.0, min(times) / WORK_S)
+    assert min(times) < NOISE * STALL_S * slowness()
