@@ -4,12 +4,10 @@ export UV_FROZEN := "1"
 
 sources := "src tests examples docs/benchmarks.py"
 
-untraced := "--ignore=tests/sdk/test_guards.py --ignore=tests/sdk/test_worker_turns.py --ignore=tests/flows/test_slices.py --ignore=tests/flows/test_fair_turns.py --ignore=tests/flows/test_big_foreach.py --ignore=tests/flows/test_corpus_engine.py --ignore=tests/flows/test_yaml_fuzz.py"
-
 default: check
 
 # Everything CI checks, the tests last.
-check: lint types contracts wheel protobuf6-wire mutate-sample coverage test
+check: lint types contracts wheel protobuf6-wire mutate-sample test
 
 # Debian packages by name: PostgreSQL, Prometheus, PgBouncer and Podman, of which the tests start their own, and busybox for its images. From npm: Azurite. `just setup 17` takes PostgreSQL 17 from its project.
 setup postgres="":
@@ -55,10 +53,10 @@ types:
 contracts:
     uv run lint-imports
 
-# Every test. A failed test runs once more by itself, and is listed as flaky if it passes then.
-test *args="-q -n 2 --dist loadfile":
+# Every test, with coverage. A failed test runs once more by itself, and is listed as flaky if it passes then.
+test *args="-q -n 3 --dist loadfile --no-loadscope-reorder --cov":
     #!/usr/bin/env bash
-    # Most tests wait for processes and timers: two at a time, file by file. Long soaks have a short form here; the variable sets another.
+    # Most tests wait for processes and timers: three at a time, file by file. Long soaks have a short form here; the variable sets another.
     export PERDURE_SERVER_CHAOS_S="${PERDURE_SERVER_CHAOS_S:-60}"
     exec uv run python tests/rerun.py {{args}}
 
@@ -66,10 +64,9 @@ test *args="-q -n 2 --dist loadfile":
 unit *args:
     uv run pytest tests/core tests/flows tests/wire tests/engine tests/sdk tests/app tests/project -q {{args}}
 
-# Line and branch coverage of core, flows and engine by their own tests; the floor is in pyproject.toml. Left out: guards of workflow code, which refuse what coverage itself does; code that is interrupted from another thread, which its tracer does not survive; and tests of speed, which it slows down.
+# Line and branch coverage of core, flows and engine by their own tests; the floor is in pyproject.toml, what is left out in tests/conftest.py.
 coverage:
-    uv run coverage run -m pytest -q --durations=0 --durations-min=5 --hypothesis-profile=coverage {{untraced}} tests/core tests/flows tests/wire tests/engine tests/sdk
-    uv run coverage report
+    uv run python tests/rerun.py -q -n 2 --dist loadfile --cov tests/core tests/flows tests/wire tests/engine tests/sdk
 
 # The unit tests on every supported Python that is installed or can be installed.
 matrix *args:

@@ -1,4 +1,5 @@
 """Databases for tests: one server for the whole session, a fresh database for every test. And Hypothesis: other examples each time.
+And coverage, where `--cov` asks for it: of the pure and central layers, by their own tests alone.
 
 The examples follow from PERDURE_HYPOTHESIS_SEED, which is drawn when it is not given, and printed in either case.
 """
@@ -11,9 +12,10 @@ import os
 import random
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 # Tests hold live gRPC servers while the fixtures here start PostgreSQL's programs; see perdure/sdk/client/channel.py.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
@@ -34,6 +36,21 @@ TEMPLATE = "perdure_template"
 SHARED_CLUSTER = os.environ.get("PERDURE_TEST_CLUSTER")
 _numbers = itertools.count(1)
 
+TESTS = Path(__file__).parent
+TRACED = ("core", "flows", "wire", "engine", "sdk")
+UNTRACED = {
+    # Guards of workflow code, which refuse what coverage itself does.
+    "sdk/test_guards.py",
+    # Code that is interrupted from another thread, which the tracer does not survive.
+    "sdk/test_worker_turns.py",
+    # Speed, and much work: the tracer slows them down.
+    "flows/test_slices.py",
+    "flows/test_fair_turns.py",
+    "flows/test_big_foreach.py",
+    "flows/test_corpus_engine.py",
+    "flows/test_yaml_fuzz.py",
+}
+
 # In the environment, so that pytest-xdist's workers and the second run of a failed test try the same examples.
 HYPOTHESIS_SEED = os.environ.setdefault("PERDURE_HYPOTHESIS_SEED", str(random.SystemRandom().getrandbits(32)))
 # Nothing here may depend on the machine's speed: no deadline per example, and slow generation is no failure. No database of failures,
@@ -47,9 +64,34 @@ settings.register_profile(
     database=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
-# `just coverage` needs each line once, not many examples.
-settings.register_profile("coverage", settings.get_profile("perdure"), max_examples=5)
 settings.load_profile("perdure")
+
+# Side by side, file by file: what takes longest begins first, so that no process of pytest-xdist is left alone with it at the end. A cluster of
+# Ray takes half a minute of processor time to start: its tests share one.
+ORDER = ("executors/ray", "executors", "docs", "cli", "e2e", "bench", "server", "store")
+TOGETHER = ("executors/ray",)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: _place(item.path.relative_to(TESTS).as_posix(), ORDER))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            place = _place(file.removeprefix(f"{TESTS.name}/"), TOGETHER)
+            return file if place == len(TOGETHER) else TOGETHER[place]
+
+    return Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+def _place(file: str, folders: tuple[str, ...]) -> int:
+    """Of the folder of a test among others; behind them if it is in none."""
+    return next((n for n, folder in enumerate(folders) if file.startswith(f"{folder}/")), len(folders))
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -59,6 +101,21 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.write_line(f"Hypothesis tried the examples of PERDURE_HYPOTHESIS_SEED={HYPOTHESIS_SEED}")
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Coverage pauses for tests that are not of the layers whose coverage counts."""
+    plugin = item.config.pluginmanager.getplugin("_cov")
+    controller = getattr(plugin, "cov_controller", None)
+    path = item.path.relative_to(TESTS)
+    if controller is None or (path.parts[0] in TRACED and path.as_posix() not in UNTRACED):
+        return (yield)
+    controller.pause()
+    try:
+        return (yield)
+    finally:
+        controller.resume()
 
 
 @pytest.fixture(scope="session")

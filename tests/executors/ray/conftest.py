@@ -8,7 +8,7 @@ import pytest
 from tests.executors.ray.cluster import LOOPBACK, SKIP, RayCluster
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def ray_cluster() -> Iterator[RayCluster]:
     if SKIP:
         pytest.skip(SKIP)

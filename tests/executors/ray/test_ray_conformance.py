@@ -25,12 +25,13 @@ WORKS = "tests.executors.ray.works"
 class Ray(Counterpart):
     name = "ray"
     hard_kill_s = 90.0
+    connect_s = 90.0
 
     def __init__(self, cluster: RayCluster) -> None:
         self.cluster = cluster
 
     def executor(self) -> Executor:
-        return RayExecutor(RayOptions(address=self.cluster.address, call_s=20.0, connect_s=90.0))
+        return RayExecutor(RayOptions(address=self.cluster.address, call_s=20.0, connect_s=self.connect_s))
 
     def work(self, kind: str, **values: Any) -> dict[str, Any]:
         match kind:
@@ -77,4 +78,9 @@ def counterpart(ray_cluster: RayCluster, monkeypatch: pytest.MonkeyPatch) -> Ray
 
 
 class TestRay(Conformance):
-    pass
+    async def test_an_executor_that_stays_away_gives_the_attempt_back(
+        self, counterpart: Counterpart, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert isinstance(counterpart, Ray)
+        counterpart.connect_s = 15.0
+        await super().test_an_executor_that_stays_away_gives_the_attempt_back(counterpart, monkeypatch)
