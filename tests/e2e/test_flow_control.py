@@ -371,7 +371,7 @@ async def fc_with_priority(name: str, priority: int, count: int) -> None:
 
 async def test_higher_priority_goes_first(dsn: str) -> None:
     async with Perdure(dsn, slots=2):
-        low = await fc_with_priority.start("low", 0, 20)
+        low = await fc_with_priority.start("low", 0, 100)
         await until(lambda: running["low"])
         high = await fc_with_priority.start("high", 5, 10)
         await asyncio.gather(low.result(timeout="60s"), high.result(timeout="60s"))

@@ -71,7 +71,9 @@ class Podman:
         self._service: subprocess.Popen[bytes] | None = None
 
     def run(self, *args: str) -> str:
-        made = subprocess.run(["podman", *args], env=self._env, capture_output=True, text=True, timeout=120)
+        made = subprocess.run(
+            ["podman", *args], env=self._env, cwd=self.root, capture_output=True, text=True, timeout=120
+        )
         assert made.returncode == 0, made.stderr
         return made.stdout
 
@@ -96,6 +98,7 @@ class Podman:
             self._service = subprocess.Popen(
                 ["podman", "system", "service", "--time=0", f"unix://{self.socket}"],
                 env=self._env,
+                cwd=self.root,  # where a file "oom" is left for a container that took too much memory
                 stdout=log,
                 stderr=log,
                 start_new_session=True,

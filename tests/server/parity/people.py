@@ -7,6 +7,7 @@ from perdure.core.api.approvals import AnswerApproval, CreateLink, DelegateAppro
 from perdure.core.api.dead_letters import DeadLetterFilter, ListDeadLetters, RetryDeadLetters
 from perdure.core.api.named_events import EmitEvent, ListEvents, ListWebhooks, PutWebhook, WebhookRef
 from perdure.core.limits import NAME_CHARS_MAX
+from tests.fakes.waiting import until
 from tests.server.parity.stage import NOWHERE, Refusal, Rest, Scenario, Stage, ask
 
 MISSING = (NOWHERE, "not_found")
@@ -29,6 +30,12 @@ async def failed(stage: Stage) -> str:
 async def emitted(stage: Stage) -> str:
     name = stage.name()
     await stage.embedded(named_events.EMIT, EmitEvent(name, b'{"a": 1}', "k"))
+
+    async def matched() -> bool:
+        page = await stage.embedded(named_events.LIST, ListEvents(name))
+        return page.items[0].done_us is not None
+
+    await until(matched, "a later answer is the same")
     return name
 
 
