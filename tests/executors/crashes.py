@@ -23,7 +23,11 @@ from tests.fakes.waiting import busy_thread
 
 ROOT = Path(__file__).parents[2]
 SIZE = struct.Struct("!I")
-CLIENTS = {"kubernetes": ("kubernetes_asyncio.client", "kubernetes_asyncio.config")}
+CLIENTS = {
+    "kubernetes": ("kubernetes_asyncio.client", "kubernetes_asyncio.config"),
+    "cloud-run": ("google.cloud.run_v2", "google.auth.credentials", "obstore.store"),
+    "objects": ("obstore.store",),
+}
 """Modules that an executor imports when it is opened."""
 
 
