@@ -4,10 +4,16 @@ export UV_FROZEN := "1"
 
 sources := "src tests examples docs/benchmarks.py"
 
+# Run by `coverage`, which leaves out `untraced`: guards of workflow code, which refuse what coverage itself does; code that is interrupted from
+# another thread, which its tracer does not survive; and tests of speed, which it slows down.
+traced := "tests/core tests/flows tests/wire tests/engine tests/sdk"
+untraced := "tests/sdk/test_guards.py tests/sdk/test_worker_turns.py tests/flows/test_slices.py tests/flows/test_fair_turns.py tests/flows/test_big_foreach.py tests/flows/test_corpus_engine.py tests/flows/test_yaml_fuzz.py"
+side_by_side := "-q -n 3 --dist loadfile --no-loadscope-reorder"
+
 default: check
 
 # Everything CI checks, the tests last.
-check: lint types contracts wheel protobuf6-wire mutate-sample test
+check: lint types contracts wheel protobuf6-wire mutate-sample coverage test-rest
 
 # Debian packages by name: PostgreSQL, Prometheus, PgBouncer and Podman, of which the tests start their own, and busybox for its images. From npm: Azurite. `just setup 17` takes PostgreSQL 17 from its project.
 setup postgres="":
@@ -53,20 +59,29 @@ types:
 contracts:
     uv run lint-imports
 
-# Every test, with coverage. A failed test runs once more by itself, and is listed as flaky if it passes then.
-test *args="-q -n 3 --dist loadfile --no-loadscope-reorder --cov":
+# Every test. A failed test runs once more by itself, and is listed as flaky if it passes then.
+test *args=side_by_side:
     #!/usr/bin/env bash
     # Most tests wait for processes and timers: three at a time, file by file. Long soaks have a short form here; the variable sets another.
     export PERDURE_SERVER_CHAOS_S="${PERDURE_SERVER_CHAOS_S:-60}"
     exec uv run python tests/rerun.py {{args}}
 
+# The tests that `coverage` does not run.
+test-rest:
+    #!/usr/bin/env bash
+    set -euo pipefail
+    folders=()
+    for folder in tests/*/; do [[ " {{traced}} " == *" ${folder%/} "* ]] || folders+=("${folder%/}"); done
+    exec just test {{side_by_side}} "${folders[@]}" {{untraced}}
+
 # Tests that need no database.
 unit *args:
     uv run pytest tests/core tests/flows tests/wire tests/engine tests/sdk tests/app tests/project -q {{args}}
 
-# Line and branch coverage of core, flows and engine by their own tests; the floor is in pyproject.toml, what is left out in tests/conftest.py.
+# Line and branch coverage of core, flows and engine by their own tests; the floor is in pyproject.toml.
 coverage:
-    uv run python tests/rerun.py -q -n 2 --dist loadfile --cov tests/core tests/flows tests/wire tests/engine tests/sdk
+    uv run coverage run tests/rerun.py -q --durations=0 --durations-min=5 --hypothesis-profile=coverage {{prepend("--ignore=", untraced)}} {{traced}}
+    uv run coverage report
 
 # The unit tests on every supported Python that is installed or can be installed.
 matrix *args:

@@ -1,5 +1,4 @@
 """Databases for tests: one server for the whole session, a fresh database for every test. And Hypothesis: other examples each time.
-And coverage, where `--cov` asks for it: of the pure and central layers, by their own tests alone.
 
 The examples follow from PERDURE_HYPOTHESIS_SEED, which is drawn when it is not given, and printed in either case.
 """
@@ -12,7 +11,7 @@ import os
 import random
 import shutil
 import tempfile
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -34,22 +33,8 @@ from perdure.store.migrate import migrate
 FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "max_connections": "200"}
 TEMPLATE = "perdure_template"
 SHARED_CLUSTER = os.environ.get("PERDURE_TEST_CLUSTER")
-_numbers = itertools.count(1)
-
 TESTS = Path(__file__).parent
-TRACED = ("core", "flows", "wire", "engine", "sdk")
-UNTRACED = {
-    # Guards of workflow code, which refuse what coverage itself does.
-    "sdk/test_guards.py",
-    # Code that is interrupted from another thread, which the tracer does not survive.
-    "sdk/test_worker_turns.py",
-    # Speed, and much work: the tracer slows them down.
-    "flows/test_slices.py",
-    "flows/test_fair_turns.py",
-    "flows/test_big_foreach.py",
-    "flows/test_corpus_engine.py",
-    "flows/test_yaml_fuzz.py",
-}
+_numbers = itertools.count(1)
 
 # In the environment, so that pytest-xdist's workers and the second run of a failed test try the same examples.
 HYPOTHESIS_SEED = os.environ.setdefault("PERDURE_HYPOTHESIS_SEED", str(random.SystemRandom().getrandbits(32)))
@@ -64,6 +49,8 @@ settings.register_profile(
     database=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
+# `just coverage` needs each line once, not many examples.
+settings.register_profile("coverage", settings.get_profile("perdure"), max_examples=5)
 settings.load_profile("perdure")
 
 # Side by side, file by file: what takes longest begins first, so that no process of pytest-xdist is left alone with it at the end. A cluster of
@@ -101,21 +88,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.write_line(f"Hypothesis tried the examples of PERDURE_HYPOTHESIS_SEED={HYPOTHESIS_SEED}")
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Coverage pauses for tests that are not of the layers whose coverage counts."""
-    plugin = item.config.pluginmanager.getplugin("_cov")
-    controller = getattr(plugin, "cov_controller", None)
-    path = item.path.relative_to(TESTS)
-    if controller is None or (path.parts[0] in TRACED and path.as_posix() not in UNTRACED):
-        return (yield)
-    controller.pause()
-    try:
-        return (yield)
-    finally:
-        controller.resume()
 
 
 @pytest.fixture(scope="session")
