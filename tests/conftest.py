@@ -20,7 +20,7 @@ from typing import Any
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 # Jobs of one test are not found by another.
-os.environ["PERDURE_EXECUTOR_PROCESS_STATE_DIR"] = tempfile.mkdtemp(prefix="perdure-jobs-")
+JOBS = os.environ["PERDURE_EXECUTOR_PROCESS_STATE_DIR"] = tempfile.mkdtemp(prefix="perdure-jobs-")
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -84,6 +84,10 @@ def _place(file: str, folders: tuple[str, ...]) -> int:
 def pytest_configure(config: pytest.Config) -> None:
     if hypothesis_core.global_force_seed is None:  # else pytest was given --hypothesis-seed
         hypothesis_core.global_force_seed = int(HYPOTHESIS_SEED)
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(JOBS, ignore_errors=True)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -20,7 +20,7 @@ KINDS: Final = ("failed", "passed", "skipped", "deselected", "xfailed", "xpassed
 
 
 class Recorder:
-    """Remembers each test's failures, and which tests there were of each kind."""
+    """Remembers each test's failures, and which tests there were of each kind. Names a failed test at once: a run may be cut off."""
 
     def __init__(self) -> None:
         self.failures: dict[str, list[str]] = {}
@@ -28,6 +28,7 @@ class Recorder:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
+            print(f"\nfailed: {report.nodeid}", flush=True)
             sections = [f"-- {title}\n{text}" for title, text in report.sections]
             self.failures.setdefault(report.nodeid, []).append("\n".join([report.longreprtext, *sections]))
 
