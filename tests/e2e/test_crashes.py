@@ -82,6 +82,11 @@ async def _chaos(fleet: Fleet, cluster: PrivateCluster, randomness: random.Rando
     while True:
         elapsed = time.monotonic() - began
         assert elapsed < CHAOS_S_MAX, f"{fleet.acknowledged} of {RUNS} starts in {elapsed:.0f} s\n{fleet.errors()}"
+        # An engine that starts while the database is away says so and exits; that is for its supervisor to repeat.
+        for n, engine in enumerate(alive):
+            if engine.process.poll() is not None:
+                assert "errors.Unavailable" in engine.err.read_text(), fleet.errors()
+                alive[n] = launch()
         if elapsed > CHAOS_S_MIN and fleet.acknowledged >= RUNS and done["database killed"] >= DATABASE_KILLS:
             await _all_awake(alive)
             return done
