@@ -13,7 +13,13 @@ side_by_side := "-q -n 3 --dist loadfile --no-loadscope-reorder"
 default: check
 
 # Everything CI checks, the tests last.
-check: lint types contracts wheel protobuf6-wire mutate-sample coverage test-rest
+check: lint before-tests test-rest
+
+# Each of the two keeps one processor busy.
+[parallel]
+before-tests: checks coverage
+
+checks: types contracts wheel protobuf6-wire mutate-sample
 
 # Debian packages by name: PostgreSQL, Prometheus, PgBouncer and Podman, of which the tests start their own, and busybox for its images. From npm: Azurite. `just setup 17` takes PostgreSQL 17 from its project.
 setup postgres="":
