@@ -63,8 +63,8 @@ class NoUpdates:
 
 
 class NoPayloads:
-    async def stores_to_check(self) -> list[str]:
-        return []
+    async def sweep(self, *given: Any) -> int:
+        return 0
 
 
 def stores(store: Any, **given: Any) -> Stores:

@@ -59,6 +59,7 @@ insert into perdure.deferred_start (run_id, ns, workflow, key, kind, due_at, las
 insert into perdure.dedup (ns, workflow, key, run_id, expires_at) values
   (1, 'w', 'old', '{ANY}', now() - interval '1 hour'), (1, 'w', 'until its end', '{ANY}', 'infinity');
 insert into perdure.payload (ns, store, sha256, size, is_complete, check_at) values (1, '', '\\x{bytes(32).hex()}', 1, true, now() - interval '1 hour');
+insert into perdure.payload_garbage (store, sha256, check_at) values ('file:///x/y', '\\x{bytes(32).hex()}', now() - interval '1 hour');
 insert into perdure.named_event (ns, name, body, source) values (1, 'e', '', '');
 """
 
@@ -195,7 +196,20 @@ LOCKS = [
         holds="delete from perdure.payload where ns = 1",
         shared=True,
     ),
-    picked("lock_payloads_to_check", "payload", "ns = 1", stores=[""], limit=10),
+    picked("lock_payloads_to_check", "payload", "ns = 1", urls=[], limit=10),
+    Lock(
+        "lock_announced_objects",
+        {"ns": 1, "sha256": [DIGEST]},
+        holds=f"select pg_advisory_xact_lock(hashtextextended('1 {DIGEST.hex()}', 7))",
+    ),
+    claimed(
+        "take_payload_garbage",
+        "payload_garbage",
+        "store = 'file:///x/y'",
+        urls=["file:///x"],
+        limit=10,
+        again_s=1.0,
+    ),
     picked("claim_events", "named_event", "name = 'e'", limit=10),
     picked("due_schedules", "schedule", "name = 's'", limit=10),
     held("schedule_to_start", "schedule", "name = 's'", ns=1, name="s"),

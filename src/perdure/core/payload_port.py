@@ -23,8 +23,8 @@ class AnnouncedPayload(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PayloadPlaces(msgspec.Struct, frozen=True):
-    store: str
-    """What references name as their store: empty, or the folder of the namespace in the object store."""
+    stores: list[str]
+    """What the reference to each names as its store: empty, or its folder in the object store."""
     stored: list[bool]
     """Which of them the database has complete; of an object store only the store itself knows."""
 

@@ -18,19 +18,20 @@ from perdure.payloads.transfer import PayloadTransfer
 class PayloadStore(Protocol):
     """The database's part of it."""
 
-    async def announce(self, ns: int, store: str, items: Sequence[AnnouncedPayload], grace_s: float) -> list[bool]: ...
+    async def announce(
+        self, ns: int, folder: str, items: Sequence[AnnouncedPayload], grace_s: float
+    ) -> list[tuple[str, bool]]: ...
     async def put_whole(self, ns: int, item: AnnouncedPayload, data: bytes, grace_s: float) -> None: ...
     async def put_chunk(self, ns: int, sha256: bytes, n: int, data: bytes) -> None: ...
     async def complete(self, ns: int, sha256: bytes, size: int) -> None: ...
     async def read(self, ns: int, sha256: bytes, offset: int, size: int) -> bytes: ...
     async def find(self, ns: int, sha256: bytes) -> Reference: ...
     async def hold(self, ns: int, places: Sequence[Place], grace_s: float, run_id: bytes | None = None) -> None: ...
-    async def stores_to_check(self) -> list[str]: ...
-    async def sweep(self, stores: Sequence[str], limit: int, grace_s: float, delete_objects: DeleteObjects) -> int: ...
+    async def sweep(self, urls: Sequence[str], limit: int, grace_s: float, delete_objects: DeleteObjects) -> int: ...
 
 
 class DeleteObjects(Protocol):
-    async def __call__(self, folder: str, digests: list[bytes], /) -> None: ...
+    async def __call__(self, places: list[Place], /) -> None: ...
 
 
 class Payloads:
@@ -53,10 +54,7 @@ class Payloads:
 
     async def sweep(self, limit: int) -> int:
         """Delete content that nothing uses. Object stores that this engine does not know are left to engines that do."""
-        stores = [s for s in await self.store.stores_to_check() if not s or self.objects.is_known(s)]
-        if not stores:
-            return 0
-        return await self.store.sweep(stores, limit, self.grace_s, self.objects.delete)
+        return await self.store.sweep(self.objects.urls, limit, self.grace_s, self.objects.delete)
 
 
 class NamespacePayloads:
@@ -79,7 +77,8 @@ class NamespacePayloads:
             )
         for item in items:
             self._check(item.sha256, item.size, in_database=not store)
-        return PayloadPlaces(folder, await self._store.announce(self._ns, folder, items, self._payloads.grace_s))
+        found = await self._store.announce(self._ns, folder, items, self._payloads.grace_s)
+        return PayloadPlaces([store for store, _ in found], [is_complete for _, is_complete in found])
 
     async def put(self, sha256: bytes, size: int, offset: int, data: bytes, holds: list[Place]) -> bool:
         self._check(sha256, size, in_database=True)

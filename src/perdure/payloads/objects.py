@@ -1,6 +1,6 @@
 """Object stores for payloads, through obstore: S3, GCS, Azure, a directory. Loaded when one is used; `pip install 'perdure[objects]'`.
 
-Content lies under the folder of its namespace, named by its SHA-256. Only stores that this process was given are opened: a reference that
+Content is named by its SHA-256, in a folder of its own below that of its namespace. Only stores that this process was given are opened: a reference that
 names another one is refused, because it may come from outside.
 """
 
@@ -15,6 +15,7 @@ from typing import Any, Final, cast
 
 from perdure.core.errors import InvalidInput, PayloadMissing, Unavailable
 from perdure.core.limits import PAYLOAD_STORES_MAX
+from perdure.core.payload_port import Place
 from perdure.core.payloads import Reference
 from perdure.payloads.content import Content, ContentChanged
 
@@ -70,13 +71,10 @@ class ObjectStores:
     def first(self) -> str:
         return self.urls[0] if self.urls else ""
 
-    def is_known(self, folder: str) -> bool:
-        return any(folder.startswith(f"{url}/") and ".." not in folder for url in self.urls)
-
     async def has(self, folder: str, content: Content) -> bool:
         """Whether the content is there, with its size. An upload becomes visible when it is complete."""
         try:
-            found: Any = await _obstore().head_async(self._at(folder), content.sha256.hex())
+            found: Any = await _obstore().head_async(*self._at(folder, content.sha256))
         except FileNotFoundError:
             return False
         except Exception as e:
@@ -86,8 +84,7 @@ class ObjectStores:
     async def put(self, folder: str, content: Content) -> None:
         try:
             await _obstore().put_async(
-                self._at(folder),
-                content.sha256.hex(),
+                *self._at(folder, content.sha256),
                 _checked_chunks(content),
                 use_multipart=content.size > PART_BYTES,
                 chunk_size=PART_BYTES,
@@ -105,7 +102,7 @@ class ObjectStores:
             return b""
         try:
             part: Any = await _obstore().get_range_async(
-                self._at(reference.store), reference.hex, start=offset, length=size
+                *self._at(reference.store, reference.sha256), start=offset, length=size
             )
         except FileNotFoundError:
             raise PayloadMissing(
@@ -115,25 +112,32 @@ class ObjectStores:
             raise _trouble(reference.store, e) from e
         return bytes(part)
 
-    async def delete(self, folder: str, digests: list[bytes]) -> None:
+    async def delete(self, places: list[Place]) -> None:
         """What is not there counts as deleted."""
-        for digest in digests:
+        for folder, sha256 in places:
             try:
-                await _obstore().delete_async(self._at(folder), digest.hex())
+                await _obstore().delete_async(*self._at(folder, sha256))
             except FileNotFoundError:
                 continue
             except Exception as e:
                 raise _trouble(folder, e) from e
 
-    def _at(self, folder: str) -> Any:
-        store = self._open.get(folder)
-        if store is None:
-            if not self.is_known(folder):
-                raise InvalidInput(
-                    f"content is in the payload store {folder}, which this process does not know; name it in PERDURE_PAYLOADS"
-                )
-            store = self._open[folder] = _opened(folder)
-        return store
+    def is_known(self, folder: str) -> bool:
+        return self._url_of(folder) is not None
+
+    def _url_of(self, folder: str) -> str | None:
+        return next((url for url in self.urls if folder.startswith(f"{url}/") and ".." not in folder), None)
+
+    def _at(self, folder: str, sha256: bytes) -> tuple[Any, str]:
+        """The store, and the name in it."""
+        url = self._url_of(folder)
+        if url is None:
+            raise InvalidInput(
+                f"content is in the payload store {folder}, which this process does not know; name it in PERDURE_PAYLOADS"
+            )
+        if url not in self._open:
+            self._open[url] = _opened(url)
+        return self._open[url], f"{folder.removeprefix(f'{url}/')}/{sha256.hex()}"
 
 
 def _obstore() -> Any:
@@ -146,19 +150,19 @@ def _obstore() -> Any:
     return cast(Any, obstore)
 
 
-def _opened(folder: str) -> Any:
+def _opened(url: str) -> Any:
     _obstore()
     from obstore.store import LocalStore, from_url
 
-    if folder.startswith("file://"):
-        return LocalStore(folder.removeprefix("file://"), mkdir=True)
+    if url.startswith("file://"):
+        return LocalStore(url.removeprefix("file://"), automatic_cleanup=True, mkdir=True)
     # Client options that are given replace those of the environment, so the one that stands there is repeated.
     allow_http = any(os.environ.get(name, "").lower() in ("1", "true") for name in ALLOW_HTTP)
     options: Any = {
         "client_options": {"timeout": REQUEST_TIMEOUT, "allow_http": allow_http},
         "retry_config": {"max_retries": RETRIES_MAX, "retry_timeout": timedelta(seconds=RETRY_S_MAX)},
     }
-    return from_url(folder, **options)
+    return from_url(url, **options)
 
 
 async def _checked_chunks(content: Content) -> AsyncIterator[bytes]:

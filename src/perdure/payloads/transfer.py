@@ -109,16 +109,16 @@ class PayloadTransfer:
             return await _tried(lambda: self._to_database(content, holds))
 
     async def _to_objects(self, url: str, content: Content, holds: list[Place]) -> str:
-        places = await self._port.announce(url, [AnnouncedPayload(content.sha256, content.size, holds)])
-        if not await self._objects.has(places.store, content):
-            await self._objects.put(places.store, content)
-        return places.store
+        (folder,) = (await self._port.announce(url, [AnnouncedPayload(content.sha256, content.size, holds)])).stores
+        if not await self._objects.has(folder, content):
+            await self._objects.put(folder, content)
+        return folder
 
     async def _to_database(self, content: Content, holds: list[Place]) -> str:
         if content.size > PAYLOAD_CHUNK_BYTES:
             places = await self._port.announce("", [AnnouncedPayload(content.sha256, content.size, holds)])
             if places.stored[0]:
-                return places.store
+                return ""
         offset, chunks, is_complete = 0, content.chunks(), False
         while (chunk := await asyncio.to_thread(next, chunks, None)) is not None or not offset:
             is_complete = await self._port.put(content.sha256, content.size, offset, chunk or b"", holds)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from hashlib import sha256 as new_digest
+from secrets import token_hex
 from typing import Any, Final
 
 from perdure.core.errors import PayloadCorrupt, PayloadMissing
@@ -14,38 +15,50 @@ from perdure.store.clashes import retried
 from perdure.store.port import PostgresPort
 from perdure.store.queries import execute, fetch
 
+FOLDER_BYTES: Final = 8
+"""Random bytes in the name of a folder: no folder is used again for the same content."""
+DELETE_AGAIN_S: Final = 300.0
+"""Seconds after which the deletion of an object is repeated if it failed."""
 LOCKED_MAX: Final = 50
 """Contents that one transaction of upkeep locks: commits that refer to one of them wait for it."""
 
 StoredPlace = tuple[int, str, bytes]
 """(namespace, store, SHA-256)"""
-DeleteObjects = Callable[[str, list[bytes]], Awaitable[None]]
-"""Delete content of an object store: its folder, the digests."""
+DeleteObjects = Callable[[list[Place]], Awaitable[None]]
+"""Delete content of object stores."""
 
 
 @retried()
 class PostgresPayloads(PostgresPort):
-    async def announce(self, ns: int, store: str, items: Sequence[AnnouncedPayload], grace_s: float) -> list[bool]:
-        """Which of them are complete in the database."""
+    async def announce(
+        self, ns: int, folder: str, items: Sequence[AnnouncedPayload], grace_s: float
+    ) -> list[tuple[str, bool]]:
+        """Where each is or belongs, and whether it is complete in the database. `folder`: of an object store."""
         async with self._pool.take() as c, c.transaction():
-            return await self._announce(c, ns, store, items, grace_s)
+            return await self._announce(c, ns, folder, items, grace_s)
 
     async def _announce(
-        self, c: Any, ns: int, store: str, items: Sequence[AnnouncedPayload], grace_s: float
-    ) -> list[bool]:
+        self, c: Any, ns: int, folder: str, items: Sequence[AnnouncedPayload], grace_s: float
+    ) -> list[tuple[str, bool]]:
         sizes = {item.sha256: item.size for item in items}
-        rows = await fetch(c, "announce_payloads", ns=ns, store=store, items=list(sizes.items()), grace_s=grace_s)
-        parts = [(item.sha256, *place) for item in items for place in item.holds]
+        given = {"ns": ns, "items": list(sizes.items()), "grace_s": grace_s}
+        if folder:
+            await fetch(c, "lock_announced_objects", ns=ns, sha256=list(sizes))
+            rows = await fetch(c, "announce_objects", store=folder, new=token_hex(FOLDER_BYTES), **given)
+            found = {row["sha256"]: (row["store"], False) for row in rows}
+        else:
+            rows = await fetch(c, "announce_payloads", store="", **given)
+            found = {row["sha256"]: ("", row["is_complete"]) for row in rows}
+        parts = [(found[item.sha256][0], item.sha256, *place) for item in items for place in item.holds]
         if parts:
-            await execute(c, "insert_payload_parts", ns=ns, store=store, parts=parts)
+            await execute(c, "insert_payload_parts", ns=ns, parts=parts)
             await check_stored(c, [(ns, *place) for item in items for place in item.holds])
-        complete = {row["sha256"] for row in rows if row["is_complete"]}
-        return [item.sha256 in complete for item in items]
+        return [found[item.sha256] for item in items]
 
     async def put_whole(self, ns: int, item: AnnouncedPayload, data: bytes, grace_s: float) -> None:
         """Content of one chunk, whose digest was checked."""
         async with self._pool.take() as c, c.transaction():
-            if not (await self._announce(c, ns, "", [item], grace_s))[0]:
+            if not (await self._announce(c, ns, "", [item], grace_s))[0][1]:
                 await execute(c, "put_payload_chunk", ns=ns, sha256=item.sha256, n=0, data=data)
                 await execute(c, "complete_payload", ns=ns, sha256=item.sha256, size=item.size)
 
@@ -96,34 +109,44 @@ class PostgresPayloads(PostgresPort):
             if run_id is not None:
                 await execute(c, "use_payloads", run_id=run_id, ns=ns, places=list(places))
 
-    async def stores_to_check(self) -> list[str]:
-        return [row["store"] for row in await self._fetch("list_payload_stores")]
-
-    async def sweep(self, stores: Sequence[str], limit: int, grace_s: float, delete_objects: DeleteObjects) -> int:
-        """Delete content that nothing uses and that was not announced within the grace period. Returns how many were looked at."""
+    async def sweep(self, urls: Sequence[str], limit: int, grace_s: float, delete_objects: DeleteObjects) -> int:
+        """Delete content that nothing uses and that was not announced within the grace period, in the database and in the object stores
+        `urls`. Returns how many were looked at."""
         looked_at = 0
         while looked_at < limit:
-            found = await self._sweep(stores, min(LOCKED_MAX, limit - looked_at), grace_s, delete_objects)
+            found = await self._sweep(urls, min(LOCKED_MAX, limit - looked_at), grace_s)
             looked_at += found
             if found < LOCKED_MAX:
                 break
+        await self._delete_garbage(urls, limit, delete_objects)
         return looked_at
 
-    async def _sweep(self, stores: Sequence[str], limit: int, grace_s: float, delete_objects: DeleteObjects) -> int:
+    async def _sweep(self, urls: Sequence[str], limit: int, grace_s: float) -> int:
         async with self._pool.take() as c, c.transaction():
-            rows = await fetch(c, "lock_payloads_to_check", stores=list(stores), limit=limit)
+            rows = await fetch(c, "lock_payloads_to_check", urls=list(urls), limit=limit)
             places: list[StoredPlace] = [(row["ns"], row["store"], row["sha256"]) for row in rows]
             if not places:
                 return 0
             kept = await fetch(c, "keep_used_payloads", places=places, grace_s=grace_s)
             used = {(row["ns"], row["store"], row["sha256"]) for row in kept}
             unused = [place for place in places if place not in used]
-            for store in {
-                store for _, store, _ in unused if store
-            }:  # before the rows: a crash leaves a row, and the next sweep goes on
-                await delete_objects(store, [digest for _, where, digest in unused if where == store])
             await execute(c, "delete_payloads", places=unused)
+            garbage = [(store, sha256) for _, store, sha256 in unused if store]
+            if garbage:
+                await execute(c, "insert_payload_garbage", places=garbage)
             return len(places)
+
+    async def _delete_garbage(self, urls: Sequence[str], limit: int, delete_objects: DeleteObjects) -> None:
+        """In the object stores first: after a crash in between, it is deleted once more."""
+        rows = (
+            await self._fetch("take_payload_garbage", urls=list(urls), limit=limit, again_s=DELETE_AGAIN_S)
+            if urls
+            else []
+        )
+        for start in range(0, len(rows), LOCKED_MAX):
+            places: list[Place] = [(row["store"], row["sha256"]) for row in rows[start : start + LOCKED_MAX]]
+            await delete_objects(places)
+            await self._execute("delete_payload_garbage", places=places)
 
 
 async def check_stored(c: Any, places: Sequence[StoredPlace]) -> None:

@@ -68,6 +68,7 @@ ENGINE_GRANTS: Final = {
     "run_state": _ROWS,
     "payload": _ROWS,
     "payload_chunk": _ROWS,
+    "payload_garbage": _ROWS,
     "payload_part": _ROWS,
     "payload_use": "select, insert",
     "worker": _ROWS,

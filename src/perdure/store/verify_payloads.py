@@ -70,7 +70,7 @@ class PayloadReader:
     # content
 
     async def contents(self) -> None:
-        at = {"ns": 0, "store": "", "sha256": b""}
+        at = {"ns": 0, "sha256": b"", "store": ""}
         while True:
             async with self._c.transaction(isolation="repeatable_read", readonly=True):
                 rows = await fetch(

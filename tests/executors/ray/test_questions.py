@@ -66,7 +66,7 @@ class Server:
         if act is ANNOUNCE:
             if request.items[0].size > 5_000_000:
                 raise PayloadTooLarge("over the limit")
-            return PayloadPlaces("", [False])
+            return PayloadPlaces([""], [False])
         if act is PUT:
             self.largest = max(self.largest, len(request.data))
             kept = self.content.setdefault(request.sha256, bytearray())

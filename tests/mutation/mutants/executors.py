@@ -113,9 +113,30 @@ MUTANTS = [
     Mutant(
         "payloads-deleted-before-their-time",
         "store/sql/payloads.sql",
-        "where check_at < perdure.clock() and store = any",
-        "where store = any",
+        "where check_at < perdure.clock() and (store = ''",
+        "where (store = ''",
         "store/test_payloads.py::test_an_announcement_puts_deletion_off",
+    ),
+    Mutant(
+        "payloads-stored-again-in-the-same-folder",
+        "store/payloads.py",
+        "new=token_hex(FOLDER_BYTES)",
+        'new="same"',
+        "store/test_payloads.py::test_a_deletion_that_comes_late_does_not_take_content_that_was_stored_again",
+    ),
+    Mutant(
+        "payloads-garbage-not-noted",
+        "store/payloads.py",
+        "            if garbage:\n",
+        "            if not garbage:\n",
+        "store/test_payloads.py::test_what_a_crash_left_in_an_object_store_is_deleted_later",
+    ),
+    Mutant(
+        "payloads-announced-twice-at-once",
+        "store/payloads.py",
+        'await fetch(c, "lock_announced_objects", ns=ns, sha256=list(sizes))',
+        "pass",
+        "store/test_payloads.py::test_the_second_of_two_announcements_at_once_has_the_place_of_the_first",
     ),
     Mutant(
         "payloads-of-histories-not-used",

@@ -294,9 +294,10 @@ create table perdure.run_state_default partition of perdure.run_state default;
 
 -- Payloads by reference (core/payloads.py)
 
--- Content that payloads of a namespace refer to, by its SHA-256. store: empty, then its bytes are in payload_chunk; else the folder
--- of an object store. A row exists before the content does, so that an upload that was never recorded is found. check_at: when
--- upkeep next asks whether a run or another payload still uses it; every announcement puts that off.
+-- Content that payloads of a namespace refer to, by its SHA-256. store: empty, then its bytes are in payload_chunk; else its folder
+-- in an object store, which no other row has or will have: see payload_garbage. A row exists before the content does, so that an
+-- upload that was never recorded is found. check_at: when upkeep next asks whether a run or another payload still uses it; every
+-- announcement puts that off.
 create table perdure.payload (
   ns          int not null,
   store       text not null,
@@ -305,7 +306,7 @@ create table perdure.payload (
   is_complete boolean not null default false,
   created_at  timestamptz not null default now(),
   check_at    timestamptz not null,
-  primary key (ns, store, sha256)
+  primary key (ns, sha256, store)
 );
 comment on column perdure.payload.is_complete is 'all chunks are here and have the checksum; of an object store always false';
 create index payload_check on perdure.payload (check_at);
@@ -317,10 +318,21 @@ create table perdure.payload_chunk (
   n      int not null check (n >= 0),
   data   bytea not null,
   primary key (ns, store, sha256, n),
-  foreign key (ns, store, sha256) references perdure.payload on delete cascade
+  foreign key (ns, sha256, store) references perdure.payload on delete cascade
 );
 -- Compressed content gains nothing from being compressed again, and most of it is read in ranges.
 alter table perdure.payload_chunk alter column data set storage external;
+
+-- Objects that nothing may refer to any more, until they are deleted in their store. An object store knows no transactions, and an
+-- engine that was halted may ask it to delete at any later time: therefore content that is stored again gets another folder.
+create table perdure.payload_garbage (
+  store    text not null,
+  sha256   bytea not null,
+  check_at timestamptz not null,
+  primary key (store, sha256)
+);
+comment on column perdure.payload_garbage.check_at is 'when upkeep deletes it if the engine that noted it down has not';
+create index payload_garbage_check on perdure.payload_garbage (check_at);
 
 -- What a stored value refers to in turn.
 create table perdure.payload_part (
@@ -330,7 +342,7 @@ create table perdure.payload_part (
   part_store  text not null,
   part_sha256 bytea not null,
   primary key (ns, store, sha256, part_store, part_sha256),
-  foreign key (ns, store, sha256) references perdure.payload on delete cascade
+  foreign key (ns, sha256, store) references perdure.payload on delete cascade
 );
 create index payload_part_of on perdure.payload_part (ns, part_sha256, part_store);
 

@@ -12,10 +12,32 @@ with announced as (
 )
 select sha256, is_complete from announced;
 
+-- name: lock_announced_objects
+-- Announcements of the same content come one after the other: the second one finds the row of the first.
+select pg_advisory_xact_lock(hashtextextended(u.name, 7))
+  from (select :ns::int || ' ' || encode(sha256, 'hex') as name from unnest(:sha256::bytea[]) as sha256 order by 1) u;
+
+-- name: announce_objects
+-- As announce_payloads, for the folder `store` of an object store. Content that has no row gets the folder `new` below it.
+with announced as (
+  select u.sha256, u.size, perdure.clock() + :grace_s::float8 * interval '1 second' as check_at
+    from unnest(:items.sha256::bytea[], :items.size::bigint[]) as u(sha256, size)
+), found as (
+  update perdure.payload p set check_at = greatest(p.check_at, a.check_at) from announced a
+   where p.ns = :ns and p.sha256 = a.sha256 and starts_with(p.store, :store || '/')
+  returning p.sha256, p.store
+), made as (
+  insert into perdure.payload (ns, store, sha256, size, check_at)
+  select :ns, :store || '/' || :new, a.sha256, a.size, a.check_at from announced a where a.sha256 not in (select sha256 from found)
+  returning sha256, store
+)
+select sha256, store from found union all select sha256, store from made;
+
 -- name: insert_payload_parts
 insert into perdure.payload_part (ns, store, sha256, part_store, part_sha256)
-select :ns, :store, u.sha256, u.part_store, u.part_sha256
-  from unnest(:parts.sha256::bytea[], :parts.part_store::text[], :parts.part_sha256::bytea[]) as u(sha256, part_store, part_sha256)
+select :ns, u.store, u.sha256, u.part_store, u.part_sha256
+  from unnest(:parts.store::text[], :parts.sha256::bytea[], :parts.part_store::text[], :parts.part_sha256::bytea[])
+         as u(store, sha256, part_store, part_sha256)
 on conflict do nothing;
 
 -- name: put_payload_chunk
@@ -67,7 +89,8 @@ select p.ns, p.store, p.sha256
 
 -- name: lock_payloads_to_check
 select ns, store, sha256 from perdure.payload
- where check_at < perdure.clock() and store = any(:stores::text[]) order by check_at limit :limit for update skip locked;
+ where check_at < perdure.clock() and (store = '' or exists (select from unnest(:urls::text[]) as url where starts_with(store, url || '/')))
+ order by check_at limit :limit for update skip locked;
 
 -- name: keep_used_payloads
 -- A statement of its own after the lock, so that it sees every use that was committed before the lock was taken.
@@ -83,5 +106,19 @@ delete from perdure.payload p
  using unnest(:places.ns::int[], :places.store::text[], :places.sha256::bytea[]) as u(ns, store, sha256)
  where p.ns = u.ns and p.store = u.store and p.sha256 = u.sha256;
 
--- name: list_payload_stores
-select distinct store from perdure.payload where check_at < perdure.clock();
+-- name: insert_payload_garbage
+insert into perdure.payload_garbage (store, sha256, check_at)
+select u.store, u.sha256, perdure.clock() from unnest(:places.store::text[], :places.sha256::bytea[]) as u(store, sha256);
+
+-- name: take_payload_garbage
+-- What is due, put off for the case that its deletion fails.
+update perdure.payload_garbage g set check_at = perdure.clock() + :again_s::float8 * interval '1 second'
+ where (g.store, g.sha256) in (
+         select store, sha256 from perdure.payload_garbage
+          where check_at <= perdure.clock() and exists (select from unnest(:urls::text[]) as url where starts_with(store, url || '/'))
+          order by check_at limit :limit for update skip locked)
+returning g.store, g.sha256;
+
+-- name: delete_payload_garbage
+delete from perdure.payload_garbage g using unnest(:places.store::text[], :places.sha256::bytea[]) as u(store, sha256)
+ where g.store = u.store and g.sha256 = u.sha256;

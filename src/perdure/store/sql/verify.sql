@@ -227,10 +227,10 @@ select p.ns, p.store, p.sha256, p.size, w.run_id,
                                      and (o.is_complete or o.store <> ''))) as lacks
   from perdure.payload p
   left join lateral (select x.run_id from perdure.payload_use x where x.ns = p.ns and x.store = p.store and x.sha256 = p.sha256 limit 1) w on true
- where (p.ns, p.store, p.sha256) > (:ns::int, :store::text, :sha256::bytea)
+ where (p.ns, p.sha256, p.store) > (:ns::int, :sha256::bytea, :store::text)
    and (p.is_complete or (p.store <> '' and (w.run_id is not null or exists (
           select from perdure.payload_part x where x.ns = p.ns and x.part_store = p.store and x.part_sha256 = p.sha256))))
- order by p.ns, p.store, p.sha256 limit :limit;
+ order by p.ns, p.sha256, p.store limit :limit;
 
 -- name: verify_content_used
 select exists (select from perdure.payload p where p.ns = :ns and p.store = :store and p.sha256 = :sha256
