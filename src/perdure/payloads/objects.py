@@ -1,7 +1,7 @@
 """Object stores for payloads, through obstore: S3, GCS, Azure, a directory. Loaded when one is used; `pip install 'perdure[objects]'`.
 
-Content is named by its SHA-256, in a folder of its own below that of its namespace. Only stores that this process was given are opened: a reference that
-names another one is refused, because it may come from outside.
+Content is named by its SHA-256, in a folder of its own below that of its namespace. Only stores that this process was given are opened: a
+reference that names another one is refused, because it may come from outside.
 """
 
 from __future__ import annotations
