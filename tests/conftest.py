@@ -53,20 +53,14 @@ settings.register_profile(
 settings.register_profile("coverage", settings.get_profile("perdure"), max_examples=5)
 settings.load_profile("perdure")
 
-# Side by side, file by file. A cluster of Ray takes half a minute of processor time to start: its tests share one, and begin first.
+# Side by side, file by file: what takes longest begins first, so that no process of pytest-xdist is left alone with it at the end. A cluster of
+# Ray takes half a minute of processor time to start: its tests share one, among tests that mostly wait.
+ORDER = ("executors/ray", "executors", "docs", "cli", "flows", "e2e", "bench", "server", "store")
 TOGETHER = ("executors/ray",)
-# Tests that mostly wait are spread among those that compute, so that no processor is idle; the longest files come early in either.
-WAITING = ("docs", "executors", "cli")
-COMPUTING = ("flows", "e2e", "bench", "server", "store")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    files = dict.fromkeys(item.path.relative_to(TESTS).as_posix() for item in items)
-    waiting = sorted((file for file in files if _under(file, WAITING)), key=lambda file: _place(file, WAITING))
-    others = sorted((file for file in files if not _under(file, WAITING)), key=lambda file: _place(file, COMPUTING))
-    order = {file: n / len(group) for group in (waiting, others) for n, file in enumerate(group)}
-    order |= dict.fromkeys((file for file in files if _under(file, TOGETHER)), -1.0)
-    items.sort(key=lambda item: order[item.path.relative_to(TESTS).as_posix()])
+    items.sort(key=lambda item: _place(item.path.relative_to(TESTS).as_posix(), ORDER))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -76,14 +70,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
-            inside = file.removeprefix(f"{TESTS.name}/")
-            return TOGETHER[_place(inside, TOGETHER)] if _under(inside, TOGETHER) else file
+            place = _place(file.removeprefix(f"{TESTS.name}/"), TOGETHER)
+            return file if place == len(TOGETHER) else TOGETHER[place]
 
     return Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
-
-
-def _under(file: str, folders: tuple[str, ...]) -> bool:
-    return _place(file, folders) < len(folders)
 
 
 def _place(file: str, folders: tuple[str, ...]) -> int:

@@ -26,7 +26,7 @@ from perdure.sdk.worker import job_watcher
 from tests.executors.agents import Agent, assignment, crash, same
 from tests.fakes.waiting import busy, turns, until
 
-CRASHES = int(os.environ.get("PERDURE_EXECUTOR_CRASHES", "5"))
+CRASHES = int(os.environ.get("PERDURE_EXECUTOR_CRASHES", "3"))
 """At each point; 200 is the long form."""
 
 
