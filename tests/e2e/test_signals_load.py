@@ -32,7 +32,7 @@ FULL = bool(os.environ.get("PERDURE_SIGNALS_FULL"))
 LEASE_S = 2.0
 CONTINUE_AFTER = 4_000
 """Signals after which the run goes on as a new one, long before its history is full."""
-SHARE_OF_RATE = 0.9 if FULL else 0.3
+SHARE_OF_RATE = 0.9 if FULL else 0.2
 """Of the rate that is asked for, how much the senders must reach; a machine that does other things as well is slow."""
 
 hits = Signal("load_hit", tuple[int, int])

@@ -55,7 +55,9 @@ class ObjectJobs(Counterpart):
     async def lose(self, job: Job) -> None:
         """The machine of the job vanishes: `perdure job` and its work are killed at once."""
         pid = int((self.folder / f"{job.name}.pid").read_text())
-        for process in (*psutil.Process(pid).children(recursive=True), psutil.Process(pid)):
+        job_process = psutil.Process(pid)
+        # First `perdure job`, which would report the end of its work.
+        for process in (job_process, *job_process.children(recursive=True)):
             process.send_signal(signal.SIGKILL)
 
     async def remains(self, job: Job) -> bool:

@@ -57,7 +57,11 @@ class Provider:
         self._answering.append(asyncio.create_task(self._answer(reader, writer)))
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        path = (await reader.readline()).split()[1].decode()
+        first = await reader.readline()
+        if not first:  # the server gave up before it asked
+            writer.close()
+            return
+        path = first.split()[1].decode()
         while (await reader.readline()).strip():
             pass
         self.asked.append(path)

@@ -73,6 +73,13 @@ async def print_much(lines: int) -> None:
 # -- logs of processes ----------------------------------------------------------------------------------------------
 
 
+def test_what_a_library_adds_to_every_record_is_left_out(stream: io.StringIO) -> None:
+    logs.configure("json", "info", stream=stream)
+    log.info("hello", extra={"_ray_timestamp_ns": 5, "weight": 3})
+    (line,) = lines_of(stream)
+    assert line["weight"] == 3 and not [name for name in line if name.startswith("_")]
+
+
 def test_a_line_of_json_has_time_level_logger_and_event(stream: io.StringIO) -> None:
     logs.configure("json", "info", stream=stream, worker="w-1")
     log.info("hello %s", "you")

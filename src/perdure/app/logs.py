@@ -49,13 +49,15 @@ _extra = structlog.stdlib.ExtraAdder()
 
 
 def _add_extra(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-    """The values of `extra=`, without those that other handlers add to the record."""
+    """The values of `extra=`, without those that other handlers and libraries (Ray: `_ray_timestamp_ns`) add to every record."""
     if event.get("_record") is None:
         return event
-    event = _extra(logger, method, event)
-    for theirs in ("message", "asctime"):
-        event.pop(theirs, None)
-    return event
+    before = event.keys()
+    return {
+        name: value
+        for name, value in _extra(logger, method, {**event}).items()
+        if name in before or not (name.startswith("_") or name in ("message", "asctime"))
+    }
 
 
 def configure(
