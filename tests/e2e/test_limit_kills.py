@@ -14,7 +14,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 from harness import limited
-from harness.fleet import EngineProcess, count
+from harness.fleet import EngineProcess, count, describe_active
 from harness.servers import Servers
 
 from perdure import Client
@@ -60,7 +60,11 @@ async def test_no_limit_is_exceeded_and_no_slot_is_leaked(
         started = await starting
         await until(lambda: _only_living_sessions(dsn), "the sessions of killed servers are gone")
         await until(lambda: _no_slot_without_a_living_holder(dsn), within_s=1.5)
-        await _all_done(dsn, 90)
+        try:
+            await _all_done(dsn, 90)
+        except AssertionError as e:
+            e.add_note(f"{await describe_active(dsn)}\n{fleet.errors()}")
+            raise
         peaks, executions = _sweep(fleet.intervals, died)
         print(
             f"{started} runs, {executions} executions, {kills} kills, {len(peaks)} keys, highest {max(peaks.values())}"
