@@ -364,3 +364,33 @@ async def skip(sides: Sides, lock: Lock) -> None:
         pytest.fail("it waited for a row that another transaction holds")
     assert await asking == ((0, []) if lock.skipped is None else (1, lock.skipped))
     await holder.rollback()
+
+
+# -- rows that move while a commit waits for them -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ends", "left"),
+    [
+        ({"reports": [(OWNED, 1, b"x")]}, []),
+        ({"requeued": [(OWNED, 2, 1, 0, "lost", None)]}, [("pending", 2, None)]),
+    ],
+    ids=["reported", "requeued"],
+)
+async def test_the_end_of_an_attempt_is_written_while_its_heartbeat_is(
+    sides: Sides, ends: dict[str, Any], left: list[tuple[Any, ...]]
+) -> None:
+    """The heartbeat gives the row a new place; a commit that looks for the old one finds nothing, and the task never ends."""
+    beat, commit = sides.one.transaction(), sides.two.transaction()
+    await beat.start()
+    await commit.start()
+    try:
+        assert (await sides.run(sides.one, Lock("update_attempts", {"session": LIVE, "attempts": [NOTE]})))[0] == 1
+        committing = asyncio.create_task(sides.run(sides.two, Lock("commit_batch_rest", {"session": LIVE, **ends})))
+        await until(lambda: is_blocked(sides.observer, sides.two))
+        await beat.commit()
+        await committing
+        rows = await sides.two.fetch("select status, attempt, owner from perdure.task_queue where id = $1", OWNED)
+        assert [tuple(r) for r in rows] == left
+    finally:
+        await commit.rollback()

@@ -55,10 +55,17 @@ MUTANTS = [
         "store/test_sessions.py::test_only_the_owner_of_a_run_can_end_or_release_it",
     ),
     Mutant(
+        "commit-reports-by-place",
+        "store/sql/commits.sql",
+        "where t.id = u.id and t.id = any(:reports.id::uuid[])",
+        "where t.ctid = (select r.ctid from perdure.task_queue r where r.id = u.id)",
+        "store/test_locks.py::test_the_end_of_an_attempt_is_written_while_its_heartbeat_is",
+    ),
+    Mutant(
         "commit-attempt-check-dropped",
         "store/sql/commits.sql",
-        "at.owner = f.id and at.attempt = u.attempt",
-        "at.owner = f.id",
+        "coalesce(t.owner, 0) = f.id and t.attempt = u.attempt",
+        "coalesce(t.owner, 0) = f.id",
         "store/test_conditions.py::test_only_the_attempt_that_is_claimed_and_its_engine_may_report",
     ),
     Mutant(
@@ -302,8 +309,8 @@ MUTANTS = [
     Mutant(
         "commit-requeue-by-a-stranger",
         "store/sql/commits.sql",
-        "lateral (select r.ctid as place, r.owner from perdure.task_queue r where r.id = u.id offset 0) at\n   where t.ctid = at.place and at.owner = f.id",
-        "lateral (select r.ctid as place, r.owner from perdure.task_queue r where r.id = u.id offset 0) at\n   where t.ctid = at.place",
+        "t.id = any(:requeued.id::uuid[]) and coalesce(t.owner, 0) = f.id",
+        "t.id = any(:requeued.id::uuid[])",
         "store/test_conditions.py::test_only_the_engine_that_claimed_a_task_may_put_it_back",
     ),
     Mutant(

@@ -3,7 +3,9 @@
 -- A parameter `:tasks.queue` is the column `queue` of the rows in engine/commits/rows.py's Batch.tasks. Rows of hot tables are
 -- reached from the arrays through `lateral (... offset 0)` and then by ctid. That fixes the join order: these tables are empty one
 -- moment and full the next, and a plan made for the one must not be run on the other. The rows belong to the session, so no other
--- transaction moves them meanwhile.
+-- transaction moves them meanwhile. But heartbeats (update_attempts) move rows of task_queue, and a row that has moved while the commit
+-- waited for it is not found by its ctid: these are reached by id. `= any(array)` and `coalesce` keep the plan to the index on id, for a
+-- session may own many rows.
 
 -- name: commit_batch
 -- Locks: own session row FOR KEY SHARE (first: every other part selects from `fence`), then the rows it names.
@@ -124,9 +126,8 @@ requeued_tasks as (
          error = u.error, start_deadline_at = u.start_deadline_at, worker = null, started_at = null, beat_at = null, blocked = null
     from unnest(:requeued.id::uuid[], :requeued.attempt::int[], :requeued.lost::int[], :requeued.delay_us::bigint[],
                 :requeued.error::text[], :requeued.start_deadline_at::timestamptz[])
-           as u(id, attempt, lost, delay_us, error, start_deadline_at), fence f,
-         lateral (select r.ctid as place, r.owner from perdure.task_queue r where r.id = u.id offset 0) at
-   where t.ctid = at.place and at.owner = f.id
+           as u(id, attempt, lost, delay_us, error, start_deadline_at), fence f
+   where t.id = u.id and t.id = any(:requeued.id::uuid[]) and coalesce(t.owner, 0) = f.id
 ),
 dequeued_tasks as (
   delete from perdure.task_queue t where t.id = any(:dequeued::uuid[]) and exists(select from fence)
@@ -134,9 +135,8 @@ dequeued_tasks as (
 -- Results of tasks whose run another engine owns: only the engine that still holds the claim may report.
 reported_tasks as (
   delete from perdure.task_queue t
-   using unnest(:reports.id::uuid[], :reports.attempt::int[], :reports.body::bytea[]) as u(id, attempt, body), fence f,
-         lateral (select r.ctid as place, r.owner, r.attempt from perdure.task_queue r where r.id = u.id offset 0) at
-   where t.ctid = at.place and at.owner = f.id and at.attempt = u.attempt
+   using unnest(:reports.id::uuid[], :reports.attempt::int[], :reports.body::bytea[]) as u(id, attempt, body), fence f
+   where t.id = u.id and t.id = any(:reports.id::uuid[]) and coalesce(t.owner, 0) = f.id and t.attempt = u.attempt
   returning t.ns, t.run_id, u.body
 ),
 report_messages as (
