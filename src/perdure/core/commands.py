@@ -5,6 +5,8 @@ A batch of commands is one transaction. Sequence numbers come from the journal; 
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from perdure.core.errors import Failure
@@ -41,6 +43,10 @@ class CancelTimer(_Command, frozen=True, gc=False, tag=4):
     seq: int
 
 
+UNNUMBERED: Final = -1
+"""In place of a number that the journal gives."""
+
+
 class StartChild(_Command, frozen=True, gc=False, tag=5):
     seq: int
     workflow: str
@@ -48,6 +54,11 @@ class StartChild(_Command, frozen=True, gc=False, tag=5):
     input: bytes
     key: str = ""
     timeout_us: int = 0
+    attributes: bytes = b""
+    """Search attributes of the child as a JSON object; empty for none."""
+    parent_close: str = "cancel"
+    detached: bool = False
+    """Both as in the event."""
 
 
 class CancelChild(_Command, frozen=True, gc=False, tag=6):
@@ -124,6 +135,11 @@ class AnswerUpdate(_Command, frozen=True, gc=False, tag=17):
     failure: Failure | None = None
 
 
+class SetAttributes(_Command, frozen=True, gc=False, tag=18):
+    change: bytes
+    """As in the event."""
+
+
 Command = (
     ScheduleTasks
     | CancelTasks
@@ -142,6 +158,7 @@ Command = (
     | ContinueAsNew
     | SkipTasks
     | AnswerUpdate
+    | SetAttributes
 )
 
 COMMAND_TYPES: tuple[type[_Command], ...] = (
@@ -162,4 +179,5 @@ COMMAND_TYPES: tuple[type[_Command], ...] = (
     ContinueAsNew,
     SkipTasks,
     AnswerUpdate,
+    SetAttributes,
 )

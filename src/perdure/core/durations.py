@@ -30,12 +30,13 @@ DURATION_US_MAX: Final = 100 * 366 * _UNITS_US["d"]
 
 def to_us(value: Duration | float) -> int:
     """Microseconds of a duration. Numbers are seconds."""
-    if isinstance(value, timedelta):
-        us = round(value.total_seconds() * 1_000_000)
-    elif isinstance(value, str):
-        us = _parse(value)
-    else:
-        us = round(value * 1_000_000)
+    try:
+        if isinstance(value, timedelta):
+            us = round(value.total_seconds() * 1_000_000)
+        else:
+            us = _parse(value) if isinstance(value, str) else round(value * 1_000_000)
+    except (OverflowError, ValueError):  # infinite, or not a number
+        us = -1
     if not 0 <= us <= DURATION_US_MAX:
         raise InvalidInput(f"{value!r} is not a duration Perdure takes: it must lie between 0 and 100 years")
     return us

@@ -157,6 +157,12 @@ class RunAlreadyExists(Conflict):
     code = "run_already_exists"
 
 
+class VersionTaken(Conflict):
+    """The version of a workflow is registered with other code; give this code another label."""
+
+    code = "version_taken"
+
+
 class PromiseAlreadyResolved(Conflict):
     """The promise has its value; the first one stands."""
 
@@ -280,6 +286,12 @@ class RunFailed(RunError):
     """The code of the run raised, or the engine ended the run."""
 
     code = "run_failed"
+
+
+class RunExpired(RunFailed):
+    """The run did not begin within the time that its start allowed."""
+
+    code = "run_expired"
 
 
 class RunCancelled(RunError):

@@ -20,7 +20,7 @@ from typing import Final, get_args
 
 import msgspec
 
-from perdure.core.errors import Failure
+from perdure.core.errors import Failure, clip
 from perdure.core.retry import TaskOptions
 
 
@@ -32,6 +32,8 @@ class PromiseKind(IntEnum):
     EVENT = 2
 
 
+PARENT_CLOSE: Final = ("cancel", "terminate", "abandon")
+"""Parent-close policies: the child is asked to stop, is ended at once, or goes on."""
 PROMISE_WORDS: Final = ("promise", "approval", "event")
 """By PromiseKind: `promise.kind`."""
 
@@ -59,6 +61,18 @@ class RunStarted(_Event, frozen=True, gc=False, tag=1):
     """The schedule that started it."""
     nominal_us: int = 0
     """The moment it was scheduled for; 0 when no schedule started it."""
+    rerun_of: bytes = b""
+    """The run whose input it was started with again, perhaps edited."""
+    lineage: list[bytes] = []
+    """Of a fork (core/run_fork.py): the run whose first events it was given comes last, the one that was never forked first."""
+    forked_at: int = 0
+    """The last of those events, by its number there."""
+    start_at_us: int = 0
+    """It does not begin before; 0: at once."""
+    expires_us: int = 0
+    """It fails if it has not begun by then; 0: it may wait for ever."""
+    pinned: bool = False
+    """Only workers that serve `version` execute it."""
 
 
 class CancelRequested(_Event, frozen=True, gc=False, tag=2):
@@ -110,6 +124,55 @@ class RunBegan(_Event, frozen=True, gc=False, tag=8):
 
     version: str = ""
     """Of the code that the run began with; empty: the one that it was started with."""
+    pinned: bool = False
+    """From now on only workers that serve this version execute it."""
+
+
+class VersionChanged(_Event, frozen=True, gc=False, tag=17):
+    """Another version of the code executes the run from here on. Its history is replayed on that code; the code itself sees nothing of this."""
+
+    version: str
+    before: str = ""
+    """The version until now."""
+    by: str = ""
+    """Who moved it; empty: it is not pinned, and the engine did."""
+
+
+class RunForked(_Event, frozen=True, gc=False, tag=15):
+    """The events before this one are copies of another run's. What follows happened to this run itself."""
+
+    run_id: bytes
+    """The other run."""
+    at: int
+    """The last event that was copied, by its number there."""
+    edited: list[str] = []
+    """Steps whose results were replaced, as `task 3` or `child 0`."""
+    by: str = ""
+
+
+class NodeOverridden(_Event, frozen=True, gc=False, tag=16):
+    """An operator decided about a failed node of a flow. The `RunRetried` that follows carries it out."""
+
+    node: str
+    """Its label: with the bodies around it, and its place in a spread."""
+    how: str
+    """rerun, skip or set"""
+    value: bytes = b""
+    """Its output, where it was set."""
+    by: str = ""
+
+
+class RunTerminated(_Event, frozen=True, gc=False, tag=9):
+    """An operator ended the run at once: none of its code ran, and nothing was undone."""
+
+    reason: str = ""
+    by: str = ""
+
+
+def terminated(end: RunTerminated) -> Failure:
+    """The error that the callers and the parent of a terminated run get."""
+    by = f" by {end.by}" if end.by else ""
+    return Failure("run_terminated", clip(f"the run was terminated{by}" + (f": {end.reason}" if end.reason else "")))
 
 
 def from_beginning(records: list[Recorded]) -> list[Recorded]:
@@ -180,6 +243,10 @@ class ChildStarted(_Event, frozen=True, gc=False, tag=30):
     workflow: str
     input: bytes
     key: str = ""
+    parent_close: str = "cancel"
+    """What becomes of the child when its parent ends first: one of PARENT_CLOSE."""
+    detached: bool = False
+    """The parent does not wait for its end and is not notified of it."""
 
 
 class ChildSucceeded(_Event, frozen=True, gc=False, tag=31):
@@ -261,15 +328,24 @@ class PatchRecorded(_Event, frozen=True, gc=False, tag=53):
     name: str
 
 
+class AttributesSet(_Event, frozen=True, gc=False, tag=54):
+    change: bytes
+    """A flat JSON object; an attribute that is null in it is deleted."""
+
+
 Event = (
     RunStarted
     | CancelRequested
     | RunSucceeded
     | RunFailed
     | RunCancelled
+    | RunTerminated
     | RunContinued
     | RunRetried
     | RunBegan
+    | RunForked
+    | NodeOverridden
+    | VersionChanged
     | TasksScheduled
     | TasksSucceeded
     | TaskFailed
@@ -292,9 +368,10 @@ Event = (
     | StateSet
     | StateCleared
     | PatchRecorded
+    | AttributesSet
 )
 
-TERMINAL = (RunSucceeded, RunFailed, RunCancelled, RunContinued)
+TERMINAL = (RunSucceeded, RunFailed, RunCancelled, RunTerminated, RunContinued)
 FACTS = (
     RunStarted,
     RunBegan,

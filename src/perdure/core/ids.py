@@ -68,3 +68,8 @@ def parse(value: str) -> bytes:
         raise InvalidInput(
             f"{value!r} is not a run id; it should look like 0192a6f0-5c1e-7000-8123-0123456789ab"
         ) from None
+
+
+def task_range(run_id: bytes) -> tuple[bytes, bytes]:
+    """Between these are the ids of all tasks of a run, and of other runs of the same millisecond."""
+    return run_id[:8] + bytes(8), run_id[:8] + b"\xff" * 8

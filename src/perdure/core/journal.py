@@ -9,7 +9,8 @@ Laws:
    code may swallow the exception.
 3. A command that the history holds and the code never asks for is a mismatch too, found when the whole history has been
    applied. A command without a record is new territory: its record was lost in a crash, or the code has never been here.
-4. The journal does no I/O and knows no event loop: it is fed events and asked for commands.
+4. In a fork (core/run_fork.py), the run's own id in what the code asks for stands for the ids of the runs that its history was copied from.
+5. The journal does no I/O and knows no event loop: it is fed events and asked for commands.
 
     load(history) -> [apply one event -> let the code run -> it asks: schedule_tasks / start_timer / ...]* -> take_commands()
 """
@@ -17,6 +18,8 @@ Laws:
 from __future__ import annotations
 
 from collections.abc import Callable
+
+import msgspec
 
 from perdure.core import commands as cm
 from perdure.core import events as ev
@@ -29,6 +32,7 @@ from perdure.core.undo import is_undo
 
 _STATE = 100  # state writes and patches are matched like everything else, under kinds of their own
 _PATCH = 101
+_ATTRIBUTES = 102
 _FACTS = frozenset(ev.FACTS)
 NO_HANDLER = "NoHandler"
 """Type of the failure that refuses an update which no code of the program can handle."""
@@ -45,13 +49,16 @@ class Journal:
         self._patches: LazySet[str] = EMPTY
         self._patch_answers: dict[str, bool] = {}
         self._commands: list[cm.Command] = []
+        self._own_id = b""
+        self._copied_ids: tuple[bytes, ...] = ()
+        """Of a fork, as texts: its id, and those of the runs before it."""
         self.facts_ahead = 0
         """Facts of the loaded history that have not been applied yet; above zero the code runs where it ran before."""
         self.mismatch: NondeterminismError | None = None
 
     def load(self, history: list[ev.Recorded]) -> None:
         """Index the command events of a recorded history before the code is run against it."""
-        states = 0
+        states = attributes = 0
         for record in history:
             e = record.event
             if type(e) in _FACTS:
@@ -72,6 +79,9 @@ class Journal:
                 case ev.StateSet() | ev.StateCleared():
                     self._expected[_STATE, states] = e
                     states += 1
+                case ev.AttributesSet():
+                    self._expected[_ATTRIBUTES, attributes] = e
+                    attributes += 1
                 case ev.TasksCancelled():
                     for seq in e.seqs:
                         self._cancelled = added(self._cancelled, (ids.TASK, seq))
@@ -87,6 +97,10 @@ class Journal:
                     self._answers[e.id] = e
                 case _:
                     pass
+
+    def forked(self, run_id: bytes, lineage: list[bytes]) -> None:
+        """The run is a fork (law 4)."""
+        self._own_id, self._copied_ids = ids.text(run_id).encode(), tuple(ids.text(i).encode() for i in lineage)
 
     @property
     def is_replaying(self) -> bool:
@@ -128,7 +142,7 @@ class Journal:
                 expected.name != name
                 or not _same_nodes(expected, nodes, first - start)
                 # The error text passed to an undo may differ: texts of exceptions contain addresses.
-                or (expected.inputs != chunk and not is_undo(nodes) and not payloads.agree(expected.inputs, chunk))
+                or (expected.inputs != chunk and not is_undo(nodes) and not self._agree(expected.inputs, chunk))
             ):
                 self._refuse(f"task {first}", _describe(expected), _tasks_text(name, chunk))
             first += len(chunk)
@@ -158,18 +172,23 @@ class Journal:
             self._commands.append(cm.StartTimer(seq, fire_at_us))
         return seq
 
-    def start_child(self, workflow: str, version: str, data: bytes, key: str, timeout_us: int) -> int:
+    def start_child(self, wanted: cm.StartChild) -> int:
+        """`wanted` has no number yet: it gets the one that is answered."""
         seq = self._take(ids.CHILD)
         expected = self._expected.pop((ids.CHILD, seq), None)
         if expected is None:
-            self._commands.append(cm.StartChild(seq, workflow, version, data, key, timeout_us))
+            self._commands.append(msgspec.structs.replace(wanted, seq=seq))
             return seq
         assert isinstance(expected, ev.ChildStarted)
-        if (expected.workflow, expected.key) != (workflow, key) or not _same(expected.input, data):
+        if (
+            expected.workflow != wanted.workflow
+            or not self._same(expected.key.encode(), wanted.key.encode())
+            or not self._same(expected.input, wanted.input)
+        ):
             self._refuse(
                 f"child {seq}",
                 f"child workflow {expected.workflow!r} key={expected.key!r} input={_short(expected.input)}",
-                f"child workflow {workflow!r} key={key!r} input={_short(data)}",
+                f"child workflow {wanted.workflow!r} key={wanted.key!r} input={_short(wanted.input)}",
             )
         return seq
 
@@ -181,7 +200,7 @@ class Journal:
             self._commands.append(cm.CreatePromise(seq, name, spec, kind))
             return seq
         assert isinstance(expected, ev.PromiseCreated)
-        if expected.name != name:
+        if not self._same(expected.name.encode(), name.encode()):
             self._refuse(f"promise {seq}", f"promise {expected.name!r}", f"promise {name!r}")
         return seq
 
@@ -205,8 +224,18 @@ class Journal:
             return
         assert isinstance(expected, ev.StateSet | ev.StateCleared)
         before = expected.value if isinstance(expected, ev.StateSet) else None
-        if expected.name != name or not _same(before, value):
+        if expected.name != name or not self._same(before, value):
             self._refuse(f"state write {seq}", f"{expected.name!r} = {_short(before)}", f"{name!r} = {_short(value)}")
+
+    def set_attributes(self, change: bytes) -> None:
+        seq = self._take(_ATTRIBUTES)
+        expected = self._expected.pop((_ATTRIBUTES, seq), None)
+        if expected is None:
+            self._commands.append(cm.SetAttributes(change))
+            return
+        assert isinstance(expected, ev.AttributesSet)
+        if expected.change != change:
+            self._refuse(f"attribute write {seq}", _short(expected.change), _short(change))
 
     def is_unhandled(self, id: str, *, known: bool) -> bool:
         """Whether this update is refused because the program cannot handle it. What is recorded counts, and not which updates it defines
@@ -275,6 +304,21 @@ class Journal:
                 f"the answer to update {answer.id}", _answer_text(answer.value, answer.failure), actual()
             )
 
+    def _same(self, recorded: bytes | None, asked: bytes | None) -> bool:
+        if recorded == asked:
+            return True
+        return recorded is not None and asked is not None and self._agree([recorded], [asked])
+
+    def _agree(self, recorded: list[bytes], asked: list[bytes]) -> bool:
+        if payloads.agree(recorded, asked):
+            return True
+        return bool(self._copied_ids) and list(map(self._renamed, recorded)) == list(map(self._renamed, asked))
+
+    def _renamed(self, data: bytes) -> bytes:
+        for copied in self._copied_ids:
+            data = data.replace(copied, self._own_id)
+        return data
+
     def _take(self, kind: int) -> int:
         seq = self._next.get(kind, 0)
         self._next[kind] = seq + 1
@@ -287,7 +331,7 @@ class Journal:
         raise error
 
 
-_KINDS = {**ids.KIND_NAMES, _STATE: "state write", _PATCH: "patch"}
+_KINDS = {**ids.KIND_NAMES, _STATE: "state write", _PATCH: "patch", _ATTRIBUTES: "attribute write"}
 
 
 def _chunks(inputs: list[bytes]) -> list[list[bytes]]:
@@ -309,12 +353,6 @@ def _of_chunk(nodes: list[str] | None, index: int, start: int, chunk: list[bytes
     if not nodes or index >= 0 or len(nodes) == len(chunk):
         return nodes or []
     return nodes[start : start + len(chunk)]
-
-
-def _same(recorded: bytes | None, asked: bytes | None) -> bool:
-    if recorded == asked:
-        return True
-    return recorded is not None and asked is not None and payloads.agree([recorded], [asked])
 
 
 def _same_nodes(expected: ev.TasksScheduled, nodes: list[str] | None, start: int) -> bool:
@@ -339,6 +377,8 @@ def _describe(event: ev.Event) -> str:
             return f"workflow {event.workflow!r}"
         case ev.PromiseCreated() | ev.OperationRecorded() | ev.StateSet() | ev.StateCleared():
             return repr(event.name)
+        case ev.AttributesSet():
+            return _short(event.change)
         case _:
             return ""
 

@@ -50,6 +50,32 @@ WAITING_NAMES_MAX: Final = 100
 """Names of signals and updates that a run's code says it waits for."""
 NAME_CHARS_MAX: Final = 200
 """Characters in the name of a workflow, task, queue, signal, promise, state key or run key."""
+ATTRIBUTES_MAX: Final = 32
+"""Search attributes of one run."""
+ATTRIBUTE_NAME_CHARS_MAX: Final = 100
+"""Characters in the name of a search attribute."""
+ATTRIBUTE_VALUE_CHARS_MAX: Final = 1_000
+"""Characters of a search attribute that is a text."""
+METRIC_NAMES_MAX: Final = 200
+"""Names of tasks, and of workflows, that an engine counts one by one; the rest is counted as `_other`."""
+WORKER_WINDOW_S: Final = 300
+"""Seconds over which the throughput, failures and durations of a worker are shown."""
+WORKERS_MEASURED_MAX: Final = 2_000
+"""Workers of one engine that are measured."""
+BACKLOG_KINDS_MAX: Final = 500
+"""Kinds of task (namespace, queue, name) that an engine shows of what it has in memory; the largest ones."""
+TRACEBACK_CHARS_MAX: Final = 8_000
+"""Characters of a traceback that the record of an attempt keeps; the middle is cut."""
+ERROR_WORD_CHARS_MAX: Final = 200
+"""Characters of the code and of the exception's class that the record of an attempt keeps."""
+QUERY_CHARS_MAX: Final = 4_000
+"""Characters of a query text that finds runs."""
+QUERY_TERMS_MAX: Final = 100
+"""Comparisons in one query; each value of `in (...)` counts."""
+QUERY_DEPTH_MAX: Final = 20
+"""Parentheses and `not` within each other in one query."""
+VIEWS_MAX: Final = 1_000
+"""Saved views of one namespace."""
 ERROR_CHARS_MAX: Final = 16_000
 """Characters kept of an error message or traceback; the middle is cut."""
 
@@ -67,6 +93,12 @@ RETRY_AFTER_S_MAX: Final = 86_400
 """Seconds by which an error may delay the next attempt (`RetryLater`, `Retry-After`); a longer delay is cut to this."""
 BULK_RETRY_MAX: Final = 100
 """Runs that one request may retry from dead letters."""
+BULK_RUNS_MAX: Final = 100_000
+"""Runs of one bulk job; one that matches more does nothing."""
+BULK_JOBS_MAX: Final = 50
+"""Unfinished bulk jobs of a namespace."""
+BULK_JOBS_KEPT_S: Final = 7 * 86_400
+"""How long a finished bulk job can be read."""
 
 WORKFLOW_SLICE_MS: Final = 20
 """Milliseconds that workflow code runs before the rest of its worker has a turn, wherever it awaits. Between two awaits it is not interrupted."""
@@ -77,6 +109,8 @@ OVERRUN_TRIES: Final = 8
 
 SUSPECT_TAKEOVERS: Final = 2
 """Times in a row that an engine died, or lost its lease, while it worked on a run without progress, from which on the run is taken up by itself."""
+CODE_CRASHES_MAX: Final = 5
+"""Workers in a row that are lost while they run the code of a run. Then it is stuck until an operator resumes it."""
 TAKEOVERS_MAX: Final = 5
 """Times in a row after which such a run is not claimed again: it becomes stuck with `quarantined`."""
 
@@ -330,5 +364,48 @@ OUTAGE_OVER_S: Final = 15
 """Seconds without a failure after which such work counts as working again."""
 VERSIONS_SHOWN_MAX: Final = 500
 """Versions of a workflow that are listed with it."""
+CODE_MODULES_MAX: Final = 2_000
+"""Modules of one package whose text is part of a workflow's version; the nearest by imports count."""
+CODE_VERSION_CHARS: Final = 12
+"""Characters of a version that has no label: the beginning of the hash of its code."""
+BUILD_ID_CHARS_MAX: Final = 100
+"""Characters of a worker's build id."""
+RUNS_PER_VERSION_COUNTED_MAX: Final = 10_000
+"""Runs of one version that are counted; more are shown as this many."""
+VERSION_TRUST_US: Final = 1_000_000
+"""Microseconds for which an engine uses the current version and the ramp of a workflow after it read them."""
+REGISTER_EVERY_S: Final = 10
+"""Seconds after which an engine registers the versions that its workers serve again: when they were last seen, and which one is current."""
+VERSIONS_MOVED_MAX: Final = 1_000
+"""Runs that one statement moves to another version."""
 IDEMPOTENCY_KEY_CHARS_MAX: Final = 150
 """Characters of a request's idempotency key."""
+FORK_STEPS_SHOWN: Final = 10
+"""Steps that the refusal of a fork lists."""
+FORK_EDITS_MAX: Final = 100
+"""Results that one fork replaces."""
+DIFF_STEPS_SHOWN: Final = 1_000
+"""Steps from where two runs part that `perdure diff` shows."""
+RESULTS_SHOWN_MAX: Final = 20
+"""Latest results that the state of a run as of an event shows."""
+EXPORTED_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Bytes of stored values in one exported history."""
+DEBUG_HISTORY_EVENTS_MAX: Final = 20_000
+"""Events of a run that are read to compare it, to debug it, or to show an earlier state of it."""
+FORK_LINEAGE_MAX: Final = 100
+"""Forks of forks in a row."""
+
+PATHS_MAX: Final = 2_000
+"""Distinct paths of runs that one `perdure check` replays; with more it says that it could not check all."""
+PATH_SAMPLES_MAX: Final = 50
+"""Runs of one path that one page of `run.paths` names, and that `perdure check --samples` may replay."""
+PATH_PAGE_RUNS_MAX: Final = 1_000
+"""Runs whose paths one page of `run.paths` looks at."""
+PATH_HISTORY_BYTES_MAX: Final = 256 * 1024
+"""Bytes of a history from which its path is made; of a longer one only the beginning counts."""
+PATH_PAGE_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Bytes of histories after which a page of `run.paths` ends."""
+PATH_TEXT_CHARS_MAX: Final = 1_000
+"""Characters of a path in words; a longer one is clipped in the middle."""
+LOOP_STEPS_MAX: Final = 24
+"""Steps of a loop body up to which its repetitions count as one path."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from perdure.core.errors import Failure
@@ -52,6 +54,15 @@ class TaskEndedMessage(_Message, frozen=True, gc=False, tag=5):
     scheduled_us: int
     started_us: int
     finished_us: int
+    worker: str = ""
+    cpu_us: int | None = None
+    orphaned: bool = False
+    """Its engine was gone when it succeeded, so that it may count as lost already."""
+
+    def spent(self, now_us: int) -> tuple[int, int | None, int, str | None, int | None]:
+        """As `Spent` of the engine. The end of a task that was taken from a dead engine may have no times."""
+        times = (self.scheduled_us or now_us, self.started_us or None, self.finished_us or now_us)
+        return (*times, self.worker or None, self.cpu_us)
 
 
 class UpdateMessage(_Message, frozen=True, gc=False, tag=6):
@@ -62,4 +73,36 @@ class UpdateMessage(_Message, frozen=True, gc=False, tag=6):
     value: bytes
 
 
-Message = SignalMessage | CancelMessage | PromiseMessage | ChildEndedMessage | TaskEndedMessage | UpdateMessage
+class TerminateMessage(_Message, frozen=True, gc=False, tag=7):
+    """The run is to end at once, without its code."""
+
+    reason: str = ""
+    by: str = ""
+
+
+class PauseMessage(_Message, frozen=True, gc=False, tag=8):
+    """The engine that owns the run is to release it, and nothing of it is to start until it is resumed."""
+
+    by: str
+    reason: str = ""
+
+
+Message = (
+    SignalMessage
+    | CancelMessage
+    | PromiseMessage
+    | ChildEndedMessage
+    | TaskEndedMessage
+    | UpdateMessage
+    | TerminateMessage
+    | PauseMessage
+)
+
+Stop = Literal["cancel", "terminate"]
+
+
+def stop_of(message: Message) -> Stop | None:
+    """How a message ends the run it is for: `inbox.stop`, by which engines find runs whose code cannot end them."""
+    if isinstance(message, CancelMessage):
+        return "cancel"
+    return "terminate" if isinstance(message, TerminateMessage) else None

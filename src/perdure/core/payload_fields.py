@@ -21,6 +21,7 @@ FIELDS: Final[dict[type, tuple[str, ...]]] = {
     ev.RunStarted: ("input",),
     ev.RunSucceeded: ("result",),
     ev.RunContinued: ("input",),
+    ev.NodeOverridden: ("value",),
     ev.TasksScheduled: ("inputs",),
     ev.TasksSucceeded: ("results",),
     ev.ChildStarted: ("input",),

@@ -100,6 +100,13 @@ class Requeue(msgspec.Struct, frozen=True):
 
 Verdict = Succeed | Fail | Cancel | Requeue
 
+_OUTCOMES: Final = {"task_lost": "lost", "task_timeout": "timeout"}
+
+
+def outcome_of(code: str) -> str:
+    """The word for the end of an attempt that failed with this code; perdure.attempt_outcome says the same of a task."""
+    return _OUTCOMES.get(code, "error")
+
 
 def settle(
     options: TaskOptions,

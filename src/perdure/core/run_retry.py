@@ -30,7 +30,7 @@ Laws, for every history whose last event is `RunRetried`:
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -43,7 +43,7 @@ from perdure.core.undo import refuse_undone
 
 ENDED_BY_ENGINE: Final = frozenset({"run_timeout", "history_too_large", "limit_exceeded"})
 """Codes of ends that no step of the run is to blame for."""
-_CLOSING = (ev.TasksCancelled, ev.TimerCancelled, ev.ChildCancelRequested)
+CLOSING = (ev.TasksCancelled, ev.TimerCancelled, ev.ChildCancelRequested)
 """What is written about the outstanding steps of a run that ends, just before its terminal event."""
 
 
@@ -78,7 +78,7 @@ def plan(history: list[Recorded], by: str = "", living: Collection[int] = ()) ->
 
 def _cut(seen: list[Recorded], end: ev.RunFailed) -> int:
     closing = len(seen) - 1
-    while isinstance(seen[closing - 1].event, _CLOSING):
+    while isinstance(seen[closing - 1].event, CLOSING):
         closing -= 1
     if end.failure.code in ENDED_BY_ENGINE:
         return seen[closing].seq
@@ -124,12 +124,33 @@ def effective(history: list[Recorded]) -> list[Recorded]:
     return seen
 
 
-def pause(history: list[Recorded]) -> tuple[int, int]:
-    """When the last retry was, and how long the run had been at rest by then; (0, 0) without one."""
+class Pause(NamedTuple):
+    """The last retry of a run, or its fork."""
+
+    at_us: int = 0
+    us: int = 0
+    """How long it had been at rest by then."""
+    fork: int = 0
+    """Number of the event, if it was a fork."""
+
+
+NO_PAUSE: Final = Pause()
+
+
+def pause(history: list[Recorded]) -> Pause:
+    """Zeros without one."""
     for i in range(len(history) - 1, 0, -1):
-        if type(history[i].event) is ev.RunRetried:
-            return history[i].at_us, history[i].at_us - history[i - 1].at_us
-    return 0, 0
+        kind, at_us = type(history[i].event), history[i].at_us
+        if kind is ev.RunRetried or kind is ev.RunForked:
+            before_us = next((r.at_us for r in reversed(history[:i]) if r.at_us != at_us), at_us)
+            return Pause(at_us, at_us - before_us, history[i].seq if kind is ev.RunForked else 0)
+    return NO_PAUSE
+
+
+def is_fork(history: list[Recorded]) -> bool:
+    """Whether a history begins with events of another run (core/run_fork.py)."""
+    first = history[0].event if history else None
+    return type(first) is ev.RunStarted and bool(first.lineage)
 
 
 def _take_back(seen: list[Recorded], retried: ev.RunRetried, at_us: int, asked: dict[int, int]) -> list[Recorded]:

@@ -11,7 +11,8 @@ from typing import Any
 
 from perdure.core import events as ev
 from perdure.core.approvals import decode_spec
-from perdure.core.errors import IllegalTransition
+from perdure.core.attributes import changed
+from perdure.core.errors import IllegalTransition, InvalidInput
 from perdure.core.lazy_sets import EMPTY, LazySet, added, discard
 from perdure.core.lifecycle import RunStatus, next_run_status
 from perdure.core.limits import UNWIND_GRACE_US
@@ -21,8 +22,10 @@ from perdure.core.undo import COMMITTED
 class RunState:
     __slots__ = (
         "answered",
+        "attributes",
         "cancel_requested",
         "children",
+        "close_policies",
         "deadline_us",
         "events",
         "failed_children",
@@ -31,8 +34,10 @@ class RunState:
         "operations",
         "parent_id",
         "parent_seq",
+        "pinned",
         "promises",
         "resolved",
+        "start_at_us",
         "state",
         "status",
         "stopping",
@@ -54,6 +59,8 @@ class RunState:
         self.timers: dict[int, int] = {}
         """Started and not fired or cancelled: sequence number -> fire_at_us."""
         self.children: dict[int, bytes] = {}
+        self.close_policies: dict[int, str] = {}
+        """Parent-close policies of outstanding children, where they are not `cancel`."""
         self.stopping: LazySet[int] = EMPTY
         """Children that were asked to stop, and whose end the run waits for."""
         self.failed_children: dict[int, bytes] = {}
@@ -68,10 +75,14 @@ class RunState:
         self.answered: LazySet[str] = EMPTY
         """Ids of updates that were answered; asked for again, they are not handled again."""
         self.state: dict[str, bytes] = {}
+        self.attributes = b""
+        """Search attributes as a JSON object; empty for none."""
         self.operations: LazySet[int] = EMPTY
         """Side effects whose outcome is recorded; a second outcome of the same one is dropped."""
         self.cancel_requested = False
         self.deadline_us = 0
+        self.start_at_us = 0
+        """When it was to begin; 0: at once."""
         self.timed_out = False
         """The deadline has passed, and the run is undoing what it did; `deadline_us` is when that has to end."""
         self.undoable = 0
@@ -86,6 +97,8 @@ class RunState:
         """W3C traceparent of the caller that started the run."""
         self.version = ""
         """Of the code that executes it."""
+        self.pinned = False
+        """Only workers that serve this version execute it."""
 
     def apply(self, event: ev.Event) -> None:
         self.events += 1
@@ -99,6 +112,11 @@ class RunState:
     @property
     def is_terminal(self) -> bool:
         return self.status in (RunStatus.SUCCESS, RunStatus.FAILED, RunStatus.CANCELLED)
+
+    @property
+    def has_waiting_parent(self) -> bool:
+        """A detached child has a parent that does not wait for it."""
+        return bool(self.parent_id) and self.parent_seq >= 0
 
     def takes_votes_only(self, promise: str) -> bool:
         """Whether a promise is an approval with assignees or a quorum."""
@@ -116,11 +134,17 @@ class RunState:
 def _started(s: RunState, e: ev.RunStarted) -> None:
     s.status = next_run_status(s.status, "claim")
     s.deadline_us, s.parent_id, s.parent_seq, s.trace = e.deadline_us, e.parent_id, e.parent_seq, e.trace
-    s.known_as, s.is_successor, s.version = e.known_as, bool(e.continued_from), e.version
+    s.attributes = e.attributes
+    s.known_as, s.is_successor, s.version, s.pinned = e.known_as, bool(e.continued_from), e.version, e.pinned
+    s.start_at_us = e.start_at_us
 
 
 def _began(s: RunState, e: ev.RunBegan) -> None:
-    s.version = e.version or s.version
+    s.version, s.pinned = e.version or s.version, e.pinned or s.pinned
+
+
+def _version_changed(s: RunState, e: ev.VersionChanged) -> None:
+    s.version = e.version
 
 
 def _cancel_requested(s: RunState, e: ev.CancelRequested) -> None:
@@ -166,7 +190,11 @@ def _timer_ended(s: RunState, e: ev.TimerFired | ev.TimerCancelled) -> None:
 
 
 def _child_started(s: RunState, e: ev.ChildStarted) -> None:
+    if e.detached:
+        return
     s.children[e.seq] = e.run_id
+    if e.parent_close != "cancel":
+        s.close_policies[e.seq] = e.parent_close
 
 
 def _child_stopping(s: RunState, e: ev.ChildCancelRequested) -> None:
@@ -218,6 +246,13 @@ def _state_cleared(s: RunState, e: ev.StateCleared) -> None:
     s.state.pop(e.name, None)
 
 
+def _attributes_set(s: RunState, e: ev.AttributesSet) -> None:
+    try:
+        s.attributes = changed(s.attributes, e.change)
+    except InvalidInput as error:
+        raise IllegalTransition(f"event {s.events} changes attributes: {error}") from None
+
+
 def _operation(s: RunState, e: ev.OperationRecorded) -> None:
     s.operations = added(s.operations, e.seq)
 
@@ -242,9 +277,13 @@ _APPLY: dict[type, Callable[[RunState, Any], None]] = {
     ev.RunSucceeded: _end("succeed"),
     ev.RunFailed: _end("fail"),
     ev.RunCancelled: _end("cancel"),
+    ev.RunTerminated: _end("cancel"),
     ev.RunContinued: _end("succeed"),
     ev.RunRetried: _retried,
     ev.RunBegan: _began,
+    ev.RunForked: _nothing,
+    ev.NodeOverridden: _nothing,
+    ev.VersionChanged: _version_changed,
     ev.TasksScheduled: _scheduled,
     ev.TasksSucceeded: _succeeded,
     ev.TaskFailed: _failed,
@@ -267,4 +306,5 @@ _APPLY: dict[type, Callable[[RunState, Any], None]] = {
     ev.StateSet: _state_set,
     ev.StateCleared: _state_cleared,
     ev.PatchRecorded: _nothing,
+    ev.AttributesSet: _attributes_set,
 }

@@ -41,9 +41,10 @@ CODES: Final[dict[str, str]] = {
     "child": "A child run has not ended.",
     "limit": "A concurrency limit is reached: other runs hold its slots.",
     "rate": "A rate limit is used up until its bucket is refilled.",
-    "paused": "The queue, task, workflow or namespace is paused.",
+    "paused": "The run itself, or its queue, task, workflow or namespace, is paused.",
     "retry": "A task waits for its next attempt.",
     "no_worker": "No connected worker serves the task on its queue.",
+    "no_worker_for_version": "It is pinned to a version that no connected worker serves.",
     "version": "No connected worker has the code of the workflow.",
     "slot": "All workers that serve the task are busy.",
     "dependency": "A node of a flow waits for nodes before it.",
@@ -177,11 +178,30 @@ def stuck(why: str) -> WaitReason:
     return WaitReason(on="stuck", text=f"a manual resume: {why.partition(chr(10))[0]}")
 
 
+def run_paused(by: str, reason: str | None) -> WaitReason:
+    words = f": {reason}" if reason else ""
+    return WaitReason(on="paused", text=f"the run to be resumed, paused by {by}{words}", by=(by,))
+
+
+def start_time(at_us: int) -> WaitReason:
+    return WaitReason(on="timer", text=f"its start at {moment(at_us)}", until_us=at_us)
+
+
 def no_code(workflow: str, version: str) -> WaitReason:
     return WaitReason(
         on="version",
         text=f"a worker that has version {version} of the workflow {workflow!r}: none is connected",
         name=workflow,
+    )
+
+
+def no_version(workflow: str, version: str) -> WaitReason:
+    return WaitReason(
+        on="no_worker_for_version",
+        text=f"a worker that serves version {version} of the workflow {workflow!r}, to which it is pinned: none is connected. "
+        f"Start a worker with that code, or move its runs: perdure versions move {workflow} {version} --to VERSION",
+        name=workflow,
+        key=version,
     )
 
 

@@ -49,6 +49,10 @@ class PromiseWaits(Generic[W]):
         self._given_up: dict[bytes, list[str]] = {}
         """Waits for named events that were given up, by spec."""
 
+    def name_after(self, run_id: bytes) -> None:
+        """Of a fork: its waits for named events are called as in the run that its history was copied from."""
+        self._run_id = run_id
+
     def approval_name(self, name: str) -> str:
         """The name of the promise of the next approval of this name."""
         n = self._asked[name] = self._asked.get(name, 0) + 1

@@ -31,6 +31,22 @@ def run_kind(version: str) -> str:
     return "flow" if is_flow(version) else "code"
 
 
+class ServedCode(msgspec.Struct, frozen=True, kw_only=True):
+    """A version of a Python workflow, as a worker serves it."""
+
+    version: str
+    hash: str = ""
+    """Of its code; empty where the worker does not say."""
+    pinned: bool = False
+    """Its runs stay with the version that they began with."""
+    build_id: str = ""
+    """Of the worker."""
+    control: bytes = b""
+    """Flow-control options of its runs as JSON; empty: none."""
+    parameters: bytes = b""
+    """What it takes, as JSON of core/parameters.py; empty: nothing is checked."""
+
+
 AttemptToken = tuple[bytes, int, int]
 """(run id, seq, attempt)"""
 
@@ -66,6 +82,10 @@ class Report(msgspec.Struct, gc=False):
     finished_us: int
     epoch: int = 0
     """Of the assignment; 0 where the worker does not send it. A task of a retried run begins again with attempt 1."""
+    cpu_us: int | None = None
+    """CPU time of the task's code; None where it is not known."""
+    worker: str = ""
+    """The name of a remote worker. The server sets it."""
 
 
 class Beat(msgspec.Struct, gc=False):
@@ -107,6 +127,8 @@ class Activation(msgspec.Struct, gc=False):
     events: list[Recorded]
     replay: bool
     ns: int = 0
+    version: str = ""
+    """Of the code that has to be given the events."""
 
 
 class Decided(msgspec.Struct, gc=False):
@@ -142,15 +164,30 @@ class StartRequest(msgspec.Struct, frozen=True, kw_only=True):
     later: Later | None = None
     """Deferred: the run begins later, together with other starts. See deferred_starts.py."""
     dedup: DedupSpec | None = None
+    delay_us: int = 0
+    """It begins this long after the start, by the database's clock."""
+    start_at_us: int = 0
+    """It begins at this moment instead."""
+    start_within_us: int = 0
+    """It fails if it has not begun this long after it could; 0: it waits."""
     idempotency_key: str = ""
     """Of the request: a repetition under it has no further effect, a different request under it is refused."""
     registered_only: bool = False
     """Refuse a workflow or version that is not registered. Code that starts a workflow it defines does not know what is."""
+    rerun_of: bytes = b""
+    """The run that this one repeats; and, with it, the schedule and the nominal time of that one."""
+    schedule: str = ""
+    nominal_us: int = 0
 
     @property
     def is_deferred(self) -> bool:
         """The start is debounced, batched or deduplicated."""
         return self.later is not None or self.dedup is not None
+
+
+def is_demanded(r: StartRequest) -> bool:
+    """Whether the version of a start has to be that of the run. The version that a program knows by its import is only a hint."""
+    return bool(r.version) and (r.registered_only or is_flow(r.version))
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -189,6 +226,8 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     owner: int | None
     epoch: int
     successor: bytes | None
+    paused_by: str | None = None
+    """The operator who paused it; None: it is not paused."""
 
 
 class Upstream(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,16 +7,23 @@ from typing import Any, Final
 from perdure.core.api import (
     admin,
     approvals,
+    attempts,
+    bulk_jobs,
     cluster,
     dead_letters,
     definitions,
     flow_control,
+    inspection,
     messages,
     named_events,
     payloads,
+    repairs,
+    run_paths,
     runs,
+    saved_views,
     schedules,
     services,
+    versions,
 )
 from perdure.core.api.act import Act
 
@@ -24,17 +31,24 @@ ACTS: Final[dict[str, Act[Any, Any]]] = {
     act.name: act
     for noun in (
         runs,
+        run_paths,
+        attempts,
+        saved_views,
+        bulk_jobs,
         messages,
         approvals,
         named_events,
         schedules,
         definitions,
+        versions,
         flow_control,
+        inspection,
         dead_letters,
         cluster,
         services,
         admin,
         payloads,
+        repairs,
     )
     for act in noun.ACTS
 }

@@ -30,6 +30,12 @@ class WorkerItem(msgspec.Struct, frozen=True, kw_only=True):
     seen_us: int
     blocked: str | None
     engine: str | None
+    ended: int = 0
+    """Attempts that ended within the last WORKER_WINDOW_S; `failed` and the percentiles of durations are of these."""
+    failed: int = 0
+    p50_us: int | None = None
+    p95_us: int | None = None
+    p99_us: int | None = None
 
 
 class WorkerPage(msgspec.Struct, frozen=True):

@@ -181,11 +181,8 @@ DELETE: Act[WorkflowRef, None] = Act(
     "workflow.delete", WorkflowRef, None, Permission.DEVELOP, ("workflow.delete",), True
 )
 VERSION: Act[VersionRef, Definition] = Act("workflow.version", VersionRef, Definition, Permission.READ)
-ACTIVATE: Act[VersionRef, WorkflowDetail] = Act(
-    "workflow.activate", VersionRef, WorkflowDetail, Permission.DEVELOP, ("workflow.activate",), True
-)
 GRAPH: Act[GetGraph, GraphReply] = Act("workflow.graph", GetGraph, GraphReply, Permission.READ)
 RUN_GRAPH: Act[GetRunGraph, GraphReply] = Act("run.graph", GetRunGraph, GraphReply, Permission.READ)
 SCHEMA: Act[GetSchema, dict[str, Any]] = Act("workflow.schema", GetSchema, dict[str, Any], Permission.READ)
 
-ACTS = (LIST, GET, REGISTER, DEPLOY, VALIDATE, DELETE, VERSION, ACTIVATE, GRAPH, RUN_GRAPH, SCHEMA)
+ACTS = (LIST, GET, REGISTER, DEPLOY, VALIDATE, DELETE, VERSION, GRAPH, RUN_GRAPH, SCHEMA)

@@ -1,4 +1,4 @@
-"""Runs: start, read, cancel, retry, resume."""
+"""Runs: start, read, cancel, terminate, pause, resume, retry, delete."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from perdure.core.work import LogLine, Outcome, RunView, StartRequest
 RESULT_WAIT_S_MAX: Final = 60.0
 """How long one call waits for a run to end; the client asks again."""
 HISTORY_EVENTS_DEFAULT: Final = 1_000
+CONTROL_WAIT_S: Final = 10.0
+"""How long a call waits until a run is terminated or paused."""
 
 
 class StartedRun(msgspec.Struct, frozen=True):
@@ -53,11 +55,24 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
     """Part of the key, the workflow's name or the error, or the beginning of the id; case does not matter."""
     waiting_on: str = ""
-    """One of wait_reasons.CODES: active runs that wait for this. Combines with a workflow and times only."""
+    """One of wait_reasons.CODES: active runs that wait for this."""
+    query: str = ""
+    """A query text, see core/run_query. It must match too."""
+    view: str = ""
+    """A saved view, whose query must match too."""
 
 
 class ListRuns(msgspec.Struct, frozen=True):
     filter: RunFilter = RunFilter()
+    below: bytes | None = None
+    """Continue below this id."""
+    limit: int = 50
+
+
+class ListChildren(msgspec.Struct, frozen=True):
+    """The runs that a run has started, newest first, with detached ones."""
+
+    run: RunRef
     below: bytes | None = None
     """Continue below this id."""
     limit: int = 50
@@ -76,6 +91,7 @@ class RunItem(msgspec.Struct, frozen=True, kw_only=True):
     error_code: str | None
     error: str | None
     stuck: str | None
+    paused_us: int | None = None
     wake_us: int | None
     owned: bool
     epoch: int
@@ -150,6 +166,8 @@ class TaskItem(msgspec.Struct, frozen=True, kw_only=True):
     blocked: str | None = None
     node: str | None = None
     """The node of a flow that it belongs to, with its place in a spread."""
+    copied: bool = False
+    """It ended in the run that this one is a fork of."""
 
 
 class TaskPage(msgspec.Struct, frozen=True):
@@ -206,6 +224,16 @@ class CancelRun(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
+class TerminateRun(msgspec.Struct, frozen=True):
+    run: RunRef
+    reason: str = ""
+
+
+class PauseRun(msgspec.Struct, frozen=True):
+    run: RunRef
+    reason: str = ""
+
+
 class ChangeRun(msgspec.Struct, frozen=True):
     """For acts that need nothing but the run."""
 
@@ -219,6 +247,7 @@ RUN: Act[StartRequest, RunResult] = Act(
     "run.run", StartRequest, RunResult, Permission.START, ("run.start",), wait_s_max=RESULT_WAIT_S_MAX
 )
 LIST: Act[ListRuns, RunPage] = Act("run.list", ListRuns, RunPage, Permission.READ)
+CHILDREN: Act[ListChildren, RunPage] = Act("run.children", ListChildren, RunPage, Permission.READ)
 STATUS: Act[GetRun, RunView] = Act("run.status", GetRun, RunView, Permission.READ)
 GET: Act[GetRun, RunDetail] = Act("run.get", GetRun, RunDetail, Permission.READ)
 RESULT: Act[AwaitRun, RunResult] = Act("run.result", AwaitRun, RunResult, Permission.READ, wait_s_max=RESULT_WAIT_S_MAX)
@@ -226,7 +255,31 @@ TASKS: Act[ListTasks, TaskPage] = Act("run.tasks", ListTasks, TaskPage, Permissi
 LOGS: Act[ListLogs, LogPage] = Act("run.logs", ListLogs, LogPage, Permission.READ)
 HISTORY: Act[ListHistory, HistoryPage] = Act("run.history", ListHistory, HistoryPage, Permission.READ)
 CANCEL: Act[CancelRun, None] = Act("run.cancel", CancelRun, None, Permission.OPERATE, ("run.cancel",), True)
+TERMINATE: Act[TerminateRun, None] = Act(
+    "run.terminate", TerminateRun, None, Permission.OPERATE, ("run.terminate",), True, wait_s_max=CONTROL_WAIT_S
+)
+PAUSE: Act[PauseRun, None] = Act(
+    "run.pause", PauseRun, None, Permission.OPERATE, ("run.pause",), True, wait_s_max=CONTROL_WAIT_S
+)
+DELETE: Act[ChangeRun, None] = Act("run.delete", ChangeRun, None, Permission.OPERATE, ("run.delete",))
 RETRY: Act[ChangeRun, None] = Act("run.retry", ChangeRun, None, Permission.OPERATE, ("run.retry",))
 RESUME: Act[ChangeRun, None] = Act("run.resume", ChangeRun, None, Permission.OPERATE, ("run.resume",))
 
-ACTS = (START, RUN, LIST, STATUS, GET, RESULT, TASKS, LOGS, HISTORY, CANCEL, RETRY, RESUME)
+ACTS = (
+    START,
+    RUN,
+    LIST,
+    CHILDREN,
+    STATUS,
+    GET,
+    RESULT,
+    TASKS,
+    LOGS,
+    HISTORY,
+    CANCEL,
+    TERMINATE,
+    PAUSE,
+    RESUME,
+    RETRY,
+    DELETE,
+)

@@ -12,10 +12,10 @@ from typing import Any, Final, get_type_hints
 
 import msgspec
 
+from perdure.core.attributes import check_bounds, decode_attributes
 from perdure.core.errors import InvalidInput
 
 _TEXTLESS: Final = (int, float, bool, bytes, int | None, float | None, bool | None, bytes | None)
-_attributes: Final = msgspec.json.Decoder(dict[str, str | bool | int | float | None])
 
 
 def check_text(text: str) -> None:
@@ -72,11 +72,6 @@ def _getter(names: list[str]) -> Getter:
 
 def check_attributes(data: bytes) -> None:
     """Search attributes: a flat JSON object; empty for none."""
-    if not data:
-        return
-    try:
-        check_texts(_attributes.decode(data))
-    except msgspec.MsgspecError as error:
-        raise InvalidInput(
-            f"attributes: write a flat JSON object of texts, numbers and truth values: {error}"
-        ) from None
+    attributes = decode_attributes(data)
+    check_texts(attributes)
+    check_bounds(attributes)

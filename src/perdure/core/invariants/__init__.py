@@ -8,6 +8,7 @@ its events, and executions are taken from a ledger that tasks wrote themselves, 
     ledger lines --------------'
 """
 
+from perdure.core.invariants.attempts import StoredAttempt, check_attempts
 from perdure.core.invariants.findings import (
     AT_REST,
     EXAMPLES_MAX,
@@ -32,7 +33,7 @@ from perdure.core.invariants.rows import (
     TaskColumns,
     TaskPath,
 )
-from perdure.core.invariants.run_fold import RunFold, check_promises
+from perdure.core.invariants.run_fold import RunFold, check_deadline, check_keys, check_promises
 
 __all__ = [
     "AT_REST",
@@ -48,6 +49,7 @@ __all__ = [
     "Phase",
     "RunColumns",
     "RunFold",
+    "StoredAttempt",
     "StoredKey",
     "StoredPromise",
     "StoredRun",
@@ -55,6 +57,9 @@ __all__ = [
     "Tally",
     "TaskColumns",
     "TaskPath",
+    "check_attempts",
+    "check_deadline",
     "check_executions",
+    "check_keys",
     "check_promises",
 ]

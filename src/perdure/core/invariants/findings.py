@@ -35,6 +35,7 @@ INVARIANTS: Final[dict[int, str]] = {
     22: "no row of a run belongs to another namespace",
     23: "the audit log is complete, unchanged and in order",
     24: "stored content that a history refers to is there, and has its SHA-256",
+    25: "attempts of a task are on record from 1 without gaps; the last is the task's row",
 }
 LEDGER: Final = "--ledger"
 STARTS: Final = "--starts"

@@ -26,7 +26,7 @@ def check_executions(
         by_task[line.task].append(line)
     rows = {ids.text(t.id): t for t in stored}
     for task_id, row in rows.items():
-        if row.status == TaskStatus.SUCCESS and row.name in names:
+        if row.status == TaskStatus.SUCCESS and row.name in names and not row.copied:
             findings.examine(8)
             if _recorded_effect(row, by_task.get(task_id, [])) is None:
                 findings.violate(8, fold.text, f"task {row.seq} succeeded in attempt {row.attempts} without an effect")

@@ -58,6 +58,8 @@ class RunColumns(msgspec.Struct, frozen=True, kw_only=True):
     successor: bytes | None
     attributes: str | None
     head: bytes | None
+    pin: str = ""
+    """Of an active run."""
 
 
 class StoredRun(msgspec.Struct, frozen=True):
@@ -83,6 +85,7 @@ class TaskColumns(msgspec.Struct, frozen=True, kw_only=True):
     scheduled_us: int
     started_us: int | None
     finished_us: int
+    error_code: str | None = None
 
 
 class StoredKey(msgspec.Struct, frozen=True):
@@ -112,6 +115,8 @@ class StoredTask(msgspec.Struct, frozen=True):
     lost: int
     epoch: int
     columns: TaskColumns | None = None
+    copied: bool = False
+    """It ended in the run that this one is a fork of."""
 
 
 class TaskPath(msgspec.Struct):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from hashlib import sha256
-from typing import Final
 
 import msgspec
 
 from perdure.core import chain, ids
 from perdure.core import events as ev
-from perdure.core.errors import IllegalTransition, clip
+from perdure.core.errors import IllegalTransition
+from perdure.core.invariants.expected import attributes_of, end_of, short, walk
 from perdure.core.invariants.findings import Findings
 from perdure.core.invariants.rows import (
     RunColumns,
@@ -22,15 +22,12 @@ from perdure.core.invariants.rows import (
     TaskColumns,
     TaskPath,
 )
-from perdure.core.lifecycle import RunStatus, TaskStatus, next_task_status
+from perdure.core.lifecycle import RunStatus, TaskStatus
 from perdure.core.limits import CLOCKS_APART_S_MAX, DEADLINE_LATE_S_MAX
 from perdure.core.retry import TaskOptions
 from perdure.core.run_retry import effective
 from perdure.core.runstate import RunState
 from perdure.core.work import run_kind
-
-SHOWN_CHARS: Final = 80
-"""Characters of a column's value that a violation shows."""
 
 
 class RunFold:
@@ -54,8 +51,10 @@ class RunFold:
         """How it was started, without its input."""
         self.input_hash = b""
         self.started_us = self.last_us = 0
-        self.version = ""
-        """Of the code that executes it."""
+        self.forked = self.forked_us = 0
+        """Number and time of the event that ends the copies of a fork; 0: it is none."""
+        self.version, self.pinned = "", False
+        """Of the code that executes it, and whether no other may."""
         self.ns: int | None = None
         self.signals: list[tuple[str, bytes]] = []
         """Name and value of the signals it has received, if `keep_signals` is set."""
@@ -118,14 +117,22 @@ class RunFold:
         end = self._terminal[1] if self._terminal else None
         if isinstance(event, ev.RunStarted):
             self._began(at_us, event)
+        elif isinstance(event, ev.VersionChanged):
+            self.version = event.version
         elif isinstance(event, ev.RunBegan):
-            self.version = event.version or self.version
+            self.version, self.pinned = event.version or self.version, event.pinned or self.pinned
         elif isinstance(event, ev.SignalReceived):
             f.examine(16)
             if self.keep_signals:
                 self.signals.append((event.name, event.value))
         elif isinstance(event, ev.RunContinued):
             self.next_run = event.run_id
+        elif isinstance(event, ev.RunForked):
+            self._copies_end(seq, at_us, event)
+        elif isinstance(event, ev.NodeOverridden):
+            if not isinstance(end, ev.RunFailed):
+                self._violate(5, f"event {seq} overrides a node of a run that has not failed")
+            return
         if isinstance(event, ev.RunRetried):
             if not isinstance(end, ev.RunFailed):
                 self._violate(5, f"event {seq} retries a run that has not failed")
@@ -142,12 +149,23 @@ class RunFold:
             self._apply(seq, at_us, event)
 
     def _began(self, at_us: int, event: ev.RunStarted) -> None:
-        if event.schedule:
+        if event.schedule and not event.lineage and not event.rerun_of:
             self.scheduled = (event.schedule, event.nominal_us)
         if self.started is None:
-            self.started_us, self.version = at_us, event.version
+            self.started_us, self.version, self.pinned = at_us, event.version, event.pinned
             self.input_hash = chain.input_hash(event.workflow, event.input) if event.key else b""
             self.started = msgspec.structs.replace(event, input=b"")
+
+    def _copies_end(self, seq: int, at_us: int, event: ev.RunForked) -> None:
+        lineage = self.started.lineage if self.started is not None else []
+        if self.forked or not lineage or lineage[-1] != event.run_id:
+            self._violate(6, f"event {seq} ends copies of run {ids.text(event.run_id)}, of which the run is no fork")
+        self.forked, self.forked_us = seq, at_us
+
+    def is_copied(self, task: int) -> bool:
+        """Whether a task ended in the run that this one is a fork of."""
+        path = self.tasks.get(task)
+        return path is not None and 0 < path.ended < self.forked
 
     def again(self, history: list[ev.Recorded]) -> None:
         """Fold the whole history of a run that was retried, without what its retries took back."""
@@ -292,19 +310,23 @@ class RunFold:
                 f"the history does not have the row that ended with event {stored.events} when the run was last written",
             )
         s = self.started
+        if s is not None and s.lineage and not self.forked and not self.broken:
+            self._violate(6, "the run is a fork, and no event ends the copies")
         if s is not None:
             told: dict[str, tuple[object, object]] = {
                 "workflow": (s.workflow, c.workflow),
                 "version": (self.version, c.version),
                 "kind": (run_kind(self.version), c.kind),
+                "pin": (self.pinned and stored.active, bool(c.pin)),
                 "key": (s.key or None, c.key),
                 "parent_id": (s.parent_id or None, c.parent_id),
-                "parent_seq": (s.parent_seq if s.parent_id else None, c.parent_seq),
-                "created_at": (self.started_us, c.created_us),
-                "attributes": (_attributes(s.attributes.decode()), _attributes(c.attributes)),
+                "parent_seq": (s.parent_seq if s.parent_id and s.parent_seq >= 0 else None, c.parent_seq),
+                "created_at": (self.forked_us or self.started_us, c.created_us),
             }
+            if not self.broken:
+                told["attributes"] = (attributes_of(self.state.attributes.decode()), attributes_of(c.attributes))
             if not stored.active:
-                code, text, successor = _end_of(self._terminal[1] if self._terminal else None)
+                code, text, successor = end_of(self._terminal[1] if self._terminal else None)
                 told |= {
                     "finished_at": (self.last_us, c.finished_us),
                     "error_code": (code, c.error_code),
@@ -313,30 +335,7 @@ class RunFold:
                 }
             for name, (history, row) in told.items():
                 if history != row:
-                    self._violate(4, f"column {name} of the run is {_short(row)}, its history says {_short(history)}")
-
-    def settle_keys(self, keys: Sequence[StoredKey], *, active: bool) -> None:
-        """Rows of run_key that name this run. A run that has ended may have passed its key on; so may one that was retried since."""
-        f = self._findings
-        s = self.started
-        for k in keys:
-            f.examine(2)
-            if s is None or (k.ns, k.key, k.input_hash) != (self.ns, s.key, self.input_hash):
-                self._violate(
-                    2,
-                    f"the key {k.key!r} of namespace {k.ns} names this run, which was not started under it with that input",
-                )
-        if s is not None and s.key and active and not keys and not self.retries and not s.parent_id:
-            f.examine(2)
-            self._violate(2, f"active under the key {s.key!r}, which does not name it")
-
-    def settle_deadline(self, stored: StoredRun, now_us: int) -> None:
-        if not stored.active or self.broken or not self.state.deadline_us:
-            return
-        self._findings.examine(14)
-        late_us = now_us - self.state.deadline_us
-        if late_us > DEADLINE_LATE_S_MAX * 1_000_000:
-            self._violate(14, f"active {late_us / 1e6:.0f} s after its deadline")
+                    self._violate(4, f"column {name} of the run is {short(row)}, its history says {short(history)}")
 
     def _settle_tasks(self, tasks: Sequence[StoredTask], queued: Sequence[int]) -> None:
         f = self._findings
@@ -369,7 +368,7 @@ class RunFold:
         if t.epoch > self.epoch:
             self._violate(9, f"the row of task {t.seq} is of epoch {t.epoch}, its end of epoch {self.epoch} at most")
         try:
-            _walk(TaskStatus(t.status), t.attempts)
+            walk(TaskStatus(t.status), t.attempts)
         except IllegalTransition as e:
             self._violate(6, f"task {t.seq} after {t.attempts} attempts: {e}")
 
@@ -383,11 +382,13 @@ class RunFold:
             "node": (path.node, c.node),
             "error": (path.error, c.error),
         }
+        if t.copied != self.is_copied(t.seq):
+            told["copied"] = (self.is_copied(t.seq), t.copied)  # type: ignore[assignment]
         if path.attempts is not None:
             told["attempts"] = (path.attempts, t.attempts)  # type: ignore[assignment]
         for name, (history, row) in told.items():
             if history != row:
-                self._violate(4, f"column {name} of task {t.seq} is {_short(row)}, the history says {_short(history)}")
+                self._violate(4, f"column {name} of task {t.seq} is {short(row)}, the history says {short(history)}")
         if not 0 <= t.lost <= t.attempts:
             self._violate(4, f"task {t.seq} lost {t.lost} workers in {t.attempts} attempts")
         apart_us = CLOCKS_APART_S_MAX * 1_000_000
@@ -430,6 +431,30 @@ class RunFold:
             self._violate(21, f"waits for child {gone[0]}, which is not active any more")
 
 
+def check_deadline(fold: RunFold, stored: StoredRun, now_us: int, findings: Findings) -> None:
+    if not stored.active or fold.broken or not fold.state.deadline_us:
+        return
+    findings.examine(14)
+    late_us = now_us - fold.state.deadline_us
+    if late_us > DEADLINE_LATE_S_MAX * 1_000_000:
+        findings.violate(14, fold.text, f"active {late_us / 1e6:.0f} s after its deadline")
+
+
+def check_keys(fold: RunFold, keys: Sequence[StoredKey], findings: Findings, *, active: bool) -> None:
+    """Rows of run_key that name this run. A run that has ended may have passed its key on; so may one that was retried since."""
+    s = fold.started
+    for k in keys:
+        findings.examine(2)
+        if s is None or (k.ns, k.key, k.input_hash) != (fold.ns, s.key, fold.input_hash):
+            what = (
+                f"the key {k.key!r} of namespace {k.ns} names this run, which was not started under it with that input"
+            )
+            findings.violate(2, fold.text, what)
+    if s is not None and s.key and active and not keys and not fold.retries and not s.parent_id:
+        findings.examine(2)
+        findings.violate(2, fold.text, f"active under the key {s.key!r}, which does not name it")
+
+
 def check_promises(fold: RunFold, promises: Sequence[StoredPromise], findings: Findings) -> None:
     """The kind of a promise is that of its creation. One that was resolved before it was created is a plain promise."""
     for p in promises:
@@ -441,38 +466,3 @@ def check_promises(fold: RunFold, promises: Sequence[StoredPromise], findings: F
         if p.kind != kind and not (p.is_resolved and p.kind == ev.PROMISE_WORDS[ev.PromiseKind.PLAIN]):
             what = f"column kind of the promise {p.name!r} is {p.kind}, the history says {kind}"
             findings.violate(4, fold.text, what)
-
-
-def _end_of(event: ev.Event | None) -> tuple[str | None, str | None, bytes | None]:
-    """Error code, error and successor that the row of a run has which ended like this."""
-    match event:
-        case ev.RunFailed():
-            return event.failure.code, event.failure.message, None
-        case ev.RunCancelled():
-            return "run_cancelled", clip(event.reason) or "the run was cancelled", None
-        case ev.RunContinued():
-            return None, None, event.run_id
-        case _:
-            return None, None, None
-
-
-def _attributes(text: str | None) -> object:
-    """By value: the database keeps them in a form of its own."""
-    return msgspec.json.decode(text) if text else None
-
-
-def _short(value: object) -> str:
-    text = value.hex() if isinstance(value, bytes) else repr(value)
-    return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}..."
-
-
-def _walk(status: TaskStatus, attempts: int) -> None:
-    """The shortest path of the table to a final state: with an attempt through `dispatched`, without one straight from `pending`."""
-    acts = {
-        TaskStatus.SUCCESS: "succeed",
-        TaskStatus.FAILED: "fail",
-        TaskStatus.CANCELLED: "cancel",
-        TaskStatus.SKIPPED: "skip",
-    }
-    at = next_task_status(TaskStatus.PENDING, "dispatch") if attempts else TaskStatus.PENDING
-    next_task_status(at, acts[status])
