@@ -17,7 +17,7 @@ from perdure.engine.ports import (
     InboxRow,
     Kind,
     Loaded,
-    Named,
+    Pin,
 )
 from perdure.store import flow_control
 from perdure.store.clashes import retried
@@ -26,7 +26,7 @@ from perdure.store.port import PostgresPort
 
 @retried()
 class PostgresClaims(PostgresPort):
-    async def next_due(self, workflows: Sequence[Named], served: Sequence[Kind], *, flows: bool) -> Due:
+    async def next_due(self, workflows: Sequence[Pin], served: Sequence[Kind], *, flows: bool) -> Due:
         row = await self._row("next_due", workflows=workflows, kinds=served, flows=flows)
         return Due(
             row["clock"],
@@ -41,25 +41,22 @@ class PostgresClaims(PostgresPort):
         )
 
     async def claim_runs(
-        self, session: int, workflows: Sequence[Named], limit: int, *, with_messages: bool, flows: bool
+        self, session: int, workflows: Sequence[Pin], limit: int, *, with_messages: bool, flows: bool
     ) -> list[ClaimedRun]:
         return await self._claim(
             "claim_runs_with_messages" if with_messages else "claim_runs", session, workflows, limit, flows
         )
 
-    async def claim_suspect(self, session: int, workflows: Sequence[Named], *, flows: bool) -> list[ClaimedRun]:
+    async def claim_suspect(self, session: int, workflows: Sequence[Pin], *, flows: bool) -> list[ClaimedRun]:
         """One run that was taken over several times without progress, if there is one."""
         return await self._claim("claim_suspect", session, workflows, 1, flows)
 
-    async def settle_suspect(self, session: int, run_id: bytes) -> None:
-        await self._fetch("settle_suspect", session=session, run_id=run_id)
-
     async def _claim(
-        self, name: str, session: int, workflows: Sequence[Named], limit: int, flows: bool
+        self, name: str, session: int, workflows: Sequence[Pin], limit: int, flows: bool
     ) -> list[ClaimedRun]:
         rows = await self._fetch(name, session=session, workflows=workflows, limit=limit, flows=flows)
         return [
-            ClaimedRun(r["run_id"], r["ns"], r["workflow"], r["version"], r["epoch"], tuple(r["keys"] or ()))
+            ClaimedRun(r["run_id"], r["ns"], r["workflow"], r["version"], r["epoch"], tuple(r["keys"] or ()), r["pin"])
             for r in rows
         ]
 

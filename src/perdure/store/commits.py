@@ -16,7 +16,7 @@ from perdure.store.connections import TROUBLE
 from perdure.store.dedicated import DedicatedConnection
 from perdure.store.payloads import check_stored
 from perdure.store.port import PostgresPort
-from perdure.store.queries import fetch_row
+from perdure.store.queries import execute, fetch_row
 
 DOUBT_PAUSE_S: Final = 0.2
 
@@ -53,11 +53,13 @@ class PostgresCommits(PostgresPort):
         return Committed(row["at"], frozenset(row["started"]))
 
     async def _write(self, c: Any, session: int, number: int, batch: Batch) -> Any:
-        if not batch.has_rest:
+        if batch.is_plain:
             return await fetch_row(c, "commit_batch", session=session, number=number, **batch.main())
         async with c.transaction():
+            if batch.attributes:
+                await execute(c, "commit_attributes", session=session, attributes=batch.attributes)
             row = await fetch_row(c, "commit_batch", session=session, number=number, **batch.main())
-            if row["held"]:
+            if row["held"] and batch.has_rest:
                 rest = await fetch_row(c, "commit_batch_rest", session=session, **batch.rest())
                 if rest["kept"] < len(batch.uses):
                     # Deleted meanwhile, or deleted and stored again: a statement of its own sees which.

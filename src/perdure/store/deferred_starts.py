@@ -180,6 +180,7 @@ class PostgresDeferredStarts(PostgresPort):
             group_id=run.group.id if run.group is not None else None,
             deadline_at=run.deadline_us or None,
             hash=chain.first(run.run_id, run.ns, 0, run.body),
+            pin=run.version if run.pinned else "",
         )
 
     async def begin_once(self, run: NewRun, dedup: DedupSpec) -> bytes:

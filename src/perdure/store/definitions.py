@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from perdure.core.api.schedules import ScheduleRequest
+from perdure.core.api.versions import VersionUse, WorkflowVersions
 from perdure.core.declared import split
 from perdure.core.errors import Conflict
 from perdure.engine.api.ports import Deployment, Remembered, SentOnce
@@ -57,14 +58,67 @@ class PostgresDefinitions(PostgresPort):
                 await replace_triggers(c, ns, deployment.name, deployment.triggers, deployment.by)
         return bool(row["added"])
 
-    async def activate(
-        self, ns: int, name: str, version: str, *, triggers: Sequence[ScheduleRequest] = (), by: str = ""
+    async def set_current(
+        self,
+        ns: int,
+        name: str,
+        version: str,
+        *,
+        triggers: Sequence[ScheduleRequest] = (),
+        by: str = "",
+        rollback: bool = False,
+        automatic: bool = False,
     ) -> bool:
         async with self._pool.take() as c, c.transaction():
-            if await fetch_row(c, "set_current_version", ns=ns, name=name, version=version) is None:
+            found = await fetch_row(
+                c, "set_current_version", ns=ns, name=name, version=version, rollback=rollback, automatic=automatic
+            )
+            if found is None:
                 return False
             await replace_triggers(c, ns, name, triggers, by)
             return True
+
+    async def set_ramp(self, ns: int, name: str, version: str | None, percent: float) -> bool:
+        return await self._row("set_ramp", ns=ns, name=name, version=version, percent=percent) is not None
+
+    async def newest_served(self, ns: int, name: str) -> str | None:
+        row = await self._row("newest_served", ns=ns, name=name)
+        return row["version"] if row is not None else None
+
+    async def versions(self, ns: int, name: str, limit: int, count_max: int) -> WorkflowVersions | None:
+        state = await self._row("version_state", ns=ns, name=name)
+        if state is None:
+            return None
+        rows = await self._fetch("count_versions", ns=ns, workflow=name, limit=limit, count_max=count_max)
+        return WorkflowVersions(
+            name=state["name"],
+            kind=state["kind"],
+            current=state["current"],
+            previous=state["previous"],
+            ramp=state["ramp"],
+            ramp_percent=state["ramp_percent"],
+            by_hand=state["by_hand"],
+            versions=[
+                VersionUse(
+                    version=r["version"],
+                    kind=r["kind"],
+                    hash=r["hash"],
+                    build_id=r["build_id"],
+                    pinned=r["pinned"],
+                    registered_us=r["registered_at"],
+                    seen_us=r["seen_at"],
+                    workers=r["workers"],
+                    runs_pinned=r["runs_pinned"],
+                    runs_other=r["runs_loose"],
+                    is_current=False,
+                    can_drain=False,
+                )
+                for r in rows
+            ],
+        )
+
+    async def move_runs(self, ns: int, name: str, version: str, to: str, limit: int) -> int:
+        return len(await self._fetch("move_runs", ns=ns, workflow=name, version=version, to=to, limit=limit))
 
     async def save_task_types(self, ns: int, signatures: dict[str, bytes]) -> None:
         parts = {name: split(signature) for name, signature in sorted(signatures.items())}

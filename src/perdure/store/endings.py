@@ -8,9 +8,9 @@ from typing import Any
 from asyncpg import exceptions as pg
 
 from perdure.core.errors import Fenced
-from perdure.engine.ports import HistoryRow, InboxRow, Named
-from perdure.engine.runs.run import ActiveRun
-from perdure.engine.services.endings import Decide, RecordedRun, Refused, Unendable
+from perdure.engine.commits.rows import Batch
+from perdure.engine.ports import HistoryRow, InboxRow, Pin
+from perdure.engine.services.endings import Decide, Decision, RecordedRun, Refused, Unendable
 from perdure.store.clashes import CLASH
 from perdure.store.connections import TROUBLE
 from perdure.store.port import PostgresPort
@@ -23,8 +23,8 @@ class PostgresEndings(PostgresPort):
         return row["clock"], row["at"]
 
     async def end(
-        self, session: int, number: int, served: Sequence[Named], limit: int, leave_out: Sequence[bytes], decide: Decide
-    ) -> tuple[list[bytes], list[ActiveRun]]:
+        self, session: int, number: int, served: Sequence[Pin], limit: int, leave_out: Sequence[bytes], decide: Decide
+    ) -> tuple[list[bytes], Decision]:
         found: list[Unendable] = []
         async with self._pool.take() as c:
             try:
@@ -33,20 +33,18 @@ class PostgresEndings(PostgresPort):
                         c, "lock_runs_to_end", session=session, workflows=served, limit=limit, left_out=leave_out
                     )
                     if not rows:
-                        return [], []
+                        return [], Decision(Batch(), [], {})
                     found = [_unendable(r) for r in rows]
-                    ended = await self._write(c, session, number, found, decide)
+                    decision = await self._write(c, session, number, found, decide)
             except TROUBLE:
                 raise
             except CLASH:
-                return [], []  # the next look tries again
+                return [], Decision(Batch(), [], {})  # the next look tries again
             except (pg.PostgresError, ValueError, OverflowError, TypeError) as e:
                 raise Refused([one.run_id for one in found], f"{type(e).__name__}: {e}") from e
-        return [one.run_id for one in found], ended
+        return [one.run_id for one in found], decision
 
-    async def _write(
-        self, c: Any, session: int, number: int, found: list[Unendable], decide: Decide
-    ) -> list[ActiveRun]:
+    async def _write(self, c: Any, session: int, number: int, found: list[Unendable], decide: Decide) -> Decision:
         recorded = await self._load(c, [one.run_id for one in found])
         decision = decide([(one, recorded[one.run_id]) for one in found])
         if decision.ends:
@@ -57,7 +55,9 @@ class PostgresEndings(PostgresPort):
             await execute(c, "commit_batch_rest", session=session, **decision.batch.rest())
         if decision.waits:
             await execute(c, "set_undo_wait", runs=decision.waits.items())
-        return decision.ends
+        if decision.resumed:
+            await execute(c, "end_pauses", run_ids=decision.resumed)
+        return decision
 
     async def _load(self, c: Any, run_ids: list[bytes]) -> dict[bytes, RecordedRun]:
         found = {run_id: RecordedRun([], [], set()) for run_id in run_ids}
@@ -86,4 +86,9 @@ def _unendable(r: Any) -> Unendable:
         asked_us=r["cancel_requested_at"],
         clock_us=r["clock"],
         keys=tuple(r["keys"] or ()),
+        is_paused=r["is_paused"],
+        is_delayed=r["is_delayed"],
+        is_expired=r["is_expired"],
+        is_terminated=r["is_terminated"],
+        is_unserved=r["is_unserved"],
     )

@@ -35,8 +35,8 @@ class PostgresInbox(PostgresPort):
         On a connection of its own, so that large reads do not delay messages."""
         places: dict[tuple[bytes, int], int] = {}
         messages = [
-            (places.setdefault((run_id, ns), len(places) + 1), body, key, named, stops)
-            for run_id, ns, body, key, named, stops in rows
+            (places.setdefault((run_id, ns), len(places) + 1), body, key, named, stop)
+            for run_id, ns, body, key, named, stop in rows
         ]
         try:
             async with self._sending_one:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from perdure.core import events as ev
+from perdure.core import ids
 from perdure.core.durations import FOREVER_US
 from perdure.core.errors import Failure
 from perdure.core.flow_control.groups import FlowControlGroup
@@ -17,8 +18,11 @@ from perdure.core.limits import (
     MESSAGE_KEYS_KEPT_S,
     UPDATE_ANSWERS_KEPT_S,
 )
-from perdure.core.work import Outcome, RunView
+from perdure.core.versions import VersionChoice
+from perdure.core.work import Outcome, RunView, ServedCode
 from perdure.engine.ports import (
+    DeletedRun,
+    ForkedRun,
     HistoryRow,
     RetryChanges,
 )
@@ -30,6 +34,7 @@ from perdure.store.connections import Connections
 from perdure.store.inbox import PostgresInbox
 from perdure.store.notifications import PostgresNotifications
 from perdure.store.queries import fetch, fetch_row
+from perdure.store.run_fork import fork_run
 from perdure.store.run_retry import retry_run
 from perdure.store.sessions import PostgresSessions
 from perdure.store.words import run_status
@@ -71,7 +76,17 @@ class PostgresStore(PostgresSessions, PostgresCommits, PostgresInbox, PostgresCl
     async def forget_key(self, ns: int, key: str, run_id: bytes) -> None:
         await self._fetch("release_run_key", ns=ns, key=key, run_id=run_id)
 
-    async def unstick(self, run_id: bytes, ns: int, group: FlowControlGroup | None) -> bool:
+    async def pause(self, run_id: bytes, ns: int, by: str, reason: str, body: bytes) -> bool | None:
+        """True when it is paused now, False when its owner will pause it, None when there is no such active run."""
+        row = await self._row("pause_run", run_id=run_id, ns=ns, by=by, reason=reason or None, body=body)
+        return None if row is None else row["is_done"]
+
+    async def delete_run(self, run_id: bytes, ns: int) -> DeletedRun:
+        low, high = ids.task_range(run_id)
+        row = await self._row("delete_run", run_id=run_id, ns=ns, low=low, high=high)
+        return cast("DeletedRun", row["outcome"])
+
+    async def resume(self, run_id: bytes, ns: int, group: FlowControlGroup | None) -> bool:
         async with self._pool.take() as c, c.transaction():
             if (
                 await fetch_row(c, "resume_run", run_id=run_id, ns=ns, group_id=group.id if group is not None else None)
@@ -85,21 +100,31 @@ class PostgresStore(PostgresSessions, PostgresCommits, PostgresInbox, PostgresCl
         async with self._pool.take() as c:
             return await retry_run(c, r)
 
-    async def register_versions(
-        self,
-        ns: int,
-        versions: dict[str, str],
-        controls: dict[str, bytes],
-        parameters: dict[str, bytes] | None = None,
-    ) -> None:
-        rows = [
-            (w, version, _text(controls.get(w)), _text((parameters or {}).get(w))) for w, version in versions.items()
-        ]
-        await self._execute("register_versions", ns=ns, versions=rows)
+    async def fork_run(self, r: ForkedRun) -> bool:
+        async with self._pool.take() as c:
+            return await fork_run(c, r)
 
-    async def parameters(self, ns: int, workflow: str, version: str) -> bytes | None:
+    async def register_versions(self, ns: int, code: Sequence[tuple[str, ServedCode]]) -> list[tuple[str, str]]:
+        rows = [
+            (
+                workflow,
+                one.version,
+                _text(one.control or None),
+                _text(one.parameters or None),
+                one.hash or None,
+                one.pinned,
+                one.build_id or None,
+            )
+            for workflow, one in code
+        ]
+        refused = await self._fetch("register_versions", ns=ns, versions=rows)
+        return [(r["workflow"], r["version"]) for r in refused]
+
+    async def published(self, ns: int, workflow: str, version: str) -> tuple[bytes | None, bool]:
         row = await self._row("workflow_parameters", ns=ns, workflow=workflow, version=version)
-        return row["parameters"].encode() if row is not None and row["parameters"] is not None else None
+        if row is None:
+            return None, False
+        return row["parameters"].encode() if row["parameters"] is not None else None, row["pinned"]
 
     async def save_task_options(self, ns: int, options: Mapping[str, bytes | None]) -> None:
         await self._execute(
@@ -118,8 +143,14 @@ class PostgresStore(PostgresSessions, PostgresCommits, PostgresInbox, PostgresCl
             frozenset(r["name"] for r in rows if not r["is_registered"]),
         )
 
-    async def current_versions(self, ns: int, names: Sequence[str]) -> dict[str, str]:
-        return {r["name"]: r["current"] for r in await self._fetch("current_versions", ns=ns, names=list(names))}
+    async def current_versions(self, ns: int, names: Sequence[str]) -> dict[str, VersionChoice]:
+        rows = await self._fetch("current_versions", ns=ns, names=list(names))
+        return {
+            r["name"]: VersionChoice(
+                r["current"], r["pinned"], r["ramp"] or "", r["ramp_pinned"], r["ramp_percent"], r["by_hand"]
+            )
+            for r in rows
+        }
 
     async def document(self, ns: int, workflow: str, version: str) -> bytes | None:
         row = await self._row("get_definition", ns=ns, workflow=workflow, version=version)
@@ -156,6 +187,7 @@ class PostgresStore(PostgresSessions, PostgresCommits, PostgresInbox, PostgresCl
             owner=r["owner"],
             epoch=r["epoch"],
             successor=r["successor"],
+            paused_by=r["paused_by"],
         )
 
     async def ended(self, ns: int, run_ids: Sequence[bytes]) -> dict[bytes, Outcome]:
@@ -185,6 +217,7 @@ class PostgresStore(PostgresSessions, PostgresCommits, PostgresInbox, PostgresCl
         await self._fetch("delete_orphaned_promises")
         await self._fetch("delete_old_message_keys", age_s=float(MESSAGE_KEYS_KEPT_S), limit=KEYS_TRIMMED)
         await self._fetch("delete_orphaned_workers")
+        await self._fetch("delete_orphaned_backlogs")
         async with self._pool.take() as c:
             await flow_control.sweep(c)
         await self._fetch("delete_old_updates", age_s=float(UPDATE_ANSWERS_KEPT_S), limit=TRIM_ROWS)
@@ -215,6 +248,8 @@ def _outcome(body: bytes) -> Outcome | None:
             return Outcome(RunStatus.FAILED, b"", last.failure)
         case ev.RunCancelled():
             return Outcome(RunStatus.CANCELLED, b"", Failure("run_cancelled", last.reason or "the run was cancelled"))
+        case ev.RunTerminated():
+            return Outcome(RunStatus.CANCELLED, b"", ev.terminated(last))
         case ev.RunContinued():
             return Outcome(RunStatus.SUCCESS)
         case _:

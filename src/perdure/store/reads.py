@@ -11,11 +11,12 @@ from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core import wait_reasons as reasons
 from perdure.core.api.admin import NamespaceItem
+from perdure.core.api.attempts import AttemptPage, AttemptPosition
 from perdure.core.api.cluster import QueueItem, WorkerItem
 from perdure.core.api.definitions import Definition, VersionItem, WorkflowItem
 from perdure.core.api.runs import LogItem, LogPage, LogPosition, Outstanding, RunDetail, RunItem, TaskItem, TaskPage
 from perdure.core.errors import IllegalTransition
-from perdure.core.lifecycle import TaskStatus
+from perdure.core.lifecycle import RUN_TERMINAL, TaskStatus
 from perdure.core.runstate import RunState
 from perdure.core.work import LogLine
 from perdure.engine.api.ports import (
@@ -29,9 +30,12 @@ from perdure.engine.api.ports import (
     TASKS_COUNTED_MAX,
 )
 from perdure.store import wait_reasons
+from perdure.store.attempts import read_attempts
 from perdure.store.clashes import retried
 from perdure.store.queries import fetch, fetch_row, fetch_value
-from perdure.store.run_lists import ACTIVE, ENDED, LOWEST, PostgresRunLists, run_item
+from perdure.store.run_lists import run_item
+from perdure.store.run_paths import PostgresRunPaths
+from perdure.store.run_query_sql import LOWEST
 from perdure.store.words import task_status
 from perdure.wire.codec import decode_row
 
@@ -42,7 +46,7 @@ _lines = msgspec.json.Decoder(list[LogLine])
 
 
 @retried()
-class PostgresReads(PostgresRunLists):
+class PostgresReads(PostgresRunPaths):
     async def detail(self, ns: int, run_id: bytes) -> RunDetail | None:
         async with self._snapshot() as c:
             found = await self._run(c, ns, run_id)
@@ -75,7 +79,7 @@ class PostgresReads(PostgresRunLists):
         return item, ends, await self._outstanding(c, ns, item, ends["events"] if ends else 0)
 
     async def _counts(self, c: Any, ns: int, run_id: bytes) -> dict[int, int]:
-        low, high = _task_range(run_id)
+        low, high = ids.task_range(run_id)
         ended = await fetch(c, "count_ended_tasks", low=low, high=high, run_id=run_id, ns=ns, limit=TASKS_COUNTED_MAX)
         queued = await fetch(c, "count_queued_tasks", run_id=run_id, ns=ns, limit=TASKS_COUNTED_MAX)
         counts = dict.fromkeys((int(s) for s in TaskStatus), 0)
@@ -84,7 +88,7 @@ class PostgresReads(PostgresRunLists):
         return counts
 
     async def _outstanding(self, c: Any, ns: int, item: RunItem, events: int) -> Outstanding | None:
-        if item.status in ENDED or not 0 < events <= OUTSTANDING_EVENTS_MAX:
+        if item.status in RUN_TERMINAL or not 0 < events <= OUTSTANDING_EVENTS_MAX:
             return None
         size = await fetch_value(c, "history_size", run_id=item.run_id, ns=ns)
         if size > OUTSTANDING_BYTES_MAX:
@@ -103,7 +107,7 @@ class PostgresReads(PostgresRunLists):
                 return None
             item, _, outstanding = run
             waiting = _waiting(item, outstanding)
-            if statuses or (outstanding is None and item.status in ACTIVE):
+            if statuses or (outstanding is None and item.status not in RUN_TERMINAL):
                 found = await self._tasks_by_status(c, ns, run_id, statuses, after, limit + 1, waiting)
             else:
                 found = await self._tasks_by_number(c, ns, run_id, after, limit + 1, waiting)
@@ -130,7 +134,7 @@ class PostgresReads(PostgresRunLists):
         limit: int,
         waiting: dict[int, TaskItem],
     ) -> list[TaskItem]:
-        low, high = _task_range(run_id)
+        low, high = ids.task_range(run_id)
         wanted = sorted(statuses or (int(s) for s in TaskStatus))
         words = [TaskStatus(s).word for s in wanted]
         ended = await fetch(
@@ -156,7 +160,7 @@ class PostgresReads(PostgresRunLists):
         return _joined(ended, queued, unwritten)[:limit]
 
     async def tasks_named(self, ns: int, run_id: bytes, name: str, limit: int) -> list[int]:
-        low, high = _task_range(run_id)
+        low, high = ids.task_range(run_id)
         rows = await self._fetch("tasks_named", low=low, high=high, run_id=run_id, ns=ns, name=name, limit=limit)
         found = {r["seq"] for r in rows}
         async with self._snapshot() as c:
@@ -225,6 +229,18 @@ class PostgresReads(PostgresRunLists):
                 names |= {s: out.tasks[s][0] for s in seqs if s in out.tasks}
         return names
 
+    async def attempts(
+        self,
+        ns: int,
+        run_id: bytes,
+        seqs: Sequence[int] | None,
+        unsuccessful: bool,
+        after: AttemptPosition | None,
+        limit: int,
+    ) -> AttemptPage:
+        async with self._snapshot() as c:
+            return await read_attempts(c, ns, run_id, seqs, unsuccessful, after, limit)
+
     async def workflows(self, ns: int, q: str, after: str, limit: int) -> list[WorkflowItem]:
         rows = await self._fetch(
             "list_workflows", ns=ns, text=q.lower() or None, after=after, limit=limit, count_max=RUNS_COUNTED_MAX
@@ -276,6 +292,11 @@ class PostgresReads(PostgresRunLists):
                 seen_us=r["seen_at"],
                 blocked=r["blocked"],
                 engine=r["engine"],
+                ended=r["ended"],
+                failed=r["failed"],
+                p50_us=r["p50_us"],
+                p95_us=r["p95_us"],
+                p99_us=r["p99_us"],
             )
             for r in await self._fetch("list_workers", ns=ns, after=after, limit=limit)
         ]
@@ -284,9 +305,16 @@ class PostgresReads(PostgresRunLists):
         async with self._snapshot() as c:
             waiting = await fetch(c, "waiting_tasks", ns=ns, limit=QUEUES_MAX, count_max=QUEUE_COUNT_MAX)
             held = await fetch(c, "held_tasks", ns=ns)
+            memory = await fetch(c, "backlog_tasks", ns=ns, limit=QUEUES_MAX)
             workers = await fetch(c, "list_workers", ns=ns, after=LOWEST, limit=SCAN_ROWS_MAX)
         pending = {(r["queue"], r["name"]): (r["pending"], r["age_s"]) for r in waiting}
         running = {(r["queue"], r["name"]): r["running"] for r in held}
+        for r in memory:
+            kind = r["queue"], r["name"]
+            count, age_s = pending.get(kind, (0, None))
+            if r["waiting"]:
+                pending[kind] = count + r["waiting"], max(age_s or 0.0, r["age_s"] or 0.0)
+            running[kind] = running.get(kind, 0) + r["running"]
         out: list[QueueItem] = []
         for queue, task in sorted(pending.keys() | running.keys())[:QUEUES_MAX]:
             count, age_s = pending.get((queue, task), (0, None))
@@ -306,10 +334,6 @@ class PostgresReads(PostgresRunLists):
     async def namespaces(self, after: str, limit: int) -> list[NamespaceItem]:
         rows = await self._fetch("list_namespaces", after=after, limit=limit)
         return [NamespaceItem(name=r["name"], created_us=r["created_at"]) for r in rows]
-
-
-def _task_range(run_id: bytes) -> tuple[bytes, bytes]:
-    return run_id[:8] + bytes(8), run_id[:8] + b"\xff" * 8
 
 
 def _unwritten(item: RunItem) -> int:
@@ -355,7 +379,9 @@ def _ended_task(r: Any) -> TaskItem:
         started_us=r["started_at"],
         finished_us=r["finished_at"],
         error=r["error"],
+        worker=r["worker"],
         node=r["node"],
+        copied=r["copied"],
     )
 
 

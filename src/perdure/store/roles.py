@@ -32,7 +32,7 @@ ENGINE_GRANTS: Final = {
     "migration": "select",
     "namespace": "select, insert, update (name, deleted_at)",
     "workflow": "select, insert, update",
-    "workflow_version": "select, insert, update (control, parameters)",
+    "workflow_version": "select, insert, update (control, parameters, hash, pinned, build_id, seen_at)",
     "task_type": "select, insert, update",
     "engine_session": _ROWS,
     "commit_log": "select, insert, delete",
@@ -43,6 +43,8 @@ ENGINE_GRANTS: Final = {
     "run_key": "select, insert, delete",
     "history": "select, insert",
     "task": "select, insert, delete",  # and what failed in it is written anew
+    "task_attempt": "select, insert, delete",  # one that counted as lost and was not
+    "attempt": "select",
     "task_queue": _ROWS,
     "inbox": _ROWS,
     "promise": _ROWS,
@@ -63,6 +65,9 @@ ENGINE_GRANTS: Final = {
     "deferred_start_input": _ROWS,
     "dedup": _ROWS,
     "calendar": _ROWS,
+    "saved_view": _ROWS,
+    "bulk_job": _ROWS,
+    "bulk_job_run": _ROWS,
     "schedule": _ROWS,
     "schedule_fire": _ROWS,
     "run_state": _ROWS,
@@ -72,6 +77,7 @@ ENGINE_GRANTS: Final = {
     "payload_part": _ROWS,
     "payload_use": "select, insert",
     "worker": _ROWS,
+    "engine_backlog": _ROWS,
     "task_log": "select, insert, delete",
     "api_key": "select, insert, update (last_used_at, revoked_at)",
     "audit": "select, insert",
@@ -82,13 +88,14 @@ ENGINE_GRANTS: Final = {
 }
 """Table -> what an engine may do with its rows. Partitions are reached through their table."""
 
-_RUN_MATCHES: Final = "run_matches(uuid, text, text, text, text, text, jsonb, text[], text, jsonb[], text)"
+_OF_ATTEMPTS: Final = ("attempt_outcome(text, text)", "is_attempt(text, int, timestamptz, text)")
 ENGINE_FUNCTIONS: Final = (
     "clock()",
     "create_partition(text, text, uuid, uuid)",
     "drop_partition(text, text)",
+    "delete_run(uuid, integer, uuid, uuid)",
     "chain(bytea, timestamptz, uuid, int, int, int, int, bytea)",
-    _RUN_MATCHES,
+    *_OF_ATTEMPTS,
 )
 
 _KEY_COLUMNS: Final = (
@@ -100,7 +107,7 @@ READER_GRANTS: Final = {
     "secret": "select (name, created_at)",
     "webhook": "select (ns, name, event, created_at, created_by)",
 }
-READER_FUNCTIONS: Final = ("clock()", _RUN_MATCHES)
+READER_FUNCTIONS: Final = ("clock()", *_OF_ATTEMPTS)
 
 
 async def apply_roles(dsn: str, engine_role: str = ENGINE_ROLE, reader_role: str = READER_ROLE) -> None:

@@ -1,28 +1,31 @@
 """Lists of runs on PostgreSQL.
 
-They have connections of their own, so that a long list never delays an engine. The connections plan every call anew: a filter that
-is not given drops out of the plan, and a filter that is given picks its index.
+They have connections of their own, so that a long list never delays an engine. What is known of the matches of a query (Hints) picks the
+statements, each of which walks an index; the query itself is a condition on the rows that they look at.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from perdure.core import ids
 from perdure.core import wait_reasons as reasons
-from perdure.core.api.runs import RunFilter, RunItem, RunPage
+from perdure.core.api.runs import RunItem, RunPage
 from perdure.core.durations import FOREVER_US
-from perdure.core.lifecycle import RUN_TERMINAL, RunStatus
+from perdure.core.lifecycle import RunStatus
+from perdure.core.run_query import Node
 from perdure.engine.api.ports import SCAN_ROWS_MAX
 from perdure.store import wait_reasons
 from perdure.store.clashes import retried
 from perdure.store.connections import Connections
 from perdure.store.port import PostgresPort
-from perdure.store.queries import fetch, fetch_value
+from perdure.store.queries import fetch_value, queries
+from perdure.store.run_query_sql import ACTIVE, ENDED, Hints, QueryCondition, hints_of, is_answered_by
 from perdure.store.words import run_status
 
 READ_SETTINGS: Final = {
@@ -33,11 +36,23 @@ READ_SETTINGS: Final = {
     "enable_incremental_sort": "off",
 }
 DAY_MS: Final = 86_400_000
-LOWEST: Final = bytes(16)
-HIGHEST: Final = b"\xff" * 16
-ENDED: Final = frozenset(int(s) for s in RUN_TERMINAL)
-ACTIVE: Final = frozenset({int(RunStatus.PENDING), int(RunStatus.RUNNING)})
-_BADLY: Final = frozenset({int(RunStatus.FAILED), int(RunStatus.CANCELLED)})
+_BADLY: Final = frozenset({RunStatus.FAILED.word, RunStatus.CANCELLED.word})
+
+
+class _Walk(NamedTuple):
+    """A statement that finds matches, and which rows it looks at."""
+
+    name: str
+    statuses: frozenset[str]
+    """Of the rows it looks at; empty: not known."""
+    workflow: str | None
+    arguments: dict[str, Any]
+
+    def answers(self, query: Node, hints: Hints) -> bool:
+        """Whether every row that it looks at matches."""
+        return bool(self.statuses) and is_answered_by(
+            query, workflow=self.workflow, statuses=self.statuses, low=hints.low, high=hints.high
+        )
 
 
 class _Source(msgspec.Struct, frozen=True):
@@ -63,72 +78,74 @@ class PostgresRunLists(PostgresPort):
         async with self._pool.take() as c, c.transaction(isolation="repeatable_read", readonly=True):
             yield c
 
-    async def runs(self, ns: int, wanted: RunFilter, below: bytes | None, limit: int) -> RunPage:
-        low, high = _bounds(wanted, below)
-        if wanted.waiting_on:
-            return await self._waiting(ns, wanted, low, high, limit)
+    async def runs(self, ns: int, query: Node, below: bytes | None, limit: int, waiting_on: str = "") -> RunPage:
+        hints = hints_of(query)
+        if below is not None:
+            hints = replace(hints, high=min(hints.high, below))
+        if waiting_on:
+            return await self._waiting(ns, query, waiting_on, hints, limit)
         async with self._snapshot() as c:
-            page = _merged([await self._list(c, s, ns, wanted, low, high, limit) for s in _walks(wanted)], limit)
-            if wanted.attributes and len(page.items) < limit and page.next is not None:
-                page = _merged(await self._by_attributes(c, ns, wanted, low, high, limit), limit)
+            page = _merged([await self._list(c, w, ns, query, hints, limit) for w in _walks(hints)], limit)
+            if hints.attributes and len(page.items) < limit and page.next is not None:
+                page = _merged(await self._by_attributes(c, ns, query, hints, limit), limit)
         return page
 
-    async def _waiting(self, ns: int, f: RunFilter, low: bytes, high: bytes, limit: int) -> RunPage:
+    async def _waiting(self, ns: int, query: Node, on: str, hints: Hints, limit: int) -> RunPage:
         """Active runs with a given wait reason, each with all its wait reasons."""
         async with self._snapshot() as c:
-            found, floor = await wait_reasons.waiting_on(c, ns, f.waiting_on, low, high, limit + 1)
-            rows = await fetch(c, "run_items", run_ids=found[:limit], ns=ns)
+            found, floor = await wait_reasons.waiting_on(c, ns, on, hints.low, hints.high, limit + 1)
+            rows = await fetch_matching(c, "run_items", query, run_ids=found[:limit], ns=ns)
             items = [
-                msgspec.structs.replace(
-                    run_item(r), waits=_asked(await wait_reasons.waits_of(c, ns, r["run_id"]), f.waiting_on)
-                )
+                msgspec.structs.replace(run_item(r), waits=_asked(await wait_reasons.waits_of(c, ns, r["run_id"]), on))
                 for r in rows
-                if not f.workflow or r["workflow"] == f.workflow
             ]
         if len(found) > limit:
             return RunPage(items, found[limit - 1])
         return RunPage(items, floor)
 
-    async def _list(
-        self, c: Any, walk: tuple[str, list[int] | None], ns: int, f: RunFilter, low: bytes, high: bytes, limit: int
-    ) -> _Source:
-        name, statuses = walk
-        scan = SCAN_ROWS_MAX if _sifts(name, statuses, f) else limit + 1
-        rows = await fetch(
+    async def _list(self, c: Any, walk: _Walk, ns: int, query: Node, hints: Hints, limit: int) -> _Source:
+        scan = limit + 1 if walk.answers(query, hints) else SCAN_ROWS_MAX
+        rows = await fetch_matching(
             c,
-            name,
+            walk.name,
+            query,
             ns=ns,
-            low=low,
-            high=high,
-            statuses=[RunStatus(s).word for s in statuses] if statuses else None,
-            workflow=f.workflow or None,
-            attributes=[a.decode() for a in f.attributes] or None,
-            text=f.text.lower() or None,
+            low=hints.low,
+            high=hints.high,
             scan_limit=scan,
             limit=limit + 1,
+            **walk.arguments,
         )
         return _source(rows, scan, limit + 1)
 
-    async def _by_attributes(self, c: Any, ns: int, f: RunFilter, low: bytes, high: bytes, limit: int) -> list[_Source]:
+    async def _by_attributes(self, c: Any, ns: int, query: Node, hints: Hints, limit: int) -> list[_Source]:
         """Rare attributes: through their index, over windows of days that double until the page is full."""
-        statuses = sorted(f.statuses)
+        given = {"attributes": list(hints.attributes)}
         out: list[_Source] = []
-        if not statuses or f.statuses & ACTIVE:
-            out.append(await self._list(c, ("list_active_by_attributes", statuses or None), ns, f, low, high, limit))
-        if statuses and not f.statuses & ENDED:
+        if hints.statuses & ACTIVE:
+            walk = _Walk("list_active_by_attributes", frozenset(), None, given)
+            out.append(await self._list(c, walk, ns, query, hints, limit))
+        if not hints.statuses & ENDED:
             return out
         tomorrow_ms = await fetch_value(c, "read_clock") // 1000 + DAY_MS
-        top, days, items = high, 1, list[RunItem]()
+        top, days, items = hints.high, 1, list[RunItem]()
         while True:
             newest_ms = min(ids.unix_ms_of(top), tomorrow_ms)
-            floor = max(low, ids.lowest_at(max(newest_ms - days * DAY_MS, 0)).bytes)
-            part = await self._list(c, ("list_ended_by_attributes", statuses or None), ns, f, floor, top, limit)
+            floor = max(hints.low, ids.lowest_at(max(newest_ms - days * DAY_MS, 0)).bytes)
+            window = replace(hints, low=floor, high=top)
+            part = await self._list(
+                c, _Walk("list_ended_by_attributes", frozenset(), None, given), ns, query, window, limit
+            )
             items += part.items
             if part.horizon is not None:
                 return [*out, _Source(items, part.horizon)]
-            if floor <= low or len(items) > limit:
-                return [*out, _Source(items, None if floor <= low else floor)]
+            if floor <= hints.low or len(items) > limit:
+                return [*out, _Source(items, None if floor <= hints.low else floor)]
             top, days = floor, days * 2
+
+    async def matching(self, ns: int, query: Node, run_ids: Sequence[bytes]) -> list[RunItem]:
+        async with self._snapshot() as c:
+            return [run_item(r) for r in await fetch_matching(c, "matching_runs", query, run_ids=list(run_ids), ns=ns)]
 
     async def find(self, ns: int, low: bytes, high: bytes, limit: int) -> list[bytes]:
         return [r["run_id"] for r in await self._fetch("find_runs", ns=ns, low=low, high=high, limit=limit)]
@@ -136,6 +153,11 @@ class PostgresRunLists(PostgresPort):
     async def newest(self, ns: int) -> bytes | None:
         row = await self._row("newest_run", ns=ns)
         return row["run_id"] if row is not None else None
+
+    async def children(self, ns: int, run_id: bytes, below: bytes | None, limit: int) -> RunPage:
+        rows = await self._fetch("list_children", ns=ns, run_id=run_id, below=below or b"\xff" * 16, limit=limit + 1)
+        items = [run_item(r) for r in rows[:limit]]
+        return RunPage(items, items[-1].run_id if len(rows) > limit else None)
 
     async def created_since(self, ns: int, above: bytes, limit: int) -> list[RunItem]:
         """Active runs above an id, oldest first."""
@@ -154,41 +176,29 @@ class PostgresRunLists(PostgresPort):
         return us
 
 
-def _bounds(f: RunFilter, below: bytes | None) -> tuple[bytes, bytes]:
-    """Ids open with their millisecond: a time filter is a range of ids. A moment inside a millisecond takes all of it."""
-    low = ids.lowest_at(_ms(f.since_us)).bytes if f.since_us is not None else LOWEST
-    high = ids.lowest_at(_ms(f.until_us + 999)).bytes if f.until_us is not None else HIGHEST
-    return low, min(high, below) if below is not None else high
+async def fetch_matching(c: Any, name: str, query: Node, /, **args: Any) -> list[Any]:
+    """The rows of a statement with a condition, see sql/lists.sql."""
+    statement = queries()[name]
+    bound = statement.bind(args)
+    condition = QueryCondition(query, len(bound) + 1)
+    sql = statement.sql.replace("/*query*/", f"and {condition.sql}")
+    rows: list[Any] = await c.fetch(sql, *bound, *condition.parameters)
+    return rows
 
 
-def _ms(us: int) -> int:
-    return min(max(us // 1000, 0), (1 << 48) - 1)
-
-
-def _walks(f: RunFilter) -> list[tuple[str, list[int] | None]]:
-    """Which statements find the matches, each with the statuses it is asked for."""
-    statuses = f.statuses
-    out: list[tuple[str, list[int] | None]] = []
-    if not statuses or statuses & ACTIVE:
-        out.append(("list_active", sorted(statuses & ACTIVE) if statuses else None))
-    ended = statuses & ENDED
-    if statuses and not ended:
-        return out
+def _walks(hints: Hints) -> list[_Walk]:
+    """Which statements find the matches."""
+    out: list[_Walk] = []
+    ended = hints.statuses & ENDED
+    if hints.statuses & ACTIVE:
+        out.append(_Walk("list_active", ACTIVE, None, {}))
     if ended and ended <= _BADLY:
-        out.extend(("list_ended_badly", [s]) for s in sorted(ended))
-    elif f.workflow:
-        out.append(("list_ended_of_workflow", sorted(ended) or None))
-    else:
-        out.append(("list_ended", sorted(ended) or None))
+        out.extend(_Walk("list_ended_badly", frozenset({s}), None, {"status": s}) for s in sorted(ended))
+    elif ended and hints.workflow is not None:
+        out.append(_Walk("list_ended_of_workflow", ENDED, hints.workflow, {"workflow": hints.workflow}))
+    elif ended:
+        out.append(_Walk("list_ended", ENDED, None, {}))
     return out
-
-
-def _sifts(name: str, statuses: list[int] | None, f: RunFilter) -> bool:
-    """Whether some of the rows that a statement walks over may not match."""
-    if f.text or f.attributes:
-        return True
-    by_workflow, by_status = name == "list_ended_of_workflow", name == "list_ended_badly"
-    return bool((f.workflow and not by_workflow) or (statuses and not by_status))
 
 
 def _source(rows: list[Any], scan: int, limit: int) -> _Source:
@@ -221,6 +231,7 @@ def run_item(r: Any) -> RunItem:
         error_code=r["error_code"],
         error=r["error"],
         stuck=r["stuck"],
+        paused_us=r["paused_at"],
         wake_us=None if r["wake_at"] in (None, FOREVER_US) else r["wake_at"],
         owned=r["owned"],
         epoch=r["epoch"],

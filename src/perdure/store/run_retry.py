@@ -20,7 +20,10 @@ async def retry_run(connection: Any, r: RetryChanges) -> bool:
             ns=r.ns,
             events=r.events,
             body=r.body,
+            attributes=r.attributes,
+            added=r.added,
             group_id=r.group.id if r.group else None,
+            pinned=r.pinned,
         )
         if not found["retried"]:
             return False

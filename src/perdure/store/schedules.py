@@ -30,6 +30,7 @@ from perdure.core.schedules import (
     spec_json,
 )
 from perdure.core.suggestions import did_you_mean
+from perdure.core.versions import VersionChoice
 from perdure.core.work import run_kind
 from perdure.engine.services.schedule_planner import (
     Calendars,
@@ -269,6 +270,7 @@ async def _start(c: Any, fires: Sequence[tuple[DueSchedule, PlannedFire]], how: 
                 f.group.id if f.group else None,
                 f.deadline_us or None,
                 chain.first(f.run_id, s.ns, 0, f.body),
+                f.version if f.pinned else "",
             )
             for s, f in new
             if f.run_id is not None
@@ -340,7 +342,8 @@ def _due(r: Mapping[str, Any]) -> DueSchedule:
         workflow=r["workflow"],
         version=r["version"],
         current=r["current"],
-        control=r["control"].encode() if r["control"] else None,
+        choice=_choice(r),
+        controls=_controls(r),
         input=r["input"],
         timeout_us=r["timeout_us"],
         attributes=(r["attributes"] or "").encode(),
@@ -349,6 +352,25 @@ def _due(r: Mapping[str, Any]) -> DueSchedule:
         next_us=r["next_at"],
         clock_us=r["clock"],
     )
+
+
+def _choice(r: Mapping[str, Any]) -> VersionChoice | None:
+    if r["version"]:
+        return VersionChoice(r["version"], bool(r["pinned"]))
+    if r["current"] is None:
+        return None
+    return VersionChoice(
+        r["current"],
+        bool(r["pinned"]),
+        r["ramp"] or "",
+        bool(r["ramp_pinned"]),
+        r["ramp_percent"] if r["ramp"] else 0.0,
+    )
+
+
+def _controls(r: Mapping[str, Any]) -> dict[str, bytes]:
+    found = {r["version"] or r["current"]: r["control"], r["ramp"]: r["ramp_control"]}
+    return {version: control.encode() for version, control in found.items() if version and control}
 
 
 def _view(r: Mapping[str, Any]) -> ScheduleView:

@@ -79,7 +79,21 @@ class PostgresSessions(PostgresPort):
         # Statements after the DELETE have snapshots of their own: they see what commits in flight wrote while we waited for them.
         rows = await fetch(c, "select_owned_tasks", sessions=sessions)
         again, failed = settle(
-            [LostTask(r["id"], r["run_id"], r["seq"], r["attempt"], r["lost"], r["options"]) for r in rows]
+            [
+                LostTask(
+                    r["id"],
+                    r["run_id"],
+                    r["seq"],
+                    r["attempt"],
+                    r["lost"],
+                    r["options"],
+                    r["scheduled_at"],
+                    r["started_at"],
+                    r["clock"],
+                    r["worker"] or "",
+                )
+                for r in rows
+            ]
         )
         if again:
             await execute(c, "requeue_tasks", tasks=again)

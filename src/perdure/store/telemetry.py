@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from perdure.engine.services.task_logs import LogRow
-from perdure.engine.services.telemetry import TaskNote, WorkerRow
+from perdure.engine.services.telemetry import BacklogRow, TaskNote, WorkerRow
 from perdure.store.clashes import retried
 from perdure.store.port import PostgresPort
 from perdure.store.queries import execute, fetch
@@ -46,7 +46,7 @@ class PostgresTelemetry(PostgresPort):
                 _text(w.sdk) or "",
                 _json(w.queues),
                 _json(w.tasks),
-                _json(w.workflows),
+                msgspec.json.encode({_text(k) or "": _text(v) or "" for k, v in w.versions.items()}).decode(),
                 w.slots,
                 w.slots_used,
                 w.runs_held,
@@ -54,6 +54,12 @@ class PostgresTelemetry(PostgresPort):
                 w.connected_us,
                 w.seen_us,
                 _text(w.blocked),
+                _text(w.build_id) or "",
+                w.load.ended,
+                w.load.failed,
+                w.load.p50_us,
+                w.load.p95_us,
+                w.load.p99_us,
             )
             for w in rows
         ]
@@ -61,6 +67,13 @@ class PostgresTelemetry(PostgresPort):
             if rows:
                 await execute(c, "upsert_workers", session=session, workers=values)
             await execute(c, "delete_workers", session=session, workers=[(w.ns, w.id) for w in rows])
+
+    async def write_backlog(self, session: int, rows: list[BacklogRow]) -> None:
+        values = [(r.ns, r.queue, r.name, r.waiting, r.running, r.oldest_us) for r in rows]
+        async with self._pool.take() as c, c.transaction():
+            await execute(c, "delete_backlog", session=session)
+            if rows:
+                await execute(c, "insert_backlog", session=session, kinds=values)
 
     async def ping(self) -> None:
         await self._execute("ping")
@@ -73,9 +86,15 @@ class PostgresTelemetry(PostgresPort):
         return {r["id"]: r["name"] for r in await self._fetch("namespace_names", limit=NAMESPACES_MAX)}
 
     async def queue_depths(self) -> list[tuple[str, str, int, float]]:
-        """(namespace, queue, tasks that are due, age of the oldest in seconds)."""
-        rows = await self._fetch("queue_depths", kinds_max=KINDS_MAX, rows_max=DEPTH_MAX)
-        return [(r["namespace"], r["queue"], r["due"], r["oldest_s"] or 0.0) for r in rows]
+        """(namespace, queue, tasks that are due, age of the oldest in seconds), with those in the memory of engines."""
+        found: dict[tuple[str, str], tuple[int, float]] = {}
+        async with self._pool.take() as c:
+            rows = await fetch(c, "queue_depths", kinds_max=KINDS_MAX, rows_max=DEPTH_MAX)
+            rows += await fetch(c, "backlog_depths", limit=KINDS_MAX)
+        for r in rows:
+            due, oldest_s = found.get((r["namespace"], r["queue"]), (0, 0.0))
+            found[r["namespace"], r["queue"]] = due + r["due"], max(oldest_s, r["oldest_s"] or 0.0)
+        return [(*key, *depth) for key, depth in sorted(found.items())]
 
     async def waits(self) -> list[tuple[int, str, str, int]]:
         """(namespace, runs or tasks, what they wait for, how many), each counted up to WAITS_COUNTED."""

@@ -30,13 +30,17 @@ from perdure.core.invariants import (
     LedgerLine,
     RunColumns,
     RunFold,
+    StoredAttempt,
     StoredKey,
     StoredPromise,
     StoredRun,
     StoredTask,
     Tally,
     TaskColumns,
+    check_attempts,
+    check_deadline,
     check_executions,
+    check_keys,
     check_promises,
 )
 from perdure.core.messages import SignalMessage
@@ -169,7 +173,8 @@ class _VerifyPage:
         self.folds = {r: RunFold(r, findings) for r in run_ids}
         self.runs: defaultdict[bytes, list[StoredRun]] = defaultdict(list)
         self.tasks: defaultdict[bytes, list[StoredTask]] = defaultdict(list)
-        self.queued: defaultdict[bytes, list[int]] = defaultdict(list)
+        self.attempts: defaultdict[bytes, list[StoredAttempt]] = defaultdict(list)
+        self.queued: defaultdict[bytes, dict[int, int]] = defaultdict(dict)
         self.state: defaultdict[bytes, dict[str, bytes]] = defaultdict(dict)
         self.keys: defaultdict[bytes, list[StoredKey]] = defaultdict(list)
         self.promises: defaultdict[bytes, list[StoredPromise]] = defaultdict(list)
@@ -234,7 +239,10 @@ class _Reader:
         for r in await fetch(self._c, "verify_tasks", low=lowest, high=highest, run_ids=run_ids):
             page.tasks[r["run_id"]].append(_stored_task(r))
         for r in await fetch(self._c, "verify_queued", run_ids=run_ids):
-            page.queued[r["run_id"]].append(r["seq"])
+            page.queued[r["run_id"]][r["seq"]] = r["attempt"]
+        for r in await fetch(self._c, "verify_attempts", low=lowest, high=highest, run_ids=run_ids):
+            page.namespaces.append(("task_attempt", r["run_id"], r["ns"]))
+            page.attempts[r["run_id"]].append(StoredAttempt(r["seq"], r["epoch"], r["attempt"], r["outcome"]))
         for r in await fetch(self._c, "verify_state", run_ids=run_ids):
             page.state[r["run_id"]][r["name"]] = r["hash"]
         for r in await fetch(self._c, "verify_keys", run_ids=run_ids):
@@ -291,11 +299,12 @@ class _Reader:
             stored = page.runs[run_id]
             if self._is_dropped(fold, stored):
                 continue
-            fold.settle(stored, page.tasks[run_id], page.queued[run_id], page.state[run_id], page.active_children)
+            fold.settle(stored, page.tasks[run_id], list(page.queued[run_id]), page.state[run_id], page.active_children)
+            check_attempts(fold, page.tasks[run_id], page.attempts[run_id], page.queued[run_id], self._findings)
             check_promises(fold, page.promises[run_id], self._findings)
-            fold.settle_keys(page.keys[run_id], active=any(one.active for one in stored))
+            check_keys(fold, page.keys[run_id], self._findings, active=any(one.active for one in stored))
             for one in stored:
-                fold.settle_deadline(one, page.clock_us)
+                check_deadline(fold, one, page.clock_us, self._findings)
             self._signals.received(fold)
             executed: list[LedgerLine] = []
             for run, lines in self._ledger.up_to(fold.text):
@@ -440,6 +449,7 @@ def _stored_run(r: Any) -> StoredRun:
         successor=r["successor"],
         attributes=r["attributes"],
         head=r["head"],
+        pin=r["pin"],
     )
     return StoredRun(r["active"], run_status(r["status"]), r["epoch"], r["events"], r["stuck"], r["due"], columns)
 
@@ -462,7 +472,16 @@ def _stored_task(r: Any) -> StoredTask:
         scheduled_us=r["scheduled_at"],
         started_us=r["started_at"],
         finished_us=r["finished_at"],
+        error_code=r["error_code"],
     )
     return StoredTask(
-        r["id"], r["seq"], r["name"], task_status(r["status"]), r["attempts"], r["lost"], r["epoch"], columns
+        r["id"],
+        r["seq"],
+        r["name"],
+        task_status(r["status"]),
+        r["attempts"],
+        r["lost"],
+        r["epoch"],
+        columns,
+        r["copied"],
     )

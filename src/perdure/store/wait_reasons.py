@@ -19,7 +19,8 @@ _SCANS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "retry": ("runs_waiting_for_retry", {}),
     "no_worker": ("runs_waiting_for_worker", {"served": False}),
     "slot": ("runs_waiting_for_worker", {"served": True}),
-    "version": ("runs_waiting_for_code", {}),
+    "version": ("runs_waiting_for_code", {"pinned": False}),
+    "no_worker_for_version": ("runs_waiting_for_code", {"pinned": True}),
     "stuck": ("stuck_run_ids", {}),
 }
 _reason = msgspec.json.Decoder(QueueReason)
@@ -30,8 +31,11 @@ async def waits_of(c: Any, ns: int, run_id: bytes) -> list[wait_reasons.WaitReas
     r = await fetch_row(c, "run_wait_reasons", run_id=run_id, ns=ns)
     if r is None:
         return None
-    if r["stuck"] is not None:
-        return [wait_reasons.stuck(r["stuck"])]
+    if r["stuck"] is not None or r["paused_by"] is not None:
+        paused = [wait_reasons.run_paused(r["paused_by"], r["pause_reason"])] if r["paused_by"] is not None else []
+        return [*paused, *([wait_reasons.stuck(r["stuck"])] if r["stuck"] is not None else [])]
+    if r["status"] == "pending" and r["start_at"] is not None and r["start_at"] > r["now"]:
+        return [wait_reasons.start_time(r["start_at"])]
     if r["is_queued"]:
         return [
             wait_reasons.of_reason(_reason.decode(r["reason"]), r["workflow"])
@@ -43,6 +47,8 @@ async def waits_of(c: Any, ns: int, run_id: bytes) -> list[wait_reasons.WaitReas
     ]
     found = [*wait_reasons.decode(r["wait_reasons"]), *tasks]
     if not r["owned"] and r["due"] and not r["served"] and r["kind"] == "code":
+        if r["pin"]:  # what its code waited for when it slept says nothing any more
+            return [wait_reasons.no_version(r["workflow"], r["pin"])]
         found.append(wait_reasons.no_code(r["workflow"], r["version"]))
     elif r["status"] == "pending" and not found:
         found.append(wait_reasons.about_to_start(r["workflow"]))

@@ -20,8 +20,8 @@
 -- advisory locks of keys (sql/flow_control.sql). Migrations lock tables in the same order.
 --
 -- Hot tables hold active work only and stay small: engine_session, run_queue, task_queue, inbox, promise. Tables that grow are
--- append-only and partitioned by id, hence by day, because an id opens with its millisecond: run, history, task, run_state,
--- task_log, payload_use. Retention drops whole partitions. The default partition takes rows of runs that outlived their day.
+-- append-only and partitioned by id, hence by day, because an id opens with its millisecond: run, history, task, task_attempt,
+-- run_state, task_log, payload_use. Retention drops whole partitions. The default partition takes rows of runs that outlived their day.
 --
 -- Conventions. ns is a namespace's number. Times end in _at and follow perdure.clock(); durations end in _us, microseconds.
 -- A column that holds one of a few words has a CHECK that lists them. Payloads are bytes that only clients decode.
@@ -81,15 +81,39 @@ create table perdure.worker (
   connected_at timestamptz not null,
   seen_at      timestamptz not null,
   blocked      text,
+  versions     jsonb not null default '{}',
+  build_id     text not null default '',
+  ended        int not null default 0,
+  failed       int not null default 0,
+  p50_us       bigint,
+  p95_us       bigint,
+  p99_us       bigint,
   primary key (ns, id)
 );
+comment on column perdure.worker.versions is 'workflow -> the version of it that the worker serves';
+comment on column perdure.worker.ended is 'attempts of the last five minutes; failed and the percentiles of their durations are of these';
 comment on column perdure.worker.blocked is 'the stack that blocks the worker''s event loop';
 create index worker_session on perdure.worker (session_id);
+
+-- Tasks in the memory of an engine that have no row in task_queue, per kind: those that wait there, and attempts under way. Written every
+-- few seconds. Rows go with the session.
+create table perdure.engine_backlog (
+  session_id bigint not null,
+  ns         int not null,
+  queue      text not null,
+  name       text not null,
+  waiting    int not null,
+  running    int not null,
+  oldest_at  timestamptz,
+  primary key (session_id, ns, queue, name)
+);
+comment on column perdure.engine_backlog.oldest_at is 'since when the task waits that has waited longest';
 
 
 -- Definitions
 
--- A workflow by name. `current` is the version of new runs that name none. A deleted workflow takes no new runs.
+-- A workflow by name. `current` is the version of new runs that name none, but for the part of them that gets the ramped one. A deleted
+-- workflow takes no new runs.
 create table perdure.workflow (
   ns          int not null,
   name        text not null,
@@ -98,8 +122,15 @@ create table perdure.workflow (
   description text,
   created_at  timestamptz not null default now(),
   deleted_at  timestamptz,
+  previous    text,
+  ramp        text,
+  ramp_percent double precision not null default 0 check (ramp_percent between 0 and 100),
+  by_hand     boolean not null default false,
   primary key (ns, name)
 );
+comment on column perdure.workflow.previous is 'the version that was current before; a rollback goes back to it';
+comment on column perdure.workflow.ramp is 'the version that ramp_percent of new runs get';
+comment on column perdure.workflow.by_hand is 'current or ramp was set by hand: a version that a worker registers does not become current';
 
 -- Versions that a worker has served (code) or that were deployed (dag, graph).
 create table perdure.workflow_version (
@@ -113,8 +144,16 @@ create table perdure.workflow_version (
   control       text,
   timeout_us    bigint,
   parameters    text,
+  hash          text,
+  pinned        boolean not null default false,
+  build_id      text,
+  seen_at       timestamptz,
   primary key (ns, workflow, version)
 );
+comment on column perdure.workflow_version.hash is 'of the code; other code under the same version is refused';
+comment on column perdure.workflow_version.pinned is 'runs stay with the version that they began with';
+comment on column perdure.workflow_version.build_id is 'of the worker that last registered it';
+comment on column perdure.workflow_version.seen_at is 'when a worker last served it';
 comment on column perdure.workflow_version.document is 'a flow as canonical JSON';
 comment on column perdure.workflow_version.source is 'a flow as its author wrote it';
 comment on column perdure.workflow_version.control is 'flow-control options of its runs as JSON';
@@ -152,6 +191,12 @@ create table perdure.run_queue (
   owner           bigint,
   epoch           int not null default 0,
   stuck           text,
+  paused_at       timestamptz,
+  paused_by       text,
+  pause_reason    text,
+  halted          boolean not null generated always as (stuck is not null or paused_at is not null) stored,
+  start_at        timestamptz,
+  expires_at      timestamptz,
   attributes      jsonb,
   waiting_on      text,
   wait_reasons    text,
@@ -165,12 +210,19 @@ create table perdure.run_queue (
   suspect         boolean not null default false,
   events          int,
   head            bytea,
+  pin             text not null default '',
   check (owner is null or status = 'running'),
-  check (stuck is null or owner is null)
+  check (owner is null or not halted),
+  check ((paused_at is null) = (paused_by is null))
 ) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 comment on column perdure.run_queue.kind is 'code: needs a worker that has the workflow; flow: any engine decides it';
+comment on column perdure.run_queue.pin is 'the version of code that alone may execute it; empty: any version';
 comment on column perdure.run_queue.epoch is 'counts the claims; an event carries the epoch it was written in';
-comment on column perdure.run_queue.stuck is 'why it cannot go on; it is not claimed until it is resumed';
+comment on column perdure.run_queue.stuck is 'why it cannot go on';
+comment on column perdure.run_queue.paused_at is 'since when an operator holds it';
+comment on column perdure.run_queue.halted is 'stuck or paused: it is not claimed until it is resumed';
+comment on column perdure.run_queue.start_at is 'it does not begin before; null: at once';
+comment on column perdure.run_queue.expires_at is 'it fails if it has not begun by then; the first claim empties it';
 comment on column perdure.run_queue.attributes is 'a flat JSON object of the user, to find the run by';
 comment on column perdure.run_queue.waiting_on is 'the first wait reason, by which lists are filtered; null while an engine decides the run';
 comment on column perdure.run_queue.wait_reasons is 'all of them: JSON of core/wait_reasons.py';
@@ -184,16 +236,19 @@ comment on column perdure.run_queue.seen_events is 'how many events the run had 
 comment on column perdure.run_queue.suspect is 'it is claimed alone, because engines may have died of it';
 comment on column perdure.run_queue.events is 'last event when the run was last released; its history may be longer';
 comment on column perdure.run_queue.head is 'hash of the history row of that event';
-create index run_queue_due           on perdure.run_queue (ns, workflow, wake_at) where owner is null;
-create index run_queue_flows         on perdure.run_queue (wake_at) where owner is null and stuck is null and kind = 'flow';
+create index run_queue_due           on perdure.run_queue (ns, workflow, pin, wake_at) where owner is null;
+create index run_queue_flows         on perdure.run_queue (wake_at) where owner is null and not halted and kind = 'flow';
 create index run_queue_owned         on perdure.run_queue (owner) where owner is not null;
 create index run_queue_list          on perdure.run_queue (ns, run_id);
 create index run_queue_by_attributes on perdure.run_queue using gin (attributes jsonb_path_ops) where attributes is not null;
 create index run_queue_waiting       on perdure.run_queue (ns, waiting_on, run_id) where waiting_on is not null;
-create index run_queue_group         on perdure.run_queue (group_id, run_id) where group_id is not null and admitted_at is null and stuck is null;
+create index run_queue_group         on perdure.run_queue (group_id, run_id) where group_id is not null and admitted_at is null and not halted;
 create index run_queue_deadline      on perdure.run_queue (deadline_at) where owner is null and deadline_at is not null;
 create index run_queue_cancelled     on perdure.run_queue (run_id) where owner is null and cancel_at is not null;
-create index run_queue_suspects      on perdure.run_queue (run_id) where suspect and owner is null and stuck is null;
+create index run_queue_suspects      on perdure.run_queue (run_id) where suspect and owner is null and not halted;
+create index run_queue_paused        on perdure.run_queue (ns, run_id) where paused_at is not null;
+create index run_queue_expires       on perdure.run_queue (expires_at) where owner is null and expires_at is not null;
+create index run_queue_children      on perdure.run_queue (parent_id, run_id) where parent_id is not null;
 
 -- Runs that have ended.
 create table perdure.run (
@@ -224,30 +279,20 @@ create index run_list             on perdure.run (ns, run_id);
 create index run_list_by_workflow on perdure.run (ns, workflow, run_id);
 create index run_list_ended_badly on perdure.run (ns, status, run_id) where status in ('failed', 'cancelled');
 create index run_list_by_end      on perdure.run (ns, finished_at);
+create index run_children         on perdure.run (parent_id, run_id) where parent_id is not null;
 create index run_by_attributes    on perdure.run using gin (attributes jsonb_path_ops) where attributes is not null;
 
 -- Active and ended runs with the same columns, for lists.
 create view perdure.active_run_list as
 select run_id, ns, workflow, version, key, status, created_at, null::timestamptz as finished_at, attributes, null::text as error_code,
-       null::text as error, stuck, wake_at, owner is not null as owned, epoch, null::int as events, parent_id, null::uuid as successor,
-       wait_reasons
+       null::text as error, stuck, paused_at, wake_at, owner is not null as owned, epoch, null::int as events, parent_id,
+       null::uuid as successor, wait_reasons, waiting_on
   from perdure.run_queue;
 create view perdure.ended_run_list as
 select run_id, ns, workflow, version, key, status, created_at, finished_at, attributes, error_code, error, null::text as stuck,
-       null::timestamptz as wake_at, false as owned, epoch, events, parent_id, successor, null::text as wait_reasons
+       null::timestamptz as paused_at, null::timestamptz as wake_at, false as owned, epoch, events, parent_id, successor,
+       null::text as wait_reasons, null::text as waiting_on
   from perdure.run;
-
--- The filter of lists; a filter that is null takes any run. It is inlined where it is called with constants.
-create function perdure.run_matches(
-  run_id uuid, workflow text, status text, key text, error text, stuck text, attributes jsonb,
-  in_statuses text[], of_workflow text, with_attributes jsonb[], search text
-) returns boolean language sql stable parallel safe
-  return (in_statuses is null or status = any(in_statuses))
-     and (of_workflow is null or workflow = of_workflow)
-     and (with_attributes is null or attributes @> any(with_attributes))
-     and (search is null or position(search in lower(key)) > 0 or position(search in lower(workflow)) > 0
-          or position(search in lower(error)) > 0 or position(search in lower(stuck)) > 0
-          or starts_with(run_id::text, search) or starts_with(replace(run_id::text, '-', ''), search));
 
 -- Runs that were started under an id of the user's own.
 create table perdure.run_key (
@@ -258,6 +303,54 @@ create table perdure.run_key (
   primary key (ns, key)
 );
 create index run_key_run on perdure.run_key (run_id);
+
+-- Queries with a name, by which people find runs (core/run_query).
+create table perdure.saved_view (
+  ns         int not null,
+  name       text not null,
+  query      text not null,
+  updated_at timestamptz not null,
+  updated_by text not null,
+  primary key (ns, name)
+);
+
+-- One act on every run that a query matches (engine/api/bulk_work.py). Its runs are found once, those up to the moment of its creation.
+create table perdure.bulk_job (
+  id          uuid primary key,
+  ns          int not null,
+  key         text,
+  action      text not null check (action in ('cancel', 'terminate', 'pause', 'resume', 'retry', 'delete')),
+  query       text not null,
+  reason      text not null,
+  is_dry_run  boolean not null,
+  status      text not null default 'pending' check (status in ('pending', 'running', 'success', 'failed', 'cancelled')),
+  error       text,
+  created_at  timestamptz not null,
+  created_by  text not null,
+  finished_at timestamptz,
+  below       uuid,
+  owner       bigint,
+  claimed_at  timestamptz,
+  matched     int not null default 0,
+  done        int not null default 0,
+  skipped     int not null default 0,
+  failed      int not null default 0
+);
+create unique index bulk_job_key on perdure.bulk_job (ns, key) where key is not null;
+create index bulk_job_list on perdure.bulk_job (ns, id);
+create index bulk_job_unfinished on perdure.bulk_job (claimed_at nulls first, id) where status in ('pending', 'running');
+create index bulk_job_finished on perdure.bulk_job (finished_at) where finished_at is not null;
+
+create table perdure.bulk_job_run (
+  job_id  uuid not null references perdure.bulk_job on delete cascade,
+  run_id  uuid not null,
+  outcome text not null check (outcome in ('pending', 'done', 'skipped', 'failed')),
+  message text not null,
+  tries   int not null default 0,
+  primary key (job_id, run_id)
+);
+create index bulk_job_run_pending on perdure.bulk_job_run (job_id, tries, run_id) where outcome = 'pending';
+create index bulk_job_run_outcome on perdure.bulk_job_run (job_id, outcome, run_id);
 
 -- The hash of a history row; core/chain.py computes the same. before and before_at are hash and time of the row before; for the
 -- first row sixteen zero bytes and 1970.
@@ -381,6 +474,7 @@ create table perdure.task_queue (
   node              text,
   group_id          uuid,
   start_deadline_at timestamptz,
+  held              boolean not null default false,
   worker            text,
   started_at        timestamptz,
   beat_at           timestamptz,
@@ -393,15 +487,17 @@ comment on column perdure.task_queue.trace is 'W3C traceparent of the run''s spa
 comment on column perdure.task_queue.node is 'the node of a flow, with its index in a foreach';
 comment on column perdure.task_queue.group_id is 'its flow-control group; null: nothing limits it';
 comment on column perdure.task_queue.start_deadline_at is 'not begun by then: the task fails (schedule to start, schedule to close)';
+comment on column perdure.task_queue.held is 'its run is paused: it is not claimed';
 comment on column perdure.task_queue.worker is 'who runs the attempt; like the columns below, brought up to date every few seconds';
-create index task_queue_due            on perdure.task_queue (ns, queue, name, run_at) where owner is null and group_id is null;
+create index task_queue_due            on perdure.task_queue (ns, queue, name, run_at) where owner is null and group_id is null and not held;
 create index task_queue_run            on perdure.task_queue (run_id);
 create index task_queue_owned          on perdure.task_queue (owner) where owner is not null;
 create index task_queue_group          on perdure.task_queue (group_id, run_at, id) where owner is null and group_id is not null;
 create index task_queue_group_running  on perdure.task_queue (group_id) where owner is not null and group_id is not null;
 create index task_queue_start_deadline on perdure.task_queue (start_deadline_at) where owner is null and start_deadline_at is not null;
 
--- Tasks that have ended, one row each, written once in their final state.
+-- Tasks that have ended, one row each, written once in their final state. The row is also the record of the last attempt, which began
+-- at started_at; earlier ones are rows of task_attempt.
 create table perdure.task (
   id           uuid not null primary key,
   ns           int not null,
@@ -416,14 +512,61 @@ create table perdure.task (
   scheduled_at timestamptz not null,
   started_at   timestamptz,
   finished_at  timestamptz not null,
+  worker       text,
+  cpu_us       bigint,
   error        text,
-  node         text
+  error_code   text,
+  error_type   text,
+  traceback    text,
+  node         text,
+  copied       boolean not null default false
 ) partition by range (id);
 comment on column perdure.task.attempts is 'executions begun';
+comment on column perdure.task.copied is 'it ended in the run that this one is a fork of';
 comment on column perdure.task.lost is 'workers lost while they ran it';
 create table perdure.task_default partition of perdure.task default;
 -- Dead letters.
 create index task_failed on perdure.task (ns, finished_at, id) where status = 'failed';
+
+-- Attempts that ended and were not the last of their task: failed and tried again, lost with their worker, void because the task ended
+-- otherwise. Written in the transaction that decides so. A retry of the run moves the rows of task that it takes back here; attempts are
+-- counted from 1 again then, under a higher epoch.
+create table perdure.task_attempt (
+  id          uuid not null,
+  epoch       int not null,
+  attempt     int not null check (attempt >= 1),
+  ns          int not null,
+  run_id      uuid not null,
+  seq         int not null,
+  name        text not null,
+  node        text,
+  outcome     text not null check (outcome in ('success', 'error', 'timeout', 'lost', 'cancelled')),
+  started_at  timestamptz,
+  finished_at timestamptz not null,
+  worker      text,
+  cpu_us      bigint,
+  error       text,
+  error_code  text,
+  error_type  text,
+  traceback   text,
+  primary key (id, epoch, attempt)
+) partition by range (id);
+comment on column perdure.task_attempt.id is 'of the task';
+comment on column perdure.task_attempt.epoch is 'of the run when the end of the attempt was recorded';
+comment on column perdure.task_attempt.started_at is 'null: the engine that had it is gone, and it is not known whether it began';
+create table perdure.task_attempt_default partition of perdure.task_attempt default;
+
+-- How an attempt ended, by the status of its task and the code of the error.
+create function perdure.attempt_outcome(status text, error_code text) returns text language sql immutable parallel safe
+  return case when status <> 'failed' then status
+              when error_code = 'task_lost' then 'lost'
+              when error_code = 'task_timeout' then 'timeout'
+              else 'error' end;
+
+-- Whether the row of a task is also the record of an attempt: not if the task was cancelled or its time was over while it waited for one.
+create function perdure.is_attempt(status text, attempts int, started_at timestamptz, error_code text) returns boolean
+language sql immutable parallel safe
+  return attempts > 0 and (started_at is not null or status = 'success' or coalesce(error_code, '') = 'task_lost');
 
 -- What tasks printed and logged: chunks of lines per attempt. seq -1 is the workflow's own code.
 -- body: JSON array of [at_us, stream, level, text].
@@ -442,6 +585,33 @@ create table perdure.task_log_default partition of perdure.task_log default;
 -- A run's lines in the order of arrival, and those since a position.
 create index task_log_by_time on perdure.task_log (run_id, at, seq, attempt, n);
 
+-- Every attempt that is known: ended ones, and those that have a row in task_queue because they have been running for a while; their
+-- outcome is null. log_first and log_last are chunks of task_log. The output of attempts that a retry of the run took back is gone.
+create view perdure.attempt as
+select a.ns, a.run_id, a.seq, a.id, a.name, a.node, a.epoch, a.attempt, a.outcome, a.worker, a.started_at, a.finished_at,
+       coalesce(a.finished_at, perdure.clock()) - a.started_at as wall, a.cpu_us, a.is_last,
+       a.error_code, a.error_type, a.error, a.traceback,
+       case when a.has_log then (select min(l.n) from perdure.task_log l where l.run_id = a.run_id and l.seq = a.seq and l.attempt = a.attempt) end as log_first,
+       case when a.has_log then (select max(l.n) from perdure.task_log l where l.run_id = a.run_id and l.seq = a.seq and l.attempt = a.attempt) end as log_last,
+       case when a.has_log then (select sum(l.lines)::int from perdure.task_log l where l.run_id = a.run_id and l.seq = a.seq and l.attempt = a.attempt) end as log_lines
+  from (
+    select t.ns, t.run_id, t.seq, t.id, t.name, t.node, t.epoch, t.attempts as attempt,
+           perdure.attempt_outcome(t.status, t.error_code) as outcome, t.worker, t.started_at, t.finished_at, t.cpu_us,
+           t.error_code, t.error_type, t.error, t.traceback, true as has_log, true as is_last
+      from perdure.task t where not t.copied and perdure.is_attempt(t.status, t.attempts, t.started_at, t.error_code)
+    union all
+    select e.ns, e.run_id, e.seq, e.id, e.name, e.node, e.epoch, e.attempt, e.outcome, e.worker, e.started_at, e.finished_at, e.cpu_us,
+           e.error_code, e.error_type, e.error, e.traceback,
+           not exists (select from perdure.task_attempt n where n.id = e.id and n.attempt = e.attempt and n.epoch > e.epoch)
+           and not exists (select from perdure.task t where t.id = e.id and t.attempts = e.attempt and t.epoch > e.epoch)
+           and not exists (select from perdure.task_queue q where q.id = e.id and q.attempt <= e.attempt), false
+      from perdure.task_attempt e
+    union all
+    select q.ns, q.run_id, q.seq, q.id, q.name, q.node, r.epoch, q.attempt, null, q.worker, q.started_at, null, null,
+           null, null, null, null, true, false
+      from perdure.task_queue q join perdure.run_queue r on r.run_id = q.run_id where q.owner is not null
+  ) a;
+
 
 -- Messages and promises
 
@@ -453,10 +623,11 @@ create table perdure.inbox (
   run_id    uuid not null,
   body      bytea not null,
   at        timestamptz not null default now(),
-  is_cancel boolean not null default false
+  stop      text check (stop in ('cancel', 'terminate'))
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
-create index inbox_run    on perdure.inbox (run_id);
-create index inbox_cancel on perdure.inbox (run_id) where is_cancel;
+comment on column perdure.inbox.stop is 'it asks the run to end, by its own code or at once';
+create index inbox_run  on perdure.inbox (run_id);
+create index inbox_stop on perdure.inbox (run_id, stop) where stop is not null;
 
 -- Keys that senders gave to their messages: a second message under a key is the first one, sent again. Rows go with the run.
 -- Those of a run that continues stay, under the id that senders know, until they are old.
@@ -683,16 +854,26 @@ end $$;
 create trigger run_queue_gone after delete on perdure.run_queue for each row
   when (old.group_id is not null and old.admitted_at is not null) execute function perdure.free_run_slots();
 
--- A stuck run does not execute, so it gives its slots back. When it is resumed it waits for them again.
+-- A stuck or paused run does not execute, so it gives its slots back. When it is resumed it waits for them again.
 create function perdure.give_slots_back() returns trigger language plpgsql as $$
 begin
   delete from perdure.flow_control_slot where holder = new.run_id;
   new.admitted_at := null;
   return new;
 end $$;
-create trigger run_queue_stuck before update of stuck on perdure.run_queue for each row
-  when (old.stuck is null and new.stuck is not null and new.group_id is not null and new.admitted_at is not null)
+create trigger run_queue_halted before update of stuck, paused_at on perdure.run_queue for each row
+  when (old.stuck is null and old.paused_at is null and (new.stuck is not null or new.paused_at is not null)
+        and new.group_id is not null and new.admitted_at is not null)
   execute function perdure.give_slots_back();
+
+-- Waiting tasks of a paused run are not claimed. The trigger runs after the statement, so it also finds tasks that the statement queues.
+create function perdure.hold_tasks() returns trigger language plpgsql as $$
+begin
+  update perdure.task_queue set held = new.paused_at is not null where run_id = new.run_id;
+  return null;
+end $$;
+create trigger run_queue_paused after update of paused_at on perdure.run_queue for each row
+  when ((old.paused_at is null) <> (new.paused_at is null)) execute function perdure.hold_tasks();
 
 -- Token buckets of rates: what was left at `at`. What has flowed in since follows from the rate.
 create table perdure.flow_control_bucket (
@@ -932,7 +1113,7 @@ create function perdure.first_id(at timestamptz) returns uuid language sql immut
 create function perdure.partition_day(parent text, name text) returns timestamptz
 language plpgsql immutable set search_path = pg_catalog, perdure, pg_temp as $$
 begin
-  if parent is null or name is null or parent not in ('history', 'run', 'task', 'run_state', 'task_log', 'payload_use')
+  if parent is null or name is null or parent not in ('history', 'run', 'task', 'task_attempt', 'run_state', 'task_log', 'payload_use')
      or name !~ ('^' || parent || '_p[0-9]{8}$') then
     raise exception '% is not a partition of perdure.%', name, parent using errcode = 'invalid_parameter_value';
   end if;
@@ -987,5 +1168,41 @@ begin
   return true;
 end $$;
 
+-- Deletes an ended run with everything that is kept of it, and nothing else: an engine has no right to delete history in any other way. Stored
+-- payloads go when upkeep finds that nothing uses them any more. The tasks' ids are those from low to high.
+-- Locks: the row of the ended run, so that it is deleted or retried, never both.
+create function perdure.delete_run(run uuid, of_ns integer, low uuid, high uuid) returns text
+language plpgsql security definer set search_path = pg_catalog, perdure, pg_temp as $$
+declare
+  parent uuid;
+begin
+  select r.parent_id into parent from perdure.run r where r.run_id = run and r.ns = of_ns for update;
+  if not found then
+    return case when exists (select from perdure.run_queue q where q.run_id = run and q.ns = of_ns) then 'active' else 'unknown' end;
+  end if;
+  if exists (select from perdure.run_queue q where q.run_id = run) then
+    return 'active';
+  end if;
+  if exists (select from perdure.run_queue q where q.run_id = parent) then
+    return 'awaited';
+  end if;
+  delete from perdure.history h where h.run_id = run;
+  delete from perdure.task t where t.id between low and high and t.run_id = run;
+  delete from perdure.task_attempt t where t.id between low and high and t.run_id = run;
+  delete from perdure.run_state s where s.run_id = run;
+  delete from perdure.task_log l where l.run_id = run;
+  delete from perdure.payload_use u where u.run_id = run;
+  delete from perdure.run_key k where k.run_id = run;
+  delete from perdure.message_key k where k.run_id = run;
+  delete from perdure.inbox i where i.run_id = run;
+  delete from perdure.promise p where p.run_id = run;
+  delete from perdure.vote v where v.run_id = run;
+  delete from perdure.update_answer a where a.run_id = run;
+  delete from perdure.dedup d where d.run_id = run;
+  delete from perdure.run r where r.run_id = run;
+  return 'deleted';
+end $$;
+
 revoke execute on function perdure.first_id(timestamptz), perdure.partition_day(text, text),
-  perdure.create_partition(text, text, uuid, uuid), perdure.drop_partition(text, text), perdure.chain_audit() from public;
+  perdure.create_partition(text, text, uuid, uuid), perdure.drop_partition(text, text), perdure.delete_run(uuid, integer, uuid, uuid),
+  perdure.chain_audit() from public;

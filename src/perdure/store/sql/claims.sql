@@ -1,6 +1,8 @@
 -- How an engine gets work: due runs, runs with messages, queued tasks. Rows are locked where they are found and updated by ctid.
+-- A run that is to be terminated, or has not begun by its expires_at, is claimed by no engine: sql/endings.sql ends it.
 --
--- `workflows` are pairs (namespace, workflow) whose code this engine's workers have; `flows` says whether it also decides flows,
+-- `workflows` are (namespace, workflow, pin): versions of code that this engine's workers have, and an empty pin for each of their
+-- workflows, for runs that are pinned to no version; `flows` says whether it also decides flows,
 -- which need no worker. `kinds` are (namespace, queue, task name) that its workers serve.
 
 -- name: claim_runs
@@ -8,25 +10,28 @@
 with fence as materialized (select id from perdure.engine_session where id = :session for key share),
 due as materialized (
   select a.place from (
-    select d.place from fence, unnest(:workflows.ns::int[], :workflows.workflow::text[]) as w(ns, workflow) cross join lateral (
+    select d.place from fence, unnest(:workflows.ns::int[], :workflows.workflow::text[], :workflows.pin::text[]) as w(ns, workflow, pin) cross join lateral (
       select q.ctid as place from perdure.run_queue q
-       where q.ns = w.ns and q.workflow = w.workflow and q.owner is null and q.wake_at <= perdure.clock() and q.stuck is null
-         and q.kind = 'code'
+       where q.ns = w.ns and q.workflow = w.workflow and q.pin = w.pin and q.owner is null and q.wake_at <= perdure.clock() and not q.halted
+         and q.kind = 'code' and (q.expires_at is null or q.expires_at > perdure.clock())
+         and not exists (select from perdure.inbox i where i.run_id = q.run_id and i.stop = 'terminate')
        order by q.wake_at limit :limit for update skip locked
     ) d
     union all
     select f.place from fence cross join lateral (
       select q.ctid as place from perdure.run_queue q
-       where :flows and q.owner is null and q.stuck is null and q.kind = 'flow' and q.wake_at <= perdure.clock()
+       where :flows and q.owner is null and not q.halted and q.kind = 'flow' and q.wake_at <= perdure.clock()
+         and (q.expires_at is null or q.expires_at > perdure.clock())
+         and not exists (select from perdure.inbox i where i.run_id = q.run_id and i.stop = 'terminate')
        order by q.wake_at limit :limit for update skip locked
     ) f
   ) a
   limit :limit
 )
 update perdure.run_queue q
-   set owner = :session, status = 'running', epoch = q.epoch + 1, wake_at = 'infinity', waiting_on = null, wait_reasons = null
+   set owner = :session, status = 'running', epoch = q.epoch + 1, wake_at = 'infinity', expires_at = null, waiting_on = null, wait_reasons = null
   from due where q.ctid = due.place
-returning q.run_id, q.ns, q.workflow, q.version, q.epoch,
+returning q.run_id, q.ns, q.workflow, q.version, q.epoch, q.pin,
           case when q.group_id is not null then array(select s.key from perdure.flow_control_slot s where s.holder = q.run_id) end as keys;
 
 -- name: claim_runs_with_messages
@@ -40,18 +45,21 @@ due as materialized (
     select r.ctid as place from perdure.run_queue r where r.run_id = m.run_id offset 0
   ) at cross join lateral (
     select q.ctid as place from perdure.run_queue q
-     where q.ctid = at.place and q.owner is null and q.stuck is null and not q.suspect
+     where q.ctid = at.place and q.owner is null and not q.halted and not q.suspect
+       and (q.expires_at is null or q.expires_at > perdure.clock())
+       and not exists (select from perdure.inbox i where i.run_id = q.run_id and i.stop = 'terminate')
        and case when q.kind = 'flow' then :flows
-                else exists(select from unnest(:workflows.ns::int[], :workflows.workflow::text[]) as w(ns, workflow)
-                             where w.ns = q.ns and w.workflow = q.workflow) end
+                else exists(select from unnest(:workflows.ns::int[], :workflows.workflow::text[], :workflows.pin::text[]) as w(ns, workflow, pin)
+                             where w.ns = q.ns and w.workflow = q.workflow and w.pin = q.pin) end
      for update skip locked
   ) d
   limit :limit
 )
 update perdure.run_queue q
-   set owner = :session, status = 'running', epoch = q.epoch + 1, wake_at = 'infinity', waiting_on = null, wait_reasons = null
+   set owner = :session, status = 'running', epoch = q.epoch + 1, wake_at = 'infinity', expires_at = null, waiting_on = null, wait_reasons = null
   from due where q.ctid = due.place and (q.group_id is null or q.admitted_at is not null)
-returning q.run_id, q.ns, q.workflow, q.version, q.epoch,
+   and (q.status = 'running' or q.start_at is null or q.start_at <= perdure.clock())
+returning q.run_id, q.ns, q.workflow, q.version, q.epoch, q.pin,
           case when q.group_id is not null then array(select s.key from perdure.flow_control_slot s where s.holder = q.run_id) end as keys;
 
 -- name: claim_suspect
@@ -61,17 +69,18 @@ with fence as materialized (select id from perdure.engine_session where id = :se
 due as materialized (
   select d.place from fence cross join lateral (
     select q.ctid as place from perdure.run_queue q
-     where q.suspect and q.owner is null and q.stuck is null
+     where q.suspect and q.owner is null and not q.halted
+       and not exists (select from perdure.inbox i where i.run_id = q.run_id and i.stop = 'terminate')
        and case when q.kind = 'flow' then :flows
-                else exists(select from unnest(:workflows.ns::int[], :workflows.workflow::text[]) as w(ns, workflow)
-                             where w.ns = q.ns and w.workflow = q.workflow) end
+                else exists(select from unnest(:workflows.ns::int[], :workflows.workflow::text[], :workflows.pin::text[]) as w(ns, workflow, pin)
+                             where w.ns = q.ns and w.workflow = q.workflow and w.pin = q.pin) end
      order by q.run_id limit :limit for update skip locked
   ) d
 )
 update perdure.run_queue q
-   set owner = :session, status = 'running', epoch = q.epoch + 1, wake_at = 'infinity', waiting_on = null, wait_reasons = null
+   set owner = :session, status = 'running', epoch = q.epoch + 1, wake_at = 'infinity', expires_at = null, waiting_on = null, wait_reasons = null
   from due where q.ctid = due.place
-returning q.run_id, q.ns, q.workflow, q.version, q.epoch,
+returning q.run_id, q.ns, q.workflow, q.version, q.epoch, q.pin,
           case when q.group_id is not null then array(select s.key from perdure.flow_control_slot s where s.holder = q.run_id) end as keys;
 
 -- name: claim_tasks
@@ -83,13 +92,13 @@ due as materialized (
     from fence, unnest(:kinds.ns::int[], :kinds.queue::text[], :kinds.name::text[], :kinds.free::int[]) as k(ns, queue, name, free)
    cross join lateral (
     select t.ctid as place from perdure.task_queue t
-     where t.ns = k.ns and t.queue = k.queue and t.name = k.name and t.owner is null and t.group_id is null and t.run_at <= perdure.clock()
+     where t.ns = k.ns and t.queue = k.queue and t.name = k.name and t.owner is null and t.group_id is null and not t.held and t.run_at <= perdure.clock()
        and (t.start_deadline_at is null or t.start_deadline_at > perdure.clock())
      order by t.run_at limit k.free for update skip locked
   ) d
   limit :limit
 )
-update perdure.task_queue t set owner = :session, status = 'dispatched', worker = null, started_at = null, beat_at = null, blocked = null
+update perdure.task_queue t set owner = :session, status = 'dispatched', worker = null, started_at = perdure.clock(), beat_at = null, blocked = null
   from due where t.ctid = due.place
 returning t.id, t.ns, t.run_id, t.seq, t.name, t.queue, t.attempt, t.lost, t.scheduled_at, t.options, t.input, t.trace;
 
@@ -108,15 +117,15 @@ select id from perdure.task_queue where ns = :ns and id = any(:ids::uuid[]);
 -- When the next sleeping run or waiting task falls due, so that an idle engine can sleep exactly that long.
 select perdure.clock() as clock,
   least(
-    (select min(m.wake_at) from unnest(:workflows.ns::int[], :workflows.workflow::text[]) as w(ns, workflow) cross join lateral (
-       select q.wake_at from perdure.run_queue q where q.ns = w.ns and q.workflow = w.workflow and q.owner is null and q.stuck is null
+    (select min(m.wake_at) from unnest(:workflows.ns::int[], :workflows.workflow::text[], :workflows.pin::text[]) as w(ns, workflow, pin) cross join lateral (
+       select q.wake_at from perdure.run_queue q where q.ns = w.ns and q.workflow = w.workflow and q.pin = w.pin and q.owner is null and not q.halted
         order by q.wake_at limit 1) m),
     (select q.wake_at from perdure.run_queue q
-      where :flows and q.owner is null and q.stuck is null and q.kind = 'flow' and q.wake_at < 'infinity'
+      where :flows and q.owner is null and not q.halted and q.kind = 'flow' and q.wake_at < 'infinity'
       order by q.wake_at limit 1)) as run_at,
   (select min(m.run_at) from unnest(:kinds.ns::int[], :kinds.queue::text[], :kinds.name::text[]) as k(ns, queue, name) cross join lateral (
      select t.run_at from perdure.task_queue t
-      where t.ns = k.ns and t.queue = k.queue and t.name = k.name and t.owner is null and t.group_id is null
+      where t.ns = k.ns and t.queue = k.queue and t.name = k.name and t.owner is null and t.group_id is null and not t.held
       order by t.run_at limit 1) m) as task_at,
   (select g.next_at from perdure.flow_control_group g where g.kind = 'task' order by g.next_at limit 1) as task_group_at,
   (select max(d.priority) from (
@@ -125,7 +134,7 @@ select perdure.clock() as clock,
   (select g.next_at from perdure.flow_control_group g where g.kind = 'run' order by g.next_at limit 1) as run_group_at,
   (select r.updated_at from perdure.flow_control_rule r where r.updated_at > '-infinity' order by r.updated_at desc limit 1) as rules_at,
   exists(select from perdure.run_queue q
-          where q.suspect and q.owner is null and q.stuck is null and q.run_id > '00000000-0000-0000-0000-000000000000') as suspects,
+          where q.suspect and q.owner is null and not q.halted and q.run_id > '00000000-0000-0000-0000-000000000000') as suspects,
   exists(select from perdure.inbox) as messages;
 
 -- name: load_runs

@@ -22,8 +22,10 @@ start_rows as materialized (
     from unnest(:starts.run_id::uuid[], :starts.ns::int[], :starts.workflow::text[], :starts.version::text[], :starts.kind::text[],
                 :starts.key::text[], :starts.input_hash::bytea[], :starts.parent_id::uuid[], :starts.parent_seq::int[],
                 :starts.own::bool[], :starts.body::bytea[], :starts.attributes::text[], :starts.group_id::uuid[],
-                :starts.deadline_at::timestamptz[], :starts.hash::bytea[])
-      as u(run_id, ns, workflow, version, kind, key, input_hash, parent_id, parent_seq, own, body, attributes, group_id, deadline_at, hash),
+                :starts.deadline_at::timestamptz[], :starts.hash::bytea[], :starts.start_at::timestamptz[], :starts.expires_at::timestamptz[],
+                :starts.pin::text[])
+      as u(run_id, ns, workflow, version, kind, key, input_hash, parent_id, parent_seq, own, body, attributes, group_id, deadline_at, hash,
+           start_at, expires_at, pin),
          fence f
 ),
 new_keys as (
@@ -34,13 +36,14 @@ new_keys as (
 ),
 started as (
   insert into perdure.run_queue (run_id, ns, workflow, version, kind, key, parent_id, parent_seq, status, created_at, wake_at, owner,
-                                 epoch, attributes, group_id, deadline_at)
+                                 epoch, attributes, group_id, deadline_at, start_at, expires_at, pin)
   select run_id, ns, workflow, version, kind, key, parent_id, parent_seq, case when own then 'running' else 'pending' end, at,
-         case when group_id is null then at else 'infinity' end, case when own then :session end, own::int, attributes::jsonb, group_id,
+         case when group_id is null then coalesce(start_at, at) else 'infinity' end, case when own then :session end, own::int, attributes::jsonb, group_id,
          -- Written out: PostgreSQL plans a function of SQL anew in every statement that calls it.
          coalesce(deadline_at, case when kind = 'flow' then
-           at + (select v.timeout_us from perdure.workflow_version v where v.ns = s.ns and v.workflow = s.workflow and v.version = s.version)
-                * interval '1 microsecond' end)
+           coalesce(start_at, at) + (select v.timeout_us from perdure.workflow_version v where v.ns = s.ns and v.workflow = s.workflow and v.version = s.version)
+                * interval '1 microsecond' end),
+         start_at, expires_at, pin
     from start_rows s where key is null or run_id in (select run_id from new_keys)
   returning run_id
 ),
@@ -85,14 +88,25 @@ released_runs as (
 ),
 ended_tasks as (
   insert into perdure.task (id, ns, run_id, seq, name, queue, status, attempts, lost, epoch, scheduled_at, started_at, finished_at,
-                            error, node)
+                            worker, cpu_us, error, error_code, error_type, traceback, node)
   select u.*
     from unnest(:tasks.id::uuid[], :tasks.ns::int[], :tasks.run_id::uuid[], :tasks.seq::int[], :tasks.name::text[], :tasks.queue::text[],
                 :tasks.status::text[], :tasks.attempts::int[], :tasks.lost::int[], :tasks.epoch::int[], :tasks.scheduled_at::timestamptz[],
-                :tasks.started_at::timestamptz[], :tasks.finished_at::timestamptz[], :tasks.error::text[], :tasks.node::text[]) as u, fence
+                :tasks.started_at::timestamptz[], :tasks.finished_at::timestamptz[], :tasks.worker::text[], :tasks.cpu_us::bigint[],
+                :tasks.error::text[], :tasks.error_code::text[], :tasks.error_type::text[], :tasks.traceback::text[], :tasks.node::text[]) as u, fence
 )
 select exists(select from fence) as held, coalesce((select at from fence), now()) as at,
        (select coalesce(array_agg(run_id), '{}') from started) as started;
+
+-- name: commit_attributes
+-- Search attributes that runs have changed. It runs before commit_batch, in the same transaction: a run that ends takes its row along
+-- to the archive, and one that is released has no owner any more. Locks: own session row FOR KEY SHARE, then rows of run_queue by id.
+with fence as materialized (
+  select id from perdure.engine_session where id = :session for key share
+)
+update perdure.run_queue q set attributes = u.attributes::jsonb
+  from unnest(:attributes.run_id::uuid[], :attributes.attributes::text[]) as u(run_id, attributes), fence f
+ where q.run_id = u.run_id and q.run_id = any(:attributes.run_id::uuid[]) and coalesce(q.owner, 0) = f.id;
 
 -- name: commit_batch_rest
 -- The rarer parts of a commit. It runs after commit_batch, in the same transaction, if there is anything to write and the session
@@ -103,21 +117,22 @@ with fence as materialized (
 -- Tasks that wait for an engine or run for a while. delay_us is counted from the database's clock.
 queued_tasks as (
   insert into perdure.task_queue (id, ns, run_id, seq, name, queue, status, attempt, lost, run_at, owner, scheduled_at, options, input,
-                                  error, trace, node, group_id, start_deadline_at)
+                                  error, trace, node, group_id, start_deadline_at, started_at)
   select u.id, u.ns, u.run_id, u.seq, u.name, u.queue, u.status, u.attempt, u.lost, f.at + u.delay_us * interval '1 microsecond',
          case when u.status <> 'pending' then :session end, u.scheduled_at, u.options, u.input, u.error, u.trace, u.node, u.group_id,
-         u.start_deadline_at
+         u.start_deadline_at, u.started_at
     from unnest(:queued.id::uuid[], :queued.ns::int[], :queued.run_id::uuid[], :queued.seq::int[], :queued.name::text[],
                 :queued.queue::text[], :queued.status::text[], :queued.attempt::int[], :queued.lost::int[], :queued.delay_us::bigint[],
                 :queued.scheduled_at::timestamptz[], :queued.options::bytea[], :queued.input::bytea[], :queued.error::text[],
-                :queued.trace::text[], :queued.node::text[], :queued.group_id::uuid[], :queued.start_deadline_at::timestamptz[])
+                :queued.trace::text[], :queued.node::text[], :queued.group_id::uuid[], :queued.start_deadline_at::timestamptz[],
+                :queued.started_at::timestamptz[])
       as u(id, ns, run_id, seq, name, queue, status, attempt, lost, delay_us, scheduled_at, options, input, error, trace, node, group_id,
-           start_deadline_at), fence f
+           start_deadline_at, started_at), fence f
   on conflict (id) do update
     set group_id = case when excluded.status = 'pending' then excluded.group_id else task_queue.group_id end,
         status = excluded.status, attempt = excluded.attempt, lost = excluded.lost, run_at = excluded.run_at,
         owner = excluded.owner, error = excluded.error, start_deadline_at = excluded.start_deadline_at, worker = null,
-        started_at = null, beat_at = null, blocked = null
+        started_at = excluded.started_at, beat_at = null, blocked = null
 ),
 -- A claimed task of a run that another engine owns goes back for another attempt, if the claim still stands.
 requeued_tasks as (
@@ -125,12 +140,52 @@ requeued_tasks as (
      set status = 'pending', owner = null, attempt = u.attempt, lost = u.lost, run_at = f.at + u.delay_us * interval '1 microsecond',
          error = u.error, start_deadline_at = u.start_deadline_at, worker = null, started_at = null, beat_at = null, blocked = null
     from unnest(:requeued.id::uuid[], :requeued.attempt::int[], :requeued.lost::int[], :requeued.delay_us::bigint[],
-                :requeued.error::text[], :requeued.start_deadline_at::timestamptz[])
-           as u(id, attempt, lost, delay_us, error, start_deadline_at), fence f
+                :requeued.start_deadline_at::timestamptz[], :requeued.ended::int[], :requeued.outcome::text[],
+                :requeued.started_at::timestamptz[], :requeued.finished_at::timestamptz[], :requeued.worker::text[],
+                :requeued.cpu_us::bigint[], :requeued.error::text[], :requeued.error_code::text[], :requeued.error_type::text[],
+                :requeued.traceback::text[])
+           as u(id, attempt, lost, delay_us, start_deadline_at, ended, outcome, started_at, finished_at, worker, cpu_us, error, error_code,
+                error_type, traceback), fence f
    where t.id = u.id and t.id = any(:requeued.id::uuid[]) and coalesce(t.owner, 0) = f.id
+  returning t.id, t.ns, t.run_id, t.seq, t.name, t.node, t.attempt, u.ended, u.outcome, u.started_at, u.finished_at, u.worker, u.cpu_us,
+            u.error, u.error_code, u.error_type, u.traceback
 ),
+-- A task that ended otherwise makes an attempt void that another engine has under way.
 dequeued_tasks as (
-  delete from perdure.task_queue t where t.id = any(:dequeued::uuid[]) and exists(select from fence)
+  delete from perdure.task_queue t
+   using unnest(:dequeued.id::uuid[], :dequeued.attempt::int[]) as u(id, attempt), fence f
+   where t.id = u.id and t.id = any(:dequeued.id::uuid[])
+  returning t.id, t.ns, t.run_id, t.seq, t.name, t.node, t.attempt, t.started_at, t.worker, f.at,
+            t.owner is not null and t.attempt <> u.attempt as is_void
+),
+-- Attempts that were not the last of their task. Of one whose run is in no memory here the run's row says the epoch.
+ended_attempts as (
+  insert into perdure.task_attempt (id, epoch, attempt, ns, run_id, seq, name, node, outcome, started_at, finished_at, worker, cpu_us, error,
+                                    error_code, error_type, traceback)
+  select u.* from unnest(:attempts.id::uuid[], :attempts.epoch::int[], :attempts.attempt::int[], :attempts.ns::int[], :attempts.run_id::uuid[],
+                :attempts.seq::int[], :attempts.name::text[], :attempts.node::text[], :attempts.outcome::text[],
+                :attempts.started_at::timestamptz[], :attempts.finished_at::timestamptz[], :attempts.worker::text[],
+                :attempts.cpu_us::bigint[], :attempts.error::text[], :attempts.error_code::text[], :attempts.error_type::text[],
+                :attempts.traceback::text[]) as u, fence
+  union all
+  select t.id, q.epoch, t.ended, t.ns, t.run_id, t.seq, t.name, t.node, t.outcome, t.started_at, t.finished_at, t.worker, t.cpu_us, t.error,
+         t.error_code, t.error_type, t.traceback
+    from requeued_tasks t cross join lateral (select r.epoch from perdure.run_queue r where r.run_id = t.run_id offset 0) q
+   where t.ended <> t.attempt
+  union all
+  select t.id, coalesce(q.epoch, e.epoch, 0), t.attempt, t.ns, t.run_id, t.seq, t.name, t.node, 'cancelled', t.started_at, t.at, t.worker, null,
+         null, null, null, null
+    from dequeued_tasks t
+    left join lateral (select r.epoch from perdure.run_queue r where r.run_id = t.run_id offset 0) q on true
+    left join lateral (select r.epoch from perdure.run r where r.run_id = t.run_id and q.epoch is null offset 0) e on true
+   where t.is_void
+  on conflict do nothing
+),
+-- An attempt that counted as lost, and whose worker has brought its result since, has the row of its task.
+recovered_attempts as (
+  delete from perdure.task_attempt a
+   using unnest(:recovered.id::uuid[], :recovered.attempt::int[], :recovered.since::timestamptz[]) as u(id, attempt, since), fence
+   where a.id = u.id and a.id = any(:recovered.id::uuid[]) and a.attempt = u.attempt and a.outcome = 'lost' and a.finished_at > u.since
 ),
 -- Results of tasks whose run another engine owns: only the engine that still holds the claim may report.
 reported_tasks as (
@@ -148,22 +203,22 @@ forwarded as (
    using unnest(:ended.run_id::uuid[], :ended.successor::uuid[]) as u(run_id, successor), fence f,
          lateral (select r.ctid as place from perdure.inbox r where r.run_id = u.run_id offset 0) at
    where i.ctid = at.place and u.successor is not null and i.id <> all(:consumed::bigint[])
-  returning i.id, i.ns, u.successor as run_id, i.body, i.is_cancel
+  returning i.id, i.ns, u.successor as run_id, i.body, i.stop
 ),
 -- Messages for other runs. A run that has ended takes none; one that continued does, and upkeep forwards them to the successor.
 -- Forwarded messages come last: they are younger than what the ending run hands to its successor, and a run receives its messages
 -- in the order of their ids.
 sent as (
-  insert into perdure.inbox (ns, run_id, body, is_cancel)
-  select m.ns, m.run_id, m.body, m.is_cancel from (
-    select q.ns, q.run_id, u.body, u.is_cancel, 0 as part, u.n
-      from unnest(:messages.run_id::uuid[], :messages.body::bytea[], :messages.is_cancel::bool[]) with ordinality
-             as u(run_id, body, is_cancel, n), fence f,
+  insert into perdure.inbox (ns, run_id, body, stop)
+  select m.ns, m.run_id, m.body, m.stop from (
+    select q.ns, q.run_id, u.body, u.stop, 0 as part, u.n
+      from unnest(:messages.run_id::uuid[], :messages.body::bytea[], :messages.stop::text[]) with ordinality
+             as u(run_id, body, stop, n), fence f,
            lateral (select r.ns, r.run_id from perdure.run_queue r where r.run_id = u.run_id
                     union all
                     select e.ns, e.run_id from perdure.run e where e.run_id = u.run_id and e.successor is not null offset 0) q
     union all
-    select w.ns, w.run_id, w.body, w.is_cancel, 1, w.id from forwarded w
+    select w.ns, w.run_id, w.body, w.stop, 1, w.id from forwarded w
   ) m
   order by m.part, m.n
 ),
@@ -237,27 +292,27 @@ groups as (
    order by u.id, u.delay_us
   on conflict (id) do update set next_at = least(g.next_at, excluded.next_at)
 ),
--- Runs that wait and stay in memory.
-wait_reasons as (
-  update perdure.run_queue q set waiting_on = u.waiting_on, wait_reasons = u.wait_reasons
-    from unnest(:waits.run_id::uuid[], :waits.waiting_on::text[], :waits.wait_reasons::text[]) as u(run_id, waiting_on, wait_reasons),
+-- Changes of a run's row beside its end or release, all in one update: of two updates of a row in one statement only one takes
+-- effect. A run that commit_batch has just released is still locked by this transaction.
+changed_runs as (
+  update perdure.run_queue q
+     set waiting_on = case when u.has_waits then u.waiting_on else q.waiting_on end,
+         wait_reasons = case when u.has_waits then u.wait_reasons else q.wait_reasons end,
+         cancel_at = case when u.is_cancelled then coalesce(q.cancel_at, f.at) else q.cancel_at end,
+         takeovers = case when u.is_settled then 0 else q.takeovers end,
+         suspect = q.suspect and not u.is_settled,
+         version = coalesce(u.version, q.version),
+         pin = coalesce(u.pin, q.pin),
+         paused_at = case when u.paused_by is not null then f.at else q.paused_at end,
+         paused_by = coalesce(u.paused_by, q.paused_by),
+         pause_reason = coalesce(u.pause_reason, q.pause_reason)
+    from unnest(:changes.run_id::uuid[], :changes.is_released::bool[], :changes.has_waits::bool[], :changes.waiting_on::text[],
+                :changes.wait_reasons::text[], :changes.is_cancelled::bool[], :changes.is_settled::bool[], :changes.version::text[],
+                :changes.paused_by::text[], :changes.pause_reason::text[], :changes.pin::text[])
+           as u(run_id, is_released, has_waits, waiting_on, wait_reasons, is_cancelled, is_settled, version, paused_by, pause_reason, pin),
          fence f,
          lateral (select r.ctid as place, r.owner from perdure.run_queue r where r.run_id = u.run_id offset 0) at
-   where q.ctid = at.place and at.owner = f.id
-),
--- Runs whose history holds a cancel request since this commit.
-cancel_requests as (
-  update perdure.run_queue q set cancel_at = coalesce(q.cancel_at, f.at)
-    from unnest(:cancelling::uuid[]) as u(run_id), fence f,
-         lateral (select r.ctid as place, r.owner from perdure.run_queue r where r.run_id = u.run_id offset 0) at
-   where q.ctid = at.place and at.owner = f.id
-),
--- Runs that begin with other code than they were started with.
-versions as (
-  update perdure.run_queue q set version = u.version
-    from unnest(:versions.run_id::uuid[], :versions.version::text[]) as u(run_id, version), fence f,
-         lateral (select r.ctid as place, r.owner from perdure.run_queue r where r.run_id = u.run_id offset 0) at
-   where q.ctid = at.place and at.owner = f.id
+   where q.ctid = at.place and (at.owner = f.id or u.is_released)
 ),
 -- Stored content that events, messages and starts of this commit refer to. KEY SHARE keeps upkeep from deleting it meanwhile. If
 -- `kept` is less than the uses, some content is gone: the caller looks again (lock_used_payloads) and gives the commit up.

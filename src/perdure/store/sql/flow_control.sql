@@ -34,7 +34,7 @@ locked as materialized (
   ) g
 )
 select g.id, g.ns, g.kind, g.queue, g.name, g.workflow, g.fair, g.weight, g.priority, g.needs, g.turn, g.head_at, perdure.clock() as clock,
-       array(select t.run_at from perdure.task_queue t where t.group_id = g.id and t.owner is null order by t.run_at limit g.free + 1) as times
+       array(select t.run_at from perdure.task_queue t where t.group_id = g.id and t.owner is null and not t.held order by t.run_at limit g.free + 1) as times
   from locked g;
 
 -- name: lock_run_groups
@@ -46,8 +46,8 @@ locked as materialized (
   ) g
 )
 select g.id, g.ns, g.kind, g.queue, g.name, g.workflow, g.fair, g.weight, g.priority, g.needs, g.turn, g.head_at, perdure.clock() as clock,
-       array(select q.created_at from perdure.run_queue q where q.group_id = g.id and q.admitted_at is null and q.stuck is null
-              order by q.run_id limit :runs_per_group + 1) as times
+       array(select q.created_at from perdure.run_queue q where q.group_id = g.id and q.admitted_at is null and not q.halted
+                and (q.start_at is null or q.start_at <= perdure.clock()) order by q.run_id limit :runs_per_group + 1) as times
   from locked g;
 
 -- name: lock_keys
@@ -67,9 +67,9 @@ select u.ns, u.key, s.held, s.holders, b.tokens, b.at
 -- Claims `take` members of each group. `slots` are the keys of which each member takes a slot; triggers free the slots with the row.
 with claimed as (
   update perdure.task_queue t
-     set owner = :session, status = 'dispatched', worker = null, started_at = null, beat_at = null, blocked = null
+     set owner = :session, status = 'dispatched', worker = null, started_at = perdure.clock(), beat_at = null, blocked = null
     from (select d.place from unnest(:groups.id::uuid[], :groups.take::int[]) as u(id, take) cross join lateral (
-            select x.ctid as place from perdure.task_queue x where x.group_id = u.id and x.owner is null and x.run_at <= perdure.clock()
+            select x.ctid as place from perdure.task_queue x where x.group_id = u.id and x.owner is null and not x.held and x.run_at <= perdure.clock()
                and (x.start_deadline_at is null or x.start_deadline_at > perdure.clock())
              order by x.run_at, x.id limit u.take for update skip locked
           ) d) due
@@ -88,7 +88,8 @@ select * from claimed;
 with admitted as (
   update perdure.run_queue q set admitted_at = perdure.clock(), wake_at = perdure.clock()
     from (select d.place from unnest(:groups.id::uuid[], :groups.take::int[]) as u(id, take) cross join lateral (
-            select x.ctid as place from perdure.run_queue x where x.group_id = u.id and x.admitted_at is null and x.stuck is null
+            select x.ctid as place from perdure.run_queue x where x.group_id = u.id and x.admitted_at is null and not x.halted
+               and (x.start_at is null or x.start_at <= perdure.clock())
              order by x.run_id limit u.take for update skip locked
           ) d) due
    where q.ctid = due.place
@@ -116,7 +117,7 @@ delete from perdure.flow_control_group g
  where g.id = any(:ids::uuid[])
    and not exists (select from perdure.task_queue t where t.group_id = g.id and t.owner is null)
    and not exists (select from perdure.task_queue t where t.group_id = g.id and t.owner is not null)
-   and not exists (select from perdure.run_queue q where q.group_id = g.id and q.admitted_at is null and q.stuck is null);
+   and not exists (select from perdure.run_queue q where q.group_id = g.id and q.admitted_at is null and not q.halted);
 
 -- name: lock_stale_groups
 -- Groups that no engine has tried for a while: no worker serves them, or they are empty.
@@ -152,13 +153,13 @@ returning s.run_id;
 -- name: reject_waiting_runs
 -- Takes runs beyond the first `kept` out of their group and wakes them without a slot, to be cancelled.
 update perdure.run_queue q set group_id = null, wake_at = perdure.clock()
- where q.run_id in (select x.run_id from perdure.run_queue x where x.group_id = :group_id and x.admitted_at is null and x.stuck is null
+ where q.run_id in (select x.run_id from perdure.run_queue x where x.group_id = :group_id and x.admitted_at is null and not x.halted
                      order by x.run_id offset :kept)
 returning q.run_id, q.ns;
 
 -- name: send_cancels
-insert into perdure.inbox (ns, run_id, body, is_cancel)
-select q.ns, q.run_id, :body, true from perdure.run_queue q where q.run_id = any(:run_ids::uuid[]);
+insert into perdure.inbox (ns, run_id, body, stop)
+select q.ns, q.run_id, :body, 'cancel' from perdure.run_queue q where q.run_id = any(:run_ids::uuid[]);
 
 -- name: slot_holders
 select count(*) as held, (array_agg(s.run_id order by s.at))[1:3] as holders

@@ -21,7 +21,7 @@ with target as materialized (
   select u.run_id, u.ns, u.i, h.place, h.is_queued, case when h.place is not null then 0 when w.found then 3 else 2 end as outcome
     from unnest(:runs.run_id::uuid[], :runs.ns::int[]) with ordinality as u(run_id, ns, i)
     left join lateral (select true as found from perdure.run_queue q where q.run_id = u.run_id and q.ns = u.ns offset 0) w on true
-    left join lateral (select q.ctid as place, q.group_id is not null and q.admitted_at is null and q.stuck is null as is_queued
+    left join lateral (select q.ctid as place, q.group_id is not null and q.admitted_at is null and not q.halted as is_queued
                          from perdure.run_queue q where q.run_id = u.run_id and q.ns = u.ns for key share skip locked) h on true
 ),
 targets as materialized (
@@ -31,23 +31,23 @@ targets as materialized (
 received as materialized (
   select m.*, t.run_ids[m.i] as run_id, t.spaces[m.i] as ns, case when k.again then 1 else t.outcomes[m.i] end as outcome
     from targets t,
-         unnest(:messages.i::int[], :messages.body::bytea[], :messages.key::text[], :messages.addressed::uuid[], :messages.is_cancel::bool[])
-           with ordinality as m(i, body, key, addressed, is_cancel, n)
+         unnest(:messages.i::int[], :messages.body::bytea[], :messages.key::text[], :messages.addressed::uuid[], :messages.stop::text[])
+           with ordinality as m(i, body, key, addressed, stop, n)
     left join lateral (select true as again from perdure.message_key x where x.run_id = m.addressed and x.key = m.key offset 0) k on true
 ),
 -- A run that flow control has not admitted leaves its group, so that it can receive the cancel request.
 cancelled as (
   update perdure.run_queue q set group_id = null, wake_at = perdure.clock()
     from target t
-   where t.is_queued and t.i = any(array(select r.i from received r where r.is_cancel and r.outcome = 0)) and q.ctid = t.place
+   where t.is_queued and t.i = any(array(select r.i from received r where r.stop = 'cancel' and r.outcome = 0)) and q.ctid = t.place
 ),
 new_keys as (
   insert into perdure.message_key (run_id, key)
   select r.addressed, r.key from received r where r.key is not null and r.outcome = 0 order by r.addressed, r.key
 ),
 sent as (
-  insert into perdure.inbox (ns, run_id, body, is_cancel)
-  select r.ns, r.run_id, r.body, r.is_cancel from received r where r.outcome = 0 order by r.n
+  insert into perdure.inbox (ns, run_id, body, stop)
+  select r.ns, r.run_id, r.body, r.stop from received r where r.outcome = 0 order by r.n
 )
 select array_agg(r.outcome order by r.n) as outcomes from received r;
 
@@ -77,11 +77,27 @@ sent as (
 )
 select exists(select from target) as active, exists(select from won) as won;
 
+-- name: pause_run
+-- A run that no engine holds is paused at once. The owner of any other pauses it when it reads the message.
+-- Locks: the run, for as long as a commit about it takes.
+with target as materialized (
+  select run_id, ns, owner, paused_at is not null as is_paused from perdure.run_queue where run_id = :run_id and ns = :ns for update
+),
+paused as (
+  update perdure.run_queue q set paused_at = perdure.clock(), paused_by = :by, pause_reason = :reason, wake_at = 'infinity'
+    from target t where q.run_id = t.run_id and t.owner is null and not t.is_paused
+),
+sent as (
+  insert into perdure.inbox (ns, run_id, body) select t.ns, t.run_id, :body from target t where t.owner is not null
+)
+select t.owner is null as is_done, t.is_paused from target t;
+
 -- name: resume_run
--- The run gave its slots back when it became stuck and waits for them in this group; null: it needs none.
+-- The run gave its slots back when it became stuck or was paused, and waits for them in this group; null: it needs none.
 update perdure.run_queue
-   set stuck = null, takeovers = 0, suspect = false, group_id = :group_id, admitted_at = null, wake_at = case when :group_id::uuid is null then perdure.clock() else 'infinity' end
- where run_id = :run_id and ns = :ns and stuck is not null returning run_id;
+   set stuck = null, paused_at = null, paused_by = null, pause_reason = null, takeovers = 0, suspect = false, group_id = :group_id, admitted_at = null, 
+       wake_at = case when :group_id::uuid is null then greatest(perdure.clock(), case when status = 'pending' then start_at end) else 'infinity' end
+ where run_id = :run_id and ns = :ns and halted returning run_id;
 
 -- name: forward_orphaned_messages
 -- Messages that were sent while their run continued as a successor.

@@ -1,10 +1,9 @@
 -- Lists and pages for people. Every statement looks at a bounded number of rows.
 --
--- Lists of runs share their parameters: ids from `low` to below `high`; `statuses`, `workflow`, `attributes` (any of these objects)
--- and `text` in lower case filter, null is any; `scan_limit` rows are looked at and `limit` returned. Each answers how many rows it
--- looked at and the lowest id among them, so that a page that found little says where to go on. The connections they run on plan
--- each call anew: a filter that is not given costs nothing. Ranges are written over the whole key of the index that is meant, so
--- that the planner takes no other.
+-- Lists of runs share their parameters: ids from `low` to below `high`; `scan_limit` rows are looked at and `limit` of those that
+-- match returned. Instead of /*query*/ stands the condition that store/run_query_sql.py makes of a query, about the row `s`, with
+-- parameters of its own. Each answers how many rows it looked at and the lowest id among them, so that a page that found little says
+-- where to go on. Ranges are written over the whole key of the index that is meant, so that the planner takes no other.
 
 -- name: list_active
 -- Walks run_queue_list.
@@ -17,8 +16,7 @@ select e.scanned, e.floor, m.*
   from (select (select count(*) from scanned) as scanned, (select f.run_id from scanned f order by f.run_id limit 1) as floor) e
   left join lateral (
     select s.* from scanned s
-     where perdure.run_matches(s.run_id, s.workflow, s.status, s.key, s.error, s.stuck, s.attributes,
-                               :statuses::text[], :workflow::text, :attributes::text[]::jsonb[], :text::text)
+     where true /*query*/
      order by s.run_id desc limit :limit) m on true
  order by m.run_id desc;
 
@@ -33,8 +31,7 @@ select e.scanned, e.floor, m.*
   from (select (select count(*) from scanned) as scanned, (select f.run_id from scanned f order by f.run_id limit 1) as floor) e
   left join lateral (
     select s.* from scanned s
-     where perdure.run_matches(s.run_id, s.workflow, s.status, s.key, s.error, s.stuck, s.attributes,
-                               :statuses::text[], :workflow::text, :attributes::text[]::jsonb[], :text::text)
+     where true /*query*/
      order by s.run_id desc limit :limit) m on true
  order by m.run_id desc;
 
@@ -50,8 +47,7 @@ select e.scanned, e.floor, m.*
   from (select (select count(*) from scanned) as scanned, (select f.run_id from scanned f order by f.run_id limit 1) as floor) e
   left join lateral (
     select s.* from scanned s
-     where perdure.run_matches(s.run_id, s.workflow, s.status, s.key, s.error, s.stuck, s.attributes,
-                               :statuses::text[], :workflow::text, :attributes::text[]::jsonb[], :text::text)
+     where true /*query*/
      order by s.run_id desc limit :limit) m on true
  order by m.run_id desc;
 
@@ -60,15 +56,14 @@ select e.scanned, e.floor, m.*
 with scanned as materialized (
   select * from perdure.ended_run_list
    where status in ('failed', 'cancelled') and run_id >= :low and run_id < :high
-     and (ns, status, run_id) >= (:ns, (:statuses::text[])[1], :low) and (ns, status, run_id) < (:ns, (:statuses::text[])[1], :high)
+     and (ns, status, run_id) >= (:ns, :status, :low) and (ns, status, run_id) < (:ns, :status, :high)
    order by ns desc, status desc, run_id desc limit :scan_limit
 )
 select e.scanned, e.floor, m.*
   from (select (select count(*) from scanned) as scanned, (select f.run_id from scanned f order by f.run_id limit 1) as floor) e
   left join lateral (
     select s.* from scanned s
-     where perdure.run_matches(s.run_id, s.workflow, s.status, s.key, s.error, s.stuck, s.attributes,
-                               :statuses::text[], :workflow::text, :attributes::text[]::jsonb[], :text::text)
+     where true /*query*/
      order by s.run_id desc limit :limit) m on true
  order by m.run_id desc;
 
@@ -85,8 +80,7 @@ select e.scanned, e.floor, m.*
   from (select (select count(*) from scanned) as scanned, (select f.run_id from scanned f order by f.run_id limit 1) as floor) e
   left join lateral (
     select s.* from scanned s
-     where perdure.run_matches(s.run_id, s.workflow, s.status, s.key, s.error, s.stuck, s.attributes,
-                               :statuses::text[], :workflow::text, :attributes::text[]::jsonb[], :text::text)
+     where true /*query*/
      order by s.run_id desc limit :limit) m on true
  order by m.run_id desc;
 
@@ -103,10 +97,16 @@ select e.scanned, e.floor, m.*
   from (select (select count(*) from scanned) as scanned, (select f.run_id from scanned f order by f.run_id limit 1) as floor) e
   left join lateral (
     select s.* from scanned s
-     where perdure.run_matches(s.run_id, s.workflow, s.status, s.key, s.error, s.stuck, s.attributes,
-                               :statuses::text[], :workflow::text, :attributes::text[]::jsonb[], :text::text)
+     where true /*query*/
      order by s.run_id desc limit :limit) m on true
  order by m.run_id desc;
+
+-- name: list_children
+-- The runs that a run has started, newest first.
+(select * from perdure.active_run_list where parent_id = :run_id and run_id < :below and ns = :ns order by run_id desc limit :limit)
+union all
+(select * from perdure.ended_run_list where parent_id = :run_id and run_id < :below and ns = :ns order by run_id desc limit :limit)
+order by run_id desc limit :limit;
 
 -- name: run_item
 select * from perdure.active_run_list where run_id = :run_id and ns = :ns
@@ -156,7 +156,7 @@ select status, count(*)::int as tasks
   from (select status from perdure.task_queue where run_id = :run_id and ns = :ns limit :limit) t group by status;
 
 -- name: ended_tasks
-select id, seq, name, queue, status, attempts, lost, scheduled_at, started_at, finished_at, error, node
+select id, seq, name, queue, status, attempts, lost, scheduled_at, started_at, finished_at, error, worker, node, copied
   from perdure.task where id = any(:ids::uuid[]) and run_id = :run_id and ns = :ns;
 
 -- name: queued_tasks
@@ -164,7 +164,7 @@ select id, seq, name, queue, status, attempt, lost, scheduled_at, started_at, ru
   from perdure.task_queue where id = any(:ids::uuid[]) and run_id = :run_id and ns = :ns;
 
 -- name: ended_tasks_by_status
-select id, seq, name, queue, status, attempts, lost, scheduled_at, started_at, finished_at, error, node
+select id, seq, name, queue, status, attempts, lost, scheduled_at, started_at, finished_at, error, worker, node, copied
   from perdure.task
  where id >= :low and id <= :high and run_id = :run_id and ns = :ns and seq > :after and status = any(:statuses::text[]) order by seq limit :limit;
 
@@ -224,18 +224,18 @@ select v.version, v.kind, v.registered_at, w.current is not null and v.version =
 
 -- name: list_workers
 select w.id, w.name, w.host, w.pid, w.sdk, w.queues, w.tasks, w.workflows, w.slots, w.slots_used, w.runs_held, w.draining, w.connected_at,
-       w.seen_at, w.blocked, (select s.engine from perdure.engine_session s where s.id = w.session_id) as engine
+       w.seen_at, w.blocked, w.ended, w.failed, w.p50_us, w.p95_us, w.p99_us, (select s.engine from perdure.engine_session s where s.id = w.session_id) as engine
   from perdure.worker w where w.ns = :ns and w.id > :after order by w.id limit :limit;
 
 -- name: waiting_tasks
 -- Kinds of tasks that wait, found by jumping from one to the next in task_queue_due, and those of flow-control groups; each counted
 -- up to count_max.
 with recursive ungrouped as (
-  (select queue, name from perdure.task_queue where ns = :ns and owner is null and group_id is null order by queue, name limit 1)
+  (select queue, name from perdure.task_queue where ns = :ns and owner is null and group_id is null and not held order by queue, name limit 1)
   union all
   select n.queue, n.name from ungrouped k cross join lateral (
     select t.queue, t.name from perdure.task_queue t
-     where t.ns = :ns and t.owner is null and t.group_id is null and (t.queue, t.name) > (k.queue, k.name)
+     where t.ns = :ns and t.owner is null and t.group_id is null and not t.held and (t.queue, t.name) > (k.queue, k.name)
      order by t.queue, t.name limit 1) n
 ),
 kinds as (
@@ -246,14 +246,14 @@ kinds as (
 select k.queue, k.name,
        (select count(*)::int from (
           select from perdure.task_queue t
-           where t.ns = :ns and t.queue = k.queue and t.name = k.name and t.owner is null and t.group_id is null limit :count_max) c)
+           where t.ns = :ns and t.queue = k.queue and t.name = k.name and t.owner is null and t.group_id is null and not t.held limit :count_max) c)
        + (select count(*)::int from (
           select from perdure.flow_control_group g cross join lateral (
               select from perdure.task_queue t where t.group_id = g.id and t.owner is null limit :count_max) x
            where g.ns = :ns and g.kind = 'task' and g.queue = k.queue and g.name = k.name limit :count_max) c) as pending,
        extract(epoch from perdure.clock() - least(
          (select t.run_at from perdure.task_queue t
-           where t.ns = :ns and t.queue = k.queue and t.name = k.name and t.owner is null and t.group_id is null order by t.run_at limit 1),
+           where t.ns = :ns and t.queue = k.queue and t.name = k.name and t.owner is null and t.group_id is null and not t.held order by t.run_at limit 1),
          (select g.head_at from perdure.flow_control_group g where g.ns = :ns and g.kind = 'task' and g.queue = k.queue and g.name = k.name
            order by g.head_at limit 1)))::float8 as age_s
   from kinds k order by k.queue, k.name limit :limit;

@@ -7,32 +7,61 @@ select id from perdure.namespace where name = :name and deleted_at is null;
 insert into perdure.namespace (name) values (:name) on conflict (name) do update set name = excluded.name returning id;
 
 -- name: register_versions
--- What a process serves is the current version of its workflows; one that was deleted comes back to life.
-with added as (
-  insert into perdure.workflow_version as v (ns, workflow, version, kind, control, parameters)
-  select :ns, u.workflow, u.version, 'code', u.control, u.parameters
-    from unnest(:versions.workflow::text[], :versions.version::text[], :versions.control::text[], :versions.parameters::text[]) as u(workflow, version, control, parameters) order by u.workflow
-  on conflict (ns, workflow, version) do update set control = excluded.control, parameters = excluded.parameters
-   where (v.control, v.parameters) is distinct from (excluded.control, excluded.parameters)
+-- Versions of code that a process serves; a deleted workflow comes back to life. Nothing is written if one of them is registered with
+-- other code: those are returned. Where none was set by hand, the newest version is current, or an older one that is served while no
+-- worker serves the current one.
+with offered as materialized (
+  select u.* from unnest(:versions.workflow::text[], :versions.version::text[], :versions.control::text[], :versions.parameters::text[],
+                         :versions.hash::text[], :versions.pinned::bool[], :versions.build_id::text[])
+                    as u(workflow, version, control, parameters, hash, pinned, build_id)
+),
+refused as materialized (
+  select u.workflow, u.version from offered u join perdure.workflow_version v on v.ns = :ns and v.workflow = u.workflow and v.version = u.version
+   where v.hash <> u.hash
+),
+added as (
+  insert into perdure.workflow_version as v (ns, workflow, version, kind, control, parameters, hash, pinned, build_id, seen_at)
+  select :ns, u.workflow, u.version, 'code', u.control, u.parameters, u.hash, u.pinned, u.build_id, now()
+    from offered u where not exists (select from refused) order by u.workflow, u.version
+  on conflict (ns, workflow, version) do update
+     set control = excluded.control, parameters = excluded.parameters, hash = coalesce(v.hash, excluded.hash), pinned = excluded.pinned,
+         build_id = excluded.build_id, seen_at = excluded.seen_at
+   where (v.control, v.parameters, v.pinned, v.build_id) is distinct from (excluded.control, excluded.parameters, excluded.pinned, excluded.build_id)
+      or v.hash is null or v.seen_at is null or v.seen_at < now() - interval '30 seconds'
+),
+named as (
+  insert into perdure.workflow (ns, name, kind, current)
+  select :ns, u.workflow, 'code', u.version
+    from offered u left join perdure.workflow w on w.ns = :ns and w.name = u.workflow
+    left join perdure.workflow_version own on own.ns = :ns and own.workflow = u.workflow and own.version = u.version
+    left join perdure.workflow_version now on now.ns = :ns and now.workflow = u.workflow and now.version = w.current
+   where not exists (select from refused)
+     and (w.name is null or w.deleted_at is not null
+          or (w.kind = 'code' and w.current <> u.version and not w.by_hand
+              and (own.version is null or own.registered_at >= now.registered_at
+                   or not exists (select from perdure.worker k where k.ns = :ns and k.versions->>u.workflow = w.current
+                                     and (select e.expires_at > pg_catalog.now() from perdure.engine_session e where e.id = k.session_id)))))
+   order by u.workflow
+  on conflict (ns, name) do update
+     set previous = workflow.current, current = excluded.current, kind = excluded.kind, deleted_at = null, by_hand = false, ramp = null,
+         ramp_percent = 0
+   where not workflow.by_hand or workflow.deleted_at is not null
 )
-insert into perdure.workflow (ns, name, kind, current)
-select :ns, u.workflow, 'code', u.version from unnest(:versions.workflow::text[], :versions.version::text[]) as u(workflow, version) order by u.workflow
-on conflict (ns, name) do update set current = excluded.current, kind = excluded.kind, deleted_at = null
-  where (workflow.current <> excluded.current and workflow.kind = 'code') or workflow.deleted_at is not null;
+select workflow, version from refused;
 
 -- name: workflow_parameters
--- What a version of a Python workflow takes, as its workers last said.
-select parameters from perdure.workflow_version where ns = :ns and workflow = :workflow and version = :version;
+-- What a version of a Python workflow takes, and whether its runs are pinned, as its workers last said.
+select parameters, pinned from perdure.workflow_version where ns = :ns and workflow = :workflow and version = :version;
 
 -- name: run_by_key
 select k.run_id, k.input_hash from perdure.run_key k where k.ns = :ns and k.key = :key;
 
 -- name: get_run
 select run_id, ns, workflow, version, key, status, created_at, null::timestamptz as finished_at, null::int as events,
-       null::text as error_code, null::text as error, stuck, wake_at, owner, epoch, null::uuid as successor
+       null::text as error_code, null::text as error, stuck, wake_at, owner, epoch, null::uuid as successor, paused_by
   from perdure.run_queue where run_id = :run_id and ns = :ns
 union all
-select run_id, ns, workflow, version, key, status, created_at, finished_at, events, error_code, error, null, null, null, epoch, successor
+select run_id, ns, workflow, version, key, status, created_at, finished_at, events, error_code, error, null, null, null, epoch, successor, null
   from perdure.run where run_id = :run_id and ns = :ns;
 
 -- name: ended_runs

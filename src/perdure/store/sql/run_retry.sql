@@ -1,23 +1,24 @@
 -- The retry of a failed run. Both statements run in one transaction, which writes nothing unless the run is still as it was read.
 
 -- name: retry_run
--- The run moves back from the archive, with `body` as its next event. `events` is how many it had when the retry was planned. Of two
--- retries at once the second waits for the first and then finds no row. The run has no owner; the next claim raises its epoch.
+-- The run moves back from the archive, with `body` as its next events, `added` of them. `events` is how many it had when the retry was planned. Of two
+-- retries at once the second waits for the first and then finds no row. The run has no owner. Its epoch is raised, so that attempts that
+-- other engines record before a claim raises it again are not mixed up with those before the retry.
 with failed_run as (
   delete from perdure.run r
    where r.run_id = :run_id and r.ns = :ns and r.status = 'failed' and r.successor is null and r.events = :events
-  returning r.run_id, r.ns, r.workflow, r.version, r.kind, r.key, r.parent_id, r.parent_seq, r.created_at, r.epoch, r.events, r.attributes, r.head
+  returning r.run_id, r.ns, r.workflow, r.version, r.kind, r.key, r.parent_id, r.parent_seq, r.created_at, r.epoch, r.events, r.head
 ),
 active_run as (
   insert into perdure.run_queue (run_id, ns, workflow, version, kind, key, parent_id, parent_seq, status, created_at, wake_at, epoch,
-                                 attributes, group_id, events, head)
+                                 attributes, group_id, events, head, pin)
   select run_id, ns, workflow, version, kind, key, parent_id, parent_seq, 'running', created_at,
-         case when :group_id::uuid is null then perdure.clock() else 'infinity' end, epoch, attributes, :group_id, events, head from failed_run
+         case when :group_id::uuid is null then perdure.clock() else 'infinity' end, epoch + 1, :attributes::text::jsonb, :group_id, events, head, case when :pinned then version else '' end from failed_run
 ),
 retry_event as (
   insert into perdure.history (run_id, seq, last, ns, epoch, at, body, hash)
-  select r.run_id, r.events + 1, r.events + 1, r.ns, r.epoch, perdure.clock(), :body,
-         perdure.chain(l.hash, l.at, r.run_id, r.ns, r.events + 1, r.events + 1, r.epoch, :body)
+  select r.run_id, r.events + 1, r.events + :added, r.ns, r.epoch, perdure.clock(), :body,
+         perdure.chain(l.hash, l.at, r.run_id, r.ns, r.events + 1, r.events + :added, r.epoch, :body)
     from failed_run r cross join lateral (
       select h.hash, h.at from perdure.history h where h.run_id = r.run_id order by h.seq desc limit 1
     ) l
@@ -28,7 +29,16 @@ select exists(select from failed_run) as retried;
 -- What the effective history of the run, without the part that is retried, leaves behind. `stale_ids` and `stale_seqs` are tasks
 -- that have not ended any more, `tasks` those to run; `released` are children that are let go.
 with deleted_tasks as (
-  delete from perdure.task t where t.id = any(:stale_ids::uuid[])
+  delete from perdure.task t where t.id = any(:stale_ids::uuid[]) returning t.*
+),
+-- Attempts of the epochs before stay on record.
+earlier_attempts as (
+  insert into perdure.task_attempt (id, epoch, attempt, ns, run_id, seq, name, node, outcome, started_at, finished_at, worker, cpu_us, error,
+                                    error_code, error_type, traceback)
+  select t.id, t.epoch, t.attempts, t.ns, t.run_id, t.seq, t.name, t.node, perdure.attempt_outcome(t.status, t.error_code), t.started_at,
+         t.finished_at, t.worker, t.cpu_us, t.error, t.error_code, t.error_type, t.traceback
+    from deleted_tasks t where not t.copied and perdure.is_attempt(t.status, t.attempts, t.started_at, t.error_code)
+  on conflict do nothing
 ),
 -- An attempt that runs again writes its output under the same number.
 deleted_logs as (

@@ -13,18 +13,23 @@ with due as materialized (
   select s.* from perdure.schedule s
    where s.paused_at is null and s.deleted_at is null and s.fire_at <= perdure.clock() order by s.fire_at limit :limit for update skip locked
 )
-select d.id, d.ns, d.name, d.workflow, d.version, w.current, v.control, d.input, d.timeout_us, d.attributes, d.spec, d.origin, d.next_at,
+select d.id, d.ns, d.name, d.workflow, d.version, w.current, v.control, v.pinned, w.ramp, w.ramp_percent, r.control as ramp_control,
+       r.pinned as ramp_pinned, d.input, d.timeout_us, d.attributes, d.spec, d.origin, d.next_at,
        perdure.clock() as clock
   from due d
   left join lateral (
-    select k.current from perdure.workflow k
+    select k.current, k.ramp, k.ramp_percent from perdure.workflow k
      where k.ns = d.ns and k.name = d.workflow and k.deleted_at is null
        and exists (select from perdure.namespace n where n.id = d.ns and n.deleted_at is null) offset 0
   ) w on true
   left join lateral (
-    select x.control from perdure.workflow_version x
+    select x.control, x.pinned from perdure.workflow_version x
      where x.ns = d.ns and x.workflow = d.workflow and x.version = coalesce(nullif(d.version, ''), w.current) offset 0
   ) v on true
+  left join lateral (
+    select x.control, x.pinned from perdure.workflow_version x
+     where x.ns = d.ns and x.workflow = d.workflow and x.version = w.ramp offset 0
+  ) r on true
  order by d.fire_at;
 
 -- name: schedule_to_start
@@ -32,16 +37,21 @@ select d.id, d.ns, d.name, d.workflow, d.version, w.current, v.control, d.input,
 with found as materialized (
   select s.* from perdure.schedule s where s.ns = :ns and s.name = :name and s.deleted_at is null for update
 )
-select d.id, d.ns, d.name, d.workflow, d.version, w.current, v.control, d.input, d.timeout_us, d.attributes, d.spec, d.origin, d.next_at,
+select d.id, d.ns, d.name, d.workflow, d.version, w.current, v.control, v.pinned, w.ramp, w.ramp_percent, r.control as ramp_control,
+       r.pinned as ramp_pinned, d.input, d.timeout_us, d.attributes, d.spec, d.origin, d.next_at,
        perdure.clock() as clock
   from found d
   left join lateral (
-    select k.current from perdure.workflow k where k.ns = d.ns and k.name = d.workflow and k.deleted_at is null offset 0
+    select k.current, k.ramp, k.ramp_percent from perdure.workflow k where k.ns = d.ns and k.name = d.workflow and k.deleted_at is null offset 0
   ) w on true
   left join lateral (
-    select x.control from perdure.workflow_version x
+    select x.control, x.pinned from perdure.workflow_version x
      where x.ns = d.ns and x.workflow = d.workflow and x.version = coalesce(nullif(d.version, ''), w.current) offset 0
-  ) v on true;
+  ) v on true
+  left join lateral (
+    select x.control, x.pinned from perdure.workflow_version x
+     where x.ns = d.ns and x.workflow = d.workflow and x.version = w.ramp offset 0
+  ) r on true;
 
 -- name: calendars_by_name
 select c.ns, c.name, c.spec from unnest(:calendars.ns::int[], :calendars.name::text[]) as u(ns, name) cross join lateral (
@@ -73,14 +83,14 @@ returning schedule_id, nominal_at;
 -- Runs as any start writes them. One in a flow-control group sleeps until it is admitted.
 with fresh as materialized (
   select u.*, perdure.clock() as at
-    from unnest(:runs.run_id::uuid[], :runs.ns::int[], :runs.workflow::text[], :runs.version::text[], :runs.body::bytea[], :runs.kind::text[], :runs.attributes::text[], :runs.group_id::uuid[], :runs.deadline_at::timestamptz[], :runs.hash::bytea[])
-      as u(run_id, ns, workflow, version, body, kind, attributes, group_id, deadline_at, hash)
+    from unnest(:runs.run_id::uuid[], :runs.ns::int[], :runs.workflow::text[], :runs.version::text[], :runs.body::bytea[], :runs.kind::text[], :runs.attributes::text[], :runs.group_id::uuid[], :runs.deadline_at::timestamptz[], :runs.hash::bytea[], :runs.pin::text[])
+      as u(run_id, ns, workflow, version, body, kind, attributes, group_id, deadline_at, hash, pin)
 ),
 queued as (
-  insert into perdure.run_queue (run_id, ns, workflow, version, kind, status, created_at, wake_at, epoch, attributes, group_id, deadline_at)
+  insert into perdure.run_queue (run_id, ns, workflow, version, kind, status, created_at, wake_at, epoch, attributes, group_id, deadline_at, pin)
   select run_id, ns, workflow, version, kind, 'pending', at, case when group_id is null then at else 'infinity' end, 0, attributes::jsonb, group_id,
          coalesce(deadline_at, case when kind = 'flow' then
-           at + (select x.timeout_us from perdure.workflow_version x where x.ns = fresh.ns and x.workflow = fresh.workflow and x.version = fresh.version) * interval '1 microsecond' end) from fresh
+           at + (select x.timeout_us from perdure.workflow_version x where x.ns = fresh.ns and x.workflow = fresh.workflow and x.version = fresh.version) * interval '1 microsecond' end), pin from fresh
 )
 insert into perdure.history (run_id, seq, last, ns, epoch, at, body, hash) select run_id, 1, 1, ns, 0, at, body, hash from fresh;
 
@@ -91,7 +101,7 @@ with target as (
     select q.run_id, q.ns from perdure.run_queue q where q.run_id = u.run_id for key share
   ) r
 )
-insert into perdure.inbox (ns, run_id, body, is_cancel) select ns, run_id, :body, true from target;
+insert into perdure.inbox (ns, run_id, body, stop) select ns, run_id, :body, 'cancel' from target;
 
 -- name: advance_schedules
 update perdure.schedule s

@@ -37,7 +37,7 @@ select pg_terminate_backend(pid) as ended
 delete from perdure.engine_session where id = :session returning id;
 
 -- name: select_owned_tasks
-select id, ns, run_id, seq, name, attempt, lost, options
+select id, ns, run_id, seq, name, attempt, lost, options, scheduled_at, started_at, worker, perdure.clock() as clock
   from perdure.task_queue where owner = any(:sessions::bigint[]) order by id for update;
 
 -- name: free_runs
@@ -67,19 +67,29 @@ update perdure.run_queue q
   from lost l where q.run_id = l.run_id
 returning q.run_id, q.stuck;
 
--- name: settle_suspect
--- An engine has decided the run and is alive: it is as good as any other.
-update perdure.run_queue set takeovers = 0, suspect = false where run_id = :run_id and owner = :session;
-
 -- name: requeue_tasks
--- start_us and close_us: how long a task may wait from now on, and from its scheduling on.
+-- start_us and close_us: how long a task may wait from now on, and from its scheduling on. The rows are locked (select_owned_tasks), so what
+-- is read of the attempt that is lost is what it was. An attempt that goes on has no record.
+with lost as materialized (
+  select u.*, r.ctid as place, r.attempt as ended, r.ns, r.run_id, r.seq, r.name, r.node, r.started_at, r.worker
+    from unnest(:tasks.id::uuid[], :tasks.attempt::int[], :tasks.lost::int[], :tasks.start_us::bigint[], :tasks.close_us::bigint[],
+                :tasks.error_code::text[], :tasks.error::text[]) as u(id, attempt, lost, start_us, close_us, error_code, error),
+         lateral (select x.*, x.ctid from perdure.task_queue x where x.id = u.id offset 0) r
+),
+lost_attempts as (
+  insert into perdure.task_attempt (id, epoch, attempt, ns, run_id, seq, name, node, outcome, started_at, finished_at, worker, error,
+                                    error_code)
+  select l.id, q.epoch, l.ended, l.ns, l.run_id, l.seq, l.name, l.node, perdure.attempt_outcome('failed', l.error_code), l.started_at,
+         perdure.clock(), l.worker, l.error, l.error_code
+    from lost l cross join lateral (select r.epoch from perdure.run_queue r where r.run_id = l.run_id offset 0) q
+   where l.ended <> l.attempt
+  on conflict do nothing
+)
 update perdure.task_queue t
-   set status = 'pending', owner = null, attempt = u.attempt, lost = u.lost, run_at = perdure.clock(),
-       start_deadline_at = least(perdure.clock() + u.start_us * interval '1 microsecond', t.scheduled_at + u.close_us * interval '1 microsecond'),
+   set status = 'pending', owner = null, attempt = l.attempt, lost = l.lost, run_at = perdure.clock(),
+       start_deadline_at = least(perdure.clock() + l.start_us * interval '1 microsecond', t.scheduled_at + l.close_us * interval '1 microsecond'),
        worker = null, started_at = null, beat_at = null, blocked = null
-  from unnest(:tasks.id::uuid[], :tasks.attempt::int[], :tasks.lost::int[], :tasks.start_us::bigint[], :tasks.close_us::bigint[]) as u(id, attempt, lost, start_us, close_us),
-       lateral (select r.ctid as place from perdure.task_queue r where r.id = u.id offset 0) at
- where t.ctid = at.place;
+  from lost l where t.ctid = l.place;
 
 -- name: fail_queued_tasks
 -- Tasks that may not run again: the row goes and the failure travels to the run.

@@ -12,13 +12,13 @@ select u.run_id from (
 
 -- name: verify_runs
 select q.run_id, true as active, q.status, q.epoch, q.events, q.stuck,
-       q.owner is null and q.stuck is null and q.wake_at <= perdure.clock() as due,
+       q.owner is null and not q.halted and q.wake_at <= perdure.clock() as due,
        q.ns, q.workflow, q.version, q.kind, q.key, q.parent_id, q.parent_seq, q.created_at, null::timestamptz as finished_at, null::text as error_code,
-       null::text as error, null::uuid as successor, q.attributes::text as attributes, q.head, perdure.clock() as clock
+       null::text as error, null::uuid as successor, q.attributes::text as attributes, q.head, perdure.clock() as clock, q.pin
   from perdure.run_queue q where q.run_id = any(:run_ids::uuid[])
 union all
 select r.run_id, false, r.status, r.epoch, r.events, null, false, r.ns, r.workflow, r.version, r.kind, r.key, r.parent_id, r.parent_seq, r.created_at,
-       r.finished_at, r.error_code, r.error, r.successor, r.attributes::text, r.head, perdure.clock()
+       r.finished_at, r.error_code, r.error, r.successor, r.attributes::text, r.head, perdure.clock(), ''
   from perdure.run r where r.run_id = any(:run_ids::uuid[]);
 
 -- name: verify_keys
@@ -123,13 +123,17 @@ select h.run_id, h.seq, h.last, h.ns, h.epoch, h.at, h.body, h.hash from perdure
 
 -- name: verify_tasks
 -- `low` and `high` bound the ids, which open with the first half of their run's id.
-select t.run_id, t.id, t.seq, t.name, t.status, t.attempts, t.lost, t.epoch, t.ns, t.queue, t.node, t.error,
-       t.scheduled_at, t.started_at, t.finished_at
+select t.run_id, t.id, t.seq, t.name, t.status, t.attempts, t.lost, t.epoch, t.ns, t.queue, t.node, t.error, t.error_code,
+       t.scheduled_at, t.started_at, t.finished_at, t.copied
   from perdure.task t
  where t.id between :low and :high and t.run_id = any(:run_ids::uuid[]);
 
+-- name: verify_attempts
+select a.run_id, a.ns, a.seq, a.epoch, a.attempt, a.outcome
+  from perdure.task_attempt a where a.id between :low and :high and a.run_id = any(:run_ids::uuid[]);
+
 -- name: verify_queued
-select t.run_id, t.seq from perdure.task_queue t where t.run_id = any(:run_ids::uuid[]);
+select t.run_id, t.seq, t.attempt from perdure.task_queue t where t.run_id = any(:run_ids::uuid[]);
 
 -- name: verify_state
 select s.run_id, s.name, sha256(s.value) as hash from perdure.run_state s

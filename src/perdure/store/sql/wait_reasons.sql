@@ -2,9 +2,9 @@
 
 -- name: run_wait_reasons
 -- What is recorded about an active run.
-select q.status, q.workflow, q.version, q.kind, q.stuck, q.wait_reasons, q.owner is not null as owned, q.wake_at <= perdure.clock() as due,
+select q.status, q.workflow, q.version, q.pin, q.kind, q.stuck, q.paused_by, q.pause_reason, q.start_at, perdure.clock() as now, q.wait_reasons, q.owner is not null as owned, q.wake_at <= perdure.clock() or exists(select from perdure.inbox i where i.run_id = q.run_id) as due,
        q.group_id is not null and q.admitted_at is null as is_queued, g.reason,
-       exists(select from perdure.worker w where w.ns = q.ns and q.workflow = any(w.workflows)) as served
+       exists(select from perdure.worker w where w.ns = q.ns and q.workflow = any(w.workflows) and q.pin in ('', w.versions->>q.workflow)) as served
   from perdure.run_queue q left join perdure.flow_control_group g on g.id = q.group_id
  where q.run_id = :run_id and q.ns = :ns;
 
@@ -40,9 +40,12 @@ select e.scanned, e.floor, m.run_id
     select s.run_id from scanned s where s.wait_reasons::jsonb @> jsonb_build_array(jsonb_build_object('on', :reason::text)) order by s.run_id desc limit :limit) m on true;
 
 -- name: runs_waiting_for_flow_control
--- Runs that flow control has not admitted, or whose tasks it holds back, for this reason.
+-- Runs that flow control has not admitted, or whose tasks it holds back, for this reason; and runs that are paused themselves.
 select distinct r.run_id from (
-  select q.run_id from perdure.flow_control_group g join perdure.run_queue q on q.group_id = g.id and q.admitted_at is null and q.stuck is null
+  select q.run_id from perdure.run_queue q where :reason::text = 'paused' and q.ns = :ns and q.paused_at is not null
+     and q.run_id >= :low and q.run_id < :high
+  union all
+  select q.run_id from perdure.flow_control_group g join perdure.run_queue q on q.group_id = g.id and q.admitted_at is null and not q.halted
    where g.ns = :ns and g.blocked is not null and g.kind = 'run' and g.reason::jsonb->>'code' = :reason::text
   union all
   select t.run_id from perdure.flow_control_group g join lateral (
@@ -77,21 +80,22 @@ select e.scanned, e.floor, m.run_id
      order by s.run_id desc limit :limit) m on true;
 
 -- name: runs_waiting_for_code
--- Runs of code that are due and whose workflow no connected worker has.
+-- Runs of code that are due and whose workflow no connected worker has: `pinned`: in the version that they need.
 with scanned as materialized (
-  select q.run_id, q.ns, q.workflow, q.kind, q.owner, q.stuck, q.wake_at from perdure.run_queue q
+  select q.run_id, q.ns, q.workflow, q.pin, q.kind, q.owner, q.halted, q.wake_at from perdure.run_queue q
    where (ns, run_id) >= (:ns, :low) and (ns, run_id) < (:ns, :high) order by ns desc, run_id desc limit :scan_limit
 )
 select e.scanned, e.floor, m.run_id
   from (select (select count(*) from scanned) as scanned, (select f.run_id from scanned f order by f.run_id limit 1) as floor) e
   left join lateral (
     select s.run_id from scanned s
-     where s.owner is null and s.stuck is null and s.wake_at <= perdure.clock() and s.kind = 'code'
-       and not exists(select from perdure.worker w where w.ns = s.ns and s.workflow = any(w.workflows))
+     where s.owner is null and not s.halted and s.kind = 'code' and (s.pin <> '') = :pinned
+       and (s.wake_at <= perdure.clock() or exists(select from perdure.inbox i where i.run_id = s.run_id))
+       and not exists(select from perdure.worker w where w.ns = s.ns and s.workflow = any(w.workflows) and s.pin in ('', w.versions->>s.workflow))
      order by s.run_id desc limit :limit) m on true;
 
 -- name: run_items
-select * from perdure.active_run_list where run_id = any(:run_ids::uuid[]) and ns = :ns order by run_id desc;
+select * from perdure.active_run_list s where run_id = any(:run_ids::uuid[]) and ns = :ns /*query*/ order by run_id desc;
 
 -- name: count_waiting_runs
 -- How many runs wait for each reason, each counted up to `limit`.
