@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from perdure.core.errors import Failure
+from perdure.core.events import NodeOverridden
 from perdure.core.payloads import OBJECT_TYPE, Placed, any_by_reference
 from perdure.flows.decide.frames import (
     ABSENT,
@@ -12,6 +13,7 @@ from perdure.flows.decide.frames import (
     PENDING,
     RUNNING,
     SKIPPED,
+    SKIPPED_BY_HAND,
     SUCCESS,
     BodyFrame,
     FrameHost,
@@ -22,7 +24,7 @@ from perdure.flows.decide.frames import (
     place_in_spread,
 )
 from perdure.flows.decide.values import NULL, JsonValue
-from perdure.flows.model import TIMEOUT, FlowBody, FlowNode
+from perdure.flows.model import DEFAULT, TIMEOUT, FlowBody, FlowNode
 
 
 class DagFrame(BodyFrame):
@@ -215,12 +217,38 @@ class DagFrame(BodyFrame):
                 out.append((node.key, [self.body.nodes[d].key for d in before if self.status[d] in open_]))
         return out
 
+    def failed_nodes(self) -> list[str]:
+        return [self.prefix + n.key for n, status in zip(self.body.nodes, self.status, strict=True) if status == FAILED]
+
+    def _override_failed(self, i: int) -> NodeOverridden | None:
+        """What an operator decided about a failed node, unless it is to continue in the ordinary way."""
+        decision = self.host.overridden(self.prefix + self.body.nodes[i].key) if self.status[i] == FAILED else None
+        if decision is not None and decision.how == "rerun":
+            self.current.pop(i, None)
+            return None
+        return decision
+
+    def _overridden(self, i: int, decision: NodeOverridden) -> None:
+        node = self.body.nodes[i]
+        if decision.how == "set":
+            visit = self.current.setdefault(i, Visit(self, node, i))
+            visit.over = True
+            self.node_succeeded(visit, JsonValue(decision.value), DEFAULT)
+            return
+        self.host.skipped(self.prefix + node.key, SKIPPED_BY_HAND)
+        self.current.pop(i, None)
+        self._done(i, SKIPPED)
+
     def retry_failed(self) -> list[Visit]:
         """Failed nodes continue; nodes that were skipped because of them are decided anew. Successes stay."""
         self.over, self.failure = False, None
         sources = self.body.sources
         anew = {i for i, blame in enumerate(self.blame) if blame}
+        decided = {i: d for i in sorted(anew) if (d := self._override_failed(i)) is not None}
         for i in anew:
+            if i in decided:
+                self.status[i], self.blame[i] = RUNNING, ""
+                continue
             # One that waits for others of them, or never got as far as being worked on, has to become ready again.
             goes_on = self.status[i] == FAILED and i in self.current and not sources[i] & anew
             self.status[i], self.blame[i] = RUNNING if goes_on else PENDING, ""
@@ -232,4 +260,6 @@ class DagFrame(BodyFrame):
                     self.host.later(self._ready, i)
         if not self.left:  # only the output could not be made
             self.host.later(self._finish)
-        return [self.current[i] for i in sorted(self.current) if self.status[i] == RUNNING]
+        for i, decision in decided.items():
+            self.host.later(self._overridden, i, decision)
+        return [self.current[i] for i in sorted(self.current) if self.status[i] == RUNNING and i not in decided]

@@ -28,6 +28,7 @@ from perdure.core.declared import Declared
 from perdure.core.durations import datetime_of
 from perdure.core.errors import Failure
 from perdure.core.ids import text
+from perdure.core.journal import Journal
 from perdure.core.json_schema import completed
 from perdure.core.limits import (
     FLOW_DECISION_STEPS_MAX,
@@ -50,6 +51,7 @@ from perdure.flows.decide.executions import (
     nothing_declared,
 )
 from perdure.flows.decide.frames import BodyFrame, Trouble, Visit
+from perdure.flows.decide.overrides import override_items
 from perdure.flows.decide.starting import NodeStarter, checked
 from perdure.flows.decide.values import JsonValue
 from perdure.flows.model import DEFAULT, Flow
@@ -62,10 +64,11 @@ class Decider:
         run_id: bytes,
         declared: Callable[[str], Declared | None] = nothing_declared,
         is_http: Callable[[str], bool] = all_python,
+        journal: Journal | None = None,
     ) -> None:
         self.flow, self.run_id = flow, run_id
         self._agenda = Agenda()
-        self._executions = Executions(run_id, self._agenda, declared, is_http)
+        self._executions = Executions(run_id, self._agenda, declared, is_http, journal or Journal())
         self._starter = NodeStarter(self._executions, self)
         self.later, self.soon = self._agenda.later, self._agenda.soon
         self.evaluate, self.read = self._agenda.evaluate, self._agenda.read
@@ -86,6 +89,8 @@ class Decider:
         """Child runs that were retried with this run."""
         self._early: dict[int, ev.ChildSucceeded | ev.ChildFailed | ev.ChildCancelled] = {}
         """How some of them ended before it was their turn to be waited for again."""
+        self._overrides: dict[str, ev.NodeOverridden] = {}
+        """Decisions of operators about failed nodes, by label; the retry that follows takes them up."""
         self._records: list[ev.Recorded] = []
         self._begun = 0
         """How many of the given records have been begun."""
@@ -96,7 +101,7 @@ class Decider:
     def activate(self, records: list[ev.Recorded], *, replay: bool) -> list[cm.Command]:
         """Apply records in their order; answers what has to happen. With `replay` they are the whole history."""
         self.give(records, replay=replay)
-        while not self.advance(_never):
+        while not self.advance(lambda: False):
             pass
         return self.take()
 
@@ -168,7 +173,7 @@ class Decider:
             self._compensation.apply(record.event)
         elif self._cancelling is not None and self._end is None:
             self._unwind(record.event)
-        elif self._end is None or type(record.event) is ev.RunRetried:
+        elif self._end is None or type(record.event) in _AFTER_END:
             act(self, record.event)
         else:
             self._executions.keep_late_result(record.event)
@@ -217,6 +222,9 @@ class Decider:
             self._executions.journal.write_state(key, JsonValue.of(self.root.shared[key]).raw)
 
     def _run_started(self, e: ev.RunStarted) -> None:
+        if e.lineage:
+            self._executions.journal.forked(self.run_id, e.lineage)
+            self._executions.promises.name_after(e.lineage[0])
         if e.schedule:
             self._scheduled = {"schedule": e.schedule, "nominal": datetime_of(e.nominal_us).isoformat()}
         data, offered = input_of(e.input)
@@ -328,17 +336,19 @@ class Decider:
         for place in self._executions.promises.resolve(e.name, e.value, authorized=e.authorized):
             self._executions.answered(*place, e.name, e.value)
 
+    def _node_overridden(self, e: ev.NodeOverridden) -> None:
+        self._overrides[e.node] = e
+
+    def overridden(self, label: str) -> ev.NodeOverridden | None:
+        return self._overrides.pop(label, None) if self._overrides else None
+
     def _run_retried(self, e: ev.RunRetried) -> None:
         self._end, self.ended, self._executions.cause = None, False, 0
         if self.root is None:
             return
         # Closing the run stopped everything that was outstanding, except what only waits for messages.
-        for table in (
-            self._executions.tasks,
-            self._executions.timers,
-            self._executions.children,
-            self._executions.stopped,
-        ):
+        executions = self._executions
+        for table in (executions.tasks, executions.timers, executions.children, executions.stopped):
             table.clear()
         self._retried_children = frozenset(e.retried_children)
         self.retry_failed(self.root)
@@ -355,6 +365,8 @@ class Decider:
     def take_up(self, visit: Visit) -> None:
         visit.over = False
         visit.failures.clear()
+        if self._overrides:
+            override_items(visit, self.overridden)
         if not visit.results:  # it failed before there was anything to execute
             self.later(self.enter, visit)
             return
@@ -376,18 +388,6 @@ class Decider:
         visit.children.clear()
         visit.todo = deque(i for i, r in enumerate(visit.results) if r is None and i not in visit.handles)
         self._executions.unfilled[visit] = None
-
-    def failed_children(self) -> list[int]:
-        """Child runs whose failure a retry would take up again."""
-        failed: list[int] = []
-        open_: list[Visit] = self.root.visits() if self.root is not None else []
-        while open_:
-            visit = open_.pop()
-            failed.extend(visit.children.values())
-            inner = [h.frame for h in visit.handles.values() if isinstance(h, InnerBody)]
-            for frame in (*inner, *visit.frames.values()):
-                open_.extend(frame.visits())
-        return sorted(failed)
 
     def skipped(self, label: str, reason: str) -> None:
         self._skips.append((label, reason))
@@ -448,6 +448,7 @@ _FACTS: dict[type, Callable[[Decider, Any], None]] = {
     ev.RunStarted: Decider._run_started,
     ev.CancelRequested: Decider._cancel_requested,
     ev.RunRetried: Decider._run_retried,
+    ev.NodeOverridden: Decider._node_overridden,
     ev.TasksSucceeded: Decider._tasks_succeeded,
     ev.TaskFailed: Decider._task_failed,
     ev.TimerFired: Decider._timer_fired,
@@ -459,15 +460,14 @@ _FACTS: dict[type, Callable[[Decider, Any], None]] = {
 }
 
 
+_AFTER_END = (ev.NodeOverridden, ev.RunRetried)
+
+
 class DecisionTooLarge(Exception):
     """A decision that takes more than FLOW_DECISION_STEPS_MAX. The run is stuck."""
 
     def to_failure(self) -> Failure:
         return Failure("decision_budget", str(self))
-
-
-def _never() -> bool:
-    return False
 
 
 def input_problem(flow: Flow, raw: bytes) -> str:

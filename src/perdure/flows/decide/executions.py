@@ -97,9 +97,10 @@ class Executions:
         agenda: Agenda,
         declared: Callable[[str], Declared | None],
         is_http: Callable[[str], bool],
+        journal: Journal,
     ) -> None:
         self.agenda, self._declared, self._is_http = agenda, declared, is_http
-        self.journal = Journal()
+        self.journal = journal
         self.now_us = 0
         self.at = 0
         """Number of the record that is being applied."""

@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from perdure.core.errors import Failure
+from perdure.core.events import NodeOverridden
 from perdure.core.expressions import Expr
 from perdure.core.expressions.template import Template
 from perdure.flows.decide.values import JsonValue, written
@@ -26,6 +27,8 @@ RUNNING: Final = "running"
 SUCCESS: Final = "success"
 FAILED: Final = "failed"
 SKIPPED: Final = "skipped"
+SKIPPED_BY_HAND: Final = "skipped by an operator"
+"""Why a node was skipped that had failed."""
 
 Scope = Callable[[str], Any]
 
@@ -87,6 +90,13 @@ class Visit(msgspec.Struct, eq=False):
     def put_back(self, indexes: list[int]) -> None:
         self.todo.extendleft(reversed(indexes))
 
+    def forget_executions(self) -> None:
+        """The node begins anew, also with what had succeeded in it."""
+        self.results.clear()
+        self.handles.clear()
+        self.frames = self.children = self.failures = _NOTHING
+        self.todo, self.over = _NO_TODO, False
+
     @property
     def is_spread(self) -> bool:
         return self.items is not None or self.node.spread is not None
@@ -124,6 +134,9 @@ class FrameHost(Protocol):
         """Shared state of a frame has changed. Raises Trouble for a value that is too large."""
 
     def frame_ended(self, frame: BodyFrame, value: JsonValue | None, failure: Failure | None) -> None: ...
+
+    def overridden(self, label: str) -> NodeOverridden | None:
+        """What an operator decided about a failed node, once."""
 
     def evaluate(self, what: Template | Expr, scope: Scope) -> Any:
         """Raises Trouble."""
@@ -173,6 +186,10 @@ class BodyFrame(ABC):
     @abstractmethod
     def visits(self) -> list[Visit]:
         """Nodes that are being worked on or have failed, in the order of the body."""
+
+    @abstractmethod
+    def failed_nodes(self) -> list[str]:
+        """Labels of the nodes that failed."""
 
     @abstractmethod
     def retry_failed(self) -> list[Visit]:

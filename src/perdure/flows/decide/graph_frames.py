@@ -8,6 +8,7 @@ from perdure.core.errors import Failure
 from perdure.flows.decide.frames import (
     ABSENT,
     FAILED,
+    SKIPPED_BY_HAND,
     SUCCESS,
     BodyFrame,
     FrameHost,
@@ -16,7 +17,7 @@ from perdure.flows.decide.frames import (
     of_node,
     place_in_spread,
 )
-from perdure.flows.decide.values import JsonValue
+from perdure.flows.decide.values import NULL, JsonValue
 from perdure.flows.model import DEFAULT, ERROR, TIMEOUT, FlowBody
 
 
@@ -132,9 +133,33 @@ class GraphFrame(BodyFrame):
     def visits(self) -> list[Visit]:
         return [self.current] if self.current is not None else []
 
+    def failed_nodes(self) -> list[str]:
+        return [self.prefix + self.current.node.key] if self.current is not None and self.failure is not None else []
+
+    def _override_failed(self, visit: Visit) -> bool:
+        """Whether the failed node goes on as an operator decided."""
+        label = self.prefix + visit.node.key
+        decision = self.host.overridden(label)
+        if decision is None:
+            return False
+        if decision.how == "rerun":
+            if not visit.results and not visit.handles:
+                return False
+            visit.forget_executions()
+            self.host.later(self.host.enter, visit)
+            return True
+        visit.over = True
+        if decision.how == "skip":
+            self.host.skipped(label, SKIPPED_BY_HAND)
+        value = NULL if decision.how == "skip" else JsonValue(decision.value)
+        self.host.later(self.node_succeeded, visit, value, DEFAULT)
+        return True
+
     def retry_failed(self) -> list[Visit]:
         self.over, self.failure = False, None
         visit = self.current
+        if visit is not None and self._override_failed(visit):
+            return []
         if visit is None:  # the output could not be made
             self._finish()
             return []

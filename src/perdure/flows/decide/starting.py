@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol, cast
 
 from perdure.core.approvals import Spec, check_names, encode_spec
 from perdure.core.calls import RESERVED, encode_offer
+from perdure.core.commands import UNNUMBERED, StartChild
 from perdure.core.durations import to_us
 from perdure.core.errors import Failure, InvalidInput
 from perdure.core.events import PromiseKind
@@ -242,7 +243,9 @@ class NodeStarter:
         checked(data, f"the input of {visit.label(index)}")
         if visit.node.compensate is not None:
             self._executions.given[visit, index] = data
-        seq = self._executions.ask.start_child(verb.workflow, "", data, "", visit.node.timeout_us)
+        seq = self._executions.ask.start_child(
+            StartChild(UNNUMBERED, verb.workflow, "", data, "", visit.node.timeout_us)
+        )
         self._executions.children[seq] = (visit, index)
         visit.handles[index] = ChildRun(seq)
 
