@@ -100,7 +100,8 @@ def history_to_json(run_id: str, history: list[Recorded]) -> bytes:
         "perdure_history": 1,
         "run_id": run_id,
         "events": [
-            {"seq": r.seq, "at_us": r.at_us, "type": type(r.event).__name__, "data": _fields(r.event)} for r in history
+            {"seq": r.seq, "at_us": r.at_us, "type": type(r.event).__name__, "data": event_fields(r.event)}
+            for r in history
         ],
     }
     return msgspec.json.format(msgspec.json.encode(document), indent=2)
@@ -112,11 +113,12 @@ def history_from_json(data: bytes) -> tuple[str, list[Recorded]]:
         raise InvalidInput("this is not a Perdure history: the field perdure_history: 1 is missing")
     history: list[Recorded] = []
     for item in document["events"]:
-        history.append(Recorded(item["seq"], item["at_us"], _event(item["type"], item["data"])))
+        history.append(Recorded(item["seq"], item["at_us"], event_from_fields(item["type"], item["data"])))
     return document["run_id"], history
 
 
-def _fields(event: Event) -> dict[str, Any]:
+def event_fields(event: Event) -> dict[str, Any]:
+    """The fields of an event as JSON that `event_from_fields` reads: a payload is `{"text": ...}` or `{"base64": ...}`."""
     return {f: _to_plain(getattr(event, f)) for f in event.__struct_fields__}
 
 
@@ -133,7 +135,7 @@ def _to_plain(value: Any) -> Any:
     return value
 
 
-def _event(kind: str, fields: dict[str, Any]) -> Event:
+def event_from_fields(kind: str, fields: dict[str, Any]) -> Event:
     event_type = _BY_NAME[kind]
     hints = {f.name: f.type for f in msgspec.structs.fields(event_type)}
     return cast("Event", event_type(**{name: _from_plain(value, hints[name]) for name, value in fields.items()}))

@@ -18,7 +18,7 @@ from perdure.core.errors import Failure, InvalidInput
 from perdure.core.events import EVENT_TYPES, Recorded
 from perdure.core.limits import WAITING_NAMES_MAX
 from perdure.core.retry import End, TaskOptions
-from perdure.core.work import Activation, Assignment, AttemptToken, Beat, Decided, LogChunk, LogLine, Report
+from perdure.core.work import Activation, Assignment, AttemptToken, Beat, Decided, LogChunk, LogLine, Report, ServedCode
 from perdure.wire.codec import decode_commands, decode_recorded, encode_commands, encode_recorded
 from perdure.wire.pb import worker_pb2 as pb
 
@@ -59,16 +59,13 @@ class Hello(msgspec.Struct):
     slots: int
     tasks: list[tuple[str, str]]
     """(queue, task)"""
-    workflows: dict[str, str]
-    """Name -> version."""
+    workflows: dict[str, ServedCode]
+    """By name."""
     running: list[Token]
     protocol: int = PROTOCOL
     signatures: dict[str, bytes] = {}
     """Task -> JSON Schema of its call."""
-    controls: dict[str, bytes] = {}
-    """Workflow -> what it says about flow control of its runs, as JSON."""
-    parameters: dict[str, bytes] = {}
-    """Workflow -> what it takes, as JSON of core/parameters.py."""
+    build_id: str = ""
 
 
 class Welcome(msgspec.Struct):
@@ -137,6 +134,7 @@ def encode_up(up: Up) -> bytes:
             started_us=r.started_us,
             finished_us=r.finished_us,
             epoch=r.epoch,
+            cpu_us=r.cpu_us,
         )
         if r.failure is not None:
             report.failure.CopyFrom(_failure(r.failure))
@@ -174,6 +172,7 @@ def decode_up(data: bytes) -> Up:
                 r.started_us,
                 r.finished_us,
                 r.epoch,
+                r.cpu_us if r.HasField("cpu_us") else None,
             )
             for r in m.reports
         ],
@@ -235,16 +234,18 @@ def _hello(h: Hello) -> pb.Hello:
         tasks=[pb.Served(queue=queue, name=name) for queue, name in h.tasks],
         workflows=[
             pb.Workflow(
-                name=name, version=version, control=h.controls.get(name, b""), parameters=h.parameters.get(name, b"")
+                name=name, version=c.version, control=c.control, parameters=c.parameters, hash=c.hash, pinned=c.pinned
             )
-            for name, version in h.workflows.items()
+            for name, c in h.workflows.items()
         ],
         running=[pb.Token(run_id=r, seq=s, attempt=a) for r, s, a in h.running],
         signatures=h.signatures,
+        build_id=h.build_id,
     )
 
 
 def _hello_of(m: pb.Hello) -> Hello:
+    b = m.build_id
     return Hello(
         m.worker_id,
         m.name,
@@ -253,12 +254,16 @@ def _hello_of(m: pb.Hello) -> Hello:
         m.sdk,
         m.slots,
         [(t.queue, t.name) for t in m.tasks],
-        {w.name: w.version for w in m.workflows},
+        {
+            w.name: ServedCode(
+                version=w.version, hash=w.hash, pinned=w.pinned, build_id=b, control=w.control, parameters=w.parameters
+            )
+            for w in m.workflows
+        },
         [(t.run_id, t.seq, t.attempt) for t in m.running],
         m.protocol,
         dict(m.signatures),
-        {w.name: w.control for w in m.workflows if w.control},
-        {w.name: w.parameters for w in m.workflows if w.parameters},
+        m.build_id,
     )
 
 

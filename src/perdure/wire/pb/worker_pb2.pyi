@@ -198,6 +198,7 @@ class Hello(_message.Message):
     WORKFLOWS_FIELD_NUMBER: _builtins.int
     RUNNING_FIELD_NUMBER: _builtins.int
     SIGNATURES_FIELD_NUMBER: _builtins.int
+    BUILD_ID_FIELD_NUMBER: _builtins.int
     protocol: _builtins.int
     worker_id: _builtins.bytes
     """16 random bytes, drawn once per worker process."""
@@ -207,6 +208,8 @@ class Hello(_message.Message):
     sdk: _builtins.str
     """For people: "perdure-python 0.1.0"."""
     slots: _builtins.int
+    build_id: _builtins.str
+    """What the worker was built from, such as a commit. For people."""
     @_builtins.property
     def tasks(self) -> _containers.RepeatedCompositeFieldContainer[Global___Served]: ...
     @_builtins.property
@@ -235,10 +238,11 @@ class Hello(_message.Message):
         workflows: _abc.Iterable[Global___Workflow] | None = ...,
         running: _abc.Iterable[Global___Token] | None = ...,
         signatures: _abc.Mapping[_builtins.str, _builtins.bytes] | None = ...,
+        build_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["host", b"host", "name", b"name", "pid", b"pid", "protocol", b"protocol", "running", b"running", "sdk", b"sdk", "signatures", b"signatures", "slots", b"slots", "tasks", b"tasks", "worker_id", b"worker_id", "workflows", b"workflows"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["build_id", b"build_id", "host", b"host", "name", b"name", "pid", b"pid", "protocol", b"protocol", "running", b"running", "sdk", b"sdk", "signatures", b"signatures", "slots", b"slots", "tasks", b"tasks", "worker_id", b"worker_id", "workflows", b"workflows"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -274,6 +278,8 @@ class Workflow(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     CONTROL_FIELD_NUMBER: _builtins.int
     PARAMETERS_FIELD_NUMBER: _builtins.int
+    HASH_FIELD_NUMBER: _builtins.int
+    PINNED_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     version: _builtins.str
     control: _builtins.bytes
@@ -282,6 +288,10 @@ class Workflow(_message.Message):
     """What it takes, as JSON: {"names": [...], "positional": n, "required": [...], "takes_more": bool, "takes_any": bool}. A start that does not
     fit is refused before it is written. Empty: nothing is checked.
     """
+    hash: _builtins.str
+    """Hash of its code. Another hash under the same version is refused. Empty: not known."""
+    pinned: _builtins.bool
+    """Its runs stay with the version that they began with: they are only activated on workers that serve it."""
     def __init__(
         self,
         *,
@@ -289,10 +299,12 @@ class Workflow(_message.Message):
         version: _builtins.str = ...,
         control: _builtins.bytes = ...,
         parameters: _builtins.bytes = ...,
+        hash: _builtins.str = ...,
+        pinned: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["control", b"control", "name", b"name", "parameters", b"parameters", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["control", b"control", "hash", b"hash", "name", b"name", "parameters", b"parameters", "pinned", b"pinned", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -439,6 +451,7 @@ class Report(_message.Message):
     STARTED_US_FIELD_NUMBER: _builtins.int
     FINISHED_US_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
+    CPU_US_FIELD_NUMBER: _builtins.int
     run_id: _builtins.bytes
     seq: _builtins.int
     attempt: _builtins.int
@@ -449,6 +462,8 @@ class Report(_message.Message):
     finished_us: _builtins.int
     epoch: _builtins.int
     """As in the task; 0 when the worker does not know."""
+    cpu_us: _builtins.int
+    """CPU time of the task's code; absent when the worker does not know."""
     @_builtins.property
     def failure(self) -> Global___Failure: ...
     def __init__(
@@ -463,12 +478,15 @@ class Report(_message.Message):
         started_us: _builtins.int = ...,
         finished_us: _builtins.int = ...,
         epoch: _builtins.int = ...,
+        cpu_us: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cpu_us", b"_cpu_us", "cpu_us", b"cpu_us", "failure", b"failure"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "end", b"end", "epoch", b"epoch", "failure", b"failure", "finished_us", b"finished_us", "run_id", b"run_id", "seq", b"seq", "started_us", b"started_us", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cpu_us", b"_cpu_us", "attempt", b"attempt", "cpu_us", b"cpu_us", "end", b"end", "epoch", b"epoch", "failure", b"failure", "finished_us", b"finished_us", "run_id", b"run_id", "seq", b"seq", "started_us", b"started_us", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__cpu_us: _TypeAlias = _typing.Literal["cpu_us"]  # noqa: Y015
+    _WhichOneofArgType__cpu_us: _TypeAlias = _typing.Literal["_cpu_us", b"_cpu_us"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__cpu_us) -> _WhichOneofReturnType__cpu_us | None: ...
 
 Global___Report: _TypeAlias = Report  # noqa: Y015
 
