@@ -14,11 +14,13 @@ from typing import Final
 from perdure.core import events as ev
 from perdure.core.errors import Unavailable
 from perdure.core.messages import ChildEndedMessage
+from perdure.engine.commits.rows import DequeuedRow, QueuedRow
 from perdure.engine.commits.store import Committed
 from perdure.engine.commits.write_queue import AwaitedUnit, Unit
+from perdure.engine.runs.changes import ChildStart, Extras
 from perdure.engine.runs.ends import count_end, run_end
 from perdure.engine.runs.loop import RunLoop, RunParts
-from perdure.engine.runs.run import ActiveRun, ChildStart, Extras, RunUnit
+from perdure.engine.runs.run import ActiveRun, RunUnit
 from perdure.engine.runs.starts import StartUnit
 from perdure.engine.runs.transitions import RELOADING, Closing
 from perdure.engine.services.claims import Claims
@@ -36,6 +38,7 @@ class AfterCommit:
     def __init__(self, parts: RunParts, loop: RunLoop, claims: Claims) -> None:
         context = parts.context
         self._session, self._clock, self._counters = context.session, context.clock, context.counters
+        self._names, self._now_us = context.names, context.now_us
         self._events, self._store, self._worker = context.events, context.store, context.worker
         self._background, self._queue, self._now_us = context.background, context.queue, context.now_us
         self._runs, self._tasks, self._flow_control = parts.runs, parts.tasks, parts.flow_control
@@ -79,9 +82,11 @@ class AfterCommit:
         self._runs.unreserve(unit.own)
         if created:
             self._counters.runs_started += 1
+            self._names.workflows.of((unit.ns, unit.request.workflow)).started += 1
             if unit.own:
                 run = ActiveRun(unit.run_id, unit.ns, unit.request.workflow, unit.request.version, 1)
                 run.head = unit.head
+                run.pin = unit.request.version if unit.started.pinned else ""
                 self._loop.begin(run, unit.started, at_us)
             else:
                 self._claims.wake()
@@ -120,6 +125,8 @@ class AfterCommit:
     def _extras_committed(self, run: ActiveRun, extras: list[Extras], at_us: int, started: frozenset[bytes]) -> None:
         for x in extras:
             self._delivery.committed(x)
+            if x.settles:
+                self._claims.suspect_settled()
             if x.answers:
                 self._events.answers_recorded.publish(run.ns, run.id, x.answers)
         for x in extras:
@@ -132,8 +139,10 @@ class AfterCommit:
             self._delivery.child_refused(run, child.seq, child.key)
         elif child.own:
             self._counters.runs_started += 1
+            self._names.workflows.of((run.ns, child.started.workflow)).started += 1
             own = ActiveRun(child.run_id, run.ns, child.started.workflow, child.version, 1)
             own.head = child.head
+            own.pin = child.version if child.started.pinned else ""
             self._loop.begin(own, child.started, at_us)
 
     def _left(self, run: ActiveRun) -> None:
@@ -154,10 +163,12 @@ class AfterCommit:
             self._flow_control.freed.update((run.ns, key) for key in run.keys)
             self._claims.wake()
         end = run_end(run)
-        count_end(self._counters, end)
+        count_end(self._counters, self._names, end, self._now_us())
         if not retried:
             self._worker.forget(run.id)
-        parent = self._runs.get(run.state.parent_id) if run.state.parent_id and phase.successor is None else None
+        parent = (
+            self._runs.get(run.state.parent_id) if run.state.has_waiting_parent and phase.successor is None else None
+        )
         if parent is not None:
             self._delivery.deliver(
                 parent, ChildEndedMessage(run.state.parent_seq, phase.status, phase.value, phase.failure, run.known_as)
@@ -167,7 +178,8 @@ class AfterCommit:
     def _concern_others(self, unit: RunUnit) -> None:
         for s in unit.segments:
             if s.release is not None:
-                if s.release[1] is not None and unit.run.keys:  # stuck: its slots are free
+                is_halted = s.release[1] is not None or (s.has_extras and s.extras.paused is not None)
+                if is_halted and unit.run.keys:  # its slots are free
                     self._flow_control.freed.update((unit.run.ns, key) for key in unit.run.keys)
                 self._claims.wake_in(SOON_US)
                 self._events.other_engines_concerned.publish("run")
@@ -181,13 +193,15 @@ class AfterCommit:
             publish("message")
         if x.answers:
             publish("answer")
-        waiting = [row.delay_us for row in x.queue_ops.values() if row is not None and row.status == "pending"]
+        waiting = [
+            row.delay_us for row in x.queue_ops.values() if isinstance(row, QueuedRow) and row.status == "pending"
+        ]
         if waiting:
             self._claims.wake_in(min(waiting))  # it can be claimed from now on, here as elsewhere
             publish("task")
         if self._flow_control.holding:
             for task_id, row in x.queue_ops.items():
-                if row is None or row.status == "pending":
+                if isinstance(row, DequeuedRow) or row.status == "pending":
                     self._flow_control.released(task_id)
         if any(not c.own for c in x.starts):
             self._claims.wake_in(SOON_US)

@@ -87,6 +87,7 @@ class Engine:
         self.flow_control = FlowControl(stores.store, context.now_us)
         self.flows = Flows(stores.store, context.now_us)
         self.attempts = Attempts(context, self.flow_control)
+        self.names = context.names
         self.dispatcher = Dispatcher(context, self.flow_control, self.attempts)
         parts = RunParts(context, self.dispatcher, self.flows, self.flow_control, self.payloads)
         self.runs, self.timers, self.exits, self.delivery = parts.runs, parts.timers, parts.exits, parts.delivery
@@ -97,13 +98,13 @@ class Engine:
         self.claims = Claims(context, parts, self.loop, self.dispatcher)
         sink = AfterCommit(parts, self.loop, self.claims)
         self.committer = Committer(stores.store, context.session, context.queue, context.counters, sink)
-        self.deferred_starts = DeferredStarts(context, stores.deferred_starts, self.flow_control)
+        self.deferred_starts = DeferredStarts(context, stores.deferred_starts, self.flow_control, parts.versions)
         self.waiters = Waiters(context, parts.runs, self.deferred_starts)
         self.scheduler = Scheduler(context, stores.schedules, self.flow_control)
         self.named_events = NamedEvents(context, stores.named_events)
         self.start_deadlines = StartDeadlines(context, stores.start_deadlines)
         self.endings = Endings(context, stores.endings, parts.runs, self.flow_control, self.lost_workers)
-        self.telemetry = Telemetry(context, stores.telemetry, self.attempts)
+        self.telemetry = Telemetry(context, stores.telemetry, self.attempts, self.dispatcher.backlog)
         self.task_logs = TaskLogs(context.counters, stores.task_logs)
         self.upkeep = Upkeep(context, self.payloads)
         self.updates = Updates(stores.updates, stores.store, context.events.message_sent.publish)
@@ -112,6 +113,7 @@ class Engine:
             context, parts.runs, self.dispatcher, self.flows, self.flow_control, self.telemetry
         )
         self.lease = Lease(context, self.name, self.committer, self.claims, self.lost_workers, self.served)
+        self.versions = parts.versions
         self._tasks: list[asyncio.Task[None]] = []
         self.ns = 0
         """Number of the namespace that the engine was opened for."""
@@ -132,7 +134,6 @@ class Engine:
         events.orphaned_task_ended.subscribe(
             lambda run_id, ns, end: background.start(self.lost_workers.orphaned_ended(run_id, ns, end))
         )
-        events.suspect_decided.subscribe(lambda run_id: background.start(self.claims.settle_suspect(run_id)))
         events.other_engines_concerned.subscribe(self.notifications.send)
         events.task_signatures_received.subscribe(self.flows.hear)
         events.session_lost.subscribe(self.loop.forget_all)
@@ -203,6 +204,11 @@ class Engine:
                 for one in self.services
             ),
         ]
+
+    def add_service(self, service: Service) -> None:
+        """Run a service that is built on the API of this engine, which is open."""
+        body = keep_running(service.name, service.run, pause_s_max=service.failed_pause_s_max)
+        self._tasks.append(_task(service.name, body))
 
     async def close(self) -> None:
         """Finish what is at hand, hand the rest back, and leave."""
@@ -297,8 +303,8 @@ class Engine:
         self.dispatcher.refill()
         self.claims.wake()
 
-    async def worker_lost(self, attempts: list[Attempt]) -> None:
-        await self.lost_workers.worker_lost(attempts)
+    async def worker_lost(self, attempts: list[Attempt], worker: str = "") -> None:
+        await self.lost_workers.worker_lost(attempts, worker)
 
     async def present(self, ns: int, attempts: list[Attempt]) -> list[Attempt]:
         return await self.lost_workers.presented(ns, attempts)

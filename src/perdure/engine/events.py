@@ -52,6 +52,7 @@ Answers = list[tuple[str, bytes, bytes | None]]
 class EngineEvents:
     __slots__ = (
         "answers_recorded",
+        "bulk_job_started",
         "cancel_sent",
         "message_sent",
         "orphaned_task_ended",
@@ -61,7 +62,6 @@ class EngineEvents:
         "session_lost",
         "slot_freed",
         "start_deadline_set",
-        "suspect_decided",
         "task_signatures_received",
         "work_due",
     )
@@ -76,6 +76,8 @@ class EngineEvents:
         """A run has a cancel message in its inbox."""
         self.answers_recorded = Topic[[int, bytes, Answers]]()
         """Answers of a run (namespace, run) to updates are durable."""
+        self.bulk_job_started = Topic[[]]()
+        """A bulk job waits for an engine."""
         self.work_due = Topic[[int]]()
         """Something can be claimed in this many microseconds."""
         self.slot_freed = Topic[[]]()
@@ -84,8 +86,6 @@ class EngineEvents:
         """A task that waits in task_queue must have begun by this moment."""
         self.orphaned_task_ended = Topic[[bytes, int, TaskEndedMessage]]()
         """An attempt that a worker brought along succeeded, and has no row: (run, namespace, its end)."""
-        self.suspect_decided = Topic[[bytes]]()
-        """A run that engines did not survive was decided here."""
         self.task_signatures_received = Topic[[int, Mapping[str, bytes]]]()
         """A worker connected: its namespace, and JSON Schemas of the calls of its tasks by name. Many workers send the same."""
         self.other_engines_concerned = Topic[[str]]()

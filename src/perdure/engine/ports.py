@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
 from perdure.core.events import PromiseCreated
 from perdure.core.flow_control.admission import LimitUse
 from perdure.core.flow_control.groups import FlowControlGroup, FlowControlRules
-from perdure.core.work import Activation, Assignment, Decided, Outcome, RunView, Upstream
+from perdure.core.payload_port import Place
+from perdure.core.versions import VersionChoice
+from perdure.core.work import Activation, Assignment, Decided, Outcome, RunView, ServedCode, Upstream
 from perdure.engine.commits.store import CommitStore
 
 Named = tuple[int, str]
 """(namespace, workflow)"""
+CodeKey = tuple[int, str, str]
+"""(namespace, workflow, version)"""
+Pin = tuple[int, str, str]
+"""(namespace, workflow, version that its runs are pinned to; empty: runs that are pinned to none)"""
 Kind = tuple[int, str, str]
 """(namespace, queue, task name)"""
 
@@ -39,6 +45,8 @@ class ClaimedRun(msgspec.Struct, frozen=True):
     epoch: int
     keys: tuple[str, ...] = ()
     """Keys of the slots that it holds."""
+    pin: str = ""
+    """The version that it is pinned to; empty: none."""
 
 
 class ClaimedTask(msgspec.Struct, frozen=True):
@@ -89,7 +97,9 @@ class InboxRow(msgspec.Struct, frozen=True):
     body: bytes
 
 
-SendRow = tuple[bytes, int, bytes, str | None, bytes, bool]
+DeletedRun = Literal["deleted", "unknown", "active", "awaited"]
+"""What became of the deletion of a run. `awaited`: it has ended, and its parent, which may not know that yet, is active."""
+SendRow = tuple[bytes, int, bytes, str | None, bytes, str | None]
 """(run, namespace, body, the sender's key, the run as the sender calls it, whether it asks to stop)"""
 
 
@@ -132,6 +142,10 @@ class LostTask(msgspec.Struct, frozen=True):
     attempt: int
     lost: int
     options: bytes
+    scheduled_us: int = 0
+    started_us: int | None = None
+    clock_us: int = 0
+    worker: str = ""
 
 
 class QueuedTask(msgspec.Struct, frozen=True):
@@ -146,6 +160,7 @@ class QueuedTask(msgspec.Struct, frozen=True):
     wait_us: int | None = None
     """It fails if it has not begun within this time; None: no limit."""
     group: FlowControlGroup | None = None
+    node: str | None = None
 
 
 class RetryChanges(msgspec.Struct, frozen=True):
@@ -157,6 +172,8 @@ class RetryChanges(msgspec.Struct, frozen=True):
     """Events it has; another number means that it was retried or changed meanwhile."""
     body: bytes
     """The record of the retry."""
+    added: int
+    """Events in it."""
     stale: list[bytes]
     """Tasks whose rows go, because they have not ended any more."""
     stale_seqs: list[int]
@@ -169,10 +186,52 @@ class RetryChanges(msgspec.Struct, frozen=True):
     """Children that no longer belong to this run; their ids may be reused."""
     group: FlowControlGroup | None = None
     """The group in which the run waits for admission."""
+    attributes: str | None = None
+    """Its search attributes, without those that the part which is retried had set."""
+    pinned: bool = False
+    """Only workers that serve its version execute it."""
 
 
-Again = tuple[bytes, int, int, int | None, int | None]
-"""(id, attempt, lost, how long it may wait from now on, and from its scheduling on)"""
+class ForkedRow(msgspec.Struct, frozen=True):
+    """A row of the history of a fork. `at_us` None: of the moment of the fork."""
+
+    seq: int
+    last: int
+    at_us: int | None
+    body: bytes
+    hash: bytes
+
+
+CopiedRow = tuple[bytes, bytes, int, str, str, str, int | None, int, int | None, str | None, str | None]
+"""(id, id in the other run, seq, name, queue, status, attempts, scheduled, finished, error, node) of a task that ended before a fork"""
+
+
+class ForkedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A fork: all its rows, in one transaction."""
+
+    run_id: bytes
+    ns: int
+    workflow: str
+    version: str
+    kind: str
+    pin: str = ""
+    """The version that alone may execute it; empty: any."""
+    key: str
+    input_hash: bytes
+    attributes: str | None
+    deadline_us: int
+    group: FlowControlGroup | None
+    rows: list[ForkedRow]
+    copies: list[CopiedRow]
+    queued: list[QueuedTask]
+    promises: dict[str, tuple[bool, PromiseCreated | None]]
+    states: dict[str, bytes]
+    uses: list[Place]
+    """Stored content that its events refer to."""
+
+
+Again = tuple[bytes, int, int, int | None, int | None, str, str]
+"""(id, attempt, lost, how long it may wait from now on, and from its scheduling on, code and message of the attempt that is lost)"""
 Settle = Callable[[list[LostTask]], tuple[list[Again], list[tuple[bytes, bytes]]]]
 """Lost tasks -> those to queue again, and (id, message) of those that fail."""
 
@@ -198,31 +257,33 @@ class Store(CommitStore, Protocol):
         ...
 
     async def forget_key(self, ns: int, key: str, run_id: bytes) -> None: ...
-    async def unstick(self, run_id: bytes, ns: int, group: FlowControlGroup | None) -> bool: ...
+    async def pause(self, run_id: bytes, ns: int, by: str, reason: str, body: bytes) -> bool | None: ...
+    async def delete_run(self, run_id: bytes, ns: int) -> DeletedRun: ...
+    async def resume(self, run_id: bytes, ns: int, group: FlowControlGroup | None) -> bool: ...
     async def retry_run(self, r: RetryChanges) -> bool: ...
+    async def fork_run(self, r: ForkedRun) -> bool: ...
     async def save_task_options(self, ns: int, options: Mapping[str, bytes | None]) -> None:
         """Declared options of tasks as JSON; None: it declares none (any more)."""
         ...
 
     async def task_options(self, ns: int) -> dict[str, bytes]: ...
     async def service_routes(self, ns: int) -> ServiceRoutes: ...
-    async def register_versions(
-        self,
-        ns: int,
-        versions: dict[str, str],
-        controls: dict[str, bytes],
-        parameters: dict[str, bytes] | None = None,
-    ) -> None: ...
-    async def parameters(self, ns: int, workflow: str, version: str) -> bytes | None: ...
-    async def current_versions(self, ns: int, names: Sequence[str]) -> dict[str, str]: ...
+    async def register_versions(self, ns: int, code: Sequence[tuple[str, ServedCode]]) -> list[tuple[str, str]]:
+        """(workflow, version) of those that are registered with other code, and are refused."""
+        ...
+
+    async def published(self, ns: int, workflow: str, version: str) -> tuple[bytes | None, bool]:
+        """The parameters of a version, and whether its runs are pinned."""
+        ...
+
+    async def current_versions(self, ns: int, names: Sequence[str]) -> dict[str, VersionChoice]: ...
     async def document(self, ns: int, workflow: str, version: str) -> bytes | None: ...
     # claiming
-    async def next_due(self, workflows: Sequence[Named], served: Sequence[Kind], *, flows: bool) -> Due: ...
+    async def next_due(self, workflows: Sequence[Pin], served: Sequence[Kind], *, flows: bool) -> Due: ...
     async def claim_runs(
-        self, session: int, workflows: Sequence[Named], limit: int, *, with_messages: bool, flows: bool
+        self, session: int, workflows: Sequence[Pin], limit: int, *, with_messages: bool, flows: bool
     ) -> list[ClaimedRun]: ...
-    async def claim_suspect(self, session: int, workflows: Sequence[Named], *, flows: bool) -> list[ClaimedRun]: ...
-    async def settle_suspect(self, session: int, run_id: bytes) -> None: ...
+    async def claim_suspect(self, session: int, workflows: Sequence[Pin], *, flows: bool) -> list[ClaimedRun]: ...
     async def claim_tasks(self, session: int, served: Sequence[tuple[Kind, int]], limit: int) -> list[ClaimedTask]: ...
     async def claim_from_lines(
         self, session: int, served: Sequence[tuple[Kind, int]], limit: int, rules: FlowControlRules
@@ -263,15 +324,8 @@ class WorkerPort(Protocol):
         ...
 
     @property
-    def workflows(self) -> dict[Named, str]: ...
-    @property
-    def parameters(self) -> dict[Named, bytes]:
-        """Parameters of its workflows; see core/parameters.py."""
-        ...
-
-    @property
-    def controls(self) -> dict[Named, bytes]:
-        """Flow-control options of its workflows as JSON, only of those that have some."""
+    def code(self) -> dict[CodeKey, ServedCode]:
+        """Versions of workflows that runs can be given to."""
         ...
 
     @property

@@ -30,11 +30,13 @@ from perdure.engine.api.ports import (
     CANDIDATES_MAX,
     ApprovalStore,
     AuditLog,
+    BulkJobs,
     DeadLetters,
     Definitions,
     KeyAdmin,
     Reads,
     RuleStore,
+    SavedViews,
     SecretSealer,
     ServiceStore,
 )
@@ -75,6 +77,8 @@ class ApiPorts:
     rules: RuleStore
     dead_letters: DeadLetters
     services: ServiceStore
+    views: SavedViews
+    bulk_jobs: BulkJobs
     keys: KeyAdmin
     audit: AuditLog
     secrets: SecretSealer

@@ -1,4 +1,4 @@
-"""Acts on workflows: list, register code, deploy flows, activate a version, delete, graphs.
+"""Acts on workflows: list, register code, deploy flows, delete, graphs.
 
 Compiling a document is work, so it is done beside the event loop; a definition never changes, so it is compiled once and kept.
 """
@@ -101,7 +101,7 @@ async def deploy(api: NamespaceApi, r: DeployFlow) -> FlowDeployed:
     """Make a flow known, and with `activate` current, with the schedules of its triggers. A deleted workflow is restored."""
     draft = await _draft(r.flow)
     flow = draft.flow
-    _check_commands(api, flow)
+    check_commands(api, flow)
     before = await api.ports.reads.workflow(api.ns, flow.name)
     changed = await _changes(api, before, draft)
     is_new = await api.ports.definitions.deploy(
@@ -120,7 +120,7 @@ async def deploy(api: NamespaceApi, r: DeployFlow) -> FlowDeployed:
             by=api.by,
         ),
     )
-    _moved(api, flow.name)
+    moved(api, flow.name)
     await api.record("workflow.deploy", flow.name, version=draft.version, activate=r.activate)
     now = await get(api, WorkflowRef(flow.name))
     return FlowDeployed(
@@ -172,23 +172,6 @@ async def version(api: NamespaceApi, r: VersionRef) -> Definition:
     return msgspec.structs.replace(found, is_current=found.version == current)
 
 
-@handles(acts.ACTIVATE)
-async def activate(api: NamespaceApi, r: VersionRef) -> WorkflowDetail:
-    """Make another version current, an earlier one for instance. Runs under way keep theirs."""
-    before = await workflow_of(api, r.name)
-    wanted = await version_of(api, r.name, r.version)
-    if wanted != before.current:
-        flow = await _compiled_flows.flow(api, r.name, wanted)
-        if flow is not None:
-            _check_commands(api, flow)
-        triggers = trigger_requests(flow) if flow is not None else []
-        if not await api.ports.definitions.activate(api.ns, r.name, wanted, triggers=triggers, by=api.by):
-            raise NotRegistered(f"the workflow {r.name!r} has no version {wanted!r}")
-        _moved(api, r.name)
-        await api.record("workflow.activate", r.name, **{"from": before.current, "to": wanted})
-    return await get(api, WorkflowRef(r.name))
-
-
 @handles(acts.GRAPH)
 async def graph(api: NamespaceApi, r: GetGraph) -> GraphReply:
     wanted = await version_of(api, r.name, r.version)
@@ -234,13 +217,13 @@ async def schema(api: NamespaceApi, r: GetSchema) -> dict[str, Any]:
     return document_schema({name: msgspec.json.decode(signature) for name, signature in types.items()})
 
 
-def _moved(api: NamespaceApi, name: str) -> None:
+def moved(api: NamespaceApi, name: str) -> None:
     """The current version of a name, and with it schedules, may have changed."""
     api.engine.flows.forget(api.ns, name)
     api.engine.scheduler.changed()
 
 
-def _check_commands(api: NamespaceApi, flow: Flow) -> None:
+def check_commands(api: NamespaceApi, flow: Flow) -> None:
     """A flow with `run:` executes commands as the user of a worker: more than publishing needs."""
     node = flow.command_node()
     if node is not None and not api.caller.principal.may(Permission.COMMANDS):
@@ -297,6 +280,11 @@ class CompiledFlows:
                 self._flows.popitem(last=False)
         self._flows.move_to_end(key)
         return found
+
+
+async def compiled_flow(api: NamespaceApi, name: str, version: str) -> Flow | None:
+    """The flow of a version; None for a version of code."""
+    return await _compiled_flows.flow(api, name, version)
 
 
 def _compiled(document: bytes, name: str) -> Compiled:

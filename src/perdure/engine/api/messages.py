@@ -101,12 +101,12 @@ async def _signal_with_start(api: NamespaceApi, r: SignalWithStart) -> Signalled
                 return SignalledRun(found[0], is_new=False)
             except (RunFinished, NotFound):
                 await store.forget_key(api.ns, start.key, found[0])
-        start, _ = await starts.ready(api, start, CALL_TIMEOUT_S)
-        run_id = api.engine.new_run_id()
+        begins = await starts.ready(api, start, CALL_TIMEOUT_S)
+        run_id = begins.run_id
         if r.key:
             await store.remember_message(run_id, r.key)
         due_s = monotonic() + CALL_TIMEOUT_S
-        unit, created = starts.awaited(api, start, CALL_TIMEOUT_S, due_s, run_id, (body,))
+        unit, created = starts.awaited(api, begins, CALL_TIMEOUT_S, due_s, (body,))
         if await starts.answered(unit, created):
             api.engine.events.message_sent.publish(run_id)
             return SignalledRun(run_id, is_new=True)

@@ -21,15 +21,21 @@ import msgspec
 from perdure.core.access import AuditLine, KeyView, NewKey, Principal
 from perdure.core.api.admin import NamespaceItem
 from perdure.core.api.approvals import ApprovalPage, ApprovalPosition
+from perdure.core.api.attempts import AttemptPage, AttemptPosition
+from perdure.core.api.bulk_jobs import BulkJob, BulkOutcome, BulkRun, StartBulkJob
 from perdure.core.api.cluster import QueueItem, WorkerItem
 from perdure.core.api.dead_letters import DeadLetterFilter, DeadLetterPage, DeadLetterPosition
 from perdure.core.api.definitions import Definition, VersionItem, WorkflowItem
 from perdure.core.api.flow_control import RateRule, RulePosition, RuleView
-from perdure.core.api.runs import LogPage, LogPosition, RunDetail, RunFilter, RunItem, RunPage, TaskPage
+from perdure.core.api.run_paths import FindPaths
+from perdure.core.api.runs import LogPage, LogPosition, RunDetail, RunItem, RunPage, TaskPage
+from perdure.core.api.saved_views import SavedView
 from perdure.core.api.schedules import ScheduleRequest
 from perdure.core.api.services import CallEnd, InstanceItem, RegisterInstance
+from perdure.core.api.versions import WorkflowVersions
 from perdure.core.approvals import Standing, Vote
 from perdure.core.events import Recorded
+from perdure.core.run_query import Node
 
 SCAN_ROWS_MAX: Final = 5_000
 """Rows of one source that a page may look at to find matches."""
@@ -56,12 +62,49 @@ AuditRow = tuple[int | None, str, str, str, AuditDetail | None]
 """(namespace, actor, action, target, detail)"""
 
 
+class PathRun(msgspec.Struct, frozen=True):
+    """A run whose path is wanted."""
+
+    run_id: bytes
+    workflow: str
+    version: str
+    kind: str
+    waits: tuple[str, ...]
+    """Signals and updates that its code waits for, as `signal:name`."""
+    pinned: bool = False
+    """Only workers with its version of the code execute it."""
+
+
+class HistoryRows(msgspec.Struct, frozen=True):
+    """The beginning of a history as it is stored: (first number, moment, events)."""
+
+    rows: list[tuple[int, int, bytes]]
+    size: int
+    """Bytes of the whole history."""
+
+
 class Reads(Protocol):
-    async def runs(self, ns: int, wanted: RunFilter, below: bytes | None, limit: int) -> RunPage: ...
+    async def runs(self, ns: int, query: Node, below: bytes | None, limit: int, waiting_on: str = "") -> RunPage:
+        """Newest first. `waiting_on`: only active runs with this wait reason."""
+        ...
+
+    async def matching(self, ns: int, query: Node, run_ids: Sequence[bytes]) -> list[RunItem]:
+        """Those of the runs that match."""
+        ...
+
+    async def children(self, ns: int, run_id: bytes, below: bytes | None, limit: int) -> RunPage: ...
     async def find(self, ns: int, low: bytes, high: bytes, limit: int) -> list[bytes]: ...
     async def newest(self, ns: int) -> bytes | None: ...
     async def detail(self, ns: int, run_id: bytes) -> RunDetail | None: ...
     async def history(self, ns: int, run_id: bytes, after: int, limit: int, bytes_max: int) -> list[Recorded]: ...
+    async def path_runs(self, ns: int, wanted: FindPaths, limit: int) -> tuple[list[PathRun], bytes | None]:
+        """A page of runs, newest first, and where to continue."""
+        ...
+
+    async def histories(self, ns: int, run_ids: Sequence[bytes], bytes_max: int) -> dict[bytes, HistoryRows]:
+        """The first rows of each history, those that begin within `bytes_max`."""
+        ...
+
     async def tasks(
         self, ns: int, run_id: bytes, statuses: frozenset[int], after: int, limit: int
     ) -> TaskPage | None: ...
@@ -70,6 +113,15 @@ class Reads(Protocol):
     async def task_logs(
         self, ns: int, run_id: bytes, seqs: Sequence[int], attempt: int | None, after: LogPosition | None, limit: int
     ) -> LogPage: ...
+    async def attempts(
+        self,
+        ns: int,
+        run_id: bytes,
+        seqs: Sequence[int] | None,
+        unsuccessful: bool,
+        after: AttemptPosition | None,
+        limit: int,
+    ) -> AttemptPage: ...
     async def workflows(self, ns: int, q: str, after: str, limit: int) -> list[WorkflowItem]: ...
     async def workflow(self, ns: int, name: str) -> WorkflowItem | None: ...
     async def workflow_names(self, ns: int) -> list[str]: ...
@@ -130,10 +182,29 @@ class Definitions(Protocol):
         """True when the version is new."""
         ...
 
-    async def activate(
-        self, ns: int, name: str, version: str, *, triggers: Sequence[ScheduleRequest] = (), by: str = ""
+    async def set_current(
+        self,
+        ns: int,
+        name: str,
+        version: str,
+        *,
+        triggers: Sequence[ScheduleRequest] = (),
+        by: str = "",
+        rollback: bool = False,
+        automatic: bool = False,
     ) -> bool:
-        """Point a workflow at another of its versions, with the schedules of that one. False when it has no such version."""
+        """All new runs get this version, and the schedules are those of it. False when the workflow has no such version. `rollback`: the
+        one before is not kept; `automatic`: the next one that a worker registers becomes current."""
+        ...
+
+    async def set_ramp(self, ns: int, name: str, version: str | None, percent: float) -> bool: ...
+    async def newest_served(self, ns: int, name: str) -> str | None:
+        """The newest version that a worker serves, else the newest."""
+        ...
+
+    async def versions(self, ns: int, name: str, limit: int, count_max: int) -> WorkflowVersions | None: ...
+    async def move_runs(self, ns: int, name: str, version: str, to: str, limit: int) -> int:
+        """How many were moved of those that no engine holds."""
         ...
 
     async def save_task_types(self, ns: int, signatures: dict[str, bytes]) -> None: ...
@@ -202,6 +273,63 @@ class RuleStore(Protocol):
     async def unpause(self, ns: int, scope: str, name: str, by: str) -> bool: ...
     async def page(self, ns: int, after: RulePosition, limit: int) -> list[RuleView]: ...
     async def get(self, ns: int, scope: str, name: str) -> RuleView | None: ...
+
+
+class SavedViews(Protocol):
+    async def save(self, ns: int, name: str, query: str, by: str) -> SavedView:
+        """InvalidInput beyond VIEWS_MAX."""
+        ...
+
+    async def page(self, ns: int, after: str, limit: int) -> list[SavedView]: ...
+    async def get(self, ns: int, name: str) -> SavedView | None: ...
+    async def delete(self, ns: int, name: str) -> bool: ...
+
+
+class ClaimedJob(msgspec.Struct, frozen=True):
+    """A bulk job that an engine works on."""
+
+    job: BulkJob
+    ns: int
+    below: bytes | None
+    """Where its runs are looked for next, while it is pending."""
+
+
+class TakenRun(msgspec.Struct, frozen=True):
+    run_id: bytes
+    tries: int
+    """This one included; above 1, an engine may have acted on the run before it was killed."""
+
+
+class BulkJobs(Protocol):
+    async def start(self, ns: int, id: bytes, request: StartBulkJob, by: str) -> tuple[BulkJob, bool]:
+        """The job, and whether it is new. Conflict for a key that was used for something else, and at BULK_JOBS_MAX."""
+        ...
+
+    async def get(self, ns: int, id: bytes) -> BulkJob | None: ...
+    async def page(self, ns: int, below: bytes | None, limit: int) -> list[BulkJob]: ...
+    async def runs(
+        self, ns: int, id: bytes, outcome: BulkOutcome | None, after: bytes | None, limit: int
+    ) -> list[BulkRun]: ...
+    async def cancel(self, ns: int, id: bytes) -> BulkJob | None:
+        """None: there is no unfinished one."""
+        ...
+
+    # What follows is for the engine of this session, and does nothing when the job is no longer its own.
+    async def claim(self, session: int) -> ClaimedJob | None: ...
+    async def add(
+        self, session: int, claimed: ClaimedJob, runs: Sequence[tuple[bytes, str]], below: bytes | None
+    ) -> bool:
+        """Runs that match, each with why it is skipped; `below` is where to continue, None at the end. False: not its own."""
+        ...
+
+    async def take(self, session: int, id: bytes, limit: int) -> list[TakenRun]: ...
+    async def record(self, session: int, id: bytes, runs: Sequence[BulkRun]) -> bool: ...
+    async def end(self, session: int, id: bytes, error: str | None) -> None: ...
+    async def sent(self, run_ids: Sequence[bytes], key: str) -> set[bytes]:
+        """Runs that have had a message of this key."""
+        ...
+
+    async def trim(self, older_s: float, limit: int) -> None: ...
 
 
 CallbackPhase = Literal["waiting", "ended", "closed"]

@@ -25,12 +25,16 @@ from perdure.core.work import RunView, is_flow
 from perdure.engine.api.api import NamespaceApi
 from perdure.engine.ports import QueuedTask, RetryChanges
 from perdure.engine.runs.flow_payloads import FlowPayloads
-from perdure.engine.runs.run import ActiveRun
+from perdure.engine.runs.run import ActiveRun, attributes_text
 from perdure.engine.runs.turns import replay
 from perdure.flows.decide.decider import Decider, DecisionTooLarge
+from perdure.flows.decide.overrides import failed_children, failed_nodes
+from perdure.flows.decide.progress import node_statuses
 from perdure.wire.codec import decode_row, encode_events, encode_options
 
 ROWS_PAGE: Final = 1_000
+NODES_SHOWN: Final = 20
+"""Failed nodes that a refusal lists."""
 GENERATIONS_MAX: Final = 100
 """Depth of nested children that one retry descends to."""
 
@@ -42,12 +46,21 @@ class RunRetry:
         self._payloads = FlowPayloads(api.engine.payloads)
         self._woken = api.engine.events.message_sent.publish
 
-    async def retry(self, run_id: bytes, generation: int = 0) -> None:
+    async def override(self, run_id: bytes, decision: ev.NodeOverridden) -> None:
+        """Retry a failed run of a flow, with the failure of one node replaced. Raises NotFound, Conflict as `retry`, and for a node
+        that has not failed."""
+        await self.retry(run_id, decision=decision)
+
+    async def retry(self, run_id: bytes, generation: int = 0, decision: ev.NodeOverridden | None = None) -> None:
         """Retry a failed run. Raises NotFound, or Conflict when it cannot be retried or another retry was faster."""
         by = self._by
         view, history = await self.check(run_id)
+        if decision is not None and not is_flow(view.version):
+            raise Conflict(
+                f"run {ids.text(run_id)} is of the Python workflow {view.workflow!r}, which has no nodes; fork it with an edited result instead"
+            )
         if is_flow(view.version):
-            event = await self._plan_flow(view, history, generation)
+            event = await self._plan_flow(view, history, generation, decision)
         else:
             living = await self._retry_children(history, plan(history, by), generation)
             event = plan(history, by, living)
@@ -55,8 +68,9 @@ class RunRetry:
         started = history[0].event
         assert isinstance(started, ev.RunStarted)
         group = self._flow_control.of_run((self._ns, view.workflow, view.version), started.input)
+        events: list[ev.NodeOverridden | ev.RunRetried] = [event] if decision is None else [decision, event]
         change = retry_changes(
-            run_id, self._ns, history, event, partial(self._flow_control.of_task, self._ns, view.workflow), group
+            run_id, self._ns, history, events, partial(self._flow_control.of_task, self._ns, view.workflow), group
         )
         if not await self._store.retry_run(change):
             raise Conflict(f"run {ids.text(run_id)} was retried by another request at the same moment")
@@ -73,11 +87,16 @@ class RunRetry:
         check_retry(history)
         return view, history
 
-    async def _plan_flow(self, view: RunView, history: list[Recorded], generation: int) -> ev.RunRetried:
+    async def _plan_flow(
+        self, view: RunView, history: list[Recorded], generation: int, decision: ev.NodeOverridden | None
+    ) -> ev.RunRetried:
         """Nothing is taken back: the decider goes on from where it was. It says which failed children it would wait for again."""
         await self._flows.ensure([(self._ns, view.workflow, view.version)])
         decider = await self._replayed(view, history)
-        wanted = ev.RunRetried(0, [], decider.failed_children(), self._by)
+        if decision is not None:
+            _check_node(decider, decision.node)
+        left_out = decision.node if decision is not None else ""
+        wanted = ev.RunRetried(0, [], failed_children(decider.root, left_out), self._by)
         living = await self._retry_children(history, wanted, generation)
         anew = [c for c in wanted.voided_children if c not in living]
         return ev.RunRetried(0, [], anew, self._by, [], sorted(living))
@@ -139,14 +158,14 @@ def retry_changes(
     run_id: bytes,
     ns: int,
     history: list[Recorded],
-    event: ev.RunRetried,
+    events: list[ev.NodeOverridden | ev.RunRetried],
     group_of: Callable[[ev.TasksScheduled, int], FlowControlGroup | None],
     group: FlowControlGroup | None,
 ) -> RetryChanges:
     """The rows that a retry changes: the difference between the run as it failed and as it goes on."""
     before = effective(history)
     last = history[-1]
-    after = effective([*history, Recorded(last.seq + 1, last.at_us, event)])
+    after = effective([*history, *(Recorded(last.seq + n, last.at_us, event) for n, event in enumerate(events, 1))])
     failed, retried = _fold(before), _fold(after)
     stale = sorted(_ended_tasks(before) - _ended_tasks(after))
     kept = {r.event.run_id for r in after if isinstance(r.event, ev.ChildStarted)}
@@ -155,7 +174,8 @@ def retry_changes(
         run_id=run_id,
         ns=ns,
         events=last.seq,
-        body=encode_events([event]),
+        body=encode_events([*events]),
+        added=len(events),
         stale=[ids.derive(run_id, ids.TASK, seq) for seq in stale],
         stale_seqs=stale,
         queued=[_queued(run_id, seq, e, group_of(e, seq)) for seq, e in sorted(retried.tasks.items())],
@@ -165,7 +185,18 @@ def retry_changes(
         states={n: v for n, v in values.items() if v != failed.state.get(n)},
         orphans=[r.event.run_id for r in before if isinstance(r.event, ev.ChildStarted) and r.event.run_id not in kept],
         group=group,
+        attributes=attributes_text(retried.attributes),
+        pinned=any(isinstance(r.event, ev.RunStarted | ev.RunBegan) and r.event.pinned for r in history[:2]),
     )
+
+
+def _check_node(decider: Decider, node: str) -> None:
+    failed = failed_nodes(decider.root)
+    if node in failed:
+        return
+    status = node_statuses(decider).get(node)
+    what = f"the node {node!r} has not failed: it is {status}" if status else f"the flow has no node {node!r}"
+    raise Conflict(f"{what}. Nodes that failed: {', '.join(failed[:NODES_SHOWN]) or 'none'}")
 
 
 def _fold(records: list[Recorded]) -> RunState:

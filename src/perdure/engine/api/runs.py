@@ -1,9 +1,9 @@
-"""Acts on runs: start, read, cancel, retry, resume."""
+"""Acts on runs: start, read, cancel, terminate, pause, resume, retry, delete."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 import msgspec
@@ -16,36 +16,44 @@ from perdure.core.api.runs import (
     ChangeRun,
     GetRun,
     HistoryPage,
+    ListChildren,
     ListHistory,
     ListLogs,
     ListRuns,
     ListTasks,
     LogPage,
+    PauseRun,
     RunDetail,
     RunPage,
     RunResult,
     StartedRun,
     TaskPage,
+    TerminateRun,
 )
 from perdure.core.api.texts import check_attributes
-from perdure.core.errors import Conflict, InvalidInput, NotFound
+from perdure.core.errors import Conflict, InvalidInput, NotFound, RunFinished, Unavailable
 from perdure.core.events import Recorded
 from perdure.core.flow_control.groups import FlowControlGroup
 from perdure.core.ids import text
 from perdure.core.lifecycle import RunStatus
-from perdure.core.messages import CancelMessage
+from perdure.core.messages import CancelMessage, PauseMessage, TerminateMessage
+from perdure.core.run_query.filters import query_of
 from perdure.core.run_retry import check_retry, effective
 from perdure.core.undo import stack_of
 from perdure.core.work import Outcome, RunView, StartRequest
 from perdure.engine.api import starts
 from perdure.engine.api.api import NamespaceApi, handles, no_run, page_limit
 from perdure.engine.api.run_retry import RunRetry
+from perdure.engine.api.saved_views import query_text
 from perdure.wire.codec import decode_row, encode_message
 
 HISTORY_PAGE_BYTES: Final = 4 * 1024 * 1024
 """Bytes of encoded history after which a page ends."""
 SHORT_HISTORY_EVENTS: Final = 1_000
 """Events up to which the undo stack of a run, and whether it can be retried, are shown with it."""
+CONTROL_POLL_S_MIN: Final = 0.01
+CONTROL_POLL_S_MAX: Final = 0.2
+"""Between two looks at a run that is about to be paused or terminated."""
 TASKS_OF_ONE_NAME_MAX: Final = 1_000
 """Tasks of one name whose lines are shown together."""
 
@@ -102,12 +110,20 @@ async def _ended(api: NamespaceApi, run_id: bytes) -> Outcome | None:
 
 @handles(acts.LIST)
 async def list_runs(api: NamespaceApi, r: ListRuns) -> RunPage:
-    f = r.filter
-    if f.waiting_on and (f.statuses or f.attributes or f.text):
-        raise InvalidInput("waiting_on combines with workflow, since and until only: drop status, attr and q")
-    for attributes in f.attributes:
+    for attributes in r.filter.attributes:
         check_attributes(attributes)
-    return await api.ports.reads.runs(api.ns, f, r.below, page_limit(r.limit))
+    text = await query_text(api, r.filter.view, r.filter.query)
+    query = query_of(msgspec.structs.replace(r.filter, query=text), api.engine.clock.now_us())
+    return await api.ports.reads.runs(api.ns, query, r.below, page_limit(r.limit), r.filter.waiting_on)
+
+
+@handles(acts.CHILDREN)
+async def list_children(api: NamespaceApi, r: ListChildren) -> RunPage:
+    run_id = await api.run_id(r.run)
+    page = await api.ports.reads.children(api.ns, run_id, r.below, page_limit(r.limit))
+    if not page.items:
+        await api.view(run_id)  # NotFound for a run that does not exist
+    return page
 
 
 @handles(acts.STATUS)
@@ -157,7 +173,7 @@ async def list_logs(api: NamespaceApi, r: ListLogs) -> LogPage:
     run_id = await api.run_id(r.run)
     reads, limit = api.ports.reads, page_limit(r.limit)
     if r.task:
-        seqs = await _numbers(api, run_id, r.task)
+        seqs = await numbers(api, run_id, r.task)
         page = await reads.task_logs(api.ns, run_id, seqs, r.attempt, r.after, limit)
     else:
         page = await reads.logs(api.ns, run_id, r.after, limit)
@@ -167,7 +183,7 @@ async def list_logs(api: NamespaceApi, r: ListLogs) -> LogPage:
     return page
 
 
-async def _numbers(api: NamespaceApi, run_id: bytes, task: str) -> list[int]:
+async def numbers(api: NamespaceApi, run_id: bytes, task: str) -> list[int]:
     if task == "-1" or (task.isascii() and task.isdigit() and len(task) < 10):
         return [int(task)]
     found = await api.ports.reads.tasks_named(api.ns, run_id, task, TASKS_OF_ONE_NAME_MAX)
@@ -193,9 +209,90 @@ async def list_history(api: NamespaceApi, r: ListHistory) -> HistoryPage:
 @handles(acts.CANCEL)
 async def cancel(api: NamespaceApi, r: CancelRun) -> None:
     """The run unwinds like a cancelled coroutine and ends `cancelled`. One that continued as new is followed."""
-    run_id = await api.run_id(r.run)
-    await api.engine.inbox.send(api.ns, run_id, encode_message(CancelMessage(r.reason)), stops=True)
+    await send_cancel(api, await api.run_id(r.run), r.reason)
+
+
+async def send_cancel(api: NamespaceApi, run_id: bytes, reason: str, key: str = "") -> None:
+    """With a key it has its effect once."""
+    await api.engine.inbox.send(api.ns, run_id, encode_message(CancelMessage(reason)), key=key, stop="cancel")
     await api.record("run.cancel", run_id)
+
+
+@handles(acts.TERMINATE)
+async def terminate(api: NamespaceApi, r: TerminateRun) -> None:
+    """The run ends `cancelled` at once, in any state: none of its code runs, nothing is undone. One that continued as new is
+    followed."""
+    run_id = await api.run_id(r.run)
+    await send_terminate(api, run_id, r.reason)
+    if not await _becomes(api, run_id, _has_ended):
+        raise Unavailable(f"run {text(run_id)} has not ended yet; the request is recorded, and an engine will end it")
+
+
+async def send_terminate(api: NamespaceApi, run_id: bytes, reason: str, key: str = "") -> None:
+    """With a key it has its effect once. An engine ends the run at once; this does not wait for it."""
+    body = encode_message(TerminateMessage(reason, api.by))
+    await api.engine.inbox.send(api.ns, run_id, body, key=key, stop="terminate")
+    await api.record("run.terminate", run_id)
+
+
+@handles(acts.PAUSE)
+async def pause(api: NamespaceApi, r: PauseRun) -> None:
+    """Nothing of the run starts until it is resumed: its code does not go on, its waiting tasks stay where they are. Tasks that run end
+    as usual. Timers and deadlines keep their dates."""
+    run_id = await api.run_id(r.run)
+    body = encode_message(PauseMessage(api.by, r.reason))
+    is_paused = await api.follow(run_id, lambda run: api.ports.store.pause(run, api.ns, api.by, r.reason, body))
+    api.engine.events.message_sent.publish(run_id)
+    if not is_paused and not await _becomes(api, run_id, _is_paused):
+        raise Unavailable(
+            f"run {text(run_id)} is not paused yet; the request is recorded, and its engine will pause it"
+        )
+    await api.record("run.pause", run_id)
+
+
+def _has_ended(view: RunView) -> bool:
+    return view.finished_us is not None
+
+
+def _is_paused(view: RunView) -> bool:
+    if view.finished_us is not None:
+        raise RunFinished(f"run {text(view.run_id)} has ended; there is nothing to pause")
+    return view.paused_by is not None
+
+
+async def _becomes(api: NamespaceApi, run_id: bytes, wanted: Callable[[RunView], bool]) -> bool:
+    """Whether the run, or the one it continued as, comes into a state that was asked for. The engine that owns it may be another one."""
+    pause_s = CONTROL_POLL_S_MIN
+    try:
+        async with asyncio.timeout(min(acts.CONTROL_WAIT_S, api.caller.within_s)):
+            while True:
+                view = await api.view(run_id)
+                if view.successor is not None:
+                    run_id = view.successor
+                    continue
+                if wanted(view):
+                    return True
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, CONTROL_POLL_S_MAX)
+    except TimeoutError:
+        return False
+
+
+@handles(acts.DELETE)
+async def delete(api: NamespaceApi, r: ChangeRun) -> None:
+    """Delete an ended run with its history, tasks, logs and values. Stored payloads that nothing else uses go later."""
+    run_id = await api.run_id(r.run)
+    match await api.ports.store.delete_run(run_id, api.ns):
+        case "unknown":
+            raise no_run(run_id)
+        case "active":
+            raise Conflict(f"run {text(run_id)} is active; cancel or terminate it first")
+        case "awaited":
+            raise Conflict(
+                f"the parent of run {text(run_id)} is still active; delete the run after its parent has ended"
+            )
+        case _:
+            await api.record("run.delete", run_id)
 
 
 @handles(acts.RETRY)
@@ -208,11 +305,12 @@ async def retry(api: NamespaceApi, r: ChangeRun) -> None:
 
 @handles(acts.RESUME)
 async def resume(api: NamespaceApi, r: ChangeRun) -> None:
-    """Resume a stuck run. It released its slots when it became stuck, so it waits for them like a new run."""
+    """Resume a paused run, or a stuck one. It released its slots when it was halted, so it waits for them like a new run."""
     run_id = await api.run_id(r.run)
     view = await api.view(run_id)
-    if view.stuck is None or not await api.ports.store.unstick(run_id, api.ns, await _group_of(api, view)):
-        raise Conflict(f"run {text(run_id)} is not stuck; there is nothing to resume")
+    is_halted = view.stuck is not None or view.paused_by is not None
+    if not is_halted or not await api.ports.store.resume(run_id, api.ns, await _group_of(api, view)):
+        raise Conflict(f"run {text(run_id)} is neither paused nor stuck; there is nothing to resume")
     api.engine.events.message_sent.publish(run_id)
     await api.record("run.resume", run_id)
 

@@ -39,9 +39,11 @@ from perdure.core.limits import FLOW_PAYLOAD_BYTES_MAX, IDEMPOTENCY_KEY_CHARS_MA
 from perdure.core.messages import CancelMessage
 from perdure.core.names import checked_name
 from perdure.core.payloads import MARK, opened, refuse_reference, values_of
-from perdure.core.work import StartRequest
+from perdure.core.versions import Chosen
+from perdure.core.work import StartRequest, is_demanded
 from perdure.engine.api.api import NamespaceApi
 from perdure.engine.api.payloads import taken
+from perdure.engine.runs.flow_definitions import not_registered
 from perdure.engine.runs.starts import Answered, StartUnit, late_start, unknown_start
 from perdure.wire.codec import encode_message
 
@@ -65,9 +67,9 @@ async def start(api: NamespaceApi, r: StartRequest) -> StartedRun:
         except TimeoutError as e:
             raise unknown_start(within_s) from e
     due_s = monotonic() + within_s
-    r, _ = await ready(api, r, within_s)
+    begins = await ready(api, r, within_s)
     for _ in range(START_TRIES):
-        unit, created = awaited(api, r, within_s, due_s)
+        unit, created = awaited(api, begins, within_s, due_s)
         if await answered(unit, created):
             return StartedRun(unit.run_id)
         try:
@@ -87,8 +89,7 @@ async def run(api: NamespaceApi, r: StartRequest) -> RunResult:
     waiters = api.engine.waiters
     if r.input >= MARK or len(r.input) > api.engine.settings.payload_inline_bytes:
         r = await stored(api, r)
-    r, group = await ready(api, r, within_s)
-    unit = submitted(api, r, group, waiters.started)
+    unit = submitted(api, await ready(api, r, within_s), waiters.started)
     api.api.start_watch.add(unit, within_s, due_s)
     try:
         return RunResult(unit.run_id, await waiters.wait_from_start(unit))
@@ -110,7 +111,7 @@ async def prepared(api: NamespaceApi, r: StartRequest) -> StartRequest:
     if r.key.startswith(IDEMPOTENT_KEY):
         raise InvalidInput(f"key: one that begins with {IDEMPOTENT_KEY!r} is made by the server; choose another")
     if r.registered_only:
-        r = msgspec.structs.replace(r, version=await registered_version(api, r.workflow, r.version))
+        await registered_version(api, r.workflow, r.version)
     if r.idempotency_key and not isinstance(
         r.later, BatchSpec
     ):  # the items of a batch are added once by the deferred start itself
@@ -162,7 +163,19 @@ async def _idempotent(api: NamespaceApi, r: StartRequest) -> StartRequest:
     may have changed meanwhile.
     """
     key = check_idempotency_key(r.idempotency_key)
-    wanted = digest("start", r.workflow, r.input, r.key, r.on_conflict, r.timeout_us, r.attributes)
+    wanted = digest(
+        "start",
+        r.workflow,
+        r.input,
+        r.key,
+        r.on_conflict,
+        r.timeout_us,
+        r.attributes,
+        r.rerun_of,
+        r.delay_us,
+        r.start_at_us,
+        r.start_within_us,
+    )
     known = await api.ports.definitions.remember(api.ns, f"start:{key}", wanted)
     check_same(key, known.held, wanted)
     if r.is_deferred:
@@ -175,8 +188,7 @@ async def _idempotent(api: NamespaceApi, r: StartRequest) -> StartRequest:
 async def _defer(api: NamespaceApi, r: StartRequest) -> StartedRun:
     check_later(r.later, r.dedup, r.key)
     check_request(r)
-    r = r if r.version else await _pinned(api, r)
-    definition = (api.ns, r.workflow, r.version)
+    definition = (api.ns, r.workflow, (await _chosen(api, r, api.engine.new_run_id())).version)
     flows = api.engine.flows
     await flows.find_input(definition)
     flows.check_input(definition, r.input)
@@ -184,29 +196,50 @@ async def _defer(api: NamespaceApi, r: StartRequest) -> StartedRun:
     return StartedRun(begun.run_id, begun.created, begun.due_us)
 
 
-async def _pinned(api: NamespaceApi, r: StartRequest) -> StartRequest:
-    """A start without a version is pinned to the current one."""
-    return msgspec.structs.replace(r, version=await api.engine.flows.pin(api.ns, r.workflow))
+class ReadyStart(msgspec.Struct, frozen=True):
+    """A start that was checked, with the id of its run and the version that was chosen by that id."""
+
+    request: StartRequest
+    run_id: bytes
+    pinned: bool
+    group: FlowControlGroup | None
+    """The flow-control group that it waits in, if any."""
 
 
-async def ready(api: NamespaceApi, r: StartRequest, within_s: float) -> tuple[StartRequest, FlowControlGroup | None]:
-    """Checked, pinned to a version, and the group that it waits in, if any. LimitReached where a limit refuses the start.
-    Nothing is waited for when all of it is known here."""
+async def _chosen(api: NamespaceApi, r: StartRequest, run_id: bytes) -> Chosen:
+    """The version of a new run. NotRegistered when there is none."""
+    versions, demanded = api.engine.versions, is_demanded(r)
+    if demanded or not versions.knows(api.ns, r.workflow):
+        await versions.find(api.ns, r.workflow, r.version, demanded=demanded)
+    chosen = versions.of_start(api.ns, r.workflow, r.version, run_id, demanded=demanded)
+    if chosen is None:  # it may have been deployed this very moment
+        await versions.find(api.ns, r.workflow, r.version)
+        chosen = versions.of_start(api.ns, r.workflow, r.version, run_id)
+    if chosen is None:
+        raise NotRegistered(not_registered(r.workflow))
+    return chosen
+
+
+async def ready(api: NamespaceApi, r: StartRequest, within_s: float) -> ReadyStart:
+    """LimitReached where a limit refuses the start. Nothing is waited for when all of it is known here."""
     check_request(r)
-    ns, flows, flow_control = api.ns, api.engine.flows, api.engine.flow_control
-    if not r.version and flows.knows(ns, r.workflow):
-        r = msgspec.structs.replace(r, version=flows.current(ns, r.workflow) or "")
-    version = (ns, r.workflow, r.version)
-    if not (r.version and flows.knows_input(version) and flow_control.knows(version)):
-        r = await _before_start(within_s, _looked_up(api, r))
-        version = (ns, r.workflow, r.version)
+    ns, flows, flow_control, run_id = api.ns, api.engine.flows, api.engine.flow_control, api.engine.new_run_id()
+    chosen = None
+    if not is_demanded(r) and api.engine.versions.knows(ns, r.workflow):
+        chosen = api.engine.versions.of_start(ns, r.workflow, r.version, run_id)
+    if chosen is None:
+        chosen = await _before_start(within_s, _chosen(api, r, run_id))
+    version = (ns, r.workflow, chosen.version)
+    if not (flows.knows_input(version) and flow_control.knows(version)):
+        await _before_start(within_s, _look_up(api, version))
     readable = await _readable(api, r.input) if r.input.startswith(MARK) else r.input
     if readable is not None:
         flows.check_input(version, readable)
     group = flow_control.of_run(version, r.input)
     if group is not None:
         await _before_start(within_s, flow_control.check_skip(group))
-    return r, group
+    request = r if r.version == chosen.version else msgspec.structs.replace(r, version=chosen.version)
+    return ReadyStart(request, run_id, chosen.pinned, group)
 
 
 async def _readable(api: NamespaceApi, data: bytes) -> bytes | None:
@@ -217,22 +250,18 @@ async def _readable(api: NamespaceApi, data: bytes) -> bytes | None:
     return opened(found).body if found.startswith(MARK) else found
 
 
-async def _looked_up(api: NamespaceApi, r: StartRequest) -> StartRequest:
-    found = r if r.version else await _pinned(api, r)
-    version = (api.ns, found.workflow, found.version)
+async def _look_up(api: NamespaceApi, version: tuple[int, str, str]) -> None:
     if not api.engine.flows.knows_input(version):
         await api.engine.flows.find_input(version)
     if not api.engine.flow_control.knows(version):
         await api.engine.flow_control.find(api.ns, [version[1:]])
-    return found
 
 
 def awaited(
     api: NamespaceApi,
-    r: StartRequest,
+    begins: ReadyStart,
     within_s: float,
     due_s: float,
-    run_id: bytes | None = None,
     inbox: tuple[bytes, ...] = (),
 ) -> tuple[StartUnit, asyncio.Future[bool]]:
     """A start whose caller waits for the answer: True when there is a new run, False when its key is taken."""
@@ -245,8 +274,7 @@ def awaited(
             else:
                 created.set_result(is_created)
 
-    group = api.engine.flow_control.of_run((api.ns, r.workflow, r.version), r.input)
-    unit = submitted(api, r, group, settled, run_id, inbox)
+    unit = submitted(api, begins, settled, inbox)
     api.api.start_watch.add(unit, within_s, due_s)
     return unit, created
 
@@ -260,19 +288,30 @@ async def answered(unit: StartUnit, created: asyncio.Future[bool]) -> bool:
 
 def submitted(
     api: NamespaceApi,
-    r: StartRequest,
-    group: FlowControlGroup | None,
+    begins: ReadyStart,
     settled: Answered,
-    run_id: bytes | None = None,
     inbox: tuple[bytes, ...] = (),
 ) -> StartUnit:
-    engine = api.engine
-    deadline_us = engine.clock.now_us() + r.timeout_us if r.timeout_us else 0
+    engine, r, group = api.engine, begins.request, begins.group
+    now_us = engine.clock.now_us()
+    start_at_us = r.start_at_us or (now_us + r.delay_us if r.delay_us else 0)
+    begins_us = max(now_us, start_at_us)
     started = ev.RunStarted(
-        r.workflow, r.version, r.input, r.key, deadline_us=deadline_us, attributes=r.attributes, trace=r.trace
+        r.workflow,
+        r.version,
+        r.input,
+        r.key,
+        deadline_us=begins_us + r.timeout_us if r.timeout_us else 0,
+        attributes=r.attributes,
+        trace=r.trace,
+        start_at_us=start_at_us,
+        pinned=begins.pinned,
+        expires_us=begins_us + r.start_within_us if r.start_within_us else 0,
     )
-    own = group is None and engine.runs.may_own(api.ns, r.workflow, r.version)
-    unit = StartUnit(run_id or engine.new_run_id(), api.ns, r, started, own, settled, group, inbox)
+    if r.rerun_of:
+        started = msgspec.structs.replace(started, rerun_of=r.rerun_of, schedule=r.schedule, nominal_us=r.nominal_us)
+    own = group is None and start_at_us <= now_us and engine.runs.may_own(api.ns, r.workflow, r.version, begins.pinned)
+    unit = StartUnit(begins.run_id, api.ns, r, started, own, settled, group, inbox)
     engine.queue.add(unit)
     return unit
 
@@ -297,7 +336,7 @@ async def _on_taken_key(api: NamespaceApi, r: StartRequest, wanted: bytes, mine:
     if r.on_conflict == "replace":
         try:
             body = encode_message(CancelMessage(f"replaced by a new run under the key {r.key!r}"))
-            await api.engine.inbox.send(api.ns, run_id, body, stops=True)
+            await api.engine.inbox.send(api.ns, run_id, body, stop="cancel")
             await api.engine.waiters.wait(api.ns, run_id, known=False)
         except RunFinished:
             pass
@@ -333,10 +372,14 @@ def check_request(r: StartRequest) -> None:
         checked_name("version", r.version)
     if r.key:
         checked_name("key", r.key)
+    if len(r.rerun_of) not in (0, 16):
+        raise InvalidInput("rerun_of is the id of a run")
     if r.on_conflict not in ("fail", "attach", "replace"):
         raise InvalidInput(f"on_conflict is fail, attach or replace, not {r.on_conflict!r}")
     if r.attributes:
         check_attributes(r.attributes)
+    if (r.delay_us or r.start_at_us or r.start_within_us) and r.is_deferred:
+        raise InvalidInput("a debounced or batched start has a time of its own; drop delay, start_at and start_within")
     if len(r.input) > PAYLOAD_BYTES_MAX:
         raise InvalidInput(
             f"the input of {r.workflow} has {len(r.input)} bytes, over the limit PAYLOAD_BYTES_MAX={PAYLOAD_BYTES_MAX}"

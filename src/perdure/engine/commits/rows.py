@@ -11,7 +11,9 @@ from collections.abc import Iterable
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
+from perdure.core.errors import Failure, clip
 from perdure.core.lifecycle import RunStatus, TaskStatus
+from perdure.core.limits import ERROR_WORD_CHARS_MAX, TRACEBACK_CHARS_MAX
 from perdure.core.payloads import held_by
 
 RUN_WORDS: Final = tuple(status.word for status in RunStatus)
@@ -37,6 +39,9 @@ class StartRow(NamedTuple):
     group_id: bytes | None
     deadline_at: int | None
     hash: bytes
+    start_at: int | None = None
+    expires_at: int | None = None
+    pin: str = ""
 
 
 class AppendRow(NamedTuple):
@@ -74,8 +79,26 @@ class ReleaseRow(NamedTuple):
     head: bytes
 
 
+Spent = tuple[int, int | None, int, str | None, int | None]
+"""When a task was scheduled, when its last attempt began and ended, on which worker, and its CPU time; all in microseconds. A plain
+tuple: every task has one."""
+Errors = tuple[str | None, str | None, str | None, str | None]
+"""Message, code, type and traceback of a failure, as columns."""
+NO_ERROR: Final[Errors] = (None, None, None, None)
+
+
+def error_columns(failure: Failure) -> Errors:
+    """The message as the history has it. The other texts may come from a worker of any language, so they are made fit to be stored."""
+    return (
+        failure.message,
+        clip(failure.code, ERROR_WORD_CHARS_MAX),
+        clip(failure.type, ERROR_WORD_CHARS_MAX) or None,
+        clip(failure.traceback, TRACEBACK_CHARS_MAX) or None,
+    )
+
+
 class TaskRow(NamedTuple):
-    """A task that ended."""
+    """A task that ended, and its last attempt."""
 
     id: bytes
     ns: int
@@ -90,8 +113,43 @@ class TaskRow(NamedTuple):
     scheduled_at: int
     started_at: int | None
     finished_at: int
+    worker: str | None
+    cpu_us: int | None
     error: str | None
+    error_code: str | None
+    error_type: str | None
+    traceback: str | None
     node: str | None
+
+
+class AttemptRow(NamedTuple):
+    """An attempt that ended and is not the last of its task."""
+
+    id: bytes
+    epoch: int
+    attempt: int
+    ns: int
+    run_id: bytes
+    seq: int
+    name: str
+    node: str | None
+    outcome: str
+    started_at: int | None
+    finished_at: int
+    worker: str | None
+    cpu_us: int | None
+    error: str | None
+    error_code: str | None
+    error_type: str | None
+    traceback: str | None
+
+
+class RecoveredRow(NamedTuple):
+    """An attempt that counted as lost and has succeeded after all. `since`: when the run was last retried."""
+
+    id: bytes
+    attempt: int
+    since: int
 
 
 class QueuedRow(NamedTuple):
@@ -115,6 +173,14 @@ class QueuedRow(NamedTuple):
     node: str | None
     group_id: bytes | None
     start_deadline_at: int | None
+    started_at: int | None
+
+
+class DequeuedRow(NamedTuple):
+    """A task that leaves the queue. `attempt` is the one with which it ended; any other that is under way is void."""
+
+    id: bytes
+    attempt: int
 
 
 class ReportRow(NamedTuple):
@@ -132,16 +198,26 @@ class RequeuedRow(NamedTuple):
     attempt: int
     lost: int
     delay_us: int
-    error: str | None
     start_deadline_at: int | None
+    ended: int
+    """The attempt that ended; the same number: it goes on, and has no record."""
+    outcome: str
+    started_at: int | None
+    finished_at: int
+    worker: str | None
+    cpu_us: int | None
+    error: str | None
+    error_code: str | None
+    error_type: str | None
+    traceback: str | None
 
 
 class MessageRow(NamedTuple):
-    """A message for another run. `is_cancel`: it asks the run to stop."""
+    """A message for another run. `stop`: how it ends the run, by core/messages.py."""
 
     run_id: bytes
     body: bytes
-    is_cancel: bool
+    stop: str | None
 
 
 class EndedRow(NamedTuple):
@@ -185,12 +261,27 @@ class GroupRow(NamedTuple):
     delay_us: int
 
 
-class WaitRow(NamedTuple):
-    """What a run that stays in memory waits for."""
+class ChangeRow(NamedTuple):
+    """A change of a run's row that is neither its end nor its release."""
 
     run_id: bytes
+    is_released: bool
+    """The same commit releases it."""
+    has_waits: bool
+    """`waiting_on` and `wait_reasons` are those of a run that stays in memory; else they stay as they are."""
     waiting_on: str | None
     wait_reasons: str | None
+    is_cancelled: bool
+    """Its history holds a cancel request since this commit."""
+    is_settled: bool
+    """A suspect was decided, and this engine is alive."""
+    version: str | None
+    """Of the code that executes it from now on; None: as before."""
+    paused_by: str | None = None
+    """The operator who paused it; null: it is not paused by this commit."""
+    pause_reason: str | None = None
+    pin: str | None = None
+    """What it is pinned to from now on."""
 
 
 class AnswerRow(NamedTuple):
@@ -212,13 +303,15 @@ class UseRow(NamedTuple):
     sha256: bytes
 
 
-class VersionRow(NamedTuple):
-    """A run that begins with other code than it was started with."""
+class AttributesRow(NamedTuple):
+    """The search attributes of a run after a change, all of them."""
 
     run_id: bytes
-    version: str
+    attributes: str
 
 
+FIRST: Final = {"attributes": AttributesRow}
+"""Rows that are written before the others, while the run is still in run_queue, by their parameter of commit_attributes."""
 MAIN: Final = {
     "starts": StartRow,
     "appends": AppendRow,
@@ -229,7 +322,7 @@ MAIN: Final = {
 """Rows that nearly every commit has, by their parameter of commit_batch."""
 REST: Final = {
     "queued": QueuedRow,
-    "dequeued": bytes,
+    "dequeued": DequeuedRow,
     "reports": ReportRow,
     "messages": MessageRow,
     "consumed": int,
@@ -238,11 +331,11 @@ REST: Final = {
     "states": StateRow,
     "requeued": RequeuedRow,
     "groups": GroupRow,
-    "waits": WaitRow,
+    "changes": ChangeRow,
     "answers": AnswerRow,
-    "cancelling": bytes,
-    "versions": VersionRow,
     "uses": UseRow,
+    "attempts": AttemptRow,
+    "recovered": RecoveredRow,
 }
 """The rarer ones, by their parameter of commit_batch_rest."""
 _main, _rest = attrgetter(*MAIN), attrgetter(*REST)
@@ -254,17 +347,17 @@ make_row: Final = tuple.__new__
 class Batch:
     """The rows of one transaction."""
 
-    __slots__ = (*MAIN, *REST)
+    __slots__ = (*FIRST, *MAIN, *REST)
 
     def __init__(self) -> None:
+        self.attributes: list[AttributesRow] = []
         self.starts: list[StartRow] = []
         self.appends: list[AppendRow] = []
         self.closes: list[CloseRow] = []
         self.releases: list[ReleaseRow] = []
         self.tasks: list[TaskRow] = []
         self.queued: list[QueuedRow] = []
-        self.dequeued: list[bytes] = []
-        """Ids of tasks whose rows leave the queue."""
+        self.dequeued: list[DequeuedRow] = []
         self.reports: list[ReportRow] = []
         self.messages: list[MessageRow] = []
         self.consumed: list[int] = []
@@ -274,12 +367,11 @@ class Batch:
         self.states: list[StateRow] = []
         self.requeued: list[RequeuedRow] = []
         self.groups: list[GroupRow] = []
-        self.waits: list[WaitRow] = []
+        self.changes: list[ChangeRow] = []
         self.answers: list[AnswerRow] = []
-        self.cancelling: list[bytes] = []
-        """Runs whose history holds a cancel request since this commit."""
-        self.versions: list[VersionRow] = []
         self.uses: list[UseRow] = []
+        self.attempts: list[AttemptRow] = []
+        self.recovered: list[RecoveredRow] = []
 
     def use(self, run_id: bytes, ns: int, payloads: Iterable[bytes]) -> None:
         """The run keeps what these payloads refer to."""
@@ -295,5 +387,10 @@ class Batch:
     def has_rest(self) -> bool:
         return any(_rest(self))
 
+    @property
+    def is_plain(self) -> bool:
+        """One statement writes it."""
+        return not self.attributes and not self.has_rest
+
     def count(self) -> int:
-        return sum(map(len, _main(self))) + sum(map(len, _rest(self)))
+        return len(self.attributes) + sum(map(len, _main(self))) + sum(map(len, _rest(self)))

@@ -8,21 +8,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from perdure.core import chain
+from perdure.core import chain, ids
 from perdure.core import commands as cm
 from perdure.core import events as ev
-from perdure.core.errors import Failure, clip
+from perdure.core.api.texts import check_attributes
+from perdure.core.attributes import changed
+from perdure.core.errors import Failure, InvalidInput, clip
 from perdure.core.limits import PENDING_TASKS_MAX
 from perdure.core.messages import CancelMessage, Message, PromiseMessage, SignalMessage, UpdateMessage
 from perdure.core.trace import run_traceparent
+from perdure.engine.commits.rows import TaskRow
 from perdure.engine.context import EngineContext
 from perdure.engine.flow_control import FlowControl
+from perdure.engine.runs.changes import ChildStart
 from perdure.engine.runs.exits import RunExits
-from perdure.engine.runs.flow_definitions import Flows, not_registered
+from perdure.engine.runs.flow_definitions import not_registered
 from perdure.engine.runs.owned import OwnedRuns
-from perdure.engine.runs.run import ActiveRun, ChildStart
+from perdure.engine.runs.run import ActiveRun
 from perdure.engine.runs.task_port import TaskPort
 from perdure.engine.runs.timers import Timers
+from perdure.engine.runs.version_choice import VersionChoices
 from perdure.wire.codec import encode_failure
 
 
@@ -34,11 +39,11 @@ class RunCommands:
         tasks: TaskPort,
         exits: RunExits,
         timers: Timers,
-        flows: Flows,
+        versions: VersionChoices,
         flow_control: FlowControl,
     ) -> None:
         self._runs, self._tasks, self._exits, self._timers = runs, tasks, exits, timers
-        self._flows, self._flow_control = flows, flow_control
+        self._versions, self._flow_control = versions, flow_control
         self._now_us, self._new_run_id = context.now_us, context.new_run_id
         self._handlers: dict[type, Callable[[ActiveRun, Any], bool]] = {
             cm.ScheduleTasks: self._schedule_tasks,
@@ -53,6 +58,7 @@ class RunCommands:
             cm.SetState: self._set_state,
             cm.ClearState: self._clear_state,
             cm.RecordPatch: self._record_patch,
+            cm.SetAttributes: self._set_attributes,
             cm.AnswerUpdate: self._answer_update,
             cm.CompleteRun: self._complete,
             cm.FailRun: self._fail,
@@ -71,22 +77,23 @@ class RunCommands:
 
     def unknown_children(self, run: ActiveRun, commands: list[cm.Command]) -> list[str]:
         """Workflows to start whose current version, or what it says about flow control, has to be looked up first."""
-        return [c.workflow for c in commands if type(c) is cm.StartChild and not self._knows(run.ns, c)]
+        unknown = [c.workflow for c in commands if type(c) is cm.StartChild and not self._knows(run, c)]
+        if commands and type(commands[-1]) is cm.ContinueAsNew and not self._versions.knows(run.ns, run.workflow):
+            unknown.append(run.workflow)
+        return unknown
 
     async def look_up(self, ns: int, names: list[str], commands: list[cm.Command]) -> None:
         """Read the versions and options that `unknown_children` lists."""
-        await self._flows.find(ns, names)
+        await self._versions.find_all(ns, names)
         children = [c for c in commands if isinstance(c, cm.StartChild)]
-        found = [(c.workflow, c.version or self._flows.current(ns, c.workflow)) for c in children]
-        await self._flow_control.find(ns, [(workflow, version) for workflow, version in found if version])
+        found = {(c.workflow, v) for c in children for v in self._versions.candidates(ns, c.workflow, c.version)}
+        await self._flow_control.find(ns, sorted(found))
 
-    def _knows(self, ns: int, c: cm.StartChild) -> bool:
-        version = c.version
-        if not version:
-            if not self._flows.knows(ns, c.workflow):
-                return False
-            version = self._flows.current(ns, c.workflow) or ""
-        return not version or self._flow_control.knows((ns, c.workflow, version))
+    def _knows(self, run: ActiveRun, c: cm.StartChild) -> bool:
+        return self._versions.knows(run.ns, c.workflow) and all(
+            self._flow_control.knows((run.ns, c.workflow, version))
+            for version in self._versions.candidates(run.ns, c.workflow, c.version)
+        )
 
     def _schedule_tasks(self, run: ActiveRun, c: cm.ScheduleTasks) -> bool:
         event = ev.TasksScheduled(c.first, c.name, c.queue, c.inputs, c.options, c.nodes, c.index)
@@ -101,7 +108,7 @@ class RunCommands:
     def _skip_tasks(self, run: ActiveRun, c: cm.SkipTasks) -> bool:
         changes = run.record(ev.TasksSkipped(c.first, c.nodes, c.reason))
         now = self._now_us()
-        changes.tasks.extend(run.skipped_row(c.first + i, n, c.reason, now) for i, n in enumerate(c.nodes))
+        changes.tasks.extend(_skipped(run, c.first + i, n, c.reason, now) for i, n in enumerate(c.nodes))
         changes.rows += len(c.nodes)
         return False
 
@@ -111,8 +118,9 @@ class RunCommands:
 
     def _start_timer(self, run: ActiveRun, c: cm.StartTimer) -> bool:
         fire_at_us = c.fire_at_us
-        if fire_at_us < run.retried[0]:  # set by code that replays events from before the run failed
-            fire_at_us += run.retried[1]
+        # Set by code that replays events from before the run failed, or copied events of a fork.
+        if fire_at_us < run.retried.at_us or run.seq == run.retried.fork:
+            fire_at_us += run.retried.us
         run.record(ev.TimerStarted(c.seq, fire_at_us))
         self._timers.push(run, fire_at_us, c.seq)
         return False
@@ -123,18 +131,32 @@ class RunCommands:
         return False
 
     def _start_child(self, run: ActiveRun, c: cm.StartChild) -> bool:
-        version = c.version or self._flows.current(run.ns, c.workflow)
         child_id = self._new_run_id()
-        if version is None:
-            run.record(ev.ChildStarted(c.seq, child_id, c.workflow, c.input, c.key), len(c.input))
+        chosen = self._versions.of_start(run.ns, c.workflow, c.version, child_id)
+        if chosen is None:
+            run.record(ev.ChildStarted(c.seq, child_id, c.workflow, c.input, c.key, c.parent_close), len(c.input))
             run.record(ev.ChildFailed(c.seq, Failure("not_registered", not_registered(c.workflow), "NotRegistered")))
             return True
+        version, pinned = chosen.version, chosen.pinned
         deadline = self._now_us() + c.timeout_us if c.timeout_us else 0
         trace = run.trace or run_traceparent(run.id, "")
-        started = ev.RunStarted(c.workflow, version, c.input, c.key, run.id, c.seq, deadline, trace=trace)
+        parent_seq = -1 if c.detached else c.seq
+        started = ev.RunStarted(
+            c.workflow,
+            version,
+            c.input,
+            c.key,
+            run.id,
+            parent_seq,
+            deadline,
+            attributes=c.attributes,
+            trace=trace,
+            pinned=pinned,
+        )
         group = self._flow_control.of_run((run.ns, c.workflow, version), c.input)
-        own = group is None and self._runs.reserve(run.ns, c.workflow, version)
-        changes = run.record(ev.ChildStarted(c.seq, child_id, c.workflow, c.input, c.key), len(c.input))
+        own = group is None and self._runs.reserve(run.ns, c.workflow, version, pinned)
+        child = ev.ChildStarted(c.seq, child_id, c.workflow, c.input, c.key, c.parent_close, c.detached)
+        changes = run.record(child, len(c.input))
         changes.extras.starts.append(
             ChildStart(child_id, c.seq, version, c.key, chain.input_hash(c.workflow, c.input), own, started, group)
         )
@@ -177,6 +199,16 @@ class RunCommands:
         run.record(ev.PatchRecorded(c.name))
         return False
 
+    def _set_attributes(self, run: ActiveRun, c: cm.SetAttributes) -> bool:
+        try:
+            check_attributes(changed(run.state.attributes, c.change))
+        except InvalidInput as e:  # a worker of another language may not have checked it
+            self._exits.fail(run, e.to_failure())
+            return True
+        changes = run.record(ev.AttributesSet(c.change), len(c.change))
+        changes.extras.attributes = run.state.attributes
+        return False
+
     def _complete(self, run: ActiveRun, c: cm.CompleteRun) -> bool:
         result = c.result or b"null"  # a success without a value is how a handover looks
         self._exits.close(run, ev.RunSucceeded(result), None, result)
@@ -195,19 +227,22 @@ class RunCommands:
         """The successor carries the parent link, the waiting signals, and the updates that the code did not begin to handle; the old run
         ends in success."""
         next_id = self._new_run_id()
+        chosen = self._versions.of_successor(run, next_id)
         started = ev.RunStarted(
             run.workflow,
-            run.version,
+            chosen.version,
             c.input,
             "",
             run.state.parent_id,
             run.state.parent_seq,
             run.state.deadline_us,
             run.id,
+            run.state.attributes,
             trace=run.trace or run_traceparent(run.id, ""),
             known_as=run.known_as if run.state.parent_id else b"",
+            pinned=chosen.pinned,
         )
-        own = self._runs.reserve(run.ns, run.workflow, run.version)
+        own = self._runs.reserve(run.ns, run.workflow, chosen.version, chosen.pinned)
         messages: list[Message] = [
             *(SignalMessage(name, value) for name, value in c.signals),
             *(PromiseMessage(name, value) for name, value in c.promises),
@@ -217,10 +252,35 @@ class RunCommands:
         ]
 
         def hand_over() -> None:
-            run.segment().extras.starts.append(ChildStart(next_id, -1, run.version, "", b"", own, started))
+            run.segment().extras.starts.append(ChildStart(next_id, -1, chosen.version, "", b"", own, started))
             for message in messages:
                 run.send(next_id, message)
 
         event = ev.RunContinued(next_id, c.input)
         self._exits.close(run, event, None, b"", next_id, hand_over)
         return True
+
+
+def _skipped(run: ActiveRun, seq: int, node: str, reason: str, now_us: int) -> TaskRow:
+    return TaskRow(
+        id=ids.derive(run.id, ids.TASK, seq),
+        ns=run.ns,
+        run_id=run.id,
+        seq=seq,
+        name=node,
+        queue="",
+        status="skipped",
+        attempts=0,
+        lost=0,
+        epoch=run.epoch,
+        scheduled_at=now_us,
+        started_at=None,
+        finished_at=now_us,
+        worker=None,
+        cpu_us=None,
+        error=reason or None,
+        error_code=None,
+        error_type=None,
+        traceback=None,
+        node=node,
+    )

@@ -25,7 +25,8 @@ from perdure.core.messages import (
 )
 from perdure.engine.commits.write_queue import WriteQueue
 from perdure.engine.ports import InboxRow
-from perdure.engine.runs.run import ActiveRun, Extras
+from perdure.engine.runs.changes import Extras
+from perdure.engine.runs.run import ActiveRun
 from perdure.engine.runs.task_port import TaskPort
 from perdure.wire.codec import decode_message, encode_failure
 
@@ -41,10 +42,10 @@ class InboxDelivery:
         self.done: set[int] = set()
         """Inbox rows that are gone since the last poll began; what that is reading may still show them."""
 
-    def deliver_row(self, run: ActiveRun, row: InboxRow) -> None:
-        """Raises what a row that cannot be read, or that the run cannot take, raises."""
-        if run.phase.is_active and row.id not in self.pending and row.id not in self.done:
-            self.deliver(run, decode_message(row.body), row.id)
+    def read(self, run: ActiveRun, row: InboxRow) -> Message | None:
+        """The message of a row; None if it was read before or the run takes none. Raises what a row that cannot be read raises."""
+        is_new = run.phase.is_active and row.id not in self.pending and row.id not in self.done
+        return decode_message(row.body) if is_new else None
 
     def deliver(self, run: ActiveRun, message: Message, inbox_id: int | None = None) -> None:
         """A message becomes an event. With an inbox id its row goes in the same commit."""
@@ -105,6 +106,10 @@ class InboxDelivery:
                 self._tasks.arrived(run, message)
             case ChildEndedMessage():
                 self._child_ended(run, message)
+            case _:
+                raise TypeError(
+                    f"{type(message).__name__} is no event of a run"
+                )  # RunLoop carries out requests of operators
 
     def _update_asked(self, run: ActiveRun, message: UpdateMessage) -> None:
         """An update that is sent twice under one id is handled once."""

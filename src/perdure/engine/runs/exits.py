@@ -17,8 +17,9 @@ from perdure.core import events as ev
 from perdure.core import wait_reasons
 from perdure.core.errors import Failure, clip
 from perdure.core.lifecycle import RunStatus, next_run_status
-from perdure.core.messages import CancelMessage, ChildEndedMessage
+from perdure.core.messages import ChildEndedMessage, PauseMessage, TerminateMessage
 from perdure.engine.context import EngineContext
+from perdure.engine.runs.children import close_children
 from perdure.engine.runs.delivery import InboxDelivery, refuse_update
 from perdure.engine.runs.owned import OwnedRuns
 from perdure.engine.runs.run import ActiveRun
@@ -32,6 +33,7 @@ _STATUS: Final[dict[type, RunStatus]] = {
     ev.RunContinued: next_run_status(RunStatus.RUNNING, "succeed"),
     ev.RunFailed: next_run_status(RunStatus.RUNNING, "fail"),
     ev.RunCancelled: next_run_status(RunStatus.RUNNING, "cancel"),
+    ev.RunTerminated: next_run_status(RunStatus.RUNNING, "cancel"),
 }
 """What each end of a run makes of it, by the table of core/lifecycle.py."""
 SOON_US: Final = 1_000_000
@@ -65,7 +67,7 @@ class RunExits:
             hand_over()
         elif state.updates:
             _leave_unanswered(run, status)
-        if successor is None and state.parent_id:
+        if successor is None and state.has_waiting_parent:
             # A parent that lives here gets the end after the commit; one that lives elsewhere gets a message in it.
             parent = self._runs.get(state.parent_id)
             if parent is None or type(parent.phase) is Leaving:
@@ -75,6 +77,26 @@ class RunExits:
         changes.rows += 2
         run.phase = ENDED[run.phase](status, value, failure, successor)
         self._tasks.abandon(run)
+        self._queue.mark(run, urgent=True)
+
+    def terminate(self, run: ActiveRun, request: TerminateMessage) -> None:
+        """End a run at once, without its code. The request stays in the inbox until the end is durable: the last commit deletes all that
+        is there, and if this engine dies before, the next one finds it."""
+        run.inbox_used = True
+        end = ev.RunTerminated(request.reason, request.by)
+        self.close(run, end, ev.terminated(end))
+
+    def pause(self, run: ActiveRun, request: PauseMessage, inbox_id: int) -> None:
+        """Release a run, with everything of it that is only in memory, until an operator resumes it."""
+        self._tasks.hand_over(run)
+        word, waits = wait_reasons.encode(waits_of(run))
+        run.phase = RELEASED[run.phase](None, None)
+        changes = run.segment()  # the request goes in the commit that pauses the run
+        changes.release = (None, None, word, waits)
+        changes.extras.consumed.append(inbox_id)
+        changes.extras.paused = request
+        self._tasks.abandon(run)
+        self._worker.forget(run.id)
         self._queue.mark(run, urgent=True)
 
     def stop(self, run: ActiveRun, failure: Failure) -> None:
@@ -121,9 +143,7 @@ def waits_of(run: ActiveRun) -> list[wait_reasons.WaitReason]:
 def _stop_others(run: ActiveRun) -> None:
     for seq in list(run.state.timers):
         run.record(ev.TimerCancelled(seq))
-    for seq, child_id in run.state.children.items():
-        run.send(child_id, CancelMessage("its parent has ended"))
-        run.record(ev.ChildCancelRequested(seq))
+    close_children(run)
 
 
 def _can_sleep(run: ActiveRun) -> bool:

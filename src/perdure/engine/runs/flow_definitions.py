@@ -16,8 +16,10 @@ import msgspec
 
 from perdure.core.declared import Declared, decode, split
 from perdure.core.errors import Failure, InvalidInput, NotRegistered, PerdureError
+from perdure.core.limits import VERSION_TRUST_US as TRUST_US
 from perdure.core.parameters import Parameters, call_problem
 from perdure.core.parameters import decode as decode_parameters
+from perdure.core.versions import VersionChoice
 from perdure.core.work import is_flow
 from perdure.engine.ports import Named, ServiceRoutes, Store
 from perdure.engine.shared_reads import SharedReads
@@ -27,8 +29,6 @@ from perdure.flows.model import Flow
 
 PLANS_MAX: Final = 1_000
 """Compiled definitions kept; the longest unused go first."""
-TRUST_US: Final = 1_000_000
-"""How long a current version counts after it was read."""
 COMPILED_HERE_BYTES: Final = 8 * 1024
 """A larger document is compiled in a thread: it would hold up the event loop."""
 HEARD_US: Final = 10_000_000
@@ -59,8 +59,8 @@ class Flows:
         self._shared_reads = SharedReads()
         self._moves = 0
         self._plans: OrderedDict[Definition, Flow | Failure] = OrderedDict()
-        self._current: dict[Named, tuple[str | None, int]] = {}
-        self._parameters: dict[Definition, tuple[Parameters | None, int]] = {}
+        self._current: dict[Named, tuple[VersionChoice | None, int]] = {}
+        self._parameters: dict[Definition, tuple[Parameters | None, bool, int]] = {}
         self.fixed: dict[Named, str] = {}
         """Versions that new runs of a name get instead of the current one, for tests."""
 
@@ -103,7 +103,7 @@ class Flows:
             await self._shared_reads.ask(definition, lambda: self._read_parameters(definition))
 
     async def _read_parameters(self, definition: Definition) -> None:
-        self.learn(definition, await self._store.parameters(*definition))
+        self.learn(definition, *await self._store.published(*definition))
 
     def knows_input(self, definition: Definition) -> bool:
         """Whether `check_input` can be asked without looking again. What was published for a version is looked for now and then: one that
@@ -111,7 +111,7 @@ class Flows:
         if is_flow(definition[2]):
             return isinstance(self._plans.get(definition), Flow) and self._knows_declared(definition[0])
         found = self._parameters.get(definition)
-        return found is not None and self._now_us() - found[1] < PARAMETERS_US
+        return found is not None and self._now_us() - found[2] < PARAMETERS_US
 
     def check_input(self, definition: Definition, raw: bytes) -> None:
         """InvalidInput when a run could not begin with this input: a flow's is held against its schema, the arguments of code against its
@@ -121,15 +121,20 @@ class Flows:
             if isinstance(flow, Flow) and (wrong := input_problem(flow, raw)):
                 raise InvalidInput(wrong)
             return
-        taken = self._parameters.get(definition, (None, 0))[0]
+        taken = self._parameters.get(definition, (None, False, 0))[0]
         if taken is not None and (wrong := call_problem(definition[1], taken, raw)):
             raise InvalidInput(wrong)
 
-    def learn(self, definition: Definition, parameters: bytes | None) -> None:
-        """What a workflow of this process, or of a worker that is connected here, takes."""
+    def is_pinned(self, definition: Definition) -> bool:
+        """Whether runs of this version stay with it, as far as `find_input` has read."""
+        return self._parameters.get(definition, (None, False, 0))[1]
+
+    def learn(self, definition: Definition, parameters: bytes | None, pinned: bool = False) -> None:
+        """What a workflow of this process, or of a worker that is connected here, takes, and whether its runs are pinned."""
         if len(self._parameters) >= NAMES_MAX:
             self._parameters.clear()
-        self._parameters[definition] = (decode_parameters(parameters) if parameters else None, self._now_us())
+        taken = decode_parameters(parameters) if parameters else None
+        self._parameters[definition] = (taken, pinned, self._now_us())
 
     def declared(self, ns: int, task: str) -> Declared | None:
         """The options a task declares, by its workers' latest declaration; None: unknown."""
@@ -196,10 +201,10 @@ class Flows:
         found = self._current.get((ns, name))
         return found is not None and self._now_us() - found[1] < TRUST_US
 
-    def current(self, ns: int, name: str) -> str | None:
-        """The version that a new run of this name gets; None when there is no such workflow."""
+    def choice(self, ns: int, name: str) -> VersionChoice | None:
+        """Which versions new runs of this name get; None when there is no such workflow."""
         if (fixed := self.fixed.get((ns, name))) is not None:
-            return fixed
+            return VersionChoice(fixed)
         found = self._current.get((ns, name))
         return found[0] if found is not None else None
 
@@ -212,18 +217,23 @@ class Flows:
         now = self._now_us()
         for name in wanted:
             self._current[ns, name] = (found.get(name), now)
-        await self.ensure((ns, name, version) for name, version in found.items())
+        await self.ensure((ns, name, v) for name, choice in found.items() for v in (choice.current, choice.ramp) if v)
+
+    async def find_current(self, ns: int, name: str) -> None:
+        """As `find`, for one name; many callers at a time share a read."""
+        if not self.knows(ns, name):
+            await self._shared_reads.ask((ns, name, self._moves), lambda: self.find(ns, [name]))
 
     async def pin(self, ns: int, name: str) -> str:
         """The current version of a workflow. NotRegistered when there is none."""
-        if self.current(ns, name) is None:  # it may have been deployed this very moment
+        if self.choice(ns, name) is None:  # it may have been deployed this very moment
             await self.find(ns, [name])
-        elif not self.knows(ns, name):
-            await self._shared_reads.ask((ns, name, self._moves), lambda: self.find(ns, [name]))
-        version = self.current(ns, name)
-        if version is None:
+        else:
+            await self.find_current(ns, name)
+        choice = self.choice(ns, name)
+        if choice is None:
             raise NotRegistered(not_registered(name))
-        return version
+        return choice.current
 
     def forget(self, ns: int, name: str) -> None:
         """The current version of a name was changed here: read it again, and ignore reads that began before."""

@@ -18,6 +18,9 @@ from perdure.core.work import Decided
 from perdure.engine.payloads import Payloads
 from perdure.engine.runs.run import ActiveRun
 
+_GIVEN = frozenset((*ev.FACTS, ev.NodeOverridden))
+"""Events whose values a decider reads."""
+
 
 class FlowPayloads:
     def __init__(self, payloads: Payloads) -> None:
@@ -28,7 +31,7 @@ class FlowPayloads:
         stored = run.stored
         if not stored:
             return records
-        facts = [r.event for r in records if type(r.event) in ev.FACTS]
+        facts = [r.event for r in records if type(r.event) in _GIVEN]
         found = (v for event in facts for p in payload_fields.payloads_of(event) for v in values_of(p))
         run.unloaded = [v for v in islice(found, FLOW_PAYLOADS_MAX) if v.sha256 not in stored]
 
@@ -36,7 +39,7 @@ class FlowPayloads:
             return with_contents(payload, stored) if payload.startswith(MARK) else payload
 
         return [
-            ev.Recorded(r.seq, r.at_us, payload_fields.replaced(r.event, loaded)) if type(r.event) in ev.FACTS else r
+            ev.Recorded(r.seq, r.at_us, payload_fields.replaced(r.event, loaded)) if type(r.event) in _GIVEN else r
             for r in records
         ]
 

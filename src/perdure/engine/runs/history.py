@@ -72,4 +72,4 @@ def bound(run: ActiveRun, started_us: int) -> None:
     """Apply the time limit of a flow, unless the start of the run has its own."""
     if run.decider is not None and run.decider.flow.timeout_us and not run.state.deadline_us:
         grace_us = UNWIND_GRACE_US if run.state.timed_out else 0
-        run.state.deadline_us = started_us + run.decider.flow.timeout_us + grace_us
+        run.state.deadline_us = max(started_us, run.state.start_at_us) + run.decider.flow.timeout_us + grace_us

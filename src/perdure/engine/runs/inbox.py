@@ -34,6 +34,7 @@ from perdure.core.limits import (
     POST_BATCH_BYTES,
     SUCCESSORS_MAX,
 )
+from perdure.core.messages import Stop
 from perdure.core.work import RunView
 from perdure.engine.commits.store import NotCommitted, Poison
 from perdure.engine.events import EngineEvents
@@ -65,16 +66,16 @@ class InboxStore(Protocol):
 
 
 class QueuedMessage:
-    __slots__ = ("answer", "body", "hops", "key", "named", "ns", "run_id", "since", "stops")
+    __slots__ = ("answer", "body", "hops", "key", "named", "ns", "run_id", "since", "stop")
 
-    def __init__(self, ns: int, run_id: bytes, body: bytes, key: str | None, stops: bool, since: float) -> None:
-        self.ns, self.run_id, self.named, self.body, self.key, self.stops = ns, run_id, run_id, body, key, stops
+    def __init__(self, ns: int, run_id: bytes, body: bytes, key: str | None, stop: Stop | None, since: float) -> None:
+        self.ns, self.run_id, self.named, self.body, self.key, self.stop = ns, run_id, run_id, body, key, stop
         self.since, self.hops = since, 0
         self.answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
     @property
     def row(self) -> SendRow:
-        return self.run_id, self.ns, self.body, self.key, self.named, self.stops
+        return self.run_id, self.ns, self.body, self.key, self.named, self.stop
 
     def settle(self, taken: bool) -> None:
         if not self.answer.done():
@@ -98,11 +99,13 @@ class InboxWriter:
         self._following: set[asyncio.Task[None]] = set()
         self._closed = False
 
-    async def send(self, ns: int, run_id: bytes, body: bytes, *, key: str = "", stops: bool = False) -> bool:
+    async def send(self, ns: int, run_id: bytes, body: bytes, *, key: str = "", stop: Stop | None = None) -> bool:
         """False when a message of this key was here before. Raises NotFound, RunFinished or Unavailable."""
-        return await self.put(ns, run_id, body, key=key, stops=stops)
+        return await self.put(ns, run_id, body, key=key, stop=stop)
 
-    def put(self, ns: int, run_id: bytes, body: bytes, *, key: str = "", stops: bool = False) -> asyncio.Future[bool]:
+    def put(
+        self, ns: int, run_id: bytes, body: bytes, *, key: str = "", stop: Stop | None = None
+    ) -> asyncio.Future[bool]:
         """Queue a message, at once: messages of one caller keep their order."""
         if self._closed:
             raise Unavailable("this engine is closing; send the message to another one")
@@ -112,7 +115,7 @@ class InboxWriter:
                 f"{waiting} messages wait to be written here (MESSAGES_QUEUED_MAX={MESSAGES_QUEUED_MAX}, "
                 f"MESSAGES_QUEUED_BYTES_MAX={MESSAGES_QUEUED_BYTES_MAX}); send slower, or to several engines"
             )
-        message = QueuedMessage(ns, run_id, body, key or None, stops, asyncio.get_running_loop().time())
+        message = QueuedMessage(ns, run_id, body, key or None, stop, asyncio.get_running_loop().time())
         self._bytes += len(body)
         message.answer.add_done_callback(lambda _: self._gone(message))
         self._waiting.append(message)
@@ -250,7 +253,7 @@ class InboxWriter:
                 held.append(message)
         for run_id in reached:
             self._events.message_sent.publish(run_id)
-        if any(p.stops for p, outcome in zip(batch, outcomes, strict=True) if outcome == TAKEN):
+        if any(p.stop for p, outcome in zip(batch, outcomes, strict=True) if outcome == TAKEN):
             self._events.cancel_sent.publish()
         return held
 

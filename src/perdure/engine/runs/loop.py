@@ -18,8 +18,9 @@ from perdure.core import events as ev
 from perdure.core import wait_reasons
 from perdure.core.errors import Failure, HistoryTooLarge, NondeterminismError, PerdureError, Unavailable, clip
 from perdure.core.limits import HISTORY_EVENTS_MAX
+from perdure.core.messages import PauseMessage, TerminateMessage
 from perdure.core.payloads import NeedPayload, Reference
-from perdure.core.run_retry import effective, pause
+from perdure.core.run_retry import NO_PAUSE, effective, is_fork, pause
 from perdure.core.trace import run_traceparent
 from perdure.core.work import Activation, Decided
 from perdure.engine.context import EngineContext
@@ -27,6 +28,7 @@ from perdure.engine.flow_control import FlowControl
 from perdure.engine.payloads import Payloads
 from perdure.engine.ports import HistoryRow, InboxRow
 from perdure.engine.runs.commands import RunCommands
+from perdure.engine.runs.crashes import CrashLoops, crash_loop
 from perdure.engine.runs.delivery import FROM_MESSAGES, InboxDelivery, message_of
 from perdure.engine.runs.exits import RunExits, waits_of
 from perdure.engine.runs.flow_definitions import Flows
@@ -38,6 +40,7 @@ from perdure.engine.runs.task_port import TaskPort
 from perdure.engine.runs.timers import Timers
 from perdure.engine.runs.transitions import ACTIVATED, CODE_LOST, DECIDED, FACTS, IDLE, LOADED, RELOADED, RELOADING
 from perdure.engine.runs.turns import SLICE_S, Turns, within
+from perdure.engine.runs.version_choice import VersionChoices
 from perdure.flows.decide.decider import DecisionTooLarge
 from perdure.wire.codec import decode_row
 
@@ -66,10 +69,11 @@ class RunParts:
         self.context, self.tasks, self.flows, self.flow_control = context, tasks, flows, flow_control
         self.payloads = FlowPayloads(payloads)
         self.runs = OwnedRuns(flows, context.settings.runs_max)
+        self.versions = VersionChoices(flows, self.runs)
         self.delivery = InboxDelivery(context.queue, tasks)
         self.exits = RunExits(context, self.runs, tasks, self.delivery)
         self.timers = Timers(context, self.runs, self.exits)
-        self.commands = RunCommands(context, self.runs, tasks, self.exits, self.timers, flows, flow_control)
+        self.commands = RunCommands(context, self.runs, tasks, self.exits, self.timers, self.versions, flow_control)
 
 
 class RunLoop:
@@ -89,10 +93,11 @@ class RunLoop:
             parts.timers,
             parts.commands,
         )
-        self._payloads = parts.payloads
+        self._payloads, self._versions = parts.payloads, parts.versions
         self._ready: dict[ActiveRun, None] = {}
         self._activation_due = False
         self._turns = Turns(context.counters, self._go_on)
+        self._crashes = CrashLoops()
         self.to_reload: dict[bytes, ActiveRun] = {}
         """Runs whose history is to be read again, by claims."""
 
@@ -110,7 +115,7 @@ class RunLoop:
             return
         bound(run, at_us)
         self._timers.push_deadline(run)
-        if self._other_version(run):
+        if self._begins_otherwise(run):
             self._begin_late(run)
         else:
             self._loaded(run)
@@ -132,29 +137,46 @@ class RunLoop:
     def _load(self, run: ActiveRun, history: list[ev.Recorded], seen: list[ev.Recorded], queued: set[int]) -> None:
         _place_in_trace(run)
         run.seq = run.state.events = history[-1].seq
-        run.retried = pause(history) if seen is not history else (0, 0)
+        run.retried = pause(history) if seen is not history or is_fork(history) else NO_PAUSE
         run.queued = queued
         run.deliver = seen
         if run.state.tasks:
             self._tasks.take_over(run)
         woken = self._timers.push_all(run)
         # A run that a timer woke is activated once the timer event is durable: its code then gets the whole history at once.
-        if len(history) == 1 and (self._now_us() - history[0].at_us > BEGAN_LATE_US or self._other_version(run)):
+        if len(history) == 1 and (self._now_us() - history[0].at_us > BEGAN_LATE_US or self._begins_otherwise(run)):
             self._begin_late(run)
-        elif not woken:
+            return
+        self._follow_version(run)
+        if not woken:
             self._loaded(run)
 
-    def _other_version(self, run: ActiveRun) -> str:
-        """The version of the code that workers here have, where its starter named another one. A starter's import is only a hint."""
-        version = self._runs.workflows.get((run.ns, run.workflow), "") if run.decider is None else ""
-        return version if version != run.version else ""
+    def _begins_otherwise(self, run: ActiveRun) -> bool:
+        """Whether it begins with another version than its starter named, or is pinned only now: what a version's runs do is known once a
+        worker has registered it."""
+        if run.decider is not None:
+            return False
+        version = self._versions.of_loaded(run)
+        return version != run.version or (not run.pin and self._versions.pins(run, version))
 
     def _begin_late(self, run: ActiveRun) -> None:
-        version = self._other_version(run)
-        changes = run.record(ev.RunBegan(version))
-        if version:
-            run.version = changes.extras.version = version
+        before, is_code = run.version, run.decider is None
+        version = self._versions.of_loaded(run) if is_code else before
+        pinned = is_code and not run.pin and self._versions.pins(run, version)
+        changes = run.record(ev.RunBegan(version if version != before else "", pinned))
+        if version != before or pinned:
+            run.version, run.pin = version, version if pinned or run.pin else ""
+            changes.extras.version = (run.version, run.pin)
         self._queue.mark(run, urgent=True)
+
+    def _follow_version(self, run: ActiveRun) -> None:
+        """A loaded run whose code is to be another version from here on. The record is written before anything that the code decides."""
+        if run.decider is not None or (version := self._versions.of_loaded(run)) == run.version:
+            return
+        by = run.pin and "an operator"
+        run.record(ev.VersionChanged(version, run.version, by)).extras.version = (version, run.pin and version)
+        run.version = version
+        self._queue.mark(run, urgent=False)
 
     def _loaded(self, run: ActiveRun) -> None:
         run.phase = LOADED[run.phase]
@@ -185,14 +207,14 @@ class RunLoop:
         for run in list(islice(self._ready, ACTIVATIONS_MAX)):
             del self._ready[run]
             phase = run.phase
-            if not phase.is_ready:
+            if not phase.is_ready or self._crashes.must_wait(run):
                 continue
             if run.unseen:
                 del run.unseen[: sum(type(r.event) in FROM_MESSAGES for r in run.deliver)]
             records, run.deliver = run.deliver, []
             run.phase = ACTIVATED[phase]
             if run.decider is None:
-                batch.append(Activation(run.id, run.workflow, records, phase.replay, run.ns))
+                batch.append(Activation(run.id, run.workflow, records, phase.replay, run.ns, run.version))
                 continue
             if not decided:
                 self._turns.begin()
@@ -246,11 +268,19 @@ class RunLoop:
                 self._background.start(self._look_up(run, names, d))  # and then it comes here again
             else:
                 self._decided(run, d)
+        self.activate_suspect()
         self._tasks.refill()
+
+    def activate_suspect(self) -> None:
+        """Runs that may end their workers take turns."""
+        run = self._crashes.next_turn()
+        if run is not None and self._runs.get(run.id) is run:
+            self._activate_soon(run)
 
     def _decided(self, run: ActiveRun, d: Decided) -> None:
         if not d.spontaneous and not d.partial:
             run.phase, run.waiting = DECIDED[run.phase], d.waiting
+            self._crashes.answered(run)
         try:
             self._carry_out(run, d)
         except Exception as e:
@@ -262,7 +292,8 @@ class RunLoop:
             return
         if run.suspect and not d.spontaneous:
             run.suspect = False
-            self._events.suspect_decided.publish(run.id)
+            run.segment().extras.settles = True
+            self._queue.mark(run, urgent=True)
         if run.deliver and run.phase is IDLE:
             self._make_ready(run)
 
@@ -289,7 +320,12 @@ class RunLoop:
     def _cannot_go_on(self, run: ActiveRun, why: Failure) -> None:
         if why is WAITS_FOR_VALUES:
             return  # `_load_values` goes on
-        if why.code == "cache_miss":  # no worker holds the code: another one, or the same, gets the whole history
+        if why.code == "worker_lost" and self._crashes.worker_lost(run):
+            self._exits.stop(run, crash_loop())
+        elif why.code in (
+            "cache_miss",
+            "worker_lost",
+        ):  # no worker holds the code: another one, or the same, gets the whole history
             run.phase = CODE_LOST[run.phase]
             run.operations = 0
             self.reload_when_written(run)
@@ -363,12 +399,20 @@ class RunLoop:
         run.unseen = [m for r in history if (m := message_of(r.event)) is not None] + run.unseen[undelivered:]
         run.deliver = history + [r for r in run.deliver if r.seq > last]
         run.phase = RELOADED[run.phase]
+        self._follow_version(run)
         self._activate_soon(run)
 
     def deliver_row(self, run: ActiveRun, row: InboxRow) -> None:
         """A row that cannot be read, or that the run cannot take, stops that run and no other."""
         try:
-            self._delivery.deliver_row(run, row)
+            message = self._delivery.read(run, row)
+            if isinstance(message, TerminateMessage):
+                self._exits.terminate(run, message)
+            elif isinstance(message, PauseMessage):
+                self._delivery.pending.add(row.id)
+                self._exits.pause(run, message, row.id)
+            elif message is not None:
+                self._delivery.deliver(run, message, row.id)
         except Exception as e:
             self._exits.broke(run, e)
 
@@ -376,6 +420,7 @@ class RunLoop:
         """The session is lost: everything in memory is void."""
         self._runs.forget_all()
         self.to_reload.clear()
+        self._crashes.forget_all()
         self._ready.clear()
         self._turns.forget_all()
         self._timers.forget_all()

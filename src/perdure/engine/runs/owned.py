@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from perdure.core.work import is_flow
-from perdure.engine.ports import Named
+from collections.abc import Mapping
+
+from perdure.core.work import ServedCode, is_flow
+from perdure.engine.ports import CodeKey, Named, Pin
 from perdure.engine.runs.flow_definitions import Flows
 from perdure.engine.runs.run import ActiveRun
 
@@ -17,20 +19,34 @@ class OwnedRuns(dict[bytes, ActiveRun]):
         self.reserved = 0
         self.draining = False
         """No runs are claimed or begun here."""
-        self.workflows: dict[Named, str] = {}
-        """(namespace, name) -> version, as workers here serve them."""
+        self.code: Mapping[CodeKey, ServedCode] = {}
+        """What workers here serve."""
+        self.versions: dict[Named, tuple[str, ...]] = {}
+        """The versions of each workflow among them, in the order in which they came."""
+        self.claimable: list[Pin] = []
+        """What runs of code may be pinned to that are claimed here."""
 
     @property
     def has_room(self) -> bool:
         return len(self) + self.reserved < self.runs_max
 
-    def may_own(self, ns: int, workflow: str, version: str) -> bool:
-        """As `reserve`, for a start that a caller asks for."""
-        return not self.draining and self.reserve(ns, workflow, version)
+    def serve(self, code: Mapping[CodeKey, ServedCode]) -> None:
+        """This is all that workers here serve."""
+        self.code, self.versions = code, {}
+        for ns, workflow, version in code:
+            self.versions[ns, workflow] = (*self.versions.get((ns, workflow), ()), version)
+        self.claimable = [*((ns, workflow, "") for ns, workflow in self.versions), *code]
 
-    def reserve(self, ns: int, workflow: str, version: str) -> bool:
+    def may_own(self, ns: int, workflow: str, version: str, pinned: bool) -> bool:
+        """As `reserve`, for a start that a caller asks for."""
+        return not self.draining and self.reserve(ns, workflow, version, pinned)
+
+    def reserve(self, ns: int, workflow: str, version: str, pinned: bool) -> bool:
         """Keep a place for a run of ours that is being created; `RunLoop.begin` or a refusal gives it back."""
-        known = self._flows.has(ns, workflow, version) if is_flow(version) else (ns, workflow) in self.workflows
+        if is_flow(version):
+            known = self._flows.has(ns, workflow, version)
+        else:
+            known = (ns, workflow, version) in self.code if pinned else (ns, workflow) in self.versions
         if not known or not self.has_room:
             return False
         self.reserved += 1
@@ -41,7 +57,9 @@ class OwnedRuns(dict[bytes, ActiveRun]):
 
     def serves(self, run: ActiveRun) -> bool:
         """Whether its code, or its flow, can be decided here."""
-        return run.decider is not None or (run.ns, run.workflow) in self.workflows
+        if run.decider is not None:
+            return True
+        return (run.ns, run.workflow, run.pin) in self.code if run.pin else (run.ns, run.workflow) in self.versions
 
     def forget_all(self) -> None:
         self.clear()

@@ -18,128 +18,46 @@ from perdure.core import events as ev
 from perdure.core.durations import FOREVER_US
 from perdure.core.errors import Failure
 from perdure.core.events import PROMISE_WORDS
-from perdure.core.flow_control.groups import FlowControlGroup
 from perdure.core.lazy_sets import EMPTY, LazySet, added, discard
 from perdure.core.lifecycle import RunStatus, TaskStatus
-from perdure.core.messages import CancelMessage, Message
+from perdure.core.messages import Message, stop_of
 from perdure.core.payload_fields import payloads_of
 from perdure.core.payloads import MARK, Reference
+from perdure.core.run_retry import NO_PAUSE
 from perdure.core.runstate import RunState
 from perdure.core.work import run_kind
 from perdure.engine.commits.rows import (
+    NO_ERROR,
     RUN_WORDS,
     TASK_WORDS,
     AnswerRow,
     AppendRow,
+    AttributesRow,
     Batch,
+    ChangeRow,
     CloseRow,
+    DequeuedRow,
     EndedRow,
     GroupRow,
     MessageRow,
     PromiseRow,
     QueuedRow,
     ReleaseRow,
+    Spent,
     StartRow,
     StateRow,
     TaskRow,
-    VersionRow,
-    WaitRow,
+    error_columns,
     make_row,
 )
 from perdure.engine.flow_control import FlowControl
+from perdure.engine.runs.changes import Changes, ChildStart
 from perdure.engine.runs.transitions import IDLE, LOADING, Phase
 from perdure.flows.decide.decider import Decider
 from perdure.wire.codec import decode_message, encode_events, encode_message, encode_options
 
 SEGMENT_ROWS = 500
 SEGMENT_BYTES = 2 * 1024 * 1024
-
-
-class ChildStart:
-    """A run to be created together with the event that mentions it."""
-
-    __slots__ = ("group", "head", "input_hash", "key", "own", "run_id", "seq", "started", "version")
-
-    def __init__(
-        self,
-        run_id: bytes,
-        seq: int,
-        version: str,
-        key: str,
-        input_hash: bytes,
-        own: bool,
-        started: ev.RunStarted,
-        group: FlowControlGroup | None = None,
-    ) -> None:
-        self.run_id, self.seq, self.version, self.key = run_id, seq, version, key
-        self.input_hash, self.own, self.started, self.group = input_hash, own, started, group
-        self.head = b""
-        """Hash of its first row, once it is written."""
-
-
-class Extras:
-    """Rows that most segments do not have."""
-
-    __slots__ = (
-        "answers",
-        "consumed",
-        "groups",
-        "messages",
-        "promises",
-        "queue_ops",
-        "starts",
-        "states",
-        "stops",
-        "version",
-        "wait_reason",
-    )
-
-    def __init__(self) -> None:
-        self.queue_ops: dict[bytes, QueuedRow | None] = {}
-        """Task id -> its row in task_queue, or None to delete it."""
-        self.messages: list[MessageRow] = []
-        """Messages to other runs."""
-        self.consumed: list[int] = []
-        self.starts: list[ChildStart] = []
-        self.promises: list[ev.PromiseCreated] = []
-        """Name, and what makes it more than a plain promise."""
-        self.groups: dict[bytes, GroupRow] = {}
-        """Flow-control groups that tasks or runs of this segment join: id -> row."""
-        self.wait_reason: tuple[str | None, str | None] | None = None
-        """Wait reason of a run that stays in memory: the short form, and all of it as JSON."""
-        self.answers: list[tuple[str, bytes, bytes | None]] = []
-        """Answers to updates: id, value, failure."""
-        self.states: dict[str, bytes | None] = {}
-        self.stops = False
-        """A cancel request is among the events."""
-        self.version: str | None = None
-        """Of the code that the run begins with, where that is not the one it was started with."""
-
-
-class Changes:
-    """One segment. The common one is small on purpose: there is one per run and commit."""
-
-    __slots__ = ("_extras", "bytes", "close", "events", "release", "rows", "tasks")
-
-    def __init__(self) -> None:
-        self.events: list[ev.Event] = []
-        self.tasks: list[TaskRow] = []
-        self.close: tuple[RunStatus, Failure | None, bytes | None] | None = None
-        self.release: tuple[int | None, str | None, str | None, str | None] | None = None
-        """Wake at, stuck with, and the wait reason: the short form, and all of it as JSON."""
-        self._extras: Extras | None = None
-        self.rows = 0
-        self.bytes = 0
-
-    @property
-    def extras(self) -> Extras:
-        if self._extras is None:
-            self._extras = Extras()
-        return self._extras
-
-    @property
-    def has_extras(self) -> bool:
-        return self._extras is not None
 
 
 class ActiveRun:
@@ -159,6 +77,7 @@ class ActiveRun:
         "operations",
         "pending",
         "phase",
+        "pin",
         "queued",
         "retried",
         "seq",
@@ -177,6 +96,8 @@ class ActiveRun:
 
     def __init__(self, run_id: bytes, ns: int, workflow: str, version: str, epoch: int) -> None:
         self.id, self.ns, self.workflow, self.version, self.epoch = run_id, ns, workflow, version, epoch
+        self.pin = ""
+        """The version of code that alone may execute it; empty: any."""
         self.state = RunState()
         self.phase: Phase = LOADING
         self.flow_control: FlowControl | None = None
@@ -211,8 +132,8 @@ class ActiveRun:
         self.queued: LazySet[int] = EMPTY
         """Tasks that have a row in task_queue."""
         self.operations = 0
-        self.retried: tuple[int, int] = (0, 0)
-        """When the run was last retried, and how long it had been failed before."""
+        self.retried = NO_PAUSE
+        """Its last retry, or its fork."""
         self.inbox_used = False
         """Rows of its inbox were consumed, so that more of them may be there when it ends."""
         self.wait_reason: tuple[str | None, str | None] = (None, None)
@@ -265,8 +186,8 @@ class ActiveRun:
         status: TaskStatus,
         attempts: int,
         lost: int,
-        times: tuple[int, int | None, int],
-        error: str | None,
+        spent: Spent,
+        failure: Failure | None = None,
     ) -> TaskRow:
         fields = (
             ids.derive(self.id, ids.TASK, seq),
@@ -279,30 +200,11 @@ class ActiveRun:
             attempts,
             lost,
             self.epoch,
-            *times,
-            error,
+            *spent,
+            *(NO_ERROR if failure is None else error_columns(failure)),
             ev.label(scheduled, seq) if scheduled.nodes else None,
         )
         return make_row(TaskRow, fields)
-
-    def skipped_row(self, seq: int, node: str, reason: str, now_us: int) -> TaskRow:
-        return TaskRow(
-            id=ids.derive(self.id, ids.TASK, seq),
-            ns=self.ns,
-            run_id=self.id,
-            seq=seq,
-            name=node,
-            queue="",
-            status="skipped",
-            attempts=0,
-            lost=0,
-            epoch=self.epoch,
-            scheduled_at=now_us,
-            started_at=None,
-            finished_at=now_us,
-            error=reason or None,
-            node=node,
-        )
 
     def queue_row(
         self,
@@ -315,6 +217,7 @@ class ActiveRun:
         scheduled_us: int,
         error: str | None,
         expires_us: int | None = None,
+        started_us: int | None = None,
     ) -> None:
         """Insert or update the task's row in the shared queue. `expires_us`: it fails if it has not begun by then."""
         self.queued = added(self.queued, seq)
@@ -347,17 +250,18 @@ class ActiveRun:
             node=ev.label(scheduled, seq) if scheduled.nodes else None,
             group_id=group.id if group is not None else None,
             start_deadline_at=expires_us,
+            started_at=started_us,
         )
 
-    def unqueue(self, seq: int) -> None:
+    def unqueue(self, seq: int, attempt: int = 0) -> None:
+        """The task ends with this attempt; 0: with none."""
         if seq in self.queued:
             discard(self.queued, seq)
-            self.segment().extras.queue_ops[ids.derive(self.id, ids.TASK, seq)] = None
+            task_id = ids.derive(self.id, ids.TASK, seq)
+            self.segment().extras.queue_ops[task_id] = DequeuedRow(task_id, attempt)
 
     def send(self, run_id: bytes, message: Message) -> None:
-        self.segment().extras.messages.append(
-            MessageRow(run_id, encode_message(message), isinstance(message, CancelMessage))
-        )
+        self.segment().extras.messages.append(MessageRow(run_id, encode_message(message), stop_of(message)))
 
     @property
     def is_idle(self) -> bool:
@@ -410,11 +314,12 @@ class RunUnit:
     def _fill_extras(self, batch: Batch) -> None:
         """Of several writes to one queue row or state in a commit only the last one counts, of several answers the first."""
         run = self.run
-        queue_ops: dict[bytes, QueuedRow | None] = {}
+        queue_ops: dict[bytes, QueuedRow | DequeuedRow] = {}
         states: dict[str, bytes | None] = {}
         groups: dict[bytes, GroupRow] = {}
         wait_reason: tuple[str | None, str | None] | None = None
         answers: dict[str, tuple[bytes, bytes | None]] = {}
+        attributes: bytes | None = None
         for x in self.extras:
             queue_ops.update(x.queue_ops)
             states.update(x.states)
@@ -427,26 +332,52 @@ class RunUnit:
                 if MARK in message.body:
                     batch.use(message.run_id, run.ns, payloads_of(decode_message(message.body)))
             batch.consumed.extend(x.consumed)
+            batch.recovered.extend(x.recovered)
+            batch.attempts.extend(x.attempts)
             batch.promises.extend(
                 PromiseRow(run.id, p.name, run.ns, PROMISE_WORDS[p.kind], p.spec.decode() or None) for p in x.promises
             )
             groups.update(x.groups)
             wait_reason = x.wait_reason or wait_reason
+            attributes = x.attributes if x.attributes is not None else attributes
             for id, value, failure in x.answers:
                 answers.setdefault(id, (value, failure))
-        for task_id, row in queue_ops.items():
-            if row is None:
-                batch.dequeued.append(task_id)
+        for row in queue_ops.values():
+            if isinstance(row, DequeuedRow):
+                batch.dequeued.append(row)
             else:
                 batch.queued.append(row)
         batch.states.extend(StateRow(run.id, name, run.ns, value) for name, value in states.items())
         batch.groups.extend(groups.values())
         batch.answers.extend(AnswerRow(run.id, id, run.ns, *answer) for id, answer in answers.items())
-        if wait_reason is not None:
-            batch.waits.append(WaitRow(run.id, *wait_reason))
-        if any(x.stops for x in self.extras):
-            batch.cancelling.append(run.id)
-        batch.versions.extend(VersionRow(run.id, x.version) for x in self.extras if x.version is not None)
+        if attributes is not None:
+            batch.attributes.append(AttributesRow(run.id, attributes.decode()))
+        self._fill_change(batch, wait_reason)
+
+    def _fill_change(self, batch: Batch, wait_reason: tuple[str | None, str | None] | None) -> None:
+        is_released = any(s.release is not None for s in self.segments)
+        waits = wait_reason if not is_released else None  # a release says itself what the run waits for
+        is_cancelled, is_settled = any(x.stops for x in self.extras), any(x.settles for x in self.extras)
+        moved = next((x.version for x in reversed(self.extras) if x.version is not None), None)
+        paused = next((x.paused for x in self.extras if x.paused is not None), None)
+        if waits is not None or is_cancelled or is_settled or moved is not None or paused is not None:
+            word, reasons = waits or (None, None)
+            version, pin = moved or (None, None)
+            batch.changes.append(
+                ChangeRow(
+                    run_id=self.run.id,
+                    is_released=is_released,
+                    has_waits=waits is not None,
+                    waiting_on=word,
+                    wait_reasons=reasons,
+                    is_cancelled=is_cancelled,
+                    is_settled=is_settled,
+                    version=version,
+                    paused_by=paused.by if paused is not None else None,
+                    pause_reason=paused.reason if paused is not None else None,
+                    pin=pin,
+                )
+            )
 
     def _fill_close(self, batch: Batch, status: RunStatus, failure: Failure | None, successor: bytes | None) -> None:
         run = self.run
@@ -477,12 +408,13 @@ def _fill_start(batch: Batch, child: ChildStart, parent: ActiveRun) -> None:
             key=child.key or None,
             input_hash=child.input_hash,
             parent_id=e.parent_id or None,
-            parent_seq=e.parent_seq if e.parent_id else None,
+            parent_seq=e.parent_seq if e.parent_id and e.parent_seq >= 0 else None,
             own=child.own,
             body=body,
             attributes=attributes_text(e.attributes),
             group_id=child.group.id if child.group is not None else None,
             deadline_at=e.deadline_us or None,
             hash=child.head,
+            pin=child.version if e.pinned else "",
         )
     )

@@ -86,6 +86,9 @@ class StartUnit(AwaitedUnit):
             self.group.id if self.group is not None else None,
             self.started.deadline_us or None,
             self.head,
+            self.started.start_at_us or None,
+            self.started.expires_us or None,
+            r.version if self.started.pinned else "",
         )
         batch.starts.append(make_row(StartRow, fields))
         if MARK in body:
@@ -93,7 +96,7 @@ class StartUnit(AwaitedUnit):
         if self.group is not None:
             batch.groups.append(GroupRow(*self.group.row(), 0))
         if self.messages:
-            batch.messages.extend(MessageRow(self.run_id, body, False) for body in self.messages)
+            batch.messages.extend(MessageRow(self.run_id, body, None) for body in self.messages)
             batch.use(self.run_id, self.ns, (p for body in self.messages for p in payloads_of(decode_message(body))))
 
 

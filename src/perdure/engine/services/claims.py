@@ -17,13 +17,12 @@ from collections.abc import Awaitable, Iterator
 from itertools import islice
 from typing import Final, TypeVar
 
-from perdure.core import ids
 from perdure.core.errors import Fenced, Unavailable
 from perdure.core.limits import SUCCESSORS_MAX
 from perdure.core.messages import ChildEndedMessage, TaskEndedMessage
 from perdure.core.work import Outcome
 from perdure.engine.context import EngineContext
-from perdure.engine.ports import ClaimedRun, Due, InboxRow, Kind, Named
+from perdure.engine.ports import ClaimedRun, Due, InboxRow, Kind, Pin
 from perdure.engine.runs.history import History, read_history
 from perdure.engine.runs.loop import RunLoop, RunParts
 from perdure.engine.runs.run import ActiveRun
@@ -59,6 +58,7 @@ class Claims(Service):
         self._store, self._session, self._worker = context.store, context.session, context.worker
         self._counters = context.counters
         self._runs, self._flows, self._flow_control = parts.runs, parts.flows, parts.flow_control
+        self._versions = parts.versions
         self._delivery, self._timers, self._loop, self._dispatcher = parts.delivery, parts.timers, loop, dispatcher
         self._claimed: list[ClaimedRun] = []
         """Claimed runs that are not in memory yet: read again when the database did not answer."""
@@ -78,7 +78,8 @@ class Claims(Service):
         self._counters.polls += 1
         self._slots_short = False
         self._delivery.poll_begins()
-        workflows = [] if self._runs.draining else list(self._runs.workflows)
+        self._loop.activate_suspect()  # the one before may have left without an answer
+        workflows = [] if self._runs.draining else self._runs.claimable
         served = [] if self._runs.draining else list(self._dispatcher.served)
         if self._loop.to_reload:
             await self._reload()
@@ -116,7 +117,7 @@ class Claims(Service):
         if at_us is not None and now_us < at_us < now_us + self.poll_s * 1e6:
             self.wake_in(at_us - now_us)
 
-    async def _claim_runs(self, workflows: list[Named], *, with_messages: bool) -> None:
+    async def _claim_runs(self, workflows: list[Pin], *, with_messages: bool) -> None:
         """Page after page while many are due: one is read while the next is claimed."""
         full = await self._claim_page(workflows, with_messages)
         for _ in range(PAGES_MAX - 1):
@@ -134,7 +135,7 @@ class Claims(Service):
         if full:
             self.wake()
 
-    async def _claim_page(self, workflows: list[Named], with_messages: bool) -> bool:
+    async def _claim_page(self, workflows: list[Pin], with_messages: bool) -> bool:
         """Whether more runs may be due and should be claimed at once."""
         if self._runs.draining:
             return False
@@ -151,7 +152,7 @@ class Claims(Service):
             self._claimed, self._claimed_by = [*self._claimed, *claimed], session
         return len(claimed) == room
 
-    async def _claim_suspect(self, workflows: list[Named]) -> None:
+    async def _claim_suspect(self, workflows: list[Pin]) -> None:
         """Claimed alone: if it kills this engine, the takeover is counted for no other run."""
         if self._suspect in self._runs or not self._runs.has_room:
             return
@@ -163,13 +164,8 @@ class Claims(Service):
             self._claimed, self._claimed_by = [*self._claimed, *claimed], session
             await self._load_claimed()
 
-    async def settle_suspect(self, run_id: bytes) -> None:
-        """A suspect was decided, and this engine is alive."""
-        try:
-            await self._store.settle_suspect(self._session.id, run_id)
-        except Unavailable as e:
-            log.warning("run %s is still counted as one that engines do not survive: %s", ids.text(run_id), e)
-            return
+    def suspect_settled(self) -> None:
+        """A suspect was decided, that is durable, and this engine is alive."""
         self._suspect = None
         self.wake()
 
@@ -178,6 +174,7 @@ class Claims(Service):
         session, claimed = self._session.id, self._claimed
         self._check_session(self._claimed_by)
         await self._flows.ensure((c.ns, c.workflow, c.version) for c in claimed)
+        await self._find_versions(claimed)
         loaded = await self._store.load([c.run_id for c in claimed])
         self._check_session(session)
         queued: dict[bytes, set[int]] = {c.run_id: set() for c in claimed}
@@ -193,7 +190,7 @@ class Claims(Service):
         events = 0
         for c in claimed:
             run = ActiveRun(c.run_id, c.ns, c.workflow, c.version, c.epoch)
-            run.keys, run.suspect = c.keys, c.run_id == self._suspect
+            run.keys, run.suspect, run.pin = c.keys, c.run_id == self._suspect, c.pin
             read = await read_history(self._flows, run, loaded.history[c.run_id])
             self._check_session(session)
             reads.append((run, read))
@@ -206,6 +203,13 @@ class Claims(Service):
                 await asyncio.sleep(0)
                 self._check_session(session)
         await self._catch_up_children(children)
+
+    async def _find_versions(self, claimed: list[ClaimedRun]) -> None:
+        """What is set for workflows of which workers here serve several versions."""
+        named = {(c.ns, c.workflow) for c in claimed if not c.pin}
+        for ns, workflow in sorted(named):
+            if self._versions.needs_choice(ns, workflow):
+                await self._versions.find(ns, workflow, "")
 
     def _take_in(
         self,
@@ -333,7 +337,7 @@ class Claims(Service):
         self.messages_left = len(rows) == MESSAGES_MAX
         self._deliver(rows)
         if self._runs.has_room:
-            await self._claim_runs([] if self._runs.draining else list(self._runs.workflows), with_messages=True)
+            await self._claim_runs([] if self._runs.draining else self._runs.claimable, with_messages=True)
 
     def _deliver(self, rows: list[InboxRow]) -> None:
         for row in rows:

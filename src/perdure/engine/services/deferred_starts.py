@@ -23,11 +23,13 @@ import msgspec
 from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.deferred_starts import BatchSpec, DedupSpec, Later, check_later, gathered
-from perdure.core.errors import Unavailable
+from perdure.core.errors import NotRegistered, Unavailable
 from perdure.core.flow_control.groups import FlowControlGroup
-from perdure.core.work import StartRequest
+from perdure.core.work import StartRequest, is_demanded
 from perdure.engine.context import EngineContext
 from perdure.engine.flow_control import FlowControl
+from perdure.engine.runs.flow_definitions import not_registered
+from perdure.engine.runs.version_choice import VersionChoices
 from perdure.engine.services.service import Service
 from perdure.wire.codec import encode_events
 
@@ -49,6 +51,7 @@ class NewRun(msgspec.Struct, frozen=True):
     attributes: str | None
     group: FlowControlGroup | None
     deadline_us: int = 0
+    pinned: bool = False
 
 
 class DueStart(msgspec.Struct, frozen=True):
@@ -113,9 +116,12 @@ class DeferredStarts(Service):
     name = "starting deferred runs"
     poll_s = 1.0
 
-    def __init__(self, context: EngineContext, store: StartStore, flow_control: FlowControl) -> None:
+    def __init__(
+        self, context: EngineContext, store: StartStore, flow_control: FlowControl, versions: VersionChoices
+    ) -> None:
         super().__init__()
         self._store, self._flow_control, self._events = store, flow_control, context.events
+        self._versions = versions
         self._now_us, self._new_run_id = context.now_us, context.new_run_id
         self._next_us: int | None = None
         self._sweep_at_s = monotonic() + SWEEP_S * random.random()
@@ -123,7 +129,7 @@ class DeferredStarts(Service):
         """It is creating due runs."""
 
     async def start(self, ns: int, r: StartRequest) -> Begun:
-        """`r` has been checked, and names a version."""
+        """`r` has been checked. Its version is chosen when the run is created."""
         check_later(r.later, r.dedup, r.key)
         return await (self._shared_reads(ns, r, r.dedup) if r.dedup is not None else self._defer(ns, r))
 
@@ -191,9 +197,23 @@ class DeferredStarts(Service):
             log.exception("could not create run %s from its deferred start", ids.text(due.run_id))
 
     async def _new(self, run_id: bytes, ns: int, r: StartRequest) -> NewRun:
+        demanded = is_demanded(r)
+        if demanded or not self._versions.knows(ns, r.workflow):
+            await self._versions.find(ns, r.workflow, r.version, demanded=demanded)
+        chosen = self._versions.of_start(ns, r.workflow, r.version, run_id, demanded=demanded)
+        if chosen is None:
+            raise NotRegistered(not_registered(r.workflow))
+        r = msgspec.structs.replace(r, version=chosen.version)
         deadline_us = self._now_us() + r.timeout_us if r.timeout_us else 0
         started = ev.RunStarted(
-            r.workflow, r.version, r.input, "", deadline_us=deadline_us, attributes=r.attributes, trace=r.trace
+            r.workflow,
+            r.version,
+            r.input,
+            "",
+            deadline_us=deadline_us,
+            attributes=r.attributes,
+            trace=r.trace,
+            pinned=chosen.pinned,
         )
         return NewRun(
             run_id=run_id,
@@ -204,6 +224,7 @@ class DeferredStarts(Service):
             attributes=r.attributes.decode() if r.attributes else None,
             group=await self._group(ns, r),
             deadline_us=deadline_us,
+            pinned=chosen.pinned,
         )
 
     async def _group(self, ns: int, r: StartRequest) -> FlowControlGroup | None:

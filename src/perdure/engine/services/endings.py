@@ -1,16 +1,18 @@
-"""Runs that no code can end: any engine ends them, at their deadline or when they are cancelled.
+"""Runs that no code ends: any engine ends them, at their deadline, when they are cancelled or terminated, or when they expire.
 
 A run whose code a worker has ends by its own code, which may undo what the run did. That needs the code. A run is ended here when its code
-cannot run: it is stuck, it waits for admission, or no connected worker has its workflow. Its tasks and timers are cancelled, its children
-are cancelled, its parent gets a message, its slots are freed.
+cannot run: it is stuck, it has not begun, it waits for admission, or no connected worker has its workflow. A run that is to be terminated
+is ended here in any case, unless an engine has it in memory and ends it there. Its tasks and timers are cancelled, its children end by
+their parent-close policies, its parent gets a message, its slots are freed.
 
 Laws:
 
 1. Only the database's clock decides. A run is taken under a lock that no claim can share: it is claimed or ended, never both.
 2. Everything about an end is written in one fenced transaction. An engine that dies in the middle has done nothing.
 3. A run that has something to undo and only lacks a worker is given UNDO_WORKER_GRACE_US for one to come back.
-4. A history that cannot be read does not keep a run from ending: what can be read of it is used.
-5. An idle poll reads three empty indexes.
+4. A cancel request, or its deadline, ends the pause of a run whose code can end it.
+5. A history that cannot be read does not keep a run from ending: what can be read of it is used.
+6. An idle poll reads four empty indexes.
 """
 
 from __future__ import annotations
@@ -23,23 +25,25 @@ from typing import Final, Protocol
 import msgspec
 
 from perdure.core import events as ev
-from perdure.core.errors import Failure, clip
+from perdure.core.errors import Failure, RunExpired, clip
 from perdure.core.lifecycle import RunStatus, TaskStatus
 from perdure.core.limits import UNDO_FAILURES_SHOWN, UNDO_WORKER_GRACE_US
-from perdure.core.messages import CancelMessage, ChildEndedMessage, TaskEndedMessage
+from perdure.core.messages import CancelMessage, ChildEndedMessage, TaskEndedMessage, TerminateMessage
 from perdure.core.run_retry import effective
 from perdure.core.runstate import RunState
 from perdure.core.undo import TIMED_OUT, stack_of
 from perdure.engine.commits.rows import Batch
 from perdure.engine.context import EngineContext
 from perdure.engine.flow_control import FlowControl
-from perdure.engine.ports import HistoryRow, InboxRow, Named
+from perdure.engine.ports import HistoryRow, InboxRow, Pin
+from perdure.engine.runs.children import close_children
 from perdure.engine.runs.ends import count_end, run_end
 from perdure.engine.runs.owned import OwnedRuns
 from perdure.engine.runs.run import ActiveRun, RunUnit
 from perdure.engine.runs.transitions import ENDED
 from perdure.engine.services.service import Service
 from perdure.engine.tasks.lost_workers import LostWorkers
+from perdure.engine.tasks.records import recover_attempt
 from perdure.wire.codec import decode_message, decode_row, encode_failure
 
 log = logging.getLogger("perdure.engine")
@@ -49,6 +53,7 @@ RUNS_MAX: Final = 50
 SET_ASIDE_S: Final = 60.0
 """Before a run whose end the database refused is tried again."""
 SET_ASIDE_MAX: Final = 1_000
+EXPIRED: Final = "the run did not begin within the time that its start allowed (start_within)"
 
 
 class Unendable(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +74,20 @@ class Unendable(msgspec.Struct, frozen=True, kw_only=True):
     """When it was first asked to stop; None: its deadline has passed."""
     clock_us: int
     keys: tuple[str, ...] = ()
+    is_paused: bool = False
+    is_delayed: bool = False
+    """It has not begun, because it was to begin later or was paused before."""
+    is_expired: bool = False
+    """It has not begun in time."""
+    is_terminated: bool = False
+    is_unserved: bool = False
+    """No connected worker has its code."""
+
+    @property
+    def has_code(self) -> bool:
+        """Only a pause keeps its code from ending it."""
+        halts = self.stuck is not None or self.outside or self.is_delayed or self.is_expired or self.is_unserved
+        return self.is_paused and not halts and not self.is_terminated
 
 
 class RecordedRun(msgspec.Struct, frozen=True):
@@ -80,11 +99,12 @@ class RecordedRun(msgspec.Struct, frozen=True):
 
 
 class Decision(msgspec.Struct):
-    """The decision about some runs: `ends` are written by `batch`, the others wait, each until its time."""
+    """The decision about some runs: `ends` are written by `batch`, `resumed` go on, the others wait, each until its time."""
 
     batch: Batch
     ends: list[ActiveRun]
     waits: dict[bytes, int]
+    resumed: list[bytes] = []
 
 
 Decide = Callable[[Sequence[tuple[Unendable, RecordedRun]]], Decision]
@@ -96,9 +116,9 @@ class EndingStore(Protocol):
         ...
 
     async def end(
-        self, session: int, number: int, served: Sequence[Named], limit: int, leave_out: Sequence[bytes], decide: Decide
-    ) -> tuple[list[bytes], list[ActiveRun]]:
-        """The runs that were found, and those that were ended. Raises Refused with the runs that were found, or Unavailable."""
+        self, session: int, number: int, served: Sequence[Pin], limit: int, leave_out: Sequence[bytes], decide: Decide
+    ) -> tuple[list[bytes], Decision]:
+        """The runs that were found, and what became of them. Raises Refused with the runs that were found, or Unavailable."""
         ...
 
 
@@ -125,6 +145,7 @@ class Endings(Service):
             context.events,
         )
         self._runs, self._flow_control, self._lost = runs, flow_control, lost
+        self._names, self._now_us = context.names, context.now_us
         self.next_us: int | None = None
         """The next deadline of a run that no engine holds."""
         self._number = 0
@@ -145,22 +166,25 @@ class Endings(Service):
         limit, now_s = self._limit, asyncio.get_running_loop().time()
         aside = [run_id for run_id, until_s in self._aside.items() if until_s > now_s]
         try:
-            found, ended = await self._store.end(
-                self._session.id, self._number, list(self._runs.workflows), limit, aside, decide
+            found, decision = await self._store.end(
+                self._session.id, self._number, self._runs.claimable, limit, aside, decide
             )
         except Refused as e:
             self._set_aside(e, now_s)
             return True
         self._limit = RUNS_MAX
-        if ended:
-            self._ended(ended)
+        if decision.ends:
+            self._ended(decision.ends)
+        if decision.resumed:
+            self._events.work_due.publish(0)
+            self._events.other_engines_concerned.publish("run")
         return len(found) == limit
 
     def _ended(self, runs: list[ActiveRun]) -> None:
         """The ends are durable."""
         for run in runs:
             end = run_end(run)
-            count_end(self._counters, end)
+            count_end(self._counters, self._names, end, self._now_us())
             self._counters.runs_ended_without_code += 1
             self._flow_control.freed.update((run.ns, key) for key in run.keys)
             log.info("run %s of %s was ended without its code: %s", run.id.hex(), run.workflow, end.outcome.failure)
@@ -187,7 +211,11 @@ def decide(found: Sequence[tuple[Unendable, RecordedRun]]) -> Decision:
     batch = Batch()
     ends: list[ActiveRun] = []
     waits: dict[bytes, int] = {}
+    resumed: list[bytes] = []
     for one, recorded in found:
+        if one.has_code:
+            resumed.append(one.run_id)
+            continue
         known = _read(recorded.history, one.run_id)
         until_us = waits_until(one, known.state)
         if until_us is not None:
@@ -198,12 +226,12 @@ def decide(found: Sequence[tuple[Unendable, RecordedRun]]) -> Decision:
         unit.fill(batch)
         run.seq += len(unit.events)
         ends.append(run)
-    return Decision(batch, ends, waits)
+    return Decision(batch, ends, waits, resumed)
 
 
 def waits_until(one: Unendable, state: RunState) -> int | None:
     """Until when the run waits for a worker to undo its tasks; None: the run ends now."""
-    if one.stuck is not None or one.outside or not state.undoable:
+    if one.stuck is not None or one.outside or one.is_terminated or not state.undoable:
         return None
     since_us = one.asked_us or one.deadline_us or one.clock_us
     until_us = since_us + UNDO_WORKER_GRACE_US
@@ -264,6 +292,7 @@ def _ended(one: Unendable, known: Known, recorded: RecordedRun) -> ActiveRun:
     run.queued = set(recorded.queued)
     run.inbox_used = True  # all that is in its inbox goes with the run
     asked = known.reason
+    terminate: TerminateMessage | None = None
     for row in recorded.messages:
         try:
             message = decode_message(row.body)
@@ -274,25 +303,39 @@ def _ended(one: Unendable, known: Known, recorded: RecordedRun) -> ActiveRun:
         elif isinstance(message, CancelMessage) and asked is None:
             run.record(ev.CancelRequested(message.reason, message.deadline))
             asked = message.reason
+        elif isinstance(message, TerminateMessage) and terminate is None:
+            terminate = message
+    if one.is_terminated:
+        request = terminate or TerminateMessage()  # the request itself cannot be read
+        _close(run, one, ev.RunTerminated(request.reason, request.by))
+        return run
     if asked is None and one.asked_us is not None and not run.state.timed_out:
         asked = ""  # the request itself cannot be read
-    _close(run, one, asked, _why(one, known))
+    _close(run, one, _end_of(one, asked, _why(one, known)))
     return run
+
+
+def _end_of(one: Unendable, asked: str | None, why: str) -> ev.RunFailed | ev.RunCancelled:
+    if asked is not None:
+        return ev.RunCancelled(_joined(asked or ("the run was cancelled" if why else ""), why))
+    if one.is_expired:
+        return ev.RunFailed(Failure(RunExpired.code, EXPIRED, RunExpired.__name__))
+    return ev.RunFailed(Failure(TIMED_OUT.code, clip(_joined(TIMED_OUT.message, why)), TIMED_OUT.type))
 
 
 def _task_ended(run: ActiveRun, message: TaskEndedMessage, now_us: int) -> None:
     """Record a task that ended before its run, and whose message was not read yet."""
     scheduled = run.state.tasks[message.seq]
-    times = (message.scheduled_us or now_us, message.started_us or None, message.finished_us or now_us)
-    run.unqueue(message.seq)
+    spent = message.spent(now_us)
+    run.unqueue(message.seq, message.attempts)
+    if message.orphaned:
+        recover_attempt(run, message.seq, message.attempts)
     if message.status == TaskStatus.SUCCESS:
-        row = run.task_row(message.seq, scheduled, TaskStatus.SUCCESS, message.attempts, message.lost, times, None)
+        row = run.task_row(message.seq, scheduled, TaskStatus.SUCCESS, message.attempts, message.lost, spent)
         run.record_success(message.seq, message.value, row)
     else:
         failure = message.failure or Failure("task_failed", "the task failed")
-        row = run.task_row(
-            message.seq, scheduled, TaskStatus.FAILED, message.attempts, message.lost, times, failure.message
-        )
+        row = run.task_row(message.seq, scheduled, TaskStatus.FAILED, message.attempts, message.lost, spent, failure)
         run.record(ev.TaskFailed(message.seq, failure, message.attempts)).tasks.append(row)
 
 
@@ -300,10 +343,11 @@ def _why(one: Unendable, known: Known) -> str:
     """Why the engine ended it; empty for a run that had not begun."""
     if one.stuck is not None:
         told = f"the engine ended it, because it was stuck ({one.stuck.partition(chr(10))[0]})"
-    elif one.outside:
+    elif one.outside or one.is_delayed or one.is_expired:
         return ""
     else:
-        told = f"the engine ended it, because no worker has the workflow {one.workflow!r}"
+        which = f"version {one.version} of the workflow" if known.state.pinned else "the workflow"
+        told = f"the engine ended it, because no worker has {which} {one.workflow!r}"
     if known.undoable:
         names = ", ".join(known.undoable[:UNDO_FAILURES_SHOWN]) + (
             ", ..." if len(known.undoable) > UNDO_FAILURES_SHOWN else ""
@@ -312,12 +356,13 @@ def _why(one: Unendable, known: Known) -> str:
     return told
 
 
-def _close(run: ActiveRun, one: Unendable, asked: str | None, why: str) -> None:
+def _close(run: ActiveRun, one: Unendable, event: ev.RunFailed | ev.RunCancelled | ev.RunTerminated) -> None:
     """As RunExits.close, of a run that is in no memory. The parent gets a message in any case."""
     state, now_us = run.state, one.clock_us
     if state.tasks:
         seqs = list(state.tasks)
-        rows = [run.task_row(s, state.tasks[s], TaskStatus.CANCELLED, 0, 0, (now_us, None, now_us), None) for s in seqs]
+        spent = (now_us, None, now_us, None, None)
+        rows = [run.task_row(s, state.tasks[s], TaskStatus.CANCELLED, 0, 0, spent) for s in seqs]
         for seq in seqs:
             run.unqueue(seq)
         changes = run.record(ev.TasksCancelled(seqs))
@@ -327,31 +372,28 @@ def _close(run: ActiveRun, one: Unendable, asked: str | None, why: str) -> None:
         run.unqueue(seq)
     for seq in list(state.timers):
         run.record(ev.TimerCancelled(seq))
-    for seq, child_id in state.children.items():
-        run.send(child_id, CancelMessage("its parent has ended"))
-        run.record(ev.ChildCancelRequested(seq))
-    status = RunStatus.FAILED if asked is None else RunStatus.CANCELLED
+    close_children(run)
+    status, failure = _outcome(event)
     unanswered = encode_failure(Failure("run_finished", f"the run ended ({status.word}) before it answered"))
     run.segment().extras.answers.extend((id, b"", unanswered) for id in state.updates)
-    event: ev.Event
-    if asked is None:
-        failure = Failure(TIMED_OUT.code, clip(_joined(TIMED_OUT.message, why)), TIMED_OUT.type)
-        event = ev.RunFailed(failure)
-    else:
-        reason = _joined(asked or ("the run was cancelled" if why else ""), why)
-        failure = Failure("run_cancelled", clip(reason) or "the run was cancelled")
-        event = ev.RunCancelled(reason)
-    if state.parent_id or one.parent_id:
-        parent, seq = (
-            state.parent_id or one.parent_id or b"",
-            state.parent_seq if state.parent_id else one.parent_seq or 0,
-        )
+    parent, parent_seq = (state.parent_id, state.parent_seq) if state.parent_id else (one.parent_id, one.parent_seq)
+    if parent and parent_seq is not None and parent_seq >= 0:
         known_as = run.known_as if state.events else b""
-        run.send(parent, ChildEndedMessage(seq, status, b"", failure, known_as))
+        run.send(parent, ChildEndedMessage(parent_seq, status, b"", failure, known_as))
     changes = run.record(event)
     changes.close = (status, failure, None)
     changes.rows += 2
     run.phase = ENDED[run.phase](status, b"", failure, None)
+
+
+def _outcome(event: ev.RunFailed | ev.RunCancelled | ev.RunTerminated) -> tuple[RunStatus, Failure]:
+    match event:
+        case ev.RunFailed():
+            return RunStatus.FAILED, event.failure
+        case ev.RunCancelled():
+            return RunStatus.CANCELLED, Failure("run_cancelled", clip(event.reason) or "the run was cancelled")
+        case _:
+            return RunStatus.CANCELLED, ev.terminated(event)
 
 
 def _joined(first: str, second: str) -> str:

@@ -75,7 +75,7 @@ class Lease:
             await self._renew()
             await self._store.trim_commit_log(self._session.id, self._session.commits - COMMITS_KEPT)
             await self._lost_workers.check_reassigned()
-            await self._served.refresh()
+            await self._served.refresh_quietly()
 
     async def _renew(self) -> None:
         session, worker = self._session.id, self._worker

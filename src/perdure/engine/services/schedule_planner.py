@@ -16,6 +16,7 @@ from perdure.core.errors import InvalidInput, PerdureError, clip
 from perdure.core.flow_control.groups import FlowControlGroup
 from perdure.core.limits import FIRES_PER_LOOK, MISSED_ROWS_MAX
 from perdure.core.schedules import Calendar, DueTimes, ScheduleSpec, between, due, fire_at, parse_calendar, parse_spec
+from perdure.core.versions import Chosen, VersionChoice
 from perdure.engine.flow_control import FlowControl
 from perdure.flows.scheduled import MISSED, SKIPPED, STARTED, attributes_of, input_at, queue_group, spec_calendars
 from perdure.wire.codec import encode_events
@@ -41,8 +42,10 @@ class DueSchedule(msgspec.Struct, frozen=True, kw_only=True):
     """As stored; empty for the current one."""
     current: str | None
     """The current version; None when there is no such workflow, or no such namespace any more."""
-    control: bytes | None
-    """Flow-control options of the version that would start."""
+    choice: VersionChoice | None
+    """Which versions its runs get; of a schedule that names a version, that one."""
+    controls: Mapping[str, bytes]
+    """Flow-control options of these versions; those that have none are left out."""
     input: bytes
     timeout_us: int
     attributes: bytes
@@ -63,6 +66,7 @@ class PlannedFire(msgspec.Struct, frozen=True):
     attributes: bytes = b""
     group: FlowControlGroup | None = None
     deadline_us: int = 0
+    pinned: bool = False
 
 
 class PlanStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,7 +167,8 @@ class SchedulePlanner:
         return [self._fire(s, spec, run_id, t, queued) for run_id, t in zip(made, times, strict=True)]
 
     def _fire(self, s: DueSchedule, spec: ScheduleSpec, run_id: bytes, nominal_us: int, queued: bool) -> PlannedFire:
-        version = s.version or s.current or ""
+        chosen = s.choice.of(run_id) if s.choice is not None else Chosen("")
+        version = chosen.version
         data = input_at(s.origin, s.input, s.name, spec.tz, nominal_us)
         attributes = attributes_of(s.name, s.attributes)
         started = ev.RunStarted(
@@ -174,13 +179,16 @@ class SchedulePlanner:
             attributes=attributes,
             schedule=s.name,
             nominal_us=nominal_us,
+            pinned=chosen.pinned,
         )
-        self._flow_control.learn((s.ns, s.workflow, version), s.control)
+        self._flow_control.learn((s.ns, s.workflow, version), s.controls.get(version))
         group = self._flow_control.of_run((s.ns, s.workflow, version), data)
         if queued:
             group = queue_group(group, s.ns, s.workflow, s.name, s.id)
         body = encode_events([started])
-        return PlannedFire(nominal_us, STARTED, run_id, version, body, attributes, group, started.deadline_us)
+        return PlannedFire(
+            nominal_us, STARTED, run_id, version, body, attributes, group, started.deadline_us, chosen.pinned
+        )
 
 
 def _lost(spec: ScheduleSpec, calendars: Calendars, s: DueSchedule, d: DueTimes) -> list[int]:

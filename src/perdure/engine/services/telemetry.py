@@ -1,6 +1,6 @@
 """Telemetry of running attempts and connected workers.
 
-    flights (tasks/attempts.py) ---\\
+    flights, backlog (tasks/) -----\\
     hub ----> set_workers() --------> gathered here --> set-based writes every few seconds
 
 Laws:
@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
 from itertools import islice
 from time import monotonic
 from typing import Final, Protocol
@@ -21,11 +22,14 @@ from typing import Final, Protocol
 import msgspec
 
 from perdure.core import ids
+from perdure.core.limits import BACKLOG_KINDS_MAX
 from perdure.core.outage import Outage
 from perdure.engine.context import EngineContext
 from perdure.engine.services.service import Service
 from perdure.engine.tasks.attempts import Attempts
+from perdure.engine.tasks.backlog import Backlog
 from perdure.engine.tasks.flight import Flight
+from perdure.engine.tasks.worker_windows import NO_LOAD, WorkerLoad
 
 log = logging.getLogger("perdure.engine")
 
@@ -59,7 +63,9 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
     sdk: str
     queues: list[str]
     tasks: list[str]
-    workflows: list[str]
+    versions: dict[str, str]
+    """Workflow -> version."""
+    build_id: str
     slots: int
     slots_used: int
     runs_held: int
@@ -67,6 +73,19 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
     connected_us: int
     seen_us: int
     blocked: str = ""
+    load: WorkerLoad = NO_LOAD
+
+
+class BacklogRow(msgspec.Struct, frozen=True, gc=False):
+    """Tasks of one kind that this engine has in memory, and that have no row in task_queue."""
+
+    ns: int
+    queue: str
+    name: str
+    waiting: int
+    running: int
+    oldest_us: int | None
+    """Since when the one waits that has waited longest."""
 
 
 class TelemetryStore(Protocol):
@@ -78,13 +97,21 @@ class TelemetryStore(Protocol):
         """These are all of the session's workers; rows of others go."""
         ...
 
+    async def write_backlog(self, session: int, rows: list[BacklogRow]) -> None:
+        """This is all that the session has in memory; rows of other kinds go."""
+        ...
+
 
 class Telemetry(Service):
     name = "writing the progress of attempts and the list of workers"
     poll_s = 3.0
 
-    def __init__(self, context: EngineContext, store: TelemetryStore, attempts: Attempts) -> None:
+    def __init__(self, context: EngineContext, store: TelemetryStore, attempts: Attempts, backlog: Backlog) -> None:
         super().__init__()
+        self._backlog = backlog
+        self._backlog_written = Outage("writing what waits in memory", log, monotonic)
+        self._had_backlog = 0
+        """The session under which rows of the backlog were last written; 0: none are there."""
         self._store, self._session, self._counters = store, context.session, context.counters
         self._attempts, self._worker_of = attempts, context.worker.name_of
         self._progress = Outage("writing the progress of attempts", log, monotonic)
@@ -123,6 +150,7 @@ class Telemetry(Service):
             return
         await self._quietly(self._write_task_notes, self._progress)
         await self._quietly(self._write_workers, self._workers_written)
+        await self._quietly(self._write_backlog, self._backlog_written)
 
     async def _quietly(self, write: Callable[[], Awaitable[None]], outage: Outage) -> None:
         try:
@@ -155,6 +183,13 @@ class Telemetry(Service):
         worker = f.worker or self._worker_of(a.run_id, a.seq)
         return TaskNote(task_id, a.attempt, worker, f.sent_us, f.beat_us, f.details, f.blocked)
 
+    async def _write_backlog(self) -> None:
+        session, rows = self._session.id, backlog_rows(self._backlog, self._attempts.flights.values())
+        if rows or self._had_backlog == session:
+            self._had_backlog = session
+            await self._store.write_backlog(session, rows)
+            self._had_backlog = session if rows else 0
+
     async def _write_workers(self) -> None:
         session = self._session.id
         if not self._workers_due and (session == self._workers_of or not self.workers):
@@ -168,5 +203,16 @@ class Telemetry(Service):
             raise
 
 
-def _served(rows: list[WorkerRow]) -> set[tuple[bytes, str]]:
-    return {(row.id, workflow) for row in rows for workflow in row.workflows}
+def backlog_rows(backlog: Backlog, flights: Iterable[Flight]) -> list[BacklogRow]:
+    """By kind, the largest BACKLOG_KINDS_MAX. Attempts with a row in task_queue are counted there."""
+    running = Counter((f.assignment.ns, f.queue, f.name) for f in flights if not f.row)
+    waiting = backlog.waiting()
+    rows = [
+        BacklogRow(*kind, waiting.get(kind, (0, None))[0], running[kind], waiting.get(kind, (0, None))[1])
+        for kind in waiting.keys() | running.keys()
+    ]
+    return sorted(rows, key=lambda r: r.waiting + r.running, reverse=True)[:BACKLOG_KINDS_MAX]
+
+
+def _served(rows: list[WorkerRow]) -> set[tuple[bytes, str, str]]:
+    return {(row.id, *served) for row in rows for served in row.versions.items()}

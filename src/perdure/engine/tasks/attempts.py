@@ -5,6 +5,8 @@ Laws:
 1. Every end of an attempt goes through `settle` (core/retry.py): exception, timeout, silence, lost worker, cancellation.
 2. A retry is a row with a time, never a sleeping worker.
 3. The end of a task whose run lives here is an event of the run; the end of another engine's task is a message to its run.
+4. Every attempt has a record: the last one in the row of its task, one that is followed by another in task_attempt (records.py), in
+   the commit that decides so.
 """
 
 from __future__ import annotations
@@ -29,17 +31,20 @@ from perdure.core.retry import (
     TaskOptions,
     Verdict,
     left_us,
+    outcome_of,
     settle,
     waits_until_us,
 )
 from perdure.core.work import Assignment, AttemptToken, Beat, Report
-from perdure.engine.commits.rows import TaskRow
+from perdure.engine.commits.rows import Spent, TaskRow
 from perdure.engine.context import EngineContext
 from perdure.engine.flow_control import FlowControl
 from perdure.engine.ports import ClaimedTask
 from perdure.engine.runs.run import ActiveRun
 from perdure.engine.runs.transitions import Leaving
 from perdure.engine.tasks.flight import LONG_RUNNING_US, Flight, ReportUnit, RequeueUnit, is_about
+from perdure.engine.tasks.records import record_attempt, recover_attempt
+from perdure.engine.tasks.tally import AttemptTally
 from perdure.wire.codec import decode_options
 
 LANDED_POLL_S: Final = 0.01
@@ -60,6 +65,7 @@ class Attempts:
     def __init__(self, context: EngineContext, flow_control: FlowControl) -> None:
         self._worker, self._counters, self._queue = context.worker, context.counters, context.queue
         self._now_us, self._events, self._flow_control = context.now_us, context.events, flow_control
+        self.tally = AttemptTally(context.names)
         self.flights: dict[tuple[bytes, int], Flight] = {}
         """By run and seq."""
         self.orphaned: dict[Attempt, int] = {}
@@ -119,6 +125,9 @@ class Attempts:
     def reported(self, reports: list[Report]) -> None:
         waits, takes = self._counters.measures.schedule_to_start_us, self._counters.measures.task_us
         waited_us = took_us = 0
+        now, ns, name, worker = self._now_us(), 0, "", ""
+        done: list[int] = []
+        """Durations of successes of one task and one worker."""
         for r in reports:
             flight = self.flights.get((r.run_id, r.seq))
             if flight is None or not is_about(flight.assignment, r):
@@ -128,6 +137,13 @@ class Attempts:
             us = r.finished_us - r.started_us
             takes.counts[us.bit_length()] += 1
             took_us += us
+            if r.end is End.SUCCESS:
+                r.worker = r.worker or self._worker.name_of(r.run_id, r.seq)
+                if flight.name != name or r.worker != worker or flight.assignment.ns != ns:
+                    if done:
+                        self.tally.all_ended((ns, name), worker, "success", done, now)
+                    ns, name, worker, done = flight.assignment.ns, flight.name, r.worker, []
+                done.append(us)
             if r.attempt == 1:  # a later one has waited for its retry
                 us = r.started_us - flight.scheduled_us
                 waits.counts[us.bit_length()] += 1
@@ -137,7 +153,11 @@ class Attempts:
             if r.end is End.SUCCESS and flight.run is not None and not flight.row:
                 self._short_success(flight.run, flight, r)
             else:
-                self._ended(flight, r.end, r.failure, r.value, (flight.scheduled_us, r.started_us, r.finished_us))
+                by = r.worker or self._worker_of(flight)
+                spent = (flight.scheduled_us, r.started_us, r.finished_us, by, r.cpu_us)
+                self._ended(flight, r.end, r.failure, r.value, spent)
+        if done:
+            self.tally.all_ended((ns, name), worker, "success", done, now)
         takes.total += max(took_us, 0)  # two clocks may disagree by a little
         waits.total += max(waited_us, 0)
 
@@ -147,10 +167,17 @@ class Attempts:
         if ns is None or r.end is not End.SUCCESS:
             self._counters.late_reports += 1
             return
-        at = (r.started_us, r.started_us, r.finished_us)
+        at = (r.started_us, r.started_us, r.finished_us, r.worker, r.cpu_us)
         self._events.orphaned_task_ended.publish(
-            r.run_id, ns, TaskEndedMessage(r.seq, SUCCEEDED, r.value, None, r.attempt, 0, *at)
+            r.run_id, ns, TaskEndedMessage(r.seq, SUCCEEDED, r.value, None, r.attempt, 0, *at, orphaned=True)
         )
+
+    def _worker_of(self, flight: Flight) -> str | None:
+        return flight.worker or self._worker.name_of(flight.assignment.run_id, flight.assignment.seq) or None
+
+    def _spent(self, flight: Flight, now: int) -> Spent:
+        """Of an attempt whose end no worker reported."""
+        return (flight.scheduled_us, flight.sent_us, now, self._worker_of(flight), None)
 
     def _short_success(self, run: ActiveRun, flight: Flight, r: Report) -> None:
         """The ordinary end, written once in its final state."""
@@ -164,31 +191,40 @@ class Attempts:
             SUCCEEDED,
             r.attempt,
             flight.lost,
-            (flight.scheduled_us, r.started_us, r.finished_us),
-            None,
+            (
+                flight.scheduled_us,
+                r.started_us,
+                r.finished_us,
+                r.worker or None,
+                r.cpu_us,
+            ),
         )
         run.record_success(r.seq, r.value, row)
         self._counters.tasks_ended += 1
         self._queue.mark(run, urgent=True)
 
-    def _ended(
-        self, flight: Flight, end: End, failure: Failure | None, value: bytes, times: tuple[int, int | None, int]
-    ) -> None:
+    def _ended(self, flight: Flight, end: End, failure: Failure | None, value: bytes, spent: Spent) -> None:
         a = flight.assignment
         task_id = ids.derive(a.run_id, ids.TASK, a.seq)
         if end is End.CANCELLED:  # not by this engine: the worker is shutting down
             end = End.LOST
         left = left_us(a.options, flight.scheduled_us, self._now_us())
         verdict = settle(a.options, task_id, a.attempt, flight.lost, end, failure, left)
+        if isinstance(verdict, Fail) or (isinstance(verdict, Requeue) and verdict.attempt > a.attempt):
+            self._count(flight, outcome_of(verdict.failure.code), spent)
         run = flight.run
         if run is None:
-            self._end_remote(flight, task_id, verdict, value, times)
+            self._end_remote(flight, task_id, verdict, value, spent)
             return
         scheduled = run.state.tasks.get(a.seq)
         if scheduled is None or not run.phase.is_active:
             self._counters.late_reports += 1
             return
-        self._apply(run, a.seq, scheduled, verdict, a.attempt, flight.lost, times, value)
+        self._apply(run, a.seq, scheduled, verdict, a.attempt, flight.lost, spent, value)
+
+    def _count(self, flight: Flight, outcome: str, spent: Spent) -> None:
+        took_us = spent[2] - (spent[1] or spent[2])
+        self.tally.ended((flight.assignment.ns, flight.name), spent[3], outcome, took_us, spent[2])
 
     def _apply(
         self,
@@ -198,19 +234,20 @@ class Attempts:
         verdict: Verdict,
         attempt: int,
         lost: int,
-        times: tuple[int, int | None, int],
+        spent: Spent,
         value: bytes,
     ) -> None:
         match verdict:
             case Succeed():
-                run.unqueue(seq)
-                run.record_success(seq, value, run.task_row(seq, scheduled, SUCCEEDED, attempt, lost, times, None))
+                run.unqueue(seq, attempt)
+                run.record_success(seq, value, run.task_row(seq, scheduled, SUCCEEDED, attempt, lost, spent))
             case Fail(failure):
                 self._counters.tasks_failed += 1
-                run.unqueue(seq)
+                run.unqueue(seq, attempt)
                 changes = run.record(ev.TaskFailed(seq, failure, attempt))
-                changes.tasks.append(run.task_row(seq, scheduled, FAILED, attempt, lost, times, failure.message))
+                changes.tasks.append(run.task_row(seq, scheduled, FAILED, attempt, lost, spent, failure))
             case Requeue():
+                record_attempt(run, seq, scheduled, attempt, verdict, spent)
                 run.queue_row(
                     seq,
                     scheduled,
@@ -218,9 +255,9 @@ class Attempts:
                     verdict.attempt,
                     verdict.lost,
                     verdict.delay_us,
-                    times[0],
+                    spent[0],
                     verdict.failure.message,
-                    self.expires(scheduled.options, times[0], self._now_us() + verdict.delay_us),
+                    self.expires(scheduled.options, spent[0], self._now_us() + verdict.delay_us),
                 )
                 self._counters.tasks_retried += 1
                 self.work_due(verdict.delay_us)
@@ -230,28 +267,24 @@ class Attempts:
             self._counters.tasks_ended += 1
         self._queue.mark(run, urgent=True)
 
-    def _end_remote(
-        self, flight: Flight, task_id: bytes, verdict: Verdict, value: bytes, times: tuple[int, int | None, int]
-    ) -> None:
+    def _end_remote(self, flight: Flight, task_id: bytes, verdict: Verdict, value: bytes, spent: Spent) -> None:
         a = flight.assignment
-        started_us = times[1] or times[2]
-        match verdict:
-            case Requeue():
-                self._counters.tasks_retried += 1
-                expires_us = self.expires(a.options, flight.scheduled_us, self._now_us() + verdict.delay_us)
-                self._queue.add(RequeueUnit(task_id, verdict, expires_us))
-                self.work_due(verdict.delay_us)
-            case Fail(failure):
-                self._counters.tasks_failed += 1
-                message = TaskEndedMessage(
-                    a.seq, FAILED, b"", failure, a.attempt, flight.lost, times[0], started_us, times[2]
-                )
-                self._queue.add(ReportUnit(task_id, a, message))
-            case _:
-                message = TaskEndedMessage(
-                    a.seq, SUCCEEDED, value, None, a.attempt, flight.lost, times[0], started_us, times[2]
-                )
-                self._queue.add(ReportUnit(task_id, a, message))
+        if isinstance(verdict, Requeue):
+            self._counters.tasks_retried += 1
+            expires_us = self.expires(a.options, flight.scheduled_us, self._now_us() + verdict.delay_us)
+            self._queue.add(RequeueUnit(task_id, verdict, a.attempt, expires_us, spent))
+            self.work_due(verdict.delay_us)
+        else:
+            failure = verdict.failure if isinstance(verdict, Fail) else None
+            status = SUCCEEDED if failure is None else FAILED
+            self._counters.tasks_failed += failure is not None
+            scheduled_us, started_us, finished_us, worker, cpu_us = spent
+            times = (scheduled_us, started_us or finished_us, finished_us)
+            value = value if failure is None else b""
+            message = TaskEndedMessage(
+                a.seq, status, value, failure, a.attempt, flight.lost, *times, worker or "", cpu_us
+            )
+            self._queue.add(ReportUnit(task_id, a, message))
         self._counters.tasks_ended += 1
 
     def arrived(self, run: ActiveRun, message: TaskEndedMessage) -> None:
@@ -261,26 +294,19 @@ class Attempts:
             discard(run.queued, message.seq)
             self._counters.late_reports += 1
             return
-        run.unqueue(message.seq)
+        run.unqueue(message.seq, message.attempts)
         flight = self.flights.pop((run.id, message.seq), None)
         if flight is not None:
             self._worker.cancel(run.id, message.seq, flight.assignment.attempt)
-        now = self._now_us()  # the end of a task that was taken from a dead engine has no times
-        times = (message.scheduled_us or now, message.started_us or None, message.finished_us or now)
-        if message.status == SUCCEEDED:
-            run.record_success(
-                message.seq,
-                message.value,
-                run.task_row(message.seq, scheduled, SUCCEEDED, message.attempts, message.lost, times, None),
-            )
+        if message.orphaned:
+            recover_attempt(run, message.seq, message.attempts)
+        spent = message.spent(self._now_us())
+        if message.failure is None:
+            row = run.task_row(message.seq, scheduled, SUCCEEDED, message.attempts, message.lost, spent)
+            run.record_success(message.seq, message.value, row)
         else:
-            assert message.failure is not None
-            changes = run.record(ev.TaskFailed(message.seq, message.failure, message.attempts))
-            changes.tasks.append(
-                run.task_row(
-                    message.seq, scheduled, FAILED, message.attempts, message.lost, times, message.failure.message
-                )
-            )
+            row = run.task_row(message.seq, scheduled, FAILED, message.attempts, message.lost, spent, message.failure)
+            run.record(ev.TaskFailed(message.seq, message.failure, message.attempts)).tasks.append(row)
 
     def cancel(self, run: ActiveRun, seqs: list[int]) -> None:
         """Cancel tasks of a run: recorded at once, then stopped where they run."""
@@ -289,8 +315,8 @@ class Attempts:
             return
         now = self._now_us()
         rows = [self._cancelled_row(run, seq, now) for seq in live]
-        for seq in live:
-            run.unqueue(seq)
+        for row in rows:
+            run.unqueue(row.seq, row.attempts)
         changes = run.record(ev.TasksCancelled(live))
         changes.tasks.extend(rows)
         changes.rows += len(rows)
@@ -299,31 +325,25 @@ class Attempts:
         flight = self.flights.pop((run.id, seq), None)
         scheduled = run.state.tasks[seq]
         if flight is None:
-            return run.task_row(seq, scheduled, CANCELLED, 0, 0, (now, None, now), None)
-        a = flight.assignment
+            return run.task_row(seq, scheduled, CANCELLED, 0, 0, (now, None, now, None, None))
+        a, spent = flight.assignment, self._spent(flight, now)
         self._worker.cancel(a.run_id, a.seq, a.attempt)
-        return run.task_row(
-            seq,
-            scheduled,
-            CANCELLED,
-            a.attempt,
-            flight.lost,
-            (flight.scheduled_us, flight.sent_us, now),
-            None,
-        )
+        self._count(flight, "cancelled", spent)
+        return run.task_row(seq, scheduled, CANCELLED, a.attempt, flight.lost, spent)
 
     def requeue_lost(self, run: ActiveRun, seq: int, now: int) -> None:
         scheduled = run.state.tasks[seq]
         self._counters.tasks_lost += 1
         verdict = settle(scheduled.options, ids.derive(run.id, ids.TASK, seq), 1, 0, End.LOST, None)
-        self._apply(run, seq, scheduled, verdict, 1, 0, (now, None, now), b"")
+        self._apply(run, seq, scheduled, verdict, 1, 0, (now, None, now, None, None), b"")
 
-    def ended_lost(self, flight: Flight) -> None:
+    def ended_lost(self, flight: Flight, worker: str = "") -> None:
         """Its worker is lost."""
+        flight.worker = flight.worker or worker
         a = flight.assignment
         del self.flights[a.run_id, a.seq]
         self._counters.tasks_lost += 1
-        self._ended(flight, End.LOST, None, b"", (flight.scheduled_us, flight.sent_us, self._now_us()))
+        self._ended(flight, End.LOST, None, b"", self._spent(flight, self._now_us()))
 
     def stop(self, flight: Flight) -> None:
         """Stop an attempt that no run waits for."""
@@ -365,11 +385,10 @@ class Attempts:
 
     def _abort(self, flight: Flight, end: End, text: str, now: int) -> None:
         a = flight.assignment
+        spent = self._spent(flight, now)
         del self.flights[a.run_id, a.seq]
         self._worker.cancel(a.run_id, a.seq, a.attempt)
-        self._ended(
-            flight, end, Failure("task_timeout", text, "TimeoutError"), b"", (flight.scheduled_us, flight.sent_us, now)
-        )
+        self._ended(flight, end, Failure("task_timeout", text, "TimeoutError"), b"", spent)
 
     def beats(self, beats: list[Beat]) -> None:
         """Attempts are alive. A worker in this process calls it from a thread of its own while the event loop is blocked: it only
@@ -389,13 +408,19 @@ class Attempts:
         for flight in list(self.flights.values()):
             self._write_row(flight)
 
+    def write_rows_of(self, run: ActiveRun) -> None:
+        for flight in [f for f in self.flights.values() if f.run is run]:
+            self._write_row(flight)
+
     def _write_row(self, flight: Flight) -> None:
         a, run = flight.assignment, flight.run
         if flight.row or run is None or a.seq not in run.state.tasks:
             return
         flight.row = True
         scheduled = run.state.tasks[a.seq]
-        run.queue_row(a.seq, scheduled, RUNNING, a.attempt, flight.lost, 0, flight.scheduled_us, None)
+        run.queue_row(
+            a.seq, scheduled, RUNNING, a.attempt, flight.lost, 0, flight.scheduled_us, None, None, flight.sent_us
+        )
         self._queue.mark(run, urgent=False)
 
     def flying_runs(self) -> set[ActiveRun]:

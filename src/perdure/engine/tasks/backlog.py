@@ -45,6 +45,10 @@ class KindBacklog:
     def runs(self) -> Iterator[ActiveRun]:
         return iter(self._runs)
 
+    def oldest_us(self) -> int | None:
+        """When the task that has waited longest was scheduled. Those of one run wait in order."""
+        return min((chunks[0].scheduled_us for chunks in self._runs.values() if chunks), default=None)
+
     def drop(self, run: ActiveRun) -> None:
         for chunk in self._runs.pop(run, ()):
             self.size -= len(chunk.event.inputs) - chunk.next
@@ -107,6 +111,10 @@ class Backlog:
             self._kinds[found[0][0]] = self._kinds.pop(found[0][0])
         return found
 
+    def waiting(self) -> dict[Kind, tuple[int, int | None]]:
+        """By kind: how many wait, and since when the oldest does."""
+        return {kind: (tasks.size, tasks.oldest_us()) for kind, tasks in self._kinds.items() if tasks.size > 0}
+
     def runs(self) -> Iterator[ActiveRun]:
         for tasks in self._kinds.values():
             yield from tasks.runs()
@@ -128,6 +136,9 @@ class Backlog:
     def take_where(self, limits: Callable[[int, TasksScheduled, str], bool]) -> list[WaitingTask]:
         """Take tasks that flow control limits, in whole chunks and out of turn."""
         return [one for _, tasks in self.kinds() for one in tasks.take_where(lambda r, e: limits(r.ns, e, r.workflow))]
+
+    def take_of(self, run: ActiveRun) -> list[WaitingTask]:
+        return [one for _, tasks in self.kinds() for one in tasks.take_where(lambda r, _: r is run)]
 
     def take_unserved(self, served: frozenset[Kind]) -> Iterator[WaitingTask]:
         """Tasks that no worker here serves any more."""

@@ -29,6 +29,7 @@ from perdure.engine.runs.run import ActiveRun
 from perdure.engine.tasks.attempts import PENDING, Attempts
 from perdure.engine.tasks.backlog import TURN_TASKS, Backlog, KindBacklog, WaitingTask
 from perdure.engine.tasks.flight import Flight
+from perdure.engine.tasks.worker_windows import WorkerLoad
 
 ALL_SLOTS: Final = 1_000_000
 """More slots than any worker has: one pass takes everything."""
@@ -145,6 +146,10 @@ class Dispatcher:
     def take_over(self, run: ActiveRun) -> None:
         self._attempts.take_over(run)
 
+    def hand_over(self, run: ActiveRun) -> None:
+        self._to_queue(self.backlog.take_of(run))
+        self._attempts.write_rows_of(run)
+
     def abandon(self, run: ActiveRun) -> None:
         self.backlog.drop(run)
         self._attempts.abandon(run)
@@ -200,6 +205,9 @@ class Dispatcher:
             self._queue.mark(run, urgent=urgent)
             count += 1
         return count
+
+    def worker_load(self, worker: str) -> WorkerLoad:
+        return self._attempts.tally.windows.load(worker, self._now_us())
 
     def flying_runs(self) -> set[ActiveRun]:
         return self._attempts.flying_runs()

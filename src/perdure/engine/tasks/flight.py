@@ -10,8 +10,9 @@ from perdure.core.lifecycle import TaskStatus
 from perdure.core.messages import TaskEndedMessage
 from perdure.core.retry import End, Fail, Requeue, settle, waits_until_us
 from perdure.core.work import Assignment, Report
-from perdure.engine.commits.rows import Batch, ReportRow, RequeuedRow
+from perdure.engine.commits.rows import Batch, ReportRow, Spent
 from perdure.engine.runs.run import ActiveRun
+from perdure.engine.tasks.records import requeued_row
 from perdure.wire.codec import encode_message
 
 LONG_RUNNING_US: Final = 1_000_000
@@ -83,7 +84,7 @@ class ReportUnit:
         match settle(a.options, self.task_id, a.attempt, message.lost, End.LOST, None):
             case Requeue() as verdict:
                 expires_us = waits_until_us(a.options, message.scheduled_us, now_us + verdict.delay_us)
-                return RequeueUnit(self.task_id, verdict, expires_us)
+                return RequeueUnit(self.task_id, verdict, a.attempt, expires_us, message.spent(now_us))
             case Fail(failure):
                 ended = msgspec.structs.replace(message, status=int(TaskStatus.FAILED), value=b"", failure=failure)
                 return ReportUnit(self.task_id, a, ended)
@@ -96,11 +97,9 @@ class RequeueUnit:
 
     outlives_session: ClassVar[bool] = True
 
-    def __init__(self, task_id: bytes, verdict: Requeue, expires_us: int | None) -> None:
+    def __init__(self, task_id: bytes, verdict: Requeue, ended: int, expires_us: int | None, spent: Spent) -> None:
         self.task_id = task_id
-        self._row = RequeuedRow(
-            task_id, verdict.attempt, verdict.lost, verdict.delay_us, verdict.failure.message, expires_us
-        )
+        self._row = requeued_row(task_id, verdict, ended, expires_us, spent)
 
     def fill(self, batch: Batch) -> None:
         batch.requeued.append(self._row)

@@ -45,8 +45,8 @@ class LostWorkers:
         self._store, self._session, self._now_us = context.store, context.session, context.now_us
         self._events, self._runs, self._attempts, self._dispatcher = context.events, runs, attempts, dispatcher
 
-    async def worker_lost(self, attempts: list[Attempt]) -> None:
-        """A worker that had these attempts has not come back in time."""
+    async def worker_lost(self, attempts: list[Attempt], worker: str = "") -> None:
+        """A worker that had these attempts has not come back in time. Its name, where that is known."""
         try:
             elsewhere = await self._elsewhere(attempts)
         except Unavailable:
@@ -58,7 +58,7 @@ class LostWorkers:
             if (run_id, seq) in elsewhere:
                 del self._attempts.flights[run_id, seq]
             else:
-                self._attempts.ended_lost(flight)
+                self._attempts.ended_lost(flight, worker)
         self._dispatcher.refill()
 
     async def _elsewhere(self, attempts: list[Attempt]) -> set[tuple[bytes, int]]:
@@ -136,10 +136,12 @@ def settle_lost(tasks: list[LostTask]) -> tuple[list[Again], list[tuple[bytes, b
     for t in tasks:
         options: TaskOptions = decode_options(t.options)
         match settle(options, t.id, t.attempt, t.lost, End.LOST, None):
-            case Requeue(attempt, lost):
-                again.append((t.id, attempt, lost, options.to_start_us or None, options.to_close_us or None))
+            case Requeue(attempt, lost, _, failure):
+                waits = (options.to_start_us or None, options.to_close_us or None)
+                again.append((t.id, attempt, lost, *waits, failure.code, failure.message))
             case Fail(failure):
-                message = TaskEndedMessage(t.seq, FAILED, b"", failure, t.attempt, t.lost + 1, 0, 0, 0)
+                times = (t.scheduled_us, t.started_us or t.clock_us, t.clock_us)
+                message = TaskEndedMessage(t.seq, FAILED, b"", failure, t.attempt, t.lost + 1, *times, t.worker)
                 failed.append((t.id, encode_message(message)))
             case _:
                 raise AssertionError("a lost attempt is queued again or fails")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from perdure.core.errors import Failure
-from perdure.core.work import Activation, Assignment, Decided, Upstream
-from perdure.engine.ports import Kind, Named
+from perdure.core.work import Activation, Assignment, Decided, ServedCode, Upstream
+from perdure.engine.ports import CodeKey, Kind
 
 NO_WORKER: Final = Failure("no_worker", "no worker here has the code of this workflow")
 
@@ -17,9 +17,7 @@ class NoWorker:
     outlives_engine = True
 
     def __init__(self) -> None:
-        self.workflows: dict[Named, str] = {}
-        self.parameters: dict[Named, bytes] = {}
-        self.controls: dict[Named, bytes] = {}
+        self.code: dict[CodeKey, ServedCode] = {}
         self.task_options: dict[str, bytes | None] = {}
         self.served: list[Kind] = []
 
