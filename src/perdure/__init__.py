@@ -17,7 +17,7 @@ _MODULES = {
     "Approval": "perdure.sdk.approvals",
     "Attempt": "perdure.sdk.worker.attempts",
     "Blob": "perdure.sdk.payloads.blobs",
-    "Bound": "perdure.sdk.definitions",
+    "Bound": "perdure.sdk.startable",
     "Client": "perdure.sdk.client.client",
     "Debounce": "perdure.sdk.flow_control",
     "Dedup": "perdure.sdk.flow_control",

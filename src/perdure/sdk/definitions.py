@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 from collections.abc import Callable, Coroutine, Iterable
-from copy import copy
 from functools import cached_property, update_wrapper
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, cast, overload
 
 import msgspec
 
-from perdure.core import deferred_starts, ids
 from perdure.core import events as ev
-from perdure.core.api import messages, runs
-from perdure.core.api.messages import SignalWithStart
 from perdure.core.calls import RESERVED
 from perdure.core.declared import Declared
-from perdure.core.deferred_starts import Later
-from perdure.core.durations import Duration, to_us
-from perdure.core.errors import InvalidInput, PerdureError
+from perdure.core.errors import InvalidInput
 from perdure.core.names import checked_name
 from perdure.core.retry import TaskOptions
-from perdure.core.work import VERSION_PREFIX, StartRequest, is_flow
+from perdure.core.work import VERSION_PREFIX, is_flow
 from perdure.sdk import registry
-from perdure.sdk.client.backend import Backend, backend
-from perdure.sdk.client.handles import Handle, outcome_of, value_of
-from perdure.sdk.flow_control import Debounce, Dedup, control_of
+from perdure.sdk.client.backend import Backend
+from perdure.sdk.code_hash import code_hash, short
+from perdure.sdk.flow_control import control_of
 from perdure.sdk.mapping import map as map_calls
 from perdure.sdk.options import (
     CallOptions,
@@ -40,21 +33,20 @@ from perdure.sdk.options import (
 )
 from perdure.sdk.payloads import Signature
 from perdure.sdk.plain_calls import run_plain
-from perdure.sdk.traceparent import current_traceparent
+from perdure.sdk.startable import Startable
 from perdure.sdk.workflow import guards, undo
-from perdure.sdk.workflow.fanout import TaskFanout, child_fanout
+from perdure.sdk.workflow.fanout import TaskFanout
 from perdure.sdk.workflow.live_run import LiveRun, current
-from perdure.sdk.workflow.step import Step, Waiter
+from perdure.sdk.workflow.step import Step
 
 if TYPE_CHECKING:
-    from perdure.sdk.messages import Signal
+    pass
 
 P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 A = TypeVar("A")
 
-OnConflict = Literal["fail", "attach", "replace"]
 DEFAULT_QUEUE = "default"
 
 
@@ -147,221 +139,16 @@ class Task(Generic[P, R]):
         return TaskFanout(runtime.requests, self, self.signature.encode_calls(items), concurrency, on_error).step
 
 
-class Bound(Generic[R_co]):
-    """A workflow with its arguments, for a `Schedule`. `Workflow.bind()` makes one."""
+class Code:
+    """The code of a workflow. Copies of a workflow share it, so that it is hashed once."""
 
-    def __init__(self, workflow: Startable[Any, Any], data: bytes) -> None:
-        self.workflow, self.data = workflow, data
-
-
-class CallCodec(Protocol):
-    """How the arguments and the result of a workflow are written as JSON: see signatures.py."""
-
-    def encode_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes: ...
-    def encode_calls(self, items: Iterable[Any]) -> list[bytes]: ...
-    def decode_result(self, data: bytes) -> Any: ...
-
-
-class Startable(Generic[P, R]):
-    """What can be started by name: a workflow of this program, or one that is only known by its name."""
-
-    def __init__(self, name: str, version: str, timeout: Duration | None = None) -> None:
-        self.name = checked_name("workflow", name)
-        self.version = version
-        self._key, self._timeout = "", timeout
-        self._on_conflict: OnConflict = "fail"
-        self._later: Later | None = None
-        self._dedup: deferred_starts.DedupSpec | None = None
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self._fn = fn
 
     @cached_property
-    def signature(self) -> CallCodec:
-        raise NotImplementedError
-
-    @property
-    def _source_text(self) -> str:
-        """How the user's code refers to it; for errors."""
-        return self.name
-
-    @property
-    def timeout(self) -> Duration | None:
-        return self._timeout
-
-    def schedule_problem(self) -> str:
-        """Why a schedule cannot start it, because of its options; empty when it can."""
-        if self._key:
-            return f"a key belongs to one run; drop options(key={self._key!r})"
-        if self._later is not None or self._dedup is not None:
-            return "a schedule says itself when runs start; drop debounce and dedup"
-        return ""
-
-    def prepare(self, target: Backend) -> None:
-        """Called before it is started through `target`."""
-
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Step[R]:
-        """Start a child run, inside a workflow. Await the step for its result; the await raises ChildFailed.
-
-        Raises PerdureError outside a workflow: use `run()` or `start()` there.
-        """
-        runtime = current.get(None)
-        if runtime is None:
-            me = self._source_text
-            raise PerdureError(
-                f"{me}() was called outside a workflow: use `await {me}.run(...)` for its result or `await {me}.start(...)` for a handle"
-            )
-        return self._child(self.signature.encode_call(args, kwargs))
-
-    def _child(self, data: bytes) -> Step[R]:
-        if self._later is not None or self._dedup is not None:
-            raise InvalidInput(
-                f"{self._source_text}: a child run is neither deferred nor deduplicated: its parent waits for it. Drop debounce and dedup"
-            )
-        decode = self.signature.decode_result
-        return current.get().requests.start_child(
-            self.name, self.version, data, self._key, self._timeout_us, lambda step: Waiter(step, decode)
-        )
-
-    @property
-    def _timeout_us(self) -> int:
-        return to_us(self._timeout) if self._timeout is not None else 0
-
-    map = map_calls
-
-    def _fan_out(self, runtime: LiveRun, items: Iterable[Any], concurrency: int | None, on_error: str) -> Step[Any]:
-        return child_fanout(runtime.requests, self._child, self.signature.encode_calls(items), concurrency, on_error)
-
-    async def start(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
-        """Start a run; returns its handle once the start is durable.
-
-        Raises RunAlreadyExists if its key belongs to another run, LimitReached if a limit with the policy `skip` is reached,
-        NotRegistered if the workflow is not known, and Unavailable if there was no answer in time.
-        """
-        return await self.start_on(backend(), self.signature.encode_call(args, kwargs))
-
-    async def run(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Start a run and wait for its result. Raises what `start()` and `Handle.result()` raise."""
-        return await self.run_on(backend(), self.signature.encode_call(args, kwargs))
-
-    async def signal_with_start(self, signal: Signal[A], value: A, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
-        """Send a signal to the run under the key of `options(key=...)`; if none is active, start it with these arguments.
-
-            await cart.options(key="ada").signal_with_start(added, item, "ada")
-
-        A start and its signal are written in one transaction. Returns a handle to the run. Raises InvalidInput without a key.
-        """
-        target = backend()
-        request = self._request(target, self.signature.encode_call(args, kwargs))
-        sent = await target.call(
-            messages.SIGNAL_WITH_START, SignalWithStart(request, signal.name, signal.encode(value), signal.key)
-        )
-        return Handle(target, sent.run_id, self.signature.decode_result, self._key)
-
-    def encode_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-        """The arguments of a call as they are recorded. Raises PayloadMismatch."""
-        return self.signature.encode_call(args, kwargs)
-
-    def decode_result(self, data: bytes) -> Any:
-        """The result of a run from its record."""
-        return self.signature.decode_result(data)
-
-    async def start_on(self, target: Backend, data: bytes) -> Handle[R]:
-        """`start` on a client, with encoded arguments."""
-        started = await target.call(runs.START, self._request(target, data))
-        return Handle(target, started.run_id, self.signature.decode_result, self._key)
-
-    async def run_on(self, target: Backend, data: bytes) -> R:
-        """`run` on a client, with encoded arguments."""
-        ended = await target.call(runs.RUN, self._request(target, data))
-        outcome = ended.outcome if ended.outcome is not None else await outcome_of(target, ids.text(ended.run_id))
-        result: R = await value_of(target, outcome, ended.run_id, self.signature.decode_result)
-        return result
-
-    def _request(self, target: Backend, data: bytes) -> StartRequest:
-        if current.get(None) is not None:
-            me = self._source_text
-            raise PerdureError(
-                f"{me}.start() inside a workflow would not be recorded; call {me}(...) to start a child run"
-            )
-        self.prepare(target)
-        return StartRequest(
-            workflow=self.name,
-            version=self.version,
-            input=data,
-            key=self._key,
-            on_conflict=self._on_conflict,
-            timeout_us=self._timeout_us,
-            trace=current_traceparent(),
-            later=self._later,
-            dedup=self._dedup,
-        )
-
-    def bind(self, *args: P.args, **kwargs: P.kwargs) -> Bound[R]:
-        """The workflow with its arguments, for a `Schedule`. Raises PayloadMismatch for arguments that do not fit."""
-        return Bound(self, self.signature.encode_call(args, kwargs))
-
-    def batch(self, *, key: str, size: int, max_delay: Duration = "10s") -> Batched[R]:
-        """Gather the items of many starts for one run; the workflow takes one list.
-
-            await ingest.batch(key="eu", size=100, max_delay="10s").add(event)
-
-        Args:
-            key: which starts go together.
-            size: the run begins with this many items,
-            max_delay: or this long after the first one.
-        """
-        changed = copy(self)
-        changed._later = deferred_starts.BatchSpec(key, size, to_us(max_delay))
-        deferred_starts.check_later(changed._later, changed._dedup, changed._key)
-        return Batched(changed)
-
-    def options(
-        self,
-        *,
-        key: str | None = None,
-        timeout: Duration | None = None,
-        on_conflict: OnConflict | None = None,
-        debounce: Debounce | None = None,
-        dedup: Dedup | None = None,
-    ) -> Self:
-        """The same workflow with other options for its starts: `await order.options(key="order-42").start(42)`.
-
-        Args:
-            key: a name of your own for the run, unique in the namespace, by which it is found again.
-            timeout: how long the run may take.
-            on_conflict: if the key belongs to another run: `"fail"` (the default) raises RunAlreadyExists, `"attach"` returns that
-                run if workflow and input are the same, `"replace"` cancels it and starts anew.
-            debounce: begin when no start has come for a while.
-            dedup: return the run that an earlier start under the same dedup key has made.
-
-        Raises InvalidInput for more than one of `key`, `debounce` and `dedup`.
-        """
-        changed = copy(self)
-        if debounce is not None:
-            changed._later = debounce.recorded
-        if dedup is not None:
-            changed._dedup = dedup.recorded
-        if key is not None:
-            changed._key = checked_name("key", key)
-        if timeout is not None:
-            changed._timeout = timeout
-        if on_conflict is not None:
-            changed._on_conflict = on_conflict
-        deferred_starts.check_later(changed._later, changed._dedup, changed._key)
-        return changed
-
-
-class Batched(Generic[R_co]):
-    """A workflow whose runs get the items of many starts. `Workflow.batch()` makes one."""
-
-    def __init__(self, workflow: Startable[..., Any]) -> None:
-        self._workflow = workflow
-
-    async def add(self, *items: Any, **lists: list[Any]) -> Handle[R_co]:
-        """Add items to the batch. Returns a handle to the run that will get them.
-
-        The list of a flow is given by its name: `add(events=[event])`.
-        """
-        args = () if lists else (list(items),)
-        return await self._workflow.start_on(backend(), self._workflow.signature.encode_call(args, lists))
+    def hash(self) -> str:
+        with guards.lifted():  # a workflow that starts a child may be the first to ask
+            return code_hash(self._fn)
 
 
 class Workflow(Startable[P, R]):
@@ -374,14 +161,22 @@ class Workflow(Startable[P, R]):
         name, version = options.get("name") or fn.__name__, options.get("version")
         if not inspect.iscoroutinefunction(fn):
             raise InvalidInput(f"@workflow needs an `async def` function; {name} is not one")
-        super().__init__(name, _checked_version(version) if version else _source_hash(fn), options.get("timeout"))
+        super().__init__(name, _checked_version(version) if version else "", options.get("timeout"))
         self.fn = fn
+        self.code = Code(fn)
+        self.versioning = _checked_versioning(name, options.get("versioning"))
+        """`pinned` or `auto_upgrade`; None: as the worker decides."""
         self.control = control_of(options, f"workflow {name}", "workflow", fn)
         """Flow control of its runs; None: none."""
         update_wrapper(self, fn)
 
     def __repr__(self) -> str:
         return f"<workflow {self.name}>"
+
+    @property
+    def version(self) -> str:
+        """Its label, or else the beginning of the hash of its code."""
+        return self._label or short(self.code.hash)
 
     @cached_property
     def signature(self) -> Signature:
@@ -473,7 +268,10 @@ def workflow(fn: Callable[..., Any] | None = None, /, **options: Unpack[Workflow
 
     Args:
         name: how histories and other processes know it; the function's name unless given.
-        version: recorded with each run; a hash of the function's source unless given.
+        version: a label for this version of the code, such as `2026-11-17`; a hash of the code unless given. Other code under the
+            same label is refused when its worker connects.
+        versioning: `"pinned"`: a run stays with the version that it began with. `"auto_upgrade"`: it moves to the current version when
+            its code is loaded again. Unless given, runs are pinned if their worker declares a build id.
         timeout: for one run.
         limit, rate, priority, fair, weight: flow control of its runs; see `task`.
 
@@ -491,10 +289,7 @@ def _checked_version(version: str) -> str:
     return version
 
 
-def _source_hash(fn: Callable[..., Any]) -> str:
-    """The version of a workflow that names none: a hash of the function's source."""
-    try:
-        source = inspect.getsource(fn)
-    except (OSError, TypeError):
-        source = repr(fn.__code__.co_code)
-    return hashlib.sha256(source.encode()).hexdigest()[:12]
+def _checked_versioning(name: str, versioning: str | None) -> str | None:
+    if versioning not in (None, "pinned", "auto_upgrade"):
+        raise InvalidInput(f'@workflow of {name}: versioning is "pinned" or "auto_upgrade", not {versioning!r}')
+    return versioning

@@ -10,8 +10,8 @@ from functools import cached_property
 from typing import Any, Final, TypeVar, overload
 
 from perdure.core.errors import PayloadMismatch
-from perdure.sdk.definitions import Startable
 from perdure.sdk.payloads import Converter
+from perdure.sdk.startable import Startable
 
 T = TypeVar("T")
 

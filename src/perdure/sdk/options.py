@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, TypedDict, TypeVar, cast
+from typing import Any, Literal, TypedDict, TypeVar, cast
 
 from perdure.core.durations import Duration, to_us
 from perdure.core.errors import InvalidInput
@@ -128,7 +128,9 @@ class WorkflowDefinitionOptions(FlowControlOptions, total=False):
     name: str | None
     """By which histories and other processes know the workflow; the function's name unless given."""
     version: str | None
-    """Recorded with each run; a hash of the function's source unless given."""
+    """A label for this version of the code; a hash of the code unless given."""
+    versioning: Literal["pinned", "auto_upgrade"] | None
+    """Whether a run stays with the version that it began with; unless given, it does if its worker declares a build id."""
     timeout: Duration | None
     """For one run, from its start."""
 
@@ -166,8 +168,8 @@ def recorded_options(options: CallOptions, control: FlowControlSpec | None = Non
         at_most_once=at_most_once,
         never=tuple(qualified(t) for t in retry.never),
         on=() if retry.on == (Exception,) else tuple(qualified(t) for t in retry.on),
-        to_start_us=_positive_us("start_within", options.get("start_within")),
-        to_close_us=_positive_us("finish_within", options.get("finish_within")),
+        to_start_us=positive_us("start_within", options.get("start_within")),
+        to_close_us=positive_us("finish_within", options.get("finish_within")),
         undo="" if undone_by is None else undo.name_of(undone_by),
         control=control,
         executor=executor,
@@ -214,7 +216,8 @@ def _us(duration: Duration | None) -> int:
     return 0 if duration is None else to_us(duration)
 
 
-def _positive_us(name: str, given: Duration | None) -> int:
+def positive_us(name: str, given: Duration | None) -> int:
+    """A duration in microseconds; 0 where none is given. Raises InvalidInput unless it is above zero."""
     us = _us(given)
     if given is not None and us <= 0:
         raise InvalidInput(f"{name}={given!r}: give a duration above zero, or leave it out")

@@ -60,7 +60,7 @@ workflows = Registry("workflow")
 
 
 def add(definition: Any) -> None:
-    (workflows if hasattr(definition, "version") else tasks).add(definition)
+    (tasks if hasattr(type(definition), "effective") else workflows).add(definition)
 
 
 def _place(definition: Any) -> str:

@@ -34,8 +34,8 @@ from perdure.core.schedules import parse_spec
 from perdure.flows.scheduled import check_name, checked
 from perdure.sdk.client.backend import Backend, backend
 from perdure.sdk.client.handles import Handle
-from perdure.sdk.definitions import Bound
 from perdure.sdk.options import checked as checked_options
+from perdure.sdk.startable import Bound
 
 R = TypeVar("R")
 

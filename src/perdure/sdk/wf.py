@@ -188,6 +188,22 @@ def nominal_time() -> datetime | None:
     return datetime_of(started.nominal_us) if started is not None and started.nominal_us else None
 
 
+def set_attribute(name: str, value: str | bool | int | float | datetime | None) -> None:
+    """Set a search attribute of this run, by which lists and queries find it; None deletes it.
+
+        wf.set_attribute("stage", "packing")
+
+    It is stored with the next commit of the run, kept when the run ends, and passed on to the run that it continues as. A datetime is
+    stored as text in UTC. Raises InvalidInput for other values and beyond the limits (32 attributes of 1,000 characters).
+    """
+    _runtime("set_attribute()").set_attribute(name, value)
+
+
+def attribute(name: str) -> str | bool | int | float | None:
+    """A search attribute of this run, given at its start or set since; None when it has none of this name."""
+    return _runtime("attribute()").attribute(name)
+
+
 def continue_as_new(*args: Any, **kwargs: Any) -> NoReturn:
     """End this run and continue as a new run of the same workflow, with these arguments and an empty history.
 

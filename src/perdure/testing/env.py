@@ -28,8 +28,9 @@ from perdure.core.errors import InvalidInput, PerdureError
 from perdure.engine.commits.policy import CommitPolicy
 from perdure.engine.settings import EngineSettings
 from perdure.sdk.client.handles import Handle
-from perdure.sdk.definitions import Startable, Task, Workflow
+from perdure.sdk.definitions import Task, Workflow
 from perdure.sdk.flows import FlowRef
+from perdure.sdk.startable import Startable
 from perdure.sdk.worker.builtin_tasks import Verb
 from perdure.testing.database import scratch
 from perdure.testing.mocks import ByName, StandIn
@@ -114,7 +115,7 @@ class TestEnv:
     def _mock_by_name(self, name: str, fake: Callable[..., Any]) -> None:
         worker, engine = self.client.worker, self.client.engine
         assert worker is not None
-        if name in worker.definitions.versions:
+        if name in worker.definitions.code:
             self.mock(name, fake)
             return
         made = StandIn(name, MOCKED, ByName(), fake)
@@ -180,7 +181,7 @@ class TestEnv:
 
     async def _next_wake_us(self) -> int | None:
         engine = self.client.engine
-        due = await self.client.store.next_due(list(engine.runs.workflows), list(engine.dispatcher.served), flows=True)
+        due = await self.client.store.next_due(engine.runs.claimable, list(engine.dispatcher.served), flows=True)
         begin_us = await self._next_start_us()
         moments = (engine.next_wake_us(), due.run_at_us, due.task_at_us, begin_us)
         wakes = [w for w in moments if w is not None and w < 1 << 62]
@@ -214,7 +215,7 @@ class TestEnv:
 
     async def _anything_due(self) -> bool:
         engine = self.client.engine
-        due = await self.client.store.next_due(list(engine.runs.workflows), list(engine.dispatcher.served), flows=True)
+        due = await self.client.store.next_due(engine.runs.claimable, list(engine.dispatcher.served), flows=True)
         fire_us = await self._next_fire_us()
         if fire_us is not None and fire_us <= due.clock_us:
             engine.scheduler.wake()

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import glob
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.errors import InvalidInput, NondeterminismError, PayloadTooLarge, PerdureError
+from perdure.core.limits import EXPORTED_BYTES_MAX
 from perdure.core.payload_fields import payloads_of
 from perdure.core.payloads import Reference, agree, values_of
 from perdure.core.run_retry import ENDED_BY_ENGINE, effective
@@ -23,9 +24,6 @@ from perdure.sdk.definitions import Workflow
 from perdure.sdk.workflow import guards
 from perdure.sdk.workflow.instance import WorkflowInstance
 from perdure.wire.codec import history_from_json, history_to_json
-
-EXPORTED_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Bytes of stored values in one exported history."""
 
 
 async def export_history(handle: Handle[Any]) -> bytes:
@@ -84,6 +82,8 @@ def _check_end(last: ev.Event, commands: list[Any], where: str) -> None:
     """A finished history must be finished by the code as well, in the same way."""
     if not isinstance(last, ev.TERMINAL):
         return
+    if isinstance(last, ev.RunTerminated):
+        return  # none of its code had a part in it
     closing = commands[-1] if commands else None
     expected, actual = _END[type(last)], type(closing).__name__
     if isinstance(last, ev.RunFailed) and last.failure.code in ENDED_BY_ENGINE:

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import Any, Final, ParamSpec, Protocol, TypeVar
+from uuid import uuid4
 
 import msgspec
 
 from perdure.core import ids
-from perdure.core.api import runs
+from perdure.core.api import bulk_jobs, runs
 from perdure.core.api.act import KEY_PREFIX
+from perdure.core.api.bulk_jobs import BulkAction, StartBulkJob
 from perdure.core.api.runs import GetRun, ListRuns, RunFilter, RunItem
+from perdure.core.attributes import decode_attributes
 from perdure.core.durations import datetime_of, us_of
 from perdure.core.errors import InvalidInput
 from perdure.core.lifecycle import RunStatus
 from perdure.sdk.client.backend import Backend
+from perdure.sdk.client.bulk_jobs import BulkHandle
 from perdure.sdk.client.handles import Handle
 from perdure.sdk.payloads import Converter
+
+PAGE_RUNS: Final = 500
+"""Runs of one page of `runs()`."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -45,10 +52,16 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
     finished_at: datetime | None
     error: str | None
+    error_code: str | None = None
+    parent: str | None = None
+    attributes: dict[str, str | bool | int | float | None] = {}
+    """Its search attributes."""
+    stuck: str | None = None
+    """Why an active run cannot go on."""
 
 
 class ClientBase:
-    """`start`, `run`, `get` and `list`: the same for `Perdure` and `Client`."""
+    """`start`, `run`, `get`, `list`, `runs` and `bulk`: the same for `Perdure` and `Client`."""
 
     _backend: Backend
 
@@ -97,15 +110,62 @@ class ClientBase:
             since_us=None if since is None else us_of(since),
             until_us=None if until is None else us_of(until),
         )
-        found: list[RunInfo] = []
+        return [run async for run in self._pages(wanted, limit)]
+
+    def runs(self, query: str = "", *, view: str = "", limit: int | None = None) -> AsyncIterator[RunInfo]:
+        """Runs that match a query, newest first. Further pages are fetched as they are needed.
+
+            async for run in client.runs("status = failed and attr.total > 100"):
+                print(run.id, run.error)
+
+        Args:
+            query: A query text; empty for all runs.
+            view: A saved view, whose query must match too.
+            limit: At most so many.
+
+        Raises:
+            InvalidInput: The query has a mistake. The message shows its place.
+            NotFound: There is no such view.
+        """
+        return self._pages(RunFilter(query=query, view=view), limit)
+
+    async def bulk(
+        self, action: BulkAction, query: str = "", *, view: str = "", reason: str = "", dry_run: bool = False
+    ) -> BulkHandle:
+        """Cancel, terminate, pause, resume, retry or delete every run that matches. Returns when the job is durable.
+
+            job = await client.bulk("cancel", "workflow = import and status = running", reason="wrong input")
+            print(await job.wait())
+
+        Args:
+            action: `cancel`, `terminate`, `pause`, `resume`, `retry` or `delete`.
+            query: A query text. Runs that are started later are not part of the job.
+            view: A saved view, whose query must match too.
+            reason: Recorded by cancel, terminate and pause.
+            dry_run: Find the runs, and do nothing to them.
+
+        Raises:
+            InvalidInput: There is no query, or it has a mistake.
+            NotFound: There is no such view.
+        """
+        # A key, so that a request that is repeated after a broken connection is one job.
+        request = StartBulkJob(
+            action=action, query=query, view=view, reason=reason, is_dry_run=dry_run, key=uuid4().hex
+        )
+        job = await self._backend.call(bulk_jobs.START, request)
+        return BulkHandle(self._backend, ids.text(job.id))
+
+    async def _pages(self, wanted: RunFilter, limit: int | None) -> AsyncIterator[RunInfo]:
         below: bytes | None = None
-        while len(found) < limit:
-            page = await self._backend.call(runs.LIST, ListRuns(wanted, below, limit - len(found)))
-            found.extend(_summary(item) for item in page.items)
-            below = page.next
-            if below is None:
-                break
-        return found
+        left = limit
+        while left is None or left > 0:
+            asked = PAGE_RUNS if left is None else min(left, PAGE_RUNS)
+            page = await self._backend.call(runs.LIST, ListRuns(wanted, below, asked))
+            for item in page.items:
+                yield _summary(item)
+            if page.next is None:
+                return
+            below, left = page.next, left if left is None else left - len(page.items)
 
 
 def _status(word: str) -> RunStatus:
@@ -125,4 +185,8 @@ def _summary(item: RunItem) -> RunInfo:
         created_at=datetime_of(item.created_us),
         finished_at=None if item.finished_us is None else datetime_of(item.finished_us),
         error=item.error,
+        error_code=item.error_code,
+        parent=ids.text(item.parent_id) if item.parent_id is not None else None,
+        attributes=decode_attributes(item.attributes),
+        stuck=item.stuck,
     )

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import Any, Generic, TypeVar
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Generic, Literal, TypeVar
 
 from perdure.core import events as ev
 from perdure.core import ids
-from perdure.core.api import runs
-from perdure.core.api.runs import AwaitRun, CancelRun, ChangeRun, GetRun, ListHistory
+from perdure.core.api import repairs, runs
+from perdure.core.api.repairs import ForkRun, OverrideNode, RerunRun
+from perdure.core.api.runs import AwaitRun, CancelRun, ChangeRun, GetRun, ListHistory, PauseRun, TerminateRun
+from perdure.core.calls import encode_json
 from perdure.core.durations import Duration, to_us
-from perdure.core.errors import Failure, NondeterminismError, PerdureError, RunCancelled, RunFailed, Stuck
+from perdure.core.errors import (
+    Failure,
+    NondeterminismError,
+    PerdureError,
+    RunCancelled,
+    RunExpired,
+    RunFailed,
+    Stuck,
+)
 from perdure.core.lifecycle import RunStatus
 from perdure.core.work import Outcome, RunView
 from perdure.sdk.client.backend import Backend
@@ -48,6 +58,18 @@ class Handle(Generic[R_co]):
         """Ask the run to stop. It unwinds like any cancelled coroutine and ends `cancelled`."""
         await self._backend.call(runs.CANCEL, CancelRun(self.id, reason))
 
+    async def terminate(self, reason: str = "") -> None:
+        """End the run at once, in any state: none of its code runs and nothing is undone. It ends `cancelled`."""
+        await self._backend.call(runs.TERMINATE, TerminateRun(self.id, reason))
+
+    async def pause(self, reason: str = "") -> None:
+        """Start nothing of the run until it is resumed. Running tasks end as usual; timers and deadlines keep their dates."""
+        await self._backend.call(runs.PAUSE, PauseRun(self.id, reason))
+
+    async def delete(self) -> None:
+        """Delete an ended run with its history, tasks, logs and values. Raises Conflict while the run is active."""
+        await self._backend.call(runs.DELETE, ChangeRun(self.id))
+
     async def status(self) -> str:
         return RunStatus((await self.describe()).status).word
 
@@ -55,13 +77,43 @@ class Handle(Generic[R_co]):
         return await self._backend.call(runs.STATUS, GetRun(self.id))
 
     async def resume(self) -> None:
-        """Let a stuck run try again, after its code was repaired. Raises Conflict when the run is not stuck."""
+        """Let a paused run go on, or a stuck run try again after its code was repaired. Raises Conflict when the run is neither."""
         await self._backend.call(runs.RESUME, ChangeRun(self.id))
 
     async def retry(self) -> None:
         """Continue a failed run where it failed: failed tasks and children run again, succeeded ones keep their results.
         Raises Conflict when the run has not failed."""
         await self._backend.call(runs.RETRY, ChangeRun(self.id))
+
+    async def rerun(self, edits: Mapping[str, Any] | None = None) -> Handle[R_co]:
+        """Start a new run with the same input and attributes.
+
+        Args:
+            edits: fields of the input that change, by their path: `{"order.amount": 42}`.
+        """
+        values = {path: encode_json(value) for path, value in (edits or {}).items()}
+        begun = await self._backend.call(repairs.RERUN, RerunRun(run=self.id, edits=values))
+        return Handle(self._backend, begun.run_id, self._decode)
+
+    async def fork(
+        self, at: int, results: Mapping[str, Any] | None = None, *, code: Literal["same", "current"] = "same"
+    ) -> Handle[R_co]:
+        """Start a new run with a copy of this one's first events, which goes on from there.
+
+        Args:
+            at: the last event that is copied.
+            results: results that are replaced: a task's number or name, a node of a flow, or `child:NUMBER`, and a JSON value.
+            code: the version of this run, or the current one.
+        """
+        values = {str(step): encode_json(value) for step, value in (results or {}).items()}
+        begun = await self._backend.call(repairs.FORK, ForkRun(run=self.id, at=at, edits=values, code=code))
+        return Handle(self._backend, begun.run_id, self._decode)
+
+    async def override_node(self, node: str, how: Literal["rerun", "skip", "set"], value: Any = None) -> None:
+        """Continue a failed run of a flow with the failure of one node replaced: it runs again from its beginning, is skipped, or has
+        the output `value`. Raises Conflict when the node has not failed."""
+        data = encode_json(value) if how == "set" else b""
+        await self._backend.call(repairs.OVERRIDE, OverrideNode(self.id, node, how, data))
 
     async def events(self, after: int = 0) -> AsyncIterator[Event]:
         """The run's history as it grows, until the run ends. A failure that was retried is not the end."""
@@ -126,7 +178,8 @@ async def value_of(backend: Backend, outcome: Outcome, run_id: bytes, decode: An
         case RunStatus.CANCELLED:
             raise RunCancelled(outcome.failure or Failure("run_cancelled", "the run was cancelled"))
         case RunStatus.FAILED:
-            raise RunFailed(outcome.failure or Failure("run_failed", "the run failed"))
+            failure = outcome.failure or Failure("run_failed", "the run failed")
+            raise (RunExpired if failure.code == RunExpired.code else RunFailed)(failure)
         case _:
             assert outcome.failure is not None
             raise _stuck_error(ids.text(run_id), outcome.failure)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from hashlib import sha256
 from typing import Any
 
 import msgspec
@@ -12,8 +13,10 @@ from perdure.core import parameters
 from perdure.core.declared import KEY, encode
 from perdure.core.errors import NotRegistered, PerdureError
 from perdure.core.jobs import job_task
+from perdure.core.work import ServedCode
 from perdure.executors.port import Executor
 from perdure.sdk import registry
+from perdure.sdk.code_hash import short
 from perdure.sdk.definitions import DEFAULT_QUEUE, Task, Workflow
 from perdure.sdk.worker.builtin_tasks import Verbs
 
@@ -31,8 +34,16 @@ class JobTask:
 class WorkerDefinitions:
     """What is defined in this process, the built-in tasks unless `verbs` is None, and those of the executors."""
 
-    def __init__(self, queues: list[str] | None, verbs: Verbs | None, executors: Sequence[Executor] = ()) -> None:
-        self._queues = queues
+    def __init__(
+        self,
+        queues: list[str] | None,
+        verbs: Verbs | None,
+        executors: Sequence[Executor] = (),
+        *,
+        build_id: str = "",
+        is_dev: bool = False,
+    ) -> None:
+        self._queues, self._build_id, self._is_dev = queues, build_id, is_dev
         self._executors = frozenset(e.name for e in executors)
         self._tasks = registry.tasks.copy()
         self._workflows = registry.workflows.copy()
@@ -90,28 +101,38 @@ class WorkerDefinitions:
         return [(queue, name) for queue in queues for name in names]
 
     @property
-    def versions(self) -> dict[str, str]:
-        """Workflow name -> version."""
-        return {w.name: w.version for w in self._workflows.values()}
+    def code(self) -> dict[str, ServedCode]:
+        """Workflow name -> the version that is served."""
+        build_id = self.build_id
+        return {w.name: self._served(w, build_id) for w in self._workflows.values()}
 
     @property
-    def controls(self) -> dict[str, bytes]:
-        """Workflow name -> what it says about flow control of its runs."""
-        return {
-            w.name: msgspec.json.encode(control)
-            for w in self._workflows.values()
-            if (control := getattr(w, "control", None)) is not None
-        }
+    def build_id(self) -> str:
+        """As it was declared; else derived from the code of all workflows."""
+        if self._build_id:
+            return self._build_id
+        code = sorted((w.name, _hash_of(w) or w.version) for w in self._workflows.values())
+        return short(sha256(msgspec.json.encode(code)).hexdigest()) if code else ""
 
-    @property
-    def parameters(self) -> dict[str, bytes]:
-        """Workflow name -> what it takes; see core/parameters.py."""
-        found: dict[str, bytes] = {}
-        for w in self._workflows.values():
-            if isinstance(w, Workflow):
-                with suppress(PerdureError):  # it has no signature: nothing is checked
-                    found[w.name] = parameters.encode(w.signature.parameters())
-        return found
+    def _served(self, w: Any, build_id: str) -> ServedCode:
+        control = getattr(w, "control", None)
+        return ServedCode(
+            version=self._version(w),
+            hash=_hash_of(w),
+            pinned=self._is_pinned(w),
+            build_id=build_id,
+            control=msgspec.json.encode(control) if control is not None else b"",
+            parameters=_parameters_of(w),
+        )
+
+    def _version(self, w: Any) -> str:
+        """Code that is edited while it runs keeps no promise about its label: each state of it is a version of its own."""
+        hash, version = _hash_of(w), str(w.version)
+        return f"{version}+{short(hash)}" if self._is_dev and hash and version != short(hash) else version
+
+    def _is_pinned(self, w: Any) -> bool:
+        versioning = getattr(w, "versioning", None)
+        return not self._is_dev and (versioning or ("pinned" if self._build_id else "auto_upgrade")) == "pinned"
 
     @property
     def signatures(self) -> dict[str, dict[str, Any]]:
@@ -131,3 +152,15 @@ class WorkerDefinitions:
     def task_options(self) -> dict[str, bytes | None]:
         """Task name -> its declared options as JSON."""
         return {t.name: encode(t.declared) if t.declared is not None else None for t in self._tasks.values()}
+
+
+def _hash_of(w: Any) -> str:
+    return w.code.hash if isinstance(w, Workflow) else ""
+
+
+def _parameters_of(w: Any) -> bytes:
+    """Empty for a workflow without a signature: nothing is checked."""
+    if isinstance(w, Workflow):
+        with suppress(PerdureError):
+            return parameters.encode(w.signature.parameters())
+    return b""

@@ -321,18 +321,24 @@ class TaskExecutor:
     async def _run_one(self, a: Assignment, slot: Slot, me: asyncio.Task[None]) -> None:
         slot.attempt = info = self._running[a.run_id, a.seq] = Attempt(a, self, me)
         started = self._clock_us()
+        loaded, call = started, None
         try:
             definition = self._find(a.name)
             given = a.input
             if given.startswith(MARK):
                 given = await Relay(self._payloads.input(given), self._suspended)
+                loaded = self._clock_us()
             args, kwargs = definition.signature.decode_call(given)
             fn = definition.fn if self._tracer is None else self._tracer.around(a, definition.fn)
-            value = await Relay(fn(*args, **kwargs), self._suspended)
+            call = Relay(fn(*args, **kwargs), self._suspended)
+            value = await call
             data = definition.signature.encode_result(value)
+            now = self._clock_us()
+            cpu_us = now - loaded if call.cpu_ns is None else call.cpu_ns // 1000
             if self._payloads.is_heavy(data):
                 data = await Relay(self._payloads.result(data, a.name), self._suspended)
-            report = Report(a.run_id, a.seq, a.attempt, End.SUCCESS, data, None, started, self._clock_us(), a.epoch)
+                now = self._clock_us()
+            report = Report(a.run_id, a.seq, a.attempt, End.SUCCESS, data, None, started, now, a.epoch, cpu_us)
         except asyncio.CancelledError as e:
             if self.closed:
                 raise
@@ -340,9 +346,9 @@ class TaskExecutor:
                 me.uncancel()
                 report = ended_report(a, End.CANCELLED, started, self._clock_us())
             else:  # the user's own code raised it: an error like any other
-                report = error_report(a, e, started, self._clock_us())
+                report = error_report(a, e, started, (now := self._clock_us()), _cpu_us(call, now - loaded))
         except (Exception, SystemExit) as e:
-            report = error_report(a, e, started, self._clock_us())
+            report = error_report(a, e, started, (now := self._clock_us()), _cpu_us(call, now - loaded))
         finally:
             slot.attempt = None
             self._forget(info)
@@ -428,6 +434,11 @@ class TaskExecutor:
         if self.sink is not None and not self.sink.is_empty:
             self.sink.flush()
         self._report(reports)
+
+
+def _cpu_us(call: Relay | None, wall_us: int) -> int:
+    """An attempt that never gave up control had the thread to itself all the time."""
+    return wall_us if call is None or call.cpu_ns is None else call.cpu_ns // 1000
 
 
 def _stop(loop: asyncio.AbstractEventLoop, info: Attempt, stop: Callable[[], object], times: int = 1) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextvars import Context
+from time import thread_time_ns  # bound here, before workflow guards wrap it
 from typing import Any
 
 from perdure.core.retry import End
@@ -33,7 +34,7 @@ class PlainCalls:
 
     def run(self, info: Attempt) -> Report:
         """In a thread: the user's plain function. An interruption may arrive anywhere between the two ends of the hold."""
-        started = self._clock_us()
+        started, began_ns = self._clock_us(), thread_time_ns()
         report: Report | None = None
         hold = ThreadInterrupt()
         while True:
@@ -43,6 +44,7 @@ class PlainCalls:
                         info._runner = hold
                     report = self._call(info, started)
                 hold.close()
+                report.cpu_us = (thread_time_ns() - began_ns) // 1000
                 return report
             except AttemptCancelled:
                 report = report or ended_report(info._assignment, End.CANCELLED, started, self._clock_us())

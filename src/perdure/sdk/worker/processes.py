@@ -48,6 +48,7 @@ from perdure.sdk.payloads.blobs import Blob
 from perdure.sdk.payloads.process_access import ProcessAccess
 from perdure.sdk.worker import output
 from perdure.sdk.worker.attempts import Attempt, AttemptCancelled, Slot, current_slot, pulse_of
+from perdure.sdk.worker.cpu_time import process_cpu_us
 from perdure.sdk.worker.output import FLUSH_LINES, FLUSH_S
 from perdure.sdk.worker.process_messages import (
     Answer,
@@ -401,6 +402,7 @@ class ProcessServer:
         self._send(AttemptBegun())
         started = self.now_us()
         report: Report | None = None
+        began_us = process_cpu_us()
         try:
             report = self._call(job, attempt, context, started)
         except AttemptCancelled:  # it came when the code had just ended
@@ -408,6 +410,7 @@ class ProcessServer:
         self._interruptible = self._stop_due = False
         if report is None or (attempt.cancelled and report.end is not End.SUCCESS):
             report = ended_report(a, End.CANCELLED, started, self.now_us())
+        report.cpu_us = process_cpu_us() - began_us
         slot.attempt = self._attempt = None
         if attempt._output is not None:
             attempt._output.close()

@@ -15,11 +15,13 @@ from perdure.sdk.options import qualified
 from perdure.sdk.worker.attempts import FinalError
 
 
-def success_report(a: Assignment, value: bytes, started_us: int, finished_us: int) -> Report:
-    return Report(a.run_id, a.seq, a.attempt, End.SUCCESS, value, None, started_us, finished_us, a.epoch)
+def success_report(a: Assignment, value: bytes, started_us: int, finished_us: int, cpu_us: int | None = None) -> Report:
+    return Report(a.run_id, a.seq, a.attempt, End.SUCCESS, value, None, started_us, finished_us, a.epoch, cpu_us)
 
 
-def error_report(a: Assignment, error: BaseException, started_us: int, finished_us: int) -> Report:
+def error_report(
+    a: Assignment, error: BaseException, started_us: int, finished_us: int, cpu_us: int | None = None
+) -> Report:
     """An exception of the user's code; whether it is final is for the task's policy to say."""
     # Policies of code name classes in full; those of documents may be short.
     names = tuple(name for t in type(error).__mro__ for name in (qualified(t), t.__name__))
@@ -33,7 +35,7 @@ def error_report(a: Assignment, error: BaseException, started_us: int, finished_
         clip("".join(traceback.format_exception(error))),
         retry_after_us(error),
     )
-    return ended_report(a, End.FINAL_ERROR if final else End.ERROR, started_us, finished_us, failure)
+    return ended_report(a, End.FINAL_ERROR if final else End.ERROR, started_us, finished_us, failure, cpu_us)
 
 
 def retry_after_us(error: BaseException) -> int:
@@ -46,6 +48,13 @@ def retry_after_us(error: BaseException) -> int:
     return max(1, int(min(said, RETRY_AFTER_S_MAX) * 1e6))
 
 
-def ended_report(a: Assignment, end: End, started_us: int, finished_us: int, failure: Failure | None = None) -> Report:
+def ended_report(
+    a: Assignment,
+    end: End,
+    started_us: int,
+    finished_us: int,
+    failure: Failure | None = None,
+    cpu_us: int | None = None,
+) -> Report:
     """An end without a value."""
-    return Report(a.run_id, a.seq, a.attempt, end, b"", failure, started_us, finished_us, a.epoch)
+    return Report(a.run_id, a.seq, a.attempt, end, b"", failure, started_us, finished_us, a.epoch, cpu_us)

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 import grpc
 
-from perdure.core.errors import Failure, Forbidden, InvalidInput, NotFound, Unauthenticated, Unavailable
+from perdure.core.errors import Failure, Forbidden, InvalidInput, NotFound, Unauthenticated, Unavailable, VersionTaken
 from perdure.core.events import Recorded
 from perdure.core.limits import CALL_TIMEOUT_S
 from perdure.core.outage import Outage
@@ -146,7 +146,7 @@ class RemoteWorker:
                 await self._stream(self._address)
             except grpc.aio.AioRpcError as e:
                 error = error_of(e, self._address)
-                if isinstance(error, Unauthenticated | Forbidden | NotFound | InvalidInput):
+                if isinstance(error, Unauthenticated | Forbidden | NotFound | InvalidInput | VersionTaken):
                     raise error from None
                 outage.failed(error)
             except (TimeoutError, OSError) as e:
@@ -206,11 +206,10 @@ class RemoteWorker:
             f"perdure-python {VERSION}",
             w.slots,
             w.definitions.kinds,
-            w.definitions.versions,
+            w.definitions.code,
             [*w.running(), *((r.run_id, r.seq, r.attempt) for r in self._reports)],
             signatures=protocol.bounded_signatures(w.definitions.signatures),
-            controls=w.definitions.controls,
-            parameters=w.definitions.parameters,
+            build_id=w.definitions.build_id,
         )
         return Up(hello=hello)
 

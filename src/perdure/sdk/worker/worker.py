@@ -13,10 +13,12 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
+from perdure.core.errors import InvalidInput
 from perdure.core.jobs import SERVICE
-from perdure.core.work import Activation, Assignment, AttemptToken, Decided, Report, Upstream
+from perdure.core.limits import BUILD_ID_CHARS_MAX
+from perdure.core.work import Activation, Assignment, AttemptToken, Decided, Report, ServedCode, Upstream
 from perdure.executors.port import Executor
 from perdure.sdk.worker.builtin_tasks import VERBS_OF_ENVIRONMENT, VerbOptions, Verbs, service_executor
 from perdure.sdk.worker.capacity import DEFAULT_CAPACITY, Capacity
@@ -30,11 +32,19 @@ from perdure.sdk.worker.workflow_runner import WorkflowRunner
 from perdure.sdk.workflow import guards
 
 
+class BuildOptions(TypedDict, total=False):
+    build_id: str
+    """What the worker was built from, such as a commit."""
+    is_dev: bool
+    """Its code is being edited."""
+
+
 class Worker:
     """Serves the tasks and workflows defined in this process, and the built-in tasks (builtin_tasks.py) unless `verbs` is None.
 
     What tasks print and log is sent to the engine and still printed (`output="tee"`), only sent (`"capture"`) or left alone
-    (`"ignore"`). `tracer` is asked once, when the worker opens, for what makes attempts spans.
+    (`"ignore"`). `tracer` is asked once, when the worker opens, for what makes attempts spans. A worker that declares a `build_id` pins
+    runs to the version that they began with, unless their workflow says otherwise; one of `is_dev`, whose code is being edited, pins none.
     """
 
     outlives_engine = False
@@ -48,7 +58,13 @@ class Worker:
         output: OutputMode = "tee",
         tracer: Callable[[], TaskTracer | None] = lambda: None,
         executors: Sequence[Executor] = (),
+        **build: Unpack[BuildOptions],
     ) -> None:
+        build_id = build.get("build_id", "")
+        if not build_id.isprintable() or len(build_id) > BUILD_ID_CHARS_MAX:
+            raise InvalidInput(
+                f"a build id has at most BUILD_ID_CHARS_MAX={BUILD_ID_CHARS_MAX} printable characters, such as a commit or a tag"
+            )
         guards.install()
         if verbs is not None and not any(e.name == SERVICE for e in executors):
             executors = [*executors, service_executor(verbs)]
@@ -56,7 +72,9 @@ class Worker:
         self._capacity, self._tracer = capacity, tracer
         self._output: OutputMode = output
         self._verbs = Verbs(verbs) if verbs is not None else None
-        self.definitions = WorkerDefinitions(queues, self._verbs, executors)
+        self.definitions = WorkerDefinitions(
+            queues, self._verbs, executors, build_id=build_id, is_dev=build.get("is_dev", False)
+        )
         self.ns = 0
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         self._tasks: TaskExecutor | None = None
@@ -72,19 +90,9 @@ class Worker:
         self.definitions.refresh()
 
     @property
-    def workflows(self) -> dict[tuple[int, str], str]:
-        """(namespace, name) -> version."""
-        return {(self.ns, name): version for name, version in self.definitions.versions.items()}
-
-    @property
-    def controls(self) -> dict[tuple[int, str], bytes]:
-        """(namespace, name) -> what the workflow says about flow control of its runs."""
-        return {(self.ns, name): control for name, control in self.definitions.controls.items()}
-
-    @property
-    def parameters(self) -> dict[tuple[int, str], bytes]:
-        """(namespace, name) -> what the workflow takes."""
-        return {(self.ns, name): taken for name, taken in self.definitions.parameters.items()}
+    def code(self) -> dict[tuple[int, str, str], ServedCode]:
+        """(namespace, workflow, version) -> what is served."""
+        return {(self.ns, name, code.version): code for name, code in self.definitions.code.items()}
 
     @property
     def served(self) -> list[tuple[int, str, str]]:

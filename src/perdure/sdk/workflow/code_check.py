@@ -40,18 +40,43 @@ class _Call(NamedTuple):
 _NO_CHAIN: Final = _Call(0, "", _UNKNOWN)
 
 
+class ForbiddenCall(NamedTuple):
+    """A call in workflow code that a replay would answer differently."""
+
+    name: str
+    fix: str
+    file: str
+    line: int
+    function: str
+
+
 def check_code(fn: Callable[..., Any]) -> None:
     """Raise if calling this workflow function would break a rule. Meant to run once, before its first run."""
+    for call in forbidden_calls(fn):
+        raise WorkflowRuleBroken(
+            f"workflow code calls {call.name} at {call.file}:{call.line} in {call.function}. A replay "
+            f"would get another answer and the run could not be resumed. Instead, {call.fix}."
+        )
+
+
+def forbidden_calls(fn: Callable[..., Any]) -> Iterator[ForbiddenCall]:
+    """Every forbidden call of a workflow function and of the functions of its module that it calls. InvalidInput for a generator."""
     function: Any = inspect.unwrap(fn)
     function = getattr(function, "__func__", function)
     _require_plain(function)
     if not isinstance(function, FunctionType):
         return
-    for call in _check_function(function):
+    helpers: dict[FunctionType, None] = {}
+    for code, call in _calls_of(function):
+        if (found := _forbidden(code, call)) is not None:
+            yield found
         helper = call.target
         if isinstance(helper, FunctionType) and helper.__module__ == function.__module__ and helper is not function:
-            for _ in _check_function(helper):  # one level: deeper helpers are the run-time guards' business
-                pass
+            helpers[helper] = None
+    for helper in helpers:  # one level: deeper helpers are the run-time guards' business
+        for code, call in _calls_of(helper):
+            if (found := _forbidden(code, call)) is not None:
+                yield found
 
 
 def _require_plain(fn: Any) -> None:
@@ -62,17 +87,9 @@ def _require_plain(fn: Any) -> None:
         )
 
 
-def _check_function(fn: FunctionType) -> Iterator[_Call]:
-    """Report the first forbidden call; give back the others, for their targets to be followed."""
-    for code, call in _calls_of(fn):
-        found = None if call.target is _UNKNOWN else forbidden_call(call.target)
-        if found:
-            name, fix = found
-            raise WorkflowRuleBroken(
-                f"workflow code calls {name} at {code.co_filename}:{call.line} in {code.co_qualname}. A replay "
-                f"would get another answer and the run could not be resumed. Instead, {fix}."
-            )
-        yield call
+def _forbidden(code: CodeType, call: _Call) -> ForbiddenCall | None:
+    found = None if call.target is _UNKNOWN else forbidden_call(call.target)
+    return ForbiddenCall(*found, code.co_filename, call.line, code.co_qualname) if found else None
 
 
 def _calls_of(fn: FunctionType) -> Iterator[tuple[CodeType, _Call]]:

@@ -29,6 +29,11 @@ class RunHost(Protocol):
     """Steps made so far."""
 
     @property
+    def seed(self) -> bytes:
+        """The id that names and randomness follow from."""
+        ...
+
+    @property
     def closed(self) -> bool:
         """Nothing may be recorded any more."""
         ...

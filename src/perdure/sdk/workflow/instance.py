@@ -20,6 +20,7 @@ from typing import Any
 
 from perdure.core import events as ev
 from perdure.core.errors import Failure, NondeterminismError, clip
+from perdure.core.journal import Journal
 from perdure.core.work import Decided
 from perdure.sdk.captured_output import OutputSink
 from perdure.sdk.workflow.endings import trace_of
@@ -32,10 +33,17 @@ from perdure.sdk.workflow.transitions import apply, finish
 class WorkflowInstance:
     __slots__ = ("_applied", "_code_due", "_given", "_loading", "_replaying", "run", "run_id")
 
-    def __init__(self, run_id: bytes, workflow: Any, sink: OutputSink | None = None, ns: int = 0) -> None:
-        """Lines that the code prints go to `sink`; None: they are not captured."""
+    def __init__(
+        self,
+        run_id: bytes,
+        workflow: Any,
+        sink: OutputSink | None = None,
+        ns: int = 0,
+        journal: Journal | None = None,
+    ) -> None:
+        """Lines that the code prints go to `sink`; None: they are not captured. `journal`: one that observes what is asked for."""
         self.run_id = run_id
-        self.run = LiveRun(run_id, workflow, sink, ns)
+        self.run = LiveRun(run_id, workflow, sink, ns, journal)
         self._given: list[ev.Recorded] = []
         self._applied = 0
         """How many of the given events have been applied."""

@@ -9,12 +9,14 @@ from __future__ import annotations
 import contextvars
 import random
 from collections.abc import Callable, Coroutine
+from datetime import datetime
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 import msgspec
 
 from perdure.core import events as ev
+from perdure.core.attributes import AttributeValue, changed, check_bounds, decode_attributes, encode_attributes
 from perdure.core.errors import InvalidInput
 from perdure.core.journal import Journal
 from perdure.core.limits import WAITING_NAMES_MAX
@@ -56,6 +58,7 @@ class LiveRun:
     has_messages = False
     """Its code has waited for messages, or some have come."""
     now_us = event_seq = steps = 0
+    _attributes: bytes | None = None
     _output: OutputBuffer | None = None
     _random: random.Random | None = None
 
@@ -63,17 +66,25 @@ class LiveRun:
     promises = _Part(RunPromises)
     updates = _Part(RunUpdates)
 
-    def __init__(self, run_id: bytes, workflow: Any, sink: OutputSink | None, ns: int) -> None:
+    def __init__(
+        self, run_id: bytes, workflow: Any, sink: OutputSink | None, ns: int, journal: Journal | None = None
+    ) -> None:
         """Captured lines go to `sink`; None: output is not captured."""
         self.run_id, self.workflow, self.sink, self.ns = run_id, workflow, sink, ns
         self.phase: InstancePhase = Running()
-        self.journal = Journal()
+        self.journal = journal or Journal()
         self.requests: Requests = Requests(self)
-        self.loop = WorkflowLoop(self.requests, int.from_bytes(run_id[9:], "big"))
+        self.loop = WorkflowLoop(self.requests, run_id)
         self.state: dict[str, bytes] = {}
         self.context = contextvars.copy_context()
         self.context.run(current.set, self)
         self.context.run(blob_access.set, NO_ACCESS)
+
+    @property
+    def seed(self) -> bytes:
+        """The id that everything follows from which must be the same in a replay: of a fork, that of the first run of its lineage."""
+        started = self.started
+        return started.lineage[0] if started is not None and started.lineage else self.run_id
 
     @property
     def closed(self) -> bool:
@@ -121,6 +132,22 @@ class LiveRun:
         else:
             self.state[name] = value
 
+    def set_attribute(self, name: str, value: AttributeValue | datetime | None) -> None:
+        change = encode_attributes({name: value})
+        after = changed(self._attributes_now(), change)
+        check_bounds(decode_attributes(after))
+        self.journal.set_attributes(change)
+        self._attributes = after
+
+    def attribute(self, name: str) -> AttributeValue | None:
+        return decode_attributes(self._attributes_now()).get(name)
+
+    def _attributes_now(self) -> bytes:
+        if self._attributes is None:
+            assert self.started is not None
+            return self.started.attributes
+        return self._attributes
+
     def input_object(self) -> Any:
         """The arguments of the run by their names."""
         assert self.started is not None
@@ -132,7 +159,7 @@ class LiveRun:
 
     def randomness(self) -> random.Random:
         if self._random is None:
-            self._random = random.Random(self.run_id)
+            self._random = random.Random(self.seed)
         return self._random
 
     def uuid(self) -> UUID:

@@ -157,15 +157,19 @@ _Base: Any = asyncio.AbstractEventLoop
 
 
 class WorkflowLoop(_Base):  # type: ignore[misc] # pyright: ignore[reportUntypedBaseClass]
-    def __init__(self, owner: TimerOwner, number_base: int = 0) -> None:
+    def __init__(self, owner: TimerOwner, seed: bytes = b"") -> None:
         self.owner = owner
         self._ready: deque[Soon] = deque()
-        self._tasks = number_base
+        self._tasks = int.from_bytes(seed[9:], "big")
         """Tasks hash by number. The base differs from run to run: asyncio keeps all tasks of the process in one set."""
         self._live: dict[asyncio.Task[Any], contextvars.Context] = {}
         """Tasks that have not ended. Held here: one that only a cycle refers to would end when the collector likes."""
         self.closed = False
         self.unhandled: BaseException | None = None
+
+    def number_from(self, seed: bytes) -> None:
+        """Of a fork, before its code begins: sets of tasks iterate as in the run that its history was copied from."""
+        self._tasks = int.from_bytes(seed[9:], "big")
 
     def run_until_idle(self, until_s: float = inf) -> bool:
         """Run callbacks until none is left, or that moment (by perf_counter) has come; it is looked at after every few. True: none is left.
@@ -197,6 +201,11 @@ class WorkflowLoop(_Base):  # type: ignore[misc] # pyright: ignore[reportUntyped
             if not n & 15 and perf_counter() >= until_s:
                 return not ready
         return True
+
+    @property
+    def live_tasks(self) -> list[asyncio.Task[Any]]:
+        """Coroutines that have not ended, in the order in which they began."""
+        return list(self._live)
 
     @property
     def has_code(self) -> bool:

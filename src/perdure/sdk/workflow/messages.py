@@ -55,7 +55,7 @@ class RunPromises:
 
     def __init__(self, requests: Requests) -> None:
         self._requests = requests
-        self.waits: PromiseWaits[Waiter] = PromiseWaits(requests.run.run_id)
+        self.waits: PromiseWaits[Waiter] = PromiseWaits(requests.run.seed)
 
     def wait(self, name: str, decode: Callable[[bytes], Any], timeout_us: int) -> Step[Any]:
         seq = self._requests.run.journal.create_promise(name)

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from perdure.core import events as ev
 from perdure.core import ids
+from perdure.core.commands import StartChild
 from perdure.core.errors import ChildFailed, Failure, RecordedError, task_error
 from perdure.core.retry import TaskOptions
 from perdure.sdk.workflow.host import RunHost
@@ -37,6 +38,7 @@ class FanoutWaiter(Protocol):
 
 class Requests:
     __slots__ = (
+        "_abandoned",
         "_barriers",
         "_children",
         "_operations",
@@ -59,6 +61,8 @@ class Requests:
         self._children: dict[int, Any] = {}
         self._stopping: dict[int, tuple[Step[Any], Any]] = {}
         """Children that were cancelled and have not ended: the step that waits for the end, and the reason."""
+        self._abandoned: set[int] | None = None
+        """Children that go on when the code no longer waits for them; None: none."""
         self._operations: dict[int, Waiter] = {}
         self.new_operations: list[Operation] = []
         """Side effects asked for since the instance last took them."""
@@ -171,11 +175,19 @@ class Requests:
         if fired is not None:
             fired()
 
-    def start_child(
-        self, workflow: str, version: str, data: bytes, key: str, timeout_us: int, waiter_of: Callable[[Step[Any]], Any]
-    ) -> Step[Any]:
-        seq = self.run.journal.start_child(workflow, version, data, key, timeout_us)
-        step = new_step(self.run, ids.CHILD, seq, defer_cancel=partial(self._cancel_child, seq))
+    def start_child(self, wanted: StartChild, waiter_of: Callable[[Step[Any]], Any]) -> Step[Any]:
+        """The step of a detached child ends at once, and cancelling the wait for an abandoned one leaves it alone."""
+        seq = self.run.journal.start_child(wanted)
+        if wanted.detached:
+            step = new_step(self.run, ids.CHILD, seq)
+            step.set_result(None)
+            return step
+        if wanted.parent_close == "abandon":
+            step = new_step(self.run, ids.CHILD, seq, on_cancel=lambda: self._children.pop(seq, None))
+            self._abandoned = self._abandoned or set()
+            self._abandoned.add(seq)
+        else:
+            step = new_step(self.run, ids.CHILD, seq, defer_cancel=partial(self._cancel_child, seq))
         self._children[seq] = waiter_of(step)
         return step
 
@@ -252,7 +264,8 @@ class Requests:
             del self._timers[seq]
             journal.cancel_timer(seq)
         for seq in self._children:
-            journal.cancel_child(seq)
+            if seq not in (self._abandoned or ()):
+                journal.cancel_child(seq)
         self._children.clear()
         self._stopping.clear()
 

@@ -95,6 +95,9 @@ def _started(run: LiveRun, e: ev.RunStarted) -> None:
     phase = run.phase
     assert type(phase) is Running
     run.started = e
+    if e.lineage:
+        run.journal.forked(run.run_id, e.lineage)
+        run.loop.number_from(e.lineage[0])
     try:
         phase.main = run.context.run(_create_main, run, e)
     except PerdureError as error:  # the input does not fit the code, or the code breaks the rules of a workflow
