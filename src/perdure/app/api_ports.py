@@ -7,11 +7,13 @@ from perdure.engine.api.audit import Audit
 from perdure.server.secret_box import SecretBox
 from perdure.store.api_keys import Keys, PostgresAuditLog
 from perdure.store.approvals import PostgresApprovals
+from perdure.store.bulk_jobs import PostgresBulkJobs
 from perdure.store.dead_letters import PostgresDeadLetters
 from perdure.store.definitions import PostgresDefinitions
 from perdure.store.flow_control_rules import PostgresFlowControlRules
 from perdure.store.postgres import PostgresStore
 from perdure.store.reads import PostgresReads
+from perdure.store.saved_views import PostgresSavedViews
 from perdure.store.services import PostgresServices
 
 
@@ -33,6 +35,8 @@ def api_ports(
         rules=PostgresFlowControlRules(pool),
         dead_letters=PostgresDeadLetters(pool),
         services=PostgresServices(pool),
+        views=PostgresSavedViews(pool),
+        bulk_jobs=PostgresBulkJobs(pool),
         keys=Keys(pool),
         audit=Audit(PostgresAuditLog(pool)),
         secrets=secrets or SecretBox(),

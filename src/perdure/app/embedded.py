@@ -27,6 +27,7 @@ from perdure.core.durations import Duration
 from perdure.core.jobs import CONTAINER, PROCESS
 from perdure.core.payload_port import PayloadCarrier
 from perdure.engine.api.api import EMBEDDED, Api, Caller, NamespaceApi
+from perdure.engine.api.bulk_work import BulkWork
 from perdure.engine.engine import Engine
 from perdure.engine.settings import EngineSettings
 from perdure.executors import registry
@@ -74,7 +75,7 @@ class Perdure(ClientBase):
     `schedules` are applied when it opens. Every call ends within `call_timeout` (30 seconds unless given) and raises Unavailable if the
     database does not answer; only waiting for a result has no limit. `audit=True` records what this program does in the audit log, as a
     server does; a program that holds the database is not recorded unless asked. `payloads` names object stores for large values and blobs
-    (PERDURE_PAYLOADS unless given); without one the database takes them.
+    (PERDURE_PAYLOADS unless given); without one the database takes them. With a `build_id` runs are pinned to the version that they began with, as on a worker.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class Perdure(ClientBase):
         call_timeout: Duration | None = None,
         audit: bool = False,
         payloads: str | None = None,
+        build_id: str = "",
     ) -> None:
         self._dsn = dsn
         self._timeout_s, self._is_audited = call_timeout_s(call_timeout), audit
@@ -115,6 +117,7 @@ class Perdure(ClientBase):
                 verbs=VerbOptions(services=services, http_allow=http_allow) if verbs else None,
                 tracer=self._tracing.task_tracer,
                 executors=[e for one in executors for e in _executors(one, database)],
+                build_id=build_id,
             )
             if worker
             else None
@@ -140,6 +143,7 @@ class Perdure(ClientBase):
         self._backend = EmbeddedBackend(self.api, self.worker, caller, self._timeout_s)
         self._token = ambient.set(self._backend)  # first: tasks run in the context in which the engine opens
         await self.engine.open()
+        self.engine.add_service(BulkWork(self.api))
         blob_access.set(LoopAccess(self._backend.payloads))
         if self.worker is not None:
             await self._take_over_jobs(self.worker)

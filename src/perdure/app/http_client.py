@@ -36,6 +36,8 @@ EXIT_USAGE: Final = 2
 EXIT_CANCELLED: Final = 3
 EXIT_NOT_FOUND: Final = 4
 EXIT_NO_SERVER: Final = 5
+EXIT_BREAKS: Final = 6
+EXIT_UNCHECKED: Final = 7
 EXIT_INTERRUPTED: Final = 130
 
 EXIT_CODES: Final[dict[int, str]] = {
@@ -45,6 +47,8 @@ EXIT_CODES: Final[dict[int, str]] = {
     EXIT_CANCELLED: "the run was cancelled",
     EXIT_NOT_FOUND: "not found: no such run, workflow, promise, API key or namespace",
     EXIT_NO_SERVER: "the server cannot be reached, is not ready, or refuses access",
+    EXIT_BREAKS: "`check`: the deploy would break runs in flight",
+    EXIT_UNCHECKED: "`check`: not all could be checked, or the code cannot be imported",
     EXIT_INTERRUPTED: "interrupted with Ctrl-C",
 }
 """Also the table of docs/reference/cli.md."""

@@ -31,6 +31,7 @@ from perdure.app.tracing import Tracing
 from perdure.core.errors import Conflict, InvalidInput, Unavailable
 from perdure.core.limits import PEER_SILENT_S
 from perdure.engine.api.api import Api
+from perdure.engine.api.bulk_work import BulkWork
 from perdure.engine.engine import Engine
 from perdure.engine.services.stalls import StallWatch
 from perdure.server import health
@@ -126,6 +127,7 @@ class ServerProcess:
         auth = OpenAccess(s.http.host, s.dev_token) if s.auth == "open" else Authenticator(Keys(store.pool), tokens)
         ports = api_ports(store, reads=reads, definitions=registry, secrets=SecretBox(s.secret_keys))
         api = Api(engine, ports, lambda: self.url)
+        engine.add_service(BulkWork(api))
         # No web page can make a browser send gRPC requests: the token of `perdure dev` is for HTTP alone.
         grpc = GrpcServer(
             api,

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Generic, ParamSpec, Self, TypeVar
 
 from perdure.app.embedded import Perdure
+from perdure.core.api.bulk_jobs import BulkAction
 from perdure.core.durations import Duration
 from perdure.sdk.client.backend import ambient
 from perdure.sdk.client.base import RunInfo, StartableWorkflow
+from perdure.sdk.client.bulk_jobs import BulkInfo
 from perdure.sdk.client.client import Client
 from perdure.sdk.client.handles import Handle
 from perdure.sdk.messages import Promise, Signal, State
@@ -37,6 +39,15 @@ class SyncHandle(Generic[R_co]):
 
     def cancel(self, reason: str = "") -> None:
         self._loop.call(self._handle.cancel(reason))
+
+    def terminate(self, reason: str = "") -> None:
+        self._loop.call(self._handle.terminate(reason))
+
+    def pause(self, reason: str = "") -> None:
+        self._loop.call(self._handle.pause(reason))
+
+    def delete(self) -> None:
+        self._loop.call(self._handle.delete())
 
     def retry(self) -> None:
         self._loop.call(self._handle.retry())
@@ -128,6 +139,27 @@ class SyncBase(Generic[C]):
     ) -> list[RunInfo]:
         found = self._client.list(workflow=workflow, status=status, since=since, until=until, limit=limit)
         return self._thread.call(found)
+
+    def runs(self, query: str = "", *, view: str = "", limit: int | None = None) -> Iterator[RunInfo]:
+        """Runs that match a query, newest first; see `Client.runs`."""
+        found = self._client.runs(query, view=view, limit=limit)
+
+        async def following() -> RunInfo | None:
+            return await anext(found, None)
+
+        while (run := self._thread.call(following())) is not None:
+            yield run
+
+    def bulk(
+        self, action: BulkAction, query: str = "", *, view: str = "", reason: str = "", dry_run: bool = False
+    ) -> BulkInfo:
+        """Act on every run that matches, and wait for the end of that; see `Client.bulk`."""
+
+        async def carried_out() -> BulkInfo:
+            job = await self._client.bulk(action, query, view=view, reason=reason, dry_run=dry_run)
+            return await job.wait()
+
+        return self._thread.call(carried_out())
 
     def send(self, signal: Signal[T], run: str, value: T) -> None:
         self._here(signal.send(run, value))

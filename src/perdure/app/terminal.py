@@ -50,6 +50,23 @@ def unguard() -> None:
             setattr(sys, name, stream.raw)
 
 
+class ProgressLine:
+    """One line on stderr that is written over; nothing in a pipe."""
+
+    def __init__(self) -> None:
+        stream = sys.stderr
+        self._raw: Any = stream.raw if isinstance(stream, Guarded) else stream
+        self._shown = stream.isatty()
+
+    def __call__(self, text: str) -> None:
+        if self._shown:
+            self._raw.write(f"\r\x1b[K{escaped(text)}")
+            self._raw.flush()
+
+    def end(self) -> None:
+        self("")
+
+
 def console(stream: Any = None) -> Console:
     """A console for tables and colours on `stream`, by default stdout."""
     from rich.console import Console

@@ -42,6 +42,8 @@ async def worker_of(settings: WorkerSettings) -> AsyncGenerator[RemoteWorker]:
         verbs=verbs if settings.verbs else None,
         tracer=tracing.task_tracer,
         executors=executors_of(settings),
+        build_id=settings.build_id,
+        is_dev=settings.is_dev,
     )
     try:
         options = PayloadOptions(settings.payloads, settings.payload_inline_bytes)

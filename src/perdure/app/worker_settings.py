@@ -43,6 +43,10 @@ class WorkerSettings(ProcessSettings):
     """The server's gRPC address; several are separated by commas. Default: that of `perdure dev` in this directory, else `127.0.0.1:8601`."""
     queues: Words = ()
     """Queues to serve, separated by commas. Default: all that the tasks name."""
+    build_id: str = ""
+    """What this worker was built from, such as a commit. Runs are then pinned to the version that they began with, unless their workflow says otherwise."""
+    is_dev: Annotated[Switch, Named("PERDURE_WORKER_DEV")] = False
+    """Its code is being edited: no run is pinned, and a label of a workflow may stand for changed code."""
     slots: int = SLOTS_DEFAULT
     """Tasks at a time."""
     threads: int = THREADS_DEFAULT

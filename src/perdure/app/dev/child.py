@@ -65,7 +65,7 @@ def _load(files: list[str]) -> ChildHello:
 def _options(server: str) -> WorkerSettings:
     """Commands and services of this machine are allowed: it runs the user's own code on the user's own machine anyway."""
     http_allow = None if HTTP_ALLOW_ENV in os.environ else LOOPBACK
-    return WorkerSettings(server=server, drain_s=DRAIN_S, executors=("process",), http_allow=http_allow)
+    return WorkerSettings(server=server, drain_s=DRAIN_S, executors=("process",), http_allow=http_allow, is_dev=True)
 
 
 async def _serve(server: str, parent: socket.socket) -> None:
