@@ -1,7 +1,8 @@
 """/metrics: what an engine counts and measures, for Prometheus.
 
 A scrape reads numbers in memory. Figures of the database (queue depths, sessions) are read with one bounded query each, at most every few
-seconds however many scrapes there are. Labels are namespace and queue, and there are never more than SERIES_MAX of them.
+seconds however many scrapes there are. Labels are namespace and queue, never more than SERIES_MAX pairs, and names of tasks and workflows,
+never more than METRIC_NAMES_MAX of each (named_metrics.py).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from prometheus_client.registry import Collector
 from perdure.engine.counters import Counters, Histogram
 from perdure.engine.engine import Engine
 from perdure.engine.services.telemetry import WorkerRow
+from perdure.server.named_metrics import by_name
 
 log = logging.getLogger("perdure.server")
 
@@ -149,6 +151,7 @@ class Metrics:
     def families(self) -> Iterator[Metric]:
         yield from _counted(self._engine.counters)
         yield from _measured(self._engine.counters)
+        yield from by_name(self._engine.names, self._reading.namespaces if self._reading else {})
         yield from self._gauges()
         if self._reading is not None:
             yield from _read_gauges(self._reading)

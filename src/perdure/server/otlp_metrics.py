@@ -98,21 +98,24 @@ def _number(sample: Sample, began_ns: int, now_ns: int) -> NumberDataPoint:
 
 
 def _histograms(family: Metric, began_ns: int, now_ns: int) -> Iterator[HistogramDataPoint]:
-    """Perdure's histograms have no labels: one point each, whose buckets are differences of the cumulative ones."""
-    buckets = [(float(s.labels["le"]), int(s.value)) for s in family.samples if s.name.endswith("_bucket")]
-    total = next((float(s.value) for s in family.samples if s.name.endswith("_sum")), 0.0)
-    counts = [count for _, count in buckets]
-    yield HistogramDataPoint(
-        attributes={},
-        start_time_unix_nano=began_ns,
-        time_unix_nano=now_ns,
-        count=counts[-1],
-        sum=total,
-        bucket_counts=[after - before for before, after in zip([0, *counts], counts, strict=False)],
-        explicit_bounds=[bound for bound, _ in buckets[:-1]],
-        min=None,  # type: ignore[arg-type]  # not known; the exporter leaves out what is None
-        max=None,  # type: ignore[arg-type]
-    )
+    """One point for each set of labels; its buckets are differences of the cumulative ones."""
+    points: dict[tuple[tuple[str, str], ...], list[Sample]] = {}
+    for s in family.samples:
+        points.setdefault(tuple((k, v) for k, v in s.labels.items() if k != "le"), []).append(s)
+    for labels, samples in points.items():
+        buckets = [(float(s.labels["le"]), int(s.value)) for s in samples if s.name.endswith("_bucket")]
+        counts = [count for _, count in buckets]
+        yield HistogramDataPoint(
+            attributes=dict(labels),
+            start_time_unix_nano=began_ns,
+            time_unix_nano=now_ns,
+            count=counts[-1],
+            sum=next((float(s.value) for s in samples if s.name.endswith("_sum")), 0.0),
+            bucket_counts=[after - before for before, after in zip([0, *counts], counts, strict=False)],
+            explicit_bounds=[bound for bound, _ in buckets[:-1]],
+            min=None,  # type: ignore[arg-type]  # not known; the exporter leaves out what is None
+            max=None,  # type: ignore[arg-type]
+        )
 
 
 def metrics_export(metrics: Metrics, service: str) -> MetricsExport:

@@ -1,4 +1,4 @@
-"""Which worker holds the code of which run.
+"""Which worker holds the code of which run. A run is given to a worker that serves its version, and to no other.
 
     activate(replay) --> a worker with the code --> held: further activations go to the same worker
             `-> none is connected, but one may reconnect: parked until a worker joins or leaves
@@ -20,7 +20,8 @@ DECISION_BYTES_MAX: Final = 256 * 1024 * 1024
 """Bytes of one decision, over all messages it comes in."""
 
 _CACHE_MISS: Final = Failure("cache_miss", "the worker that held the run is gone")
-_NO_WORKER: Final = Failure("no_worker", "no worker here has the code of this workflow")
+_WORKER_LOST: Final = Failure("worker_lost", "the worker that ran the code of the run is gone")
+_NO_WORKER: Final = Failure("no_worker", "no worker here has this version of the workflow")
 
 
 class CodePlacement:
@@ -41,7 +42,7 @@ class CodePlacement:
             if a.replay:
                 if holder is not None:
                     self.forget(a.run_id)
-                c = self._pools.next_with_code((a.ns, a.workflow))
+                c = self._pools.next_with_code((a.ns, a.workflow, a.version))
                 if c is None:
                     self._park(a, refused)
                     continue
@@ -57,7 +58,7 @@ class CodePlacement:
 
     def _park(self, a: Activation, refused: list[Decided]) -> None:
         """No worker is connected, but one may reconnect within its grace period."""
-        if self._parking and self._pools.has_code((a.ns, a.workflow)):
+        if self._parking and self._pools.has_code((a.ns, a.workflow, a.version)):
             self._parked[a.run_id] = a
         else:
             refused.append(Decided(a.run_id, [], _NO_WORKER))
@@ -113,12 +114,12 @@ class CodePlacement:
 
     def release(self, c: Connection) -> list[Decided]:
         """Its stream ended: another worker reads its runs again, because its last answers may be lost."""
-        lost = [run_id for run_id in c.held if self.holds(c, run_id)]
-        for run_id in lost:
+        lost = [(run_id, self._holder[run_id][1]) for run_id in c.held if self.holds(c, run_id)]
+        for run_id, _ in lost:
             del self._holder[run_id]
         c.held.clear()
         c.parts.clear()
-        return [Decided(run_id, [], _CACHE_MISS) for run_id in lost]
+        return [Decided(run_id, [], _WORKER_LOST if number else _CACHE_MISS) for run_id, number in lost]
 
     def hand_over(self, c: Connection) -> list[Decided]:
         """It drains: idle runs move to other workers at once, the others after their decision."""

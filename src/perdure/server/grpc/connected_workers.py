@@ -9,8 +9,8 @@ import asyncio
 from typing import Final
 
 from perdure.core.retry import End
-from perdure.core.work import Activation, Assignment, Decided, Report, Upstream
-from perdure.engine.ports import Kind, Named
+from perdure.core.work import Activation, Assignment, Decided, Report, ServedCode, Upstream
+from perdure.engine.ports import CodeKey, Kind
 from perdure.server.grpc.code_placement import CodePlacement
 from perdure.server.grpc.connection import Connection
 from perdure.server.grpc.pools import WorkerPools
@@ -26,7 +26,7 @@ class ConnectedWorkers:
         self.by_id: dict[bytes, Connection] = {}
         """Workers that are connected, or may reconnect within their grace period."""
         self.pools = WorkerPools()
-        self.code = CodePlacement(self.pools)
+        self.placement = CodePlacement(self.pools)
         self.placed: dict[tuple[bytes, int], Connection] = {}
         """(run, seq) of an attempt -> the worker that has it."""
         self.ns = 0
@@ -41,7 +41,7 @@ class ConnectedWorkers:
     def go_away(self) -> None:
         """The server is leaving: no more work from here; workers finish and look for another one."""
         self.is_closing = True
-        self.code.stop_parking()
+        self.placement.stop_parking()
         for c in self.by_id.values():
             c.go_away()
 
@@ -49,16 +49,8 @@ class ConnectedWorkers:
         return list(self.by_id.values())
 
     @property
-    def workflows(self) -> dict[Named, str]:
-        return self.pools.workflows
-
-    @property
-    def controls(self) -> dict[Named, bytes]:
-        return self.pools.controls
-
-    @property
-    def parameters(self) -> dict[Named, bytes]:
-        return self.pools.parameters
+    def code(self) -> dict[CodeKey, ServedCode]:
+        return self.pools.code
 
     @property
     def task_options(self) -> dict[str, bytes | None]:
@@ -117,13 +109,13 @@ class ConnectedWorkers:
 
     def activate(self, batch: list[Activation]) -> list[Decided]:
         """Answers come later, through `decided`; only what cannot be sent is answered at once."""
-        return self.code.activate(batch)
+        return self.placement.activate(batch)
 
     def forget(self, run_id: bytes) -> None:
-        self.code.forget(run_id)
+        self.placement.forget(run_id)
 
     def forget_all(self) -> None:
-        self.code.forget_all()
+        self.placement.forget_all()
 
 
 def _by_kind(batch: list[Assignment]) -> dict[Kind, list[Assignment]]:

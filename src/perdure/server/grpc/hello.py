@@ -8,6 +8,7 @@ import msgspec
 
 from perdure.core.calls import is_built_in
 from perdure.core.errors import InvalidInput
+from perdure.core.limits import BUILD_ID_CHARS_MAX
 from perdure.core.names import checked_name
 from perdure.core.work import VERSION_PREFIX, is_flow
 from perdure.wire.protocol import PROTOCOL, SERVED_MAX, TASK_SCHEMAS_BYTES_MAX, Hello
@@ -28,7 +29,7 @@ def check_hello(h: Hello) -> None:
         raise InvalidInput(f"a worker brings along at most {2 * SLOTS_MAX} attempts, not {len(h.running)}")
     if len(h.tasks) > SERVED_MAX or len(h.workflows) > SERVED_MAX:
         raise InvalidInput(f"a worker serves at most SERVED_MAX={SERVED_MAX} tasks and workflows")
-    flows = next((name for name, version in h.workflows.items() if is_flow(version)), None)
+    flows = next((name for name, code in h.workflows.items() if is_flow(code.version)), None)
     if flows is not None:
         raise InvalidInput(
             f"the workflow {flows[:50]!r} is code: versions that begin with {VERSION_PREFIX!r} are those of flows"
@@ -36,6 +37,10 @@ def check_hello(h: Hello) -> None:
     names = [h.name, *h.workflows, *(x for pair in h.tasks for x in pair)]
     for name in names:
         checked_name("worker, task, queue or workflow", name)
+    for code in h.workflows.values():
+        checked_name("version", code.version)
+    if len(h.build_id) > BUILD_ID_CHARS_MAX:
+        raise InvalidInput(f"a build id has at most BUILD_ID_CHARS_MAX={BUILD_ID_CHARS_MAX} characters")
 
 
 def usable_signatures(h: Hello) -> dict[str, bytes]:

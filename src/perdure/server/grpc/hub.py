@@ -24,6 +24,7 @@ from perdure.core.retry import End
 from perdure.core.work import Report
 from perdure.engine.engine import Engine
 from perdure.engine.services.telemetry import WorkerRow
+from perdure.engine.tasks.worker_windows import NO_LOAD, WorkerLoad
 from perdure.server.grpc.connected_workers import ConnectedWorkers
 from perdure.server.grpc.connection import Connection
 from perdure.server.grpc.hello import check_hello, usable_signatures
@@ -61,9 +62,9 @@ class WorkerHub:
         self._engine, self._workers, self._grace_s, self._reattach_s = engine, workers, grace_s, reattach_s
         self._upstream = engine.upstream
         self.clock_us = self._upstream.clock_us
-        self.messages = WorkerMessages(workers, engine.attempts, self._upstream)
+        self.messages = WorkerMessages(workers, engine.attempts, self._upstream, engine.served.serve)
         self._by_id, self._placed = workers.by_id, workers.placed
-        self._pools, self._code = workers.pools, workers.code
+        self._pools, self._code = workers.pools, workers.placement
         self._unplaced: set[Token] = set()
         """Attempts that no worker had at the last check."""
         self._graces: dict[bytes, asyncio.TimerHandle] = {}
@@ -92,9 +93,12 @@ class WorkerHub:
         now = self.clock_us()
         if self._changed or now - self._shown_us > SHOW_EVERY_S * 1e6:
             self._changed, self._shown_us = False, now
-            self._engine.telemetry.set_workers([row_of(c) for c in self._by_id.values() if c.is_open])
+            self._engine.telemetry.set_workers([self._row(c, now) for c in self._by_id.values() if c.is_open])
         self._find_unplaced()
         self._refreshing = asyncio.get_running_loop().call_later(REFRESH_S, self._refresh)
+
+    def _row(self, c: Connection, now_us: int) -> WorkerRow:
+        return row_of(c, self._engine.attempts.tally.windows.load(c.name, now_us))
 
     def _find_unplaced(self) -> None:
         """Attempts that the engine waits for and no worker has. There should be none; seen twice, they count as lost."""
@@ -254,7 +258,7 @@ class WorkerHub:
     def _lose(self, c: Connection, tokens: list[Token]) -> None:
         if tokens:
             log.warning("worker %s is gone, and with it %d attempts", c.name, len(tokens))
-            self._run(self._engine.worker_lost(tokens))
+            self._run(self._engine.worker_lost(tokens, c.name))
 
     def _remove(self, c: Connection) -> None:
         for key in c.running:
@@ -278,7 +282,7 @@ class WorkerHub:
             log.error("a worker's attempts could not be settled", exc_info=task.exception())
 
 
-def row_of(c: Connection) -> WorkerRow:
+def row_of(c: Connection, load: WorkerLoad = NO_LOAD) -> WorkerRow:
     h = c.hello
     return WorkerRow(
         id=c.id,
@@ -289,7 +293,8 @@ def row_of(c: Connection) -> WorkerRow:
         sdk=h.sdk,
         queues=sorted({q for q, _ in h.tasks}),
         tasks=sorted({t for _, t in h.tasks if not is_built_in(t)}),
-        workflows=sorted(h.workflows),
+        versions={name: code.version for name, code in sorted(h.workflows.items())},
+        build_id=h.build_id,
         slots=h.slots,
         slots_used=c.slots_used,
         runs_held=len(c.held),
@@ -297,4 +302,5 @@ def row_of(c: Connection) -> WorkerRow:
         connected_us=c.connected_us,
         seen_us=c.seen_us,
         blocked=c.blocked,
+        load=load,
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from collections import deque
 
-from perdure.engine.ports import Kind, Named
+from perdure.core.work import ServedCode
+from perdure.engine.ports import CodeKey, Kind
 from perdure.server.grpc.connection import Connection
 from perdure.wire.protocol import Hello
 
@@ -15,11 +16,16 @@ class WorkerPool:
 
     def __init__(self, ns: int, hello: Hello) -> None:
         self.kinds: frozenset[Kind] = frozenset((ns, queue, name) for queue, name in hello.tasks)
-        self.workflows: dict[Named, str] = {(ns, name): version for name, version in hello.workflows.items()}
-        self.controls: dict[Named, bytes] = {(ns, name): control for name, control in hello.controls.items()}
-        self.parameters: dict[Named, bytes] = {(ns, name): taken for name, taken in hello.parameters.items()}
+        self.code: dict[CodeKey, ServedCode] = {
+            (ns, name, code.version): code for name, code in hello.workflows.items()
+        }
         self.members: deque[Connection] = deque()
         self.free = 0
+
+    @property
+    def takes_runs(self) -> bool:
+        """Whether one of its workers is here to stay: connected, or likely to reconnect."""
+        return any(not c.draining for c in self.members)
 
     def recount(self, c: Connection) -> None:
         self.free += c.free - c.counted
@@ -47,21 +53,14 @@ class WorkerPools:
     def __init__(self) -> None:
         self._pools: dict[object, WorkerPool] = {}
         self._by_kind: dict[Kind, list[WorkerPool]] = {}
-        self._by_workflow: dict[Named, list[WorkerPool]] = {}
+        self._by_code: dict[CodeKey, list[WorkerPool]] = {}
         self._pool_of: dict[bytes, WorkerPool] = {}
         """By the worker's id."""
 
     @property
-    def workflows(self) -> dict[Named, str]:
-        return {named: version for pool in self._pools.values() for named, version in pool.workflows.items()}
-
-    @property
-    def controls(self) -> dict[Named, bytes]:
-        return {named: control for pool in self._pools.values() for named, control in pool.controls.items()}
-
-    @property
-    def parameters(self) -> dict[Named, bytes]:
-        return {named: taken for pool in self._pools.values() for named, taken in pool.parameters.items()}
+    def code(self) -> dict[CodeKey, ServedCode]:
+        """Versions of workflows that runs can be given to. Those of workers that leave are not among them."""
+        return {key: code for pool in self._pools.values() if pool.takes_runs for key, code in pool.code.items()}
 
     @property
     def kinds(self) -> list[Kind]:
@@ -80,13 +79,13 @@ class WorkerPools:
     def roomiest(self, kind: Kind) -> WorkerPool | None:
         return max(self._by_kind.get(kind, ()), key=lambda pool: pool.free, default=None)
 
-    def has_code(self, named: Named) -> bool:
-        """Whether a worker with the code of this workflow is connected, or may reconnect within its grace period."""
-        return named in self._by_workflow
+    def has_code(self, key: CodeKey) -> bool:
+        """Whether a worker with this version of the workflow is connected, or may reconnect within its grace period."""
+        return key in self._by_code
 
-    def next_with_code(self, named: Named) -> Connection | None:
-        pools = self._by_workflow.get(named, [])
-        if len(pools) > 1:  # by their number of workers, so that those of an older deploy do not get everything
+    def next_with_code(self, key: CodeKey) -> Connection | None:
+        pools = self._by_code.get(key, [])
+        if len(pools) > 1:  # that differ in other workflows or tasks: by their number of workers
             (chosen,) = random.choices(pools, [len(p.members) for p in pools])
             pools = [chosen, *pools]
         return next((c for pool in pools if (c := pool.next_open()) is not None), None)
@@ -102,8 +101,6 @@ class WorkerPools:
             c.ns,
             frozenset(h.tasks),
             frozenset(h.workflows.items()),
-            frozenset(h.controls.items()),
-            frozenset(h.parameters.items()),
         )
         pool = self._pools.get(key)
         is_new = pool is None
@@ -130,9 +127,9 @@ class WorkerPools:
         return True
 
     def _index(self) -> None:
-        self._by_kind, self._by_workflow = {}, {}
+        self._by_kind, self._by_code = {}, {}
         for pool in self._pools.values():
             for kind in pool.kinds:
                 self._by_kind.setdefault(kind, []).append(pool)
-            for named in pool.workflows:
-                self._by_workflow.setdefault(named, []).append(pool)
+            for key in pool.code:
+                self._by_code.setdefault(key, []).append(pool)

@@ -29,6 +29,7 @@ from perdure.engine.api.api import Api, Caller, NamespaceApi
 from perdure.server.auth.authenticator import SeveralCredentials
 from perdure.server.grpc.connection import Connection
 from perdure.server.grpc.health import Reasons, add_health
+from perdure.server.grpc.hello import check_hello
 from perdure.server.grpc.hub import WorkerHub
 from perdure.server.grpc.session import CallSession, answer
 from perdure.server.grpc.status import CODE_KEY, status_of
@@ -200,6 +201,8 @@ class GrpcServer:
             up = protocol.decode_up(first)
             if up.hello is None:
                 raise InvalidInput("the first message of a worker must be its hello")
+            check_hello(up.hello)
+            await self._api.engine.served.register(api.ns, up.hello.workflows)
             connection = self._hub.join(up.hello, api.ns, api.caller.namespace)
         except PerdureError as e:
             await _abort(context, e)

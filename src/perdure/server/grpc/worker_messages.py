@@ -6,6 +6,8 @@ the run, for the activation it answers. So no message of a worker can reach anot
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from perdure.core.errors import Failure, clip
 from perdure.core.limits import PAYLOAD_BYTES_MAX
 from perdure.core.retry import End
@@ -17,10 +19,14 @@ from perdure.wire.protocol import Token, Up
 
 
 class WorkerMessages:
-    def __init__(self, workers: ConnectedWorkers, attempts: Attempts, upstream: Upstream) -> None:
+    def __init__(
+        self, workers: ConnectedWorkers, attempts: Attempts, upstream: Upstream, leaves: Callable[[], None]
+    ) -> None:
         self._by_id, self._placed = workers.by_id, workers.placed
-        self._pools, self._code = workers.pools, workers.code
+        self._pools, self._code = workers.pools, workers.placement
         self._attempts, self._upstream, self._clock_us = attempts, upstream, upstream.clock_us
+        self._leaves = leaves
+        """Called when a worker begins to drain: it takes no more runs."""
         self.refused = 0
         """Reports, decisions and heartbeats refused because the worker does not hold the attempt or run."""
 
@@ -31,6 +37,7 @@ class WorkerMessages:
         if up.draining and not c.draining:
             c.draining = True
             self._pools.recount(c)
+            self._leaves()
             self.decided(self._code.hand_over(c))
         if up.logs:
             self._take_logs(c, up.logs)
@@ -59,9 +66,10 @@ class WorkerMessages:
         mine: list[Report] = []
         now = self._clock_us()
         for r in reports:
-            # The worker's word on its times counts as far as they can be.
-            r.finished_us = max(1, min(r.finished_us, now))
-            r.started_us = max(1, min(r.started_us, r.finished_us))
+            # The worker's word on its times counts as far as they can be. A clock that is ahead shifts both.
+            ahead_us = max(r.finished_us - now, 0)
+            r.finished_us = max(1, r.finished_us - ahead_us)
+            r.started_us = max(1, min(r.started_us - ahead_us, r.finished_us))
             key = (r.run_id, r.seq)
             if not c.expects(r) or self._placed.get(key) is not c:
                 self.refused += 1
@@ -72,6 +80,7 @@ class WorkerMessages:
                 r.end, r.value, r.failure = End.FINAL_ERROR, b"", _too_large(len(r.value))
             c.drop(key)
             del self._placed[key]
+            r.worker = c.name
             mine.append(r)
         self._pools.recount(c)
         if c.early is not None:

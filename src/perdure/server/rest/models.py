@@ -18,12 +18,8 @@ from pydantic import (
 )
 
 from perdure.core.durations import DURATION_US_MAX
-from perdure.core.limits import NAME_CHARS_MAX
+from perdure.core.limits import ATTRIBUTE_NAME_CHARS_MAX, ATTRIBUTE_VALUE_CHARS_MAX, NAME_CHARS_MAX
 
-ATTRIBUTES_MAX: Final = 32
-"""Attributes of one run."""
-ATTRIBUTE_NAME_CHARS_MAX: Final = 100
-ATTRIBUTE_VALUE_CHARS_MAX: Final = 1_000
 ARGUMENTS_MAX: Final = 1_000
 VERSION_CHARS_MAX: Final = 200
 DESCRIPTION_CHARS_MAX: Final = 2_000
@@ -125,6 +121,16 @@ class CancelRunRequest(Body):
     )
 
 
+class TerminateRunRequest(CancelRunRequest):
+    pass
+
+
+class PauseRunRequest(Body):
+    reason: Annotated[str, Field(max_length=REASON_CHARS_MAX)] = Field(
+        default="", description="Shown to people while the run is paused.", examples=["the bank is closed"]
+    )
+
+
 class ErrorInfo(BaseModel):
     """How a run or a task failed."""
 
@@ -147,6 +153,7 @@ class RunSummary(BaseModel):
     attributes: dict[str, Any]
     error: ErrorInfo | None
     stuck: str | None = Field(description="Why an active run is stuck until it is resumed.")
+    paused_at: Moment | None = Field(description="Since when a run is paused.")
     waiting: RunWaits | None = Field(
         default=None, description="What an active run waits for; null in lists that were not filtered by it."
     )
@@ -169,6 +176,7 @@ WaitWord = Literal[
     "paused",
     "retry",
     "no_worker",
+    "no_worker_for_version",
     "version",
     "slot",
     "dependency",
@@ -235,6 +243,9 @@ class Run(RunSummary):
         default=None,
         description="What it did that can be taken back, in the order in which it was done. Null where the history is too long to tell here.",
     )
+    rerun_of: str | None = Field(default=None, description="The run that this one repeats.")
+    forked_from: str | None = Field(default=None, description="The run whose first events this one was given.")
+    forked_at: int | None = Field(default=None, description="The last of those events, by its number there.")
     retry_refused: str | None = Field(
         default=None,
         description="Why a failed run cannot be retried. Null where it can be, and where the history is too long to tell here.",
@@ -283,6 +294,7 @@ class RunTask(BaseModel):
     worker: str | None
     details: Any = Field(description="What the task last said about its progress.")
     blocked: str | None = Field(description="The stack that holds its worker's event loop.")
+    copied: bool = Field(default=False, description="It ended in the run that this one is a fork of.")
 
 
 class LogEntry(BaseModel):
@@ -328,10 +340,6 @@ class DeployFlowRequest(FlowRequest):
     """A declarative workflow. Its version is made from its document: the same document is the same version."""
 
     activate: bool = Field(default=True, description="Let new runs have this version.")
-
-
-class ActivateVersionRequest(Body):
-    version: Annotated[str, Field(min_length=1, max_length=VERSION_CHARS_MAX)]
 
 
 class FlowChanges(BaseModel):
@@ -453,6 +461,14 @@ class ConnectedWorker(BaseModel):
     seen_at: Moment
     blocked: str | None
     engine: str | None
+    ended: int = Field(default=0, description="Attempts that ended in the last five minutes.")
+    failed: int = Field(default=0, description="Of these, how many did not succeed.")
+    per_s: float = Field(default=0.0, description="Of these, how many per second.")
+    p50_s: float | None = Field(
+        default=None, description="Percentiles of how long they took, rounded up by an eighth at most."
+    )
+    p95_s: float | None = None
+    p99_s: float | None = None
 
 
 class QueueDepth(BaseModel):

@@ -19,10 +19,13 @@ from starlette.exceptions import HTTPException
 
 from perdure.core import ids
 from perdure.core.api import runs as acts
-from perdure.core.api.runs import ListHistory, ListLogs, ListRuns, ListTasks, RunFilter
+from perdure.core.api.attempts import LIST as ATTEMPTS
+from perdure.core.api.attempts import ListAttempts
+from perdure.core.api.runs import ListChildren, ListHistory, ListLogs, ListRuns, ListTasks, RunFilter
 from perdure.core.errors import PerdureError
 from perdure.server.rest import models as m
 from perdure.server.rest import views
+from perdure.server.rest.attempts import view as attempt_view
 from perdure.server.rest.guard import Anyone, GuardedRoute, Reader, RestCaller
 from perdure.server.rest.paging import Cursor
 from perdure.server.rest.problems import answered_errors
@@ -78,9 +81,11 @@ STATUSES: Final = {"pending": 0, "running": 1, "success": 2, "failed": 3, "cance
 async def run_page(caller: Reader, id: RunName) -> HTMLResponse:
     run_id = await caller.api.run_id(id)
     ref = ids.text(run_id)
-    run, tasks, events, lines = await asyncio.gather(
+    run, tasks, children, attempts, events, lines = await asyncio.gather(
         shown(caller, run_id),
         caller.call(acts.TASKS, ListTasks(ref, limit=TASKS_SHOWN)),
+        caller.call(acts.CHILDREN, ListChildren(ref, limit=TASKS_SHOWN)),
+        caller.call(ATTEMPTS, ListAttempts(ref, unsuccessful=True, limit=TASKS_SHOWN)),
         caller.call(acts.HISTORY, ListHistory(ref, limit=EVENTS_SHOWN)),
         caller.call(acts.LOGS, ListLogs(ref, limit=LINES_SHOWN)),
     )
@@ -92,6 +97,10 @@ async def run_page(caller: Reader, id: RunName) -> HTMLResponse:
         live=run.finished_at is None,
         tasks=[views.task(t) for t in tasks.items],
         more_tasks=tasks.next is not None,
+        children=[views.summary(c, caller.api.api.public_url) for c in children.items],
+        more_children=children.next is not None,
+        attempts=[attempt_view(a) for a in attempts.items],
+        more_attempts=attempts.next is not None,
         events=[views.history_event(r) for r in events.items],
         lines=[views.log_entry(i) for i in lines.items],
         more_lines=lines.next is not None,

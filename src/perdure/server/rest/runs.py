@@ -15,16 +15,19 @@ from perdure.core.api.runs import (
     CancelRun,
     ChangeRun,
     GetRun,
+    ListChildren,
     ListHistory,
     ListLogs,
     ListRuns,
     ListTasks,
     LogPosition,
+    PauseRun,
     RunFilter,
+    TerminateRun,
 )
 from perdure.core.errors import NotFound
 from perdure.core.lifecycle import RunStatus, TaskStatus
-from perdure.core.limits import NAME_CHARS_MAX
+from perdure.core.limits import ATTRIBUTE_NAME_CHARS_MAX, ATTRIBUTE_VALUE_CHARS_MAX, NAME_CHARS_MAX, QUERY_CHARS_MAX
 from perdure.core.work import Outcome
 from perdure.engine.api.runs import detail
 from perdure.server.rest import models as m
@@ -72,7 +75,7 @@ async def list_runs(
         str | None, Query(max_length=50, description="Created before this time.", examples=["2026-10-21T14:00:00Z"])
     ] = None,
     attr: Annotated[
-        list[Annotated[str, Query(max_length=m.ATTRIBUTE_NAME_CHARS_MAX + m.ATTRIBUTE_VALUE_CHARS_MAX)]],
+        list[Annotated[str, Query(max_length=ATTRIBUTE_NAME_CHARS_MAX + ATTRIBUTE_VALUE_CHARS_MAX)]],
         Query(max_length=8, description="`name:value`; all of them must fit.", examples=[["env:prod"]]),
     ] = [],  # noqa: B006
     q: Annotated[
@@ -84,8 +87,19 @@ async def list_runs(
     ] = "",
     waiting_on: Annotated[
         m.WaitWord | None,
-        Query(description="Active runs that wait for this. Goes with `workflow`, `since` and `until` only."),
+        Query(description="Active runs that wait for this."),
     ] = None,
+    query: Annotated[
+        str,
+        Query(
+            max_length=QUERY_CHARS_MAX,
+            description="A query text; it combines with the other filters.",
+            examples=["status = failed and attr.total > 100"],
+        ),
+    ] = "",
+    view: Annotated[
+        str, Query(max_length=NAME_CHARS_MAX, description="A saved view, whose query must match too.")
+    ] = "",
     limit: Limit = LIMIT_DEFAULT,
     cursor: Cursor = None,
 ) -> m.Page[m.RunSummary]:
@@ -98,6 +112,8 @@ async def list_runs(
         attributes=views.read_attributes(attr),
         text=q,
         waiting_on=waiting_on or "",
+        query=query,
+        view=view,
     )
     page = await caller.call(runs.LIST, ListRuns(wanted, views.read_id_cursor(cursor), limit))
     items = [views.summary(item, caller.api.api.public_url) for item in page.items]
@@ -108,6 +124,16 @@ async def list_runs(
 async def get_run(caller: Annotated[RestCaller, asks(runs.GET)], id: RunName) -> m.Run:
     """A run in full."""
     return views.run(await caller.call(runs.GET, GetRun(id)), caller.api.api.public_url)
+
+
+@router.get("/{id}/children", responses=responses(401, 403, 404, 409, 422))
+async def list_children(
+    caller: Annotated[RestCaller, asks(runs.CHILDREN)], id: RunName, limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
+) -> m.Page[m.RunSummary]:
+    """The runs that a run has started, newest first."""
+    page = await caller.call(runs.CHILDREN, ListChildren(id, views.read_id_cursor(cursor), limit))
+    items = [views.summary(item, caller.api.api.public_url) for item in page.items]
+    return m.Page[m.RunSummary](items=items, next=views.next_cursor(page.next))
 
 
 @router.get("/{id}/status", responses=responses(401, 403, 404, 409))
@@ -160,6 +186,32 @@ async def cancel_run(
     return await shown(caller, run_id)
 
 
+@router.post("/{id}/terminate", status_code=202, responses=responses(401, 403, 404, 409, 422, 503))
+async def terminate_run(
+    caller: Annotated[RestCaller, asks(runs.TERMINATE)], id: RunName, body: m.TerminateRunRequest | None = None
+) -> m.Run:
+    """End a run at once, in any state: none of its code runs and nothing is undone. It ends `cancelled`."""
+    run_id = await caller.api.run_id(id)
+    await caller.call(runs.TERMINATE, TerminateRun(ids.text(run_id), body.reason if body else ""))
+    return await shown(caller, run_id)
+
+
+@router.post("/{id}/pause", status_code=202, responses=responses(401, 403, 404, 409, 422, 503))
+async def pause_run(
+    caller: Annotated[RestCaller, asks(runs.PAUSE)], id: RunName, body: m.PauseRunRequest | None = None
+) -> m.Run:
+    """Start nothing of a run until it is resumed. Running tasks end as usual; timers and deadlines keep their dates."""
+    run_id = await caller.api.run_id(id)
+    await caller.call(runs.PAUSE, PauseRun(ids.text(run_id), body.reason if body else ""))
+    return await shown(caller, run_id)
+
+
+@router.delete("/{id}", status_code=204, responses=responses(401, 403, 404, 409))
+async def delete_run(caller: Annotated[RestCaller, asks(runs.DELETE)], id: RunName) -> None:
+    """Delete an ended run with its history, tasks, logs and values."""
+    await caller.call(runs.DELETE, ChangeRun(id))
+
+
 @router.post("/{id}/retry", status_code=202, responses=responses(401, 403, 404, 409))
 async def retry_run(caller: Annotated[RestCaller, asks(runs.RETRY)], id: RunName) -> m.Run:
     """Continue a failed run: succeeded tasks keep their results, failed ones run again."""
@@ -170,7 +222,7 @@ async def retry_run(caller: Annotated[RestCaller, asks(runs.RETRY)], id: RunName
 
 @router.post("/{id}/resume", status_code=202, responses=responses(401, 403, 404, 409))
 async def resume_run(caller: Annotated[RestCaller, asks(runs.RESUME)], id: RunName) -> m.Run:
-    """Let a stuck run try again, after its code was repaired."""
+    """Let a paused run go on, or a stuck run try again after its code was repaired."""
     run_id = await caller.api.run_id(id)
     await caller.call(runs.RESUME, ChangeRun(ids.text(run_id)))
     return await shown(caller, run_id)
@@ -226,6 +278,12 @@ async def list_history(
     caller: Annotated[RestCaller, asks(runs.HISTORY)],
     id: RunName,
     after: Annotated[int, Query(ge=0, le=SEQ_MAX, description="Events above this number.")] = 0,
+    exact: Annotated[
+        bool,
+        Query(
+            description='Payloads byte for byte, as `{"text": ...}` or `{"base64": ...}`: for programs that replay the history.'
+        ),
+    ] = False,
     limit: Limit = LIMIT_DEFAULT,
     cursor: Cursor = None,
 ) -> m.Page[m.HistoryEvent]:
@@ -233,7 +291,9 @@ async def list_history(
     above = max(after, _bounded(views.read_cursor(cursor, int), 0))
     page = await caller.call(runs.HISTORY, ListHistory(id, above, limit))
     following = page.items[-1].seq if page.items and page.has_more else None
-    return m.Page[m.HistoryEvent](items=[views.history_event(r) for r in page.items], next=views.next_cursor(following))
+    return m.Page[m.HistoryEvent](
+        items=[views.history_event(r, exact=exact) for r in page.items], next=views.next_cursor(following)
+    )
 
 
 @router.get("/{id}/state/{name}", responses=responses(401, 403, 404, 409, 422))

@@ -32,7 +32,7 @@ from perdure.core.api.schedules import (
     ScheduleView,
 )
 from perdure.core.calls import encode_json
-from perdure.core.limits import NAME_CHARS_MAX, PREVIEW_TIMES_MAX
+from perdure.core.limits import ATTRIBUTES_MAX, NAME_CHARS_MAX, PREVIEW_TIMES_MAX
 from perdure.core.schedules import ScheduleSpec, parse_calendar, parse_spec, spec_json
 from perdure.server.rest import models as m
 from perdure.server.rest import views
@@ -86,7 +86,7 @@ class PutScheduleRequest(m.Body):
     args: list[Any] = Field(default_factory=list, max_length=m.ARGUMENTS_MAX)
     kwargs: dict[str, Any] = Field(default_factory=dict, max_length=m.ARGUMENTS_MAX)
     timeout: m.Seconds | m.DurationText | None = Field(default=None, description="When a run of it fails.")
-    attributes: dict[m.AttributeName, m.Attribute] = Field(default_factory=dict, max_length=m.ATTRIBUTES_MAX - 1)
+    attributes: dict[m.AttributeName, m.Attribute] = Field(default_factory=dict, max_length=ATTRIBUTES_MAX - 1)
     version: Annotated[str, Field(min_length=1, max_length=m.VERSION_CHARS_MAX)] | None = Field(
         default=None, description="A registered version; the current version at the time it fires unless given."
     )

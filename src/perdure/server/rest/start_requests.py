@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import Path
@@ -10,8 +11,9 @@ from pydantic import ConfigDict, Field
 
 from perdure.core import deferred_starts
 from perdure.core.calls import encode_json
+from perdure.core.durations import us_of
 from perdure.core.errors import InvalidInput
-from perdure.core.limits import BATCH_ITEMS_MAX, NAME_CHARS_MAX
+from perdure.core.limits import ATTRIBUTES_MAX, BATCH_ITEMS_MAX, NAME_CHARS_MAX
 from perdure.core.work import StartRequest
 from perdure.server.rest import models as m
 from perdure.server.rest import views
@@ -65,10 +67,19 @@ class StartRunRequest(m.Body):
         default=None, description="Seconds, or text such as `1h30m`: when the run fails if it has not ended."
     )
     attributes: dict[m.AttributeName, m.Attribute] = Field(
-        default_factory=dict, max_length=m.ATTRIBUTES_MAX, description="To find the run by."
+        default_factory=dict, max_length=ATTRIBUTES_MAX, description="To find the run by."
     )
     version: Annotated[str, Field(min_length=1, max_length=m.VERSION_CHARS_MAX)] | None = Field(
         default=None, description="A registered version; the current one unless given."
+    )
+    delay: m.Seconds | m.DurationText | None = Field(
+        default=None, description="The run begins this long after the start; it is `pending` until then."
+    )
+    start_at: datetime | None = Field(
+        default=None, description="The run begins at this time instead.", examples=["2026-10-21T14:00:00Z"]
+    )
+    start_within: m.Seconds | m.DurationText | None = Field(
+        default=None, description="The run fails if it has not begun this long after it could."
     )
     debounce: DebounceOption | None = Field(
         default=None, description="Deferred: of several starts under a key the last counts."
@@ -97,9 +108,20 @@ def start_request(
         trace=traceparent if traceparent and TRACEPARENT.fullmatch(traceparent) else "",
         later=_later(body),
         dedup=None if dedup is None else deferred_starts.DedupSpec(dedup.key, views.duration_us(dedup.within)),
+        delay_us=views.duration_us(body.delay),
+        start_at_us=_start_at_us(body),
+        start_within_us=views.duration_us(body.start_within),
         idempotency_key=idempotency_key or "",
         registered_only=True,
     )
+
+
+def _start_at_us(body: StartRunRequest) -> int:
+    if body.start_at is None:
+        return 0
+    if body.delay is not None:
+        raise InvalidInput("give delay or start_at, not both")
+    return us_of(body.start_at)
 
 
 def _later(body: StartRunRequest) -> deferred_starts.Later | None:

@@ -20,6 +20,7 @@ from perdure.core.calls import encode_call, encode_json
 from perdure.core.durations import datetime_of, to_us, us_of
 from perdure.core.errors import Failure, InvalidInput
 from perdure.core.lifecycle import RunStatus, TaskStatus
+from perdure.core.limits import WORKER_WINDOW_S
 from perdure.core.payloads import MARK
 from perdure.core.undo import UndoableTask
 from perdure.core.work import RunView
@@ -28,12 +29,12 @@ from perdure.flows.drawing.chart import Chart, as_graph
 from perdure.flows.problems import DocumentProblem
 from perdure.server.rest import models as m
 from perdure.server.rest import references
-from perdure.wire.codec import decode_events
+from perdure.wire.codec import decode_events, event_fields
 
 ALTERNATIVES_MAX: Final = 16
 """Readings of one attribute filter: `n:5` may mean the number or the text."""
 NUMBER_CHARS_MAX: Final = 40
-_ID_FIELDS: Final = frozenset({"run_id", "parent_id", "continued_from"})
+_ID_FIELDS: Final = frozenset({"run_id", "parent_id", "continued_from", "known_as", "rerun_of", "lineage"})
 _NUMBER: Final = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")
 
 T = TypeVar("T")
@@ -96,10 +97,9 @@ def _plain_field(name: str, value: Any) -> Any:
     return value
 
 
-def history_event(record: ev.Recorded) -> m.HistoryEvent:
-    return m.HistoryEvent(
-        seq=record.seq, at=moment(record.at_us), type=type(record.event).__name__, data=fields(record.event)
-    )
+def history_event(record: ev.Recorded, *, exact: bool = False) -> m.HistoryEvent:
+    data = event_fields(record.event) if exact else fields(record.event)
+    return m.HistoryEvent(seq=record.seq, at=moment(record.at_us), type=type(record.event).__name__, data=data)
 
 
 def failure(f: Failure) -> m.ErrorInfo:
@@ -126,6 +126,7 @@ def summary(item: runs.RunItem, public_url: str) -> m.RunSummary:
         attributes=plain(item.attributes) or {},
         error=error,
         stuck=item.stuck,
+        paused_at=moment_or_none(item.paused_us),
         waiting=_listed_waits(item),
         epoch=item.epoch,
         parent_id=_text_or_none(item.parent_id),
@@ -152,15 +153,19 @@ def run(d: runs.RunDetail, public_url: str) -> m.Run:
     head = summary(d.item, public_url)
     head.waiting = waiting(d)
     ended = d.item.finished_us is not None
+    begun = started if isinstance(started, ev.RunStarted) else None
     if ended and isinstance(last, ev.RunFailed):
         head.error = failure(last.failure)
     return m.Run(
         **head.model_dump(),
-        input=plain(started.input) if isinstance(started, ev.RunStarted) else None,
+        input=plain(begun.input) if begun is not None else None,
         result=plain(last.result) if ended and isinstance(last, ev.RunSucceeded) else None,
         events=d.events,
         tasks=m.TaskCounts(**{TaskStatus(s).word: n for s, n in d.tasks.items()}),
         undo=None if d.undo is None else [undo_step(u) for u in d.undo],
+        rerun_of=_text_or_none(begun.rerun_of) if begun is not None else None,
+        forked_from=ids.text(begun.lineage[-1]) if begun is not None and begun.lineage else None,
+        forked_at=begun.forked_at or None if begun is not None else None,
         retry_refused=d.retry_refused,
     )
 
@@ -266,6 +271,7 @@ def task(t: runs.TaskItem) -> m.RunTask:
         details=plain(t.details),
         blocked=t.blocked,
         node=t.node,
+        copied=t.copied,
     )
 
 
@@ -340,7 +346,17 @@ def worker(w: cluster.WorkerItem) -> m.ConnectedWorker:
         seen_at=moment(w.seen_us),
         blocked=w.blocked,
         engine=w.engine,
+        ended=w.ended,
+        failed=w.failed,
+        per_s=round(w.ended / WORKER_WINDOW_S, 3),
+        p50_s=_seconds(w.p50_us),
+        p95_s=_seconds(w.p95_us),
+        p99_s=_seconds(w.p99_us),
     )
+
+
+def _seconds(us: int | None) -> float | None:
+    return None if us is None else us / 1e6
 
 
 def cursor_of(value: Any) -> str:

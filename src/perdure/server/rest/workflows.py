@@ -156,15 +156,6 @@ async def delete_workflow(caller: Annotated[RestCaller, asks(definitions.DELETE)
     await caller.call(definitions.DELETE, WorkflowRef(name))
 
 
-@router.get("/workflows/{name}/versions", responses=responses(401, 403, 404))
-async def list_versions(
-    caller: Annotated[RestCaller, asks(definitions.GET)], name: WorkflowName
-) -> m.Page[m.WorkflowVersion]:
-    """The newest versions of a workflow."""
-    found = await caller.call(definitions.GET, WorkflowRef(name))
-    return m.Page[m.WorkflowVersion](items=[views.version(v) for v in found.versions], next=None)
-
-
 @router.get("/workflows/{name}/versions/{version}", responses=responses(401, 403, 404))
 async def get_version(
     caller: Annotated[RestCaller, asks(definitions.VERSION)], name: WorkflowName, version: Version
@@ -180,14 +171,6 @@ async def get_version(
         document=msgspec.json.decode(found.document) if found.document else None,
         source=found.source or None,
     )
-
-
-@router.post("/workflows/{name}/activate", responses=responses(401, 403, 404, 409, 413, 422))
-async def activate_version(
-    caller: Annotated[RestCaller, asks(definitions.ACTIVATE)], name: WorkflowName, body: m.ActivateVersionRequest
-) -> m.Workflow:
-    """Make another version current, an earlier one for instance. Runs under way keep theirs."""
-    return views.workflow_detail(await caller.call(definitions.ACTIVATE, VersionRef(name, body.version)))
 
 
 @router.post(
