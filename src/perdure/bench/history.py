@@ -117,6 +117,7 @@ async def _write(client: Perdure, run_id: bytes, history: list[ev.Event]) -> Non
             group_id=None,
             deadline_at=None,
             hash=head,
+            pin="",
         )
     )
     at, number = 1, 1

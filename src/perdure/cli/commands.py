@@ -28,14 +28,25 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
     "Runs": {
         "run": Entry("run", "Start a run of a workflow."),
         "list": Entry("runs", "List runs, newest first."),
+        "view": Entry("saved_views", "Save, list and delete named queries for `perdure list`."),
         "show": Entry("runs", "Show a run: status, wait reason, tasks, result."),
         "watch": Entry("watch", "Follow a run until it finishes; exit with its status."),
         "logs": Entry("logs", "Print the output and log lines of a run's tasks."),
+        "attempts": Entry("attempts", "List the attempts of a run's tasks."),
         "history": Entry("runs", "Print a run's event history."),
         "open": Entry("runs", "Open a run's page in the browser."),
         "cancel": Entry("run_control", "Cancel a run."),
+        "terminate": Entry("run_control", "End a run at once, in any state; none of its code runs."),
+        "pause": Entry("run_control", "Pause a run: nothing new of it starts until it is resumed."),
         "retry": Entry("run_control", "Retry a failed run; completed tasks keep their results."),
-        "resume": Entry("run_control", "Resume a stuck run after fixing its code."),
+        "rerun": Entry("repairs", "Start a run again, with the same or an edited input."),
+        "fork": Entry("repairs", "Start a run from the middle of another one, with its history up to an event."),
+        "node": Entry("repairs", "Rerun, skip or set a failed node of a flow."),
+        "resume": Entry("run_control", "Resume a paused run, or a stuck run after fixing its code."),
+        "delete": Entry("run_control", "Delete an ended run with its history, tasks, logs and values."),
+        "bulk": Entry("bulk_jobs", "List, show and stop bulk jobs, which act on many runs."),
+        "diff": Entry("inspection", "Show where two runs part and what differs after it."),
+        "debug": Entry("inspection", "Open a run's code in a debugger, on its recorded history."),
         "signal": Entry("messages", "Send a signal to a run."),
         "update": Entry("messages", "Send an update to a run and print its reply."),
         "resolve": Entry("messages", "Resolve a promise that a run is waiting for."),
@@ -43,9 +54,11 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
     },
     "Workflows": {
         "workflow": Entry("workflows", "List, show, pause and resume workflows."),
+        "versions": Entry("versions", "Show versions of workflows, ramp to a new one and roll back."),
         "flow": Entry("flows", "Validate, deploy and draw declarative flows."),
         "deploy": Entry("flows", "Deploy flows and make them the current version."),
         "validate": Entry("flows", "Check flows for errors, without a server."),
+        "check": Entry("check", "Check that a deploy breaks no run in flight."),
         "schedule": Entry("schedules", "Start runs on a schedule, and backfill them."),
         "calendar": Entry("calendars", "Manage the calendars that schedules use."),
         "event": Entry("named_events", "Send and list named events."),
@@ -76,12 +89,26 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
 }
 COMMANDS: Final[dict[str, Entry]] = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
 
-PAIRS: Final[dict[tuple[str, str], str]] = {
+PAIRS: Final[dict[tuple[str, ...], str]] = {
+    ("list", "view"): "List runs, newest first; save queries.",
+    ("history", "open"): "Print a run's event history; open its page.",
+    ("cancel", "terminate"): "Cancel a run; end it at once, in any state.",
+    ("pause", "resume"): "Pause a run; resume a paused or a stuck one.",
+    ("delete", "bulk"): "Delete an ended run; follow jobs on many runs.",
+    ("resolve", "state"): "Resolve a promise of a run; print its state.",
+    ("rerun", "fork", "node"): "Repeat a run; fork it; decide about a failed node.",
+    ("logs", "attempts"): "Print the output of a run's tasks; list their attempts.",
+    ("diff", "debug"): "Compare two runs; debug a run on its history.",
+    ("signal", "update"): "Send a signal to a run; an update, and print its reply.",
+    ("queue", "limit"): "List, pause and resume queues; set limits.",
+    ("namespace", "api-key"): "Manage namespaces and API keys.",
+    ("workflow", "versions"): "List, show and pause workflows; ramp versions.",
     ("deploy", "validate"): "Short for `flow deploy` and `flow validate`.",
     ("schedule", "calendar"): "Start runs on a schedule; manage calendars.",
     ("event", "webhook"): "Send named events; receive them by webhook.",
     ("worker", "job"): "Run a worker, or one job of an object store.",
     ("workers", "services"): "List connected workers; instances of services.",
+    ("verify", "bench"): "Verify that no run was lost; measure Perdure.",
     ("migrate", "doctor"): "Update the database's schema; check the database.",
     ("approve", "reject"): "Short for `approval approve` and `approval reject`.",
 }
@@ -99,12 +126,15 @@ NOUNS: Final = frozenset(
         "namespace",
         "queue",
         "schedule",
+        "view",
         "webhook",
         "workflow",
     ]
 )
 """Groups with a `list`. Their plural is the same group, and lists when no verb follows it."""
 
+VERSION_VERBS: Final = frozenset({"list", "set-current", "rollback", "move", "--help", "-h"})
+"""`perdure versions WORKFLOW` lists; a workflow that is called like one of these needs `list`."""
 COMPLETE_VARIABLE: Final = "_PERDURE_COMPLETE"
 """Set by the shell when it asks for completions."""
 EPILOG: Final = "perdure COMMAND --help: options of a command. perdure --version: the version."
@@ -146,9 +176,9 @@ class CommandGroup(TyperGroup):
 
 def _rows(entries: dict[str, Entry]) -> Any:
     first = {pair[0]: (", ".join(pair), text) for pair, text in PAIRS.items()}
-    second = {pair[1] for pair in PAIRS}
+    others = {name for pair in PAIRS for name in pair[1:]}
     for name, entry in entries.items():
-        if name not in second:
+        if name not in others:
             yield first.get(name, (name, entry.help))
 
 
@@ -160,6 +190,8 @@ def canonical(args: list[str]) -> list[str]:
         return rest if has_verb and rest[0] in COMMANDS else ["list", *rest]
     if word in ("worker", "workers") and rest[:1] == ["list"]:
         return ["workers", *rest[1:]]
+    if word == "versions" and has_verb and rest[0] not in VERSION_VERBS:
+        return ["versions", "list", *rest]
     if word.endswith("s") and word[:-1] in NOUNS:
         return [word[:-1], *rest] if has_verb else [word[:-1], "list", *rest]
     return args

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli import completion_values
 from perdure.cli.flow_graph import graph
 from perdure.cli.flow_problems import print_problems, refuse_invalid
 from perdure.cli.remote_options import Remote, local, remote
@@ -201,7 +200,9 @@ def _print_deployed(server: Remote, file: FlowFile, item: dict[str, Any]) -> Non
     if item["outcome"] not in ("unchanged", "would be unchanged") and changes_text(item["changes"]):
         server.out.console.print(_changes_line(item["changes"]), soft_wrap=True)
     if item.get("current") not in (None, item["version"]):
-        server.out.say(f"  new runs use {item['current']}; perdure flow activate {item['name']} {item['version']}")
+        server.out.say(
+            f"  new runs use {item['current']}; perdure versions set-current {item['name']} {item['version']}"
+        )
     if item.get("url"):
         server.out.console.print(Text(f"  {item['url']}", style="blue"), soft_wrap=True)
 
@@ -227,66 +228,6 @@ def _changes_line(changes: dict[str, list[str]]) -> Any:
 
 def _some(words: list[str]) -> list[str]:
     return words if len(words) <= NAMES_SHOWN else [*words[:NAMES_SHOWN], f"+{len(words) - NAMES_SHOWN} more"]
-
-
-@flow.command()
-@remote
-def activate(
-    server: Remote,
-    workflow: Annotated[
-        str,
-        typer.Argument(
-            metavar="WORKFLOW",
-            help="Name of the workflow.",
-            show_default=False,
-            autocompletion=completion_values.workflows,
-        ),
-    ],
-    version: Annotated[
-        str, typer.Argument(metavar="VERSION", help="Version, its first characters, or `previous`.")
-    ] = PREVIOUS,
-) -> None:
-    """Choose the version that new runs use.
-
-    Active runs keep their version. Without VERSION it goes back to the one before the current one.
-    """
-    from rich.text import Text
-
-    from perdure.app.http_client import segment
-
-    path = f"/workflows/{segment(workflow)}"
-    before = server.api.get(path)
-    wanted = _version(before, version)
-    after = server.api.post(f"{path}/activate", {"version": wanted})
-
-    def people() -> None:
-        verb = "unchanged" if before["version"] == wanted else "activated"
-        line = Text.assemble((f"{verb} ", "green"), (after["name"], "bold"), (f"  {after['version']}", ""))
-        server.out.console.print(line, soft_wrap=True)
-        if before["version"] != wanted:
-            server.out.say(f"  before: {before['version']}")
-
-    server.out.one(after, people=people, plain=[after["name"], after["version"], before["version"]])
-    server.out.next(f"perdure run {workflow}")
-
-
-def _version(workflow: dict[str, Any], wanted: str) -> str:
-    from perdure.core.errors import Conflict, InvalidInput, NotFound
-
-    known: list[str] = [v["version"] for v in workflow["versions"]]  # newest first
-    if wanted == PREVIOUS:
-        older = known[known.index(workflow["version"]) + 1 :] if workflow["version"] in known else []
-        if not older:
-            raise NotFound(f"{workflow['name']} has no version before {workflow['version']}")
-        return older[0]
-    if wanted in known:
-        return wanted
-    fits = [v for v in known if v.startswith(wanted) or v.removeprefix("flow-").startswith(wanted)]
-    if len(fits) > 1:
-        raise Conflict(f"{wanted} matches several versions: {', '.join(fits[:5])}; give more characters")
-    if not wanted:
-        raise InvalidInput("VERSION: give a version, its first characters, or `previous`")
-    return fits[0] if fits else wanted
 
 
 @flow.command()

@@ -136,11 +136,24 @@ def state(
     name: Annotated[
         str | None, typer.Argument(metavar="NAME", help="Print one value only.", show_default=False)
     ] = None,
+    at: Annotated[
+        int | None,
+        typer.Option("--at", metavar="EVENT", min=0, help="Everything about the run as of this event; 0: the last."),
+    ] = None,
+    code: Annotated[
+        str | None,
+        typer.Option("--code", metavar="TARGET", help="With --at: module or file, to print where the code waited."),
+    ] = None,
 ) -> None:
     """Print the state that a run has published.
 
-    Reading the state does not wake the run.
+    Reading the state does not wake the run. With --at: what was outstanding, set and known when an event was recorded.
     """
+    if at is not None:
+        from perdure.cli.inspection import print_state_at
+
+        print_state_at(server, run, at, code)
+        return
     from perdure.cli.render import Column
 
     if name is None:

@@ -7,16 +7,16 @@ from typing import Final
 
 _SHOW = "`perdure show RUN` shows a run, `perdure list` lists runs."
 _RUN = "`perdure run WORKFLOW` starts a run."
-_CANCEL = "`perdure cancel RUN` cancels a run."
+_CANCEL = "`perdure cancel RUN` cancels a run, `perdure terminate RUN` ends it at once."
 _LIST = "`perdure list` lists runs."
-_RETRY = "`perdure retry RUN` retries a failed run, `perdure run WORKFLOW` starts a new one."
+_RETRY = "`perdure retry RUN` retries a failed run, `perdure rerun RUN` starts it again from its beginning."
 _PAUSE = "Use `perdure queue {0} NAME`, `perdure workflow {0} NAME` or `perdure schedule {0} NAME`."
 _API_KEY = "`perdure api-key create|list|revoke` manages API keys."
 _DEAD_LETTER = "`perdure dead-letter list` lists tasks that failed for good."
 _TASKS = "`perdure show RUN` lists the tasks of a run, `perdure queue list` the tasks that wait for a worker."
 _LOGS = "`perdure logs RUN --follow` prints log lines as they appear."
 _DELETE = (
-    "`perdure cancel RUN` stops a run; retention deletes finished ones. Schedules, calendars, webhooks and namespaces have a `delete` "
+    "`perdure delete RUN` deletes an ended run. Schedules, calendars, webhooks and namespaces have a `delete` "
     "of their own: `perdure schedule delete NAME`."
 )
 
@@ -46,17 +46,17 @@ COMMAND_POINTERS: Final[dict[str, str]] = {
     "top": "`perdure workers` lists workers, `perdure queue list` the work that waits for them.",
     "stop": _CANCEL,
     "kill": _CANCEL,
-    "terminate": _CANCEL,
     "abort": _CANCEL,
-    "delete": _DELETE,
     "remove": _DELETE,
     "rm": _DELETE,
-    "rerun": _RETRY,
     "restart": _RETRY,
     "reset": _RETRY,
     "replay": _RETRY,
-    "pause": _PAUSE.format("pause"),
-    "unpause": f"{_PAUSE.format('resume')} `perdure resume RUN` resumes a stuck run.",
+    "compare": "`perdure diff RUN RUN` shows where two runs part.",
+    "pdb": "`perdure debug RUN` opens a run's code in a debugger.",
+    "clone": "`perdure rerun RUN` starts a run again, `perdure fork RUN --at EVENT` copies its history.",
+    "branch": "`perdure fork RUN --at EVENT` starts a run from the middle of another one.",
+    "unpause": f"`perdure resume RUN` resumes a paused or stuck run. {_PAUSE.format('resume')}",
     "query": "`perdure state RUN` prints the state of a run.",
     "send": "`perdure signal RUN NAME VALUE` sends a signal, `perdure event send NAME` a named event.",
     "emit": "`perdure event send NAME` sends a named event.",
@@ -64,11 +64,10 @@ COMMAND_POINTERS: Final[dict[str, str]] = {
     "hook": "`perdure webhook create NAME --event EVENT` creates a webhook.",
     "cron": "`perdure schedule create NAME WORKFLOW --cron EXPR` creates a schedule.",
     "backfill": "`perdure schedule backfill NAME --since TIME` starts the runs that a schedule missed.",
-    "activate": "`perdure flow activate WORKFLOW VERSION` chooses the version of new runs.",
-    "rollback": "`perdure flow activate WORKFLOW` goes back to the previous version.",
+    "activate": "`perdure versions set-current WORKFLOW VERSION` chooses the version of new runs.",
+    "rollback": "`perdure versions rollback WORKFLOW` goes back to the previous version.",
     "graph": "`perdure flow graph FILE` draws a flow.",
     "schema": "`perdure flow schema` prints the JSON Schema of flows.",
-    "check": "`perdure validate` checks flows, `perdure doctor` the database.",
     "lint": "`perdure validate` checks flows.",
     "delegate": "`perdure approval delegate RUN --to NAME` delegates an approval.",
     "link": "`perdure approval link RUN --for NAME` creates a link for an answer.",

@@ -37,15 +37,14 @@ OUTPUT = "Output"
 """Headings of the shared options in the help of a command."""
 
 Format = Literal["table", "json", "yaml"]
-RunId = Annotated[
-    str,
-    typer.Argument(
-        metavar="RUN",
-        help="Run id, its first 6 or more characters, key:KEY, or @last.",
-        show_default=False,
-        autocompletion=completion_values.runs,
-    ),
-]
+_RUN_ID: Any = typer.Argument(
+    metavar="RUN",
+    help="Run id, its first 6 or more characters, key:KEY, or @last.",
+    show_default=False,
+    autocompletion=completion_values.runs,
+)
+RunId = Annotated[str, _RUN_ID]
+OptionalRunId = Annotated[str | None, _RUN_ID]
 WorkflowFilter = Annotated[
     str | None,
     typer.Option(

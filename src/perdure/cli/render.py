@@ -34,6 +34,7 @@ STYLES = {
     "pending": "dim",
     "skipped": "dim",
     "stuck": "bold red",
+    "paused": "yellow",
 }
 MARKS = {
     "success": "✓",
@@ -44,6 +45,7 @@ MARKS = {
     "pending": "○",
     "skipped": "–",
     "stuck": "!",
+    "paused": "‖",
 }
 COLUMN_GAP = 2
 CUT_CHARS_MIN = 8
@@ -239,7 +241,9 @@ def pretty(value: Any) -> str:
 
 
 def status_word(item: Item) -> str:
-    """The status of a run, or `stuck` for a run that needs intervention."""
+    """The status of a run, or `paused` or `stuck` for a run that waits for an operator."""
+    if item.get("paused_at"):
+        return "paused"
     return "stuck" if item.get("stuck") else str(item["status"])
 
 

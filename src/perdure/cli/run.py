@@ -34,6 +34,13 @@ class StartOptions:
         None
     )
     version: Annotated[str | None, typer.Option(help="Version of the workflow. Default: the current one.")] = None
+    delay: Annotated[str | None, typer.Option(metavar="DURATION", help="Begin this much later: 10m, 2h.")] = None
+    start_at: Annotated[str | None, typer.Option(metavar="TIME", help="Begin at this time: 2026-10-21T14:00:00Z.")] = (
+        None
+    )
+    start_within: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Fail the run if it has not begun in this time.")
+    ] = None
 
     def body(self) -> dict[str, Any]:
         return {
@@ -42,6 +49,9 @@ class StartOptions:
             "attributes": pairs(self.attr or [], "--attr") or None,
             "timeout": self.timeout,
             "version": self.version,
+            "delay": self.delay,
+            "start_at": self.start_at,
+            "start_within": self.start_within,
         }
 
 

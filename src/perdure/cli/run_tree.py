@@ -6,7 +6,7 @@ The tasks of a fan-out are one line with counts. Those that failed or are runnin
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -34,10 +34,15 @@ SINGLED_OUT_MAX = 5
 UNDO_SHOWN_MAX = 10
 """Entries of the undo stack."""
 TASKS_SHOWN_MAX = 500
+ATTEMPTS_SHOWN_MAX = 5
+"""Failed attempts of one task, the last ones."""
 LINES_MAX = 60
 """Lines of tasks."""
 OUR_FRAME = re.compile(r'^  File "[^"\n]*/perdure/(?:sdk|core|app)/[^\n]*\n(?:    [^\n]*\n)*', re.MULTILINE)
 """A frame of Perdure in the text of a traceback, with its source lines."""
+
+
+EMPTY: Mapping[int, list[Item]] = {}
 
 
 @dataclass
@@ -99,19 +104,41 @@ def grouped(tasks: Iterable[Item]) -> list[Item | TreeGroup]:
     return out
 
 
-def run_view(run: Item, tasks: list[Item], *, logs: list[Item] | None = None) -> RenderableType:
-    """Everything that `show` and `watch` draw."""
+def run_view(
+    run: Item,
+    tasks: list[Item],
+    *,
+    logs: list[Item] | None = None,
+    failed: Mapping[int, list[Item]] = EMPTY,
+    children: Sequence[Item] = (),
+) -> RenderableType:
+    """Everything that `show` and `watch` draw. `failed`: attempts of a task that were followed by another one."""
     from rich.console import Group as Stack
 
     parts: list[RenderableType] = [headline(run), details(run)]
     total = sum((run.get("tasks") or {}).values())
     if tasks:
-        parts += ["", task_lines(tasks, total)]
+        parts += ["", task_lines(tasks, total, failed)]
+    if children:
+        parts += ["", *child_lines(children)]
     if run.get("error"):
         parts += ["", error_block(run["error"])]
     if logs:
         parts += ["", *log_lines(logs)]
     return Stack(*parts)
+
+
+def child_lines(children: Sequence[Item]) -> Iterator[Text]:
+    from rich.text import Text
+
+    yield Text("child runs", style="dim")
+    for child in reversed(children):
+        word = status_word(child)
+        line = Text("  ")
+        line.append(f"{MARKS.get(word, ' ')} ", style=STYLES.get(word, ""))
+        line.append(child["workflow"])
+        line.append(f"  {child['id']}  {word}", style="dim")
+        yield line
 
 
 def headline(run: Item) -> Text:
@@ -150,6 +177,10 @@ def _detail_rows(run: Item) -> Iterable[tuple[str, str, str]]:
         yield "attributes", "  ".join(f"{k}={v}" for k, v in run["attributes"].items()), ""
     if run.get("parent_id"):
         yield "parent", run["parent_id"], ""
+    if run.get("rerun_of"):
+        yield "rerun of", run["rerun_of"], ""
+    if run.get("forked_from"):
+        yield "forked from", f"{run['forked_from']} at event {run['forked_at']}", ""
     if run.get("successor"):
         yield "continues as", run["successor"], ""
     if run.get("stuck"):
@@ -188,7 +219,7 @@ def waiting_text(waiting: Any) -> str:
     return f"{waiting['reason']}{f' (in {duration(pause)})' if pause > 0 else ''}"
 
 
-def task_lines(tasks: list[Item], total: int) -> RenderableType:
+def task_lines(tasks: list[Item], total: int, failed: Mapping[int, list[Item]] = EMPTY) -> RenderableType:
     from rich.tree import Tree
 
     tree = Tree("tasks", hide_root=True, guide_style="dim")
@@ -200,9 +231,9 @@ def task_lines(tasks: list[Item], total: int) -> RenderableType:
         if isinstance(row, TreeGroup):
             branch = tree.add(_group_line(row))
             for task in row.singled_out:
-                _add_task(branch, task, numbered=True)
+                _add_task(branch, task, failed.get(task["seq"], ()), numbered=True)
         else:
-            _add_task(tree, row)
+            _add_task(tree, row, failed.get(row["seq"], ()))
     hidden = total - len(tasks)
     if hidden > 0 or drawn >= LINES_MAX:
         from rich.text import Text
@@ -224,7 +255,7 @@ def _group_line(group: TreeGroup) -> Text:
     return line
 
 
-def _add_task(tree: Any, task: Item, *, numbered: bool = False) -> None:
+def _add_task(tree: Any, task: Item, failed: Sequence[Item] = (), *, numbered: bool = False) -> None:
     from rich.text import Text
 
     word = task["status"]
@@ -236,6 +267,8 @@ def _add_task(tree: Any, task: Item, *, numbered: bool = False) -> None:
     for remark in task_remarks(task):
         line.append(f"  {remark}", style="dim")
     branch = tree.add(line)
+    for attempt in failed[-ATTEMPTS_SHOWN_MAX:]:
+        branch.add(Text(attempt_line(attempt), style="dim"))
     if task.get("error") and word != "success":
         branch.add(Text(error_line(task["error"]), style="red"))
     if task.get("blocked"):
@@ -245,11 +278,24 @@ def _add_task(tree: Any, task: Item, *, numbered: bool = False) -> None:
         branch.add(blocked)
 
 
+def attempt_line(a: Item) -> str:
+    """An attempt that failed, on one line: `attempt 1  error after 12ms  on box-1  ValueError: no such card`."""
+    took = f" after {duration(a['wall_s'])}" if a.get("wall_s") is not None else ""
+    words = [f"attempt {a['attempt']}", f"{a['outcome']}{took}"]
+    if a.get("worker"):
+        words.append(f"on {a['worker']}")
+    if a.get("error"):
+        words.append(error_line(a["error"]))
+    return "  ".join(words)
+
+
 def task_remarks(task: Item) -> Iterable[str]:
     if task.get("node") and task["name"] not in (label(task).partition("[")[0], ""):
         yield task["name"]
     took = seconds_between(task.get("started_at"), task.get("finished_at"))
-    if took is not None:
+    if task.get("copied"):
+        yield "copied"
+    elif took is not None:
         yield duration(took)
     elif task["status"] == "pending":
         pause = seconds_until(task.get("run_at"))

@@ -28,6 +28,8 @@ class Status(StrEnum):
     CANCELLED = "cancelled"
 
 
+CHILDREN_SHOWN_MAX = 20
+"""Child runs that `show` lists; `perdure list --parent RUN` lists all."""
 LIST_DEFAULT = 30
 VALUE_CHARS_MAX, STORED_CHARS_MAX = 60, 200
 """Characters of a value in the table of events; of one with stored values in it."""
@@ -59,6 +61,13 @@ class RunFilterOptions:
         typer.Option("--waiting-on", metavar="REASON", help="Active runs that wait for: approval, limit, retry, ..."),
     ] = None
 
+    query: Annotated[
+        str | None,
+        typer.Option("--query", metavar="QUERY", help="Matches a query text: 'status = failed and attr.total > 100'."),
+    ] = None
+
+    view: Annotated[str | None, typer.Option("--view", metavar="VIEW", help="Matches a saved view.")] = None
+
     def params(self) -> list[tuple[str, str]]:
         """The query of a REST request."""
         found: list[tuple[str, str | None]] = [
@@ -69,6 +78,8 @@ class RunFilterOptions:
             *(("attr", attribute(text)) for text in self.attr or []),
             ("q", self.text),
             ("waiting_on", wait_reason(self.waiting_on)),
+            ("query", self.query),
+            ("view", self.view),
         ]
         return [(name, value) for name, value in found if value is not None]
 
@@ -77,12 +88,18 @@ class RunFilterOptions:
 def list_runs(
     server: Remote,
     wanted: RunFilterOptions,
+    parent: Annotated[
+        str | None, typer.Option("--parent", metavar="RUN", help="Started by this run; without other filters.")
+    ] = None,
     limit: Limit = LIST_DEFAULT,
     everything: Annotated[bool, typer.Option("--all", help="Print all of them, without a limit.")] = False,
 ) -> None:
     """List runs, newest first."""
     params = wanted.params()
-    runs = server.api.items("/runs", params, limit=None if everything else limit)
+    if parent is not None and params:
+        raise typer.BadParameter("--parent goes with no other filter; `--query 'parent = ID and ...'` combines them")
+    path = "/runs" if parent is None else server.path(parent, "children")
+    runs = server.api.items(path, params, limit=None if everything else limit)
     empty = "no runs match" if params else "no runs yet; start one: perdure run WORKFLOW"
     shown = server.out.rows(runs, run_columns(waiting=wanted.waiting_on is not None), empty=empty)
     if shown == limit and not everything and server.out.is_for_people:
@@ -161,18 +178,35 @@ def show(
     found = server.api.get(server.path(run))
     path = f"/runs/{found['id']}/tasks"
 
+    limit = None if everything else TASKS_SHOWN_MAX
+
     def people() -> None:
-        tasks = list(server.api.items(path, limit=None if everything else TASKS_SHOWN_MAX))
-        server.out.console.print(run_view(found, tasks))
+        tasks = list(server.api.items(path, limit=limit))
+        failed = _failed_attempts(server, found, tasks, limit)
+        children = list(server.api.items(f"/runs/{found['id']}/children", limit=CHILDREN_SHOWN_MAX))
+        server.out.console.print(run_view(found, tasks, failed=failed, children=children))
         server.out.next(*useful_next(found))
 
     if server.out.mode == "plain":
-        _show_plain(found, server.api.items(path, limit=None if everything else TASKS_SHOWN_MAX))
+        tasks = list(server.api.items(path, limit=limit))
+        _show_plain(found, tasks, _failed_attempts(server, found, tasks, limit))
     else:
         server.out.one(found, people=people, plain=[])
 
 
-def _show_plain(run: dict[str, Any], tasks: Iterator[dict[str, Any]]) -> None:
+def _failed_attempts(
+    server: Remote, run: dict[str, Any], tasks: list[dict[str, Any]], limit: int | None
+) -> dict[int, list[dict[str, Any]]]:
+    """By task: attempts that were followed by another one. Asked for only if a task was tried again."""
+    found: dict[int, list[dict[str, Any]]] = {}
+    if any((t.get("attempts") or 0) > 1 or t.get("lost") or t.get("run_at") for t in tasks):
+        for a in server.api.items(f"/runs/{run['id']}/attempts", [("unsuccessful", "true")], limit=limit):
+            if not a["is_last"]:
+                found.setdefault(a["seq"], []).append(a)
+    return found
+
+
+def _show_plain(run: dict[str, Any], tasks: list[dict[str, Any]], failed: dict[int, list[dict[str, Any]]]) -> None:
     """The fields of the run, one per line, then its tasks."""
     from perdure.cli.render import flat, status_word
     from perdure.cli.run_tree import error_line, label, waiting_text
@@ -195,6 +229,10 @@ def _show_plain(run: dict[str, Any], tasks: Iterator[dict[str, Any]]) -> None:
     for t in tasks:
         error = error_line(t["error"]) if t.get("error") else None
         print("\t".join(flat(v) for v in ("task", t["seq"], label(t), t["status"], t.get("attempts"), error)).rstrip())
+        for a in failed.get(t["seq"], []):
+            error = error_line(a["error"]) if a.get("error") else None
+            words = ("attempt", t["seq"], a["attempt"], a["outcome"], a.get("worker"), error)
+            print("\t".join(flat(v) for v in words).rstrip())
         for line in (t.get("blocked") or "").splitlines():
             print("\t".join(("blocked", str(t["seq"]), line.strip())))
 

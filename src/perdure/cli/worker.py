@@ -37,6 +37,14 @@ class WorkerOptions(Sources):
             "--queue", "-q", metavar="A,B", help="Only these queues. Default: every queue that its tasks name."
         ),
     ] = None
+    build_id: Annotated[
+        str | None,
+        typer.Option(
+            "--build-id",
+            metavar="ID",
+            help="What it was built from, such as a commit. Pins runs to the version that they began with.",
+        ),
+    ] = None
     slots: Annotated[int | None, typer.Option(min=1, help="Tasks to run at a time. [100]")] = None
     threads: Annotated[int | None, typer.Option(min=1, help="Threads for plain functions. [cores + 4, at most 32]")] = (
         None
@@ -109,6 +117,7 @@ class WorkerOptions(Sources):
         return {
             "server": ("--server", self.server),
             "queues": ("--queue", self.queue),
+            "build_id": ("--build-id", self.build_id),
             "slots": ("--slots", self.slots),
             "threads": ("--threads", self.threads),
             "processes": ("--processes", self.processes),

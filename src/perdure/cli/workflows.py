@@ -1,4 +1,4 @@
-"""`perdure workflow`: registered workflows, their versions, and pausing them."""
+"""`perdure workflow`: registered workflows, and pausing them."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def show(server: Remote, name: Name) -> None:
         people=lambda: _print_details(server, found["name"], rows),
         plain=[found["name"], found["kind"], found["version"], len(found["versions"]), found.get("runs_active")],
     )
-    server.out.next(f"perdure workflow versions {name}", f"perdure list -w {name}", f"perdure run {name}")
+    server.out.next(f"perdure versions {name}", f"perdure list -w {name}", f"perdure run {name}")
 
 
 def _print_details(server: Remote, name: str, rows: dict[str, str]) -> None:
@@ -80,21 +80,6 @@ def _print_details(server: Remote, name: str, rows: dict[str, str]) -> None:
     for title, value in rows.items():
         if value:
             server.out.console.print(Styled.assemble((f"  {title:<12}", "dim"), value), soft_wrap=True)
-
-
-@workflow.command()
-@remote
-def versions(server: Remote, name: Name) -> None:
-    """List the versions of a workflow, newest first."""
-    from perdure.cli.render import Column, ago
-
-    columns = [
-        Column("version", lambda v: v["version"], style="bold", whole=True),
-        Column("kind", lambda v: v["kind"]),
-        Column("current", lambda v: v["current"], lambda v: "current" if v["current"] else "", "green"),
-        Column("since", lambda v: v["registered_at"], lambda v: ago(v["registered_at"]), "dim"),
-    ]
-    server.out.rows(server.api.get(_path(name, "versions"))["items"], columns, empty="no versions")
 
 
 @workflow.command()
