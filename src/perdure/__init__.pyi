@@ -9,7 +9,6 @@ from perdure.sdk.client.channel import Tls as Tls
 from perdure.sdk.client.client import Client as Client
 from perdure.sdk.client.handles import Event as Event
 from perdure.sdk.client.handles import Handle as Handle
-from perdure.sdk.definitions import Bound as Bound
 from perdure.sdk.definitions import Task as Task
 from perdure.sdk.definitions import Workflow as Workflow
 from perdure.sdk.definitions import task as task
@@ -29,6 +28,7 @@ from perdure.sdk.messages import State as State
 from perdure.sdk.options import Retry as Retry
 from perdure.sdk.payloads.blobs import Blob as Blob
 from perdure.sdk.schedules import Schedule as Schedule
+from perdure.sdk.startable import Bound as Bound
 from perdure.sdk.updates import Update as Update
 from perdure.sdk.worker.attempts import Attempt as Attempt
 from perdure.sdk.worker.attempts import attempt as attempt

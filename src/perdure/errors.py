@@ -17,6 +17,7 @@ with, and a message that says what happened, why, and what to do next. docs/refe
     +-- NotFound                     not_found
     +-- Conflict                     conflict
     |   +-- RunAlreadyExists         run_already_exists
+    |   +-- VersionTaken             version_taken
     |   +-- PromiseAlreadyResolved   promise_already_resolved
     |   +-- RunFinished              run_finished
     |   +-- ApprovalClosed           approval_closed
@@ -36,6 +37,7 @@ with, and a message that says what happened, why, and what to do next. docs/refe
     +-- RecordedError
     |   +-- RunError                 run_error
     |   |   +-- RunFailed            run_failed
+    |   |   |   +-- RunExpired       run_expired
     |   |   +-- RunCancelled         run_cancelled
     |   +-- TaskError                task_error
     |   |   +-- TaskFailed           task_failed
@@ -95,6 +97,7 @@ from perdure.core.errors import (
     RunAlreadyExists,
     RunCancelled,
     RunError,
+    RunExpired,
     RunFailed,
     RunFinished,
     Stuck,
@@ -107,6 +110,7 @@ from perdure.core.errors import (
     Unavailable,
     UpdateFailed,
     UpdateRejected,
+    VersionTaken,
     WorkflowDeleted,
     WorkflowRuleBroken,
 )
@@ -153,6 +157,7 @@ __all__ = [
     "RunAlreadyExists",
     "RunCancelled",
     "RunError",
+    "RunExpired",
     "RunFailed",
     "RunFinished",
     "Stuck",
@@ -165,6 +170,7 @@ __all__ = [
     "Unavailable",
     "UpdateFailed",
     "UpdateRejected",
+    "VersionTaken",
     "WorkflowDeleted",
     "WorkflowRuleBroken",
 ]
