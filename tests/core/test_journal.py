@@ -30,6 +30,7 @@ ACTS = st.one_of(
     st.tuples(st.just("operation"), NAME, DATA),
     st.tuples(st.just("state"), NAME, st.none() | DATA),
     st.tuples(st.just("patch"), NAME),
+    st.tuples(st.just("attributes"), DATA),
 )
 PROGRAMS = st.lists(ACTS, max_size=25)
 
@@ -44,7 +45,7 @@ def perform(journal: Journal, program: list[Any]) -> list[Any]:
             case "timer":
                 told.append(journal.start_timer(given_[0]))
             case "child":
-                told.append(journal.start_child(given_[0], "v", given_[1], given_[2], 0))
+                told.append(journal.start_child(cm.StartChild(cm.UNNUMBERED, given_[0], "v", given_[1], given_[2])))
             case "promise":
                 told.append(journal.create_promise(given_[0]))
             case "operation":
@@ -54,6 +55,8 @@ def perform(journal: Journal, program: list[Any]) -> list[Any]:
                 told.append(seq)
             case "state":
                 journal.write_state(*given_)
+            case "attributes":
+                journal.set_attributes(given_[0])
             case "patch":
                 told.append(journal.patched(given_[0]))
     return told
@@ -80,6 +83,8 @@ def record(commands: list[cm.Command]) -> list[ev.Recorded]:
                 events.append(ev.StateCleared(c.name))
             case cm.RecordPatch():
                 events.append(ev.PatchRecorded(c.name))
+            case cm.SetAttributes():
+                events.append(ev.AttributesSet(c.change))
             case cm.CancelTasks():
                 events.append(ev.TasksCancelled(c.seqs))
             case cm.CancelTimer():
@@ -224,14 +229,14 @@ def test_cancelling_what_the_history_holds_as_cancelled_asks_for_nothing() -> No
     first = Journal()
     first.schedule_tasks("a", "default", [b"1", b"2", b"3"], OPTIONS)
     first.start_timer(5)
-    first.start_child("c", "v", b"1", "", 0)
+    first.start_child(cm.StartChild(cm.UNNUMBERED, "c", "v", b"1"))
     first.cancel_tasks([0, 2])
     first.cancel_timer(0)
     first.cancel_child(0)
     again = loaded(record(first.take_commands()))
     again.schedule_tasks("a", "default", [b"1", b"2", b"3"], OPTIONS)
     again.start_timer(5)
-    again.start_child("c", "v", b"1", "", 0)
+    again.start_child(cm.StartChild(cm.UNNUMBERED, "c", "v", b"1"))
     again.cancel_tasks([0, 1, 2])
     again.cancel_timer(0)
     again.cancel_child(0)
@@ -241,10 +246,10 @@ def test_cancelling_what_the_history_holds_as_cancelled_asks_for_nothing() -> No
 @pytest.mark.parametrize("recorded", [True, False])
 def test_whether_the_end_of_a_cancelled_child_is_awaited_is_as_recorded(recorded: bool) -> None:
     first = Journal()
-    first.start_child("c", "v", b"1", "", 0)
+    first.start_child(cm.StartChild(cm.UNNUMBERED, "c", "v", b"1"))
     assert first.cancel_child(0, awaited=recorded) is recorded
     again = loaded(record(first.take_commands()))
-    again.start_child("c", "v", b"1", "", 0)
+    again.start_child(cm.StartChild(cm.UNNUMBERED, "c", "v", b"1"))
     assert again.cancel_child(0, awaited=not recorded) is recorded
 
 
@@ -350,11 +355,11 @@ def test_a_patch_may_be_removed_from_the_code_once_the_old_path_is_gone() -> Non
 @pytest.mark.parametrize("other", [("d", b"1", ""), ("c", b"2", ""), ("c", b"1", "key")])
 def test_a_child_is_compared_by_workflow_input_and_key(other: tuple[str, bytes, str]) -> None:
     first = Journal()
-    first.start_child("c", "v", b"1", "", 0)
+    first.start_child(cm.StartChild(cm.UNNUMBERED, "c", "v", b"1"))
     replayed = loaded(record(first.take_commands()))
     name, data, key = other
     with pytest.raises(NondeterminismError):
-        replayed.start_child(name, "v", data, key, 0)
+        replayed.start_child(cm.StartChild(cm.UNNUMBERED, name, "v", data, key))
 
 
 def test_each_chunk_of_a_fan_out_has_the_labels_of_its_own_tasks(monkeypatch: pytest.MonkeyPatch) -> None:

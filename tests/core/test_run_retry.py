@@ -73,7 +73,7 @@ BEGUN = ev.RunStarted("w", "1", b"{}")
 def test_a_history_without_a_retry_is_its_own_effective_history() -> None:
     history = numbered(STARTED, tasks(0), lost(0), FAILED)
     assert effective(history) is history
-    assert pause(history) == (0, 0)
+    assert pause(history) == (0, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -121,6 +121,7 @@ def test_what_the_code_did_about_the_failure_never_happened() -> None:
         lost(2),
         ev.OperationRecorded(0, "roll", b"4"),
         ev.PatchRecorded("p"),
+        ev.AttributesSet(b'{"a":1}'),
         ev.PromiseCreated(0, "p"),
         ev.CancelRequested("why"),
         FAILED,
@@ -167,7 +168,7 @@ def test_what_the_end_of_the_run_cancelled_goes_on() -> None:
     after = fold(effective(retried(history)))
     assert sorted(after.tasks) == [0, 1, 2]
     assert after.timers == {0: 5_000 + RETRY_AT - 700}, "as much is left of it as when the run failed"
-    assert pause(retried(history)) == (RETRY_AT, RETRY_AT - 700)
+    assert pause(retried(history)) == (RETRY_AT, RETRY_AT - 700, 0)
 
 
 def test_without_a_failure_the_run_goes_on_from_where_it_was_closed() -> None:

@@ -110,7 +110,10 @@ def test_promises_operations_and_state_are_remembered() -> None:
         ev.StateCleared("never set"),
         ev.PatchRecorded("p"),
         ev.SignalReceived("s", b"1"),
+        ev.AttributesSet(b'{"a":1,"b":"x"}'),
+        ev.AttributesSet(b'{"b":null,"c":true}'),
     )
+    assert state.attributes == b'{"a":1,"c":true}'
     assert state.promises == {"publish": ev.PromiseCreated(0, "publish")}
     assert state.resolved == {"publish", "early"}
     assert state.operations == {0}

@@ -12,14 +12,14 @@ from perdure.core.messages import SignalMessage
 from perdure.engine.ports import ClaimedRun, Due, HistoryRow, InboxRow, Loaded
 from perdure.engine.services.claims import ClaimInDoubt, Claims
 from perdure.wire.codec import encode_events, encode_message
-from tests.fakes.engine_parts import RUN, EngineParts
+from tests.fakes.engine_parts import RUN, EngineParts, serving
 
 STARTED = ev.RunStarted("w", "v", b"{}")
 
 
 def claims(store: Any, **given: Any) -> tuple[Claims, EngineParts]:
     made = EngineParts(store, **given)
-    made.runs.workflows = {(1, "w"): "v"}
+    made.runs.serve(serving("v"))
     return Claims(made.context, made.parts, made.loop, made.dispatcher), made
 
 

@@ -42,7 +42,7 @@ class MessageUnit:
     outlives_session = True
 
     def fill(self, batch: Any) -> None:
-        batch.messages.append(MessageRow(RUN, b"", False))
+        batch.messages.append(MessageRow(RUN, b"", None))
 
 
 class Sink:

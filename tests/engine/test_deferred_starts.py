@@ -22,7 +22,7 @@ async def test_a_start_that_is_put_off_is_looked_at_in_time(known_us: int | None
         async def defer(self, asked: Any) -> DeferredStart:
             return DeferredStart(asked.run_id, 100)
 
-    starts = DeferredStarts(made.context, Store(), made.flow_control)  # type: ignore[arg-type]
+    starts = DeferredStarts(made.context, Store(), made.flow_control, made.parts.versions)  # type: ignore[arg-type]
     starts._next_us = known_us
     await starts._defer(
         1, StartRequest(workflow="w", version="v", input=b"{}", later=DebounceSpec(key="k", quiet_us=100))

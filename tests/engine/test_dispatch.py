@@ -181,7 +181,7 @@ def test_the_success_of_an_orphaned_attempt_becomes_a_message() -> None:
     sent = made.published("orphaned_task_ended")
     made.attempts.orphaned[RUN, 0, 1] = 7
     made.dispatcher.reported([Report(RUN, 0, 1, End.SUCCESS, b"5", None, 1, 2)])
-    assert sent == [(RUN, 7, TaskEndedMessage(0, TaskStatus.SUCCESS, b"5", None, 1, 0, 1, 1, 2))]
+    assert sent == [(RUN, 7, TaskEndedMessage(0, TaskStatus.SUCCESS, b"5", None, 1, 0, 1, 1, 2, orphaned=True))]
     made.dispatcher.reported([Report(RUN, 0, 1, End.SUCCESS, b"5", None, 1, 2)])
     assert len(sent) == 1
 
@@ -192,6 +192,6 @@ def test_a_retry_that_waits_has_to_begin_in_time(monkeypatch: pytest.MonkeyPatch
     wanted = ev.TasksScheduled(0, "t", "q", [b"{}"], options)
     rows: list[Any] = []
     monkeypatch.setattr(ActiveRun, "queue_row", lambda _, *row: rows.append(row))
-    verdict = Requeue(2, 0, 500, SimpleNamespace(message="again"))  # type: ignore[arg-type]
-    made.attempts._apply(run, 0, wanted, verdict, 1, 0, (1, 2, 3), b"")
+    verdict = Requeue(2, 0, 500, Failure("task_failed", "again"))
+    made.attempts._apply(run, 0, wanted, verdict, 1, 0, (1, 2, 3, "w", None), b"")
     assert rows[0][-1] == 5 + 500 + 1_000

@@ -12,7 +12,7 @@ from perdure.engine.runs import loop as loop_module
 from perdure.engine.runs.run import ActiveRun
 from perdure.engine.runs.transitions import DECIDING, IDLE, LOADING, READY, RELOADING, Closing, Leaving
 from tests.engine.test_segments import world
-from tests.fakes.engine_parts import RUN, EngineParts
+from tests.fakes.engine_parts import RUN, EngineParts, serving
 from tests.fakes.waiting import turns
 
 STARTED = ev.RunStarted("w", "v", b"{}")
@@ -20,7 +20,7 @@ STARTED = ev.RunStarted("w", "v", b"{}")
 
 async def begun(made: EngineParts) -> ActiveRun:
     """A run that began here and whose code was activated."""
-    made.runs.workflows = {(1, "w"): "v"}
+    made.runs.serve(serving("v"))
     run = ActiveRun(RUN, 1, "w", "v", 1)
     made.loop.begin(run, STARTED, 3)
     await turns()  # activations are a callback of the event loop
@@ -93,7 +93,7 @@ async def test_a_fault_in_one_run_sets_that_run_aside_and_no_other() -> None:
 
 async def test_a_run_that_waits_for_a_record_before_it_begins_is_loading() -> None:
     made = EngineParts()
-    made.runs.workflows = {(1, "w"): "another version"}
+    made.runs.serve(serving("another version"))
     run = ActiveRun(RUN, 1, "w", "v", 1)
     made.loop.begin(run, STARTED, 3)
     assert run.phase is LOADING

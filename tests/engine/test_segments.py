@@ -13,7 +13,8 @@ from perdure.core import ids
 from perdure.core.errors import Failure
 from perdure.core.messages import CancelMessage
 from perdure.core.retry import Fail, Succeed, TaskOptions
-from perdure.engine.runs.run import SEGMENT_ROWS, ActiveRun, Changes
+from perdure.engine.runs.changes import Changes
+from perdure.engine.runs.run import SEGMENT_ROWS, ActiveRun
 from perdure.wire.codec import encode_message
 from tests.fakes.engine_parts import RUN, EngineParts
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from perdure.core.errors import Unavailable
+from perdure.core.versions import VersionChoice
 from perdure.engine.runs.flow_definitions import Flows
 from perdure.engine.shared_reads import SharedReads
 from tests.fakes.waiting import turns
@@ -19,16 +20,17 @@ class Database:
     def __init__(self) -> None:
         self.asked: list[str] = []
 
-    async def parameters(self, ns: int, workflow: str, version: str) -> bytes | None:
-        return await self._answer(f"parameters of {workflow}")
+    async def published(self, ns: int, workflow: str, version: str) -> tuple[bytes | None, bool]:
+        await self._answer(f"parameters of {workflow}")
+        return None, False
 
     async def task_options(self, ns: int) -> dict[str, bytes]:
         await self._answer("task options")
         return {}
 
-    async def current_versions(self, ns: int, names: list[str]) -> dict[str, str]:
+    async def current_versions(self, ns: int, names: list[str]) -> dict[str, VersionChoice]:
         await self._answer("versions")
-        return dict.fromkeys(names, "1")
+        return dict.fromkeys(names, VersionChoice("1"))
 
     async def _answer(self, what: str) -> None:
         self.asked.append(what)

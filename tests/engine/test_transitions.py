@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from perdure.core import events as ev
 from perdure.core.errors import IllegalTransition
 from perdure.core.lifecycle import RunStatus
+from perdure.core.messages import PauseMessage, TerminateMessage
 from perdure.engine.runs.run import ActiveRun
 from perdure.engine.runs.transitions import (
     ACTIVE,
@@ -25,6 +27,7 @@ from perdure.engine.runs.transitions import (
     Phase,
     Transition,
 )
+from tests.engine.test_segments import world
 
 CLOSING = Closing(RunStatus.SUCCESS, b"", None, None)
 LEAVING = Leaving(None, None)
@@ -103,3 +106,20 @@ def test_an_end_carries_its_outcome_and_a_release_its_reason() -> None:
     assert closing.status is RunStatus.FAILED
     assert RELEASED[IDLE](5, None).wake_us == 5
     assert SET_ASIDE[closing](None, "refused").stuck == "refused"
+
+
+@pytest.mark.parametrize("phase", ACTIVE, ids=lambda phase: phase.name)
+def test_a_run_is_terminated_and_paused_in_every_active_phase(phase: Phase) -> None:
+    made, run, _ = world()
+    run.phase = phase
+    made.exits.terminate(run, TerminateMessage("enough", "ada"))
+    assert isinstance(run.phase, Closing)
+    assert run.phase.status is RunStatus.CANCELLED
+    assert run.pending[-1].events[-1] == ev.RunTerminated("enough", "ada")
+    made, run, _ = world()
+    run.phase = phase
+    made.exits.pause(run, PauseMessage("ada"), 7)
+    assert isinstance(run.phase, Leaving)
+    last = run.pending[-1]
+    assert last.release is not None
+    assert (last.extras.paused, last.extras.consumed) == (PauseMessage("ada"), [7]), "in one segment"

@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 from perdure.core import ids
-from perdure.core.work import Activation, Assignment, Decided
+from perdure.core.work import Activation, Assignment, Decided, ServedCode
 from perdure.engine.context import EngineContext
 from perdure.engine.flow_control import FlowControl
 from perdure.engine.payloads import Payloads
-from perdure.engine.ports import Kind, Named
+from perdure.engine.ports import CodeKey, Kind
 from perdure.engine.runs.flow_definitions import Flows
 from perdure.engine.runs.loop import RunLoop, RunParts
 from perdure.engine.runs.run import ActiveRun
@@ -26,6 +26,11 @@ CHILD = ids.run_id(2_000, 0, 9)
 NOW_US = 5
 
 
+def serving(*versions: str) -> dict[CodeKey, ServedCode]:
+    """Workers that serve the workflow `w`."""
+    return {(1, "w", version): ServedCode(version=version) for version in versions}
+
+
 class FakeWorker:
     """Records what it is given and answers nothing by itself."""
 
@@ -33,9 +38,7 @@ class FakeWorker:
 
     def __init__(self, slots: int = 10, served: tuple[Kind, ...] = ((1, "q", "t"),)) -> None:
         self.ns, self.slots, self.served = 1, slots, list(served)
-        self.workflows: dict[Named, str] = {(1, "w"): "v"}
-        self.parameters: dict[Named, bytes] = {}
-        self.controls: dict[Named, bytes] = {}
+        self.code = serving("v")
         self.task_options: dict[str, bytes | None] = {}
         self.assigned: list[Assignment] = []
         self.cancelled: list[tuple[bytes, int, int]] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from perdure.core import ids
-from perdure.engine.commits.rows import QueuedRow, StartRow, TaskRow
+from perdure.engine.commits.rows import ChangeRow, QueuedRow, RequeuedRow, StartRow, TaskRow
 
 NS = 1
 
@@ -46,8 +46,34 @@ def task_row(run_id: bytes, seq: int, **fields: Any) -> TaskRow:
         scheduled_at=0,
         started_at=None,
         finished_at=0,
+        worker=None,
+        cpu_us=None,
         error=None,
+        error_code=None,
+        error_type=None,
+        traceback=None,
         node=None,
+    )
+    return plain._replace(**fields)
+
+
+def requeued_row(task_id: bytes, attempt: int, lost: int, **fields: Any) -> RequeuedRow:
+    plain = RequeuedRow(
+        id=task_id,
+        attempt=attempt,
+        lost=lost,
+        delay_us=0,
+        start_deadline_at=None,
+        ended=attempt - 1,
+        outcome="lost",
+        started_at=0,
+        finished_at=0,
+        worker="w",
+        cpu_us=None,
+        error=None,
+        error_code="task_lost",
+        error_type=None,
+        traceback=None,
     )
     return plain._replace(**fields)
 
@@ -72,5 +98,20 @@ def queued_row(run_id: bytes, seq: int, **fields: Any) -> QueuedRow:
         node=None,
         group_id=None,
         start_deadline_at=None,
+        started_at=None,
+    )
+    return plain._replace(**fields)
+
+
+def change_row(run_id: bytes, **fields: Any) -> ChangeRow:
+    plain = ChangeRow(
+        run_id=run_id,
+        is_released=False,
+        has_waits=False,
+        waiting_on=None,
+        wait_reasons=None,
+        is_cancelled=False,
+        is_settled=False,
+        version=None,
     )
     return plain._replace(**fields)

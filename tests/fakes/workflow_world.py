@@ -36,6 +36,7 @@ ASKED = (
     ev.StateSet,
     ev.StateCleared,
     ev.PatchRecorded,
+    ev.AttributesSet,
     ev.UpdateAnswered,
 )
 """Events that record what the code asked for, one per command and in their order."""
@@ -123,6 +124,8 @@ class World:
                 self.add(ev.StateCleared(c.name))
             case cm.RecordPatch():
                 self.add(ev.PatchRecorded(c.name))
+            case cm.SetAttributes():
+                self.add(ev.AttributesSet(c.change))
             case cm.AnswerUpdate():
                 self.add(ev.UpdateAnswered(c.id, c.value, c.failure))
             case cm.CompleteRun() | cm.FailRun() | cm.CancelRun() | cm.ContinueAsNew():

@@ -27,14 +27,14 @@ from perdure.core.lifecycle import TaskStatus
 from perdure.core.messages import TaskEndedMessage
 from perdure.core.retry import End
 from perdure.core.runstate import RunState
-from perdure.core.work import Activation, Assignment, Decided, Report, StartRequest, Upstream
+from perdure.core.work import Activation, Assignment, Decided, Report, ServedCode, StartRequest, Upstream
 from perdure.engine.api.api import NamespaceApi
 from perdure.engine.api.ports import Deployment
 from perdure.engine.commits.policy import CommitPolicy
 from perdure.engine.commits.rows import Batch
 from perdure.engine.commits.store import Committed
 from perdure.engine.engine import Engine
-from perdure.engine.ports import Kind, Named
+from perdure.engine.ports import CodeKey, Kind
 from perdure.engine.settings import EngineSettings
 from perdure.engine.tasks.lost_workers import settle_lost
 from perdure.flows.draft import draft_text, draft_value
@@ -100,19 +100,11 @@ class ScriptedWorker:
         self._clock_us: Callable[[], int]
 
     @property
-    def workflows(self) -> dict[Named, str]:
+    def code(self) -> dict[CodeKey, ServedCode]:
         return {}
 
     @property
     def task_options(self) -> dict[str, bytes | None]:
-        return {}
-
-    @property
-    def parameters(self) -> dict[Named, bytes]:
-        return {}
-
-    @property
-    def controls(self) -> dict[Named, bytes]:
         return {}
 
     @property

@@ -19,6 +19,7 @@ from perdure.core.durations import to_us
 from perdure.core.errors import Failure
 from perdure.core.runstate import RunState
 from perdure.flows.decide.decider import Decider
+from perdure.flows.decide.overrides import failed_children
 from perdure.flows.model import Flow
 from perdure.wire.codec import decode_recorded, encode_recorded
 from tests.flows.case import Case, Outcome, compiled, label, of_attempt, scripted, value_of
@@ -161,7 +162,9 @@ class Run:
     def retry(self) -> None:
         """As an engine does it: children that failed go on by themselves, then this run is opened again."""
         assert isinstance(self.closing, cm.FailRun)
-        retried = [seq for seq in self.decider.failed_children() if isinstance(self.children[seq].closing, cm.FailRun)]
+        retried = [
+            seq for seq in failed_children(self.decider.root) if isinstance(self.children[seq].closing, cm.FailRun)
+        ]
         for seq in retried:
             self.children[seq].retry()
         self.closing = None

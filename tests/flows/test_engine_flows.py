@@ -13,8 +13,8 @@ import pytest
 from perdure import EngineSettings, Handle, Perdure, Signal, State, TestEnv, flow, task, workflow
 from perdure.core import events as ev
 from perdure.core import ids
-from perdure.core.api import definitions, runs
-from perdure.core.api.definitions import VersionRef
+from perdure.core.api import runs, versions
+from perdure.core.api.versions import SetCurrent
 from perdure.core.work import StartRequest
 from perdure.errors import ChildFailed, NotRegistered, RunCancelled, RunFailed, Stuck
 from perdure.store.definitions import PostgresDefinitions
@@ -125,10 +125,10 @@ async def test_a_run_ends_by_the_version_it_began_with() -> None:
         assert ((await old.describe()).version, (await new.describe()).version) == (first, second)
         # Somebody else moves the pointer back; it is seen a second later.
         registry = PostgresDefinitions(env.client.store.pool)
-        assert await registry.activate(env.client.engine.ns, "engflow-dated", first)
+        assert await registry.set_current(env.client.engine.ns, "engflow-dated", first)
         await env.advance("2s")
         assert await env.run(dates) == "one"
-        assert not await registry.activate(env.client.engine.ns, "engflow-dated", "flow-0")
+        assert not await registry.set_current(env.client.engine.ns, "engflow-dated", "flow-0")
 
 
 async def test_a_version_that_is_not_activated_waits_for_its_turn() -> None:
@@ -136,7 +136,7 @@ async def test_a_version_that_is_not_activated_waits_for_its_turn() -> None:
         await env.deploy(dated("one", "1s"))
         later = await env.client.deploy(dated("two", "1s"), activate=False)
         assert await env.run(flow("engflow-dated", str)) == "one"
-        await env.client._backend.call(definitions.ACTIVATE, VersionRef("engflow-dated", later))
+        await env.client._backend.call(versions.SET_CURRENT, SetCurrent("engflow-dated", later))
         assert await env.run(flow("engflow-dated", str)) == "two"
 
 

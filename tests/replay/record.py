@@ -69,10 +69,15 @@ async def main() -> None:
             (w.leaf, 21),
             (w.parent, 5),
             (w.failing, 1),
+            (w.labelled, 2),
         ):
             handle = await env.start(workflow, argument)  # type: ignore[arg-type]
             await until_ended(env, handle)
             await save(f"{workflow.name}-1", handle)
+            if workflow is w.chained:
+                forked = await handle.fork(3, {"0": 100.0})
+                await until_ended(env, forked)
+                await save("chained-forked-1", forked)
         handle = await env.start(w.messaged, 1)
         await w.note.send(handle.id, "one")
         await w.note.send(handle.id, "two")
@@ -89,6 +94,10 @@ async def main() -> None:
         await handle.cancel("enough")
         await until_ended(env, handle)
         await save("cancelled-1", handle)
+        handle = await env.start(w.messaged, 3)
+        await env.advance("1m")
+        await handle.terminate("enough")
+        await save("terminated-1", handle)
         handle = await env.start(w.renewed, 2)
         await until_ended(env, handle)
         await save("renewed-1", handle)
@@ -304,6 +313,9 @@ async def record_flows(env: TestEnv) -> None:
     handle = await env.start(flow("golden-fast"))
     await until_ended(env, handle)
     await save_flow("fail-fast-1", FAST, handle)
+    await handle.override_node("many", "skip")
+    await until_ended(env, handle)
+    await save_flow("overridden-1", FAST, handle)
     running = await env.client.start(flow("golden-stopped"))
     await until(lambda: count(running, "ChildStarted"))
     await running.cancel("enough")

@@ -193,6 +193,17 @@ async def renewed(n: int) -> int:
     return n
 
 
+@workflow(version="1")
+async def labelled(n: int) -> float:
+    """Search attributes are set and deleted."""
+    wf.set_attribute("stage", "pricing")
+    wf.set_attribute("n", n)
+    total = await price(Order("l", n))
+    wf.set_attribute("stage", None)
+    wf.set_attribute("total", total)
+    return total
+
+
 @workflow(limit=Limit(1))
 async def delayed() -> float:
     """Began later than it was started: its clock starts when it began."""
@@ -243,6 +254,7 @@ ALL = {
         renewed,
         persistent,
         updated,
+        labelled,
         delayed,
     )
 }

@@ -10,6 +10,7 @@ import asyncpg
 import pytest
 from asyncpg import exceptions as pg
 
+from perdure.core.work import ServedCode
 from perdure.store import migrate as migrating
 from perdure.store.clashes import TRIES, Clashed, retried
 from perdure.store.migrate import load, migrate
@@ -30,7 +31,7 @@ async def test_a_call_that_the_database_undoes_to_end_a_deadlock_is_repeated(dsn
         transaction = other.transaction()
         await transaction.start()
         await other.execute("lock table perdure.workflow in access exclusive mode")
-        registering = asyncio.ensure_future(store.register_versions(ns, {"w": "v1"}, {}))
+        registering = asyncio.ensure_future(store.register_versions(ns, [("w", ServedCode(version="v1"))]))
         await until_blocked(watch)
         await other.execute(
             "lock table perdure.workflow_version in access exclusive mode"

@@ -11,13 +11,13 @@ from perdure.core import ids
 from perdure.core.flow_control.groups import FlowControlRules, task_group
 from perdure.core.flow_control.options import FlowControlSpec, LimitOption
 from perdure.core.retry import TaskOptions
-from perdure.engine.commits.rows import AnswerRow, Batch, MessageRow, PromiseRow, ReportRow, RequeuedRow
+from perdure.engine.commits.rows import AnswerRow, Batch, MessageRow, PromiseRow, ReportRow
 from perdure.store import flow_control
 from perdure.store.connections import connect
 from perdure.store.postgres import PostgresStore
 from perdure.store.queries import execute, fetch, fetch_value
 from perdure.wire.codec import encode_options
-from tests.fakes.rows import start_row
+from tests.fakes.rows import requeued_row, start_row
 
 NS = 1
 RUN, OTHER, THIRD = (ids.run_id(n, 0, n) for n in (1, 2, 3))
@@ -135,7 +135,7 @@ async def test_runs_are_claimed_when_they_are_due_and_not_stuck_and_of_code_that
     )
 
     async def claimed(flows: bool, with_messages: bool = False) -> list[bytes]:
-        found = await store.claim_runs(me, [(NS, "w")], 10, with_messages=with_messages, flows=flows)
+        found = await store.claim_runs(me, [(NS, "w", "")], 10, with_messages=with_messages, flows=flows)
         await c.execute("update perdure.run_queue set owner = null where owner = $1", me)
         return sorted(r.run_id for r in found)
 
@@ -163,7 +163,7 @@ async def test_a_run_with_mail_is_claimed_unless_it_waits_in_line_or_is_stuck_or
     await c.execute("update perdure.run_queue set wake_at = 'infinity'")
     for name in runs.keys() - {"silent"}:
         await c.execute("insert into perdure.inbox (ns, run_id, body) values (1, $1, '')", runs[name])
-    found = await store.claim_runs(me, [(NS, "w")], 10, with_messages=True, flows=True)
+    found = await store.claim_runs(me, [(NS, "w", "")], 10, with_messages=True, flows=True)
     assert sorted(r.run_id for r in found) == sorted([runs["plain"], runs["let in"]])
     assert {r.epoch for r in found} == {1}, "one more than before: reports of earlier epochs are told apart"
 
@@ -193,7 +193,7 @@ async def test_only_the_engine_that_claimed_a_task_may_put_it_back(store: Postgr
     tasks = [await add_task(c, 0, owner=me), await add_task(c, 1, owner=other)]
     batch = Batch()
     for task_id in tasks:
-        batch.requeued.append(RequeuedRow(task_id, 2, 1, 0, None, None))
+        batch.requeued.append(requeued_row(task_id, 2, 1))
     await store.commit(me, 1, batch)
     found = await c.fetch("select owner, attempt from perdure.task_queue order by seq")
     assert [tuple(r) for r in found] == [(None, 2), (other, 1)]
@@ -219,7 +219,7 @@ async def test_mail_goes_to_runs_that_are_there_and_to_those_that_continued(stor
     await ended(c, THIRD)
     batch = Batch()
     for run_id in (RUN, OTHER, THIRD):
-        batch.messages.append(MessageRow(run_id, b"mail", False))
+        batch.messages.append(MessageRow(run_id, b"mail", None))
     await store.commit(me, 1, batch)
     assert [r["run_id"] for r in await c.fetch("select run_id from perdure.inbox order by 1")] == [RUN, OTHER]
 
@@ -343,7 +343,7 @@ async def test_a_message_reaches_runs_of_its_own_namespace_alone(c: Any) -> None
         ("send_message", to),
         ("resolve_promise", {**to, "name": "p", "authorized": True}),
         ("ask_update", {**to, "id": "u"}),
-        ("send_messages", {"runs": [(RUN, NS)], "messages": [(1, b"x", None, RUN, False)]}),
+        ("send_messages", {"runs": [(RUN, NS)], "messages": [(1, b"x", None, RUN, None)]}),
         ("send_message_once", {**to, "key": "k", "hash": b"h"}),
     ):
         await fetch(c, query, **args)
@@ -364,7 +364,20 @@ async def test_a_run_is_reopened_as_it_was_read_and_once(c: Any) -> None:
     await ended(c, RUN)
 
     async def reopened(ns: int, events: int) -> bool:
-        return bool(await fetch_value(c, "retry_run", run_id=RUN, ns=ns, events=events, body=b"", group_id=None))
+        return bool(
+            await fetch_value(
+                c,
+                "retry_run",
+                run_id=RUN,
+                ns=ns,
+                events=events,
+                added=1,
+                body=b"",
+                group_id=None,
+                attributes=None,
+                pinned=False,
+            )
+        )
 
     assert not await reopened(NS, 1), "it succeeded"
     await c.execute("update perdure.run set status = 'failed'")

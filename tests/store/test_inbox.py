@@ -91,8 +91,8 @@ def box(store: Any, told: list[bytes] | None = None) -> InboxWriter:
     return InboxWriter(store, events)
 
 
-def row(run_id: bytes, body: bytes, key: str | None = None, stops: bool = False, ns: int = NS) -> SendRow:
-    return run_id, ns, body, key, run_id, stops
+def row(run_id: bytes, body: bytes, key: str | None = None, stop: str | None = None, ns: int = NS) -> SendRow:
+    return run_id, ns, body, key, run_id, stop
 
 
 async def inbox(sql: Any, run_id: bytes) -> list[bytes]:
@@ -176,7 +176,7 @@ async def test_a_run_that_waits_to_be_admitted_comes_out_of_its_line_to_hear_tha
         "update perdure.run_queue set owner = null, group_id = gen_random_uuid(), wake_at = 'infinity' where run_id = any($1)",
         [_uuid(waiting), _uuid(other)],
     )
-    rows = [row(waiting, b"stop", stops=True), row(other, b"hello")]
+    rows = [row(waiting, b"stop", stop="cancel"), row(other, b"hello")]
     assert await store.send_many(rows) == [TAKEN, TAKEN]
     found = await sql.fetch("select run_id, group_id, wake_at < now() + interval '1 s' as due from perdure.run_queue")
     assert {r["run_id"].bytes: (r["group_id"] is None, r["due"]) for r in found} == {

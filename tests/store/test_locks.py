@@ -22,11 +22,13 @@ import pytest
 import perdure.store
 from perdure.localpg.cluster import PrivateCluster
 from perdure.store.queries import queries
+from tests.fakes.rows import requeued_row
 from tests.fakes.waiting import until
 from tests.store.blocking import is_blocked
 
-RUN, FLOW, MAILED, QUEUED, ANY, SUSPECT, STUCK = (f"00000000-0000-7000-8000-00000000000{n}" for n in range(1, 8))
+RUN, FLOW, MAILED, QUEUED, ANY, SUSPECT, STUCK, DONE = (f"00000000-0000-7000-8000-00000000000{n}" for n in range(1, 9))
 DUE, LINED, OWNED, LATE, UNLINED = (f"00000000-0000-7000-9000-00000000000{n}" for n in range(1, 6))
+JOB, ENDED_JOB = (f"00000000-0000-7000-b000-00000000000{n}" for n in range(1, 3))
 TASKS, RUNS, BLOCKED = (f"00000000-0000-7000-a000-00000000000{n}" for n in range(1, 4))
 LIVE, EXPIRED = 1, 2
 DIGEST = bytes(32)
@@ -40,6 +42,8 @@ insert into perdure.run_queue (run_id, ns, workflow, version, status, created_at
 insert into perdure.run_queue (run_id, ns, workflow, version, status, created_at, wake_at, suspect) values ('{SUSPECT}', 1, 's', 'v', 'pending', now(), 'infinity', true);
 insert into perdure.run_queue (run_id, ns, workflow, version, status, created_at, wake_at, stuck, deadline_at) values
   ('{STUCK}', 1, 's', 'v', 'pending', now(), 'infinity', 'a reason', now());
+insert into perdure.run (run_id, ns, workflow, version, status, created_at, finished_at, epoch, events) values
+  ('{DONE}', 1, 'w', 'v', 'success', now(), now(), 1, 2);
 insert into perdure.inbox (ns, run_id, body) values (1, '{MAILED}', 'x');
 insert into perdure.task_queue (id, ns, run_id, seq, name, queue, status, attempt, lost, run_at, owner, scheduled_at, options, input, group_id, start_deadline_at) values
   ('{DUE}', 1, '{RUN}', 1, 't', 'due', 'pending', 1, 0, now(), null, now(), '', '', null, null),
@@ -54,6 +58,8 @@ insert into perdure.flow_control_group (id, ns, kind, queue, name, workflow, hea
 insert into perdure.promise (run_id, name, ns, created_at, kind, assignees, quorum) values ('{RUN}', 'approval', 1, now(), 'approval', '{{}}', 1);
 insert into perdure.promise (run_id, name, ns, created_at, kind, event) values ('{RUN}', 'event', 1, now(), 'event', 'e');
 insert into perdure.schedule (ns, name, workflow, input, spec, spec_hash, created_by, fire_at) values (1, 's', 'w', '', '', '', '', now());
+insert into perdure.bulk_job (id, ns, action, query, reason, is_dry_run, status, created_at, created_by, owner) values
+  ('{JOB}', 1, 'cancel', 'stuck', '', false, 'pending', now(), '', null), ('{ENDED_JOB}', 1, 'cancel', 'stuck', '', false, 'cancelled', now(), '', {LIVE});
 insert into perdure.calendar (ns, name, spec, updated_by) values (1, 'c', '', '');
 insert into perdure.deferred_start (run_id, ns, workflow, key, kind, due_at, last_at, request) values ('{ANY}', 1, 'w', 'k', 'debounce', now(), now(), '');
 insert into perdure.dedup (ns, workflow, key, run_id, expires_at) values
@@ -114,7 +120,7 @@ def kept(query: str, /, **args: Any) -> Lock:
 
 
 def runs(*workflows: str, limit: int = 10, flows: bool = True) -> dict[str, Any]:
-    return {"session": LIVE, "workflows": [(1, name) for name in workflows], "limit": limit, "flows": flows}
+    return {"session": LIVE, "workflows": [(1, name, "") for name in workflows], "limit": limit, "flows": flows}
 
 
 def tasks(queue: str) -> dict[str, Any]:
@@ -126,6 +132,7 @@ SENT = {"run_id": RUN, "ns": 1, "body": b"x"}
 NOTE = (OWNED, 1, "w", NOW, NOW, b"", None)
 LOCKS = [
     fenced("commit_batch", number=1),
+    fenced("commit_attributes", attributes=[(RUN, "{}")]),
     fenced("commit_batch_rest"),
     Lock(
         "commit_batch_rest",
@@ -167,17 +174,22 @@ LOCKS = [
     kept("send_message", **SENT),
     Lock(
         "send_messages",
-        {"runs": [(RUN, 1)], "messages": [(1, b"x", None, RUN, False)]},
+        {"runs": [(RUN, 1)], "messages": [(1, b"x", None, RUN, None)]},
         holds=f"delete from perdure.run_queue where run_id = '{RUN}'",
         skips=RUN_LOCKED,
         found=[([0],)],
         skipped=[([3],)],
         shared=True,
     ),
+    held("pause_run", "run_queue", f"run_id = '{RUN}'", **SENT, by="ada", reason=None),
+    held("delete_run", "run", f"run_id = '{DONE}'", run_id=DONE, ns=1, low=DONE, high=DONE),
+    claimed("claim_bulk_job", "bulk_job", f"id = '{JOB}'", session=LIVE),
+    held("record_bulk_runs", "bulk_job", f"id = '{ENDED_JOB}'", session=LIVE, id=ENDED_JOB, runs=[(RUN, "done", "")]),
     kept("resolve_promise", **SENT, name="p", authorized=True),
     kept("ask_update", **SENT, id="u"),
     kept("send_message_once", **SENT, key="k", hash=b"h"),
     kept("cancel_runs", run_ids=[RUN], body=b"x"),
+    claimed("move_runs", "run_queue", f"run_id = '{RUN}'", ns=1, workflow="w", version="", to="v2", limit=10),
     kept("hold_approval", run_id=RUN, ns=1, name="approval"),
     held("hold_approval", "promise", f"run_id = '{RUN}' and name = 'approval'", run_id=RUN, ns=1, name="approval"),
     kept("hold_run", run_id=RUN, ns=1),
@@ -240,9 +252,13 @@ def locks_in(sql: str) -> list[re.Match[str]]:
     return list(re.finditer(r"\bfor (?:no key )?(?:key )?(?:update|share)\b|\bpg_\w*advisory\w*lock\w*", sql))
 
 
+LOCKS_IN_FUNCTIONS = {"delete_run": 1}
+"""Of the function that the query calls."""
+
+
 def test_every_lock_of_every_query_has_its_proof_here() -> None:
     there = {name: len(found) for name, query in queries().items() if (found := locks_in(query.sql))}
-    assert dict(Counter(lock.query for lock in LOCKS)) == there
+    assert dict(Counter(lock.query for lock in LOCKS)) == {**there, **LOCKS_IN_FUNCTIONS}
 
 
 def test_no_lock_is_taken_outside_of_the_queries() -> None:
@@ -373,7 +389,7 @@ async def skip(sides: Sides, lock: Lock) -> None:
     ("ends", "left"),
     [
         ({"reports": [(OWNED, 1, b"x")]}, []),
-        ({"requeued": [(OWNED, 2, 1, 0, "lost", None)]}, [("pending", 2, None)]),
+        ({"requeued": [requeued_row(OWNED, 2, 1, started_at=None, finished_at=NOW)]}, [("pending", 2, None)]),
     ],
     ids=["reported", "requeued"],
 )

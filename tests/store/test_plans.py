@@ -49,7 +49,7 @@ BY_TYPE = {
 }
 WALKED_ON_PURPOSE = {"inbox_of_session": "inbox", "claim_runs_with_messages": "inbox", "next_due": "inbox"}
 """The inbox is empty or nearly so; looking at all of it is the design."""
-HOLDS_ONLY_WHAT_IS_WANTED = {"run_queue_cancelled", "inbox_cancel"}
+HOLDS_ONLY_WHAT_IS_WANTED = {"run_queue_cancelled", "inbox_stop"}
 """Partial indexes whose every entry is looked for."""
 
 

@@ -11,6 +11,8 @@ import pytest
 
 from perdure.core import ids
 from perdure.core.api.runs import RunFilter, RunItem
+from perdure.core.run_query import And
+from perdure.core.run_query.filters import query_of
 from perdure.engine.api.ports import SCAN_ROWS_MAX
 from perdure.store import partitions
 from perdure.store.connections import SETTINGS, connect
@@ -19,6 +21,7 @@ from perdure.store.reads import PostgresReads
 from perdure.store.run_lists import READ_SETTINGS
 
 T0_MS = 1_790_000_000_000
+NOW_US = T0_MS * 1000
 RUNS = 12_000
 FILL = f"""
 insert into perdure.run (run_id, ns, workflow, version, key, status, created_at, finished_at, epoch, events, error_code, error, attributes)
@@ -52,7 +55,7 @@ async def walk(reads: PostgresReads, wanted: RunFilter, limit: int = 400) -> tup
     items: list[RunItem] = []
     below, pages = None, 0
     while True:
-        page = await reads.runs(1, wanted, below, limit)
+        page = await reads.runs(1, query_of(wanted, NOW_US), below, limit)
         pages += 1
         assert len(page.items) <= limit
         assert page.next is None or below is None or page.next < below
@@ -95,6 +98,19 @@ async def expected(dsn: str, where: str) -> int:
         (RunFilter(text="key-1"), "key ilike '%key-1%'"),
         (RunFilter(text="nowhere to be found"), "false"),
         (RunFilter(workflow="no such"), "false"),
+        (RunFilter(query="status = failed and workflow = w1"), "status = 'failed' and workflow = 'w1'"),
+        (
+            RunFilter(query="attr.rare = true and not status = success"),
+            "attributes @> '{\"rare\":true}' and status <> 'success'",
+        ),
+        (
+            RunFilter(query="attr.rare = true or key prefix key-"),
+            "(attributes @> '{\"rare\":true}' or key like 'key-%')",
+        ),
+        (
+            RunFilter(query="attr.env = prod", statuses=frozenset({3})),
+            "attributes @> '{\"env\":\"prod\"}' and status = 'failed'",
+        ),
     ],
     ids=str,
 )
@@ -115,7 +131,7 @@ async def test_time_is_a_range_of_ids(reads: PostgresReads) -> None:
 
 
 async def test_a_page_that_finds_nothing_says_where_to_go_on(reads: PostgresReads) -> None:
-    page = await reads.runs(1, RunFilter(text="disk 101 is"), None, 50)
+    page = await reads.runs(1, query_of(RunFilter(text="disk 101 is"), NOW_US), None, 50)
     assert page.items == [] and page.next is not None
     items, pages = await walk(reads, RunFilter(text="disk 101 is"), 50)
     assert [i.error for i in items] == ["Disk 101 is full"]
@@ -123,10 +139,10 @@ async def test_a_page_that_finds_nothing_says_where_to_go_on(reads: PostgresRead
 
 
 async def test_a_namespace_sees_its_own(reads: PostgresReads) -> None:
-    page = await reads.runs(2, RunFilter(), None, 500)
+    page = await reads.runs(2, And(()), None, 500)
     assert len(page.items) == RUNS // 50
     assert await reads.find(2, *(b * 16 for b in (b"\x00", b"\xff")), 3) == [i.run_id for i in page.items[:3]]
-    assert (await reads.runs(3, RunFilter(), None, 500)).items == []
+    assert (await reads.runs(3, And(()), None, 500)).items == []
 
 
 # -- cost --------------------------------------------------------------------------------------------------------------
@@ -141,10 +157,6 @@ ARGUMENTS = {
     "ns": "1",
     "low": f"'{'0' * 32}'",
     "high": f"'{'f' * 32}'",
-    "statuses": "null",
-    "workflow": "null",
-    "attributes": "null",
-    "text": "null",
     "scan_limit": "51",
     "limit": "51",
 }
@@ -165,11 +177,8 @@ async def test_a_page_of_runs_walks_an_index_and_no_further_than_the_page(dsn: s
         await partitions.create_ahead(own, 2)
         await own.close()
         for name, index in LISTS.items():
-            arguments = ARGUMENTS | {
-                "statuses": "'{failed}'" if name == "list_ended_badly" else "null",
-                "workflow": "'w3'" if name == "list_ended_of_workflow" else "null",
-            }
-            plan = await explained(c, name, arguments)
+            more = {"list_ended_badly": {"status": "'failed'"}, "list_ended_of_workflow": {"workflow": "'w3'"}}
+            plan = await explained(c, name, ARGUMENTS | more.get(name, {}))
             assert "Seq Scan" not in plan, plan
             assert re.search(rf"Index (Only )?Scan Backward using \w*{index}", plan), plan
             read = [int(n) for n in re.findall(r"Index (?:Only )?Scan.*?actual rows=(\d+)", plan)]

@@ -16,7 +16,16 @@ from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.errors import Fenced
 from perdure.core.retry import TaskOptions
-from perdure.engine.commits.rows import AppendRow, Batch, CloseRow, MessageRow, PromiseRow, ReleaseRow, StateRow
+from perdure.engine.commits.rows import (
+    AppendRow,
+    Batch,
+    CloseRow,
+    DequeuedRow,
+    MessageRow,
+    PromiseRow,
+    ReleaseRow,
+    StateRow,
+)
 from perdure.engine.commits.store import NotCommitted, Poison
 from perdure.engine.tasks.lost_workers import settle_lost
 from perdure.store import sessions
@@ -98,14 +107,14 @@ async def test_a_commit_under_a_reaped_session_writes_nothing_at_all(store: Post
             await store.commit(session, number, batch)
     mixed = queued_task(run_id, 1, "dispatched")
     mixed.appends.append(AppendRow(run_id, 2, 2, NS, 1, SUCCEEDED, NO_HASH))
-    mixed.messages.append(MessageRow(run_id, b"mail", False))
+    mixed.messages.append(MessageRow(run_id, b"mail", None))
     mixed.promises.append(PromiseRow(run_id, "p", NS, "promise", None))
     mixed.consumed.append(
         await sql.fetchval(
             "insert into perdure.inbox (ns, run_id, body) values (1, $1, '') returning id", ids.text(run_id)
         )
     )
-    mixed.dequeued.append(ids.derive(run_id, ids.TASK, 7))
+    mixed.dequeued.append(DequeuedRow(ids.derive(run_id, ids.TASK, 7), 0))
     before = await everything(sql)
     mixed.states.append(StateRow(run_id, "s", NS, b"1"))
     with pytest.raises(Fenced):
@@ -273,7 +282,7 @@ async def test_reaping_frees_runs_requeues_tasks_and_fails_those_that_may_not_ru
     assert await sql.fetchval("select count(*) from perdure.commit_log") == 0
     assert await sql.fetchval("select count(*) from perdure.engine_session") == 0
     heir = (await store.register("heir", 10, 0)).id
-    claimed = await store.claim_runs(heir, [(1, "w")], 10, with_messages=False, flows=True)
+    claimed = await store.claim_runs(heir, [(1, "w", "")], 10, with_messages=False, flows=True)
     assert [(c.run_id, c.epoch) for c in claimed] == [(run_id, 2)]
 
 
@@ -336,9 +345,9 @@ async def test_a_session_claims_only_what_nobody_owns(store: PostgresStore) -> N
     for number, run_id in enumerate(runs, 1):
         await store.commit(one, number, start_of(run_id, own=False))
     claims = await asyncio.gather(
-        *(store.claim_runs(s, [(1, "w")], 20, with_messages=False, flows=True) for s in (one, two))
+        *(store.claim_runs(s, [(1, "w", "")], 20, with_messages=False, flows=True) for s in (one, two))
     )
-    claims = [*claims, *[await store.claim_runs(one, [(1, "w")], 50, with_messages=False, flows=True)]]
+    claims = [*claims, *[await store.claim_runs(one, [(1, "w", "")], 50, with_messages=False, flows=True)]]
     taken = [c.run_id for claim in claims for c in claim]
     assert sorted(taken) == sorted(runs)
 
@@ -347,7 +356,7 @@ async def test_a_session_that_is_gone_claims_nothing(store: PostgresStore) -> No
     session = (await store.register("gone", 10, 0)).id
     await store.commit(session, 1, start_of(new_run(), own=False))
     await store.leave(session, settle_lost)
-    assert await store.claim_runs(session, [(1, "w")], 10, with_messages=False, flows=True) == []
+    assert await store.claim_runs(session, [(1, "w", "")], 10, with_messages=False, flows=True) == []
 
 
 async def test_only_the_owner_of_a_run_can_end_or_release_it(store: PostgresStore, sql: Any) -> None:

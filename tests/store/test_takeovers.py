@@ -12,14 +12,16 @@ import pytest
 from perdure import Perdure, Signal, workflow
 from perdure.core import events as ev
 from perdure.core import ids
+from perdure.core.durations import FOREVER_US
 from perdure.core.limits import SUSPECT_TAKEOVERS, TAKEOVERS_MAX
-from perdure.engine.commits.rows import AppendRow, Batch, WaitRow
+from perdure.engine.commits.rows import AppendRow, Batch, ReleaseRow
 from perdure.engine.tasks.lost_workers import settle_lost
 from perdure.store.postgres import PostgresStore
 from perdure.wire.codec import encode_events
+from tests.fakes.rows import change_row
 from tests.store.test_sessions import NS, expire, new_run, start_of
 
-SERVED = [(NS, "w")]
+SERVED = [(NS, "w", "")]
 
 
 @pytest.fixture
@@ -79,12 +81,14 @@ async def test_a_run_that_ends_every_engine_is_quarantined_and_its_neighbours_ar
     for run_id in others:
         assert (await row(sql, run_id))["takeovers"] == SUSPECT_TAKEOVERS
         assert await claim(store, session) == [run_id]
-        await store.settle_suspect(session, run_id)
+        batch = Batch()
+        batch.changes.append(change_row(run_id, is_settled=True))
+        await store.commit(session, others.index(run_id) + 1, batch)
         assert not (await row(sql, run_id))["suspect"]
     assert await claim(store, session) == []
     due = await store.next_due(SERVED, [], flows=True)
     assert not due.suspects
-    assert await store.unstick(poison, NS, None)
+    assert await store.resume(poison, NS, None)
     assert await claim(store, session) == [poison]
     assert (await row(sql, poison))["takeovers"] == 0
 
@@ -107,7 +111,7 @@ async def test_a_run_that_waits_outlives_any_number_of_engines(store: PostgresSt
     session = await begun(store, waits, left)
     for n in range(3 * TAKEOVERS_MAX):
         noted = Batch()
-        noted.waits.append(WaitRow(waits, "task", "[]"))
+        noted.changes.append(change_row(waits, has_waits=True, waiting_on="task", wait_reasons="[]"))
         await store.commit(session, 10, noted)
         if n % 2:
             await died(store, sql, session)
@@ -157,3 +161,39 @@ async def test_an_engine_takes_suspects_up_one_after_the_other_and_settles_them(
             assert await sql.fetchval("select count(*) from perdure.run_queue where suspect and owner is not null") <= 1
         assert p.engine.counters.runs_claimed == 5
     assert await sql.fetchval("select count(*) from perdure.run_queue where takeovers = 0") == 5
+
+
+async def test_a_commit_changes_a_row_in_several_ways_at_once(store: PostgresStore, sql: Any) -> None:
+    """Two updates of a row in one statement: only one would take effect."""
+    run_id = new_run()
+    session = await begun(store, run_id)
+    batch = Batch()
+    batch.changes.append(
+        change_row(
+            run_id,
+            has_waits=True,
+            waiting_on="task",
+            wait_reasons="[]",
+            is_cancelled=True,
+            is_settled=True,
+            version="other",
+        )
+    )
+    await sql.execute("update perdure.run_queue set suspect = true, takeovers = 2 where run_id = $1", ids.text(run_id))
+    await store.commit(session, 2, batch)
+    found = await row(sql, run_id)
+    assert (found["waiting_on"], found["version"], found["suspect"], found["takeovers"]) == ("task", "other", False, 0)
+    assert found["cancel_at"] is not None
+
+
+async def test_a_cancel_request_is_noted_of_a_run_that_the_same_commit_releases(store: PostgresStore, sql: Any) -> None:
+    """Otherwise nothing would find it, and it would wait for ever if no worker had its code any more."""
+    run_id = new_run()
+    session = await begun(store, run_id)
+    batch = Batch()
+    batch.releases.append(ReleaseRow(run_id, FOREVER_US, None, None, None, None, 1, b""))
+    batch.changes.append(change_row(run_id, is_released=True, is_cancelled=True))
+    await store.commit(session, 2, batch)
+    found = await row(sql, run_id)
+    assert found["owner"] is None
+    assert found["cancel_at"] is not None

@@ -69,11 +69,15 @@ def test_tags_never_change() -> None:
         "RunContinued": 6,
         "RunRetried": 7,
         "RunBegan": 8,
+        "RunTerminated": 9,
+        "RunForked": 15,
+        "NodeOverridden": 16,
         "TasksScheduled": 10,
         "TasksSucceeded": 11,
         "TaskFailed": 12,
         "TasksCancelled": 13,
         "TasksSkipped": 14,
+        "VersionChanged": 17,
         "TimerStarted": 20,
         "TimerFired": 21,
         "TimerCancelled": 22,
@@ -91,6 +95,7 @@ def test_tags_never_change() -> None:
         "StateSet": 51,
         "StateCleared": 52,
         "PatchRecorded": 53,
+        "AttributesSet": 54,
     }
 
 

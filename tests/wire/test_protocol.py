@@ -17,19 +17,20 @@ from perdure.core import events as ev
 from perdure.core.errors import Failure
 from perdure.core.events import Recorded
 from perdure.core.retry import End, TaskOptions
-from perdure.core.work import Activation, Assignment, Beat, Decided, LogChunk, LogLine, Report
+from perdure.core.work import Activation, Assignment, Beat, Decided, LogChunk, LogLine, Report, ServedCode
 from perdure.wire import protocol
 from perdure.wire.pb import worker_pb2
 from perdure.wire.protocol import Down, Hello, Up, Welcome
 
 ROOT = Path(__file__).parents[2]
 RUN = bytes(range(16))
+CODE = ServedCode(version="1", hash="ab", pinned=True, build_id="b1", control=b"{}", parameters=b"[]")
 FAILURE = Failure("task_failed", "boom", "ValueError", "trace")
 
 
 def test_everything_a_worker_says_arrives() -> None:
     up = Up(
-        hello=Hello(RUN, "w", "h", 7, "x", 3, [("q", "t")], {"f": "1"}, [(RUN, 1, 2)]),
+        hello=Hello(RUN, "w", "h", 7, "x", 3, [("q", "t")], {"f": CODE}, [(RUN, 1, 2)], build_id="b1"),
         reports=[
             Report(RUN, 1, 2, End.SUCCESS, b"1", None, 5, 6, 4),
             Report(RUN, 2, 1, End.ERROR, b"", FAILURE, 5, 6, 4),

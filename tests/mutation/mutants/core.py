@@ -6,6 +6,27 @@ from tests.mutation.mutants import Mutant
 
 MUTANTS = [
     Mutant(
+        "fork-keep-a-command",
+        "core/run_fork.py",
+        "        case ev.TimerFired() if event.seq in state.timers:\n",
+        "        case ev.TasksScheduled() | ev.TimerFired():\n",
+        "e2e/test_forks.py::test_a_fork_with_an_edited_result_succeeds_where_the_original_failed",
+    ),
+    Mutant(
+        "fork-share-a-child",
+        "core/run_fork.py",
+        "    if not state.children:\n        return records\n    for r",
+        "    if True:\n        return records\n    for r",
+        "e2e/test_forks.py::test_a_fork_has_children_of_its_own",
+    ),
+    Mutant(
+        "fork-drop-the-seed",
+        "core/run_fork.py",
+        "lineage=[*event.lineage, r.run_id],",
+        "lineage=[r.run_id],",
+        "e2e/test_forks.py::test_a_fork_repeats_identity_and_randomness",
+    ),
+    Mutant(
         "journal-ignore-a-mismatch",
         "core/journal.py",
         "expected.name != name\n                or not _same_nodes",
@@ -15,8 +36,8 @@ MUTANTS = [
     Mutant(
         "journal-drop-a-compared-field",
         "core/journal.py",
-        "if (expected.workflow, expected.key) != (workflow, key) or not _same(expected.input, data):",
-        "if (expected.workflow, expected.key) != (workflow, key):",
+        "            or not self._same(expected.input, wanted.input)\n",
+        "",
         "core/test_journal.py",
     ),
     Mutant(

@@ -14,9 +14,9 @@ MUTANTS = [
     ),
     Mutant(
         "runs-children-not-stopped",
-        "engine/runs/exits.py",
-        '        run.send(child_id, CancelMessage("its parent has ended"))\n',
-        "",
+        "engine/runs/children.py",
+        "                run.send(child_id, CancelMessage(PARENT_ENDED))\n",
+        "                pass\n",
         "e2e/test_workflows.py::test_a_child_that_nobody_waits_for_any_more_is_cancelled_and_cleans_up",
     ),
     Mutant(
@@ -71,8 +71,8 @@ MUTANTS = [
     Mutant(
         "runs-drop-a-shift",
         "engine/runs/commands.py",
-        "        if fire_at_us < run.retried[0]:  # set by code",
-        "        if fire_at_us < 0:  # set by code",
+        "        if fire_at_us < run.retried.at_us or ",
+        "        if fire_at_us < 0 or ",
         "e2e/test_run_retry.py::test_a_sleep_that_the_code_reaches_only_after_a_retry_counts_from_the_retry",
     ),
     Mutant(
@@ -106,8 +106,8 @@ MUTANTS = [
     Mutant(
         "dispatch-do-not-stop-the-double",
         "engine/tasks/attempts.py",
-        "            self._worker.cancel(run.id, message.seq, flight.assignment.attempt)\n        now = self._now_us()  # the end",
-        "            pass\n        now = self._now_us()  # the end",
+        "            self._worker.cancel(run.id, message.seq, flight.assignment.attempt)\n        if message.orphaned:",
+        "            pass\n        if message.orphaned:",
         "engine/test_adopted.py",
     ),
     Mutant(
@@ -125,9 +125,16 @@ MUTANTS = [
         "engine/test_dispatch.py",
     ),
     Mutant(
+        "attempts-retried-without-a-record",
+        "engine/tasks/attempts.py",
+        "                record_attempt(run, seq, scheduled, attempt, verdict, spent)\n",
+        "",
+        "server/test_attempts.py",
+    ),
+    Mutant(
         "dispatch-no-deadline-on-retry",
         "engine/tasks/attempts.py",
-        "self.expires(scheduled.options, times[0], self._now_us() + verdict.delay_us),",
+        "self.expires(scheduled.options, spent[0], self._now_us() + verdict.delay_us),",
         "None,",
         "engine/test_dispatch.py",
     ),

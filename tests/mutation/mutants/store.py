@@ -127,7 +127,7 @@ MUTANTS = [
     Mutant(
         "session-lost-time-limit",
         "store/sql/sessions.sql",
-        "t.scheduled_at + u.close_us * interval '1 microsecond'),",
+        "t.scheduled_at + l.close_us * interval '1 microsecond'),",
         "null),",
         "store/test_sessions.py::test_a_task_that_is_put_back_still_has_to_begin_in_time",
     ),
@@ -246,21 +246,21 @@ MUTANTS = [
     Mutant(
         "claim-runs-of-other-namespaces",
         "store/sql/claims.sql",
-        "q.ns = w.ns and q.workflow = w.workflow and q.owner is null and q.wake_at <= perdure.clock()",
-        "q.workflow = w.workflow and q.owner is null and q.wake_at <= perdure.clock()",
+        "q.ns = w.ns and q.workflow = w.workflow and q.pin = w.pin and q.owner is null and q.wake_at <= perdure.clock()",
+        "q.workflow = w.workflow and q.pin = w.pin and q.owner is null and q.wake_at <= perdure.clock()",
         "store/test_conditions.py::test_runs_are_claimed_when_they_are_due_and_not_stuck_and_of_code_that_is_at_hand",
     ),
     Mutant(
         "claim-flows-without-being-asked",
         "store/sql/claims.sql",
-        "where :flows and q.owner is null and q.stuck is null and q.kind = 'flow' and q.wake_at <=",
-        "where (:flows or true) and q.owner is null and q.stuck is null and q.kind = 'flow' and q.wake_at <=",
+        "where :flows and q.owner is null and not q.halted and q.kind = 'flow' and q.wake_at <=",
+        "where (:flows or true) and q.owner is null and not q.halted and q.kind = 'flow' and q.wake_at <=",
         "store/test_conditions.py::test_runs_are_claimed_when_they_are_due_and_not_stuck_and_of_code_that_is_at_hand",
     ),
     Mutant(
         "claim-mailed-runs-that-are-stuck",
         "store/sql/claims.sql",
-        "where q.ctid = at.place and q.owner is null and q.stuck is null",
+        "where q.ctid = at.place and q.owner is null and not q.halted",
         "where q.ctid = at.place and q.owner is null",
         "store/test_conditions.py::test_a_run_with_mail_is_claimed_unless_it_waits_in_line_or_is_stuck_or_its_code_is_elsewhere",
     ),
@@ -274,15 +274,15 @@ MUTANTS = [
     Mutant(
         "claim-tasks-out-of-their-line",
         "store/sql/claims.sql",
-        "t.owner is null and t.group_id is null and t.run_at <= perdure.clock()",
-        "t.owner is null and t.run_at <= perdure.clock()",
+        "t.owner is null and t.group_id is null and not t.held and t.run_at <= perdure.clock()",
+        "t.owner is null and not t.held and t.run_at <= perdure.clock()",
         "store/test_conditions.py::test_tasks_are_claimed_of_the_right_namespace_queue_and_name_and_never_out_of_a_line",
     ),
     Mutant(
         "claim-epoch-not-raised",
         "store/sql/claims.sql",
-        "status = 'running', epoch = q.epoch + 1, wake_at = 'infinity', waiting_on = null, wait_reasons = null\n  from due where q.ctid = due.place and (q.group_id",
-        "status = 'running', wake_at = 'infinity', waiting_on = null, wait_reasons = null\n  from due where q.ctid = due.place and (q.group_id",
+        "status = 'running', epoch = q.epoch + 1, wake_at = 'infinity', expires_at = null, waiting_on = null, wait_reasons = null\n  from due where q.ctid = due.place and (q.group_id",
+        "status = 'running', wake_at = 'infinity', expires_at = null, waiting_on = null, wait_reasons = null\n  from due where q.ctid = due.place and (q.group_id",
         "store/test_conditions.py::test_a_run_with_mail_is_claimed_unless_it_waits_in_line_or_is_stuck_or_its_code_is_elsewhere",
     ),
     Mutant(
@@ -344,8 +344,8 @@ MUTANTS = [
     Mutant(
         "commit-unqueued-without-a-fence",
         "store/sql/commits.sql",
-        "delete from perdure.task_queue t where t.id = any(:dequeued::uuid[]) and exists(select from fence)",
-        "delete from perdure.task_queue t where t.id = any(:dequeued::uuid[])",
+        "as u(id, attempt), fence f\n   where t.id = u.id and t.id = any(:dequeued.id::uuid[])",
+        "as u(id, attempt), (select perdure.clock() as at) f\n   where t.id = u.id and t.id = any(:dequeued.id::uuid[])",
         "store/test_sessions.py::test_a_commit_under_a_reaped_session_writes_nothing_at_all",
     ),
     Mutant(
@@ -435,8 +435,8 @@ MUTANTS = [
     Mutant(
         "message-cancel-does-not-wake-a-run-in-line",
         "store/sql/inbox.sql",
-        "where t.is_queued and t.i = any(array(select r.i from received r where r.is_cancel and r.outcome = 0)) and q.ctid = t.place",
-        "where false and t.is_queued and t.i = any(array(select r.i from received r where r.is_cancel and r.outcome = 0)) and q.ctid = t.place",
+        "where t.is_queued and t.i = any(array(select r.i from received r where r.stop = 'cancel' and r.outcome = 0)) and q.ctid = t.place",
+        "where false and t.is_queued and t.i = any(array(select r.i from received r where r.stop = 'cancel' and r.outcome = 0)) and q.ctid = t.place",
         "store/test_inbox.py::test_a_run_that_waits_to_be_admitted_comes_out_of_its_line_to_hear_that_it_is_to_stop",
     ),
     Mutant(
@@ -480,5 +480,26 @@ MUTANTS = [
         "where r.run_id = :run_id and r.ns = :ns and r.status = 'failed' and",
         "where r.run_id = :run_id and r.ns = :ns and",
         "store/test_conditions.py::test_a_run_is_reopened_as_it_was_read_and_once",
+    ),
+    Mutant(
+        "run-query-unknown-is-not-false",
+        "store/run_query_sql.py",
+        "        return f'coalesce({column} collate \"C\" {term.op.value} {self._bind(term.value)}, false)'",
+        "        return f'({column} collate \"C\" {term.op.value} {self._bind(term.value)})'",
+        "store/test_run_queries.py::test_sql_answers_what_the_query_means",
+    ),
+    Mutant(
+        "run-query-narrow-hints",
+        "store/run_query_sql.py",
+        "            statuses=found.statuses | part.statuses,",
+        "            statuses=found.statuses & part.statuses,",
+        "store/test_run_queries.py::test_what_is_known_of_the_matches_is_true_of_all_of_them",
+    ),
+    Mutant(
+        "attributes-after-the-end",
+        "store/commits.py",
+        '            if batch.attributes:\n                await execute(c, "commit_attributes"',
+        '            if batch.attributes and not batch.closes:\n                await execute(c, "commit_attributes"',
+        "e2e/test_attributes.py::test_a_run_that_sets_attributes_and_ends_in_one_commit_keeps_them",
     ),
 ]
