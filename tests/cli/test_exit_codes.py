@@ -19,8 +19,20 @@ WAYS: dict[int, list[str]] = {
     3: ["watch", "key:cancelled-run"],
     4: ["show", "key:nobody"],
     5: ["list", "--url", "http://127.0.0.1:9"],
+    6: ["check", "clock.py"],
+    7: ["check", "broken.py"],
     130: ["watch", "key:endless-run"],
 }
+CLOCK = """
+from datetime import datetime
+
+from perdure import workflow
+
+
+@workflow
+async def clock() -> str:
+    return str(datetime.now())
+"""
 
 
 def test_every_code_is_documented() -> None:
@@ -35,6 +47,8 @@ def test_every_code_is_what_the_program_ends_with(code: int, cli: Cli, tmp_path:
     if code == 3:
         cli.ok("run", "cli_forever", "--key", "cancelled-run")
         cli.ok("cancel", "key:cancelled-run")
+    (tmp_path / "clock.py").write_text(CLOCK)
+    (tmp_path / "broken.py").write_text("def\n")
     if code == 130:
         cli.ok("run", "cli_forever", "--key", "endless-run")
     with started(*WAYS[code], cwd=tmp_path, PERDURE_URL=cli.url) as program:

@@ -180,19 +180,23 @@ def test_a_flow_without_a_name_is_called_like_its_file(cli: Cli, here: Path) -> 
     assert cli("deploy", "unnamed.yaml", "--name", "otherwise").lines[0][0] == "otherwise"
 
 
-def test_activate_goes_back_and_forth(cli: Cli, here: Path) -> None:
+def test_versions_go_back_and_forth(cli: Cli, here: Path) -> None:
     versions = []
     for n in (1, 2):
         (here / "act.yaml").write_text(f"tasks: {{a: {{value: {n}}}}}")
         versions.append(cli("deploy", "act.yaml").lines[0][1])
-    assert cli("flow", "activate", "act").lines[0] == ["act", versions[0], versions[1]]
+    newest = cli("versions", "act").lines
+    assert [line[:2] for line in newest] == [[versions[1], "100%"], [versions[0], ""]]
+    assert [line[:2] for line in cli("versions", "rollback", "act").lines][1] == [versions[0], "100%"]
     assert json.loads(cli.ok("run", "act", "--watch", "--fields", "result"))["result"] == {"a": 1}
-    assert cli("flow", "activate", "act").code == 4, "there is none before"
+    assert cli("versions", "rollback", "act").code != 0, "there is none before"
     prefix = versions[1].removeprefix("flow-")[:10]
-    assert cli("flow", "activate", "act", prefix).lines[0][1] == versions[1]
-    unknown = cli("flow", "activate", "act", "flow-nope")
+    ramped = cli("versions", "set-current", "act", prefix, "--ramp", "25%").lines
+    assert [line[:2] for line in ramped] == [[versions[1], "25%"], [versions[0], "75%"]]
+    assert cli("versions", "set-current", "act", prefix).lines[0][:2] == [versions[1], "100%"]
+    unknown = cli("versions", "set-current", "act", "flow-nope")
     assert unknown.code == 4 and versions[1] in unknown.err
-    assert cli("flow", "activate", "no_such_flow").code == 4
+    assert cli("versions", "set-current", "no_such_flow", "1").code == 4
 
 
 def test_graph_of_a_run_shows_how_far_it_is(cli: Cli, here: Path) -> None:

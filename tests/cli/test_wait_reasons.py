@@ -158,6 +158,35 @@ def test_waiting_on_no_worker(place: Running, cli: Cli) -> None:
     assert text == "a worker that serves the task 'unserved_task' on queue 'nobody': none is connected"
 
 
+VERSIONED = """
+from perdure import Signal, workflow
+
+go = Signal("go", str)
+
+
+@workflow(version="{label}", versioning="pinned")
+async def wait_version() -> str:
+    return await go.next()
+"""
+
+
+def test_waiting_on_no_worker_for_version(place: Running, cli: Cli, tmp_path: Path) -> None:
+    """The worker of the first version goes, one of the second comes."""
+    module = tmp_path / "wait_versions.py"
+    words = ("worker", "wait_versions", "--server", place.grpc)
+    module.write_text(VERSIONED.format(label="one"))
+    with started(*words, cwd=tmp_path) as worker:
+        worker.until("connected")
+        run = begin(cli, "wait_version")
+        waits(place, cli, run, "signal")
+    module.write_text(VERSIONED.format(label="two"))
+    with started(*words, cwd=tmp_path) as worker:
+        worker.until("connected")
+        cli.ok("signal", run, "go", '"x"')
+        waits(place, cli, run, "no_worker_for_version", "one")
+    cli.ok("terminate", run)
+
+
 def test_waiting_on_slot(place: Running, cli: Cli) -> None:
     runs = [begin(cli, "wait_slot") for _ in range(4)]
     try:

@@ -123,7 +123,7 @@ async def test_a_message_that_arrives_while_the_run_is_busy_is_not_lost(dsn: str
     async with Perdure(dsn, settings=FORGETFUL) as client:
         occupied = await client.start(listener, 1, 0.3)
         await word.send(occupied.id, 7)
-        with pytest.raises(Conflict, match="not stuck"):
+        with pytest.raises(Conflict, match="neither paused nor stuck"):
             await occupied.resume()
         assert await occupied.result(timeout="10s") == [7]
         forgetful = await client.start(listener, 40, 0.0)

@@ -12,9 +12,12 @@ import pytest
 
 from perdure import Handle, Limit, Perdure, Signal, flow, task, wf, workflow
 from perdure.core import ids
+from perdure.core.api import flow_control
+from perdure.core.api.flow_control import PauseScope
 from perdure.core.lifecycle import RunStatus
 from perdure.engine.services import endings
 from perdure.errors import RunCancelled, RunFailed
+from perdure.sdk.client.backend import backend
 from perdure.store.endings import PostgresEndings
 from perdure.store.postgres import PostgresStore
 from perdure.store.verify import verify
@@ -24,6 +27,8 @@ WITHIN_S = 2.0
 HOUR_S = 3600.0
 go = Signal("end_go", bool)
 undone: list[str] = []
+ended_histories: dict[str, list[Any]] = {}
+"""Of runs that a test deletes."""
 
 
 @task(name="end_one")
@@ -213,7 +218,8 @@ async def in_line(dsn: str) -> AsyncIterator[Made]:
         handle = await limited.options(timeout="1h").start()
         await until(lambda: _blocked(dsn))
         yield client, handle, handle
-        assert (await handle.describe()).epoch == 1, "its code never ran"
+        history = [type(e).__name__ for e in ended_histories.pop(handle.id)]
+        assert "RunBegan" not in history, "its code never ran"
         await go.send(first.id, True)
         assert await first.result("30s") == "done"
 
@@ -245,7 +251,17 @@ async def unreadable_definition(dsn: str) -> AsyncIterator[Made]:
         yield client, handle, handle
 
 
+@asynccontextmanager
+async def paused_queue(dsn: str) -> AsyncIterator[Made]:
+    async with serving(dsn, waiting) as client:
+        await backend().call(flow_control.PAUSE, PauseScope("queue", "default", "closed"))
+        handle = await waiting.options(timeout="1h").start()
+        await until(lambda: _queued(dsn))
+        yield client, handle, handle
+
+
 WAYS: list[Way] = [
+    paused_queue,
     changed_code,
     stuck_child,
     never_begun,
@@ -256,19 +272,27 @@ WAYS: list[Way] = [
 ]
 
 
-@pytest.mark.parametrize("why", ["cancel", "deadline"])
+@pytest.mark.parametrize("is_paused", [False, True], ids=["", "paused"])
+@pytest.mark.parametrize("why", ["cancel", "terminate", "deadline"])
 @pytest.mark.parametrize("way", WAYS, ids=lambda w: w.__name__)
-async def test_a_run_that_no_code_can_end_is_ended_by_the_engine(dsn: str, way: Way, why: str) -> None:
+async def test_a_run_that_no_code_can_end_is_ended_by_the_engine(dsn: str, way: Way, why: str, is_paused: bool) -> None:
     async with way(dsn) as (client, asked, last):
+        if is_paused:
+            await asked.pause("look at it first")
+            assert (await asked.describe()).paused_by == "embedded"
         if why == "cancel":
             await asked.cancel("enough")
+        elif why == "terminate":
+            await asked.terminate("enough")
+            assert await is_over(asked), "it is answered when the run has ended"
         else:
             await let_time_pass(client)
         for handle in dict.fromkeys((asked, last)):  # the last one ends after the one that was asked
             await until(lambda h=handle: is_over(h), within_s=WITHIN_S)  # type: ignore[misc]
-        if why == "cancel":
-            with pytest.raises(RunCancelled, match="enough"):
+        if why != "deadline":
+            with pytest.raises(RunCancelled, match="enough") as cancelled:
                 await asked.result("5s")
+            assert cancelled.value.failure.code == ("run_terminated" if why == "terminate" else "run_cancelled")
         else:
             with pytest.raises(RunFailed, match="did not end before its deadline") as error:
                 await asked.result("5s")
@@ -276,7 +300,13 @@ async def test_a_run_that_no_code_can_end_is_ended_by_the_engine(dsn: str, way: 
         if last is not asked:
             assert (await last.describe()).status == RunStatus.CANCELLED
         client.store.shift_clock(0.0)
-    if way is unreadable_history:
+        if way is in_line:
+            ended_histories[asked.id] = [r.event for r in await asked.history()]
+        if is_paused:  # the parent first: while it is active it may not know how its child ended
+            for handle in dict.fromkeys((asked, last)):
+                await handle.delete()
+            assert not await query(dsn, "select from perdure.history h where h.run_id = $1", asked.id)
+    if way is unreadable_history and not is_paused:
         tallies = [t for t in await verify(dsn, at_rest=True) if t.violations]
         assert [(t.number, t.violations) for t in tallies] == [(3, 1), (4, 1)], (
             "only that it was changed and cannot be read"
@@ -431,8 +461,8 @@ async def test_an_end_that_breaks_off_in_the_middle_has_done_nothing(dsn: str) -
         await PostgresEndings(store.pool).end(session.id, -1, [], 10, [], breaks)
     assert refused.value.runs == [ids.parse(handle.id)]
     assert await query(dsn, everything) == before
-    found, ended = await PostgresEndings(store.pool).end(session.id, -2, [], 10, [], endings.decide)
-    assert found == [r.id for r in ended] == [ids.parse(handle.id)]
+    found, decision = await PostgresEndings(store.pool).end(session.id, -2, [], 10, [], endings.decide)
+    assert found == [r.id for r in decision.ends] == [ids.parse(handle.id)]
     await store.close()
     assert client.engine.counters.runs_ended_without_code == 0
 

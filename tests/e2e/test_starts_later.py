@@ -266,7 +266,9 @@ async def test_items_that_are_sent_twice_under_a_key_are_added_once(client: Perd
 async def test_a_batched_start_brings_one_list_the_same_way(client: Perdure) -> None:
     later = BatchSpec("k", 100, 3_600_000_000)
     for wrong in (b"{}", b'{"a":1}', b'{"a":[1],"b":[2]}', b'{"**":{"a":[1]}}', b'{"*":[1]}', b"[1]"):
-        with pytest.raises(InvalidInput, match="one list"):
+        with pytest.raises(
+            InvalidInput, match="one list|it takes numbers"
+        ):  # the workflow's own arguments are checked first
             await begin(client, StartRequest(workflow="starts_sum", version="v", input=wrong, later=later))
     with pytest.raises(InvalidInput, match="no items"):
         await begin(client, _numbers([], later))

@@ -45,6 +45,27 @@ def test_sync_code_runs_workflows_and_talks_to_them(dsn: str) -> None:
         assert handle.status() == "success"
 
 
+def test_sync_code_finds_runs_by_a_query(dsn: str) -> None:
+    with SyncPerdure(dsn) as p:
+        for n in range(3):
+            p.start(flow.options(attributes={"n": n}), n).result("10s")
+        assert [run.attributes["n"] for run in p.runs("attr.n >= 1")] == [2, 1]
+        assert [run.attributes["n"] for run in p.runs("attr.n >= 1", limit=1)] == [2]
+
+
+def test_sync_code_pauses_terminates_and_deletes_runs_one_and_many(dsn: str) -> None:
+    with SyncPerdure(dsn) as p:
+        handles = [p.start(talk, n) for n in range(4)]
+        handles[0].pause("night")
+        assert [run.id for run in p.runs("paused")] == [handles[0].id]
+        handles[0].resume()
+        handles[0].terminate("wrong")
+        assert handles[0].status() == "cancelled"
+        handles[0].delete()
+        done = p.bulk("terminate", "workflow = sync_talk", reason="all of them")
+        assert (done.status, done.matched, done.done) == ("success", 3, 3)
+
+
 def test_sync_code_sees_failures_timeouts_and_cancellations(dsn: str) -> None:
     with SyncPerdure(dsn) as p:
         with pytest.raises(RunFailed, match="no"):

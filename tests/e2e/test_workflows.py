@@ -821,7 +821,7 @@ async def test_changed_code_stops_the_run_and_the_repaired_code_resumes_it(dsn: 
         client.worker.adopt(versioned_patched)
         await handle.resume()
         assert await handle.result(LIMIT) == [4, 9]
-        with pytest.raises(Conflict, match="not stuck"):
+        with pytest.raises(Conflict, match="neither paused nor stuck"):
             await handle.resume()
 
 

@@ -45,6 +45,11 @@ async def sum_(x: int, y: int = 0) -> int:
     return await double(x) + await double(y)
 
 
+@workflow(name="rest_parent")
+async def parent() -> int:
+    return await sum_(20, 1)
+
+
 @workflow(name="rest_fail")
 async def fail(why: str) -> None:
     await break_(why)

@@ -53,6 +53,10 @@ class Flights:
         return set()
 
 
+class Served:
+    def serve(self) -> None: ...
+
+
 class Engine:
     """As much of one as a hub needs; `presented` is opened by the test."""
 
@@ -68,6 +72,7 @@ class Engine:
             logged=heard.logs.extend,
         )
         self.presented = asyncio.Event()
+        self.served = Served()
 
     async def present(self, ns: int, tokens: list[Token]) -> list[Token]:
         await self.presented.wait()

@@ -29,7 +29,7 @@ from perdure.errors import InvalidInput, PerdureError
 from perdure.server.rest.app import guarded_routes
 from perdure.server.rest.guard import allow_of
 from perdure.wire import acts as wire
-from tests.server.parity import namespaces, payloads, people, runs, schedules, services
+from tests.server.parity import bulk_jobs, namespaces, payloads, people, runs, saved_views, schedules, services
 from tests.server.parity.routes import WITHOUT_ROUTE
 from tests.server.parity.stage import Refusal, Rest, Scenario, Stage, stage
 
@@ -37,6 +37,8 @@ GROUPS: dict[str, tuple[Scenario, ...]] = {
     "runs": runs.SCENARIOS,
     "people": people.SCENARIOS,
     "schedules": schedules.SCENARIOS,
+    "views": saved_views.SCENARIOS,
+    "bulk jobs": bulk_jobs.SCENARIOS,
     "definitions": namespaces.DEFINITIONS,
     "limits": namespaces.LIMITS,
     "admin": namespaces.ADMIN,

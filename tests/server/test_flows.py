@@ -165,13 +165,13 @@ async def test_a_version_can_wait_and_an_earlier_one_can_come_back(api: Live) ->
     two = waiting["deployed"]["version"]
     assert (await api.ended("v"))["result"] == {"a": 1}
     assert (await api.ended("v", version=two))["result"] == {"a": 2}
-    assert (await api.post("/workflows/v/activate", {"version": two}, 200))["version"] == two
+    assert (await api.post("/workflows/v/current", {"version": two}, 200))["version"] == two
     assert (await api.ended("v"))["result"] == {"a": 2}
-    await api.post("/workflows/v/activate", {"version": one}, 200)
+    await api.post("/workflows/v/current", {"version": one}, 200)
     assert (await api.ended("v"))["result"] == {"a": 1}
     assert [v["current"] for v in (await api.get("/workflows/v/versions"))["items"]] == [False, True]
     acts = [a["action"] for a in (await api.get("/audit"))["items"] if a["target"] == "v"]
-    assert acts == ["workflow.activate", "workflow.activate", "workflow.deploy", "workflow.deploy"]
+    assert acts == ["version.set_current", "version.set_current", "workflow.deploy", "workflow.deploy"]
 
 
 async def test_a_version_that_is_not_there_is_not_found(api: Live) -> None:
@@ -179,8 +179,8 @@ async def test_a_version_that_is_not_there_is_not_found(api: Live) -> None:
     for path in ("/workflows/v/versions/flow-nope", "/workflows/nope/versions/1", "/workflows/nope/graph"):
         assert (await api.get(path, 404))["code"] == "not_registered"
     assert (await api.get("/workflows/v/graph", 404, version="flow-nope"))["code"] == "not_registered"
-    assert (await api.post("/workflows/v/activate", {"version": "flow-nope"}, 404))["code"] == "not_registered"
-    assert (await api.post("/workflows/nope/activate", {"version": "1"}, 404))["code"] == "not_registered"
+    assert (await api.post("/workflows/v/current", {"version": "flow-nope"}, 404))["code"] == "not_registered"
+    assert (await api.post("/workflows/nope/current", {"version": "1"}, 404))["code"] == "not_registered"
 
 
 # -- starting ------------------------------------------------------------------------------------------------------

@@ -26,13 +26,19 @@ from perdure.core.access import GRANTS, NewKey, Permission, Role
 from perdure.core.api import (
     ACTS,
     approvals,
+    attempts,
+    bulk_jobs,
     definitions,
     flow_control,
+    inspection,
     messages,
     named_events,
+    repairs,
     runs,
+    saved_views,
     schedules,
     services,
+    versions,
 )
 from perdure.core.api_keys import compose
 from perdure.sdk import registry
@@ -71,7 +77,9 @@ ROUTES: dict[str, Need] = {
     f"GET {API}/workflows/{{name}}/versions": READ,
     f"POST {API}/workflows/validate": READ,
     f"GET {API}/workflows/{{name}}/versions/{{version}}": READ,
-    f"POST {API}/workflows/{{name}}/activate": DEVELOP,
+    f"POST {API}/workflows/{{name}}/current": DEVELOP,
+    f"POST {API}/workflows/{{name}}/rollback": DEVELOP,
+    f"POST {API}/workflows/{{name}}/versions/{{version}}/move": DEVELOP,
     f"GET {API}/workflows/{{name}}/graph": READ,
     f"GET {API}/schema/flow.json": READ,
     f"POST {API}/workflows/{{name}}/runs": START,
@@ -80,13 +88,26 @@ ROUTES: dict[str, Need] = {
     f"GET {API}/runs/{{id}}/status": READ,
     f"GET {API}/runs/{{id}}/result": READ,
     f"POST {API}/runs/{{id}}/cancel": OPERATE,
+    f"GET {API}/runs/{{id}}/children": READ,
+    f"POST {API}/runs/{{id}}/terminate": OPERATE,
+    f"POST {API}/runs/{{id}}/pause": OPERATE,
+    f"DELETE {API}/runs/{{id}}": OPERATE,
     f"POST {API}/runs/{{id}}/retry": OPERATE,
     f"POST {API}/runs/{{id}}/resume": OPERATE,
+    f"POST {API}/runs/{{id}}/rerun": START,
+    f"POST {API}/runs/{{id}}/fork": OPERATE,
+    f"POST {API}/runs/{{id}}/override": OPERATE,
+    f"GET {API}/runs/{{id}}/at/{{event}}": READ,
+    f"GET {API}/runs/{{id}}/diff": READ,
+    f"GET {API}/runs/{{id}}/export": READ,
     f"GET {API}/runs/{{id}}/graph": READ,
     f"GET {API}/runs/{{id}}/tasks": READ,
     f"GET {API}/runs/{{id}}/tasks/{{task}}/logs": READ,
     f"GET {API}/runs/{{id}}/logs": READ,
+    f"GET {API}/runs/{{id}}/attempts": READ,
+    f"GET {API}/runs/{{id}}/tasks/{{task}}/attempts": READ,
     f"GET {API}/runs/{{id}}/history": READ,
+    f"GET {API}/run-paths": READ,
     f"GET {API}/runs/{{id}}/state": READ,
     f"GET {API}/runs/{{id}}/state/{{name}}": READ,
     f"POST {API}/runs/{{id}}/updates/{{name}}": OPERATE,
@@ -124,6 +145,14 @@ ROUTES: dict[str, Need] = {
     f"GET {API}/schedules/{{name:path}}": READ,
     f"PUT {API}/schedules/{{name:path}}": DEVELOP,
     f"DELETE {API}/schedules/{{name:path}}": DEVELOP,
+    f"GET {API}/views": READ,
+    f"PUT {API}/views/{{name:path}}": OPERATE,
+    f"DELETE {API}/views/{{name:path}}": OPERATE,
+    f"POST {API}/bulk-jobs": OPERATE,
+    f"GET {API}/bulk-jobs": READ,
+    f"GET {API}/bulk-jobs/{{id}}": READ,
+    f"GET {API}/bulk-jobs/{{id}}/runs": READ,
+    f"POST {API}/bulk-jobs/{{id}}/cancel": OPERATE,
     f"GET {API}/calendars": READ,
     f"GET {API}/calendars/{{name:path}}": READ,
     f"PUT {API}/calendars/{{name:path}}": DEVELOP,
@@ -177,11 +206,22 @@ METHODS: dict[str, Permission | None] = {
 PERMISSIONS: dict[Permission | None, set[str]] = {
     None: {"whoami", "payload.announce", "payload.put", "payload.get", "payload.find"},
     READ: {
-        *("run.list", "run.status", "run.get", "run.result", "run.tasks", "run.logs", "run.history", "run.graph"),
-        *("run.update_result", "run.state", "run.states"),
+        *(
+            "run.list",
+            "run.status",
+            "run.get",
+            "run.result",
+            "run.tasks",
+            "run.logs",
+            "run.history",
+            "run.graph",
+            "run.paths",
+        ),
+        *("run.attempts", "run.children"),
+        *("run.update_result", "run.state", "run.states", "run.at", "run.diff", "run.export"),
         *("approval.list", "approval.get", "event.list", "webhook.list"),
         *("schedule.list", "schedule.get", "schedule.times", "schedule.preview", "schedule.fires"),
-        *("calendar.list", "calendar.get"),
+        *("calendar.list", "calendar.get", "view.list", "bulk_job.list", "bulk_job.get", "bulk_job.runs"),
         *(
             "workflow.list",
             "workflow.get",
@@ -189,20 +229,24 @@ PERMISSIONS: dict[Permission | None, set[str]] = {
             "workflow.version",
             "workflow.graph",
             "workflow.schema",
+            "version.list",
         ),
         *("rule.list", "dead_letter.list", "worker.list", "queue.list"),
         *("service.list", "service.allocate"),
     },
-    START: {"run.start", "run.run"},
+    START: {"run.start", "run.run", "run.rerun"},
     OPERATE: {
-        *("run.cancel", "run.retry", "run.resume"),
+        *("run.fork", "node.override"),
+        *("run.cancel", "run.terminate", "run.pause", "run.resume", "run.retry", "run.delete"),
         *("run.signal", "run.signal_with_start", "run.resolve", "run.update"),
         *("approval.answer", "approval.delegate", "link.create", "event.emit"),
         *("schedule.pause", "schedule.resume", "schedule.trigger", "schedule.backfill"),
+        *("view.save", "view.delete", "bulk_job.start", "bulk_job.cancel"),
         *("rule.set", "rule.clear", "rule.pause", "rule.resume", "dead_letter.retry"),
     },
     DEVELOP: {
-        *("workflow.register", "workflow.deploy", "workflow.delete", "workflow.activate"),
+        *("workflow.register", "workflow.deploy", "workflow.delete"),
+        *("version.set_current", "version.rollback", "version.move"),
         *("schedule.put", "schedule.delete", "calendar.put", "calendar.delete"),
         *("webhook.put", "webhook.rotate", "webhook.delete"),
     },
@@ -221,8 +265,11 @@ BODIES: dict[str, Any] = {
     f"POST {API}/workflows": {"name": "matrix_other", "version": "1"},
     f"POST {API}/workflows/deploy": {"source": "flow: matrix_written\ntasks: {a: {value: 1}}"},
     f"POST {API}/workflows/validate": {"source": "flow: matrix_written\ntasks: {a: {value: 1}}"},
-    f"POST {API}/workflows/{{name}}/activate": {"version": "0"},
+    f"POST {API}/workflows/{{name}}/current": {"version": "0"},
+    f"POST {API}/workflows/{{name}}/versions/{{version}}/move": {"to": "0"},
     f"POST {API}/workflows/{{name}}/runs": {"args": ["x"]},
+    f"POST {API}/runs/{{id}}/fork": {"at": 1},
+    f"POST {API}/runs/{{id}}/override": {"node": "a", "how": "skip"},
     f"POST {API}/runs/{{id}}/signals/{{name}}": "value",
     f"POST {API}/runs/{{id}}/promises/{{name}}": "value",
     f"POST {API}/runs/{{id}}/promises/{{name:path}}/links": {},
@@ -242,6 +289,8 @@ BODIES: dict[str, Any] = {
     f"POST {API}/schedules/{{name:path}}/backfill": {"since": "1h", "dry_run": True},
     f"PUT {API}/schedules/{{name:path}}": {"workflow": "matrix_flow", "args": ["x"], "spec": {"every": "1h"}},
     f"PUT {API}/calendars/{{name:path}}": {"weekdays": ["sat"]},
+    f"PUT {API}/views/{{name:path}}": {"query": "status = failed"},
+    f"POST {API}/bulk-jobs": {"action": "cancel", "query": "workflow = matrix_none", "dry_run": True},
     **{
         f"POST {base}/workers/{word}": {"id": "matrix", "url": "http://matrix.example", "services": ["matrix"]}
         for base in ("", API)
@@ -319,6 +368,7 @@ class World:
     grpc_address: str
     keys: Keys
     run_id: bytes
+    bulk_job: str = ""
     own: dict[Role, str] = field(default_factory=dict)
     """Keys of the namespace that has the run."""
     foreign: dict[Role, str] = field(default_factory=dict)
@@ -335,9 +385,11 @@ class World:
         path = door.partition(" ")[2]
         if "/api-keys/" in path:
             return path.replace("{id}", "nosuchkey123")
+        real = self.bulk_job if "/bulk-jobs/" in path else run
         named = {
-            "id": run or ids.text(secrets.token_bytes(16)),
+            "id": real if run else ids.text(secrets.token_bytes(16)),
             "task": "1",
+            "event": "1",
             "name": _name_in(path, run is not None),
             "key": "matrix-one",
             "version": matrix_flow.version if run else "0",
@@ -347,6 +399,8 @@ class World:
             "namespace": "default",
         }
         filled = re.sub(r"\{(\w+)(?::path)?\}", lambda m: named[m[1]], path)
+        if path.endswith("/diff"):
+            return f"{filled}?other={named['id']}"
         return f"{filled}?run={run}" if path.endswith("/stream") and run else filled
 
 
@@ -447,8 +501,10 @@ async def world(dsn: str) -> AsyncIterator[World]:
     )
     await server.start()
     try:
-        async with Perdure(dsn):
+        async with Perdure(dsn) as p:
             handle = await matrix_flow.start("secret words")
+            job = await p.bulk("cancel", "key = 'secret words'")
+            await job.wait("10s")
 
             async def has_begun() -> bool:
                 return await matrix_note.read(handle.id) == "secret words"
@@ -459,7 +515,7 @@ async def world(dsn: str) -> AsyncIterator[World]:
             await Schedule("matrix_schedule", matrix_flow.bind("secret words"), every="1d").apply()
             keys = server.server.api.ports.keys
             assert isinstance(keys, Keys)
-            found = World(server._app, str(server.grpc), keys, ids.parse(handle.id))
+            found = World(server._app, str(server.grpc), keys, ids.parse(handle.id), job.id)
             for role in Role:
                 found.own[role] = await found.key(role, "default")
                 found.foreign[role] = await found.key(role, "other")
@@ -527,7 +583,7 @@ async def test_a_flow_with_commands_needs_a_permission_of_its_own(world: World) 
                 201,
             )
             answer = await ask(
-                world.app, "POST", f"{API}/workflows/{name}/activate", world.own[role], {"version": version}, {}
+                world.app, "POST", f"{API}/workflows/{name}/current", world.own[role], {"version": version}, {}
             )
             assert answer.status == status, f"{what} as {role.value}: {answer}"
     scopes = frozenset({DEVELOP, Permission.COMMANDS})
@@ -543,7 +599,10 @@ async def test_a_flow_with_commands_needs_a_permission_of_its_own(world: World) 
 async def test_what_is_in_another_namespace_is_not_found(world: World) -> None:
     run = ids.text(world.run_id)
     for door in ROUTES:
-        if not any(part in door for part in ("/runs/{id}", "/approvals/{id}", "/workflows/{name}", "/schedules/{name")):
+        if not any(
+            part in door
+            for part in ("/runs/{id}", "/approvals/{id}", "/workflows/{name}", "/schedules/{name", "/bulk-jobs/{id}")
+        ):
             continue
         answer = await world.ask(door, world.address(door, run), world.foreign[Role.ADMIN])
         assert answer.status == 404, f"{door}: {answer}"
@@ -713,7 +772,7 @@ async def test_an_act_is_granted_to_exactly_the_roles_that_have_its_permission(w
             assert await in_session(channel, world.everywhere[Role.ADMIN], name) == "invalid_input"
 
 
-def foreign_requests(run: str) -> dict[str, Any]:
+def foreign_requests(run: str, job: str) -> dict[str, Any]:
     """For each act that names something, a request about what the namespace `default` has."""
     flow, schedule = matrix_flow.name, "matrix_schedule"
     return {
@@ -725,10 +784,21 @@ def foreign_requests(run: str) -> dict[str, Any]:
         "run.result": runs.AwaitRun(run, 0.1),
         "run.tasks": runs.ListTasks(run),
         "run.logs": runs.ListLogs(run),
+        "run.attempts": attempts.ListAttempts(run),
         "run.history": runs.ListHistory(run),
         "run.cancel": runs.CancelRun(run),
+        "run.children": runs.ListChildren(run),
+        "run.terminate": runs.TerminateRun(run),
+        "run.pause": runs.PauseRun(run),
+        "run.delete": runs.ChangeRun(run),
         "run.retry": runs.ChangeRun(run),
         "run.resume": runs.ChangeRun(run),
+        "run.at": inspection.GetRunAt(run, 1),
+        "run.diff": inspection.DiffRuns(run, run),
+        "run.export": inspection.ExportRun(run),
+        "run.rerun": repairs.RerunRun(run=run),
+        "run.fork": repairs.ForkRun(run=run, at=1),
+        "node.override": repairs.OverrideNode(run, "a", "skip"),
         "run.graph": definitions.GetRunGraph(run),
         "run.signal": messages.SendSignal(run, "x", b"1"),
         "run.resolve": messages.ResolvePromise(run, "matrix_answer", b'"x"'),
@@ -744,7 +814,10 @@ def foreign_requests(run: str) -> dict[str, Any]:
         "workflow.get": definitions.WorkflowRef(flow),
         "workflow.delete": definitions.WorkflowRef(flow),
         "workflow.version": definitions.VersionRef(flow, matrix_flow.version),
-        "workflow.activate": definitions.VersionRef(flow, matrix_flow.version),
+        "version.list": definitions.WorkflowRef(flow),
+        "version.set_current": versions.SetCurrent(flow, matrix_flow.version),
+        "version.rollback": definitions.WorkflowRef(flow),
+        "version.move": versions.MoveRuns(flow, "0", "1"),
         "workflow.graph": definitions.GetGraph(flow),
         "schedule.get": schedules.ScheduleRef(schedule),
         "schedule.pause": schedules.PauseSchedule(schedule),
@@ -756,6 +829,10 @@ def foreign_requests(run: str) -> dict[str, Any]:
         "schedule.fires": schedules.ListFires(schedule),
         "calendar.get": schedules.CalendarRef("matrix_calendar"),
         "calendar.delete": schedules.CalendarRef("matrix_calendar"),
+        "view.delete": saved_views.ViewRef("matrix_view"),
+        "bulk_job.get": bulk_jobs.BulkJobRef(job),
+        "bulk_job.runs": bulk_jobs.ListBulkRuns(job),
+        "bulk_job.cancel": bulk_jobs.BulkJobRef(job),
         "webhook.rotate": named_events.WebhookRef("matrix_hook"),
         "webhook.delete": named_events.WebhookRef("matrix_hook"),
         "rule.clear": flow_control.RuleRef("queue", "matrix_queue"),
@@ -764,9 +841,10 @@ def foreign_requests(run: str) -> dict[str, Any]:
 
 
 OWN_ACTS = {
-    *("whoami", "run.start", "run.run", "run.signal_with_start", "run.list", "event.emit", "event.list"),
+    *("whoami", "run.start", "run.run", "run.signal_with_start", "run.list", "run.paths", "event.emit", "event.list"),
     *("schedule.list", "schedule.put", "schedule.preview", "calendar.list", "calendar.put"),
     *("workflow.list", "workflow.register", "workflow.deploy", "workflow.validate", "workflow.schema"),
+    *("view.save", "view.list", "bulk_job.start", "bulk_job.list"),
     *("webhook.put", "webhook.list", "rule.list", "rule.set", "rule.pause"),
     *("dead_letter.list", "dead_letter.retry", "worker.list", "queue.list"),
     *("service.register", "service.list"),
@@ -779,7 +857,7 @@ OWN_ACTS = {
 
 
 async def test_an_act_finds_nothing_of_another_namespace(world: World) -> None:
-    requests = foreign_requests(ids.text(world.run_id))
+    requests = foreign_requests(ids.text(world.run_id), world.bulk_job)
     assert not OWN_ACTS & requests.keys() and OWN_ACTS | requests.keys() == ACTS.keys(), "an act without a request here"
     foreign, own = world.foreign[Role.ADMIN], world.own[Role.VIEWER]
     async with grpc.aio.insecure_channel(world.grpc_address) as channel:

@@ -132,6 +132,14 @@ async def test_what_ran_is_counted_and_measured(dsn: str) -> None:
         found = await rendered(Metrics(client.engine, PostgresTelemetry(client.store.pool)))
     assert found["perdure_runs_started_total"] == found["perdure_runs_ended_total"] == 2
     assert found["perdure_runs_failed_total"] == found["perdure_tasks_failed_total"] == 1
+    where = f"namespace=default,workflow={measured_flow.name}"
+    assert found[f"perdure_workflow_runs_started_total{{{where}}}"] == 1
+    ended = "perdure_workflow_runs_ended_total"
+    assert found[f"{ended}{{namespace=default,status=success,workflow={measured_flow.name}}}"] == 1
+    assert found[f"{ended}{{namespace=default,status=failed,workflow={failing_flow.name}}}"] == 1
+    assert found[f"perdure_workflow_run_duration_seconds_count{{{where}}}"] == 1
+    outcomes = {k: v for k, v in found.items() if k.startswith("perdure_task_attempts_total{")}
+    assert sorted(outcomes.values()) == [1, 20] and any("outcome=error" in k for k in outcomes)
     assert found["perdure_tasks_ended_total"] == 21
     assert found["perdure_task_duration_seconds_count"] == 21
     assert 0.06 <= found["perdure_task_duration_seconds_sum"] < 5
@@ -178,7 +186,8 @@ def a_worker(queues: list[str]) -> WorkerRow:
         sdk="s",
         queues=queues,
         tasks=[],
-        workflows=[],
+        versions={},
+        build_id="",
         slots=10,
         slots_used=4,
         runs_held=0,

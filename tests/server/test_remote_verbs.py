@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from perdure import Client, task, wf, workflow
+from perdure.core.work import ServedCode
 from perdure.errors import InvalidInput, TaskFailed
 from perdure.server.grpc.hub import row_of
 from perdure.wire import protocol
@@ -136,4 +137,4 @@ async def test_code_cannot_pass_for_a_flow(dsn: str) -> None:
         workflow(version="flow-1")(failing.fn)
     async with server(dsn) as s:
         with pytest.raises(InvalidInput, match="is code"):
-            s.hub.join(_hello(workflows={"w": "flow-1"}), s.engine.ns, "default")
+            s.hub.join(_hello(workflows={"w": ServedCode(version="flow-1")}), s.engine.ns, "default")

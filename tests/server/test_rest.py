@@ -235,10 +235,42 @@ async def test_lists_are_filtered(api: Live) -> None:
     assert await found(until=bad["created_at"]) in ([good["id"]], [bad["id"], good["id"]])
 
 
+async def test_runs_are_found_by_a_query_and_by_a_saved_view(api: Live) -> None:
+    good = await api.ended("rest_sum", input={"x": 1}, attributes={"env": "prod", "n": 5})
+    bad = await api.ended("rest_fail", input={"why": "Disk Full"}, key="nightly-1")
+    active = await api.start("rest_listen", attributes={"env": "test", "n": 50})
+
+    async def found(**params: object) -> list[str]:
+        return [r["id"] for r in (await api.get("/runs", **params))["items"]]
+
+    assert await found(query="attr.n > 4") == [active["id"], good["id"]]
+    assert await found(query="attr.n > 4 and not status = success") == [active["id"]]
+    assert await found(query="key prefix nightly or attr.env in (prod, staging)") == [bad["id"], good["id"]]
+    assert await found(query="created > -1h and finished exists", status="failed") == [bad["id"]]
+    assert await found(query=f"id prefix {good['id'][:13]} and workflow = rest_sum") == [good["id"]]
+    problem = await api.get("/runs", 422, query="status = failed and stauts = x")
+    assert problem["code"] == "invalid_input" and "character 21" in problem["detail"]
+    assert "did you mean 'status'?" in problem["detail"]
+
+    made = await api.ask("PUT", "/views/many n", 200, json={"query": "attr.n > 4"})
+    assert made["query"] == "attr.n > 4"
+    assert [v["name"] for v in (await api.get("/views"))["items"]] == ["many n"]
+    assert await found(view="many n") == [active["id"], good["id"]]
+    assert await found(view="many n", query="status = success or stuck") == [good["id"]]
+    assert "no view 'fewer'" in (await api.get("/runs", 404, view="fewer"))["detail"]
+    await api.ask("PUT", "/views/many n", 200, json={"query": "attr.n > 40"})
+    assert await found(view="many n") == [active["id"]]
+    await api.ask("PUT", "/views/bad", 422, json={"query": "attr.n >"})
+    await api.ask("DELETE", "/views/many n", 204)
+    await api.get("/runs", 404, view="many n")
+
+
 async def test_a_query_parameter_that_a_route_does_not_have_is_refused(api: Live) -> None:
     problem = await api.get("/runs", 422, stauts="failed")
     assert "'stauts' is no query parameter" in problem["detail"] and "did you mean 'status'?" in problem["detail"]
-    assert "It takes attr, cursor, limit, q, since, status, until, waiting_on, workflow" in problem["detail"]
+    assert (
+        "It takes attr, cursor, limit, q, query, since, status, until, view, waiting_on, workflow" in problem["detail"]
+    )
     for route in guarded_routes():
         is_root = isinstance(route, (PageRoute, HookRoute)) or route.path.startswith("/callbacks/")
         base = api.url if is_root else f"{api.url}/api/v1"

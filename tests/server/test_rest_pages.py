@@ -57,6 +57,14 @@ async def test_the_latest_runs_and_one_of_them(api: Live) -> None:
     assert "Waiting on" in waits and "refresh.js" in waits and "data-live" in waits
 
 
+async def test_a_run_is_shown_with_its_children(api: Live) -> None:
+    run = await api.ended("rest_parent")
+    (child,) = (await api.http.get(f"{api.url}/api/v1/runs/{run['id']}/children")).json()["items"]
+    shown = await page(api, f"/runs/{run['id']}")
+    assert "<h2>Children</h2>" in shown and f"/runs/{child['id']}" in shown and "rest_sum" in shown
+    assert "<h2>Children</h2>" not in await page(api, f"/runs/{child['id']}")
+
+
 async def test_the_list_says_what_each_run_waits_for(api: Live) -> None:
     run = await api.start("rest_pay", key="to-be-paid")
 

@@ -178,7 +178,7 @@ async def test_triggers_of_a_flow_have_a_slash_in_their_name(api: Live) -> None:
     versions = (await api.get("/workflows/rest_etl"))["versions"]
     await api.post("/workflows/deploy", {"source": ETL.replace("every: 1h", "every: 2h")})
     assert (await api.get("/schedules/rest_etl/often"))["spec"] == {"every": "2h"}
-    await api.post("/workflows/rest_etl/activate", {"version": versions[0]["version"]}, 200)
+    await api.post("/workflows/rest_etl/current", {"version": versions[0]["version"]}, 200)
     assert (await api.get("/schedules/rest_etl/often"))["spec"] == {"every": "1h"}
     await api.ask("DELETE", "/workflows/rest_etl", 204)
     assert (await api.get("/schedules"))["items"] == []

@@ -17,7 +17,8 @@ from perdure.core.work import Assignment, LogChunk, LogLine
 from perdure.engine.counters import Counters
 from perdure.engine.services import task_logs as logs_module
 from perdure.engine.services.task_logs import LogRow, TaskLogs
-from perdure.engine.services.telemetry import TaskNote, Telemetry, WorkerRow
+from perdure.engine.services.telemetry import BacklogRow, TaskNote, Telemetry, WorkerRow
+from perdure.engine.tasks.backlog import Backlog
 from perdure.engine.tasks.flight import Flight
 from perdure.engine.tasks.lost_workers import settle_lost
 from perdure.store.postgres import PostgresStore
@@ -47,7 +48,8 @@ def worker_row(n: int, connected_us: int = NOW_US, **changes: object) -> WorkerR
         "sdk": "python 0.1",
         "queues": ["default", "gpu"],
         "tasks": ["a", "b"],
-        "workflows": [],
+        "versions": {},
+        "build_id": "",
         "slots": 10,
         "slots_used": 3,
         "runs_held": 0,
@@ -87,6 +89,8 @@ class Recording:
         if self.away:
             raise Unavailable("gone fishing")
 
+    async def write_backlog(self, session: int, rows: list[BacklogRow]) -> None: ...
+
 
 def logs_on(store: Recording) -> tuple[TaskLogs, Counters]:
     counters = Counters()
@@ -96,7 +100,7 @@ def logs_on(store: Recording) -> tuple[TaskLogs, Counters]:
 def telemetry_on(store: Recording, flights: list[Flight]) -> tuple[Telemetry, Counters]:
     parts = EngineParts()
     parts.attempts.flights.update({(f.assignment.run_id, f.assignment.seq): f for f in flights})
-    return Telemetry(parts.context, store, parts.attempts), parts.counters
+    return Telemetry(parts.context, store, parts.attempts, Backlog()), parts.counters
 
 
 def flight(seq: int = 0, attempt: int = 1, **changes: object) -> Flight:
@@ -322,5 +326,16 @@ async def test_depths_are_per_queue_and_count_what_is_due(store: PostgresStore, 
     depths = await notes.queue_depths()
     assert [(ns, queue, due) for ns, queue, due, _ in depths] == [("default", "default", 3), ("default", "gpu", 1)]
     assert all(59 < age < 120 for *_, age in depths)
+    kinds = [BacklogRow(1, "default", "t", 7, 2, 1_000_000), BacklogRow(1, "cpu", "t", 0, 3, None)]
+    await notes.write_backlog(session, kinds)
+    await notes.write_backlog(session + 1_000, kinds)
+    depths = await notes.queue_depths()
+    assert [(queue, due) for _, queue, due, _ in depths] == [("default", 10), ("gpu", 1)], "of a living session alone"
+    assert depths[0][3] > 1e9, "the oldest of both"
+    await sql.execute("update perdure.engine_session set expires_at = now()")
+    assert [due for _, _, due, _ in await notes.queue_depths()] == [3, 1], "its engine is gone"
+    await sql.execute("update perdure.engine_session set expires_at = now() + interval '1 minute'")
+    await notes.write_backlog(session, [])
+    assert [due for _, _, due, _ in await notes.queue_depths()] == [3, 1]
     assert await notes.live_sessions() == 1
     assert await notes.namespaces() == {1: "default"}

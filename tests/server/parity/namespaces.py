@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from perdure.core.access import Role
-from perdure.core.api import admin, cluster, definitions, flow_control
+from perdure.core.api import admin, cluster, definitions, flow_control, versions
 from perdure.core.api.admin import (
     CreateKey,
     KeyRef,
@@ -28,6 +28,7 @@ from perdure.core.api.definitions import (
     WorkflowRef,
 )
 from perdure.core.api.flow_control import ListRules, PauseScope, RuleRef, SetRule
+from perdure.core.api.versions import MoveRuns, SetCurrent
 from tests.server.parity.stage import FLOW, NOWHERE, Refusal, Rest, Scenario, Stage, done, each, same, within
 
 UNKNOWN = ("parity_nowhere", "not_registered")
@@ -35,6 +36,13 @@ WORKFLOW = "name kind current=version description created_us=created_at deleted_
 DETAIL = (
     f"{within(WORKFLOW, 'item')} versions[].version=versions[].version versions[].kind=versions[].kind "
     "versions[].current=versions[].current versions[].registered_us=versions[].registered_at"
+)
+VERSIONS = (
+    "name kind current=version previous ramp ramp_percent by_hand versions[].version=items[].version versions[].kind=items[].kind "
+    "versions[].hash=items[].hash versions[].build_id=items[].build_id versions[].pinned=items[].pinned "
+    "versions[].registered_us=items[].registered_at versions[].seen_us=items[].seen_at versions[].workers=items[].workers "
+    "versions[].runs_pinned=items[].runs_pinned versions[].runs_other=items[].runs_other versions[].is_current=items[].current "
+    "versions[].can_drain=items[].can_drain"
 )
 RULE = "scope name concurrency rate paused_us=paused_at paused_by pause_reason updated_us=updated_at updated_by"
 KEY = "id name namespace scopes rate_per_s created_us=created_at created_by expires_us=expires_at revoked_us=revoked_at"
@@ -176,11 +184,35 @@ DEFINITIONS = (
         nowhere=UNKNOWN,
     ),
     Scenario(
-        act=definitions.ACTIVATE,
+        act=versions.LIST,
         setup=registered,
-        request=lambda s: VersionRef(s, VERSION),
-        rest=lambda s: Rest("POST", f"/workflows/{s}/activate", {"version": VERSION}),
-        fields=DETAIL,
+        request=WorkflowRef,
+        rest=lambda s: Rest("GET", f"/workflows/{s}/versions"),
+        fields=VERSIONS,
+        nowhere=UNKNOWN,
+    ),
+    Scenario(
+        act=versions.SET_CURRENT,
+        setup=registered,
+        request=lambda s: SetCurrent(s, VERSION),
+        rest=lambda s: Rest("POST", f"/workflows/{s}/current", {"version": VERSION}),
+        fields=VERSIONS,
+        nowhere=UNKNOWN,
+    ),
+    Scenario(
+        act=versions.ROLLBACK,
+        setup=registered,
+        request=WorkflowRef,
+        rest=lambda s: Rest("POST", f"/workflows/{s}/rollback"),
+        fields=VERSIONS,
+        nowhere=UNKNOWN,
+    ),
+    Scenario(
+        act=versions.MOVE,
+        setup=registered,
+        request=lambda s: MoveRuns(s, VERSION, "v2"),
+        rest=lambda s: Rest("POST", f"/workflows/{s}/versions/{VERSION}/move", {"to": "v2"}),
+        fields="runs",
         nowhere=UNKNOWN,
     ),
     Scenario(

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from perdure.core.api import messages, runs
+import msgspec
+
+from perdure.core import ids
+from perdure.core.api import attempts, definitions, inspection, messages, repairs, run_paths, runs
+from perdure.core.api.attempts import ListAttempts
+from perdure.core.api.definitions import DeployFlow, FlowText
+from perdure.core.api.inspection import DiffRuns, ExportRun, GetRunAt
 from perdure.core.api.messages import (
     AskUpdate,
     GetUpdate,
@@ -14,16 +20,21 @@ from perdure.core.api.messages import (
     SendSignal,
     SignalWithStart,
 )
+from perdure.core.api.repairs import ForkRun, OverrideNode, RerunRun
+from perdure.core.api.run_paths import FindPaths
 from perdure.core.api.runs import (
     AwaitRun,
     CancelRun,
     ChangeRun,
     GetRun,
+    ListChildren,
     ListHistory,
     ListLogs,
     ListRuns,
     ListTasks,
+    PauseRun,
     RunFilter,
+    TerminateRun,
 )
 from perdure.core.lifecycle import RunStatus, TaskStatus
 from perdure.core.work import StartRequest
@@ -48,6 +59,14 @@ async def logged(stage: Stage) -> str:
 
 async def failed(stage: Stage) -> str:
     return await stage.failed()
+
+
+async def broken_flow(stage: Stage) -> str:
+    source = "flow: parity-broken\ntasks: {a: {value: '${ 1 / 0 }'}}\n"
+    await stage.embedded(definitions.DEPLOY, DeployFlow(FlowText(source=source)))
+    begun = await stage.embedded(runs.START, start("", "parity-broken"))
+    await stage.embedded(runs.RESULT, AwaitRun(ids.text(begun.run_id), 30))
+    return ids.text(begun.run_id)
 
 
 async def waiting(stage: Stage) -> str:
@@ -91,11 +110,19 @@ def unknown_signal(name: str) -> Refusal:
     )
 
 
-def contradicting_filter(name: str) -> Refusal:
+def wrong_query(name: str) -> Refusal:
     return Refusal(
         code="invalid_input",
-        request=ListRuns(RunFilter(waiting_on="approval", text="x")),
-        rest=Rest("GET", "/runs", params={"waiting_on": "approval", "q": "x"}),
+        request=ListRuns(RunFilter(query="stauts = failed")),
+        rest=Rest("GET", "/runs", params={"query": "stauts = failed"}),
+    )
+
+
+def paths_of_many(name: str) -> Refusal:
+    return Refusal(
+        code="invalid_input",
+        request=FindPaths(workflows=("a", "b"), ended=True),
+        rest=Rest("GET", "/run-paths", params={"workflow": ["a", "b"], "ended": True}),
     )
 
 
@@ -135,7 +162,7 @@ SCENARIOS = (
         rest=lambda s: Rest("GET", "/runs", params={"workflow": s, "limit": 1}),
         fields=each(ITEM),
         shows=lambda r: {"items": [{"status": RunStatus(i.status).word} for i in r.items]},
-        refusal=contradicting_filter,
+        refusal=wrong_query,
     ),
     Scenario(
         act=runs.STATUS,
@@ -188,6 +215,15 @@ SCENARIOS = (
         nowhere=MISSING,
     ),
     Scenario(
+        act=attempts.LIST,
+        setup=logged,
+        request=ListAttempts,
+        rest=lambda s: Rest("GET", f"/runs/{s}/attempts"),
+        fields="items[].seq items[].name items[].epoch items[].attempt items[].outcome items[].is_last items[].worker next "
+        "items[].started_us=items[].started_at items[].finished_us=items[].finished_at",
+        nowhere=MISSING,
+    ),
+    Scenario(
         act=runs.HISTORY,
         setup=ended,
         request=ListHistory,
@@ -197,10 +233,46 @@ SCENARIOS = (
         nowhere=MISSING,
     ),
     Scenario(
+        act=run_paths.PATHS,
+        setup=listed,
+        request=lambda s: FindPaths(workflows=(s,), ended=True, limit=2),
+        rest=lambda s: Rest("GET", "/run-paths", params={"workflow": s, "ended": True, "limit": 2}),
+        fields=each("workflow kind steps runs samples[].run_id=samples[].id samples[].values samples[].detail"),
+        refusal=paths_of_many,
+    ),
+    Scenario(
+        act=runs.CHILDREN,
+        setup=waiting,
+        request=ListChildren,
+        rest=lambda s: Rest("GET", f"/runs/{s}/children"),
+        nowhere=MISSING,
+    ),
+    Scenario(
         act=runs.CANCEL,
         setup=waiting,
         request=lambda s: CancelRun(s, "enough"),
         rest=lambda s: Rest("POST", f"/runs/{s}/cancel", {"reason": "enough"}),
+        nowhere=MISSING,
+    ),
+    Scenario(
+        act=runs.TERMINATE,
+        setup=waiting,
+        request=lambda s: TerminateRun(s, "enough"),
+        rest=lambda s: Rest("POST", f"/runs/{s}/terminate", {"reason": "enough"}),
+        nowhere=MISSING,
+    ),
+    Scenario(
+        act=runs.PAUSE,
+        setup=waiting,
+        request=lambda s: PauseRun(s, "a break"),
+        rest=lambda s: Rest("POST", f"/runs/{s}/pause", {"reason": "a break"}),
+        nowhere=MISSING,
+    ),
+    Scenario(
+        act=runs.DELETE,
+        setup=failed,
+        request=ChangeRun,
+        rest=lambda s: Rest("DELETE", f"/runs/{s}"),
         nowhere=MISSING,
     ),
     Scenario(
@@ -215,6 +287,58 @@ SCENARIOS = (
         setup=stuck,
         request=ChangeRun,
         rest=lambda s: Rest("POST", f"/runs/{s}/resume"),
+        nowhere=MISSING,
+    ),
+    Scenario(
+        act=inspection.AT,
+        setup=ended,
+        request=lambda s: GetRunAt(s, 2),
+        rest=lambda s: Rest("GET", f"/runs/{s}/at/2"),
+        fields="run_id=id workflow version status at at_us=time event events outstanding[].kind outstanding[].seq "
+        "outstanding[].name outstanding[].since",
+        nowhere=MISSING,
+    ),
+    Scenario(
+        act=inspection.DIFF,
+        setup=ended,
+        request=lambda s: DiffRuns(s, s),
+        rest=lambda s: Rest("GET", f"/runs/{s}/diff", params={"other": s}),
+        fields="one.run_id=one.id one.status other.status differs same parted omitted",
+        nowhere=MISSING,
+    ),
+    Scenario(
+        act=inspection.EXPORT,
+        setup=ended,
+        request=ExportRun,
+        rest=lambda s: Rest("GET", f"/runs/{s}/export"),
+        shows=lambda r: {"events": [{"type": e["type"]} for e in msgspec.json.decode(r.document)["events"]]},
+        nowhere=MISSING,
+    ),
+    Scenario(
+        act=repairs.RERUN,
+        setup=ended,
+        request=lambda s: RerunRun(run=s),
+        rest=lambda s: Rest("POST", f"/runs/{s}/rerun", {}),
+        fields="run_id=id",
+        made="run_id=id",
+        shows=lambda r: {"http": 201 if r.is_new else 200},
+        nowhere=MISSING,
+    ),
+    Scenario(
+        act=repairs.FORK,
+        setup=ended,
+        request=lambda s: ForkRun(run=s, at=2),
+        rest=lambda s: Rest("POST", f"/runs/{s}/fork", {"at": 2}),
+        fields="run_id=id",
+        made="run_id=id",
+        shows=lambda r: {"http": 201 if r.is_new else 200},
+        nowhere=MISSING,
+    ),
+    Scenario(
+        act=repairs.OVERRIDE,
+        setup=broken_flow,
+        request=lambda s: OverrideNode(s, "a", "set", b"1"),
+        rest=lambda s: Rest("POST", f"/runs/{s}/override", {"node": "a", "how": "set", "value": 1}),
         nowhere=MISSING,
     ),
     Scenario(

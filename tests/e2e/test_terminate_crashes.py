@@ -1,0 +1,91 @@
+"""Operators terminate, pause, resume and cancel runs at random moments while engines are killed: every run ends, nothing is doubled."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from pathlib import Path
+
+import asyncpg
+import pytest
+from harness.fleet import EngineProcess, Fleet, at_rest, count, describe_active, violated
+
+from perdure import Perdure
+from perdure.errors import Conflict, NotFound, Unavailable
+from tests.fakes.waiting import until
+
+LEASE_S = 1.5
+RUNS = 400
+KILLS = 4
+ACTS = ("terminate", "terminate", "pause", "resume", "cancel")
+
+
+@pytest.mark.slow
+async def test_acts_of_operators_survive_kills(dsn: str, tmp_path: Path) -> None:
+    with Fleet(tmp_path, dsn) as fleet:
+        engines = [fleet.launch(target=RUNS, lease=LEASE_S, pause=0.3, seed=n + 1) for n in range(2)]
+        await until(lambda: fleet.acknowledged >= 20, "runs were started", 60)
+        async with Perdure(dsn, worker=False) as client:
+            done = await _operate(client, dsn, fleet, engines, random.Random(7))
+            await _resume_all(client, dsn)
+            await at_rest(dsn, 60)
+        tallies = fleet.verify()
+        assert not violated(tallies), f"{violated(tallies)}\n{fleet.errors()}"
+        left = await count(dsn, "select count(*) from perdure.run_queue")
+        assert left == 0, f"{await describe_active(dsn)}\n{fleet.errors()}"
+        assert await count(dsn, "select count(*) from perdure.run where error_code = 'run_terminated'") >= 20, done
+        assert done["terminate"] >= 20 and done["pause"] >= 10 and done["resume"] >= 5, done
+
+
+async def _operate(
+    client: Perdure, dsn: str, fleet: Fleet, engines: list[EngineProcess], randomness: random.Random
+) -> Counter[str]:
+    """Acts at random until every run was started and enough was done; an acknowledged one has had its effect."""
+    done: Counter[str] = Counter()
+    kills = 0
+    while fleet.acknowledged < RUNS or done["terminate"] < 20 or done["pause"] < 10 or done["resume"] < 5:
+        targets = await _active(dsn)
+        randomness.shuffle(targets)
+        acts = [(randomness.choice(ACTS), run_id) for run_id in targets[:8]]
+        outcomes = await asyncio.gather(*(_act(client, act, run_id) for act, run_id in acts))
+        done.update(act for (act, _), outcome in zip(acts, outcomes, strict=True) if outcome)
+        if kills < KILLS and fleet.acknowledged > RUNS * (kills + 1) / (KILLS + 1):
+            victim = kills % len(engines)
+            engines[victim].kill()
+            engines[victim] = fleet.launch(target=RUNS, lease=LEASE_S, pause=0.3, seed=100 + kills)
+            kills += 1
+    assert kills == KILLS
+    return done
+
+
+async def _act(client: Perdure, act: str, run_id: str) -> bool:
+    handle = await client.get(run_id)
+    try:
+        await getattr(handle, act)()
+    except (Conflict, NotFound, Unavailable):
+        return False  # it has ended, is not paused, or its engine was killed; the request stands
+    if act == "terminate":
+        assert (await handle.describe()).finished_us is not None
+    return True
+
+
+async def _active(dsn: str) -> list[str]:
+    connection = await asyncpg.connect(dsn, timeout=10)
+    try:
+        return [str(r["run_id"]) for r in await connection.fetch("select run_id from perdure.run_queue")]
+    finally:
+        await connection.close()
+
+
+async def _resume_all(client: Perdure, dsn: str) -> None:
+    """Requests to pause may still be on their way to the engines that own the runs."""
+
+    async def none_is_paused() -> bool:
+        for run_id in await _active(dsn):
+            await _act(client, "resume", run_id)
+        return not await count(dsn, "select count(*) from perdure.run_queue where halted")
+
+    await until(lambda: none_is_paused(), "no run is paused", 60)
+    await at_rest(dsn, 30)
+    await until(lambda: none_is_paused(), "no run is paused", 60)
