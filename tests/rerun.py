@@ -19,16 +19,29 @@ KINDS: Final = ("failed", "passed", "skipped", "deselected", "xfailed", "xpassed
 """What pytest's closing line counts, in its order."""
 
 
+SLOW_S: Final = 60
+"""A test that takes longer is named when it ends."""
+CAUSE_CHARS_MAX: Final = 300
+
+
 class Recorder:
-    """Remembers each test's failures, and which tests there were of each kind. Names a failed test at once: a run may be cut off."""
+    """Remembers each test's failures, and which tests there were of each kind.
+
+    Names a failed or slow test at once, with its cause and the time since the beginning: a run may be cut off.
+    """
 
     def __init__(self) -> None:
         self.failures: dict[str, list[str]] = {}
         self.ids: dict[str, list[str]] = {}
+        self.began = time.monotonic()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed or report.duration > SLOW_S:
+            at = f"{report.duration:.0f} s, ended {(time.monotonic() - self.began) / 60:.1f} min after the beginning"
+            print(f"\n{'failed' if report.failed else 'slow'}: {report.nodeid} ({at})", flush=True)
         if report.failed:
-            print(f"\nfailed: {report.nodeid}", flush=True)
+            crash = getattr(report.longrepr, "reprcrash", None)
+            print(f"  {getattr(crash, 'message', '')[:CAUSE_CHARS_MAX]}", flush=True)
             sections = [f"-- {title}\n{text}" for title, text in report.sections]
             self.failures.setdefault(report.nodeid, []).append("\n".join([report.longreprtext, *sections]))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import Counter
 from collections.abc import Iterator
 
@@ -23,12 +24,14 @@ executed: Counter[str] = Counter()
 stage = State("stage", "")
 word = Signal("word", str)
 answer = Promise("answer", str)
+second_began = threading.Event()
 
 
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
     broken.clear()
     executed.clear()
+    second_began.clear()
     yield
 
 
@@ -146,16 +149,29 @@ async def hurried(x: int) -> str:
 
 
 @task(retry=Retry(1))
-def blocking(seconds: float) -> str:
+def blocking() -> str:
+    """The first attempt ends while the second one runs."""
     executed["blocking"] += 1
     mine = executed["blocking"]
-    busy_thread(seconds)
+    if mine == 1:
+        second_began.wait(60)
+    else:
+        second_began.set()
+        busy_thread(0.5)
     return str(mine)
+
+
+@task(retry=Retry(1))
+async def swift() -> str:
+    await until(lambda: executed["blocking"])
+    if "swift" in broken:
+        raise RuntimeError("swift is broken")
+    return "SWIFT"
 
 
 @workflow
 async def beside(x: int) -> list[str]:
-    return await asyncio.gather(blocking(1.0), do("swift"))
+    return await asyncio.gather(blocking(), swift())
 
 
 @workflow

@@ -91,6 +91,10 @@ async def ended(p: Perdure, query: str, count: int) -> bool:
     return (await statuses(p, query))["cancelled"] == count
 
 
+async def failed_again(p: Perdure, count: int) -> bool:
+    return (await statuses(p, "workflow = bulk_failing"))["failed"] == count
+
+
 async def test_a_dry_run_does_nothing(dsn: str) -> None:
     async with Perdure(dsn) as p:
         await started(p, 5, team="a")
@@ -276,6 +280,7 @@ async def test_a_page_whose_outcome_was_lost_is_counted_once(
         assert forgotten == [4, 4]
         assert (done.matched, done.done, done.skipped, done.failed) == (10, 10, 0, 0)
         if action == "retry":
+            await until(lambda: failed_again(p, 10))
             c = await asyncpg.connect(dsn)
             try:
                 attempts = await c.fetchval("select count(*) from perdure.attempt")

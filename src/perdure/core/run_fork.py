@@ -300,8 +300,6 @@ def _for_fork(record: Recorded, state: RunState, r: ForkSpec, later_us: int) -> 
             )
         case ev.RunBegan():
             return ev.RunBegan()
-        case ev.VersionChanged():
-            return ev.VersionChanged(r.version or state.version, event.before, event.by)
         case ev.TimerStarted() if event.seq in state.timers:
             return ev.TimerStarted(event.seq, event.fire_at_us + later_us)
         case ev.PromiseCreated() if event.kind is ev.PromiseKind.APPROVAL and event.name not in state.resolved:

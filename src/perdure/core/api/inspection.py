@@ -83,7 +83,7 @@ class StepDiff(msgspec.Struct, frozen=True, kw_only=True):
     one: StepView | None
     other: StepView | None
     differs: list[str]
-    """name, input, outcome, result; empty: nothing but durations may differ."""
+    """Of name, input, outcome, result; `missing`: only one of the runs has this step. Empty: nothing but durations may differ."""
 
 
 class DiffSide(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,7 +102,7 @@ class RunDiff(msgspec.Struct, frozen=True, kw_only=True):
     one: DiffSide
     other: DiffSide
     differs: list[str]
-    """workflow, version, input, status, result"""
+    """Of workflow, version, input, status, result, error."""
     same: int
     """Steps that are the same before the runs part."""
     parted: StepDiff | None

@@ -158,7 +158,7 @@ class _QueryParser:
         sign = self._take()
         word = sign.text.lower() if sign.kind in ("word", "sign") else ""
         if word == "in":
-            return self._in(name, field, sign)
+            return self._in(name, field)
         if word in ("prefix", "exists"):
             op = Op(word)
         elif word in _SIGNS:
@@ -173,7 +173,7 @@ class _QueryParser:
         made = self._made(name, op, self._value(field, op))
         return Not(made) if word in _NEGATED else made
 
-    def _in(self, name: str, field: QueryField, sign: QueryToken) -> Node:
+    def _in(self, name: str, field: QueryField) -> Node:
         if not self._is("("):
             raise self._wrong("expected `(` and values: in (a, b)")
         found: list[Node] = [self._made(name, Op.EQUAL, self._value(field, Op.EQUAL))]

@@ -68,7 +68,9 @@ class DiffLine(BaseModel):
     step: str = Field(examples=["task 3"])
     one: DiffStep | None
     other: DiffStep | None
-    differs: list[str]
+    differs: list[str] = Field(
+        description="Of name, input, outcome, result; `missing` when only one of the runs has this step."
+    )
 
 
 class DiffRun(BaseModel):
@@ -88,7 +90,7 @@ class RunDifference(BaseModel):
 
     one: DiffRun
     other: DiffRun
-    differs: list[str]
+    differs: list[str] = Field(description="Of workflow, version, input, status, result, error.")
     same: int = Field(description="Steps that are the same before the runs part.")
     parted: DiffLine | None
     after: list[DiffLine]
