@@ -13,6 +13,6 @@ def test_the_documents_that_are_mutated_are_good() -> None:
 
 
 def test_mutated_documents_are_flows_or_refused_and_nothing_else() -> None:
-    found = documents.run(2_000, seed=1)
-    assert found["flow"] >= 20, "mutations that always break a document test nothing but the parser"
-    assert found["refused"] >= 500
+    found = documents.run(500, seed=1)
+    assert found["flow"] >= 5, "mutations that always break a document test nothing but the parser"
+    assert found["refused"] >= 125

@@ -15,7 +15,6 @@ Laws:
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import threading
 import time
@@ -23,6 +22,7 @@ from collections.abc import Callable
 from typing import Final
 
 from perdure.core.limits import OVERRUN_TRIES, WORKFLOW_STRETCH_S_MAX
+from perdure.sdk.worker.async_exceptions import raise_in, take_back
 from perdure.sdk.worker.watchdog import stack_of
 
 log = logging.getLogger("perdure.worker")
@@ -66,13 +66,13 @@ class StretchBound:
         self._run = run_id
 
     def leave(self) -> str:
-        """The stack at which the code was stopped, or nothing. May be called again."""
+        """In the thread that entered: the stack at which the code was stopped, or nothing. May be called again."""
         self._run = None
         if not self._raising and not self._raised:
             return ""
         with self._lock:
             if self._raised:
-                _raise_in(self._thread_id, None)
+                take_back()
             return self._stack
 
     def stop(self) -> None:
@@ -100,18 +100,12 @@ class StretchBound:
                 self._stack = self._stack or stack_of(self._thread_id)
                 self._raised += 1
                 tries = self._raised
-                _raise_in(self._thread_id, Overrun)
+                raise_in(self._thread_id, Overrun)
             finally:
                 self._raising = False
         if tries == OVERRUN_TRIES:
             log.critical("workflow code of run %s cannot be stopped; it is at\n%s", run.hex(), self._stack)
             self._unstoppable(run, self._stack)
-
-
-def _raise_in(thread_id: int, kind: type[BaseException] | None) -> None:
-    """Raise it in another thread at its next instruction; None takes back what has not been raised yet."""
-    value = None if kind is None else ctypes.py_object(kind)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_id), value)
 
 
 def _cpu_clock(thread_id: int) -> Callable[[], float]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import queue
 import threading
 from collections import deque
 from collections.abc import Callable
 
 from perdure.core.work import Report
+from perdure.sdk.worker.async_exceptions import raise_in, take_back
 from perdure.sdk.worker.attempts import Attempt, AttemptCancelled
 
 Ended = tuple[Attempt, Report | None]
@@ -38,7 +38,7 @@ class ThreadInterrupt:
         try:
             if self._open:
                 self._raised = True
-                _raise_in(self._thread, ctypes.py_object(AttemptCancelled))
+                raise_in(self._thread, AttemptCancelled)
         finally:
             self._lock.release()
 
@@ -47,12 +47,7 @@ class ThreadInterrupt:
         with self._lock:
             self._open = False
             if self._raised:
-                _raise_in(self._thread, None)
-
-
-def _raise_in(thread: int, error: ctypes.py_object[type[AttemptCancelled]] | None) -> None:
-    """None takes back what has not arrived. A call that blocks outside Python, such as a sleep, is not cut short: it arrives afterwards."""
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), error)
+                take_back()
 
 
 class ThreadLane:
