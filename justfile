@@ -69,7 +69,7 @@ contracts:
 test *args=side_by_side:
     #!/usr/bin/env bash
     # Most tests wait for processes and timers: three at a time, file by file. Long soaks have a short form here; the variable sets another.
-    export PERDURE_SERVER_CHAOS_S="${PERDURE_SERVER_CHAOS_S:-60}"
+    export PERDURE_SERVER_CHAOS_S="${PERDURE_SERVER_CHAOS_S:-30}"
     exec uv run python tests/rerun.py {{args}}
 
 # The tests that `coverage` does not run.

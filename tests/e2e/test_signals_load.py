@@ -228,7 +228,7 @@ async def load(
                 results = await asyncio.gather(*(h.result("120s") for h in handles))
                 drained_s = time.monotonic() - ended
                 assert client.engine.inbox.is_idle
-            assert senders.repeated or not cut
+            assert senders.repeated or cut < 2  # one may have hit a statement that was over
             assert results == [{"seen": wanted, "wrong": 0, "senders": senders_per_run}] * runs
             return senders, drained_s, made.kills
     finally:
