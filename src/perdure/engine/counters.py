@@ -7,6 +7,7 @@ costs more than the rest of it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from typing import Final
@@ -27,6 +28,12 @@ class Histogram:
     def add(self, value: int) -> None:
         self.counts[value.bit_length()] += 1
         self.total += value
+
+    def add_all(self, values: list[int]) -> None:
+        """A total below zero counts as none: values may be differences of two clocks, which disagree by a little."""
+        for bits, count in Counter(map(int.bit_length, values)).items():
+            self.counts[bits] += count
+        self.total += max(sum(values), 0)
 
     def cumulative(self, lowest: int, highest: int) -> Iterator[tuple[int, int]]:
         """(bound, how many are not above it) for numbers of `lowest` to `highest` bits."""

@@ -6,7 +6,8 @@ A file holds statements, each under a line `-- name: the_name`. A statement name
     :tasks.attempt    the column `attempt` of a parameter `tasks`, which is a sequence of tuples
 
 All columns of one parameter stand in the order of the tuples' fields: the rows are transposed in one step, and no call
-counts columns. PostgreSQL sees $1, $2 and so on, numbered once when the file is read.
+counts columns. PostgreSQL sees $1, $2 and so on, numbered once when the file is read. Statements unnest all columns of a parameter together:
+one that holds nothing but nulls is sent empty, and unnest fills it up.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Query:
                 if not columns:
                     bound.append(value)
                 elif value:
-                    bound.extend(zip(*value, strict=True))
+                    bound.extend(map(_sent, zip(*value, strict=True)))
                 else:
                     bound.extend([()] * len(columns))
         except KeyError:
@@ -62,6 +63,11 @@ class Query:
         if len(args) != len(self.columns) or not args.keys() <= self.columns.keys():
             raise TypeError(f"{self.name} takes {', '.join(self.columns) or 'nothing'}, and got {', '.join(args)}")
         return bound
+
+
+def _sent(column: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A column without values, as errors mostly are, is left empty."""
+    return () if column[0] is None and column.count(None) == len(column) else column
 
 
 @cache

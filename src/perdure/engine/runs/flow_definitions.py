@@ -37,6 +37,8 @@ PARAMETERS_US: Final = 10_000_000
 """How long the parameters of a workflow are cached."""
 NAMES_MAX: Final = 10_000
 """Names whose current version is cached."""
+REFRESH_US: Final = TRUST_US // 2
+"""Age from which a current version that is asked for is read again in the background."""
 
 NO_ROUTES: Final[ServiceRoutes] = (frozenset(), frozenset())
 
@@ -195,11 +197,16 @@ class Flows:
             self._routes_at[ns], self._routes[ns] = now, found
 
     def knows(self, ns: int, name: str) -> bool:
-        """Whether `current` is cached."""
+        """Whether `choice` is cached. One that is asked for is read again before it expires, so that callers seldom wait for it."""
         if (ns, name) in self.fixed:
             return True
         found = self._current.get((ns, name))
-        return found is not None and self._now_us() - found[1] < TRUST_US
+        if found is None:
+            return False
+        age_us = self._now_us() - found[1]
+        if age_us >= REFRESH_US:
+            self._shared_reads.begin((ns, name, self._moves), lambda: self.find(ns, [name]))
+        return age_us < TRUST_US
 
     def choice(self, ns: int, name: str) -> VersionChoice | None:
         """Which versions new runs of this name get; None when there is no such workflow."""
@@ -210,13 +217,16 @@ class Flows:
 
     async def find(self, ns: int, names: Iterable[str]) -> None:
         """Read the current versions of names, and the definitions of those that are flows."""
-        wanted = list(dict.fromkeys(names))
+        wanted, moves = list(dict.fromkeys(names)), self._moves
         found = await self._store.current_versions(ns, wanted)
         if len(self._current) + len(wanted) > NAMES_MAX:
             self._current.clear()
         now = self._now_us()
         for name in wanted:
-            self._current[ns, name] = (found.get(name), now)
+            if moves == self._moves:
+                self._current[ns, name] = (found.get(name), now)
+            else:  # it may be what was read before the change: good for those who wait for it, and read again by the next
+                self._current.setdefault((ns, name), (found.get(name), 0))
         await self.ensure((ns, name, v) for name, choice in found.items() for v in (choice.current, choice.ramp) if v)
 
     async def find_current(self, ns: int, name: str) -> None:

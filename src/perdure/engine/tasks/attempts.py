@@ -123,8 +123,8 @@ class Attempts:
         return expires_us
 
     def reported(self, reports: list[Report]) -> None:
-        waits, takes = self._counters.measures.schedule_to_start_us, self._counters.measures.task_us
-        waited_us = took_us = 0
+        waited: list[int] = []
+        took: list[int] = []
         now, ns, name, worker = self._now_us(), 0, "", ""
         done: list[int] = []
         """Durations of successes of one task and one worker."""
@@ -135,8 +135,7 @@ class Attempts:
                 continue
             del self.flights[r.run_id, r.seq]
             us = r.finished_us - r.started_us
-            takes.counts[us.bit_length()] += 1
-            took_us += us
+            took.append(us)
             if r.end is End.SUCCESS:
                 r.worker = r.worker or self._worker.name_of(r.run_id, r.seq)
                 if flight.name != name or r.worker != worker or flight.assignment.ns != ns:
@@ -145,9 +144,7 @@ class Attempts:
                     ns, name, worker, done = flight.assignment.ns, flight.name, r.worker, []
                 done.append(us)
             if r.attempt == 1:  # a later one has waited for its retry
-                us = r.started_us - flight.scheduled_us
-                waits.counts[us.bit_length()] += 1
-                waited_us += us
+                waited.append(r.started_us - flight.scheduled_us)
             if flight.row and flight.run is not None and type(flight.run.phase) is Leaving:
                 flight.run = None  # the run has left since; its next owner gets the result as a message
             if r.end is End.SUCCESS and flight.run is not None and not flight.row:
@@ -158,8 +155,8 @@ class Attempts:
                 self._ended(flight, r.end, r.failure, r.value, spent)
         if done:
             self.tally.all_ended((ns, name), worker, "success", done, now)
-        takes.total += max(took_us, 0)  # two clocks may disagree by a little
-        waits.total += max(waited_us, 0)
+        self._counters.measures.task_us.add_all(took)
+        self._counters.measures.schedule_to_start_us.add_all(waited)
 
     def _late(self, r: Report) -> None:
         """No run here waits for it. If the engine that owned the run is gone, a success becomes a message to the run."""

@@ -23,10 +23,7 @@ class AttemptTally:
         """Attempts of one task that one worker has ended the same way. Reports come in batches, so the successes of a batch are one call."""
         counted = self._names.tasks.of(task)
         counted.ends[outcome] = counted.ends.get(outcome, 0) + len(took_us)
-        counted.took_us.total += max(sum(took_us), 0)  # two clocks may disagree by a little
-        counts = counted.took_us.counts
-        for us in took_us:
-            counts[us.bit_length()] += 1
+        counted.took_us.add_all(took_us)
         found = self.windows.slice_of(worker, now_us) if worker else None
         if found is not None:
             found.add(took_us, outcome not in UNFAILED)

@@ -1,12 +1,14 @@
 """What each worker has done in the last minutes: attempts that ended, how many failed, how long they took.
 
-A window consists of slices; the oldest is dropped when a new one begins. A duration goes into a bucket by its bits and the two after the
-highest, so that a percentile is off by an eighth at most. Workers that did nothing within the window are forgotten.
+A window consists of slices; the oldest is dropped when a new one begins. Durations are counted by size, an eighth of a power of two, so that
+a percentile is too high by an eighth at most. Workers that did nothing within the window are forgotten.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
+from itertools import repeat
+from math import isqrt
 from typing import Final
 
 import msgspec
@@ -31,18 +33,15 @@ NO_LOAD: Final = WorkerLoad()
 
 
 class WorkerSlice:
-    __slots__ = ("buckets", "failed", "number")
+    __slots__ = ("failed", "number", "sizes")
 
     def __init__(self, number: int) -> None:
         self.number, self.failed = number, 0
-        self.buckets: dict[int, int] = {}
+        self.sizes = Counter[int]()
 
     def add(self, took_us: list[int], failed: bool) -> None:
-        buckets = self.buckets
-        for us in took_us:
-            bits = us.bit_length()
-            bucket = bits << 2 | (us >> bits - 3 & 3 if bits > 2 else 0)
-            buckets[bucket] = buckets.get(bucket, 0) + 1
+        """A size is the number of bits of the eighth power. There is a duration per task, so this is no loop of Python's."""
+        self.sizes.update(map(int.bit_length, map(pow, took_us, repeat(8))))
         if failed:
             self.failed += len(took_us)
 
@@ -79,25 +78,24 @@ class WorkerWindows:
         slices = [s for s in self._workers.get(worker, ()) if s.number > first]
         if not slices:
             return NO_LOAD
-        buckets: dict[int, int] = {}
+        sizes = Counter[int]()
         for s in slices:
-            for bucket, count in s.buckets.items():
-                buckets[bucket] = buckets.get(bucket, 0) + count
-        ended = sum(buckets.values())
-        shares = [_percentile(buckets, ended, share) for share in (0.5, 0.95, 0.99)]
+            sizes.update(s.sizes)
+        ended = sizes.total()
+        shares = [_percentile(sizes, ended, share) for share in (0.5, 0.95, 0.99)]
         return WorkerLoad(ended, sum(s.failed for s in slices), *shares)
 
 
-def _percentile(buckets: dict[int, int], total: int, share: float) -> int:
-    """The upper bound of the bucket in which the percentile lies."""
+def _longest(size: int) -> int:
+    """The longest duration of this size."""
+    return isqrt(isqrt(isqrt((1 << size) - 1)))
+
+
+def _percentile(sizes: Counter[int], total: int, share: float) -> int:
+    """The longest duration of the size in which the percentile lies."""
     left = total * share
-    for bucket in sorted(buckets):
-        left -= buckets[bucket]
+    for size in sorted(sizes):
+        left -= sizes[size]
         if left <= 0:
-            return _bound(bucket)
-    return _bound(max(buckets))
-
-
-def _bound(bucket: int) -> int:
-    bits, quarter = bucket >> 2, bucket & 3
-    return (1 << bits) - 1 if bits <= 2 else ((5 + quarter) << bits - 3) - 1
+            return _longest(size)
+    return _longest(max(sizes))
