@@ -5,6 +5,7 @@ Usage: `python tests/rerun.py PYTEST-ARGUMENTS...`. The last line printed is pyt
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -15,6 +16,8 @@ import pytest
 RERUNS_MAX: Final = 10
 """More failures than this are no accident of the machine: none of them is run again."""
 RERUN_S_MAX: Final = 600
+TEST_S_MAX: Final = 600
+"""A test that takes longer hangs: it fails, and the rest runs."""
 KINDS: Final = ("failed", "passed", "skipped", "deselected", "xfailed", "xpassed", "warnings", "error")
 """What pytest's closing line counts, in its order."""
 
@@ -63,6 +66,7 @@ class Recorder:
 
 
 def main(args: list[str]) -> int:
+    os.environ.setdefault("PYTEST_TIMEOUT", str(TEST_S_MAX))  # of pytest-timeout
     recorder, began = Recorder(), time.monotonic()
     code = int(pytest.main(args, plugins=[recorder]))
     if code != pytest.ExitCode.TESTS_FAILED:
