@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from perdure.core.errors import Unavailable
+from perdure.core.limits import VERSION_TRUST_US
 from perdure.core.versions import VersionChoice
-from perdure.engine.runs.flow_definitions import Flows
+from perdure.engine.runs.flow_definitions import REFRESH_US, Flows
 from perdure.engine.shared_reads import SharedReads
 from tests.fakes.waiting import turns
 
@@ -59,6 +60,34 @@ async def test_a_current_version_that_has_become_old_is_read_once_and_one_that_w
     await flows.pin(1, "w")
     await before
     assert database.asked == ["versions"] * 4, "an answer from before the move is not shared"
+
+
+async def test_a_version_that_is_asked_for_is_read_again_before_it_expires_and_nothing_waits_for_it() -> None:
+    database: Any = Database()
+    now_us = 0
+    flows = Flows(database, lambda: now_us)
+    await flows.pin(1, "w")
+    now_us = REFRESH_US - 1
+    assert flows.knows(1, "w")
+    await turns(10)
+    assert database.asked == ["versions"]
+    now_us = REFRESH_US
+    assert all(flows.knows(1, "w") for _ in range(1_000))
+    await turns(10)
+    assert database.asked == ["versions"] * 2
+    now_us = VERSION_TRUST_US + REFRESH_US - 1
+    assert flows.knows(1, "w"), "it was read half of the time ago"
+
+
+async def test_a_version_that_was_read_before_it_was_moved_is_not_trusted() -> None:
+    database: Any = Database()
+    flows = Flows(database, lambda: 10 * VERSION_TRUST_US)
+    reading = asyncio.ensure_future(flows.find(1, ["w"]))
+    await turns()
+    flows.forget(1, "w")
+    await reading
+    assert flows.choice(1, "w") is not None, "the one who waits for it has an answer"
+    assert not flows.knows(1, "w")
 
 
 async def test_one_who_waits_no_more_leaves_the_others_alone_and_an_error_is_everybodys() -> None:
