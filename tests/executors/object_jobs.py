@@ -7,7 +7,7 @@ import shlex
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,8 @@ class ObjectJobs(Counterpart):
         job_process = psutil.Process(pid)
         # First `perdure job`, which would report the end of its work.
         for process in (job_process, *job_process.children(recursive=True)):
-            process.send_signal(signal.SIGKILL)
+            with suppress(psutil.NoSuchProcess):  # the work may end with it
+                process.send_signal(signal.SIGKILL)
 
     async def remains(self, job: Job) -> bool:
         return bool(await ObjectStore(self.url).list(path_of(job)))
