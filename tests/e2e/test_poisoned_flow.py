@@ -20,9 +20,9 @@ from tests.fakes.waiting import busy, until
 
 P99_MS = float(os.environ.get("PERDURE_ATTACK_P99_MS", "3000"))
 ALL = os.environ.get("PERDURE_ATTACK") == "all"
-STUCK_S = 300.0
+STUCK_S = 540.0
 PAUSE_S = 0.02
-HEAVY = "${ sum(range(48000)) }" if ALL else "${ sum(range(12000)) }"
+HEAVY = "${ sum(range(48000)) }"
 RING: dict[str, Any] = {
     "flow": "ring",
     "max_steps": 50000,
@@ -59,7 +59,8 @@ async def test_a_flow_that_computes_without_end_hurts_nobody_and_is_stuck(dsn: s
             times = await load([one, two], asyncio.create_task(over(attacker, runs)))
             print(f"\nanother namespace before: {shown(before)}\nunder attack: {shown(times)}")
             ring = await said(attacker.get(f"/runs/{runs[0]}"))
-            assert "FLOW_DECISION_STEPS_MAX" in str(ring), ring
+            # By steps; by the clock only where the machine is slow.
+            assert "FLOW_DECISION_STEPS_MAX" in str(ring) or "FLOW_DECISION_S_MAX" in str(ring), ring
             for n in 0, 1:
                 metrics = httpx2.get(f"http://127.0.0.1:{fleet.ports[n][0]}/metrics").text
                 print([line for line in metrics.splitlines() if "_max_seconds " in line and "#" not in line])
