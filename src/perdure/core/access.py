@@ -112,6 +112,7 @@ class KeyCheck(msgspec.Struct, frozen=True, kw_only=True):
     """Or its namespace was deleted."""
     use_is_stale: bool
     """Its `last_used_at` is old enough to be written again."""
+    name: str = ""
 
 
 class NewKey(msgspec.Struct, frozen=True, kw_only=True):

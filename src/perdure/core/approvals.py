@@ -99,6 +99,11 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
         return self.spec.deadline_us is not None and self.spec.deadline_us <= self.now_us
 
     @property
+    def decided_us(self) -> int | None:
+        """When it was decided, or its deadline passed."""
+        return self.spec.deadline_us if self.status == "expired" else self.resolved_us
+
+    @property
     def answerers(self) -> list[str]:
         """Who may answer now; empty where it has no assignees."""
         return list(dict.fromkeys([*self.assignees, *(self.escalate_to if self.is_escalated else ())]))

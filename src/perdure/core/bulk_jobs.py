@@ -11,7 +11,7 @@ def nothing_to_do(action: BulkAction, run: RunItem) -> str:
     """Why the action does not apply to the run; empty if it does."""
     status = RunStatus(run.status)
     match action:
-        case "cancel" | "terminate" | "pause" if status in RUN_TERMINAL:
+        case "cancel" | "terminate" | "pause" | "signal" if status in RUN_TERMINAL:
             return f"the run has ended ({status.word})"
         case "pause" if run.paused_us is not None:
             return "the run is paused already"

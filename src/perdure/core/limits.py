@@ -76,6 +76,20 @@ QUERY_DEPTH_MAX: Final = 20
 """Parentheses and `not` within each other in one query."""
 VIEWS_MAX: Final = 1_000
 """Saved views of one namespace."""
+HISTOGRAM_BINS_MAX: Final = 500
+"""Bins of one histogram of runs."""
+RUN_COUNTS_KEPT_DAYS: Final = 400
+"""Days for which it is known how many runs ended and how long they took; retention of the runs themselves does not matter."""
+STATS_DAYS_MAX: Final = 366
+"""Days of one answer about a workflow's runs."""
+ACTIVE_RUNS_COUNTED_MAX: Final = 50_000
+"""Active runs that a histogram or a count looks at; with more it says that it is not exact."""
+OPEN_COUNTED_MAX: Final = 1_000
+"""Open approvals, and dead letters, that are counted."""
+DEAD_LETTERS_COUNTED_DAYS: Final = 30
+"""Days of creation of the runs whose dead letters are counted."""
+DURATIONS_MAX: Final = 1_000
+"""Workflows whose usual durations one answer has."""
 ERROR_CHARS_MAX: Final = 16_000
 """Characters kept of an error message or traceback; the middle is cut."""
 
@@ -93,6 +107,8 @@ RETRY_AFTER_S_MAX: Final = 86_400
 """Seconds by which an error may delay the next attempt (`RetryLater`, `Retry-After`); a longer delay is cut to this."""
 BULK_RETRY_MAX: Final = 100
 """Runs that one request may retry from dead letters."""
+BULK_PAYLOAD_BYTES_MAX: Final = 64 * 1024
+"""Bytes of the value of a signal that a bulk job sends."""
 BULK_RUNS_MAX: Final = 100_000
 """Runs of one bulk job; one that matches more does nothing."""
 BULK_JOBS_MAX: Final = 50
@@ -129,6 +145,8 @@ LOG_LINE_CHARS_MAX: Final = 8_000
 """Characters kept of one printed or logged line; the rest is cut."""
 LOG_BYTES_PER_ATTEMPT_MAX: Final = 1024 * 1024
 """Bytes of output kept of one attempt. A last line says how many more lines were dropped."""
+SCHEMA_BYTES_MAX: Final = 8 * 1024
+"""Bytes of the JSON Schema that a worker publishes of what a workflow takes; a longer one is left out, and forms take JSON."""
 DETAILS_BYTES_MAX: Final = 16 * 1024
 """Bytes of the JSON given to `attempt().heartbeat(details)`."""
 BLOCKED_STACK_CHARS_MAX: Final = 4_000
@@ -150,6 +168,8 @@ APPROVAL_VALUE_BYTES_MAX: Final = 64 * 1024
 """Bytes of the value that comes with an answer to an approval."""
 APPROVAL_NAMES_MAX: Final = 50
 """Names among the assignees of an approval, among those it escalates to, and people who answer it."""
+DECIDED_APPROVALS_KEPT_DAYS: Final = 30
+"""Days for which approvals that were decided or have expired are listed."""
 APPROVAL_TITLE_CHARS_MAX: Final = 500
 """Characters of an approval's title."""
 COMMENT_CHARS_MAX: Final = 1_000
@@ -409,3 +429,12 @@ PATH_TEXT_CHARS_MAX: Final = 1_000
 """Characters of a path in words; a longer one is clipped in the middle."""
 LOOP_STEPS_MAX: Final = 24
 """Steps of a loop body up to which its repetitions count as one path."""
+
+WEB_SESSION_S: Final = 12 * 3_600
+"""Seconds after which a browser has to sign in again, used or not; a setting (`PERDURE_SESSION_LIFETIME`)."""
+WEB_SESSION_IDLE_S: Final = 3_600
+"""Seconds without a request after which a browser has to sign in again; a setting (`PERDURE_SESSION_IDLE`)."""
+WEB_SESSIONS_MAX: Final = 20
+"""Browsers that are signed in with one API key, or as one user, at a time; the oldest session ends."""
+NAMESPACES_SHOWN_MAX: Final = 1_000
+"""Namespaces that a session lists to choose from."""

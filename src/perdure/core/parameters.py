@@ -1,13 +1,13 @@
 """What a Python workflow takes, as far as a start is checked against it: the names of its parameters, and which are required.
 
-A worker publishes it with the workflow; types are not part of it, because only the code can say what it converts. See core/calls.py for the
-forms of a call.
+A worker publishes it with the workflow. Types are described for forms and editors; a start is not checked against them, because only the code
+can say what it converts. See core/calls.py for the forms of a call.
 """
 
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -24,6 +24,8 @@ class Parameters(msgspec.Struct, frozen=True, omit_defaults=True):
     """It has `*args`: any number by position."""
     takes_any: bool = False
     """It has `**kwargs`: any name."""
+    schema: dict[str, Any] | None = None
+    """JSON Schema of a call by name; None where it is too long to publish."""
 
 
 _decoder: Final = msgspec.json.Decoder(Parameters)
@@ -41,6 +43,18 @@ def decode(data: bytes | str) -> Parameters | None:
         return _decoder.decode(data)
     except msgspec.DecodeError:
         return None
+
+
+def parameters_schema(p: Parameters) -> dict[str, Any]:
+    """JSON Schema of a call by name. Where no types were published any value may be given."""
+    if p.schema is not None:
+        return p.schema
+    return {
+        "type": "object",
+        "properties": {name: {} for name in p.names},
+        "required": list(p.required),
+        "additionalProperties": p.takes_any,
+    }
 
 
 def call_problem(workflow: str, p: Parameters, raw: bytes) -> str:

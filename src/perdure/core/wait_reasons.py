@@ -101,12 +101,12 @@ TASK_CODES: Final = frozenset({"limit", "rate", "paused", "retry", "no_worker", 
 
 
 def sentence(waits: Sequence[WaitReason]) -> str:
-    """All wait reasons in one sentence."""
+    """All wait reasons in one sentence. What many tasks wait for alike is said once."""
     if not waits:
         return ""
     # Dependencies between nodes of a flow are left out, unless one is the first reason.
-    told = [waits[0], *(w for w in waits[1:] if w.on != "dependency")]
-    text = ", and ".join(w.text for w in told[:3])
+    told = list(dict.fromkeys([waits[0].text, *(w.text for w in waits[1:] if w.on != "dependency")]))
+    text = ", and ".join(told[:3])
     return f"{text}, and {len(told) - 3} more" if len(told) > 3 else text
 
 
@@ -213,9 +213,9 @@ def of_reason(reason: QueueReason, what: str = "") -> WaitReason:
     """The wait reason that the claim recorded about a group."""
     match reason.code:
         case "limit":
-            runs = tuple(ids.text(bytes.fromhex(h)) for h in reason.holders)
+            runs = tuple(dict.fromkeys(ids.text(bytes.fromhex(h)) for h in reason.holders))
             held = f", held by {', '.join(runs)}" if runs else ""
-            more = ", ..." if reason.max > len(runs) and len(runs) >= 3 else ""
+            more = ", ..." if reason.max > len(reason.holders) >= 3 else ""
             return WaitReason(
                 on="limit",
                 text=f"the limit {reason.key} of {reason.max} at a time{held}{more}",

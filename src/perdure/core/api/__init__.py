@@ -23,7 +23,10 @@ from perdure.core.api import (
     saved_views,
     schedules,
     services,
+    statistics,
+    timeline,
     versions,
+    workflow_runs,
 )
 from perdure.core.api.act import Act
 
@@ -33,6 +36,8 @@ ACTS: Final[dict[str, Act[Any, Any]]] = {
         runs,
         run_paths,
         attempts,
+        timeline,
+        workflow_runs,
         saved_views,
         bulk_jobs,
         messages,
@@ -43,6 +48,7 @@ ACTS: Final[dict[str, Act[Any, Any]]] = {
         versions,
         flow_control,
         inspection,
+        statistics,
         dead_letters,
         cluster,
         services,

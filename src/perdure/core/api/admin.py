@@ -66,9 +66,29 @@ class KeyRef(msgspec.Struct, frozen=True):
     id: str
 
 
+class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which lines of the audit log; an empty text leaves nothing out."""
+
+    actor: str = ""
+    """A subject, or what follows its colon: `user:ada` and `ada` are the same."""
+    action: str = ""
+    """An action, or how it begins: `run.`."""
+    target: str = ""
+    since_us: int | None = None
+    """At this time or later."""
+    until_us: int | None = None
+    """Before this time."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether every line of the time that is asked for matches."""
+        return not (self.actor or self.action or self.target)
+
+
 class ListAudit(msgspec.Struct, frozen=True):
     before: int | None = None
     limit: int = 50
+    wanted: AuditFilter = AuditFilter()
 
 
 class AuditPage(msgspec.Struct, frozen=True):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from perdure.core.access import Permission
@@ -10,7 +12,8 @@ from perdure.core.approvals import Standing
 from perdure.core.links import Kind
 
 ApprovalPosition = tuple[int, bytes, str]
-"""(created, run, name) of the last approval of the page before."""
+"""(created, run, name) of the last approval of the page before; (decided, run, name) where decided ones are listed."""
+ApprovalState = Literal["open", "decided"]
 
 
 class ListApprovals(msgspec.Struct, frozen=True):
@@ -20,6 +23,9 @@ class ListApprovals(msgspec.Struct, frozen=True):
     workflow: str = ""
     after: ApprovalPosition | None = None
     limit: int = 50
+    state: ApprovalState = "open"
+    decided_by: str = ""
+    """Those decided or expired that this name has answered; `@me` for the caller's own."""
 
 
 class ApprovalPage(msgspec.Struct, frozen=True):

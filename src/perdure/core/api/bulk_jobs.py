@@ -9,12 +9,12 @@ import msgspec
 from perdure.core.access import Permission
 from perdure.core.api.act import Act
 
-BulkAction = Literal["cancel", "terminate", "pause", "resume", "retry", "delete"]
+BulkAction = Literal["cancel", "terminate", "pause", "resume", "retry", "delete", "signal"]
 BulkStatus = Literal["pending", "running", "success", "failed", "cancelled"]
 """`pending`: its runs are being found. `success`: it came to every run; some may have refused. `failed`: it could not be carried out."""
 BulkOutcome = Literal["pending", "done", "skipped", "failed"]
 """Of one run. `skipped`: there was nothing to do, or it did not match any more. `failed`: it refused, or was not reached in time."""
-ACTIONS: Final[tuple[BulkAction, ...]] = ("cancel", "terminate", "pause", "resume", "retry", "delete")
+ACTIONS: Final[tuple[BulkAction, ...]] = ("cancel", "terminate", "pause", "resume", "retry", "delete", "signal")
 OUTCOMES: Final[tuple[BulkOutcome, ...]] = ("pending", "done", "skipped", "failed")
 
 
@@ -30,6 +30,10 @@ class StartBulkJob(msgspec.Struct, frozen=True, kw_only=True):
     """Find the runs, and do nothing to them."""
     key: str = ""
     """The sender's own key: two requests with one key are one job."""
+    signal: str = ""
+    """Name of the signal, for the action `signal`."""
+    payload: bytes = b""
+    """Its value as JSON."""
 
 
 class BulkJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +52,9 @@ class BulkJob(msgspec.Struct, frozen=True, kw_only=True):
     done: int
     skipped: int
     failed: int
+    signal: str = ""
+    """Name of the signal that it sends."""
+    payload: bytes = b""
 
 
 class BulkJobRef(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Workers that are connected, and the queues they serve."""
+"""Workers that are connected, the queues they serve, and the server."""
 
 from __future__ import annotations
 
@@ -38,6 +38,28 @@ class WorkerItem(msgspec.Struct, frozen=True, kw_only=True):
     p99_us: int | None = None
 
 
+class WorkerRef(msgspec.Struct, frozen=True):
+    id: str
+
+
+class WorkerTask(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt that a worker has had for a while."""
+
+    run_id: bytes
+    workflow: str
+    seq: int
+    name: str
+    node: str | None
+    attempt: int
+    started_us: int | None
+
+
+class WorkerDetail(msgspec.Struct, frozen=True):
+    item: WorkerItem
+    tasks: list[WorkerTask]
+    """The oldest first; attempts that began a moment ago are not among them."""
+
+
 class WorkerPage(msgspec.Struct, frozen=True):
     items: list[WorkerItem]
     next: bytes | None
@@ -60,7 +82,35 @@ class QueuePage(msgspec.Struct, frozen=True):
     items: list[QueueItem]
 
 
+class GetServer(msgspec.Struct, frozen=True):
+    pass
+
+
+class ServerView(msgspec.Struct, frozen=True, kw_only=True):
+    """How the process that answers is set up."""
+
+    version: str
+    engine: str
+    """Host and process id."""
+    public_url: str
+    started_us: int
+    runs_days: float | None
+    """Ended runs are dropped after so many days; None: they are kept."""
+    counts_days: int
+    decided_approvals_days: int
+    payload_store: str
+    """What keeps large values: `database`, or the scheme of an object store's URL."""
+    payload_bytes_max: int
+    payload_inline_bytes: int
+    payload_grace_s: float
+    lease_s: float
+    runs_max: int
+
+
 LIST_WORKERS: Act[ListWorkers, WorkerPage] = Act("worker.list", ListWorkers, WorkerPage, Permission.READ)
+GET_WORKER: Act[WorkerRef, WorkerDetail] = Act("worker.get", WorkerRef, WorkerDetail, Permission.READ)
 LIST_QUEUES: Act[ListQueues, QueuePage] = Act("queue.list", ListQueues, QueuePage, Permission.READ)
 
-ACTS = (LIST_WORKERS, LIST_QUEUES)
+GET_SERVER: Act[GetServer, ServerView] = Act("server.get", GetServer, ServerView, Permission.READ)
+
+ACTS = (LIST_WORKERS, GET_WORKER, LIST_QUEUES, GET_SERVER)

@@ -48,6 +48,8 @@ class WorkflowDetail(msgspec.Struct, frozen=True):
     item: WorkflowItem
     versions: list[VersionItem]
     """The newest ones, newest first."""
+    input_schema: dict[str, Any] | None = None
+    """JSON Schema of what a run of the current version takes; None where it is not known."""
 
 
 class RegisterWorkflow(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,6 +126,8 @@ class FlowValidated(msgspec.Struct, frozen=True, kw_only=True):
     current: str | None
     changes: ChangeSummary | None
     warnings: list[ProblemItem]
+    graph: dict[str, Any]
+    """Nodes and links, as they are drawn."""
 
 
 class VersionRef(msgspec.Struct, frozen=True):
@@ -162,6 +166,8 @@ class GraphReply(msgspec.Struct, frozen=True):
     """Empty for code."""
     statuses: dict[str, str] = {}
     """Of a run: node -> status."""
+    counts: dict[str, dict[str, int]] = {}
+    """Of a run: node -> its tasks by status."""
 
 
 class GetSchema(msgspec.Struct, frozen=True):

@@ -14,6 +14,36 @@ class RateRule(msgspec.Struct, frozen=True):
     burst: float | None = None
 
 
+class LimitHolder(msgspec.Struct, frozen=True):
+    """A run that holds slots of a limit, itself or through its tasks."""
+
+    run_id: bytes
+    workflow: str
+    held: int
+
+
+class LimitUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """Who holds a limit, and how much waits for it."""
+
+    key: str
+    """`scope/name`, or the key that code gave it."""
+    limit: int | None = None
+    """None: it is a rate, or nothing that waits says how many it allows."""
+    held: int = 0
+    waiting: int = 0
+    """Tasks and runs, counted up to 10,000."""
+    holders: list[LimitHolder] = []
+    """Those that hold most first, at most 20."""
+
+
+class ListLimitUse(msgspec.Struct, frozen=True):
+    pass
+
+
+class LimitUsagePage(msgspec.Struct, frozen=True):
+    items: list[LimitUsage]
+
+
 class RuleView(msgspec.Struct, frozen=True, kw_only=True):
     scope: str
     name: str
@@ -25,6 +55,7 @@ class RuleView(msgspec.Struct, frozen=True, kw_only=True):
     pause_reason: str | None
     updated_us: int
     updated_by: str
+    use: LimitUsage | None = None
 
 
 RulePosition = tuple[str, str]
@@ -63,6 +94,7 @@ class PauseScope(msgspec.Struct, frozen=True):
 
 
 LIST: Act[ListRules, RulePage] = Act("rule.list", ListRules, RulePage, Permission.READ)
+USE: Act[ListLimitUse, LimitUsagePage] = Act("rule.use", ListLimitUse, LimitUsagePage, Permission.READ)
 SET: Act[SetRule, RuleView] = Act("rule.set", SetRule, RuleView, Permission.OPERATE, ("rule.set",), True)
 CLEAR: Act[RuleRef, None] = Act("rule.clear", RuleRef, None, Permission.OPERATE, ("rule.clear",))
 PAUSE: Act[PauseScope, RuleView] = Act(
@@ -70,4 +102,4 @@ PAUSE: Act[PauseScope, RuleView] = Act(
 )
 RESUME: Act[RuleRef, None] = Act("rule.resume", RuleRef, None, Permission.OPERATE, ("queue.resume", "workflow.resume"))
 
-ACTS = (LIST, SET, CLEAR, PAUSE, RESUME)
+ACTS = (LIST, USE, SET, CLEAR, PAUSE, RESUME)

@@ -8,6 +8,7 @@ import msgspec
 
 from perdure.core.access import Permission
 from perdure.core.api.act import Act, RunRef
+from perdure.core.api.timeline import Segment
 from perdure.core.events import Recorded
 from perdure.core.undo import UndoableTask
 from perdure.core.wait_reasons import WaitReason
@@ -67,6 +68,18 @@ class ListRuns(msgspec.Struct, frozen=True):
     below: bytes | None = None
     """Continue below this id."""
     limit: int = 50
+    waits: bool = False
+    """With what each active run waits for, and the most attempts that a task of each run took."""
+
+
+class CountRuns(msgspec.Struct, frozen=True):
+    filter: RunFilter = RunFilter()
+
+
+class RunCount(msgspec.Struct, frozen=True):
+    count: int
+    exact: bool
+    """False: there are at least so many."""
 
 
 class ListChildren(msgspec.Struct, frozen=True):
@@ -99,7 +112,9 @@ class RunItem(msgspec.Struct, frozen=True, kw_only=True):
     parent_id: bytes | None
     successor: bytes | None
     waits: list[WaitReason] = []
-    """What it waits for, where the list was filtered by that."""
+    """What it waits for, where the list was filtered by that or asks for it."""
+    attempts: int | None = None
+    """The most executions of one task, where the list asks for it."""
 
 
 class RunPage(msgspec.Struct, frozen=True):
@@ -140,11 +155,28 @@ class RunDetail(msgspec.Struct, frozen=True, kw_only=True):
     """Why a failed run cannot be retried."""
 
 
+class NotablePosition(msgspec.Struct, frozen=True, array_like=True):
+    """After this task, among those that are ordered by what is notable about them."""
+
+    rank: Annotated[int, msgspec.Meta(ge=0, lt=1 << 15)]
+    """0: it failed; 1: it began; 2: it did not."""
+    took_us: Annotated[int, msgspec.Meta(ge=0, lt=1 << 56)]
+    seq: Annotated[int, msgspec.Meta(ge=-1, lt=1 << 31)]
+    now_us: Annotated[int, msgspec.Meta(ge=0, lt=1 << 56)]
+    """When the first page was read: how long running tasks have taken is compared as of then."""
+
+
 class ListTasks(msgspec.Struct, frozen=True):
     run: RunRef
     statuses: frozenset[int] = frozenset()
     after: int = -1
     limit: int = 50
+    node: str = ""
+    """Of this node, without its place in a foreach, or tasks of code of this name. Empty: all."""
+    notable: bool = False
+    """Failed ones first, then the slowest. `after` has no meaning then."""
+    below: NotablePosition | None = None
+    """Where to continue a list of notable ones."""
 
 
 class TaskItem(msgspec.Struct, frozen=True, kw_only=True):
@@ -168,11 +200,14 @@ class TaskItem(msgspec.Struct, frozen=True, kw_only=True):
     """The node of a flow that it belongs to, with its place in a spread."""
     copied: bool = False
     """It ended in the run that this one is a fork of."""
+    segments: list[Segment] = []
+    """What it was doing, in order."""
 
 
 class TaskPage(msgspec.Struct, frozen=True):
     items: list[TaskItem]
     next: int | None
+    next_notable: NotablePosition | None = None
 
 
 class LogPosition(msgspec.Struct, frozen=True, array_like=True):
@@ -192,6 +227,8 @@ class ListLogs(msgspec.Struct, frozen=True):
     attempt: int | None = None
     after: LogPosition | None = None
     limit: int = 50
+    newest: bool = False
+    """The last lines first; `after` is then the last one of the page before."""
 
 
 class LogItem(msgspec.Struct, frozen=True):
@@ -200,6 +237,8 @@ class LogItem(msgspec.Struct, frozen=True):
     attempt: int
     position: LogPosition
     line: LogLine
+    node: str = ""
+    """The node of a flow that the task belongs to, with its place in a foreach."""
 
 
 class LogPage(msgspec.Struct, frozen=True):
@@ -247,6 +286,7 @@ RUN: Act[StartRequest, RunResult] = Act(
     "run.run", StartRequest, RunResult, Permission.START, ("run.start",), wait_s_max=RESULT_WAIT_S_MAX
 )
 LIST: Act[ListRuns, RunPage] = Act("run.list", ListRuns, RunPage, Permission.READ)
+COUNT: Act[CountRuns, RunCount] = Act("run.count", CountRuns, RunCount, Permission.READ)
 CHILDREN: Act[ListChildren, RunPage] = Act("run.children", ListChildren, RunPage, Permission.READ)
 STATUS: Act[GetRun, RunView] = Act("run.status", GetRun, RunView, Permission.READ)
 GET: Act[GetRun, RunDetail] = Act("run.get", GetRun, RunDetail, Permission.READ)
@@ -269,6 +309,7 @@ ACTS = (
     START,
     RUN,
     LIST,
+    COUNT,
     CHILDREN,
     STATUS,
     GET,

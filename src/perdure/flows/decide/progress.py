@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from perdure.core.events import Recorded
 from perdure.flows.decide.dag_frames import DagFrame
 from perdure.flows.decide.decider import Decider
-from perdure.flows.decide.executions import InnerBody
+from perdure.flows.decide.executions import ChildRun, InnerBody, MessageWait, SleepTimer
 from perdure.flows.decide.frames import FAILED, PENDING, RUNNING, BodyFrame
 from perdure.flows.decide.graph_frames import GraphFrame
-from perdure.flows.model import ApprovalVerb, Embedded, Flow, FlowBody, MessageVerb, Sleep
+from perdure.flows.model import ApprovalVerb, Embedded, Flow, FlowBody, MessageVerb, Services, Sleep, TaskCall
 
 _PLACE: Final = re.compile(r"\[\d+\]")
 _WORTH: Final = ("failed", "running", "waiting", "pending", "cancelled", "success", "skipped")
@@ -31,6 +31,10 @@ def statuses_of(
     decider.give(history, replay=True)
     if not decider.advance(is_up):
         return {}
+    return _words(flow, decider)
+
+
+def _words(flow: Flow, decider: Decider) -> dict[str, str]:
     waits = _waits(flow.body, "")
     out: dict[str, str] = {}
     for label, status in node_statuses(decider).items():
@@ -38,6 +42,70 @@ def statuses_of(
         word = "waiting" if status == "running" and path in waits else status
         out[path] = word if path not in out else min(out[path], word, key=_rank)
     return out
+
+
+class SignalWait(NamedTuple):
+    """A node that waits, or waited, for a signal."""
+
+    label: str
+    signal: str
+    since_us: int
+
+
+class FlowPlaces(NamedTuple):
+    """Which nodes asked for what: labels by ("timer", seq), ("child", seq) and ("promise", name)."""
+
+    labels: dict[tuple[str, int | str], str]
+    signals: list[SignalWait]
+    statuses: dict[str, str]
+
+
+def places_of(flow: Flow, run_id: bytes, history: list[Recorded], is_up: Callable[[], bool]) -> FlowPlaces | None:
+    """What nodes of a run asked for that the history has under a number or a name only. Looked up after every event, while it is in
+    flight. None when the time is up first."""
+    decider = Decider(flow, run_id)
+    decider.give(history, replay=True)
+    labels: dict[tuple[str, int | str], str] = {}
+    signals: dict[tuple[str, str], SignalWait] = {}
+    times = {r.seq: r.at_us for r in history}
+
+    def look() -> bool:
+        _look(decider, times.get(decider.at, 0), labels, signals)
+        return is_up()
+
+    if not decider.advance(look):
+        return None
+    look()
+    return FlowPlaces(labels, list(signals.values()), _words(flow, decider))
+
+
+def _look(
+    decider: Decider,
+    now_us: int,
+    labels: dict[tuple[str, int | str], str],
+    signals: dict[tuple[str, str], SignalWait],
+) -> None:
+    frames: list[BodyFrame] = [decider.root] if decider.root is not None else []
+    while frames:
+        for visit in frames.pop().visits():
+            if isinstance(visit.node.verb, (TaskCall, Services)):
+                continue  # tasks have their node in the history
+            for index, handle in visit.handles.items():
+                match handle:
+                    case SleepTimer(seq=seq):
+                        labels["timer", seq] = visit.label(index)
+                    case ChildRun(seq=seq):
+                        labels["child", seq] = visit.label(index)
+                    case MessageWait(promise=True, name=name):
+                        labels["promise", name] = visit.label(index)
+                    case MessageWait(signal=signal) if signal:
+                        label = visit.label(index)
+                        signals.setdefault((label, signal), SignalWait(label, signal, now_us))
+                    case InnerBody(frame=frame):
+                        frames.append(frame)
+                    case _:
+                        pass
+            frames.extend(visit.frames.values())
 
 
 def _rank(word: str) -> int:

@@ -69,10 +69,12 @@ class Chart(msgspec.Struct, frozen=True):
     """Where a graph begins; a dag begins wherever nothing comes before."""
 
 
-def as_graph(chart: Chart, statuses: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """As JSON: what REST answers and `perdure flow graph -o json` prints."""
+def as_graph(
+    chart: Chart, statuses: Mapping[str, str] | None = None, counts: Mapping[str, Mapping[str, int]] | None = None
+) -> dict[str, Any]:
+    """As JSON: what REST answers and `perdure flow graph -o json` prints. `counts`: of a run, the tasks of each node by status."""
     keys = [item.key for item in chart.items]
-    known = statuses or {}
+    known, counted = statuses or {}, counts or {}
     return {
         "start": None if chart.start is None else keys[chart.start],
         "nodes": [
@@ -83,7 +85,9 @@ def as_graph(chart: Chart, statuses: Mapping[str, str] | None = None) -> dict[st
                 "detail": i.detail,
                 "badges": list(i.badges),
                 "status": known.get(i.path),
-                "inner": None if i.inner is None else as_graph(i.inner, known),
+                "tasks": sum(counted.get(i.path, {}).values()),
+                "counts": dict(counted.get(i.path, {})),
+                "inner": None if i.inner is None else as_graph(i.inner, known, counted),
             }
             for i in chart.items
         ],

@@ -1,0 +1,1 @@
+"""Folds of a run's rows and history into lanes over time. Pure."""
