@@ -25,10 +25,12 @@ from perdure.core.access import (
     check_namespace_name,
     no_namespace,
 )
+from perdure.core.api.admin import AuditFilter, AuditPage
 from perdure.core.api_keys import ID_ALPHABET, ID_CHARS, SECRET_BYTES, compose, present
 from perdure.core.durations import DURATION_US_MAX
 from perdure.core.errors import Conflict, InvalidInput, MigrationError, NotFound
 from perdure.core.limits import NAME_CHARS_MAX
+from perdure.engine.api.ports import SCAN_ROWS_MAX
 from perdure.store.clashes import retried
 from perdure.store.connections import Connections, connect
 from perdure.store.queries import execute, fetch, fetch_row
@@ -88,21 +90,38 @@ class PostgresAuditLog:
         async with self._pool.take() as c:
             await execute(c, "append_audit_lines", lines=rows)
 
-    async def page(self, namespace: str | None, before: int | None, limit: int) -> list[AuditLine]:
+    async def page(self, namespace: str | None, before: int | None, limit: int, wanted: AuditFilter) -> AuditPage:
+        scan = limit if wanted.is_empty else SCAN_ROWS_MAX
         async with self._pool.take() as c:
-            rows = await fetch(c, "page_audit", namespace=namespace, before_id=before, limit=limit)
-        return [
-            AuditLine(
-                id=r["id"],
-                at_us=r["at"],
-                namespace=r["namespace"],
-                actor=r["actor"],
-                action=r["action"],
-                target=r["target"],
-                detail=msgspec.json.decode(r["detail"], type=Detail) if r["detail"] is not None else None,
+            rows = await fetch(
+                c,
+                "page_audit",
+                namespace=namespace,
+                before_id=before,
+                since=wanted.since_us,
+                until=wanted.until_us,
+                actor=wanted.actor or None,
+                action=wanted.action,
+                target=wanted.target or None,
+                scan_limit=scan,
+                limit=limit,
             )
-            for r in rows
-        ]
+        found = [_line(r) for r in rows if r["id"] is not None]
+        if len(found) == limit:
+            return AuditPage(found, found[-1].id)
+        return AuditPage(found, rows[0]["low_id"] if rows[0]["scanned"] == scan else None)
+
+
+def _line(r: Any) -> AuditLine:
+    return AuditLine(
+        id=r["id"],
+        at_us=r["at"],
+        namespace=r["namespace"],
+        actor=r["actor"],
+        action=r["action"],
+        target=r["target"],
+        detail=msgspec.json.decode(r["detail"], type=Detail) if r["detail"] is not None else None,
+    )
 
 
 class NamespaceView(msgspec.Struct, frozen=True):
@@ -247,6 +266,7 @@ def _check(r: Any) -> KeyCheck:
         expired=r["expired"],
         revoked=r["revoked"],
         use_is_stale=r["use_is_stale"],
+        name=r["name"],
     )
 
 

@@ -60,34 +60,18 @@ class PostgresApprovals(PostgresPort):
     async def page(
         self, ns: int, names: Sequence[str] | None, workflow: str | None, after: ApprovalPosition | None, limit: int
     ) -> ApprovalPage:
-        found: list[Any] = []
-        wanted = None if names is None else list(names)
         async with self._pool.take() as c:
-            for _ in range(SCANS_MAX):
-                created_us, run_id, name = after or (None, None, None)
-                rows = await fetch(
-                    c,
-                    "list_approvals",
-                    ns=ns,
-                    names=wanted,
-                    workflow=workflow,
-                    after_created_at=created_us,
-                    after_run_id=run_id,
-                    after_name=name,
-                    limit=SCAN_ROWS,
-                )
-                for row in rows:
-                    if len(found) == limit:
-                        break
-                    after = row["created_at"], row["run_id"], row["name"]
-                    if row["matches"]:
-                        found.append(row)
-                else:
-                    if len(rows) == SCAN_ROWS:
-                        continue
-                    after = None
-                break
-            return ApprovalPage(await _standings(c, found), after)
+            found, following = await _scan(c, "list_approvals", "created_at", after, limit, _where(ns, names, workflow))
+            return ApprovalPage(await _standings(c, found), following)
+
+    async def decided(
+        self, ns: int, names: Sequence[str] | None, workflow: str | None, after: ApprovalPosition | None, limit: int
+    ) -> ApprovalPage:
+        async with self._pool.take() as c:
+            where = _where(ns, names, workflow)
+            found, following = await _scan(c, "decided_approvals", "decided_at", after, limit, where)
+        votes = [msgspec.json.decode(r["votes"], type=list[Vote]) for r in found]
+        return ApprovalPage([_standing(r, given) for r, given in zip(found, votes, strict=True)], following)
 
     async def secret(self) -> bytes:
         if not self._secret:
@@ -188,6 +172,29 @@ class PostgresHeldApproval:
         )
 
 
+def _where(ns: int, names: Sequence[str] | None, workflow: str | None) -> dict[str, Any]:
+    return {"ns": ns, "names": None if names is None else list(names), "workflow": workflow}
+
+
+async def _scan(
+    c: Any, query: str, moment: str, after: ApprovalPosition | None, limit: int, where: dict[str, Any]
+) -> tuple[list[Any], ApprovalPosition | None]:
+    """Up to `limit` rows that match, and where the next page begins; `moment` is the column that the list is ordered by."""
+    found: list[Any] = []
+    for _ in range(SCANS_MAX):
+        at_us, run_id, name = after or (None, None, None)
+        rows = await fetch(c, query, after_at=at_us, after_run_id=run_id, after_name=name, limit=SCAN_ROWS, **where)
+        for row in rows:
+            if len(found) == limit:
+                return found, after
+            after = row[moment], row["run_id"], row["name"]
+            if row["matches"]:
+                found.append(row)
+        if len(rows) < SCAN_ROWS:
+            return found, None
+    return found, after
+
+
 async def _standings(c: Any, rows: Sequence[Any]) -> list[Standing]:
     if not rows:
         return []
@@ -204,19 +211,20 @@ async def _standings(c: Any, rows: Sequence[Any]) -> list[Standing]:
                 at_us=v["at"],
             )
         )
-    return [
-        Standing(
-            run_id=r["run_id"],
-            name=r["name"],
-            workflow=r["workflow"],
-            key=r["key"],
-            spec=decode_spec(r["spec"]),
-            assignees=list(r["assignees"]),
-            escalate_to=list(r["escalate_to"]),
-            created_us=r["created_at"],
-            resolved_us=r["resolved_at"],
-            now_us=r["now"],
-            votes=votes.get((r["run_id"], r["name"]), []),
-        )
-        for r in rows
-    ]
+    return [_standing(r, votes.get((r["run_id"], r["name"]), [])) for r in rows]
+
+
+def _standing(r: Any, votes: list[Vote]) -> Standing:
+    return Standing(
+        run_id=r["run_id"],
+        name=r["name"],
+        workflow=r["workflow"],
+        key=r["key"],
+        spec=decode_spec(r["spec"]),
+        assignees=list(r["assignees"]),
+        escalate_to=list(r["escalate_to"]),
+        created_us=r["created_at"],
+        resolved_us=r["resolved_at"],
+        now_us=r["now"],
+        votes=votes,
+    )

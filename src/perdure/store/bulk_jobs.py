@@ -27,6 +27,8 @@ class PostgresBulkJobs(PostgresPort):
             reason=request.reason,
             is_dry_run=request.is_dry_run,
             created_by=by,
+            signal=request.signal or None,
+            payload=request.payload or None,
             most=BULK_JOBS_MAX,
         )
         if row is not None:
@@ -37,8 +39,9 @@ class PostgresBulkJobs(PostgresPort):
                 f"this namespace has BULK_JOBS_MAX={BULK_JOBS_MAX} unfinished bulk jobs; wait for some, or cancel them"
             )
         job = _job(row)
-        same = (job.action, job.query, job.reason, job.is_dry_run)
-        if same != (request.action, request.query, request.reason, request.is_dry_run):
+        same = (job.action, job.query, job.reason, job.is_dry_run, job.signal, job.payload)
+        asked = (request.action, request.query, request.reason, request.is_dry_run, request.signal, request.payload)
+        if same != asked:
             raise Conflict(f"the key {request.key!r} was used for another bulk job; give each job a key of its own")
         return job, False
 
@@ -108,4 +111,6 @@ def _job(r: Any) -> BulkJob:
         done=r["done"],
         skipped=r["skipped"],
         failed=r["failed"],
+        signal=r["signal"] or "",
+        payload=r["payload"] or b"",
     )

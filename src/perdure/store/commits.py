@@ -9,6 +9,7 @@ from typing import Any, Final
 from asyncpg import exceptions as pg
 
 from perdure.core.errors import Fenced, PayloadMissing, Unavailable
+from perdure.engine.commits.node_counts import node_counts
 from perdure.engine.commits.rows import Batch
 from perdure.engine.commits.store import Committed, NotCommitted, Poison
 from perdure.store.clashes import CLASH, retried
@@ -54,11 +55,11 @@ class PostgresCommits(PostgresPort):
 
     async def _write(self, c: Any, session: int, number: int, batch: Batch) -> Any:
         if batch.is_plain:
-            return await fetch_row(c, "commit_batch", session=session, number=number, **batch.main())
+            return await write_batch(c, session, number, batch)
         async with c.transaction():
             if batch.attributes:
                 await execute(c, "commit_attributes", session=session, attributes=batch.attributes)
-            row = await fetch_row(c, "commit_batch", session=session, number=number, **batch.main())
+            row = await write_batch(c, session, number, batch)
             if row["held"] and batch.has_rest:
                 rest = await fetch_row(c, "commit_batch_rest", session=session, **batch.rest())
                 if rest["kept"] < len(batch.uses):
@@ -89,3 +90,9 @@ class PostgresCommits(PostgresPort):
 
     async def trim_commit_log(self, session: int, below: int) -> None:
         await self._fetch("trim_commit_log", session=session, below=below)
+
+
+async def write_batch(c: Any, session: int, number: int, batch: Batch) -> Any:
+    """The rows that nearly every commit has, and what was counted of them."""
+    counts = node_counts(batch.tasks)
+    return await fetch_row(c, "commit_batch", session=session, number=number, counts=counts, **batch.main())

@@ -12,9 +12,10 @@ from perdure.engine.commits.rows import Batch
 from perdure.engine.ports import HistoryRow, InboxRow, Pin
 from perdure.engine.services.endings import Decide, Decision, RecordedRun, Refused, Unendable
 from perdure.store.clashes import CLASH
+from perdure.store.commits import write_batch
 from perdure.store.connections import TROUBLE
 from perdure.store.port import PostgresPort
-from perdure.store.queries import execute, fetch, fetch_row
+from perdure.store.queries import execute, fetch
 
 
 class PostgresEndings(PostgresPort):
@@ -49,7 +50,7 @@ class PostgresEndings(PostgresPort):
         decision = decide([(one, recorded[one.run_id]) for one in found])
         if decision.ends:
             await execute(c, "claim_runs_to_end", session=session, run_ids=[run.id for run in decision.ends])
-            row = await fetch_row(c, "commit_batch", session=session, number=number, **decision.batch.main())
+            row = await write_batch(c, session, number, decision.batch)
             if not row["held"]:
                 raise Fenced(f"session {session} has expired; the write was refused")
             await execute(c, "commit_batch_rest", session=session, **decision.batch.rest())

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Final
 
-from perdure.core.api.flow_control import RateRule, RuleView
+import msgspec
+
+from perdure.core.api.flow_control import LimitHolder, LimitUsage, RateRule, RuleView
+from perdure.core.flow_control.groups import decode_needs
+from perdure.engine.api.ports import QUEUE_COUNT_MAX
 from perdure.store.clashes import retried
 from perdure.store.flow_control import assign_lines
 from perdure.store.port import PostgresPort
-from perdure.store.queries import execute, fetch_row
+from perdure.store.queries import execute, fetch, fetch_row
+
+HOLDERS_SHOWN_MAX: Final = 20
+"""Runs that hold a limit, of each limit."""
+LIMITS_SHOWN_MAX: Final = 200
+"""Limits in use in one answer."""
 
 
 @retried()
@@ -65,11 +75,48 @@ class PostgresFlowControlRules(PostgresPort):
 
     async def page(self, ns: int, after: tuple[str, str], limit: int) -> list[RuleView]:
         rows = await self._fetch("list_rules", ns=ns, after_scope=after[0], after_name=after[1], limit=limit)
-        return [_view(r) for r in rows]
+        rules = [_view(r) for r in rows]
+        async with self._pool.take() as c:
+            use = await _use(c, ns, [_key(r) for r in rules])
+        return [msgspec.structs.replace(r, use=use[_key(r)]) for r in rules]
+
+    async def in_use(self, ns: int) -> list[LimitUsage]:
+        async with self._pool.take() as c:
+            keys = [r["key"] for r in await fetch(c, "limit_keys_in_use", ns=ns, limit=LIMITS_SHOWN_MAX)]
+            return list((await _use(c, ns, keys)).values())
 
     async def get(self, ns: int, scope: str, name: str) -> RuleView | None:
         row = await self._row("get_rule", ns=ns, scope=scope, name=name)
         return _view(row) if row is not None else None
+
+
+def _key(r: RuleView) -> str:
+    return f"{r.scope}/{r.name}" if r.name else r.scope
+
+
+async def _use(c: Any, ns: int, keys: list[str]) -> dict[str, LimitUsage]:
+    if not keys:
+        return {}
+    holders: defaultdict[str, list[LimitHolder]] = defaultdict(list)
+    for r in await fetch(c, "limit_holders", ns=ns, keys=keys, limit=HOLDERS_SHOWN_MAX, count_max=QUEUE_COUNT_MAX):
+        holders[r["key"]].append(LimitHolder(r["run_id"], r["workflow"], r["held"]))
+    rows = await fetch(c, "limit_use", ns=ns, keys=keys, count_max=QUEUE_COUNT_MAX)
+    return {
+        r["key"]: LimitUsage(
+            key=r["key"],
+            limit=_limit(r["key"], r["needs"]),
+            held=r["held"],
+            waiting=r["waiting"],
+            holders=holders[r["key"]],
+        )
+        for r in rows
+    }
+
+
+def _limit(key: str, needs: str | None) -> int | None:
+    """What those that wait are allowed."""
+    limits = decode_needs(needs).limits if needs else ()
+    return next((need.max for need in limits if need.key == key), None)
 
 
 def _view(r: Any) -> RuleView:

@@ -19,7 +19,7 @@ from perdure.store.queries import execute, fetch, fetch_value
 
 log = logging.getLogger("perdure.store")
 
-TABLES: Final = ("history", "run", "task", "task_attempt", "run_state", "task_log", "payload_use")
+TABLES: Final = ("history", "run", "task", "task_attempt", "node_count", "run_state", "task_log", "payload_use")
 """Each has a column `run_id` that names the run a row belongs to."""
 
 

@@ -13,6 +13,7 @@ from perdure.core.flow_control.groups import FlowControlGroup
 from perdure.core.lifecycle import RunStatus
 from perdure.core.limits import (
     CALLBACK_KEPT_S,
+    DECIDED_APPROVALS_KEPT_DAYS,
     DECLARED_TASKS_MAX,
     INSTANCE_KEPT_S,
     MESSAGE_KEYS_KEPT_S,
@@ -34,6 +35,7 @@ from perdure.store.connections import Connections
 from perdure.store.inbox import PostgresInbox
 from perdure.store.notifications import PostgresNotifications
 from perdure.store.queries import fetch, fetch_row
+from perdure.store.run_counts import merge_counts
 from perdure.store.run_fork import fork_run
 from perdure.store.run_retry import retry_run
 from perdure.store.sessions import PostgresSessions
@@ -43,7 +45,7 @@ from perdure.wire.codec import decode_events
 TASK_NAMES_MAX: Final = 10_000
 """Python tasks of a namespace that services of flows are held against."""
 TRIM_ROWS: Final = 5_000
-"""Old answers to updates that one sweep deletes."""
+"""Old answers to updates, ends of calls and decisions that one sweep deletes."""
 KEYS_TRIMMED: Final = 10_000
 """Old keys of messages that one sweep deletes."""
 
@@ -221,9 +223,14 @@ class PostgresStore(PostgresSessions, PostgresCommits, PostgresInbox, PostgresCl
         async with self._pool.take() as c:
             await flow_control.sweep(c)
         await self._fetch("delete_old_updates", age_s=float(UPDATE_ANSWERS_KEPT_S), limit=TRIM_ROWS)
+        await self._fetch("delete_old_decisions", age_days=DECIDED_APPROVALS_KEPT_DAYS, limit=TRIM_ROWS)
         await self._fetch("delete_old_instances", age_s=float(INSTANCE_KEPT_S))
         await self._fetch("delete_old_callbacks", age_s=float(CALLBACK_KEPT_S), limit=TRIM_ROWS)
         return len(forwarded)
+
+    async def merge_counts(self) -> int:
+        async with self._pool.take() as c:
+            return await merge_counts(c)
 
     async def create_partitions(self, ahead_days: int) -> int:
         async with self._pool.take() as c:

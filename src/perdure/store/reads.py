@@ -12,9 +12,19 @@ from perdure.core import ids
 from perdure.core import wait_reasons as reasons
 from perdure.core.api.admin import NamespaceItem
 from perdure.core.api.attempts import AttemptPage, AttemptPosition
-from perdure.core.api.cluster import QueueItem, WorkerItem
+from perdure.core.api.cluster import QueueItem
 from perdure.core.api.definitions import Definition, VersionItem, WorkflowItem
-from perdure.core.api.runs import LogItem, LogPage, LogPosition, Outstanding, RunDetail, RunItem, TaskItem, TaskPage
+from perdure.core.api.runs import (
+    ListTasks,
+    LogItem,
+    LogPage,
+    LogPosition,
+    Outstanding,
+    RunDetail,
+    RunItem,
+    TaskItem,
+    TaskPage,
+)
 from perdure.core.errors import IllegalTransition
 from perdure.core.lifecycle import RUN_TERMINAL, TaskStatus
 from perdure.core.runstate import RunState
@@ -32,21 +42,28 @@ from perdure.engine.api.ports import (
 from perdure.store import wait_reasons
 from perdure.store.attempts import read_attempts
 from perdure.store.clashes import retried
+from perdure.store.node_tasks import first_tasks, node_tasks, with_segments
 from perdure.store.queries import fetch, fetch_row, fetch_value
+from perdure.store.run_counts import PostgresRunCounts
 from perdure.store.run_lists import run_item
-from perdure.store.run_paths import PostgresRunPaths
 from perdure.store.run_query_sql import LOWEST
+from perdure.store.task_rows import ended_task, queued_task
 from perdure.store.words import task_status
+from perdure.store.workers import PostgresWorkers
+from perdure.store.workflow_runs import PostgresWorkflowRuns
 from perdure.wire.codec import decode_row
 
 LOG_CHUNKS: Final = 200
 """Chunks of log lines fetched at a time."""
+_FIRST_LINE: Final = LogPosition(0, -1, 0, 0, -1)
+_LAST_LINE: Final = LogPosition(253_402_300_799_000_000, (1 << 31) - 1, (1 << 31) - 1, (1 << 31) - 1, 1 << 30)
+"""Before and behind all lines; times of PostgreSQL and Python end with the year 9999."""
 _UNENDED: Final = (int(TaskStatus.PENDING), int(TaskStatus.DISPATCHED), int(TaskStatus.RUNNING))
 _lines = msgspec.json.Decoder(list[LogLine])
 
 
 @retried()
-class PostgresReads(PostgresRunPaths):
+class PostgresReads(PostgresWorkflowRuns, PostgresWorkers, PostgresRunCounts):
     async def detail(self, ns: int, run_id: bytes) -> RunDetail | None:
         async with self._snapshot() as c:
             found = await self._run(c, ns, run_id)
@@ -80,7 +97,12 @@ class PostgresReads(PostgresRunPaths):
 
     async def _counts(self, c: Any, ns: int, run_id: bytes) -> dict[int, int]:
         low, high = ids.task_range(run_id)
-        ended = await fetch(c, "count_ended_tasks", low=low, high=high, run_id=run_id, ns=ns, limit=TASKS_COUNTED_MAX)
+        span: dict[str, Any] = {"low": low, "high": high, "run_id": run_id, "ns": ns}
+        ended = await fetch(c, "counted_ended_tasks", run_id=run_id, ns=ns)
+        if ended:
+            ended += await fetch(c, "count_first_tasks", ids=first_tasks(run_id), **span)
+        else:
+            ended = await fetch(c, "count_ended_tasks", **span, limit=TASKS_COUNTED_MAX)
         queued = await fetch(c, "count_queued_tasks", run_id=run_id, ns=ns, limit=TASKS_COUNTED_MAX)
         counts = dict.fromkeys((int(s) for s in TaskStatus), 0)
         for r in (*ended, *queued):
@@ -111,8 +133,16 @@ class PostgresReads(PostgresRunPaths):
                 found = await self._tasks_by_status(c, ns, run_id, statuses, after, limit + 1, waiting)
             else:
                 found = await self._tasks_by_number(c, ns, run_id, after, limit + 1, waiting)
-        page = found[:limit]
+            page = await with_segments(c, ns, item, found[:limit])
         return TaskPage(page, page[-1].seq if len(found) > limit else None)
+
+    async def tasks_of_node(self, ns: int, run_id: bytes, wanted: ListTasks, limit: int) -> TaskPage | None:
+        async with self._snapshot() as c:
+            run = await self._run(c, ns, run_id)
+            if run is None:
+                return None
+            found = await node_tasks(c, ns, run[0], _waiting(run[0], run[2]), wanted, limit)
+            return msgspec.structs.replace(found, items=await with_segments(c, ns, run[0], found.items))
 
     async def _tasks_by_number(
         self, c: Any, ns: int, run_id: bytes, after: int, limit: int, waiting: dict[int, TaskItem]
@@ -172,19 +202,30 @@ class PostgresReads(PostgresRunPaths):
             )
         return sorted(found)[:limit]
 
-    async def logs(self, ns: int, run_id: bytes, after: LogPosition | None, limit: int) -> LogPage:
-        return await self._lines("run_logs", ns, run_id, after, limit)
+    async def logs(
+        self, ns: int, run_id: bytes, after: LogPosition | None, limit: int, newest: bool = False
+    ) -> LogPage:
+        query = "run_logs_newest" if newest else "run_logs"
+        return await self._lines(query, ns, run_id, after, limit, newest)
 
     async def task_logs(
-        self, ns: int, run_id: bytes, seqs: Sequence[int], attempt: int | None, after: LogPosition | None, limit: int
+        self,
+        ns: int,
+        run_id: bytes,
+        seqs: Sequence[int],
+        attempt: int | None,
+        after: LogPosition | None,
+        limit: int,
+        newest: bool = False,
     ) -> LogPage:
-        return await self._lines("task_logs", ns, run_id, after, limit, seqs=list(seqs), attempt=attempt)
+        query = "task_logs_newest" if newest else "task_logs"
+        return await self._lines(query, ns, run_id, after, limit, newest, seqs=list(seqs), attempt=attempt)
 
     async def _lines(
-        self, query: str, ns: int, run_id: bytes, after: LogPosition | None, limit: int, **more: Any
+        self, query: str, ns: int, run_id: bytes, after: LogPosition | None, limit: int, newest: bool, **more: Any
     ) -> LogPage:
         found: list[tuple[LogPosition, LogLine]] = []
-        place = after or LogPosition(0, -1, 0, 0, -1)
+        place = after or (_LAST_LINE if newest else _FIRST_LINE)
         async with self._snapshot() as c:
             while len(found) <= limit:
                 rows = await fetch(
@@ -199,22 +240,21 @@ class PostgresReads(PostgresRunPaths):
                     limit=LOG_CHUNKS,
                     **more,
                 )
-                fresh = [
-                    line
-                    for r in rows
-                    for line in _lines_of(r)
-                    if msgspec.structs.astuple(line[0]) > msgspec.structs.astuple(place)
-                ]
-                found += fresh
+                found += [line for r in rows for line in _lines_from(r, place, newest)]
                 if len(rows) < LOG_CHUNKS:
                     break
-                place = LogPosition(rows[-1]["at"], rows[-1]["seq"], rows[-1]["attempt"], rows[-1]["n"], 1 << 30)
+                edge = -1 if newest else _LAST_LINE.line
+                place = LogPosition(rows[-1]["at"], rows[-1]["seq"], rows[-1]["attempt"], rows[-1]["n"], edge)
             page = found[:limit]
             names = await self._names(c, ns, run_id, {p.seq for p, _ in page if p.seq >= 0})
-        items = [LogItem(p.seq, names.get(p.seq, ""), p.attempt, p, line) for p, line in page]
+        items: list[LogItem] = []
+        for p, line in page:
+            name, node = names.get(p.seq, ("", ""))
+            items.append(LogItem(p.seq, name, p.attempt, p, line, node))
         return LogPage(items, page[-1][0] if len(found) > limit else None)
 
-    async def _names(self, c: Any, ns: int, run_id: bytes, seqs: set[int]) -> dict[int, str]:
+    async def _names(self, c: Any, ns: int, run_id: bytes, seqs: set[int]) -> dict[int, tuple[str, str]]:
+        """Of tasks: their names, and their nodes in a flow."""
         if not seqs:
             return {}
         wanted = [ids.derive(run_id, ids.TASK, s) for s in seqs]
@@ -222,11 +262,11 @@ class PostgresReads(PostgresRunPaths):
             *await fetch(c, "ended_tasks", ids=wanted, run_id=run_id, ns=ns),
             *await fetch(c, "queued_tasks", ids=wanted, run_id=run_id, ns=ns),
         ]
-        names = {r["seq"]: r["name"] for r in rows}
+        names = {r["seq"]: (r["name"], r["node"] or "") for r in rows}
         if len(names) < len(seqs):
             run = await self._run(c, ns, run_id)
             if run is not None and (out := run[2]) is not None:
-                names |= {s: out.tasks[s][0] for s in seqs if s in out.tasks}
+                names |= {s: (out.tasks[s][0], out.tasks[s][3]) for s in seqs if s in out.tasks}
         return names
 
     async def attempts(
@@ -272,34 +312,6 @@ class PostgresReads(PostgresRunPaths):
             source=r["source"] or "",
             registered_us=r["registered_at"],
         )
-
-    async def workers(self, ns: int, after: bytes, limit: int) -> list[WorkerItem]:
-        return [
-            WorkerItem(
-                id=r["id"],
-                name=r["name"],
-                host=r["host"],
-                pid=r["pid"],
-                sdk=r["sdk"],
-                queues=r["queues"],
-                tasks=r["tasks"],
-                workflows=r["workflows"],
-                slots=r["slots"],
-                slots_used=r["slots_used"],
-                runs_held=r["runs_held"],
-                draining=r["draining"],
-                connected_us=r["connected_at"],
-                seen_us=r["seen_at"],
-                blocked=r["blocked"],
-                engine=r["engine"],
-                ended=r["ended"],
-                failed=r["failed"],
-                p50_us=r["p50_us"],
-                p95_us=r["p95_us"],
-                p99_us=r["p99_us"],
-            )
-            for r in await self._fetch("list_workers", ns=ns, after=after, limit=limit)
-        ]
 
     async def queues(self, ns: int) -> list[QueueItem]:
         async with self._snapshot() as c:
@@ -362,48 +374,8 @@ def _waiting(item: RunItem, outstanding: Outstanding | None) -> dict[int, TaskIt
 
 
 def _joined(ended: list[Any], queued: list[Any], waiting: dict[int, TaskItem]) -> list[TaskItem]:
-    found = {r["seq"]: _ended_task(r) for r in ended} | waiting | {r["seq"]: _queued_task(r) for r in queued}
+    found = {r["seq"]: ended_task(r) for r in ended} | waiting | {r["seq"]: queued_task(r) for r in queued}
     return [found[seq] for seq in sorted(found)]
-
-
-def _ended_task(r: Any) -> TaskItem:
-    return TaskItem(
-        id=r["id"],
-        seq=r["seq"],
-        name=r["name"],
-        queue=r["queue"],
-        status=task_status(r["status"]),
-        attempts=r["attempts"],
-        lost=r["lost"],
-        scheduled_us=r["scheduled_at"],
-        started_us=r["started_at"],
-        finished_us=r["finished_at"],
-        error=r["error"],
-        worker=r["worker"],
-        node=r["node"],
-        copied=r["copied"],
-    )
-
-
-def _queued_task(r: Any) -> TaskItem:
-    pending = r["status"] == "pending"
-    return TaskItem(
-        id=r["id"],
-        seq=r["seq"],
-        name=r["name"],
-        queue=r["queue"],
-        status=task_status(r["status"]),
-        attempts=r["attempt"] - pending,
-        lost=r["lost"],
-        scheduled_us=r["scheduled_at"],
-        started_us=None if pending else r["started_at"],
-        run_at_us=r["run_at"] if pending else None,
-        error=r["error"],
-        worker=r["worker"],
-        details=r["details"] or b"",
-        blocked=r["blocked"],
-        node=r["node"],
-    )
 
 
 def fold(rows: Sequence[Any]) -> Outstanding | None:
@@ -429,11 +401,16 @@ def fold(rows: Sequence[Any]) -> Outstanding | None:
     )
 
 
-def _lines_of(r: Any) -> list[tuple[LogPosition, LogLine]]:
-    return [
+def _lines_from(r: Any, place: LogPosition, newest: bool) -> list[tuple[LogPosition, LogLine]]:
+    """Lines of a chunk behind a position; for `newest`, those before it, the last first."""
+    lines = [
         (LogPosition(r["at"], r["seq"], r["attempt"], r["n"], i), line)
         for i, line in enumerate(_lines.decode(r["body"]))
     ]
+    at = msgspec.structs.astuple(place)
+    if newest:
+        return [line for line in reversed(lines) if msgspec.structs.astuple(line[0]) < at]
+    return [line for line in lines if msgspec.structs.astuple(line[0]) > at]
 
 
 def _workflow_item(r: Any) -> WorkflowItem:

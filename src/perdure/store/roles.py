@@ -40,6 +40,8 @@ ENGINE_GRANTS: Final = {
     "active_run_list": "select",
     "ended_run_list": "select",
     "run": "select, insert, delete",  # a run that is opened again moves back
+    "run_count": _ROWS,
+    "run_duration": _ROWS,
     "run_key": "select, insert, delete",
     "history": "select, insert",
     "task": "select, insert, delete",  # and what failed in it is written anew
@@ -49,6 +51,7 @@ ENGINE_GRANTS: Final = {
     "inbox": _ROWS,
     "promise": _ROWS,
     "vote": _ROWS,
+    "decided_approval": _ROWS,
     "message_key": _ROWS,
     "used_link": _ROWS,
     "secret": "select, insert",
@@ -70,6 +73,7 @@ ENGINE_GRANTS: Final = {
     "bulk_job_run": _ROWS,
     "schedule": _ROWS,
     "schedule_fire": _ROWS,
+    "node_count": _ROWS,
     "run_state": _ROWS,
     "payload": _ROWS,
     "payload_chunk": _ROWS,
@@ -80,6 +84,7 @@ ENGINE_GRANTS: Final = {
     "engine_backlog": _ROWS,
     "task_log": "select, insert, delete",
     "api_key": "select, insert, update (last_used_at, revoked_at)",
+    "web_session": "select, insert, update (used_at), delete",
     "audit": "select, insert",
     "audit_chain": "select",
     "audit_head": "select",
@@ -94,6 +99,8 @@ ENGINE_FUNCTIONS: Final = (
     "create_partition(text, text, uuid, uuid)",
     "drop_partition(text, text)",
     "delete_run(uuid, integer, uuid, uuid)",
+    "votes(uuid, text)",
+    "count_runs(int[], text[], text[], timestamptz[], timestamptz[], int)",
     "chain(bytea, timestamptz, uuid, int, int, int, int, bytea)",
     *_OF_ATTEMPTS,
 )
@@ -106,6 +113,7 @@ READER_GRANTS: Final = {
     "api_key": f"select ({_KEY_COLUMNS})",
     "secret": "select (name, created_at)",
     "webhook": "select (ns, name, event, created_at, created_by)",
+    "web_session": "select (subject, name, key_id, role, namespace, created_at, used_at, expires_at)",
 }
 READER_FUNCTIONS: Final = ("clock()", *_OF_ATTEMPTS)
 

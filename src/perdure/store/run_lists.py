@@ -9,23 +9,24 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from perdure.core import ids
 from perdure.core import wait_reasons as reasons
-from perdure.core.api.runs import RunItem, RunPage
+from perdure.core.api.runs import RunCount, RunItem, RunPage
 from perdure.core.durations import FOREVER_US
 from perdure.core.lifecycle import RunStatus
 from perdure.core.run_query import Node
-from perdure.engine.api.ports import SCAN_ROWS_MAX
+from perdure.engine.api.ports import RUN_COUNT_ROWS_MAX, SCAN_ROWS_MAX
 from perdure.store import wait_reasons
 from perdure.store.clashes import retried
 from perdure.store.connections import Connections
 from perdure.store.port import PostgresPort
-from perdure.store.queries import fetch_value, queries
-from perdure.store.run_query_sql import ACTIVE, ENDED, Hints, QueryCondition, hints_of, is_answered_by
+from perdure.store.queries import fetch, fetch_row, fetch_value, queries
+from perdure.store.run_query_sql import ACTIVE, ENDED, HIGHEST, Hints, QueryCondition, hints_of, is_answered_by
 from perdure.store.words import run_status
 
 READ_SETTINGS: Final = {
@@ -36,6 +37,20 @@ READ_SETTINGS: Final = {
     "enable_incremental_sort": "off",
 }
 DAY_MS: Final = 86_400_000
+WINDOW_DAYS: Final = 3
+"""Days of ended runs that a list looks at first."""
+WINDOW_GROWTH: Final = 4
+"""How many times as many days it looks at next."""
+WINDOW_DAYS_MAX: Final = 192
+"""After so many at once a page ends, though there may be matches further back."""
+ATTEMPTS_SEEN: Final = 200
+"""Earlier attempts of a run that are looked at for a list."""
+_COUNTS: Final = {
+    "list_active": "count_active",
+    "list_ended": "count_ended",
+    "list_ended_of_workflow": "count_ended_of_workflow",
+    "list_ended_badly": "count_ended_badly",
+}
 _BADLY: Final = frozenset({RunStatus.FAILED.word, RunStatus.CANCELLED.word})
 
 
@@ -78,27 +93,64 @@ class PostgresRunLists(PostgresPort):
         async with self._pool.take() as c, c.transaction(isolation="repeatable_read", readonly=True):
             yield c
 
-    async def runs(self, ns: int, query: Node, below: bytes | None, limit: int, waiting_on: str = "") -> RunPage:
+    async def runs(
+        self, ns: int, query: Node, below: bytes | None, limit: int, waiting_on: str = "", *, with_waits: bool = False
+    ) -> RunPage:
         hints = hints_of(query)
         if below is not None:
             hints = replace(hints, high=min(hints.high, below))
         if waiting_on:
             return await self._waiting(ns, query, waiting_on, hints, limit)
         async with self._snapshot() as c:
-            page = _merged([await self._list(c, w, ns, query, hints, limit) for w in _walks(hints)], limit)
+            page = _merged([await self._walked(c, w, ns, query, hints, limit) for w in _walks(hints)], limit)
             if hints.attributes and len(page.items) < limit and page.next is not None:
                 page = _merged(await self._by_attributes(c, ns, query, hints, limit), limit)
+            if with_waits and page.items:
+                page = RunPage(await _with_waits(c, ns, page.items), page.next)
         return page
+
+    async def count_runs(self, ns: int, query: Node, waiting_on: str = "") -> RunCount:
+        hints = hints_of(query)
+        async with self._snapshot() as c:
+            if waiting_on:
+                found, floor = await wait_reasons.waiting_on(
+                    c, ns, waiting_on, hints.low, hints.high, RUN_COUNT_ROWS_MAX
+                )
+                rows = await fetch_matching(c, "matching_run_ids", query, run_ids=found, ns=ns)
+                return RunCount(len(rows), floor is None and len(found) < RUN_COUNT_ROWS_MAX)
+            count, exact = 0, True
+            for walk in _walks(hints):
+                matched, is_all = await self._count(c, walk, ns, query, hints)
+                count, exact = count + matched, exact and is_all
+        return RunCount(count, exact)
+
+    async def _count(self, c: Any, walk: _Walk, ns: int, query: Node, hints: Hints) -> tuple[int, bool]:
+        """How many match, and whether these are all."""
+        matched, left, reached = 0, RUN_COUNT_ROWS_MAX, hints.high
+        for window in await _windows(c, walk, hints):
+            reached = window.low
+            [row] = await fetch_matching(
+                c,
+                _COUNTS[walk.name],
+                query,
+                ns=ns,
+                low=window.low,
+                high=window.high,
+                scan_limit=left,
+                **walk.arguments,
+            )
+            matched, left = matched + row["matched"], left - row["scanned"]
+            if left <= 0:
+                return matched, False
+        return matched, reached == hints.low
 
     async def _waiting(self, ns: int, query: Node, on: str, hints: Hints, limit: int) -> RunPage:
         """Active runs with a given wait reason, each with all its wait reasons."""
         async with self._snapshot() as c:
             found, floor = await wait_reasons.waiting_on(c, ns, on, hints.low, hints.high, limit + 1)
             rows = await fetch_matching(c, "run_items", query, run_ids=found[:limit], ns=ns)
-            items = [
-                msgspec.structs.replace(run_item(r), waits=_asked(await wait_reasons.waits_of(c, ns, r["run_id"]), on))
-                for r in rows
-            ]
+            waits = await wait_reasons.waits_of_runs(c, ns, [r["run_id"] for r in rows])
+            items = [msgspec.structs.replace(run_item(r), waits=_asked(waits.get(r["run_id"]), on)) for r in rows]
         if len(found) > limit:
             return RunPage(items, found[limit - 1])
         return RunPage(items, floor)
@@ -117,6 +169,19 @@ class PostgresRunLists(PostgresPort):
             **walk.arguments,
         )
         return _source(rows, scan, limit + 1)
+
+    async def _walked(self, c: Any, walk: _Walk, ns: int, query: Node, hints: Hints, limit: int) -> _Source:
+        """One window after the other until the page is full."""
+        items, reached = list[RunItem](), hints.high
+        for window in await _windows(c, walk, hints):
+            reached = window.low
+            part = await self._list(c, walk, ns, query, window, limit)
+            items += part.items
+            if part.horizon is not None:
+                return _Source(items, part.horizon)
+            if len(items) > limit:
+                break
+        return _Source(items, None if reached == hints.low else reached)
 
     async def _by_attributes(self, c: Any, ns: int, query: Node, hints: Hints, limit: int) -> list[_Source]:
         """Rare attributes: through their index, over windows of days that double until the page is full."""
@@ -176,6 +241,14 @@ class PostgresRunLists(PostgresPort):
         return us
 
 
+async def _with_waits(c: Any, ns: int, items: list[RunItem]) -> list[RunItem]:
+    active = [i.run_id for i in items if i.finished_us is None]
+    waits = await wait_reasons.waits_of_runs(c, ns, active)
+    rows = await fetch(c, "most_attempts", run_ids=[i.run_id for i in items], ns=ns, limit=ATTEMPTS_SEEN)
+    attempts = {r["run_id"]: r["attempts"] for r in rows}
+    return [msgspec.structs.replace(i, waits=waits.get(i.run_id, []), attempts=attempts.get(i.run_id)) for i in items]
+
+
 async def fetch_matching(c: Any, name: str, query: Node, /, **args: Any) -> list[Any]:
     """The rows of a statement with a condition, see sql/lists.sql."""
     statement = queries()[name]
@@ -184,6 +257,34 @@ async def fetch_matching(c: Any, name: str, query: Node, /, **args: Any) -> list
     sql = statement.sql.replace("/*query*/", f"and {condition.sql}")
     rows: list[Any] = await c.fetch(sql, *bound, *condition.parameters)
     return rows
+
+
+async def _windows(c: Any, walk: _Walk, hints: Hints) -> list[Hints]:
+    """The range of ids in windows of days, newest first, each longer than the one before. To plan a statement about ended runs takes time
+    for each day that it may look at, whether there are matches or not."""
+    if walk.statuses == ACTIVE:
+        return [hints]
+    known = await fetch_row(c, "run_days")
+    oldest, top, days = max(hints.low, _first_of(known["oldest"])), hints.high, WINDOW_DAYS
+    newest_ms = min(ids.unix_ms_of(top), known["clock"] // 1000 + DAY_MS)
+    windows: list[Hints] = []
+    while True:
+        newest_ms -= days * DAY_MS
+        floor = ids.lowest_at(max(newest_ms, 0)).bytes
+        if floor <= oldest:
+            return [*windows, replace(hints, high=top)]
+        windows.append(replace(hints, low=floor, high=top))
+        if days >= WINDOW_DAYS_MAX:
+            return windows
+        top, days = floor, days * WINDOW_GROWTH
+
+
+def _first_of(partition: str | None) -> bytes:
+    """The first id of a partition by its name; of none: the last there is, for nothing is below the default partition."""
+    if partition is None:
+        return HIGHEST
+    day = datetime.strptime(partition.removeprefix("run_p"), "%Y%m%d").replace(tzinfo=UTC)
+    return ids.lowest_at(int(day.timestamp() * 1000)).bytes
 
 
 def _walks(hints: Hints) -> list[_Walk]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -9,7 +11,7 @@ import msgspec
 from perdure.core import wait_reasons
 from perdure.core.flow_control.admission import QueueReason
 from perdure.engine.api.ports import SCAN_ROWS_MAX
-from perdure.store.queries import fetch, fetch_row
+from perdure.store.queries import fetch
 from perdure.wire.codec import decode_options
 
 _RECORDED: Final = frozenset({"approval", "signal", "event", "promise", "update", "child", "timer", "task"})
@@ -28,9 +30,22 @@ _reason = msgspec.json.Decoder(QueueReason)
 
 async def waits_of(c: Any, ns: int, run_id: bytes) -> list[wait_reasons.WaitReason] | None:
     """None for a run that is not active."""
-    r = await fetch_row(c, "run_wait_reasons", run_id=run_id, ns=ns)
-    if r is None:
-        return None
+    return (await waits_of_runs(c, ns, [run_id])).get(run_id)
+
+
+async def waits_of_runs(c: Any, ns: int, run_ids: Sequence[bytes]) -> dict[bytes, list[wait_reasons.WaitReason]]:
+    """Of those that are active."""
+    if not run_ids:
+        return {}
+    tasks: defaultdict[bytes, list[Any]] = defaultdict(list)
+    rows = await fetch(c, "run_wait_reasons", run_ids=list(run_ids), ns=ns)
+    working = [r["run_id"] for r in rows if not r["is_queued"]]
+    for t in await fetch(c, "task_wait_reasons", run_ids=working, ns=ns, limit=wait_reasons.WAITS_MAX):
+        tasks[t["run_id"]].append(t)
+    return {r["run_id"]: _waits(r, tasks[r["run_id"]]) for r in rows}
+
+
+def _waits(r: Any, waiting: Sequence[Any]) -> list[wait_reasons.WaitReason]:
     if r["stuck"] is not None or r["paused_by"] is not None:
         paused = [wait_reasons.run_paused(r["paused_by"], r["pause_reason"])] if r["paused_by"] is not None else []
         return [*paused, *([wait_reasons.stuck(r["stuck"])] if r["stuck"] is not None else [])]
@@ -42,10 +57,7 @@ async def waits_of(c: Any, ns: int, run_id: bytes) -> list[wait_reasons.WaitReas
             if r["reason"]
             else wait_reasons.about_to_start(r["workflow"])
         ]
-    tasks = [
-        _of_task(t) for t in await fetch(c, "task_wait_reasons", run_id=run_id, ns=ns, limit=wait_reasons.WAITS_MAX)
-    ]
-    found = [*wait_reasons.decode(r["wait_reasons"]), *tasks]
+    found = [*wait_reasons.decode(r["wait_reasons"]), *map(_of_task, waiting)]
     if not r["owned"] and r["due"] and not r["served"] and r["kind"] == "code":
         if r["pin"]:  # what its code waited for when it slept says nothing any more
             return [wait_reasons.no_version(r["workflow"], r["pin"])]

@@ -20,7 +20,7 @@
 -- advisory locks of keys (sql/flow_control.sql). Migrations lock tables in the same order.
 --
 -- Hot tables hold active work only and stay small: engine_session, run_queue, task_queue, inbox, promise. Tables that grow are
--- append-only and partitioned by id, hence by day, because an id opens with its millisecond: run, history, task, task_attempt,
+-- append-only and partitioned by id, hence by day, because an id opens with its millisecond: run, history, task, task_attempt, node_count,
 -- run_state, task_log, payload_use. Retention drops whole partitions. The default partition takes rows of runs that outlived their day.
 --
 -- Conventions. ns is a namespace's number. Times end in _at and follow perdure.clock(); durations end in _us, microseconds.
@@ -294,6 +294,66 @@ select run_id, ns, workflow, version, key, status, created_at, finished_at, attr
        null::text as wait_reasons, null::text as waiting_on
   from perdure.run;
 
+-- How many runs have ended, by workflow and time of creation. A statement that ends, retries or deletes a run changes these numbers in the same
+-- transaction, so that lists and charts need not count runs and a crash cannot make them differ. A row belongs to the connection that
+-- wrote it (writer): two transactions never wait for each other's. Upkeep merges them (sql/run_counts.sql).
+create table perdure.run_count (
+  ns        int not null,
+  workflow  text not null,
+  at        timestamptz not null,
+  merged_s  int not null default 0,
+  writer    int not null,
+  success   bigint not null default 0,
+  failed    bigint not null default 0,
+  cancelled bigint not null default 0,
+  primary key (ns, workflow, at, merged_s, writer)
+) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02);
+comment on column perdure.run_count.workflow is 'empty: all workflows together';
+comment on column perdure.run_count.at is 'when the runs were created, rounded down to 15 minutes, and to merged_s where that is more';
+comment on column perdure.run_count.merged_s is 'how many seconds upkeep has merged into the row; 0: none yet';
+comment on column perdure.run_count.writer is 'the backend process that writes the row; 0: upkeep';
+comment on column perdure.run_count.failed is 'a run that is retried or deleted is taken off, perhaps in another row: the sum counts';
+create index run_count_merged on perdure.run_count (merged_s, at);
+
+-- How long runs took that succeeded, by workflow and day of creation. `size` is perdure.duration_size; see core/run_counts.py.
+create table perdure.run_duration (
+  ns       int not null,
+  workflow text not null,
+  day      timestamptz not null,
+  size     smallint not null,
+  merged_s int not null default 0,
+  writer   int not null,
+  n        bigint not null,
+  primary key (ns, workflow, day, size, merged_s, writer)
+) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02);
+comment on column perdure.run_duration.day is 'its first moment, UTC';
+comment on column perdure.run_duration.writer is 'as in run_count, like merged_s';
+create index run_duration_merged on perdure.run_duration (merged_s, day);
+create function perdure.duration_size(begin_at timestamptz, end_at timestamptz) returns smallint language sql immutable parallel safe
+  return floor(8 * ln(greatest(date_part('epoch', end_at - begin_at) * 1e6, 1)) / ln(2::float8))::smallint;
+
+-- Counts runs that have ended (sign 1), or takes back those that are retried or deleted (-1). The plans of a function in PL/pgSQL are kept,
+-- and a commit that ends no run does not call it.
+create function perdure.count_runs(namespaces int[], workflows text[], statuses text[], begun timestamptz[], ended timestamptz[], sign int) returns void
+language plpgsql as $$
+begin
+  insert into perdure.run_count as c (ns, workflow, at, writer, success, failed, cancelled)
+  select u.ns, coalesce(u.workflow, ''), u.bin, pg_backend_pid(), sign * count(*) filter (where u.status = 'success'),
+         sign * count(*) filter (where u.status = 'failed'), sign * count(*) filter (where u.status = 'cancelled')
+    from (select r.ns, r.workflow, r.status, date_bin('15 minutes', r.begun_at, 'epoch') as bin
+            from unnest(namespaces, workflows, statuses, begun) as r(ns, workflow, status, begun_at)) u
+   group by grouping sets ((u.ns, u.bin, u.workflow), (u.ns, u.bin))
+  on conflict on constraint run_count_pkey do update
+    set success = c.success + excluded.success, failed = c.failed + excluded.failed, cancelled = c.cancelled + excluded.cancelled;
+  if 'success' = any(statuses) then
+    insert into perdure.run_duration as c (ns, workflow, day, size, writer, n)
+    select r.ns, r.workflow, date_bin('1 day', r.begun_at, 'epoch'), perdure.duration_size(r.begun_at, r.ended_at), pg_backend_pid(), sign * count(*)
+      from unnest(namespaces, workflows, statuses, begun, ended) as r(ns, workflow, status, begun_at, ended_at)
+     where r.status = 'success' group by 1, 2, 3, 4
+    on conflict on constraint run_duration_pkey do update set n = c.n + excluded.n;
+  end if;
+end $$;
+
 -- Runs that were started under an id of the user's own.
 create table perdure.run_key (
   ns         int not null,
@@ -319,7 +379,7 @@ create table perdure.bulk_job (
   id          uuid primary key,
   ns          int not null,
   key         text,
-  action      text not null check (action in ('cancel', 'terminate', 'pause', 'resume', 'retry', 'delete')),
+  action      text not null check (action in ('cancel', 'terminate', 'pause', 'resume', 'retry', 'delete', 'signal')),
   query       text not null,
   reason      text not null,
   is_dry_run  boolean not null,
@@ -334,7 +394,10 @@ create table perdure.bulk_job (
   matched     int not null default 0,
   done        int not null default 0,
   skipped     int not null default 0,
-  failed      int not null default 0
+  failed      int not null default 0,
+  signal      text,
+  payload     bytea,
+  check ((signal is not null) = (action = 'signal'))
 );
 create unique index bulk_job_key on perdure.bulk_job (ns, key) where key is not null;
 create index bulk_job_list on perdure.bulk_job (ns, id);
@@ -556,6 +619,70 @@ comment on column perdure.task_attempt.epoch is 'of the run when the end of the 
 comment on column perdure.task_attempt.started_at is 'null: the engine that had it is gone, and it is not known whether it began';
 create table perdure.task_attempt_default partition of perdure.task_attempt default;
 
+-- Ended tasks of runs with many, counted by node: those that are number 1,000 or later in their run. Earlier ones are read one by one, so that
+-- a run with few pays nothing. Changed in the transaction that writes, copies or takes back the rows of task; only the
+-- owner of a run, or the retry of one without an owner, writes its rows.
+create table perdure.node_count (
+  run_id uuid not null,
+  node   text not null,
+  what   text not null check (what in ('start', 'end', 'success', 'failed', 'skipped', 'cancelled', 'duration', 'attempts')),
+  bin    int not null,
+  ns     int not null,
+  n      bigint not null,
+  primary key (run_id, node, what, bin)
+) partition by range (run_id);
+comment on column perdure.node_count.node is 'of a flow, without its index in a foreach; the name of a task of code';
+comment on column perdure.node_count.what is 'start, end: of the last attempts that began; a status; duration: of tasks that succeeded; attempts: that a task took';
+comment on column perdure.node_count.bin is 'perdure.age_bin of the moment, counted from the time in the id of the run; perdure.duration_size; the number of attempts; 0 for a status other than failed';
+comment on column perdure.node_count.n is 'tasks';
+create table perdure.node_count_default partition of perdure.node_count default;
+
+-- A part of the life of a run, by microseconds since its beginning: sixteenths of a second at first, then 128 parts of each doubling. Whole
+-- numbers, so that core/timeline/bins.py finds the same.
+create function perdure.age_bin(age_us bigint) returns int language sql immutable parallel safe
+  return (select (o.octave * 128 + (o.parts >> o.octave))::int
+            from (select p.parts, greatest(length(ltrim(p.parts::bit(64)::text, '0')) - 8, 0) as octave
+                    from (select greatest(age_us, 0) * 16 / 1000000 as parts) p) o
+           where age_us is not null);
+
+-- Counts ended tasks (sign 1), or takes them back (sign -1), where tasks are copied or taken back; engine/commits/node_counts.py counts those
+-- that a commit writes.
+create function perdure.count_tasks(run_ids uuid[], namespaces int[], seqs int[], names text[], nodes text[], statuses text[], tries int[],
+                                    starts timestamptz[], ends timestamptz[], sign int) returns void language plpgsql as $$
+#variable_conflict use_column
+begin
+  with given as materialized (
+    select u.run_id, u.ns, coalesce(case when u.node like '%[%' then regexp_replace(u.node, '\[\d+\]', '', 'g') else u.node end, u.name) as node,
+           u.status, u.attempts, ('x' || left(replace(u.run_id::text, '-', ''), 12))::bit(48)::bigint * 1000 as base_us,
+           (extract(epoch from u.started_at) * 1000000)::bigint as start_us, (extract(epoch from u.finished_at) * 1000000)::bigint as end_us
+      from unnest(run_ids, namespaces, seqs, names, nodes, statuses, tries, starts, ends)
+             as u(run_id, ns, seq, name, node, status, attempts, started_at, finished_at)
+     where u.seq >= 1000
+  ),
+  binned as materialized (
+    select g.run_id, g.ns, g.node, g.status, g.attempts, perdure.age_bin(g.start_us - g.base_us) as start_bin,
+           perdure.age_bin(g.end_us - g.base_us) as end_bin,
+           case when g.status = 'success' then floor(8 * ln(greatest(g.end_us - g.start_us, 1)::float8) / ln(2::float8))::int end as duration
+      from given g
+  )
+  insert into perdure.node_count as c (run_id, node, what, bin, ns, n)
+  select p.run_id, p.node, p.what, p.bin, p.ns, sign * count(*)
+    from (
+      select t.run_id, t.node, 'start' as what, t.start_bin as bin, t.ns from binned t
+      union all
+      select t.run_id, t.node, 'end', t.end_bin, t.ns from binned t where t.start_bin is not null
+      union all
+      select t.run_id, t.node, t.status, case when t.status = 'failed' then t.end_bin else 0 end, t.ns from binned t
+      union all
+      select t.run_id, t.node, 'duration', t.duration, t.ns from binned t
+      union all
+      select t.run_id, t.node, 'attempts', t.attempts, t.ns from binned t) p
+   where p.bin is not null
+   group by 1, 2, 3, 4, 5
+   order by 1, 2, 3, 4
+  on conflict (run_id, node, what, bin) do update set n = c.n + excluded.n;
+end $$;
+
 -- How an attempt ended, by the status of its task and the code of the error.
 create function perdure.attempt_outcome(status text, error_code text) returns text language sql immutable parallel safe
   return case when status <> 'failed' then status
@@ -661,6 +788,7 @@ comment on column perdure.promise.spec is 'JSON of core/approvals.py or core/nam
 comment on column perdure.promise.event is 'the named event that resolves it';
 comment on column perdure.promise.authorized is 'resolved by a caller that may answer for others; an approval with assignees that is requested later stays resolved';
 create index promise_open_approvals on perdure.promise (ns, created_at, run_id, name) where kind = 'approval' and resolved_at is null;
+create index promise_deadlines      on perdure.promise (ns, deadline_at, run_id, name) where kind = 'approval' and resolved_at is null and deadline_at is not null;
 create index promise_open_events    on perdure.promise (ns, event, run_id, name) where kind = 'event' and resolved_at is null;
 
 -- Answers to approvals, one per person. They go with the promise; the audit log keeps them.
@@ -675,6 +803,53 @@ create table perdure.vote (
   at       timestamptz not null default now(),
   primary key (run_id, name, who)
 );
+
+-- Approvals that are no longer open, for some days: the promise and its votes go with the run. The triggers write a row when the promise
+-- is resolved, in any way, and when one whose deadline has passed goes with its run.
+create table perdure.decided_approval (
+  run_id      uuid not null,
+  name        text not null,
+  ns          int not null,
+  created_at  timestamptz not null,
+  resolved_at timestamptz,
+  decided_at  timestamptz not null,
+  spec        text not null,
+  assignees   text[],
+  escalate_to text[],
+  voters      text[] not null,
+  votes       jsonb not null,
+  primary key (run_id, name)
+);
+comment on column perdure.decided_approval.resolved_at is 'null: its deadline passed';
+create index decided_approval_list on perdure.decided_approval (ns, decided_at, run_id, name);
+create index decided_approval_age  on perdure.decided_approval (decided_at);
+
+create function perdure.votes(of_run uuid, of_name text) returns jsonb language sql stable parallel safe
+  begin atomic
+    select coalesce(jsonb_agg(jsonb_build_object('who', v.who, 'approved', v.approved, 'comment', coalesce(v.comment, ''), 'via', v.via,
+                                                 'at_us', (extract(epoch from v.at) * 1000000)::bigint) order by v.at, v.who), '[]')
+      from perdure.vote v where v.run_id = of_run and v.name = of_name;
+  end;
+
+create function perdure.keep_decision() returns trigger language plpgsql as $$
+declare
+  votes jsonb := perdure.votes(old.run_id, old.name);
+  resolved timestamptz := case when tg_op = 'UPDATE' then new.resolved_at end;
+begin
+  insert into perdure.decided_approval (run_id, name, ns, created_at, resolved_at, decided_at, spec, assignees, escalate_to, voters, votes)
+  values (old.run_id, old.name, old.ns, old.created_at, resolved, coalesce(resolved, old.deadline_at), old.spec, old.assignees, old.escalate_to,
+          array(select jsonb_array_elements(votes)->>'who'), votes)
+  on conflict (run_id, name) do update
+    set created_at = excluded.created_at, resolved_at = excluded.resolved_at, decided_at = excluded.decided_at, spec = excluded.spec,
+        assignees = excluded.assignees, escalate_to = excluded.escalate_to, voters = excluded.voters, votes = excluded.votes;
+  return null;
+end $$;
+create trigger promise_resolved after update of resolved_at on perdure.promise for each row
+  when (old.kind = 'approval' and old.spec is not null and old.resolved_at is null and new.resolved_at is not null)
+  execute function perdure.keep_decision();
+create trigger promise_expired after delete on perdure.promise for each row
+  when (old.kind = 'approval' and old.spec is not null and old.resolved_at is null and old.deadline_at <= perdure.clock())
+  execute function perdure.keep_decision();
 
 -- Signed links that were used: a link works once.
 create table perdure.used_link (
@@ -1011,6 +1186,23 @@ create table perdure.api_key (
 );
 comment on column perdure.api_key.ns is 'null: every namespace';
 
+-- Sessions of browsers. The id is in the cookie alone; hash is its SHA-256. A session of an API key has the rights of the key, looked up at each use.
+create table perdure.web_session (
+  hash       bytea primary key,
+  subject    text not null,
+  name       text not null,
+  key_id     text,
+  role       text check (role in ('viewer', 'operator', 'developer', 'worker', 'admin')),
+  namespace  text,
+  created_at timestamptz not null default now(),
+  used_at    timestamptz not null default now(),
+  expires_at timestamptz not null,
+  check ((key_id is null) <> (role is null))
+);
+comment on column perdure.web_session.namespace is 'null: every namespace';
+create index web_session_subject on perdure.web_session (subject, created_at);
+create index web_session_expiry on perdure.web_session (expires_at);
+
 -- Requests that carry an Idempotency-Key, with the first answer.
 create table perdure.idempotency (
   ns         int not null,
@@ -1035,6 +1227,7 @@ create table perdure.audit (
   detail jsonb
 );
 create index audit_list on perdure.audit (ns, id);
+create index audit_at   on perdure.audit (at);
 
 -- The hash chain of the audit log. n counts its lines in the order in which their transactions committed; the head holds the last.
 create table perdure.audit_chain (
@@ -1113,7 +1306,7 @@ create function perdure.first_id(at timestamptz) returns uuid language sql immut
 create function perdure.partition_day(parent text, name text) returns timestamptz
 language plpgsql immutable set search_path = pg_catalog, perdure, pg_temp as $$
 begin
-  if parent is null or name is null or parent not in ('history', 'run', 'task', 'task_attempt', 'run_state', 'task_log', 'payload_use')
+  if parent is null or name is null or parent not in ('history', 'run', 'task', 'task_attempt', 'node_count', 'run_state', 'task_log', 'payload_use')
      or name !~ ('^' || parent || '_p[0-9]{8}$') then
     raise exception '% is not a partition of perdure.%', name, parent using errcode = 'invalid_parameter_value';
   end if;
@@ -1186,9 +1379,12 @@ begin
   if exists (select from perdure.run_queue q where q.run_id = parent) then
     return 'awaited';
   end if;
+  perform perdure.count_runs(array[r.ns], array[r.workflow], array[r.status], array[r.created_at], array[r.finished_at], -1)
+     from perdure.run r where r.run_id = run;
   delete from perdure.history h where h.run_id = run;
   delete from perdure.task t where t.id between low and high and t.run_id = run;
   delete from perdure.task_attempt t where t.id between low and high and t.run_id = run;
+  delete from perdure.node_count c where c.run_id = run;
   delete from perdure.run_state s where s.run_id = run;
   delete from perdure.task_log l where l.run_id = run;
   delete from perdure.payload_use u where u.run_id = run;
@@ -1197,6 +1393,7 @@ begin
   delete from perdure.inbox i where i.run_id = run;
   delete from perdure.promise p where p.run_id = run;
   delete from perdure.vote v where v.run_id = run;
+  delete from perdure.decided_approval d where d.run_id = run;
   delete from perdure.update_answer a where a.run_id = run;
   delete from perdure.dedup d where d.run_id = run;
   delete from perdure.run r where r.run_id = run;

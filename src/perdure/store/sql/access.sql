@@ -2,7 +2,7 @@
 
 -- name: find_api_key
 -- By the public half. The database's clock says whether it has expired, and whether its use is worth writing down again.
-select k.id, n.name as namespace, k.role, k.scopes, k.hash, k.rate_per_s,
+select k.id, k.name, n.name as namespace, k.role, k.scopes, k.hash, k.rate_per_s,
        coalesce(k.expires_at <= now(), false) as expired,
        k.revoked_at is not null or (k.ns is not null and (n.id is null or n.deleted_at is not null)) as revoked,
        coalesce(k.last_used_at < now() - interval '1 minute', true) as use_is_stale
@@ -53,12 +53,29 @@ select u.ns, u.actor, u.action, u.target, u.detail::jsonb
  order by u.n;
 
 -- name: page_audit
--- Newest first.
-select a.id, a.at, n.name as namespace, a.actor, a.action, a.target, a.detail::text as detail
-  from perdure.audit a left join perdure.namespace n on n.id = a.ns
- where (:namespace::text is null or a.ns = (select s.id from perdure.namespace s where s.name = :namespace))
-   and (:before_id::bigint is null or a.id < :before_id)
- order by a.id desc limit :limit;
+-- Newest first. Of `scan_limit` lines below the given id, those that match; the first row says how many were looked at, and the lowest.
+-- A line's id is given a moment after its time, so the ids of a span of time are looked up with five minutes to spare.
+with bounds as materialized (
+  select least(:before_id::bigint, (select u.id from perdure.audit u where u.at >= :until::timestamptz + interval '5 minutes' order by u.at limit 1)) as high,
+         (select s.id from perdure.audit s where s.at < :since::timestamptz - interval '5 minutes' order by s.at desc limit 1) as low
+),
+seen as materialized (
+  select a.id, a.at, a.ns, a.actor, a.action, a.target, a.detail from perdure.audit a
+   where (:namespace::text is null or a.ns = (select s.id from perdure.namespace s where s.name = :namespace))
+     and a.id < coalesce((select high from bounds), 9223372036854775807) and a.id > coalesce((select low from bounds), 0)
+   order by a.id desc limit :scan_limit
+),
+found as (
+  select a.* from seen a
+   where (:actor::text is null or a.actor = :actor or substr(a.actor, strpos(a.actor, ':') + 1) = :actor)
+     and starts_with(a.action, :action::text) and (:target::text is null or a.target = :target)
+     and (:since::timestamptz is null or a.at >= :since) and (:until::timestamptz is null or a.at < :until)
+   order by a.id desc limit :limit
+)
+select w.scanned, w.low_id, a.id, a.at, n.name as namespace, a.actor, a.action, a.target, a.detail::text as detail
+  from (select count(*) as scanned, min(s.id) as low_id from seen s) w
+  left join found a on true left join perdure.namespace n on n.id = a.ns
+ order by a.id desc;
 
 -- name: open_namespace
 -- A new one, or a deleted one again. No row: it is there already.

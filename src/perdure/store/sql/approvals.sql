@@ -28,7 +28,7 @@ select p.run_id, p.name, p.kind, p.spec, p.assignees, p.escalate_to, p.created_a
 with seen as (
   select * from perdure.promise p
    where p.ns = :ns and p.kind = 'approval' and p.resolved_at is null
-     and (:after_created_at::timestamptz is null or (p.created_at, p.run_id, p.name) > (:after_created_at::timestamptz, :after_run_id::uuid, :after_name::text))
+     and (:after_at::timestamptz is null or (p.created_at, p.run_id, p.name) > (:after_at::timestamptz, :after_run_id::uuid, :after_name::text))
    order by p.ns, p.created_at, p.run_id, p.name limit :limit
 )
 select p.run_id, p.name, p.kind, p.created_at, p.resolved_at, q.workflow, q.key, perdure.clock() as now, m.matches,
@@ -41,6 +41,46 @@ select p.run_id, p.name, p.kind, p.created_at, p.resolved_at, q.workflow, q.key,
          and (:names::text[] is null or cardinality(p.assignees) = 0 or p.assignees && :names
               or (p.escalate_at <= perdure.clock() and p.escalate_to && :names)) as matches) m
  order by p.created_at, p.run_id, p.name;
+
+-- name: decided_approvals
+-- Decided or expired, the latest first; of active runs those that have expired are still promises. `names`: one of these has answered;
+-- null: all. Of `limit` approvals after the given key, those that do not match come with their key alone, as above.
+with kept as (
+  select d.run_id, d.name, d.created_at, d.resolved_at, d.decided_at, d.spec, d.assignees, d.escalate_to, d.voters, d.votes
+    from perdure.decided_approval d
+   where d.ns = :ns
+     and (:after_at::timestamptz is null or (d.decided_at, d.run_id, d.name) < (:after_at::timestamptz, :after_run_id::uuid, :after_name::text))
+   order by d.ns desc, d.decided_at desc, d.run_id desc, d.name desc limit :limit
+),
+expired as (
+  select p.run_id, p.name, p.created_at, p.resolved_at, p.deadline_at as decided_at, p.spec, p.assignees, p.escalate_to
+    from perdure.promise p
+   where p.ns = :ns and p.kind = 'approval' and p.resolved_at is null and p.deadline_at is not null and p.deadline_at <= perdure.clock()
+     and not exists (select from perdure.decided_approval d where d.run_id = p.run_id and d.name = p.name)
+     and (:after_at::timestamptz is null or (p.deadline_at, p.run_id, p.name) < (:after_at::timestamptz, :after_run_id::uuid, :after_name::text))
+   order by p.ns desc, p.deadline_at desc, p.run_id desc, p.name desc limit :limit
+),
+seen as (
+  select * from kept
+  union all
+  select e.*, array(select v.who from perdure.vote v where v.run_id = e.run_id and v.name = e.name), perdure.votes(e.run_id, e.name)
+    from expired e
+   order by decided_at desc, run_id desc, name desc limit :limit
+)
+select s.run_id, s.name, s.created_at, s.resolved_at, s.decided_at, r.workflow, r.key, perdure.clock() as now, m.matches,
+       case when m.matches then s.spec end as spec, case when m.matches then s.assignees end as assignees,
+       case when m.matches then s.escalate_to end as escalate_to, case when m.matches then s.votes::text end as votes
+  from seen s
+  left join lateral (select q.workflow, q.key from perdure.run_queue q where q.run_id = s.run_id
+                     union all select e.workflow, e.key from perdure.run e where e.run_id = s.run_id limit 1) r on true
+  cross join lateral (select r.workflow is not null and s.spec is not null and (:workflow::text is null or r.workflow = :workflow)
+         and (:names::text[] is null or s.voters && :names) as matches) m
+ order by s.decided_at desc, s.run_id desc, s.name desc;
+
+-- name: delete_old_decisions
+delete from perdure.decided_approval d where d.ctid = any(array(
+  select o.ctid from perdure.decided_approval o where o.decided_at < least(now(), perdure.clock()) - :age_days::int * interval '1 day'
+   order by o.decided_at limit :limit));
 
 -- name: votes_of
 select v.run_id, v.name, v.who, v.approved, v.value, v.comment, v.via, v.at

@@ -2,8 +2,9 @@
 
 -- name: start_bulk_job
 -- No row: there are `most` unfinished ones already. A second job of the same key is not made.
-insert into perdure.bulk_job (id, ns, key, action, query, reason, is_dry_run, created_at, created_by)
-select :id::uuid, :ns::int, :key::text, :action::text, :query::text, :reason::text, :is_dry_run::boolean, perdure.clock(), :created_by::text
+insert into perdure.bulk_job (id, ns, key, action, query, reason, is_dry_run, created_at, created_by, signal, payload)
+select :id::uuid, :ns::int, :key::text, :action::text, :query::text, :reason::text, :is_dry_run::boolean, perdure.clock(), :created_by::text,
+       :signal::text, :payload::bytea
  where (select count(*) from perdure.bulk_job b where b.status in ('pending', 'running') and b.ns = :ns) < :most
 on conflict (ns, key) where key is not null do nothing
 returning *;

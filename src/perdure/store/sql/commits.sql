@@ -94,9 +94,17 @@ ended_tasks as (
                 :tasks.status::text[], :tasks.attempts::int[], :tasks.lost::int[], :tasks.epoch::int[], :tasks.scheduled_at::timestamptz[],
                 :tasks.started_at::timestamptz[], :tasks.finished_at::timestamptz[], :tasks.worker::text[], :tasks.cpu_us::bigint[],
                 :tasks.error::text[], :tasks.error_code::text[], :tasks.error_type::text[], :tasks.traceback::text[], :tasks.node::text[]) as u, fence
+),
+-- Of runs with many tasks, counted by node.
+node_counts as (
+  insert into perdure.node_count as c (run_id, node, what, bin, ns, n)
+  select u.* from unnest(:counts.run_id::uuid[], :counts.node::text[], :counts.what::text[], :counts.bin::int[], :counts.ns::int[], :counts.n::bigint[]) as u, fence
+  on conflict (run_id, node, what, bin) do update set n = c.n + excluded.n
 )
 select exists(select from fence) as held, coalesce((select at from fence), now()) as at,
-       (select coalesce(array_agg(run_id), '{}') from started) as started;
+       (select coalesce(array_agg(run_id), '{}') from started) as started,
+       (select perdure.count_runs(array_agg(ns), array_agg(workflow), array_agg(ended), array_agg(created_at), array_agg(at), 1)
+          from closed_runs having count(*) > 0);
 
 -- name: commit_attributes
 -- Search attributes that runs have changed. It runs before commit_batch, in the same transaction: a run that ends takes its row along

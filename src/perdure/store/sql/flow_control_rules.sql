@@ -36,6 +36,42 @@ update perdure.flow_control_rule set paused_at = null, paused_by = null, pause_r
  where ns = :ns and scope = :scope and name = :name and paused_by is not null
 returning name;
 
+-- name: limit_keys_in_use
+-- Keys of limits that are held, found by jumping from one to the next in the primary key, and of those that groups wait for.
+with recursive held as (
+  (select key from perdure.flow_control_slot where ns = :ns order by ns, key limit 1)
+  union all
+  select n.key from held h cross join lateral (
+    select s.key from perdure.flow_control_slot s where s.ns = :ns and s.key > h.key order by s.ns, s.key limit 1) n
+)
+(select key from held limit :limit)
+union
+(select distinct g.blocked from perdure.flow_control_group g where g.ns = :ns and g.blocked is not null limit :limit)
+order by key limit :limit;
+
+-- name: limit_use
+-- Per key, slots that are held and members of groups that wait, each counted up to `count_max`, and a group's needs, which say the limit.
+select k.key,
+       (select count(*)::int from (select from perdure.flow_control_slot s where s.ns = :ns and s.key = k.key limit :count_max) h) as held,
+       (select count(*)::int from (
+          select from perdure.flow_control_group g cross join lateral (
+            (select 1 from perdure.task_queue t where g.kind = 'task' and t.group_id = g.id and t.owner is null limit :count_max)
+            union all
+            (select 1 from perdure.run_queue q where g.kind = 'run' and q.group_id = g.id and q.admitted_at is null and not q.halted limit :count_max)) m
+           where g.ns = :ns and g.blocked = k.key limit :count_max) w) as waiting,
+       (select g.needs from perdure.flow_control_group g where g.ns = :ns and g.blocked = k.key limit 1) as needs
+  from unnest(:keys::text[]) as k(key);
+
+-- name: limit_holders
+-- Per key, the runs that hold most of it.
+select k.key, h.run_id, h.held, coalesce(q.workflow, '') as workflow
+  from unnest(:keys::text[]) as k(key) cross join lateral (
+    select x.run_id, count(*)::int as held
+      from (select s.run_id from perdure.flow_control_slot s where s.ns = :ns and s.key = k.key limit :count_max) x
+     group by x.run_id order by count(*) desc, x.run_id limit :limit) h
+  left join perdure.run_queue q on q.run_id = h.run_id
+ order by k.key, h.held desc, h.run_id;
+
 -- name: list_rules
 -- A page by scope and name.
 select scope, name, concurrency, rate, per_us, burst, paused_at, paused_by, pause_reason, updated_at, updated_by from perdure.flow_control_rule

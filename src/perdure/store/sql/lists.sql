@@ -3,7 +3,9 @@
 -- Lists of runs share their parameters: ids from `low` to below `high`; `scan_limit` rows are looked at and `limit` of those that
 -- match returned. Instead of /*query*/ stands the condition that store/run_query_sql.py makes of a query, about the row `s`, with
 -- parameters of its own. Each answers how many rows it looked at and the lowest id among them, so that a page that found little says
--- where to go on. Ranges are written over the whole key of the index that is meant, so that the planner takes no other.
+-- where to go on. Where only the range of ids is asked for, it is written over the whole key of the index that is meant, so that the
+-- planner takes no other. A workflow or a status is written as an equation instead: a walk over a range of rows (a, b, c) ends where a
+-- changes, not where b does, hence one of a rare workflow would go through all others.
 
 -- name: list_active
 -- Walks run_queue_list.
@@ -39,9 +41,8 @@ select e.scanned, e.floor, m.*
 -- Walks run_list_by_workflow.
 with scanned as materialized (
   select * from perdure.ended_run_list
-   where run_id >= :low and run_id < :high
-     and (ns, workflow, run_id) >= (:ns, :workflow, :low) and (ns, workflow, run_id) < (:ns, :workflow, :high)
-   order by ns desc, workflow desc, run_id desc limit :scan_limit
+   where ns = :ns and workflow = :workflow and run_id >= :low and run_id < :high
+   order by run_id desc limit :scan_limit
 )
 select e.scanned, e.floor, m.*
   from (select (select count(*) from scanned) as scanned, (select f.run_id from scanned f order by f.run_id limit 1) as floor) e
@@ -55,9 +56,8 @@ select e.scanned, e.floor, m.*
 -- Walks run_list_ended_badly; there is one status.
 with scanned as materialized (
   select * from perdure.ended_run_list
-   where status in ('failed', 'cancelled') and run_id >= :low and run_id < :high
-     and (ns, status, run_id) >= (:ns, :status, :low) and (ns, status, run_id) < (:ns, :status, :high)
-   order by ns desc, status desc, run_id desc limit :scan_limit
+   where status in ('failed', 'cancelled') and ns = :ns and status = :status and run_id >= :low and run_id < :high
+   order by run_id desc limit :scan_limit
 )
 select e.scanned, e.floor, m.*
   from (select (select count(*) from scanned) as scanned, (select f.run_id from scanned f order by f.run_id limit 1) as floor) e
@@ -100,6 +100,46 @@ select e.scanned, e.floor, m.*
      where true /*query*/
      order by s.run_id desc limit :limit) m on true
  order by m.run_id desc;
+
+-- name: count_active
+select count(*)::int as scanned, count(*) filter (where true /*query*/)::int as matched
+  from (
+    select * from perdure.active_run_list
+     where run_id >= :low and run_id < :high and (ns, run_id) >= (:ns, :low) and (ns, run_id) < (:ns, :high)
+     order by ns desc, run_id desc limit :scan_limit) s;
+
+-- name: count_ended
+select count(*)::int as scanned, count(*) filter (where true /*query*/)::int as matched
+  from (
+    select * from perdure.ended_run_list
+     where run_id >= :low and run_id < :high and (ns, run_id) >= (:ns, :low) and (ns, run_id) < (:ns, :high)
+     order by ns desc, run_id desc limit :scan_limit) s;
+
+-- name: count_ended_of_workflow
+select count(*)::int as scanned, count(*) filter (where true /*query*/)::int as matched
+  from (
+    select * from perdure.ended_run_list
+     where ns = :ns and workflow = :workflow and run_id >= :low and run_id < :high
+     order by run_id desc limit :scan_limit) s;
+
+-- name: count_ended_badly
+select count(*)::int as scanned, count(*) filter (where true /*query*/)::int as matched
+  from (
+    select * from perdure.ended_run_list
+     where status in ('failed', 'cancelled') and ns = :ns and status = :status and run_id >= :low and run_id < :high
+     order by run_id desc limit :scan_limit) s;
+
+-- name: matching_run_ids
+select s.run_id from perdure.active_run_list s where s.run_id = any(:run_ids::uuid[]) and s.ns = :ns /*query*/;
+
+-- name: most_attempts
+-- Per run, the number of the last attempt of a task that took most, as far as `limit` earlier attempts tell; 1 where there were none.
+select r.run_id, coalesce((
+         select max(a.attempt) + 1 from (
+           select x.attempt from perdure.task_attempt x
+            where x.id >= overlay(r.run_id::text placing '0000-000000000000' from 20)::uuid
+              and x.id <= overlay(r.run_id::text placing 'ffff-ffffffffffff' from 20)::uuid and x.run_id = r.run_id and x.ns = :ns limit :limit) a), 1) as attempts
+  from unnest(:run_ids::uuid[]) as r(run_id);
 
 -- name: list_children
 -- The runs that a run has started, newest first.
@@ -151,6 +191,16 @@ select seq, last, at, body from (
 select status, count(*)::int as tasks
   from (select status from perdure.task where id >= :low and id <= :high and run_id = :run_id and ns = :ns limit :limit) t group by status;
 
+-- name: counted_ended_tasks
+-- Of a run with many tasks: those that were counted when they ended.
+select what as status, sum(n)::int as tasks from perdure.node_count
+ where run_id = :run_id and ns = :ns and what in ('success', 'failed', 'skipped', 'cancelled') group by what;
+
+-- name: count_first_tasks
+-- The others of such a run.
+select status, count(*)::int as tasks
+  from perdure.task where id = any(:ids::uuid[]) and id >= :low and id <= :high and run_id = :run_id and ns = :ns group by status;
+
 -- name: count_queued_tasks
 select status, count(*)::int as tasks
   from (select status from perdure.task_queue where run_id = :run_id and ns = :ns limit :limit) t group by status;
@@ -194,6 +244,19 @@ select seq, attempt, n, at, body from perdure.task_log
    and seq = any(:seqs::int[]) and (:attempt::int is null or attempt = :attempt)
  order by at, seq, attempt, n limit :limit;
 
+-- name: run_logs_newest
+-- From the chunk at a position back, the last that arrived first.
+select seq, attempt, n, at, body from perdure.task_log
+ where run_id = :run_id and ns = :ns and (at, seq, attempt, n) <= (:after_at::timestamptz, :after_seq::int, :after_attempt::int, :after_n::int)
+ order by at desc, seq desc, attempt desc, n desc limit :limit;
+
+-- name: task_logs_newest
+-- The same of some tasks and, unless null, one attempt.
+select seq, attempt, n, at, body from perdure.task_log
+ where run_id = :run_id and ns = :ns and (at, seq, attempt, n) <= (:after_at::timestamptz, :after_seq::int, :after_attempt::int, :after_n::int)
+   and seq = any(:seqs::int[]) and (:attempt::int is null or attempt = :attempt)
+ order by at desc, seq desc, attempt desc, n desc limit :limit;
+
 -- name: list_workflows
 -- `text` is part of the name in lower case, or null.
 with held as materialized (
@@ -226,6 +289,19 @@ select v.version, v.kind, v.registered_at, w.current is not null and v.version =
 select w.id, w.name, w.host, w.pid, w.sdk, w.queues, w.tasks, w.workflows, w.slots, w.slots_used, w.runs_held, w.draining, w.connected_at,
        w.seen_at, w.blocked, w.ended, w.failed, w.p50_us, w.p95_us, w.p99_us, (select s.engine from perdure.engine_session s where s.id = w.session_id) as engine
   from perdure.worker w where w.ns = :ns and w.id > :after order by w.id limit :limit;
+
+-- name: get_worker
+select w.id, w.name, w.host, w.pid, w.sdk, w.queues, w.tasks, w.workflows, w.slots, w.slots_used, w.runs_held, w.draining, w.connected_at,
+       w.seen_at, w.blocked, w.ended, w.failed, w.p50_us, w.p95_us, w.p99_us, w.session_id,
+       (select s.engine from perdure.engine_session s where s.id = w.session_id) as engine
+  from perdure.worker w where w.ns = :ns and w.id = :id;
+
+-- name: tasks_of_worker
+-- Attempts of a worker that have a row. Those of its engine's session are looked at: no more than the slots of its workers.
+select t.run_id, coalesce(r.workflow, '') as workflow, t.seq, t.name, t.node, t.attempt, t.started_at
+  from (select * from perdure.task_queue q where q.owner = :session and q.ns = :ns and q.worker = :worker limit :limit) t
+  left join perdure.run_queue r on r.run_id = t.run_id
+ order by t.started_at nulls last, t.run_id, t.seq;
 
 -- name: waiting_tasks
 -- Kinds of tasks that wait, found by jumping from one to the next in task_queue_due, and those of flow-control groups; each counted
@@ -274,6 +350,12 @@ select * from perdure.active_run_list where (ns, run_id) > (:ns, :after_run_id) 
 select * from perdure.ended_run_list
  where ns = :ns and finished_at >= :after_at and (finished_at, run_id) > (:after_at, :after_run_id::uuid)
  order by finished_at, run_id limit :limit;
+
+-- name: run_days
+-- The clock, and the name of the oldest partition of ended runs; null: there is the default one alone.
+select perdure.clock() as clock,
+       (select min(c.relname) from pg_inherits i join pg_class c on c.oid = i.inhrelid
+         where i.inhparent = 'perdure.run'::regclass and c.relname ~ '^run_p[0-9]{8}$') as oldest;
 
 -- name: read_clock
 select perdure.clock() as clock;

@@ -40,6 +40,7 @@ with copies as (
            as u(id, source, seq, name, queue, status, attempts, scheduled_at, finished_at, error, node)
     left join perdure.task t on t.id = u.source and t.ns = :ns::int and t.finished_at <= coalesce(u.finished_at, perdure.clock()) + interval '60 s',
          lateral (select coalesce(u.attempts, case when u.status = 'success' then greatest(t.attempts, 1) else coalesce(t.attempts, 0) end) as attempts) a
+  returning run_id, ns, seq, name, node, status, attempts, started_at, finished_at
 ),
 queued_tasks as (
   insert into perdure.task_queue (id, ns, run_id, seq, name, queue, status, attempt, lost, run_at, scheduled_at, options, input, node,
@@ -71,4 +72,6 @@ uses as (
   insert into perdure.payload_use (run_id, ns, store, sha256)
   select :run_id::uuid, :ns::int, u.store, u.sha256 from unnest(:uses.store::text[], :uses.sha256::bytea[]) as u(store, sha256)
 )
-select 1;
+select perdure.count_tasks(array_agg(t.run_id), array_agg(t.ns), array_agg(t.seq), array_agg(t.name), array_agg(t.node), array_agg(t.status),
+                           array_agg(t.attempts), array_agg(t.started_at), array_agg(t.finished_at), 1)
+  from copies t;

@@ -23,7 +23,10 @@ retry_event as (
       select h.hash, h.at from perdure.history h where h.run_id = r.run_id order by h.seq desc limit 1
     ) l
 )
-select exists(select from failed_run) as retried;
+-- It does not count as failed any more.
+select exists(select from failed_run) as retried,
+       (select perdure.count_runs(array_agg(ns), array_agg(workflow), array_agg('failed'::text), array_agg(created_at), array_agg(created_at), -1)
+          from failed_run having count(*) > 0);
 
 -- name: retry_run_rest
 -- What the effective history of the run, without the part that is retried, leaves behind. `stale_ids` and `stale_seqs` are tasks
@@ -79,4 +82,7 @@ states as (
 released_keys as (
   delete from perdure.run_key k where k.run_id = any(:released::uuid[])
 )
-select 1;
+-- They have not ended any more, and are not counted as such.
+select perdure.count_tasks(array_agg(t.run_id), array_agg(t.ns), array_agg(t.seq), array_agg(t.name), array_agg(t.node), array_agg(t.status),
+                           array_agg(t.attempts), array_agg(t.started_at), array_agg(t.finished_at), -1)
+  from deleted_tasks t;

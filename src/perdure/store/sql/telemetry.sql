@@ -17,7 +17,7 @@ with due as materialized (
                    where r.id = u.id and r.owner = :session and r.attempt = u.attempt for update skip locked) at
 )
 update perdure.task_queue t
-   set worker = due.worker, started_at = due.started_at, beat_at = due.beat_at, details = due.details, blocked = due.blocked
+   set status = 'running', worker = due.worker, started_at = due.started_at, beat_at = due.beat_at, details = due.details, blocked = due.blocked
   from due where t.ctid = due.place
 returning t.id;
 

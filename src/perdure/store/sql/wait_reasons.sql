@@ -1,18 +1,19 @@
 -- Why runs and tasks wait: the rows behind core/wait_reasons.py.
 
 -- name: run_wait_reasons
--- What is recorded about an active run.
-select q.status, q.workflow, q.version, q.pin, q.kind, q.stuck, q.paused_by, q.pause_reason, q.start_at, perdure.clock() as now, q.wait_reasons, q.owner is not null as owned, q.wake_at <= perdure.clock() or exists(select from perdure.inbox i where i.run_id = q.run_id) as due,
+-- What is recorded about active runs.
+select q.run_id, q.status, q.workflow, q.version, q.pin, q.kind, q.stuck, q.paused_by, q.pause_reason, q.start_at, perdure.clock() as now, q.wait_reasons, q.owner is not null as owned, q.wake_at <= perdure.clock() or exists(select from perdure.inbox i where i.run_id = q.run_id) as due,
        q.group_id is not null and q.admitted_at is null as is_queued, g.reason,
        exists(select from perdure.worker w where w.ns = q.ns and q.workflow = any(w.workflows) and q.pin in ('', w.versions->>q.workflow)) as served
   from perdure.run_queue q left join perdure.flow_control_group g on g.id = q.group_id
- where q.run_id = :run_id and q.ns = :ns;
+ where q.run_id = any(:run_ids::uuid[]) and q.ns = :ns;
 
 -- name: task_wait_reasons
--- Tasks of a run that wait, in the order they fell due.
-select t.name, t.queue, t.node, t.attempt, t.lost, t.options, t.run_at, perdure.clock() as now, g.reason,
+-- Tasks of runs that wait, up to `limit` of each, in the order they fell due.
+select t.run_id, t.name, t.queue, t.node, t.attempt, t.lost, t.options, t.run_at, perdure.clock() as now, g.reason,
        exists(select from perdure.worker w where w.ns = t.ns and t.queue = any(w.queues) and (t.name = any(w.tasks) or t.name like 'perdure.%')) as served
-  from (select * from perdure.task_queue x where x.run_id = :run_id and x.ns = :ns and x.owner is null order by x.run_id, x.run_at limit :limit) t
+  from unnest(:run_ids::uuid[]) as r(run_id)
+  cross join lateral (select * from perdure.task_queue x where x.run_id = r.run_id and x.ns = :ns and x.owner is null order by x.run_id, x.run_at limit :limit) t
   left join perdure.flow_control_group g on g.id = t.group_id;
 
 -- name: runs_waiting_first_for
