@@ -19,7 +19,10 @@ from perdure.engine.api import (
     saved_views,
     schedules,
     services,
+    statistics,
+    timeline,
     versions,
+    workflow_runs,
 )
 
 NOUNS = (
@@ -41,6 +44,9 @@ NOUNS = (
     saved_views,
     schedules,
     services,
+    timeline,
+    statistics,
     versions,
+    workflow_runs,
 )
 """Imported for their handlers, which register themselves."""

@@ -125,6 +125,5 @@ async def _record(api: NamespaceApi, ns: int | None, action: str, target: str, *
 
 @handles(acts.LIST_AUDIT)
 async def list_audit(api: NamespaceApi, r: ListAudit) -> AuditPage:
-    limit = page_limit(r.limit)
-    found = await api.ports.audit.page(api.caller.principal.namespace, r.before, limit)
-    return AuditPage(found, found[-1].id if len(found) == limit else None)
+    """Newest first. A page of few matches may be short, and says where the next one begins."""
+    return await api.ports.audit.page(api.caller.principal.namespace, r.before, page_limit(r.limit), r.wanted)

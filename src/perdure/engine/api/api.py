@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -92,6 +93,8 @@ class Api:
     def __init__(self, engine: Engine, ports: ApiPorts, public_url: Callable[[], str]) -> None:
         self.engine, self.ports, self._public_url = engine, ports, public_url
         self.start_watch = StartWatch()
+        self._began_s = monotonic()
+        self._started_us: int | None = None
         self._namespaces: dict[str, tuple[int, int]] = {}
         """Name -> (number, when it was looked up)."""
 
@@ -99,6 +102,13 @@ class Api:
     def public_url(self) -> str:
         """URL of this server's pages."""
         return self._public_url().rstrip("/")
+
+    @property
+    def started_us(self) -> int:
+        """When this process began to answer, by the database's clock."""
+        if self._started_us is None:  # reckoned once: it is the same at each answer
+            self._started_us = self.engine.clock.now_us() - int((monotonic() - self._began_s) * 1_000_000)
+        return self._started_us
 
     async def of(self, caller: Caller) -> NamespaceApi:
         """The caller's namespace. NotFound when there is none of that name."""

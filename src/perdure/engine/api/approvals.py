@@ -96,10 +96,12 @@ async def _actor(api: NamespaceApi, on_behalf_of: str) -> Actor:
 
 @handles(acts.LIST)
 async def list_approvals(api: NamespaceApi, r: ListApprovals) -> ApprovalPage:
-    """Open approvals, oldest first."""
-    names: tuple[str, ...] | None = None
-    if r.assignee:
-        names = await names_of(api) if r.assignee == ME else (r.assignee,)
+    """Open approvals, oldest first; or those that were decided or have expired, latest first."""
+    if r.state == "decided":
+        return await _list_decided(api, r)
+    if r.decided_by:
+        raise InvalidInput("decided_by is for approvals that were decided: give state decided as well")
+    names = await _names(api, r.assignee)
     store, limit = api.ports.approvals, page_limit(r.limit)
     if not r.run:
         return await store.page(api.ns, names, r.workflow or None, r.after, limit)
@@ -109,6 +111,20 @@ async def list_approvals(api: NamespaceApi, r: ListApprovals) -> ApprovalPage:
         await api.view(run_id)  # NotFound for a run that does not exist
     mine = [s for s in of_run if names is None or not s.assignees or any(n in s.answerers for n in names)]
     return ApprovalPage(mine[:limit], None)
+
+
+async def _list_decided(api: NamespaceApi, r: ListApprovals) -> ApprovalPage:
+    if r.assignee or r.run:
+        raise InvalidInput("approvals that were decided are found by workflow and decided_by, not by assignee or run")
+    names = await _names(api, r.decided_by)
+    return await api.ports.approvals.decided(api.ns, names, r.workflow or None, r.after, page_limit(r.limit))
+
+
+async def _names(api: NamespaceApi, name: str) -> tuple[str, ...] | None:
+    """None: of anyone."""
+    if not name:
+        return None
+    return await names_of(api) if name == ME else (name,)
 
 
 @handles(acts.GET)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from perdure.core.access import AuditLine, Principal
+from perdure.core.access import Principal
+from perdure.core.api.admin import AuditFilter, AuditPage
 from perdure.core.errors import Unavailable
 from perdure.engine.api.ports import AuditDetail, AuditRow, AuditStore
 
@@ -50,9 +51,15 @@ class Audit:
         finally:
             self._writing = None
 
-    async def page(self, namespace: str | None, before: int | None = None, limit: int = 50) -> list[AuditLine]:
+    async def page(
+        self,
+        namespace: str | None,
+        before: int | None = None,
+        limit: int = 50,
+        wanted: AuditFilter = AuditFilter(),  # noqa: B008
+    ) -> AuditPage:
         """Newest first: a namespace's lines, or all for None, that are older than `before`."""
-        return await self._store.page(namespace, before, min(max(limit, 1), PAGE_LINES_MAX))
+        return await self._store.page(namespace, before, min(max(limit, 1), PAGE_LINES_MAX), wanted)
 
 
 def _cut(text: str) -> str:

@@ -15,8 +15,9 @@ from perdure.core.api.bulk_jobs import (
     ListBulkRuns,
     StartBulkJob,
 )
-from perdure.core.errors import Conflict, InvalidInput, NotFound
-from perdure.core.names import check_message_key
+from perdure.core.errors import Conflict, InvalidInput, NotFound, PayloadTooLarge
+from perdure.core.limits import BULK_PAYLOAD_BYTES_MAX
+from perdure.core.names import check_message_key, checked_name
 from perdure.core.run_query import parse
 from perdure.engine.api.api import NamespaceApi, handles, page_limit
 from perdure.engine.api.saved_views import query_text
@@ -32,12 +33,26 @@ async def start(api: NamespaceApi, r: StartBulkJob) -> BulkJob:
             "a bulk job needs a query that says which runs, such as: workflow = import and status = running"
         )
     parse(query, api.engine.clock.now_us())
+    _check_signal(r)
     request = msgspec.structs.replace(r, query=query, view="")
     job, is_new = await api.ports.bulk_jobs.start(api.ns, api.engine.new_run_id(), request, api.by)
     if is_new:
         api.engine.events.bulk_job_started.publish()
         await api.record("bulk_job.start", job.id, act=job.action, query=job.query, is_dry_run=job.is_dry_run)
     return job
+
+
+def _check_signal(r: StartBulkJob) -> None:
+    if r.action != "signal":
+        if r.signal or r.payload:
+            raise InvalidInput(f"a signal goes with the action `signal`, not with {r.action}")
+        return
+    checked_name("signal", r.signal)
+    if len(r.payload) > BULK_PAYLOAD_BYTES_MAX:
+        raise PayloadTooLarge(
+            f"the value of the signal has {len(r.payload):,} bytes, more than BULK_PAYLOAD_BYTES_MAX={BULK_PAYLOAD_BYTES_MAX:,}; "
+            "send a reference to stored data instead"
+        )
 
 
 @handles(acts.GET)

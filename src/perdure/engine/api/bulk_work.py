@@ -8,7 +8,7 @@ Laws:
    acts on it, and skipped if it does not match any more.
 2. A job acts on each run in the way of the act for one run, and writes the outcome of each. The counts of a job are those of its rows.
 3. Every write names the session of its engine, and does nothing when another engine has the job. The page that a killed engine was at is
-   done again: a cancel or terminate message has a key and is taken once; for another act, a run that refuses then counts as done before.
+   done again: a cancel or terminate message, or a signal, has a key and is taken once; for another act, a run that refuses then counts as done before.
 4. Jobs take turns, so that a large one does not delay others.
 """
 
@@ -24,13 +24,14 @@ from typing import Final
 from perdure.core import ids
 from perdure.core.access import Principal, Role
 from perdure.core.api.bulk_jobs import BulkJob, BulkRun
+from perdure.core.api.messages import SendSignal
 from perdure.core.api.runs import ChangeRun, PauseRun, RunItem
 from perdure.core.bulk_jobs import nothing_to_do
 from perdure.core.errors import Conflict, InvalidInput, NotFound, PerdureError, RunFinished, Unavailable, clip
 from perdure.core.lifecycle import RunStatus
 from perdure.core.limits import BULK_JOBS_KEPT_S, BULK_RUNS_MAX
 from perdure.core.run_query import And, Node, Op, Term, parse
-from perdure.engine.api import runs
+from perdure.engine.api import messages, runs
 from perdure.engine.api.api import Api, Caller, NamespaceApi
 from perdure.engine.api.ports import ClaimedJob, TakenRun
 from perdure.engine.services.service import Service
@@ -136,6 +137,8 @@ async def _sent(api: NamespaceApi, job: BulkJob, tried: Sequence[bytes]) -> set[
     if not tried:
         return set()
     sent = await api.ports.bulk_jobs.sent(tried, _key(job))
+    if job.action == "signal":
+        return sent
     items = await api.ports.reads.matching(api.ns, And(()), [run_id for run_id in tried if run_id not in sent])
     cancelled = (i for i in items if i.status == RunStatus.CANCELLED and (i.finished_us or 0) > job.created_us)
     return sent | {item.run_id for item in cancelled}
@@ -187,10 +190,12 @@ async def _do(api: NamespaceApi, job: BulkJob, run_id: bytes) -> None:
             await runs.retry(api, ChangeRun(named))
         case "delete":
             await runs.delete(api, ChangeRun(named))
+        case "signal":
+            await messages.signal(api, SendSignal(named, job.signal, job.payload or b"null", key=_key(job)))
 
 
 def _is_message(job: BulkJob) -> bool:
-    return job.action in ("cancel", "terminate")
+    return job.action in ("cancel", "terminate", "signal")
 
 
 def _key(job: BulkJob) -> str:

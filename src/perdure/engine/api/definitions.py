@@ -37,8 +37,11 @@ from perdure.core.api.definitions import (
     WorkflowRegistered,
 )
 from perdure.core.errors import Forbidden, InvalidInput, NotRegistered, PerdureError
+from perdure.core.lifecycle import TaskStatus
 from perdure.core.limits import VERSIONS_SHOWN_MAX
 from perdure.core.names import checked_name
+from perdure.core.parameters import decode as decode_parameters
+from perdure.core.parameters import parameters_schema
 from perdure.core.work import VERSION_PREFIX, is_flow
 from perdure.engine.api.api import NamespaceApi, handles, page_limit
 from perdure.engine.api.ports import Deployment
@@ -50,6 +53,7 @@ from perdure.flows.compile import Compiled, compile_value
 from perdure.flows.decide.decider import DecisionTooLarge
 from perdure.flows.decide.progress import statuses_of
 from perdure.flows.draft import Draft, draft_text, draft_value
+from perdure.flows.drawing.chart import as_graph, chart_of
 from perdure.flows.model import Flow
 from perdure.flows.problems import DocumentProblem
 from perdure.flows.scheduled import trigger_requests
@@ -80,7 +84,21 @@ async def list_workflows(api: NamespaceApi, r: ListWorkflows) -> WorkflowPage:
 @handles(acts.GET)
 async def get(api: NamespaceApi, r: WorkflowRef) -> WorkflowDetail:
     found = await workflow_of(api, r.name)
-    return WorkflowDetail(found, await api.ports.reads.versions(api.ns, r.name, VERSIONS_SHOWN_MAX))
+    versions = await api.ports.reads.versions(api.ns, r.name, VERSIONS_SHOWN_MAX)
+    return WorkflowDetail(found, versions, await _input_schema(api, found))
+
+
+async def _input_schema(api: NamespaceApi, workflow: WorkflowItem) -> dict[str, Any] | None:
+    """Of a flow its own; of code its parameters, as far as a worker has published them."""
+    if is_flow(workflow.current):
+        try:
+            flow = await _compiled_flows.flow(api, workflow.name, workflow.current)
+        except PerdureError:  # it was deployed under other rules, or is gone
+            return None
+        return dict(flow.input_schema) if flow is not None and flow.input_schema is not None else None
+    published, _ = await api.ports.store.published(api.ns, workflow.name, workflow.current)
+    parameters = decode_parameters(published) if published else None
+    return parameters_schema(parameters) if parameters is not None else None
 
 
 @handles(acts.REGISTER)
@@ -149,7 +167,12 @@ async def validate(api: NamespaceApi, r: FlowText) -> FlowValidated:
         current=current.current if current else None,
         changes=await _changes(api, current, draft),
         warnings=_problems(draft.compiled.warnings),
+        graph=await asyncio.to_thread(_drawn, draft.flow),
     )
+
+
+def _drawn(flow: Flow) -> dict[str, Any]:
+    return as_graph(chart_of(flow.body))
 
 
 @handles(acts.DELETE)
@@ -184,8 +207,13 @@ async def run_graph(api: NamespaceApi, r: GetRunGraph) -> GraphReply:
     run_id = await api.run_id(r.run)
     found = await detail(api, run_id)
     flow = await _compiled_flows.flow(api, found.item.workflow, found.item.version)
-    statuses = await _statuses(api, run_id, flow, found.events) if flow is not None else {}
-    return await _graph(api, found.item.workflow, found.item.version, statuses)
+    if flow is None:
+        return await _graph(api, found.item.workflow, found.item.version)
+    statuses = await _statuses(api, run_id, flow, found.events)
+    graph = await _graph(api, found.item.workflow, found.item.version, statuses)
+    counts = (await api.ports.reads.node_counts(api.ns, [run_id])).get(run_id, [])
+    words = {n.node: {TaskStatus(s).word: tasks for s, tasks in sorted(n.counts.items())} for n in counts}
+    return msgspec.structs.replace(graph, counts=words)
 
 
 async def _graph(api: NamespaceApi, name: str, version: str, statuses: dict[str, str] | None = None) -> GraphReply:

@@ -13,7 +13,17 @@ import math
 from typing import Final
 
 from perdure.core.api import flow_control as acts
-from perdure.core.api.flow_control import ListRules, PauseScope, RateRule, RulePage, RuleRef, RuleView, SetRule
+from perdure.core.api.flow_control import (
+    LimitUsagePage,
+    ListLimitUse,
+    ListRules,
+    PauseScope,
+    RateRule,
+    RulePage,
+    RuleRef,
+    RuleView,
+    SetRule,
+)
 from perdure.core.errors import InvalidInput, NotFound
 from perdure.core.limits import CONCURRENCY_MAX, RATE_COUNT_MAX
 from perdure.core.names import checked_name
@@ -35,6 +45,12 @@ async def list_rules(api: NamespaceApi, r: ListRules) -> RulePage:
     found = await api.ports.rules.page(api.ns, r.after, limit + 1)
     last = found[limit - 1] if len(found) > limit else None
     return RulePage(found[:limit], None if last is None else (last.scope, last.name))
+
+
+@handles(acts.USE)
+async def list_use(api: NamespaceApi, r: ListLimitUse) -> LimitUsagePage:
+    """Limits and rates, set here or declared in code, that something holds or waits for."""
+    return LimitUsagePage(await api.ports.rules.in_use(api.ns))
 
 
 @handles(acts.SET)

@@ -18,24 +18,29 @@ from typing import Final, Literal, Protocol
 
 import msgspec
 
-from perdure.core.access import AuditLine, KeyView, NewKey, Principal
-from perdure.core.api.admin import NamespaceItem
+from perdure.core.access import KeyView, NewKey, Principal
+from perdure.core.api.admin import AuditFilter, AuditPage, NamespaceItem
 from perdure.core.api.approvals import ApprovalPage, ApprovalPosition
 from perdure.core.api.attempts import AttemptPage, AttemptPosition
 from perdure.core.api.bulk_jobs import BulkJob, BulkOutcome, BulkRun, StartBulkJob
-from perdure.core.api.cluster import QueueItem, WorkerItem
+from perdure.core.api.cluster import QueueItem, WorkerDetail, WorkerItem
 from perdure.core.api.dead_letters import DeadLetterFilter, DeadLetterPage, DeadLetterPosition
 from perdure.core.api.definitions import Definition, VersionItem, WorkflowItem
-from perdure.core.api.flow_control import RateRule, RulePosition, RuleView
+from perdure.core.api.flow_control import LimitUsage, RateRule, RulePosition, RuleView
 from perdure.core.api.run_paths import FindPaths
-from perdure.core.api.runs import LogPage, LogPosition, RunDetail, RunItem, RunPage, TaskPage
+from perdure.core.api.runs import ListTasks, LogPage, LogPosition, RunCount, RunDetail, RunItem, RunPage, TaskPage
 from perdure.core.api.saved_views import SavedView
 from perdure.core.api.schedules import ScheduleRequest
 from perdure.core.api.services import CallEnd, InstanceItem, RegisterInstance
+from perdure.core.api.statistics import NamespaceCounts, RunHistogram, WorkflowDurations, WorkflowStats
 from perdure.core.api.versions import WorkflowVersions
+from perdure.core.api.workflow_runs import RecentInput
 from perdure.core.approvals import Standing, Vote
+from perdure.core.error_causes import FailedRun
 from perdure.core.events import Recorded
+from perdure.core.run_counts import Bins
 from perdure.core.run_query import Node
+from perdure.core.timeline.rows import TimelineRows
 
 SCAN_ROWS_MAX: Final = 5_000
 """Rows of one source that a page may look at to find matches."""
@@ -49,6 +54,8 @@ QUEUE_COUNT_MAX: Final = 10_000
 """Waiting tasks of one kind that are counted."""
 RUNS_COUNTED_MAX: Final = 1_000
 """Active runs of one workflow that are counted."""
+RUN_COUNT_ROWS_MAX: Final = 20_000
+"""Active, and ended, runs that are looked at to count those that match a query."""
 QUEUES_MAX: Final = 500
 """Kinds of waiting tasks in one answer."""
 NAMES_MAX: Final = 10_000
@@ -83,9 +90,24 @@ class HistoryRows(msgspec.Struct, frozen=True):
     """Bytes of the whole history."""
 
 
+class NodeCounts(msgspec.Struct):
+    """Tasks of one node of a run by status."""
+
+    node: str
+    counts: dict[int, int]
+    attempts: int
+    """The most of one task."""
+
+
 class Reads(Protocol):
-    async def runs(self, ns: int, query: Node, below: bytes | None, limit: int, waiting_on: str = "") -> RunPage:
-        """Newest first. `waiting_on`: only active runs with this wait reason."""
+    async def runs(
+        self, ns: int, query: Node, below: bytes | None, limit: int, waiting_on: str = "", *, with_waits: bool = False
+    ) -> RunPage:
+        """Newest first. `waiting_on`: only active runs with this wait reason. `with_waits`: with what they wait for, and attempts."""
+        ...
+
+    async def count_runs(self, ns: int, query: Node, waiting_on: str = "") -> RunCount:
+        """Among the newest RUN_COUNT_ROWS_MAX of each source."""
         ...
 
     async def matching(self, ns: int, query: Node, run_ids: Sequence[bytes]) -> list[RunItem]:
@@ -108,10 +130,23 @@ class Reads(Protocol):
     async def tasks(
         self, ns: int, run_id: bytes, statuses: frozenset[int], after: int, limit: int
     ) -> TaskPage | None: ...
+    async def tasks_of_node(self, ns: int, run_id: bytes, wanted: ListTasks, limit: int) -> TaskPage | None:
+        """Of one node, or of all; in the order of their numbers, or of what is notable about them."""
+        ...
+
     async def tasks_named(self, ns: int, run_id: bytes, name: str, limit: int) -> list[int]: ...
-    async def logs(self, ns: int, run_id: bytes, after: LogPosition | None, limit: int) -> LogPage: ...
+    async def logs(
+        self, ns: int, run_id: bytes, after: LogPosition | None, limit: int, newest: bool = False
+    ) -> LogPage: ...
     async def task_logs(
-        self, ns: int, run_id: bytes, seqs: Sequence[int], attempt: int | None, after: LogPosition | None, limit: int
+        self,
+        ns: int,
+        run_id: bytes,
+        seqs: Sequence[int],
+        attempt: int | None,
+        after: LogPosition | None,
+        limit: int,
+        newest: bool = False,
     ) -> LogPage: ...
     async def attempts(
         self,
@@ -122,17 +157,36 @@ class Reads(Protocol):
         after: AttemptPosition | None,
         limit: int,
     ) -> AttemptPage: ...
+    async def timeline(self, ns: int, run_id: bytes) -> TimelineRows | None: ...
+    async def expected_us(self, ns: int, workflow: str, below: bytes) -> dict[str, int]: ...
+    async def latest_runs(self, ns: int, workflow: str, limit: int) -> list[RunItem]: ...
+    async def node_counts(self, ns: int, run_ids: Sequence[bytes]) -> dict[bytes, list[NodeCounts]]: ...
+    async def failed_runs(self, ns: int, workflow: str, since_us: int) -> tuple[list[FailedRun], int, bool]: ...
+    async def recent_inputs(self, ns: int, workflow: str) -> list[RecentInput]: ...
     async def workflows(self, ns: int, q: str, after: str, limit: int) -> list[WorkflowItem]: ...
     async def workflow(self, ns: int, name: str) -> WorkflowItem | None: ...
     async def workflow_names(self, ns: int) -> list[str]: ...
     async def versions(self, ns: int, name: str, limit: int) -> list[VersionItem]: ...
     async def definition(self, ns: int, name: str, version: str) -> Definition | None: ...
     async def workers(self, ns: int, after: bytes, limit: int) -> list[WorkerItem]: ...
+    async def worker(self, ns: int, id: bytes) -> WorkerDetail | None: ...
     async def queues(self, ns: int) -> list[QueueItem]: ...
     async def namespaces(self, after: str, limit: int) -> list[NamespaceItem]: ...
     async def created_since(self, ns: int, above: bytes, limit: int) -> list[RunItem]: ...
     async def ended_since(self, ns: int, from_us: int, above: bytes, limit: int) -> list[RunItem]: ...
     async def clock_us(self) -> int: ...
+    async def histogram(self, ns: int, workflow: str, bins: Bins) -> RunHistogram:
+        """Of all workflows when none is named."""
+        ...
+
+    async def workflow_stats(self, ns: int, workflow: str, days: Bins) -> WorkflowStats:
+        """Bins of a day. Without the versions."""
+        ...
+
+    async def durations(self, ns: int, since_us: int) -> list[WorkflowDurations]: ...
+    async def counts(self, ns: int) -> NamespaceCounts:
+        """Without what an engine measures."""
+        ...
 
 
 class Remembered(msgspec.Struct, frozen=True):
@@ -255,6 +309,12 @@ class ApprovalStore(Protocol):
     async def page(
         self, ns: int, names: Sequence[str] | None, workflow: str | None, after: ApprovalPosition | None, limit: int
     ) -> ApprovalPage: ...
+    async def decided(
+        self, ns: int, names: Sequence[str] | None, workflow: str | None, after: ApprovalPosition | None, limit: int
+    ) -> ApprovalPage:
+        """Decided or expired within DECIDED_APPROVALS_KEPT_DAYS, latest first; `names`: one of these has answered."""
+        ...
+
     async def secret(self) -> bytes:
         """What links are signed with; made at first use."""
         ...
@@ -271,7 +331,14 @@ class RuleStore(Protocol):
     async def clear(self, ns: int, scope: str, name: str, by: str) -> bool: ...
     async def pause(self, ns: int, scope: str, name: str, reason: str | None, by: str) -> None: ...
     async def unpause(self, ns: int, scope: str, name: str, by: str) -> bool: ...
-    async def page(self, ns: int, after: RulePosition, limit: int) -> list[RuleView]: ...
+    async def page(self, ns: int, after: RulePosition, limit: int) -> list[RuleView]:
+        """With their use."""
+        ...
+
+    async def in_use(self, ns: int) -> list[LimitUsage]:
+        """Limits and rates that something holds or waits for, rules or declared in code, by key."""
+        ...
+
     async def get(self, ns: int, scope: str, name: str) -> RuleView | None: ...
 
 
@@ -387,14 +454,16 @@ class AuditStore(Protocol):
         """In their order, all or none."""
         ...
 
-    async def page(self, namespace: str | None, before: int | None, limit: int) -> list[AuditLine]: ...
+    async def page(self, namespace: str | None, before: int | None, limit: int, wanted: AuditFilter) -> AuditPage: ...
 
 
 class AuditLog(Protocol):
     async def record(
         self, principal: Principal, action: str, target: str, ns: int | None, detail: AuditDetail | None = None
     ) -> None: ...
-    async def page(self, namespace: str | None, before: int | None = None, limit: int = 50) -> list[AuditLine]: ...
+    async def page(
+        self, namespace: str | None, before: int | None = None, limit: int = 50, wanted: AuditFilter = ...
+    ) -> AuditPage: ...
 
 
 class SecretSealer(Protocol):

@@ -14,6 +14,7 @@ from perdure.core.api.runs import (
     AwaitRun,
     CancelRun,
     ChangeRun,
+    CountRuns,
     GetRun,
     HistoryPage,
     ListChildren,
@@ -23,7 +24,9 @@ from perdure.core.api.runs import (
     ListTasks,
     LogPage,
     PauseRun,
+    RunCount,
     RunDetail,
+    RunFilter,
     RunPage,
     RunResult,
     StartedRun,
@@ -37,6 +40,7 @@ from perdure.core.flow_control.groups import FlowControlGroup
 from perdure.core.ids import text
 from perdure.core.lifecycle import RunStatus
 from perdure.core.messages import CancelMessage, PauseMessage, TerminateMessage
+from perdure.core.run_query import Node
 from perdure.core.run_query.filters import query_of
 from perdure.core.run_retry import check_retry, effective
 from perdure.core.undo import stack_of
@@ -110,11 +114,22 @@ async def _ended(api: NamespaceApi, run_id: bytes) -> Outcome | None:
 
 @handles(acts.LIST)
 async def list_runs(api: NamespaceApi, r: ListRuns) -> RunPage:
-    for attributes in r.filter.attributes:
+    query = await _query(api, r.filter)
+    limit = page_limit(r.limit)
+    return await api.ports.reads.runs(api.ns, query, r.below, limit, r.filter.waiting_on, with_waits=r.waits)
+
+
+@handles(acts.COUNT)
+async def count_runs(api: NamespaceApi, r: CountRuns) -> RunCount:
+    """How many runs a filter matches, among a bounded number of them."""
+    return await api.ports.reads.count_runs(api.ns, await _query(api, r.filter), r.filter.waiting_on)
+
+
+async def _query(api: NamespaceApi, wanted: RunFilter) -> Node:
+    for attributes in wanted.attributes:
         check_attributes(attributes)
-    text = await query_text(api, r.filter.view, r.filter.query)
-    query = query_of(msgspec.structs.replace(r.filter, query=text), api.engine.clock.now_us())
-    return await api.ports.reads.runs(api.ns, query, r.below, page_limit(r.limit), r.filter.waiting_on)
+    text = await query_text(api, wanted.view, wanted.query)
+    return query_of(msgspec.structs.replace(wanted, query=text), api.engine.clock.now_us())
 
 
 @handles(acts.CHILDREN)
@@ -162,7 +177,11 @@ def _retry_refused(history: list[Recorded]) -> str | None:
 @handles(acts.TASKS)
 async def list_tasks(api: NamespaceApi, r: ListTasks) -> TaskPage:
     run_id = await api.run_id(r.run)
-    page = await api.ports.reads.tasks(api.ns, run_id, r.statuses, r.after, page_limit(r.limit))
+    limit = page_limit(r.limit)
+    if r.notable or r.node:
+        page = await api.ports.reads.tasks_of_node(api.ns, run_id, r, limit)
+    else:
+        page = await api.ports.reads.tasks(api.ns, run_id, r.statuses, r.after, limit)
     if page is None:
         raise no_run(run_id)
     return page
@@ -174,10 +193,10 @@ async def list_logs(api: NamespaceApi, r: ListLogs) -> LogPage:
     reads, limit = api.ports.reads, page_limit(r.limit)
     if r.task:
         seqs = await numbers(api, run_id, r.task)
-        page = await reads.task_logs(api.ns, run_id, seqs, r.attempt, r.after, limit)
+        page = await reads.task_logs(api.ns, run_id, seqs, r.attempt, r.after, limit, r.newest)
     else:
-        page = await reads.logs(api.ns, run_id, r.after, limit)
-        page = LogPage(sorted(page.items, key=lambda item: item.line.at_us), page.next)
+        page = await reads.logs(api.ns, run_id, r.after, limit, r.newest)
+        page = LogPage(sorted(page.items, key=lambda item: item.line.at_us, reverse=r.newest), page.next)
     if not page.items:
         await api.view(run_id)  # NotFound for a run that does not exist
     return page

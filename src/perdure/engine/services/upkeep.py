@@ -1,4 +1,5 @@
-"""Upkeep that no run waits for: partitions ahead, partitions too old, messages that no run can read, content that no run uses."""
+"""Upkeep that no run waits for: partitions ahead, partitions too old, messages that no run can read, content that no run uses, counters
+that can be merged."""
 
 from __future__ import annotations
 
@@ -16,6 +17,8 @@ log = logging.getLogger("perdure.engine")
 PARTITIONS_S: Final = 3600.0
 PAYLOADS_S: Final = 60.0
 """Seconds between two sweeps of stored content."""
+COUNTS_S: Final = 60.0
+"""Seconds between two merges of the counters of ended runs."""
 
 
 class Upkeep(Service):
@@ -29,6 +32,7 @@ class Upkeep(Service):
         self._first = True
         self._partitions_at_s = monotonic() + PARTITIONS_S
         self._payloads_at_s = monotonic() + PAYLOADS_S
+        self._counts_at_s = monotonic() + COUNTS_S
 
     async def prepare(self) -> None:
         """Before the first write: today's partitions and some ahead."""
@@ -42,6 +46,9 @@ class Upkeep(Service):
         if monotonic() >= self._payloads_at_s:
             self._payloads_at_s = monotonic() + PAYLOADS_S
             await self._payloads.sweep(PAYLOAD_SWEEP_MAX)
+        if monotonic() >= self._counts_at_s:
+            self._counts_at_s = monotonic() + COUNTS_S
+            await self._store.merge_counts()
         if monotonic() >= self._partitions_at_s:
             self._partitions_at_s = monotonic() + PARTITIONS_S
             await self.partitions()
