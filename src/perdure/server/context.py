@@ -9,6 +9,8 @@ from typing import Protocol
 from perdure.core.access import Permission, Principal
 from perdure.engine.api.api import Api
 from perdure.engine.engine import Engine
+from perdure.server.auth.sign_in import OidcSignIn
+from perdure.server.auth.web_sessions import WebSessions
 
 
 class Auth(Protocol):
@@ -27,6 +29,10 @@ class Auth(Protocol):
 class Server:
     api: Api
     auth: Auth
+    sessions: WebSessions | None = None
+    """None: browsers cannot sign in here; `perdure dev` asks for its token alone."""
+    oidc: OidcSignIn | None = None
+    """None: no identity provider signs people in."""
 
     @property
     def engine(self) -> Engine:

@@ -8,7 +8,8 @@
 
 Laws
  - Deny by default: a caller gets a principal or an error, and a permission that no table grants is refused.
- - A credential comes in the Authorization header as a bearer token and nowhere else: addresses end up in logs.
+ - A credential comes in the Authorization header as a bearer token, or from a browser in the cookie of its session (web_sessions.py), and
+   nowhere else: addresses end up in logs.
  - Keys are looked up in the database each time, so that a revoked key ends everywhere with the commit that revoked it.
  - What is said of a key's state is said only to those who hold its secret.
  - Guessing is slow: a key id that gets wrong secrets is refused unseen for a while. A secret that was right a moment ago is
@@ -25,7 +26,7 @@ from hmac import compare_digest
 from http.cookies import CookieError, SimpleCookie
 from typing import Final
 
-from perdure.core.access import Permission, Principal, Role
+from perdure.core.access import KeyCheck, Permission, Principal, Role
 from perdure.core.api_keys import PREFIX, Presented, present
 from perdure.core.errors import Forbidden, InvalidInput, RateLimited, Unauthenticated
 from perdure.server.auth.addresses import is_loopback
@@ -75,7 +76,10 @@ class Authenticator:
 
     async def check(self, headers: Mapping[str, str], permission: Permission | None) -> Principal:
         """The principal of a request. Header names are lower-case. Permission None: any authenticated principal."""
-        principal = await self._identify(headers)
+        return self.grant(await self._identify(headers), permission)
+
+    def grant(self, principal: Principal, permission: Permission | None) -> Principal:
+        """The principal, if its rate and its role allow a request that needs this permission."""
         self.admit(principal)
         if permission is not None and not principal.may(permission):
             raise Forbidden(f"{principal.subject} ({principal.role.value}) has no permission {permission.value!r}")
@@ -103,12 +107,13 @@ class Authenticator:
         if token is None:
             raise Unauthenticated(f"this server requires credentials. {HOW}")
         if token.startswith(PREFIX):
-            return await self._by_key(token)
+            return (await self.by_key(token)).principal
         if self._tokens is None:
             raise Unauthenticated(f"this is not an API key. {HOW}")
         return await self._tokens.verify(token)
 
-    async def _by_key(self, token: str) -> Principal:
+    async def by_key(self, token: str) -> KeyCheck:
+        """The live key that a text is. Raises Unauthenticated, or RateLimited after too many wrong secrets."""
         presented = present(token)
         if presented is None:
             raise Unauthenticated("this is not a whole API key: it looks like pd_<12 characters>_<43 characters>")
@@ -122,13 +127,23 @@ class Authenticator:
             self._failures.take(presented.id, FAILURES_PER_S, FAILURES_BURST)
             raise Unauthenticated("there is no such API key: it was mistyped, or belongs to another server")
         self._remember(presented)
+        return await self._live(presented.id, found)
+
+    async def by_key_id(self, ident: str) -> KeyCheck:
+        """The live key of a session. Its secret was checked when the session began."""
+        found = await self._keys.find(ident)
+        if found is None:
+            raise Unauthenticated(f"there is no API key {ident} any more: sign in with another one")
+        return await self._live(ident, found)
+
+    async def _live(self, ident: str, found: KeyCheck) -> KeyCheck:
         if found.revoked:
-            raise Unauthenticated(f"API key {presented.id} was revoked: ask for a new one")
+            raise Unauthenticated(f"API key {ident} was revoked: ask for a new one")
         if found.expired:
-            raise Unauthenticated(f"API key {presented.id} has expired: ask for a new one")
+            raise Unauthenticated(f"API key {ident} has expired: ask for a new one")
         if found.use_is_stale:
-            await self._keys.touch(presented.id)
-        return found.principal
+            await self._keys.touch(ident)
+        return found
 
     def _is_known(self, presented: Presented) -> bool:
         return compare_digest(self._known.get(presented.id, NO_HASH), presented.hash)

@@ -40,6 +40,16 @@ class OidcSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The namespace of every token, where `namespace_claim` is not used."""
     subject_claim: str = "sub"
     """Who it is, for the audit log."""
+    client_id: str | None = None
+    """The client that the provider knows this server as. With it, people sign in to the pages through the provider."""
+    client_secret: str | None = None
+    """The client's secret. None: a public client; the proof of the code (PKCE) stands alone."""
+    scopes: str = "openid profile email"
+    """What the provider is asked for, separated by spaces. `offline_access` lets `perdure login` go on without signing in again."""
+    name: str | None = None
+    """The provider's name on the sign-in page. None: the host of `issuer`."""
+    device_client_id: str | None = None
+    """The public client of `perdure login`. None: `client_id`."""
 
     def __post_init__(self) -> None:
         for name, url in (("issuer", self.issuer), ("jwks_url", self.jwks_url)):
@@ -51,6 +61,8 @@ class OidcSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidInput(
                 "audience is empty: tokens meant for other services would be accepted. Name this server."
             )
+        if self.client_id is not None and "openid" not in self.scopes.split():
+            raise InvalidInput("scopes lacks `openid`: the provider would not say who signs in")
         unknown = sorted(set(self.roles.values()) - {r.value for r in Role})
         if unknown:
             raise InvalidInput(f"roles maps to {', '.join(unknown)}: choose from {', '.join(r.value for r in Role)}")

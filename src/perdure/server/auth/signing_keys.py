@@ -22,7 +22,7 @@ from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, OKPKey, RSAKey, import_key
 
 from perdure.core.errors import Unavailable
-from perdure.server.auth.addresses import is_loopback_url
+from perdure.server.auth.discovery import discover, fetch
 from perdure.server.auth.oidc import OidcSettings
 
 log = logging.getLogger("perdure.auth")
@@ -30,13 +30,11 @@ log = logging.getLogger("perdure.auth")
 PublicKey = RSAKey | ECKey | OKPKey
 
 JWKS_S_MAX: Final = 5.0
-JWKS_BYTES_MAX: Final = 256 * 1024
 JWKS_KEYS_MAX: Final = 100
 JWKS_REFETCH_S: Final = 30.0
 JWKS_AGE_S: Final = 300.0
 JWKS_STALE_S: Final = 3600.0
 RSA_BITS_MIN: Final = 2048
-DISCOVERY_PATH: Final = "/.well-known/openid-configuration"
 
 
 class SigningKeys:
@@ -61,6 +59,15 @@ class SigningKeys:
 
     async def key(self, kid: str) -> PublicKey | None:
         """None: the provider has no such key. Raises Unavailable when the provider cannot be reached."""
+        await self._refresh_for(kid)
+        return self._keys.get(kid)
+
+    async def only_key(self) -> PublicKey | None:
+        """The key of a provider that has one alone, and need not name it in its tokens."""
+        await self._refresh_for(next(iter(self._keys), ""))
+        return next(iter(self._keys.values())) if len(self._keys) == 1 else None
+
+    async def _refresh_for(self, kid: str) -> None:
         if self._due(kid):
             async with self._lock:
                 if self._due(kid):  # another request may have refreshed it while this one waited for the lock
@@ -71,7 +78,6 @@ class SigningKeys:
                 "tokens cannot be checked: the identity provider's signing keys are out of reach. Try again later; "
                 "API keys are not affected."
             )
-        return self._keys.get(kid)
 
     def _age(self) -> float | None:
         return None if self._fetched_at is None else self._clock() - self._fetched_at
@@ -87,7 +93,7 @@ class SigningKeys:
         self.fetches += 1
         try:
             async with asyncio.timeout(JWKS_S_MAX), httpx2.AsyncClient(timeout=JWKS_S_MAX) as client:
-                self._keys = read_keys(await _get(client, await self._url(client)))
+                self._keys = read_keys(await fetch(client, await self._url(client)))
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError, TimeoutError, ValueError, RecursionError) as e:
             log.warning("signing keys of %s were not fetched: %s", self._settings.issuer, str(e) or type(e).__name__)
             return
@@ -96,36 +102,11 @@ class SigningKeys:
     async def _url(self, client: httpx2.AsyncClient) -> str:
         if self._settings.jwks_url is not None:
             return self._settings.jwks_url
-        found = msgspec.json.decode(
-            await _get(client, self._settings.issuer.rstrip("/") + DISCOVERY_PATH), type=_Discovery
-        )
-        if found.issuer != self._settings.issuer:
-            raise ValueError(f"its discovery document is of another issuer: {found.issuer}")
-        if not found.jwks_uri.startswith("https://") and not is_loopback_url(found.jwks_uri):
-            raise ValueError(f"its keys are at {found.jwks_uri}, which is not https")
-        return found.jwks_uri
-
-
-class _Discovery(msgspec.Struct):
-    issuer: str
-    jwks_uri: str
+        return (await discover(client, self._settings.issuer)).jwks_uri
 
 
 class _KeySet(msgspec.Struct):
     keys: list[dict[str, Any]]
-
-
-async def _get(client: httpx2.AsyncClient, url: str) -> bytes:
-    """A body of bounded size. Redirects are not followed: the address in the settings is the one that is trusted."""
-    body = bytearray()
-    async with client.stream("GET", url, follow_redirects=False) as response:
-        if response.status_code != 200:
-            raise ValueError(f"{url} answered {response.status_code}")
-        async for chunk in response.aiter_bytes():
-            body += chunk
-            if len(body) > JWKS_BYTES_MAX:
-                raise ValueError(f"{url} answered more than {JWKS_BYTES_MAX} bytes")
-    return bytes(body)
 
 
 def read_keys(body: bytes) -> dict[str, PublicKey]:

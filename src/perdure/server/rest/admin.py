@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Response
+import msgspec
+from fastapi import APIRouter, Depends, Path, Query, Response
 from pydantic import BaseModel, Field
 
 from perdure.core.access import NAMESPACE_CHARS_MAX, KeyView, Permission, Role
 from perdure.core.api import admin
 from perdure.core.api.admin import (
+    AuditFilter,
     CreateKey,
     KeyRef,
     ListAudit,
@@ -185,12 +187,57 @@ def _key(k: KeyView) -> dict[str, Any]:
     }
 
 
+class AuditQuery:
+    """Query parameters that say which entries are meant."""
+
+    def __init__(
+        self,
+        actor: Annotated[
+            str,
+            Query(
+                max_length=NAME_CHARS_MAX,
+                description="Who: a subject such as `user:ada`, or what follows its colon.",
+                examples=["user:ada"],
+            ),
+        ] = "",
+        action: Annotated[
+            str, Query(max_length=NAME_CHARS_MAX, description="What, or how it begins.", examples=["run."])
+        ] = "",
+        target: Annotated[
+            str, Query(max_length=NAME_CHARS_MAX, description="The id or name of what it was done to.")
+        ] = "",
+        since: Annotated[
+            str | None,
+            Query(
+                max_length=m.TIME_CHARS_MAX,
+                description="At this time or later; a time, or how long ago.",
+                examples=["24h"],
+            ),
+        ] = None,
+        until: Annotated[
+            str | None,
+            Query(max_length=m.TIME_CHARS_MAX, description="Before this time.", examples=["2026-10-21T14:00:00Z"]),
+        ] = None,
+    ) -> None:
+        self._texts = AuditFilter(actor=actor, action=action, target=target)
+        self._since, self._until = since, until
+
+    def wanted(self, caller: RestCaller) -> AuditFilter:
+        since_us = views.read_moment(self._since, "since", caller.now_us)
+        until_us = views.read_moment(self._until, "until", caller.now_us)
+        return msgspec.structs.replace(self._texts, since_us=since_us, until_us=until_us)
+
+
 @router.get("/audit", responses=responses(401, 403, 422))
 async def list_audit(
-    caller: Annotated[RestCaller, asks(admin.LIST_AUDIT)], limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
+    caller: Annotated[RestCaller, asks(admin.LIST_AUDIT)],
+    query: Annotated[AuditQuery, Depends()],
+    limit: Limit = LIMIT_DEFAULT,
+    cursor: Cursor = None,
 ) -> m.Page[AuditEntry]:
-    """Who did what, newest first."""
-    page = await caller.call(admin.LIST_AUDIT, ListAudit(views.read_number_cursor(cursor), limit))
+    """Who did what, newest first. A page of few matches may be short: `next` says whether there is more."""
+    wanted = ListAudit(views.read_number_cursor(cursor), limit, query.wanted(caller))
+    page = await caller.call(admin.LIST_AUDIT, wanted)
     items = [
         AuditEntry(
             id=a.id,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse
+from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from perdure.core.access import Permission
@@ -33,10 +35,15 @@ from perdure.server.rest import (
     saved_views,
     schedules,
     services,
+    sessions,
+    statistics,
     stream,
+    timeline,
+    ui,
     versions,
     webhooks,
     workers,
+    workflow_runs,
     workflows,
 )
 from perdure.server.rest.browsers import BrowserGuard
@@ -49,14 +56,18 @@ API: Final = "/api/v1"
 API_ROUTERS: Final = (
     versions.router,
     workflows.router,
+    statistics.router,
     runs.router,
     attempts.router,
+    timeline.router,
+    workflow_runs.router,
     repairs.router,
     run_paths.router,
     inspection.router,
     messages.router,
     approvals.router,
     flow_control.router,
+    services.router,  # before workers: /workers/allocate is no id of one
     workers.router,
     stream.router,
     admin.router,
@@ -66,9 +77,20 @@ API_ROUTERS: Final = (
     schedules.router,
     named_events.router,
     webhooks.router,
-    services.router,
     payloads.router,
+    sessions.router,
 )
+BESIDE: Final = (
+    pages.router,
+    sessions.signing_in,
+    approvals.links,
+    webhooks.hooks,
+    services.compatible,
+    services.receiving,
+    ui.router,
+    ui.unknown,
+)
+"""Not under API: pages, and what other programs know by another address."""
 DESCRIPTION: Final = """Durable workflows on PostgreSQL.
 
 Lists answer `{"items": [...], "next": cursor}`. Errors are `application/problem+json` with a stable `code`. Times are RFC 3339 in UTC. A credential
@@ -97,7 +119,15 @@ def create_app(
 
 def application() -> FastAPI:
     """Everything but the server behind it: enough to describe the API."""
-    app = FastAPI(
+    app = _bare()
+    install(app)
+    app.router.routes.extend(_routes())
+    app.openapi = lambda: _document(app)  # type: ignore[method-assign]
+    return app
+
+
+def _bare() -> FastAPI:
+    return FastAPI(
         title="Perdure",
         version=VERSION,
         description=DESCRIPTION,
@@ -107,22 +137,26 @@ def application() -> FastAPI:
         redirect_slashes=False,  # its redirects repeat the host that the request names
         generate_unique_id_function=lambda route: route.name,  # what generated clients call their methods
     )
-    install(app)
+
+
+@cache
+def _routes() -> tuple[BaseRoute, ...]:
+    """Shared by the applications of a process. FastAPI prepares a route when a request is first compared with it, which takes a third of a
+    second for all of them: that is done here, before the server listens."""
+    app = _bare()
     for router in (*API_ROUTERS, described):
         app.include_router(router, prefix=API)
-    app.include_router(pages.router)
-    app.include_router(approvals.links)
-    app.include_router(webhooks.hooks)
-    app.include_router(services.compatible)
-    app.include_router(services.receiving)
-    app.openapi = lambda: _document(app)  # type: ignore[method-assign]
-    return app
+    for router in BESIDE:
+        app.include_router(router)
+    unknown: Scope = {"type": "http", "method": "GET", "path": "/-", "root_path": "", "headers": []}
+    for route in app.router.routes:
+        route.matches(dict(unknown))
+    return tuple(app.router.routes)
 
 
 def guarded_routes() -> list[GuardedRoute]:
     """All routes, with the permission that each needs."""
-    beside = (pages.router, approvals.links, webhooks.hooks, services.compatible, services.receiving)
-    routers = (*API_ROUTERS, described, *beside)
+    routers = (*API_ROUTERS, described, *BESIDE)
     return [route for router in routers for route in router.routes if isinstance(route, GuardedRoute)]
 
 
@@ -133,7 +167,7 @@ class SafeHeaders:
         (b"x-content-type-options", b"nosniff"),
         (b"referrer-policy", b"same-origin"),  # without any, browsers would hide the origin of our own forms
         (b"x-frame-options", b"DENY"),
-        (b"content-security-policy", pages.CONTENT_SECURITY_POLICY.encode()),
+        (b"content-security-policy", ui.CONTENT_SECURITY_POLICY.encode()),
     )
 
     def __init__(self, app: ASGIApp) -> None:
@@ -179,7 +213,9 @@ def _completed(document: dict[str, Any]) -> dict[str, Any]:
     document["components"]["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
     needs: dict[tuple[str, str], Need] = {
         (f"{API}{route.path_format}", method.lower()): allow_of(route.dependant).need
-        for route in guarded_routes()
+        for router in (*API_ROUTERS, described)
+        for route in router.routes
+        if isinstance(route, GuardedRoute)
         for method in route.methods or ()
     }
     for path, operations in document["paths"].items():

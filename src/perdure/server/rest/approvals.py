@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal
 from urllib.parse import parse_qsl
 
 import msgspec
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
 from pydantic import BaseModel, Field
 
@@ -19,6 +19,7 @@ from perdure.core.api import approvals as acts
 from perdure.core.api.approvals import (
     AnswerApproval,
     ApprovalPosition,
+    ApprovalState,
     CreateLink,
     DelegateApproval,
     GetApproval,
@@ -90,6 +91,7 @@ class ApprovalInfo(BaseModel):
     reject_quorum: int = Field(description="So many have to say no.")
     votes: list[GivenVote]
     created_at: m.Moment
+    decided_at: m.Moment | None = Field(description="When it was decided, or its deadline passed.")
     deadline_at: m.Moment | None
     escalate_at: m.Moment | None
     escalate_to: list[str]
@@ -159,6 +161,7 @@ def view_of(s: Standing, public_url: str) -> ApprovalInfo:
         quorum=s.spec.quorum,
         reject_quorum=s.spec.reject_quorum,
         created_at=views.moment(s.created_us),
+        decided_at=views.moment_or_none(s.decided_us),
         deadline_at=views.moment_or_none(s.spec.deadline_us),
         escalate_at=views.moment_or_none(s.spec.escalate_us),
         escalate_to=s.escalate_to,
@@ -169,20 +172,43 @@ def view_of(s: Standing, public_url: str) -> ApprovalInfo:
     )
 
 
+class ApprovalQuery:
+    """Query parameters that say which approvals are meant."""
+
+    def __init__(
+        self,
+        state: Annotated[
+            ApprovalState,
+            Query(description="Open ones; or those that were decided or have expired within the last 30 days."),
+        ] = "open",
+        assignee: Annotated[
+            str | None,
+            Query(max_length=NAME_CHARS_MAX, description="Those that this name may answer now; `@me` for your own."),
+        ] = None,
+        run: Annotated[str | None, Query(max_length=NAME_CHARS_MAX, description="Open ones of one run.")] = None,
+        workflow: Annotated[str | None, Query(max_length=NAME_CHARS_MAX)] = None,
+        decided_by: Annotated[
+            str | None,
+            Query(
+                max_length=NAME_CHARS_MAX,
+                description="Of those that were decided: this name has answered; `@me` for your own.",
+            ),
+        ] = None,
+    ) -> None:
+        self.wanted = ListApprovals(
+            assignee=assignee or "", run=run or "", workflow=workflow or "", state=state, decided_by=decided_by or ""
+        )
+
+
 @router.get("/approvals", responses=responses(401, 403, 404, 422))
 async def list_approvals(
     caller: Annotated[RestCaller, asks(acts.LIST)],
-    assignee: Annotated[
-        str | None,
-        Query(max_length=NAME_CHARS_MAX, description="Those that this name may answer now; `@me` for your own."),
-    ] = None,
-    run: Annotated[str | None, Query(max_length=NAME_CHARS_MAX, description="Those of one run.")] = None,
-    workflow: Annotated[str | None, Query(max_length=NAME_CHARS_MAX)] = None,
+    query: Annotated[ApprovalQuery, Depends()],
     limit: Limit = LIMIT_DEFAULT,
     cursor: Cursor = None,
 ) -> m.Page[ApprovalInfo]:
-    """Open approvals, oldest first."""
-    wanted = ListApprovals(assignee or "", run or "", workflow or "", _position(cursor), limit)
+    """Open approvals, oldest first; or with `state=decided` those that were decided or have expired lately, latest first."""
+    wanted = msgspec.structs.replace(query.wanted, after=_position(cursor), limit=limit)
     page = await caller.call(acts.LIST, wanted)
     return m.Page[ApprovalInfo](
         items=[view_of(s, caller.api.api.public_url) for s in page.items], next=views.next_cursor(page.next)

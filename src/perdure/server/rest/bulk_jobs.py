@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, Field
@@ -45,6 +45,10 @@ class BulkJobRequest(m.Body):
     view: str = Field(default="", max_length=NAME_CHARS_MAX, description="A saved view, whose query must match too.")
     reason: str = Field(default="", max_length=m.REASON_CHARS_MAX, description="For cancel, terminate and pause.")
     dry_run: bool = Field(default=False, description="Find the runs, and do nothing to them.")
+    signal: str = Field(
+        default="", max_length=NAME_CHARS_MAX, description="Name of the signal, for the action `signal`."
+    )
+    payload: Any = Field(default=None, description="Value of the signal.")
     key: str = Field(
         default="", max_length=MESSAGE_KEY_CHARS_MAX, description="Your own key: two requests with one key are one job."
     )
@@ -68,6 +72,7 @@ class BulkJobDetail(BaseModel):
     done: int
     skipped: int = Field(description="There was nothing to do, or the run did not match any more.")
     failed: int = Field(description="The run refused, or could not be reached.")
+    signal: str | None = Field(default=None, description="Name of the signal that it sends.")
 
 
 class BulkRunOutcome(BaseModel):
@@ -79,7 +84,7 @@ class BulkRunOutcome(BaseModel):
 
 @router.post("", status_code=202, responses=responses(401, 403, 404, 409, 413, 422))
 async def start_bulk_job(caller: Annotated[RestCaller, asks(acts.START)], body: BulkJobRequest) -> BulkJobDetail:
-    """Cancel, terminate, pause, resume, retry or delete every run that matches. The server carries it out; read the job for its progress."""
+    """Cancel, terminate, pause, resume, retry, delete or signal every run that matches. The server carries it out; read the job for its progress."""
     request = StartBulkJob(
         action=body.action,
         query=body.query,
@@ -87,8 +92,10 @@ async def start_bulk_job(caller: Annotated[RestCaller, asks(acts.START)], body: 
         reason=body.reason,
         is_dry_run=body.dry_run,
         key=body.key,
+        signal=body.signal,
+        payload=views.payload(body.payload) if body.action == "signal" or body.payload is not None else b"",
     )
-    return _shown(await caller.call(acts.START, request))
+    return shown(await caller.call(acts.START, request))
 
 
 @router.get("", responses=responses(401, 403, 422))
@@ -97,13 +104,13 @@ async def list_bulk_jobs(
 ) -> m.Page[BulkJobDetail]:
     """Bulk jobs, newest first. A finished one is kept for 7 days."""
     page = await caller.call(acts.LIST, ListBulkJobs(views.read_id_cursor(cursor), limit))
-    return m.Page[BulkJobDetail](items=[_shown(j) for j in page.items], next=views.next_cursor(page.next))
+    return m.Page[BulkJobDetail](items=[shown(j) for j in page.items], next=views.next_cursor(page.next))
 
 
 @router.get("/{id}", responses=responses(401, 403, 404, 422))
 async def get_bulk_job(caller: Annotated[RestCaller, asks(acts.GET)], id: JobId) -> BulkJobDetail:
     """A bulk job with its progress."""
-    return _shown(await caller.call(acts.GET, BulkJobRef(id)))
+    return shown(await caller.call(acts.GET, BulkJobRef(id)))
 
 
 @router.get("/{id}/runs", responses=responses(401, 403, 404, 422))
@@ -123,7 +130,7 @@ async def list_bulk_runs(
 @router.post("/{id}/cancel", responses=responses(401, 403, 404, 409, 422))
 async def cancel_bulk_job(caller: Annotated[RestCaller, asks(acts.CANCEL)], id: JobId) -> BulkJobDetail:
     """Stop a bulk job. What was done stays done; the runs that are left are not touched."""
-    return _shown(await caller.call(acts.CANCEL, BulkJobRef(id)))
+    return shown(await caller.call(acts.CANCEL, BulkJobRef(id)))
 
 
 def _run(r: BulkRun, public_url: str) -> BulkRunOutcome:
@@ -131,7 +138,7 @@ def _run(r: BulkRun, public_url: str) -> BulkRunOutcome:
     return BulkRunOutcome(run_id=run_id, outcome=r.outcome, message=r.message, url=f"{public_url}/runs/{run_id}")
 
 
-def _shown(j: BulkJob) -> BulkJobDetail:
+def shown(j: BulkJob) -> BulkJobDetail:
     return BulkJobDetail(
         id=ids.text(j.id),
         action=j.action,
@@ -147,4 +154,5 @@ def _shown(j: BulkJob) -> BulkJobDetail:
         done=j.done,
         skipped=j.skipped,
         failed=j.failed,
+        signal=j.signal or None,
     )

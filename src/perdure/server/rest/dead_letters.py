@@ -27,14 +27,13 @@ from perdure.server.rest.guard import GuardedRoute, RestCaller, asks
 from perdure.server.rest.paging import LIMIT_DEFAULT, Cursor, Limit
 from perdure.server.rest.problems import responses
 
-TIME_CHARS_MAX: Final = 50
 MOMENT_US_MAX: Final = 10_000 * 366 * 86_400_000_000
 """Later than any moment the database knows."""
 
 router = APIRouter(prefix="/dead-letters", tags=["dead letters"], route_class=GuardedRoute)
 
 RunText = Annotated[str, Field(min_length=1, max_length=NAME_CHARS_MAX + len(KEY_PREFIX))]
-WhenText = Annotated[str, Field(max_length=TIME_CHARS_MAX)]
+WhenText = Annotated[str, Field(max_length=m.TIME_CHARS_MAX)]
 FilterText = Annotated[str, Field(max_length=NAME_CHARS_MAX)]
 
 
@@ -99,14 +98,14 @@ async def list_dead_letters(
     since: Annotated[
         str | None,
         Query(
-            max_length=TIME_CHARS_MAX,
+            max_length=m.TIME_CHARS_MAX,
             description="Failed at this time or later; a time, or how long ago.",
             examples=["24h"],
         ),
     ] = None,
     until: Annotated[
         str | None,
-        Query(max_length=TIME_CHARS_MAX, description="Failed before this time.", examples=["2026-10-21T14:00:00Z"]),
+        Query(max_length=m.TIME_CHARS_MAX, description="Failed before this time.", examples=["2026-10-21T14:00:00Z"]),
     ] = None,
     q: Annotated[str, Query(max_length=NAME_CHARS_MAX, description="Part of the error.")] = "",
     limit: Limit = LIMIT_DEFAULT,

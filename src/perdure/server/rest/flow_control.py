@@ -7,8 +7,9 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Path
 from pydantic import BaseModel, ConfigDict, Field
 
+from perdure.core import ids
 from perdure.core.api import flow_control as acts
-from perdure.core.api.flow_control import ListRules, PauseScope, RateRule, RuleRef, RuleView, SetRule
+from perdure.core.api.flow_control import ListLimitUse, ListRules, PauseScope, RateRule, RuleRef, RuleView, SetRule
 from perdure.core.limits import CONCURRENCY_MAX, NAME_CHARS_MAX, RATE_COUNT_MAX
 from perdure.server.rest import models as m
 from perdure.server.rest import views
@@ -64,6 +65,27 @@ class LimitRate(BaseModel):
     burst: float | None
 
 
+class HolderOfLimit(BaseModel):
+    run_id: str = Field(examples=[m.ID])
+    workflow: str
+    held: int
+
+
+class LimitInUse(BaseModel):
+    """Who holds a limit, and how much waits for it."""
+
+    key: str = Field(examples=["queue/io"])
+    scope: str = Field(
+        description="`namespace`, `queue`, `workflow` or `task`; `key` for one that code gave a key of its own."
+    )
+    name: str | None
+    kind: Literal["concurrency", "rate"]
+    limit: int | None = Field(description="Null for a rate, and where nothing waits that says how many are allowed.")
+    held: int
+    waiting: int = Field(description="Tasks and runs, counted up to 10,000.")
+    holders: list[HolderOfLimit] = Field(description="Those that hold most first, at most 20.")
+
+
 class Limits(BaseModel):
     """The limits and the pause of a namespace, a queue, a workflow or a task."""
 
@@ -76,6 +98,13 @@ class Limits(BaseModel):
     pause_reason: str | None
     updated_at: m.Moment
     updated_by: str
+    kind: Literal["concurrency", "rate", "pause"] = Field(
+        default="concurrency", description="The strictest of what it sets."
+    )
+    limit: int | None = Field(default=None, description="The concurrency; null for a rate.")
+    held: int = Field(default=0, description="Slots of it that are taken.")
+    waiting: int = Field(default=0, description="Tasks and runs that wait for it, counted up to 10,000.")
+    holders: list[HolderOfLimit] = Field(default=[], description="Runs that hold most of it first, at most 20.")
 
 
 router = APIRouter(tags=["flow control"], route_class=GuardedRoute)
@@ -89,6 +118,13 @@ async def list_limits(
     after = views.read_cursor(cursor, tuple[str, str]) or ("", "")
     page = await caller.call(acts.LIST, ListRules(after, limit))
     return m.Page[Limits](items=[_shown(r) for r in page.items], next=views.next_cursor(page.next))
+
+
+@router.get("/limit-use", responses=responses(401, 403))
+async def list_limit_use(caller: Annotated[RestCaller, asks(acts.USE)]) -> m.Page[LimitInUse]:
+    """Limits and rates that something holds or waits for, whether they were set here or declared in code; at most 200."""
+    found = await caller.call(acts.USE, ListLimitUse())
+    return m.Page[LimitInUse](items=[_use(u) for u in found.items], next=None)
 
 
 @router.put("/limits/{scope}/{name}", responses=responses(401, 403, 404, 422))
@@ -152,4 +188,28 @@ def _shown(r: RuleView) -> Limits:
         pause_reason=r.pause_reason,
         updated_at=views.moment(r.updated_us),
         updated_by=r.updated_by,
+        kind="concurrency" if r.concurrency is not None else "rate" if r.rate is not None else "pause",
+        limit=r.concurrency,
+        held=r.use.held if r.use is not None else 0,
+        waiting=r.use.waiting if r.use is not None else 0,
+        holders=_holders(r.use) if r.use is not None else [],
+    )
+
+
+def _holders(use: acts.LimitUsage) -> list[HolderOfLimit]:
+    return [HolderOfLimit(run_id=ids.text(h.run_id), workflow=h.workflow, held=h.held) for h in use.holders]
+
+
+def _use(u: acts.LimitUsage) -> LimitInUse:
+    scope, _, name = u.key.partition("/")
+    is_scope = scope in ("namespace", "queue", "workflow", "task")
+    return LimitInUse(
+        key=u.key,
+        scope=scope if is_scope else "key",
+        name=(name or None) if is_scope else u.key,
+        kind="concurrency" if u.held or u.limit is not None else "rate",
+        limit=u.limit,
+        held=u.held,
+        waiting=u.waiting,
+        holders=_holders(u),
     )

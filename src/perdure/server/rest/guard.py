@@ -24,7 +24,7 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from perdure.core.access import Permission, namespace_of
+from perdure.core.access import Permission, Principal, namespace_of
 from perdure.core.api.act import Act
 from perdure.core.api.texts import check_text
 from perdure.core.approvals import Via
@@ -33,8 +33,10 @@ from perdure.core.limits import NAME_CHARS_MAX
 from perdure.core.suggestions import did_you_mean
 from perdure.engine.api.api import Caller, NamespaceApi
 from perdure.server.auth.authenticator import SeveralCredentials
+from perdure.server.auth.web_sessions import SignedIn
 from perdure.server.context import Server
 from perdure.server.rest.problems import BodyTooLarge, UnsupportedMediaType, internal, problem_of
+from perdure.server.rest.session_cookies import credential_of
 
 BODY_BYTES_MAX: Final = 1024 * 1024
 """Bytes of one request's body."""
@@ -63,6 +65,15 @@ class RestCaller:
 
     api: NamespaceApi
     server: Server
+    session: SignedIn | None = None
+    """The browser's session; None for a credential in a header."""
+
+    async def recheck(self) -> bool:
+        """Whether the credential is still valid."""
+        principal = self.api.caller.principal
+        if self.session is not None and self.server.sessions is not None:
+            return await self.server.sessions.holds(self.session.id, principal)
+        return await self.server.auth.recheck(principal)
 
     async def call(self, act: Act[Q, R], request: Q) -> R:
         return await self.api.call(act, request)
@@ -104,13 +115,25 @@ def allow_of(dependant: Dependant) -> Allow:
 async def admit(server: Server, request: Request, need: Need) -> RestCaller | None:
     if need == PUBLIC:
         return None
+    principal, session = await identify(server, request, need if isinstance(need, Permission) else None)
+    namespace = namespace_of(principal, request.headers.get(NAMESPACE_HEADER))
+    via: Via = "cli" if request.headers.get("user-agent", "").startswith(CLI_AGENT) else "rest"
+    return RestCaller(await server.api.of(Caller(principal, namespace, via)), server, session)
+
+
+async def identify(
+    server: Server, request: Request, permission: Permission | None
+) -> tuple[Principal, SignedIn | None]:
+    """The principal of a request, and its session where the cookie is its credential. A header comes before a cookie."""
     if len(request.headers.getlist("authorization")) > 1:
         raise SeveralCredentials("there is more than one Authorization header: send exactly one")
+    if server.sessions is not None and "authorization" not in request.headers:
+        given = credential_of(request, server.api.public_url)
+        if given is not None:
+            session = await server.sessions.check(given, permission)
+            return session.principal, session
     headers = {name.lower(): value for name, value in request.headers.items()}
-    principal = await server.auth.check(headers, need if isinstance(need, Permission) else None)
-    namespace = namespace_of(principal, request.headers.get(NAMESPACE_HEADER))
-    via: Via = "cli" if headers.get("user-agent", "").startswith(CLI_AGENT) else "rest"
-    return RestCaller(await server.api.of(Caller(principal, namespace, via)), server)
+    return await server.auth.check(headers, permission), None
 
 
 class GuardedRoute(APIRoute):

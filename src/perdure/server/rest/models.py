@@ -17,8 +17,11 @@ from pydantic import (
     WithJsonSchema,
 )
 
+from perdure.core.api.timeline import SegmentKind
 from perdure.core.durations import DURATION_US_MAX
 from perdure.core.limits import ATTRIBUTE_NAME_CHARS_MAX, ATTRIBUTE_VALUE_CHARS_MAX, NAME_CHARS_MAX
+from perdure.server.rest.graph_models import FlowGraph as FlowGraph
+from perdure.server.rest.graph_models import TaskStatusWord as TaskStatusWord
 
 ARGUMENTS_MAX: Final = 1_000
 VERSION_CHARS_MAX: Final = 200
@@ -26,6 +29,7 @@ DESCRIPTION_CHARS_MAX: Final = 2_000
 REASON_CHARS_MAX: Final = 1_000
 CURSOR_CHARS_MAX: Final = 500
 DURATION_CHARS_MAX: Final = 50
+TIME_CHARS_MAX: Final = 50
 SECONDS_MAX: Final = DURATION_US_MAX / 1_000_000
 RATE_PER_S_MAX: Final = 1_000_000
 SOURCE_CHARS_MAX: Final = 1024 * 1024
@@ -35,9 +39,7 @@ FILE_CHARS_MAX: Final = 1_000
 T = TypeVar("T")
 
 RunStatusWord = Literal["pending", "running", "success", "failed", "cancelled"]
-TaskStatusWord = Literal["pending", "dispatched", "running", "success", "failed", "skipped", "cancelled"]
 UndoStatusWord = Literal["ready", "undoing", "undone", "failed", "kept"]
-GraphStatusWord = Literal["pending", "waiting", "running", "success", "failed", "skipped", "cancelled"]
 RoleWord = Literal["viewer", "operator", "developer", "worker", "admin"]
 PermissionWord = Literal["read", "start", "operate", "develop", "commands", "work", "admin"]
 Name = Annotated[str, Field(min_length=1, max_length=NAME_CHARS_MAX)]
@@ -155,7 +157,10 @@ class RunSummary(BaseModel):
     stuck: str | None = Field(description="Why an active run is stuck until it is resumed.")
     paused_at: Moment | None = Field(description="Since when a run is paused.")
     waiting: RunWaits | None = Field(
-        default=None, description="What an active run waits for; null in lists that were not filtered by it."
+        default=None, description="What an active run waits for; in lists, where it was asked for."
+    )
+    attempts: int | None = Field(
+        default=None, description="The most executions of one task; null where it was not asked for."
     )
     epoch: int = Field(description="How often the run has changed hands.")
     parent_id: str | None
@@ -273,6 +278,16 @@ class RunOutcome(BaseModel):
     error: ErrorInfo | None = None
 
 
+class TaskSegment(BaseModel):
+    """What a task was doing for a while."""
+
+    kind: SegmentKind
+    from_: Moment = Field(alias="from")
+    to: Moment
+    attempt: int | None
+    worker: str | None
+
+
 class RunTask(BaseModel):
     id: str
     seq: int = Field(description="Its number in the run, from 0.")
@@ -295,6 +310,7 @@ class RunTask(BaseModel):
     details: Any = Field(description="What the task last said about its progress.")
     blocked: str | None = Field(description="The stack that holds its worker's event loop.")
     copied: bool = Field(default=False, description="It ended in the run that this one is a fork of.")
+    segments: list[TaskSegment] = Field(default=[], description="What it was doing, in order.")
 
 
 class LogEntry(BaseModel):
@@ -302,6 +318,7 @@ class LogEntry(BaseModel):
     attempt: int
     seq: int = Field(description="The task's number; -1 is the workflow's own code.")
     task: str | None
+    node: str | None = Field(default=None, description="Its node of a flow, with its place in a foreach.")
     stream: str = Field(examples=["stdout"])
     level: str = Field(examples=["info"])
     text: str
@@ -362,36 +379,7 @@ class ValidFlow(BaseModel):
     current: str | None = Field(description="The version that new runs have now.")
     changes: FlowChanges | None = Field(description="Null where no flow of this name is current.")
     warnings: list[FlowProblem]
-
-
-class GraphNode(BaseModel):
-    key: str
-    path: str = Field(description="Its key behind those of the nodes it is within, with dots between.")
-    word: str = Field(description="What kind of step it is.", examples=["task", "approval"])
-    detail: str = Field(description="The task's or workflow's name, where it is not the key.")
-    badges: list[str] = Field(examples=[["for each", "timeout 5m"]])
-    status: GraphStatusWord | None = Field(default=None, description="In a run; null where nothing is known.")
-    inner: GraphBody | None = None
-
-
-class GraphLink(BaseModel):
-    source: str
-    target: str
-    label: str = Field(description="The actions that lead this way; empty for all.")
-
-
-class GraphBody(BaseModel):
-    start: str | None = Field(description="Where a graph begins; null for a dag.")
-    nodes: list[GraphNode]
-    links: list[GraphLink]
-
-
-class FlowGraph(GraphBody):
-    """Nodes and ways of a flow, as they are drawn. Workflows of code have none that could be known beforehand."""
-
-    name: str
-    version: str
-    kind: str
+    graph: FlowGraph = Field(description="Nodes and links, as they are drawn.")
 
 
 class WorkflowDefinition(BaseModel):
@@ -441,6 +429,9 @@ class Workflow(BaseModel):
     deleted_at: Moment | None
     runs_active: int
     versions: list[WorkflowVersion]
+    input_schema: dict[str, Any] | None = Field(
+        default=None, description="JSON Schema of what a run of it takes; null where it is not known."
+    )
     deployed: DeploymentResult | None = Field(default=None, description="What became of a flow that was just deployed.")
 
 

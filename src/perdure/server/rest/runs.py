@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import APIRouter, Depends, Path, Query, Response
+from pydantic import BaseModel, Field
 
 from perdure.core import ids
 from perdure.core.api import messages, runs
@@ -14,6 +15,7 @@ from perdure.core.api.runs import (
     AwaitRun,
     CancelRun,
     ChangeRun,
+    CountRuns,
     GetRun,
     ListChildren,
     ListHistory,
@@ -21,6 +23,7 @@ from perdure.core.api.runs import (
     ListRuns,
     ListTasks,
     LogPosition,
+    NotablePosition,
     PauseRun,
     RunFilter,
     TerminateRun,
@@ -62,62 +65,94 @@ TaskName = Annotated[
 ]
 
 
+class RunsCounted(BaseModel):
+    count: int
+    exact: bool = Field(description="False: there are at least so many.")
+
+
+class RunFilters:
+    """Query parameters that say which runs are meant."""
+
+    def __init__(
+        self,
+        status: Annotated[list[m.RunStatusWord], Query(max_length=5, description="Any of these.")] = [],  # noqa: B006
+        workflow: Annotated[str, Query(max_length=NAME_CHARS_MAX)] = "",
+        since: Annotated[
+            str | None,
+            Query(
+                max_length=50, description="Created at this time or later; a time, or how long ago.", examples=["24h"]
+            ),
+        ] = None,
+        until: Annotated[
+            str | None, Query(max_length=50, description="Created before this time.", examples=["2026-10-21T14:00:00Z"])
+        ] = None,
+        attr: Annotated[
+            list[Annotated[str, Query(max_length=ATTRIBUTE_NAME_CHARS_MAX + ATTRIBUTE_VALUE_CHARS_MAX)]],
+            Query(max_length=8, description="`name:value`; all of them must fit.", examples=[["env:prod"]]),
+        ] = [],  # noqa: B006
+        q: Annotated[
+            str,
+            Query(
+                max_length=NAME_CHARS_MAX,
+                description="Part of the key, the workflow's name or the error, or the beginning of the id.",
+            ),
+        ] = "",
+        waiting_on: Annotated[
+            m.WaitWord | None,
+            Query(description="Active runs that wait for this."),
+        ] = None,
+        query: Annotated[
+            str,
+            Query(
+                max_length=QUERY_CHARS_MAX,
+                description="A query text; it combines with the other filters.",
+                examples=["status = failed and attr.total > 100"],
+            ),
+        ] = "",
+        view: Annotated[
+            str, Query(max_length=NAME_CHARS_MAX, description="A saved view, whose query must match too.")
+        ] = "",
+    ) -> None:
+        self._status, self._workflow, self._attr, self._text = status, workflow, attr, q
+        self._since, self._until, self._waiting_on, self._query, self._view = since, until, waiting_on, query, view
+
+    def of(self, caller: RestCaller) -> RunFilter:
+        return RunFilter(
+            statuses=frozenset(int(RunStatus[w.upper()]) for w in self._status),
+            workflow=self._workflow,
+            since_us=views.read_moment(self._since, "since", caller.now_us),
+            until_us=views.read_moment(self._until, "until", caller.now_us),
+            attributes=views.read_attributes(self._attr),
+            text=self._text,
+            waiting_on=self._waiting_on or "",
+            query=self._query,
+            view=self._view,
+        )
+
+
 @router.get("", responses=responses(401, 403, 422))
 async def list_runs(
     caller: Annotated[RestCaller, asks(runs.LIST)],
-    status: Annotated[list[m.RunStatusWord], Query(max_length=5, description="Any of these.")] = [],  # noqa: B006
-    workflow: Annotated[str, Query(max_length=NAME_CHARS_MAX)] = "",
-    since: Annotated[
-        str | None,
-        Query(max_length=50, description="Created at this time or later; a time, or how long ago.", examples=["24h"]),
-    ] = None,
-    until: Annotated[
-        str | None, Query(max_length=50, description="Created before this time.", examples=["2026-10-21T14:00:00Z"])
-    ] = None,
-    attr: Annotated[
-        list[Annotated[str, Query(max_length=ATTRIBUTE_NAME_CHARS_MAX + ATTRIBUTE_VALUE_CHARS_MAX)]],
-        Query(max_length=8, description="`name:value`; all of them must fit.", examples=[["env:prod"]]),
-    ] = [],  # noqa: B006
-    q: Annotated[
-        str,
-        Query(
-            max_length=NAME_CHARS_MAX,
-            description="Part of the key, the workflow's name or the error, or the beginning of the id.",
-        ),
-    ] = "",
-    waiting_on: Annotated[
-        m.WaitWord | None,
-        Query(description="Active runs that wait for this."),
-    ] = None,
-    query: Annotated[
-        str,
-        Query(
-            max_length=QUERY_CHARS_MAX,
-            description="A query text; it combines with the other filters.",
-            examples=["status = failed and attr.total > 100"],
-        ),
-    ] = "",
-    view: Annotated[
-        str, Query(max_length=NAME_CHARS_MAX, description="A saved view, whose query must match too.")
-    ] = "",
+    filters: Annotated[RunFilters, Depends()],
+    waits: Annotated[
+        bool, Query(description="With what active runs wait for, and the most attempts that a task of each run took.")
+    ] = False,
     limit: Limit = LIMIT_DEFAULT,
     cursor: Cursor = None,
 ) -> m.Page[m.RunSummary]:
     """Runs, newest first."""
-    wanted = RunFilter(
-        statuses=frozenset(int(RunStatus[w.upper()]) for w in status),
-        workflow=workflow,
-        since_us=views.read_moment(since, "since", caller.now_us),
-        until_us=views.read_moment(until, "until", caller.now_us),
-        attributes=views.read_attributes(attr),
-        text=q,
-        waiting_on=waiting_on or "",
-        query=query,
-        view=view,
-    )
-    page = await caller.call(runs.LIST, ListRuns(wanted, views.read_id_cursor(cursor), limit))
+    page = await caller.call(runs.LIST, ListRuns(filters.of(caller), views.read_id_cursor(cursor), limit, waits))
     items = [views.summary(item, caller.api.api.public_url) for item in page.items]
     return m.Page[m.RunSummary](items=items, next=views.next_cursor(page.next))
+
+
+@router.get("/count", responses=responses(401, 403, 422))
+async def count_runs(
+    caller: Annotated[RestCaller, asks(runs.COUNT)], filters: Annotated[RunFilters, Depends()]
+) -> RunsCounted:
+    """How many runs match. A bounded number of runs is looked at."""
+    found = await caller.call(runs.COUNT, CountRuns(filters.of(caller)))
+    return RunsCounted(count=found.count, exact=found.exact)
 
 
 @router.get("/{id}", responses=responses(401, 403, 404, 409))
@@ -228,23 +263,57 @@ async def resume_run(caller: Annotated[RestCaller, asks(runs.RESUME)], id: RunNa
     return await shown(caller, run_id)
 
 
+class TaskFilters:
+    """Query parameters that say which tasks of a run are meant, and in which order."""
+
+    def __init__(
+        self,
+        status: Annotated[list[m.TaskStatusWord], Query(max_length=7, description="Any of these.")] = [],  # noqa: B006
+        node: Annotated[
+            str,
+            Query(
+                max_length=NAME_CHARS_MAX, description="Of this node, without its place in a foreach, or of this name."
+            ),
+        ] = "",
+        order: Annotated[
+            Literal["seq", "notable"], Query(description="By number, or failed ones first and then the slowest.")
+        ] = "seq",
+        after: Annotated[
+            int, Query(ge=-1, le=SEQ_MAX, description="Tasks above this number, in order of numbers.")
+        ] = -1,
+    ) -> None:
+        self._statuses = frozenset(int(TaskStatus[w.upper()]) for w in status)
+        self._node, self._order, self._after = node, order, after
+
+    def of(self, run: str, limit: int, cursor: str | None) -> ListTasks:
+        if self._order == "notable":
+            below = views.read_cursor(cursor, NotablePosition)
+            return ListTasks(run, self._statuses, limit=limit, node=self._node, notable=True, below=below)
+        above = max(_bounded(self._after, -1), _bounded(views.read_cursor(cursor, int), -1))
+        return ListTasks(run, self._statuses, above, limit, self._node)
+
+
 @router.get("/{id}/tasks", responses=responses(401, 403, 404, 409, 422))
 async def list_tasks(
     caller: Annotated[RestCaller, asks(runs.TASKS)],
     id: RunName,
-    status: Annotated[list[m.TaskStatusWord], Query(max_length=7, description="Any of these.")] = [],  # noqa: B006
+    filters: Annotated[TaskFilters, Depends()],
     limit: Limit = LIMIT_DEFAULT,
     cursor: Cursor = None,
 ) -> m.Page[m.RunTask]:
-    """A run's tasks, in the order in which its code scheduled them."""
-    statuses = frozenset(int(TaskStatus[w.upper()]) for w in status)
-    after = _bounded(views.read_cursor(cursor, int), -1)
-    page = await caller.call(runs.TASKS, ListTasks(id, statuses, after, limit))
-    return m.Page[m.RunTask](items=[views.task(t) for t in page.items], next=views.next_cursor(page.next))
+    """A run's tasks, in the order in which its code scheduled them, or the notable ones first."""
+    page = await caller.call(runs.TASKS, filters.of(id, limit, cursor))
+    following = page.next if page.next_notable is None else page.next_notable
+    return m.Page[m.RunTask](items=[views.task(t) for t in page.items], next=views.next_cursor(following))
 
 
 def _bounded(seq: int | None, default: int) -> int:
     return default if seq is None else min(max(seq, -1), SEQ_MAX - 1_000)
+
+
+LogOrder = Annotated[
+    Literal["oldest", "newest"], Query(description="The first lines first, or the last ones: for a view of the end.")
+]
 
 
 @router.get("/{id}/tasks/{task}/logs", responses=responses(401, 403, 404, 409, 422))
@@ -253,19 +322,26 @@ async def list_task_logs(
     id: RunName,
     task: TaskName,
     attempt: Annotated[int | None, Query(ge=1, le=SEQ_MAX, description="Of this attempt only.")] = None,
+    order: LogOrder = "oldest",
     limit: Limit = LIMIT_DEFAULT,
     cursor: Cursor = None,
 ) -> m.Page[m.LogEntry]:
-    """What a task printed and logged, in the order in which it arrived."""
-    return await _logs(caller, ListLogs(id, task, attempt, views.read_cursor(cursor, LogPosition), limit))
+    """What a task printed and logged, in the order in which it arrived, or the last lines first."""
+    after = views.read_cursor(cursor, LogPosition)
+    return await _logs(caller, ListLogs(id, task, attempt, after, limit, order == "newest"))
 
 
 @router.get("/{id}/logs", responses=responses(401, 403, 404, 409, 422))
 async def list_logs(
-    caller: Annotated[RestCaller, asks(runs.LOGS)], id: RunName, limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
+    caller: Annotated[RestCaller, asks(runs.LOGS)],
+    id: RunName,
+    order: LogOrder = "oldest",
+    limit: Limit = LIMIT_DEFAULT,
+    cursor: Cursor = None,
 ) -> m.Page[m.LogEntry]:
     """What everything in a run printed and logged. Lines of one page are in the order of their times."""
-    return await _logs(caller, ListLogs(id, after=views.read_cursor(cursor, LogPosition), limit=limit))
+    after = views.read_cursor(cursor, LogPosition)
+    return await _logs(caller, ListLogs(id, after=after, limit=limit, newest=order == "newest"))
 
 
 async def _logs(caller: RestCaller, wanted: ListLogs) -> m.Page[m.LogEntry]:

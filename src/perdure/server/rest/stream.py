@@ -1,45 +1,49 @@
 """One stream of changes for one client (server-sent events).
 
-    GET /api/v1/stream?runs=1&run=<id>&logs=<id>
+    GET /api/v1/stream?runs=1&counts=1&run=<id>&logs=<id>&bulk=<id>
 
-    id: opaque, says what was sent      event: run | history | log      data: JSON
+    id: opaque, says what was sent      event: run | counts | history | log | bulk      data: JSON
 
 Laws:
 
 1. Nothing is lost: a client that comes back with Last-Event-ID gets everything after it. Near the seam it may get something twice; a run
    message is the run as it is now, a history event has its number, a log line its `place`, so a client can tell.
 2. Commit order is not the order of ids or times, so lists are followed with an overlap of a few seconds, and what was sent is remembered for as long.
-3. However many clients listen, one poller per namespace reads the runs list, and only while a client is connected.
+3. However many clients listen, one poller per namespace reads the runs list, one the counts (stream_counts.py), and only while a client is connected.
 4. A client that does not keep up is cut off. It comes back by its cursor.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import logging
 import time
-from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Final
 
 import msgspec
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import APIRouter, Depends, Header, Query, Request
 from fastapi.responses import StreamingResponse
 
 from perdure.core import ids
 from perdure.core.access import Principal
+from perdure.core.api import bulk_jobs
 from perdure.core.api import runs as runs_acts
+from perdure.core.api.bulk_jobs import BulkJobRef
 from perdure.core.api.runs import GetRun, LogPosition, RunItem
 from perdure.core.errors import InvalidInput, Unavailable
 from perdure.core.limits import STREAMS_MAX
 from perdure.core.outage import Outage
 from perdure.engine.api.ports import Reads
 from perdure.server.context import Server
-from perdure.server.rest import views
+from perdure.server.rest import stream_client, views
 from perdure.server.rest.guard import GuardedRoute, Reader, RestCaller
 from perdure.server.rest.problems import TooManyStreams, responses
+from perdure.server.rest.stream_bulk import follow_bulk
+from perdure.server.rest.stream_client import Cursor, StreamClient, read_cursor
+from perdure.server.rest.stream_counts import CountsFeed
 
 log = logging.getLogger("perdure.server")
 
@@ -52,110 +56,12 @@ IDLE_POLL_S: Final = 2.0
 OVERLAP_US: Final = 3_000_000
 """How far behind its own time a commit may become visible and still be seen."""
 STREAMS_PER_PRINCIPAL_MAX: Final = 32
-QUEUE_MESSAGES_MAX: Final = 2_000
-"""Messages that wait for one client; with more it is cut off."""
-PAGE_ROWS: Final = 500
 POLL_ROWS_MAX: Final = 20_000
 """Changes of one namespace that one look takes in; then it goes on from there."""
 HISTORY_BYTES: Final = 1024 * 1024
 CURSOR_CHARS_MAX: Final = 4_096
 
 router = APIRouter(tags=["stream"], route_class=GuardedRoute)
-
-
-class Cursor(msgspec.Struct, omit_defaults=True):
-    """Where a client is, per topic. Positions in a run hold for that run alone."""
-
-    runs_us: Annotated[int, msgspec.Meta(ge=0, lt=1 << 56)] | None = None
-    run: str = ""
-    history: Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)] = 0
-    logs_of: str = ""
-    logs: LogPosition | None = None
-
-    def about(self, run: bytes | None, logs: bytes | None) -> Cursor:
-        """The same for what is asked for now."""
-        if run is not None and self.run != run.hex():
-            self.run, self.history = run.hex(), 0
-        if logs is not None and self.logs_of != logs.hex():
-            self.logs_of, self.logs = logs.hex(), None
-        return self
-
-
-def write_cursor(cursor: Cursor) -> str:
-    return base64.urlsafe_b64encode(msgspec.json.encode(cursor)).decode().rstrip("=")
-
-
-def read_cursor(text: str | None) -> Cursor:
-    if not text:
-        return Cursor()
-    try:
-        return msgspec.json.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=Cursor)
-    except (ValueError, msgspec.MsgspecError):
-        raise InvalidInput(
-            "Last-Event-ID: this is no id of this stream; leave it out to begin with what happens now"
-        ) from None
-
-
-def message(event: str, cursor: Cursor, data: Any) -> bytes:
-    return b"id: %s\nevent: %s\ndata: %s\n\n" % (
-        write_cursor(cursor).encode(),
-        event.encode(),
-        msgspec.json.encode(data),
-    )
-
-
-class StreamClient:
-    """What waits to be sent to one client."""
-
-    def __init__(self, cursor: Cursor) -> None:
-        self.cursor = cursor
-        self.is_cut = False
-        self.is_caught_up = False
-        """With the runs list: from here on the poller moves its position."""
-        self.shown: dict[bytes, tuple[int, int, int]] = {}
-        """Runs that were sent lately: (epoch, status, when it happened)."""
-        self._waiting: deque[bytes] = deque()
-        self._fresh = asyncio.Event()
-        self._taken = asyncio.Event()
-
-    def put(self, event: str, data: Any) -> None:
-        """The cursor already includes this message."""
-        if len(self._waiting) >= QUEUE_MESSAGES_MAX:
-            self.cut()
-            return
-        self._waiting.append(message(event, self.cursor, data))
-        self._fresh.set()
-
-    @property
-    def room(self) -> int:
-        return QUEUE_MESSAGES_MAX - len(self._waiting)
-
-    async def wait_for_room(self) -> None:
-        while self.room < PAGE_ROWS and not self.is_cut:
-            self._taken.clear()
-            await self._taken.wait()
-
-    def forget(self, below_us: int) -> None:
-        """What was shown so long ago will not be read again."""
-        self.shown = {run_id: last for run_id, last in self.shown.items() if last[2] > below_us}
-
-    def cut(self) -> None:
-        self.is_cut = True
-        self._fresh.set()
-        self._taken.set()
-
-    async def take(self, within_s: float) -> bytes:
-        """All that waits, or nothing when that is how it stays."""
-        try:
-            async with asyncio.timeout(within_s):
-                await self._fresh.wait()
-        except TimeoutError:
-            return b""
-        self._fresh.clear()
-        out = b"".join(self._waiting)
-        self._waiting.clear()
-        self._taken.set()
-        return out
 
 
 class RunsChanges(msgspec.Struct):
@@ -168,17 +74,17 @@ class RunsChanges(msgspec.Struct):
 async def changes_since(reads: Reads, ns: int, from_us: int) -> RunsChanges:
     created: list[tuple[int, RunItem]] = []
     above = ids.lowest_at(max(0, from_us // 1000)).bytes
-    while page := await reads.created_since(ns, above, PAGE_ROWS):
+    while page := await reads.created_since(ns, above, stream_client.PAGE_ROWS):
         created += [(max(from_us, ids.unix_ms_of(item.run_id) * 1000), item) for item in page]
         above = page[-1].run_id
-        if len(page) < PAGE_ROWS or len(created) >= POLL_ROWS_MAX:
+        if len(page) < stream_client.PAGE_ROWS or len(created) >= POLL_ROWS_MAX:
             break
     ended: list[tuple[int, RunItem]] = []
     since, above = max(0, from_us), bytes(16)
-    while page := await reads.ended_since(ns, since, above, PAGE_ROWS):
+    while page := await reads.ended_since(ns, since, above, stream_client.PAGE_ROWS):
         ended += [(item.finished_us or since, item) for item in page]
         since, above = ended[-1][0], page[-1].run_id
-        if len(page) < PAGE_ROWS or len(ended) >= POLL_ROWS_MAX:
+        if len(page) < stream_client.PAGE_ROWS or len(ended) >= POLL_ROWS_MAX:
             break
     until_us = min((part[-1][0] for part in (created, ended) if len(part) >= POLL_ROWS_MAX), default=None)
     found = [one for one in (*created, *ended) if until_us is None or one[0] <= until_us]
@@ -270,7 +176,9 @@ async def follow_history(client: StreamClient, reads: Reads, ns: int, run_id: by
     pause_s = POLL_S
     while True:
         await client.wait_for_room()
-        records = await _patiently(reads.history(ns, run_id, client.cursor.history, PAGE_ROWS, HISTORY_BYTES))
+        records = await _patiently(
+            reads.history(ns, run_id, client.cursor.history, stream_client.PAGE_ROWS, HISTORY_BYTES)
+        )
         for record in records or ():
             client.cursor.history = record.seq
             shown = views.history_event(record).model_dump(mode="json")
@@ -287,7 +195,7 @@ async def follow_logs(client: StreamClient, reads: Reads, ns: int, run_id: bytes
         reached = client.cursor.logs
         place = LogPosition(max(0, reached.at_us - OVERLAP_US), -1, 0, 0, -1) if reached is not None else None
         sent = 0
-        while (page := await _patiently(reads.logs(ns, run_id, place, PAGE_ROWS))) is not None:
+        while (page := await _patiently(reads.logs(ns, run_id, place, stream_client.PAGE_ROWS))) is not None:
             for item in page.items:
                 p = item.position
                 key = (p.seq, p.attempt, p.n, p.line)
@@ -300,7 +208,7 @@ async def follow_logs(client: StreamClient, reads: Reads, ns: int, run_id: bytes
                 shown = views.log_entry(item).model_dump(mode="json")
                 client.put("log", {"run_id": ids.text(run_id), "place": ".".join(map(str, key)), **shown})
             place = page.next
-            if place is None or client.room < PAGE_ROWS:
+            if place is None or client.room < stream_client.PAGE_ROWS:
                 break
         newest_us = client.cursor.logs.at_us if client.cursor.logs else 0
         seen = {k: at for k, at in seen.items() if at >= newest_us - 2 * OVERLAP_US}
@@ -335,6 +243,7 @@ class Streams:
     def __init__(self, server: Server, streams_max: int = STREAMS_MAX) -> None:
         self._server, self._max = server, streams_max
         self._feeds: dict[int, RunsFeed] = {}
+        self._counts: dict[int, CountsFeed] = {}
         self._clients: set[StreamClient] = set()
         self._by_subject: dict[str, int] = {}
 
@@ -372,7 +281,15 @@ class Streams:
             del self._by_subject[principal.subject]
 
     async def serve(
-        self, caller: RestCaller, cursor: Cursor, *, runs: bool, run: bytes | None, logs: bytes | None
+        self,
+        caller: RestCaller,
+        cursor: Cursor,
+        *,
+        runs: bool,
+        counts: bool,
+        run: bytes | None,
+        logs: bytes | None,
+        bulk: str | None,
     ) -> AsyncGenerator[bytes]:
         """The bytes of one stream, for as long as the client listens, keeps up, and is welcome."""
         client, reads = StreamClient(cursor), self._server.api.ports.reads
@@ -385,6 +302,8 @@ class Streams:
         tasks: list[asyncio.Task[None]] = []
         try:
             yield b": perdure\nretry: 1000\n\n"
+            if counts:
+                self._join_counts(client, caller.api.ns)
             if feed is not None:
                 await feed.join(client)
                 tasks.append(asyncio.create_task(_or_cut(client, partial(feed.catch_up, client))))
@@ -396,6 +315,8 @@ class Streams:
                 tasks.append(
                     asyncio.create_task(_or_cut(client, partial(follow_logs, client, reads, caller.api.ns, logs)))
                 )
+            if bulk is not None:
+                tasks.append(asyncio.create_task(_or_cut(client, partial(follow_bulk, client, caller, bulk))))
             async for part in self._parts(caller, client):
                 yield part
         except Unavailable as error:
@@ -407,7 +328,19 @@ class Streams:
                 feed.leave(client)
                 if not feed.clients:
                     self._feeds.pop(caller.api.ns, None)
+            if counts:
+                self._leave_counts(client, caller.api.ns)
             self._leave(client, caller.api.caller.principal)
+
+    def _join_counts(self, client: StreamClient, ns: int) -> None:
+        self._counts.setdefault(ns, CountsFeed(self._server.api, ns)).join(client)
+
+    def _leave_counts(self, client: StreamClient, ns: int) -> None:
+        feed = self._counts.get(ns)
+        if feed is not None:
+            feed.leave(client)
+            if not feed.clients:
+                del self._counts[ns]
 
     async def _parts(self, caller: RestCaller, client: StreamClient) -> AsyncGenerator[bytes]:
         loop = asyncio.get_running_loop()
@@ -417,9 +350,24 @@ class Streams:
             yield part or b": still here\n\n"
             if loop.time() - checked >= HEARTBEAT_S:
                 checked = loop.time()
-                if await _patiently(self._server.auth.recheck(caller.api.caller.principal)) is False:
+                if await _patiently(caller.recheck()) is False:
                     return
             await asyncio.sleep(FLUSH_S)
+
+
+@dataclass(frozen=True)
+class Topics:
+    """What a client follows."""
+
+    runs: Annotated[bool, Query(description="Changes of the namespace's list of runs.")] = False
+    counts: Annotated[bool, Query(description="The body of `GET /counts`, at once and when it changes.")] = False
+    run: Annotated[str | None, Query(max_length=250, description="Events of this run's history.")] = None
+    logs: Annotated[str | None, Query(max_length=250, description="Lines that this run prints.")] = None
+    bulk: Annotated[str | None, Query(max_length=250, description="This bulk job, at once and when it changes.")] = None
+    after: Annotated[int, Query(ge=0, lt=1 << 31, description="With run: only events above this number.")] = 0
+    since: Annotated[
+        str | None, Query(max_length=64, description="With logs: only lines since then. RFC 3339, or how long ago.")
+    ] = None
 
 
 @router.get(
@@ -438,21 +386,32 @@ class Streams:
 async def stream(
     request: Request,
     caller: Reader,
-    runs: Annotated[bool, Query(description="Changes of the namespace's list of runs.")] = False,
-    run: Annotated[str | None, Query(max_length=250, description="Events of this run's history.")] = None,
-    logs: Annotated[str | None, Query(max_length=250, description="Lines that this run prints.")] = None,
+    topics: Annotated[Topics, Depends()],
+    resume_at: Annotated[
+        str | None,
+        Query(
+            alias="last_event_id",
+            max_length=CURSOR_CHARS_MAX,
+            description="As the header Last-Event-ID, for a page that opens a new connection. The header counts, if there are both.",
+        ),
+    ] = None,
     last_event_id: Annotated[str | None, Header(max_length=CURSOR_CHARS_MAX)] = None,
 ) -> StreamingResponse:
-    """Changes as they happen: `run`, `history` and `log` events. Come back with Last-Event-ID and nothing is missed."""
-    if not runs and run is None and logs is None:
-        raise InvalidInput("name something to follow: runs=1, run=<id> or logs=<id>")
-    resumed = read_cursor(last_event_id)
+    """Changes as they happen: `run`, `counts`, `history`, `log` and `bulk` events. Come back with Last-Event-ID and nothing is missed."""
+    if not (topics.runs or topics.counts or topics.run or topics.logs or topics.bulk):
+        raise InvalidInput("name something to follow: runs=1, counts=1, run=<id>, logs=<id> or bulk=<id>")
+    resumed = read_cursor(last_event_id or resume_at)
     streams: Streams = request.app.state.streams
-    run_id = await _existing(caller, run) if run is not None else None
-    logs_id = await _existing(caller, logs) if logs is not None else None
+    run_id = await _existing(caller, topics.run) if topics.run is not None else None
+    logs_id = await _existing(caller, topics.logs) if topics.logs is not None else None
+    if topics.bulk is not None:
+        await caller.call(bulk_jobs.GET, BulkJobRef(topics.bulk))  # NotFound before the stream begins
     streams.check(caller.api.caller.principal)
     cursor = resumed.about(run_id, logs_id)
-    body = streams.serve(caller, cursor, runs=runs, run=run_id, logs=logs_id)
+    cursor.begin(topics.after, views.read_moment(topics.since, "since", time.time_ns() // 1000))
+    body = streams.serve(
+        caller, cursor, runs=topics.runs, counts=topics.counts, run=run_id, logs=logs_id, bulk=topics.bulk
+    )
     return StreamingResponse(
         body, media_type="text/event-stream", headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     )

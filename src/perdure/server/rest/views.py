@@ -16,6 +16,7 @@ import msgspec
 from perdure.core import events as ev
 from perdure.core import ids, wait_reasons
 from perdure.core.api import cluster, definitions, runs
+from perdure.core.api.timeline import Segment
 from perdure.core.calls import encode_call, encode_json
 from perdure.core.durations import datetime_of, to_us, us_of
 from perdure.core.errors import Failure, InvalidInput
@@ -128,6 +129,7 @@ def summary(item: runs.RunItem, public_url: str) -> m.RunSummary:
         stuck=item.stuck,
         paused_at=moment_or_none(item.paused_us),
         waiting=_listed_waits(item),
+        attempts=item.attempts,
         epoch=item.epoch,
         parent_id=_text_or_none(item.parent_id),
         successor=_text_or_none(item.successor),
@@ -272,7 +274,13 @@ def task(t: runs.TaskItem) -> m.RunTask:
         blocked=t.blocked,
         node=t.node,
         copied=t.copied,
+        segments=[segment(s) for s in t.segments],
     )
+
+
+def segment(s: Segment) -> m.TaskSegment:
+    shown = {"kind": s.kind, "from": moment(s.from_us), "to": moment(s.to_us), "attempt": s.attempt, "worker": s.worker}
+    return m.TaskSegment.model_validate(shown)
 
 
 def log_entry(item: runs.LogItem) -> m.LogEntry:
@@ -282,6 +290,7 @@ def log_entry(item: runs.LogItem) -> m.LogEntry:
         attempt=item.attempt,
         seq=item.seq,
         task=item.task or None,
+        node=item.node or None,
         stream=line.stream,
         level=line.level,
         text=line.text,
@@ -315,13 +324,17 @@ def flow_changes(c: definitions.ChangeSummary | None) -> m.FlowChanges | None:
 
 def flow_graph(g: definitions.GraphReply, chart: Chart) -> m.FlowGraph:
     return m.FlowGraph.model_validate(
-        as_graph(chart, g.statuses) | {"name": g.name, "version": g.version, "kind": g.kind}
+        as_graph(chart, g.statuses, g.counts) | {"name": g.name, "version": g.version, "kind": g.kind}
     )
 
 
 def workflow_detail(d: definitions.WorkflowDetail) -> m.Workflow:
     shown = workflow(d.item)
-    return m.Workflow(**shown.model_dump(exclude={"versions"}), versions=[version(v) for v in d.versions])
+    return m.Workflow(
+        **shown.model_dump(exclude={"versions"}),
+        versions=[version(v) for v in d.versions],
+        input_schema=d.input_schema,
+    )
 
 
 def queue(q: cluster.QueueItem) -> m.QueueDepth:

@@ -141,6 +141,9 @@ async def validate_flow(caller: Annotated[RestCaller, asks(definitions.VALIDATE)
         current=found.current,
         changes=views.flow_changes(found.changes),
         warnings=[views.flow_problem(p) for p in found.warnings],
+        graph=m.FlowGraph.model_validate(
+            found.graph | {"name": found.name, "version": found.version, "kind": found.kind}
+        ),
     )
 
 
