@@ -63,6 +63,7 @@ VARIABLES: Final[dict[str, str]] = {
     "PERDURE_CLIENT_KEY": "private key of the client certificate, as a PEM file",
     "NO_COLOR": "any value: no colours",
     "NO_UNICODE": "any value: drawings of flows in ASCII",
+    "XDG_CONFIG_HOME": "directory of what `perdure login` keeps; default `~/.config`",
     "XDG_STATE_HOME": "directory of the file that remembers `@last`; default `~/.local/state`",
 }
 """Environment variables of commands and workers; also the table of docs/reference/cli.md."""
@@ -236,7 +237,7 @@ class HttpApi:
     def _advice(self, status: int, code: str) -> str:
         if status == 401:
             return (
-                f"The server at {self.url} requires an API key: set PERDURE_API_KEY or pass --api-key. "
+                f"The server at {self.url} requires an API key: run `perdure login`, set PERDURE_API_KEY or pass --api-key. "
                 "An administrator of the server creates one with `perdure api-key create`."
             )
         if status == 403 and code != "not_assigned":

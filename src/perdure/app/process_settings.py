@@ -98,7 +98,7 @@ class ProcessSettings(BaseSettings):
             keys = [name] if group is None else list(_keys(group, name))
             for key in keys:
                 variable = named.variable or cls.prefix + key.replace(".", "_").upper()
-                out.append(Setting(key, variable, named.secret))
+                out.append(Setting(key, variable, named.secret or key in SECRET))
         return out
 
     def effective(self, layers: Sequence[Layer]) -> Iterator[str]:
@@ -170,6 +170,8 @@ def _keys(cls: type[msgspec.Struct], before: str) -> Iterator[str]:
 
 INTERNAL: Final = frozenset({"engine.namespace", "engine.payload_stores", "engine.payload_inline_bytes"})
 """Fields of groups that another setting determines."""
+SECRET: Final = frozenset({"oidc.client_secret"})
+"""Fields of groups that are secrets."""
 
 
 def _explained(error: ValidationError, layers: Sequence[Layer]) -> str:

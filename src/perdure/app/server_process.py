@@ -35,7 +35,7 @@ from perdure.engine.api.bulk_work import BulkWork
 from perdure.engine.engine import Engine
 from perdure.engine.services.stalls import StallWatch
 from perdure.server import health
-from perdure.server.auth import Authenticator, OpenAccess, Tokens
+from perdure.server.auth import Authenticator, OidcSignIn, OpenAccess, Tokens, WebSessions
 from perdure.server.context import Server
 from perdure.server.grpc.connected_workers import ConnectedWorkers
 from perdure.server.grpc.hub import WorkerHub
@@ -44,12 +44,14 @@ from perdure.server.metrics import Metrics
 from perdure.server.rest.app import create_app
 from perdure.server.secret_box import SecretBox
 from perdure.store.api_keys import Keys
+from perdure.store.connections import Connections
 from perdure.store.definitions import PostgresDefinitions
 from perdure.store.engine_stores import engine_stores
 from perdure.store.migrate import check, migrate
 from perdure.store.postgres import PostgresStore
 from perdure.store.reads import PostgresReads
 from perdure.store.telemetry import PostgresTelemetry
+from perdure.store.web_sessions import PostgresWebSessions
 from perdure.wire import otlp
 
 log = logging.getLogger("perdure.server")
@@ -145,7 +147,7 @@ class ServerProcess:
         self._stack.push_async_callback(engine.close)
         await grpc.start()
         self.grpc = Address(s.grpc.host, grpc.port)
-        self.server = Server(api=api, auth=auth)
+        self.server = signing_in(s, api, auth, tokens, store.pool)
         self._export_metrics(Metrics(engine, notes))
         await self._open_doors(http, metrics, health.routes(engine, notes, lambda: self.is_draining))
 
@@ -192,6 +194,17 @@ class ServerProcess:
                 await self._stack.aclose()
         except TimeoutError:
             log.warning("draining took longer than %g s; other servers take over the rest", self.settings.drain_s)
+
+
+def signing_in(s: ServerSettings, api: Api, auth: Authenticator, tokens: Tokens | None, pool: Connections) -> Server:
+    """The server with the ways in which browsers sign in; `--auth open` has none."""
+    if s.auth == "open":
+        return Server(api=api, auth=auth)
+    sessions = WebSessions(PostgresWebSessions(pool), auth, lifetime_s=s.session_lifetime_s, idle_s=s.session_idle_s)
+    oidc = None
+    if tokens is not None and s.oidc is not None and s.oidc.client_id:
+        oidc = OidcSignIn(s.oidc, tokens.keys, api.ports.approvals.secret)
+    return Server(api=api, auth=auth, sessions=sessions, oidc=oidc)
 
 
 def grpc_tls(files: TlsFiles | None) -> ServerTls | None:

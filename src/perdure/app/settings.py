@@ -15,7 +15,7 @@ from perdure.app import setting_values as values
 from perdure.app.connections import ConnectionBounds
 from perdure.app.process_settings import Format, Level, Named, ProcessSettings, Seconds, Switch, checked, group
 from perdure.core.errors import InvalidInput
-from perdure.core.limits import PAYLOAD_INLINE_BYTES
+from perdure.core.limits import PAYLOAD_INLINE_BYTES, WEB_SESSION_IDLE_S, WEB_SESSION_S
 from perdure.engine.settings import EngineSettings
 from perdure.payloads.objects import payload_urls
 from perdure.server.auth import OidcSettings
@@ -103,6 +103,10 @@ class ServerSettings(ProcessSettings):
     tls: Annotated[TlsFiles | None, group(TlsFiles, "PERDURE_TLS_")] = None
     metrics: Annotated[Address | None, checked(_address(0)), Named("PERDURE_METRICS_BIND")] = None
     """A separate address for `/metrics`. Default: the HTTP address, if that is loopback."""
+    session_lifetime_s: Annotated[Seconds, Named("PERDURE_SESSION_LIFETIME")] = WEB_SESSION_S
+    """After so long a browser has to sign in again."""
+    session_idle_s: Annotated[Seconds, Named("PERDURE_SESSION_IDLE")] = WEB_SESSION_IDLE_S
+    """After so long without a request a browser has to sign in again."""
     log_format: Format = "text"
     """`text` or `json`."""
     log_level: Level = "warning"
@@ -126,6 +130,8 @@ class ServerSettings(ProcessSettings):
         check_auth(self.auth, self.http, self.grpc)
         if self.drain_s <= 0:
             raise InvalidInput(f"the time to drain is {self.drain_s:g}s; it must be above 0")
+        if self.session_lifetime_s <= 0 or self.session_idle_s <= 0:
+            raise InvalidInput("the session's lifetime and idle time must be above 0")
         if self.engine.heartbeat_s * 2 > self.engine.lease_s:
             raise InvalidInput(
                 f"engine.heartbeat_s ({self.engine.heartbeat_s:g}) must be at most half of engine.lease_s ({self.engine.lease_s:g}): "

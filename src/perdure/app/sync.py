@@ -151,12 +151,22 @@ class SyncBase(Generic[C]):
             yield run
 
     def bulk(
-        self, action: BulkAction, query: str = "", *, view: str = "", reason: str = "", dry_run: bool = False
+        self,
+        action: BulkAction,
+        query: str = "",
+        *,
+        view: str = "",
+        reason: str = "",
+        dry_run: bool = False,
+        signal: str = "",
+        payload: Any = None,
     ) -> BulkInfo:
         """Act on every run that matches, and wait for the end of that; see `Client.bulk`."""
 
         async def carried_out() -> BulkInfo:
-            job = await self._client.bulk(action, query, view=view, reason=reason, dry_run=dry_run)
+            job = await self._client.bulk(
+                action, query, view=view, reason=reason, dry_run=dry_run, signal=signal, payload=payload
+            )
             return await job.wait()
 
         return self._thread.call(carried_out())

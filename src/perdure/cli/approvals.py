@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from perdure.cli.remote_options import Remote, RunId, WorkflowFilter, json_argument, remote
+
+if TYPE_CHECKING:
+    from perdure.cli.render import Column
 
 ME = "me"
 Name = Annotated[
@@ -33,15 +36,32 @@ def register(app: typer.Typer) -> None:
 def list_(
     server: Remote,
     mine: Annotated[
-        str | None, typer.Option("--mine", metavar="NAME", help="Only those this person may answer; `me` is you.")
+        str | None,
+        typer.Option("--mine", metavar="NAME", help="Only those this person may answer, or has answered; `me` is you."),
     ] = None,
     run: Annotated[str | None, typer.Option("--run", metavar="RUN", help="Only those of this run.")] = None,
     workflow: WorkflowFilter = None,
+    decided: Annotated[
+        bool, typer.Option("--decided", help="Those decided or expired in the last 30 days, latest first.")
+    ] = False,
 ) -> None:
     """List open approvals, oldest first."""
+    who = f"@{ME}" if mine == ME else mine
+    if decided:
+        query = [("state", "decided"), ("decided_by", who), ("workflow", workflow), ("run", run)]
+        server.out.rows(server.api.items("/approvals", query), _decided_columns(), empty="no approval was decided")
+        return
+    found = server.api.items(
+        "/approvals", [("assignee", who), ("run", server.resolve(run) if run else None), ("workflow", workflow)]
+    )
+    if server.out.rows(found, _open_columns(), empty="no open approvals"):
+        server.out.next("perdure approve RUN NAME", "perdure reject RUN NAME --comment TEXT")
+
+
+def _open_columns() -> list[Column]:
     from perdure.cli.render import Column, ago
 
-    columns = [
+    return [
         Column("run", lambda a: a["run_id"], whole=True),
         Column("name", lambda a: a["name"], style="bold", whole=True),
         Column("workflow", lambda a: a["workflow"]),
@@ -53,12 +73,20 @@ def list_(
             "deadline", lambda a: a["deadline_at"], lambda a: (a["deadline_at"] or "")[:16].replace("T", " "), "dim"
         ),
     ]
-    who = f"@{ME}" if mine == ME else mine
-    found = server.api.items(
-        "/approvals", [("assignee", who), ("run", server.resolve(run) if run else None), ("workflow", workflow)]
-    )
-    if server.out.rows(found, columns, empty="no open approvals"):
-        server.out.next("perdure approve RUN NAME", "perdure reject RUN NAME --comment TEXT")
+
+
+def _decided_columns() -> list[Column]:
+    from perdure.cli.render import Column, ago
+
+    return [
+        Column("run", lambda a: a["run_id"], whole=True),
+        Column("name", lambda a: a["name"], style="bold", whole=True),
+        Column("workflow", lambda a: a["workflow"]),
+        Column("title", lambda a: a["title"], fold=True),
+        Column("decision", lambda a: a["status"]),
+        Column("by", lambda a: ",".join(v["who"] for v in a["votes"])),
+        Column("decided", lambda a: a["decided_at"], lambda a: ago(a["decided_at"]), "dim"),
+    ]
 
 
 @approval.command()

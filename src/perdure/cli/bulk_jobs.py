@@ -27,6 +27,7 @@ DOING: Final[dict[BulkAction, tuple[str, str]]] = {
     "resume": ("Resume", "resumed"),
     "retry": ("Retry", "retried"),
     "delete": ("Delete", "deleted"),
+    "signal": ("Send the signal to", "signalled"),
 }
 MANY: Final = "Many runs"
 """Heading of these options in the help of a command."""
@@ -79,12 +80,12 @@ def one_run(server: Remote, action: BulkAction, run: str | None, many: ManyRuns,
         raise InvalidInput(f"{run!r} names no run; `perdure {noun} {action} NAME` is for a {noun}")
     if run is None and not many.is_given:
         raise InvalidInput("which run? Give its id, key:KEY or @last; or many with --query, such as --query stuck")
-    return run if run is not None else _act_on_many(server, action, many, reason)
+    return run if run is not None else act_on_many(server, action, many, reason=reason or "")
 
 
-def _act_on_many(server: Remote, action: BulkAction, many: ManyRuns, reason: str | None) -> NoReturn:
+def act_on_many(server: Remote, action: BulkAction, many: ManyRuns, **more: Any) -> NoReturn:
     """Start a job and follow it to its end."""
-    wanted = {"action": action, "query": many.query or "", "view": many.view or "", "reason": reason or ""}
+    wanted = {"action": action, "query": many.query or "", "view": many.view or "", **more}
     if many.dry_run or not many.yes:
         found = _followed(server, _started(server, wanted, dry_run=True))
         if many.dry_run or found["status"] != "success" or found["matched"] == found["skipped"]:
@@ -94,7 +95,7 @@ def _act_on_many(server: Remote, action: BulkAction, many: ManyRuns, reason: str
     _end(server, job if many.detach else _followed(server, job))
 
 
-def _started(server: Remote, wanted: dict[str, str], *, dry_run: bool) -> dict[str, Any]:
+def _started(server: Remote, wanted: dict[str, Any], *, dry_run: bool) -> dict[str, Any]:
     from uuid import uuid4
 
     job: dict[str, Any] = server.api.post("/bulk-jobs", {**wanted, "dry_run": dry_run, "key": uuid4().hex})

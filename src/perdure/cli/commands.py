@@ -24,6 +24,8 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
     "Get started": {
         "init": Entry("init", "Write a first workflow, hello.py and hello.yaml."),
         "dev": Entry("dev", "Run database, server and worker, and reload on change."),
+        "login": Entry("login", "Sign in to a server, with a browser or an API key."),
+        "logout": Entry("login", "Forget the sign-in to a server."),
     },
     "Runs": {
         "run": Entry("run", "Start a run of a workflow."),
@@ -47,7 +49,7 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
         "bulk": Entry("bulk_jobs", "List, show and stop bulk jobs, which act on many runs."),
         "diff": Entry("inspection", "Show where two runs part and what differs after it."),
         "debug": Entry("inspection", "Open a run's code in a debugger, on its recorded history."),
-        "signal": Entry("messages", "Send a signal to a run."),
+        "signal": Entry("messages", "Send a signal to a run, or to many."),
         "update": Entry("messages", "Send an update to a run and print its reply."),
         "resolve": Entry("messages", "Resolve a promise that a run is waiting for."),
         "state": Entry("messages", "Print the state that a run has published."),
@@ -90,6 +92,7 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
 COMMANDS: Final[dict[str, Entry]] = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
 
 PAIRS: Final[dict[tuple[str, ...], str]] = {
+    ("login", "logout"): "Sign in to a server; sign out again.",
     ("list", "view"): "List runs, newest first; save queries.",
     ("history", "open"): "Print a run's event history; open its page.",
     ("cancel", "terminate"): "Cancel a run; end it at once, in any state.",

@@ -30,13 +30,15 @@ def runs(incomplete: str) -> Suggestions:
 
 
 def _asked(ask: Callable[[HttpApi], Suggestions], incomplete: str) -> Suggestions:
+    from perdure.app.credentials import Credentials
     from perdure.app.dev.discovery import server_token, server_url
     from perdure.app.http_client import HttpApi
     from perdure.core.errors import PerdureError
 
     url = os.environ.get("PERDURE_URL") or server_url(Path.cwd())
     try:
-        key = os.environ.get("PERDURE_API_KEY") or server_token(url, Path.cwd())
+        stored = Credentials().get(url)  # as it is: a completion does not wait for an identity provider
+        key = os.environ.get("PERDURE_API_KEY") or server_token(url, Path.cwd()) or (stored and stored.secret)
         with HttpApi(url, key=key, namespace=os.environ.get("PERDURE_NAMESPACE")) as api:
             return [(name, help) for name, help in ask(api) if name.startswith(incomplete)]
     except PerdureError:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
 from perdure.cli import completion_values
 from perdure.cli.announce import announce, announce_reply
-from perdure.cli.remote_options import Remote, RunId, json_argument, remote, value_of
+from perdure.cli.bulk_jobs import ManyRuns, act_on_many
+from perdure.cli.remote_options import OptionalRunId, Remote, RunId, json_argument, remote, value_of
 
 WAIT_S: float = 30
 
+OptionalValue = Annotated[
+    str | None, typer.Argument(metavar="VALUE", help="JSON if it parses, otherwise text.", show_default=False)
+]
 Value = Annotated[str, typer.Argument(metavar="VALUE", help="JSON if it parses, otherwise text.", show_default=False)]
 
 
@@ -22,16 +27,14 @@ def register(app: typer.Typer) -> None:
         app.command()(command)
 
 
-@remote
-def signal(
-    server: Remote,
-    run: RunId,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the signal.", show_default=False)],
-    value: Value = "null",
+@dataclass(frozen=True)
+class SignalOptions:
+    """How a signal to one run is sent."""
+
     key: Annotated[
         str | None,
         typer.Option("--key", metavar="KEY", help="Your own id of the message; a second one is ignored."),
-    ] = None,
+    ] = None
     start: Annotated[
         str | None,
         typer.Option(
@@ -39,27 +42,55 @@ def signal(
             help="Start a run of this workflow first, if key:KEY has no active run.",
             autocompletion=completion_values.workflows,
         ),
-    ] = None,
+    ] = None
     input_json: Annotated[
         str | None, typer.Option("--input", "-i", metavar="JSON", help="With --start: the arguments of the run.")
-    ] = None,
+    ] = None
+
+
+@remote
+def signal(
+    server: Remote,
+    many: ManyRuns,
+    options: SignalOptions,
+    run: OptionalRunId = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Name of the signal.", show_default=False)] = None,
+    value: OptionalValue = None,
 ) -> None:
-    """Send a signal to a run.
+    """Send a signal to a run, or to many.
 
     perdure signal key:order-42 add '"book"' --start checkout
+    perdure signal --query 'workflow = checkout and status = running' add '"book"'
     """
     from uuid import uuid4
 
-    if start is not None:
+    from perdure.core.errors import InvalidInput
+
+    if many.is_given:  # there is no RUN: what stands first is the name
+        if run is None or value is not None or options.start is not None or options.key is not None:
+            raise InvalidInput(
+                "with --query or --view, give the NAME of the signal and its VALUE, and no RUN, --key or --start"
+            )
+        act_on_many(server, "signal", many, signal=run, payload=value_of(name or "null"))
+    if run is None or name is None:
+        raise InvalidInput("give a RUN and the NAME of the signal; or many runs with --query, and the NAME")
+    if many.dry_run or many.yes or many.detach:
+        raise InvalidInput("--dry-run, --yes and --detach go with --query or --view")
+    value = value or "null"
+    if options.start is not None:
         _signal_with_start(
-            server, run, start, {"signal": name, "value": value_of(value), "signal_key": key}, input_json
+            server,
+            run,
+            options.start,
+            {"signal": name, "value": value_of(value), "signal_key": options.key},
+            options.input_json,
         )
         return
     path = server.path(run, "signals", name)
-    if key is not None:
+    if options.key is not None:
         from urllib.parse import quote
 
-        path = f"{path}?key={quote(key, safe='')}"
+        path = f"{path}?key={quote(options.key, safe='')}"
     reply = server.api.post(path, value_of(value), idempotency_key=uuid4().hex)
     announce_reply(server, run, reply, f"sent {name} to", "perdure show @last")
 

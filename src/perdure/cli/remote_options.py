@@ -75,7 +75,7 @@ _SERVER: dict[str, Any] = {
             metavar="KEY",
             envvar="PERDURE_API_KEY",
             rich_help_panel=SERVER,
-            help="API key, or @FILE. Default: PERDURE_API_KEY.",
+            help="API key, or @FILE. Default: PERDURE_API_KEY, or `perdure login`.",
         ),
     ],
     "namespace": Annotated[
@@ -132,7 +132,8 @@ class Remote:
         from perdure.app.http_client import HttpApi
 
         url = self._url or server_url(Path.cwd())
-        return HttpApi(url, key=self._api_key or server_token(url, Path.cwd()), namespace=self.namespace)
+        key = self._api_key or server_token(url, Path.cwd()) or _stored(url)
+        return HttpApi(url, key=key, namespace=self.namespace)
 
     def path(self, run: str, *more: str) -> str:
         """The REST path of a run, or of something that belongs to it."""
@@ -165,6 +166,18 @@ class Remote:
         from perdure.app.dev.discovery import state_directory
 
         return Memory(state_directory(), f"{self.api.url} {self.namespace or ''}".strip())
+
+
+def _stored(url: str) -> str | None:
+    """The credential that `perdure login` keeps for a server."""
+    from perdure.app.credentials import Credential, Credentials
+
+    def renew(server: str, old: Credential) -> Credential:
+        from perdure.app import device_flow
+
+        return device_flow.renew(server, old)
+
+    return Credentials().secret(url, renew)
 
 
 class Memory:

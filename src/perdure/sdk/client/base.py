@@ -15,6 +15,7 @@ from perdure.core.api.act import KEY_PREFIX
 from perdure.core.api.bulk_jobs import BulkAction, StartBulkJob
 from perdure.core.api.runs import GetRun, ListRuns, RunFilter, RunItem
 from perdure.core.attributes import decode_attributes
+from perdure.core.calls import encode_json
 from perdure.core.durations import datetime_of, us_of
 from perdure.core.errors import InvalidInput
 from perdure.core.lifecycle import RunStatus
@@ -130,19 +131,29 @@ class ClientBase:
         return self._pages(RunFilter(query=query, view=view), limit)
 
     async def bulk(
-        self, action: BulkAction, query: str = "", *, view: str = "", reason: str = "", dry_run: bool = False
+        self,
+        action: BulkAction,
+        query: str = "",
+        *,
+        view: str = "",
+        reason: str = "",
+        dry_run: bool = False,
+        signal: str = "",
+        payload: Any = None,
     ) -> BulkHandle:
-        """Cancel, terminate, pause, resume, retry or delete every run that matches. Returns when the job is durable.
+        """Cancel, terminate, pause, resume, retry, delete or signal every run that matches. Returns when the job is durable.
 
             job = await client.bulk("cancel", "workflow = import and status = running", reason="wrong input")
             print(await job.wait())
 
         Args:
-            action: `cancel`, `terminate`, `pause`, `resume`, `retry` or `delete`.
+            action: `cancel`, `terminate`, `pause`, `resume`, `retry`, `delete` or `signal`.
             query: A query text. Runs that are started later are not part of the job.
             view: A saved view, whose query must match too.
             reason: Recorded by cancel, terminate and pause.
             dry_run: Find the runs, and do nothing to them.
+            signal: Name of the signal to send, for `signal`.
+            payload: Its value, of JSON types.
 
         Raises:
             InvalidInput: There is no query, or it has a mistake.
@@ -150,7 +161,14 @@ class ClientBase:
         """
         # A key, so that a request that is repeated after a broken connection is one job.
         request = StartBulkJob(
-            action=action, query=query, view=view, reason=reason, is_dry_run=dry_run, key=uuid4().hex
+            action=action,
+            query=query,
+            view=view,
+            reason=reason,
+            is_dry_run=dry_run,
+            key=uuid4().hex,
+            signal=signal,
+            payload=encode_json(payload) if action == "signal" or payload is not None else b"",
         )
         job = await self._backend.call(bulk_jobs.START, request)
         return BulkHandle(self._backend, ids.text(job.id))

@@ -24,7 +24,8 @@ from typing import Any, Final
 import msgspec
 
 from perdure.core.calls import OFFER, POSITIONAL
-from perdure.core.errors import InvalidInput, PayloadMismatch
+from perdure.core.errors import InvalidInput, PayloadMismatch, PerdureError
+from perdure.core.limits import SCHEMA_BYTES_MAX
 from perdure.core.parameters import Parameters
 from perdure.core.payloads import MARK, any_by_reference
 from perdure.sdk.payloads import markers
@@ -127,7 +128,15 @@ class Signature:
             required=tuple(p.name for p in ordered if _is_required(p)),
             takes_more=any(p.kind is Parameter.VAR_POSITIONAL for p in ordered),
             takes_any=any(p.kind is Parameter.VAR_KEYWORD for p in ordered),
+            schema=self._published_schema(),
         )
+
+    def _published_schema(self) -> dict[str, Any] | None:
+        try:
+            schema = self.json_schema()
+            return schema if len(msgspec.json.encode(schema)) <= SCHEMA_BYTES_MAX else None
+        except (PerdureError, TypeError, ValueError):  # a type that cannot be described, or a default that is no JSON
+            return None
 
     def json_schema(self) -> dict[str, Any]:
         """JSON Schema of a call, for editors. A parameter whose type cannot be described takes anything."""
