@@ -1,0 +1,50 @@
+import { describe, expect, it } from "vitest";
+import { duration, roughly } from "./durations";
+import { shortId, shortVersion } from "./ids";
+import { bytes, count, percent, plural, rate } from "./numbers";
+import { time } from "./times";
+
+describe("durations", () => {
+  it.each([
+    [0, "0 ms"],
+    [0.62, "620 ms"],
+    [0.9999, "1.0 s"],
+    [8.4, "8.4 s"],
+    [9.96, "10 s"],
+    [38.2, "38 s"],
+    [59.7, "1 m 00 s"],
+    [247, "4 m 07 s"],
+    [6124, "1 h 42 m"],
+    [273_600, "3 d 4 h"],
+    [-3, "0 ms"],
+  ])("%d s is %s", (seconds, text) => expect(duration(seconds)).toBe(text));
+  it("shows a dash for what is missing", () => expect(duration(null)).toBe("–"));
+  it("rounds to one unit", () => expect([roughly(12), roughly(240), roughly(7200)]).toEqual(["12 s", "4 m", "2 h"]));
+});
+
+describe("numbers", () => {
+  it("groups digits and has a true minus", () => expect([count(1284), count(-2)]).toEqual(["1,284", "−2"]));
+  it("never rounds to all or nothing", () =>
+    expect([percent(1, 1000), percent(999, 1000), percent(5, 5)]).toEqual(["1 %", "99 %", "100 %"]));
+  it("shows sizes", () => expect([bytes(214), bytes(19_293_798)]).toEqual(["214 B", "18.4 MiB"]));
+  it("counts things", () => expect([plural(1, "run"), plural(2318, "run")]).toEqual(["1 run", "2,318 runs"]));
+  it("shows rates", () => expect([rate(0), rate(0.61), rate(4.12), rate(212)]).toEqual(["0", "0.61", "4.1", "212"]));
+});
+
+describe("ids", () => {
+  it("cuts the middle", () => expect(shortId("01a168ac-d680-7002-b31f-5d07e2c49c3f")).toBe("01a1…9c3f"));
+  it("leaves keys", () => expect(shortId("order-17")).toBe("order-17"));
+  it("cuts hashes only", () =>
+    expect(["a41f9c2e5d07e2c49c3f", "flow-ddef1aea2131afd17cb0", "2026.1"].map(shortVersion)).toEqual([
+      "a41f9c2",
+      "ddef1ae",
+      "2026.1",
+    ]));
+});
+
+describe("times", () => {
+  const now = new Date(2026, 9, 23, 14, 12);
+  it("is the clock today", () => expect(time(new Date(2026, 9, 23, 14, 11, 58), now)).toBe("14:11:58"));
+  it("is the day before", () => expect(time(new Date(2026, 9, 21, 16, 40), now)).toBe("Wed 21 Oct 16:40"));
+  it("has the year of another one", () => expect(time(new Date(2025, 9, 21, 16, 40), now)).toBe("21 Oct 2025 16:40"));
+});
