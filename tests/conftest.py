@@ -26,7 +26,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import core as hypothesis_core
 
+from perdure.engine.settings import EngineSettings
 from perdure.localpg.cluster import PrivateCluster
+from perdure.store import partitions
+from perdure.store.connections import connect
 from perdure.store.migrate import migrate
 
 # Nothing here has to survive a power cut, and without fsync a database is made in a fraction of the time.
@@ -55,8 +58,8 @@ settings.load_profile("perdure")
 
 # Side by side, file by file: what takes longest begins first, so that no process of pytest-xdist is left alone with it at the end. A cluster of
 # Ray takes half a minute of processor time to start: its tests share one, among tests that mostly wait.
-ORDER = ("executors/ray", "executors", "docs", "cli", "flows", "e2e", "bench", "server", "store")
-TOGETHER = ("executors/ray",)
+ORDER = ("executors/ray", "check", "executors", "ui", "docs", "cli", "flows", "e2e", "bench", "server", "store")
+TOGETHER = ("executors/ray", "check")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -117,7 +120,11 @@ def cluster(open_directory: Callable[[], Path]) -> Iterator[PrivateCluster]:
         with PrivateCluster(SHARED_CLUSTER, settings=FAST) as shared:
             yield shared
         return
-    server = PrivateCluster(open_directory() / "pg", settings=FAST)
+    # Tests connect thousands of times, and a password costs both sides milliseconds of processor time each time.
+    directory = open_directory()
+    trusting = directory / "pg_hba.conf"
+    trusting.write_text("host all all 127.0.0.1/32 trust\n")
+    server = PrivateCluster(directory / "pg", settings=FAST | {"hba_file": str(trusting)})
     server.start()
     yield server
     server.stop("immediate")
@@ -131,8 +138,18 @@ def migrated_template(cluster: PrivateCluster) -> str:
     dsn = cluster.create_database(TEMPLATE)
     # In a thread of its own, because the event loop of the test that asks first may not be disturbed.
     with ThreadPoolExecutor(1) as thread:
-        thread.submit(asyncio.run, migrate(dsn)).result()
+        thread.submit(asyncio.run, _migrated(dsn)).result()
     return TEMPLATE
+
+
+async def _migrated(dsn: str) -> None:
+    """With the partitions that an engine makes before its first write: making them takes longer than all else that it does."""
+    await migrate(dsn)
+    connection = await connect(dsn)
+    try:
+        await partitions.create_ahead(connection, EngineSettings().partitions_ahead_days)
+    finally:
+        await connection.close()
 
 
 @pytest.fixture

@@ -28,6 +28,8 @@ async def smoke(n: int) -> int:
     return await double(n)
 
 import perdure.server.rest.app, perdure.app.server_process, perdure.store.migrate
+from perdure.server.rest.ui import built
+assert "index.html" in built(), "no web UI"
 assert list(files("perdure.store").joinpath("migrations").iterdir()), "no migrations"
 print(version("perdure"))
 """

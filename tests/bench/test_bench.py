@@ -90,33 +90,33 @@ def test_bench_prints_a_table_for_people_and_can_measure_a_given_server(tmp_path
 def test_scale_in_small_reports_each_target(tmp_path: Path) -> None:
     sizes = (
         "--fanout",
-        "3000",
+        "2000",
         "--sleeping",
-        "2000",
-        "--herd",
         "1000",
+        "--herd",
+        "500",
         "--retained",
-        "50000",
+        "20000",
         "--history",
-        "2000",
+        "1000",
         "--idle",
         "3",
     )
     done = perdure("bench", "scale", "--json", *sizes, tmp=tmp_path)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
-    assert report["fanout100k"]["workload"]["tasks"] == 3000
+    assert report["fanout100k"]["workload"]["tasks"] == 2000
     assert report["fanout100k"]["peak_rss_mb"]["passed"] is True
     sleeping = report["sleeping"]
-    assert sleeping["runs"] == 2000 and sleeping["created_per_s"] > 50
+    assert sleeping["runs"] == 1000 and sleeping["created_per_s"] > 50
     for figure in (sleeping["engine_cpu_percent"], sleeping["postgres_cpu_percent"]):
         assert figure["limit"] == 2.0 and figure["figure"] < 20
     assert 10 < sleeping["starter_rss_mb"][0] < 2_000 and 10 < sleeping["starter_rss_mb"][1] < 2_000
     assert 0 < sleeping["run_queue_mb"] < sleeping["database_mb"] < 2_000
-    check_herd(report["herd"], runs=1000, engines=1)
-    assert report["retained"]["tasks"] >= 50_000
+    check_herd(report["herd"], runs=500, engines=1)
+    assert report["retained"]["tasks"] >= 20_000
     assert report["retained"]["slowdown"]["limit"] == 0.15 and report["retained"]["slowdown"]["figure"] < 0.9
-    check_history(report["history"], events=2000)
+    check_history(report["history"], events=1000)
     assert "Warning" not in done.stderr
 
 

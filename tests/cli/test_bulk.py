@@ -54,8 +54,23 @@ def test_runs_that_refuse_are_reported_and_the_exit_code_says_so(cli: Cli) -> No
     assert cli("show", run).code == 4
 
 
+def test_many_runs_get_a_signal(cli: Cli) -> None:
+    mark = uuid4().hex
+    runs = [cli.ok("run", "cli_forever", "--attr", f"mark={mark}").split("\t")[0].strip() for _ in range(2)]
+    done = cli("signal", "--query", f"attr.mark = '{mark}'", "go", "on", "-y")
+    assert done.code == 0 and done.lines[0][1:] == ["success", "2", "2", "0", "0"], done.err
+    for run in runs:
+        assert cli("watch", run).code == 0
+    again = cli("signal", "--query", f"attr.mark = '{mark}'", "go", "--yes", tty=True)
+    assert again.code == 0 and "0 signalled, 2 skipped of 2 runs" in again.out
+
+
 def test_what_is_not_clear_is_refused(cli: Cli) -> None:
     for words, said in (
+        (("signal",), "--query"),
+        (("signal", "@last"), "NAME"),
+        (("signal", "@last", "go", "on", "--query", "stuck"), "no RUN"),
+        (("signal", "@last", "go", "on", "--yes"), "--query or --view"),
         (("cancel",), "--query"),
         (("cancel", "@last", "--query", "stuck"), "not both"),
         (("cancel", "@last", "--yes"), "--query or --view"),

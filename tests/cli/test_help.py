@@ -57,7 +57,7 @@ def test_every_command_can_be_built() -> None:
 
 def test_help_is_instant() -> None:
     """By processor time, and the best of several in turns: other tests use the machine too, and machines differ by a factor of two."""
-    # As installed: compiled once. Tests side by side run without writing what they compile.
+    # As installed: compiled once.
     compiled = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
 
     def processor_s(*arguments: str) -> float:

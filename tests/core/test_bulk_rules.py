@@ -90,10 +90,10 @@ def test_only_an_ended_run_is_deleted() -> None:
 
 def test_the_actions_that_apply_to_a_plain_run_follow_from_its_status() -> None:
     applies = {s: {a for a in ACTIONS if not nothing_to_do(a, run(s))} for s in RunStatus}
-    stop = {"cancel", "terminate", "pause"}
+    active = {"cancel", "terminate", "pause", "signal"}
     assert applies == {
-        RunStatus.PENDING: stop,
-        RunStatus.RUNNING: stop,
+        RunStatus.PENDING: active,
+        RunStatus.RUNNING: active,
         RunStatus.SUCCESS: {"delete"},
         RunStatus.FAILED: {"retry", "delete"},
         RunStatus.CANCELLED: {"delete"},

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
-from perdure.core.parameters import Parameters, call_problem, decode, encode
+from perdure.core.limits import SCHEMA_BYTES_MAX
+from perdure.core.parameters import Parameters, call_problem, decode, encode, parameters_schema
 from perdure.sdk.payloads.signatures import Signature
 
 
@@ -58,3 +59,22 @@ def test_what_passes_is_what_the_code_can_read(raw: bytes) -> None:
 def test_what_a_later_version_publishes_is_not_an_error() -> None:
     assert decode(b'{"names":["a"],"something":1}') == Parameters(names=("a",))
     assert decode(b'{"names":7}') is None
+
+
+def test_types_are_published_for_forms_unless_they_are_long() -> None:
+    def order(name: str, count: int = 1) -> None: ...
+
+    published = decode(encode(Signature(order).parameters()))
+    assert published is not None and parameters_schema(published) == {
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "count": {"type": "integer", "default": 1}},
+        "required": ["name"],
+        "additionalProperties": False,
+    }
+    long = Literal[tuple(f"choice {n}" for n in range(SCHEMA_BYTES_MAX // 8))]  # type: ignore[valid-type]
+
+    def choose(one: long) -> None: ...  # type: ignore[valid-type]
+
+    choose.__annotations__["one"] = long
+    untyped = Signature(choose).parameters()
+    assert untyped.schema is None and parameters_schema(untyped)["properties"] == {"one": {}}

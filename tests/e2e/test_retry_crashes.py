@@ -12,6 +12,7 @@ from harness.fleet import Fleet, at_rest, count, describe_active, violated
 from perdure import Perdure
 from perdure.errors import Conflict
 from tests.fakes.waiting import until
+from tests.store.counted import differences
 
 LEASE_S = 1.5
 RUNS = 60
@@ -54,6 +55,10 @@ async def test_retries_survive_kills(dsn: str, tmp_path: Path) -> None:
         left = await count(dsn, "select count(*) from perdure.run_queue")
         assert left == 0, f"{await describe_active(dsn)}\n{fleet.errors()}"
         assert await count(dsn, "select count(*) from perdure.run where status <> 'success'") == 0
+        # Each of them failed before, some several times: the counters took that back, in spite of the kills.
+        assert await differences(dsn) == []
+        assert await count(dsn, "select sum(success)::bigint from perdure.run_count where workflow = ''") >= RUNS
+        assert await count(dsn, "select sum(failed)::bigint from perdure.run_count") == 0
 
 
 async def _failed(dsn: str) -> list[str]:

@@ -133,7 +133,7 @@ async def test_of_several_starts_the_last_counts_and_all_have_the_same_handle(cl
 
 
 async def test_keys_are_put_off_apart(client: Perdure, dsn: str) -> None:
-    handles = [await echo.options(debounce=Debounce("100ms", key=f"k{n % 3}")).start(f"input {n}") for n in range(6)]
+    handles = [await echo.options(debounce=Debounce("1s", key=f"k{n % 3}")).start(f"input {n}") for n in range(6)]
     assert [await h.result("20s") for h in handles] == ["input 3", "input 4", "input 5"] * 2
     assert await counted(dsn, "starts_echo") == 3
 

@@ -28,6 +28,23 @@ from tests.fakes.waiting import busy, turns, until
 
 CRASHES = int(os.environ.get("PERDURE_EXECUTOR_CRASHES", "3"))
 """At each point; 200 is the long form."""
+SHORT = {
+    "test_a_success_gives_its_value",
+    "test_a_failure_of_the_work_is_a_failure_and_no_loss",
+    "test_a_spec_that_cannot_be_run_is_refused_for_good",
+    "test_output_becomes_log_lines_in_order",
+    "test_no_secret_of_the_worker_reaches_the_job",
+    "test_cancelling_ends_a_running_job",
+    "test_a_job_that_ignores_the_request_is_killed",
+    "test_a_lost_job_is_told_from_a_failed_one",
+    "test_starting_twice_starts_once",
+    "test_the_next_worker_attaches_to_a_running_job",
+    "test_a_crash_of_the_worker_at_a_point_starts_nothing_twice",
+    "test_a_running_job_survives_a_time_without_answers",
+    "test_nothing_is_left_of_a_job_that_is_forgotten",
+    "test_many_are_observed_in_one_call",
+}
+"""What CI runs of an executor whose jobs take long, unless it is told to run all."""
 
 
 class Counterpart(ABC):

@@ -1,20 +1,28 @@
-"""The executor `objects` on a directory, on a real S3 server and on Azurite, with `perdure job` as real processes."""
+"""The executor `objects` on a directory, on a real S3 server and on Azurite, with `perdure job` as real processes.
+
+CI runs a short form on the two servers; with PERDURE_OBJECTS=all all of it.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.executors import conformance, crashes
-from tests.executors.conformance import Conformance
+from tests.executors.conformance import SHORT, Conformance
 from tests.executors.object_jobs import InDirectory, OnServer, behind_gate
 from tests.object_stores import ObjectServer, azure_server, s3_server
 
+ALL = os.environ.get("PERDURE_OBJECTS") == "all"
+
 
 @pytest.fixture(autouse=True)
-def _crashes(monkeypatch: pytest.MonkeyPatch) -> None:
+def _crashes(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    if not ALL and request.cls is not TestInDirectory and request.node.originalname not in SHORT:
+        pytest.skip("the long form: PERDURE_OBJECTS=all")
     monkeypatch.setattr(conformance, "crash", crashes.crash)
 
 

@@ -16,6 +16,7 @@ from perdure.executors.process import ProcessExecutor
 from perdure.executors.process.executor import ProcessOptions
 from perdure.executors.process.state import JobDir
 from tests.executors.conformance import Conformance, Counterpart, shell_works
+from tests.fakes.waiting import until
 
 
 class Processes(Counterpart):
@@ -39,7 +40,8 @@ class Processes(Counterpart):
 
     async def lose(self, job: Job) -> None:
         """As a machine that is restarted does: the command and its shim are gone at once."""
-        started = self.place(job).started()
+        # A job runs from when its process is made; a moment later the process has written who it is.
+        started = await until(self.place(job).started, "the process begins")
         assert started is not None
         os.killpg(started[0], signal.SIGKILL)
 

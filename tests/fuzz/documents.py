@@ -400,7 +400,7 @@ def run(count: int, seed: int) -> dict[str, float]:
         took = time.process_time() - started
         if took > out["slowest_s"]:
             out["slowest_s"], out["slowest_seed"] = took, i
-        assert took < SECONDS_MAX * slowness(), f"seed {i} took {took:.1f} s"
+        assert took < SECONDS_MAX or took < SECONDS_MAX * slowness(), f"seed {i} took {took:.1f} s"
     return out
 
 

@@ -129,6 +129,7 @@ class Slot:
         ]
         env = os.environ | {
             "PYTHONPATH": str(self.tree / "src"),
+            "PYTHONDONTWRITEBYTECODE": "1",  # a bug of the same size in the same second would not be compiled
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
             "PERDURE_TEST_CLUSTER": str(self.cluster.directory),
             "PERDURE_HYPOTHESIS_SEED": "1",

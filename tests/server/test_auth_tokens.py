@@ -19,8 +19,9 @@ from joserfc.jwk import ECKey, OctKey, OKPKey, RSAKey
 from perdure.core.access import Permission, Principal, Role
 from perdure.core.errors import InvalidInput, PerdureError, Unauthenticated, Unavailable
 from perdure.server.auth import Authenticator, OidcSettings, Tokens
+from perdure.server.auth.discovery import ANSWER_BYTES_MAX, DISCOVERY_PATH
 from perdure.server.auth.oidc import LEEWAY_S, principal_of
-from perdure.server.auth.signing_keys import DISCOVERY_PATH, JWKS_BYTES_MAX, SigningKeys, read_keys
+from perdure.server.auth.signing_keys import SigningKeys, read_keys
 
 RSA = RSAKey.generate_key(2048)
 EC = ECKey.generate_key("P-256")
@@ -469,7 +470,7 @@ async def test_trouble_with_the_provider_lets_nobody_in(
     more: dict[str, Any] = {}
     match trouble:
         case "oversized":
-            provider.raw = provider.document("/keys")[:-1] + b" " * JWKS_BYTES_MAX + b"}"
+            provider.raw = provider.document("/keys")[:-1] + b" " * ANSWER_BYTES_MAX + b"}"
         case "redirect":
             provider.status = 302
         case "not json":

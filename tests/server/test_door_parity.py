@@ -29,7 +29,18 @@ from perdure.errors import InvalidInput, PerdureError
 from perdure.server.rest.app import guarded_routes
 from perdure.server.rest.guard import allow_of
 from perdure.wire import acts as wire
-from tests.server.parity import bulk_jobs, namespaces, payloads, people, runs, saved_views, schedules, services
+from tests.server.parity import (
+    bulk_jobs,
+    namespaces,
+    payloads,
+    people,
+    run_reads,
+    runs,
+    saved_views,
+    schedules,
+    services,
+    statistics,
+)
 from tests.server.parity.routes import WITHOUT_ROUTE
 from tests.server.parity.stage import Refusal, Rest, Scenario, Stage, stage
 
@@ -44,6 +55,8 @@ GROUPS: dict[str, tuple[Scenario, ...]] = {
     "admin": namespaces.ADMIN,
     "services": services.SCENARIOS,
     "payloads": payloads.SCENARIOS,
+    "statistics": statistics.SCENARIOS,
+    "reads for pages": run_reads.SCENARIOS,
 }
 SCENARIOS = [scenario for group in GROUPS.values() for scenario in group]
 STREAMED = {"payload.find"}

@@ -205,7 +205,7 @@ def _shape(line: AuditLine, target: str) -> tuple[Any, ...]:
 
 
 async def _lines(rest: Live) -> list[AuditLine]:
-    return list(reversed(await rest.server.api.ports.audit.page(None, limit=500)))
+    return list(reversed((await rest.server.api.ports.audit.page(None, limit=500)).items))
 
 
 @pytest.mark.parametrize("act", ["start", "signal", "update", "resolve", "cancel", "retry", "emit"])

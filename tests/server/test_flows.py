@@ -155,6 +155,13 @@ async def test_validating_says_what_would_change_and_writes_nothing(api: Live) -
     assert (await api.get("/workflows/doubles"))["version"] == first["version"]
 
 
+async def test_validating_draws_the_draft_as_it_would_be_drawn_once_deployed(api: Live) -> None:
+    draft = (await api.post("/workflows/validate", {"source": DOUBLES}, 200))["graph"]
+    assert len(draft["nodes"]) == 4 and draft["links"] and draft["name"] == "doubles"
+    await deploy(api, DOUBLES)
+    assert draft == await api.get("/workflows/doubles/graph")
+
+
 # -- which one is current ------------------------------------------------------------------------------------------
 
 

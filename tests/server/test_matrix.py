@@ -28,6 +28,7 @@ from perdure.core.api import (
     approvals,
     attempts,
     bulk_jobs,
+    cluster,
     definitions,
     flow_control,
     inspection,
@@ -38,7 +39,10 @@ from perdure.core.api import (
     saved_views,
     schedules,
     services,
+    statistics,
+    timeline,
     versions,
+    workflow_runs,
 )
 from perdure.core.api_keys import compose
 from perdure.sdk import registry
@@ -60,11 +64,36 @@ READ, START, OPERATE, DEVELOP, WORK, ADMIN = (
 )
 API = "/api/v1"
 
+UI_PAGES = (
+    "runs",
+    "bulk-jobs",
+    "workflows",
+    "schedules",
+    "approvals",
+    "workers",
+    "limits",
+    "dead-letters",
+    "events",
+    "audit",
+    "settings",
+)
+UI_ROUTES = {
+    *("GET /", "GET /assets/{name}", "GET /theme.js", "GET /favicon.svg", "GET /{rest:path}"),
+    *(f"GET /{page}" for page in UI_PAGES),
+    *(f"GET /{page}/{{rest:path}}" for page in UI_PAGES),
+}
+"""Files of the package, the same for everyone: what they show comes through the API."""
+
 ROUTES: dict[str, Need] = {
-    "GET /": READ,
-    "GET /runs/{id}": READ,
+    **dict.fromkeys(UI_ROUTES, PUBLIC),
     "GET /static/{name}": PUBLIC,
     "GET /errors": PUBLIC,
+    "GET /auth/oidc/start": PUBLIC,
+    "GET /auth/oidc/callback": PUBLIC,
+    f"GET {API}/session": PUBLIC,
+    f"POST {API}/session": PUBLIC,
+    f"DELETE {API}/session": PUBLIC,
+    f"GET {API}/session/device": PUBLIC,
     "GET /livez": PUBLIC,
     "GET /readyz": PUBLIC,
     "GET /metrics": PUBLIC,
@@ -84,6 +113,10 @@ ROUTES: dict[str, Need] = {
     f"GET {API}/schema/flow.json": READ,
     f"POST {API}/workflows/{{name}}/runs": START,
     f"GET {API}/runs": READ,
+    f"GET {API}/runs/histogram": READ,
+    f"GET {API}/counts": READ,
+    f"GET {API}/workflow-durations": READ,
+    f"GET {API}/workflows/{{name}}/stats": READ,
     f"GET {API}/runs/{{id}}": READ,
     f"GET {API}/runs/{{id}}/status": READ,
     f"GET {API}/runs/{{id}}/result": READ,
@@ -107,6 +140,13 @@ ROUTES: dict[str, Need] = {
     f"GET {API}/runs/{{id}}/attempts": READ,
     f"GET {API}/runs/{{id}}/tasks/{{task}}/attempts": READ,
     f"GET {API}/runs/{{id}}/history": READ,
+    f"GET {API}/runs/{{id}}/timeline": READ,
+    f"GET {API}/runs/count": READ,
+    f"GET {API}/workflows/{{name}}/grid": READ,
+    f"GET {API}/workflows/{{name}}/errors": READ,
+    f"GET {API}/workflows/{{name}}/inputs": READ,
+    f"GET {API}/workers/{{id}}": READ,
+    f"GET {API}/limit-use": READ,
     f"GET {API}/run-paths": READ,
     f"GET {API}/runs/{{id}}/state": READ,
     f"GET {API}/runs/{{id}}/state/{{name}}": READ,
@@ -163,6 +203,7 @@ ROUTES: dict[str, Need] = {
     **{f"GET {base}/workers/{word}": READ for base in ("", API) for word in ("list", "allocate")},
     "POST /callbacks/{token}": PUBLIC,
     f"GET {API}/queues": READ,
+    f"GET {API}/server": READ,
     f"GET {API}/payloads/{{sha256}}": None,
     f"GET {API}/limits": READ,
     f"PUT {API}/limits/{{scope}}/{{name}}": OPERATE,
@@ -184,6 +225,7 @@ ROUTES: dict[str, Need] = {
 
 PROBES = {"/livez", "/readyz", "/metrics"}
 OPEN_ROUTES = {
+    *UI_ROUTES,
     "POST /hooks/{namespace}/{name}",
     *(f"GET {path}" for path in PROBES),
     "GET /static/{name}",
@@ -192,6 +234,12 @@ OPEN_ROUTES = {
     "GET /links/{token}",
     "POST /links/{token}",
     "POST /callbacks/{token}",
+    "GET /auth/oidc/start",
+    "GET /auth/oidc/callback",
+    f"GET {API}/session",
+    f"POST {API}/session",
+    f"DELETE {API}/session",
+    f"GET {API}/session/device",
 }
 """What a stranger may see. Exact names: a pattern would let in whatever is added below it."""
 
@@ -217,7 +265,9 @@ PERMISSIONS: dict[Permission | None, set[str]] = {
             "run.graph",
             "run.paths",
         ),
-        *("run.attempts", "run.children"),
+        *("run.attempts", "run.children", "run.timeline", "run.count"),
+        *("workflow.grid", "workflow.errors", "workflow.inputs", "worker.get", "rule.use"),
+        *("run.histogram", "workflow.stats", "workflow.durations", "namespace.counts"),
         *("run.update_result", "run.state", "run.states", "run.at", "run.diff", "run.export"),
         *("approval.list", "approval.get", "event.list", "webhook.list"),
         *("schedule.list", "schedule.get", "schedule.times", "schedule.preview", "schedule.fires"),
@@ -231,7 +281,7 @@ PERMISSIONS: dict[Permission | None, set[str]] = {
             "workflow.schema",
             "version.list",
         ),
-        *("rule.list", "dead_letter.list", "worker.list", "queue.list"),
+        *("rule.list", "dead_letter.list", "worker.list", "queue.list", "server.get"),
         *("service.list", "service.allocate"),
     },
     START: {"run.start", "run.run", "run.rerun"},
@@ -397,6 +447,7 @@ class World:
             "token": "nothing",
             "sha256": "0" * 64,
             "namespace": "default",
+            "rest": run or "nothing",
         }
         filled = re.sub(r"\{(\w+)(?::path)?\}", lambda m: named[m[1]], path)
         if path.endswith("/diff"):
@@ -688,8 +739,6 @@ async def test_paths_that_resemble_an_open_door_are_not_open(world: World) -> No
         f"{API}/runs/openapi.json",
         f"{API}/api-keys/readyz",
         f"{API}/workflows/metrics",
-        "/runs/livez",
-        "/runs/openapi.json",
         f"{API}/runs/x%2flivez",
         f"{API}/api-keys/..%2f..%2flivez",
     ):
@@ -785,6 +834,11 @@ def foreign_requests(run: str, job: str) -> dict[str, Any]:
         "run.tasks": runs.ListTasks(run),
         "run.logs": runs.ListLogs(run),
         "run.attempts": attempts.ListAttempts(run),
+        "run.timeline": timeline.GetTimeline(run),
+        "workflow.grid": workflow_runs.GetGrid(flow),
+        "workflow.errors": workflow_runs.GetErrors(flow),
+        "workflow.inputs": workflow_runs.GetInputs(flow),
+        "worker.get": cluster.WorkerRef(run),
         "run.history": runs.ListHistory(run),
         "run.cancel": runs.CancelRun(run),
         "run.children": runs.ListChildren(run),
@@ -815,6 +869,7 @@ def foreign_requests(run: str, job: str) -> dict[str, Any]:
         "workflow.delete": definitions.WorkflowRef(flow),
         "workflow.version": definitions.VersionRef(flow, matrix_flow.version),
         "version.list": definitions.WorkflowRef(flow),
+        "workflow.stats": statistics.GetStats(flow),
         "version.set_current": versions.SetCurrent(flow, matrix_flow.version),
         "version.rollback": definitions.WorkflowRef(flow),
         "version.move": versions.MoveRuns(flow, "0", "1"),
@@ -846,7 +901,8 @@ OWN_ACTS = {
     *("workflow.list", "workflow.register", "workflow.deploy", "workflow.validate", "workflow.schema"),
     *("view.save", "view.list", "bulk_job.start", "bulk_job.list"),
     *("webhook.put", "webhook.list", "rule.list", "rule.set", "rule.pause"),
-    *("dead_letter.list", "dead_letter.retry", "worker.list", "queue.list"),
+    *("dead_letter.list", "dead_letter.retry", "worker.list", "queue.list", "server.get"),
+    *("run.histogram", "workflow.durations", "namespace.counts", "run.count", "rule.use"),
     *("service.register", "service.list"),
     *("service_call.begin", "service_call.accept", "service_call.ends", "service_call.close"),
     *("payload.announce", "payload.put", "payload.get", "payload.find"),
@@ -873,7 +929,7 @@ async def test_an_act_finds_nothing_of_another_namespace(world: World) -> None:
                 assert inner in ("not_found", "not_registered"), f"{name}: {inner}"
             picked = await call(channel, f"{acts.SERVICE}/Call", foreign, encoded, **{"perdure-namespace": "default"})
             assert picked is grpc.StatusCode.NOT_FOUND, f"{name}: {picked}"
-            if ACTS[name].permission is READ and not name.startswith("calendar"):
+            if ACTS[name].permission is READ and not name.startswith(("calendar", "worker.")):
                 seen = await call(channel, f"{acts.SERVICE}/Call", own, encoded)
                 assert seen is grpc.StatusCode.OK, f"{name}: its owner sees it, or this test proves nothing: {seen}"
 

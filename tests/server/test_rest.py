@@ -7,6 +7,7 @@ import json
 import os
 import re
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx2
@@ -14,10 +15,11 @@ import pytest
 
 from perdure.core import ids
 from perdure.core.access import Permission
+from perdure.core.version import VERSION
 from perdure.server.rest.app import guarded_routes
-from perdure.server.rest.approvals import LinkRoute
 from perdure.server.rest.guard import BODY_BYTES_MAX, JSON_DEPTH_MAX, PUBLIC, allow_of
 from perdure.server.rest.pages import PageRoute
+from perdure.server.rest.ui import UiRoute
 from perdure.server.rest.webhooks import HookRoute
 from tests.fakes.waiting import until
 from tests.server.rest_live import Live, live
@@ -136,6 +138,7 @@ async def test_tasks_history_logs_and_state(api: Live) -> None:
     assert [t["seq"] for t in first["items"]] == [0, 1, 2]
     rest = await api.get(f"/runs/{run['id']}/tasks", cursor=first["next"])
     assert [t["seq"] for t in rest["items"]] == [3, 4, 5, 6] and rest["next"] is None
+    assert [t["seq"] for t in (await api.get(f"/runs/{run['id']}/tasks", after=3, limit=1))["items"]] == [4]
     assert (await api.get(f"/runs/{run['id']}/tasks", status="failed"))["items"] == []
     found = await api.get(f"/runs/{run['id']}/tasks", status="success", limit=5)
     assert len(found["items"]) == 5 and found["next"]
@@ -176,6 +179,17 @@ async def test_logs_are_paged_in_time_order(api: Live) -> None:
     assert seen == [f"line {n}.{i}" for n in range(4) for i in range(3)]
     one = await api.get(f"/runs/{run['id']}/tasks/1/logs", attempt=9)
     assert [line["text"] for line in one["items"]] == [f"line {n}.{i}" for n in (1, 3) for i in range(3)]
+    back: list[str] = []
+    more: dict[str, str] = {}
+    while True:
+        page = await api.get(f"/runs/{run['id']}/logs", limit=5, order="newest", **more)
+        back += [line["text"] for line in page["items"] if line["attempt"] == 9]
+        if page["next"] is None:
+            break
+        more = {"cursor": page["next"]}
+    assert back == seen[::-1]
+    end = await api.get(f"/runs/{run['id']}/tasks/1/logs", attempt=9, order="newest", limit=2)
+    assert [line["text"] for line in end["items"]] == ["line 3.2", "line 3.1"]
 
 
 async def test_signals_promises_and_state_of_a_run_that_waits(api: Live) -> None:
@@ -269,16 +283,17 @@ async def test_a_query_parameter_that_a_route_does_not_have_is_refused(api: Live
     problem = await api.get("/runs", 422, stauts="failed")
     assert "'stauts' is no query parameter" in problem["detail"] and "did you mean 'status'?" in problem["detail"]
     assert (
-        "It takes attr, cursor, limit, q, query, since, status, until, view, waiting_on, workflow" in problem["detail"]
+        "It takes attr, cursor, limit, q, query, since, status, until, view, waiting_on, waits, workflow"
+        in problem["detail"]
     )
-    for route in guarded_routes():
-        is_root = isinstance(route, (PageRoute, HookRoute)) or route.path.startswith("/callbacks/")
+    for route in (r for r in guarded_routes() if not isinstance(r, UiRoute)):
+        is_root = isinstance(route, (PageRoute, HookRoute)) or route.path.startswith(("/callbacks/", "/auth/"))
         base = api.url if is_root else f"{api.url}/api/v1"
         path = re.sub(r"\{\w+(:path)?\}", "xxxxxxxx", route.path)
         for method in route.methods:
             answer = await api.http.request(method, f"{base}{path}?utm_source=mail")
             refused = answer.status_code == 422 and "utm_source" in answer.text
-            assert refused is not isinstance(route, (LinkRoute, HookRoute)), (method, path, answer.text)
+            assert refused is not route.takes_any_query, (method, path, answer.text)
 
 
 async def test_pages_stay_stable_while_runs_are_added_and_end(api: Live) -> None:
@@ -463,6 +478,28 @@ async def test_keys_and_audit(api: Live) -> None:
     following = await api.get("/audit", limit=2, cursor=page["next"])
     assert following["items"][0]["action"] == "key.create"
     assert "secret" not in json.dumps(following)
+    for wanted, actions in (
+        ({"actor": "dev", "action": "key."}, ["key.revoke", "key.create"]),
+        ({"target": key["id"], "action": "key.create", "since": "1h"}, ["key.create"]),
+        ({"until": "1h"}, []),
+        ({"actor": "other"}, []),
+    ):
+        assert [a["action"] for a in (await api.get("/audit", **wanted))["items"]] == actions, wanted
+    await api.ask("GET", "/audit?since=whenever", 422)
+
+
+async def test_the_server_says_how_it_is_set_up(api: Live) -> None:
+    found = await api.get("/server")
+    assert found["version"] == VERSION and found["public_url"].startswith("http")
+    assert found["keeps"] == {
+        "runs_days": None,
+        "counts_days": 400,
+        "decided_approvals_days": 30,
+        "unused_payloads_s": 86_400.0,
+    }
+    assert found["payload_store"] == "database" and found["limits"]["lease_s"] > 0
+    started = datetime.fromisoformat(found["started_at"])
+    assert timedelta(0) < datetime.now(UTC) - started < timedelta(minutes=5)
 
 
 async def test_whoami_workers_and_queues(api: Live) -> None:
@@ -491,15 +528,17 @@ async def test_whoami_workers_and_queues(api: Live) -> None:
 
 
 WITHOUT_A_KEY = {
-    *("/workflows/validate", "/schedules/preview"),
+    *("/workflows/validate", "/schedules/preview", "/session"),
     *("/hooks/{namespace}/{name}", "/links/{token}", "/callbacks/{token}"),
 }
-"""The first two write nothing; what they are about is too long for a query. The others bring a signature instead."""
+"""The first two write nothing; what they are about is too long for a query. The third signs in. The others bring a signature instead."""
 
 
 def test_every_route_names_exactly_one_need() -> None:
-    needs = {(m, r.path): allow_of(r.dependant).need for r in guarded_routes() for m in r.methods}
-    public = {path for (_, path), need in needs.items() if need == PUBLIC}
+    routes = [r for r in guarded_routes() if not isinstance(r, UiRoute)]  # those are files of the package
+    needs = {(m, r.path): allow_of(r.dependant).need for r in routes for m in r.methods}
+    sessions = {"/session", "/session/device", "/auth/oidc/start", "/auth/oidc/callback"}
+    public = {path for (_, path), need in needs.items() if need == PUBLIC} - sessions
     with_a_signature = {"/hooks/{namespace}/{name}", "/links/{token}", "/callbacks/{token}"}
     assert public == {"/openapi.json", "/static/{name}", "/errors"} | with_a_signature
     assert needs["GET", "/whoami"] is None
@@ -635,7 +674,7 @@ async def test_everything_that_goes_wrong_is_a_problem(
 
 
 async def test_answers_carry_safe_headers(api: Live) -> None:
-    for path in ("/runs", f"{api.url}/", f"{api.url}/nowhere"):
+    for path in ("/runs", f"{api.url}/errors", f"{api.url}/nowhere"):
         headers = (await api.http.get(path)).headers
         assert (
             headers["x-content-type-options"] == "nosniff"

@@ -72,6 +72,26 @@ def path(run: str, verb: str = "", name: str = "ask") -> str:
 # -- REST ----------------------------------------------------------------------------------------------------------
 
 
+async def test_what_was_decided_is_listed_after_its_run_has_ended(one: Live) -> None:
+    run = await asked(one)
+    assert (await one.get("/approvals", state="decided"))["items"] == []
+    after = await one.post(path(run, "approve"), {"value": {"price": 3}, "comment": "go"}, 200)
+    assert after["decided_at"] is not None
+
+    async def over() -> bool:
+        return bool((await one.get(f"/runs/{run}"))["finished_at"])
+
+    await until(over)
+    (found,) = (await one.get("/approvals", state="decided", decided_by="@me"))["items"]
+    assert (found["run_id"], found["status"], found["title"]) == (run, "approved", "Publish?")
+    assert (found["votes"][0]["who"], found["votes"][0]["comment"]) == ("dev", "go")
+    assert found["decided_at"] >= found["votes"][0]["at"]
+    assert (await one.get("/approvals", state="decided", decided_by="ada"))["items"] == []
+    assert (await one.get("/approvals"))["items"] == []
+    await one.ask("GET", "/approvals?state=other", 422)
+    await one.ask("GET", "/approvals?decided_by=ada", 422)
+
+
 async def test_an_approval_says_everything_that_people_need(one: Live) -> None:
     run = await asked(one)
     found = await one.get(path(run))

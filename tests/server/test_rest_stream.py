@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from perdure.core import ids
-from perdure.server.rest import stream
+from perdure.server.rest import stream, stream_client
 from tests.fakes.waiting import holds, until
 from tests.server.rest_live import Live, live
 
@@ -114,6 +114,20 @@ async def test_a_history_is_followed_exactly(api: Live) -> None:
     await whole.close()
 
 
+async def test_a_page_that_has_read_the_past_follows_what_comes_after(api: Live) -> None:
+    run = await api.start("rest_listen", input={"count": 2})
+    await api.post(f"/runs/{run['id']}/signals/rest_word", "1", 202)
+    first = Listener(api, f"run={run['id']}")
+    read = (await first.until(lambda _, d: d["type"] == "SignalReceived"))["seq"]
+    await first.close()
+    listener = Listener(api, f"run={run['id']}&after={read}&logs={run['id']}&since=1h")
+    await listener.opened.wait()
+    await api.post(f"/runs/{run['id']}/signals/rest_word", "2", 202)
+    end = await listener.until(lambda kind, d: kind == "history" and d["type"] == "RunSucceeded")
+    assert [d["seq"] for kind, d in listener.events if kind == "history"] == list(range(read + 1, end["seq"] + 1))
+    await listener.close()
+
+
 async def test_log_lines_are_followed_even_when_they_arrive_late(api: Live) -> None:
     run = await api.start("rest_listen")
     run_id = ids.parse(run["id"])
@@ -192,8 +206,8 @@ async def test_what_cannot_be_followed_is_refused(api: Live, monkeypatch: pytest
 
 
 async def test_a_client_that_does_not_keep_up_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "QUEUE_MESSAGES_MAX", 3)
-    client = stream.StreamClient(stream.Cursor())
+    monkeypatch.setattr(stream_client, "QUEUE_MESSAGES_MAX", 3)
+    client = stream_client.StreamClient(stream_client.Cursor())
     for n in range(4):
         client.cursor.history = n
         client.put("history", {"n": n})
@@ -204,8 +218,8 @@ async def test_a_client_that_does_not_keep_up_is_cut_off(monkeypatch: pytest.Mon
 
 async def test_who_was_away_for_long_catches_up_at_its_own_pace(api: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     """More changes than a client's queue holds, and more than one look takes in."""
-    monkeypatch.setattr(stream, "QUEUE_MESSAGES_MAX", 20)
-    monkeypatch.setattr(stream, "PAGE_ROWS", 10)
+    monkeypatch.setattr(stream_client, "QUEUE_MESSAGES_MAX", 20)
+    monkeypatch.setattr(stream_client, "PAGE_ROWS", 10)
     monkeypatch.setattr(stream, "POLL_ROWS_MAX", 30)
     monkeypatch.setattr(stream, "OVERLAP_US", 50_000)
     since = await api.server.api.ports.reads.clock_us()
@@ -214,7 +228,7 @@ async def test_who_was_away_for_long_catches_up_at_its_own_pace(api: Live, monke
         runs = await asyncio.gather(*(api.start("rest_sum", input={"x": 1}) for _ in range(20)))
         wanted |= {run["id"] for run in runs}
         await asyncio.gather(*(api.get(f"/runs/{run['id']}/result", wait=30) for run in runs))
-    listener = Listener(api, "runs=1", stream.write_cursor(stream.Cursor(runs_us=since)))
+    listener = Listener(api, "runs=1", stream_client.write_cursor(stream_client.Cursor(runs_us=since)))
     await until(
         lambda: listener.task.done() or {d["id"] for _, d in listener.events if d["status"] == "success"} == wanted
     )
@@ -224,11 +238,21 @@ async def test_who_was_away_for_long_catches_up_at_its_own_pace(api: Live, monke
 
 
 def test_a_position_in_one_run_says_nothing_about_another() -> None:
-    cursor = stream.Cursor(runs_us=5, run="aa", history=7)
+    cursor = stream_client.Cursor(runs_us=5, run="aa", history=7)
     assert cursor.about(b"\xbb", None).history == 0
-    assert cursor.about(b"\xbb", None) == stream.Cursor(runs_us=5, run="bb")
+    assert cursor.about(b"\xbb", None) == stream_client.Cursor(runs_us=5, run="bb")
 
 
 def test_a_cursor_survives_the_journey() -> None:
-    cursor = stream.Cursor(runs_us=5, history=7)
-    assert stream.read_cursor(stream.write_cursor(cursor)) == cursor
+    cursor = stream_client.Cursor(runs_us=5, history=7)
+    assert stream_client.read_cursor(stream_client.write_cursor(cursor)) == cursor
+
+
+def test_a_position_that_was_reached_is_not_given_up_for_an_earlier_one() -> None:
+    cursor = stream_client.Cursor(run="aa", history=9)
+    cursor.begin(4, 1_000)
+    assert cursor.history == 9
+    assert cursor.logs is not None and cursor.logs.at_us == 1_000
+    cursor.begin(12, 2_000)
+    assert cursor.history == 12
+    assert cursor.logs.at_us == 1_000

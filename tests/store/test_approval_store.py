@@ -11,9 +11,12 @@ import pytest
 
 from perdure import Approval, Perdure, workflow
 from perdure.core import ids
-from perdure.core.api import approvals
+from perdure.core.api import approvals, messages, runs
 from perdure.core.api.approvals import GetApproval, ListApprovals
+from perdure.core.api.messages import ResolvePromise
+from perdure.core.api.runs import TerminateRun
 from perdure.core.approvals import Vote
+from perdure.core.errors import InvalidInput
 from perdure.store.approvals import PostgresApprovals
 from tests.fakes.waiting import until
 from tests.store.blocking import until_blocked
@@ -95,6 +98,70 @@ async def test_votes_and_the_promise_go_with_the_run_and_the_audit_stays(perdure
         assert await c.fetchval("select count(*) from perdure.audit where action = 'approval.approve'") == 2
     finally:
         await c.close()
+
+
+async def test_decided_and_expired_approvals_stay_for_a_while(perdure: Perdure, sql: Any) -> None:
+    async def decided(**wanted: Any) -> list[tuple[str, str, list[str]]]:
+        found = await listed(perdure, ListApprovals(state="decided", **wanted))
+        return [(ids.text(s.run_id), s.status, [v.who for v in s.votes]) for s in found]
+
+    assert await decided() == []
+    yes, no, late, late_and_over = [ids.text(await ask(perdure)) for _ in range(4)]
+    for who in ("ada", "ben"):
+        await ok.approve(yes, by=who, comment="fine")
+    assert await (await perdure.get(yes)).result("20s") == "done"
+    await ok.reject(no, by="ben")
+    await sql.execute(
+        "update perdure.promise set deadline_at = now() - interval '1 day',"
+        " spec = jsonb_set(spec::jsonb, '{deadline_us}', to_jsonb((extract(epoch from now() - interval '1 day') * 1000000)::bigint))::text"
+        " where run_id = any($1::uuid[])",
+        [late, late_and_over],
+    )
+    await perdure._backend.call(runs.TERMINATE, TerminateRun(late_and_over, "over"))
+    await until(lambda: is_over(perdure, late_and_over))
+    assert await decided() == [
+        (no, "rejected", ["ben"]),
+        (yes, "approved", ["ada", "ben"]),
+        *((run, "expired", []) for run in sorted((late, late_and_over), reverse=True)),
+    ]
+    (first,) = await listed(perdure, ListApprovals(state="decided", decided_by="ada"))
+    assert (first.workflow, first.spec.title, first.votes[0].comment) == ("store_ok_flow", "Ok?", "fine")
+    assert first.decided_us == first.resolved_us and first.resolved_us >= first.votes[-1].at_us
+    assert [run for run, *_ in await decided(workflow="other")] == []
+    paged, after = [], None
+    while True:
+        page = await perdure._backend.call(approvals.LIST, ListApprovals(state="decided", after=after, limit=1))
+        paged += [ids.text(s.run_id) for s in page.items]
+        after = page.next
+        if after is None:
+            break
+    assert paged == [run for run, *_ in await decided()]
+    await sql.execute(
+        "update perdure.decided_approval set decided_at = decided_at - interval '31 days' where run_id = $1", no
+    )
+    await perdure.store.sweep()
+    assert no not in [run for run, *_ in await decided()]
+
+
+async def test_an_approval_that_is_resolved_by_hand_was_decided_by_no_vote(perdure: Perdure) -> None:
+    run = ids.text(await ask(perdure, store_anybody_flow))
+    await perdure._backend.call(messages.RESOLVE, ResolvePromise(run, "store_anybody", b"1"))
+    (found,) = await listed(perdure, ListApprovals(state="decided"))
+    assert (found.status, found.votes, found.decided_us is not None) == ("resolved", [], True)
+
+
+async def test_open_and_decided_approvals_have_filters_of_their_own(perdure: Perdure) -> None:
+    for wanted in (
+        ListApprovals(decided_by="ada"),
+        ListApprovals(state="decided", assignee="ada"),
+        ListApprovals(state="decided", run="key:x"),
+    ):
+        with pytest.raises(InvalidInput):
+            await listed(perdure, wanted)
+
+
+async def is_over(perdure: Perdure, run: str) -> bool:
+    return (await (await perdure.get(run)).status()) == "cancelled"
 
 
 async def test_who_holds_an_approval_holds_it_alone_and_undoes_everything_by_failing(

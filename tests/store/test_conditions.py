@@ -325,7 +325,7 @@ async def test_an_approval_is_listed_for_those_who_may_answer_it_now(
         ns=NS,
         names=names,
         workflow=None,
-        after_created_at=None,
+        after_at=None,
         after_run_id=None,
         after_name=None,
         limit=10,

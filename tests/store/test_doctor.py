@@ -217,12 +217,6 @@ def test_partitions_must_cover_now_and_tomorrow() -> None:
 
 
 async def test_partitions_of_the_real_history_are_read(dsn: str) -> None:
-    now = datetime.now(UTC)
-    low, high = doctor.first_id(now - timedelta(days=1)), doctor.first_id(now + timedelta(days=2))
-    async with connected(dsn) as connection:
-        await connection.execute(
-            f"create table perdure.history_now partition of perdure.history for values from ('{low}') to ('{high}')"
-        )
     found = await finding(dsn, "partitions")
     assert found
     assert found.status == "ok"

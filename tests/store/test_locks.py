@@ -67,6 +67,8 @@ insert into perdure.dedup (ns, workflow, key, run_id, expires_at) values
 insert into perdure.payload (ns, store, sha256, size, is_complete, check_at) values (1, '', '\\x{bytes(32).hex()}', 1, true, now() - interval '1 hour');
 insert into perdure.payload_garbage (store, sha256, check_at) values ('file:///x/y', '\\x{bytes(32).hex()}', now() - interval '1 hour');
 insert into perdure.named_event (ns, name, body, source) values (1, 'e', '', '');
+insert into perdure.run_count (ns, workflow, at, writer, success) values (1, 'w', now() - interval '3 days', 1, 1);
+insert into perdure.run_duration (ns, workflow, day, size, writer, n) values (1, 'w', now() - interval '3 days', 1, 1, 1);
 """
 
 SESSION = f"delete from perdure.engine_session where id = {LIVE}"
@@ -130,6 +132,7 @@ def tasks(queue: str) -> dict[str, Any]:
 RUN_LOCKED = f"select 1 from perdure.run_queue where run_id = '{RUN}' for update"
 SENT = {"run_id": RUN, "ns": 1, "body": b"x"}
 NOTE = (OWNED, 1, "w", NOW, NOW, b"", None)
+MERGE = {"below": NOW, "into_s": 3_600, "limit": 10}
 LOCKS = [
     fenced("commit_batch", number=1),
     fenced("commit_attributes", attributes=[(RUN, "{}")]),
@@ -242,6 +245,14 @@ LOCKS = [
         "lock_flow_control_rules",
         {},
         holds="select pg_advisory_xact_lock(hashtextextended('perdure.flow_control_rule', 6))",
+    ),
+    *(
+        Lock(query, MERGE, holds="select pg_advisory_xact_lock(hashtext('perdure.run_counts'))")
+        for query in ("merge_run_counts", "merge_run_durations")
+    ),
+    *(
+        Lock(f"merge_{table}s", MERGE, skips=row(table, "ns = 1")[1], found=[(1,)], skipped=[(0,)])
+        for table in ("run_count", "run_duration")
     ),
     Lock("lock_migrations", {}, holds="select pg_advisory_xact_lock(7308895158390189421)"),
 ]

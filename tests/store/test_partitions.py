@@ -17,6 +17,7 @@ from perdure.engine.run_ids import RunIds
 from perdure.sdk import registry
 from perdure.store import partitions
 from perdure.store.connections import connect
+from perdure.store.migrate import migrate
 from tests.fakes.waiting import until
 
 go_on = Promise("go_on", str)
@@ -40,6 +41,13 @@ async def outlives_its_day(text: str) -> str:
 @workflow
 async def ends_on_its_day(text: str) -> str:
     return await partition_step(text)
+
+
+@pytest.fixture
+async def dsn(bare_dsn: str) -> str:
+    """Without any partition yet."""
+    await migrate(bare_dsn)
+    return bare_dsn
 
 
 @pytest.fixture

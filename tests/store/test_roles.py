@@ -18,6 +18,7 @@ import pytest
 
 from perdure import Perdure, State, task, workflow
 from perdure.core.access import NewKey, Role
+from perdure.core.api.admin import AuditFilter
 from perdure.core.errors import InvalidInput, MigrationError
 from perdure.core.ids import lowest_at
 from perdure.store import api_keys, partitions, roles
@@ -91,12 +92,12 @@ async def test_an_engine_works_from_start_to_end_under_its_role(dsn: str, grante
 async def test_an_engine_makes_and_drops_partitions_without_owning_them(dsn: str, granted: Roles, owner: Any) -> None:
     c = await store_connect(granted.engine_dsn)
     try:
-        assert await partitions.create_ahead(c, 2) == 3 * len(partitions.TABLES)
+        assert await partitions.create_ahead(c, 5) == 2 * len(partitions.TABLES)  # three days ahead are there
         old = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=9)
         for table in partitions.TABLES:
             assert await partitions._create(c, table, old) == 1
         assert await partitions.drop_old(c, 3) == len(partitions.TABLES)
-        assert len(await partitions._existing(c)) == 4 * len(partitions.TABLES)
+        assert len(await partitions._existing(c)) == 7 * len(partitions.TABLES)
     finally:
         await c.close()
     who = await owner.fetchval("select distinct relowner::regrole::text from pg_class where relname like 'history_p%'")
@@ -175,6 +176,8 @@ ENGINE_MUST_NOT = [
     "update perdure.api_key set hash = ''",
     "update perdure.api_key set expires_at = null",
     "update perdure.api_key set ns = null",
+    "update perdure.web_session set role = 'admin'",
+    "update perdure.web_session set expires_at = 'infinity'",
     "update perdure.run set status = 'success'",
     "delete from perdure.namespace",
     "update perdure.namespace set created_at = now()",
@@ -217,13 +220,14 @@ async def test_a_server_checks_creates_and_revokes_keys_under_its_role(granted: 
         await store.touch(view.id)
         assert (await store.revoke(view.id, None)).last_used_us is not None
         await api_keys.PostgresAuditLog(pool).append_all([(1, "a", "b", "c", {"d": 1})])
-        assert len(await api_keys.PostgresAuditLog(pool).page(None, None, 5)) == 1
+        assert len((await api_keys.PostgresAuditLog(pool).page(None, None, 5, AuditFilter())).items) == 1
     finally:
         await pool.close()
 
 
 READER_MUST_NOT = [
     "select hash from perdure.api_key",
+    "select hash from perdure.web_session",
     "select * from perdure.api_key",
     "insert into perdure.audit (actor, action, target) values ('', '', '')",
     "insert into perdure.inbox (ns, run_id, body) values (1, gen_random_uuid(), '')",
@@ -242,7 +246,9 @@ async def test_a_reader_reads_and_does_nothing_else(granted: Roles, statement: s
         with pytest.raises(DENIED):
             await c.execute(statement)
         for table in roles.READER_GRANTS:
-            columns = {"api_key": "id, name", "secret": "name", "webhook": "name, event"}.get(table, "*")
+            columns = {"api_key": "id, name", "secret": "name", "webhook": "name, event", "web_session": "subject"}.get(
+                table, "*"
+            )
             await c.execute(f"select {columns} from perdure.{table} limit 1")
     finally:
         await c.close()

@@ -29,6 +29,7 @@ from perdure.engine.commits.rows import (
 from perdure.engine.commits.store import NotCommitted, Poison
 from perdure.engine.tasks.lost_workers import settle_lost
 from perdure.store import sessions
+from perdure.store.commits import write_batch
 from perdure.store.postgres import PostgresStore
 from perdure.store.queries import fetch_row
 from perdure.wire.codec import decode_message, encode_events, encode_options
@@ -179,7 +180,7 @@ async def test_reaping_waits_for_a_commit_in_flight_and_frees_what_it_wrote(
     await expire(sql, session)
     run_id = new_run()
     if statement == "commit_batch":
-        args: dict[str, Any] = {"number": 1, **start_of(run_id).main()}
+        args: dict[str, Any] = {"number": 1, "counts": [], **start_of(run_id).main()}
     else:
         await store.commit(session, 1, start_of(run_id))
         args = queued_task(run_id, 0, "dispatched").rest()
@@ -244,7 +245,7 @@ async def test_a_session_that_leaves_waits_for_a_commit_in_flight(store: Postgre
     session = (await store.register("busy", 10, 0)).id
     run_id = new_run()
     async with committing(dsn) as writing:
-        await fetch_row(writing, "commit_batch", session=session, number=1, **start_of(run_id).main())
+        await write_batch(writing, session, 1, start_of(run_id))
         leaving = asyncio.create_task(store.leave(session, settle_lost))
         await until_blocked(sql, "engine_session")
         assert not leaving.done()

@@ -15,7 +15,7 @@ from perdure.core.api.admin import (
     NamespaceRef,
     WhoAmI,
 )
-from perdure.core.api.cluster import ListQueues, ListWorkers
+from perdure.core.api.cluster import GetServer, ListQueues, ListWorkers
 from perdure.core.api.definitions import (
     DeployFlow,
     FlowText,
@@ -301,6 +301,17 @@ LIMITS = (
         request=lambda s: ListQueues(),
         rest=lambda s: Rest("GET", "/queues"),
         fields="items[].queue items[].task items[].pending items[].running items[].workers",
+        without_refusal="it names nothing",
+    ),
+    Scenario(
+        act=cluster.GET_SERVER,
+        setup=same("-"),
+        request=lambda s: GetServer(),
+        rest=lambda s: Rest("GET", "/server"),
+        fields=(
+            "version runs_days=keeps.runs_days counts_days=keeps.counts_days payload_store "
+            "payload_bytes_max=limits.payload_bytes_max lease_s=limits.lease_s runs_max=limits.runs_max"
+        ),
         without_refusal="it names nothing",
     ),
 )

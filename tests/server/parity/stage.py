@@ -89,7 +89,7 @@ class Stage:
 
     async def audit(self) -> list[AuditLine]:
         """Oldest first."""
-        return list(reversed(await self.live.server.api.ports.audit.page(None, limit=500)))
+        return list(reversed((await self.live.server.api.ports.audit.page(None, limit=500)).items))
 
     async def ended(self, definition: Any) -> str:
         handle = await self.perdure.start(definition)
